@@ -1,0 +1,12 @@
+#![doc = "Data for gridguard, embedded as text: this crate parses nothing and depends on nothing."]
+
+/// The limits catalogue, in RON: what each compute capability fixes, and what each GPU has.
+///
+/// Every number stands beside the id of the source that states it; the sources are listed in the
+/// same text. Sizes are in bytes, bandwidths in bytes per second.
+pub const GPUS_RON: &str = include_str!("../gpus.ron");
+
+/// The launch corpus, in RON: launches from public issue reports, each with its expected verdict.
+///
+/// Verdicts are for today's limits: 2^31-1 blocks on x, 65,535 on y and z, 1,024 threads a block.
+pub const CORPUS_RON: &str = include_str!("../corpus.ron");

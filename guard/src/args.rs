@@ -1,0 +1,365 @@
+//! Kernel arguments that know how to follow a chunk. Inline storage, no allocation.
+
+use crate::chunk::Chunk;
+
+/// The most arguments that [`KernelArgs`] holds.
+pub const MAX_ARGS: usize = 32;
+
+/// The arguments of one kernel, in the order of its parameters.
+///
+/// Between chunks, pointers advance by `items * stride`, and the chunk's offset and length are
+/// filled in; everything else stays.
+///
+/// ```
+/// use gridguard::KernelArgs;
+/// let mut args = KernelArgs::new();
+/// args.items_at(0x7f00_0000_0000, 2048) // q: 2,048 bytes an item
+///     .value(0.125_f32)                 // scale
+///     .length();                        // items of this chunk, as u64
+/// assert_eq!(args.len(), 3);
+/// ```
+#[derive(Clone, Debug)]
+pub struct KernelArgs<'a> {
+    slots: [Slot<'a>; MAX_ARGS],
+    len: usize,
+}
+
+/// One argument.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Slot<'a> {
+    /// Past the last argument.
+    Empty,
+    /// A value of up to 8 bytes, little endian.
+    Value { bits: u64, size: usize },
+    /// A value of any size, owned by the caller.
+    Bytes(&'a [u8]),
+    /// `base + chunk.start * stride_bytes`, of which `reach_bytes` are the caller's.
+    Items {
+        base: u64,
+        stride_bytes: u64,
+        reach_bytes: u64,
+    },
+    /// The chunk's first item.
+    Offset { size: usize },
+    /// The chunk's number of items.
+    Length { size: usize },
+}
+
+impl Default for KernelArgs<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> KernelArgs<'a> {
+    /// No arguments yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            slots: [Slot::Empty; MAX_ARGS],
+            len: 0,
+        }
+    }
+
+    /// How many arguments there are, also counting those beyond [`MAX_ARGS`].
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no argument.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A fixed value: an integer, a float, or a device address as `u64`.
+    pub fn value<T: Scalar>(&mut self, value: T) -> &mut Self {
+        self.push(Slot::Value {
+            bits: value.bits(),
+            size: size_of::<T>(),
+        })
+    }
+
+    /// A fixed value of any size as the kernel sees it in memory, such as a `#[repr(C)]` struct.
+    pub fn bytes(&mut self, bytes: &'a [u8]) -> &mut Self {
+        self.push(Slot::Bytes(bytes))
+    }
+
+    /// A device address that moves by `stride_bytes` for each item before the chunk.
+    ///
+    /// Use [`Self::items_within`] where the size of the memory is known.
+    pub fn items_at(&mut self, base: u64, stride_bytes: u64) -> &mut Self {
+        self.items_within(base, stride_bytes, u64::MAX)
+    }
+
+    /// As [`Self::items_at`], of memory of `reach_bytes`: a launch whose items reach further is
+    /// refused.
+    pub fn items_within(&mut self, base: u64, stride_bytes: u64, reach_bytes: u64) -> &mut Self {
+        self.push(Slot::Items {
+            base,
+            stride_bytes,
+            reach_bytes,
+        })
+    }
+
+    /// The chunk's first item as `u64`.
+    pub fn offset(&mut self) -> &mut Self {
+        self.push(Slot::Offset {
+            size: size_of::<u64>(),
+        })
+    }
+
+    /// The chunk's first item as `u32`; a batch beyond 32 bits is refused.
+    pub fn offset_u32(&mut self) -> &mut Self {
+        self.push(Slot::Offset {
+            size: size_of::<u32>(),
+        })
+    }
+
+    /// The chunk's number of items as `u64`.
+    pub fn length(&mut self) -> &mut Self {
+        self.push(Slot::Length {
+            size: size_of::<u64>(),
+        })
+    }
+
+    /// The chunk's number of items as `u32`; a batch beyond 32 bits is refused.
+    pub fn length_u32(&mut self) -> &mut Self {
+        self.push(Slot::Length {
+            size: size_of::<u32>(),
+        })
+    }
+
+    fn push(&mut self, slot: Slot<'a>) -> &mut Self {
+        // One argument too many is remembered in `len` and refused at the launch.
+        if let Some(place) = self.slots.get_mut(self.len) {
+            *place = slot;
+        }
+        self.len += 1;
+        self
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot<'a>] {
+        self.slots.get(..self.len).unwrap_or(&self.slots)
+    }
+
+    /// Checks that every chunk of a batch of `items` stays within what the arguments can say.
+    pub(crate) fn check(&self, items: u64) -> Result<(), ArgsError> {
+        if self.len > MAX_ARGS {
+            return Err(ArgsError::TooMany { given: self.len });
+        }
+        for (index, slot) in self.slots().iter().enumerate() {
+            match *slot {
+                Slot::Items {
+                    base,
+                    stride_bytes,
+                    reach_bytes,
+                } => {
+                    let needed = u128::from(items) * u128::from(stride_bytes);
+                    if needed > u128::from(reach_bytes) {
+                        let available = reach_bytes;
+                        return Err(ArgsError::OutOfReach {
+                            index,
+                            needed,
+                            available,
+                        });
+                    }
+                    if needed + u128::from(base) > u128::from(u64::MAX) {
+                        return Err(ArgsError::AddressOverflow { index });
+                    }
+                }
+                Slot::Offset { size: 4 } | Slot::Length { size: 4 }
+                    if u32::try_from(items).is_err() =>
+                {
+                    return Err(ArgsError::ItemsPast32Bits { index, items });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Slot<'_> {
+    /// Bytes that the kernel's parameter must have.
+    pub(crate) const fn size(&self) -> usize {
+        match self {
+            Self::Empty => 0,
+            Self::Value { size, .. } | Self::Offset { size } | Self::Length { size } => *size,
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Items { .. } => size_of::<u64>(),
+        }
+    }
+
+    /// The argument's bits for `chunk`; little endian, so that a narrower parameter reads its part.
+    #[inline]
+    pub(crate) const fn bits(&self, chunk: &Chunk) -> u64 {
+        match *self {
+            Self::Value { bits, .. } => bits,
+            // Checked for the whole batch before the first chunk.
+            Self::Items {
+                base, stride_bytes, ..
+            } => base.wrapping_add(chunk.start.wrapping_mul(stride_bytes)),
+            Self::Offset { .. } => chunk.start,
+            Self::Length { .. } => chunk.items,
+            Self::Empty | Self::Bytes(_) => 0,
+        }
+    }
+}
+
+/// Why arguments cannot be sent with a plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArgsError {
+    /// More arguments than fit inline.
+    #[error("{given} kernel arguments, at most {MAX_ARGS} fit: pass the rest in a struct")]
+    TooMany {
+        /// How many were given.
+        given: usize,
+    },
+    /// The items reach past the end of the memory behind an argument.
+    #[error(
+        "kernel argument {index} has {available} bytes, the items of the batch reach over {needed}"
+    )]
+    OutOfReach {
+        /// The argument, from 0.
+        index: usize,
+        /// Bytes that all items take.
+        needed: u128,
+        /// Bytes that there are.
+        available: u64,
+    },
+    /// An advancing pointer would pass the end of the address space.
+    #[error("kernel argument {index} would advance past the end of the address space")]
+    AddressOverflow {
+        /// The argument, from 0.
+        index: usize,
+    },
+    /// A 32-bit offset or length cannot say the batch's items.
+    #[error("kernel argument {index} is 32 bits wide, the batch has {items} items: use 64 bits")]
+    ItemsPast32Bits {
+        /// The argument, from 0.
+        index: usize,
+        /// Items of the batch.
+        items: u64,
+    },
+    /// The kernel takes another number of parameters.
+    #[error("kernel {kernel} takes {expected} parameters, {given} arguments were given")]
+    WrongCount {
+        /// The kernel's name.
+        kernel: String,
+        /// Parameters of the kernel.
+        expected: usize,
+        /// Arguments given.
+        given: usize,
+    },
+    /// A parameter of the kernel has another size.
+    #[error("parameter {index} of kernel {kernel} is {expected} bytes, the argument is {given}")]
+    WrongSize {
+        /// The kernel's name.
+        kernel: String,
+        /// The parameter, from 0.
+        index: usize,
+        /// Bytes of the parameter.
+        expected: usize,
+        /// Bytes of the argument.
+        given: usize,
+    },
+}
+
+/// A value that a kernel takes directly: integers and floats of up to 8 bytes.
+pub trait Scalar: sealed::Sealed + Copy {}
+
+mod sealed {
+    pub trait Sealed {
+        fn bits(self) -> u64;
+    }
+}
+
+macro_rules! scalars {
+    ($($type:ty),*) => {$(
+        impl Scalar for $type {}
+        impl sealed::Sealed for $type {
+            fn bits(self) -> u64 {
+                let mut bytes = [0; 8];
+                bytes[..size_of::<Self>()].copy_from_slice(&self.to_le_bytes());
+                u64::from_le_bytes(bytes)
+            }
+        }
+    )*};
+}
+
+scalars!(u8, i8, u16, i16, u32, i32, u64, i64, usize, f32, f64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: Chunk = Chunk {
+        index: 1,
+        start: 7680,
+        items: 5,
+    };
+
+    fn bits(args: &KernelArgs<'_>) -> Vec<u64> {
+        args.slots().iter().map(|slot| slot.bits(&CHUNK)).collect()
+    }
+
+    #[test]
+    fn only_pointers_offset_and_length_follow_the_chunk() {
+        let mut args = KernelArgs::new();
+        args.items_at(1 << 40, 2048)
+            .value(7_u32)
+            .value(-1_i32)
+            .offset()
+            .length_u32();
+        assert_eq!(
+            bits(&args),
+            [(1 << 40) + 7680 * 2048, 7, 0xffff_ffff, 7680, 5]
+        );
+        let sizes: Vec<_> = args.slots().iter().map(Slot::size).collect();
+        assert_eq!(sizes, [8, 4, 4, 8, 4]);
+    }
+
+    #[test]
+    fn items_past_the_memory_are_refused() {
+        let mut args = KernelArgs::new();
+        args.items_within(4096, 8, 800);
+        assert_eq!(args.check(100), Ok(()));
+        let refused = ArgsError::OutOfReach {
+            index: 0,
+            needed: 808,
+            available: 800,
+        };
+        assert_eq!(args.check(101), Err(refused));
+    }
+
+    #[test]
+    fn addresses_and_offsets_do_not_wrap() {
+        let mut args = KernelArgs::new();
+        args.items_at(u64::MAX - 8, 8);
+        assert_eq!(args.check(2), Err(ArgsError::AddressOverflow { index: 0 }));
+        let mut args = KernelArgs::new();
+        args.value(0_u8).offset_u32();
+        let refused = ArgsError::ItemsPast32Bits {
+            index: 1,
+            items: 1 << 32,
+        };
+        assert_eq!(args.check(1 << 32), Err(refused));
+    }
+
+    #[test]
+    fn an_argument_too_many_is_remembered() {
+        let mut args = KernelArgs::new();
+        for _ in 0..=MAX_ARGS {
+            args.value(0_u64);
+        }
+        assert_eq!(
+            args.check(1),
+            Err(ArgsError::TooMany {
+                given: MAX_ARGS + 1
+            })
+        );
+    }
+}

@@ -1,0 +1,218 @@
+//! Which axis of a grid holds independent items, and what each item takes.
+
+use crate::dim::Axis;
+
+/// The promise that the blocks along one axis of the grid belong to independent items, so that
+/// the launch may be split there.
+///
+/// ```
+/// use gridguard::{Axis, BatchAxis};
+/// // 15,360 items of 5 heads each on y: 76,800 blocks.
+/// let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
+/// assert_eq!(batch.blocks(15_360), Some(76_800));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct BatchAxis {
+    axis: Axis,
+    items: u64,
+    share: Share,
+    align: u64,
+    elements_per_item: u64,
+    index_bits: u32,
+    workspace_bytes_per_item: u64,
+    memory_bytes: u64,
+    fold: bool,
+}
+
+/// How items and blocks relate along the axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    BlocksPerItem(u64),
+    ItemsPerBlock(u64),
+}
+
+/// The most elements that a kernel with signed 32-bit indices addresses.
+pub(crate) const INDEX_32_ELEMENTS: u64 = 2_147_483_647;
+
+impl BatchAxis {
+    /// `items` independent items along `axis`, one block each.
+    pub const fn new(axis: Axis, items: u64) -> Self {
+        Self {
+            axis,
+            items,
+            share: Share::BlocksPerItem(1),
+            align: 1,
+            elements_per_item: 0,
+            index_bits: 64,
+            workspace_bytes_per_item: 0,
+            memory_bytes: u64::MAX,
+            fold: false,
+        }
+    }
+
+    /// Each item takes `blocks` consecutive blocks, such as one for each head. Zero counts as one.
+    pub const fn blocks_per_item(mut self, blocks: u64) -> Self {
+        self.share = Share::BlocksPerItem(if blocks == 0 { 1 } else { blocks });
+        self
+    }
+
+    /// Each block takes `items` consecutive items; the last one may have fewer. Zero counts as one.
+    pub const fn items_per_block(mut self, items: u64) -> Self {
+        self.share = Share::ItemsPerBlock(if items == 0 { 1 } else { items });
+        self
+    }
+
+    /// Chunks start at multiples of `items` only. Zero counts as one.
+    pub const fn align(mut self, items: u64) -> Self {
+        self.align = if items == 0 { 1 } else { items };
+        self
+    }
+
+    /// The kernel computes offsets in signed 32-bit integers and each item has so many elements:
+    /// a chunk then addresses at most 2^31 - 1 of them.
+    pub const fn index_32_bits(mut self, elements_per_item: u64) -> Self {
+        self.elements_per_item = elements_per_item;
+        self.index_bits = 32;
+        self
+    }
+
+    /// Each item of a launch needs so many bytes of workspace, out of `memory_bytes`.
+    pub const fn workspace(mut self, bytes_per_item: u64, memory_bytes: u64) -> Self {
+        self.workspace_bytes_per_item = bytes_per_item;
+        self.memory_bytes = memory_bytes;
+        self
+    }
+
+    /// The kernel numbers its blocks `blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y *
+    /// blockIdx.z)` or the like, so that it gives the same answer with the axis moved to x.
+    pub const fn foldable(mut self) -> Self {
+        self.fold = true;
+        self
+    }
+
+    /// The axis that holds the items.
+    #[must_use]
+    pub const fn axis(&self) -> Axis {
+        self.axis
+    }
+
+    /// How many items there are.
+    #[must_use]
+    pub const fn items(&self) -> u64 {
+        self.items
+    }
+
+    /// Blocks along the axis that `items` take, or `None` past u64.
+    #[must_use]
+    pub const fn blocks(&self, items: u64) -> Option<u64> {
+        match self.share {
+            Share::BlocksPerItem(blocks) => items.checked_mul(blocks),
+            Share::ItemsPerBlock(per_block) => Some(items.div_ceil(per_block)),
+        }
+    }
+
+    /// Items that fit into `blocks` along the axis.
+    pub(crate) const fn items_in(&self, blocks: u64) -> u64 {
+        match self.share {
+            Share::BlocksPerItem(per_item) => blocks / per_item,
+            Share::ItemsPerBlock(per_block) => blocks.saturating_mul(per_block),
+        }
+    }
+
+    pub(crate) const fn is_foldable(&self) -> bool {
+        self.fold
+    }
+
+    /// The smallest chunk, in items, that keeps the alignment and does not share a block with the
+    /// next chunk.
+    pub(crate) fn unit(&self) -> Option<u64> {
+        match self.share {
+            Share::BlocksPerItem(_) => Some(self.align),
+            Share::ItemsPerBlock(items) => least_common_multiple(self.align, items),
+        }
+    }
+
+    /// The smallest multiple of [`Self::unit`] whose blocks are a multiple of `cluster`.
+    pub(crate) fn cluster_unit(&self, cluster: u64) -> Option<u64> {
+        let unit = self.unit()?;
+        let blocks = self.blocks(unit)?;
+        let times = cluster / greatest_common_divisor(blocks, cluster).max(1);
+        unit.checked_mul(times.max(1))
+    }
+
+    /// The most items of a chunk whose elements a 32-bit index reaches.
+    pub(crate) fn index_cap(&self) -> u64 {
+        if self.index_bits > 32 {
+            return u64::MAX;
+        }
+        INDEX_32_ELEMENTS
+            .checked_div(self.elements_per_item)
+            .unwrap_or(u64::MAX)
+    }
+
+    /// The most items of a chunk whose workspace fits.
+    pub(crate) fn workspace_cap(&self) -> u64 {
+        self.memory_bytes
+            .checked_div(self.workspace_bytes_per_item)
+            .unwrap_or(u64::MAX)
+    }
+
+    pub(crate) const fn index_bits(&self) -> u32 {
+        self.index_bits
+    }
+
+    pub(crate) const fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    pub(crate) fn elements(&self, items: u64) -> u128 {
+        u128::from(self.elements_per_item) * u128::from(items)
+    }
+
+    pub(crate) fn workspace_bytes(&self, items: u64) -> u128 {
+        u128::from(self.workspace_bytes_per_item) * u128::from(items)
+    }
+}
+
+fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
+    (a / greatest_common_divisor(a, b).max(1)).checked_mul(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_items_a_block_round_blocks_up_and_chunks_to_whole_blocks() {
+        let batch = BatchAxis::new(Axis::X, 100).items_per_block(8).align(12);
+        assert_eq!(batch.blocks(100), Some(13));
+        assert_eq!(batch.unit(), Some(24));
+    }
+
+    #[test]
+    fn a_cluster_widens_the_unit_until_its_blocks_divide() {
+        let batch = BatchAxis::new(Axis::Y, 100).blocks_per_item(6);
+        assert_eq!(batch.cluster_unit(4), Some(2));
+        assert_eq!(batch.cluster_unit(1), Some(1));
+        assert_eq!(batch.align(5).cluster_unit(4), Some(10));
+    }
+
+    #[test]
+    fn caps_are_absent_where_nothing_is_declared() {
+        let batch = BatchAxis::new(Axis::Y, 100);
+        assert_eq!(
+            (batch.index_cap(), batch.workspace_cap()),
+            (u64::MAX, u64::MAX)
+        );
+        assert_eq!(batch.index_32_bits(1 << 20).index_cap(), 2047);
+        assert_eq!(batch.workspace(1000, 9999).workspace_cap(), 9);
+    }
+}

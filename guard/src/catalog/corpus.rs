@@ -1,0 +1,66 @@
+//! Launches from public issue reports, with the verdicts that they deserve.
+
+use once_cell::sync::OnceCell;
+use serde::Deserialize;
+
+use super::CatalogError;
+use crate::check::{LaunchDescription, Outcome};
+
+/// A launch that someone reported, and what should become of it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CorpusRow {
+    /// Where it was reported: project#number.
+    pub report: String,
+    /// The kernel.
+    pub kernel: String,
+    /// How the kernel computes its grid.
+    pub formula: String,
+    /// The shape that overflowed.
+    pub shape: String,
+    /// What became of the report.
+    pub outcome: String,
+    /// What was assumed where the report is silent.
+    pub note: String,
+    /// The launch.
+    pub request: LaunchDescription,
+    /// The verdict that it deserves under the limits of an NVIDIA H200.
+    pub expect: Expected,
+}
+
+/// An expected verdict.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// The outcome.
+    pub verdict: Outcome,
+    /// Rules that the unsplit launch breaks, by id, sorted.
+    pub rules: Vec<String>,
+    /// Launches of the plan; 0 where rejected or nothing is to be done.
+    pub launches: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    schema: u32,
+    rows: Vec<CorpusRow>,
+}
+
+const FILE: &str = "corpus.ron";
+
+/// The launch corpus.
+///
+/// # Errors
+///
+/// [`CatalogError`] where the data that was built in does not parse.
+pub fn corpus() -> Result<&'static [CorpusRow], CatalogError> {
+    static ROWS: OnceCell<Result<Vec<CorpusRow>, CatalogError>> = OnceCell::new();
+    let rows = ROWS.get_or_init(|| {
+        let file: File = ron::from_str(gridguard_data::CORPUS_RON)
+            .map_err(|error| CatalogError::Syntax { file: FILE, error })?;
+        super::gpus::check_schema(FILE, file.schema)?;
+        Ok(file.rows)
+    });
+    rows.as_deref().map_err(Clone::clone)
+}

@@ -1,0 +1,313 @@
+//! The limits catalogue: compute capabilities, GPUs, and where each number stands.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use once_cell::sync::OnceCell;
+use serde::Deserialize;
+
+use super::CatalogError;
+use crate::dim::Dim3;
+use crate::limits::{ComputeCapability, DeviceLimits};
+
+/// A GPU of the catalogue.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    /// Its limits, as the driver would answer them.
+    pub limits: Arc<DeviceLimits>,
+    /// Other names, in lower case.
+    pub aliases: Vec<String>,
+    /// The vendor's memory bandwidth in bytes per second.
+    pub memory_bytes_per_second: u64,
+    /// Every number with its source.
+    pub facts: Vec<Fact>,
+}
+
+/// A number of the catalogue and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    /// The name of the number, as in the catalogue's file.
+    pub name: &'static str,
+    /// The number; 0 and 1 for no and yes.
+    pub value: u64,
+    /// Where it stands.
+    pub source: Arc<Source>,
+}
+
+/// Where a number stands.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// The title of the document, or the device that answered.
+    pub title: String,
+    /// Its address, empty for a measurement.
+    pub url: String,
+}
+
+/// A number with the id of its source.
+type Sourced = (u64, String);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    schema: u32,
+    sources: BTreeMap<String, Source>,
+    capabilities: Vec<CapabilityRow>,
+    gpus: Vec<GpuRow>,
+}
+
+/// Declares a row of sourced numbers, and lists them as facts.
+macro_rules! row {
+    ($(#[$doc:meta])* struct $row:ident { $($plain:ident: $type:ty,)* } numbers { $($number:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct $row {
+            $($plain: $type,)*
+            $($number: Sourced,)*
+        }
+
+        impl $row {
+            fn numbers(&self) -> Vec<(&'static str, &Sourced)> {
+                vec![$((stringify!($number), &self.$number),)*]
+            }
+        }
+    };
+}
+
+row! {
+    /// What a compute capability fixes.
+    struct CapabilityRow {
+        compute_capability: ComputeCapability,
+        cooperative_launch: (bool, String),
+        cluster_launch: (bool, String),
+    }
+    numbers {
+        max_grid_x,
+        max_grid_y,
+        max_grid_z,
+        max_block_x,
+        max_block_y,
+        max_block_z,
+        max_threads_per_block,
+        warp_size,
+        max_warps_per_multiprocessor,
+        max_threads_per_multiprocessor,
+        max_blocks_per_multiprocessor,
+        max_registers_per_thread,
+        max_registers_per_block,
+        registers_per_multiprocessor,
+        register_allocation_unit,
+        warp_allocation_granularity,
+        max_shared_bytes_per_block,
+        max_shared_bytes_per_block_opt_in,
+        shared_bytes_per_multiprocessor,
+        reserved_shared_bytes_per_block,
+        max_portable_cluster_blocks,
+        max_parameter_bytes,
+    }
+}
+
+row! {
+    /// What a GPU has.
+    struct GpuRow {
+        name: String,
+        aliases: Vec<String>,
+        compute_capability: ComputeCapability,
+    }
+    numbers {
+        multiprocessors,
+        l2_bytes,
+        memory_bytes,
+        memory_bytes_per_second,
+    }
+}
+
+const FILE: &str = "gpus.ron";
+/// The schema of both data files that this code reads.
+const SCHEMA: u32 = 1;
+
+/// All GPUs of the catalogue.
+///
+/// # Errors
+///
+/// [`CatalogError`] where the data that was built in does not parse.
+pub fn gpus() -> Result<&'static [Gpu], CatalogError> {
+    static GPUS: OnceCell<Result<Vec<Gpu>, CatalogError>> = OnceCell::new();
+    GPUS.get_or_init(|| parse(gridguard_data::GPUS_RON))
+        .as_deref()
+        .map_err(Clone::clone)
+}
+
+/// The GPU of this name or alias, whatever the case.
+///
+/// # Errors
+///
+/// [`CatalogError::UnknownGpu`] with the names that there are.
+///
+/// ```
+/// use gridguard::catalog;
+/// assert_eq!(catalog::gpu("h200")?.limits.max_grid.y, 65_535);
+/// assert_eq!(catalog::gpu("NVIDIA H200")?.limits.multiprocessors, 132);
+/// # Ok::<(), catalog::CatalogError>(())
+/// ```
+pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
+    let gpus = gpus()?;
+    let wanted = name.trim().to_lowercase();
+    let named =
+        |gpu: &&Gpu| gpu.limits.name.to_lowercase() == wanted || gpu.aliases.contains(&wanted);
+    gpus.iter()
+        .find(named)
+        .ok_or_else(|| CatalogError::UnknownGpu {
+            name: name.to_owned(),
+            known: gpus
+                .iter()
+                .map(|gpu| gpu.aliases.first().unwrap_or(&gpu.limits.name).clone())
+                .collect(),
+        })
+}
+
+pub(super) fn check_schema(file: &'static str, schema: u32) -> Result<(), CatalogError> {
+    if schema == SCHEMA {
+        return Ok(());
+    }
+    let what = format!("schema {schema}, this version reads {SCHEMA}");
+    Err(CatalogError::Inconsistent { file, what })
+}
+
+fn parse(text: &str) -> Result<Vec<Gpu>, CatalogError> {
+    let file: File =
+        ron::from_str(text).map_err(|error| CatalogError::Syntax { file: FILE, error })?;
+    check_schema(FILE, file.schema)?;
+    let sources: BTreeMap<String, Arc<Source>> = file
+        .sources
+        .into_iter()
+        .map(|(id, source)| (id, Arc::new(source)))
+        .collect();
+    let gpu = |gpu: &GpuRow| {
+        let capability = gpu.compute_capability;
+        let same = |row: &&CapabilityRow| row.compute_capability == capability;
+        let row = file.capabilities.iter().find(same).ok_or_else(|| {
+            let what = format!("{} has no row for capability {capability}", gpu.name);
+            CatalogError::Inconsistent { file: FILE, what }
+        })?;
+        build(gpu, row, &sources)
+    };
+    file.gpus.iter().map(gpu).collect()
+}
+
+fn build(
+    gpu: &GpuRow,
+    row: &CapabilityRow,
+    sources: &BTreeMap<String, Arc<Source>>,
+) -> Result<Gpu, CatalogError> {
+    let fact = |(name, (value, source)): (&'static str, &Sourced)| {
+        let source = sources.get(source).ok_or_else(|| {
+            let what = format!("{name} of {} names no source: {source:?}", gpu.name);
+            CatalogError::Inconsistent { file: FILE, what }
+        })?;
+        Ok(Fact {
+            name,
+            value: *value,
+            source: Arc::clone(source),
+        })
+    };
+    let flag = |(value, source): &(bool, String)| (u64::from(*value), source.clone());
+    let flags = [flag(&row.cooperative_launch), flag(&row.cluster_launch)];
+    let facts: Result<Vec<Fact>, CatalogError> = gpu
+        .numbers()
+        .into_iter()
+        .chain(row.numbers())
+        .chain(
+            ["cooperative_launch", "cluster_launch"]
+                .into_iter()
+                .zip(&flags),
+        )
+        .map(fact)
+        .collect();
+    let limits = DeviceLimits {
+        name: gpu.name.clone(),
+        compute_capability: gpu.compute_capability,
+        max_grid: Dim3::new(row.max_grid_x.0, row.max_grid_y.0, row.max_grid_z.0),
+        max_block: Dim3::new(row.max_block_x.0, row.max_block_y.0, row.max_block_z.0),
+        max_threads_per_block: row.max_threads_per_block.0,
+        warp_size: row.warp_size.0,
+        max_registers_per_block: row.max_registers_per_block.0,
+        register_allocation_unit: row.register_allocation_unit.0,
+        warp_allocation_granularity: row.warp_allocation_granularity.0,
+        max_shared_bytes_per_block: row.max_shared_bytes_per_block.0,
+        max_shared_bytes_per_block_opt_in: row.max_shared_bytes_per_block_opt_in.0,
+        reserved_shared_bytes_per_block: row.reserved_shared_bytes_per_block.0,
+        shared_bytes_per_multiprocessor: row.shared_bytes_per_multiprocessor.0,
+        multiprocessors: gpu.multiprocessors.0,
+        max_threads_per_multiprocessor: row.max_threads_per_multiprocessor.0,
+        max_blocks_per_multiprocessor: row.max_blocks_per_multiprocessor.0,
+        registers_per_multiprocessor: row.registers_per_multiprocessor.0,
+        l2_bytes: gpu.l2_bytes.0,
+        memory_bytes: gpu.memory_bytes.0,
+        cooperative_launch: row.cooperative_launch.0,
+        cluster_launch: row.cluster_launch.0,
+        max_portable_cluster_blocks: row.max_portable_cluster_blocks.0,
+        max_parameter_bytes: row.max_parameter_bytes.0,
+    };
+    Ok(Gpu {
+        limits: Arc::new(limits),
+        aliases: gpu.aliases.clone(),
+        memory_bytes_per_second: gpu.memory_bytes_per_second.0,
+        facts: facts?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_name_and_alias_means_one_gpu() {
+        let mut names = BTreeSet::new();
+        for gpu in gpus().expect("the catalogue parses") {
+            let own = gpu.limits.name.to_lowercase();
+            assert!(!gpu.aliases.is_empty(), "{own} has no alias");
+            // A GPU's alias may be its own name in lower case.
+            let mut of_gpu: BTreeSet<_> = gpu.aliases.iter().cloned().collect();
+            assert_eq!(of_gpu.len(), gpu.aliases.len());
+            of_gpu.insert(own);
+            for name in of_gpu {
+                assert!(names.insert(name.clone()), "{name} means two GPUs");
+            }
+        }
+        assert!(names.len() >= 30);
+    }
+
+    #[test]
+    fn every_number_has_a_source() {
+        for gpu in gpus().expect("the catalogue parses") {
+            assert_eq!(gpu.facts.len(), 28);
+            assert!(gpu.facts.iter().all(|fact| !fact.source.title.is_empty()));
+        }
+    }
+
+    #[test]
+    fn an_unknown_gpu_is_told_what_there_is() {
+        let error = gpu("gtx 9000").expect_err("no such GPU");
+        assert!(
+            error
+                .to_string()
+                .contains("no GPU \"gtx 9000\" in the catalogue, it has: ")
+        );
+        assert!(error.to_string().contains("h200"));
+    }
+
+    #[test]
+    fn broken_data_is_an_error_with_its_place() {
+        let error = parse("(schema: 1,\n sources: oops)").expect_err("no map");
+        assert!(error.to_string().starts_with("gpus.ron:2:"), "{error}");
+        let error = parse("(schema: 2, sources: {}, capabilities: [], gpus: [])").expect_err("new");
+        assert_eq!(
+            error.to_string(),
+            "gpus.ron: schema 2, this version reads 1"
+        );
+    }
+}

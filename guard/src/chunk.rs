@@ -1,0 +1,180 @@
+//! Cuts a number of items into consecutive chunks: exact cover, balanced, aligned.
+
+use core::iter::FusedIterator;
+
+/// Consecutive items of a batch that one launch works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Chunk {
+    /// The chunk's place in its plan, from 0.
+    pub index: u64,
+    /// Its first item.
+    pub start: u64,
+    /// How many items it has, at least one.
+    pub items: u64,
+}
+
+impl Chunk {
+    /// The item after the last one.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.start.saturating_add(self.items)
+    }
+}
+
+/// The chunks of a batch, in order.
+///
+/// Every item is in exactly one chunk, every chunk but the last is a multiple of the alignment and
+/// starts at one, and sizes differ by no more than one alignment unit.
+///
+/// ```
+/// use gridguard::Chunks;
+/// let sizes: Vec<u64> = Chunks::balanced(15_360, 13_107, 1).map(|chunk| chunk.items).collect();
+/// assert_eq!(sizes, [7680, 7680]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Chunks {
+    items: u64,
+    align: u64,
+    /// Alignment units of the smaller chunks, which come first.
+    units: u64,
+    /// The first chunk that has one unit more.
+    first_larger: u64,
+    launches: u64,
+    next: u64,
+}
+
+impl Chunks {
+    /// Cuts `items` into the fewest chunks of at most `cap` items, each a multiple of `align` but
+    /// for the last. A `cap` below `align` counts as one unit, zero as one.
+    pub fn balanced(items: u64, cap: u64, align: u64) -> Self {
+        let align = align.max(1);
+        let all_units = items.div_ceil(align);
+        let launches = all_units.div_ceil((cap / align).max(1));
+        // Larger chunks come last, so that the one cut short by the end of the batch is a larger
+        // one and sizes stay within one unit.
+        let units = all_units.checked_div(launches).unwrap_or(0);
+        let larger = all_units - units * launches;
+        Self {
+            items,
+            align,
+            units,
+            first_larger: launches - larger,
+            launches,
+            next: 0,
+        }
+    }
+
+    /// Items of all chunks together, also of those already taken from the iterator.
+    #[must_use]
+    pub const fn items(&self) -> u64 {
+        self.items
+    }
+
+    /// How many chunks there are, also counting those already taken from the iterator.
+    #[must_use]
+    pub const fn launches(&self) -> u64 {
+        self.launches
+    }
+
+    /// The largest chunk's items; 0 where there is no chunk.
+    #[must_use]
+    pub fn largest(&self) -> u64 {
+        let last = self
+            .at(self.launches.saturating_sub(1))
+            .map_or(0, |chunk| chunk.items);
+        // The last one may be cut short below an earlier one of the same number of units.
+        let before = self
+            .launches
+            .checked_sub(2)
+            .and_then(|place| self.at(place));
+        last.max(before.map_or(0, |chunk| chunk.items))
+    }
+
+    /// The chunk at `place`, from 0.
+    #[must_use]
+    pub fn at(&self, place: u64) -> Option<Chunk> {
+        if place >= self.launches {
+            return None;
+        }
+        // Units before this chunk: at most those that cover all items, so products fit but for
+        // the last unit, which the end of the batch cuts.
+        let units_before = self.units * place + place.saturating_sub(self.first_larger);
+        let units = self.units + u64::from(place >= self.first_larger);
+        let start = units_before.saturating_mul(self.align);
+        let end = (units_before + units)
+            .saturating_mul(self.align)
+            .min(self.items);
+        Some(Chunk {
+            index: place,
+            start,
+            items: end - start,
+        })
+    }
+}
+
+impl Iterator for Chunks {
+    type Item = Chunk;
+
+    #[inline]
+    fn next(&mut self) -> Option<Chunk> {
+        let chunk = self.at(self.next)?;
+        self.next += 1;
+        Some(chunk)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.launches - self.next;
+        match usize::try_from(left) {
+            Ok(left) => (left, Some(left)),
+            Err(_) => (usize::MAX, None),
+        }
+    }
+}
+
+/// Exact wherever `usize` has 64 bits.
+impl ExactSizeIterator for Chunks {}
+impl FusedIterator for Chunks {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(items: u64, cap: u64, align: u64) -> Vec<u64> {
+        Chunks::balanced(items, cap, align)
+            .map(|chunk| chunk.items)
+            .collect()
+    }
+
+    #[test]
+    fn nothing_to_do_is_no_chunk() {
+        assert_eq!(Chunks::balanced(0, 7, 1).len(), 0);
+        assert_eq!(Chunks::balanced(0, 7, 1).largest(), 0);
+    }
+
+    #[test]
+    fn chunks_are_balanced_and_the_cut_one_is_a_larger_one() {
+        assert_eq!(sizes(10, 4, 1), [3, 3, 4]);
+        assert_eq!(sizes(10, 8, 4), [4, 6]);
+        assert_eq!(sizes(8, 8, 4), [8]);
+        assert_eq!(sizes(9, 8, 4), [4, 5]);
+    }
+
+    #[test]
+    fn the_boundary_of_a_grid_axis_is_exact() {
+        assert_eq!(sizes(65_535, 65_535, 1), [65_535]);
+        assert_eq!(sizes(65_536, 65_535, 1), [32_768, 32_768]);
+        assert_eq!(sizes(131_071, 65_535, 1), [43_690, 43_690, 43_691]);
+        assert_eq!(sizes(196_606, 65_535, 1), [49_151, 49_151, 49_152, 49_152]);
+    }
+
+    #[test]
+    fn the_largest_of_sizes_near_u64_max_is_found_without_walking() {
+        let chunks = Chunks::balanced(u64::MAX, 65_535, 8);
+        assert_eq!(chunks.launches(), u64::MAX.div_ceil(8).div_ceil(8191));
+        assert!(chunks.largest() <= 65_535);
+        let last = chunks.at(chunks.launches() - 1).map(|chunk| chunk.end());
+        assert_eq!(last, Some(u64::MAX));
+    }
+}

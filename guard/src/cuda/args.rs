@@ -1,0 +1,137 @@
+//! Kernel arguments out of cudarc's slices and views.
+
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
+
+use crate::args::{KernelArgs, MAX_ARGS, Scalar};
+
+/// The arguments of one plan on one stream, in the order of the kernel's parameters.
+///
+/// Slices and views go through cudarc's `DevicePtr`, so that a stream waits for the writers of
+/// what it reads, and later users of a slice wait for this launch. Device memory knows its length:
+/// a launch whose items reach past it is refused.
+#[derive(Debug)]
+pub struct Args<'a> {
+    stream: &'a CudaStream,
+    values: KernelArgs<'a>,
+    /// Recorded into the slices' events once the launches are submitted.
+    uses: [Option<SyncOnDrop<'a>>; MAX_ARGS],
+    used: usize,
+}
+
+impl<'a> Args<'a> {
+    /// No arguments yet, for launches on `stream`.
+    #[must_use]
+    pub fn new(stream: &'a CudaStream) -> Self {
+        Self {
+            stream,
+            values: KernelArgs::new(),
+            uses: [const { None }; MAX_ARGS],
+            used: 0,
+        }
+    }
+
+    /// Memory that the kernel reads as a whole, whatever the chunk.
+    pub fn read<T, S: DevicePtr<T>>(&mut self, memory: &'a S) -> &mut Self {
+        let (address, uses) = memory.device_ptr(self.stream);
+        self.hold(uses);
+        self.values.value(address);
+        self
+    }
+
+    /// Memory that the kernel writes, or reads and writes, as a whole.
+    pub fn write<T, S: DevicePtrMut<T>>(&mut self, memory: &'a mut S) -> &mut Self {
+        let (address, uses) = memory.device_ptr_mut(self.stream);
+        self.hold(uses);
+        self.values.value(address);
+        self
+    }
+
+    /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of
+    /// its first item.
+    pub fn read_items<T, S: DevicePtr<T>>(&mut self, memory: &'a S, elements: u64) -> &mut Self {
+        let reach = reach_bytes::<T, S>(memory);
+        let (address, uses) = memory.device_ptr(self.stream);
+        self.hold(uses);
+        self.values
+            .items_within(address, stride_bytes::<T>(elements), reach);
+        self
+    }
+
+    /// Memory of `elements` elements an item that the kernel writes, or reads and writes: each
+    /// chunk gets the address of its first item.
+    pub fn write_items<T, S>(&mut self, memory: &'a mut S, elements: u64) -> &mut Self
+    where
+        S: DevicePtrMut<T>,
+    {
+        let reach = reach_bytes::<T, S>(memory);
+        let (address, uses) = memory.device_ptr_mut(self.stream);
+        self.hold(uses);
+        self.values
+            .items_within(address, stride_bytes::<T>(elements), reach);
+        self
+    }
+
+    /// A fixed value: an integer or a float.
+    pub fn value<T: Scalar>(&mut self, value: T) -> &mut Self {
+        self.values.value(value);
+        self
+    }
+
+    /// A fixed value of any size as the kernel sees it in memory.
+    pub fn bytes(&mut self, bytes: &'a [u8]) -> &mut Self {
+        self.values.bytes(bytes);
+        self
+    }
+
+    /// The chunk's first item as `u64`.
+    pub fn offset(&mut self) -> &mut Self {
+        self.values.offset();
+        self
+    }
+
+    /// The chunk's first item as `u32`.
+    pub fn offset_u32(&mut self) -> &mut Self {
+        self.values.offset_u32();
+        self
+    }
+
+    /// The chunk's number of items as `u64`.
+    pub fn length(&mut self) -> &mut Self {
+        self.values.length();
+        self
+    }
+
+    /// The chunk's number of items as `u32`.
+    pub fn length_u32(&mut self) -> &mut Self {
+        self.values.length_u32();
+        self
+    }
+
+    pub(super) const fn stream(&self) -> &'a CudaStream {
+        self.stream
+    }
+
+    pub(super) const fn values(&self) -> &KernelArgs<'a> {
+        &self.values
+    }
+
+    fn hold(&mut self, uses: SyncOnDrop<'a>) {
+        // Beyond the inline room the launch is refused, so the use ends here.
+        if let Some(place) = self.uses.get_mut(self.used) {
+            *place = Some(uses);
+            self.used += 1;
+        }
+    }
+}
+
+fn stride_bytes<T>(elements: u64) -> u64 {
+    elements.saturating_mul(wide(size_of::<T>()))
+}
+
+fn reach_bytes<T, S: DeviceSlice<T>>(memory: &S) -> u64 {
+    wide(memory.num_bytes())
+}
+
+fn wide(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}

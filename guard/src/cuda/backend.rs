@@ -1,0 +1,174 @@
+//! The part of [`Guard`] that talks to a device.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+
+use super::args::Args;
+use super::driver::Driver;
+use super::error::{CudaError, DriverError, LaunchError, LoadError};
+use super::image::Image;
+use super::kernel::Kernel;
+use super::launch::submit;
+use super::module::Module;
+use super::nvrtc::{CompileOptions, Compiler};
+use super::query;
+use crate::batch::BatchAxis;
+use crate::guard::{Backend, Guard};
+use crate::plan::{Choice, Plan};
+use crate::request::LaunchRequest;
+
+/// A device that a guard serves.
+#[derive(Clone, Debug)]
+pub(crate) struct CudaBackend {
+    context: Arc<CudaContext>,
+}
+
+impl Guard {
+    /// A guard of device `ordinal`, in its primary context.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`] where there is no driver, no such device, or the context cannot be made.
+    pub fn cuda(ordinal: usize) -> Result<Self, CudaError> {
+        let count = query::device_count()?;
+        if ordinal >= count {
+            return Err(CudaError::NoSuchDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal)
+            .map_err(|error| DriverError::from_cudarc("cuDevicePrimaryCtxRetain", error))?;
+        Self::with_context(context)
+    }
+
+    /// A guard in a context of the caller's.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`] where the device cannot be queried.
+    pub fn with_context(context: Arc<CudaContext>) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        context
+            .bind_to_thread()
+            .map_err(|error| DriverError::from_cudarc("cuCtxSetCurrent", error))?;
+        let limits = query::limits_of_current_device(driver)?;
+        Ok(Self::new(
+            limits,
+            Backend::Cuda(CudaBackend { context }),
+            None,
+        ))
+    }
+
+    /// The device with the most free memory, or why there is none.
+    pub(crate) fn freest_device() -> Result<Self, CudaError> {
+        let count = query::device_count()?;
+        if count == 1 {
+            return Self::cuda(0);
+        }
+        // A device that cannot be asked is passed over as long as another can.
+        let mut freest = Err(CudaError::NoSuchDevice { ordinal: 0, count });
+        for ordinal in 0..count {
+            freest = match (query::free_memory(ordinal), freest) {
+                (Ok((free, _)), Ok((most, other))) if most >= free => Ok((most, other)),
+                (Ok((free, _)), _) => Ok((free, ordinal)),
+                (Err(_), Ok(other)) => Ok(other),
+                (Err(error), Err(_)) => Err(error),
+            };
+        }
+        freest.and_then(|(_, ordinal)| Self::cuda(ordinal))
+    }
+
+    /// The context of the device, where the guard serves one.
+    #[must_use]
+    pub fn context(&self) -> Option<&Arc<CudaContext>> {
+        match self.backend() {
+            Backend::Cuda(cuda) => Some(&cuda.context),
+            Backend::Host => None,
+        }
+    }
+
+    /// Loads an image into the guard's context.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::Load`] where the image is not whole, for another architecture, newer than the
+    /// driver, or refused; [`CudaError::Unavailable`] where the guard serves the host.
+    pub fn load(&self, image: &Image) -> Result<Module, CudaError> {
+        match self.context() {
+            Some(context) => Module::load(context, image),
+            None => Err(self.why_host()),
+        }
+    }
+
+    /// Compiles `source` with NVRTC for the guard's device and loads it.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::Compile`] where there is no NVRTC or the source is refused, and as
+    /// [`Self::load`].
+    pub fn compile(&self, name: &str, source: &str) -> Result<Module, CudaError> {
+        let options = CompileOptions::new(name, self.limits().compute_capability);
+        let compiler = Compiler::find().map_err(super::error::NvrtcError::from)?;
+        self.load(&compiler.compile(source, &options)?.image)
+    }
+
+    fn why_host(&self) -> CudaError {
+        match self.fallback() {
+            Some(reason) => reason.clone(),
+            None => LoadError::NoDevice.into(),
+        }
+    }
+
+    /// Submits every launch of `plan` to the stream of `args` and answers how many there were.
+    /// Returns before they have run.
+    ///
+    /// Under stream capture the launches become nodes of the graph: nothing here synchronizes or
+    /// allocates.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`] where plan, arguments, stream and kernel do not belong together, all before
+    /// anything is launched, or where the driver refuses a launch.
+    pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
+        let context = args.stream().context();
+        if kernel.owned_context().is_none_or(|own| own != context) {
+            return Err(LaunchError::OtherContext {
+                kernel: kernel.name().to_owned(),
+            });
+        }
+        // Also surfaces what cudarc recorded while the arguments waited for other streams.
+        context
+            .bind_to_thread()
+            .map_err(|error| DriverError::from_cudarc("cuCtxSetCurrent", error))?;
+        let stream = args.stream().cu_stream().cast();
+        // SAFETY: the stream is of the kernel's context, checked above. Whoever loaded the kernel
+        // promised that it keeps its contract for matching arguments; these come from cudarc's
+        // slices, whose lengths are checked, and live until their events are recorded.
+        let launched = unsafe { submit(kernel, stream, plan, args.values()) };
+        self.count(launched)
+    }
+
+    /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Invalid`] where no plan is legal, and as [`Self::launch`].
+    pub fn plan_and_launch(
+        &self,
+        kernel: &Kernel,
+        request: &LaunchRequest,
+        batch: Option<&BatchAxis>,
+        args: Args<'_>,
+    ) -> Result<u64, LaunchError> {
+        let plan = self.plan(request, batch, kernel.limits(), Choice::AUTOMATIC)?;
+        self.launch(kernel, &plan, args)
+    }
+
+    fn count(&self, launched: Result<u64, LaunchError>) -> Result<u64, LaunchError> {
+        match &launched {
+            Ok(launches) => self.counters().ran(*launches),
+            Err(LaunchError::Stopped(stopped)) => self.counters().stopped(stopped.chunk),
+            Err(_) => {}
+        }
+        launched
+    }
+}

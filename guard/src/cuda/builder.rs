@@ -1,0 +1,190 @@
+//! cudarc's launch builder with validation in front: existing code changes by one word.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg, sys,
+};
+use once_cell::sync::Lazy;
+use parking_lot::RwLock;
+
+use super::driver::Driver;
+use super::error::{CudaError, DriverError, LaunchError};
+use super::kernel::{Keep, Kernel};
+use crate::request::LaunchRequest;
+use crate::validate::validate;
+
+/// Launch builders that validate, on cudarc's streams.
+pub trait GuardedStream {
+    /// As `launch_builder`, with every launch validated against the limits of device and function.
+    ///
+    /// The limits of a function are queried at its first use and kept. The function's module stays
+    /// loaded for as long, see [`forget_functions`].
+    ///
+    /// ```no_run
+    /// # use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+    /// use gridguard::cuda::GuardedStream;
+    /// # fn run(stream: &CudaStream, function: &CudaFunction, n: u32) -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = LaunchConfig { grid_dim: (1, n, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
+    /// let mut launch = stream.launch_builder_guarded(function); // was: launch_builder(function)
+    /// launch.arg(&n);
+    /// // SAFETY: the function takes one u32 and touches no memory.
+    /// unsafe { launch.launch(config)? };
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn launch_builder_guarded<'a>(&'a self, function: &'a CudaFunction) -> GuardedLaunchArgs<'a>;
+}
+
+impl GuardedStream for CudaStream {
+    fn launch_builder_guarded<'a>(&'a self, function: &'a CudaFunction) -> GuardedLaunchArgs<'a> {
+        let kernel = known_kernel(self, function);
+        GuardedLaunchArgs {
+            kernel,
+            inner: self.launch_builder(function),
+        }
+    }
+}
+
+/// cudarc's [`LaunchArgs`] behind validation.
+#[derive(Debug)]
+pub struct GuardedLaunchArgs<'a> {
+    /// Why the limits are not known surfaces at the launch, so that building reads as before.
+    kernel: Result<Kernel, CudaError>,
+    inner: LaunchArgs<'a>,
+}
+
+// SAFETY: hands every argument on to cudarc's own implementation, unchanged.
+unsafe impl<'a, T> PushKernelArg<T> for GuardedLaunchArgs<'a>
+where
+    LaunchArgs<'a>: PushKernelArg<T>,
+{
+    #[inline(always)]
+    fn arg(&mut self, arg: T) -> &mut Self {
+        self.inner.arg(arg);
+        self
+    }
+}
+
+impl GuardedLaunchArgs<'_> {
+    /// The kernel with its limits.
+    ///
+    /// # Errors
+    ///
+    /// Why the limits could not be queried, at the function's first use.
+    pub fn kernel(&self) -> Result<&Kernel, CudaError> {
+        self.kernel.as_ref().map_err(Clone::clone)
+    }
+
+    /// As [`LaunchArgs::record_kernel_launch`].
+    pub fn record_kernel_launch(&mut self, flags: sys::CUevent_flags) -> &mut Self {
+        self.inner.record_kernel_launch(flags);
+        self
+    }
+
+    /// As [`LaunchArgs::launch`], after validation. Opts in to large dynamic shared memory where
+    /// that is legal.
+    ///
+    /// # Safety
+    ///
+    /// As [`LaunchArgs::launch`].
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Invalid`] with every violation, before anything is launched;
+    /// [`LaunchError::Unknown`] where the limits could not be queried;
+    /// [`LaunchError::Driver`] where the driver refuses all the same.
+    pub unsafe fn launch(
+        &mut self,
+        config: LaunchConfig,
+    ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
+        self.check(config, false)?;
+        // SAFETY: the caller's promise.
+        let launched = unsafe { self.inner.launch(config) };
+        launched.map_err(|error| DriverError::from_cudarc("cuLaunchKernel", error).into())
+    }
+
+    /// As [`LaunchArgs::launch_cooperative`], after validation.
+    ///
+    /// # Safety
+    ///
+    /// As [`LaunchArgs::launch_cooperative`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::launch`].
+    pub unsafe fn launch_cooperative(
+        &mut self,
+        config: LaunchConfig,
+    ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
+        self.check(config, true)?;
+        // SAFETY: the caller's promise.
+        let launched = unsafe { self.inner.launch_cooperative(config) };
+        launched
+            .map_err(|error| DriverError::from_cudarc("cuLaunchCooperativeKernel", error).into())
+    }
+
+    fn check(&self, config: LaunchConfig, cooperative: bool) -> Result<(), LaunchError> {
+        let LaunchConfig {
+            grid_dim,
+            block_dim,
+            shared_mem_bytes,
+        } = config;
+        let mut request = LaunchRequest::new(grid_dim.into(), block_dim.into())
+            .dynamic_shared_bytes(shared_mem_bytes.into());
+        request.cooperative = cooperative;
+        let kernel = self
+            .kernel()
+            .map_err(|error| LaunchError::Unknown(Box::new(error)))?;
+        let launch = validate(&request, kernel.limits())?;
+        let kernel = kernel.inner();
+        kernel.driver().bind(kernel.context())?;
+        Ok(kernel.opt_in(launch.dynamic_shared_bytes())?)
+    }
+}
+
+/// Kernels by function handle. Each holds its function, so that no handle is ever used anew while
+/// it stands here.
+static KNOWN: Lazy<RwLock<HashMap<usize, Kernel>>> = Lazy::new(RwLock::default);
+
+/// Lets go of every function that [`GuardedStream::launch_builder_guarded`] has seen, so that
+/// their modules can be unloaded. They are queried anew at their next use.
+pub fn forget_functions() {
+    KNOWN.write().clear();
+}
+
+fn known_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
+    // SAFETY of use: the handle is only compared and handed back to the driver.
+    let handle = function.cu_function();
+    if let Some(kernel) = KNOWN.read().get(&handle.addr()) {
+        return Ok(kernel.clone());
+    }
+    let driver = Driver::get()?;
+    let context = stream.context();
+    let bind = |error| DriverError::from_cudarc("cuCtxSetCurrent", error);
+    context.bind_to_thread().map_err(bind)?;
+    let device = super::query::limits_of_current_device(driver)?;
+    let keep = Keep::Cudarc(function.clone());
+    let name = function_name(driver, handle.cast());
+    let context = Arc::as_ref(context).cu_ctx().cast();
+    let kernel = Kernel::from_parts(driver, handle.cast(), context, device, name, keep)?;
+    // Two threads may get here at once; the first one's limits stay.
+    Ok(KNOWN.write().entry(handle.addr()).or_insert(kernel).clone())
+}
+
+/// The function's name, where the driver can tell (CUDA 12.3 and later).
+fn function_name(driver: &Driver, function: super::driver::Handle) -> String {
+    let mut name = core::ptr::null();
+    let found = driver.func_get_name.is_some_and(|ask| {
+        // SAFETY: the function is loaded; the driver writes a pointer that lives with it.
+        unsafe { ask(&raw mut name, function) == 0 }
+    });
+    if !found || name.is_null() {
+        return "of the launch".into();
+    }
+    // SAFETY: not null, so a zero-terminated string that lives as long as the function.
+    unsafe { core::ffi::CStr::from_ptr(name) }
+        .to_string_lossy()
+        .into_owned()
+}

@@ -1,0 +1,189 @@
+//! A function on a device together with what it allows.
+
+use core::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaFunction};
+use once_cell::sync::OnceCell;
+
+use super::driver::{Driver, Handle};
+use super::error::{DriverError, LaunchError};
+use super::module::Loaded;
+use super::query::{self, function_attribute};
+use crate::args::{ArgsError, KernelArgs};
+use crate::limits::{DeviceLimits, LaunchLimits};
+use crate::plan::Plan;
+
+/// A kernel, ready to be planned for and launched. Cheap to clone, usable from any thread.
+#[derive(Clone)]
+pub struct Kernel(Arc<Inner>);
+
+pub(super) struct Inner {
+    driver: &'static Driver,
+    function: Handle,
+    context: Handle,
+    limits: LaunchLimits,
+    /// Sizes of the parameters, where the driver can tell.
+    parameters: Option<Vec<usize>>,
+    /// Dynamic shared memory that the function has without opt-in.
+    dynamic_shared_bytes: u64,
+    /// Opts in to all that the device allows, once.
+    opt_in: OnceCell<Result<(), DriverError>>,
+    keep: Keep,
+}
+
+/// What keeps the function loaded.
+pub(super) enum Keep {
+    /// A module of the guard.
+    Module(Arc<Loaded>),
+    /// A function of cudarc, whose module it holds. Only kept, never read.
+    #[allow(dead_code, reason = "holds the module")]
+    Cudarc(CudaFunction),
+    /// The owner of raw handles, by promise.
+    Caller,
+}
+
+// SAFETY: function and context handles may be used from any thread; every launch binds the
+// context first. The driver locks its own tables.
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Kernel {
+    /// Queries the limits of `function`; its `context` must be current.
+    pub(super) fn from_parts(
+        driver: &'static Driver,
+        function: Handle,
+        context: Handle,
+        device: Arc<DeviceLimits>,
+        name: String,
+        keep: Keep,
+    ) -> Result<Self, DriverError> {
+        let limits = query::kernel_limits(driver, function, name)?;
+        let dynamic_shared_bytes = limits.max_dynamic_shared_bytes;
+        let parameters = query::parameter_sizes(driver, function);
+        let limits = LaunchLimits::new(device, limits).with_automatic_opt_in();
+        let opt_in = OnceCell::new();
+        Ok(Self(Arc::new(Inner {
+            driver,
+            function,
+            context,
+            limits,
+            parameters,
+            dynamic_shared_bytes,
+            opt_in,
+            keep,
+        })))
+    }
+
+    /// What the kernel allows on its device, with the shared memory that it can opt in to: the
+    /// guard does that at the first launch that needs it.
+    #[must_use]
+    pub fn limits(&self) -> &LaunchLimits {
+        &self.0.limits
+    }
+
+    /// The kernel's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.limits().kernel().name
+    }
+
+    /// Bytes of each parameter, where the driver can tell (CUDA 12.4 and later).
+    #[must_use]
+    pub fn parameter_bytes(&self) -> Option<&[usize]> {
+        self.0.parameters.as_deref()
+    }
+
+    /// The context of a kernel that the guard loaded.
+    pub(super) fn owned_context(&self) -> Option<&Arc<CudaContext>> {
+        match &self.0.keep {
+            Keep::Module(module) => Some(module.context()),
+            Keep::Cudarc(_) | Keep::Caller => None,
+        }
+    }
+
+    pub(super) fn inner(&self) -> &Inner {
+        &self.0
+    }
+
+    /// Everything that can be wrong about `plan` and `args` before the driver is asked.
+    #[inline]
+    pub(super) fn check(&self, plan: &Plan, args: &KernelArgs<'_>) -> Result<(), LaunchError> {
+        if !plan.is_for(&self.0.limits) {
+            return Err(LaunchError::OtherKernel {
+                kernel: self.name().to_owned(),
+            });
+        }
+        args.check(plan.items())?;
+        if let Some(parameters) = &self.0.parameters {
+            self.check_parameters(parameters, args)?;
+        }
+        Ok(())
+    }
+
+    fn check_parameters(&self, sizes: &[usize], args: &KernelArgs<'_>) -> Result<(), ArgsError> {
+        if sizes.len() != args.len() {
+            let kernel = self.name().to_owned();
+            return Err(ArgsError::WrongCount {
+                kernel,
+                expected: sizes.len(),
+                given: args.len(),
+            });
+        }
+        for (index, (expected, slot)) in sizes.iter().zip(args.slots()).enumerate() {
+            if *expected != slot.size() {
+                let kernel = self.name().to_owned();
+                let given = slot.size();
+                return Err(ArgsError::WrongSize {
+                    kernel,
+                    index,
+                    expected: *expected,
+                    given,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Inner {
+    pub(super) const fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    pub(super) const fn function(&self) -> Handle {
+        self.function
+    }
+
+    pub(super) const fn context(&self) -> Handle {
+        self.context
+    }
+
+    /// Opts in to large dynamic shared memory where a launch needs it. The context is current.
+    #[inline]
+    pub(super) fn opt_in(&self, dynamic_shared_bytes: u32) -> Result<(), DriverError> {
+        if u64::from(dynamic_shared_bytes) <= self.dynamic_shared_bytes {
+            return Ok(());
+        }
+        self.opt_in.get_or_init(|| self.raise_limit()).clone()
+    }
+
+    #[cold]
+    fn raise_limit(&self) -> Result<(), DriverError> {
+        let most = self.limits.kernel().max_dynamic_shared_bytes;
+        let most = i32::try_from(most).unwrap_or(i32::MAX);
+        let attribute = function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is loaded in the context that is current.
+        let status = unsafe { (self.driver.func_set_attribute)(self.function, attribute, most) };
+        self.driver.check("cuFuncSetAttribute", status)
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel")
+            .field("limits", self.limits())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,172 @@
+//! Sends validated launches to a stream.
+
+use core::ffi::c_void;
+
+use super::driver::{
+    ATTRIBUTE_CLUSTER_DIMENSION, ATTRIBUTE_COOPERATIVE, Driver, Handle, LaunchAttribute,
+    LaunchConfigEx, Status,
+};
+use super::error::{DriverError, LaunchError};
+use super::kernel::{Inner, Kernel};
+use crate::args::{KernelArgs, MAX_ARGS, Slot};
+use crate::chunk::Chunk;
+use crate::launch::{Launcher, run};
+use crate::plan::{Plan, PlannedLaunch};
+use crate::validate::ValidLaunch;
+
+/// Submits every launch of `plan` to `stream`. The kernel's context is current.
+///
+/// Neither synchronizes nor allocates, so that it works while the stream is captured.
+///
+/// # Safety
+///
+/// `stream` is a stream of the kernel's context, or null for its default one, and the arguments
+/// keep the kernel's contract.
+#[inline]
+pub(super) unsafe fn submit(
+    kernel: &Kernel,
+    stream: Handle,
+    plan: &Plan,
+    args: &KernelArgs<'_>,
+) -> Result<u64, LaunchError> {
+    kernel.check(plan, args)?;
+    let kernel = kernel.inner();
+    let driver = kernel.driver();
+    let Some(first) = plan.launches().next() else {
+        return Ok(0);
+    };
+    kernel.opt_in(first.launch.dynamic_shared_bytes())?;
+    if first.launch.cluster().is_some() && driver.launch_kernel_ex.is_none() {
+        let symbol = "cuLaunchKernelEx";
+        return Err(LaunchError::Unsupported {
+            symbol,
+            what: "clusters",
+        });
+    }
+    let mut packed = Packed::new();
+    let mut launcher = StreamLauncher {
+        kernel,
+        stream,
+        args,
+        packed: &mut packed,
+    };
+    Ok(run(plan, &mut launcher)?)
+}
+
+struct StreamLauncher<'a> {
+    kernel: &'a Inner,
+    stream: Handle,
+    args: &'a KernelArgs<'a>,
+    packed: &'a mut Packed,
+}
+
+impl Launcher for StreamLauncher<'_> {
+    type Error = DriverError;
+
+    #[inline]
+    fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), DriverError> {
+        let driver = self.kernel.driver();
+        let params = self.packed.fill(self.args, &planned.chunk);
+        let (call, status) =
+            // SAFETY: the function is loaded and its context current; the launch was validated
+            // against this function's limits; the parameters match where the driver can tell and
+            // by the caller's promise elsewhere; the stream is of this context.
+            unsafe { send(driver, self.kernel.function(), self.stream, &planned.launch, params) };
+        driver.check(call, status)
+    }
+}
+
+/// Argument values and the pointers to them, as the driver wants them.
+struct Packed {
+    values: [u64; MAX_ARGS],
+    pointers: [*mut c_void; MAX_ARGS],
+}
+
+impl Packed {
+    const fn new() -> Self {
+        Self {
+            values: [0; MAX_ARGS],
+            pointers: [core::ptr::null_mut(); MAX_ARGS],
+        }
+    }
+
+    /// The arguments for `chunk`; valid until the next call.
+    #[inline]
+    fn fill(&mut self, args: &KernelArgs<'_>, chunk: &Chunk) -> *mut *mut c_void {
+        let values = self.values.iter_mut().zip(&mut self.pointers);
+        for (slot, (value, pointer)) in args.slots().iter().zip(values) {
+            *value = slot.bits(chunk);
+            *pointer = match slot {
+                // The driver only reads through the pointers.
+                Slot::Bytes(bytes) => bytes.as_ptr().cast_mut().cast(),
+                _ => core::ptr::from_mut(value).cast(),
+            };
+        }
+        self.pointers.as_mut_ptr()
+    }
+}
+
+/// One launch. Plain ones take the oldest call, which every driver has.
+///
+/// # Safety
+///
+/// As [`submit`], and `params` points to as many values as the function has parameters.
+#[inline]
+unsafe fn send(
+    driver: &Driver,
+    function: Handle,
+    stream: Handle,
+    launch: &ValidLaunch,
+    params: *mut *mut c_void,
+) -> (&'static str, Status) {
+    let [gx, gy, gz] = launch.grid();
+    let [bx, by, bz] = launch.block();
+    let shared = launch.dynamic_shared_bytes();
+    let extra = core::ptr::null_mut();
+    if let Some(cluster) = launch.cluster()
+        && let Some(launch_ex) = driver.launch_kernel_ex
+    {
+        let mut attributes = attributes(cluster, launch.is_cooperative());
+        let config = LaunchConfigEx {
+            grid: launch.grid(),
+            block: launch.block(),
+            shared_bytes: shared,
+            stream,
+            attributes: attributes.as_mut_ptr(),
+            attribute_count: if launch.is_cooperative() { 2 } else { 1 },
+        };
+        // SAFETY: the configuration and its attributes live through the call; the rest is the
+        // caller's promise.
+        let status = unsafe { launch_ex(&raw const config, function, params, extra) };
+        return ("cuLaunchKernelEx", status);
+    }
+    if launch.is_cooperative() {
+        let call = driver.launch_cooperative_kernel;
+        // SAFETY: the caller's promise.
+        let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params) };
+        return ("cuLaunchCooperativeKernel", status);
+    }
+    let call = driver.launch_kernel;
+    // SAFETY: the caller's promise.
+    let status = unsafe {
+        call(
+            function, gx, gy, gz, bx, by, bz, shared, stream, params, extra,
+        )
+    };
+    ("cuLaunchKernel", status)
+}
+
+fn attributes(cluster: [u32; 3], cooperative: bool) -> [LaunchAttribute; 2] {
+    let attribute = |id| LaunchAttribute {
+        id,
+        padding: [0; 4],
+        value: [0; 16],
+    };
+    let mut attributes = [
+        attribute(ATTRIBUTE_CLUSTER_DIMENSION),
+        attribute(ATTRIBUTE_COOPERATIVE),
+    ];
+    attributes[0].value[..3].copy_from_slice(&cluster);
+    attributes[1].value[0] = u32::from(cooperative);
+    attributes
+}

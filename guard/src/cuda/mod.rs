@@ -1,0 +1,38 @@
+//! The CUDA driver: queries, modules, launches. The only room that knows cudarc, and the only one
+//! with `unsafe` code.
+//!
+//! Three ways in:
+//! - [`Guard`](crate::Guard) owning a context: [`Module`], [`Kernel`], [`Args`];
+//! - code on cudarc's launch builder: [`GuardedStream::launch_builder_guarded`] in place of
+//!   `launch_builder`;
+//! - code on another binding or in C++: [`RawKernel`], from handles.
+//!
+//! Nothing here panics where a library, a symbol or a device is missing: the guard looks for them
+//! itself before cudarc does.
+
+mod args;
+mod backend;
+mod builder;
+mod driver;
+mod error;
+mod image;
+mod kernel;
+mod launch;
+mod library;
+mod module;
+mod nvrtc;
+mod query;
+mod raw;
+
+pub use args::Args;
+pub(crate) use backend::CudaBackend;
+pub use builder::{GuardedLaunchArgs, GuardedStream, forget_functions};
+pub use error::{
+    CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
+};
+pub use image::{Image, ImageError};
+pub use kernel::Kernel;
+pub use module::Module;
+pub use nvrtc::{CompileOptions, Compiled, Compiler};
+pub use query::{device_count, device_limits, driver_version, free_memory};
+pub use raw::RawKernel;

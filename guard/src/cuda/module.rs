@@ -1,0 +1,178 @@
+//! A loaded image and its kernels.
+
+use core::ffi::c_void;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+
+use super::driver::{Driver, Handle};
+use super::error::{CudaError, DriverError, LoadError, cuda_version};
+use super::image::Image;
+use super::kernel::{Keep, Kernel};
+use crate::limits::DeviceLimits;
+
+/// An image loaded into a context. Unloaded when the last kernel of it is gone.
+#[derive(Clone, Debug)]
+pub struct Module(Arc<Loaded>);
+
+/// What a kernel keeps alive.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    handle: Handle,
+    driver: &'static Driver,
+    context: Arc<CudaContext>,
+    device: Arc<DeviceLimits>,
+    kernels: Vec<String>,
+}
+
+// SAFETY: a module handle may be used from any thread to which its context is bound; every use
+// binds it first.
+unsafe impl Send for Loaded {}
+// SAFETY: as above; the driver locks its own tables.
+unsafe impl Sync for Loaded {}
+
+/// `CUDA_ERROR_NO_BINARY_FOR_GPU`.
+const NO_BINARY_FOR_GPU: i32 = 209;
+/// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`.
+const UNSUPPORTED_PTX_VERSION: i32 = 222;
+/// `CUDA_ERROR_NOT_FOUND`.
+const NOT_FOUND: i32 = 500;
+/// `CU_JIT_ERROR_LOG_BUFFER`.
+const JIT_ERROR_LOG_BUFFER: i32 = 5;
+/// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
+const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: i32 = 6;
+/// Room for what the driver's compiler has to say.
+const LOG_BYTES: usize = 8192;
+
+impl Module {
+    /// Loads `image` into `context`.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] where the image is for another architecture or newer than the driver, or the
+    /// driver refuses it.
+    pub fn load(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        let bind = |error| DriverError::from_cudarc("cuCtxSetCurrent", error);
+        context.bind_to_thread().map_err(bind)?;
+        let device = super::query::limits_of_current_device(driver)?;
+        let wrong_architecture = |image: String| LoadError::WrongArchitecture {
+            image,
+            device: device.name.clone(),
+            capability: device.compute_capability,
+        };
+        if image.ptx_is_foreign_to(device.compute_capability) {
+            return Err(wrong_architecture(image.ptx_target().unwrap_or_default().into()).into());
+        }
+        let mut log = vec![0_u8; LOG_BYTES];
+        let mut options = [JIT_ERROR_LOG_BUFFER, JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
+        // The second value is a number in the place of a pointer, as the driver wants it.
+        let size = core::ptr::without_provenance_mut::<c_void>(LOG_BYTES);
+        let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
+        let mut handle = core::ptr::null_mut();
+        // SAFETY: the image is whole, PTX ends with a zero; both option arrays have two entries,
+        // and the log buffer has the size that it is said to have and lives through the call.
+        let status = unsafe {
+            (driver.module_load_data_ex)(
+                &raw mut handle,
+                image.bytes().as_ptr().cast(),
+                2,
+                options.as_mut_ptr(),
+                values.as_mut_ptr(),
+            )
+        };
+        if let Err(error) = driver.check("cuModuleLoadDataEx", status) {
+            let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+            let log = String::from_utf8_lossy(log.get(..end).unwrap_or_default()).into_owned();
+            return Err(match error.code {
+                NO_BINARY_FOR_GPU => wrong_architecture("another architecture".into()),
+                UNSUPPORTED_PTX_VERSION => LoadError::PtxTooNew {
+                    ptx: image.ptx_version().unwrap_or("of the image").into(),
+                    driver: cuda_version(driver.version()?),
+                },
+                _ => LoadError::Refused {
+                    error,
+                    log: log.trim().to_owned(),
+                },
+            }
+            .into());
+        }
+        let kernels = image.ptx_kernels();
+        let context = Arc::clone(context);
+        Ok(Self(Arc::new(Loaded {
+            handle,
+            driver,
+            context,
+            device,
+            kernels,
+        })))
+    }
+
+    /// The kernel `name`, with its limits.
+    ///
+    /// Launching it is safe from here on, because the promise is made here once.
+    ///
+    /// # Safety
+    ///
+    /// The device code called `name` must keep to its contract on every launch whose arguments
+    /// match its parameters in number and size: it reads and writes only memory that its pointer
+    /// arguments reach, for as many items as the launch has.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoSuchKernel`] where the module has none of this name, [`LoadError::Driver`]
+    /// where a query fails.
+    pub unsafe fn kernel(&self, name: &str) -> Result<Kernel, LoadError> {
+        let module = &self.0;
+        let missing = || LoadError::NoSuchKernel {
+            name: name.to_owned(),
+            known: module.kernels.clone(),
+        };
+        let symbol = CString::new(name).map_err(|_| missing())?;
+        let bind = |error| DriverError::from_cudarc("cuCtxSetCurrent", error);
+        module.context.bind_to_thread().map_err(bind)?;
+        let mut function = core::ptr::null_mut();
+        // SAFETY: the module is loaded, the name ends with a zero.
+        let status = unsafe {
+            (module.driver.module_get_function)(&raw mut function, module.handle, symbol.as_ptr())
+        };
+        match module.driver.check("cuModuleGetFunction", status) {
+            Err(error) if error.code == NOT_FOUND => return Err(missing()),
+            answer => answer?,
+        }
+        let context = module.context.cu_ctx().cast();
+        let keep = Keep::Module(Arc::clone(module));
+        let device = Arc::clone(&module.device);
+        Ok(Kernel::from_parts(
+            module.driver,
+            function,
+            context,
+            device,
+            name.to_owned(),
+            keep,
+        )?)
+    }
+
+    /// The context that the module is loaded into.
+    #[must_use]
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.0.context
+    }
+}
+
+impl Loaded {
+    pub(super) fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: loaded by `Module::load`, and no kernel of it is left. A failure here means
+            // that the context is gone, and the module with it.
+            let _ = unsafe { (self.driver.module_unload)(self.handle) };
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! NVRTC, found and called without cudarc: a missing library is an error, any version serves,
+//! and no device is needed.
+
+use core::ffi::{CStr, c_char, c_int};
+use std::ffi::CString;
+use std::path::Path;
+
+use once_cell::sync::OnceCell;
+
+use super::error::{NvrtcError, NvrtcUnavailable};
+use super::image::{Image, ImageError};
+use super::library::{self, function_table};
+use crate::limits::ComputeCapability;
+
+type Program = *mut core::ffi::c_void;
+type Status = c_int;
+
+function_table! {
+    /// Functions of libnvrtc.
+    struct Nvrtc;
+    required {
+        version = "nvrtcVersion": fn(*mut c_int, *mut c_int) -> Status;
+        get_error_string = "nvrtcGetErrorString": fn(Status) -> *const c_char;
+        create_program = "nvrtcCreateProgram": fn(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char) -> Status;
+        destroy_program = "nvrtcDestroyProgram": fn(*mut Program) -> Status;
+        compile_program = "nvrtcCompileProgram": fn(Program, c_int, *const *const c_char) -> Status;
+        get_cubin_size = "nvrtcGetCUBINSize": fn(Program, *mut usize) -> Status;
+        get_cubin = "nvrtcGetCUBIN": fn(Program, *mut c_char) -> Status;
+        get_log_size = "nvrtcGetProgramLogSize": fn(Program, *mut usize) -> Status;
+        get_log = "nvrtcGetProgramLog": fn(Program, *mut c_char) -> Status;
+    }
+    optional {}
+}
+
+/// The run-time compiler for CUDA C++.
+#[derive(Clone, Copy, Debug)]
+pub struct Compiler {
+    nvrtc: &'static Nvrtc,
+    library: &'static str,
+}
+
+/// What to compile for and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompileOptions {
+    /// The program's name in messages, such as `attention.cu`.
+    pub name: String,
+    /// The architecture whose machine code is wanted.
+    pub architecture: ComputeCapability,
+    /// Macros and their values.
+    pub defines: Vec<(String, String)>,
+    /// Further options, as NVRTC takes them.
+    pub options: Vec<String>,
+}
+
+impl CompileOptions {
+    /// Plain C++17 for `architecture`.
+    #[must_use]
+    pub fn new(name: impl Into<String>, architecture: ComputeCapability) -> Self {
+        Self {
+            name: name.into(),
+            architecture,
+            defines: Vec::new(),
+            options: Vec::new(),
+        }
+    }
+
+    /// Defines the macro `name` as `value`.
+    #[must_use]
+    pub fn define(mut self, name: impl Into<String>, value: impl ToString) -> Self {
+        self.defines.push((name.into(), value.to_string()));
+        self
+    }
+}
+
+/// A compiled program.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// Machine code for the architecture asked for.
+    pub image: Image,
+    /// What the compiler had to say, mostly empty.
+    pub log: String,
+}
+
+/// Where the loader looks first; then the folders of a toolkit.
+const NAMES: [&str; 5] = [
+    "libnvrtc.so",
+    "libnvrtc.so.13",
+    "libnvrtc.so.12",
+    "libnvrtc.so.11.2",
+    "nvrtc64_120_0.dll",
+];
+/// Folders of a toolkit in which the library lies.
+const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
+
+impl Compiler {
+    /// The compiler, found once for the process: on the library path, then in the toolkits at
+    /// `CUDA_HOME`, `CUDA_PATH` and `/usr/local/cuda`.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcUnavailable`] where there is no library, or it lacks a function.
+    pub fn find() -> Result<Self, NvrtcUnavailable> {
+        static NVRTC: OnceCell<Result<(Nvrtc, String), NvrtcUnavailable>> = OnceCell::new();
+        let (nvrtc, library) = NVRTC.get_or_init(load).as_ref().map_err(Clone::clone)?;
+        Ok(Self { nvrtc, library })
+    }
+
+    /// The library that serves, by the name under which the loader found it.
+    #[must_use]
+    pub const fn library(&self) -> &str {
+        self.library
+    }
+
+    /// The version of NVRTC: major and minor.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcError::Call`] where the library does not answer.
+    pub fn version(&self) -> Result<(u32, u32), NvrtcError> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both pointers are to live integers.
+        let status = unsafe { (self.nvrtc.version)(&raw mut major, &raw mut minor) };
+        self.check("nvrtcVersion", status)?;
+        let number = |part| u32::try_from(part).unwrap_or(0);
+        Ok((number(major), number(minor)))
+    }
+
+    /// Compiles `source` to machine code.
+    ///
+    /// # Errors
+    ///
+    /// [`NvrtcError::Compilation`] with the compiler's log where the source is refused.
+    pub fn compile(&self, source: &str, options: &CompileOptions) -> Result<Compiled, NvrtcError> {
+        let source = c_string(source, "the source")?;
+        let name = c_string(&options.name, "the program's name")?;
+        let mut flags = vec![
+            format!("--gpu-architecture={}", options.architecture.sm()),
+            "--std=c++17".to_owned(),
+        ];
+        flags.extend(
+            options
+                .defines
+                .iter()
+                .map(|(name, value)| format!("-D{name}={value}")),
+        );
+        flags.extend(options.options.iter().cloned());
+        let flags: Result<Vec<CString>, _> = flags
+            .iter()
+            .map(|flag| c_string(flag, "an option"))
+            .collect();
+        let program = OpenProgram::new(*self, &source, &name)?;
+        let status = program.compile(&flags?)?;
+        let log = program.log()?;
+        if status != 0 {
+            return Err(NvrtcError::Compilation {
+                program: options.name.clone(),
+                architecture: options.architecture.sm(),
+                code: status,
+                name: self.name_of(status),
+                log,
+            });
+        }
+        let image = Image::new(program.cubin()?).map_err(|error: ImageError| NvrtcError::Call {
+            call: "nvrtcGetCUBIN",
+            code: 0,
+            name: error.to_string(),
+        })?;
+        Ok(Compiled { image, log })
+    }
+
+    fn check(&self, call: &'static str, status: Status) -> Result<(), NvrtcError> {
+        if status == 0 {
+            return Ok(());
+        }
+        Err(NvrtcError::Call {
+            call,
+            code: status,
+            name: self.name_of(status),
+        })
+    }
+
+    fn name_of(&self, status: Status) -> String {
+        // SAFETY: answers a static string for every number, known or not.
+        let text = unsafe { (self.nvrtc.get_error_string)(status) };
+        if text.is_null() {
+            return "unknown error".into();
+        }
+        // SAFETY: not null, so a static zero-terminated string.
+        unsafe { CStr::from_ptr(text) }
+            .to_string_lossy()
+            .into_owned()
+    }
+}
+
+fn load() -> Result<(Nvrtc, String), NvrtcUnavailable> {
+    let mut names: Vec<String> = NAMES.iter().map(ToString::to_string).collect();
+    let homes = ["CUDA_HOME", "CUDA_PATH"]
+        .into_iter()
+        .filter_map(|name| std::env::var(name).ok());
+    for home in homes.chain(["/usr/local/cuda".to_owned()]) {
+        for folder in TOOLKIT_FOLDERS {
+            let path = Path::new(&home).join(folder).join("libnvrtc.so");
+            names.extend(path.to_str().map(str::to_owned));
+        }
+    }
+    let (library, name) =
+        library::open(&names).map_err(|missing| NvrtcUnavailable::LibraryMissing {
+            tried: missing.tried,
+        })?;
+    let nvrtc = Nvrtc::resolve(library).map_err(|symbol| NvrtcUnavailable::SymbolMissing {
+        library: name.clone(),
+        symbol,
+    })?;
+    Ok((nvrtc, name))
+}
+
+fn c_string(text: &str, what: &'static str) -> Result<CString, NvrtcError> {
+    CString::new(text).map_err(|_| NvrtcError::ZeroByte { what })
+}
+
+/// A program of the compiler, destroyed when dropped.
+struct OpenProgram {
+    compiler: Compiler,
+    program: Program,
+}
+
+impl OpenProgram {
+    fn new(compiler: Compiler, source: &CStr, name: &CStr) -> Result<Self, NvrtcError> {
+        let mut program = core::ptr::null_mut();
+        let none = core::ptr::null();
+        // SAFETY: both texts end with a zero and are copied; there are no headers.
+        let status = unsafe {
+            let (source, name) = (source.as_ptr(), name.as_ptr());
+            (compiler.nvrtc.create_program)(&raw mut program, source, name, 0, none, none)
+        };
+        compiler.check("nvrtcCreateProgram", status)?;
+        Ok(Self { compiler, program })
+    }
+
+    fn compile(&self, flags: &[CString]) -> Result<Status, NvrtcError> {
+        let pointers: Vec<*const c_char> = flags.iter().map(|flag| flag.as_ptr()).collect();
+        let count = c_int::try_from(pointers.len()).map_err(|_| NvrtcError::ZeroByte {
+            what: "the number of options",
+        })?;
+        // SAFETY: the program is open; `count` options, each ending with a zero, live through
+        // the call.
+        Ok(
+            unsafe {
+                (self.compiler.nvrtc.compile_program)(self.program, count, pointers.as_ptr())
+            },
+        )
+    }
+
+    fn log(&self) -> Result<String, NvrtcError> {
+        let nvrtc = self.compiler.nvrtc;
+        let bytes = self.text("nvrtcGetProgramLog", nvrtc.get_log_size, nvrtc.get_log)?;
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(text.trim_end_matches('\0').trim().to_owned())
+    }
+
+    fn cubin(&self) -> Result<Vec<u8>, NvrtcError> {
+        let nvrtc = self.compiler.nvrtc;
+        self.text("nvrtcGetCUBIN", nvrtc.get_cubin_size, nvrtc.get_cubin)
+    }
+
+    fn text(
+        &self,
+        call: &'static str,
+        ask_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+        ask: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    ) -> Result<Vec<u8>, NvrtcError> {
+        let mut size = 0;
+        // SAFETY: the program is open, the pointer is to a live integer.
+        let status = unsafe { ask_size(self.program, &raw mut size) };
+        self.compiler.check(call, status)?;
+        let mut bytes = vec![0_u8; size];
+        // SAFETY: the buffer has the size that the compiler just asked for.
+        let status = unsafe { ask(self.program, bytes.as_mut_ptr().cast()) };
+        self.compiler.check(call, status)?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for OpenProgram {
+    fn drop(&mut self) {
+        // SAFETY: created by `new` and destroyed once. A failure could only leak the program.
+        let _ = unsafe { (self.compiler.nvrtc.destroy_program)(&raw mut self.program) };
+    }
+}

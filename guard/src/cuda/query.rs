@@ -1,0 +1,317 @@
+//! Asks the driver what a device and a kernel allow.
+
+use core::ffi::{CStr, c_char, c_int};
+use std::sync::Arc;
+
+use once_cell::sync::OnceCell;
+use parking_lot::RwLock;
+
+use super::driver::{Driver, Handle};
+use super::error::{CudaError, DriverError};
+use crate::dim::Dim3;
+use crate::limits::{
+    ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, PARAMETER_BYTES,
+};
+
+/// Numbers of `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
+mod device_attribute {
+    pub(super) const MAX_THREADS_PER_BLOCK: i32 = 1;
+    pub(super) const MAX_BLOCK_DIM_X: i32 = 2;
+    pub(super) const MAX_BLOCK_DIM_Y: i32 = 3;
+    pub(super) const MAX_BLOCK_DIM_Z: i32 = 4;
+    pub(super) const MAX_GRID_DIM_X: i32 = 5;
+    pub(super) const MAX_GRID_DIM_Y: i32 = 6;
+    pub(super) const MAX_GRID_DIM_Z: i32 = 7;
+    pub(super) const MAX_SHARED_MEMORY_PER_BLOCK: i32 = 8;
+    pub(super) const WARP_SIZE: i32 = 10;
+    pub(super) const MAX_REGISTERS_PER_BLOCK: i32 = 12;
+    pub(super) const MULTIPROCESSOR_COUNT: i32 = 16;
+    pub(super) const L2_CACHE_SIZE: i32 = 38;
+    pub(super) const MAX_THREADS_PER_MULTIPROCESSOR: i32 = 39;
+    pub(super) const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
+    pub(super) const COMPUTE_CAPABILITY_MINOR: i32 = 76;
+    pub(super) const MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: i32 = 81;
+    pub(super) const MAX_REGISTERS_PER_MULTIPROCESSOR: i32 = 82;
+    pub(super) const COOPERATIVE_LAUNCH: i32 = 95;
+    pub(super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: i32 = 97;
+    pub(super) const MAX_BLOCKS_PER_MULTIPROCESSOR: i32 = 106;
+    pub(super) const RESERVED_SHARED_MEMORY_PER_BLOCK: i32 = 111;
+    pub(super) const CLUSTER_LAUNCH: i32 = 120;
+}
+
+/// Numbers of `CUfunction_attribute`.
+pub(super) mod function_attribute {
+    pub(crate) const MAX_THREADS_PER_BLOCK: i32 = 0;
+    pub(crate) const SHARED_SIZE_BYTES: i32 = 1;
+    pub(crate) const LOCAL_SIZE_BYTES: i32 = 3;
+    pub(crate) const NUM_REGS: i32 = 4;
+    pub(crate) const MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
+    pub(crate) const CLUSTER_SIZE_MUST_BE_SET: i32 = 10;
+    pub(crate) const REQUIRED_CLUSTER_WIDTH: i32 = 11;
+    pub(crate) const REQUIRED_CLUSTER_HEIGHT: i32 = 12;
+    pub(crate) const REQUIRED_CLUSTER_DEPTH: i32 = 13;
+    pub(crate) const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
+}
+
+/// The first CUDA version whose kernels take 32,764 bytes of parameters.
+const LARGE_PARAMETERS_FROM: i32 = 12_010;
+/// Blocks of a cluster that every device with clusters takes.
+const PORTABLE_CLUSTER_BLOCKS: u64 = 8;
+/// Registers of a warp come in multiples of this on every capability from 3.0 on.
+const REGISTER_ALLOCATION_UNIT: u64 = 256;
+/// Warps come in multiples of this for registers on every capability from 3.0 on.
+const WARP_ALLOCATION_GRANULARITY: u64 = 4;
+
+/// The CUDA version that the driver supports: 1000 * major + 10 * minor.
+///
+/// # Errors
+///
+/// [`CudaError::Unavailable`] where there is no usable driver.
+pub fn driver_version() -> Result<i32, CudaError> {
+    Ok(Driver::get()?.version()?)
+}
+
+/// How many devices the driver shows, at least one.
+///
+/// # Errors
+///
+/// [`CudaError::Unavailable`] where there is no usable driver, or no device.
+pub fn device_count() -> Result<usize, CudaError> {
+    let driver = Driver::get()?;
+    let mut count = 0;
+    // SAFETY: the pointer is to a live integer.
+    let status = unsafe { (driver.device_get_count)(&raw mut count) };
+    driver.check("cuDeviceGetCount", status)?;
+    match usize::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(super::error::DriverUnavailable::no_device().into()),
+    }
+}
+
+/// The limits of device `ordinal`, queried once for the process.
+///
+/// # Errors
+///
+/// [`CudaError`] where there is no driver, no such device, or a query fails.
+pub fn device_limits(ordinal: usize) -> Result<Arc<DeviceLimits>, CudaError> {
+    static KNOWN: OnceCell<Vec<OnceCell<Arc<DeviceLimits>>>> = OnceCell::new();
+    let count = device_count()?;
+    let known = KNOWN.get_or_init(|| vec![OnceCell::new(); count]);
+    let place = known
+        .get(ordinal)
+        .ok_or(CudaError::NoSuchDevice { ordinal, count })?;
+    let limits = place.get_or_try_init(|| {
+        let device = device_handle(ordinal)?;
+        query_device(Driver::get()?, device)
+            .map(Arc::new)
+            .map_err(CudaError::from)
+    })?;
+    Ok(Arc::clone(limits))
+}
+
+/// Free and total memory of device `ordinal` in bytes. Brings up the device's primary context for
+/// the query where no one else has.
+///
+/// # Errors
+///
+/// [`CudaError`] where there is no driver, no such device, or the context cannot be made.
+pub fn free_memory(ordinal: usize) -> Result<(u64, u64), CudaError> {
+    let driver = Driver::get()?;
+    let device = device_handle(ordinal)?;
+    let mut context = core::ptr::null_mut();
+    // SAFETY: the device is one that the driver named; the pointer is to a live handle.
+    let status = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
+    driver.check("cuDevicePrimaryCtxRetain", status)?;
+    let answer = memory_of(driver, context);
+    // SAFETY: retained above, once.
+    let status = unsafe { (driver.primary_ctx_release)(device) };
+    let answer = answer?;
+    driver.check("cuDevicePrimaryCtxRelease", status)?;
+    Ok(answer)
+}
+
+fn memory_of(driver: &Driver, context: Handle) -> Result<(u64, u64), DriverError> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: the context is retained by the caller; it is popped again below.
+    let status = unsafe { (driver.ctx_push_current)(context) };
+    driver.check("cuCtxPushCurrent", status)?;
+    // SAFETY: both pointers are to live integers, and a context is current.
+    let answered = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
+    let mut popped = core::ptr::null_mut();
+    // SAFETY: pops the context pushed above.
+    let status = unsafe { (driver.ctx_pop_current)(&raw mut popped) };
+    driver.check("cuMemGetInfo", answered)?;
+    driver.check("cuCtxPopCurrent", status)?;
+    let wide = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    Ok((wide(free), wide(total)))
+}
+
+fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
+    let driver = Driver::get()?;
+    let count = device_count()?;
+    let missing = || CudaError::NoSuchDevice { ordinal, count };
+    if ordinal >= count {
+        return Err(missing());
+    }
+    let number = c_int::try_from(ordinal).map_err(|_| missing())?;
+    let mut device = 0;
+    // SAFETY: the pointer is to a live integer.
+    let status = unsafe { (driver.device_get)(&raw mut device, number) };
+    driver.check("cuDeviceGet", status)?;
+    Ok(device)
+}
+
+fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverError> {
+    use device_attribute as da;
+    let ask = |attribute: i32| -> Result<u64, DriverError> {
+        let mut value = 0;
+        // SAFETY: the pointer is to a live integer; an unknown attribute is an error status.
+        let status = unsafe { (driver.device_get_attribute)(&raw mut value, attribute, device) };
+        driver.check("cuDeviceGetAttribute", status)?;
+        Ok(u64::try_from(value).unwrap_or(0))
+    };
+    // Attributes younger than the oldest driver: absent means the feature is.
+    let ask_if_known = |attribute| ask(attribute).unwrap_or(0);
+    let narrow = |value: u64| u32::try_from(value).unwrap_or(0);
+    let capability = ComputeCapability::new(
+        narrow(ask(da::COMPUTE_CAPABILITY_MAJOR)?),
+        narrow(ask(da::COMPUTE_CAPABILITY_MINOR)?),
+    );
+    let mut memory_bytes = 0;
+    // SAFETY: the pointer is to a live integer.
+    let status = unsafe { (driver.device_total_mem)(&raw mut memory_bytes, device) };
+    driver.check("cuDeviceTotalMem", status)?;
+    let cluster_launch = ask_if_known(da::CLUSTER_LAUNCH) != 0;
+    let large = capability.major >= 7 && driver.version()? >= LARGE_PARAMETERS_FROM;
+    Ok(DeviceLimits {
+        name: device_name(driver, device)?,
+        compute_capability: capability,
+        max_grid: Dim3::new(
+            ask(da::MAX_GRID_DIM_X)?,
+            ask(da::MAX_GRID_DIM_Y)?,
+            ask(da::MAX_GRID_DIM_Z)?,
+        ),
+        max_block: Dim3::new(
+            ask(da::MAX_BLOCK_DIM_X)?,
+            ask(da::MAX_BLOCK_DIM_Y)?,
+            ask(da::MAX_BLOCK_DIM_Z)?,
+        ),
+        max_threads_per_block: ask(da::MAX_THREADS_PER_BLOCK)?,
+        warp_size: ask(da::WARP_SIZE)?,
+        max_registers_per_block: ask(da::MAX_REGISTERS_PER_BLOCK)?,
+        register_allocation_unit: REGISTER_ALLOCATION_UNIT,
+        warp_allocation_granularity: WARP_ALLOCATION_GRANULARITY,
+        max_shared_bytes_per_block: ask(da::MAX_SHARED_MEMORY_PER_BLOCK)?,
+        max_shared_bytes_per_block_opt_in: ask(da::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        reserved_shared_bytes_per_block: ask_if_known(da::RESERVED_SHARED_MEMORY_PER_BLOCK),
+        shared_bytes_per_multiprocessor: ask(da::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+        multiprocessors: ask(da::MULTIPROCESSOR_COUNT)?,
+        max_threads_per_multiprocessor: ask(da::MAX_THREADS_PER_MULTIPROCESSOR)?,
+        max_blocks_per_multiprocessor: ask(da::MAX_BLOCKS_PER_MULTIPROCESSOR)?,
+        registers_per_multiprocessor: ask(da::MAX_REGISTERS_PER_MULTIPROCESSOR)?,
+        l2_bytes: ask(da::L2_CACHE_SIZE)?,
+        memory_bytes: u64::try_from(memory_bytes).unwrap_or(u64::MAX),
+        cooperative_launch: ask(da::COOPERATIVE_LAUNCH)? != 0,
+        cluster_launch,
+        max_portable_cluster_blocks: if cluster_launch {
+            PORTABLE_CLUSTER_BLOCKS
+        } else {
+            0
+        },
+        max_parameter_bytes: if large {
+            LARGE_PARAMETER_BYTES
+        } else {
+            PARAMETER_BYTES
+        },
+    })
+}
+
+fn device_name(driver: &Driver, device: c_int) -> Result<String, DriverError> {
+    let mut name: [c_char; 256] = [0; 256];
+    // SAFETY: the driver writes at most 255 characters and a zero into the 256 there are.
+    let status = unsafe { (driver.device_get_name)(name.as_mut_ptr(), 256, device) };
+    driver.check("cuDeviceGetName", status)?;
+    // SAFETY: zero-terminated by the driver, and by the last element in any case but its own.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// The limits of the device of the context that is current on this thread.
+pub(super) fn limits_of_current_device(driver: &Driver) -> Result<Arc<DeviceLimits>, DriverError> {
+    /// Devices by the driver's handle, since a handle is no ordinal.
+    static KNOWN: RwLock<Vec<(c_int, Arc<DeviceLimits>)>> = RwLock::new(Vec::new());
+    let mut device = 0;
+    // SAFETY: the pointer is to a live integer.
+    let status = unsafe { (driver.ctx_get_device)(&raw mut device) };
+    driver.check("cuCtxGetDevice", status)?;
+    let find = |known: &[(c_int, Arc<DeviceLimits>)]| {
+        known
+            .iter()
+            .find(|(handle, _)| *handle == device)
+            .map(|(_, limits)| Arc::clone(limits))
+    };
+    if let Some(limits) = find(&KNOWN.read()) {
+        return Ok(limits);
+    }
+    let limits = Arc::new(query_device(driver, device)?);
+    let mut known = KNOWN.write();
+    if let Some(limits) = find(&known) {
+        return Ok(limits);
+    }
+    known.push((device, Arc::clone(&limits)));
+    Ok(limits)
+}
+
+/// The limits of a loaded function. Its context must be current.
+pub(super) fn kernel_limits(
+    driver: &Driver,
+    function: Handle,
+    name: String,
+) -> Result<KernelLimits, DriverError> {
+    use function_attribute as fa;
+    let ask = |attribute| function_number(driver, function, attribute);
+    // Cluster attributes came with CUDA 12.0; a driver without them has no clusters.
+    let ask_if_known = |attribute| ask(attribute).unwrap_or(0);
+    let cluster = Dim3::new(
+        ask_if_known(fa::REQUIRED_CLUSTER_WIDTH),
+        ask_if_known(fa::REQUIRED_CLUSTER_HEIGHT),
+        ask_if_known(fa::REQUIRED_CLUSTER_DEPTH),
+    );
+    Ok(KernelLimits {
+        name,
+        max_threads_per_block: ask(fa::MAX_THREADS_PER_BLOCK)?,
+        registers_per_thread: ask(fa::NUM_REGS)?,
+        static_shared_bytes: ask(fa::SHARED_SIZE_BYTES)?,
+        max_dynamic_shared_bytes: ask(fa::MAX_DYNAMIC_SHARED_SIZE_BYTES)?,
+        local_bytes_per_thread: ask(fa::LOCAL_SIZE_BYTES)?,
+        required_cluster: (!cluster.has_zero()).then_some(cluster),
+        cluster_must_be_set: ask_if_known(fa::CLUSTER_SIZE_MUST_BE_SET) != 0,
+        non_portable_cluster_allowed: ask_if_known(fa::NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0,
+    })
+}
+
+fn function_number(driver: &Driver, function: Handle, attribute: i32) -> Result<u64, DriverError> {
+    let mut value = 0;
+    // SAFETY: the function is loaded, which the caller sees to; the pointer is to a live integer.
+    let status = unsafe { (driver.func_get_attribute)(&raw mut value, attribute, function) };
+    driver.check("cuFuncGetAttribute", status)?;
+    Ok(u64::try_from(value).unwrap_or(0))
+}
+
+/// Sizes of a function's parameters in bytes, where the driver can tell (CUDA 12.4 and later).
+pub(super) fn parameter_sizes(driver: &Driver, function: Handle) -> Option<Vec<usize>> {
+    /// Far more than 32,764 bytes of parameters can be.
+    const MOST: usize = 1 << 15;
+    let ask = driver.func_get_param_info?;
+    let mut sizes = Vec::new();
+    while sizes.len() < MOST {
+        let (mut offset, mut size) = (0, 0);
+        // SAFETY: the function is loaded; past its last parameter the driver answers an error.
+        let status = unsafe { ask(function, sizes.len(), &raw mut offset, &raw mut size) };
+        if status != 0 {
+            break;
+        }
+        sizes.push(size);
+    }
+    Some(sizes)
+}

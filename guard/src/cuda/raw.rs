@@ -1,0 +1,129 @@
+//! The guard over raw handles, for code on another binding of CUDA or in C++.
+
+use core::ffi::c_void;
+
+use super::driver::Driver;
+use super::error::{CudaError, DriverError, LaunchError};
+use super::kernel::{Keep, Kernel};
+use super::launch::submit;
+use super::query::limits_of_current_device;
+use crate::args::KernelArgs;
+use crate::limits::LaunchLimits;
+use crate::plan::Plan;
+
+/// A function that someone else loaded, given by its handles.
+///
+/// ```no_run
+/// # fn handles() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, *mut std::ffi::c_void) { todo!() }
+/// use gridguard::cuda::RawKernel;
+/// use gridguard::{Axis, BatchAxis, Choice, Dim3, KernelArgs, LaunchRequest, Plan};
+///
+/// let (context, function, stream) = handles(); // CUcontext, CUfunction, CUstream
+/// // SAFETY: both handles are alive, and the function was loaded in this context.
+/// let kernel = unsafe { RawKernel::from_handles(context, function, "attention")? };
+/// let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
+/// let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
+/// let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC)?;
+/// let mut args = KernelArgs::new();
+/// args.items_at(0x7f00_0000_0000, 10_240).length();
+/// // SAFETY: the stream is of the same context, and the arguments are what the kernel takes.
+/// unsafe { kernel.launch(stream, &plan, &args)? };
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RawKernel(Kernel);
+
+impl RawKernel {
+    /// Queries the limits of `function` (a `CUfunction`) in `context` (a `CUcontext`).
+    ///
+    /// The calling thread's current context is the same afterwards.
+    ///
+    /// # Safety
+    ///
+    /// Both handles are alive for as long as this value and its clones are, and `function` was
+    /// loaded in `context`.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`] where there is no driver, or a query fails.
+    pub unsafe fn from_handles(
+        context: *mut c_void,
+        function: *mut c_void,
+        name: &str,
+    ) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        let _current = Pushed::new(driver, context)?;
+        let device = limits_of_current_device(driver)?;
+        let name = name.to_owned();
+        let kernel = Kernel::from_parts(driver, function, context, device, name, Keep::Caller)?;
+        Ok(Self(kernel))
+    }
+
+    /// What the function allows on its device.
+    #[must_use]
+    pub fn limits(&self) -> &LaunchLimits {
+        self.0.limits()
+    }
+
+    /// Submits every launch of `plan` to `stream` (a `CUstream`, null for the default one) and
+    /// answers how many there were. The calling thread's current context is the same afterwards.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is a stream of the kernel's context, `args` are what the function takes, and the
+    /// memory behind them lives until the launches have run.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`] where plan or arguments do not fit the kernel, or the driver refuses.
+    pub unsafe fn launch(
+        &self,
+        stream: *mut c_void,
+        plan: &Plan,
+        args: &KernelArgs<'_>,
+    ) -> Result<u64, LaunchError> {
+        let inner = self.0.inner();
+        let _current = Pushed::new(inner.driver(), inner.context())?;
+        // SAFETY: the caller's promise, and the context is current.
+        unsafe { submit(&self.0, stream, plan, args) }
+    }
+}
+
+/// A context made current for a while on this thread, where it was not.
+struct Pushed {
+    driver: &'static Driver,
+    pushed: bool,
+}
+
+impl Pushed {
+    fn new(driver: &'static Driver, context: *mut c_void) -> Result<Self, DriverError> {
+        let mut current = core::ptr::null_mut();
+        // SAFETY: the pointer is to a live handle.
+        let status = unsafe { (driver.ctx_get_current)(&raw mut current) };
+        driver.check("cuCtxGetCurrent", status)?;
+        if current == context {
+            return Ok(Self {
+                driver,
+                pushed: false,
+            });
+        }
+        // SAFETY: the caller of the public functions keeps the context alive.
+        let status = unsafe { (driver.ctx_push_current)(context) };
+        driver.check("cuCtxPushCurrent", status)?;
+        Ok(Self {
+            driver,
+            pushed: true,
+        })
+    }
+}
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = core::ptr::null_mut();
+            // SAFETY: pops what `new` pushed on this same thread. A failure would mean that
+            // someone popped it already, and there is nothing to mend then.
+            let _ = unsafe { (self.driver.ctx_pop_current)(&raw mut popped) };
+        }
+    }
+}

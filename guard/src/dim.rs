@@ -1,0 +1,167 @@
+//! Axes and three-dimensional sizes.
+
+use core::fmt;
+
+/// An axis of a grid, a block or a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+pub enum Axis {
+    /// The fastest axis; a grid may have 2^31 - 1 blocks here.
+    X,
+    /// A grid may have 65,535 blocks here.
+    Y,
+    /// A grid may have 65,535 blocks here, a block 64 threads.
+    Z,
+}
+
+impl Axis {
+    /// All axes, in order.
+    pub const ALL: [Self; 3] = [Self::X, Self::Y, Self::Z];
+
+    /// The letter that CUDA uses: `x`, `y` or `z`.
+    #[must_use]
+    pub const fn letter(self) -> &'static str {
+        match self {
+            Self::X => "x",
+            Self::Y => "y",
+            Self::Z => "z",
+        }
+    }
+}
+
+impl fmt::Display for Axis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.letter())
+    }
+}
+
+/// A three-dimensional size, in u64 so that what a caller computed arrives whole.
+///
+/// The driver takes 32-bit sizes; narrowing happens once, after validation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(
+    feature = "serde",
+    serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)")
+)]
+pub struct Dim3 {
+    /// Size along x.
+    pub x: u64,
+    /// Size along y.
+    pub y: u64,
+    /// Size along z.
+    pub z: u64,
+}
+
+impl Dim3 {
+    /// One along every axis.
+    pub const ONE: Self = Self::new(1, 1, 1);
+
+    /// A size of `x`, `y`, `z`.
+    #[must_use]
+    pub const fn new(x: u64, y: u64, z: u64) -> Self {
+        Self { x, y, z }
+    }
+
+    /// The size along `axis`.
+    #[must_use]
+    pub const fn along(self, axis: Axis) -> u64 {
+        match axis {
+            Axis::X => self.x,
+            Axis::Y => self.y,
+            Axis::Z => self.z,
+        }
+    }
+
+    /// The same size with `extent` along `axis`.
+    #[must_use]
+    pub const fn with(mut self, axis: Axis, extent: u64) -> Self {
+        match axis {
+            Axis::X => self.x = extent,
+            Axis::Y => self.y = extent,
+            Axis::Z => self.z = extent,
+        }
+        self
+    }
+
+    /// The product of the three sizes; `u128::MAX` where it does not fit.
+    ///
+    /// ```
+    /// use gridguard::Dim3;
+    /// assert_eq!(Dim3::new(65_537, 65_537, 1).volume(), 4_295_098_369);
+    /// assert_eq!(Dim3::new(u64::MAX, u64::MAX, u64::MAX).volume(), u128::MAX);
+    /// ```
+    #[must_use]
+    pub fn volume(self) -> u128 {
+        let [x, y, z] = [self.x, self.y, self.z].map(u128::from);
+        // Two u64 always fit a u128; only the third factor can overflow it.
+        (x * y).saturating_mul(z)
+    }
+
+    /// Whether any size is zero.
+    #[must_use]
+    pub const fn has_zero(self) -> bool {
+        self.x == 0 || self.y == 0 || self.z == 0
+    }
+
+    /// The size as the driver takes it, where each axis fits 32 bits.
+    #[must_use]
+    pub(crate) fn narrow(self) -> Option<[u32; 3]> {
+        let x = u32::try_from(self.x).ok()?;
+        let y = u32::try_from(self.y).ok()?;
+        let z = u32::try_from(self.z).ok()?;
+        Some([x, y, z])
+    }
+}
+
+impl From<(u64, u64, u64)> for Dim3 {
+    fn from((x, y, z): (u64, u64, u64)) -> Self {
+        Self::new(x, y, z)
+    }
+}
+
+impl From<(u32, u32, u32)> for Dim3 {
+    fn from((x, y, z): (u32, u32, u32)) -> Self {
+        Self::new(x.into(), y.into(), z.into())
+    }
+}
+
+impl From<[u32; 3]> for Dim3 {
+    fn from([x, y, z]: [u32; 3]) -> Self {
+        (x, y, z).into()
+    }
+}
+
+impl From<Dim3> for (u64, u64, u64) {
+    fn from(dim: Dim3) -> Self {
+        (dim.x, dim.y, dim.z)
+    }
+}
+
+impl fmt::Display for Dim3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {} x {}", self.x, self.y, self.z)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_past_u128_saturates_and_does_not_wrap() {
+        assert_eq!(Dim3::new(u64::MAX, 2, 1).volume(), u128::from(u64::MAX) * 2);
+        assert_eq!(Dim3::new(u64::MAX, u64::MAX, 3).volume(), u128::MAX);
+        assert_eq!(Dim3::new(u64::MAX, u64::MAX, 0).volume(), 0);
+    }
+
+    #[test]
+    fn narrowing_refuses_what_32_bits_cannot_hold() {
+        assert_eq!(Dim3::new(4_294_967_301, 1, 1).narrow(), None);
+        assert_eq!(
+            Dim3::new(4_294_967_295, 1, 1).narrow(),
+            Some([u32::MAX, 1, 1])
+        );
+    }
+}

@@ -1,0 +1,32 @@
+//! One error over those of the rooms.
+
+use crate::args::ArgsError;
+use crate::violation::Violations;
+
+/// Anything that can go wrong, for callers who do not tell the rooms apart.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The request breaks rules.
+    #[error("{0}")]
+    Violations(#[from] Violations),
+    /// The arguments do not fit.
+    #[error(transparent)]
+    Args(#[from] ArgsError),
+    /// The driver, a device, an image or the compiler.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::CudaError),
+    /// A launch.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Launch(#[from] crate::cuda::LaunchError),
+    /// A launch on the host.
+    #[cfg(feature = "host")]
+    #[error(transparent)]
+    Host(#[from] crate::launch::Stopped<crate::host::HostError>),
+    /// The catalogue.
+    #[cfg(feature = "catalog")]
+    #[error(transparent)]
+    Catalog(#[from] crate::catalog::CatalogError),
+}

@@ -1,0 +1,225 @@
+//! The facade that a server holds.
+
+use std::sync::Arc;
+
+use crate::batch::BatchAxis;
+use crate::launch::{Launcher, Stopped, run};
+use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
+use crate::plan::{Choice, Plan};
+use crate::record::{Counters, Counts};
+use crate::request::LaunchRequest;
+use crate::validate::{ValidLaunch, validate};
+use crate::violation::Violations;
+
+/// Stands between a program and its launches: validates, plans, launches, counts.
+///
+/// One guard serves one device, from any number of threads.
+///
+/// ```
+/// use gridguard::{
+///     Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelLimits, LaunchRequest,
+/// };
+///
+/// let guard = Guard::host(DeviceLimits::any_device());
+/// let limits = guard.limits_for(KernelLimits::unknown("attention"));
+/// let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
+/// assert!(guard.validate(&request, &limits).is_err());
+///
+/// let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
+/// let plan = guard.plan(&request, Some(&batch), &limits, Choice::AUTOMATIC)?;
+/// assert_eq!(plan.len(), 2);
+/// assert_eq!(guard.counts().rejections.len(), 1);
+/// # Ok::<(), gridguard::Violations>(())
+/// ```
+#[derive(Debug)]
+pub struct Guard {
+    limits: Arc<DeviceLimits>,
+    backend: Backend,
+    fallback: Option<FallbackReason>,
+    counters: Counters,
+}
+
+/// What a guard launches on.
+#[derive(Clone, Debug)]
+pub(crate) enum Backend {
+    #[cfg(feature = "cuda")]
+    Cuda(crate::cuda::CudaBackend),
+    Host,
+}
+
+/// Why the host serves although a device was wanted.
+#[cfg(feature = "cuda")]
+pub type FallbackReason = crate::cuda::CudaError;
+
+/// Why the host serves although a device was wanted.
+#[cfg(not(feature = "cuda"))]
+pub type FallbackReason = BuiltWithoutCuda;
+
+/// The crate was built without its feature `cuda`.
+#[cfg(not(feature = "cuda"))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("built without the feature `cuda`")]
+pub struct BuiltWithoutCuda;
+
+impl Guard {
+    pub(crate) fn new(
+        limits: Arc<DeviceLimits>,
+        backend: Backend,
+        fallback: Option<FallbackReason>,
+    ) -> Self {
+        Self {
+            limits,
+            backend,
+            fallback,
+            counters: Counters::new(),
+        }
+    }
+
+    /// A guard of the host under the limits of `device`, real or from the catalogue.
+    #[must_use]
+    pub fn host(device: impl Into<Arc<DeviceLimits>>) -> Self {
+        Self::new(device.into(), Backend::Host, None)
+    }
+
+    /// A guard of the CUDA device with the most free memory, or else of the host under the limits
+    /// of `otherwise`, with the reason in [`Self::fallback`].
+    ///
+    /// Of several devices each is brought up once to ask for its free memory.
+    #[must_use]
+    pub fn best_or(otherwise: impl Into<Arc<DeviceLimits>>) -> Self {
+        #[cfg(feature = "cuda")]
+        let reason = match Self::freest_device() {
+            Ok(guard) => return guard,
+            Err(reason) => reason,
+        };
+        #[cfg(not(feature = "cuda"))]
+        let reason = BuiltWithoutCuda;
+        Self::new(otherwise.into(), Backend::Host, Some(reason))
+    }
+
+    /// As [`Self::best_or`], with the limits of an NVIDIA H200 for the host where the catalogue is
+    /// built in, and those of any device where it is not.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::best_or(default_limits())
+    }
+
+    /// The limits of the device that the guard serves.
+    #[must_use]
+    pub fn limits(&self) -> &DeviceLimits {
+        &self.limits
+    }
+
+    /// The limits of a kernel on the guard's device.
+    #[must_use]
+    pub fn limits_for(&self, kernel: KernelLimits) -> LaunchLimits {
+        LaunchLimits::new(Arc::clone(&self.limits), kernel)
+    }
+
+    /// Whether the guard launches on a CUDA device, and not on the host.
+    #[must_use]
+    pub const fn is_cuda(&self) -> bool {
+        match self.backend {
+            #[cfg(feature = "cuda")]
+            Backend::Cuda(_) => true,
+            Backend::Host => false,
+        }
+    }
+
+    /// Why the host serves, where a device was wanted.
+    #[must_use]
+    pub const fn fallback(&self) -> Option<&FallbackReason> {
+        self.fallback.as_ref()
+    }
+
+    /// Validates one launch and counts a rejection.
+    ///
+    /// # Errors
+    ///
+    /// As [`validate`].
+    #[inline]
+    pub fn validate(
+        &self,
+        request: &LaunchRequest,
+        limits: &LaunchLimits,
+    ) -> Result<ValidLaunch, Violations> {
+        validate(request, limits).inspect_err(|violations| self.counters.rejected(violations))
+    }
+
+    /// Plans a request and counts a rejection.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plan::new`].
+    #[inline]
+    pub fn plan(
+        &self,
+        request: &LaunchRequest,
+        batch: Option<&BatchAxis>,
+        limits: &LaunchLimits,
+        choice: Choice,
+    ) -> Result<Plan, Violations> {
+        Plan::new(request, batch, limits, choice)
+            .inspect_err(|violations| self.counters.rejected(violations))
+    }
+
+    /// Runs a plan through `launcher`, such as a `HostLauncher`, and counts its launches.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`].
+    pub fn run<L>(&self, plan: &Plan, launcher: &mut L) -> Result<u64, Stopped<L::Error>>
+    where
+        L: Launcher,
+        L::Error: core::error::Error + 'static,
+    {
+        let ran = run(plan, launcher);
+        match &ran {
+            Ok(launches) => self.counters.ran(*launches),
+            Err(stopped) => self.counters.stopped(stopped.chunk),
+        }
+        ran
+    }
+
+    /// What the guard has counted so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counters.snapshot()
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn backend(&self) -> &Backend {
+        &self.backend
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+#[cfg(feature = "catalog")]
+fn default_limits() -> Arc<DeviceLimits> {
+    /// The device whose limits the host takes on.
+    const NAME: &str = "h200";
+    let known = crate::catalog::gpu(NAME).map(|gpu| Arc::clone(&gpu.limits));
+    known.unwrap_or_else(|_| Arc::new(DeviceLimits::any_device()))
+}
+
+#[cfg(not(feature = "catalog"))]
+fn default_limits() -> Arc<DeviceLimits> {
+    Arc::new(DeviceLimits::any_device())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guard_is_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Guard>();
+        shared::<Plan>();
+        shared::<LaunchLimits>();
+    }
+}

@@ -1,0 +1,85 @@
+//! Keeps CUDA launches legal and fast.
+//!
+//! A launch whose grid exceeds 65,535 blocks on y or z dies with `CUDA error: invalid
+//! configuration argument`, which people take for out of memory. `gridguard` stands between a
+//! program and the driver: it validates every launch against the limits of device and kernel, says
+//! precisely what is wrong, and splits a launch that is too large into chunks that are not.
+//!
+//! The way of a launch: [`LaunchRequest`] → [`validate`] → [`Plan`] → launch → [`Counts`].
+//!
+//! ```
+//! use gridguard::{
+//!     Axis, BatchAxis, Choice, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Plan,
+//! };
+//!
+//! // Temporal attention in video diffusion: 6 x 40 x 64 positions of 5 heads each.
+//! let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"));
+//! let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
+//! let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
+//!
+//! let plan = Plan::new(&request, Some(&batch), &limits, Choice::AUTOMATIC)?;
+//! assert_eq!(plan.len(), 2);
+//! assert_eq!(plan.largest_chunk(), 7680);
+//! # Ok::<(), gridguard::Violations>(())
+//! ```
+//!
+//! # Features
+//!
+//! All are additive, and the crate works with none of them.
+//!
+//! - `cuda`: launches through the CUDA driver, with cudarc. Choose cudarc's CUDA version (such as
+//!   `cuda-12080`) in your own manifest: this crate forces none on you.
+//! - `host`: runs plans on the CPU with rayon.
+//! - `catalog`: limits of well-known GPUs and a corpus of launches that overflowed.
+//! - `profile`: tuned choices from RON.
+//! - `serde`: requests and verdicts as data; comes with the last two.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod args;
+mod batch;
+#[cfg(feature = "catalog")]
+pub mod catalog;
+#[cfg(feature = "serde")]
+pub mod check;
+mod chunk;
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "the one room that talks to the driver")]
+pub mod cuda;
+mod dim;
+mod error;
+mod guard;
+#[cfg(feature = "host")]
+mod host;
+mod launch;
+mod limits;
+mod plan;
+#[cfg(feature = "profile")]
+pub mod profile;
+mod record;
+mod request;
+mod rule;
+mod validate;
+mod violation;
+
+pub use args::{ArgsError, KernelArgs, MAX_ARGS, Scalar};
+pub use batch::BatchAxis;
+pub use chunk::{Chunk, Chunks};
+pub use dim::{Axis, Dim3};
+pub use error::Error;
+#[cfg(not(feature = "cuda"))]
+pub use guard::BuiltWithoutCuda;
+pub use guard::{FallbackReason, Guard};
+#[cfg(feature = "host")]
+pub use host::{HostError, HostLauncher};
+pub use launch::{Launcher, Stopped, run};
+pub use limits::{
+    ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, LaunchLimits,
+    PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
+};
+pub use plan::{Choice, Launches, Plan, PlannedLaunch, Strategy, explain_whole};
+pub use record::Counts;
+pub use request::LaunchRequest;
+pub use rule::{Rule, Unit};
+pub use validate::{ValidLaunch, validate};
+pub use violation::{Owner, Remedy, Violation, Violations};

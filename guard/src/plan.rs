@@ -1,0 +1,674 @@
+//! Turns a request into launches that are all legal: whole, folded or chunked.
+
+use core::num::NonZeroU64;
+
+use crate::batch::{BatchAxis, INDEX_32_ELEMENTS};
+use crate::chunk::{Chunk, Chunks};
+use crate::dim::Axis;
+use crate::limits::LaunchLimits;
+use crate::request::LaunchRequest;
+use crate::rule::Rule;
+use crate::validate::{ValidLaunch, broken_rules, explain};
+use crate::violation::{Owner, Remedy, Violation, Violations};
+
+/// How a plan gets the request through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+#[non_exhaustive]
+pub enum Strategy {
+    /// One launch, as requested.
+    Whole,
+    /// Several launches, each on its chunk of the batch.
+    Chunked,
+    /// One launch with the batch axis moved to x.
+    Folded,
+}
+
+impl core::fmt::Display for Strategy {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Whole => "whole",
+            Self::Chunked => "chunked",
+            Self::Folded => "folded",
+        })
+    }
+}
+
+/// What the caller or a profile prefers among the legal plans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct Choice {
+    strategy: Option<Strategy>,
+    max_items: Option<NonZeroU64>,
+}
+
+impl Choice {
+    /// The planner's own: whole where legal, else folded where declared, else the fewest chunks.
+    pub const AUTOMATIC: Self = Self {
+        strategy: None,
+        max_items: None,
+    };
+
+    /// Chunks of at most `items`; zero asks for nothing.
+    pub const fn at_most(items: u64) -> Self {
+        Self {
+            strategy: None,
+            max_items: NonZeroU64::new(items),
+        }
+    }
+
+    /// Only this strategy: a plan that cannot have it is refused, not replaced.
+    pub const fn strategy(mut self, strategy: Strategy) -> Self {
+        self.strategy = Some(strategy);
+        self
+    }
+
+    fn allows(self, strategy: Strategy) -> bool {
+        self.strategy.is_none_or(|chosen| chosen == strategy)
+    }
+}
+
+/// One launch of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedLaunch {
+    /// The items it works on.
+    pub chunk: Chunk,
+    /// The launch, already validated.
+    pub launch: ValidLaunch,
+}
+
+/// The launches that serve a request, each already valid. Allocates nothing.
+///
+/// ```
+/// use gridguard::{
+///     Axis, BatchAxis, Choice, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Plan,
+/// };
+///
+/// let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"));
+/// let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
+/// let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
+/// let plan = Plan::new(&request, Some(&batch), &limits, Choice::AUTOMATIC)?;
+/// let grids: Vec<[u32; 3]> = plan.launches().map(|one| one.launch.grid()).collect();
+/// assert_eq!(grids, [[1, 38_400, 1], [1, 38_400, 1]]);
+/// # Ok::<(), gridguard::Violations>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Plan {
+    strategy: Strategy,
+    chunks: Chunks,
+    batch: Option<BatchAxis>,
+    launch: ValidLaunch,
+}
+
+impl Plan {
+    /// Plans `request`, whose independent items `batch` declares, under `limits`.
+    ///
+    /// A batch of zero items makes an empty plan.
+    ///
+    /// # Errors
+    ///
+    /// The violations that no split can mend, or those of the whole launch together with the
+    /// reason why it cannot be split.
+    pub fn new(
+        request: &LaunchRequest,
+        batch: Option<&BatchAxis>,
+        limits: &LaunchLimits,
+        choice: Choice,
+    ) -> Result<Self, Violations> {
+        let Some(batch) = batch else {
+            return Self::without_batch(request, limits, choice);
+        };
+        if batch.blocks(batch.items()) != Some(request.grid.along(batch.axis())) {
+            return Err(batch_mismatch(request, batch));
+        }
+        if batch.items() == 0 {
+            return Self::empty(request, batch, limits);
+        }
+        let broken = broken_rules(request, limits);
+        let caps = Caps::new(batch, choice);
+        // Whoever insists on one launch has no use for a cap on chunks.
+        let insists = choice.strategy == Some(Strategy::Whole);
+        let fits = batch.items() <= if insists { caps.declared } else { caps.all };
+        if broken.is_empty() && fits && choice.strategy.is_none_or(|s| s != Strategy::Folded) {
+            let whole = Chunks::balanced(batch.items(), batch.items(), 1);
+            return build(Strategy::Whole, whole, Some(*batch), request, limits)
+                .ok_or_else(|| explain_whole(request, Some(batch), limits));
+        }
+        let mendable = Rule::grid_dim(batch.axis());
+        if !broken.without(mendable).is_empty() || insists {
+            return Err(explain_whole(request, Some(batch), limits));
+        }
+        if fits
+            && choice.allows(Strategy::Folded)
+            && let Some(plan) = folded(request, batch, limits)
+        {
+            return Ok(plan);
+        }
+        if choice.allows(Strategy::Chunked) {
+            return chunked(request, batch, limits, caps);
+        }
+        Err(fold_refused(request, batch, limits))
+    }
+
+    fn without_batch(
+        request: &LaunchRequest,
+        limits: &LaunchLimits,
+        choice: Choice,
+    ) -> Result<Self, Violations> {
+        let broken = broken_rules(request, limits);
+        if broken.is_empty()
+            && choice.allows(Strategy::Whole)
+            && let Some(plan) = build(
+                Strategy::Whole,
+                Chunks::balanced(1, 1, 1),
+                None,
+                request,
+                limits,
+            )
+        {
+            return Ok(plan);
+        }
+        Err(explain(request, limits, broken))
+    }
+
+    /// No launch at all. The rest of the request must be legal even so: a wrong block is wrong
+    /// for a full batch too, and better found early.
+    fn empty(
+        request: &LaunchRequest,
+        batch: &BatchAxis,
+        limits: &LaunchLimits,
+    ) -> Result<Self, Violations> {
+        let unit = batch.blocks(1).unwrap_or(1);
+        let one = LaunchRequest {
+            grid: request.grid.with(batch.axis(), unit),
+            ..*request
+        };
+        let broken = broken_rules(&one, limits)
+            .without(Rule::grid_dim(batch.axis()))
+            .without(Rule::ClusterDividesGrid);
+        let none = Chunks::balanced(0, 1, 1);
+        let legal = LaunchRequest {
+            grid: request.grid.with(batch.axis(), 1),
+            ..*request
+        };
+        match build(Strategy::Whole, none, Some(*batch), &legal, limits) {
+            Some(plan) if broken.is_empty() => Ok(plan),
+            _ => Err(explain(&one, limits, broken)),
+        }
+    }
+
+    /// How the request is served.
+    #[must_use]
+    pub const fn strategy(&self) -> Strategy {
+        self.strategy
+    }
+
+    /// How many launches there are; 0 for a batch of zero items.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.chunks.launches()
+    }
+
+    /// Whether there is nothing to launch.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Items of the whole batch; 1 for a request without a batch axis.
+    #[must_use]
+    pub const fn items(&self) -> u64 {
+        self.chunks.items()
+    }
+
+    /// Items of the largest launch.
+    #[must_use]
+    pub fn largest_chunk(&self) -> u64 {
+        self.chunks.largest()
+    }
+
+    /// Whether the plan was made for `limits`, or a clone of them.
+    #[must_use]
+    pub const fn is_for(&self, limits: &LaunchLimits) -> bool {
+        self.launch.is_for(limits)
+    }
+
+    /// The launches, in order.
+    pub const fn launches(&self) -> Launches<'_> {
+        Launches {
+            plan: self,
+            chunks: self.chunks,
+        }
+    }
+
+    /// The chunks alone, in order.
+    pub const fn chunks(&self) -> Chunks {
+        self.chunks
+    }
+
+    fn launch_of(&self, chunk: Chunk) -> PlannedLaunch {
+        let launch = match &self.batch {
+            Some(batch) if self.strategy == Strategy::Chunked => {
+                // The largest chunk was validated, so a smaller one fits 32 bits.
+                let blocks = batch
+                    .blocks(chunk.items)
+                    .and_then(|blocks| u32::try_from(blocks).ok());
+                blocks.map_or(self.launch, |blocks| {
+                    self.launch.shortened(batch.axis(), blocks)
+                })
+            }
+            _ => self.launch,
+        };
+        PlannedLaunch { chunk, launch }
+    }
+}
+
+/// The launches of a [`Plan`], in order.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Launches<'a> {
+    plan: &'a Plan,
+    chunks: Chunks,
+}
+
+impl Iterator for Launches<'_> {
+    type Item = PlannedLaunch;
+
+    #[inline]
+    fn next(&mut self) -> Option<PlannedLaunch> {
+        self.chunks.next().map(|chunk| self.plan.launch_of(chunk))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.chunks.size_hint()
+    }
+}
+
+/// Exact wherever `usize` has 64 bits.
+impl ExactSizeIterator for Launches<'_> {}
+impl core::iter::FusedIterator for Launches<'_> {}
+
+/// All violations of `request` as one launch, also those that a batch brings: index width and
+/// workspace memory. Empty where the whole launch is legal.
+#[must_use]
+pub fn explain_whole(
+    request: &LaunchRequest,
+    batch: Option<&BatchAxis>,
+    limits: &LaunchLimits,
+) -> Violations {
+    let Some(batch) = batch else {
+        return explain(request, limits, broken_rules(request, limits));
+    };
+    if batch.blocks(batch.items()) != Some(request.grid.along(batch.axis())) {
+        return batch_mismatch(request, batch);
+    }
+    if batch.items() == 0 {
+        return Plan::empty(request, batch, limits)
+            .err()
+            .unwrap_or_default();
+    }
+    let mut violations = explain(request, limits, broken_rules(request, limits));
+    push_item_violations(&mut violations, batch);
+    violations
+}
+
+/// The most items of one launch, by each reason.
+#[derive(Clone, Copy)]
+struct Caps {
+    /// By index width, workspace and the chooser together.
+    all: u64,
+    /// By index width and workspace.
+    declared: u64,
+}
+
+impl Caps {
+    fn new(batch: &BatchAxis, choice: Choice) -> Self {
+        let declared = batch.index_cap().min(batch.workspace_cap());
+        let chosen = choice.max_items.map_or(u64::MAX, NonZeroU64::get);
+        Self {
+            all: declared.min(chosen),
+            declared,
+        }
+    }
+}
+
+fn build(
+    strategy: Strategy,
+    chunks: Chunks,
+    batch: Option<BatchAxis>,
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+) -> Option<Plan> {
+    let launch = ValidLaunch::unchecked(request, limits)?;
+    Some(Plan {
+        strategy,
+        chunks,
+        batch,
+        launch,
+    })
+}
+
+fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Option<Plan> {
+    let axis = batch.axis();
+    if !batch.is_foldable() || axis == Axis::X {
+        return None;
+    }
+    // A cluster along the axis would lie across other blocks after the move.
+    let cluster = request.cluster.or(limits.kernel().required_cluster);
+    if cluster.is_some_and(|cluster| cluster.along(axis) != 1 || cluster.x != 1) {
+        return None;
+    }
+    let x = request.grid.x.checked_mul(request.grid.along(axis))?;
+    let grid = request.grid.with(axis, 1).with(Axis::X, x);
+    let request = LaunchRequest { grid, ..*request };
+    if !broken_rules(&request, limits).is_empty() {
+        return None;
+    }
+    let one = Chunks::balanced(batch.items(), batch.items(), 1);
+    build(Strategy::Folded, one, Some(*batch), &request, limits)
+}
+
+fn chunked(
+    request: &LaunchRequest,
+    batch: &BatchAxis,
+    limits: &LaunchLimits,
+    caps: Caps,
+) -> Result<Plan, Violations> {
+    let axis = batch.axis();
+    let refuse = |rule, requested: u128, limit, owner, remedy| {
+        let mut violations = explain_whole(request, Some(batch), limits);
+        violations.push(Violation {
+            rule,
+            axis: None,
+            requested,
+            limit,
+            owner,
+            remedy,
+        });
+        Err(violations)
+    };
+    let cap = caps
+        .all
+        .min(batch.items_in(limits.ceilings().grid.along(axis)));
+    if caps.declared == 0 {
+        // Not even one item fits; the whole launch's violations say so.
+        return Err(explain_whole(request, Some(batch), limits));
+    }
+    if request.cooperative {
+        let launches = batch.items().div_ceil(cap.max(1));
+        let owner = Owner::CooperativeLaunch;
+        return refuse(
+            Rule::SplitCooperative,
+            launches.into(),
+            1,
+            owner,
+            Remedy::ShrinkGrid,
+        );
+    }
+    let cluster = request.cluster.or(limits.kernel().required_cluster);
+    let along = cluster.map_or(1, |cluster| cluster.along(axis));
+    let plain_unit = batch.unit().unwrap_or(u64::MAX);
+    let unit = batch.cluster_unit(along).unwrap_or(u64::MAX);
+    if cap < unit {
+        let remedy = Remedy::ChunkUnit { items: unit };
+        let (rule, owner) = match cluster {
+            Some(cluster) if cap >= plain_unit => (Rule::SplitCluster, Owner::Cluster(cluster)),
+            _ => (Rule::SplitAlignment, Owner::Batch),
+        };
+        return refuse(rule, unit.into(), cap, owner, remedy);
+    }
+    let chunks = Chunks::balanced(batch.items(), cap, unit);
+    // Narrowing and the final word: the largest launch goes through validation like any other.
+    let blocks = batch.blocks(chunks.largest()).unwrap_or(u64::MAX);
+    let largest = LaunchRequest {
+        grid: request.grid.with(axis, blocks),
+        ..*request
+    };
+    let broken = broken_rules(&largest, limits);
+    match build(Strategy::Chunked, chunks, Some(*batch), &largest, limits) {
+        Some(plan) if broken.is_empty() => Ok(plan),
+        _ => Err(explain(&largest, limits, broken)),
+    }
+}
+
+#[cold]
+fn batch_mismatch(request: &LaunchRequest, batch: &BatchAxis) -> Violations {
+    let mut violations = Violations::default();
+    violations.push(Violation {
+        rule: Rule::BatchCoversGrid,
+        axis: Some(batch.axis()),
+        requested: request.grid.along(batch.axis()).into(),
+        limit: batch.blocks(batch.items()).unwrap_or(u64::MAX),
+        owner: Owner::Batch,
+        remedy: Remedy::MatchBatch {
+            items: batch.items(),
+        },
+    });
+    violations
+}
+
+#[cold]
+fn fold_refused(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Violations {
+    let mut violations = explain_whole(request, Some(batch), limits);
+    violations.push(Violation {
+        rule: Rule::FoldUndeclared,
+        axis: Some(batch.axis()),
+        requested: 1,
+        limit: 0,
+        owner: Owner::Batch,
+        remedy: Remedy::DeclareFold,
+    });
+    violations
+}
+
+#[cold]
+fn push_item_violations(violations: &mut Violations, batch: &BatchAxis) {
+    let items = batch.items();
+    let mut report = |rule, requested: u128, limit, cap: u64, owner, hopeless| {
+        let remedy = if cap == 0 {
+            hopeless
+        } else {
+            let chunks = Chunks::balanced(items, cap, 1);
+            Remedy::SplitItems {
+                launches: chunks.launches(),
+                items: chunks.largest(),
+            }
+        };
+        violations.push(Violation {
+            rule,
+            axis: None,
+            requested,
+            limit,
+            owner,
+            remedy,
+        });
+    };
+    if items > batch.index_cap() {
+        let owner = Owner::IndexBits(batch.index_bits());
+        let cap = batch.index_cap();
+        let elements = batch.elements(items);
+        report(
+            Rule::IndexWidth,
+            elements,
+            INDEX_32_ELEMENTS,
+            cap,
+            owner,
+            Remedy::WiderIndex,
+        );
+    }
+    if items > batch.workspace_cap() {
+        let bytes = batch.workspace_bytes(items);
+        let cap = batch.workspace_cap();
+        let limit = batch.memory_bytes();
+        report(
+            Rule::WorkspaceMemory,
+            bytes,
+            limit,
+            cap,
+            Owner::Memory,
+            Remedy::MoreMemory,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dim::Dim3;
+    use crate::limits::{DeviceLimits, KernelLimits};
+
+    fn limits() -> LaunchLimits {
+        let mut device = DeviceLimits::any_device();
+        device.cluster_launch = true;
+        device.max_portable_cluster_blocks = 8;
+        device.cooperative_launch = true;
+        LaunchLimits::new(device, KernelLimits::unknown("k"))
+    }
+
+    fn on_y(blocks: u64) -> LaunchRequest {
+        LaunchRequest::new(Dim3::new(1, blocks, 1), Dim3::new(128, 1, 1))
+    }
+
+    fn rules(violations: &Violations) -> Vec<&'static str> {
+        violations
+            .iter()
+            .map(|violation| violation.rule.id())
+            .collect()
+    }
+
+    #[test]
+    fn an_empty_batch_is_an_empty_plan() {
+        let batch = BatchAxis::new(Axis::Y, 0);
+        let plan = Plan::new(&on_y(0), Some(&batch), &limits(), Choice::AUTOMATIC).expect("empty");
+        assert!(plan.is_empty());
+        assert_eq!(plan.launches().count(), 0);
+    }
+
+    #[test]
+    fn an_empty_batch_with_a_wrong_block_is_still_wrong() {
+        let batch = BatchAxis::new(Axis::Y, 0);
+        let mut request = on_y(0);
+        request.block = Dim3::new(2048, 1, 1);
+        let violations = Plan::new(&request, Some(&batch), &limits(), Choice::AUTOMATIC)
+            .expect_err("2,048 threads");
+        assert_eq!(rules(&violations), ["block-dim-x", "threads-per-block"]);
+    }
+
+    #[test]
+    fn a_zero_axis_without_a_batch_is_a_violation() {
+        let violations =
+            Plan::new(&on_y(0), None, &limits(), Choice::AUTOMATIC).expect_err("zero grid");
+        assert_eq!(rules(&violations), ["grid-dim-zero"]);
+    }
+
+    #[test]
+    fn a_declared_fold_goes_before_chunks() {
+        let batch = BatchAxis::new(Axis::Y, 76_800).foldable();
+        let plan =
+            Plan::new(&on_y(76_800), Some(&batch), &limits(), Choice::AUTOMATIC).expect("folds");
+        assert_eq!(plan.strategy(), Strategy::Folded);
+        let grids: Vec<_> = plan.launches().map(|one| one.launch.grid()).collect();
+        assert_eq!(grids, [[76_800, 1, 1]]);
+    }
+
+    #[test]
+    fn a_chosen_strategy_is_refused_rather_than_replaced() {
+        let batch = BatchAxis::new(Axis::Y, 76_800);
+        let choose = |strategy| Choice::AUTOMATIC.strategy(strategy);
+        let folded = Plan::new(
+            &on_y(76_800),
+            Some(&batch),
+            &limits(),
+            choose(Strategy::Folded),
+        );
+        assert_eq!(
+            rules(&folded.expect_err("no flat layout")),
+            ["grid-dim-y", "fold-undeclared"]
+        );
+        let whole = Plan::new(
+            &on_y(76_800),
+            Some(&batch),
+            &limits(),
+            choose(Strategy::Whole),
+        );
+        assert_eq!(rules(&whole.expect_err("too large")), ["grid-dim-y"]);
+    }
+
+    #[test]
+    fn a_cooperative_launch_is_not_split() {
+        let batch = BatchAxis::new(Axis::Y, 76_800);
+        let request = on_y(76_800).cooperative();
+        let violations = Plan::new(&request, Some(&batch), &limits(), Choice::AUTOMATIC)
+            .expect_err("one barrier");
+        assert_eq!(rules(&violations), ["grid-dim-y", "split-cooperative"]);
+    }
+
+    #[test]
+    fn a_cluster_is_never_cut() {
+        let batch = BatchAxis::new(Axis::Y, 16_384).blocks_per_item(6);
+        let request = on_y(98_304).cluster(Dim3::new(1, 4, 1));
+        let plan =
+            Plan::new(&request, Some(&batch), &limits(), Choice::AUTOMATIC).expect("splits evenly");
+        assert!(plan.launches().all(|one| one.launch.grid()[1] % 4 == 0));
+        let violations = Plan::new(&request, Some(&batch), &limits(), Choice::at_most(1))
+            .expect_err("six blocks cut a cluster of four");
+        assert_eq!(rules(&violations), ["grid-dim-y", "split-cluster"]);
+    }
+
+    #[test]
+    fn an_alignment_above_the_cap_is_refused() {
+        let batch = BatchAxis::new(Axis::Y, 76_800).align(70_000);
+        let violations = Plan::new(&on_y(76_800), Some(&batch), &limits(), Choice::AUTOMATIC)
+            .expect_err("no chunk fits");
+        assert_eq!(rules(&violations), ["grid-dim-y", "split-alignment"]);
+    }
+
+    #[test]
+    fn index_width_and_workspace_cap_the_chunks() {
+        let batch = BatchAxis::new(Axis::Y, 4096).index_32_bits(1 << 20);
+        let plan =
+            Plan::new(&on_y(4096), Some(&batch), &limits(), Choice::AUTOMATIC).expect("splits");
+        assert_eq!((plan.len(), plan.largest_chunk()), (3, 1366));
+        let batch = BatchAxis::new(Axis::Y, 4096).workspace(1 << 20, 1 << 30);
+        let plan =
+            Plan::new(&on_y(4096), Some(&batch), &limits(), Choice::AUTOMATIC).expect("splits");
+        assert_eq!((plan.len(), plan.largest_chunk()), (4, 1024));
+    }
+
+    #[test]
+    fn an_item_too_large_for_any_chunk_says_so() {
+        let batch = BatchAxis::new(Axis::Y, 3).index_32_bits(1 << 31);
+        let violations = Plan::new(&on_y(3), Some(&batch), &limits(), Choice::AUTOMATIC)
+            .expect_err("one item wraps the index");
+        assert_eq!(rules(&violations), ["index-width"]);
+        assert!(
+            violations
+                .to_string()
+                .ends_with("compile the kernel with 64-bit indices")
+        );
+    }
+
+    #[test]
+    fn other_violations_are_not_split_away() {
+        let batch = BatchAxis::new(Axis::Y, 76_800);
+        let mut request = on_y(76_800);
+        request.grid.z = 65_536;
+        let violations = Plan::new(&request, Some(&batch), &limits(), Choice::AUTOMATIC)
+            .expect_err("z overflows too");
+        assert_eq!(rules(&violations), ["grid-dim-y", "grid-dim-z"]);
+    }
+
+    #[test]
+    fn a_batch_that_does_not_cover_the_grid_is_refused() {
+        let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(4);
+        let violations = Plan::new(&on_y(76_800), Some(&batch), &limits(), Choice::AUTOMATIC)
+            .expect_err("61,440 blocks are declared");
+        assert_eq!(
+            violations.to_string(),
+            "grid.y is 76800 blocks, expected are 61440 (batch): \
+             make the grid cover the 15360 items that the batch declares"
+        );
+    }
+}

@@ -1,0 +1,525 @@
+//! Holds a request against limits. Pure: no query, no allocation while the launch is legal.
+
+use crate::dim::{Axis, Dim3};
+use crate::limits::LaunchLimits;
+use crate::request::LaunchRequest;
+use crate::rule::{Rule, RuleSet};
+use crate::violation::{Owner, Remedy, Violation, Violations};
+
+/// A launch that obeys every rule that limits alone can decide, for one kernel on one device.
+///
+/// Made by [`validate`] and by plans only, so whoever holds one need not check again.
+///
+/// ```compile_fail
+/// use gridguard::{Dim3, ValidLaunch};
+/// // There is no way to a `ValidLaunch` around validation.
+/// let launch = ValidLaunch { grid: [1, 1, 1], block: [1, 1, 1] };
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct ValidLaunch {
+    grid: [u32; 3],
+    block: [u32; 3],
+    dynamic_shared_bytes: u32,
+    cluster: Option<[u32; 3]>,
+    cooperative: bool,
+    limits: u64,
+}
+
+impl ValidLaunch {
+    /// Blocks of the grid along x, y, z.
+    #[must_use]
+    pub const fn grid(&self) -> [u32; 3] {
+        self.grid
+    }
+
+    /// Threads of a block along x, y, z.
+    #[must_use]
+    pub const fn block(&self) -> [u32; 3] {
+        self.block
+    }
+
+    /// Dynamic shared memory of a block in bytes.
+    #[must_use]
+    pub const fn dynamic_shared_bytes(&self) -> u32 {
+        self.dynamic_shared_bytes
+    }
+
+    /// Blocks of a cluster along x, y, z, where the launch names one.
+    #[must_use]
+    pub const fn cluster(&self) -> Option<[u32; 3]> {
+        self.cluster
+    }
+
+    /// Whether the launch is cooperative.
+    #[must_use]
+    pub const fn is_cooperative(&self) -> bool {
+        self.cooperative
+    }
+
+    /// Whether the launch was validated against `limits`, or a clone of them.
+    #[must_use]
+    pub const fn is_for(&self, limits: &LaunchLimits) -> bool {
+        self.limits == limits.id()
+    }
+
+    /// The same launch with fewer or as many blocks along `axis`: what is legal for a grid is
+    /// legal for each part of it, clusters aside, which the planner keeps whole.
+    pub(crate) const fn shortened(mut self, axis: Axis, blocks: u32) -> Self {
+        match axis {
+            Axis::X => self.grid[0] = blocks,
+            Axis::Y => self.grid[1] = blocks,
+            Axis::Z => self.grid[2] = blocks,
+        }
+        self
+    }
+
+    /// Only for requests that broke no rule.
+    pub(crate) fn unchecked(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
+        let cluster = match request.cluster {
+            None => None,
+            Some(cluster) => Some(cluster.narrow()?),
+        };
+        Some(Self {
+            grid: request.grid.narrow()?,
+            block: request.block.narrow()?,
+            dynamic_shared_bytes: u32::try_from(request.dynamic_shared_bytes).ok()?,
+            cluster,
+            cooperative: request.cooperative,
+            limits: limits.id(),
+        })
+    }
+}
+
+/// Validates `request` against `limits`.
+///
+/// Allocates nothing while the launch is legal.
+///
+/// # Errors
+///
+/// All [`Violations`] of the launch, each with what was asked for, the limit, whose limit it is
+/// and the way out.
+///
+/// ```
+/// use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
+///
+/// let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"));
+/// let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
+/// let violations = validate(&request, &limits).expect_err("y takes 65,535 blocks");
+/// assert_eq!(
+///     violations.to_string(),
+///     "grid.y is 76800 blocks, the limit is 65535 (any CUDA device): \
+///      split axis y into 2 launches of 38400, or fold it into x",
+/// );
+/// ```
+#[inline]
+pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidLaunch, Violations> {
+    let broken = broken_rules(request, limits);
+    if broken.is_empty()
+        && let Some(launch) = ValidLaunch::unchecked(request, limits)
+    {
+        return Ok(launch);
+    }
+    Err(explain(request, limits, broken))
+}
+
+/// The rules that `request` breaks.
+#[inline]
+pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> RuleSet {
+    let &LaunchRequest {
+        grid,
+        block,
+        dynamic_shared_bytes,
+        cluster,
+        cooperative,
+        parameter_bytes,
+    } = request;
+    let device = limits.device();
+    let kernel = limits.kernel();
+    let ceilings = limits.ceilings();
+    let threads = block.volume();
+
+    let mut broken = RuleSet::EMPTY;
+    broken.add(Rule::GridDimX, grid.x > ceilings.grid.x);
+    broken.add(Rule::GridDimY, grid.y > ceilings.grid.y);
+    broken.add(Rule::GridDimZ, grid.z > ceilings.grid.z);
+    broken.add(Rule::GridDimZero, grid.has_zero());
+    broken.add(Rule::BlockDimX, block.x > ceilings.block.x);
+    broken.add(Rule::BlockDimY, block.y > ceilings.block.y);
+    broken.add(Rule::BlockDimZ, block.z > ceilings.block.z);
+    broken.add(Rule::BlockDimZero, block.has_zero());
+    broken.add(
+        Rule::ThreadsPerBlock,
+        threads > ceilings.device_threads.into(),
+    );
+    broken.add(
+        Rule::KernelThreadsPerBlock,
+        threads > ceilings.kernel_threads.into(),
+    );
+    broken.add(
+        Rule::RegistersPerBlock,
+        threads > ceilings.register_threads.into(),
+    );
+    let too_much_shared = ceilings
+        .shared_room_bytes
+        .is_none_or(|room| dynamic_shared_bytes > room);
+    broken.add(Rule::SharedMemoryTotal, too_much_shared);
+    // Opting in is the way out only where the device has the room.
+    let needs_opt_in = dynamic_shared_bytes > ceilings.dynamic_shared_bytes;
+    broken.add(
+        Rule::DynamicSharedMemoryOptIn,
+        needs_opt_in && !too_much_shared,
+    );
+    broken.add(
+        Rule::CooperativeUnsupported,
+        cooperative && !device.cooperative_launch,
+    );
+    broken.add(
+        Rule::ParameterBytes,
+        parameter_bytes > device.max_parameter_bytes,
+    );
+    // A kernel compiled with a cluster runs with its own when launched plainly (H200).
+    match cluster.or(kernel.required_cluster) {
+        Some(cluster) => cluster_rules(&mut broken, grid, cluster, limits),
+        None => broken.add(Rule::ClusterRequired, kernel.cluster_must_be_set),
+    }
+    broken
+}
+
+#[cold]
+fn cluster_rules(broken: &mut RuleSet, grid: Dim3, cluster: Dim3, limits: &LaunchLimits) {
+    if !limits.device().cluster_launch {
+        broken.add(Rule::ClusterUnsupported, cluster != Dim3::ONE);
+        return;
+    }
+    let required = limits.kernel().required_cluster;
+    broken.add(
+        Rule::ClusterRequired,
+        required.is_some_and(|required| required != cluster),
+    );
+    let blocks = limits.ceilings().cluster_blocks;
+    // The compiler vouched for a cluster of its own.
+    let too_large = required.is_none() && cluster.volume() > blocks.into();
+    broken.add(Rule::ClusterSize, cluster.has_zero() || too_large);
+    let divides = Axis::ALL.iter().all(|axis| {
+        grid.along(*axis)
+            .checked_rem(cluster.along(*axis))
+            .is_none_or(|rest| rest == 0)
+    });
+    broken.add(Rule::ClusterDividesGrid, !divides);
+}
+
+/// Every broken rule in words and numbers.
+#[cold]
+pub(crate) fn explain(
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+    broken: RuleSet,
+) -> Violations {
+    let mut violations = Violations::default();
+    for rule in Rule::ALL {
+        if broken.contains(*rule) {
+            explain_rule(*rule, request, limits, &mut violations);
+        }
+    }
+    violations
+}
+
+fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out: &mut Violations) {
+    let LaunchRequest { grid, block, .. } = *request;
+    let device = limits.device();
+    let kernel = limits.kernel();
+    let ceilings = limits.ceilings();
+    let of_device = || Owner::Device(device.name.clone());
+    let of_kernel = || Owner::Kernel(kernel.name.clone());
+    let threads = block.volume();
+    let mut report = |axis, requested: u128, limit, owner, remedy| {
+        out.push(Violation {
+            rule,
+            axis,
+            requested,
+            limit,
+            owner,
+            remedy,
+        });
+    };
+    match rule {
+        Rule::GridDimX | Rule::GridDimY | Rule::GridDimZ => {
+            for axis in Axis::ALL
+                .into_iter()
+                .filter(|axis| Rule::grid_dim(*axis) == rule)
+            {
+                let (blocks, limit) = (grid.along(axis), ceilings.grid.along(axis));
+                let remedy = split_axis(axis, grid, ceilings.grid);
+                report(Some(axis), blocks.into(), limit, of_device(), remedy);
+            }
+        }
+        Rule::GridDimZero => {
+            for axis in Axis::ALL.into_iter().filter(|axis| grid.along(*axis) == 0) {
+                report(Some(axis), 0, 1, Owner::Cuda, Remedy::SkipLaunch);
+            }
+        }
+        Rule::BlockDimX | Rule::BlockDimY | Rule::BlockDimZ => {
+            for axis in Axis::ALL
+                .into_iter()
+                .filter(|axis| Rule::block_dim(*axis) == rule)
+            {
+                let (threads, limit) = (block.along(axis), ceilings.block.along(axis));
+                report(
+                    Some(axis),
+                    threads.into(),
+                    limit,
+                    of_device(),
+                    Remedy::MoveThreads,
+                );
+            }
+        }
+        Rule::BlockDimZero => {
+            for axis in Axis::ALL.into_iter().filter(|axis| block.along(*axis) == 0) {
+                report(Some(axis), 0, 1, Owner::Cuda, Remedy::AtLeastOne);
+            }
+        }
+        Rule::ThreadsPerBlock => {
+            let limit = ceilings.device_threads;
+            report(
+                None,
+                threads,
+                limit,
+                of_device(),
+                Remedy::SmallerBlocks { threads: limit },
+            );
+        }
+        Rule::KernelThreadsPerBlock => {
+            let limit = ceilings.kernel_threads;
+            report(
+                None,
+                threads,
+                limit,
+                of_kernel(),
+                Remedy::SmallerBlocks { threads: limit },
+            );
+        }
+        Rule::RegistersPerBlock => {
+            let remedy = Remedy::FewerRegisters {
+                threads: ceilings.register_threads,
+            };
+            let registers = limits.registers_per_block(threads);
+            report(
+                None,
+                registers,
+                device.max_registers_per_block,
+                of_device(),
+                remedy,
+            );
+        }
+        Rule::SharedMemoryTotal => {
+            let static_bytes = kernel.static_shared_bytes;
+            let dynamic_bytes = ceilings.shared_room_bytes.unwrap_or(0);
+            let total = u128::from(static_bytes) + u128::from(request.dynamic_shared_bytes);
+            let limit = device
+                .max_shared_bytes_per_block_opt_in
+                .max(device.max_shared_bytes_per_block);
+            let remedy = Remedy::LessSharedMemory {
+                dynamic_bytes,
+                static_bytes,
+            };
+            report(None, total, limit, of_device(), remedy);
+        }
+        Rule::DynamicSharedMemoryOptIn => {
+            let requested = request.dynamic_shared_bytes.into();
+            let device_bytes = ceilings.shared_room_bytes.unwrap_or(0);
+            let limit = ceilings.dynamic_shared_bytes;
+            report(
+                None,
+                requested,
+                limit,
+                of_kernel(),
+                Remedy::OptIn { device_bytes },
+            );
+        }
+        Rule::CooperativeUnsupported => report(None, 1, 0, of_device(), Remedy::NotCooperative),
+        Rule::ParameterBytes => {
+            let limit = device.max_parameter_bytes;
+            let requested = request.parameter_bytes.into();
+            report(None, requested, limit, of_device(), Remedy::PassByPointer);
+        }
+        Rule::ClusterUnsupported
+        | Rule::ClusterSize
+        | Rule::ClusterDividesGrid
+        | Rule::ClusterRequired => explain_cluster_rule(rule, request, limits, out),
+        // Broken by plans, not by a single request; the planner explains them.
+        Rule::IndexWidth
+        | Rule::WorkspaceMemory
+        | Rule::BatchCoversGrid
+        | Rule::SplitCooperative
+        | Rule::SplitCluster
+        | Rule::SplitAlignment
+        | Rule::FoldUndeclared => {}
+    }
+}
+
+fn explain_cluster_rule(
+    rule: Rule,
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+    out: &mut Violations,
+) {
+    let kernel = limits.kernel();
+    let of_device = || Owner::Device(limits.device().name.clone());
+    let of_kernel = || Owner::Kernel(kernel.name.clone());
+    let mut report = |axis, requested: u128, limit, owner, remedy| {
+        out.push(Violation {
+            rule,
+            axis,
+            requested,
+            limit,
+            owner,
+            remedy,
+        });
+    };
+    let use_cluster = Remedy::UseCluster {
+        cluster: kernel.required_cluster,
+    };
+    let Some(cluster) = request.cluster.or(kernel.required_cluster) else {
+        report(None, 0, 1, of_kernel(), use_cluster);
+        return;
+    };
+    match rule {
+        Rule::ClusterUnsupported => {
+            report(None, cluster.volume(), 0, of_device(), Remedy::NoCluster);
+        }
+        Rule::ClusterSize if cluster.has_zero() => {
+            for axis in Axis::ALL
+                .into_iter()
+                .filter(|axis| cluster.along(*axis) == 0)
+            {
+                report(Some(axis), 0, 1, Owner::Cuda, Remedy::AtLeastOne);
+            }
+        }
+        Rule::ClusterSize => {
+            let limit = limits.ceilings().cluster_blocks;
+            let non_portable = !kernel.non_portable_cluster_allowed;
+            let remedy = Remedy::SmallerCluster { non_portable };
+            report(None, cluster.volume(), limit, of_device(), remedy);
+        }
+        Rule::ClusterDividesGrid => {
+            for axis in Axis::ALL {
+                let (blocks, unit) = (request.grid.along(axis), cluster.along(axis));
+                if blocks.checked_rem(unit).is_some_and(|rest| rest != 0) {
+                    let padded = blocks.div_ceil(unit).saturating_mul(unit);
+                    let remedy = Remedy::PadGrid { blocks: padded };
+                    report(
+                        Some(axis),
+                        blocks.into(),
+                        unit,
+                        Owner::Cluster(cluster),
+                        remedy,
+                    );
+                }
+            }
+        }
+        Rule::ClusterRequired => match (request.cluster, kernel.required_cluster) {
+            (Some(cluster), Some(required)) => {
+                let differs = |axis: &Axis| cluster.along(*axis) != required.along(*axis);
+                for axis in Axis::ALL.into_iter().filter(differs) {
+                    let (blocks, limit) = (cluster.along(axis), required.along(axis));
+                    report(
+                        Some(axis),
+                        blocks.into(),
+                        limit,
+                        of_kernel(),
+                        use_cluster.clone(),
+                    );
+                }
+            }
+            _ => report(None, 0, 1, of_kernel(), use_cluster),
+        },
+        _ => {}
+    }
+}
+
+fn split_axis(axis: Axis, grid: Dim3, limit: Dim3) -> Remedy {
+    let blocks = grid.along(axis);
+    let launches = blocks.div_ceil(limit.along(axis).max(1)).max(1);
+    let folded = grid.x.checked_mul(blocks).is_some_and(|x| x <= limit.x);
+    Remedy::SplitAxis {
+        axis,
+        launches,
+        blocks: blocks.div_ceil(launches),
+        fold: axis != Axis::X && folded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{DeviceLimits, KernelLimits};
+
+    fn limits(change: impl FnOnce(&mut KernelLimits)) -> LaunchLimits {
+        let mut kernel = KernelLimits::unknown("k");
+        change(&mut kernel);
+        LaunchLimits::new(DeviceLimits::any_device(), kernel)
+    }
+
+    #[test]
+    fn all_violations_are_reported_at_once() {
+        let request = LaunchRequest::new(Dim3::new(0, 65_536, 65_536), Dim3::new(1025, 1, 65));
+        let violations = validate(&request, &limits(|_| {})).expect_err("five rules are broken");
+        let rules: Vec<_> = violations
+            .iter()
+            .map(|violation| violation.rule.id())
+            .collect();
+        assert_eq!(
+            rules,
+            [
+                "grid-dim-y",
+                "grid-dim-z",
+                "grid-dim-zero",
+                "block-dim-x",
+                "block-dim-z",
+                "threads-per-block"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_grid_past_32_bits_is_reported_whole() {
+        let request = LaunchRequest::new(Dim3::new(1, 4_294_967_301, 1), Dim3::ONE);
+        let violations = validate(&request, &limits(|_| {})).expect_err("too large");
+        assert_eq!(
+            violations.iter().next().map(|v| v.requested),
+            Some(4_294_967_301)
+        );
+    }
+
+    #[test]
+    fn absurd_sizes_are_violations_and_never_wrap() {
+        let huge = Dim3::new(u64::MAX, u64::MAX, u64::MAX);
+        let request = LaunchRequest::new(huge, huge).dynamic_shared_bytes(u64::MAX);
+        let violations = validate(&request, &limits(|_| {})).expect_err("absurd");
+        assert!(violations.contains(Rule::SharedMemoryTotal));
+        assert!(violations.iter().any(|v| v.requested == u128::MAX));
+        assert!(!violations.to_string().is_empty());
+    }
+
+    #[test]
+    fn limits_that_promise_more_than_32_bits_are_capped() {
+        let mut device = DeviceLimits::any_device();
+        device.max_grid = Dim3::new(u64::MAX, u64::MAX, u64::MAX);
+        let limits = LaunchLimits::new(device, KernelLimits::unknown("k"));
+        let request = LaunchRequest::new(Dim3::new(1 << 32, 1, 1), Dim3::ONE);
+        let violations = validate(&request, &limits).expect_err("the driver takes 32 bits");
+        assert_eq!(
+            violations.iter().next().map(|v| v.limit),
+            Some(u64::from(u32::MAX))
+        );
+    }
+
+    #[test]
+    fn a_launch_knows_the_limits_it_was_validated_against() {
+        let (ours, theirs) = (limits(|_| {}), limits(|_| {}));
+        let launch = validate(&LaunchRequest::new(Dim3::ONE, Dim3::ONE), &ours).expect("legal");
+        assert!(launch.is_for(&ours.clone()));
+        assert!(!launch.is_for(&theirs));
+    }
+}

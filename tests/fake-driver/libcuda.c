@@ -1,0 +1,973 @@
+/*
+ * A stand-in for the CUDA driver library, for tests on machines without a GPU. README.md says what
+ * it does and lists the environment variables and build switches.
+ *
+ * Small handles (streams, events, modules, graphs) are never freed: using one after its destruction
+ * is then answered with an error code instead of crashing the test.
+ */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* The driver's signatures carry flags and options that a fake has no use for. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+/* ---- Error codes: those answered here, and those worth injecting ---- */
+
+#define ERRORS(E) \
+    E(0, SUCCESS, "no error") \
+    E(1, INVALID_VALUE, "invalid argument") \
+    E(2, OUT_OF_MEMORY, "out of memory") \
+    E(3, NOT_INITIALIZED, "initialization error") \
+    E(100, NO_DEVICE, "no CUDA-capable device is detected") \
+    E(101, INVALID_DEVICE, "invalid device ordinal") \
+    E(200, INVALID_IMAGE, "device kernel image is invalid") \
+    E(201, INVALID_CONTEXT, "invalid device context") \
+    E(209, NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device") \
+    E(222, UNSUPPORTED_PTX_VERSION, "the provided PTX was compiled with an unsupported toolchain.") \
+    E(301, FILE_NOT_FOUND, "file not found") \
+    E(400, INVALID_HANDLE, "invalid resource handle") \
+    E(401, ILLEGAL_STATE, "the operation cannot be performed in the present state") \
+    E(500, NOT_FOUND, "named symbol not found") \
+    E(700, ILLEGAL_ADDRESS, "an illegal memory access was encountered") \
+    E(701, LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch") \
+    E(702, LAUNCH_TIMEOUT, "the launch timed out and was terminated") \
+    E(709, CONTEXT_IS_DESTROYED, "context is destroyed") \
+    E(719, LAUNCH_FAILED, "unspecified launch failure") \
+    E(720, COOPERATIVE_LAUNCH_TOO_LARGE, "too many blocks in cooperative launch") \
+    E(800, NOT_PERMITTED, "operation not permitted") \
+    E(801, NOT_SUPPORTED, "operation not supported") \
+    E(803, SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination") \
+    E(804, COMPAT_NOT_SUPPORTED_ON_DEVICE, "forward compatibility was attempted on non supported HW") \
+    E(900, STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing") \
+    E(901, STREAM_CAPTURE_INVALIDATED, "operation failed due to a previous error during capture") \
+    E(902, STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences") \
+    E(903, STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began") \
+    E(905, STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream") \
+    E(907, CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream") \
+    E(908, STREAM_CAPTURE_WRONG_THREAD, "attempt to end a thread-local capture from another thread") \
+    E(912, INVALID_CLUSTER_SIZE, "a kernel launch error has occurred due to cluster misconfiguration") \
+    E(999, UNKNOWN, "unknown error")
+
+#define AS_CONSTANT(code, name, text) name = code,
+enum { ERRORS(AS_CONSTANT) };
+
+/* ---- Types ---- */
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef unsigned long long CUdeviceptr;
+typedef struct Context *CUcontext;
+typedef struct Module *CUmodule;
+typedef struct Function *CUfunction;
+typedef struct Stream *CUstream;
+typedef struct Event *CUevent;
+typedef struct Graph *CUgraph, *CUgraphExec;
+typedef struct { unsigned char bytes[16]; } CUuuid;
+
+typedef struct {
+    unsigned id;
+    char pad[4];
+    union { char pad[64]; unsigned cluster[3]; int cooperative; } value;
+} CUlaunchAttribute;
+
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    CUstream stream;
+    CUlaunchAttribute *attrs;
+    unsigned count;
+} CUlaunchConfig;
+
+/* CUfunction_attribute, as far as it is named below */
+enum {
+    FA_MAX_THREADS = 0, FA_SHARED = 1, FA_CONST = 2, FA_LOCAL = 3, FA_REGS = 4, FA_PTX = 5,
+    FA_BINARY = 6, FA_MAX_DYNAMIC = 8, FA_CARVEOUT = 9, FA_CLUSTER_MUST_BE_SET = 10,
+    FA_CLUSTER_X = 11, FA_CLUSTER_Z = 13, FA_NON_PORTABLE = 14, FA_SCHEDULING = 15, FA_COUNT = 16,
+};
+enum { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_INVALIDATED }; /* CUstreamCaptureStatus */
+enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };      /* CUstreamCaptureMode */
+enum { MAX_DEVICES = 16, MAX_PARAMS = 64, MAX_NAME = 256, STACK_DEPTH = 16 };
+
+struct Stream { CUcontext ctx; struct Capture *capture; bool dead; };
+struct Context { CUdevice device; bool primary; int refs; CUresult sticky; struct Stream legacy, own; };
+struct Event { CUcontext ctx; struct Capture *capture; double ms; bool timed, recorded, dead; };
+struct Module { CUcontext ctx; char *text; CUfunction functions; bool dead; };
+struct Block { char *at; size_t bytes; CUcontext ctx; struct Block *next; };
+
+struct Function {
+    CUmodule module;
+    CUfunction next;
+    char name[MAX_NAME];
+    int attribute[FA_COUNT];
+    bool params_known;
+    size_t params, size[MAX_PARAMS], offset[MAX_PARAMS], param_bytes;
+};
+
+struct Launch { unsigned grid[3], block[3], cluster[3], shared; bool cooperative; };
+
+struct Op {
+    enum { KERNEL, COPY, FILL } kind;
+    CUfunction function;
+    struct Launch launch;
+    unsigned char *args; /* laid out at the parameters' offsets; NULL when there are none */
+    CUdeviceptr to, from;
+    size_t bytes;
+    int value;
+};
+
+struct Graph { struct Op *ops; size_t count; bool dead; };
+
+struct Capture {
+    unsigned long long id;
+    int status, mode;
+    pthread_t thread;
+    CUstream origin;
+    CUgraph graph;
+    struct Capture *next;
+};
+
+/* ---- What an H200 answers ---- */
+
+enum { WARP = 32, MAX_THREADS = 1024, BLOCKS_PER_SM = 32, THREADS_PER_SM = 2048, SMS = 132 };
+enum { REGISTERS = 65536, SHARED_DEFAULT = 49152, SHARED_OPTIN = 232448, SHARED_RESERVED = 1024 };
+enum { SHARED_PER_SM = 233472, CLUSTER_PORTABLE = 8, CLUSTER_MOST = 16, ARCHITECTURE = 90 };
+
+static const size_t TOTAL_MEMORY = (size_t)143155 << 20;
+static const unsigned MAX_GRID[3] = {2147483647, 65535, 65535}, MAX_BLOCK[3] = {1024, 1024, 64};
+
+/* CUdevice_attribute, as far as launches, memory and reports need it; 33 depends on the device. */
+static const struct { int id, value; } DEVICE_ATTRIBUTES[] = {
+    {1, MAX_THREADS}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535},
+    {8, SHARED_DEFAULT}, {9, 65536 /* constant memory */}, {10, WARP}, {11, 2147483647 /* pitch */},
+    {12, REGISTERS}, {13, 1980000 /* clock, kHz */}, {14, 512 /* texture alignment */}, {15, 1},
+    {16, SMS}, {17, 0 /* timeout */}, {18, 0 /* integrated */}, {19, 1}, {20, 0 /* compute mode */},
+    {31, 1 /* concurrent kernels */}, {32, 1 /* ECC */}, {34, 0}, {35, 0},
+    {36, 3201000 /* memory clock, kHz */}, {37, 6144 /* bus width */}, {38, 62914560 /* L2 */},
+    {39, THREADS_PER_SM}, {40, 3 /* copy engines */}, {41, 1 /* unified addresses */}, {50, 0},
+    {75, ARCHITECTURE / 10}, {76, ARCHITECTURE % 10}, {78, 1 /* priorities */}, {79, 1}, {80, 1},
+    {81, SHARED_PER_SM}, {82, REGISTERS}, {83, 1 /* managed memory */}, {84, 0}, {89, 1},
+    {90, 1 /* preemption */}, {95, 1 /* cooperative */}, {97, SHARED_OPTIN}, {102, 1}, {103, 1},
+    {106, BLOCKS_PER_SM}, {111, SHARED_RESERVED}, {115, 1 /* memory pools */},
+    {119, 1 /* pool handles: file descriptor */}, {120, 1 /* clusters */}, {127, 1 /* tensor maps */},
+};
+
+/* ---- State, all under one mutex but for the threads' context stacks ---- */
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static bool initialised;
+static int visible[MAX_DEVICES], visible_count; /* from visible ordinals to those of all devices */
+static struct Context primary[MAX_DEVICES];
+static struct Capture *captures;
+static struct Block *blocks;
+static size_t allocated;
+static unsigned long long launches, capture_ids;
+static _Thread_local struct { CUcontext at[STACK_DEPTH]; int depth; } stack;
+
+static unsigned long long setting(const char *name, unsigned long long fallback) {
+    const char *text = getenv(name);
+    return text && *text ? strtoull(text, NULL, 0) : fallback;
+}
+
+static void *make(size_t bytes) {
+    void *made = calloc(1, bytes);
+    if (!made) abort(); /* the host is out of memory: no test result would mean anything */
+    return made;
+}
+
+static pthread_mutex_t *lock(void) { pthread_mutex_lock(&mutex); return &mutex; }
+static void unlock(pthread_mutex_t **held) { pthread_mutex_unlock(*held); }
+static CUcontext current(void) { return stack.depth ? stack.at[stack.depth - 1] : NULL; }
+
+static CUresult context_error(CUcontext ctx) {
+    if (!initialised) return NOT_INITIALIZED;
+    if (!ctx) return INVALID_CONTEXT;
+    return ctx->refs ? ctx->sticky : CONTEXT_IS_DESTROYED;
+}
+
+static CUresult device_error(CUdevice device) {
+    if (!initialised) return NOT_INITIALIZED;
+    return device >= 0 && device < visible_count ? SUCCESS : INVALID_DEVICE;
+}
+
+static CUstream stream_of(CUcontext ctx, CUstream handle) {
+    if ((uintptr_t)handle <= 1) return &ctx->legacy; /* NULL and CU_STREAM_LEGACY */
+    if ((uintptr_t)handle == 2) return &ctx->own;    /* CU_STREAM_PER_THREAD, here one a context */
+    return handle->dead || handle->ctx != ctx ? NULL : handle;
+}
+
+/* How calls begin. LOCKED holds the mutex until the function returns; the others also check what
+ * they are named after, and return its error. */
+#define REQUIRE(condition, code) do { if (!(condition)) return (code); } while (0)
+#define CHECK(call) do { CUresult error_ = (call); if (error_) return error_; } while (0)
+#define LOCKED __attribute__((cleanup(unlock), unused)) pthread_mutex_t *held = lock()
+#define LIBRARY LOCKED; REQUIRE(initialised, NOT_INITIALIZED)
+#define DEVICE LOCKED; CHECK(device_error(device))
+#define CONTEXT LOCKED; CUcontext ctx = current(); CHECK(context_error(ctx))
+#define STREAM CONTEXT; CUstream stream = stream_of(ctx, handle); REQUIRE(stream, INVALID_HANDLE)
+#define FUNCTION CONTEXT; REQUIRE(f && !f->module->dead, INVALID_HANDLE)
+#define EVENT CONTEXT; REQUIRE(event && !event->dead, INVALID_HANDLE)
+
+/* A whole call: what it checks, what it does, success. */
+#define CALL(name, parameters, checks, ...) \
+    CUresult name parameters { checks; __VA_ARGS__; return SUCCESS; }
+#define FORWARD(name, parameters, call) CUresult name parameters { return call; }
+
+/* ---- Library and devices ---- */
+
+/* As the driver reads CUDA_VISIBLE_DEVICES: the list ends at the first ordinal that is no device,
+ * and one that is repeated hides everything. */
+static void find_devices(void) {
+    unsigned long long count = setting("GRIDGUARD_FAKE_DEVICES", 1);
+    long devices = count < MAX_DEVICES ? (long)count : MAX_DEVICES;
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    for (visible_count = 0; !list && visible_count < devices; visible_count++)
+        visible[visible_count] = visible_count;
+    for (bool seen[MAX_DEVICES] = {false}; list;) {
+        char *end;
+        long ordinal = strtol(list, &end, 10);
+        if (end == list || ordinal < 0 || ordinal >= devices) return;
+        if (seen[ordinal]) { visible_count = 0; return; }
+        seen[ordinal] = true;
+        visible[visible_count++] = (int)ordinal;
+        list = strchr(end, ',') ? strchr(end, ',') + 1 : NULL;
+    }
+}
+
+CUresult cuInit(unsigned flags) {
+    LOCKED;
+    REQUIRE(flags == 0, INVALID_VALUE);
+    CHECK((CUresult)setting("GRIDGUARD_FAKE_INIT", SUCCESS));
+    if (!initialised) find_devices();
+    initialised = visible_count > 0;
+    return initialised ? SUCCESS : NO_DEVICE;
+}
+
+static CUresult error_text(CUresult code, const char **text, bool name) {
+#define AS_CASE(code, constant, words) \
+    case code: *text = !name ? words : code ? "CUDA_ERROR_" #constant : "CUDA_SUCCESS"; return SUCCESS;
+    switch (code) { ERRORS(AS_CASE) }
+    *text = NULL;
+    return INVALID_VALUE;
+}
+
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+    enum { PCI_BUS_ID = 33 };
+    DEVICE;
+    if (attribute == PCI_BUS_ID) return *value = visible[device] + 1, SUCCESS;
+    for (size_t i = 0; i < sizeof DEVICE_ATTRIBUTES / sizeof *DEVICE_ATTRIBUTES; i++)
+        if (DEVICE_ATTRIBUTES[i].id == attribute) return *value = DEVICE_ATTRIBUTES[i].value, SUCCESS;
+    return INVALID_VALUE;
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
+    DEVICE;
+    *uuid = (CUuuid){"gridguard-fake"};
+    uuid->bytes[15] = (unsigned char)visible[device];
+    return SUCCESS;
+}
+
+FORWARD(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device), cuDeviceGetUuid_v2(uuid, device))
+FORWARD(cuGetErrorName, (CUresult code, const char **text), error_text(code, text, true))
+FORWARD(cuGetErrorString, (CUresult code, const char **text), error_text(code, text, false))
+CALL(cuDriverGetVersion, (int *version), REQUIRE(version, INVALID_VALUE),
+     *version = (int)setting("GRIDGUARD_FAKE_DRIVER_VERSION", 13000))
+CALL(cuDeviceGetCount, (int *count), LIBRARY, *count = visible_count)
+CALL(cuDeviceGet, (CUdevice *made, int device), DEVICE, *made = device)
+CALL(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice device), DEVICE, *bytes = TOTAL_MEMORY)
+CALL(cuDeviceGetName, (char *name, int length, CUdevice device), DEVICE,
+     snprintf(name, (size_t)length, "NVIDIA H200"))
+
+/* ---- Contexts ---- */
+
+static void release_block(struct Block **link) {
+    struct Block *gone = *link;
+    *link = gone->next;
+    allocated -= gone->bytes;
+    free(gone->at);
+    free(gone);
+}
+
+static CUcontext open_context(CUcontext ctx, CUdevice device, bool is_primary) {
+    if (ctx->refs++) return ctx;
+    *ctx = (struct Context){.device = device, .primary = is_primary, .refs = 1};
+    ctx->legacy.ctx = ctx->own.ctx = ctx;
+    return ctx;
+}
+
+static void close_context(CUcontext ctx) {
+    if (--ctx->refs) return;
+    for (struct Block **link = &blocks; *link;)
+        if ((*link)->ctx == ctx) release_block(link);
+        else link = &(*link)->next;
+}
+
+static CUresult push(CUcontext ctx) {
+    REQUIRE(stack.depth < STACK_DEPTH, INVALID_VALUE);
+    stack.at[stack.depth++] = ctx;
+    return SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext ctx) {
+    LIBRARY;
+    REQUIRE(!ctx || ctx->refs, CONTEXT_IS_DESTROYED);
+    if (stack.depth) stack.depth--;
+    return ctx ? push(ctx) : SUCCESS;
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *ctx) {
+    LIBRARY;
+    REQUIRE(stack.depth, INVALID_CONTEXT);
+    if (ctx) *ctx = current();
+    stack.depth--;
+    return SUCCESS;
+}
+
+CUresult cuCtxDestroy_v2(CUcontext ctx) {
+    LIBRARY;
+    REQUIRE(ctx && !ctx->primary && ctx->refs, INVALID_CONTEXT);
+    close_context(ctx);
+    if (current() == ctx) stack.depth--;
+    return SUCCESS;
+}
+
+CUresult cuCtxSynchronize(void) {
+    CONTEXT;
+    CUresult answer = SUCCESS;
+    for (struct Capture *c = captures; c; c = c->next) {
+        if (c->status == CAPTURE_NONE || c->origin->ctx != ctx) continue;
+        c->status = CAPTURE_INVALIDATED;
+        answer = STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return answer;
+}
+
+CALL(cuDevicePrimaryCtxRetain, (CUcontext *ctx, CUdevice device), DEVICE,
+     *ctx = open_context(&primary[device], device, true))
+CALL(cuDevicePrimaryCtxRelease_v2, (CUdevice device),
+     DEVICE; REQUIRE(primary[device].refs, INVALID_CONTEXT), close_context(&primary[device]))
+CALL(cuCtxCreate_v2, (CUcontext *ctx, unsigned flags, CUdevice device), DEVICE,
+     *ctx = open_context(make(sizeof **ctx), device, false); CHECK(push(*ctx)))
+FORWARD(cuCtxCreate_v3, (CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice device),
+        cuCtxCreate_v2(ctx, flags, device))
+CALL(cuCtxPushCurrent_v2, (CUcontext ctx), LIBRARY; REQUIRE(ctx && ctx->refs, INVALID_CONTEXT),
+     CHECK(push(ctx)))
+CALL(cuCtxGetCurrent, (CUcontext *ctx), LIBRARY, *ctx = current())
+CALL(cuCtxGetDevice, (CUdevice *device), CONTEXT, *device = ctx->device)
+CALL(cuCtxGetStreamPriorityRange, (int *least, int *greatest), CONTEXT, *least = 0, *greatest = -5)
+
+/* ---- Modules and functions ---- */
+
+static unsigned round_up(unsigned value, unsigned unit) { return (value + unit - 1) / unit * unit; }
+static unsigned least_of(unsigned a, unsigned b) { return a < b ? a : b; }
+
+/* Registers go to warps in units of 256, from the four equal parts of the register file. */
+static unsigned warps_by_registers(CUfunction f) {
+    unsigned a_warp = round_up((unsigned)f->attribute[FA_REGS] * WARP, 256);
+    return a_warp ? 4 * (REGISTERS / 4 / a_warp) : UINT_MAX / WARP;
+}
+
+/* The architecture that PTX names, or ours when it names none. */
+static int target_of(const char *text) {
+    const char *target = strstr(text, ".target sm_");
+    return target ? atoi(target + strlen(".target sm_")) : ARCHITECTURE;
+}
+
+static CUresult image_error(const char *text) {
+    const char *version = strstr(text, ".version");
+    if (!version) return strncmp(text, "\177ELF", 4) ? INVALID_IMAGE : SUCCESS;
+    unsigned major = 0, minor = 0, driver = (unsigned)setting("GRIDGUARD_FAKE_DRIVER_VERSION", 13000);
+    sscanf(version, ".version %u.%u", &major, &minor);
+    /* CUDA 11 came with PTX 7, 12 with 8, 13 with 9; the minor versions are the same. */
+    unsigned newest = (driver / 1000 - 4) * 10 + driver % 1000 / 10;
+    REQUIRE(major * 10 + minor <= newest, UNSUPPORTED_PTX_VERSION);
+    return target_of(text) <= ARCHITECTURE ? SUCCESS : NO_BINARY_FOR_GPU;
+}
+
+static void set_params(CUfunction f, const unsigned *size, size_t count) {
+    f->params_known = true;
+    for (f->params = 0; f->params < count; f->params++) {
+        size_t bytes = size[f->params], low = bytes & -bytes, align = low && low < 8 ? low : 8;
+        f->size[f->params] = bytes;
+        f->offset[f->params] = (f->param_bytes + align - 1) / align * align;
+        f->param_bytes = f->offset[f->params] + bytes;
+    }
+}
+
+/* Reads the `key=number,..` that follow `// fake NAME` up to the end of the line. */
+static void describe(CUfunction f, const char *line) {
+    static const struct { const char *key; int attribute; } KEYS[] = {
+        {"regs", FA_REGS}, {"max_threads", FA_MAX_THREADS}, {"static_shared", FA_SHARED},
+        {"const", FA_CONST}, {"local", FA_LOCAL}, {"cluster", FA_CLUSTER_X},
+    };
+    char text[1024], key[32];
+    int used = 0;
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(line, "\r\n"), line);
+    for (char *at = text; sscanf(at, " %31[a-z_]=%n", key, &used) == 1 && used; used = 0) {
+        unsigned number[MAX_PARAMS] = {0};
+        size_t count = 0;
+        for (at += used; count < MAX_PARAMS && *at >= '0' && *at <= '9'; at += *at == ',')
+            number[count++] = (unsigned)strtoul(at, &at, 10);
+        if (!strcmp(key, "params")) set_params(f, number, count);
+        for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
+            if (!strcmp(key, KEYS[i].key)) f->attribute[KEYS[i].attribute] = (int)number[0];
+        for (int axis = 1; !strcmp(key, "cluster") && axis < 3; axis++)
+            f->attribute[FA_CLUSTER_X + axis] = number[axis] ? (int)number[axis] : 1;
+    }
+}
+
+/* Where `before`, blanks and the whole word `name` first follow each other: the place past them. */
+static const char *find_name(const char *text, const char *before, const char *name) {
+    for (size_t length = strlen(name); (text = strstr(text, before));) {
+        text += strlen(before);
+        const char *word = text + strspn(text, " \t\r\n");
+        if (!strncmp(word, name, length) && strchr(" \t\r\n({;", word[length])) return word + length;
+    }
+    return NULL;
+}
+
+static CUfunction make_function(CUmodule module, const char *name) {
+    CUfunction f = make(sizeof *f);
+    const char *line = find_name(module->text, "// fake", name);
+    f->module = module;
+    snprintf(f->name, sizeof f->name, "%s", name);
+    f->attribute[FA_REGS] = 32;
+    f->attribute[FA_PTX] = target_of(module->text);
+    f->attribute[FA_BINARY] = ARCHITECTURE;
+    f->attribute[FA_CARVEOUT] = -1;
+    if (line) describe(f, line);
+    f->attribute[FA_CLUSTER_MUST_BE_SET] = f->attribute[FA_CLUSTER_X] > 0;
+    if (!f->attribute[FA_MAX_THREADS])
+        f->attribute[FA_MAX_THREADS] = (int)least_of(MAX_THREADS, warps_by_registers(f) * WARP);
+    if (f->attribute[FA_SHARED] < SHARED_DEFAULT)
+        f->attribute[FA_MAX_DYNAMIC] = SHARED_DEFAULT - f->attribute[FA_SHARED];
+    f->next = module->functions;
+    return module->functions = f;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+    CONTEXT;
+    REQUIRE(module && image, INVALID_VALUE);
+    CHECK(image_error(image));
+    *module = make(sizeof **module);
+    **module = (struct Module){.ctx = ctx, .text = strdup(image)};
+    return SUCCESS;
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, int *options,
+                            void **values) {
+    enum { ERROR_LOG_BUFFER = 5, ERROR_LOG_BYTES = 6 };
+    CUresult answer = cuModuleLoadData(module, image);
+    char *log = NULL;
+    void *no_bytes = NULL, **bytes = &no_bytes;
+    for (unsigned i = 0; i < count; i++) {
+        if (options[i] == ERROR_LOG_BUFFER) log = values[i];
+        if (options[i] == ERROR_LOG_BYTES) bytes = &values[i];
+    }
+    if (log && *bytes) snprintf(log, (size_t)*bytes, answer ? "fake: image refused (%d)" : "", answer);
+    if (log && *bytes) *bytes = (void *)strlen(log);
+    return answer;
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *path) {
+    char *text = NULL;
+    size_t room = 0;
+    FILE *file = fopen(path, "r");
+    REQUIRE(file, FILE_NOT_FOUND);
+    bool any = getdelim(&text, &room, '\0', file) >= 0;
+    CUresult answer = any ? cuModuleLoadData(module, text) : INVALID_IMAGE;
+    fclose(file);
+    free(text);
+    return answer;
+}
+
+CALL(cuModuleUnload, (CUmodule module), CONTEXT; REQUIRE(module && !module->dead, INVALID_HANDLE),
+     module->dead = true)
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
+    CONTEXT;
+    REQUIRE(function && name && *name && strlen(name) < MAX_NAME, INVALID_VALUE);
+    REQUIRE(module && !module->dead, INVALID_HANDLE);
+    REQUIRE(find_name(module->text, ".entry", name), NOT_FOUND);
+    for (CUfunction f = module->functions; f; f = f->next)
+        if (!strcmp(f->name, name)) return *function = f, SUCCESS;
+    *function = make_function(module, name);
+    return SUCCESS;
+}
+
+CALL(cuFuncGetAttribute, (int *value, int attribute, CUfunction f),
+     FUNCTION; REQUIRE(value && attribute >= 0 && attribute < FA_COUNT, INVALID_VALUE),
+     *value = f->attribute[attribute])
+
+CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
+    FUNCTION;
+    int least = attribute == FA_CARVEOUT ? -1 : 0, most = -1; /* none, for what cannot be set */
+    switch (attribute) {
+    case FA_MAX_DYNAMIC: most = SHARED_OPTIN - f->attribute[FA_SHARED]; break;
+    case FA_CARVEOUT: most = 100; break;
+    case FA_CLUSTER_X: case FA_CLUSTER_X + 1: case FA_CLUSTER_Z:
+        REQUIRE(!f->attribute[FA_CLUSTER_MUST_BE_SET], NOT_PERMITTED);
+        most = CLUSTER_MOST;
+        break;
+    case FA_NON_PORTABLE: most = 1; break;
+    case FA_SCHEDULING: most = 2; break;
+    }
+    REQUIRE(value >= least && value <= most, INVALID_VALUE);
+    f->attribute[attribute] = value;
+    return SUCCESS;
+}
+
+#ifndef FAKE_OLD
+CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
+    FUNCTION;
+    REQUIRE(offset && index < f->params, INVALID_VALUE);
+    *offset = f->offset[index];
+    if (size) *size = f->size[index];
+    return SUCCESS;
+}
+#endif
+
+static unsigned blocks_per_sm(CUfunction f, unsigned threads, size_t dynamic) {
+    unsigned warps = round_up(threads, WARP) / WARP;
+    size_t shared = (size_t)f->attribute[FA_SHARED] + dynamic + SHARED_RESERVED;
+    if (shared > SHARED_PER_SM || threads > (unsigned)f->attribute[FA_MAX_THREADS]) return 0;
+    unsigned by_shared = SHARED_PER_SM / round_up((unsigned)shared, 128);
+    unsigned by_warps = least_of(THREADS_PER_SM / WARP, warps_by_registers(f)) / warps;
+    return least_of(BLOCKS_PER_SM, least_of(by_shared, by_warps));
+}
+
+CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
+     (int *most, CUfunction f, int threads, size_t dynamic, unsigned flags),
+     FUNCTION; REQUIRE(most && threads > 0, INVALID_VALUE),
+     *most = (int)blocks_per_sm(f, (unsigned)threads, dynamic))
+FORWARD(cuOccupancyMaxActiveBlocksPerMultiprocessor,
+        (int *most, CUfunction f, int threads, size_t dynamic),
+        cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(most, f, threads, dynamic, 0))
+
+/* ---- Capture ---- */
+
+static struct Capture *capture_of(CUstream stream) {
+    return stream->capture && stream->capture->status != CAPTURE_NONE ? stream->capture : NULL;
+}
+
+/* For calls that may not happen beside a capture: they fail, and spoil the capture. */
+static CUresult capture_error(void) {
+    CUresult answer = SUCCESS;
+    for (struct Capture *c = captures; c; c = c->next) {
+        bool mine = pthread_equal(c->thread, pthread_self());
+        if (c->status == CAPTURE_NONE || c->mode == MODE_RELAXED) continue;
+        if (c->mode == MODE_THREAD_LOCAL && !mine) continue;
+        c->status = CAPTURE_INVALIDATED;
+        answer = STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return answer;
+}
+
+static CUresult capture_error_unlocked(void) { LOCKED; return capture_error(); }
+
+CUresult cuStreamBeginCapture_v2(CUstream handle, int mode) {
+    STREAM;
+    REQUIRE(mode >= MODE_GLOBAL && mode <= MODE_RELAXED, INVALID_VALUE);
+    REQUIRE(stream != &ctx->legacy, STREAM_CAPTURE_UNSUPPORTED);
+    REQUIRE(!capture_of(stream), ILLEGAL_STATE);
+    struct Capture *c = make(sizeof *c);
+    *c = (struct Capture){++capture_ids, CAPTURE_ACTIVE, mode, pthread_self(), stream,
+                          make(sizeof *c->graph), captures};
+    captures = stream->capture = c;
+    return SUCCESS;
+}
+
+CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {
+    STREAM;
+    struct Capture *c = capture_of(stream);
+    REQUIRE(graph, INVALID_VALUE);
+    REQUIRE(c, ILLEGAL_STATE);
+    REQUIRE(c->origin == stream, STREAM_CAPTURE_UNMATCHED);
+    REQUIRE(c->mode == MODE_RELAXED || pthread_equal(c->thread, pthread_self()),
+            STREAM_CAPTURE_WRONG_THREAD);
+    bool whole = c->status == CAPTURE_ACTIVE;
+    c->status = CAPTURE_NONE;
+    *graph = whole ? c->graph : NULL;
+    return whole ? SUCCESS : STREAM_CAPTURE_INVALIDATED;
+}
+
+CUresult cuStreamGetCaptureInfo_v2(CUstream handle, int *status, unsigned long long *id, CUgraph *graph,
+                                   const void ***dependencies, size_t *count) {
+    STREAM;
+    struct Capture *c = capture_of(stream);
+    REQUIRE(status, INVALID_VALUE);
+    *status = c ? c->status : CAPTURE_NONE;
+    if (c && id) *id = c->id;
+    if (c && graph) *graph = c->graph;
+    if (dependencies) *dependencies = NULL;
+    if (count) *count = 0;
+    return SUCCESS;
+}
+
+FORWARD(cuStreamIsCapturing, (CUstream handle, int *status),
+        cuStreamGetCaptureInfo_v2(handle, status, NULL, NULL, NULL, NULL))
+
+/* ---- Memory ---- */
+
+static struct Block **find_block(CUdeviceptr at, size_t bytes) {
+    for (struct Block **link = &blocks; *link; link = &(*link)->next) {
+        CUdeviceptr start = (uintptr_t)(*link)->at, room = (*link)->bytes;
+        if (at >= start && at - start <= room && bytes <= room - (at - start)) return link;
+    }
+    return NULL;
+}
+
+static bool owned(CUdeviceptr at, size_t bytes) { return bytes == 0 || find_block(at, bytes); }
+
+static CUresult allocate(CUcontext ctx, CUdeviceptr *at, size_t bytes) {
+    unsigned long long limit = setting("GRIDGUARD_FAKE_ALLOC_LIMIT", TOTAL_MEMORY);
+    REQUIRE(allocated <= limit && bytes <= limit - allocated, OUT_OF_MEMORY);
+    char *memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
+    REQUIRE(memory, OUT_OF_MEMORY);
+    struct Block *block = make(sizeof *block);
+    *block = (struct Block){memory, bytes, ctx, blocks};
+    blocks = block;
+    allocated += bytes;
+    *at = (uintptr_t)memory;
+    return SUCCESS;
+}
+
+static CUresult release(CUdeviceptr at) {
+    struct Block **link = find_block(at, 1);
+    REQUIRE(link && (uintptr_t)(*link)->at == at, INVALID_VALUE);
+    release_block(link);
+    return SUCCESS;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    CONTEXT;
+    char name[40];
+    size_t used = 0;
+    snprintf(name, sizeof name, "GRIDGUARD_FAKE_FREE_%d", visible[ctx->device]);
+    for (struct Block *b = blocks; b; b = b->next)
+        if (b->ctx->device == ctx->device) used += b->bytes;
+    if (free_bytes) *free_bytes = (size_t)setting(name, TOTAL_MEMORY - used);
+    if (total) *total = TOTAL_MEMORY;
+    return SUCCESS;
+}
+
+/* Stream-ordered memory is there at once; what is freed during a capture is kept for its replays. */
+CALL(cuMemAllocAsync, (CUdeviceptr *at, size_t bytes, CUstream handle), STREAM,
+     *at = 0; if (bytes) CHECK(allocate(ctx, at, bytes)))
+CALL(cuMemFreeAsync, (CUdeviceptr at, CUstream handle), STREAM,
+     if (at && !capture_of(stream)) CHECK(release(at)))
+CALL(cuMemAlloc_v2, (CUdeviceptr *at, size_t bytes), CONTEXT; REQUIRE(at && bytes, INVALID_VALUE),
+     CHECK(capture_error()); CHECK(allocate(ctx, at, bytes)))
+CALL(cuMemFree_v2, (CUdeviceptr at), CONTEXT, CHECK(capture_error()); if (at) CHECK(release(at)))
+CALL(cuMemHostAlloc, (void **at, size_t bytes, unsigned flags),
+     CONTEXT; REQUIRE(at && bytes, INVALID_VALUE), CHECK(capture_error()); *at = make(bytes))
+CALL(cuMemFreeHost, (void *at), CONTEXT, free(at))
+
+/* ---- Work: performed at once, or kept in a capture's graph ---- */
+
+/* One little-endian integer of any size, in hexadecimal without leading zeros. */
+static void print_integer(FILE *log, const unsigned char *bytes, size_t size) {
+    while (size > 1 && !bytes[size - 1]) size--;
+    for (size_t i = size; i-- > 0;) fprintf(log, i + 1 == size ? "%x" : "%02x", bytes[i]);
+}
+
+static void log_launch(const struct Op *op, const char *how) {
+    const CUfunction f = op->function;
+    const struct Launch *l = &op->launch;
+    const char *path = getenv("GRIDGUARD_FAKE_LOG");
+    FILE *log = path && *path ? fopen(path, "a") : NULL;
+    if (!log) return;
+    fprintf(log, "launch %s grid=%u,%u,%u block=%u,%u,%u shared=%u stream=%s args=%s", f->name,
+            l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared, how,
+            f->params_known ? "" : "?");
+    for (size_t i = 0; i < f->params; i++) {
+        if (i) fputc(',', log);
+        print_integer(log, op->args + f->offset[i], f->size[i]);
+    }
+    if (l->cluster[0]) fprintf(log, " cluster=%u,%u,%u", l->cluster[0], l->cluster[1], l->cluster[2]);
+    if (l->cooperative) fputs(" cooperative=1", log);
+    if (f->module->ctx->device) fprintf(log, " device=%d", f->module->ctx->device);
+    fputc('\n', log);
+    fclose(log);
+}
+
+/* Counts and logs a launch, or fails it when it is the one chosen to fail. */
+static CUresult account(const struct Op *op, const char *how) {
+    if (launches++ == setting("GRIDGUARD_FAKE_FAIL_LAUNCH", ULLONG_MAX)) {
+        CUresult code = (CUresult)setting("GRIDGUARD_FAKE_FAIL_CODE", LAUNCH_FAILED);
+        if (setting("GRIDGUARD_FAKE_STICKY", 0)) op->function->module->ctx->sticky = code;
+        return code;
+    }
+    log_launch(op, how);
+    return SUCCESS;
+}
+
+/* `fake_iota_x` and `fake_iota_y`: out[b] = first + b for each block index b along the axis. */
+static CUresult run_kernel(const struct Op *op) {
+    CUfunction f = op->function;
+    int axis = !strcmp(f->name, "fake_iota_x") ? 0 : !strcmp(f->name, "fake_iota_y") ? 1 : -1;
+    if (axis < 0 || f->params != 3 || f->size[0] != 8 || f->size[1] != 8 || f->size[2] != 8)
+        return SUCCESS;
+    unsigned long long arg[3]; /* out, first, items */
+    memcpy(arg, op->args, sizeof arg);
+    if (!owned(arg[0], 8 * (size_t)op->launch.grid[axis]))
+        return f->module->ctx->sticky = ILLEGAL_ADDRESS;
+    for (unsigned long long b = 0; b < op->launch.grid[axis]; b++) {
+        unsigned long long item = arg[1] + b;
+        memcpy((char *)(uintptr_t)arg[0] + 8 * b, &item, sizeof item);
+    }
+    return SUCCESS;
+}
+
+static CUresult perform(const struct Op *op, const char *how) {
+    void *to = (void *)(uintptr_t)op->to;
+    if (op->kind == COPY) memmove(to, (const void *)(uintptr_t)op->from, op->bytes);
+    if (op->kind == FILL) memset(to, op->value, op->bytes);
+    if (op->kind == KERNEL) CHECK(account(op, how));
+    return op->kind == KERNEL ? run_kernel(op) : SUCCESS;
+}
+
+static void append(CUgraph graph, const struct Op *op) {
+    graph->ops = realloc(graph->ops, (graph->count + 1) * sizeof *op);
+    if (!graph->ops) abort();
+    graph->ops[graph->count++] = *op;
+}
+
+static CUresult submit(CUstream stream, const struct Op *op) {
+    struct Capture *c = capture_of(stream);
+    if (!c) return perform(op, "eager");
+    REQUIRE(c->status == CAPTURE_ACTIVE, STREAM_CAPTURE_INVALIDATED);
+    if (op->kind == KERNEL) CHECK(account(op, "capturing"));
+    append(c->graph, op);
+    return SUCCESS;
+}
+
+#define COPY_OP(dst, src, n) &(struct Op){.kind = COPY, .to = dst, .from = src, .bytes = n}
+#define FILL_OP(dst, byte, n) &(struct Op){.kind = FILL, .to = dst, .value = byte, .bytes = n}
+
+CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream handle),
+     STREAM; REQUIRE(owned(to, bytes) && (from || !bytes), INVALID_VALUE),
+     CHECK(submit(stream, COPY_OP(to, (uintptr_t)from, bytes))))
+CALL(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream handle),
+     STREAM; REQUIRE(owned(from, bytes) && (to || !bytes), INVALID_VALUE),
+     CHECK(submit(stream, COPY_OP((uintptr_t)to, from, bytes))))
+CALL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle),
+     STREAM; REQUIRE(owned(from, bytes) && owned(to, bytes), INVALID_VALUE),
+     CHECK(submit(stream, COPY_OP(to, from, bytes))))
+CALL(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, size_t bytes, CUstream handle),
+     STREAM; REQUIRE(owned(to, bytes), INVALID_VALUE), CHECK(submit(stream, FILL_OP(to, value, bytes))))
+FORWARD(cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext to_ctx, CUdeviceptr from, CUcontext from_ctx,
+        size_t bytes, CUstream handle), cuMemcpyDtoDAsync_v2(to, from, bytes, handle))
+
+CALL(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes),
+     CHECK(capture_error_unlocked()), CHECK(cuMemcpyHtoDAsync_v2(to, from, bytes, NULL)))
+CALL(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes),
+     CHECK(capture_error_unlocked()), CHECK(cuMemcpyDtoHAsync_v2(to, from, bytes, NULL)))
+CALL(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes),
+     CHECK(capture_error_unlocked()), CHECK(cuMemcpyDtoDAsync_v2(to, from, bytes, NULL)))
+CALL(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t bytes),
+     CHECK(capture_error_unlocked()), CHECK(cuMemsetD8Async(to, value, bytes, NULL)))
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    enum { AUTO_FREE = 1, DEVICE_LAUNCH = 4, ALL = 15 };
+    LOCKED;
+    REQUIRE(exec && graph && !graph->dead, INVALID_VALUE);
+    REQUIRE(flags <= ALL && (~flags & (AUTO_FREE | DEVICE_LAUNCH)), INVALID_VALUE);
+    *exec = make(sizeof **exec);
+    for (size_t i = 0; i < graph->count; i++) append(*exec, &graph->ops[i]);
+    return SUCCESS;
+}
+
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle) {
+    STREAM;
+    REQUIRE(exec && !exec->dead, INVALID_VALUE);
+    REQUIRE(!capture_of(stream), STREAM_CAPTURE_UNSUPPORTED); /* no graphs within graphs */
+    for (size_t i = 0; i < exec->count; i++) CHECK(perform(&exec->ops[i], "graph"));
+    return SUCCESS;
+}
+
+CALL(cuGraphUpload, (CUgraphExec exec, CUstream handle), STREAM,
+     REQUIRE(exec && !exec->dead, INVALID_VALUE))
+CALL(cuGraphDestroy, (CUgraph graph), LOCKED; REQUIRE(graph && !graph->dead, INVALID_VALUE),
+     graph->dead = true)
+FORWARD(cuGraphExecDestroy, (CUgraphExec exec), cuGraphDestroy(exec))
+
+/* ---- Launches ---- */
+
+static unsigned threads_of(const struct Launch *l) { return l->block[0] * l->block[1] * l->block[2]; }
+
+static CUresult launch_error(CUfunction f, const struct Launch *l) {
+    for (int axis = 0; axis < 3; axis++) {
+        REQUIRE(l->grid[axis] && l->grid[axis] <= MAX_GRID[axis], INVALID_VALUE);
+        REQUIRE(l->block[axis] && l->block[axis] <= MAX_BLOCK[axis], INVALID_VALUE);
+    }
+    unsigned threads = threads_of(l);
+    REQUIRE(threads <= MAX_THREADS, INVALID_VALUE);
+    /* Before the kernel's own limit, which many registers lower too. */
+    REQUIRE(round_up(threads, WARP) / WARP <= warps_by_registers(f), LAUNCH_OUT_OF_RESOURCES);
+    REQUIRE(threads <= (unsigned)f->attribute[FA_MAX_THREADS], INVALID_VALUE);
+    REQUIRE(l->shared <= (unsigned)f->attribute[FA_MAX_DYNAMIC], INVALID_VALUE);
+    return SUCCESS;
+}
+
+/* A kernel's own cluster size serves a plain launch, and any other is refused. */
+static CUresult settle_cluster(CUfunction f, struct Launch *l, bool asked) {
+    const int *own = &f->attribute[FA_CLUSTER_X];
+    unsigned most = f->attribute[FA_NON_PORTABLE] ? CLUSTER_MOST : CLUSTER_PORTABLE, size = 1;
+    if (!asked && !own[0]) return SUCCESS;
+    for (int axis = 0; axis < 3; axis++) {
+        unsigned fixed = own[axis] > 0 ? (unsigned)own[axis] : 1;
+        if (!asked) l->cluster[axis] = fixed;
+        unsigned dim = l->cluster[axis];
+        REQUIRE(!own[0] || dim == fixed, INVALID_CLUSTER_SIZE);
+        REQUIRE(dim && dim <= most && l->grid[axis] % dim == 0, INVALID_CLUSTER_SIZE);
+        size *= dim;
+    }
+    return size <= most ? SUCCESS : INVALID_CLUSTER_SIZE;
+}
+
+static bool fits_at_once(CUfunction f, const struct Launch *l) {
+    unsigned long long room = (unsigned long long)blocks_per_sm(f, threads_of(l), l->shared) * SMS;
+    unsigned long long wanted = l->grid[0];
+    for (int axis = 1; axis < 3 && wanted <= room; axis++) wanted *= l->grid[axis];
+    return wanted <= room;
+}
+
+static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream handle, void **params,
+                       void **extra) {
+    STREAM;
+    REQUIRE(f && !f->module->dead && f->module->ctx == ctx, INVALID_HANDLE);
+    CHECK(launch_error(f, &l));
+    REQUIRE(!extra, NOT_SUPPORTED);
+    for (size_t i = 0; i < f->params; i++) REQUIRE(params && params[i], INVALID_VALUE);
+    CHECK(settle_cluster(f, &l, clustered));
+    REQUIRE(!l.cooperative || fits_at_once(f, &l), COOPERATIVE_LAUNCH_TOO_LARGE);
+
+    struct Op op = {.kind = KERNEL, .function = f, .launch = l};
+    if (f->params) op.args = make(f->param_bytes);
+    for (size_t i = 0; i < f->params; i++) memcpy(op.args + f->offset[i], params[i], f->size[i]);
+    CUresult answer = submit(stream, &op);
+    if (!capture_of(stream)) free(op.args); /* else the graph holds it */
+    return answer;
+}
+
+#ifndef FAKE_BROKEN
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared, CUstream stream, void **params, void **extra) {
+    struct Launch l = {.grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared = shared};
+    return launch(f, l, false, stream, params, extra);
+}
+#endif
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                                   unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                                   void **params) {
+    struct Launch l = {{gx, gy, gz}, {bx, by, bz}, .shared = shared, .cooperative = true};
+    return launch(f, l, false, stream, params, NULL);
+}
+
+#ifndef FAKE_OLD
+/* Answers whether a cluster size is among the attributes. */
+static bool read_config(const CUlaunchConfig *config, struct Launch *l) {
+    enum { COOPERATIVE = 2, CLUSTER_DIMENSION = 4 };
+    bool clustered = false;
+    *l = (struct Launch){.shared = config->shared};
+    memcpy(l->grid, config->grid, sizeof l->grid);
+    memcpy(l->block, config->block, sizeof l->block);
+    for (unsigned i = 0; i < config->count; i++) {
+        const CUlaunchAttribute *a = &config->attrs[i];
+        if (a->id == COOPERATIVE) l->cooperative = a->value.cooperative != 0;
+        if (a->id != CLUSTER_DIMENSION) continue;
+        memcpy(l->cluster, a->value.cluster, sizeof l->cluster);
+        clustered = true;
+    }
+    return clustered;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **params, void **extra) {
+    struct Launch l;
+    REQUIRE(config && (config->attrs || !config->count), INVALID_VALUE);
+    bool clustered = read_config(config, &l);
+    return launch(f, l, clustered, config->stream, params, extra);
+}
+
+CALL(cuOccupancyMaxPotentialClusterSize, (int *size, CUfunction f, const CUlaunchConfig *config),
+     FUNCTION, *size = f->attribute[FA_NON_PORTABLE] ? CLUSTER_MOST : CLUSTER_PORTABLE)
+
+/* An upper bound: a real device also loses blocks where a cluster does not fill its processors. */
+CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunchConfig *config) {
+    FUNCTION;
+    struct Launch l;
+    bool clustered = read_config(config, &l);
+    CHECK(launch_error(f, &l));
+    CHECK(settle_cluster(f, &l, clustered));
+    unsigned size = l.cluster[0] ? l.cluster[0] * l.cluster[1] * l.cluster[2] : 1;
+    *clusters = (int)(blocks_per_sm(f, threads_of(&l), l.shared) * SMS / size);
+    return SUCCESS;
+}
+#endif
+
+/* ---- Streams and events ---- */
+
+CUresult cuStreamSynchronize(CUstream handle) {
+    STREAM;
+    if (!capture_of(stream)) return SUCCESS;
+    stream->capture->status = CAPTURE_INVALIDATED;
+    return STREAM_CAPTURE_UNSUPPORTED;
+}
+
+CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
+    STREAM;
+    REQUIRE(event && !event->dead, INVALID_HANDLE);
+    struct Capture *here = capture_of(stream), *there = event->capture;
+    if (!event->recorded || here == there) return SUCCESS;
+    if (here) {
+        here->status = CAPTURE_INVALIDATED;
+        return there ? STREAM_CAPTURE_MERGE : STREAM_CAPTURE_ISOLATION;
+    }
+    REQUIRE(there->status != CAPTURE_NONE, CAPTURED_EVENT);
+    stream->capture = there; /* waiting for captured work makes this stream part of the capture */
+    return SUCCESS;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream handle) {
+    STREAM;
+    REQUIRE(event && !event->dead && event->ctx == ctx, INVALID_HANDLE);
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    event->ms = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+    event->capture = capture_of(stream);
+    event->recorded = true;
+    return SUCCESS;
+}
+
+CUresult cuEventElapsedTime_v2(float *ms, CUevent event, CUevent end) {
+    EVENT;
+    REQUIRE(end && !end->dead && event->recorded && end->recorded, INVALID_HANDLE);
+    REQUIRE(event->timed && end->timed, INVALID_HANDLE);
+    REQUIRE(!event->capture && !end->capture, CAPTURED_EVENT);
+    *ms = (float)(end->ms - event->ms);
+    return SUCCESS;
+}
+
+FORWARD(cuEventElapsedTime, (float *ms, CUevent event, CUevent end),
+        cuEventElapsedTime_v2(ms, event, end))
+CALL(cuEventQuery, (CUevent event), EVENT, REQUIRE(!event->capture, CAPTURED_EVENT))
+FORWARD(cuEventSynchronize, (CUevent event), cuEventQuery(event))
+CALL(cuEventDestroy_v2, (CUevent event), EVENT, event->dead = true)
+CALL(cuEventCreate, (CUevent *event, unsigned flags), CONTEXT; REQUIRE(event, INVALID_VALUE),
+     *event = make(sizeof **event);
+     **event = (struct Event){.ctx = ctx, .timed = !(flags & 2 /* CU_EVENT_DISABLE_TIMING */)})
+CALL(cuStreamCreate, (CUstream *stream, unsigned flags),
+     CONTEXT; REQUIRE(stream && flags <= 1, INVALID_VALUE),
+     *stream = make(sizeof **stream); (*stream)->ctx = ctx)
+FORWARD(cuStreamCreateWithPriority, (CUstream *stream, unsigned flags, int priority),
+        cuStreamCreate(stream, flags))
+FORWARD(cuStreamQuery, (CUstream handle), cuStreamSynchronize(handle))
+CALL(cuStreamDestroy_v2, (CUstream handle), STREAM; REQUIRE(stream == handle, INVALID_HANDLE),
+     stream->dead = true)
