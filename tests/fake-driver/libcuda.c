@@ -174,6 +174,11 @@ static unsigned long long setting(const char *name, unsigned long long fallback)
     return text && *text ? strtoull(text, NULL, 0) : fallback;
 }
 
+static FILE *open_log(void) {
+    const char *path = getenv("GRIDGUARD_FAKE_LOG");
+    return path && *path ? fopen(path, "a") : NULL;
+}
+
 static void *make(size_t bytes) {
     void *made = calloc(1, bytes);
     if (!made) abort(); /* the host is out of memory: no test result would mean anything */
@@ -519,10 +524,15 @@ CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
     }
     REQUIRE(value >= least && value <= most, INVALID_VALUE);
     f->attribute[attribute] = value;
+    FILE *log = open_log();
+    if (log) fprintf(log, "attribute %s %d=%d\n", f->name, attribute, value), fclose(log);
     return SUCCESS;
 }
 
 #ifndef FAKE_OLD
+CALL(cuFuncGetName, (const char **name, CUfunction f), FUNCTION; REQUIRE(name, INVALID_VALUE),
+     *name = f->name)
+
 CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
     FUNCTION;
     REQUIRE(offset && index < f->params, INVALID_VALUE);
@@ -679,8 +689,7 @@ static void print_integer(FILE *log, const unsigned char *bytes, size_t size) {
 static void log_launch(const struct Op *op, const char *how) {
     const CUfunction f = op->function;
     const struct Launch *l = &op->launch;
-    const char *path = getenv("GRIDGUARD_FAKE_LOG");
-    FILE *log = path && *path ? fopen(path, "a") : NULL;
+    FILE *log = open_log();
     if (!log) return;
     fprintf(log, "launch %s grid=%u,%u,%u block=%u,%u,%u shared=%u stream=%s args=%s", f->name,
             l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2], l->shared, how,

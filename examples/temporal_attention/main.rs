@@ -1,0 +1,117 @@
+//! The main job: temporal attention whose launch overflows, explained, split, run and verified.
+//!
+//! `cargo run --release --example temporal_attention`
+//!
+//! Without arguments it takes the motivating case: 15,360 items (batch 6 of a 40 x 64 map) of 5
+//! heads, 16 frames, head dim 64, f16. With `--input FILE.safetensors` it takes the user's own q, k
+//! and v. Without a CUDA device the host serves, under the limits of an NVIDIA H200.
+
+mod backend;
+mod report;
+mod verify;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use gridguard::{Choice, Guard, catalog};
+use gridguard_examples::{Qkv, Tensors, read_qkv, uniform, write_out};
+use gridguard_kernels::temporal_attention::{Layout, Shape};
+use half::f16;
+
+/// Temporal attention whose launch overflows: explained, split, run and verified.
+#[derive(Parser)]
+#[command(version)]
+struct Options {
+    /// Takes q, k and v (F16, BF16 or F32; [items, frames, head_dim] or [items, heads, frames,
+    /// head_dim]) from this safetensors file instead of the motivating case
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// Writes the result to this safetensors file
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Runs on the host under the limits of this GPU of the catalogue, also where a device is there
+    #[arg(long, value_name = "GPU")]
+    host_as: Option<String>,
+    /// Chunks of at most so many items
+    #[arg(long, value_name = "ITEMS")]
+    max_items: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether the result is right.
+fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
+    let tensors = match &options.input {
+        Some(path) => read_qkv(path)?,
+        None => Tensors::F16(motivating_case()?),
+    };
+    let guard = match &options.host_as {
+        Some(name) => Guard::host(catalog::gpu(name)?.limits.clone()),
+        None => Guard::best(),
+    };
+    match &tensors {
+        Tensors::F16(qkv) => attend(&guard, qkv, options),
+        Tensors::Bf16(qkv) => attend(&guard, qkv, options),
+        Tensors::F32(qkv) => attend(&guard, qkv, options),
+    }
+}
+
+fn motivating_case() -> Result<Qkv<f16>, Box<dyn std::error::Error>> {
+    let shape = Shape::new(6 * 40 * 64, 5, 16, 64)?;
+    let dims: Result<Vec<usize>, _> = shape.dims().into_iter().map(usize::try_from).collect();
+    let len = usize::try_from(shape.elements())?;
+    Ok(Qkv {
+        q: uniform(len, 1),
+        k: uniform(len, 2),
+        v: uniform(len, 3),
+        shape,
+        dims: dims?,
+    })
+}
+
+fn attend<T: backend::Tensor>(
+    guard: &Guard,
+    qkv: &Qkv<T>,
+    options: &Options,
+) -> Result<bool, Box<dyn std::error::Error>> {
+    let layout = Layout::FoldedY;
+    let backend = backend::Backend::new(guard)?;
+    report::device(guard, &backend);
+    report::launch::<T>(&qkv.shape);
+
+    let limits = backend.limits::<T>(guard, layout);
+    let request = qkv.shape.request(layout);
+    report::naive(guard.validate(&request, &limits));
+    let choice = Choice::at_most(options.max_items.unwrap_or(0));
+    let plan = match guard.plan(&request, Some(&qkv.shape.batch(layout)), &limits, choice) {
+        Ok(plan) => plan,
+        Err(violations) => {
+            report::rejected(&violations);
+            return Ok(false);
+        }
+    };
+    report::plan(&plan);
+
+    // Poisoned, so that an element nobody writes shows.
+    let mut out = vec![T::narrow(f32::NAN); qkv.q.len()];
+    let timing = backend.run(guard, &plan, layout, qkv, &mut out)?;
+    report::timing::<T>(&qkv.shape, &timing);
+
+    let verdict = verify::verify(&plan, qkv, &out);
+    report::verdict(&verdict);
+    if let Some(path) = &options.output {
+        write_out(path, &qkv.dims, &out)?;
+        println!("output   {}", path.display());
+    }
+    Ok(verdict.holds)
+}

@@ -1,0 +1,151 @@
+//! Builds the fake driver and runs each test's body in a process that finds it.
+
+use std::any::type_name;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// Names the test whose body a child process runs.
+const CHILD: &str = "GRIDGUARD_TEST_CHILD";
+/// Where the fake driver writes a line for each launch.
+const LOG: &str = "GRIDGUARD_FAKE_LOG";
+
+/// Which driver the process finds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Driver {
+    /// The fake one, whole.
+    Whole,
+    /// One that is too old for clusters and parameter sizes.
+    Old,
+    /// One without `cuLaunchKernel`.
+    Broken,
+    /// None. Files that are no libraries stand in the way, so that the loader does not go on to
+    /// the driver that the machine may have.
+    Missing,
+}
+
+/// Runs `body`, the body of a test, in a process of its own that finds `driver` and `settings` in
+/// its environment: the guard finds its driver once for the process.
+pub(crate) fn with_driver<B: FnOnce()>(driver: Driver, settings: &[(&str, &str)], body: B) {
+    let test = test_of::<B>();
+    if std::env::var_os(CHILD).is_some_and(|child| child == test) {
+        return body();
+    }
+    let folder = tempfile::tempdir().expect("a folder for the log");
+    let mut child = Command::new(std::env::current_exe().expect("this program"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CUDA", "NVIDIA", "GRIDGUARD"]
+            .iter()
+            .any(|prefix| text.starts_with(prefix))
+        {
+            child.env_remove(&name);
+        }
+    }
+    let output = child
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, test)
+        .env("LD_LIBRARY_PATH", library_path(driver))
+        .env(LOG, folder.path().join("launches"))
+        .envs(settings.iter().copied())
+        .output()
+        .expect("this program runs again");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    // A name that matches no test would pass with nothing run.
+    assert!(
+        output.status.success() && printed.contains("test result: ok. 1 passed"),
+        "{test} failed in its own process ({}):\n{printed}\n{errors}",
+        output.status
+    );
+}
+
+/// [`with_driver`] with the whole fake driver.
+pub(crate) fn with_fake<B: FnOnce()>(settings: &[(&str, &str)], body: B) {
+    with_driver(Driver::Whole, settings, body);
+}
+
+/// The launches that the fake driver accepted in this process, in order.
+pub(crate) fn launches() -> Vec<String> {
+    logged("launch ")
+}
+
+/// The function attributes that were set in this process, in order.
+pub(crate) fn set_attributes() -> Vec<String> {
+    logged("attribute ")
+}
+
+fn logged(kind: &str) -> Vec<String> {
+    let path = std::env::var_os(LOG).expect("the parent named the log");
+    // The driver makes the file with the first line.
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.strip_prefix(kind))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The test whose body `B` is, as the test runner names it.
+fn test_of<B>() -> &'static str {
+    let name = type_name::<B>();
+    let (_, in_crate) = name.split_once("::").expect("a path");
+    in_crate
+        .strip_suffix("::{{closure}}")
+        .expect("the body is a closure of the test itself")
+}
+
+fn library_path(driver: Driver) -> std::ffi::OsString {
+    let mut folders = vec![library_folder(driver)];
+    if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
+        folders.extend(std::env::split_paths(&path));
+    }
+    std::env::join_paths(folders).expect("folders without a colon")
+}
+
+/// The folder in which `driver` lies, built once for each run.
+fn library_folder(driver: Driver) -> PathBuf {
+    static BUILT: [OnceLock<PathBuf>; 4] = [const { OnceLock::new() }; 4];
+    let (place, name, switch) = match driver {
+        Driver::Whole => (0, "whole", None),
+        Driver::Old => (1, "old", Some("-DFAKE_OLD")),
+        Driver::Broken => (2, "broken", Some("-DFAKE_BROKEN")),
+        Driver::Missing => (3, "missing", None),
+    };
+    let built = BUILT[place].get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-driver-{name}"));
+        std::fs::create_dir_all(&folder).expect("a folder for the driver");
+        if matches!(driver, Driver::Missing) {
+            for name in ["libcuda.so.1", "libcuda.so", "libnvrtc.so"] {
+                std::fs::write(folder.join(name), "").expect("an empty file");
+            }
+            for version in ["13", "12", "11.2"] {
+                let name = format!("libnvrtc.so.{version}");
+                std::fs::write(folder.join(name), "").expect("an empty file");
+            }
+        } else {
+            build(&folder, switch);
+        }
+        folder
+    });
+    built.clone()
+}
+
+/// Builds the library under another name first, since another run may be using the old one.
+fn build(folder: &Path, switch: Option<&str>) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fake-driver/libcuda.c");
+    let fresh = folder.join(format!("fresh-{}", std::process::id()));
+    let output = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"])
+        .args(switch)
+        .arg("-o")
+        .args([&fresh, &source])
+        .arg("-lpthread")
+        .output()
+        .expect("gcc builds the fake driver");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "gcc failed:\n{errors}");
+    std::fs::rename(&fresh, folder.join("libcuda.so.1")).expect("the library takes its place");
+    let link = folder.join(format!("link-{}", std::process::id()));
+    std::os::unix::fs::symlink("libcuda.so.1", &link).expect("a link");
+    std::fs::rename(&link, folder.join("libcuda.so")).expect("the link takes its place");
+}

@@ -1,0 +1,95 @@
+//! The kernels of the fake driver, and what tests do with them again and again.
+#![allow(
+    unsafe_code,
+    reason = "someone must promise that a kernel keeps its contract"
+)]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use gridguard::cuda::{Args, Image, Kernel, LaunchError};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan};
+
+/// Kernels that the fake driver knows, as PTX.
+pub(crate) const PTX: &str = "\
+// fake fake_iota_x params=8,8,8
+// fake fake_iota_y params=8,8,8
+// fake idle params=8
+// fake wide regs=210
+// fake clustered cluster=2,1,1
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry fake_iota_x(
+)
+.visible .entry fake_iota_y(
+)
+.visible .entry idle(
+)
+.visible .entry wide(
+)
+.visible .entry clustered(
+)
+";
+
+/// What memory holds that no kernel wrote.
+pub(crate) const POISON: u64 = 0xdead_dead_dead_dead;
+
+/// The guard of the fake driver's first device.
+pub(crate) fn guard() -> Guard {
+    Guard::cuda(0).expect("the fake driver has a device")
+}
+
+/// The kernel `name` of [`PTX`] on the guard's device.
+pub(crate) fn kernel(guard: &Guard, name: &str) -> Kernel {
+    let image = Image::new(PTX).expect("PTX");
+    let module = guard.load(&image).expect("the fake driver takes it");
+    // SAFETY: the fake driver's kernels write their items and nothing else, and most do nothing.
+    unsafe { module.kernel(name) }.expect("it is in the PTX")
+}
+
+/// One block an item along `axis`, and the declaration that goes with it.
+pub(crate) fn items_along(axis: Axis, items: u64) -> (LaunchRequest, BatchAxis) {
+    let request = LaunchRequest::new(Dim3::ONE.with(axis, items), Dim3::new(128, 1, 1));
+    (request, BatchAxis::new(axis, items))
+}
+
+/// The planner's own plan of one block an item along `axis`.
+pub(crate) fn plan_along(kernel: &Kernel, axis: Axis, items: u64) -> Plan {
+    let (request, batch) = items_along(axis, items);
+    Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC).expect("it splits")
+}
+
+/// Memory for `items` numbers that no kernel has written yet.
+pub(crate) fn poisoned(stream: &Arc<CudaStream>, items: u64) -> CudaSlice<u64> {
+    let items = usize::try_from(items).expect("few items");
+    stream.clone_htod(&vec![POISON; items]).expect("memory")
+}
+
+/// Launches `fake_iota` with `plan` over `out`.
+pub(crate) fn launch_iota(
+    guard: &Guard,
+    kernel: &Kernel,
+    plan: &Plan,
+    stream: &CudaStream,
+    out: &mut CudaSlice<u64>,
+) -> Result<u64, LaunchError> {
+    let mut args = Args::new(stream);
+    args.write_items(out, 1).offset().length();
+    guard.launch(kernel, plan, args)
+}
+
+/// What `out` holds.
+pub(crate) fn read(stream: &Arc<CudaStream>, out: &CudaSlice<u64>) -> Vec<u64> {
+    stream.clone_dtoh(out).expect("the memory is readable")
+}
+
+/// 0, 1, 2 and so on up to `items`.
+pub(crate) fn iota(items: u64) -> Vec<u64> {
+    (0..items).collect()
+}
+
+/// The guard's context.
+pub(crate) fn context(guard: &Guard) -> &Arc<CudaContext> {
+    guard.context().expect("the guard serves a device")
+}
