@@ -24,8 +24,6 @@ constexpr u32 THREADS = WARPS * WARP;
 constexpr u32 TILE = 32;
 // Query rows that a warp carries at once, so that a pass covers as many rows as a tile has keys.
 constexpr u32 ROWS = TILE / WARPS;
-// Parts of a row that a lane carries: head_dim / 32, rounded up.
-constexpr u32 PARTS = 4;
 constexpr u32 ALL_LANES = 0xffffffffu;
 // Finite, so that the difference of two of them is no NaN.
 constexpr float LOWEST = -3.402823466e+38f;
@@ -76,13 +74,16 @@ __device__ inline float warp_sum(float x) {
 template <typename T>
 __device__ inline void stage(float *__restrict__ to, const T *__restrict__ from, u32 rows, u32 head_dim,
                              u32 stride) {
-    for (u32 i = threadIdx.x; i < rows * head_dim; i += THREADS) {
-        to[(i / head_dim) * stride + i % head_dim] = T::widen(from[i]);
+    for (u32 row = threadIdx.x / WARP; row < rows; row += WARPS) {
+        for (u32 d = threadIdx.x % WARP; d < head_dim; d += WARP) {
+            to[row * stride + d] = T::widen(from[row * head_dim + d]);
+        }
     }
 }
 
-template <typename T>
-__device__ inline void attend(u64 problem, const T *__restrict__ q, const T *__restrict__ k,
+// PARTS is how many elements of a row a lane carries: head_dim / 32, rounded up.
+template <typename T, u32 PARTS>
+__device__ inline void attend_rows(u64 problem, const T *__restrict__ q, const T *__restrict__ k,
                               const T *__restrict__ v, T *__restrict__ out, float scale, u32 frames,
                               u32 head_dim) {
     extern __shared__ float shared[];
@@ -157,6 +158,17 @@ __device__ inline void attend(u64 problem, const T *__restrict__ q, const T *__r
                 }
             }
         }
+    }
+}
+
+template <typename T>
+__device__ inline void attend(u64 problem, const T *__restrict__ q, const T *__restrict__ k,
+                              const T *__restrict__ v, T *__restrict__ out, float scale, u32 frames,
+                              u32 head_dim) {
+    if (head_dim <= 2 * WARP) {
+        attend_rows<T, 2>(problem, q, k, v, out, scale, frames, head_dim);
+    } else {
+        attend_rows<T, 4>(problem, q, k, v, out, scale, frames, head_dim);
     }
 }
 

@@ -1,0 +1,134 @@
+//! Requests as JSON lines: one verdict a line, whatever the other lines hold.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use gridguard::DeviceLimits;
+use gridguard::check::{LaunchDescription, Verdict};
+use serde::Serialize;
+
+use crate::check::answer_of;
+use crate::failure::{Answer, Failure};
+
+/// The longest line that is read; a request takes less than 1,000 bytes.
+const LINE_BYTES: u64 = 1 << 20;
+
+/// What is answered to a malformed line.
+#[derive(Serialize)]
+struct Malformed {
+    /// The line of the input, from 1.
+    line: u64,
+    verdict: &'static str,
+    error: String,
+}
+
+/// Answers every line of `path`, or of standard input for `-`.
+pub(crate) fn answer(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Answer, Failure> {
+    let name = path.display().to_string();
+    let mut input: Box<dyn BufRead> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(
+            File::open(path).map_err(Failure::io(&name))?,
+        ))
+    };
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut worst = Answer::Yes;
+    let mut number = 0;
+    while let Some(line) = read_line(&mut input).map_err(Failure::io(&name))? {
+        number += 1;
+        let text = match line {
+            Line::Blank => continue,
+            Line::Text(text) => Ok(text),
+            Line::Unreadable(reason) => Err(reason),
+        };
+        let (answer, reply) = match text.and_then(|text| check(&text, limits)) {
+            Ok(verdict) => (answer_of(verdict.outcome), json(&verdict)?),
+            Err(error) => {
+                eprintln!("line {number}: {error}");
+                let reply = Malformed {
+                    line: number,
+                    verdict: "error",
+                    error,
+                };
+                (Answer::Malformed, json(&reply)?)
+            }
+        };
+        worst = worse(worst, answer);
+        writeln!(out, "{reply}").map_err(Failure::io("writing the verdicts"))?;
+    }
+    out.flush().map_err(Failure::io("writing the verdicts"))?;
+    Ok(worst)
+}
+
+const fn worse(one: Answer, other: Answer) -> Answer {
+    match (one, other) {
+        (Answer::Malformed, _) | (_, Answer::Malformed) => Answer::Malformed,
+        (Answer::No, _) | (_, Answer::No) => Answer::No,
+        (Answer::Yes, Answer::Yes) => Answer::Yes,
+    }
+}
+
+fn check(text: &str, limits: &DeviceLimits) -> Result<Verdict, String> {
+    let description: LaunchDescription =
+        serde_json::from_str(text.trim_end()).map_err(|error| {
+            // The parser counts lines within the text, which is one line of the input.
+            let place = format!(" at line {} column {}", error.line(), error.column());
+            let message = error.to_string();
+            let message = message.strip_suffix(&place).unwrap_or(&message);
+            format!("column {}: {message}", error.column())
+        })?;
+    description.check(limits).map_err(|error| error.to_string())
+}
+
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
+    serde_json::to_string(value).map_err(|error| Failure::Format {
+        format: "JSON",
+        error: error.to_string(),
+    })
+}
+
+enum Line {
+    Blank,
+    Text(String),
+    Unreadable(String),
+}
+
+/// The next line, or `None` at the end. Takes bounded memory, however long the line is.
+fn read_line(input: &mut dyn BufRead) -> io::Result<Option<Line>> {
+    let mut bytes = Vec::new();
+    let read = (&mut *input)
+        .take(LINE_BYTES)
+        .read_until(b'\n', &mut bytes)?;
+    if read == 0 {
+        return Ok(None);
+    }
+    if bytes.last() != Some(&b'\n') && !input.fill_buf()?.is_empty() {
+        skip_line(input)?;
+        return Ok(Some(Line::Unreadable(format!(
+            "the line is longer than {LINE_BYTES} bytes"
+        ))));
+    }
+    Ok(Some(match String::from_utf8(bytes) {
+        Ok(text) if text.trim().is_empty() => Line::Blank,
+        Ok(text) => Line::Text(text),
+        Err(error) => Line::Unreadable(format!("the line is no UTF-8: {}", error.utf8_error())),
+    }))
+}
+
+fn skip_line(input: &mut dyn BufRead) -> io::Result<()> {
+    loop {
+        let buffer = input.fill_buf()?;
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let end = buffer.iter().position(|byte| *byte == b'\n');
+        let used = end.map_or(buffer.len(), |end| end + 1);
+        input.consume(used);
+        if end.is_some() {
+            return Ok(());
+        }
+    }
+}

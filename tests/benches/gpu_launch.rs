@@ -1,0 +1,277 @@
+//! What the guard costs on a device, as ratios from one run: guarded launches of an empty kernel
+//! against raw ones, and the motivating case split in two against one flat launch.
+//!
+//! Prints one JSON document. Needs a CUDA GPU and NVRTC; says so without them.
+#![allow(unsafe_code, reason = "raw launches to compare with")]
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cudarc::driver::sys::{CUevent_flags, CUfunction};
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, result};
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{
+    Args, CompileOptions, Compiler, GuardedStream, Kernel, RawKernel, driver_version,
+};
+use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
+use gridguard_examples::uniform;
+use gridguard_kernels::Element;
+use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
+use half::f16;
+use serde::Serialize;
+
+/// Launches of one timing: what a burst of a server's step may be, and long against the clock.
+const LAUNCHES: u32 = 20_000;
+/// Rounds over all ways of launching, one after the other, so that drift meets all alike.
+const ROUNDS: usize = 31;
+/// Rounds of the split against the flat launch.
+const EVENT_ROUNDS: usize = 101;
+/// Rounds that bring clocks and caches to their steady state.
+const WARM_UP: usize = 5;
+
+const SOURCE: &str = r#"extern "C" __global__ void empty() {}"#;
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    driver_cuda: i32,
+    launches: u32,
+    rounds: usize,
+    empty_kernel: Vec<EmptyRow>,
+    motivating_case: MotivatingCase,
+}
+
+/// One way of launching the empty kernel.
+#[derive(Serialize)]
+struct EmptyRow {
+    way: &'static str,
+    /// Median over the rounds.
+    ns_a_launch: f64,
+    /// Median of the ratios to the raw launches of the same round.
+    ratio_to_raw: f64,
+}
+
+/// 15,360 items of 5 heads, 16 frames, head dim 64, f16.
+#[derive(Serialize)]
+struct MotivatingCase {
+    split_launches: u64,
+    split_us: f64,
+    flat_us: f64,
+    /// Median of the ratios of the same round.
+    ratio_split_to_flat: f64,
+    rounds: usize,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let guard = match Guard::cuda(0) {
+        Ok(guard) => guard,
+        Err(reason) => {
+            eprintln!("nothing measured: {reason}");
+            return Ok(());
+        }
+    };
+    let report = Report {
+        device: guard.limits().name.clone(),
+        driver_cuda: driver_version()?,
+        launches: LAUNCHES,
+        rounds: ROUNDS,
+        empty_kernel: Empty::new(&guard)?.measure()?,
+        motivating_case: motivating_case(&guard)?,
+    };
+    println!("{}", serde_json::to_string_pretty(&report)?);
+    Ok(())
+}
+
+/// The empty kernel by all ways in.
+struct Empty<'a> {
+    guard: &'a Guard,
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    function: CudaFunction,
+    kernel: Kernel,
+    raw: RawKernel,
+}
+
+type Way<'a, 'b> = (
+    &'static str,
+    fn(&'a Empty<'b>) -> Result<(), Box<dyn Error>>,
+);
+
+impl<'b> Empty<'b> {
+    fn new(guard: &'b Guard) -> Result<Self, Box<dyn Error>> {
+        let context = Arc::clone(guard.context().ok_or("no context")?);
+        let options = CompileOptions::new("empty.cu", guard.limits().compute_capability);
+        let compiled = Compiler::find()?.compile(SOURCE, &options)?;
+        let module = context.load_module(Ptx::from_binary(compiled.image.bytes().to_vec()))?;
+        let function = module.load_function("empty")?;
+        let handle: CUfunction = function.cu_function();
+        // SAFETY: `function` and `context` live as long as the raw kernel, in this struct.
+        let raw =
+            unsafe { RawKernel::from_handles(context.cu_ctx().cast(), handle.cast(), "empty")? };
+        // SAFETY: the kernel touches no memory.
+        let kernel = unsafe { guard.load(&compiled.image)?.kernel("empty")? };
+        let stream = context.new_stream()?;
+        Ok(Self {
+            guard,
+            context,
+            stream,
+            function,
+            kernel,
+            raw,
+        })
+    }
+
+    fn measure(&self) -> Result<Vec<EmptyRow>, Box<dyn Error>> {
+        let ways: [Way<'_, 'b>; 6] = [
+            ("raw cuLaunchKernel", Self::raw_driver),
+            ("cudarc launch_builder", Self::cudarc_builder),
+            ("guard, planned at each launch", Self::guard_planned),
+            ("guard, planned once", Self::guard_planned_once),
+            ("cudarc launch_builder_guarded", Self::cudarc_guarded),
+            ("raw handles, planned at each launch", Self::raw_guarded),
+        ];
+        let mut times = vec![Vec::with_capacity(ROUNDS); ways.len()];
+        for round in 0..WARM_UP + ROUNDS {
+            for ((_, way), times) in ways.iter().zip(&mut times) {
+                self.context.bind_to_thread()?;
+                self.stream.synchronize()?;
+                let start = Instant::now();
+                way(self)?;
+                self.stream.synchronize()?;
+                let time = start.elapsed().as_secs_f64() * 1e9 / f64::from(LAUNCHES);
+                if round >= WARM_UP {
+                    times.push(time);
+                }
+            }
+        }
+        let raw = times.first().cloned().unwrap_or_default();
+        let rows = ways.iter().zip(times).map(|((way, _), times)| {
+            let ratios = times
+                .iter()
+                .zip(&raw)
+                .map(|(time, raw)| time / raw)
+                .collect();
+            EmptyRow {
+                way,
+                ns_a_launch: median(times),
+                ratio_to_raw: median(ratios),
+            }
+        });
+        Ok(rows.collect())
+    }
+
+    fn raw_driver(&self) -> Result<(), Box<dyn Error>> {
+        let (function, stream) = (self.function.cu_function(), self.stream.cu_stream());
+        for _ in 0..LAUNCHES {
+            // SAFETY: function and stream are of the current context; there are no parameters.
+            unsafe {
+                result::launch_kernel(function, (1, 1, 1), (32, 1, 1), 0, stream, &mut [])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn cudarc_builder(&self) -> Result<(), Box<dyn Error>> {
+        for _ in 0..LAUNCHES {
+            // SAFETY: the kernel has no parameters.
+            unsafe { self.stream.launch_builder(&self.function).launch(CONFIG)? };
+        }
+        Ok(())
+    }
+
+    fn guard_planned(&self) -> Result<(), Box<dyn Error>> {
+        for _ in 0..LAUNCHES {
+            let args = Args::new(&self.stream);
+            self.guard
+                .plan_and_launch(&self.kernel, &request(), None, args)?;
+        }
+        Ok(())
+    }
+
+    fn guard_planned_once(&self) -> Result<(), Box<dyn Error>> {
+        let limits = self.kernel.limits();
+        let plan = self
+            .guard
+            .plan(&request(), None, limits, Choice::AUTOMATIC)?;
+        for _ in 0..LAUNCHES {
+            self.guard
+                .launch(&self.kernel, &plan, Args::new(&self.stream))?;
+        }
+        Ok(())
+    }
+
+    fn cudarc_guarded(&self) -> Result<(), Box<dyn Error>> {
+        for _ in 0..LAUNCHES {
+            // SAFETY: the kernel has no parameters.
+            unsafe {
+                self.stream
+                    .launch_builder_guarded(&self.function)
+                    .launch(CONFIG)?
+            };
+        }
+        Ok(())
+    }
+
+    fn raw_guarded(&self) -> Result<(), Box<dyn Error>> {
+        let stream = self.stream.cu_stream().cast();
+        for _ in 0..LAUNCHES {
+            let plan = Plan::new(&request(), None, self.raw.limits(), Choice::AUTOMATIC)?;
+            // SAFETY: the stream is of the kernel's context; there are no parameters.
+            unsafe { self.raw.launch(stream, &plan, &KernelArgs::new())? };
+        }
+        Ok(())
+    }
+}
+
+const CONFIG: LaunchConfig = LaunchConfig {
+    grid_dim: (1, 1, 1),
+    block_dim: (32, 1, 1),
+    shared_mem_bytes: 0,
+};
+
+fn request() -> LaunchRequest {
+    LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1))
+}
+
+fn motivating_case(guard: &Guard) -> Result<MotivatingCase, Box<dyn Error>> {
+    let shape = Shape::new(15_360, 5, 16, 64)?;
+    let attention = TemporalAttention::new(guard)?;
+    let stream = guard.context().ok_or("no context")?.new_stream()?;
+    let len = usize::try_from(shape.elements())?;
+    let memory = |seed| stream.clone_htod(&uniform::<f16>(len, seed));
+    let (q, k, v) = (memory(1)?, memory(2)?, memory(3)?);
+    let mut out = stream.alloc_zeros::<f16>(len)?;
+    let plan_for = |layout| attention.plan(guard, &shape, f16::TYPE, layout, Choice::AUTOMATIC);
+    let (split, flat) = (plan_for(Layout::FoldedY)?, plan_for(Layout::FlatX)?);
+    let time = |plan: &Plan, layout, out: &mut CudaSlice<f16>| -> Result<f64, Box<dyn Error>> {
+        let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
+        let start = stream.record_event(timed)?;
+        let (scale, tensors) = (shape.scale(), [&q, &k, &v]);
+        attention.launch(guard, &stream, plan, &shape, layout, scale, tensors, out)?;
+        let end = stream.record_event(timed)?;
+        Ok(f64::from(start.elapsed_ms(&end)?) * 1e3)
+    };
+    let (mut splits, mut flats, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..WARM_UP + EVENT_ROUNDS {
+        let one = time(&split, Layout::FoldedY, &mut out)?;
+        let other = time(&flat, Layout::FlatX, &mut out)?;
+        if round >= WARM_UP {
+            splits.push(one);
+            flats.push(other);
+            ratios.push(one / other);
+        }
+    }
+    Ok(MotivatingCase {
+        split_launches: split.len(),
+        split_us: median(splits),
+        flat_us: median(flats),
+        ratio_split_to_flat: median(ratios),
+        rounds: EVENT_ROUNDS,
+    })
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# What needs a CUDA GPU, packed where there is a compiler and run where there is a device.
+#
+#   tests/gpu-suite.sh pack [FOLDER]          builds tests, benches and programs into FOLDER (.gpu)
+#   tests/gpu-suite.sh run RESULTS [FOLDER]   runs them on this machine's device, writes RESULTS
+#   tests/gpu-suite.sh all RESULTS [FOLDER]   both, on a machine with compiler and device
+#
+# `run` needs a driver and libnvrtc, neither Rust nor this repository's sources beyond this script;
+# compute-sanitizer, where it is found, checks memory accesses and races. Each step is bounded in
+# time; the table at the end says what passed, and the exit status whether all did.
+set -u -o pipefail
+cd "$(dirname "$0")/.."
+
+# Executables that cargo has just built, one "name path" a line.
+executables() {
+    python3 -c '
+import json, sys
+for line in sys.stdin:
+    if line.startswith("{"):
+        message = json.loads(line)
+        if message.get("executable"):
+            print(message["target"]["name"], message["executable"])
+'
+}
+
+pack() {
+    local folder=$1 name path
+    mkdir -p "$folder"
+    {
+        cargo test --release --no-run --message-format json -p gridguard-tests --test gpu &&
+            cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch &&
+            cargo build --release --message-format json -p gridguard-examples --example temporal_attention &&
+            cargo build --release --message-format json -p gridguard-autotune --bin gridguard
+    } | executables | while read -r name path; do
+        cp "$path" "$folder/$name" && strip "$folder/$name"
+    done || return 1
+    git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
+    [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "$(cat "$folder/commit")-changed" >"$folder/commit"
+    echo "packed into $folder:"
+    ls -l "$folder"
+}
+
+# step NAME SECONDS COMMAND...: runs it bounded in time, keeps its output, notes the outcome.
+step() {
+    local name=$1 seconds=$2 status
+    shift 2
+    timeout --kill-after=10 "$seconds" "$@" >"$results/$name.log" 2>&1
+    status=$?
+    if [ $status -eq 0 ]; then
+        printf '%-28s passed\n' "$name" >>"$table"
+    else
+        printf '%-28s FAILED (%d)\n' "$name" $status >>"$table"
+        failed=1
+        tail -n 25 "$results/$name.log"
+    fi
+}
+
+run() {
+    results=$1
+    local folder=$2
+    failed=0
+    mkdir -p "$results"
+    table=$results/summary.txt
+    {
+        echo "commit  $(cat "$folder/commit")"
+        echo "date    $(date -u +%F)"
+        nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1 |
+            sed 's/\(.*\), \(.*\)/device  \1\ndriver  \2/'
+    } >"$table"
+    local toolkit=/usr/local/cuda/targets/x86_64-linux/lib
+    export LD_LIBRARY_PATH=$toolkit${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+
+    step tests 240 "$folder/gpu" --ignored --test-threads 4
+    step limits 20 "$folder/gridguard" limits --device 0
+    step check 20 "$folder/gridguard" check --device 0 --grid 1,76800,1 --block 128 \
+        --batch-axis y --items 15360 --blocks-per-item 5
+    step main-job 120 "$folder/temporal_attention"
+    step bench-launch 200 "$folder/gpu_launch"
+    if command -v compute-sanitizer >/dev/null; then
+        # Refusals by the driver are part of the tests, so its errors are not reported here.
+        local tool
+        for tool in memcheck racecheck; do
+            step "sanitizer-$tool" 280 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+                --report-api-errors no --target-processes all \
+                "$folder/gpu" --ignored --test-threads 1
+        done
+    else
+        echo "compute-sanitizer            NOT RUN: not found" >>"$table"
+        failed=1
+    fi
+    cat "$table"
+    return $failed
+}
+
+case "${1:-}" in
+pack) pack "${2:-.gpu}" ;;
+run) run "${2:?where to write the results}" "${3:-.gpu}" ;;
+all) pack "${3:-.gpu}" && run "${2:?where to write the results}" "${3:-.gpu}" ;;
+*)
+    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    exit 2
+    ;;
+esac

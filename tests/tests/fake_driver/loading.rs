@@ -1,0 +1,125 @@
+//! Images that cannot be loaded, and kernels that are not in them.
+#![allow(
+    unsafe_code,
+    reason = "someone must promise that a kernel keeps its contract"
+)]
+
+use gridguard::ComputeCapability;
+use gridguard::cuda::{CudaError, Image, ImageError, LoadError};
+
+use crate::harness::with_fake;
+use crate::kernels::{PTX, guard, kernel};
+
+/// A whole CUDA ELF without sections or segments.
+fn empty_cubin() -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    bytes[..5].copy_from_slice(b"\x7fELF\x02");
+    bytes[18] = 190; // EM_CUDA
+    bytes
+}
+
+fn load_error(ptx: &str) -> LoadError {
+    let image = Image::new(ptx).expect("it is whole");
+    match guard().load(&image).expect_err("it cannot be loaded") {
+        CudaError::Load(error) => error,
+        other => panic!("another error: {other:?}"),
+    }
+}
+
+#[test]
+fn bytes_that_are_no_whole_image_never_reach_the_driver() {
+    assert_eq!(Image::new(""), Err(ImageError::Empty));
+    assert!(matches!(
+        Image::new("<html>not found</html>"),
+        Err(ImageError::Unknown { start }) if start == b"<html>no"
+    ));
+    let cubin = empty_cubin();
+    assert!(Image::new(cubin.clone()).is_ok());
+    assert!(matches!(
+        Image::new(&cubin[..63]),
+        Err(ImageError::Truncated {
+            part: "ELF header",
+            needed: 64,
+            available: 63,
+        })
+    ));
+}
+
+#[test]
+fn ptx_for_a_later_architecture_is_refused_with_both_names() {
+    with_fake(&[], || {
+        let error = load_error(&PTX.replace("sm_90", "sm_120"));
+        assert_eq!(
+            error.to_string(),
+            "the image is for sm_120, NVIDIA H200 has compute capability 9.0"
+        );
+        let wrong = LoadError::WrongArchitecture {
+            image: "sm_120".into(),
+            device: "NVIDIA H200".into(),
+            capability: ComputeCapability::new(9, 0),
+        };
+        assert_eq!(error, wrong);
+    });
+}
+
+#[test]
+fn ptx_newer_than_the_driver_is_refused_with_both_versions() {
+    with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12020")], || {
+        let error = load_error(&PTX.replace(".version 8.0", ".version 99.0"));
+        assert_eq!(
+            error.to_string(),
+            "the PTX version 99.0 is newer than the driver, which supports CUDA 12.2: update the \
+             driver, or compile with an older toolkit"
+        );
+        let new = LoadError::PtxTooNew {
+            ptx: "99.0".into(),
+            driver: "12.2".into(),
+        };
+        assert_eq!(error, new);
+    });
+}
+
+#[test]
+fn an_unknown_kernel_is_refused_with_those_that_there_are() {
+    with_fake(&[], || {
+        let image = Image::new(PTX).expect("PTX");
+        let module = guard().load(&image).expect("it is for this device");
+        // SAFETY: there is no such kernel to launch.
+        let error = unsafe { module.kernel("attention") }.expect_err("no such kernel");
+        assert_eq!(
+            error.to_string(),
+            "the module has no kernel \"attention\", it has fake_iota_x, fake_iota_y, idle, wide, \
+             clustered"
+        );
+        assert!(matches!(error, LoadError::NoSuchKernel { name, known }
+            if name == "attention" && known.len() == 5));
+        // SAFETY: as above.
+        let error = unsafe { module.kernel("fake\0iota") }.expect_err("no name of a kernel");
+        assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name == "fake\0iota"));
+    });
+}
+
+#[test]
+fn a_cubin_does_not_tell_its_kernels() {
+    with_fake(&[], || {
+        let image = Image::new(empty_cubin()).expect("it is whole");
+        let module = guard().load(&image).expect("the fake driver takes any");
+        // SAFETY: there is no such kernel to launch.
+        let error = unsafe { module.kernel("attention") }.expect_err("no such kernel");
+        assert_eq!(error.to_string(), "the module has no kernel \"attention\"");
+    });
+}
+
+#[test]
+fn a_loaded_kernel_tells_its_name_its_limits_and_its_parameters() {
+    with_fake(&[], || {
+        let guard = guard();
+        let iota = kernel(&guard, "fake_iota_y");
+        assert_eq!(iota.name(), "fake_iota_y");
+        assert_eq!(iota.parameter_bytes(), Some(&[8, 8, 8][..]));
+        assert_eq!(iota.limits().device(), guard.limits());
+        let wide = kernel(&guard, "wide");
+        assert_eq!(wide.limits().kernel().registers_per_thread, 210);
+        assert_eq!(wide.limits().kernel().max_threads_per_block, 256);
+    });
+}

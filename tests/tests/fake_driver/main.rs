@@ -1,0 +1,27 @@
+//! The CUDA room of the guard on a fake driver: needs gcc, but no GPU.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod arguments;
+mod availability;
+mod belonging;
+mod builder;
+mod capture;
+#[path = "../counting_allocator/mod.rs"]
+mod counting_allocator;
+mod devices;
+mod harness;
+mod kernels;
+mod loading;
+mod optional_features;
+mod raw_kernels;
+mod refusals;
+mod splitting;
+mod threads;
+
+#[global_allocator]
+static ALLOCATOR: counting_allocator::Counting = counting_allocator::Counting;

@@ -1,0 +1,116 @@
+//! Sizes around the limit of an axis, shared memory above 48 KiB, clusters.
+
+use gridguard::cuda::{Args, LaunchError};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Rule};
+
+use super::support::{count, guard, is_counting, kernel, plan, stream};
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn every_item_is_written_in_its_place_at_sizes_around_the_limit() {
+    let cases = [
+        (1, 1),
+        (65_534, 1),
+        (65_535, 1),
+        (65_536, 2),
+        (131_071, 3),
+        (196_606, 4),
+    ];
+    for axis in [Axis::Y, Axis::Z] {
+        for (items, launches) in cases {
+            let (launched, out) = count(axis, items, Choice::AUTOMATIC);
+            assert_eq!(launched, launches, "{items} on {axis}");
+            assert!(is_counting(&out), "{items} on {axis}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_choice_of_small_chunks_gives_the_same_result() {
+    let (launched, out) = count(Axis::Y, 10_000, Choice::at_most(7));
+    assert_eq!(launched, 1429);
+    assert!(is_counting(&out));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn nothing_to_do_launches_nothing() {
+    let kernel = kernel("count_y");
+    let stream = stream();
+    let mut out = stream.alloc_zeros::<u64>(1).expect("memory");
+    let plan = plan(&kernel, Axis::Y, 0, Choice::AUTOMATIC);
+    let mut args = Args::new(&stream);
+    args.write_items(&mut out, 1).offset().length();
+    assert_eq!(guard().launch(&kernel, &plan, args), Ok(0));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn large_shared_memory_is_opted_in_to_and_more_than_the_device_has_is_not() {
+    let kernel = kernel("large_shared");
+    let stream = stream();
+    let most = guard().limits().max_shared_bytes_per_block_opt_in;
+    for bytes in [49_152, 49_156, most] {
+        let request = LaunchRequest::new(Dim3::new(3, 1, 1), Dim3::ONE).dynamic_shared_bytes(bytes);
+        let mut out = stream.alloc_zeros::<u32>(3).expect("memory");
+        let mut args = Args::new(&stream);
+        args.write(&mut out)
+            .value(u32::try_from(bytes / 4).expect("words"));
+        assert_eq!(
+            guard().plan_and_launch(&kernel, &request, None, args),
+            Ok(1),
+            "{bytes}"
+        );
+        assert_eq!(stream.clone_dtoh(&out).expect("copies back"), [7, 8, 9]);
+    }
+    let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE).dynamic_shared_bytes(most + 1);
+    let refused = guard().plan_and_launch(&kernel, &request, None, Args::new(&stream));
+    let Err(LaunchError::Invalid(violations)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(violations.contains(Rule::SharedMemoryTotal));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn clusters_stay_whole_when_a_launch_is_split() {
+    if !guard().limits().cluster_launch {
+        // Without clusters the rule is the answer.
+        let request = LaunchRequest::new(Dim3::new(1, 8, 1), Dim3::ONE).cluster(Dim3::new(1, 4, 1));
+        let refused = guard().validate(&request, kernel("cluster_rank").limits());
+        assert!(
+            refused
+                .expect_err("no clusters")
+                .contains(Rule::ClusterUnsupported)
+        );
+        return;
+    }
+    let kernel = kernel("cluster_rank");
+    let stream = stream();
+    let items = 131_072_u64;
+    let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::ONE).cluster(Dim3::new(1, 4, 1));
+    let batch = BatchAxis::new(Axis::Y, items);
+    let poison = vec![u32::MAX; 131_072];
+    let mut out = stream.clone_htod(&poison).expect("memory");
+    let mut args = Args::new(&stream);
+    args.write_items(&mut out, 1);
+    assert_eq!(
+        guard().plan_and_launch(&kernel, &request, Some(&batch), args),
+        Ok(3)
+    );
+    let ranks = stream.clone_dtoh(&out).expect("copies back");
+    assert!(ranks.chunks(4).all(|cluster| cluster == [0, 1, 2, 3]));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn launch_bounds_are_a_limit_of_the_kernel() {
+    let kernel = kernel("bounded");
+    assert_eq!(kernel.limits().kernel().max_threads_per_block, 64);
+    let request = LaunchRequest::new(Dim3::ONE, Dim3::new(65, 1, 1));
+    let violations = guard()
+        .validate(&request, kernel.limits())
+        .expect_err("65 of 64 threads");
+    assert!(violations.contains(Rule::KernelThreadsPerBlock));
+}

@@ -1,0 +1,113 @@
+//! Kernels and shorthand of the GPU tests.
+
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::{CudaContext, CudaStream};
+use gridguard::cuda::{Args, Kernel, Module};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan};
+
+/// Small kernels, each writing what a test can check.
+pub(crate) const SOURCE: &str = r#"
+typedef unsigned long long u64;
+typedef unsigned int u32;
+
+// Counts from `first` on, one block of y an item; grid.y blocks, one thread each.
+extern "C" __global__ void count_y(u64 *out, u64 first, u64 items) {
+    if (blockIdx.y < items) out[blockIdx.y] = first + blockIdx.y;
+}
+
+// As count_y, along z.
+extern "C" __global__ void count_z(u64 *out, u64 first, u64 items) {
+    if (blockIdx.z < items) out[blockIdx.z] = first + blockIdx.z;
+}
+
+// Writes through the last word of `words` words of dynamic shared memory.
+extern "C" __global__ void large_shared(u32 *out, u32 words) {
+    extern __shared__ u32 shared[];
+    shared[words - 1] = 7 + blockIdx.x;
+    out[blockIdx.x] = shared[words - 1];
+}
+
+// The block's rank in its cluster.
+extern "C" __global__ void cluster_rank(u32 *out) {
+    u32 rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    out[blockIdx.y] = rank;
+}
+
+extern "C" __global__ void add_one(u64 *x) { x[blockIdx.y] += 1; }
+
+// Keeps the stream busy for a while before it writes.
+extern "C" __global__ void slow_fill(u64 *x, u64 value, u64 cycles) {
+    long long start = clock64();
+    while (u64(clock64() - start) < cycles) {}
+    x[blockIdx.y] = value;
+}
+
+extern "C" __global__ void __launch_bounds__(64) bounded() {}
+extern "C" __global__ void empty() {}
+"#;
+
+/// A guard of device 0, shared by the tests of this process.
+pub(crate) fn guard() -> &'static Guard {
+    static GUARD: OnceLock<Guard> = OnceLock::new();
+    GUARD.get_or_init(|| Guard::cuda(0).expect("a CUDA device"))
+}
+
+pub(crate) fn module() -> &'static Module {
+    static MODULE: OnceLock<Module> = OnceLock::new();
+    MODULE.get_or_init(|| guard().compile("support.cu", SOURCE).expect("compiles"))
+}
+
+pub(crate) fn kernel(name: &str) -> Kernel {
+    kernel_of(module(), name)
+}
+
+#[allow(unsafe_code, reason = "the promise for the kernels above")]
+pub(crate) fn kernel_of(module: &Module, name: &str) -> Kernel {
+    // SAFETY: the kernels above write within their arguments, one element an item.
+    unsafe { module.kernel(name) }.expect("a kernel")
+}
+
+pub(crate) fn context() -> Arc<CudaContext> {
+    Arc::clone(guard().context().expect("a context"))
+}
+
+pub(crate) fn stream() -> Arc<CudaStream> {
+    context().new_stream().expect("a stream")
+}
+
+/// A plan of one block an item along `axis`, one thread each.
+pub(crate) fn plan(kernel: &Kernel, axis: Axis, items: u64, choice: Choice) -> Plan {
+    let request = LaunchRequest::new(Dim3::ONE.with(axis, items), Dim3::ONE);
+    let batch = BatchAxis::new(axis, items);
+    guard()
+        .plan(&request, Some(&batch), kernel.limits(), choice)
+        .expect("a plan")
+}
+
+/// Counts `items` along `axis` by chunks and gives what the device wrote, poisoned before.
+pub(crate) fn count(axis: Axis, items: u64, choice: Choice) -> (u64, Vec<u64>) {
+    let kernel = kernel(if axis == Axis::Y {
+        "count_y"
+    } else {
+        "count_z"
+    });
+    let stream = stream();
+    let plan = plan(&kernel, axis, items, choice);
+    let poison = vec![u64::MAX; usize::try_from(items).expect("items")];
+    let mut out = stream.clone_htod(&poison).expect("memory");
+    let mut args = Args::new(&stream);
+    args.write_items(&mut out, 1).offset().length();
+    let launches = guard().launch(&kernel, &plan, args).expect("launches");
+    (launches, stream.clone_dtoh(&out).expect("copies back"))
+}
+
+pub(crate) fn is_counting(numbers: &[u64]) -> bool {
+    numbers
+        .iter()
+        .zip(0..)
+        .all(|(number, place)| *number == place)
+}

@@ -1,0 +1,131 @@
+//! What a plan can find wrong with a batch.
+
+use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Plan, Strategy};
+
+use crate::{Snapshot, blocks_along, on_h200};
+
+fn refused(
+    request: LaunchRequest,
+    batch: BatchAxis,
+    choice: Choice,
+    text: &'static str,
+) -> Snapshot {
+    let violations =
+        Plan::new(&request, Some(&batch), &on_h200(|_| {}), choice).expect_err("there is no plan");
+    (violations, text)
+}
+
+fn on_y(items: u64) -> BatchAxis {
+    BatchAxis::new(Axis::Y, items)
+}
+
+fn y_blocks(blocks: u64) -> LaunchRequest {
+    blocks_along(Axis::Y, blocks)
+}
+
+pub(crate) fn snapshots() -> Vec<Snapshot> {
+    [items(), splits()].concat()
+}
+
+/// As one launch, and where no item fits.
+fn items() -> Vec<Snapshot> {
+    let whole = Choice::AUTOMATIC.strategy(Strategy::Whole);
+    let any = Choice::AUTOMATIC;
+    vec![
+        refused(
+            y_blocks(76_800),
+            on_y(15_360).blocks_per_item(4),
+            any,
+            "grid.y is 76800 blocks, expected are 61440 (batch): make the grid cover the 15360 \
+             items that the batch declares",
+        ),
+        refused(
+            y_blocks(4096),
+            on_y(4096).index_32_bits(1 << 20),
+            whole,
+            "the launch addresses 4294967296 elements, the limit is 2147483647 (32-bit index): \
+             split the batch into 3 launches of 1366 items",
+        ),
+        refused(
+            y_blocks(3),
+            on_y(3).index_32_bits(1 << 31),
+            any,
+            "the launch addresses 6442450944 elements, the limit is 2147483647 (32-bit index): \
+             compile the kernel with 64-bit indices",
+        ),
+        refused(
+            y_blocks(4096),
+            on_y(4096).workspace(1 << 20, 1 << 30),
+            whole,
+            "workspace is 4294967296 bytes, the limit is 1073741824 (memory given for workspace): \
+             split the batch into 4 launches of 1024 items",
+        ),
+        refused(
+            y_blocks(3),
+            on_y(3).workspace(1 << 31, 1 << 30),
+            any,
+            "workspace is 6442450944 bytes, the limit is 1073741824 (memory given for workspace): \
+             give it more memory, or use less workspace for each item",
+        ),
+    ]
+}
+
+/// Where the batch could be split but for something.
+fn splits() -> Vec<Snapshot> {
+    let any = Choice::AUTOMATIC;
+    let folded = any.strategy(Strategy::Folded);
+    let six = on_y(16_384).blocks_per_item(6);
+    let clustered = y_blocks(98_304).cluster(Dim3::new(1, 4, 1));
+    vec![
+        refused(
+            y_blocks(76_800).cooperative(),
+            on_y(76_800),
+            any,
+            "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
+             launches of 38400, or fold it into x\n\
+             2 launches are needed, the limit is 1 (cooperative launch): its barrier spans the \
+             whole grid, so use fewer blocks with a loop over the items",
+        ),
+        refused(
+            y_blocks(8).cooperative(),
+            on_y(8),
+            Choice::at_most(3),
+            "3 launches are needed, the limit is 1 (cooperative launch): its barrier spans the \
+             whole grid, so use fewer blocks with a loop over the items",
+        ),
+        refused(
+            clustered,
+            six,
+            Choice::at_most(1),
+            "grid.y is 98304 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
+             launches of 49152, or fold it into x\n\
+             the smallest chunk is 2 items, the limit is 1 (cluster of 1 x 4 x 1): a chunk must \
+             be a multiple of 2 items, raise the cap",
+        ),
+        refused(
+            y_blocks(76_800),
+            on_y(76_800).align(70_000),
+            any,
+            "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
+             launches of 38400, or fold it into x\n\
+             the smallest chunk is 70000 items, the limit is 65535 (batch): a chunk must be a \
+             multiple of 70000 items, raise the cap",
+        ),
+        refused(
+            y_blocks(70_000),
+            on_y(1).blocks_per_item(70_000),
+            any,
+            "grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
+             launches of 35000, or fold it into x\n\
+             the smallest chunk is 1 items, the limit is 0 (batch): a chunk must be a multiple of \
+             1 items, raise the cap",
+        ),
+        refused(
+            y_blocks(8),
+            on_y(8),
+            folded,
+            "a folded launch was chosen, no flat layout is declared (batch): declare the kernel's \
+             flat layout, or choose another strategy",
+        ),
+    ]
+}

@@ -1,0 +1,177 @@
+//! Errors of the caller and of the data. Those that hold an answer of the driver are provoked on the
+//! fake one.
+
+use std::error::Error;
+
+use gridguard::catalog::{self, CatalogError};
+use gridguard::check::{DescriptionError, LaunchDescription};
+use gridguard::cuda::{CudaError, LaunchError};
+use gridguard::profile::StoredChoice;
+use gridguard::{ArgsError, Dim3, HostError, LaunchRequest, Stopped, validate};
+
+use crate::{on_h200, read_as};
+
+#[test]
+fn arguments_that_do_not_fit_are_told_by_their_place() {
+    read_as(&[
+        (
+            &ArgsError::TooMany { given: 33 },
+            "33 kernel arguments, at most 32 fit: pass the rest in a struct",
+        ),
+        (
+            &ArgsError::OutOfReach {
+                index: 2,
+                needed: 808,
+                available: 800,
+            },
+            "kernel argument 2 has 800 bytes, the items of the batch reach over 808",
+        ),
+        (
+            &ArgsError::AddressOverflow { index: 0 },
+            "kernel argument 0 would advance past the end of the address space",
+        ),
+        (
+            &ArgsError::ItemsPast32Bits {
+                index: 1,
+                items: 4_294_967_296,
+            },
+            "kernel argument 1 is 32 bits wide, the batch has 4294967296 items: use 64 bits",
+        ),
+        (
+            &ArgsError::WrongCount {
+                kernel: "attention".into(),
+                expected: 3,
+                given: 2,
+            },
+            "kernel attention takes 3 parameters, 2 arguments were given",
+        ),
+        (
+            &ArgsError::WrongSize {
+                kernel: "attention".into(),
+                index: 1,
+                expected: 8,
+                given: 4,
+            },
+            "parameter 1 of kernel attention is 8 bytes, the argument is 4",
+        ),
+    ]);
+}
+
+#[test]
+fn a_stopped_plan_says_how_far_it_came_and_why() {
+    let source = HostError::KernelPanicked {
+        message: "item 7 is bad".into(),
+    };
+    let stopped = Stopped {
+        chunk: 2,
+        launches: 4,
+        items_done: 98_302,
+        items: 196_606,
+        source: source.clone(),
+    };
+    let text = "launch 2 of 4 was refused after 98302 of 196606 items: the host kernel panicked: \
+                item 7 is bad";
+    let short = HostError::OutputTooShort {
+        end: 10,
+        needed: 20,
+        available: 19,
+    };
+    read_as(&[
+        (&stopped, text),
+        (&gridguard::Error::from(stopped.clone()), text),
+        (
+            &short,
+            "the output has 19 elements, the items up to 10 need 20",
+        ),
+    ]);
+    assert_eq!(
+        stopped.source().map(ToString::to_string),
+        Some(source.to_string())
+    );
+}
+
+#[test]
+fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
+    let request = LaunchRequest::new(Dim3::new(1, 65_536, 1), Dim3::ONE);
+    let violations = validate(&request, &on_h200(|_| {})).expect_err("y takes 65,535 blocks");
+    let text = violations.to_string();
+    let kernel = || "attention".to_owned();
+    read_as(&[
+        (&LaunchError::from(violations.clone()), &text),
+        (&gridguard::Error::from(violations), &text),
+        (
+            &LaunchError::OtherKernel { kernel: kernel() },
+            "the plan was made for another kernel than attention: plan with its own limits",
+        ),
+        (
+            &LaunchError::OtherContext { kernel: kernel() },
+            "the stream belongs to another context than kernel attention",
+        ),
+        (
+            &LaunchError::Unsupported {
+                symbol: "cuLaunchKernelEx",
+                what: "clusters",
+            },
+            "the driver has no cuLaunchKernelEx, which clusters need: update the driver",
+        ),
+        (
+            &LaunchError::Unknown(Box::new(CudaError::NoSuchDevice {
+                ordinal: 1,
+                count: 1,
+            })),
+            "the limits of the kernel are not known: there is no device 1: the driver shows 1, \
+             number 0",
+        ),
+        (
+            &gridguard::Error::from(LaunchError::from(ArgsError::AddressOverflow { index: 0 })),
+            "kernel argument 0 would advance past the end of the address space",
+        ),
+    ]);
+}
+
+#[test]
+fn data_that_does_not_parse_says_where() {
+    let error = StoredChoice::from_ron("(strategy: chunked,\n max_item: 3)").expect_err("a typo");
+    let syntax = CatalogError::Syntax {
+        file: "gpus.ron",
+        error,
+    };
+    let inconsistent = CatalogError::Inconsistent {
+        file: "gpus.ron",
+        what: "schema 2, this version reads 1".into(),
+    };
+    // The middle is the parser's own.
+    let text = syntax.to_string();
+    assert!(text.starts_with("gpus.ron:2:2"), "{text}");
+    assert!(
+        text.contains("`max_item`") && text.contains("`max_items`"),
+        "{text}"
+    );
+    read_as(&[(&inconsistent, "gpus.ron: schema 2, this version reads 1")]);
+    let unknown = catalog::gpu("gtx 9000")
+        .expect_err("no such GPU")
+        .to_string();
+    assert!(
+        unknown.starts_with("no GPU \"gtx 9000\" in the catalogue, it has: "),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn a_description_that_contradicts_itself_says_which_field() {
+    let launch: LaunchDescription = serde_json::from_str(
+        r#"{"grid": [1, 8, 1], "block": [1, 1, 1],
+            "batch": {"axis": "y", "items": 8, "index_bits": 16}}"#,
+    )
+    .expect("it parses");
+    let error = launch.batch(0).expect_err("no such index");
+    let align = DescriptionError {
+        field: "batch.align",
+        value: 0,
+        expected: "at least 1",
+    };
+    read_as(&[
+        (&error, "batch.index_bits is 16, expected is 32 or 64"),
+        (&align, "batch.align is 0, expected is at least 1"),
+    ]);
+}

@@ -1,0 +1,231 @@
+//! What one launch can do wrong.
+
+use gridguard::{Axis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
+
+use crate::{Snapshot, blocks_along, on_h200};
+
+/// `request` of a kernel without known limits on an H200.
+fn plain(request: LaunchRequest, text: &'static str) -> Snapshot {
+    of_kernel(|_| {}, request, text)
+}
+
+fn of_kernel(
+    change: impl FnOnce(&mut KernelLimits),
+    request: LaunchRequest,
+    text: &'static str,
+) -> Snapshot {
+    let violations = validate(&request, &on_h200(change)).expect_err("it breaks a rule");
+    (violations, text)
+}
+
+/// `request` on a device that grants the least.
+fn anywhere(request: LaunchRequest, text: &'static str) -> Snapshot {
+    let limits = LaunchLimits::new(
+        DeviceLimits::any_device(),
+        KernelLimits::unknown("attention"),
+    );
+    let violations = validate(&request, &limits).expect_err("it breaks a rule");
+    (violations, text)
+}
+
+const ONE: LaunchRequest = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
+
+fn threads(x: u64, y: u64, z: u64) -> LaunchRequest {
+    LaunchRequest::new(Dim3::ONE, Dim3::new(x, y, z))
+}
+
+pub(crate) fn snapshots() -> Vec<Snapshot> {
+    [grids(), blocks(), shared_memory(), clusters(), features()].concat()
+}
+
+fn grids() -> Vec<Snapshot> {
+    vec![
+        plain(
+            blocks_along(Axis::X, 1 << 31),
+            "grid.x is 2147483648 blocks, the limit is 2147483647 (NVIDIA H200): split axis x \
+             into 2 launches of 1073741824",
+        ),
+        plain(
+            blocks_along(Axis::Y, 76_800),
+            "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
+             launches of 38400, or fold it into x",
+        ),
+        plain(
+            LaunchRequest::new(Dim3::new(2_147_483_647, 65_536, 1), Dim3::ONE),
+            "grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
+             launches of 32768",
+        ),
+        plain(
+            blocks_along(Axis::Z, 196_606),
+            "grid.z is 196606 blocks, the limit is 65535 (NVIDIA H200): split axis z into 4 \
+             launches of 49152, or fold it into x",
+        ),
+        plain(
+            blocks_along(Axis::Y, u64::MAX),
+            "grid.y is 18446744073709551615 blocks, the limit is 65535 (NVIDIA H200): split axis \
+             y into 281479271743489 launches of 65535",
+        ),
+        plain(
+            LaunchRequest::new(Dim3::new(0, 1, 0), Dim3::ONE),
+            "grid.x is 0 blocks, the least is 1 (CUDA): skip the launch when there is nothing to \
+             do, or declare a batch axis\n\
+             grid.z is 0 blocks, the least is 1 (CUDA): skip the launch when there is nothing to \
+             do, or declare a batch axis",
+        ),
+        plain(
+            LaunchRequest::new(Dim3::new(1, 65_536, 0), Dim3::ONE),
+            "grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
+             launches of 32768, or fold it into x\n\
+             grid.z is 0 blocks, the least is 1 (CUDA): skip the launch when there is nothing to \
+             do, or declare a batch axis",
+        ),
+    ]
+}
+
+fn blocks() -> Vec<Snapshot> {
+    vec![
+        plain(
+            threads(1025, 1, 1),
+            "block.x is 1025 threads, the limit is 1024 (NVIDIA H200): move threads to another \
+             axis of the block\n\
+             a block is 1025 threads, the limit is 1024 (NVIDIA H200): use blocks of at most 1024 \
+             threads",
+        ),
+        plain(
+            threads(1, 1025, 1),
+            "block.y is 1025 threads, the limit is 1024 (NVIDIA H200): move threads to another \
+             axis of the block\n\
+             a block is 1025 threads, the limit is 1024 (NVIDIA H200): use blocks of at most 1024 \
+             threads",
+        ),
+        plain(
+            threads(1, 1, 65),
+            "block.z is 65 threads, the limit is 64 (NVIDIA H200): move threads to another axis \
+             of the block",
+        ),
+        plain(
+            threads(0, 1, 0),
+            "block.x is 0 threads, the least is 1 (CUDA): give every axis at least one\n\
+             block.z is 0 threads, the least is 1 (CUDA): give every axis at least one",
+        ),
+        plain(
+            threads(32, 33, 1),
+            "a block is 1056 threads, the limit is 1024 (NVIDIA H200): use blocks of at most 1024 \
+             threads",
+        ),
+        of_kernel(
+            |kernel| kernel.max_threads_per_block = 128,
+            threads(129, 1, 1),
+            "a block is 129 threads, the limit is 128 (kernel attention): use blocks of at most \
+             128 threads",
+        ),
+        of_kernel(
+            |kernel| kernel.registers_per_thread = 210,
+            threads(257, 1, 1),
+            "a block takes 82944 registers, the limit is 65536 (NVIDIA H200): use blocks of at \
+             most 256 threads, or compile the kernel for fewer registers a thread",
+        ),
+        of_kernel(
+            |kernel| kernel.registers_per_thread = 1000,
+            threads(32, 1, 1),
+            "a block takes 128000 registers, the limit is 65536 (NVIDIA H200): compile the kernel \
+             for fewer registers a thread",
+        ),
+    ]
+}
+
+fn shared_memory() -> Vec<Snapshot> {
+    vec![
+        plain(
+            ONE.dynamic_shared_bytes(49_153),
+            "dynamic shared memory is 49153 bytes, the limit is 49152 (kernel attention): opt in \
+             with CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, the device allows 232448",
+        ),
+        plain(
+            ONE.dynamic_shared_bytes(232_449),
+            "static and dynamic shared memory is 232449 bytes, the limit is 232448 (NVIDIA H200): \
+             ask for at most 232448 dynamic bytes beside 0 static ones",
+        ),
+        of_kernel(
+            |kernel| kernel.static_shared_bytes = 48_000,
+            ONE.dynamic_shared_bytes(184_449),
+            "static and dynamic shared memory is 232449 bytes, the limit is 232448 (NVIDIA H200): \
+             ask for at most 184448 dynamic bytes beside 48000 static ones",
+        ),
+        of_kernel(
+            |kernel| kernel.static_shared_bytes = 300_000,
+            ONE,
+            "static and dynamic shared memory is 300000 bytes, the limit is 232448 (NVIDIA H200): \
+             shrink the 300000 static bytes",
+        ),
+    ]
+}
+
+fn clusters() -> Vec<Snapshot> {
+    let eight = blocks_along(Axis::X, 64);
+    let own = |kernel: &mut KernelLimits| kernel.required_cluster = Some(Dim3::new(2, 1, 1));
+    vec![
+        anywhere(
+            eight.cluster(Dim3::new(2, 2, 1)),
+            "a cluster is 4 blocks, there are none on any CUDA device: launch without a cluster, \
+             or on a device of compute capability 9.0 or later",
+        ),
+        plain(
+            eight.cluster(Dim3::new(16, 1, 1)),
+            "a cluster is 16 blocks, the limit is 8 (NVIDIA H200): use a smaller cluster, or set \
+             CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED on the kernel",
+        ),
+        of_kernel(
+            |kernel| kernel.non_portable_cluster_allowed = true,
+            eight.cluster(Dim3::new(32, 1, 1)),
+            "a cluster is 32 blocks, the limit is 16 (NVIDIA H200): use a smaller cluster",
+        ),
+        plain(
+            eight.cluster(Dim3::new(0, 1, 1)),
+            "cluster.x is 0 blocks, the least is 1 (CUDA): give every axis at least one",
+        ),
+        plain(
+            blocks_along(Axis::X, 9).cluster(Dim3::new(8, 1, 1)),
+            "grid.x is 9 blocks, no multiple of 8 (cluster of 8 x 1 x 1): pad the axis to 16, or \
+             use a cluster that divides it",
+        ),
+        of_kernel(
+            own,
+            blocks_along(Axis::X, 7),
+            "grid.x is 7 blocks, no multiple of 2 (cluster of 2 x 1 x 1): pad the axis to 8, or \
+             use a cluster that divides it",
+        ),
+        of_kernel(
+            own,
+            eight.cluster(Dim3::new(4, 1, 1)),
+            "cluster.x is 4 blocks, required are 2 (kernel attention): launch with the cluster of \
+             2 x 1 x 1 that the kernel was compiled for",
+        ),
+        of_kernel(
+            |kernel| kernel.cluster_must_be_set = true,
+            eight,
+            "the launch names no cluster, one is required (kernel attention): name a cluster for \
+             the launch",
+        ),
+    ]
+}
+
+fn features() -> Vec<Snapshot> {
+    vec![
+        anywhere(
+            ONE.cooperative(),
+            "the launch is cooperative, there is no such launch on any CUDA device: launch \
+             without a grid-wide barrier, or on another device",
+        ),
+        anywhere(
+            ONE.parameter_bytes(4097),
+            "kernel parameters are 4097 bytes, the limit is 4096 (any CUDA device): pass the \
+             large part through a buffer",
+        ),
+        plain(
+            ONE.parameter_bytes(32_765),
+            "kernel parameters are 32765 bytes, the limit is 32764 (NVIDIA H200): pass the large \
+             part through a buffer",
+        ),
+    ]
+}
