@@ -21,24 +21,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     show(&guard.plan(&request, Some(&batch), &limits, Choice::at_most(4096))?);
 
     println!("32-bit indices of 1 Mi elements an item:");
-    show(&guard.plan(
-        &request,
-        Some(&batch.index_32_bits(1 << 20)),
-        &limits,
-        Choice::AUTOMATIC,
-    )?);
+    show(&guard.plan(&request, Some(&batch.index_32_bits(1 << 20)), &limits, Choice::AUTOMATIC)?);
 
     println!("a kernel that finds its item on x as well:");
     let folded = Choice::AUTOMATIC.strategy(Strategy::Folded);
     show(&guard.plan(&request, Some(&batch.foldable()), &limits, folded)?);
 
     println!("a cooperative launch cannot be split:");
-    match guard.plan(
-        &request.cooperative(),
-        Some(&batch),
-        &limits,
-        Choice::AUTOMATIC,
-    ) {
+    match guard.plan(&request.cooperative(), Some(&batch), &limits, Choice::AUTOMATIC) {
         Ok(plan) => show(&plan),
         Err(violations) => println!("{violations}"),
     }
@@ -49,11 +39,6 @@ fn show(plan: &gridguard::Plan) {
     println!("  {}, {} launches", plan.strategy(), plan.len());
     for planned in plan.launches().take(3) {
         let chunk = planned.chunk;
-        println!(
-            "  items {:>5}..{:<5} grid {:?}",
-            chunk.start,
-            chunk.end(),
-            planned.launch.grid()
-        );
+        println!("  items {:>5}..{:<5} grid {:?}", chunk.start, chunk.end(), planned.launch.grid());
     }
 }

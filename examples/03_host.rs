@@ -8,10 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guard = Guard::best();
     match guard.fallback() {
         Some(reason) => println!("host under the limits of {}: {reason}", guard.limits().name),
-        None => println!(
-            "{} is there; this example runs on the host anyway",
-            guard.limits().name
-        ),
+        None => println!("{} is there; this example runs on the host anyway", guard.limits().name),
     }
 
     // Sums of rows, one block a row, rows on y: 100,000 rows overflow.
@@ -24,11 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut sums = vec![f64::NAN; 100_000];
     let row_sum = |row: u64, sum: &mut [f64]| {
         let numbers = (row..).take(columns);
-        sum.fill(
-            numbers
-                .map(|x| f64::from(u32::try_from(x).unwrap_or(u32::MAX)))
-                .sum(),
-        );
+        sum.fill(numbers.map(|x| f64::from(u32::try_from(x).unwrap_or(u32::MAX))).sum());
     };
     let launches = guard.run(&plan, &mut HostLauncher::new(&mut sums, 1, row_sum))?;
     println!("{launches} launches, row 99999 sums to {}", sums[99_999]);

@@ -29,11 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for blocks in [1000_u32, 76_800] {
         let n = blocks * 128;
         let mut x = stream.alloc_zeros::<f32>(usize::try_from(n)?)?;
-        let config = LaunchConfig {
-            grid_dim: (1, blocks, 1),
-            block_dim: (128, 1, 1),
-            shared_mem_bytes: 0,
-        };
+        let config =
+            LaunchConfig { grid_dim: (1, blocks, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
         let mut launch = stream.launch_builder_guarded(&function); // was: launch_builder
         launch.arg(&mut x).arg(&2.0_f32).arg(&n);
         #[allow(unsafe_code, reason = "as with cudarc's own launch")]

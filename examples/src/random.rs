@@ -10,16 +10,13 @@ const RUN: usize = 1 << 16;
 #[must_use]
 pub fn uniform<T: Element>(len: usize, seed: u64) -> Vec<T> {
     let mut elements = vec![T::narrow(0.0); len];
-    elements
-        .par_chunks_mut(RUN)
-        .enumerate()
-        .for_each(|(run, part)| {
-            let run = u64::try_from(run).unwrap_or(u64::MAX);
-            let mut state = SplitMix(seed ^ run.wrapping_mul(0xd6e8_feb8_6659_fd93));
-            for element in part {
-                *element = T::narrow((state.unit() * 2.0 - 1.0) * 3.0_f32.sqrt());
-            }
-        });
+    elements.par_chunks_mut(RUN).enumerate().for_each(|(run, part)| {
+        let run = u64::try_from(run).unwrap_or(u64::MAX);
+        let mut state = SplitMix(seed ^ run.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        for element in part {
+            *element = T::narrow((state.unit() * 2.0 - 1.0) * 3.0_f32.sqrt());
+        }
+    });
     elements
 }
 
@@ -54,9 +51,6 @@ mod tests {
         let count = 200_000.0;
         let mean = one.iter().map(|x| f64::from(*x)).sum::<f64>() / count;
         let variance = one.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / count;
-        assert!(
-            mean.abs() < 0.01 && (variance - 1.0).abs() < 0.01,
-            "{mean} {variance}"
-        );
+        assert!(mean.abs() < 0.01 && (variance - 1.0).abs() < 0.01, "{mean} {variance}");
     }
 }

@@ -112,23 +112,14 @@ pub enum TensorFileError {
 /// shape, or the kernel does not take the shape.
 pub fn read_qkv(path: &Path) -> Result<Tensors, TensorFileError> {
     let bytes = fs::read(path).map_err(|error| io_error(path, error))?;
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| TensorFileError::Format {
-        path: path.to_owned(),
-        error,
-    })?;
+    let file = SafeTensors::deserialize(&bytes)
+        .map_err(|error| TensorFileError::Format { path: path.to_owned(), error })?;
     let tensor = |name| {
         file.tensor(name).map_err(|_| {
-            let mut known: Vec<String> = file
-                .names()
-                .into_iter()
-                .map(|name| name.to_string())
-                .collect();
+            let mut known: Vec<String> =
+                file.names().into_iter().map(|name| name.to_string()).collect();
             known.sort();
-            TensorFileError::Missing {
-                path: path.to_owned(),
-                name,
-                known,
-            }
+            TensorFileError::Missing { path: path.to_owned(), name, known }
         })
     };
     let (q, k, v) = (tensor("q")?, tensor("k")?, tensor("v")?);
@@ -156,16 +147,10 @@ fn shape_of(name: &'static str, dims: &[usize]) -> Result<Shape, TensorFileError
     let wide = |size: &usize| u64::try_from(*size).unwrap_or(u64::MAX);
     match dims {
         [items, frames, head_dim] => Ok(Shape::new(wide(items), 1, wide(frames), wide(head_dim))?),
-        [items, heads, frames, head_dim] => Ok(Shape::new(
-            wide(items),
-            wide(heads),
-            wide(frames),
-            wide(head_dim),
-        )?),
-        _ => Err(TensorFileError::Rank {
-            name,
-            dims: dims.to_vec(),
-        }),
+        [items, heads, frames, head_dim] => {
+            Ok(Shape::new(wide(items), wide(heads), wide(frames), wide(head_dim))?)
+        }
+        _ => Err(TensorFileError::Rank { name, dims: dims.to_vec() }),
     }
 }
 
@@ -177,13 +162,7 @@ fn qkv<T: Element + Pod>(
 ) -> Qkv<T> {
     // The file's bytes need not be aligned for T.
     let elements = |view: &TensorView<'_>| bytemuck::pod_collect_to_vec(view.data());
-    Qkv {
-        q: elements(q),
-        k: elements(k),
-        v: elements(v),
-        shape,
-        dims: q.shape().to_vec(),
-    }
+    Qkv { q: elements(q), k: elements(k), v: elements(v), shape, dims: q.shape().to_vec() }
 }
 
 /// Writes `out` to a safetensors file, whole or not at all.
@@ -201,10 +180,7 @@ pub fn write_out<T: Element + Pod>(
         gridguard_kernels::ElementType::Bf16 => Dtype::BF16,
         gridguard_kernels::ElementType::F32 => Dtype::F32,
     };
-    let format = |error| TensorFileError::Format {
-        path: path.to_owned(),
-        error,
-    };
+    let format = |error| TensorFileError::Format { path: path.to_owned(), error };
     let view = TensorView::new(dtype, dims.to_vec(), bytemuck::cast_slice(out)).map_err(format)?;
     // Written beside and renamed, so that a reader never sees half a file.
     let mut beside = path.as_os_str().to_owned();
@@ -222,10 +198,7 @@ pub fn write_out<T: Element + Pod>(
 }
 
 fn io_error(path: &Path, error: io::Error) -> TensorFileError {
-    TensorFileError::Io {
-        path: path.to_owned(),
-        error,
-    }
+    TensorFileError::Io { path: path.to_owned(), error }
 }
 
 #[cfg(test)]
@@ -237,10 +210,7 @@ mod tests {
         let bytes = vec![0_u8; 4096];
         let views = tensors.iter().map(|(name, dtype, dims)| {
             let size = dims.iter().product::<usize>() * dtype.bitsize() / 8;
-            (
-                *name,
-                TensorView::new(*dtype, dims.to_vec(), &bytes[..size]).expect("a tensor"),
-            )
+            (*name, TensorView::new(*dtype, dims.to_vec(), &bytes[..size]).expect("a tensor"))
         });
         safetensors::serialize_to_file(views, None, file.path()).expect("written");
         file
@@ -253,19 +223,14 @@ mod tests {
     }
 
     fn message(tensors: &[(&str, Dtype, &[usize])]) -> String {
-        read_qkv(file(tensors).path())
-            .expect_err("refused")
-            .to_string()
+        read_qkv(file(tensors).path()).expect_err("refused").to_string()
     }
 
     #[test]
     fn three_dimensions_mean_one_head() {
         let dims: &[usize] = &[3, 2, 8];
-        let file = file(&[
-            ("q", Dtype::F16, dims),
-            ("k", Dtype::F16, dims),
-            ("v", Dtype::F16, dims),
-        ]);
+        let file =
+            file(&[("q", Dtype::F16, dims), ("k", Dtype::F16, dims), ("v", Dtype::F16, dims)]);
         let Tensors::F16(qkv) = read_qkv(file.path()).expect("legal") else {
             panic!("another type");
         };
@@ -287,10 +252,7 @@ mod tests {
         );
         let mut mixed = of(Dtype::F32, dims);
         mixed[2].2 = &[3, 2, 9];
-        assert_eq!(
-            message(&mixed),
-            "tensor v is F32 [3, 2, 9], q is F32 [3, 2, 8]"
-        );
+        assert_eq!(message(&mixed), "tensor v is F32 [3, 2, 9], q is F32 [3, 2, 8]");
         assert_eq!(
             message(&of(Dtype::F32, &[1, 2, 200])),
             "head_dim is 200, the kernel takes 1 to 128"
@@ -301,10 +263,7 @@ mod tests {
     fn a_missing_tensor_and_a_cut_file_are_told() {
         let dims: &[usize] = &[3, 2, 8];
         let missing = message(&[("q", Dtype::F16, dims), ("w", Dtype::F16, dims)]);
-        assert!(
-            missing.ends_with("has no tensor \"k\", it has: q, w"),
-            "{missing}"
-        );
+        assert!(missing.ends_with("has no tensor \"k\", it has: q, w"), "{missing}");
         let whole = file(&[("q", Dtype::F16, dims)]);
         let bytes = fs::read(whole.path()).expect("bytes");
         fs::write(whole.path(), &bytes[..bytes.len() - 1]).expect("cut");
@@ -321,10 +280,7 @@ mod tests {
         let bytes = fs::read(&path).expect("bytes");
         let file = SafeTensors::deserialize(&bytes).expect("whole");
         let view = file.tensor("out").expect("out");
-        assert_eq!(
-            (view.dtype(), view.shape()),
-            (Dtype::F16, &[3_usize, 2, 8][..])
-        );
+        assert_eq!((view.dtype(), view.shape()), (Dtype::F16, &[3_usize, 2, 8][..]));
         assert_eq!(bytemuck::pod_collect_to_vec::<u8, f16>(view.data()), out);
         assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 1);
     }

@@ -24,7 +24,9 @@ pub(crate) enum Backend {
         context: Arc<CudaContext>,
     },
     /// With the reason where a device is there but cannot be used.
-    Host { reason: Option<CudaError> },
+    Host {
+        reason: Option<CudaError>,
+    },
 }
 
 /// How long the launches of the plan took together.
@@ -45,20 +47,13 @@ const TIMED_RUNS: usize = 30;
 impl Backend {
     pub(crate) fn new(guard: &Guard) -> Result<Self, Box<dyn Error>> {
         let Some(context) = guard.context() else {
-            return Ok(Self::Host {
-                reason: guard.fallback().cloned(),
-            });
+            return Ok(Self::Host { reason: guard.fallback().cloned() });
         };
         match TemporalAttention::new(guard) {
-            Ok(attention) => Ok(Self::Device {
-                attention,
-                context: Arc::clone(context),
-            }),
+            Ok(attention) => Ok(Self::Device { attention, context: Arc::clone(context) }),
             // Without a compiler the host can still do the work, and says why it does.
             Err(KernelError::Cuda(reason @ CudaError::Compile(NvrtcError::Unavailable(_)))) => {
-                Ok(Self::Host {
-                    reason: Some(reason),
-                })
+                Ok(Self::Host { reason: Some(reason) })
             }
             Err(error) => Err(error.into()),
         }
@@ -112,12 +107,7 @@ fn on_host<T: Tensor>(
     let launches = run_on_host(guard, plan, shape, shape.scale(), q, k, v, out, progress)?;
     let time = start.elapsed();
     bar.finish_and_clear();
-    Ok(Timing {
-        launches,
-        time,
-        runs: 1,
-        flat: None,
-    })
+    Ok(Timing { launches, time, runs: 1, flat: None })
 }
 
 fn on_device<T: Tensor>(
@@ -156,10 +146,7 @@ fn on_device<T: Tensor>(
             bar.inc(1);
         }
         times.sort();
-        Ok((
-            launches,
-            times.get(TIMED_RUNS / 2).copied().unwrap_or_default(),
-        ))
+        Ok((launches, times.get(TIMED_RUNS / 2).copied().unwrap_or_default()))
     };
     let (launches, time) = median(plan, layout, &mut device_out)?;
     stream.memcpy_dtoh(&device_out, out)?;
@@ -170,10 +157,5 @@ fn on_device<T: Tensor>(
     let flat_plan = attention.plan(guard, shape, T::TYPE, flat, choice)?;
     let (_, flat_time) = median(&flat_plan, flat, &mut device_out)?;
     bar.finish_and_clear();
-    Ok(Timing {
-        launches,
-        time,
-        runs: TIMED_RUNS,
-        flat: Some(flat_time),
-    })
+    Ok(Timing { launches, time, runs: TIMED_RUNS, flat: Some(flat_time) })
 }

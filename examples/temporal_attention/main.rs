@@ -70,13 +70,7 @@ fn motivating_case() -> Result<Qkv<f16>, Box<dyn std::error::Error>> {
     let shape = Shape::new(6 * 40 * 64, 5, 16, 64)?;
     let dims: Result<Vec<usize>, _> = shape.dims().into_iter().map(usize::try_from).collect();
     let len = usize::try_from(shape.elements())?;
-    Ok(Qkv {
-        q: uniform(len, 1),
-        k: uniform(len, 2),
-        v: uniform(len, 3),
-        shape,
-        dims: dims?,
-    })
+    Ok(Qkv { q: uniform(len, 1), k: uniform(len, 2), v: uniform(len, 3), shape, dims: dims? })
 }
 
 fn attend<T: backend::Tensor>(

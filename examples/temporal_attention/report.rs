@@ -18,10 +18,7 @@ pub(crate) fn device(guard: &Guard, backend: &Backend) {
             println!("device   {}, compute capability {capability}", limits.name);
         }
         Backend::Host { reason } => {
-            println!(
-                "device   the host, under the limits of {} ({capability})",
-                limits.name
-            );
+            println!("device   the host, under the limits of {} ({capability})", limits.name);
             if let Some(reason) = reason {
                 println!("         because {reason}");
             }
@@ -30,22 +27,14 @@ pub(crate) fn device(guard: &Guard, backend: &Backend) {
 }
 
 pub(crate) fn launch<T: Element>(shape: &Shape) {
-    let Shape {
-        items,
-        heads,
-        frames,
-        head_dim,
-    } = shape;
+    let Shape { items, heads, frames, head_dim } = shape;
     println!(
         "problem  temporal attention, {items} items x {heads} heads, {frames} frames, head dim \
          {head_dim}, {}",
         T::TYPE
     );
     let request = shape.request(Layout::FoldedY);
-    println!(
-        "launch   grid {}, block {}, items x heads on y",
-        request.grid, request.block
-    );
+    println!("launch   grid {}, block {}, items x heads on y", request.grid, request.block);
 }
 
 pub(crate) fn naive(verdict: Result<ValidLaunch, Violations>) {
@@ -72,11 +61,7 @@ pub(crate) fn plan(plan: &Plan) {
     for planned in plan.launches().take(SHOWN) {
         let (chunk, grid) = (planned.chunk, planned.launch.grid());
         let [x, y, z] = grid;
-        println!(
-            "         items {}..{}, grid {x} x {y} x {z}",
-            chunk.start,
-            chunk.end()
-        );
+        println!("         items {}..{}, grid {x} x {y} x {z}", chunk.start, chunk.end());
     }
     if let Some(more) = launches.checked_sub(8).filter(|more| *more > 0) {
         println!("         and {more} more");
@@ -84,19 +69,10 @@ pub(crate) fn plan(plan: &Plan) {
 }
 
 pub(crate) fn timing<T: Element>(shape: &Shape, timing: &Timing) {
-    let Timing {
-        launches,
-        time,
-        runs,
-        flat,
-    } = timing;
+    let Timing { launches, time, runs, flat } = timing;
     let seconds = time.as_secs_f64();
     let rate = gigabytes(shape.least_bytes(T::TYPE)) / seconds;
-    let how = if *runs > 1 {
-        format!(", median of {runs} runs")
-    } else {
-        String::new()
-    };
+    let how = if *runs > 1 { format!(", median of {runs} runs") } else { String::new() };
     if *launches == 0 {
         println!("time     nothing to launch");
         return;
@@ -108,24 +84,13 @@ pub(crate) fn timing<T: Element>(shape: &Shape, timing: &Timing) {
     }
 }
 
-#[allow(
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "a figure to read"
-)]
+#[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "a figure to read")]
 fn gigabytes(bytes: u128) -> f64 {
     bytes as f64 / 1e9
 }
 
 pub(crate) fn verdict(verdict: &Verdict) {
-    let Verdict {
-        boundaries,
-        sampled,
-        relative,
-        tolerance,
-        not_finite,
-        holds,
-    } = verdict;
+    let Verdict { boundaries, sampled, relative, tolerance, not_finite, holds } = verdict;
     println!(
         "check    {boundaries} problems at chunk boundaries and {sampled} at random against f64: \
          relative error {relative:.1e}, allowed {tolerance:.0e}"

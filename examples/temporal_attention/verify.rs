@@ -39,24 +39,20 @@ pub(crate) fn verify<T: Element>(plan: &Plan, qkv: &Qkv<T>, out: &[T]) -> Verdic
         .filter_map(|n| n.wrapping_mul(STEP).checked_rem(shape.problems()))
         .collect();
     let all: Vec<u64> = boundaries.union(&sample).copied().collect();
-    let deviation = all
-        .par_iter()
-        .map(|problem| compare(*problem, qkv, out))
-        .reduce(Deviation::new, |mut left, right| {
+    let deviation = all.par_iter().map(|problem| compare(*problem, qkv, out)).reduce(
+        Deviation::new,
+        |mut left, right| {
             left.merge(&right);
             left
-        });
+        },
+    );
     let not_finite = out.par_iter().filter(|x| !x.widen().is_finite()).count();
     let tolerance = tolerance(T::TYPE);
     let nothing_to_do = out.is_empty();
     Verdict {
         boundaries: boundaries.len(),
         sampled: sample.len(),
-        relative: if nothing_to_do {
-            0.0
-        } else {
-            deviation.relative()
-        },
+        relative: if nothing_to_do { 0.0 } else { deviation.relative() },
         tolerance,
         not_finite,
         holds: nothing_to_do || (not_finite == 0 && deviation.within(tolerance)),
@@ -66,22 +62,11 @@ pub(crate) fn verify<T: Element>(plan: &Plan, qkv: &Qkv<T>, out: &[T]) -> Verdic
 fn compare<T: Element>(problem: u64, qkv: &Qkv<T>, out: &[T]) -> Deviation {
     let shape = &qkv.shape;
     let size = usize::try_from(shape.elements_per_problem()).unwrap_or(usize::MAX);
-    let start = usize::try_from(problem)
-        .unwrap_or(usize::MAX)
-        .saturating_mul(size);
+    let start = usize::try_from(problem).unwrap_or(usize::MAX).saturating_mul(size);
     let part = |tensor: &'_ [T]| -> Vec<T> {
-        tensor
-            .get(start..start.saturating_add(size))
-            .unwrap_or_default()
-            .to_vec()
+        tensor.get(start..start.saturating_add(size)).unwrap_or_default().to_vec()
     };
-    let expected = reference(
-        shape,
-        shape.scale(),
-        &part(&qkv.q),
-        &part(&qkv.k),
-        &part(&qkv.v),
-    );
+    let expected = reference(shape, shape.scale(), &part(&qkv.q), &part(&qkv.k), &part(&qkv.v));
     let mut deviation = Deviation::new();
     deviation.add(&part(out), &expected);
     deviation

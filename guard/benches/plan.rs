@@ -28,14 +28,8 @@ fn legal(criterion: &mut Criterion) {
     });
     let batch = BatchAxis::new(Axis::Y, 7680).blocks_per_item(5);
     criterion.bench_function("plan a whole launch", |bencher| {
-        let plan = || {
-            Plan::new(
-                black_box(&request),
-                Some(black_box(&batch)),
-                &limits,
-                Choice::AUTOMATIC,
-            )
-        };
+        let plan =
+            || Plan::new(black_box(&request), Some(black_box(&batch)), &limits, Choice::AUTOMATIC);
         bencher.iter(|| plan().is_ok_and(|plan| plan.len() == 1));
     });
 }
@@ -45,27 +39,15 @@ fn overflowing(criterion: &mut Criterion) {
     let request = on_y(76_800);
     let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
     criterion.bench_function("plan a two-chunk launch", |bencher| {
-        let plan = || {
-            Plan::new(
-                black_box(&request),
-                Some(black_box(&batch)),
-                &limits,
-                Choice::AUTOMATIC,
-            )
-        };
+        let plan =
+            || Plan::new(black_box(&request), Some(black_box(&batch)), &limits, Choice::AUTOMATIC);
         bencher.iter(|| plan().is_ok_and(|plan| plan.len() == 2));
     });
     criterion.bench_function("plan a two-chunk launch and walk it", |bencher| {
         bencher.iter(|| {
-            let plan = Plan::new(
-                black_box(&request),
-                Some(black_box(&batch)),
-                &limits,
-                Choice::AUTOMATIC,
-            );
-            plan.map_or(0, |plan| {
-                plan.launches().map(|one| one.launch.grid()[1]).sum::<u32>()
-            })
+            let plan =
+                Plan::new(black_box(&request), Some(black_box(&batch)), &limits, Choice::AUTOMATIC);
+            plan.map_or(0, |plan| plan.launches().map(|one| one.launch.grid()[1]).sum::<u32>())
         });
     });
     criterion.bench_function("refuse an overflow and say why", |bencher| {
@@ -78,11 +60,7 @@ fn around(criterion: &mut Criterion) {
     let limits = limits();
     let request = on_y(38_400);
     criterion.bench_function("plan a legal launch through a guard", |bencher| {
-        bencher.iter(|| {
-            guard
-                .plan(black_box(&request), None, &limits, Choice::AUTOMATIC)
-                .is_ok()
-        });
+        bencher.iter(|| guard.plan(black_box(&request), None, &limits, Choice::AUTOMATIC).is_ok());
     });
     criterion.bench_function("gather seven arguments", |bencher| {
         bencher.iter(|| {

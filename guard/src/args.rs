@@ -1,5 +1,7 @@
 //! Kernel arguments that know how to follow a chunk. Inline storage, no allocation.
 
+use arrayvec::ArrayVec;
+
 use crate::chunk::Chunk;
 
 /// The most arguments that [`KernelArgs`] holds.
@@ -20,25 +22,20 @@ pub const MAX_ARGS: usize = 32;
 /// ```
 #[derive(Clone, Debug)]
 pub struct KernelArgs<'a> {
-    slots: [Slot<'a>; MAX_ARGS],
-    len: usize,
+    slots: ArrayVec<Slot<'a>, MAX_ARGS>,
+    /// Arguments that found no room; refused at the launch.
+    surplus: usize,
 }
 
 /// One argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Slot<'a> {
-    /// Past the last argument.
-    Empty,
     /// A value of up to 8 bytes, little endian.
     Value { bits: u64, size: usize },
     /// A value of any size, owned by the caller.
     Bytes(&'a [u8]),
     /// `base + chunk.start * stride_bytes`, of which `reach_bytes` are the caller's.
-    Items {
-        base: u64,
-        stride_bytes: u64,
-        reach_bytes: u64,
-    },
+    Items { base: u64, stride_bytes: u64, reach_bytes: u64 },
     /// The chunk's first item.
     Offset { size: usize },
     /// The chunk's number of items.
@@ -54,31 +51,26 @@ impl Default for KernelArgs<'_> {
 impl<'a> KernelArgs<'a> {
     /// No arguments yet.
     #[must_use]
+    #[inline]
     pub const fn new() -> Self {
-        Self {
-            slots: [Slot::Empty; MAX_ARGS],
-            len: 0,
-        }
+        Self { slots: ArrayVec::new_const(), surplus: 0 }
     }
 
     /// How many arguments there are, also counting those beyond [`MAX_ARGS`].
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.len
+        self.slots.len() + self.surplus
     }
 
     /// Whether there is no argument.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// A fixed value: an integer, a float, or a device address as `u64`.
     pub fn value<T: Scalar>(&mut self, value: T) -> &mut Self {
-        self.push(Slot::Value {
-            bits: value.bits(),
-            size: size_of::<T>(),
-        })
+        self.push(Slot::Value { bits: value.bits(), size: size_of::<T>() })
     }
 
     /// A fixed value of any size as the kernel sees it in memory, such as a `#[repr(C)]` struct.
@@ -96,74 +88,53 @@ impl<'a> KernelArgs<'a> {
     /// As [`Self::items_at`], of memory of `reach_bytes`: a launch whose items reach further is
     /// refused.
     pub fn items_within(&mut self, base: u64, stride_bytes: u64, reach_bytes: u64) -> &mut Self {
-        self.push(Slot::Items {
-            base,
-            stride_bytes,
-            reach_bytes,
-        })
+        self.push(Slot::Items { base, stride_bytes, reach_bytes })
     }
 
     /// The chunk's first item as `u64`.
     pub fn offset(&mut self) -> &mut Self {
-        self.push(Slot::Offset {
-            size: size_of::<u64>(),
-        })
+        self.push(Slot::Offset { size: size_of::<u64>() })
     }
 
     /// The chunk's first item as `u32`; a batch beyond 32 bits is refused.
     pub fn offset_u32(&mut self) -> &mut Self {
-        self.push(Slot::Offset {
-            size: size_of::<u32>(),
-        })
+        self.push(Slot::Offset { size: size_of::<u32>() })
     }
 
     /// The chunk's number of items as `u64`.
     pub fn length(&mut self) -> &mut Self {
-        self.push(Slot::Length {
-            size: size_of::<u64>(),
-        })
+        self.push(Slot::Length { size: size_of::<u64>() })
     }
 
     /// The chunk's number of items as `u32`; a batch beyond 32 bits is refused.
     pub fn length_u32(&mut self) -> &mut Self {
-        self.push(Slot::Length {
-            size: size_of::<u32>(),
-        })
+        self.push(Slot::Length { size: size_of::<u32>() })
     }
 
     fn push(&mut self, slot: Slot<'a>) -> &mut Self {
-        // One argument too many is remembered in `len` and refused at the launch.
-        if let Some(place) = self.slots.get_mut(self.len) {
-            *place = slot;
+        if self.slots.try_push(slot).is_err() {
+            self.surplus += 1;
         }
-        self.len += 1;
         self
     }
 
     pub(crate) fn slots(&self) -> &[Slot<'a>] {
-        self.slots.get(..self.len).unwrap_or(&self.slots)
+        &self.slots
     }
 
     /// Checks that every chunk of a batch of `items` stays within what the arguments can say.
+    #[inline]
     pub(crate) fn check(&self, items: u64) -> Result<(), ArgsError> {
-        if self.len > MAX_ARGS {
-            return Err(ArgsError::TooMany { given: self.len });
+        if self.surplus > 0 {
+            return Err(ArgsError::TooMany { given: self.len() });
         }
         for (index, slot) in self.slots().iter().enumerate() {
             match *slot {
-                Slot::Items {
-                    base,
-                    stride_bytes,
-                    reach_bytes,
-                } => {
+                Slot::Items { base, stride_bytes, reach_bytes } => {
                     let needed = u128::from(items) * u128::from(stride_bytes);
                     if needed > u128::from(reach_bytes) {
                         let available = reach_bytes;
-                        return Err(ArgsError::OutOfReach {
-                            index,
-                            needed,
-                            available,
-                        });
+                        return Err(ArgsError::OutOfReach { index, needed, available });
                     }
                     if needed + u128::from(base) > u128::from(u64::MAX) {
                         return Err(ArgsError::AddressOverflow { index });
@@ -185,7 +156,6 @@ impl Slot<'_> {
     /// Bytes that the kernel's parameter must have.
     pub(crate) const fn size(&self) -> usize {
         match self {
-            Self::Empty => 0,
             Self::Value { size, .. } | Self::Offset { size } | Self::Length { size } => *size,
             Self::Bytes(bytes) => bytes.len(),
             Self::Items { .. } => size_of::<u64>(),
@@ -198,12 +168,12 @@ impl Slot<'_> {
         match *self {
             Self::Value { bits, .. } => bits,
             // Checked for the whole batch before the first chunk.
-            Self::Items {
-                base, stride_bytes, ..
-            } => base.wrapping_add(chunk.start.wrapping_mul(stride_bytes)),
+            Self::Items { base, stride_bytes, .. } => {
+                base.wrapping_add(chunk.start.wrapping_mul(stride_bytes))
+            }
             Self::Offset { .. } => chunk.start,
             Self::Length { .. } => chunk.items,
-            Self::Empty | Self::Bytes(_) => 0,
+            Self::Bytes(_) => 0,
         }
     }
 }
@@ -296,11 +266,7 @@ scalars!(u8, i8, u16, i16, u32, i32, u64, i64, usize, f32, f64);
 mod tests {
     use super::*;
 
-    const CHUNK: Chunk = Chunk {
-        index: 1,
-        start: 7680,
-        items: 5,
-    };
+    const CHUNK: Chunk = Chunk { index: 1, start: 7680, items: 5 };
 
     fn bits(args: &KernelArgs<'_>) -> Vec<u64> {
         args.slots().iter().map(|slot| slot.bits(&CHUNK)).collect()
@@ -309,15 +275,8 @@ mod tests {
     #[test]
     fn only_pointers_offset_and_length_follow_the_chunk() {
         let mut args = KernelArgs::new();
-        args.items_at(1 << 40, 2048)
-            .value(7_u32)
-            .value(-1_i32)
-            .offset()
-            .length_u32();
-        assert_eq!(
-            bits(&args),
-            [(1 << 40) + 7680 * 2048, 7, 0xffff_ffff, 7680, 5]
-        );
+        args.items_at(1 << 40, 2048).value(7_u32).value(-1_i32).offset().length_u32();
+        assert_eq!(bits(&args), [(1 << 40) + 7680 * 2048, 7, 0xffff_ffff, 7680, 5]);
         let sizes: Vec<_> = args.slots().iter().map(Slot::size).collect();
         assert_eq!(sizes, [8, 4, 4, 8, 4]);
     }
@@ -327,11 +286,7 @@ mod tests {
         let mut args = KernelArgs::new();
         args.items_within(4096, 8, 800);
         assert_eq!(args.check(100), Ok(()));
-        let refused = ArgsError::OutOfReach {
-            index: 0,
-            needed: 808,
-            available: 800,
-        };
+        let refused = ArgsError::OutOfReach { index: 0, needed: 808, available: 800 };
         assert_eq!(args.check(101), Err(refused));
     }
 
@@ -342,10 +297,7 @@ mod tests {
         assert_eq!(args.check(2), Err(ArgsError::AddressOverflow { index: 0 }));
         let mut args = KernelArgs::new();
         args.value(0_u8).offset_u32();
-        let refused = ArgsError::ItemsPast32Bits {
-            index: 1,
-            items: 1 << 32,
-        };
+        let refused = ArgsError::ItemsPast32Bits { index: 1, items: 1 << 32 };
         assert_eq!(args.check(1 << 32), Err(refused));
     }
 
@@ -355,11 +307,6 @@ mod tests {
         for _ in 0..=MAX_ARGS {
             args.value(0_u64);
         }
-        assert_eq!(
-            args.check(1),
-            Err(ArgsError::TooMany {
-                given: MAX_ARGS + 1
-            })
-        );
+        assert_eq!(args.check(1), Err(ArgsError::TooMany { given: MAX_ARGS + 1 }));
     }
 }

@@ -146,16 +146,12 @@ impl BatchAxis {
         if self.index_bits > 32 {
             return u64::MAX;
         }
-        INDEX_32_ELEMENTS
-            .checked_div(self.elements_per_item)
-            .unwrap_or(u64::MAX)
+        INDEX_32_ELEMENTS.checked_div(self.elements_per_item).unwrap_or(u64::MAX)
     }
 
     /// The most items of a chunk whose workspace fits.
     pub(crate) fn workspace_cap(&self) -> u64 {
-        self.memory_bytes
-            .checked_div(self.workspace_bytes_per_item)
-            .unwrap_or(u64::MAX)
+        self.memory_bytes.checked_div(self.workspace_bytes_per_item).unwrap_or(u64::MAX)
     }
 
     pub(crate) const fn index_bits(&self) -> u32 {
@@ -208,10 +204,7 @@ mod tests {
     #[test]
     fn caps_are_absent_where_nothing_is_declared() {
         let batch = BatchAxis::new(Axis::Y, 100);
-        assert_eq!(
-            (batch.index_cap(), batch.workspace_cap()),
-            (u64::MAX, u64::MAX)
-        );
+        assert_eq!((batch.index_cap(), batch.workspace_cap()), (u64::MAX, u64::MAX));
         assert_eq!(batch.index_32_bits(1 << 20).index_cap(), 2047);
         assert_eq!(batch.workspace(1000, 9999).workspace_cap(), 9);
     }

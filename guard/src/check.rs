@@ -159,10 +159,7 @@ pub struct LaunchRecord {
 /// Launches that a [`PlanRecord`] lists: an absurd request must not fill the memory.
 pub const LISTED_LAUNCHES: usize = 4096;
 
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands out references"
-)]
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands out references")]
 const fn is_zero(number: &u64) -> bool {
     *number == 0
 }
@@ -195,15 +192,9 @@ impl LaunchDescription {
             static_shared_bytes,
             max_dynamic_shared_bytes,
         } = self.kernel;
-        let name = if self.name.is_empty() {
-            "of the launch"
-        } else {
-            &self.name
-        };
+        let name = if self.name.is_empty() { "of the launch" } else { &self.name };
         let unknown = KernelLimits::unknown(name);
-        let plain = device
-            .max_shared_bytes_per_block
-            .saturating_sub(static_shared_bytes);
+        let plain = device.max_shared_bytes_per_block.saturating_sub(static_shared_bytes);
         LaunchLimits::new(
             device.clone(),
             KernelLimits {
@@ -226,16 +217,11 @@ impl LaunchDescription {
         let Some(batch) = self.batch else {
             return Ok(None);
         };
-        for (field, value) in [
-            ("batch.blocks_per_item", batch.blocks_per_item),
-            ("batch.align", batch.align),
-        ] {
+        for (field, value) in
+            [("batch.blocks_per_item", batch.blocks_per_item), ("batch.align", batch.align)]
+        {
             if value == 0 {
-                return Err(DescriptionError {
-                    field,
-                    value,
-                    expected: "at least 1",
-                });
+                return Err(DescriptionError { field, value, expected: "at least 1" });
             }
         }
         let mut axis = BatchAxis::new(batch.axis, batch.items)
@@ -246,11 +232,7 @@ impl LaunchDescription {
             64 => {}
             bits => {
                 let field = "batch.index_bits";
-                return Err(DescriptionError {
-                    field,
-                    value: bits.into(),
-                    expected: "32 or 64",
-                });
+                return Err(DescriptionError { field, value: bits.into(), expected: "32 or 64" });
             }
         }
         if batch.workspace_bytes_per_item > 0 {
@@ -270,25 +252,18 @@ impl LaunchDescription {
         let limits = self.limits(device);
         let batch = self.batch(device.memory_bytes)?;
         let name = self.name.clone();
-        Ok(
-            match Plan::new(&request, batch.as_ref(), &limits, Choice::AUTOMATIC) {
-                Ok(plan) => Verdict {
-                    name,
-                    outcome: match plan.strategy() {
-                        Strategy::Chunked => Outcome::Chunked,
-                        Strategy::Whole | Strategy::Folded => Outcome::Legal,
-                    },
-                    violations: explain_whole(&request, batch.as_ref(), &limits),
-                    plan: Some(PlanRecord::new(&plan)),
+        Ok(match Plan::new(&request, batch.as_ref(), &limits, Choice::AUTOMATIC) {
+            Ok(plan) => Verdict {
+                name,
+                outcome: match plan.strategy() {
+                    Strategy::Chunked => Outcome::Chunked,
+                    Strategy::Whole | Strategy::Folded => Outcome::Legal,
                 },
-                Err(violations) => Verdict {
-                    name,
-                    outcome: Outcome::Rejected,
-                    violations,
-                    plan: None,
-                },
+                violations: explain_whole(&request, batch.as_ref(), &limits),
+                plan: Some(PlanRecord::new(&plan)),
             },
-        )
+            Err(violations) => Verdict { name, outcome: Outcome::Rejected, violations, plan: None },
+        })
     }
 }
 
@@ -301,27 +276,17 @@ impl PlanRecord {
             .take(LISTED_LAUNCHES)
             .map(|planned| {
                 let Chunk { start, items, .. } = planned.chunk;
-                LaunchRecord {
-                    start,
-                    items,
-                    grid: planned.launch.grid(),
-                }
+                LaunchRecord { start, items, grid: planned.launch.grid() }
             })
             .collect();
         let listed = u64::try_from(launches.len()).unwrap_or(u64::MAX);
-        Self {
-            strategy: plan.strategy(),
-            launches,
-            omitted_launches: plan.len() - listed,
-        }
+        Self { strategy: plan.strategy(), launches, omitted_launches: plan.len() - listed }
     }
 
     /// How many launches the plan has, also those not listed.
     #[must_use]
     pub fn len(&self) -> u64 {
-        u64::try_from(self.launches.len())
-            .unwrap_or(u64::MAX)
-            .saturating_add(self.omitted_launches)
+        u64::try_from(self.launches.len()).unwrap_or(u64::MAX).saturating_add(self.omitted_launches)
     }
 
     /// Whether the plan has no launch.

@@ -48,6 +48,7 @@ pub struct Chunks {
 impl Chunks {
     /// Cuts `items` into the fewest chunks of at most `cap` items, each a multiple of `align` but
     /// for the last. A `cap` below `align` counts as one unit, zero as one.
+    #[inline]
     pub fn balanced(items: u64, cap: u64, align: u64) -> Self {
         let align = align.max(1);
         let all_units = items.div_ceil(align);
@@ -56,14 +57,7 @@ impl Chunks {
         // one and sizes stay within one unit.
         let units = all_units.checked_div(launches).unwrap_or(0);
         let larger = all_units - units * launches;
-        Self {
-            items,
-            align,
-            units,
-            first_larger: launches - larger,
-            launches,
-            next: 0,
-        }
+        Self { items, align, units, first_larger: launches - larger, launches, next: 0 }
     }
 
     /// Items of all chunks together, also of those already taken from the iterator.
@@ -81,19 +75,15 @@ impl Chunks {
     /// The largest chunk's items; 0 where there is no chunk.
     #[must_use]
     pub fn largest(&self) -> u64 {
-        let last = self
-            .at(self.launches.saturating_sub(1))
-            .map_or(0, |chunk| chunk.items);
+        let last = self.at(self.launches.saturating_sub(1)).map_or(0, |chunk| chunk.items);
         // The last one may be cut short below an earlier one of the same number of units.
-        let before = self
-            .launches
-            .checked_sub(2)
-            .and_then(|place| self.at(place));
+        let before = self.launches.checked_sub(2).and_then(|place| self.at(place));
         last.max(before.map_or(0, |chunk| chunk.items))
     }
 
     /// The chunk at `place`, from 0.
     #[must_use]
+    #[inline]
     pub fn at(&self, place: u64) -> Option<Chunk> {
         if place >= self.launches {
             return None;
@@ -103,14 +93,8 @@ impl Chunks {
         let units_before = self.units * place + place.saturating_sub(self.first_larger);
         let units = self.units + u64::from(place >= self.first_larger);
         let start = units_before.saturating_mul(self.align);
-        let end = (units_before + units)
-            .saturating_mul(self.align)
-            .min(self.items);
-        Some(Chunk {
-            index: place,
-            start,
-            items: end - start,
-        })
+        let end = (units_before + units).saturating_mul(self.align).min(self.items);
+        Some(Chunk { index: place, start, items: end - start })
     }
 }
 
@@ -142,9 +126,7 @@ mod tests {
     use super::*;
 
     fn sizes(items: u64, cap: u64, align: u64) -> Vec<u64> {
-        Chunks::balanced(items, cap, align)
-            .map(|chunk| chunk.items)
-            .collect()
+        Chunks::balanced(items, cap, align).map(|chunk| chunk.items).collect()
     }
 
     #[test]

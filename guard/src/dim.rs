@@ -41,10 +41,7 @@ impl fmt::Display for Axis {
 /// The driver takes 32-bit sizes; narrowing happens once, after validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(
-    feature = "serde",
-    serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)")
-)]
+#[cfg_attr(feature = "serde", serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)"))]
 pub struct Dim3 {
     /// Size along x.
     pub x: u64,
@@ -159,9 +156,6 @@ mod tests {
     #[test]
     fn narrowing_refuses_what_32_bits_cannot_hold() {
         assert_eq!(Dim3::new(4_294_967_301, 1, 1).narrow(), None);
-        assert_eq!(
-            Dim3::new(4_294_967_295, 1, 1).narrow(),
-            Some([u32::MAX, 1, 1])
-        );
+        assert_eq!(Dim3::new(4_294_967_295, 1, 1).narrow(), Some([u32::MAX, 1, 1]));
     }
 }

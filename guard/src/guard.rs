@@ -67,12 +67,7 @@ impl Guard {
         backend: Backend,
         fallback: Option<FallbackReason>,
     ) -> Self {
-        Self {
-            limits,
-            backend,
-            fallback,
-            counters: Counters::new(),
-        }
+        Self { limits, backend, fallback, counters: Counters::new() }
     }
 
     /// A guard of the host under the limits of `device`, real or from the catalogue.
@@ -143,7 +138,11 @@ impl Guard {
         request: &LaunchRequest,
         limits: &LaunchLimits,
     ) -> Result<ValidLaunch, Violations> {
-        validate(request, limits).inspect_err(|violations| self.counters.rejected(violations))
+        let launch = validate(request, limits);
+        if let Err(violations) = &launch {
+            self.counters.rejected(violations);
+        }
+        launch
     }
 
     /// Plans a request and counts a rejection.
@@ -159,8 +158,12 @@ impl Guard {
         limits: &LaunchLimits,
         choice: Choice,
     ) -> Result<Plan, Violations> {
-        Plan::new(request, batch, limits, choice)
-            .inspect_err(|violations| self.counters.rejected(violations))
+        // By reference: a plan is too large to be moved about on the way of a launch.
+        let plan = Plan::new(request, batch, limits, choice);
+        if let Err(violations) = &plan {
+            self.counters.rejected(violations);
+        }
+        plan
     }
 
     /// Runs a plan through `launcher`, such as a `HostLauncher`, and counts its launches.

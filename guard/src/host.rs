@@ -64,11 +64,7 @@ where
     /// A launcher of `kernel`, which gets an item and its `elements_per_item` elements of
     /// `output`. Zero elements count as one.
     pub fn new(output: &'a mut [T], elements_per_item: usize, kernel: K) -> Self {
-        Self {
-            output,
-            elements_per_item: elements_per_item.max(1),
-            kernel,
-        }
+        Self { output, elements_per_item: elements_per_item.max(1), kernel }
     }
 }
 
@@ -87,14 +83,8 @@ where
         let range = match (place(chunk.start), place(chunk.end())) {
             (Some(start), Some(end)) if end <= available => start..end,
             (_, end) => {
-                let needed = end
-                    .and_then(|end| u64::try_from(end).ok())
-                    .unwrap_or(u64::MAX);
-                return Err(HostError::OutputTooShort {
-                    end: chunk.end(),
-                    needed,
-                    available,
-                });
+                let needed = end.and_then(|end| u64::try_from(end).ok()).unwrap_or(u64::MAX);
+                return Err(HostError::OutputTooShort { end: chunk.end(), needed, available });
             }
         };
         let output = self.output.get_mut(range).unwrap_or_default();
@@ -106,9 +96,7 @@ where
                 .enumerate()
                 .for_each(|(place, out)| kernel(item_at(chunk.start, place), out));
         }))
-        .map_err(|panic| HostError::KernelPanicked {
-            message: message_of(panic.as_ref()),
-        })
+        .map_err(|panic| HostError::KernelPanicked { message: message_of(panic.as_ref()) })
     }
 }
 
@@ -145,34 +133,18 @@ mod tests {
             assert_eq!(out, [u64::MAX; 2], "written before");
             out.fill(item);
         };
-        assert_eq!(
-            run(
-                &plan(65_537),
-                &mut HostLauncher::new(&mut output, 2, kernel)
-            ),
-            Ok(2)
-        );
-        let right = output
-            .chunks(2)
-            .zip(0..)
-            .all(|(pair, item)| pair == [item; 2]);
+        assert_eq!(run(&plan(65_537), &mut HostLauncher::new(&mut output, 2, kernel)), Ok(2));
+        let right = output.chunks(2).zip(0..).all(|(pair, item)| pair == [item; 2]);
         assert!(right);
     }
 
     #[test]
     fn a_short_output_stops_the_plan_with_the_items_done() {
         let mut output = vec![0_u8; 65_536];
-        let stopped = run(
-            &plan(65_537),
-            &mut HostLauncher::new(&mut output, 1, |_, _| {}),
-        )
-        .expect_err("one element is missing");
+        let stopped = run(&plan(65_537), &mut HostLauncher::new(&mut output, 1, |_, _| {}))
+            .expect_err("one element is missing");
         assert_eq!(stopped.items_done, 32_768);
-        let missing = HostError::OutputTooShort {
-            end: 65_537,
-            needed: 65_537,
-            available: 65_536,
-        };
+        let missing = HostError::OutputTooShort { end: 65_537, needed: 65_537, available: 65_536 };
         assert_eq!(stopped.source, missing);
     }
 

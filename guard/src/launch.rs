@@ -73,11 +73,7 @@ mod tests {
         type Error = Refused;
 
         fn launch(&mut self, launch: &PlannedLaunch) -> Result<(), Refused> {
-            if launch.chunk.index == self.0 {
-                Err(Refused)
-            } else {
-                Ok(())
-            }
+            if launch.chunk.index == self.0 { Err(Refused) } else { Ok(()) }
         }
     }
 

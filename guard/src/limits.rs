@@ -240,12 +240,7 @@ impl LaunchLimits {
         let device = device.into();
         let ceilings = Ceilings::new(&device, &kernel);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self {
-            id,
-            device,
-            kernel: Arc::new(kernel),
-            ceilings,
-        }
+        Self { id, device, kernel: Arc::new(kernel), ceilings }
     }
 
     /// The same limits where the launcher opts in to large dynamic shared memory by itself: the

@@ -45,17 +45,11 @@ pub struct Choice {
 
 impl Choice {
     /// The planner's own: whole where legal, else folded where declared, else the fewest chunks.
-    pub const AUTOMATIC: Self = Self {
-        strategy: None,
-        max_items: None,
-    };
+    pub const AUTOMATIC: Self = Self { strategy: None, max_items: None };
 
     /// Chunks of at most `items`; zero asks for nothing.
     pub const fn at_most(items: u64) -> Self {
-        Self {
-            strategy: None,
-            max_items: NonZeroU64::new(items),
-        }
+        Self { strategy: None, max_items: NonZeroU64::new(items) }
     }
 
     /// Only this strategy: a plan that cannot have it is refused, not replaced.
@@ -111,6 +105,7 @@ impl Plan {
     ///
     /// The violations that no split can mend, or those of the whole launch together with the
     /// reason why it cannot be split.
+    #[inline]
     pub fn new(
         request: &LaunchRequest,
         batch: Option<&BatchAxis>,
@@ -152,6 +147,7 @@ impl Plan {
         Err(fold_refused(request, batch, limits))
     }
 
+    #[inline]
     fn without_batch(
         request: &LaunchRequest,
         limits: &LaunchLimits,
@@ -160,13 +156,8 @@ impl Plan {
         let broken = broken_rules(request, limits);
         if broken.is_empty()
             && choice.allows(Strategy::Whole)
-            && let Some(plan) = build(
-                Strategy::Whole,
-                Chunks::balanced(1, 1, 1),
-                None,
-                request,
-                limits,
-            )
+            && let Some(plan) =
+                build(Strategy::Whole, Chunks::balanced(1, 1, 1), None, request, limits)
         {
             return Ok(plan);
         }
@@ -181,18 +172,12 @@ impl Plan {
         limits: &LaunchLimits,
     ) -> Result<Self, Violations> {
         let unit = batch.blocks(1).unwrap_or(1);
-        let one = LaunchRequest {
-            grid: request.grid.with(batch.axis(), unit),
-            ..*request
-        };
+        let one = LaunchRequest { grid: request.grid.with(batch.axis(), unit), ..*request };
         let broken = broken_rules(&one, limits)
             .without(Rule::grid_dim(batch.axis()))
             .without(Rule::ClusterDividesGrid);
         let none = Chunks::balanced(0, 1, 1);
-        let legal = LaunchRequest {
-            grid: request.grid.with(batch.axis(), 1),
-            ..*request
-        };
+        let legal = LaunchRequest { grid: request.grid.with(batch.axis(), 1), ..*request };
         match build(Strategy::Whole, none, Some(*batch), &legal, limits) {
             Some(plan) if broken.is_empty() => Ok(plan),
             _ => Err(explain(&one, limits, broken)),
@@ -237,10 +222,7 @@ impl Plan {
 
     /// The launches, in order.
     pub const fn launches(&self) -> Launches<'_> {
-        Launches {
-            plan: self,
-            chunks: self.chunks,
-        }
+        Launches { plan: self, chunks: self.chunks }
     }
 
     /// The chunks alone, in order.
@@ -248,16 +230,14 @@ impl Plan {
         self.chunks
     }
 
+    #[inline]
     fn launch_of(&self, chunk: Chunk) -> PlannedLaunch {
         let launch = match &self.batch {
             Some(batch) if self.strategy == Strategy::Chunked => {
                 // The largest chunk was validated, so a smaller one fits 32 bits.
-                let blocks = batch
-                    .blocks(chunk.items)
-                    .and_then(|blocks| u32::try_from(blocks).ok());
-                blocks.map_or(self.launch, |blocks| {
-                    self.launch.shortened(batch.axis(), blocks)
-                })
+                let blocks =
+                    batch.blocks(chunk.items).and_then(|blocks| u32::try_from(blocks).ok());
+                blocks.map_or(self.launch, |blocks| self.launch.shortened(batch.axis(), blocks))
             }
             _ => self.launch,
         };
@@ -305,9 +285,7 @@ pub fn explain_whole(
         return batch_mismatch(request, batch);
     }
     if batch.items() == 0 {
-        return Plan::empty(request, batch, limits)
-            .err()
-            .unwrap_or_default();
+        return Plan::empty(request, batch, limits).err().unwrap_or_default();
     }
     let mut violations = explain(request, limits, broken_rules(request, limits));
     push_item_violations(&mut violations, batch);
@@ -327,13 +305,11 @@ impl Caps {
     fn new(batch: &BatchAxis, choice: Choice) -> Self {
         let declared = batch.index_cap().min(batch.workspace_cap());
         let chosen = choice.max_items.map_or(u64::MAX, NonZeroU64::get);
-        Self {
-            all: declared.min(chosen),
-            declared,
-        }
+        Self { all: declared.min(chosen), declared }
     }
 }
 
+#[inline]
 fn build(
     strategy: Strategy,
     chunks: Chunks,
@@ -342,12 +318,7 @@ fn build(
     limits: &LaunchLimits,
 ) -> Option<Plan> {
     let launch = ValidLaunch::unchecked(request, limits)?;
-    Some(Plan {
-        strategy,
-        chunks,
-        batch,
-        launch,
-    })
+    Some(Plan { strategy, chunks, batch, launch })
 }
 
 fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Option<Plan> {
@@ -379,19 +350,10 @@ fn chunked(
     let axis = batch.axis();
     let refuse = |rule, requested: u128, limit, owner, remedy| {
         let mut violations = explain_whole(request, Some(batch), limits);
-        violations.push(Violation {
-            rule,
-            axis: None,
-            requested,
-            limit,
-            owner,
-            remedy,
-        });
+        violations.push(Violation { rule, axis: None, requested, limit, owner, remedy });
         Err(violations)
     };
-    let cap = caps
-        .all
-        .min(batch.items_in(limits.ceilings().grid.along(axis)));
+    let cap = caps.all.min(batch.items_in(limits.ceilings().grid.along(axis)));
     if caps.declared == 0 {
         // Not even one item fits; the whole launch's violations say so.
         return Err(explain_whole(request, Some(batch), limits));
@@ -399,13 +361,7 @@ fn chunked(
     if request.cooperative {
         let launches = batch.items().div_ceil(cap.max(1));
         let owner = Owner::CooperativeLaunch;
-        return refuse(
-            Rule::SplitCooperative,
-            launches.into(),
-            1,
-            owner,
-            Remedy::ShrinkGrid,
-        );
+        return refuse(Rule::SplitCooperative, launches.into(), 1, owner, Remedy::ShrinkGrid);
     }
     let cluster = request.cluster.or(limits.kernel().required_cluster);
     let along = cluster.map_or(1, |cluster| cluster.along(axis));
@@ -422,10 +378,7 @@ fn chunked(
     let chunks = Chunks::balanced(batch.items(), cap, unit);
     // Narrowing and the final word: the largest launch goes through validation like any other.
     let blocks = batch.blocks(chunks.largest()).unwrap_or(u64::MAX);
-    let largest = LaunchRequest {
-        grid: request.grid.with(axis, blocks),
-        ..*request
-    };
+    let largest = LaunchRequest { grid: request.grid.with(axis, blocks), ..*request };
     let broken = broken_rules(&largest, limits);
     match build(Strategy::Chunked, chunks, Some(*batch), &largest, limits) {
         Some(plan) if broken.is_empty() => Ok(plan),
@@ -442,9 +395,7 @@ fn batch_mismatch(request: &LaunchRequest, batch: &BatchAxis) -> Violations {
         requested: request.grid.along(batch.axis()).into(),
         limit: batch.blocks(batch.items()).unwrap_or(u64::MAX),
         owner: Owner::Batch,
-        remedy: Remedy::MatchBatch {
-            items: batch.items(),
-        },
+        remedy: Remedy::MatchBatch { items: batch.items() },
     });
     violations
 }
@@ -471,45 +422,21 @@ fn push_item_violations(violations: &mut Violations, batch: &BatchAxis) {
             hopeless
         } else {
             let chunks = Chunks::balanced(items, cap, 1);
-            Remedy::SplitItems {
-                launches: chunks.launches(),
-                items: chunks.largest(),
-            }
+            Remedy::SplitItems { launches: chunks.launches(), items: chunks.largest() }
         };
-        violations.push(Violation {
-            rule,
-            axis: None,
-            requested,
-            limit,
-            owner,
-            remedy,
-        });
+        violations.push(Violation { rule, axis: None, requested, limit, owner, remedy });
     };
     if items > batch.index_cap() {
         let owner = Owner::IndexBits(batch.index_bits());
         let cap = batch.index_cap();
         let elements = batch.elements(items);
-        report(
-            Rule::IndexWidth,
-            elements,
-            INDEX_32_ELEMENTS,
-            cap,
-            owner,
-            Remedy::WiderIndex,
-        );
+        report(Rule::IndexWidth, elements, INDEX_32_ELEMENTS, cap, owner, Remedy::WiderIndex);
     }
     if items > batch.workspace_cap() {
         let bytes = batch.workspace_bytes(items);
         let cap = batch.workspace_cap();
         let limit = batch.memory_bytes();
-        report(
-            Rule::WorkspaceMemory,
-            bytes,
-            limit,
-            cap,
-            Owner::Memory,
-            Remedy::MoreMemory,
-        );
+        report(Rule::WorkspaceMemory, bytes, limit, cap, Owner::Memory, Remedy::MoreMemory);
     }
 }
 
@@ -532,10 +459,7 @@ mod tests {
     }
 
     fn rules(violations: &Violations) -> Vec<&'static str> {
-        violations
-            .iter()
-            .map(|violation| violation.rule.id())
-            .collect()
+        violations.iter().map(|violation| violation.rule.id()).collect()
     }
 
     #[test]
@@ -577,22 +501,9 @@ mod tests {
     fn a_chosen_strategy_is_refused_rather_than_replaced() {
         let batch = BatchAxis::new(Axis::Y, 76_800);
         let choose = |strategy| Choice::AUTOMATIC.strategy(strategy);
-        let folded = Plan::new(
-            &on_y(76_800),
-            Some(&batch),
-            &limits(),
-            choose(Strategy::Folded),
-        );
-        assert_eq!(
-            rules(&folded.expect_err("no flat layout")),
-            ["grid-dim-y", "fold-undeclared"]
-        );
-        let whole = Plan::new(
-            &on_y(76_800),
-            Some(&batch),
-            &limits(),
-            choose(Strategy::Whole),
-        );
+        let folded = Plan::new(&on_y(76_800), Some(&batch), &limits(), choose(Strategy::Folded));
+        assert_eq!(rules(&folded.expect_err("no flat layout")), ["grid-dim-y", "fold-undeclared"]);
+        let whole = Plan::new(&on_y(76_800), Some(&batch), &limits(), choose(Strategy::Whole));
         assert_eq!(rules(&whole.expect_err("too large")), ["grid-dim-y"]);
     }
 
@@ -643,11 +554,7 @@ mod tests {
         let violations = Plan::new(&on_y(3), Some(&batch), &limits(), Choice::AUTOMATIC)
             .expect_err("one item wraps the index");
         assert_eq!(rules(&violations), ["index-width"]);
-        assert!(
-            violations
-                .to_string()
-                .ends_with("compile the kernel with 64-bit indices")
-        );
+        assert!(violations.to_string().ends_with("compile the kernel with 64-bit indices"));
     }
 
     #[test]

@@ -8,8 +8,12 @@ use crate::violation::Violations;
 /// What a guard counts while it serves.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    plans: AtomicU64,
-    launches: AtomicU64,
+    /// Plans of one launch: the common case costs one addition.
+    whole: AtomicU64,
+    /// Plans of no launch, of several, or refused on the way.
+    other: AtomicU64,
+    /// Launches of these.
+    other_launches: AtomicU64,
     split: AtomicU64,
     refused_by_driver: AtomicU64,
     rejections: [AtomicU64; Rule::ALL.len()],
@@ -18,8 +22,9 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) const fn new() -> Self {
         Self {
-            plans: AtomicU64::new(0),
-            launches: AtomicU64::new(0),
+            whole: AtomicU64::new(0),
+            other: AtomicU64::new(0),
+            other_launches: AtomicU64::new(0),
             split: AtomicU64::new(0),
             refused_by_driver: AtomicU64::new(0),
             rejections: [const { AtomicU64::new(0) }; Rule::ALL.len()],
@@ -29,18 +34,25 @@ impl Counters {
     /// Counts a plan that ran, of `launches` launches.
     #[inline]
     pub(crate) fn ran(&self, launches: u64) {
-        self.plans.fetch_add(1, Ordering::Relaxed);
-        self.launches.fetch_add(launches, Ordering::Relaxed);
-        if launches > 1 {
-            self.split.fetch_add(1, Ordering::Relaxed);
+        if launches == 1 {
+            self.whole.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.ran_otherwise(launches);
         }
+    }
+
+    #[cold]
+    fn ran_otherwise(&self, launches: u64) {
+        self.other.fetch_add(1, Ordering::Relaxed);
+        self.other_launches.fetch_add(launches, Ordering::Relaxed);
+        self.split.fetch_add(u64::from(launches > 1), Ordering::Relaxed);
     }
 
     /// Counts a plan that stopped at launch `done`.
     #[cold]
     pub(crate) fn stopped(&self, done: u64) {
-        self.plans.fetch_add(1, Ordering::Relaxed);
-        self.launches.fetch_add(done, Ordering::Relaxed);
+        self.other.fetch_add(1, Ordering::Relaxed);
+        self.other_launches.fetch_add(done, Ordering::Relaxed);
         self.refused_by_driver.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -63,9 +75,10 @@ impl Counters {
             .map(|(rule, count)| (*rule, count.load(Ordering::Relaxed)))
             .filter(|(_, count)| *count > 0)
             .collect();
+        let whole = self.whole.load(Ordering::Relaxed);
         Counts {
-            plans: self.plans.load(Ordering::Relaxed),
-            launches: self.launches.load(Ordering::Relaxed),
+            plans: whole + self.other.load(Ordering::Relaxed),
+            launches: whole + self.other_launches.load(Ordering::Relaxed),
             split: self.split.load(Ordering::Relaxed),
             refused_by_driver: self.refused_by_driver.load(Ordering::Relaxed),
             rejections,
@@ -104,10 +117,7 @@ mod tests {
         counters.rejected(&validate(&request, &limits).expect_err("zero and too large"));
         counters.ran(2);
         let counts = counters.snapshot();
-        assert_eq!(
-            counts.rejections,
-            [(Rule::GridDimZ, 1), (Rule::GridDimZero, 1)]
-        );
+        assert_eq!(counts.rejections, [(Rule::GridDimZ, 1), (Rule::GridDimZero, 1)]);
         assert_eq!((counts.plans, counts.launches, counts.split), (1, 2, 1));
     }
 }

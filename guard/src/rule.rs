@@ -120,10 +120,7 @@ rules! {
 
 impl Rule {
     /// The rule's place in [`Rule::ALL`].
-    #[allow(
-        clippy::as_conversions,
-        reason = "the discriminant of a field-less `repr(u8)` enum"
-    )]
+    #[allow(clippy::as_conversions, reason = "the discriminant of a field-less `repr(u8)` enum")]
     pub(crate) const fn index(self) -> usize {
         self as usize
     }
@@ -230,10 +227,7 @@ mod tests {
         let ids: BTreeSet<_> = Rule::ALL.iter().map(|rule| rule.id()).collect();
         assert_eq!(ids.len(), Rule::ALL.len());
         for id in ids {
-            assert!(
-                id.chars().all(|c| c.is_ascii_lowercase() || c == '-'),
-                "{id}"
-            );
+            assert!(id.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{id}");
         }
     }
 

@@ -75,6 +75,7 @@ impl ValidLaunch {
     }
 
     /// Only for requests that broke no rule.
+    #[inline]
     pub(crate) fn unchecked(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
         let cluster = match request.cluster {
             None => None,
@@ -126,14 +127,8 @@ pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidL
 /// The rules that `request` breaks.
 #[inline]
 pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> RuleSet {
-    let &LaunchRequest {
-        grid,
-        block,
-        dynamic_shared_bytes,
-        cluster,
-        cooperative,
-        parameter_bytes,
-    } = request;
+    let &LaunchRequest { grid, block, dynamic_shared_bytes, cluster, cooperative, parameter_bytes } =
+        request;
     let device = limits.device();
     let kernel = limits.kernel();
     let ceilings = limits.ceilings();
@@ -148,36 +143,16 @@ pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> Ru
     broken.add(Rule::BlockDimY, block.y > ceilings.block.y);
     broken.add(Rule::BlockDimZ, block.z > ceilings.block.z);
     broken.add(Rule::BlockDimZero, block.has_zero());
-    broken.add(
-        Rule::ThreadsPerBlock,
-        threads > ceilings.device_threads.into(),
-    );
-    broken.add(
-        Rule::KernelThreadsPerBlock,
-        threads > ceilings.kernel_threads.into(),
-    );
-    broken.add(
-        Rule::RegistersPerBlock,
-        threads > ceilings.register_threads.into(),
-    );
-    let too_much_shared = ceilings
-        .shared_room_bytes
-        .is_none_or(|room| dynamic_shared_bytes > room);
+    broken.add(Rule::ThreadsPerBlock, threads > ceilings.device_threads.into());
+    broken.add(Rule::KernelThreadsPerBlock, threads > ceilings.kernel_threads.into());
+    broken.add(Rule::RegistersPerBlock, threads > ceilings.register_threads.into());
+    let too_much_shared = ceilings.shared_room_bytes.is_none_or(|room| dynamic_shared_bytes > room);
     broken.add(Rule::SharedMemoryTotal, too_much_shared);
     // Opting in is the way out only where the device has the room.
     let needs_opt_in = dynamic_shared_bytes > ceilings.dynamic_shared_bytes;
-    broken.add(
-        Rule::DynamicSharedMemoryOptIn,
-        needs_opt_in && !too_much_shared,
-    );
-    broken.add(
-        Rule::CooperativeUnsupported,
-        cooperative && !device.cooperative_launch,
-    );
-    broken.add(
-        Rule::ParameterBytes,
-        parameter_bytes > device.max_parameter_bytes,
-    );
+    broken.add(Rule::DynamicSharedMemoryOptIn, needs_opt_in && !too_much_shared);
+    broken.add(Rule::CooperativeUnsupported, cooperative && !device.cooperative_launch);
+    broken.add(Rule::ParameterBytes, parameter_bytes > device.max_parameter_bytes);
     // A kernel compiled with a cluster runs with its own when launched plainly (H200).
     match cluster.or(kernel.required_cluster) {
         Some(cluster) => cluster_rules(&mut broken, grid, cluster, limits),
@@ -193,18 +168,13 @@ fn cluster_rules(broken: &mut RuleSet, grid: Dim3, cluster: Dim3, limits: &Launc
         return;
     }
     let required = limits.kernel().required_cluster;
-    broken.add(
-        Rule::ClusterRequired,
-        required.is_some_and(|required| required != cluster),
-    );
+    broken.add(Rule::ClusterRequired, required.is_some_and(|required| required != cluster));
     let blocks = limits.ceilings().cluster_blocks;
     // The compiler vouched for a cluster of its own.
     let too_large = required.is_none() && cluster.volume() > blocks.into();
     broken.add(Rule::ClusterSize, cluster.has_zero() || too_large);
     let divides = Axis::ALL.iter().all(|axis| {
-        grid.along(*axis)
-            .checked_rem(cluster.along(*axis))
-            .is_none_or(|rest| rest == 0)
+        grid.along(*axis).checked_rem(cluster.along(*axis)).is_none_or(|rest| rest == 0)
     });
     broken.add(Rule::ClusterDividesGrid, !divides);
 }
@@ -234,21 +204,11 @@ fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out:
     let of_kernel = || Owner::Kernel(kernel.name.clone());
     let threads = block.volume();
     let mut report = |axis, requested: u128, limit, owner, remedy| {
-        out.push(Violation {
-            rule,
-            axis,
-            requested,
-            limit,
-            owner,
-            remedy,
-        });
+        out.push(Violation { rule, axis, requested, limit, owner, remedy });
     };
     match rule {
         Rule::GridDimX | Rule::GridDimY | Rule::GridDimZ => {
-            for axis in Axis::ALL
-                .into_iter()
-                .filter(|axis| Rule::grid_dim(*axis) == rule)
-            {
+            for axis in Axis::ALL.into_iter().filter(|axis| Rule::grid_dim(*axis) == rule) {
                 let (blocks, limit) = (grid.along(axis), ceilings.grid.along(axis));
                 let remedy = split_axis(axis, grid, ceilings.grid);
                 report(Some(axis), blocks.into(), limit, of_device(), remedy);
@@ -260,18 +220,9 @@ fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out:
             }
         }
         Rule::BlockDimX | Rule::BlockDimY | Rule::BlockDimZ => {
-            for axis in Axis::ALL
-                .into_iter()
-                .filter(|axis| Rule::block_dim(*axis) == rule)
-            {
+            for axis in Axis::ALL.into_iter().filter(|axis| Rule::block_dim(*axis) == rule) {
                 let (threads, limit) = (block.along(axis), ceilings.block.along(axis));
-                report(
-                    Some(axis),
-                    threads.into(),
-                    limit,
-                    of_device(),
-                    Remedy::MoveThreads,
-                );
+                report(Some(axis), threads.into(), limit, of_device(), Remedy::MoveThreads);
             }
         }
         Rule::BlockDimZero => {
@@ -281,61 +232,31 @@ fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out:
         }
         Rule::ThreadsPerBlock => {
             let limit = ceilings.device_threads;
-            report(
-                None,
-                threads,
-                limit,
-                of_device(),
-                Remedy::SmallerBlocks { threads: limit },
-            );
+            report(None, threads, limit, of_device(), Remedy::SmallerBlocks { threads: limit });
         }
         Rule::KernelThreadsPerBlock => {
             let limit = ceilings.kernel_threads;
-            report(
-                None,
-                threads,
-                limit,
-                of_kernel(),
-                Remedy::SmallerBlocks { threads: limit },
-            );
+            report(None, threads, limit, of_kernel(), Remedy::SmallerBlocks { threads: limit });
         }
         Rule::RegistersPerBlock => {
-            let remedy = Remedy::FewerRegisters {
-                threads: ceilings.register_threads,
-            };
+            let remedy = Remedy::FewerRegisters { threads: ceilings.register_threads };
             let registers = limits.registers_per_block(threads);
-            report(
-                None,
-                registers,
-                device.max_registers_per_block,
-                of_device(),
-                remedy,
-            );
+            report(None, registers, device.max_registers_per_block, of_device(), remedy);
         }
         Rule::SharedMemoryTotal => {
             let static_bytes = kernel.static_shared_bytes;
             let dynamic_bytes = ceilings.shared_room_bytes.unwrap_or(0);
             let total = u128::from(static_bytes) + u128::from(request.dynamic_shared_bytes);
-            let limit = device
-                .max_shared_bytes_per_block_opt_in
-                .max(device.max_shared_bytes_per_block);
-            let remedy = Remedy::LessSharedMemory {
-                dynamic_bytes,
-                static_bytes,
-            };
+            let limit =
+                device.max_shared_bytes_per_block_opt_in.max(device.max_shared_bytes_per_block);
+            let remedy = Remedy::LessSharedMemory { dynamic_bytes, static_bytes };
             report(None, total, limit, of_device(), remedy);
         }
         Rule::DynamicSharedMemoryOptIn => {
             let requested = request.dynamic_shared_bytes.into();
             let device_bytes = ceilings.shared_room_bytes.unwrap_or(0);
             let limit = ceilings.dynamic_shared_bytes;
-            report(
-                None,
-                requested,
-                limit,
-                of_kernel(),
-                Remedy::OptIn { device_bytes },
-            );
+            report(None, requested, limit, of_kernel(), Remedy::OptIn { device_bytes });
         }
         Rule::CooperativeUnsupported => report(None, 1, 0, of_device(), Remedy::NotCooperative),
         Rule::ParameterBytes => {
@@ -368,18 +289,9 @@ fn explain_cluster_rule(
     let of_device = || Owner::Device(limits.device().name.clone());
     let of_kernel = || Owner::Kernel(kernel.name.clone());
     let mut report = |axis, requested: u128, limit, owner, remedy| {
-        out.push(Violation {
-            rule,
-            axis,
-            requested,
-            limit,
-            owner,
-            remedy,
-        });
+        out.push(Violation { rule, axis, requested, limit, owner, remedy });
     };
-    let use_cluster = Remedy::UseCluster {
-        cluster: kernel.required_cluster,
-    };
+    let use_cluster = Remedy::UseCluster { cluster: kernel.required_cluster };
     let Some(cluster) = request.cluster.or(kernel.required_cluster) else {
         report(None, 0, 1, of_kernel(), use_cluster);
         return;
@@ -389,10 +301,7 @@ fn explain_cluster_rule(
             report(None, cluster.volume(), 0, of_device(), Remedy::NoCluster);
         }
         Rule::ClusterSize if cluster.has_zero() => {
-            for axis in Axis::ALL
-                .into_iter()
-                .filter(|axis| cluster.along(*axis) == 0)
-            {
+            for axis in Axis::ALL.into_iter().filter(|axis| cluster.along(*axis) == 0) {
                 report(Some(axis), 0, 1, Owner::Cuda, Remedy::AtLeastOne);
             }
         }
@@ -408,13 +317,7 @@ fn explain_cluster_rule(
                 if blocks.checked_rem(unit).is_some_and(|rest| rest != 0) {
                     let padded = blocks.div_ceil(unit).saturating_mul(unit);
                     let remedy = Remedy::PadGrid { blocks: padded };
-                    report(
-                        Some(axis),
-                        blocks.into(),
-                        unit,
-                        Owner::Cluster(cluster),
-                        remedy,
-                    );
+                    report(Some(axis), blocks.into(), unit, Owner::Cluster(cluster), remedy);
                 }
             }
         }
@@ -423,13 +326,7 @@ fn explain_cluster_rule(
                 let differs = |axis: &Axis| cluster.along(*axis) != required.along(*axis);
                 for axis in Axis::ALL.into_iter().filter(differs) {
                     let (blocks, limit) = (cluster.along(axis), required.along(axis));
-                    report(
-                        Some(axis),
-                        blocks.into(),
-                        limit,
-                        of_kernel(),
-                        use_cluster.clone(),
-                    );
+                    report(Some(axis), blocks.into(), limit, of_kernel(), use_cluster.clone());
                 }
             }
             _ => report(None, 0, 1, of_kernel(), use_cluster),
@@ -465,10 +362,7 @@ mod tests {
     fn all_violations_are_reported_at_once() {
         let request = LaunchRequest::new(Dim3::new(0, 65_536, 65_536), Dim3::new(1025, 1, 65));
         let violations = validate(&request, &limits(|_| {})).expect_err("five rules are broken");
-        let rules: Vec<_> = violations
-            .iter()
-            .map(|violation| violation.rule.id())
-            .collect();
+        let rules: Vec<_> = violations.iter().map(|violation| violation.rule.id()).collect();
         assert_eq!(
             rules,
             [
@@ -486,10 +380,7 @@ mod tests {
     fn a_grid_past_32_bits_is_reported_whole() {
         let request = LaunchRequest::new(Dim3::new(1, 4_294_967_301, 1), Dim3::ONE);
         let violations = validate(&request, &limits(|_| {})).expect_err("too large");
-        assert_eq!(
-            violations.iter().next().map(|v| v.requested),
-            Some(4_294_967_301)
-        );
+        assert_eq!(violations.iter().next().map(|v| v.requested), Some(4_294_967_301));
     }
 
     #[test]
@@ -509,10 +400,7 @@ mod tests {
         let limits = LaunchLimits::new(device, KernelLimits::unknown("k"));
         let request = LaunchRequest::new(Dim3::new(1 << 32, 1, 1), Dim3::ONE);
         let violations = validate(&request, &limits).expect_err("the driver takes 32 bits");
-        assert_eq!(
-            violations.iter().next().map(|v| v.limit),
-            Some(u64::from(u32::MAX))
-        );
+        assert_eq!(violations.iter().next().map(|v| v.limit), Some(u64::from(u32::MAX)));
     }
 
     #[test]

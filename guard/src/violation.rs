@@ -162,12 +162,7 @@ pub enum Remedy {
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SplitAxis {
-                axis,
-                launches,
-                blocks,
-                fold,
-            } => {
+            Self::SplitAxis { axis, launches, blocks, fold } => {
                 write!(f, "split axis {axis} into {launches} launches of {blocks}")?;
                 if *fold {
                     f.write_str(", or fold it into x")?;
@@ -175,10 +170,7 @@ impl fmt::Display for Remedy {
                 Ok(())
             }
             Self::SplitItems { launches, items } => {
-                write!(
-                    f,
-                    "split the batch into {launches} launches of {items} items"
-                )
+                write!(f, "split the batch into {launches} launches of {items} items")
             }
             Self::SkipLaunch => {
                 f.write_str("skip the launch when there is nothing to do, or declare a batch axis")
@@ -196,16 +188,10 @@ impl fmt::Display for Remedy {
                 "use blocks of at most {threads} threads, or compile the kernel for fewer \
                  registers a thread"
             ),
-            Self::LessSharedMemory {
-                dynamic_bytes: 0,
-                static_bytes,
-            } => {
+            Self::LessSharedMemory { dynamic_bytes: 0, static_bytes } => {
                 write!(f, "shrink the {static_bytes} static bytes")
             }
-            Self::LessSharedMemory {
-                dynamic_bytes,
-                static_bytes,
-            } => write!(
+            Self::LessSharedMemory { dynamic_bytes, static_bytes } => write!(
                 f,
                 "ask for at most {dynamic_bytes} dynamic bytes beside {static_bytes} static ones"
             ),
@@ -221,22 +207,12 @@ impl fmt::Display for Remedy {
                 "use a smaller cluster, or set \
                  CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED on the kernel",
             ),
-            Self::SmallerCluster {
-                non_portable: false,
-            } => f.write_str("use a smaller cluster"),
+            Self::SmallerCluster { non_portable: false } => f.write_str("use a smaller cluster"),
             Self::PadGrid { blocks } => {
-                write!(
-                    f,
-                    "pad the axis to {blocks}, or use a cluster that divides it"
-                )
+                write!(f, "pad the axis to {blocks}, or use a cluster that divides it")
             }
-            Self::UseCluster {
-                cluster: Some(cluster),
-            } => {
-                write!(
-                    f,
-                    "launch with the cluster of {cluster} that the kernel was compiled for"
-                )
+            Self::UseCluster { cluster: Some(cluster) } => {
+                write!(f, "launch with the cluster of {cluster} that the kernel was compiled for")
             }
             Self::UseCluster { cluster: None } => f.write_str("name a cluster for the launch"),
             Self::NotCooperative => {
@@ -248,19 +224,13 @@ impl fmt::Display for Remedy {
                 f.write_str("give it more memory, or use less workspace for each item")
             }
             Self::MatchBatch { items } => {
-                write!(
-                    f,
-                    "make the grid cover the {items} items that the batch declares"
-                )
+                write!(f, "make the grid cover the {items} items that the batch declares")
             }
             Self::ShrinkGrid => f.write_str(
                 "its barrier spans the whole grid, so use fewer blocks with a loop over the items",
             ),
             Self::ChunkUnit { items } => {
-                write!(
-                    f,
-                    "a chunk must be a multiple of {items} items, raise the cap"
-                )
+                write!(f, "a chunk must be a multiple of {items} items, raise the cap")
             }
             Self::DeclareFold => {
                 f.write_str("declare the kernel's flat layout, or choose another strategy")
@@ -271,42 +241,23 @@ impl fmt::Display for Remedy {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            rule,
-            axis,
-            requested,
-            limit,
-            owner,
-            remedy,
-        } = self;
+        let Self { rule, axis, requested, limit, owner, remedy } = self;
         let axis = axis.map_or("", Axis::letter);
         let unit = rule.unit();
         match rule {
             Rule::GridDimX | Rule::GridDimY | Rule::GridDimZ => {
-                write!(
-                    f,
-                    "grid.{axis} is {requested} {unit}, the limit is {limit} ({owner})"
-                )?;
+                write!(f, "grid.{axis} is {requested} {unit}, the limit is {limit} ({owner})")?;
             }
             Rule::BlockDimX | Rule::BlockDimY | Rule::BlockDimZ => {
-                write!(
-                    f,
-                    "block.{axis} is {requested} {unit}, the limit is {limit} ({owner})"
-                )?;
+                write!(f, "block.{axis} is {requested} {unit}, the limit is {limit} ({owner})")?;
             }
             Rule::GridDimZero => write!(f, "grid.{axis} is 0 blocks, the least is 1 ({owner})")?,
             Rule::BlockDimZero => write!(f, "block.{axis} is 0 threads, the least is 1 ({owner})")?,
             Rule::ThreadsPerBlock | Rule::KernelThreadsPerBlock => {
-                write!(
-                    f,
-                    "a block is {requested} {unit}, the limit is {limit} ({owner})"
-                )?;
+                write!(f, "a block is {requested} {unit}, the limit is {limit} ({owner})")?;
             }
             Rule::RegistersPerBlock => {
-                write!(
-                    f,
-                    "a block takes {requested} {unit}, the limit is {limit} ({owner})"
-                )?;
+                write!(f, "a block takes {requested} {unit}, the limit is {limit} ({owner})")?;
             }
             Rule::SharedMemoryTotal => write!(
                 f,
@@ -318,40 +269,25 @@ impl fmt::Display for Violation {
                 "dynamic shared memory is {requested} {unit}, the limit is {limit} ({owner})"
             )?,
             Rule::ClusterUnsupported => {
-                write!(
-                    f,
-                    "a cluster is {requested} {unit}, there are none on {owner}"
-                )?;
+                write!(f, "a cluster is {requested} {unit}, there are none on {owner}")?;
             }
             Rule::ClusterSize if *requested == 0 => {
                 write!(f, "cluster.{axis} is 0 blocks, the least is 1 ({owner})")?;
             }
             Rule::ClusterSize => {
-                write!(
-                    f,
-                    "a cluster is {requested} {unit}, the limit is {limit} ({owner})"
-                )?;
+                write!(f, "a cluster is {requested} {unit}, the limit is {limit} ({owner})")?;
             }
             Rule::ClusterDividesGrid => {
-                write!(
-                    f,
-                    "grid.{axis} is {requested} {unit}, no multiple of {limit} ({owner})"
-                )?;
+                write!(f, "grid.{axis} is {requested} {unit}, no multiple of {limit} ({owner})")?;
             }
             Rule::ClusterRequired if *requested == 0 => {
                 write!(f, "the launch names no cluster, one is required ({owner})")?;
             }
             Rule::ClusterRequired => {
-                write!(
-                    f,
-                    "cluster.{axis} is {requested} {unit}, required are {limit} ({owner})"
-                )?;
+                write!(f, "cluster.{axis} is {requested} {unit}, required are {limit} ({owner})")?;
             }
             Rule::CooperativeUnsupported => {
-                write!(
-                    f,
-                    "the launch is cooperative, there is no such launch on {owner}"
-                )?;
+                write!(f, "the launch is cooperative, there is no such launch on {owner}")?;
             }
             Rule::ParameterBytes => {
                 write!(
@@ -366,22 +302,13 @@ impl fmt::Display for Violation {
                 )?;
             }
             Rule::WorkspaceMemory => {
-                write!(
-                    f,
-                    "workspace is {requested} {unit}, the limit is {limit} ({owner})"
-                )?;
+                write!(f, "workspace is {requested} {unit}, the limit is {limit} ({owner})")?;
             }
             Rule::BatchCoversGrid => {
-                write!(
-                    f,
-                    "grid.{axis} is {requested} {unit}, expected are {limit} ({owner})"
-                )?;
+                write!(f, "grid.{axis} is {requested} {unit}, expected are {limit} ({owner})")?;
             }
             Rule::SplitCooperative => {
-                write!(
-                    f,
-                    "{requested} {unit} are needed, the limit is {limit} ({owner})"
-                )?;
+                write!(f, "{requested} {unit} are needed, the limit is {limit} ({owner})")?;
             }
             Rule::SplitCluster | Rule::SplitAlignment => {
                 write!(
@@ -390,10 +317,7 @@ impl fmt::Display for Violation {
                 )?;
             }
             Rule::FoldUndeclared => {
-                write!(
-                    f,
-                    "a folded launch was chosen, no flat layout is declared ({owner})"
-                )?;
+                write!(f, "a folded launch was chosen, no flat layout is declared ({owner})")?;
             }
         }
         write!(f, ": {remedy}")

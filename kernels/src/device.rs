@@ -3,10 +3,7 @@
 use gridguard::cuda::{Kernel, LoadError, Module};
 
 /// The kernel `name` of a module compiled from this crate's `cu/`.
-#[allow(
-    unsafe_code,
-    reason = "the promise that our own device code keeps its contract"
-)]
+#[allow(unsafe_code, reason = "the promise that our own device code keeps its contract")]
 pub(crate) fn kernel(module: &Module, name: &str) -> Result<Kernel, LoadError> {
     // SAFETY: every kernel in `cu/` states its contract in its header comment and keeps to it: it
     // touches `items` times the stride from each pointer on, for as many items as its grid has

@@ -93,10 +93,7 @@ struct Empty<'a> {
     raw: RawKernel,
 }
 
-type Way<'a, 'b> = (
-    &'static str,
-    fn(&'a Empty<'b>) -> Result<(), Box<dyn Error>>,
-);
+type Way<'a, 'b> = (&'static str, fn(&'a Empty<'b>) -> Result<(), Box<dyn Error>>);
 
 impl<'b> Empty<'b> {
     fn new(guard: &'b Guard) -> Result<Self, Box<dyn Error>> {
@@ -112,14 +109,7 @@ impl<'b> Empty<'b> {
         // SAFETY: the kernel touches no memory.
         let kernel = unsafe { guard.load(&compiled.image)?.kernel("empty")? };
         let stream = context.new_stream()?;
-        Ok(Self {
-            guard,
-            context,
-            stream,
-            function,
-            kernel,
-            raw,
-        })
+        Ok(Self { guard, context, stream, function, kernel, raw })
     }
 
     fn measure(&self) -> Result<Vec<EmptyRow>, Box<dyn Error>> {
@@ -147,16 +137,8 @@ impl<'b> Empty<'b> {
         }
         let raw = times.first().cloned().unwrap_or_default();
         let rows = ways.iter().zip(times).map(|((way, _), times)| {
-            let ratios = times
-                .iter()
-                .zip(&raw)
-                .map(|(time, raw)| time / raw)
-                .collect();
-            EmptyRow {
-                way,
-                ns_a_launch: median(times),
-                ratio_to_raw: median(ratios),
-            }
+            let ratios = times.iter().zip(&raw).map(|(time, raw)| time / raw).collect();
+            EmptyRow { way, ns_a_launch: median(times), ratio_to_raw: median(ratios) }
         });
         Ok(rows.collect())
     }
@@ -183,20 +165,16 @@ impl<'b> Empty<'b> {
     fn guard_planned(&self) -> Result<(), Box<dyn Error>> {
         for _ in 0..LAUNCHES {
             let args = Args::new(&self.stream);
-            self.guard
-                .plan_and_launch(&self.kernel, &request(), None, args)?;
+            self.guard.plan_and_launch(&self.kernel, &request(), None, args)?;
         }
         Ok(())
     }
 
     fn guard_planned_once(&self) -> Result<(), Box<dyn Error>> {
         let limits = self.kernel.limits();
-        let plan = self
-            .guard
-            .plan(&request(), None, limits, Choice::AUTOMATIC)?;
+        let plan = self.guard.plan(&request(), None, limits, Choice::AUTOMATIC)?;
         for _ in 0..LAUNCHES {
-            self.guard
-                .launch(&self.kernel, &plan, Args::new(&self.stream))?;
+            self.guard.launch(&self.kernel, &plan, Args::new(&self.stream))?;
         }
         Ok(())
     }
@@ -204,11 +182,7 @@ impl<'b> Empty<'b> {
     fn cudarc_guarded(&self) -> Result<(), Box<dyn Error>> {
         for _ in 0..LAUNCHES {
             // SAFETY: the kernel has no parameters.
-            unsafe {
-                self.stream
-                    .launch_builder_guarded(&self.function)
-                    .launch(CONFIG)?
-            };
+            unsafe { self.stream.launch_builder_guarded(&self.function).launch(CONFIG)? };
         }
         Ok(())
     }
@@ -224,11 +198,8 @@ impl<'b> Empty<'b> {
     }
 }
 
-const CONFIG: LaunchConfig = LaunchConfig {
-    grid_dim: (1, 1, 1),
-    block_dim: (32, 1, 1),
-    shared_mem_bytes: 0,
-};
+const CONFIG: LaunchConfig =
+    LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
 
 fn request() -> LaunchRequest {
     LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1))

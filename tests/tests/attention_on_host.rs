@@ -1,10 +1,5 @@
 //! Attention on the host against PyTorch's golden tensors, whole and split.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use gridguard::{Choice, Guard, KernelLimits, catalog};
 use gridguard_kernels::Element;
@@ -12,12 +7,7 @@ use gridguard_kernels::temporal_attention::{Deviation, Layout, reference, run_on
 use gridguard_tests::golden::{self, Golden};
 
 fn guard() -> Guard {
-    Guard::host(
-        catalog::gpu("h200")
-            .expect("in the catalogue")
-            .limits
-            .clone(),
-    )
+    Guard::host(catalog::gpu("h200").expect("in the catalogue").limits.clone())
 }
 
 fn reference_meets<T: Element>(golden: &Golden<T>) {
@@ -40,16 +30,12 @@ fn reference_meets<T: Element>(golden: &Golden<T>) {
 
 fn host_meets<T: Element>(golden: &Golden<T>) {
     let guard = guard();
-    let limits = guard
-        .limits_for(KernelLimits::unknown("host"))
-        .with_automatic_opt_in();
+    let limits = guard.limits_for(KernelLimits::unknown("host")).with_automatic_opt_in();
     let request = golden.shape.request(Layout::FoldedY);
     let batch = golden.shape.batch(Layout::FoldedY);
     for (max_items, launches) in [(0, 1), (1, golden.shape.items)] {
         let choice = Choice::at_most(max_items);
-        let plan = guard
-            .plan(&request, Some(&batch), &limits, choice)
-            .expect("a plan");
+        let plan = guard.plan(&request, Some(&batch), &limits, choice).expect("a plan");
         let mut out = vec![T::narrow(f32::NAN); golden.q.len()];
         let scale = golden.shape.scale();
         let Golden { q, k, v, shape, .. } = golden;
@@ -78,23 +64,14 @@ fn the_host_backend_meets_pytorch_whole_and_split() {
 fn a_tensor_of_another_length_is_refused_before_anything_runs() {
     let guard = guard();
     let golden = &golden::f32()[0];
-    let limits = guard
-        .limits_for(KernelLimits::unknown("host"))
-        .with_automatic_opt_in();
-    let (request, batch) = (
-        golden.shape.request(Layout::FoldedY),
-        golden.shape.batch(Layout::FoldedY),
-    );
-    let plan = guard
-        .plan(&request, Some(&batch), &limits, Choice::AUTOMATIC)
-        .expect("a plan");
+    let limits = guard.limits_for(KernelLimits::unknown("host")).with_automatic_opt_in();
+    let (request, batch) =
+        (golden.shape.request(Layout::FoldedY), golden.shape.batch(Layout::FoldedY));
+    let plan = guard.plan(&request, Some(&batch), &limits, Choice::AUTOMATIC).expect("a plan");
     let mut out = vec![f32::NAN; golden.q.len()];
     let Golden { q, k, v, shape, .. } = golden;
     let error = run_on_host(&guard, &plan, shape, 1.0, q, &k[1..], v, &mut out, || {})
         .expect_err("k is short");
-    assert_eq!(
-        error.to_string(),
-        "k has 30719 elements, shape [6, 5, 16, 64] has 30720"
-    );
+    assert_eq!(error.to_string(), "k has 30719 elements, shape [6, 5, 16, 64] has 30720");
     assert!(out.iter().all(|x| x.is_nan()));
 }

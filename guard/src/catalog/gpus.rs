@@ -134,9 +134,7 @@ const SCHEMA: u32 = 1;
 /// [`CatalogError`] where the data that was built in does not parse.
 pub fn gpus() -> Result<&'static [Gpu], CatalogError> {
     static GPUS: OnceCell<Result<Vec<Gpu>, CatalogError>> = OnceCell::new();
-    GPUS.get_or_init(|| parse(gridguard_data::GPUS_RON))
-        .as_deref()
-        .map_err(Clone::clone)
+    GPUS.get_or_init(|| parse(gridguard_data::GPUS_RON)).as_deref().map_err(Clone::clone)
 }
 
 /// The GPU of this name or alias, whatever the case.
@@ -156,15 +154,13 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
     let wanted = name.trim().to_lowercase();
     let named =
         |gpu: &&Gpu| gpu.limits.name.to_lowercase() == wanted || gpu.aliases.contains(&wanted);
-    gpus.iter()
-        .find(named)
-        .ok_or_else(|| CatalogError::UnknownGpu {
-            name: name.to_owned(),
-            known: gpus
-                .iter()
-                .map(|gpu| gpu.aliases.first().unwrap_or(&gpu.limits.name).clone())
-                .collect(),
-        })
+    gpus.iter().find(named).ok_or_else(|| CatalogError::UnknownGpu {
+        name: name.to_owned(),
+        known: gpus
+            .iter()
+            .map(|gpu| gpu.aliases.first().unwrap_or(&gpu.limits.name).clone())
+            .collect(),
+    })
 }
 
 pub(super) fn check_schema(file: &'static str, schema: u32) -> Result<(), CatalogError> {
@@ -179,11 +175,8 @@ fn parse(text: &str) -> Result<Vec<Gpu>, CatalogError> {
     let file: File =
         ron::from_str(text).map_err(|error| CatalogError::Syntax { file: FILE, error })?;
     check_schema(FILE, file.schema)?;
-    let sources: BTreeMap<String, Arc<Source>> = file
-        .sources
-        .into_iter()
-        .map(|(id, source)| (id, Arc::new(source)))
-        .collect();
+    let sources: BTreeMap<String, Arc<Source>> =
+        file.sources.into_iter().map(|(id, source)| (id, Arc::new(source))).collect();
     let gpu = |gpu: &GpuRow| {
         let capability = gpu.compute_capability;
         let same = |row: &&CapabilityRow| row.compute_capability == capability;
@@ -206,11 +199,7 @@ fn build(
             let what = format!("{name} of {} names no source: {source:?}", gpu.name);
             CatalogError::Inconsistent { file: FILE, what }
         })?;
-        Ok(Fact {
-            name,
-            value: *value,
-            source: Arc::clone(source),
-        })
+        Ok(Fact { name, value: *value, source: Arc::clone(source) })
     };
     let flag = |(value, source): &(bool, String)| (u64::from(*value), source.clone());
     let flags = [flag(&row.cooperative_launch), flag(&row.cluster_launch)];
@@ -218,11 +207,7 @@ fn build(
         .numbers()
         .into_iter()
         .chain(row.numbers())
-        .chain(
-            ["cooperative_launch", "cluster_launch"]
-                .into_iter()
-                .zip(&flags),
-        )
+        .chain(["cooperative_launch", "cluster_launch"].into_iter().zip(&flags))
         .map(fact)
         .collect();
     let limits = DeviceLimits {
@@ -292,11 +277,7 @@ mod tests {
     #[test]
     fn an_unknown_gpu_is_told_what_there_is() {
         let error = gpu("gtx 9000").expect_err("no such GPU");
-        assert!(
-            error
-                .to_string()
-                .contains("no GPU \"gtx 9000\" in the catalogue, it has: ")
-        );
+        assert!(error.to_string().contains("no GPU \"gtx 9000\" in the catalogue, it has: "));
         assert!(error.to_string().contains("h200"));
     }
 
@@ -305,9 +286,6 @@ mod tests {
         let error = parse("(schema: 1,\n sources: oops)").expect_err("no map");
         assert!(error.to_string().starts_with("gpus.ron:2:"), "{error}");
         let error = parse("(schema: 2, sources: {}, capabilities: [], gpus: [])").expect_err("new");
-        assert_eq!(
-            error.to_string(),
-            "gpus.ron: schema 2, this version reads 1"
-        );
+        assert_eq!(error.to_string(), "gpus.ron: schema 2, this version reads 1");
     }
 }

@@ -1,5 +1,6 @@
 //! Kernel arguments out of cudarc's slices and views.
 
+use arrayvec::ArrayVec;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
 use crate::args::{KernelArgs, MAX_ARGS, Scalar};
@@ -9,25 +10,22 @@ use crate::args::{KernelArgs, MAX_ARGS, Scalar};
 /// Slices and views go through cudarc's `DevicePtr`, so that a stream waits for the writers of
 /// what it reads, and later users of a slice wait for this launch. Device memory knows its length:
 /// a launch whose items reach past it is refused.
+///
+/// The uses of slices are recorded when this is dropped: by the launch that takes it.
 #[derive(Debug)]
 pub struct Args<'a> {
     stream: &'a CudaStream,
     values: KernelArgs<'a>,
     /// Recorded into the slices' events once the launches are submitted.
-    uses: [Option<SyncOnDrop<'a>>; MAX_ARGS],
-    used: usize,
+    uses: ArrayVec<SyncOnDrop<'a>, MAX_ARGS>,
 }
 
 impl<'a> Args<'a> {
     /// No arguments yet, for launches on `stream`.
     #[must_use]
+    #[inline]
     pub fn new(stream: &'a CudaStream) -> Self {
-        Self {
-            stream,
-            values: KernelArgs::new(),
-            uses: [const { None }; MAX_ARGS],
-            used: 0,
-        }
+        Self { stream, values: KernelArgs::new(), uses: ArrayVec::new() }
     }
 
     /// Memory that the kernel reads as a whole, whatever the chunk.
@@ -52,8 +50,7 @@ impl<'a> Args<'a> {
         let reach = reach_bytes::<T, S>(memory);
         let (address, uses) = memory.device_ptr(self.stream);
         self.hold(uses);
-        self.values
-            .items_within(address, stride_bytes::<T>(elements), reach);
+        self.values.items_within(address, stride_bytes::<T>(elements), reach);
         self
     }
 
@@ -66,8 +63,7 @@ impl<'a> Args<'a> {
         let reach = reach_bytes::<T, S>(memory);
         let (address, uses) = memory.device_ptr_mut(self.stream);
         self.hold(uses);
-        self.values
-            .items_within(address, stride_bytes::<T>(elements), reach);
+        self.values.items_within(address, stride_bytes::<T>(elements), reach);
         self
     }
 
@@ -115,12 +111,13 @@ impl<'a> Args<'a> {
         &self.values
     }
 
+    pub(super) fn has_uses(&self) -> bool {
+        !self.uses.is_empty()
+    }
+
     fn hold(&mut self, uses: SyncOnDrop<'a>) {
-        // Beyond the inline room the launch is refused, so the use ends here.
-        if let Some(place) = self.uses.get_mut(self.used) {
-            *place = Some(uses);
-            self.used += 1;
-        }
+        // Beyond the inline room the launch is refused, so the use may end here.
+        let _ = self.uses.try_push(uses);
     }
 }
 

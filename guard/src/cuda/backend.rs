@@ -51,11 +51,7 @@ impl Guard {
             .bind_to_thread()
             .map_err(|error| DriverError::from_cudarc("cuCtxSetCurrent", error))?;
         let limits = query::limits_of_current_device(driver)?;
-        Ok(Self::new(
-            limits,
-            Backend::Cuda(CudaBackend { context }),
-            None,
-        ))
+        Ok(Self::new(limits, Backend::Cuda(CudaBackend { context }), None))
     }
 
     /// The device with the most free memory, or why there is none.
@@ -129,16 +125,47 @@ impl Guard {
     /// [`LaunchError`] where plan, arguments, stream and kernel do not belong together, all before
     /// anything is launched, or where the driver refuses a launch.
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
-        let context = args.stream().context();
-        if kernel.owned_context().is_none_or(|own| own != context) {
-            return Err(LaunchError::OtherContext {
-                kernel: kernel.name().to_owned(),
-            });
+        self.launch_with(kernel, plan, &args)
+    }
+
+    /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Invalid`] where no plan is legal, and as [`Self::launch`].
+    #[inline]
+    pub fn plan_and_launch(
+        &self,
+        kernel: &Kernel,
+        request: &LaunchRequest,
+        batch: Option<&BatchAxis>,
+        args: Args<'_>,
+    ) -> Result<u64, LaunchError> {
+        let plan = self.plan(request, batch, kernel.limits(), Choice::AUTOMATIC);
+        match &plan {
+            Ok(plan) => self.launch_with(kernel, plan, &args),
+            Err(violations) => Err(LaunchError::Invalid(violations.clone())),
         }
-        // Also surfaces what cudarc recorded while the arguments waited for other streams.
-        context
-            .bind_to_thread()
-            .map_err(|error| DriverError::from_cudarc("cuCtxSetCurrent", error))?;
+    }
+
+    fn launch_with(
+        &self,
+        kernel: &Kernel,
+        plan: &Plan,
+        args: &Args<'_>,
+    ) -> Result<u64, LaunchError> {
+        let context = args.stream().context();
+        let is_own = |own: &Arc<CudaContext>| Arc::ptr_eq(own, context) || own == context;
+        if !kernel.owned_context().is_some_and(is_own) {
+            return Err(LaunchError::OtherContext { kernel: kernel.name().to_owned() });
+        }
+        if args.has_uses() {
+            // What cudarc could not say while the arguments waited for other streams.
+            let waiting = |error| DriverError::from_cudarc("cuStreamWaitEvent", error);
+            context.check_err().map_err(waiting)?;
+        }
+        let inner = kernel.inner();
+        inner.driver().bind(inner.context())?;
         let stream = args.stream().cu_stream().cast();
         // SAFETY: the stream is of the kernel's context, checked above. Whoever loaded the kernel
         // promised that it keeps its contract for matching arguments; these come from cudarc's
@@ -147,22 +174,7 @@ impl Guard {
         self.count(launched)
     }
 
-    /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
-    ///
-    /// # Errors
-    ///
-    /// [`LaunchError::Invalid`] where no plan is legal, and as [`Self::launch`].
-    pub fn plan_and_launch(
-        &self,
-        kernel: &Kernel,
-        request: &LaunchRequest,
-        batch: Option<&BatchAxis>,
-        args: Args<'_>,
-    ) -> Result<u64, LaunchError> {
-        let plan = self.plan(request, batch, kernel.limits(), Choice::AUTOMATIC)?;
-        self.launch(kernel, &plan, args)
-    }
-
+    #[inline]
     fn count(&self, launched: Result<u64, LaunchError>) -> Result<u64, LaunchError> {
         match &launched {
             Ok(launches) => self.counters().ran(*launches),

@@ -1,5 +1,6 @@
 //! cudarc's launch builder with validation in front: existing code changes by one word.
 
+use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -40,10 +41,7 @@ pub trait GuardedStream {
 impl GuardedStream for CudaStream {
     fn launch_builder_guarded<'a>(&'a self, function: &'a CudaFunction) -> GuardedLaunchArgs<'a> {
         let kernel = known_kernel(self, function);
-        GuardedLaunchArgs {
-            kernel,
-            inner: self.launch_builder(function),
-        }
+        GuardedLaunchArgs { kernel, inner: self.launch_builder(function) }
     }
 }
 
@@ -126,27 +124,52 @@ impl GuardedLaunchArgs<'_> {
     }
 
     fn check(&self, config: LaunchConfig, cooperative: bool) -> Result<(), LaunchError> {
-        let LaunchConfig {
-            grid_dim,
-            block_dim,
-            shared_mem_bytes,
-        } = config;
+        let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = config;
         let mut request = LaunchRequest::new(grid_dim.into(), block_dim.into())
             .dynamic_shared_bytes(shared_mem_bytes.into());
         request.cooperative = cooperative;
-        let kernel = self
-            .kernel()
-            .map_err(|error| LaunchError::Unknown(Box::new(error)))?;
+        let kernel = self.kernel().map_err(|error| LaunchError::Unknown(Box::new(error)))?;
         let launch = validate(&request, kernel.limits())?;
         let kernel = kernel.inner();
-        kernel.driver().bind(kernel.context())?;
-        Ok(kernel.opt_in(launch.dynamic_shared_bytes())?)
+        if kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
+            kernel.driver().bind(kernel.context())?;
+            kernel.opt_in(launch.dynamic_shared_bytes())?;
+        }
+        Ok(())
     }
 }
 
 /// Kernels by function handle. Each holds its function, so that no handle is ever used anew while
 /// it stands here.
-static KNOWN: Lazy<RwLock<HashMap<usize, Kernel>>> = Lazy::new(RwLock::default);
+static KNOWN: Lazy<RwLock<HashMap<usize, Kernel, BuildHasherDefault<AddressHasher>>>> =
+    Lazy::new(RwLock::default);
+
+/// Spreads addresses, which nobody chooses to collide, in one multiplication.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0.rotate_left(8) ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        /// 2^64 over the golden ratio, odd.
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        // The table takes its index from the low bits and its tags from the high ones.
+        self.0 = number.wrapping_mul(SPREAD).swap_bytes();
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(u64::try_from(number).unwrap_or(u64::MAX));
+    }
+}
 
 /// Lets go of every function that [`GuardedStream::launch_builder_guarded`] has seen, so that
 /// their modules can be unloaded. They are queried anew at their next use.
@@ -184,7 +207,5 @@ fn function_name(driver: &Driver, function: super::driver::Handle) -> String {
         return "of the launch".into();
     }
     // SAFETY: not null, so a zero-terminated string that lives as long as the function.
-    unsafe { core::ffi::CStr::from_ptr(name) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { core::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }

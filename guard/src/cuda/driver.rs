@@ -99,11 +99,8 @@ const CUDARC_NEEDS: [&str; 17] = [
 ];
 
 /// Names under which the loader finds the driver.
-const NAMES: &[&str] = if cfg!(windows) {
-    &["nvcuda.dll"]
-} else {
-    &["libcuda.so.1", "libcuda.so"]
-};
+const NAMES: &[&str] =
+    if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
 /// The oldest driver that the guard serves: CUDA 12.0, as `cuDriverGetVersion` counts.
 const OLDEST_DRIVER: i32 = 12_000;
@@ -115,17 +112,12 @@ impl Driver {
     /// The initialised driver, found once for the process.
     pub(super) fn get() -> Result<&'static Self, DriverUnavailable> {
         static DRIVER: OnceCell<Result<Driver, DriverUnavailable>> = OnceCell::new();
-        DRIVER
-            .get_or_init(Self::load)
-            .as_ref()
-            .map_err(Clone::clone)
+        DRIVER.get_or_init(Self::load).as_ref().map_err(Clone::clone)
     }
 
     fn load() -> Result<Self, DriverUnavailable> {
-        let (library, name) =
-            library::open(NAMES).map_err(|missing| DriverUnavailable::LibraryMissing {
-                tried: missing.tried,
-            })?;
+        let (library, name) = library::open(NAMES)
+            .map_err(|missing| DriverUnavailable::LibraryMissing { tried: missing.tried })?;
         let too_old = |symbol: &'static str| DriverUnavailable::SymbolMissing {
             library: name.clone(),
             symbol,
@@ -143,15 +135,10 @@ impl Driver {
         if status == NO_DEVICE {
             return Err(DriverUnavailable::no_device());
         }
-        driver
-            .check("cuInit", status)
-            .map_err(DriverUnavailable::InitFailed)?;
+        driver.check("cuInit", status).map_err(DriverUnavailable::InitFailed)?;
         let version = driver.version().map_err(DriverUnavailable::InitFailed)?;
         if version < OLDEST_DRIVER {
-            return Err(DriverUnavailable::TooOld {
-                version,
-                oldest: OLDEST_DRIVER,
-            });
+            return Err(DriverUnavailable::TooOld { version, oldest: OLDEST_DRIVER });
         }
         Ok(driver)
     }
@@ -168,11 +155,7 @@ impl Driver {
     /// Turns a status into a result with the driver's own name and words for it.
     #[inline]
     pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), DriverError> {
-        if status == 0 {
-            Ok(())
-        } else {
-            Err(self.error(call, status))
-        }
+        if status == 0 { Ok(()) } else { Err(self.error(call, status)) }
     }
 
     #[cold]
@@ -180,12 +163,8 @@ impl Driver {
         DriverError {
             call,
             code: status,
-            name: self
-                .words(self.get_error_name, status)
-                .unwrap_or_else(|| "unknown error".into()),
-            description: self
-                .words(self.get_error_string, status)
-                .unwrap_or_default(),
+            name: self.words(self.get_error_name, status).unwrap_or_else(|| "unknown error".into()),
+            description: self.words(self.get_error_string, status).unwrap_or_default(),
         }
     }
 
@@ -201,11 +180,7 @@ impl Driver {
             return None;
         }
         // SAFETY: not null, so a zero-terminated string that lives as long as the library.
-        Some(
-            unsafe { CStr::from_ptr(text) }
-                .to_string_lossy()
-                .into_owned(),
-        )
+        Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
 
     /// Makes `context` current on this thread, as cudarc does: only where it is not already.

@@ -38,10 +38,7 @@ impl DriverError {
     }
 }
 
-#[allow(
-    clippy::as_conversions,
-    reason = "the discriminant of a C enum of int size"
-)]
+#[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
 const fn code_of(error: cudarc::driver::DriverError) -> i32 {
     error.0 as i32
 }
@@ -82,9 +79,7 @@ impl DriverUnavailable {
     pub(super) fn no_device() -> Self {
         let value = std::env::var_os("CUDA_VISIBLE_DEVICES");
         let cuda_visible_devices = value.map(|value| value.to_string_lossy().into_owned());
-        Self::NoDevice {
-            cuda_visible_devices,
-        }
+        Self::NoDevice { cuda_visible_devices }
     }
 }
 
@@ -95,10 +90,7 @@ impl fmt::Display for DriverUnavailable {
                 write!(f, "no CUDA driver library found (tried {})", names(tried))
             }
             Self::SymbolMissing { library, symbol } => {
-                write!(
-                    f,
-                    "{library} has no {symbol}: it is too old, or not the CUDA driver"
-                )
+                write!(f, "{library} has no {symbol}: it is too old, or not the CUDA driver")
             }
             Self::TooOld { version, oldest } => write!(
                 f,
@@ -107,12 +99,10 @@ impl fmt::Display for DriverUnavailable {
                 cuda_version(*oldest)
             ),
             Self::InitFailed(error) => write!(f, "the CUDA driver did not initialise: {error}"),
-            Self::NoDevice {
-                cuda_visible_devices: None,
-            } => f.write_str("the CUDA driver sees no device"),
-            Self::NoDevice {
-                cuda_visible_devices: Some(value),
-            } => write!(
+            Self::NoDevice { cuda_visible_devices: None } => {
+                f.write_str("the CUDA driver sees no device")
+            }
+            Self::NoDevice { cuda_visible_devices: Some(value) } => write!(
                 f,
                 "the CUDA driver sees no device under CUDA_VISIBLE_DEVICES={value:?}: unset it, or \
                  name a device that exists"
@@ -131,11 +121,7 @@ impl core::error::Error for DriverUnavailable {
 }
 
 pub(super) fn names(tried: &[(String, String)]) -> String {
-    tried
-        .iter()
-        .map(|(name, _)| name.as_str())
-        .collect::<Vec<_>>()
-        .join(", ")
+    tried.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 /// `12.8` for 12080.
@@ -259,19 +245,11 @@ pub enum LoadError {
 }
 
 fn log_lines(log: &str) -> String {
-    if log.is_empty() {
-        String::new()
-    } else {
-        format!("\n{log}")
-    }
+    if log.is_empty() { String::new() } else { format!("\n{log}") }
 }
 
 fn known_kernels(known: &[String]) -> String {
-    if known.is_empty() {
-        String::new()
-    } else {
-        format!(", it has {}", known.join(", "))
-    }
+    if known.is_empty() { String::new() } else { format!(", it has {}", known.join(", ")) }
 }
 
 /// Why a plan did not run to its end.
@@ -344,9 +322,6 @@ pub enum CudaError {
 fn visible(count: usize) -> String {
     match count {
         1 => "the driver shows 1, number 0".into(),
-        count => format!(
-            "the driver shows {count}, numbers 0 to {}",
-            count.saturating_sub(1)
-        ),
+        count => format!("the driver shows {count}, numbers 0 to {}", count.saturating_sub(1)),
     }
 }

@@ -91,11 +91,7 @@ impl Image {
     #[must_use]
     pub fn ptx(&self) -> Option<&str> {
         let text = self.bytes.strip_suffix(&[0]).unwrap_or(&self.bytes);
-        if self.kind == Kind::Ptx {
-            core::str::from_utf8(text).ok()
-        } else {
-            None
-        }
+        if self.kind == Kind::Ptx { core::str::from_utf8(text).ok() } else { None }
     }
 
     /// The target that PTX states, such as `sm_90`.
@@ -113,26 +109,16 @@ impl Image {
     pub(super) fn ptx_kernels(&self) -> Vec<String> {
         let name = |line: &str| {
             let (_, after) = line.split_once(".entry")?;
-            let name = after
-                .trim()
-                .split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$'));
-            name.into_iter()
-                .next()
-                .filter(|name| !name.is_empty())
-                .map(str::to_owned)
+            let name = after.trim().split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$'));
+            name.into_iter().next().filter(|name| !name.is_empty()).map(str::to_owned)
         };
-        self.ptx()
-            .map(|text| text.lines().filter_map(name).collect())
-            .unwrap_or_default()
+        self.ptx().map(|text| text.lines().filter_map(name).collect()).unwrap_or_default()
     }
 
     /// Whether PTX states a target that `capability` cannot run: PTX runs on its own and later
     /// architectures, with a suffix `a` on its own only, with `f` on its family.
     pub(super) fn ptx_is_foreign_to(&self, capability: ComputeCapability) -> bool {
-        let Some(target) = self
-            .ptx_target()
-            .and_then(|target| target.strip_prefix("sm_"))
-        else {
+        let Some(target) = self.ptx_target().and_then(|target| target.strip_prefix("sm_")) else {
             return false;
         };
         let digits = target.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -164,11 +150,7 @@ fn whole_ptx(bytes: &mut Vec<u8>) -> Result<(), ImageError> {
     }
     if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
         let is_text = core::str::from_utf8(bytes).is_ok_and(|text| text.contains(".version"));
-        return Err(if is_text {
-            ImageError::ZeroByte { at }
-        } else {
-            unknown(bytes)
-        });
+        return Err(if is_text { ImageError::ZeroByte { at } } else { unknown(bytes) });
     }
     if !core::str::from_utf8(bytes).is_ok_and(|text| directive(text, ".version").is_some()) {
         return Err(unknown(bytes));
@@ -178,9 +160,7 @@ fn whole_ptx(bytes: &mut Vec<u8>) -> Result<(), ImageError> {
 }
 
 fn unknown(bytes: &[u8]) -> ImageError {
-    ImageError::Unknown {
-        start: bytes.iter().copied().take(8).collect(),
-    }
+    ImageError::Unknown { start: bytes.iter().copied().take(8).collect() }
 }
 
 /// Reads little-endian numbers of an image, or says which part is cut.
@@ -193,34 +173,22 @@ impl Reader<'_> {
     fn number(&self, at: u64, size: u64) -> Result<u64, ImageError> {
         let end = self.part_end(self.part, at, size)?;
         let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
-        let bytes = range
-            .and_then(|(start, end)| self.bytes.get(start..end))
-            .unwrap_or_default();
-        Ok(bytes
-            .iter()
-            .rev()
-            .fold(0, |number, byte| (number << 8) | u64::from(*byte)))
+        let bytes = range.and_then(|(start, end)| self.bytes.get(start..end)).unwrap_or_default();
+        Ok(bytes.iter().rev().fold(0, |number, byte| (number << 8) | u64::from(*byte)))
     }
 
     fn part_end(&self, part: &'static str, at: u64, size: u64) -> Result<u64, ImageError> {
         let available = u64::try_from(self.bytes.len()).unwrap_or(u64::MAX);
         match at.checked_add(size) {
             Some(end) if end <= available => Ok(end),
-            end => Err(ImageError::Truncated {
-                part,
-                needed: end.unwrap_or(u64::MAX),
-                available,
-            }),
+            end => Err(ImageError::Truncated { part, needed: end.unwrap_or(u64::MAX), available }),
         }
     }
 }
 
 /// A 64-bit little-endian ELF of CUDA whose headers, sections and segments all lie in the file.
 fn whole_elf(bytes: &[u8]) -> Result<(), ImageError> {
-    let header = Reader {
-        bytes,
-        part: "ELF header",
-    };
+    let header = Reader { bytes, part: "ELF header" };
     header.part_end(header.part, 0, 64)?;
     let is_cuda = header.number(4, 1)? == 2 && header.number(18, 2)? == EM_CUDA;
     if !is_cuda {
@@ -229,43 +197,26 @@ fn whole_elf(bytes: &[u8]) -> Result<(), ImageError> {
     let (segments, sections) = (header.number(32, 8)?, header.number(40, 8)?);
     let (segment_size, segment_count) = (header.number(54, 2)?, header.number(56, 2)?);
     let (section_size, section_count) = (header.number(58, 2)?, header.number(60, 2)?);
-    let table = Reader {
-        bytes,
-        part: "section table",
-    };
+    let table = Reader { bytes, part: "section table" };
     for index in 0..section_count {
         let at = sections.saturating_add(index * section_size);
         table.part_end(table.part, at, section_size.max(64))?;
         if table.number(at + 4, 4)? != SHT_NOBITS {
-            table.part_end(
-                "section",
-                table.number(at + 24, 8)?,
-                table.number(at + 32, 8)?,
-            )?;
+            table.part_end("section", table.number(at + 24, 8)?, table.number(at + 32, 8)?)?;
         }
     }
-    let table = Reader {
-        bytes,
-        part: "segment table",
-    };
+    let table = Reader { bytes, part: "segment table" };
     for index in 0..segment_count {
         let at = segments.saturating_add(index * segment_size);
         table.part_end(table.part, at, segment_size.max(56))?;
-        table.part_end(
-            "segment",
-            table.number(at + 8, 8)?,
-            table.number(at + 32, 8)?,
-        )?;
+        table.part_end("segment", table.number(at + 8, 8)?, table.number(at + 32, 8)?)?;
     }
     Ok(())
 }
 
 /// A fatbin whose header and announced content lie in the file.
 fn whole_fatbin(bytes: &[u8]) -> Result<(), ImageError> {
-    let header = Reader {
-        bytes,
-        part: "fatbin header",
-    };
+    let header = Reader { bytes, part: "fatbin header" };
     let size = header.number(6, 2)?;
     let content = header.number(8, 8)?;
     header.part_end("fatbin content", size, content)?;
@@ -344,13 +295,7 @@ mod tests {
         let mut bytes = elf();
         bytes[40..48].fill(0xff);
         let error = Image::new(bytes).expect_err("table past the end");
-        assert!(matches!(
-            error,
-            ImageError::Truncated {
-                part: "section table",
-                ..
-            }
-        ));
+        assert!(matches!(error, ImageError::Truncated { part: "section table", .. }));
         let mut bytes = elf();
         bytes[18] = 62;
         assert!(matches!(Image::new(bytes), Err(ImageError::Unknown { .. })));
@@ -364,9 +309,6 @@ mod tests {
         bytes[8] = 32;
         assert!(Image::new(bytes.clone()).is_ok());
         bytes.pop();
-        assert!(matches!(
-            Image::new(bytes),
-            Err(ImageError::Truncated { .. })
-        ));
+        assert!(matches!(Image::new(bytes), Err(ImageError::Truncated { .. })));
     }
 }

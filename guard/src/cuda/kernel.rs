@@ -111,9 +111,7 @@ impl Kernel {
     #[inline]
     pub(super) fn check(&self, plan: &Plan, args: &KernelArgs<'_>) -> Result<(), LaunchError> {
         if !plan.is_for(&self.0.limits) {
-            return Err(LaunchError::OtherKernel {
-                kernel: self.name().to_owned(),
-            });
+            return Err(LaunchError::OtherKernel { kernel: self.name().to_owned() });
         }
         args.check(plan.items())?;
         if let Some(parameters) = &self.0.parameters {
@@ -125,22 +123,13 @@ impl Kernel {
     fn check_parameters(&self, sizes: &[usize], args: &KernelArgs<'_>) -> Result<(), ArgsError> {
         if sizes.len() != args.len() {
             let kernel = self.name().to_owned();
-            return Err(ArgsError::WrongCount {
-                kernel,
-                expected: sizes.len(),
-                given: args.len(),
-            });
+            return Err(ArgsError::WrongCount { kernel, expected: sizes.len(), given: args.len() });
         }
         for (index, (expected, slot)) in sizes.iter().zip(args.slots()).enumerate() {
             if *expected != slot.size() {
                 let kernel = self.name().to_owned();
                 let given = slot.size();
-                return Err(ArgsError::WrongSize {
-                    kernel,
-                    index,
-                    expected: *expected,
-                    given,
-                });
+                return Err(ArgsError::WrongSize { kernel, index, expected: *expected, given });
             }
         }
         Ok(())
@@ -160,13 +149,19 @@ impl Inner {
         self.context
     }
 
+    /// Whether a launch with so much dynamic shared memory must be opted in to.
+    #[inline]
+    pub(super) fn needs_opt_in(&self, dynamic_shared_bytes: u32) -> bool {
+        u64::from(dynamic_shared_bytes) > self.dynamic_shared_bytes
+    }
+
     /// Opts in to large dynamic shared memory where a launch needs it. The context is current.
     #[inline]
     pub(super) fn opt_in(&self, dynamic_shared_bytes: u32) -> Result<(), DriverError> {
-        if u64::from(dynamic_shared_bytes) <= self.dynamic_shared_bytes {
-            return Ok(());
+        if self.needs_opt_in(dynamic_shared_bytes) {
+            return self.opt_in.get_or_init(|| self.raise_limit()).clone();
         }
-        self.opt_in.get_or_init(|| self.raise_limit()).clone()
+        Ok(())
     }
 
     #[cold]
@@ -182,8 +177,6 @@ impl Inner {
 
 impl fmt::Debug for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Kernel")
-            .field("limits", self.limits())
-            .finish_non_exhaustive()
+        f.debug_struct("Kernel").field("limits", self.limits()).finish_non_exhaustive()
     }
 }

@@ -2,6 +2,8 @@
 
 use core::ffi::c_void;
 
+use arrayvec::ArrayVec;
+
 use super::driver::{
     ATTRIBUTE_CLUSTER_DIMENSION, ATTRIBUTE_COOPERATIVE, Driver, Handle, LaunchAttribute,
     LaunchConfigEx, Status,
@@ -38,18 +40,10 @@ pub(super) unsafe fn submit(
     kernel.opt_in(first.launch.dynamic_shared_bytes())?;
     if first.launch.cluster().is_some() && driver.launch_kernel_ex.is_none() {
         let symbol = "cuLaunchKernelEx";
-        return Err(LaunchError::Unsupported {
-            symbol,
-            what: "clusters",
-        });
+        return Err(LaunchError::Unsupported { symbol, what: "clusters" });
     }
     let mut packed = Packed::new();
-    let mut launcher = StreamLauncher {
-        kernel,
-        stream,
-        args,
-        packed: &mut packed,
-    };
+    let mut launcher = StreamLauncher { kernel, stream, args, packed: &mut packed };
     Ok(run(plan, &mut launcher)?)
 }
 
@@ -78,30 +72,28 @@ impl Launcher for StreamLauncher<'_> {
 
 /// Argument values and the pointers to them, as the driver wants them.
 struct Packed {
-    values: [u64; MAX_ARGS],
-    pointers: [*mut c_void; MAX_ARGS],
+    values: ArrayVec<u64, MAX_ARGS>,
+    pointers: ArrayVec<*mut c_void, MAX_ARGS>,
 }
 
 impl Packed {
     const fn new() -> Self {
-        Self {
-            values: [0; MAX_ARGS],
-            pointers: [core::ptr::null_mut(); MAX_ARGS],
-        }
+        Self { values: ArrayVec::new_const(), pointers: ArrayVec::new_const() }
     }
 
-    /// The arguments for `chunk`; valid until the next call.
+    /// The arguments for `chunk`; valid until the next call, and while this does not move.
     #[inline]
     fn fill(&mut self, args: &KernelArgs<'_>, chunk: &Chunk) -> *mut *mut c_void {
-        let values = self.values.iter_mut().zip(&mut self.pointers);
-        for (slot, (value, pointer)) in args.slots().iter().zip(values) {
-            *value = slot.bits(chunk);
-            *pointer = match slot {
-                // The driver only reads through the pointers.
-                Slot::Bytes(bytes) => bytes.as_ptr().cast_mut().cast(),
-                _ => core::ptr::from_mut(value).cast(),
-            };
-        }
+        self.values.clear();
+        self.pointers.clear();
+        // As many slots as there is room for values.
+        self.values.extend(args.slots().iter().map(|slot| slot.bits(chunk)));
+        let values = self.values.iter_mut();
+        self.pointers.extend(args.slots().iter().zip(values).map(|(slot, value)| match slot {
+            // The driver only reads through the pointers.
+            Slot::Bytes(bytes) => bytes.as_ptr().cast_mut().cast::<c_void>(),
+            _ => core::ptr::from_mut(value).cast(),
+        }));
         self.pointers.as_mut_ptr()
     }
 }
@@ -148,24 +140,13 @@ unsafe fn send(
     }
     let call = driver.launch_kernel;
     // SAFETY: the caller's promise.
-    let status = unsafe {
-        call(
-            function, gx, gy, gz, bx, by, bz, shared, stream, params, extra,
-        )
-    };
+    let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) };
     ("cuLaunchKernel", status)
 }
 
 fn attributes(cluster: [u32; 3], cooperative: bool) -> [LaunchAttribute; 2] {
-    let attribute = |id| LaunchAttribute {
-        id,
-        padding: [0; 4],
-        value: [0; 16],
-    };
-    let mut attributes = [
-        attribute(ATTRIBUTE_CLUSTER_DIMENSION),
-        attribute(ATTRIBUTE_COOPERATIVE),
-    ];
+    let attribute = |id| LaunchAttribute { id, padding: [0; 4], value: [0; 16] };
+    let mut attributes = [attribute(ATTRIBUTE_CLUSTER_DIMENSION), attribute(ATTRIBUTE_COOPERATIVE)];
     attributes[0].value[..3].copy_from_slice(&cluster);
     attributes[1].value[0] = u32::from(cooperative);
     attributes

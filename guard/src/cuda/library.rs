@@ -30,9 +30,7 @@ pub(super) fn open<N: AsRef<str>>(names: &[N]) -> Result<(Library, String), NotF
 /// used after the library was closed.
 pub(super) unsafe fn symbol<F: Copy>(library: &Library, symbol: &'static str) -> Option<F> {
     // SAFETY: the caller vouches for the type.
-    unsafe { library.get::<F>(symbol.as_bytes()) }
-        .ok()
-        .map(|found| *found)
+    unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|found| *found)
 }
 
 /// Declares a table of a library's functions, each with its C signature, and how to fill it.

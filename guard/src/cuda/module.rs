@@ -91,22 +91,13 @@ impl Module {
                     ptx: image.ptx_version().unwrap_or("of the image").into(),
                     driver: cuda_version(driver.version()?),
                 },
-                _ => LoadError::Refused {
-                    error,
-                    log: log.trim().to_owned(),
-                },
+                _ => LoadError::Refused { error, log: log.trim().to_owned() },
             }
             .into());
         }
         let kernels = image.ptx_kernels();
         let context = Arc::clone(context);
-        Ok(Self(Arc::new(Loaded {
-            handle,
-            driver,
-            context,
-            device,
-            kernels,
-        })))
+        Ok(Self(Arc::new(Loaded { handle, driver, context, device, kernels })))
     }
 
     /// The kernel `name`, with its limits.
@@ -125,10 +116,8 @@ impl Module {
     /// where a query fails.
     pub unsafe fn kernel(&self, name: &str) -> Result<Kernel, LoadError> {
         let module = &self.0;
-        let missing = || LoadError::NoSuchKernel {
-            name: name.to_owned(),
-            known: module.kernels.clone(),
-        };
+        let missing =
+            || LoadError::NoSuchKernel { name: name.to_owned(), known: module.kernels.clone() };
         let symbol = CString::new(name).map_err(|_| missing())?;
         let bind = |error| DriverError::from_cudarc("cuCtxSetCurrent", error);
         module.context.bind_to_thread().map_err(bind)?;
@@ -144,14 +133,7 @@ impl Module {
         let context = module.context.cu_ctx().cast();
         let keep = Keep::Module(Arc::clone(module));
         let device = Arc::clone(&module.device);
-        Ok(Kernel::from_parts(
-            module.driver,
-            function,
-            context,
-            device,
-            name.to_owned(),
-            keep,
-        )?)
+        Ok(Kernel::from_parts(module.driver, function, context, device, name.to_owned(), keep)?)
     }
 
     /// The context that the module is loaded into.

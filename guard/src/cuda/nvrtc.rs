@@ -56,12 +56,7 @@ impl CompileOptions {
     /// Plain C++17 for `architecture`.
     #[must_use]
     pub fn new(name: impl Into<String>, architecture: ComputeCapability) -> Self {
-        Self {
-            name: name.into(),
-            architecture,
-            defines: Vec::new(),
-            options: Vec::new(),
-        }
+        Self { name: name.into(), architecture, defines: Vec::new(), options: Vec::new() }
     }
 
     /// Defines the macro `name` as `value`.
@@ -82,13 +77,8 @@ pub struct Compiled {
 }
 
 /// Where the loader looks first; then the folders of a toolkit.
-const NAMES: [&str; 5] = [
-    "libnvrtc.so",
-    "libnvrtc.so.13",
-    "libnvrtc.so.12",
-    "libnvrtc.so.11.2",
-    "nvrtc64_120_0.dll",
-];
+const NAMES: [&str; 5] =
+    ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "nvrtc64_120_0.dll"];
 /// Folders of a toolkit in which the library lies.
 const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
 
@@ -137,17 +127,10 @@ impl Compiler {
             format!("--gpu-architecture={}", options.architecture.sm()),
             "--std=c++17".to_owned(),
         ];
-        flags.extend(
-            options
-                .defines
-                .iter()
-                .map(|(name, value)| format!("-D{name}={value}")),
-        );
+        flags.extend(options.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
         flags.extend(options.options.iter().cloned());
-        let flags: Result<Vec<CString>, _> = flags
-            .iter()
-            .map(|flag| c_string(flag, "an option"))
-            .collect();
+        let flags: Result<Vec<CString>, _> =
+            flags.iter().map(|flag| c_string(flag, "an option")).collect();
         let program = OpenProgram::new(*self, &source, &name)?;
         let status = program.compile(&flags?)?;
         let log = program.log()?;
@@ -172,11 +155,7 @@ impl Compiler {
         if status == 0 {
             return Ok(());
         }
-        Err(NvrtcError::Call {
-            call,
-            code: status,
-            name: self.name_of(status),
-        })
+        Err(NvrtcError::Call { call, code: status, name: self.name_of(status) })
     }
 
     fn name_of(&self, status: Status) -> String {
@@ -186,31 +165,23 @@ impl Compiler {
             return "unknown error".into();
         }
         // SAFETY: not null, so a static zero-terminated string.
-        unsafe { CStr::from_ptr(text) }
-            .to_string_lossy()
-            .into_owned()
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 }
 
 fn load() -> Result<(Nvrtc, String), NvrtcUnavailable> {
     let mut names: Vec<String> = NAMES.iter().map(ToString::to_string).collect();
-    let homes = ["CUDA_HOME", "CUDA_PATH"]
-        .into_iter()
-        .filter_map(|name| std::env::var(name).ok());
+    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(|name| std::env::var(name).ok());
     for home in homes.chain(["/usr/local/cuda".to_owned()]) {
         for folder in TOOLKIT_FOLDERS {
             let path = Path::new(&home).join(folder).join("libnvrtc.so");
             names.extend(path.to_str().map(str::to_owned));
         }
     }
-    let (library, name) =
-        library::open(&names).map_err(|missing| NvrtcUnavailable::LibraryMissing {
-            tried: missing.tried,
-        })?;
-    let nvrtc = Nvrtc::resolve(library).map_err(|symbol| NvrtcUnavailable::SymbolMissing {
-        library: name.clone(),
-        symbol,
-    })?;
+    let (library, name) = library::open(&names)
+        .map_err(|missing| NvrtcUnavailable::LibraryMissing { tried: missing.tried })?;
+    let nvrtc = Nvrtc::resolve(library)
+        .map_err(|symbol| NvrtcUnavailable::SymbolMissing { library: name.clone(), symbol })?;
     Ok((nvrtc, name))
 }
 
@@ -239,16 +210,11 @@ impl OpenProgram {
 
     fn compile(&self, flags: &[CString]) -> Result<Status, NvrtcError> {
         let pointers: Vec<*const c_char> = flags.iter().map(|flag| flag.as_ptr()).collect();
-        let count = c_int::try_from(pointers.len()).map_err(|_| NvrtcError::ZeroByte {
-            what: "the number of options",
-        })?;
+        let count = c_int::try_from(pointers.len())
+            .map_err(|_| NvrtcError::ZeroByte { what: "the number of options" })?;
         // SAFETY: the program is open; `count` options, each ending with a zero, live through
         // the call.
-        Ok(
-            unsafe {
-                (self.compiler.nvrtc.compile_program)(self.program, count, pointers.as_ptr())
-            },
-        )
+        Ok(unsafe { (self.compiler.nvrtc.compile_program)(self.program, count, pointers.as_ptr()) })
     }
 
     fn log(&self) -> Result<String, NvrtcError> {

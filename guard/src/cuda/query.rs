@@ -97,14 +97,10 @@ pub fn device_limits(ordinal: usize) -> Result<Arc<DeviceLimits>, CudaError> {
     static KNOWN: OnceCell<Vec<OnceCell<Arc<DeviceLimits>>>> = OnceCell::new();
     let count = device_count()?;
     let known = KNOWN.get_or_init(|| vec![OnceCell::new(); count]);
-    let place = known
-        .get(ordinal)
-        .ok_or(CudaError::NoSuchDevice { ordinal, count })?;
+    let place = known.get(ordinal).ok_or(CudaError::NoSuchDevice { ordinal, count })?;
     let limits = place.get_or_try_init(|| {
         let device = device_handle(ordinal)?;
-        query_device(Driver::get()?, device)
-            .map(Arc::new)
-            .map_err(CudaError::from)
+        query_device(Driver::get()?, device).map(Arc::new).map_err(CudaError::from)
     })?;
     Ok(Arc::clone(limits))
 }
@@ -213,16 +209,8 @@ fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverEr
         memory_bytes: u64::try_from(memory_bytes).unwrap_or(u64::MAX),
         cooperative_launch: ask(da::COOPERATIVE_LAUNCH)? != 0,
         cluster_launch,
-        max_portable_cluster_blocks: if cluster_launch {
-            PORTABLE_CLUSTER_BLOCKS
-        } else {
-            0
-        },
-        max_parameter_bytes: if large {
-            LARGE_PARAMETER_BYTES
-        } else {
-            PARAMETER_BYTES
-        },
+        max_portable_cluster_blocks: if cluster_launch { PORTABLE_CLUSTER_BLOCKS } else { 0 },
+        max_parameter_bytes: if large { LARGE_PARAMETER_BYTES } else { PARAMETER_BYTES },
     })
 }
 
@@ -245,10 +233,7 @@ pub(super) fn limits_of_current_device(driver: &Driver) -> Result<Arc<DeviceLimi
     let status = unsafe { (driver.ctx_get_device)(&raw mut device) };
     driver.check("cuCtxGetDevice", status)?;
     let find = |known: &[(c_int, Arc<DeviceLimits>)]| {
-        known
-            .iter()
-            .find(|(handle, _)| *handle == device)
-            .map(|(_, limits)| Arc::clone(limits))
+        known.iter().find(|(handle, _)| *handle == device).map(|(_, limits)| Arc::clone(limits))
     };
     if let Some(limits) = find(&KNOWN.read()) {
         return Ok(limits);

@@ -102,18 +102,12 @@ impl Pushed {
         let status = unsafe { (driver.ctx_get_current)(&raw mut current) };
         driver.check("cuCtxGetCurrent", status)?;
         if current == context {
-            return Ok(Self {
-                driver,
-                pushed: false,
-            });
+            return Ok(Self { driver, pushed: false });
         }
         // SAFETY: the caller of the public functions keeps the context alive.
         let status = unsafe { (driver.ctx_push_current)(context) };
         driver.check("cuCtxPushCurrent", status)?;
-        Ok(Self {
-            driver,
-            pushed: true,
-        })
+        Ok(Self { driver, pushed: true })
     }
 }
 

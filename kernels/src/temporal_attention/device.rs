@@ -33,9 +33,7 @@ impl TemporalAttention {
             Ok([load(element, "y")?, load(element, "x")?])
         };
         let [f16, bf16, f32] = ElementType::ALL;
-        Ok(Self {
-            kernels: [both(f16)?, both(bf16)?, both(f32)?],
-        })
+        Ok(Self { kernels: [both(f16)?, both(bf16)?, both(f32)?] })
     }
 
     /// The kernel for an element type and a layout.
@@ -67,12 +65,7 @@ impl TemporalAttention {
         choice: Choice,
     ) -> Result<Plan, KernelError> {
         let limits = self.kernel(element, layout).limits();
-        Ok(guard.plan(
-            &shape.request(layout),
-            Some(&shape.batch(layout)),
-            limits,
-            choice,
-        )?)
+        Ok(guard.plan(&shape.request(layout), Some(&shape.batch(layout)), limits, choice)?)
     }
 
     /// Submits `plan` to `stream` and answers the number of launches; returns before they have
@@ -82,10 +75,7 @@ impl TemporalAttention {
     ///
     /// [`KernelError::Length`] where a tensor has another length than its shape, before anything
     /// is launched; [`KernelError::Launch`] where the driver refuses.
-    #[allow(
-        clippy::too_many_arguments,
-        reason = "the tensors and what belongs to them"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "the tensors and what belongs to them")]
     pub fn launch<T, R, W>(
         &self,
         guard: &Guard,
@@ -102,12 +92,8 @@ impl TemporalAttention {
         R: DevicePtr<T>,
         W: DevicePtrMut<T>,
     {
-        for (tensor, length) in [
-            ("q", q.len()),
-            ("k", k.len()),
-            ("v", v.len()),
-            ("out", out.len()),
-        ] {
+        for (tensor, length) in [("q", q.len()), ("k", k.len()), ("v", v.len()), ("out", out.len())]
+        {
             shape.check_length(tensor, length)?;
         }
         let per_item = shape.elements_per_item();

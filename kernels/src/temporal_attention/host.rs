@@ -15,10 +15,7 @@ use crate::error::KernelError;
 ///
 /// [`KernelError::Length`] where a tensor has another length than its shape, before anything runs;
 /// [`KernelError::Host`] where a chunk fails.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the tensors and what belongs to them"
-)]
+#[allow(clippy::too_many_arguments, reason = "the tensors and what belongs to them")]
 pub fn run_on_host<T: Element>(
     guard: &Guard,
     plan: &Plan,
@@ -30,12 +27,7 @@ pub fn run_on_host<T: Element>(
     out: &mut [T],
     progress: impl Fn() + Sync,
 ) -> Result<u64, KernelError> {
-    for (tensor, length) in [
-        ("q", q.len()),
-        ("k", k.len()),
-        ("v", v.len()),
-        ("out", out.len()),
-    ] {
+    for (tensor, length) in [("q", q.len()), ("k", k.len()), ("v", v.len()), ("out", out.len())] {
         shape.check_length(tensor, length)?;
     }
     let narrow = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);

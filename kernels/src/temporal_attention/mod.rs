@@ -72,19 +72,9 @@ impl Shape {
     /// [`KernelError::Dimension`] for no heads, no frames, or a head dimension outside 1 to 128;
     /// [`KernelError::TooLarge`] past 64 bits. Zero items are allowed: there is nothing to do.
     pub fn new(items: u64, heads: u64, frames: u64, head_dim: u64) -> Result<Self, KernelError> {
-        let shape = Self {
-            items,
-            heads,
-            frames,
-            head_dim,
-        };
-        let refuse = |dimension, given, expected| {
-            Err(KernelError::Dimension {
-                dimension,
-                given,
-                expected,
-            })
-        };
+        let shape = Self { items, heads, frames, head_dim };
+        let refuse =
+            |dimension, given, expected| Err(KernelError::Dimension { dimension, given, expected });
         if heads == 0 {
             return refuse("heads", heads, "at least 1");
         }
@@ -101,9 +91,7 @@ impl Shape {
             // Room for the bytes of the widest element.
             .and_then(|elements| elements.checked_mul(ElementType::F32.bytes()));
         if counted.is_none() {
-            return Err(KernelError::TooLarge {
-                shape: shape.dims().to_vec(),
-            });
+            return Err(KernelError::TooLarge { shape: shape.dims().to_vec() });
         }
         Ok(shape)
     }
@@ -170,12 +158,7 @@ impl Shape {
             return Ok(());
         }
         let shape = self.dims().to_vec();
-        Err(KernelError::Length {
-            tensor,
-            shape,
-            expected: self.elements(),
-            given,
-        })
+        Err(KernelError::Length { tensor, shape, expected: self.elements(), given })
     }
 }
 

@@ -10,11 +10,7 @@ use crate::element::{Element, ElementType};
 pub fn reference<T: Element>(shape: &Shape, scale: f32, q: &[T], k: &[T], v: &[T]) -> Vec<f64> {
     let head_dim = usize::try_from(shape.head_dim).unwrap_or(usize::MAX).max(1);
     let scale = f64::from(scale);
-    let widen = |row: &[T]| {
-        row.iter()
-            .map(|x| f64::from(x.widen()))
-            .collect::<Vec<f64>>()
-    };
+    let widen = |row: &[T]| row.iter().map(|x| f64::from(x.widen())).collect::<Vec<f64>>();
     let keys: Vec<Vec<f64>> = k.chunks(head_dim).map(widen).collect();
     let values: Vec<Vec<f64>> = v.chunks(head_dim).map(widen).collect();
     let mut out = Vec::with_capacity(q.len());

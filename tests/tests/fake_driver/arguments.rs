@@ -8,9 +8,7 @@ use crate::kernels::{context, guard, kernel, plan_along, poisoned};
 
 /// The refusal of `args`, which nothing was launched with.
 fn refused(guard: &Guard, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> ArgsError {
-    let error = guard
-        .launch(kernel, plan, args)
-        .expect_err("the arguments do not fit");
+    let error = guard.launch(kernel, plan, args).expect_err("the arguments do not fit");
     assert_eq!(launches(), Vec::<String>::new());
     assert_eq!(guard.counts().launches, 0);
     match error {
@@ -29,11 +27,7 @@ fn too_few_arguments_are_refused() {
         let plan = plan_along(&kernel, Axis::Y, 8);
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset();
-        let wrong = ArgsError::WrongCount {
-            kernel: "fake_iota_y".into(),
-            expected: 3,
-            given: 2,
-        };
+        let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 2 };
         assert_eq!(refused(&guard, &kernel, &plan, args), wrong);
     });
 }
@@ -48,11 +42,7 @@ fn one_argument_too_many_is_refused() {
         let plan = plan_along(&kernel, Axis::Y, 8);
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().value(0_u64);
-        let wrong = ArgsError::WrongCount {
-            kernel: "fake_iota_y".into(),
-            expected: 3,
-            given: 4,
-        };
+        let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 4 };
         assert_eq!(refused(&guard, &kernel, &plan, args), wrong);
     });
 }
@@ -67,12 +57,8 @@ fn an_argument_of_another_size_is_refused() {
         let plan = plan_along(&kernel, Axis::Y, 8);
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length_u32();
-        let wrong = ArgsError::WrongSize {
-            kernel: "fake_iota_y".into(),
-            index: 2,
-            expected: 8,
-            given: 4,
-        };
+        let wrong =
+            ArgsError::WrongSize { kernel: "fake_iota_y".into(), index: 2, expected: 8, given: 4 };
         assert_eq!(refused(&guard, &kernel, &plan, args), wrong);
     });
 }
@@ -103,11 +89,7 @@ fn memory_that_is_one_item_short_is_refused() {
         let plan = plan_along(&kernel, Axis::Y, 70_000);
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length();
-        let wrong = ArgsError::OutOfReach {
-            index: 0,
-            needed: 560_000,
-            available: 559_992,
-        };
+        let wrong = ArgsError::OutOfReach { index: 0, needed: 560_000, available: 559_992 };
         assert_eq!(refused(&guard, &kernel, &plan, args), wrong);
     });
 }
@@ -122,11 +104,7 @@ fn memory_read_by_items_is_measured_too() {
         let plan = plan_along(&kernel, Axis::Y, 8);
         let mut args = Args::new(&stream);
         args.value(0_u64).read_items(&input, 2).length();
-        let wrong = ArgsError::OutOfReach {
-            index: 1,
-            needed: 128,
-            available: 120,
-        };
+        let wrong = ArgsError::OutOfReach { index: 1, needed: 128, available: 120 };
         assert_eq!(refused(&guard, &kernel, &plan, args), wrong);
     });
 }

@@ -45,10 +45,7 @@ fn without_a_driver_the_best_guard_is_the_host_under_h200_limits_and_says_why() 
         let h200 = catalog::gpu("h200").expect("catalogued");
         assert_eq!(guard.limits(), &*h200.limits);
         let reason = guard.fallback().expect("no silent fallback");
-        assert!(matches!(
-            reason,
-            CudaError::Unavailable(DriverUnavailable::LibraryMissing { .. })
-        ));
+        assert!(matches!(reason, CudaError::Unavailable(DriverUnavailable::LibraryMissing { .. })));
         let image = Image::new(PTX).expect("PTX");
         let refused = guard.load(&image).expect_err("the host loads nothing");
         assert_eq!(&refused, reason);
@@ -71,14 +68,9 @@ fn a_driver_that_shows_no_device_says_so() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "100")], || {
         let reason = unavailable();
         assert_eq!(reason.to_string(), "the CUDA driver sees no device");
-        let none = DriverUnavailable::NoDevice {
-            cuda_visible_devices: None,
-        };
+        let none = DriverUnavailable::NoDevice { cuda_visible_devices: None };
         assert_eq!(reason, none);
-        assert_eq!(
-            Guard::best().fallback(),
-            Some(&CudaError::Unavailable(reason))
-        );
+        assert_eq!(Guard::best().fallback(), Some(&CudaError::Unavailable(reason)));
     });
 }
 
@@ -98,9 +90,7 @@ fn a_visible_device_that_does_not_exist_is_named() {
     with_fake(&[("CUDA_VISIBLE_DEVICES", "7")], || {
         let reason = unavailable();
         assert!(reason.to_string().contains("CUDA_VISIBLE_DEVICES=\"7\""));
-        let hidden = DriverUnavailable::NoDevice {
-            cuda_visible_devices: Some("7".into()),
-        };
+        let hidden = DriverUnavailable::NoDevice { cuda_visible_devices: Some("7".into()) };
         assert_eq!(reason, hidden);
     });
 }
@@ -128,10 +118,7 @@ fn an_unknown_failure_of_the_driver_keeps_its_code() {
         let DriverUnavailable::InitFailed(error) = unavailable() else {
             panic!("another reason");
         };
-        assert_eq!(
-            (error.code, error.name.as_str()),
-            (999, "CUDA_ERROR_UNKNOWN")
-        );
+        assert_eq!((error.code, error.name.as_str()), (999, "CUDA_ERROR_UNKNOWN"));
     });
 }
 
@@ -169,10 +156,7 @@ fn a_driver_older_than_cuda_12_is_refused_with_both_versions() {
             reason.to_string(),
             "the driver supports CUDA 11.8, at least 12.0 is needed: update the driver"
         );
-        let old = DriverUnavailable::TooOld {
-            version: 11_080,
-            oldest: 12_000,
-        };
+        let old = DriverUnavailable::TooOld { version: 11_080, oldest: 12_000 };
         assert_eq!(reason, old);
     });
 }
@@ -182,25 +166,15 @@ fn a_missing_compiler_is_an_error_that_names_every_place() {
     with_driver(Driver::Missing, &[], || {
         // The one place that the environment does not move.
         let toolkit = ["lib64", "targets/x86_64-linux/lib"]
-            .map(|folder| {
-                Path::new("/usr/local/cuda")
-                    .join(folder)
-                    .join("libnvrtc.so")
-            })
+            .map(|folder| Path::new("/usr/local/cuda").join(folder).join("libnvrtc.so"))
             .into_iter()
             .find(|path| path.exists());
         match (Compiler::find(), toolkit) {
             (Ok(compiler), Some(path)) => assert_eq!(Path::new(compiler.library()), path),
             (Err(NvrtcUnavailable::LibraryMissing { tried }), None) => {
                 let names: Vec<_> = tried.iter().map(|(name, _)| name.as_str()).collect();
-                assert!(
-                    names.starts_with(&["libnvrtc.so", "libnvrtc.so.13"]),
-                    "{names:?}"
-                );
-                assert!(
-                    names.contains(&"/usr/local/cuda/lib64/libnvrtc.so"),
-                    "{names:?}"
-                );
+                assert!(names.starts_with(&["libnvrtc.so", "libnvrtc.so.13"]), "{names:?}");
+                assert!(names.contains(&"/usr/local/cuda/lib64/libnvrtc.so"), "{names:?}");
             }
             (found, toolkit) => panic!("{found:?} with {toolkit:?}"),
         }
@@ -212,9 +186,8 @@ fn compiling_without_a_compiler_is_an_error_and_no_panic() {
     with_fake(&[("CUDA_HOME", "/nowhere")], || {
         let guard = kernels::guard();
         // Where the machine has a compiler, it refuses this source.
-        let error = guard
-            .compile("broken.cu", "this is no CUDA")
-            .expect_err("no compiler, or no program");
+        let error =
+            guard.compile("broken.cu", "this is no CUDA").expect_err("no compiler, or no program");
         let CudaError::Compile(error) = error else {
             panic!("another error: {error:?}");
         };

@@ -17,9 +17,7 @@ fn a_plan_made_for_another_kernel_is_refused() {
         let plan = plan_along(&other, Axis::Y, 8);
         let error = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
             .expect_err("the plan is for another kernel");
-        let refused = LaunchError::OtherKernel {
-            kernel: "fake_iota_y".into(),
-        };
+        let refused = LaunchError::OtherKernel { kernel: "fake_iota_y".into() };
         assert_eq!(error, refused);
         assert_eq!(launches(), Vec::<String>::new());
     });
@@ -33,10 +31,7 @@ fn a_plan_serves_clones_of_its_kernel() {
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 70_000);
         let plan = plan_along(&kernel.clone(), Axis::Y, 70_000);
-        assert_eq!(
-            launch_iota(&guard, &kernel, &plan, &stream, &mut out),
-            Ok(2)
-        );
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
     });
 }
 
@@ -51,9 +46,7 @@ fn a_stream_of_another_device_is_refused() {
         let plan = plan_along(&kernel, Axis::Y, 8);
         let error = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
             .expect_err("the stream is of the second device");
-        let refused = LaunchError::OtherContext {
-            kernel: "fake_iota_y".into(),
-        };
+        let refused = LaunchError::OtherContext { kernel: "fake_iota_y".into() };
         assert_eq!(error, refused);
         assert_eq!(launches(), Vec::<String>::new());
     });
@@ -85,10 +78,7 @@ fn a_guard_serves_a_context_of_the_callers() {
         let stream = own.new_stream().expect("a stream");
         let mut out = poisoned(&stream, 70_000);
         let plan = plan_along(&kernel, Axis::Y, 70_000);
-        assert_eq!(
-            launch_iota(&guard, &kernel, &plan, &stream, &mut out),
-            Ok(2)
-        );
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
         assert_eq!(read(&stream, &out), iota(70_000));
         assert!(launches().iter().all(|line| line.ends_with(" device=1")));
     });

@@ -20,11 +20,7 @@ fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
 }
 
 fn config(grid_y: u32) -> LaunchConfig {
-    LaunchConfig {
-        grid_dim: (1, grid_y, 1),
-        block_dim: (128, 1, 1),
-        shared_mem_bytes: 0,
-    }
+    LaunchConfig { grid_dim: (1, grid_y, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 }
 }
 
 /// Launches `fake_iota_y` over `out` through the guarded builder.
@@ -95,10 +91,7 @@ fn a_driver_that_cannot_tell_names_still_validates() {
         let stream = context.default_stream();
         let mut launch = stream.launch_builder_guarded(&function);
         assert_eq!(launch.kernel().expect("known").name(), "of the launch");
-        let wide = LaunchConfig {
-            block_dim: (257, 1, 1),
-            ..config(1)
-        };
+        let wide = LaunchConfig { block_dim: (257, 1, 1), ..config(1) };
         // SAFETY: the function takes nothing.
         let error = unsafe { launch.launch(wide) }.expect_err("too many registers");
         assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::RegistersPerBlock)));
@@ -112,10 +105,7 @@ fn large_shared_memory_is_opted_in_to_on_the_way() {
         let function = function(&context, "fake_iota_y");
         let stream = context.default_stream();
         let mut out = poisoned(&stream, 8);
-        let large = LaunchConfig {
-            shared_mem_bytes: 60_000,
-            ..config(8)
-        };
+        let large = LaunchConfig { shared_mem_bytes: 60_000, ..config(8) };
         launch_iota(&stream, &function, &mut out, large).expect("the device has as much");
         launch_iota(&stream, &function, &mut out, large).expect("the device has as much");
         assert_eq!(set_attributes(), ["fake_iota_y 8=232448"]);
@@ -184,19 +174,11 @@ fn a_function_is_held_until_it_is_forgotten() {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "wide");
         let stream = context.default_stream();
-        let kernel = stream
-            .launch_builder_guarded(&function)
-            .kernel()
-            .expect("known")
-            .clone();
+        let kernel = stream.launch_builder_guarded(&function).kernel().expect("known").clone();
         let owners = || Arc::strong_count(&context);
         let before = owners();
         drop((function, kernel));
-        assert_eq!(
-            owners(),
-            before,
-            "the table holds the module, and that its context"
-        );
+        assert_eq!(owners(), before, "the table holds the module, and that its context");
         forget_functions();
         assert_eq!(owners(), before - 1, "the module is gone");
     });

@@ -30,23 +30,14 @@ fn captured_chunks_run_at_every_replay_and_not_before() {
             .expect("the capture is whole")
             .expect("and holds something");
         assert_eq!(launched, Ok(2));
-        assert!(
-            read(&stream, &out).iter().all(|item| *item == POISON),
-            "nothing ran yet"
-        );
+        assert!(read(&stream, &out).iter().all(|item| *item == POISON), "nothing ran yet");
         let captured = launches();
-        assert!(
-            captured
-                .iter()
-                .all(|line| line.contains(" stream=capturing "))
-        );
+        assert!(captured.iter().all(|line| line.contains(" stream=capturing ")));
         assert_eq!(captured.len(), 2);
 
         for _ in 0..2 {
             let poison = vec![POISON; 76_800];
-            stream
-                .memcpy_htod(&poison, &mut out)
-                .expect("the memory is ours");
+            stream.memcpy_htod(&poison, &mut out).expect("the memory is ours");
             graph.launch().expect("the graph is whole");
             assert_eq!(read(&stream, &out), iota(76_800));
         }

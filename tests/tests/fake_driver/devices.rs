@@ -72,14 +72,9 @@ fn a_driver_before_cuda_12_1_takes_4096_bytes_of_parameters() {
         assert_eq!(guard.limits().max_parameter_bytes, 4096);
         let limits = guard.limits_for(KernelLimits::unknown("k"));
         let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
-        assert!(
-            guard
-                .validate(&request.parameter_bytes(4096), &limits)
-                .is_ok()
-        );
-        let refused = guard
-            .validate(&request.parameter_bytes(4097), &limits)
-            .expect_err("one byte too many");
+        assert!(guard.validate(&request.parameter_bytes(4096), &limits).is_ok());
+        let refused =
+            guard.validate(&request.parameter_bytes(4097), &limits).expect_err("one byte too many");
         assert!(refused.contains(Rule::ParameterBytes));
     });
 }
@@ -87,17 +82,11 @@ fn a_driver_before_cuda_12_1_takes_4096_bytes_of_parameters() {
 #[test]
 fn an_ordinal_past_the_devices_is_refused_with_their_number() {
     with_fake(&[], || {
-        let missing = CudaError::NoSuchDevice {
-            ordinal: 1,
-            count: 1,
-        };
+        let missing = CudaError::NoSuchDevice { ordinal: 1, count: 1 };
         assert_eq!(Guard::cuda(1).expect_err("one device"), missing);
         assert_eq!(device_limits(1).expect_err("one device"), missing);
         assert_eq!(free_memory(1).expect_err("one device"), missing);
-        assert_eq!(
-            missing.to_string(),
-            "there is no device 1: the driver shows 1, number 0"
-        );
+        assert_eq!(missing.to_string(), "there is no device 1: the driver shows 1, number 0");
     });
 }
 

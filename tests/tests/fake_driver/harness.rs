@@ -35,10 +35,7 @@ pub(crate) fn with_driver<B: FnOnce()>(driver: Driver, settings: &[(&str, &str)]
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        if ["CUDA", "NVIDIA", "GRIDGUARD"]
-            .iter()
-            .any(|prefix| text.starts_with(prefix))
-        {
+        if ["CUDA", "NVIDIA", "GRIDGUARD"].iter().any(|prefix| text.starts_with(prefix)) {
             child.env_remove(&name);
         }
     }
@@ -79,19 +76,14 @@ fn logged(kind: &str) -> Vec<String> {
     let path = std::env::var_os(LOG).expect("the parent named the log");
     // The driver makes the file with the first line.
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| line.strip_prefix(kind))
-        .map(str::to_owned)
-        .collect()
+    text.lines().filter_map(|line| line.strip_prefix(kind)).map(str::to_owned).collect()
 }
 
 /// The test whose body `B` is, as the test runner names it.
 fn test_of<B>() -> &'static str {
     let name = type_name::<B>();
     let (_, in_crate) = name.split_once("::").expect("a path");
-    in_crate
-        .strip_suffix("::{{closure}}")
-        .expect("the body is a closure of the test itself")
+    in_crate.strip_suffix("::{{closure}}").expect("the body is a closure of the test itself")
 }
 
 fn library_path(driver: Driver) -> std::ffi::OsString {

@@ -1,8 +1,5 @@
 //! The kernels of the fake driver, and what tests do with them again and again.
-#![allow(
-    unsafe_code,
-    reason = "someone must promise that a kernel keeps its contract"
-)]
+#![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
 use std::sync::Arc;
 

@@ -1,8 +1,5 @@
 //! Images that cannot be loaded, and kernels that are not in them.
-#![allow(
-    unsafe_code,
-    reason = "someone must promise that a kernel keeps its contract"
-)]
+#![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
 use gridguard::ComputeCapability;
 use gridguard::cuda::{CudaError, Image, ImageError, LoadError};
@@ -37,11 +34,7 @@ fn bytes_that_are_no_whole_image_never_reach_the_driver() {
     assert!(Image::new(cubin.clone()).is_ok());
     assert!(matches!(
         Image::new(&cubin[..63]),
-        Err(ImageError::Truncated {
-            part: "ELF header",
-            needed: 64,
-            available: 63,
-        })
+        Err(ImageError::Truncated { part: "ELF header", needed: 64, available: 63 })
     ));
 }
 
@@ -71,11 +64,29 @@ fn ptx_newer_than_the_driver_is_refused_with_both_versions() {
             "the PTX version 99.0 is newer than the driver, which supports CUDA 12.2: update the \
              driver, or compile with an older toolkit"
         );
-        let new = LoadError::PtxTooNew {
-            ptx: "99.0".into(),
-            driver: "12.2".into(),
-        };
+        let new = LoadError::PtxTooNew { ptx: "99.0".into(), driver: "12.2".into() };
         assert_eq!(error, new);
+    });
+}
+
+#[test]
+fn an_image_that_the_driver_refuses_keeps_its_words_and_its_log() {
+    with_fake(&[], || {
+        // A fatbin whose header says that nothing follows; the fake driver takes none.
+        let mut fatbin = vec![0; 16];
+        fatbin[..4].copy_from_slice(&0xba55_ed50_u32.to_le_bytes());
+        fatbin[6] = 16;
+        let image = Image::new(fatbin).expect("it is whole");
+        let error = guard().load(&image).expect_err("the driver refuses it");
+        assert_eq!(
+            error.to_string(),
+            "cuModuleLoadDataEx answered CUDA_ERROR_INVALID_IMAGE (200): device kernel image is \
+             invalid\nfake: image refused (200)"
+        );
+        let CudaError::Load(LoadError::Refused { error, log }) = error else {
+            panic!("another error: {error:?}");
+        };
+        assert_eq!((error.code, log.as_str()), (200, "fake: image refused (200)"));
     });
 }
 

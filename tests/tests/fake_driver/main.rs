@@ -1,10 +1,5 @@
 //! The CUDA room of the guard on a fake driver: needs gcc, but no GPU.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod arguments;
 mod availability;

@@ -27,22 +27,11 @@ fn large_dynamic_shared_memory_is_opted_in_to_once() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
-        assert_eq!(
-            launch_idle(&guard, &kernel, &small().dynamic_shared_bytes(49_152)),
-            Ok(1)
-        );
-        assert_eq!(
-            set_attributes(),
-            Vec::<String>::new(),
-            "48 KiB need no opt-in"
-        );
+        assert_eq!(launch_idle(&guard, &kernel, &small().dynamic_shared_bytes(49_152)), Ok(1));
+        assert_eq!(set_attributes(), Vec::<String>::new(), "48 KiB need no opt-in");
         for bytes in [60_000, 49_153, 232_448, 60_000] {
             let request = small().dynamic_shared_bytes(bytes);
-            assert_eq!(
-                launch_idle(&guard, &kernel, &request),
-                Ok(1),
-                "{bytes} bytes"
-            );
+            assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1), "{bytes} bytes");
         }
         // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, to all that the device allows.
         assert_eq!(set_attributes(), ["idle 8=232448"]);
@@ -88,10 +77,7 @@ fn a_cooperative_launch_reaches_the_driver_as_one_with_and_without_a_cluster() {
         assert_eq!(launch_idle(&guard, &kernel, &both), Ok(1));
         let lines = launches();
         assert!(lines[0].ends_with(" args=0 cooperative=1"), "{lines:?}");
-        assert!(
-            lines[1].ends_with(" cluster=2,1,1 cooperative=1"),
-            "{lines:?}"
-        );
+        assert!(lines[1].ends_with(" cluster=2,1,1 cooperative=1"), "{lines:?}");
     });
 }
 
@@ -118,10 +104,7 @@ fn a_driver_without_clusters_refuses_a_cluster_launch_and_serves_plain_ones() {
         let kernel = kernel(&guard, "idle");
         let error = launch_idle(&guard, &kernel, &small().cluster(Dim3::new(4, 1, 1)))
             .expect_err("no cuLaunchKernelEx");
-        let unsupported = LaunchError::Unsupported {
-            symbol: "cuLaunchKernelEx",
-            what: "clusters",
-        };
+        let unsupported = LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" };
         assert_eq!(error, unsupported);
         assert_eq!(
             error.to_string(),
@@ -152,10 +135,7 @@ fn a_kernel_with_a_cluster_of_its_own_runs_with_it_and_with_no_other() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "clustered");
-        assert_eq!(
-            kernel.limits().kernel().required_cluster,
-            Some(Dim3::new(2, 1, 1))
-        );
+        assert_eq!(kernel.limits().kernel().required_cluster, Some(Dim3::new(2, 1, 1)));
         let stream = context(&guard).default_stream();
         let launch = |request: &LaunchRequest| {
             guard.plan_and_launch(&kernel, request, None, Args::new(&stream))

@@ -119,11 +119,7 @@ fn a_refused_launch_leaves_the_current_context_too() {
         let args = KernelArgs::new();
         // SAFETY: nothing is launched, since the arguments are missing.
         let refused = unsafe { kernel.launch(std::ptr::null_mut(), &plan(&kernel, 8), &args) };
-        let wrong = ArgsError::WrongCount {
-            kernel: "fake_iota_y".into(),
-            expected: 3,
-            given: 0,
-        };
+        let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 0 };
         assert_eq!(refused, Err(LaunchError::Args(wrong)));
         assert_eq!(current(), Some(other.cu_ctx()));
         assert_eq!(launches(), Vec::<String>::new());
@@ -139,9 +135,7 @@ fn a_plan_of_another_raw_kernel_is_refused() {
         let args = KernelArgs::new();
         // SAFETY: nothing is launched, since the plan is another kernel's.
         let refused = unsafe { ours.launch(std::ptr::null_mut(), &plan(&theirs, 8), &args) };
-        let other = LaunchError::OtherKernel {
-            kernel: "fake_iota_y".into(),
-        };
+        let other = LaunchError::OtherKernel { kernel: "fake_iota_y".into() };
         assert_eq!(refused, Err(other));
     });
 }

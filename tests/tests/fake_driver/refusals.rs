@@ -38,15 +38,8 @@ fn stops_at(chunk: u8) {
     assert_eq!(stopped.source.code, 701);
 
     let written = read(&stream, &out);
-    assert_eq!(
-        written[..done],
-        iota(stopped.items_done),
-        "the chunks before it ran"
-    );
-    assert!(
-        written[done..].iter().all(|item| *item == POISON),
-        "and no other"
-    );
+    assert_eq!(written[..done], iota(stopped.items_done), "the chunks before it ran");
+    assert!(written[done..].iter().all(|item| *item == POISON), "and no other");
     assert_eq!(launches().len(), usize::from(chunk));
     let counts = guard.counts();
     assert_eq!(counts.refused_by_driver, 1);
@@ -55,28 +48,19 @@ fn stops_at(chunk: u8) {
 
 #[test]
 fn a_refusal_of_the_first_chunk_leaves_nothing_done() {
-    let settings = [
-        ("GRIDGUARD_FAKE_FAIL_LAUNCH", "0"),
-        ("GRIDGUARD_FAKE_FAIL_CODE", "701"),
-    ];
+    let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")];
     with_fake(&settings, || stops_at(0));
 }
 
 #[test]
 fn a_refusal_in_the_middle_says_which_items_are_done() {
-    let settings = [
-        ("GRIDGUARD_FAKE_FAIL_LAUNCH", "1"),
-        ("GRIDGUARD_FAKE_FAIL_CODE", "701"),
-    ];
+    let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")];
     with_fake(&settings, || stops_at(1));
 }
 
 #[test]
 fn a_refusal_of_the_last_chunk_says_that_the_others_are_done() {
-    let settings = [
-        ("GRIDGUARD_FAKE_FAIL_LAUNCH", "2"),
-        ("GRIDGUARD_FAKE_FAIL_CODE", "701"),
-    ];
+    let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "2"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")];
     with_fake(&settings, || stops_at(2));
 }
 
@@ -89,10 +73,7 @@ fn after_a_refusal_the_next_plan_runs() {
         let mut out = poisoned(&stream, 70_000);
         let plan = plan_along(&kernel, Axis::Y, 70_000);
         launch_iota(&guard, &kernel, &plan, &stream, &mut out).expect_err("the second fails");
-        assert_eq!(
-            launch_iota(&guard, &kernel, &plan, &stream, &mut out),
-            Ok(2)
-        );
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
         assert_eq!(read(&stream, &out), iota(70_000));
         let counts = guard.counts();
         assert_eq!((counts.plans, counts.launches), (2, 3));
@@ -116,10 +97,6 @@ fn an_earlier_fault_that_surfaces_late_is_answered_with_its_own_name() {
         launch_iota(&guard, &kernel, &plan, &stream, &mut out).expect_err("the fault");
         let late = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
             .expect_err("the context is lost");
-        assert!(
-            late.to_string()
-                .contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"),
-            "{late}"
-        );
+        assert!(late.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{late}");
     });
 }

@@ -17,10 +17,7 @@ fn a_launch_of_76_800_blocks_on_y_runs_as_two_and_writes_every_item() {
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 76_800);
         let plan = plan_along(&kernel, Axis::Y, 76_800);
-        assert_eq!(
-            launch_iota(&guard, &kernel, &plan, &stream, &mut out),
-            Ok(2)
-        );
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
         assert_eq!(read(&stream, &out), iota(76_800));
         for line in launches() {
             assert!(line.contains(" grid=1,38400,1 block=128,1,1 "), "{line}");
@@ -40,10 +37,7 @@ fn every_chunk_gets_its_address_its_first_item_and_its_length() {
         let stream = context(&guard).default_stream();
         let mut out = poisoned(&stream, 131_071);
         let plan = plan_along(&kernel, Axis::Y, 131_071);
-        assert_eq!(
-            launch_iota(&guard, &kernel, &plan, &stream, &mut out),
-            Ok(3)
-        );
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(3));
         let args: Vec<Vec<u64>> = launches().iter().map(|line| args_of(line)).collect();
         let base = args[0][0];
         let expected = [
@@ -64,20 +58,14 @@ fn on_x_the_same_launch_is_whole_and_a_chosen_cap_splits_it() {
         let plan = plan_along(&kernel, Axis::X, 76_800);
         assert_eq!(plan.strategy(), Strategy::Whole);
         let mut out = poisoned(&stream, 76_800);
-        assert_eq!(
-            launch_iota(&guard, &kernel, &plan, &stream, &mut out),
-            Ok(1)
-        );
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(1));
         assert_eq!(read(&stream, &out), iota(76_800));
 
         let (request, batch) = items_along(Axis::X, 76_800);
         let choice = Choice::at_most(65_535);
         let plan = Plan::new(&request, Some(&batch), kernel.limits(), choice).expect("it splits");
         let mut out = poisoned(&stream, 76_800);
-        assert_eq!(
-            launch_iota(&guard, &kernel, &plan, &stream, &mut out),
-            Ok(2)
-        );
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
         assert_eq!(read(&stream, &out), iota(76_800));
     });
 }
@@ -140,10 +128,7 @@ fn a_batch_of_no_items_launches_nothing() {
         let mut out = poisoned(&stream, 4);
         let plan = plan_along(&kernel, Axis::Y, 0);
         assert!(plan.is_empty());
-        assert_eq!(
-            launch_iota(&guard, &kernel, &plan, &stream, &mut out),
-            Ok(0)
-        );
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(0));
         assert_eq!(launches(), Vec::<String>::new());
         assert_eq!(read(&stream, &out), [crate::kernels::POISON; 4]);
         assert_eq!(guard.counts().launches, 0);
@@ -175,10 +160,7 @@ fn launching_two_chunks_allocates_nothing() {
         let mut out = poisoned(&stream, 76_800);
         let plan = plan_along(&kernel, Axis::Y, 76_800);
         // cudarc looks its functions up at their first use.
-        assert_eq!(
-            launch_iota(&guard, &kernel, &plan, &stream, &mut out),
-            Ok(2)
-        );
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
         let (launched, allocations) =
             allocations_of(|| launch_iota(&guard, &kernel, &plan, &stream, &mut out));
         assert_eq!((launched, allocations), (Ok(2), 0));
@@ -188,7 +170,5 @@ fn launching_two_chunks_allocates_nothing() {
 fn args_of(line: &str) -> Vec<u64> {
     let (_, rest) = line.split_once("args=").expect("a launch has arguments");
     let args = rest.split(' ').next().expect("something follows args=");
-    args.split(',')
-        .map(|number| u64::from_str_radix(number, 16).expect("hexadecimal"))
-        .collect()
+    args.split(',').map(|number| u64::from_str_radix(number, 16).expect("hexadecimal")).collect()
 }

@@ -54,16 +54,11 @@ fn rejections_of_many_threads_are_all_counted() {
             for _ in 0..THREADS {
                 scope.spawn(|| {
                     for _ in 0..1000 {
-                        guard
-                            .validate(&request, kernel.limits())
-                            .expect_err("two axes overflow");
+                        guard.validate(&request, kernel.limits()).expect_err("two axes overflow");
                     }
                 });
             }
         });
-        assert_eq!(
-            guard.counts().rejections,
-            [(Rule::GridDimY, 8000), (Rule::GridDimZ, 8000)]
-        );
+        assert_eq!(guard.counts().rejections, [(Rule::GridDimY, 8000), (Rule::GridDimZ, 8000)]);
     });
 }

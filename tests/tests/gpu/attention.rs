@@ -27,24 +27,13 @@ fn run<T: Element + DeviceRepr>(
 ) -> (u64, Vec<T>) {
     let attention = attention();
     let stream = stream();
-    let plan = attention
-        .plan(guard(), shape, T::TYPE, layout, choice)
-        .expect("a plan");
+    let plan = attention.plan(guard(), shape, T::TYPE, layout, choice).expect("a plan");
     let [q, k, v] = [q, k, v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
     let poison = vec![T::narrow(f32::NAN); q.len()];
     let mut out = stream.clone_htod(&poison).expect("memory");
     let scale = shape.scale();
     let launches = attention
-        .launch(
-            guard(),
-            &stream,
-            &plan,
-            shape,
-            layout,
-            scale,
-            [&q, &k, &v],
-            &mut out,
-        )
+        .launch(guard(), &stream, &plan, shape, layout, scale, [&q, &k, &v], &mut out)
         .expect("launches");
     (launches, stream.clone_dtoh(&out).expect("copies back"))
 }
@@ -57,12 +46,7 @@ fn against_golden<T: Element + DeviceRepr>(golden: &Golden<T>) {
             let mut deviation = Deviation::new();
             deviation.add(&out, &golden.out);
             let within = deviation.within(tolerance(T::TYPE));
-            assert!(
-                within,
-                "{} {layout:?}: {:e}",
-                golden.name,
-                deviation.relative()
-            );
+            assert!(within, "{} {layout:?}: {:e}", golden.name, deviation.relative());
         }
     }
 }
@@ -88,26 +72,17 @@ fn motivating_case<T: Element + DeviceRepr>() {
     assert!(bits(&split) == bits(&flat), "split and flat differ");
     assert!(split.iter().all(|x| x.widen().is_finite()));
 
-    let boundaries = [0, 7679, 7680, 15_359]
-        .into_iter()
-        .flat_map(|item| item * 5..item * 5 + 5);
+    let boundaries = [0, 7679, 7680, 15_359].into_iter().flat_map(|item| item * 5..item * 5 + 5);
     let sample = (0..512).map(|n: usize| n * 149_993 % 76_800);
     let problems: BTreeSet<usize> = boundaries.chain(sample).collect();
     let mut deviation = Deviation::new();
     for problem in problems {
         let part = problem * 1024..(problem + 1) * 1024;
         let [q, k, v] = tensors.map(|tensor| &tensor[part.clone()]);
-        deviation.add(
-            &split[part.clone()],
-            &reference(&shape, shape.scale(), q, k, v),
-        );
+        deviation.add(&split[part.clone()], &reference(&shape, shape.scale(), q, k, v));
     }
     println!("{}: relative error {:.2e}", T::TYPE, deviation.relative());
-    assert!(
-        deviation.within(tolerance(T::TYPE)),
-        "{:e}",
-        deviation.relative()
-    );
+    assert!(deviation.within(tolerance(T::TYPE)), "{:e}", deviation.relative());
 }
 
 #[test]

@@ -18,29 +18,20 @@ use super::support::{SOURCE, context, guard, is_counting, stream};
 /// The test kernels in a module of cudarc's own.
 fn module(context: &Arc<CudaContext>) -> Arc<CudaModule> {
     let options = CompileOptions::new("support.cu", guard().limits().compute_capability);
-    let compiled = Compiler::find()
-        .expect("NVRTC")
-        .compile(SOURCE, &options)
-        .expect("compiles");
+    let compiled = Compiler::find().expect("NVRTC").compile(SOURCE, &options).expect("compiles");
     let image = Ptx::from_binary(compiled.image.bytes().to_vec());
     context.load_module(image).expect("loads")
 }
 
 fn grid_y(blocks: u32) -> LaunchConfig {
-    LaunchConfig {
-        grid_dim: (1, blocks, 1),
-        block_dim: (1, 1, 1),
-        shared_mem_bytes: 0,
-    }
+    LaunchConfig { grid_dim: (1, blocks, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 }
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn cudarc_s_builder_launches_what_is_legal_and_explains_what_is_not() {
     let context = context();
-    let function = module(&context)
-        .load_function("count_y")
-        .expect("a function");
+    let function = module(&context).load_function("count_y").expect("a function");
     let stream = stream();
     let mut out = stream.alloc_zeros::<u64>(70_000).expect("memory");
     let mut launch = stream.launch_builder_guarded(&function);
@@ -63,16 +54,11 @@ fn cudarc_s_builder_launches_what_is_legal_and_explains_what_is_not() {
 #[ignore = "needs a CUDA GPU"]
 fn cudarc_s_builder_opts_in_to_large_shared_memory() {
     let context = context();
-    let function = module(&context)
-        .load_function("large_shared")
-        .expect("a function");
+    let function = module(&context).load_function("large_shared").expect("a function");
     let stream = stream();
     let mut out = stream.alloc_zeros::<u32>(1).expect("memory");
-    let config = LaunchConfig {
-        grid_dim: (1, 1, 1),
-        block_dim: (1, 1, 1),
-        shared_mem_bytes: 100_000,
-    };
+    let config =
+        LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 100_000 };
     let mut plain = stream.launch_builder(&function);
     plain.arg(&mut out).arg(&25_000_u32);
     // SAFETY: the arguments are those of large_shared.
@@ -89,19 +75,13 @@ fn cudarc_s_builder_opts_in_to_large_shared_memory() {
 #[ignore = "needs a CUDA GPU"]
 fn raw_handles_are_split_alike_and_the_current_context_stays() {
     let context = context();
-    let function = module(&context)
-        .load_function("count_y")
-        .expect("a function");
+    let function = module(&context).load_function("count_y").expect("a function");
     let stream = stream();
     let items = 131_071_u64;
     let mut out = stream.clone_htod(&vec![u64::MAX; 131_071]).expect("memory");
     // SAFETY: cudarc keeps both alive through this test.
     let kernel = unsafe {
-        RawKernel::from_handles(
-            context.cu_ctx().cast(),
-            function.cu_function().cast(),
-            "count_y",
-        )
+        RawKernel::from_handles(context.cu_ctx().cast(), function.cu_function().cast(), "count_y")
     }
     .expect("limits");
     let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::ONE);
@@ -117,10 +97,7 @@ fn raw_handles_are_split_alike_and_the_current_context_stays() {
         let raw: *mut c_void = stream.cu_stream().cast();
         // SAFETY: the stream is of the kernel's context, the arguments are those of count_y.
         assert_eq!(unsafe { kernel.launch(raw, &plan, &args) }, Ok(3));
-        assert!(
-            result::ctx::get_current().expect("asks").is_none(),
-            "the context leaked"
-        );
+        assert!(result::ctx::get_current().expect("asks").is_none(), "the context leaked");
     }
     assert!(is_counting(&stream.clone_dtoh(&out).expect("copies back")));
 }

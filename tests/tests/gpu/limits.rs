@@ -44,47 +44,20 @@ fn the_catalogue_says_what_the_device_answers() {
     assert_eq!(device.warp_size, *warp_size);
     assert_eq!(device.max_registers_per_block, *max_registers_per_block);
     assert_eq!(device.register_allocation_unit, *register_allocation_unit);
-    assert_eq!(
-        device.warp_allocation_granularity,
-        *warp_allocation_granularity
-    );
-    assert_eq!(
-        device.max_shared_bytes_per_block,
-        *max_shared_bytes_per_block
-    );
-    assert_eq!(
-        device.max_shared_bytes_per_block_opt_in,
-        *max_shared_bytes_per_block_opt_in
-    );
-    assert_eq!(
-        device.reserved_shared_bytes_per_block,
-        *reserved_shared_bytes_per_block
-    );
-    assert_eq!(
-        device.shared_bytes_per_multiprocessor,
-        *shared_bytes_per_multiprocessor
-    );
+    assert_eq!(device.warp_allocation_granularity, *warp_allocation_granularity);
+    assert_eq!(device.max_shared_bytes_per_block, *max_shared_bytes_per_block);
+    assert_eq!(device.max_shared_bytes_per_block_opt_in, *max_shared_bytes_per_block_opt_in);
+    assert_eq!(device.reserved_shared_bytes_per_block, *reserved_shared_bytes_per_block);
+    assert_eq!(device.shared_bytes_per_multiprocessor, *shared_bytes_per_multiprocessor);
     assert_eq!(device.multiprocessors, *multiprocessors);
-    assert_eq!(
-        device.max_threads_per_multiprocessor,
-        *max_threads_per_multiprocessor
-    );
-    assert_eq!(
-        device.max_blocks_per_multiprocessor,
-        *max_blocks_per_multiprocessor
-    );
-    assert_eq!(
-        device.registers_per_multiprocessor,
-        *registers_per_multiprocessor
-    );
+    assert_eq!(device.max_threads_per_multiprocessor, *max_threads_per_multiprocessor);
+    assert_eq!(device.max_blocks_per_multiprocessor, *max_blocks_per_multiprocessor);
+    assert_eq!(device.registers_per_multiprocessor, *registers_per_multiprocessor);
     assert_eq!(device.l2_bytes, *l2_bytes);
     assert_eq!(device.memory_bytes, *memory_bytes);
     assert_eq!(device.cooperative_launch, *cooperative_launch);
     assert_eq!(device.cluster_launch, *cluster_launch);
-    assert_eq!(
-        device.max_portable_cluster_blocks,
-        *max_portable_cluster_blocks
-    );
+    assert_eq!(device.max_portable_cluster_blocks, *max_portable_cluster_blocks);
     assert_eq!(device.max_parameter_bytes, *max_parameter_bytes);
 }
 
@@ -103,8 +76,5 @@ fn the_best_guard_is_a_device_and_gives_no_reason_against_it() {
 #[ignore = "needs a CUDA GPU"]
 fn a_bad_ordinal_is_told_what_there_is() {
     let error = Guard::cuda(4711).expect_err("no such device");
-    assert!(
-        matches!(error, cuda::CudaError::NoSuchDevice { ordinal: 4711, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, cuda::CudaError::NoSuchDevice { ordinal: 4711, .. }), "{error}");
 }

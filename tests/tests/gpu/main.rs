@@ -1,12 +1,7 @@
 //! What needs a real device: limits, launches, streams, graphs, threads, and the driver's answers.
 //!
 //! `tests/gpu-suite.sh` packs this and runs it on a machine with a CUDA GPU.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "tests"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod attention;
 mod cudarc_and_raw;

@@ -1,8 +1,5 @@
 //! The driver's answers, and what the guard makes of images that are no use.
-#![allow(
-    unsafe_code,
-    reason = "launches that the guard would never let through"
-)]
+#![allow(unsafe_code, reason = "launches that the guard would never let through")]
 
 use cudarc::driver::{LaunchConfig, PushKernelArg, sys};
 use cudarc::nvrtc::Ptx;
@@ -17,10 +14,7 @@ use super::support::{SOURCE, context, guard, kernel, module, plan, stream};
 #[ignore = "needs a CUDA GPU"]
 fn the_naive_launch_is_refused_by_the_driver_and_leaves_no_trace() {
     let options = CompileOptions::new("support.cu", guard().limits().compute_capability);
-    let compiled = Compiler::find()
-        .expect("NVRTC")
-        .compile(SOURCE, &options)
-        .expect("compiles");
+    let compiled = Compiler::find().expect("NVRTC").compile(SOURCE, &options).expect("compiles");
     let image = Ptx::from_binary(compiled.image.bytes().to_vec());
     let module = context().load_module(image).expect("loads");
     let function = module.load_function("count_y").expect("a function");
@@ -28,11 +22,8 @@ fn the_naive_launch_is_refused_by_the_driver_and_leaves_no_trace() {
     let mut out = stream.alloc_zeros::<u64>(76_800).expect("memory");
     let mut launch = stream.launch_builder(&function);
     launch.arg(&mut out).arg(&0_u64).arg(&76_800_u64);
-    let config = LaunchConfig {
-        grid_dim: (1, 76_800, 1),
-        block_dim: (1, 1, 1),
-        shared_mem_bytes: 0,
-    };
+    let config =
+        LaunchConfig { grid_dim: (1, 76_800, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
     // SAFETY: the arguments are those of count_y.
     let refused = unsafe { launch.launch(config) }.expect_err("65,535 blocks on y");
     assert_eq!(refused.0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
@@ -50,24 +41,15 @@ fn images_of_no_use_are_told_apart() {
     assert!(load(&ptx("8.0", &own)).is_ok());
 
     let error = load(&ptx("8.7", "sm_121")).expect_err("a later architecture");
-    assert!(
-        matches!(error, CudaError::Load(LoadError::WrongArchitecture { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, CudaError::Load(LoadError::WrongArchitecture { .. })), "{error}");
     let error = load(&ptx("99.0", &own)).expect_err("from the future");
-    assert!(
-        matches!(error, CudaError::Load(LoadError::PtxTooNew { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, CudaError::Load(LoadError::PtxTooNew { .. })), "{error}");
     let broken = ptx("8.0", &own).replace("ret", "frobnicate");
     let error = load(&broken).expect_err("no such instruction");
     let CudaError::Load(LoadError::Refused { log, .. }) = &error else {
         panic!("{error}");
     };
-    assert!(
-        log.contains("frobnicate"),
-        "the driver's own words are kept: {error}"
-    );
+    assert!(log.contains("frobnicate"), "the driver's own words are kept: {error}");
 }
 
 #[test]
@@ -81,20 +63,14 @@ fn a_cubin_for_another_architecture_and_a_cut_one_are_told_apart() {
     let error = guard().load(&image).map(drop);
     if foreign {
         let error = error.expect_err("another architecture");
-        assert!(
-            matches!(error, CudaError::Load(LoadError::WrongArchitecture { .. })),
-            "{error}"
-        );
+        assert!(matches!(error, CudaError::Load(LoadError::WrongArchitecture { .. })), "{error}");
     } else {
         error.expect("its own architecture");
     }
     let bytes = image.bytes();
     for len in [5, 64, bytes.len() / 2, bytes.len() - 1] {
         let error = Image::new(&bytes[..len]).expect_err("cut");
-        assert!(
-            matches!(error, ImageError::Truncated { .. }),
-            "{len}: {error}"
-        );
+        assert!(matches!(error, ImageError::Truncated { .. }), "{len}: {error}");
     }
 }
 
@@ -116,42 +92,22 @@ fn arguments_that_do_not_fit_are_refused_before_the_driver_sees_them() {
 
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).offset().length();
-    let short = ArgsError::OutOfReach {
-        index: 0,
-        needed: 800,
-        available: 792,
-    };
-    assert_eq!(
-        guard().launch(&kernel, &plan, args),
-        Err(LaunchError::Args(short))
-    );
+    let short = ArgsError::OutOfReach { index: 0, needed: 800, available: 792 };
+    assert_eq!(guard().launch(&kernel, &plan, args), Err(LaunchError::Args(short)));
 
     let mut args = Args::new(&stream);
     args.write(&mut out).offset();
-    let refused = guard()
-        .launch(&kernel, &plan, args)
-        .expect_err("one is missing");
+    let refused = guard().launch(&kernel, &plan, args).expect_err("one is missing");
     assert!(matches!(
         refused,
-        LaunchError::Args(ArgsError::WrongCount {
-            expected: 3,
-            given: 2,
-            ..
-        })
+        LaunchError::Args(ArgsError::WrongCount { expected: 3, given: 2, .. })
     ));
 
     let mut args = Args::new(&stream);
     args.write(&mut out).offset().length_u32();
-    let refused = guard()
-        .launch(&kernel, &plan, args)
-        .expect_err("four bytes for eight");
+    let refused = guard().launch(&kernel, &plan, args).expect_err("four bytes for eight");
     assert!(matches!(
         refused,
-        LaunchError::Args(ArgsError::WrongSize {
-            index: 2,
-            expected: 8,
-            given: 4,
-            ..
-        })
+        LaunchError::Args(ArgsError::WrongSize { index: 2, expected: 8, given: 4, .. })
     ));
 }

@@ -8,14 +8,7 @@ use super::support::{count, guard, is_counting, kernel, plan, stream};
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn every_item_is_written_in_its_place_at_sizes_around_the_limit() {
-    let cases = [
-        (1, 1),
-        (65_534, 1),
-        (65_535, 1),
-        (65_536, 2),
-        (131_071, 3),
-        (196_606, 4),
-    ];
+    let cases = [(1, 1), (65_534, 1), (65_535, 1), (65_536, 2), (131_071, 3), (196_606, 4)];
     for axis in [Axis::Y, Axis::Z] {
         for (items, launches) in cases {
             let (launched, out) = count(axis, items, Choice::AUTOMATIC);
@@ -55,13 +48,8 @@ fn large_shared_memory_is_opted_in_to_and_more_than_the_device_has_is_not() {
         let request = LaunchRequest::new(Dim3::new(3, 1, 1), Dim3::ONE).dynamic_shared_bytes(bytes);
         let mut out = stream.alloc_zeros::<u32>(3).expect("memory");
         let mut args = Args::new(&stream);
-        args.write(&mut out)
-            .value(u32::try_from(bytes / 4).expect("words"));
-        assert_eq!(
-            guard().plan_and_launch(&kernel, &request, None, args),
-            Ok(1),
-            "{bytes}"
-        );
+        args.write(&mut out).value(u32::try_from(bytes / 4).expect("words"));
+        assert_eq!(guard().plan_and_launch(&kernel, &request, None, args), Ok(1), "{bytes}");
         assert_eq!(stream.clone_dtoh(&out).expect("copies back"), [7, 8, 9]);
     }
     let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE).dynamic_shared_bytes(most + 1);
@@ -79,11 +67,7 @@ fn clusters_stay_whole_when_a_launch_is_split() {
         // Without clusters the rule is the answer.
         let request = LaunchRequest::new(Dim3::new(1, 8, 1), Dim3::ONE).cluster(Dim3::new(1, 4, 1));
         let refused = guard().validate(&request, kernel("cluster_rank").limits());
-        assert!(
-            refused
-                .expect_err("no clusters")
-                .contains(Rule::ClusterUnsupported)
-        );
+        assert!(refused.expect_err("no clusters").contains(Rule::ClusterUnsupported));
         return;
     }
     let kernel = kernel("cluster_rank");
@@ -95,10 +79,7 @@ fn clusters_stay_whole_when_a_launch_is_split() {
     let mut out = stream.clone_htod(&poison).expect("memory");
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1);
-    assert_eq!(
-        guard().plan_and_launch(&kernel, &request, Some(&batch), args),
-        Ok(3)
-    );
+    assert_eq!(guard().plan_and_launch(&kernel, &request, Some(&batch), args), Ok(3));
     let ranks = stream.clone_dtoh(&out).expect("copies back");
     assert!(ranks.chunks(4).all(|cluster| cluster == [0, 1, 2, 3]));
 }
@@ -109,8 +90,6 @@ fn launch_bounds_are_a_limit_of_the_kernel() {
     let kernel = kernel("bounded");
     assert_eq!(kernel.limits().kernel().max_threads_per_block, 64);
     let request = LaunchRequest::new(Dim3::ONE, Dim3::new(65, 1, 1));
-    let violations = guard()
-        .validate(&request, kernel.limits())
-        .expect_err("65 of 64 threads");
+    let violations = guard().validate(&request, kernel.limits()).expect_err("65 of 64 threads");
     assert!(violations.contains(Rule::KernelThreadsPerBlock));
 }

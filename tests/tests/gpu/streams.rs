@@ -34,14 +34,7 @@ fn chunks_become_nodes_of_a_graph_and_replay_gives_the_same() {
     let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = stream.end_capture(flags).expect("ends").expect("a graph");
     assert_eq!(launched, Ok(3));
-    assert!(
-        stream
-            .clone_dtoh(&x)
-            .expect("copies")
-            .iter()
-            .all(|x| *x == 0),
-        "ran while captured"
-    );
+    assert!(stream.clone_dtoh(&x).expect("copies").iter().all(|x| *x == 0), "ran while captured");
 
     for replays in 1..=3 {
         graph.launch().expect("replays");
@@ -62,9 +55,7 @@ fn a_second_stream_waits_for_what_the_first_one_writes() {
     for round in 0..20_u64 {
         let mut args = Args::new(&first);
         // Some 50 microseconds of busy blocks before each write.
-        args.write_items(&mut x, 1)
-            .value(round * 10)
-            .value(20_000_u64);
+        args.write_items(&mut x, 1).value(round * 10).value(20_000_u64);
         assert_eq!(guard().launch(&fill, &fill_plan, args), Ok(2));
         let mut args = Args::new(&second);
         args.write_items(&mut x, 1);
@@ -97,19 +88,14 @@ fn eight_threads_share_a_guard_and_every_launch_is_counted() {
         }
     });
     let counts = guard.counts();
-    assert_eq!(
-        (counts.plans, counts.launches, counts.split),
-        (400, 1200, 400)
-    );
+    assert_eq!((counts.plans, counts.launches, counts.split), (400, 1200, 400));
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn threads_racing_to_a_kernel_s_first_large_launch_all_succeed() {
     use gridguard::{Dim3, LaunchRequest};
-    let module = guard()
-        .compile("support.cu", SOURCE)
-        .expect("a fresh module");
+    let module = guard().compile("support.cu", SOURCE).expect("a fresh module");
     let kernel = kernel_of(&module, "large_shared");
     let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE).dynamic_shared_bytes(100_000);
     thread::scope(|scope| {
@@ -119,10 +105,7 @@ fn threads_racing_to_a_kernel_s_first_large_launch_all_succeed() {
                 let mut out = stream.alloc_zeros::<u32>(1).expect("memory");
                 let mut args = Args::new(&stream);
                 args.write(&mut out).value(25_000_u32);
-                assert_eq!(
-                    guard().plan_and_launch(&kernel, &request, None, args),
-                    Ok(1)
-                );
+                assert_eq!(guard().plan_and_launch(&kernel, &request, None, args), Ok(1));
                 assert_eq!(stream.clone_dtoh(&out).expect("copies back"), [7]);
             });
         }

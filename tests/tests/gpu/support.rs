@@ -83,18 +83,12 @@ pub(crate) fn stream() -> Arc<CudaStream> {
 pub(crate) fn plan(kernel: &Kernel, axis: Axis, items: u64, choice: Choice) -> Plan {
     let request = LaunchRequest::new(Dim3::ONE.with(axis, items), Dim3::ONE);
     let batch = BatchAxis::new(axis, items);
-    guard()
-        .plan(&request, Some(&batch), kernel.limits(), choice)
-        .expect("a plan")
+    guard().plan(&request, Some(&batch), kernel.limits(), choice).expect("a plan")
 }
 
 /// Counts `items` along `axis` by chunks and gives what the device wrote, poisoned before.
 pub(crate) fn count(axis: Axis, items: u64, choice: Choice) -> (u64, Vec<u64>) {
-    let kernel = kernel(if axis == Axis::Y {
-        "count_y"
-    } else {
-        "count_z"
-    });
+    let kernel = kernel(if axis == Axis::Y { "count_y" } else { "count_z" });
     let stream = stream();
     let plan = plan(&kernel, axis, items, choice);
     let poison = vec![u64::MAX; usize::try_from(items).expect("items")];
@@ -106,8 +100,5 @@ pub(crate) fn count(axis: Axis, items: u64, choice: Choice) -> (u64, Vec<u64>) {
 }
 
 pub(crate) fn is_counting(numbers: &[u64]) -> bool {
-    numbers
-        .iter()
-        .zip(0..)
-        .all(|(number, place)| *number == place)
+    numbers.iter().zip(0..).all(|(number, place)| *number == place)
 }

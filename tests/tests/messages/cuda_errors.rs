@@ -18,14 +18,8 @@ fn images_that_are_none_say_what_is_wrong_with_them() {
             "the image is neither PTX, cubin nor fatbin, it begins with [3c, 68, 74, 6d, 6c, 3e, \
              6e, 6f]",
         ),
-        (
-            &truncated,
-            "the image is truncated: its ELF header ends at byte 64, there are 5",
-        ),
-        (
-            &image(b".version 8.0\n\0.target sm_90"),
-            "the PTX holds a zero byte at 13",
-        ),
+        (&truncated, "the image is truncated: its ELF header ends at byte 64, there are 5"),
+        (&image(b".version 8.0\n\0.target sm_90"), "the PTX holds a zero byte at 13"),
         (
             &CudaError::from(LoadError::from(truncated.clone())),
             "the image is truncated: its ELF header ends at byte 64, there are 5",
@@ -45,10 +39,7 @@ fn modules_that_do_not_load_say_what_would() {
             "the image is for sm_120, NVIDIA H200 has compute capability 9.0",
         ),
         (
-            &LoadError::PtxTooNew {
-                ptx: "9.0".into(),
-                driver: "12.8".into(),
-            },
+            &LoadError::PtxTooNew { ptx: "9.0".into(), driver: "12.8".into() },
             "the PTX version 9.0 is newer than the driver, which supports CUDA 12.8: update the \
              driver, or compile with an older toolkit",
         ),
@@ -60,10 +51,7 @@ fn modules_that_do_not_load_say_what_would() {
             "the module has no kernel \"attn\", it has attention, norm",
         ),
         (
-            &LoadError::NoSuchKernel {
-                name: "attn".into(),
-                known: vec![],
-            },
+            &LoadError::NoSuchKernel { name: "attn".into(), known: vec![] },
             "the module has no kernel \"attn\"",
         ),
     ]);
@@ -75,9 +63,7 @@ fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
         ("libcuda.so.1".to_owned(), "not found".to_owned()),
         ("libcuda.so".to_owned(), "not found".to_owned()),
     ];
-    let hidden = DriverUnavailable::NoDevice {
-        cuda_visible_devices: Some("7".into()),
-    };
+    let hidden = DriverUnavailable::NoDevice { cuda_visible_devices: Some("7".into()) };
     read_as(&[
         (
             &DriverUnavailable::LibraryMissing { tried },
@@ -91,16 +77,11 @@ fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
             "libcuda.so.1 has no cuLaunchKernel: it is too old, or not the CUDA driver",
         ),
         (
-            &DriverUnavailable::TooOld {
-                version: 11_080,
-                oldest: 12_000,
-            },
+            &DriverUnavailable::TooOld { version: 11_080, oldest: 12_000 },
             "the driver supports CUDA 11.8, at least 12.0 is needed: update the driver",
         ),
         (
-            &DriverUnavailable::NoDevice {
-                cuda_visible_devices: None,
-            },
+            &DriverUnavailable::NoDevice { cuda_visible_devices: None },
             "the CUDA driver sees no device",
         ),
         (
@@ -109,10 +90,7 @@ fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
              device that exists",
         ),
         (
-            &CudaError::NoSuchDevice {
-                ordinal: 4,
-                count: 4,
-            },
+            &CudaError::NoSuchDevice { ordinal: 4, count: 4 },
             "there is no device 4: the driver shows 4, numbers 0 to 3",
         ),
     ]);
@@ -123,24 +101,16 @@ fn a_compiler_that_is_not_there_is_told_from_a_source_that_is_refused() {
     let missing = NvrtcUnavailable::LibraryMissing {
         tried: vec![("libnvrtc.so".into(), "not found".into())],
     };
-    let old = NvrtcUnavailable::SymbolMissing {
-        library: "libnvrtc.so".into(),
-        symbol: "nvrtcGetCUBIN",
-    };
+    let old =
+        NvrtcUnavailable::SymbolMissing { library: "libnvrtc.so".into(), symbol: "nvrtcGetCUBIN" };
     read_as(&[
         (
             &CudaError::from(NvrtcError::from(missing)),
             "no NVRTC library found (tried libnvrtc.so): install the CUDA toolkit's libnvrtc, or \
              add its folder to the library path",
         ),
-        (
-            &NvrtcError::from(old),
-            "libnvrtc.so has no nvrtcGetCUBIN: it is too old, or not NVRTC",
-        ),
-        (
-            &NvrtcError::ZeroByte { what: "the source" },
-            "the source holds a zero byte",
-        ),
+        (&NvrtcError::from(old), "libnvrtc.so has no nvrtcGetCUBIN: it is too old, or not NVRTC"),
+        (&NvrtcError::ZeroByte { what: "the source" }, "the source holds a zero byte"),
         (
             &NvrtcError::Compilation {
                 program: "attention.cu".into(),

@@ -19,11 +19,7 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
             "33 kernel arguments, at most 32 fit: pass the rest in a struct",
         ),
         (
-            &ArgsError::OutOfReach {
-                index: 2,
-                needed: 808,
-                available: 800,
-            },
+            &ArgsError::OutOfReach { index: 2, needed: 808, available: 800 },
             "kernel argument 2 has 800 bytes, the items of the batch reach over 808",
         ),
         (
@@ -31,27 +27,15 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
             "kernel argument 0 would advance past the end of the address space",
         ),
         (
-            &ArgsError::ItemsPast32Bits {
-                index: 1,
-                items: 4_294_967_296,
-            },
+            &ArgsError::ItemsPast32Bits { index: 1, items: 4_294_967_296 },
             "kernel argument 1 is 32 bits wide, the batch has 4294967296 items: use 64 bits",
         ),
         (
-            &ArgsError::WrongCount {
-                kernel: "attention".into(),
-                expected: 3,
-                given: 2,
-            },
+            &ArgsError::WrongCount { kernel: "attention".into(), expected: 3, given: 2 },
             "kernel attention takes 3 parameters, 2 arguments were given",
         ),
         (
-            &ArgsError::WrongSize {
-                kernel: "attention".into(),
-                index: 1,
-                expected: 8,
-                given: 4,
-            },
+            &ArgsError::WrongSize { kernel: "attention".into(), index: 1, expected: 8, given: 4 },
             "parameter 1 of kernel attention is 8 bytes, the argument is 4",
         ),
     ]);
@@ -59,9 +43,7 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
 
 #[test]
 fn a_stopped_plan_says_how_far_it_came_and_why() {
-    let source = HostError::KernelPanicked {
-        message: "item 7 is bad".into(),
-    };
+    let source = HostError::KernelPanicked { message: "item 7 is bad".into() };
     let stopped = Stopped {
         chunk: 2,
         launches: 4,
@@ -71,23 +53,13 @@ fn a_stopped_plan_says_how_far_it_came_and_why() {
     };
     let text = "launch 2 of 4 was refused after 98302 of 196606 items: the host kernel panicked: \
                 item 7 is bad";
-    let short = HostError::OutputTooShort {
-        end: 10,
-        needed: 20,
-        available: 19,
-    };
+    let short = HostError::OutputTooShort { end: 10, needed: 20, available: 19 };
     read_as(&[
         (&stopped, text),
         (&gridguard::Error::from(stopped.clone()), text),
-        (
-            &short,
-            "the output has 19 elements, the items up to 10 need 20",
-        ),
+        (&short, "the output has 19 elements, the items up to 10 need 20"),
     ]);
-    assert_eq!(
-        stopped.source().map(ToString::to_string),
-        Some(source.to_string())
-    );
+    assert_eq!(stopped.source().map(ToString::to_string), Some(source.to_string()));
 }
 
 #[test]
@@ -108,17 +80,11 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
             "the stream belongs to another context than kernel attention",
         ),
         (
-            &LaunchError::Unsupported {
-                symbol: "cuLaunchKernelEx",
-                what: "clusters",
-            },
+            &LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" },
             "the driver has no cuLaunchKernelEx, which clusters need: update the driver",
         ),
         (
-            &LaunchError::Unknown(Box::new(CudaError::NoSuchDevice {
-                ordinal: 1,
-                count: 1,
-            })),
+            &LaunchError::Unknown(Box::new(CudaError::NoSuchDevice { ordinal: 1, count: 1 })),
             "the limits of the kernel are not known: there is no device 1: the driver shows 1, \
              number 0",
         ),
@@ -132,10 +98,7 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
 #[test]
 fn data_that_does_not_parse_says_where() {
     let error = StoredChoice::from_ron("(strategy: chunked,\n max_item: 3)").expect_err("a typo");
-    let syntax = CatalogError::Syntax {
-        file: "gpus.ron",
-        error,
-    };
+    let syntax = CatalogError::Syntax { file: "gpus.ron", error };
     let inconsistent = CatalogError::Inconsistent {
         file: "gpus.ron",
         what: "schema 2, this version reads 1".into(),
@@ -143,18 +106,10 @@ fn data_that_does_not_parse_says_where() {
     // The middle is the parser's own.
     let text = syntax.to_string();
     assert!(text.starts_with("gpus.ron:2:2"), "{text}");
-    assert!(
-        text.contains("`max_item`") && text.contains("`max_items`"),
-        "{text}"
-    );
+    assert!(text.contains("`max_item`") && text.contains("`max_items`"), "{text}");
     read_as(&[(&inconsistent, "gpus.ron: schema 2, this version reads 1")]);
-    let unknown = catalog::gpu("gtx 9000")
-        .expect_err("no such GPU")
-        .to_string();
-    assert!(
-        unknown.starts_with("no GPU \"gtx 9000\" in the catalogue, it has: "),
-        "{unknown}"
-    );
+    let unknown = catalog::gpu("gtx 9000").expect_err("no such GPU").to_string();
+    assert!(unknown.starts_with("no GPU \"gtx 9000\" in the catalogue, it has: "), "{unknown}");
 }
 
 #[test]
@@ -165,11 +120,7 @@ fn a_description_that_contradicts_itself_says_which_field() {
     )
     .expect("it parses");
     let error = launch.batch(0).expect_err("no such index");
-    let align = DescriptionError {
-        field: "batch.align",
-        value: 0,
-        expected: "at least 1",
-    };
+    let align = DescriptionError { field: "batch.align", value: 0, expected: "at least 1" };
     read_as(&[
         (&error, "batch.index_bits is 16, expected is 32 or 64"),
         (&align, "batch.align is 0, expected is at least 1"),

@@ -20,10 +20,7 @@ fn of_kernel(
 
 /// `request` on a device that grants the least.
 fn anywhere(request: LaunchRequest, text: &'static str) -> Snapshot {
-    let limits = LaunchLimits::new(
-        DeviceLimits::any_device(),
-        KernelLimits::unknown("attention"),
-    );
+    let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"));
     let violations = validate(&request, &limits).expect_err("it breaks a rule");
     (violations, text)
 }

@@ -30,16 +30,8 @@ const REMEDIES: [&str; 21] = [
     "WiderIndex",
 ];
 
-const OWNERS: [&str; 8] = [
-    "Batch",
-    "Cluster",
-    "CooperativeLaunch",
-    "Cuda",
-    "Device",
-    "IndexBits",
-    "Kernel",
-    "Memory",
-];
+const OWNERS: [&str; 8] =
+    ["Batch", "Cluster", "CooperativeLaunch", "Cuda", "Device", "IndexBits", "Kernel", "Memory"];
 
 #[test]
 fn every_remedy_has_a_snapshot() {
@@ -81,29 +73,16 @@ fn a_remedy_with_a_choice_has_a_snapshot_of_each() {
         _ => false,
     };
     assert!(remedies.iter().any(none), "no threads fit");
-    let none = |remedy: &Remedy| {
-        matches!(
-            remedy,
-            Remedy::LessSharedMemory {
-                dynamic_bytes: 0,
-                ..
-            }
-        )
-    };
+    let none =
+        |remedy: &Remedy| matches!(remedy, Remedy::LessSharedMemory { dynamic_bytes: 0, .. });
     assert!(remedies.iter().any(none), "no dynamic bytes fit");
     assert!(remedies.contains(&Remedy::UseCluster { cluster: None }));
 }
 
 #[test]
 fn owners_read_as_they_stand_in_a_message() {
-    assert_eq!(
-        Owner::Device("NVIDIA H200".into()).to_string(),
-        "NVIDIA H200"
-    );
-    assert_eq!(
-        Owner::Kernel("attention".into()).to_string(),
-        "kernel attention"
-    );
+    assert_eq!(Owner::Device("NVIDIA H200".into()).to_string(), "NVIDIA H200");
+    assert_eq!(Owner::Kernel("attention".into()).to_string(), "kernel attention");
 }
 
 /// The name of an enum's variant.

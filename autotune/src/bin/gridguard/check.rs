@@ -65,20 +65,10 @@ pub(crate) struct Check {
     #[arg(long, value_name = "E", default_value_t = 0, requires = "batch_axis")]
     elements_per_item: u64,
     /// Bits of the kernel's index arithmetic: 32 or 64
-    #[arg(
-        long,
-        value_name = "BITS",
-        default_value_t = 64,
-        requires = "batch_axis"
-    )]
+    #[arg(long, value_name = "BITS", default_value_t = 64, requires = "batch_axis")]
     index_bits: u32,
     /// Workspace that an item of a launch needs
-    #[arg(
-        long,
-        value_name = "BYTES",
-        default_value_t = 0,
-        requires = "batch_axis"
-    )]
+    #[arg(long, value_name = "BYTES", default_value_t = 0, requires = "batch_axis")]
     workspace_per_item: u64,
     /// Memory for workspace; without it all that the device has
     #[arg(long, value_name = "BYTES", requires = "batch_axis")]
@@ -122,11 +112,8 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = |part: &str| {
-            part.trim()
-                .parse::<u64>()
-                .map_err(|error| format!("{part:?}: {error}"))
-        };
+        let number =
+            |part: &str| part.trim().parse::<u64>().map_err(|error| format!("{part:?}: {error}"));
         let parts: Vec<u64> = text.split(',').map(number).collect::<Result<_, _>>()?;
         match *parts.as_slice() {
             [x] => Ok(Self(Dim3::new(x, 1, 1))),
@@ -156,9 +143,7 @@ impl Check {
             Format::Text => write_text(&mut out, &verdict, limits),
             Format::Json => writeln!(out, "{}", requests::json(&verdict)?),
         };
-        written
-            .and_then(|()| out.flush())
-            .map_err(Failure::io("writing the verdict"))?;
+        written.and_then(|()| out.flush()).map_err(Failure::io("writing the verdict"))?;
         Ok(answer_of(verdict.outcome))
     }
 
@@ -217,12 +202,7 @@ fn write_text(out: &mut impl Write, verdict: &Verdict, limits: &DeviceLimits) ->
         return Ok(());
     };
     let plural = if plan.len() == 1 { "" } else { "es" };
-    writeln!(
-        out,
-        "plan: {}, {} launch{plural}",
-        plan.strategy,
-        plan.len()
-    )?;
+    writeln!(out, "plan: {}, {} launch{plural}", plan.strategy, plan.len())?;
     for launch in plan.launches.iter().take(SHOWN) {
         let [x, y, z] = launch.grid;
         let end = launch.start.saturating_add(launch.items);

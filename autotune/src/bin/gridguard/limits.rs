@@ -54,9 +54,7 @@ impl Limits {
             (None, Some(limits)) => self.write_one(&mut out, &limits, &[]),
             (None, None) => return self.list(&mut out),
         }?;
-        written
-            .and_then(|()| out.flush())
-            .map_err(Failure::io("writing the limits"))?;
+        written.and_then(|()| out.flush()).map_err(Failure::io("writing the limits"))?;
         Ok(Answer::Yes)
     }
 
@@ -77,9 +75,7 @@ impl Limits {
     fn list(&self, out: &mut impl Write) -> Result<Answer, Failure> {
         let gpus = catalog::gpus()?;
         let present: Vec<_> = match cuda::device_count() {
-            Ok(count) => (0..count)
-                .map(cuda::device_limits)
-                .collect::<Result<_, _>>()?,
+            Ok(count) => (0..count).map(cuda::device_limits).collect::<Result<_, _>>()?,
             Err(reason) => {
                 eprintln!("no device of this machine: {reason}");
                 Vec::new()
@@ -95,9 +91,7 @@ impl Limits {
             Format::Json => writeln!(out, "{}", json(&all)?),
             Format::Ron => writeln!(out, "{}", ron(&all)?),
         };
-        written
-            .and_then(|()| out.flush())
-            .map_err(Failure::io("writing the limits"))?;
+        written.and_then(|()| out.flush()).map_err(Failure::io("writing the limits"))?;
         Ok(Answer::Yes)
     }
 }
@@ -110,53 +104,28 @@ impl<'a> Record<'a> {
             title: &fact.source.title,
             url: &fact.source.url,
         };
-        Self {
-            limits,
-            sources: facts.iter().map(source).collect(),
-        }
+        Self { limits, sources: facts.iter().map(source).collect() }
     }
 }
 
 fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value).map_err(|error| Failure::Format {
-        format: "JSON",
-        error: error.to_string(),
-    })
+    serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::Format { format: "JSON", error: error.to_string() })
 }
 
 fn ron<T: Serialize>(value: &T) -> Result<String, Failure> {
-    ron::ser::to_string_pretty(value, ron::ser::PrettyConfig::new()).map_err(|error| {
-        Failure::Format {
-            format: "RON",
-            error: error.to_string(),
-        }
-    })
+    ron::ser::to_string_pretty(value, ron::ser::PrettyConfig::new())
+        .map_err(|error| Failure::Format { format: "RON", error: error.to_string() })
 }
 
 fn write_text(out: &mut impl Write, limits: &DeviceLimits, facts: &[Fact]) -> io::Result<()> {
-    writeln!(
-        out,
-        "{}, compute capability {}",
-        limits.name, limits.compute_capability
-    )?;
+    writeln!(out, "{}, compute capability {}", limits.name, limits.compute_capability)?;
     let yes_no = |flag| if flag { "yes" } else { "no" };
     let dims = |dim: gridguard::Dim3| format!("{}, {}, {}", dim.x, dim.y, dim.z);
     let rows: [(&str, String, &str); 20] = [
-        (
-            "grid, blocks on x, y, z",
-            dims(limits.max_grid),
-            "max_grid_y",
-        ),
-        (
-            "block, threads on x, y, z",
-            dims(limits.max_block),
-            "max_block_x",
-        ),
-        (
-            "threads a block",
-            limits.max_threads_per_block.to_string(),
-            "max_threads_per_block",
-        ),
+        ("grid, blocks on x, y, z", dims(limits.max_grid), "max_grid_y"),
+        ("block, threads on x, y, z", dims(limits.max_block), "max_block_x"),
+        ("threads a block", limits.max_threads_per_block.to_string(), "max_threads_per_block"),
         ("warp, threads", limits.warp_size.to_string(), "warp_size"),
         (
             "registers a block",
@@ -178,31 +147,15 @@ fn write_text(out: &mut impl Write, limits: &DeviceLimits, facts: &[Fact]) -> io
             limits.reserved_shared_bytes_per_block.to_string(),
             "reserved_shared_bytes_per_block",
         ),
-        (
-            "kernel parameters, bytes",
-            limits.max_parameter_bytes.to_string(),
-            "max_parameter_bytes",
-        ),
-        (
-            "cooperative launch",
-            yes_no(limits.cooperative_launch).into(),
-            "cooperative_launch",
-        ),
-        (
-            "clusters",
-            yes_no(limits.cluster_launch).into(),
-            "cluster_launch",
-        ),
+        ("kernel parameters, bytes", limits.max_parameter_bytes.to_string(), "max_parameter_bytes"),
+        ("cooperative launch", yes_no(limits.cooperative_launch).into(), "cooperative_launch"),
+        ("clusters", yes_no(limits.cluster_launch).into(), "cluster_launch"),
         (
             "  portable size, blocks",
             limits.max_portable_cluster_blocks.to_string(),
             "max_portable_cluster_blocks",
         ),
-        (
-            "multiprocessors",
-            limits.multiprocessors.to_string(),
-            "multiprocessors",
-        ),
+        ("multiprocessors", limits.multiprocessors.to_string(), "multiprocessors"),
         (
             "  threads",
             limits.max_threads_per_multiprocessor.to_string(),
@@ -229,11 +182,7 @@ fn write_text(out: &mut impl Write, limits: &DeviceLimits, facts: &[Fact]) -> io
             "register_allocation_unit",
         ),
         ("L2 cache, bytes", limits.l2_bytes.to_string(), "l2_bytes"),
-        (
-            "memory, bytes",
-            limits.memory_bytes.to_string(),
-            "memory_bytes",
-        ),
+        ("memory, bytes", limits.memory_bytes.to_string(), "memory_bytes"),
     ];
     for (label, value, name) in rows {
         let source = facts.iter().find(|fact| fact.name == name);
@@ -267,11 +216,7 @@ fn write_list(
     }
     writeln!(out, "catalogue")?;
     for gpu in gpus {
-        row(
-            out,
-            &gpu.limits,
-            &format!("--gpu {}", gpu.aliases.join(", ")),
-        )?;
+        row(out, &gpu.limits, &format!("--gpu {}", gpu.aliases.join(", ")))?;
     }
     Ok(())
 }

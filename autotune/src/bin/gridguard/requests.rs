@@ -30,9 +30,7 @@ pub(crate) fn answer(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Answer, 
     let mut input: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
-        Box::new(BufReader::new(
-            File::open(path).map_err(Failure::io(&name))?,
-        ))
+        Box::new(BufReader::new(File::open(path).map_err(Failure::io(&name))?))
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
     let mut worst = Answer::Yes;
@@ -48,11 +46,7 @@ pub(crate) fn answer(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Answer, 
             Ok(verdict) => (answer_of(verdict.outcome), json(&verdict)?),
             Err(error) => {
                 eprintln!("line {number}: {error}");
-                let reply = Malformed {
-                    line: number,
-                    verdict: "error",
-                    error,
-                };
+                let reply = Malformed { line: number, verdict: "error", error };
                 (Answer::Malformed, json(&reply)?)
             }
         };
@@ -84,10 +78,8 @@ fn check(text: &str, limits: &DeviceLimits) -> Result<Verdict, String> {
 }
 
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string(value).map_err(|error| Failure::Format {
-        format: "JSON",
-        error: error.to_string(),
-    })
+    serde_json::to_string(value)
+        .map_err(|error| Failure::Format { format: "JSON", error: error.to_string() })
 }
 
 enum Line {
@@ -99,17 +91,13 @@ enum Line {
 /// The next line, or `None` at the end. Takes bounded memory, however long the line is.
 fn read_line(input: &mut dyn BufRead) -> io::Result<Option<Line>> {
     let mut bytes = Vec::new();
-    let read = (&mut *input)
-        .take(LINE_BYTES)
-        .read_until(b'\n', &mut bytes)?;
+    let read = (&mut *input).take(LINE_BYTES).read_until(b'\n', &mut bytes)?;
     if read == 0 {
         return Ok(None);
     }
     if bytes.last() != Some(&b'\n') && !input.fill_buf()?.is_empty() {
         skip_line(input)?;
-        return Ok(Some(Line::Unreadable(format!(
-            "the line is longer than {LINE_BYTES} bytes"
-        ))));
+        return Ok(Some(Line::Unreadable(format!("the line is longer than {LINE_BYTES} bytes"))));
     }
     Ok(Some(match String::from_utf8(bytes) {
         Ok(text) if text.trim().is_empty() => Line::Blank,

@@ -1,0 +1,167 @@
+//! The catalogue's data: launches from issue reports get the verdicts that they deserve, and the
+//! limits of every GPU are plausible.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::collections::BTreeSet;
+
+use gridguard::catalog::{corpus, gpu, gpus};
+use gridguard::check::Outcome;
+use gridguard::{ComputeCapability, DeviceLimits, Dim3, explain_whole};
+
+#[test]
+fn every_reported_launch_gets_its_verdict_under_h200_limits() {
+    let h200 = &gpu("h200").expect("catalogued").limits;
+    let mut wrong = Vec::new();
+    for row in corpus().expect("the corpus parses") {
+        let verdict = row.request.check(h200).expect("a sound description");
+        let limits = row.request.limits(h200);
+        let batch = row.request.batch(h200.memory_bytes).expect("a sound description");
+        let whole = explain_whole(&row.request.request(), batch.as_ref(), &limits);
+        let rules: BTreeSet<&str> = whole.iter().map(|violation| violation.rule.id()).collect();
+        let launches = verdict.plan.map_or(0, |plan| plan.len());
+        let got = (verdict.outcome, rules.into_iter().map(str::to_owned).collect(), launches);
+        let expected = &row.expect;
+        let wanted = (expected.verdict, expected.rules.clone(), expected.launches);
+        if got != wanted {
+            wrong.push(format!("{}: got {got:?}, expected {wanted:?}", row.request.name));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_corpus_has_every_outcome_and_names_each_launch_once() {
+    let rows = corpus().expect("the corpus parses");
+    let names: BTreeSet<&str> = rows.iter().map(|row| row.request.name.as_str()).collect();
+    assert_eq!(names.len(), rows.len(), "two launches of one name");
+    assert!(!names.contains(""), "a launch without a name");
+    for outcome in [Outcome::Legal, Outcome::Chunked, Outcome::Rejected] {
+        let of_outcome = rows.iter().filter(|row| row.expect.verdict == outcome).count();
+        assert!(of_outcome >= 3, "{of_outcome} launches are {outcome:?}");
+    }
+    for row in rows {
+        assert!(row.report.contains('#'), "{}: {}", row.request.name, row.report);
+        assert!(row.expect.rules.is_sorted(), "{}", row.request.name);
+    }
+}
+
+#[test]
+fn the_plan_of_each_chunked_launch_covers_its_batch() {
+    let h200 = &gpu("h200").expect("catalogued").limits;
+    let rows = corpus().expect("the corpus parses");
+    for row in rows.iter().filter(|row| row.expect.verdict == Outcome::Chunked) {
+        let name = &row.request.name;
+        let items = row.request.batch.expect("it has a batch").items;
+        let verdict = row.request.check(h200).expect("a sound description");
+        let plan = verdict.plan.expect("it is planned");
+        assert_eq!(plan.omitted_launches, 0, "{name}");
+        let mut next = 0;
+        for launch in &plan.launches {
+            assert_eq!(launch.start, next, "{name}");
+            next += launch.items;
+        }
+        assert_eq!(next, items, "{name}");
+    }
+}
+
+#[test]
+fn the_limits_of_every_gpu_are_plausible() {
+    for gpu in gpus().expect("the catalogue parses") {
+        let limits = &gpu.limits;
+        let name = &limits.name;
+        assert_eq!(limits.max_grid, Dim3::new(2_147_483_647, 65_535, 65_535), "{name}");
+        assert_eq!(limits.max_block, Dim3::new(1024, 1024, 64), "{name}");
+        assert_eq!((limits.max_threads_per_block, limits.warp_size), (1024, 32), "{name}");
+        registers_are_plausible(limits);
+        shared_memory_is_plausible(limits);
+        features_are_plausible(limits);
+        let threads = limits.max_threads_per_multiprocessor;
+        assert!([1024, 1536, 2048].contains(&threads), "{name}: {threads}");
+        let blocks = limits.max_blocks_per_multiprocessor;
+        assert!((16..=32).contains(&blocks), "{name}: {blocks}");
+        let processors = limits.multiprocessors;
+        assert!((1..=256).contains(&processors), "{name}: {processors}");
+        let gib = limits.memory_bytes >> 30;
+        assert!((1..=400).contains(&gib), "{name}: {gib} GiB");
+        assert!(limits.l2_bytes >= 1 << 19 && limits.l2_bytes <= 1 << 28, "{name}");
+        let gb_per_second = gpu.memory_bytes_per_second / 1_000_000_000;
+        assert!((50..=10_000).contains(&gb_per_second), "{name}: {gb_per_second} GB/s");
+    }
+}
+
+fn registers_are_plausible(limits: &DeviceLimits) {
+    let name = &limits.name;
+    assert_eq!(limits.register_allocation_unit, 256, "{name}");
+    assert_eq!(limits.warp_allocation_granularity, 4, "{name}");
+    assert!(limits.max_registers_per_block <= limits.registers_per_multiprocessor, "{name}");
+    // 32 registers for each thread of the largest block.
+    assert!(limits.max_registers_per_block >= 32 * 1024, "{name}");
+}
+
+fn shared_memory_is_plausible(limits: &DeviceLimits) {
+    let name = &limits.name;
+    assert_eq!(limits.max_shared_bytes_per_block, 49_152, "{name}");
+    let opt_in = limits.max_shared_bytes_per_block_opt_in;
+    assert!(opt_in >= limits.max_shared_bytes_per_block, "{name}");
+    let with_reserve = opt_in + limits.reserved_shared_bytes_per_block;
+    assert!(with_reserve <= limits.shared_bytes_per_multiprocessor, "{name}");
+    // From 8.0 on the system keeps 1 KiB of each block.
+    let reserved = if limits.compute_capability >= ComputeCapability::new(8, 0) { 1024 } else { 0 };
+    assert_eq!(limits.reserved_shared_bytes_per_block, reserved, "{name}");
+}
+
+fn features_are_plausible(limits: &DeviceLimits) {
+    let name = &limits.name;
+    let from = |major| limits.compute_capability >= ComputeCapability::new(major, 0);
+    assert_eq!(limits.cooperative_launch, from(6), "{name}");
+    assert_eq!(limits.cluster_launch, from(9), "{name}");
+    assert_eq!(limits.max_portable_cluster_blocks, if from(9) { 8 } else { 0 }, "{name}");
+    assert_eq!(limits.max_parameter_bytes, if from(7) { 32_764 } else { 4096 }, "{name}");
+}
+
+#[test]
+fn no_gpu_grants_less_than_what_any_device_is_said_to_grant() {
+    let floor = DeviceLimits::any_device();
+    for gpu in gpus().expect("the catalogue parses") {
+        // A new limit must be compared here, or listed as none.
+        let DeviceLimits {
+            name,
+            compute_capability,
+            max_grid,
+            max_block,
+            max_threads_per_block,
+            warp_size: _,
+            max_registers_per_block,
+            register_allocation_unit: _,
+            warp_allocation_granularity: _,
+            max_shared_bytes_per_block,
+            max_shared_bytes_per_block_opt_in,
+            reserved_shared_bytes_per_block: _,
+            shared_bytes_per_multiprocessor,
+            multiprocessors,
+            max_threads_per_multiprocessor,
+            max_blocks_per_multiprocessor,
+            registers_per_multiprocessor,
+            l2_bytes: _,
+            memory_bytes: _,
+            cooperative_launch: _,
+            cluster_launch: _,
+            max_portable_cluster_blocks,
+            max_parameter_bytes,
+        } = &*gpu.limits;
+        for axis in gridguard::Axis::ALL {
+            assert!(max_grid.along(axis) >= floor.max_grid.along(axis), "{name}");
+            assert!(max_block.along(axis) >= floor.max_block.along(axis), "{name}");
+        }
+        assert!(*compute_capability >= floor.compute_capability, "{name}");
+        macro_rules! at_least {
+            ($($field:ident)*) => {$(
+                assert!(*$field >= floor.$field, "{name}: {}", stringify!($field));
+            )*};
+        }
+        at_least!(max_threads_per_block max_registers_per_block max_shared_bytes_per_block);
+        at_least!(max_shared_bytes_per_block_opt_in shared_bytes_per_multiprocessor);
+        at_least!(multiprocessors max_threads_per_multiprocessor max_blocks_per_multiprocessor);
+        at_least!(registers_per_multiprocessor max_portable_cluster_blocks max_parameter_bytes);
+    }
+}

@@ -1,0 +1,132 @@
+//! Guarding a legal launch allocates nothing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+#[path = "counting_allocator/mod.rs"]
+mod counting_allocator;
+
+use gridguard::{
+    Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelArgs, KernelLimits, LaunchLimits,
+    LaunchRequest, Plan, Strategy, validate,
+};
+
+use counting_allocator::allocations_of;
+
+#[global_allocator]
+static ALLOCATOR: counting_allocator::Counting = counting_allocator::Counting;
+
+fn limits() -> LaunchLimits {
+    LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"))
+}
+
+/// Temporal attention: `items` of five heads each on y.
+fn attention(items: u64) -> (LaunchRequest, BatchAxis) {
+    let request = LaunchRequest::new(Dim3::new(1, 5 * items, 1), Dim3::new(128, 1, 1))
+        .dynamic_shared_bytes(16_384)
+        .parameter_bytes(64);
+    (request, BatchAxis::new(Axis::Y, items).blocks_per_item(5))
+}
+
+#[test]
+fn the_counter_sees_the_violations_of_an_illegal_launch() {
+    let limits = limits();
+    let (request, _) = attention(15_360);
+    let (answer, allocations) = allocations_of(|| validate(&request, &limits));
+    assert!(answer.is_err());
+    assert!(allocations > 0, "or the tests below prove nothing");
+}
+
+#[test]
+fn validating_a_legal_launch_allocates_nothing() {
+    let limits = limits();
+    let (request, _) = attention(13_107);
+    let (answer, allocations) = allocations_of(|| validate(&request, &limits));
+    assert!(answer.is_ok());
+    assert_eq!(allocations, 0);
+}
+
+#[test]
+fn validating_a_cluster_launch_allocates_nothing() {
+    let device = gridguard::catalog::gpu("h200").expect("catalogued").limits.clone();
+    let limits = LaunchLimits::new(device, KernelLimits::unknown("attention"));
+    let (request, _) = attention(8);
+    let request = request.cluster(Dim3::new(1, 8, 1)).cooperative();
+    let (answer, allocations) = allocations_of(|| validate(&request, &limits));
+    assert!(answer.is_ok());
+    assert_eq!(allocations, 0);
+}
+
+#[test]
+fn planning_and_walking_one_launch_allocates_nothing() {
+    walks_without_allocation(13_107, Choice::AUTOMATIC, Strategy::Whole, 1);
+}
+
+#[test]
+fn planning_and_walking_two_chunks_allocates_nothing() {
+    walks_without_allocation(15_360, Choice::AUTOMATIC, Strategy::Chunked, 2);
+}
+
+#[test]
+fn planning_and_walking_thousands_of_chunks_allocates_nothing() {
+    walks_without_allocation(15_360, Choice::at_most(3), Strategy::Chunked, 5120);
+}
+
+#[test]
+fn an_empty_plan_allocates_nothing() {
+    walks_without_allocation(0, Choice::AUTOMATIC, Strategy::Whole, 0);
+}
+
+fn walks_without_allocation(items: u64, choice: Choice, strategy: Strategy, launches: u64) {
+    let limits = limits();
+    let (request, batch) = attention(items);
+    let (walked, allocations) = allocations_of(|| {
+        let plan = Plan::new(&request, Some(&batch), &limits, choice).expect("legal");
+        let blocks: u32 = plan.launches().map(|one| one.launch.grid()[1]).sum();
+        (plan.strategy(), plan.len(), u64::from(blocks))
+    });
+    assert_eq!(walked, (strategy, launches, 5 * items));
+    assert_eq!(allocations, 0);
+}
+
+#[test]
+fn folding_allocates_nothing() {
+    let limits = limits();
+    let (request, batch) = attention(15_360);
+    let batch = batch.foldable();
+    let (grid, allocations) = allocations_of(|| {
+        let plan = Plan::new(&request, Some(&batch), &limits, Choice::AUTOMATIC).expect("legal");
+        plan.launches().next().map(|one| one.launch.grid())
+    });
+    assert_eq!(grid, Some([76_800, 1, 1]));
+    assert_eq!(allocations, 0);
+}
+
+#[test]
+fn building_arguments_allocates_nothing() {
+    let settings = [0_u8; 24];
+    let (len, allocations) = allocations_of(|| {
+        let mut args = KernelArgs::new();
+        args.items_at(1 << 40, 2048)
+            .items_within(1 << 41, 2048, 1 << 30)
+            .value(0.125_f32)
+            .bytes(&settings)
+            .offset()
+            .length_u32();
+        args.len()
+    });
+    assert_eq!((len, allocations), (6, 0));
+}
+
+#[test]
+fn a_guard_that_validates_and_plans_legal_launches_allocates_nothing() {
+    let guard = Guard::host(DeviceLimits::any_device());
+    let limits = guard.limits_for(KernelLimits::unknown("attention"));
+    let (whole, _) = attention(13_107);
+    let (large, batch) = attention(15_360);
+    let (legal, allocations) = allocations_of(|| {
+        let valid = guard.validate(&whole, &limits).is_ok();
+        let plan = guard.plan(&large, Some(&batch), &limits, Choice::AUTOMATIC);
+        valid && plan.is_ok_and(|plan| plan.len() == 2)
+    });
+    assert!(legal);
+    assert_eq!(allocations, 0);
+}
