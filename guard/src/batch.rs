@@ -27,9 +27,19 @@ pub struct BatchAxis {
 
 /// How items and blocks relate along the axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Share {
+pub(crate) enum Share {
     BlocksPerItem(u64),
     ItemsPerBlock(u64),
+}
+
+impl Share {
+    /// Blocks that `items` take, or `None` past u64.
+    pub(crate) const fn blocks(self, items: u64) -> Option<u64> {
+        match self {
+            Self::BlocksPerItem(blocks) => items.checked_mul(blocks),
+            Self::ItemsPerBlock(per_block) => Some(items.div_ceil(per_block)),
+        }
+    }
 }
 
 /// The most elements that a kernel with signed 32-bit indices addresses.
@@ -106,10 +116,11 @@ impl BatchAxis {
     /// Blocks along the axis that `items` take, or `None` past u64.
     #[must_use]
     pub const fn blocks(&self, items: u64) -> Option<u64> {
-        match self.share {
-            Share::BlocksPerItem(blocks) => items.checked_mul(blocks),
-            Share::ItemsPerBlock(per_block) => Some(items.div_ceil(per_block)),
-        }
+        self.share.blocks(items)
+    }
+
+    pub(crate) const fn share(&self) -> Share {
+        self.share
     }
 
     /// Items that fit into `blocks` along the axis.

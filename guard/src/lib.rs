@@ -36,6 +36,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
 mod args;
 mod batch;
 #[cfg(feature = "catalog")]

@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU64;
 
-use crate::batch::{BatchAxis, INDEX_32_ELEMENTS};
+use crate::batch::{BatchAxis, INDEX_32_ELEMENTS, Share};
 use crate::chunk::{Chunk, Chunks};
 use crate::dim::Axis;
 use crate::limits::LaunchLimits;
@@ -90,10 +90,12 @@ pub struct PlannedLaunch {
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct Plan {
-    strategy: Strategy,
     chunks: Chunks,
-    batch: Option<BatchAxis>,
+    /// The largest launch; the others of a chunked plan are shorter along `axis`.
     launch: ValidLaunch,
+    share: Share,
+    axis: Axis,
+    strategy: Strategy,
 }
 
 impl Plan {
@@ -128,7 +130,7 @@ impl Plan {
         let fits = batch.items() <= if insists { caps.declared } else { caps.all };
         if broken.is_empty() && fits && choice.strategy.is_none_or(|s| s != Strategy::Folded) {
             let whole = Chunks::balanced(batch.items(), batch.items(), 1);
-            return build(Strategy::Whole, whole, Some(*batch), request, limits)
+            return build(Strategy::Whole, whole, Some(batch), request, limits)
                 .ok_or_else(|| explain_whole(request, Some(batch), limits));
         }
         let mendable = Rule::grid_dim(batch.axis());
@@ -178,7 +180,7 @@ impl Plan {
             .without(Rule::ClusterDividesGrid);
         let none = Chunks::balanced(0, 1, 1);
         let legal = LaunchRequest { grid: request.grid.with(batch.axis(), 1), ..*request };
-        match build(Strategy::Whole, none, Some(*batch), &legal, limits) {
+        match build(Strategy::Whole, none, Some(batch), &legal, limits) {
             Some(plan) if broken.is_empty() => Ok(plan),
             _ => Err(explain(&one, limits, broken)),
         }
@@ -225,6 +227,12 @@ impl Plan {
         Launches { plan: self, chunks: self.chunks }
     }
 
+    /// The largest launch, which stands for all in what chunks have in common.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn largest_launch(&self) -> &ValidLaunch {
+        &self.launch
+    }
+
     /// The chunks alone, in order.
     pub const fn chunks(&self) -> Chunks {
         self.chunks
@@ -232,15 +240,12 @@ impl Plan {
 
     #[inline]
     fn launch_of(&self, chunk: Chunk) -> PlannedLaunch {
-        let launch = match &self.batch {
-            Some(batch) if self.strategy == Strategy::Chunked => {
-                // The largest chunk was validated, so a smaller one fits 32 bits.
-                let blocks =
-                    batch.blocks(chunk.items).and_then(|blocks| u32::try_from(blocks).ok());
-                blocks.map_or(self.launch, |blocks| self.launch.shortened(batch.axis(), blocks))
-            }
-            _ => self.launch,
-        };
+        if self.strategy != Strategy::Chunked {
+            return PlannedLaunch { chunk, launch: self.launch };
+        }
+        // The largest chunk was validated, so a smaller one fits 32 bits.
+        let blocks = self.share.blocks(chunk.items).and_then(|blocks| u32::try_from(blocks).ok());
+        let launch = blocks.map_or(self.launch, |blocks| self.launch.shortened(self.axis, blocks));
         PlannedLaunch { chunk, launch }
     }
 }
@@ -313,12 +318,14 @@ impl Caps {
 fn build(
     strategy: Strategy,
     chunks: Chunks,
-    batch: Option<BatchAxis>,
+    batch: Option<&BatchAxis>,
     request: &LaunchRequest,
     limits: &LaunchLimits,
 ) -> Option<Plan> {
     let launch = ValidLaunch::unchecked(request, limits)?;
-    Some(Plan { strategy, chunks, batch, launch })
+    let share = batch.map_or(Share::BlocksPerItem(1), BatchAxis::share);
+    let axis = batch.map_or(Axis::X, BatchAxis::axis);
+    Some(Plan { chunks, launch, share, axis, strategy })
 }
 
 fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Option<Plan> {
@@ -338,7 +345,7 @@ fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> 
         return None;
     }
     let one = Chunks::balanced(batch.items(), batch.items(), 1);
-    build(Strategy::Folded, one, Some(*batch), &request, limits)
+    build(Strategy::Folded, one, Some(batch), &request, limits)
 }
 
 fn chunked(
@@ -380,7 +387,7 @@ fn chunked(
     let blocks = batch.blocks(chunks.largest()).unwrap_or(u64::MAX);
     let largest = LaunchRequest { grid: request.grid.with(axis, blocks), ..*request };
     let broken = broken_rules(&largest, limits);
-    match build(Strategy::Chunked, chunks, Some(*batch), &largest, limits) {
+    match build(Strategy::Chunked, chunks, Some(batch), &largest, limits) {
         Some(plan) if broken.is_empty() => Ok(plan),
         _ => Err(explain(&largest, limits, broken)),
     }

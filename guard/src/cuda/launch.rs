@@ -34,11 +34,9 @@ pub(super) unsafe fn submit(
     kernel.check(plan, args)?;
     let kernel = kernel.inner();
     let driver = kernel.driver();
-    let Some(first) = plan.launches().next() else {
-        return Ok(0);
-    };
-    kernel.opt_in(first.launch.dynamic_shared_bytes())?;
-    if first.launch.cluster().is_some() && driver.launch_kernel_ex.is_none() {
+    let common = plan.largest_launch();
+    kernel.opt_in(common.dynamic_shared_bytes())?;
+    if common.cluster().is_some() && driver.launch_kernel_ex.is_none() {
         let symbol = "cuLaunchKernelEx";
         return Err(LaunchError::Unsupported { symbol, what: "clusters" });
     }

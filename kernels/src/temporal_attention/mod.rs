@@ -135,7 +135,9 @@ impl Shape {
     /// The launch that covers the whole shape at once, legal or not.
     pub const fn request(&self, layout: Layout) -> LaunchRequest {
         let grid = Dim3::ONE.with(layout.axis(), self.problems());
-        let floats = TILE * (2 * self.head_dim + (self.head_dim | 1));
+        // Queries and values in whole float4, keys in an odd number of them.
+        let quads = self.head_dim.div_ceil(4);
+        let floats = TILE * 4 * (2 * quads + (quads | 1));
         LaunchRequest::new(grid, Dim3::new(THREADS, 1, 1)).dynamic_shared_bytes(floats * 4)
     }
 

@@ -3,119 +3,16 @@
 use std::collections::BTreeSet;
 
 use gridguard::{
-    Axis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Plan, PlannedLaunch, Rule,
-    Strategy as Way, Violations, validate,
+    Dim3, LaunchLimits, Plan, PlannedLaunch, Rule, Strategy as Way, Violations, validate,
 };
 use proptest::prelude::*;
 
+use crate::case::{Case, case};
 use crate::cases;
-use crate::generate::{Batch, Preference, batch, device, kernel, preference, request};
-use crate::oracle;
+use crate::generate::{device, kernel, request};
 
 /// Launches of a plan that are all looked at; of more, the first ones and the last.
 const WALKED: usize = 3000;
-
-/// Everything that a plan is made of.
-#[derive(Clone, Debug)]
-struct Case {
-    request: LaunchRequest,
-    batch: Batch,
-    preference: Preference,
-    device: DeviceLimits,
-    kernel: KernelLimits,
-}
-
-fn case() -> BoxedStrategy<Case> {
-    let parts = (request(), batch(), preference(), device(), kernel());
-    (parts, prop::bool::weighted(0.95), prop::bool::weighted(0.7))
-        .prop_map(|((mut request, batch, preference, mut device, kernel), covers, fits)| {
-            if covers && let Ok(blocks) = u64::try_from(batch.blocks(batch.items)) {
-                request.grid = request.grid.with(batch.axis, blocks);
-            }
-            if fits {
-                // Nothing but the batch axis stands in the way.
-                request.grid = with_ones_beside(request.grid, batch.axis);
-                request.block = Dim3::new(32, 1, 1);
-                request.dynamic_shared_bytes = 0;
-                device.max_block = device.max_block.with(Axis::X, 1024);
-                device.max_threads_per_block = 1024;
-            }
-            Case { request, batch, preference, device, kernel }
-        })
-        .boxed()
-}
-
-fn with_ones_beside(grid: Dim3, axis: Axis) -> Dim3 {
-    Dim3::ONE.with(axis, grid.along(axis))
-}
-
-impl Case {
-    fn limits(&self) -> LaunchLimits {
-        LaunchLimits::new(self.device.clone(), self.kernel.clone())
-    }
-
-    fn plan(&self, limits: &LaunchLimits) -> Result<Plan, Violations> {
-        let batch = self.batch.declared();
-        Plan::new(&self.request, Some(&batch), limits, self.preference.choice())
-    }
-
-    fn covers(&self) -> bool {
-        let blocks = self.request.grid.along(self.batch.axis);
-        self.batch.blocks(self.batch.items) == u128::from(blocks)
-    }
-
-    fn broken(&self) -> BTreeSet<Rule> {
-        oracle::broken(&self.request, &self.device, &self.kernel)
-    }
-
-    /// The most items of a launch that the caller wants; whoever insists on one launch wants all.
-    fn wanted(&self) -> u64 {
-        match (self.preference.way, self.preference.most_items) {
-            (Some(Way::Whole), _) | (_, None | Some(0)) => u64::MAX,
-            (_, Some(most)) => most,
-        }
-    }
-
-    /// Whether one launch as requested is legal and wanted.
-    fn whole_is_right(&self) -> bool {
-        let items = self.batch.items;
-        self.broken().is_empty() && self.batch.holds(items) && items <= self.wanted()
-    }
-
-    /// The unit of chunks, in items.
-    fn unit(&self) -> Option<u64> {
-        let cluster = self.request.cluster.or(self.kernel.required_cluster);
-        let along = cluster.map_or(1, |cluster| cluster.along(self.batch.axis));
-        self.batch.unit(along)
-    }
-
-    /// The most blocks along the batch's axis.
-    fn axis_limit(&self) -> u64 {
-        let limit = self.device.max_grid.along(self.batch.axis);
-        limit.min(u32::MAX.into())
-    }
-
-    /// The fewest launches of whole units.
-    fn fewest_chunks(&self) -> u128 {
-        let unit = u128::from(self.unit().expect("it is chunked"));
-        let most = self.batch.most_items(self.axis_limit()).min(self.wanted().into());
-        u128::from(self.batch.items).div_ceil(unit).div_ceil(most / unit)
-    }
-
-    /// The smallest chunk, where one is legal.
-    fn smallest_chunk(&self) -> Option<u64> {
-        let unit = self.unit()?;
-        let limit = self.axis_limit();
-        let items = self.batch.items;
-        let fits = self.batch.blocks(unit) <= limit.into();
-        (fits && self.batch.holds(unit) && unit <= self.wanted() && unit <= items).then_some(unit)
-    }
-
-    /// The same request for `grid` instead.
-    fn with_grid(&self, grid: [u32; 3]) -> LaunchRequest {
-        LaunchRequest { grid: grid.into(), ..self.request }
-    }
-}
 
 /// What holds for each launch of a plan.
 fn check_launch(case: &Case, limits: &LaunchLimits, plan: &Plan, one: &PlannedLaunch) {
@@ -130,11 +27,7 @@ fn check_launch(case: &Case, limits: &LaunchLimits, plan: &Plan, one: &PlannedLa
     let axis = case.batch.axis;
     let grid = Dim3::from(launch.grid());
     let expected = match plan.strategy() {
-        Way::Folded => {
-            let x = u128::from(case.request.grid.x) * blocks;
-            let x = u64::try_from(x).expect("within 32 bits");
-            case.request.grid.with(axis, 1).with(Axis::X, x)
-        }
+        Way::Folded => case.folded().expect("it may be folded").grid,
         _ => case.request.grid.with(axis, u64::try_from(blocks).expect("within 32 bits")),
     };
     assert_eq!(grid, expected);
@@ -164,9 +57,14 @@ fn check_plan(case: &Case, limits: &LaunchLimits, plan: &Plan) {
     }
     match plan.strategy() {
         Way::Whole => assert!(plan.is_empty() || case.whole_is_right()),
-        Way::Folded => assert!(case.batch.foldable && case.batch.axis != Axis::X),
+        Way::Folded => {
+            let chosen = case.preference.way == Some(Way::Folded);
+            assert!(chosen || !case.whole_is_right(), "folded without need");
+        }
         _ => {
             assert!(!case.whole_is_right() && !case.request.cooperative);
+            let chosen = case.preference.way == Some(Way::Chunked);
+            assert!(chosen || case.folded().is_none(), "one folded launch would do");
             assert_eq!(u128::from(plan.len()), case.fewest_chunks());
         }
     }
@@ -193,15 +91,15 @@ fn check_refusal(case: &Case, violations: &Violations) {
     for rule in case.broken() {
         assert!(violations.contains(rule), "{rule} is not told: {violations}");
     }
-    let axis_alone = match case.batch.axis {
-        Axis::X => Rule::GridDimX,
-        Axis::Y => Rule::GridDimY,
-        Axis::Z => Rule::GridDimZ,
-    };
-    let splittable = case.broken().into_iter().all(|rule| rule == axis_alone);
     let may_split = matches!(case.preference.way, None | Some(Way::Chunked));
-    if splittable && may_split && !case.request.cooperative {
-        assert_eq!(case.smallest_chunk(), None, "chunks would do: {violations}");
+    let may_fold = matches!(case.preference.way, None | Some(Way::Folded));
+    if case.only_the_axis_overflows() {
+        if may_fold {
+            assert_eq!(case.folded(), None, "folding would do: {violations}");
+        }
+        if may_split && !case.request.cooperative {
+            assert_eq!(case.smallest_chunk(), None, "chunks would do: {violations}");
+        }
     }
 }
 
