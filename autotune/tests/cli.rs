@@ -1,0 +1,325 @@
+//! The command as its users call it: output, exit codes, malformed input.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Ran {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.out).expect("one JSON document")
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        self.out.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect()
+    }
+}
+
+fn gridguard(args: &[&str]) -> Ran {
+    with_input(args, "")
+}
+
+fn with_input(args: &[&str], input: &str) -> Ran {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gridguard"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
+    let mut stdin = child.stdin.take().expect("standard input");
+    let input = input.to_owned();
+    let writer = std::thread::spawn(move || {
+        // The command may have enough before the end.
+        let _ = stdin.write_all(input.as_bytes());
+    });
+    let output = child.wait_with_output().expect("the command ends");
+    writer.join().expect("written");
+    Ran {
+        code: output.status.code().expect("an exit code"),
+        out: String::from_utf8(output.stdout).expect("UTF-8"),
+        err: String::from_utf8(output.stderr).expect("UTF-8"),
+    }
+}
+
+const MOTIVATING: [&str; 13] = [
+    "check",
+    "--gpu",
+    "h200",
+    "--grid",
+    "1,76800,1",
+    "--block",
+    "128",
+    "--batch-axis",
+    "y",
+    "--items",
+    "15360",
+    "--blocks-per-item",
+    "5",
+];
+
+#[test]
+fn the_motivating_case_is_legal_in_two_chunks() {
+    let ran = gridguard(&MOTIVATING);
+    assert_eq!(ran.code, 0);
+    assert_eq!(
+        ran.out,
+        "legal in chunks (NVIDIA H200)\n  \
+         grid-dim-y: grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): \
+         split axis y into 2 launches of 38400, or fold it into x\n\
+         plan: chunked, 2 launches\n  \
+         items 0..7680, grid 1,38400,1\n  \
+         items 7680..15360, grid 1,38400,1\n"
+    );
+}
+
+#[test]
+fn a_verdict_as_json_has_name_verdict_violations_and_plan() {
+    let ran = gridguard(&[&MOTIVATING[..], &["--format", "json"]].concat());
+    let message = "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): \
+                   split axis y into 2 launches of 38400, or fold it into x";
+    assert_eq!(
+        ran.json(),
+        json!({
+            "name": "",
+            "verdict": "chunked",
+            "violations": [{
+                "rule": "grid-dim-y", "requested": 76_800, "limit": 65_535, "unit": "blocks",
+                "message": message,
+            }],
+            "plan": {"strategy": "chunked", "launches": [
+                {"start": 0, "items": 7680, "grid": [1, 38_400, 1]},
+                {"start": 7680, "items": 7680, "grid": [1, 38_400, 1]},
+            ]},
+        })
+    );
+}
+
+#[test]
+fn a_legal_launch_is_whole_and_a_rejected_one_exits_1() {
+    let legal = gridguard(&["check", "--gpu", "h200", "--grid", "1,65535", "--block", "128"]);
+    assert_eq!((legal.code, legal.out.lines().next()), (0, Some("legal (NVIDIA H200)")));
+    let rejected = gridguard(&["check", "--gpu", "h200", "--grid", "1,65536", "--block", "128"]);
+    assert_eq!((rejected.code, rejected.out.lines().next()), (1, Some("rejected (NVIDIA H200)")));
+}
+
+#[test]
+fn every_option_of_check_reaches_its_rule() {
+    let cases: [(&[&str], &str); 11] = [
+        (&["--block", "1,1,65"], "block-dim-z"),
+        (&["--block", "1025"], "threads-per-block"),
+        (&["--block", "129", "--kernel-max-threads", "128"], "kernel-threads-per-block"),
+        (&["--block", "257", "--registers", "210"], "registers-per-block"),
+        (&["--block", "1", "--shared-mem", "232449"], "shared-memory-total"),
+        (
+            &["--block", "1", "--shared-mem", "1153", "--static-shared-mem", "48000"],
+            "dynamic-shared-memory-opt-in",
+        ),
+        (&["--block", "1", "--cluster", "16"], "cluster-size"),
+        (&["--block", "1", "--cluster", "3"], "cluster-divides-grid"),
+        (&["--block", "1", "--param-bytes", "32765"], "parameter-bytes"),
+        (
+            &[
+                "--block",
+                "1",
+                "--batch-axis",
+                "x",
+                "--items",
+                "16",
+                "--elements-per-item",
+                "2147483648",
+                "--index-bits",
+                "32",
+            ],
+            "index-width",
+        ),
+        (
+            &[
+                "--block",
+                "1",
+                "--batch-axis",
+                "x",
+                "--items",
+                "16",
+                "--workspace-per-item",
+                "11",
+                "--memory",
+                "10",
+            ],
+            "workspace-memory",
+        ),
+    ];
+    for (options, rule) in cases {
+        let base = ["check", "--gpu", "h200", "--format", "json", "--grid", "16"];
+        let ran = gridguard(&[&base[..], options].concat());
+        assert_eq!(ran.code, 1, "{options:?}: {}", ran.out);
+        let violations = ran.json()["violations"].clone();
+        let rules: Vec<&str> = violations
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|v| v["rule"].as_str())
+            .collect();
+        assert!(rules.contains(&rule), "{options:?}: {rules:?}");
+    }
+    let ran = gridguard(&["check", "--gpu", "t4", "--grid", "8", "--block", "1", "--cluster", "2"]);
+    assert!(ran.out.contains("cluster-unsupported"), "{}", ran.out);
+    let cooperative = ["--grid", "1,76800", "--block", "1", "--cooperative", "--batch-axis", "y"];
+    let ran =
+        gridguard(&[&["check", "--gpu", "h200", "--items", "76800"][..], &cooperative].concat());
+    assert!(ran.out.contains("split-cooperative"), "{}", ran.out);
+}
+
+#[test]
+fn options_that_kernels_opted_in_to_and_alignment_are_honoured() {
+    let ran = gridguard(&[
+        "check",
+        "--gpu",
+        "h200",
+        "--grid",
+        "1",
+        "--block",
+        "1",
+        "--shared-mem",
+        "100000",
+        "--kernel-max-shared-mem",
+        "100000",
+    ]);
+    assert_eq!(ran.code, 0);
+    let ran = gridguard(&[&MOTIVATING[..], &["--align", "1000", "--format", "json"]].concat());
+    let launches = ran.json()["plan"]["launches"].clone();
+    let starts: Vec<u64> =
+        launches.as_array().expect("a list").iter().filter_map(|l| l["start"].as_u64()).collect();
+    assert_eq!(starts, [0, 8000]);
+}
+
+#[test]
+fn usage_is_exit_2_and_says_what_is_wrong() {
+    let base = ["check", "--gpu", "h200", "--grid", "1", "--block", "1"];
+    let cases: [(&[&str], &str); 9] = [
+        (&["check", "--grid", "1", "--block", "1"], "--gpu"),
+        (&["check", "--gpu", "h200", "--block", "1"], "--grid"),
+        (&["check", "--gpu", "h200", "--grid", "1"], "--block"),
+        (&["check", "--gpu", "h200", "--grid", "1,2,3,4", "--block", "1"], "one to three numbers"),
+        (&["check", "--gpu", "h200", "--grid", "-1", "--block", "1"], "-1"),
+        (&["check", "--gpu", "h200", "--device", "0", "--grid", "1", "--block", "1"], "--device"),
+        (&["check", "--gpu", "gtx-9000", "--grid", "1", "--block", "1"], "rtx-4090"),
+        (&["limits", "--gpu", "gtx-9000"], "no GPU \"gtx-9000\""),
+        (&["frobnicate"], "frobnicate"),
+    ];
+    for (args, said) in cases {
+        let ran = gridguard(args);
+        assert_eq!(ran.code, 2, "{args:?}");
+        assert!(ran.err.contains(said), "{args:?}: {}", ran.err);
+        assert!(ran.out.is_empty(), "{args:?}: {}", ran.out);
+    }
+    let batch = ["--batch-axis", "x", "--items", "1"];
+    for options in [["--index-bits", "16"], ["--blocks-per-item", "0"], ["--align", "0"]] {
+        let ran = gridguard(&[&base[..], &batch, &options].concat());
+        assert_eq!(ran.code, 2, "{options:?}");
+        assert!(ran.err.contains("expected is"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn lines_are_answered_in_order_whatever_the_others_hold() {
+    let input = [
+        r#"{"name":"ok","grid":[1,76800,1],"block":[128,1,1],"batch":{"axis":"y","items":76800}}"#,
+        r#"{"name":"cut","grid":[1,"#,
+        "",
+        r#"{"name":"typo","grid":[1,1,1],"block":[1,1,1],"coopperative":true}"#,
+        r#"{"name":"negative","grid":[-1,1,1],"block":[1,1,1]}"#,
+        r#"{"name":"huge","grid":[18446744073709551616,1,1],"block":[1,1,1]}"#,
+        r#"{"name":"zero","grid":[1,0,1],"block":[1,1,1]}"#,
+        r#"{"name":"empty batch","grid":[1,0,1],"block":[1,1,1],"batch":{"axis":"y","items":0}}"#,
+    ]
+    .join("\n");
+    let ran = with_input(&["check", "--gpu", "h200", "--requests", "-"], &input);
+    assert_eq!(ran.code, 2);
+    let answers = ran.lines();
+    let verdicts: Vec<&str> = answers.iter().filter_map(|a| a["verdict"].as_str()).collect();
+    assert_eq!(verdicts, ["chunked", "error", "error", "error", "error", "rejected", "legal"]);
+    assert_eq!(answers[1]["line"], 2);
+    assert_eq!(answers[2]["line"], 4);
+    assert!(answers[2]["error"].as_str().expect("text").contains("unknown field `coopperative`"));
+    assert_eq!(answers[6]["plan"]["launches"], json!([]));
+    assert!(ran.err.contains("line 2: "), "{}", ran.err);
+}
+
+#[test]
+fn a_rejected_line_is_exit_1_and_all_legal_ones_are_0() {
+    let legal = r#"{"grid":[1,1,1],"block":[1,1,1]}"#;
+    let rejected = r#"{"grid":[1,65536,1],"block":[1,1,1]}"#;
+    let check = ["check", "--gpu", "h200", "--requests", "-"];
+    assert_eq!(with_input(&check, &format!("{legal}\n{legal}")).code, 0);
+    assert_eq!(with_input(&check, &format!("{legal}\n{rejected}\n{legal}\n")).code, 1);
+    assert_eq!(with_input(&check, "").code, 0);
+}
+
+#[test]
+fn absurd_lines_are_refused_in_bounded_memory_and_the_next_is_answered() {
+    let long = format!("{{\"name\":\"{}\"}}", "x".repeat(3 << 20));
+    let deep = "[".repeat(100_000);
+    let many = r#"{"name":"many","grid":[18446744073709551615,1,1],"block":[1,1,1],
+        "batch":{"axis":"x","items":18446744073709551615,"align":1}}"#
+        .replace('\n', " ");
+    let last = r#"{"name":"last","grid":[1,1,1],"block":[1,1,1]}"#;
+    let input = [&long, &deep, &many, last].join("\n");
+    let ran = with_input(&["check", "--gpu", "h200", "--requests", "-"], &input);
+    let answers = ran.lines();
+    assert!(answers[0]["error"].as_str().expect("text").contains("longer than 1048576 bytes"));
+    assert_eq!(answers[1]["verdict"], "error");
+    assert_eq!(answers[2]["verdict"], "chunked");
+    assert_eq!(answers[2]["plan"]["launches"].as_array().expect("a list").len(), 4096);
+    assert_eq!(answers[2]["plan"]["omitted_launches"], 8_589_934_597_u64 - 4096);
+    assert_eq!(answers[3]["name"], "last");
+}
+
+#[test]
+fn a_file_that_is_not_there_or_no_text_is_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("requests");
+    let name = path.to_str().expect("a name");
+    let ran = gridguard(&["check", "--gpu", "h200", "--requests", name]);
+    assert_eq!(ran.code, 3);
+    assert!(ran.err.contains(name), "{}", ran.err);
+    std::fs::write(&path, b"\xff\xfe\n{\"grid\":[1,1,1],\"block\":[1,1,1]}\n").expect("written");
+    let ran = gridguard(&["check", "--gpu", "h200", "--requests", name]);
+    assert_eq!(ran.code, 2);
+    let answers = ran.lines();
+    assert!(answers[0]["error"].as_str().expect("text").contains("no UTF-8"));
+    assert_eq!(answers[1]["verdict"], "legal");
+}
+
+#[test]
+fn limits_are_text_json_and_ron_with_their_sources() {
+    let text = gridguard(&["limits", "--gpu", "h200"]);
+    assert_eq!(text.code, 0);
+    assert!(text.out.starts_with("NVIDIA H200, compute capability 9.0\n"));
+    assert!(text.out.contains("2147483647, 65535, 65535"));
+    let json = gridguard(&["limits", "--gpu", "RTX-4090", "--format", "json"]).json();
+    assert_eq!(json["max_grid"], json!([2_147_483_647, 65_535, 65_535]));
+    let sources = json["sources"].as_array().expect("a list");
+    assert!(sources.iter().all(|s| s["title"].as_str().is_some_and(|title| !title.is_empty())));
+    let ron = gridguard(&["limits", "--gpu", "t4", "--format", "ron"]);
+    let limits: gridguard::DeviceLimits = ron::from_str(&ron.out).expect("RON");
+    assert_eq!(limits.compute_capability, gridguard::ComputeCapability::new(7, 5));
+    let all = gridguard(&["limits", "--format", "json"]).json();
+    assert!(all.as_array().expect("a list").len() >= 15);
+}
+
+#[test]
+fn a_device_that_cannot_be_asked_is_exit_3() {
+    let ran = gridguard(&["limits", "--device", "4711"]);
+    assert_eq!(ran.code, 3);
+    assert!(ran.err.starts_with("error: the device could not be asked: "), "{}", ran.err);
+    let ran = gridguard(&["check", "--device", "4711", "--grid", "1", "--block", "1"]);
+    assert_eq!(ran.code, 3);
+}
