@@ -27,9 +27,51 @@ pub struct KernelArgs<'a> {
     surplus: usize,
 }
 
+/// A parameter of a kernel, as its source declares it.
+///
+/// ```
+/// use gridguard::Parameter;
+/// // __global__ void scale(float *x, float by, unsigned n)
+/// const SCALE: [Parameter; 3] = [Parameter::Memory, Parameter::of::<f32>(), Parameter::of::<u32>()];
+/// assert_eq!(SCALE[1].bytes(), 4);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Parameter {
+    /// A pointer to device memory: takes slices and views, no numbers.
+    Memory,
+    /// Anything passed by value, of so many bytes.
+    Value {
+        /// Its size.
+        bytes: usize,
+    },
+}
+
+impl Parameter {
+    /// A parameter passed by value, of the size of `T`.
+    #[must_use]
+    pub const fn of<T>() -> Self {
+        Self::Value { bytes: size_of::<T>() }
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Memory => size_of::<u64>(),
+            Self::Value { bytes } => bytes,
+        }
+    }
+
+    const fn takes(self, slot: &Slot<'_>) -> bool {
+        matches!(self, Self::Memory) == slot.is_memory()
+    }
+}
+
 /// One argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Slot<'a> {
+    /// A device address, the same for every chunk.
+    Address(u64),
     /// A value of up to 8 bytes, little endian.
     Value { bits: u64, size: usize },
     /// A value of any size, owned by the caller.
@@ -68,9 +110,14 @@ impl<'a> KernelArgs<'a> {
         self.len() == 0
     }
 
-    /// A fixed value: an integer, a float, or a device address as `u64`.
+    /// A fixed value: an integer or a float.
     pub fn value<T: Scalar>(&mut self, value: T) -> &mut Self {
         self.push(Slot::Value { bits: value.bits(), size: size_of::<T>() })
+    }
+
+    /// A device address that is the same for every chunk.
+    pub fn address(&mut self, address: u64) -> &mut Self {
+        self.push(Slot::Address(address))
     }
 
     /// A fixed value of any size as the kernel sees it in memory, such as a `#[repr(C)]` struct.
@@ -152,13 +199,76 @@ impl<'a> KernelArgs<'a> {
     }
 }
 
+/// What is known of a kernel's parameters.
+#[derive(Clone, Debug)]
+pub(crate) enum Signature {
+    /// Kinds and sizes, as declared by who loaded the kernel.
+    Declared(Vec<Parameter>),
+    /// Sizes, as the driver tells.
+    Sizes(Vec<usize>),
+    /// Nothing: a driver before CUDA 12.4.
+    Unknown,
+}
+
+impl Signature {
+    /// How many parameters there are, where that is known.
+    pub(crate) const fn len(&self) -> Option<usize> {
+        match self {
+            Self::Declared(parameters) => Some(parameters.len()),
+            Self::Sizes(sizes) => Some(sizes.len()),
+            Self::Unknown => None,
+        }
+    }
+
+    /// Checks number, sizes and kinds of `args` as far as they are known.
+    #[inline]
+    pub(crate) fn check(&self, kernel: &str, args: &KernelArgs<'_>) -> Result<(), ArgsError> {
+        self.check_count(kernel, args.len())?;
+        for (index, slot) in args.slots().iter().enumerate() {
+            let (bytes, takes) = match self {
+                Self::Declared(parameters) => match parameters.get(index) {
+                    Some(parameter) => (parameter.bytes(), parameter.takes(slot)),
+                    None => continue,
+                },
+                Self::Sizes(sizes) => (sizes.get(index).copied().unwrap_or(0), true),
+                Self::Unknown => continue,
+            };
+            if !takes {
+                let name = |memory| if memory { "memory" } else { "a value" };
+                let (kernel, given) = (kernel.to_owned(), name(slot.is_memory()));
+                let expected = name(!slot.is_memory());
+                return Err(ArgsError::WrongKind { kernel, index, expected, given });
+            }
+            if bytes != slot.size() {
+                let (kernel, given) = (kernel.to_owned(), slot.size());
+                return Err(ArgsError::WrongSize { kernel, index, expected: bytes, given });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the number of arguments alone.
+    pub(crate) fn check_count(&self, kernel: &str, given: usize) -> Result<(), ArgsError> {
+        match self.len() {
+            Some(expected) if expected != given => {
+                Err(ArgsError::WrongCount { kernel: kernel.to_owned(), expected, given })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Slot<'_> {
+    const fn is_memory(&self) -> bool {
+        matches!(self, Self::Address(_) | Self::Items { .. })
+    }
+
     /// Bytes that the kernel's parameter must have.
     pub(crate) const fn size(&self) -> usize {
         match self {
+            Self::Address(_) | Self::Items { .. } => size_of::<u64>(),
             Self::Value { size, .. } | Self::Offset { size } | Self::Length { size } => *size,
             Self::Bytes(bytes) => bytes.len(),
-            Self::Items { .. } => size_of::<u64>(),
         }
     }
 
@@ -166,7 +276,7 @@ impl Slot<'_> {
     #[inline]
     pub(crate) const fn bits(&self, chunk: &Chunk) -> u64 {
         match *self {
-            Self::Value { bits, .. } => bits,
+            Self::Value { bits, .. } | Self::Address(bits) => bits,
             // Checked for the whole batch before the first chunk.
             Self::Items { base, stride_bytes, .. } => {
                 base.wrapping_add(chunk.start.wrapping_mul(stride_bytes))
@@ -223,6 +333,18 @@ pub enum ArgsError {
         expected: usize,
         /// Arguments given.
         given: usize,
+    },
+    /// A number where the kernel takes memory, or memory where it takes a number.
+    #[error("parameter {index} of kernel {kernel} takes {expected}, the argument is {given}")]
+    WrongKind {
+        /// The kernel's name.
+        kernel: String,
+        /// The parameter, from 0.
+        index: usize,
+        /// What it takes.
+        expected: &'static str,
+        /// What was given.
+        given: &'static str,
     },
     /// A parameter of the kernel has another size.
     #[error("parameter {index} of kernel {kernel} is {expected} bytes, the argument is {given}")]

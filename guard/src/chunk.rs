@@ -46,8 +46,8 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Cuts `items` into the fewest chunks of at most `cap` items, each a multiple of `align` but
-    /// for the last. A `cap` below `align` counts as one unit, zero as one.
+    /// Cuts `items` into the fewest chunks of whole alignment units that are at most `cap` items,
+    /// the last one cut short by the end of the batch. A `cap` below `align` counts as one unit, zero as one.
     #[inline]
     pub fn balanced(items: u64, cap: u64, align: u64) -> Self {
         let align = align.max(1);

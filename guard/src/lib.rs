@@ -63,7 +63,7 @@ mod rule;
 mod validate;
 mod violation;
 
-pub use args::{ArgsError, KernelArgs, MAX_ARGS, Scalar};
+pub use args::{ArgsError, KernelArgs, MAX_ARGS, Parameter, Scalar};
 pub use batch::BatchAxis;
 pub use chunk::{Chunk, Chunks};
 pub use dim::{Axis, Dim3};

@@ -163,7 +163,8 @@ impl DeviceLimits {
 pub struct KernelLimits {
     /// The kernel's name.
     pub name: String,
-    /// Threads of a block, by launch bounds and registers: `FA MAX_THREADS_PER_BLOCK`.
+    /// Threads of a block, by launch bounds and registers: `FA MAX_THREADS_PER_BLOCK`; `u64::MAX`
+    /// where not known.
     pub max_threads_per_block: u64,
     /// Registers of a thread: `FA NUM_REGS`; 0 where not known.
     pub registers_per_thread: u64,
@@ -220,9 +221,10 @@ pub(crate) struct Ceilings {
     pub(crate) grid: Dim3,
     pub(crate) block: Dim3,
     pub(crate) device_threads: u64,
-    pub(crate) kernel_threads: u64,
-    /// Threads of a block whose registers still fit.
-    pub(crate) register_threads: u64,
+    /// Threads by launch bounds, where they are known.
+    pub(crate) kernel_threads: Option<u64>,
+    /// Threads of a block whose registers still fit, where these are known.
+    pub(crate) register_threads: Option<u64>,
     pub(crate) dynamic_shared_bytes: u64,
     /// Dynamic bytes that still fit beside the static ones; `None` where these alone do not.
     pub(crate) shared_room_bytes: Option<u64>,
@@ -230,7 +232,7 @@ pub(crate) struct Ceilings {
 }
 
 /// The largest cluster of a kernel that allows non-portable sizes (16 passes on an H200, 32 never).
-const NON_PORTABLE_CLUSTER_BLOCKS: u64 = 16;
+pub(crate) const NON_PORTABLE_CLUSTER_BLOCKS: u64 = 16;
 
 impl LaunchLimits {
     /// The limits of `kernel` on `device`.
@@ -316,7 +318,7 @@ impl Ceilings {
             grid: at_most_32_bits(*max_grid),
             block: at_most_32_bits(*max_block),
             device_threads: *max_threads_per_block,
-            kernel_threads: kernel.max_threads_per_block,
+            kernel_threads: Some(kernel.max_threads_per_block).filter(|most| *most < u64::MAX),
             register_threads: register_threads(device, kernel),
             dynamic_shared_bytes: kernel.max_dynamic_shared_bytes.min(u32::MAX.into()),
             shared_room_bytes: shared_ceiling.checked_sub(kernel.static_shared_bytes),
@@ -341,15 +343,15 @@ fn registers_per_warp(device: &DeviceLimits, kernel: &KernelLimits) -> u64 {
     exact.div_ceil(unit).saturating_mul(unit)
 }
 
-/// The most threads of a block whose registers fit, or `u64::MAX` where registers are not known.
-fn register_threads(device: &DeviceLimits, kernel: &KernelLimits) -> u64 {
+/// The most threads of a block whose registers fit, where registers are known.
+fn register_threads(device: &DeviceLimits, kernel: &KernelLimits) -> Option<u64> {
     let per_warp = registers_per_warp(device, kernel);
     if per_warp == 0 {
-        return u64::MAX;
+        return None;
     }
     let granularity = device.warp_allocation_granularity.max(1);
     let warps = device.max_registers_per_block / per_warp / granularity * granularity;
-    warps.saturating_mul(device.warp_size)
+    Some(warps.saturating_mul(device.warp_size))
 }
 
 #[cfg(test)]
@@ -364,7 +366,7 @@ mod tests {
         kernel.registers_per_thread = 210;
         let limits = LaunchLimits::new(device, kernel);
         // 6,912 registers a warp: nine warps fit, but warps come in fours.
-        assert_eq!(limits.ceilings().register_threads, 256);
+        assert_eq!(limits.ceilings().register_threads, Some(256));
         assert_eq!(limits.registers_per_block(256), 8 * 6912);
         assert_eq!(limits.registers_per_block(257), 12 * 6912);
     }

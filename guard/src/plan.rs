@@ -19,7 +19,7 @@ use crate::violation::{Owner, Remedy, Violation, Violations};
 pub enum Strategy {
     /// One launch, as requested.
     Whole,
-    /// Several launches, each on its chunk of the batch.
+    /// Launches of a chunk of the batch each; one whole launch where everything fits.
     Chunked,
     /// One launch with the batch axis moved to x.
     Folded,
@@ -126,7 +126,7 @@ impl Plan {
         let broken = broken_rules(request, limits);
         let caps = Caps::new(batch, choice);
         // Whoever insists on one launch has no use for a cap on chunks.
-        let insists = choice.strategy == Some(Strategy::Whole);
+        let insists = matches!(choice.strategy, Some(Strategy::Whole | Strategy::Folded));
         let fits = batch.items() <= if insists { caps.declared } else { caps.all };
         if broken.is_empty() && fits && choice.strategy.is_none_or(|s| s != Strategy::Folded) {
             let whole = Chunks::balanced(batch.items(), batch.items(), 1);
@@ -134,7 +134,8 @@ impl Plan {
                 .ok_or_else(|| explain_whole(request, Some(batch), limits));
         }
         let mendable = Rule::grid_dim(batch.axis());
-        if !broken.without(mendable).is_empty() || insists {
+        let whole_only = choice.strategy == Some(Strategy::Whole);
+        if !broken.without(mendable).is_empty() || whole_only {
             return Err(explain_whole(request, Some(batch), limits));
         }
         if fits
@@ -156,14 +157,19 @@ impl Plan {
         choice: Choice,
     ) -> Result<Self, Violations> {
         let broken = broken_rules(request, limits);
+        let folds = choice.strategy == Some(Strategy::Folded);
         if broken.is_empty()
-            && choice.allows(Strategy::Whole)
+            && !folds
             && let Some(plan) =
                 build(Strategy::Whole, Chunks::balanced(1, 1, 1), None, request, limits)
         {
             return Ok(plan);
         }
-        Err(explain(request, limits, broken))
+        let mut violations = explain(request, limits, broken);
+        if folds {
+            violations.push(fold_unavailable());
+        }
+        Err(violations)
     }
 
     /// No launch at all. The rest of the request must be legal even so: a wrong block is wrong
@@ -329,6 +335,20 @@ fn build(
 }
 
 fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Option<Plan> {
+    let request = fold(request, batch, limits)?;
+    if !broken_rules(&request, limits).is_empty() {
+        return None;
+    }
+    let one = Chunks::balanced(batch.items(), batch.items(), 1);
+    build(Strategy::Folded, one, Some(batch), &request, limits)
+}
+
+/// The request with the batch axis moved to x, where batch and cluster let it be moved.
+fn fold(
+    request: &LaunchRequest,
+    batch: &BatchAxis,
+    limits: &LaunchLimits,
+) -> Option<LaunchRequest> {
     let axis = batch.axis();
     if !batch.is_foldable() || axis == Axis::X {
         return None;
@@ -338,14 +358,10 @@ fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> 
     if cluster.is_some_and(|cluster| cluster.along(axis) != 1 || cluster.x != 1) {
         return None;
     }
-    let x = request.grid.x.checked_mul(request.grid.along(axis))?;
+    // Past u64 it is past the limit of x, which says so.
+    let x = request.grid.x.saturating_mul(request.grid.along(axis));
     let grid = request.grid.with(axis, 1).with(Axis::X, x);
-    let request = LaunchRequest { grid, ..*request };
-    if !broken_rules(&request, limits).is_empty() {
-        return None;
-    }
-    let one = Chunks::balanced(batch.items(), batch.items(), 1);
-    build(Strategy::Folded, one, Some(batch), &request, limits)
+    Some(LaunchRequest { grid, ..*request })
 }
 
 fn chunked(
@@ -369,6 +385,21 @@ fn chunked(
         let launches = batch.items().div_ceil(cap.max(1));
         let owner = Owner::CooperativeLaunch;
         return refuse(Rule::SplitCooperative, launches.into(), 1, owner, Remedy::ShrinkGrid);
+    }
+    let one_item = batch.blocks(1).unwrap_or(u64::MAX);
+    let blocks_limit = limits.ceilings().grid.along(axis);
+    if one_item > blocks_limit {
+        let owner = Owner::Device(limits.device().name.clone());
+        let mut violations = explain_whole(request, Some(batch), limits);
+        violations.push(Violation {
+            rule: Rule::SplitItem,
+            axis: Some(axis),
+            requested: one_item.into(),
+            limit: blocks_limit,
+            owner,
+            remedy: Remedy::FewerBlocksPerItem,
+        });
+        return Err(violations);
     }
     let cluster = request.cluster.or(limits.kernel().required_cluster);
     let along = cluster.map_or(1, |cluster| cluster.along(axis));
@@ -410,15 +441,29 @@ fn batch_mismatch(request: &LaunchRequest, batch: &BatchAxis) -> Violations {
 #[cold]
 fn fold_refused(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Violations {
     let mut violations = explain_whole(request, Some(batch), limits);
-    violations.push(Violation {
-        rule: Rule::FoldUndeclared,
-        axis: Some(batch.axis()),
+    match fold(request, batch, limits) {
+        None => violations.push(fold_unavailable()),
+        // What the folded launch breaks, where the whole one does not break it already.
+        Some(folded) => {
+            for violation in explain(&folded, limits, broken_rules(&folded, limits)) {
+                if !violations.contains(violation.rule) {
+                    violations.push(violation);
+                }
+            }
+        }
+    }
+    violations
+}
+
+fn fold_unavailable() -> Violation {
+    Violation {
+        rule: Rule::FoldUnavailable,
+        axis: None,
         requested: 1,
         limit: 0,
         owner: Owner::Batch,
         remedy: Remedy::DeclareFold,
-    });
-    violations
+    }
 }
 
 #[cold]
@@ -428,7 +473,7 @@ fn push_item_violations(violations: &mut Violations, batch: &BatchAxis) {
         let remedy = if cap == 0 {
             hopeless
         } else {
-            let chunks = Chunks::balanced(items, cap, 1);
+            let chunks = Chunks::balanced(items, cap, batch.unit().unwrap_or(1));
             Remedy::SplitItems { launches: chunks.launches(), items: chunks.largest() }
         };
         violations.push(Violation { rule, axis: None, requested, limit, owner, remedy });
@@ -509,7 +554,7 @@ mod tests {
         let batch = BatchAxis::new(Axis::Y, 76_800);
         let choose = |strategy| Choice::AUTOMATIC.strategy(strategy);
         let folded = Plan::new(&on_y(76_800), Some(&batch), &limits(), choose(Strategy::Folded));
-        assert_eq!(rules(&folded.expect_err("no flat layout")), ["grid-dim-y", "fold-undeclared"]);
+        assert_eq!(rules(&folded.expect_err("no flat layout")), ["grid-dim-y", "fold-unavailable"]);
         let whole = Plan::new(&on_y(76_800), Some(&batch), &limits(), choose(Strategy::Whole));
         assert_eq!(rules(&whole.expect_err("too large")), ["grid-dim-y"]);
     }

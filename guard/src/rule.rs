@@ -114,8 +114,11 @@ rules! {
     SplitCluster = "split-cluster", Items;
     /// A launch cannot be split into chunks smaller than one unit of the batch's alignment.
     SplitAlignment = "split-alignment", Items;
-    /// A folded launch was chosen for a kernel that declares no flat layout.
-    FoldUndeclared = "fold-undeclared", Launches;
+    /// A launch cannot be split where one item alone takes more blocks than the axis has.
+    SplitItem = "split-item", Blocks;
+    /// A folded launch was chosen, but no flat layout is declared, or nothing is on another axis
+    /// than x, or a cluster lies along the axis.
+    FoldUnavailable = "fold-unavailable", Launches;
 }
 
 impl Rule {

@@ -1,7 +1,7 @@
 //! Holds a request against limits. Pure: no query, no allocation while the launch is legal.
 
 use crate::dim::{Axis, Dim3};
-use crate::limits::LaunchLimits;
+use crate::limits::{LaunchLimits, NON_PORTABLE_CLUSTER_BLOCKS};
 use crate::request::LaunchRequest;
 use crate::rule::{Rule, RuleSet};
 use crate::violation::{Owner, Remedy, Violation, Violations};
@@ -144,8 +144,9 @@ pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> Ru
     broken.add(Rule::BlockDimZ, block.z > ceilings.block.z);
     broken.add(Rule::BlockDimZero, block.has_zero());
     broken.add(Rule::ThreadsPerBlock, threads > ceilings.device_threads.into());
-    broken.add(Rule::KernelThreadsPerBlock, threads > ceilings.kernel_threads.into());
-    broken.add(Rule::RegistersPerBlock, threads > ceilings.register_threads.into());
+    let more_than = |most: Option<u64>| most.is_some_and(|most| threads > most.into());
+    broken.add(Rule::KernelThreadsPerBlock, more_than(ceilings.kernel_threads));
+    broken.add(Rule::RegistersPerBlock, more_than(ceilings.register_threads));
     let too_much_shared = ceilings.shared_room_bytes.is_none_or(|room| dynamic_shared_bytes > room);
     broken.add(Rule::SharedMemoryTotal, too_much_shared);
     // Opting in is the way out only where the device has the room.
@@ -210,7 +211,10 @@ fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out:
         Rule::GridDimX | Rule::GridDimY | Rule::GridDimZ => {
             for axis in Axis::ALL.into_iter().filter(|axis| Rule::grid_dim(*axis) == rule) {
                 let (blocks, limit) = (grid.along(axis), ceilings.grid.along(axis));
-                let remedy = split_axis(axis, grid, ceilings.grid);
+                let remedy = match request.cooperative {
+                    true => Remedy::ShrinkGrid,
+                    false => split_axis(axis, grid, ceilings.grid),
+                };
                 report(Some(axis), blocks.into(), limit, of_device(), remedy);
             }
         }
@@ -235,11 +239,11 @@ fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out:
             report(None, threads, limit, of_device(), Remedy::SmallerBlocks { threads: limit });
         }
         Rule::KernelThreadsPerBlock => {
-            let limit = ceilings.kernel_threads;
+            let limit = ceilings.kernel_threads.unwrap_or(u64::MAX);
             report(None, threads, limit, of_kernel(), Remedy::SmallerBlocks { threads: limit });
         }
         Rule::RegistersPerBlock => {
-            let remedy = Remedy::FewerRegisters { threads: ceilings.register_threads };
+            let remedy = Remedy::FewerRegisters { threads: ceilings.register_threads.unwrap_or(0) };
             let registers = limits.registers_per_block(threads);
             report(None, registers, device.max_registers_per_block, of_device(), remedy);
         }
@@ -275,7 +279,8 @@ fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out:
         | Rule::SplitCooperative
         | Rule::SplitCluster
         | Rule::SplitAlignment
-        | Rule::FoldUndeclared => {}
+        | Rule::SplitItem
+        | Rule::FoldUnavailable => {}
     }
 }
 
@@ -307,7 +312,8 @@ fn explain_cluster_rule(
         }
         Rule::ClusterSize => {
             let limit = limits.ceilings().cluster_blocks;
-            let non_portable = !kernel.non_portable_cluster_allowed;
+            let non_portable = !kernel.non_portable_cluster_allowed
+                && cluster.volume() <= NON_PORTABLE_CLUSTER_BLOCKS.into();
             let remedy = Remedy::SmallerCluster { non_portable };
             report(None, cluster.volume(), limit, of_device(), remedy);
         }

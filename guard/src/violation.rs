@@ -155,6 +155,8 @@ pub enum Remedy {
         /// Items of the smallest chunk that keeps clusters and alignment whole.
         items: u64,
     },
+    /// Give an item fewer blocks of the axis.
+    FewerBlocksPerItem,
     /// Declare a flat layout, or choose another strategy.
     DeclareFold,
 }
@@ -232,6 +234,9 @@ impl fmt::Display for Remedy {
             Self::ChunkUnit { items } => {
                 write!(f, "a chunk must be a multiple of {items} items, raise the cap")
             }
+            Self::FewerBlocksPerItem => f.write_str(
+                "let an item take fewer blocks of the axis, or put some of them on another one",
+            ),
             Self::DeclareFold => {
                 f.write_str("declare the kernel's flat layout, or choose another strategy")
             }
@@ -316,8 +321,14 @@ impl fmt::Display for Violation {
                     "the smallest chunk is {requested} {unit}, the limit is {limit} ({owner})"
                 )?;
             }
-            Rule::FoldUndeclared => {
-                write!(f, "a folded launch was chosen, no flat layout is declared ({owner})")?;
+            Rule::SplitItem => {
+                write!(
+                    f,
+                    "one item is {requested} {unit} of {axis}, the limit is {limit} ({owner})"
+                )?;
+            }
+            Rule::FoldUnavailable => {
+                write!(f, "a folded launch was chosen, it cannot be folded into x ({owner})")?;
             }
         }
         write!(f, ": {remedy}")
@@ -344,8 +355,10 @@ impl serde::Serialize for Violation {
 pub struct Violations(Vec<Violation>);
 
 impl Violations {
+    /// Adds a violation in its place, after those of the same rule.
     pub(crate) fn push(&mut self, violation: Violation) {
-        self.0.push(violation);
+        let place = self.0.partition_point(|other| other.rule <= violation.rule);
+        self.0.insert(place, violation);
     }
 
     /// How many there are.

@@ -1,13 +1,18 @@
 //! The one place where this workspace vouches for its device code.
 
+use gridguard::Parameter;
 use gridguard::cuda::{Kernel, LoadError, Module};
 
-/// The kernel `name` of a module compiled from this crate's `cu/`.
+/// The kernel `name`, which takes `parameters`, of a module compiled from this crate's `cu/`.
 #[allow(unsafe_code, reason = "the promise that our own device code keeps its contract")]
-pub(crate) fn kernel(module: &Module, name: &str) -> Result<Kernel, LoadError> {
+pub(crate) fn kernel(
+    module: &Module,
+    name: &str,
+    parameters: &[Parameter],
+) -> Result<Kernel, LoadError> {
     // SAFETY: every kernel in `cu/` states its contract in its header comment and keeps to it: it
-    // touches `items` times the stride from each pointer on, for as many items as its grid has
-    // blocks for. The public functions of this crate check lengths and shapes before, and memory
+    // takes the parameters that its module declares, and touches `items` times the stride from each
+    // pointer on, for as many items as its grid has blocks for. The public functions of this crate check lengths and shapes before, and memory
     // checkers run over every kernel in the GPU suite.
-    unsafe { module.kernel(name) }
+    unsafe { module.kernel(name, parameters) }
 }

@@ -107,7 +107,7 @@ impl<'b> Empty<'b> {
         let raw =
             unsafe { RawKernel::from_handles(context.cu_ctx().cast(), handle.cast(), "empty")? };
         // SAFETY: the kernel touches no memory.
-        let kernel = unsafe { guard.load(&compiled.image)?.kernel("empty")? };
+        let kernel = unsafe { guard.load(&compiled.image)?.kernel("empty", &[])? };
         let stream = context.new_stream()?;
         Ok(Self { guard, context, stream, function, kernel, raw })
     }

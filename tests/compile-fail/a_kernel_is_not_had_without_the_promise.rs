@@ -3,7 +3,7 @@
 use gridguard::cuda::{Kernel, Module};
 
 fn kernel(module: &Module) -> Kernel {
-    module.kernel("attention").unwrap()
+    module.kernel("attention", &[]).unwrap()
 }
 
 fn main() {

@@ -16,6 +16,8 @@ use crate::args::{KernelArgs, MAX_ARGS, Scalar};
 pub struct Args<'a> {
     stream: &'a CudaStream,
     values: KernelArgs<'a>,
+    /// Whether some memory belongs to another context than the stream.
+    foreign_memory: bool,
     /// Recorded into the slices' events once the launches are submitted.
     uses: ArrayVec<SyncOnDrop<'a>, MAX_ARGS>,
 }
@@ -25,28 +27,31 @@ impl<'a> Args<'a> {
     #[must_use]
     #[inline]
     pub fn new(stream: &'a CudaStream) -> Self {
-        Self { stream, values: KernelArgs::new(), uses: ArrayVec::new() }
+        Self { stream, values: KernelArgs::new(), foreign_memory: false, uses: ArrayVec::new() }
     }
 
     /// Memory that the kernel reads as a whole, whatever the chunk.
     pub fn read<T, S: DevicePtr<T>>(&mut self, memory: &'a S) -> &mut Self {
+        self.look_at(memory);
         let (address, uses) = memory.device_ptr(self.stream);
         self.hold(uses);
-        self.values.value(address);
+        self.values.address(address);
         self
     }
 
     /// Memory that the kernel writes, or reads and writes, as a whole.
     pub fn write<T, S: DevicePtrMut<T>>(&mut self, memory: &'a mut S) -> &mut Self {
+        self.look_at(memory);
         let (address, uses) = memory.device_ptr_mut(self.stream);
         self.hold(uses);
-        self.values.value(address);
+        self.values.address(address);
         self
     }
 
     /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of
     /// its first item.
     pub fn read_items<T, S: DevicePtr<T>>(&mut self, memory: &'a S, elements: u64) -> &mut Self {
+        self.look_at(memory);
         let reach = reach_bytes::<T, S>(memory);
         let (address, uses) = memory.device_ptr(self.stream);
         self.hold(uses);
@@ -60,6 +65,7 @@ impl<'a> Args<'a> {
     where
         S: DevicePtrMut<T>,
     {
+        self.look_at(memory);
         let reach = reach_bytes::<T, S>(memory);
         let (address, uses) = memory.device_ptr_mut(self.stream);
         self.hold(uses);
@@ -109,6 +115,15 @@ impl<'a> Args<'a> {
 
     pub(super) const fn values(&self) -> &KernelArgs<'a> {
         &self.values
+    }
+
+    /// Whether some memory belongs to another context than the stream.
+    pub(super) const fn has_foreign_memory(&self) -> bool {
+        self.foreign_memory
+    }
+
+    fn look_at<T, S: DeviceSlice<T>>(&mut self, memory: &S) {
+        self.foreign_memory |= memory.stream().context() != self.stream.context();
     }
 
     pub(super) fn has_uses(&self) -> bool {

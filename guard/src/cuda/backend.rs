@@ -86,8 +86,8 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`CudaError::Load`] where the image is not whole, for another architecture, newer than the
-    /// driver, or refused; [`CudaError::Unavailable`] where the guard serves the host.
+    /// [`CudaError::Load`] where the image is for another architecture, newer than the driver, or
+    /// refused; [`CudaError::Unavailable`] where the guard serves the host.
     pub fn load(&self, image: &Image) -> Result<Module, CudaError> {
         match self.context() {
             Some(context) => Module::load(context, image),
@@ -118,7 +118,8 @@ impl Guard {
     /// Returns before they have run.
     ///
     /// Under stream capture the launches become nodes of the graph: nothing here synchronizes or
-    /// allocates.
+    /// allocates. cudarc's own events cannot be waited for there: capture in a context whose event
+    /// tracking is disabled, as with cudarc's own launches.
     ///
     /// # Errors
     ///
@@ -155,9 +156,8 @@ impl Guard {
         args: &Args<'_>,
     ) -> Result<u64, LaunchError> {
         let context = args.stream().context();
-        let is_own = |own: &Arc<CudaContext>| Arc::ptr_eq(own, context) || own == context;
-        if !kernel.owned_context().is_some_and(is_own) {
-            return Err(LaunchError::OtherContext { kernel: kernel.name().to_owned() });
+        if let Some(what) = self.foreign_to(kernel, args) {
+            return Err(LaunchError::OtherContext { what, kernel: kernel.name().to_owned() });
         }
         if args.has_uses() {
             // What cudarc could not say while the arguments waited for other streams.
@@ -168,10 +168,28 @@ impl Guard {
         inner.driver().bind(inner.context())?;
         let stream = args.stream().cu_stream().cast();
         // SAFETY: the stream is of the kernel's context, checked above. Whoever loaded the kernel
-        // promised that it keeps its contract for matching arguments; these come from cudarc's
-        // slices, whose lengths are checked, and live until their events are recorded.
+        // promised that it keeps its contract for arguments of the declared kind, which `submit`
+        // holds them against: memory is cudarc's slices, of this context, of the length that the
+        // items need, alive until their events are recorded.
         let launched = unsafe { submit(kernel, stream, plan, args.values()) };
         self.count(launched)
+    }
+
+    /// What does not belong to the context of `kernel`, if anything.
+    #[inline]
+    fn foreign_to(&self, kernel: &Kernel, args: &Args<'_>) -> Option<&'static str> {
+        let own = kernel.owned_context();
+        let is_own = |context: Option<&Arc<CudaContext>>| match (own, context) {
+            (Some(own), Some(context)) => Arc::ptr_eq(own, context) || own == context,
+            _ => false,
+        };
+        if !is_own(self.context()) {
+            return Some("the guard");
+        }
+        if !is_own(Some(args.stream().context())) {
+            return Some("the stream");
+        }
+        args.has_foreign_memory().then_some("an argument's memory")
     }
 
     #[inline]

@@ -41,7 +41,7 @@ pub trait GuardedStream {
 impl GuardedStream for CudaStream {
     fn launch_builder_guarded<'a>(&'a self, function: &'a CudaFunction) -> GuardedLaunchArgs<'a> {
         let kernel = known_kernel(self, function);
-        GuardedLaunchArgs { kernel, inner: self.launch_builder(function) }
+        GuardedLaunchArgs { kernel, inner: self.launch_builder(function), given: 0 }
     }
 }
 
@@ -51,6 +51,7 @@ pub struct GuardedLaunchArgs<'a> {
     /// Why the limits are not known surfaces at the launch, so that building reads as before.
     kernel: Result<Kernel, CudaError>,
     inner: LaunchArgs<'a>,
+    given: usize,
 }
 
 // SAFETY: hands every argument on to cudarc's own implementation, unchanged.
@@ -61,6 +62,7 @@ where
     #[inline(always)]
     fn arg(&mut self, arg: T) -> &mut Self {
         self.inner.arg(arg);
+        self.given += 1;
         self
     }
 }
@@ -91,7 +93,8 @@ impl GuardedLaunchArgs<'_> {
     /// # Errors
     ///
     /// [`LaunchError::Invalid`] with every violation, before anything is launched;
-    /// [`LaunchError::Unknown`] where the limits could not be queried;
+    /// [`LaunchError::Unknown`] where the limits could not be queried; [`LaunchError::Args`] where
+    /// the number of arguments is not that of the parameters;
     /// [`LaunchError::Driver`] where the driver refuses all the same.
     pub unsafe fn launch(
         &mut self,
@@ -130,6 +133,7 @@ impl GuardedLaunchArgs<'_> {
         request.cooperative = cooperative;
         let kernel = self.kernel().map_err(|error| LaunchError::Unknown(Box::new(error)))?;
         let launch = validate(&request, kernel.limits())?;
+        kernel.signature().check_count(kernel.name(), self.given)?;
         let kernel = kernel.inner();
         if kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
             kernel.driver().bind(kernel.context())?;
@@ -141,8 +145,11 @@ impl GuardedLaunchArgs<'_> {
 
 /// Kernels by function handle. Each holds its function, so that no handle is ever used anew while
 /// it stands here.
-static KNOWN: Lazy<RwLock<HashMap<usize, Kernel, BuildHasherDefault<AddressHasher>>>> =
+static KNOWN: Lazy<RwLock<HashMap<Handles, Kernel, BuildHasherDefault<AddressHasher>>>> =
     Lazy::new(RwLock::default);
+
+/// A function and the context that it was launched in, which need not be its own.
+type Handles = (usize, usize);
 
 /// Spreads addresses, which nobody chooses to collide, in one multiplication.
 #[derive(Default)]
@@ -155,7 +162,7 @@ impl Hasher for AddressHasher {
 
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            self.write_u64(self.0.rotate_left(8) ^ u64::from(*byte));
+            self.write_u64((*byte).into());
         }
     }
 
@@ -163,7 +170,7 @@ impl Hasher for AddressHasher {
         /// 2^64 over the golden ratio, odd.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         // The table takes its index from the low bits and its tags from the high ones.
-        self.0 = number.wrapping_mul(SPREAD).swap_bytes();
+        self.0 = (self.0 ^ number).wrapping_mul(SPREAD).swap_bytes();
     }
 
     fn write_usize(&mut self, number: usize) {
@@ -178,9 +185,9 @@ pub fn forget_functions() {
 }
 
 fn known_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
-    // SAFETY of use: the handle is only compared and handed back to the driver.
     let handle = function.cu_function();
-    if let Some(kernel) = KNOWN.read().get(&handle.addr()) {
+    let handles = (handle.addr(), stream.context().cu_ctx().addr());
+    if let Some(kernel) = KNOWN.read().get(&handles) {
         return Ok(kernel.clone());
     }
     let driver = Driver::get()?;
@@ -191,9 +198,11 @@ fn known_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, 
     let keep = Keep::Cudarc(function.clone());
     let name = function_name(driver, handle.cast());
     let context = Arc::as_ref(context).cu_ctx().cast();
-    let kernel = Kernel::from_parts(driver, handle.cast(), context, device, name, keep)?;
+    let function = handle.cast();
+    let signature = super::query::signature(driver, function);
+    let kernel = Kernel::from_parts(driver, function, context, device, name, signature, keep)?;
     // Two threads may get here at once; the first one's limits stay.
-    Ok(KNOWN.write().entry(handle.addr()).or_insert(kernel).clone())
+    Ok(KNOWN.write().entry(handles).or_insert(kernel).clone())
 }
 
 /// The function's name, where the driver can tell (CUDA 12.3 and later).

@@ -9,8 +9,7 @@ use crate::limits::ComputeCapability;
 use crate::violation::Violations;
 
 /// A driver call that failed, with the driver's own name and words for the error.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{call} answered {name} ({code}): {description}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverError {
     /// The call, such as `cuLaunchKernel`.
@@ -22,6 +21,16 @@ pub struct DriverError {
     /// The driver's description.
     pub description: String,
 }
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { call, code, name, description } = self;
+        write!(f, "{call} answered {name} ({code})")?;
+        if description.is_empty() { Ok(()) } else { write!(f, ": {description}") }
+    }
+}
+
+impl core::error::Error for DriverError {}
 
 impl DriverError {
     /// A failure that cudarc reported.
@@ -120,8 +129,13 @@ impl core::error::Error for DriverUnavailable {
     }
 }
 
+/// The names, each with the loader's words where these say more than that it is not there.
 pub(super) fn names(tried: &[(String, String)]) -> String {
-    tried.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ")
+    let one = |(name, words): &(String, String)| match words.contains("No such file") {
+        true => name.clone(),
+        false => format!("{name}: {words}"),
+    };
+    tried.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// `12.8` for 12080.
@@ -236,6 +250,16 @@ pub enum LoadError {
         /// The kernels that the image is known to have, where it tells.
         known: Vec<String>,
     },
+    /// The kernel takes other parameters than were declared.
+    #[error("kernel {name} takes parameters of {known:?} bytes, declared are {declared:?}")]
+    Parameters {
+        /// The kernel's name.
+        name: String,
+        /// Bytes of each parameter, as the driver tells.
+        known: Vec<usize>,
+        /// Bytes of each parameter, as declared.
+        declared: Vec<usize>,
+    },
     /// The guard serves the host by choice.
     #[error("the guard serves the host, there is no device to load an image into")]
     NoDevice,
@@ -265,9 +289,11 @@ pub enum LaunchError {
         /// The kernel that was to be launched.
         kernel: String,
     },
-    /// Stream and kernel belong to different contexts; nothing was launched.
-    #[error("the stream belongs to another context than kernel {kernel}")]
+    /// Guard, stream, memory and kernel belong to different contexts; nothing was launched.
+    #[error("{what} belongs to another context than kernel {kernel}")]
     OtherContext {
+        /// What does: the guard, the stream or an argument's memory.
+        what: &'static str,
         /// The kernel that was to be launched.
         kernel: String,
     },

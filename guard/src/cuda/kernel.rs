@@ -10,7 +10,7 @@ use super::driver::{Driver, Handle};
 use super::error::{DriverError, LaunchError};
 use super::module::Loaded;
 use super::query::{self, function_attribute};
-use crate::args::{ArgsError, KernelArgs};
+use crate::args::{KernelArgs, Signature};
 use crate::limits::{DeviceLimits, LaunchLimits};
 use crate::plan::Plan;
 
@@ -23,8 +23,7 @@ pub(super) struct Inner {
     function: Handle,
     context: Handle,
     limits: LaunchLimits,
-    /// Sizes of the parameters, where the driver can tell.
-    parameters: Option<Vec<usize>>,
+    signature: Signature,
     /// Dynamic shared memory that the function has without opt-in.
     dynamic_shared_bytes: u64,
     /// Opts in to all that the device allows, once.
@@ -57,11 +56,11 @@ impl Kernel {
         context: Handle,
         device: Arc<DeviceLimits>,
         name: String,
+        signature: Signature,
         keep: Keep,
     ) -> Result<Self, DriverError> {
         let limits = query::kernel_limits(driver, function, name)?;
         let dynamic_shared_bytes = limits.max_dynamic_shared_bytes;
-        let parameters = query::parameter_sizes(driver, function);
         let limits = LaunchLimits::new(device, limits).with_automatic_opt_in();
         let opt_in = OnceCell::new();
         Ok(Self(Arc::new(Inner {
@@ -69,7 +68,7 @@ impl Kernel {
             function,
             context,
             limits,
-            parameters,
+            signature,
             dynamic_shared_bytes,
             opt_in,
             keep,
@@ -89,10 +88,8 @@ impl Kernel {
         &self.limits().kernel().name
     }
 
-    /// Bytes of each parameter, where the driver can tell (CUDA 12.4 and later).
-    #[must_use]
-    pub fn parameter_bytes(&self) -> Option<&[usize]> {
-        self.0.parameters.as_deref()
+    pub(super) fn signature(&self) -> &Signature {
+        &self.0.signature
     }
 
     /// The context of a kernel that the guard loaded.
@@ -114,25 +111,7 @@ impl Kernel {
             return Err(LaunchError::OtherKernel { kernel: self.name().to_owned() });
         }
         args.check(plan.items())?;
-        if let Some(parameters) = &self.0.parameters {
-            self.check_parameters(parameters, args)?;
-        }
-        Ok(())
-    }
-
-    fn check_parameters(&self, sizes: &[usize], args: &KernelArgs<'_>) -> Result<(), ArgsError> {
-        if sizes.len() != args.len() {
-            let kernel = self.name().to_owned();
-            return Err(ArgsError::WrongCount { kernel, expected: sizes.len(), given: args.len() });
-        }
-        for (index, (expected, slot)) in sizes.iter().zip(args.slots()).enumerate() {
-            if *expected != slot.size() {
-                let kernel = self.name().to_owned();
-                let given = slot.size();
-                return Err(ArgsError::WrongSize { kernel, index, expected: *expected, given });
-            }
-        }
-        Ok(())
+        Ok(self.0.signature.check(self.name(), args)?)
     }
 }
 

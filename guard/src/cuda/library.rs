@@ -16,10 +16,16 @@ pub(super) fn open<N: AsRef<str>>(names: &[N]) -> Result<(Library, String), NotF
         // libraries, which may be loaded at any time from any thread.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok((library, name.to_owned())),
-            Err(error) => tried.push((name.to_owned(), error.to_string())),
+            Err(error) => tried.push((name.to_owned(), words(&error))),
         }
     }
     Err(NotFound { tried })
+}
+
+/// What the loader said, which is the cause of the error and not the error itself.
+fn words(error: &libloading::Error) -> String {
+    let cause = core::error::Error::source(error);
+    cause.map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// The address of `symbol` in `library`, as a function pointer of type `F`.

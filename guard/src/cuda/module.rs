@@ -10,6 +10,8 @@ use super::driver::{Driver, Handle};
 use super::error::{CudaError, DriverError, LoadError, cuda_version};
 use super::image::Image;
 use super::kernel::{Keep, Kernel};
+use super::query;
+use crate::args::{Parameter, Signature};
 use crate::limits::DeviceLimits;
 
 /// An image loaded into a context. Unloaded when the last kernel of it is gone.
@@ -56,7 +58,7 @@ impl Module {
         let driver = Driver::get()?;
         let bind = |error| DriverError::from_cudarc("cuCtxSetCurrent", error);
         context.bind_to_thread().map_err(bind)?;
-        let device = super::query::limits_of_current_device(driver)?;
+        let device = query::limits_of_current_device(driver)?;
         let wrong_architecture = |image: String| LoadError::WrongArchitecture {
             image,
             device: device.name.clone(),
@@ -100,21 +102,22 @@ impl Module {
         Ok(Self(Arc::new(Loaded { handle, driver, context, device, kernels })))
     }
 
-    /// The kernel `name`, with its limits.
+    /// The kernel `name`, which takes `parameters`, with its limits.
     ///
-    /// Launching it is safe from here on, because the promise is made here once.
+    /// Launching it is safe from here on, because the promise is made here once: arguments are held
+    /// against `parameters` at every launch.
     ///
     /// # Safety
     ///
-    /// The device code called `name` must keep to its contract on every launch whose arguments
-    /// match its parameters in number and size: it reads and writes only memory that its pointer
-    /// arguments reach, for as many items as the launch has.
+    /// The device code called `name` takes `parameters`, and on every launch with arguments of that
+    /// kind it reads and writes only memory that its [`Parameter::Memory`] arguments reach: the
+    /// slices as a whole, or from each item on as many elements as an item has.
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoSuchKernel`] where the module has none of this name, [`LoadError::Driver`]
-    /// where a query fails.
-    pub unsafe fn kernel(&self, name: &str) -> Result<Kernel, LoadError> {
+    /// [`LoadError::NoSuchKernel`] where the module has none of this name, [`LoadError::Parameters`]
+    /// where the driver knows of others, [`LoadError::Driver`] where a query fails.
+    pub unsafe fn kernel(&self, name: &str, parameters: &[Parameter]) -> Result<Kernel, LoadError> {
         let module = &self.0;
         let missing =
             || LoadError::NoSuchKernel { name: name.to_owned(), known: module.kernels.clone() };
@@ -130,10 +133,18 @@ impl Module {
             Err(error) if error.code == NOT_FOUND => return Err(missing()),
             answer => answer?,
         }
-        let context = module.context.cu_ctx().cast();
-        let keep = Keep::Module(Arc::clone(module));
+        let declared: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes()).collect();
+        if let Some(known) = query::parameter_sizes(module.driver, function)
+            && known != declared
+        {
+            return Err(LoadError::Parameters { name: name.to_owned(), known, declared });
+        }
+        let (driver, context) = (module.driver, module.context.cu_ctx().cast());
         let device = Arc::clone(&module.device);
-        Ok(Kernel::from_parts(module.driver, function, context, device, name.to_owned(), keep)?)
+        let signature = Signature::Declared(parameters.to_vec());
+        let keep = Keep::Module(Arc::clone(module));
+        let name = name.to_owned();
+        Ok(Kernel::from_parts(driver, function, context, device, name, signature, keep)?)
     }
 
     /// The context that the module is loaded into.

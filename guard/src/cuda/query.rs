@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 
 use super::driver::{Driver, Handle};
 use super::error::{CudaError, DriverError};
+use crate::args::Signature;
 use crate::dim::Dim3;
 use crate::limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, PARAMETER_BYTES,
@@ -281,6 +282,11 @@ fn function_number(driver: &Driver, function: Handle, attribute: i32) -> Result<
     let status = unsafe { (driver.func_get_attribute)(&raw mut value, attribute, function) };
     driver.check("cuFuncGetAttribute", status)?;
     Ok(u64::try_from(value).unwrap_or(0))
+}
+
+/// What the driver tells of a function's parameters.
+pub(super) fn signature(driver: &Driver, function: Handle) -> Signature {
+    parameter_sizes(driver, function).map_or(Signature::Unknown, Signature::Sizes)
 }
 
 /// Sizes of a function's parameters in bytes, where the driver can tell (CUDA 12.4 and later).

@@ -6,7 +6,7 @@ use super::driver::Driver;
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Keep, Kernel};
 use super::launch::submit;
-use super::query::limits_of_current_device;
+use super::query;
 use crate::args::KernelArgs;
 use crate::limits::LaunchLimits;
 use crate::plan::Plan;
@@ -53,9 +53,11 @@ impl RawKernel {
     ) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
         let _current = Pushed::new(driver, context)?;
-        let device = limits_of_current_device(driver)?;
+        let device = query::limits_of_current_device(driver)?;
         let name = name.to_owned();
-        let kernel = Kernel::from_parts(driver, function, context, device, name, Keep::Caller)?;
+        let signature = query::signature(driver, function);
+        let keep = Keep::Caller;
+        let kernel = Kernel::from_parts(driver, function, context, device, name, signature, keep)?;
         Ok(Self(kernel))
     }
 

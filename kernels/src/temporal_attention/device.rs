@@ -2,11 +2,22 @@
 
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
 use gridguard::cuda::{Args, Kernel};
-use gridguard::{Choice, Guard, Plan};
+use gridguard::{Choice, Guard, Parameter, Plan};
 
 use super::{Layout, Shape};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
+
+/// q, k, v, out, scale, frames, `head_dim`.
+const PARAMETERS: [Parameter; 7] = [
+    Parameter::Memory,
+    Parameter::Memory,
+    Parameter::Memory,
+    Parameter::Memory,
+    Parameter::of::<f32>(),
+    Parameter::of::<u32>(),
+    Parameter::of::<u32>(),
+];
 
 const SOURCE: &str = include_str!("../../cu/temporal_attention.cu");
 
@@ -27,7 +38,8 @@ impl TemporalAttention {
     pub fn new(guard: &Guard) -> Result<Self, KernelError> {
         let module = guard.compile("temporal_attention.cu", SOURCE)?;
         let load = |element: ElementType, axis: &str| {
-            crate::device::kernel(&module, &format!("temporal_attention_{element}_{axis}"))
+            let name = format!("temporal_attention_{element}_{axis}");
+            crate::device::kernel(&module, &name, &PARAMETERS)
         };
         let both = |element| -> Result<[Kernel; 2], KernelError> {
             Ok([load(element, "y")?, load(element, "x")?])

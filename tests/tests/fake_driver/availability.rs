@@ -23,16 +23,15 @@ fn unavailable() -> DriverUnavailable {
 fn a_missing_driver_is_named_with_everything_that_was_tried() {
     with_driver(Driver::Missing, &[], || {
         let reason = unavailable();
-        assert_eq!(
-            reason.to_string(),
-            "no CUDA driver library found (tried libcuda.so.1, libcuda.so)"
-        );
+        let text = reason.to_string();
+        assert!(text.starts_with("no CUDA driver library found (tried libcuda.so.1: "), "{text}");
+        assert!(text.contains("file too short"), "the loader's words are kept: {text}");
         let DriverUnavailable::LibraryMissing { tried } = reason else {
             panic!("another reason: {reason:?}");
         };
         let names: Vec<_> = tried.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["libcuda.so.1", "libcuda.so"]);
-        assert!(tried.iter().all(|(_, words)| !words.is_empty()));
+        assert!(tried.iter().all(|(name, words)| words.contains(name.as_str())));
     });
 }
 

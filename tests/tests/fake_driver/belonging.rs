@@ -46,7 +46,8 @@ fn a_stream_of_another_device_is_refused() {
         let plan = plan_along(&kernel, Axis::Y, 8);
         let error = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
             .expect_err("the stream is of the second device");
-        let refused = LaunchError::OtherContext { kernel: "fake_iota_y".into() };
+        let refused =
+            LaunchError::OtherContext { what: "the stream", kernel: "fake_iota_y".into() };
         assert_eq!(error, refused);
         assert_eq!(launches(), Vec::<String>::new());
     });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Image, Kernel, LaunchError};
-use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
 /// Kernels that the fake driver knows, as PTX.
 pub(crate) const PTX: &str = "\
@@ -37,12 +37,22 @@ pub(crate) fn guard() -> Guard {
     Guard::cuda(0).expect("the fake driver has a device")
 }
 
+/// The parameters of the kernel `name` of [`PTX`].
+pub(crate) const fn parameters(name: &str) -> &'static [Parameter] {
+    const U64: Parameter = Parameter::of::<u64>();
+    match name.as_bytes() {
+        b"fake_iota_x" | b"fake_iota_y" => &[Parameter::Memory, U64, U64],
+        b"idle" => &[U64],
+        _ => &[],
+    }
+}
+
 /// The kernel `name` of [`PTX`] on the guard's device.
 pub(crate) fn kernel(guard: &Guard, name: &str) -> Kernel {
     let image = Image::new(PTX).expect("PTX");
     let module = guard.load(&image).expect("the fake driver takes it");
     // SAFETY: the fake driver's kernels write their items and nothing else, and most do nothing.
-    unsafe { module.kernel(name) }.expect("it is in the PTX")
+    unsafe { module.kernel(name, parameters(name)) }.expect("it is in the PTX")
 }
 
 /// One block an item along `axis`, and the declaration that goes with it.

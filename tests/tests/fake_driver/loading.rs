@@ -1,8 +1,8 @@
 //! Images that cannot be loaded, and kernels that are not in them.
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
-use gridguard::ComputeCapability;
 use gridguard::cuda::{CudaError, Image, ImageError, LoadError};
+use gridguard::{ComputeCapability, Parameter};
 
 use crate::harness::with_fake;
 use crate::kernels::{PTX, guard, kernel};
@@ -96,7 +96,7 @@ fn an_unknown_kernel_is_refused_with_those_that_there_are() {
         let image = Image::new(PTX).expect("PTX");
         let module = guard().load(&image).expect("it is for this device");
         // SAFETY: there is no such kernel to launch.
-        let error = unsafe { module.kernel("attention") }.expect_err("no such kernel");
+        let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
         assert_eq!(
             error.to_string(),
             "the module has no kernel \"attention\", it has fake_iota_x, fake_iota_y, idle, wide, \
@@ -105,7 +105,7 @@ fn an_unknown_kernel_is_refused_with_those_that_there_are() {
         assert!(matches!(error, LoadError::NoSuchKernel { name, known }
             if name == "attention" && known.len() == 5));
         // SAFETY: as above.
-        let error = unsafe { module.kernel("fake\0iota") }.expect_err("no name of a kernel");
+        let error = unsafe { module.kernel("fake\0iota", &[]) }.expect_err("no name of a kernel");
         assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name == "fake\0iota"));
     });
 }
@@ -116,18 +116,30 @@ fn a_cubin_does_not_tell_its_kernels() {
         let image = Image::new(empty_cubin()).expect("it is whole");
         let module = guard().load(&image).expect("the fake driver takes any");
         // SAFETY: there is no such kernel to launch.
-        let error = unsafe { module.kernel("attention") }.expect_err("no such kernel");
+        let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
         assert_eq!(error.to_string(), "the module has no kernel \"attention\"");
     });
 }
 
 #[test]
-fn a_loaded_kernel_tells_its_name_its_limits_and_its_parameters() {
+fn parameters_that_the_driver_knows_otherwise_are_refused() {
+    with_fake(&[], || {
+        let module = guard().load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
+        // SAFETY: the declaration is wrong, and refused.
+        let error = unsafe { module.kernel("fake_iota_y", &[Parameter::Memory]) };
+        assert_eq!(
+            error.expect_err("two are missing").to_string(),
+            "kernel fake_iota_y takes parameters of [8, 8, 8] bytes, declared are [8]"
+        );
+    });
+}
+
+#[test]
+fn a_loaded_kernel_tells_its_name_and_its_limits() {
     with_fake(&[], || {
         let guard = guard();
         let iota = kernel(&guard, "fake_iota_y");
         assert_eq!(iota.name(), "fake_iota_y");
-        assert_eq!(iota.parameter_bytes(), Some(&[8, 8, 8][..]));
         assert_eq!(iota.limits().device(), guard.limits());
         let wide = kernel(&guard, "wide");
         assert_eq!(wide.limits().kernel().registers_per_thread, 210);

@@ -1,7 +1,7 @@
 //! Large shared memory, clusters and cooperative launches: what not every driver and kernel has.
 
 use gridguard::cuda::{Args, Kernel, LaunchError};
-use gridguard::{Choice, Dim3, Guard, LaunchRequest, Plan, Rule};
+use gridguard::{ArgsError, Choice, Dim3, Guard, LaunchRequest, Plan, Rule};
 
 use crate::harness::{Driver, launches, set_attributes, with_driver, with_fake};
 use crate::kernels::{context, guard, kernel};
@@ -117,16 +117,26 @@ fn a_driver_without_clusters_refuses_a_cluster_launch_and_serves_plain_ones() {
 }
 
 #[test]
-fn parameter_sizes_that_the_driver_cannot_tell_are_not_checked() {
+fn declared_parameters_are_checked_where_the_driver_cannot_tell_any() {
     with_driver(Driver::Old, &[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
-        assert_eq!(kernel.parameter_bytes(), None);
         let stream = context(&guard).default_stream();
         let plan = Plan::new(&small(), None, kernel.limits(), Choice::AUTOMATIC).expect("legal");
         let mut args = Args::new(&stream);
         args.value(7_u64).value(0_u8);
-        assert_eq!(guard.launch(&kernel, &plan, args), Ok(1));
+        let refused = guard.launch(&kernel, &plan, args).expect_err("one too many");
+        let count = ArgsError::WrongCount { kernel: "idle".into(), expected: 1, given: 2 };
+        assert_eq!(refused, LaunchError::Args(count));
+        let memory = stream.alloc_zeros::<u64>(1).expect("memory");
+        let mut args = Args::new(&stream);
+        args.read(&memory);
+        let refused = guard.launch(&kernel, &plan, args).expect_err("memory for a number");
+        assert_eq!(
+            refused.to_string(),
+            "parameter 0 of kernel idle takes a value, the argument is memory"
+        );
+        assert_eq!(launches(), Vec::<String>::new());
     });
 }
 

@@ -6,7 +6,7 @@ use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
     Args, CompileOptions, Compiler, CudaError, Image, ImageError, LaunchError, LoadError,
 };
-use gridguard::{ArgsError, Axis, Choice, ComputeCapability};
+use gridguard::{ArgsError, Axis, Choice, ComputeCapability, Parameter};
 
 use super::support::{SOURCE, context, guard, kernel, module, plan, stream};
 
@@ -78,8 +78,14 @@ fn a_cubin_for_another_architecture_and_a_cut_one_are_told_apart() {
 #[ignore = "needs a CUDA GPU"]
 fn a_kernel_that_is_not_there_is_named() {
     // SAFETY: there is no such kernel to make a promise for.
-    let error = unsafe { module().kernel("frobnicate") }.expect_err("no such kernel");
+    let error = unsafe { module().kernel("frobnicate", &[]) }.expect_err("no such kernel");
     assert!(matches!(&error, LoadError::NoSuchKernel { name, .. } if name == "frobnicate"));
+    // SAFETY: the declaration is wrong, and refused.
+    let error = unsafe { module().kernel("add_one", &[Parameter::of::<u32>()]) };
+    let Err(LoadError::Parameters { known, declared, .. }) = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!((known, declared), (vec![8], vec![4]));
 }
 
 #[test]
@@ -102,6 +108,11 @@ fn arguments_that_do_not_fit_are_refused_before_the_driver_sees_them() {
         refused,
         LaunchError::Args(ArgsError::WrongCount { expected: 3, given: 2, .. })
     ));
+
+    let mut args = Args::new(&stream);
+    args.value(0xdead_u64).offset().length();
+    let refused = guard().launch(&kernel, &plan, args).expect_err("a number for memory");
+    assert!(matches!(refused, LaunchError::Args(ArgsError::WrongKind { index: 0, .. })));
 
     let mut args = Args::new(&stream);
     args.write(&mut out).offset().length_u32();

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaContext, CudaStream};
 use gridguard::cuda::{Args, Kernel, Module};
-use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
 /// Small kernels, each writing what a test can check.
 pub(crate) const SOURCE: &str = r#"
@@ -67,8 +67,15 @@ pub(crate) fn kernel(name: &str) -> Kernel {
 
 #[allow(unsafe_code, reason = "the promise for the kernels above")]
 pub(crate) fn kernel_of(module: &Module, name: &str) -> Kernel {
+    let (memory, u32, u64) = (Parameter::Memory, Parameter::of::<u32>(), Parameter::of::<u64>());
+    let parameters: &[Parameter] = match name {
+        "count_y" | "count_z" | "slow_fill" => &[memory, u64, u64],
+        "large_shared" => &[memory, u32],
+        "cluster_rank" | "add_one" => &[memory],
+        _ => &[],
+    };
     // SAFETY: the kernels above write within their arguments, one element an item.
-    unsafe { module.kernel(name) }.expect("a kernel")
+    unsafe { module.kernel(name, parameters) }.expect("a kernel")
 }
 
 pub(crate) fn context() -> Arc<CudaContext> {

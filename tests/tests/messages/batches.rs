@@ -81,8 +81,8 @@ fn splits() -> Vec<Snapshot> {
             y_blocks(76_800).cooperative(),
             on_y(76_800),
             any,
-            "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
-             launches of 38400, or fold it into x\n\
+            "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): its barrier spans the whole \
+             grid, so use fewer blocks with a loop over the items\n\
              2 launches are needed, the limit is 1 (cooperative launch): its barrier spans the \
              whole grid, so use fewer blocks with a loop over the items",
         ),
@@ -117,15 +117,22 @@ fn splits() -> Vec<Snapshot> {
             any,
             "grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
              launches of 35000, or fold it into x\n\
-             the smallest chunk is 1 items, the limit is 0 (batch): a chunk must be a multiple of \
-             1 items, raise the cap",
+             one item is 70000 blocks of y, the limit is 65535 (NVIDIA H200): let an item take \
+             fewer blocks of the axis, or put some of them on another one",
         ),
         refused(
             y_blocks(8),
             on_y(8),
             folded,
-            "a folded launch was chosen, no flat layout is declared (batch): declare the kernel's \
+            "a folded launch was chosen, it cannot be folded into x (batch): declare the kernel's \
              flat layout, or choose another strategy",
+        ),
+        refused(
+            LaunchRequest::new(Dim3::new(2_147_483_647, 2, 1), Dim3::ONE),
+            on_y(2).foldable(),
+            folded,
+            "grid.x is 4294967294 blocks, the limit is 2147483647 (NVIDIA H200): split axis x into \
+             2 launches of 2147483647",
         ),
     ]
 }

@@ -7,6 +7,9 @@ use gridguard::cuda::{
 
 use crate::read_as;
 
+/// The loader's words for a library that is not there.
+const NO_FILE: &str = "cannot open shared object file: No such file or directory";
+
 #[test]
 fn images_that_are_none_say_what_is_wrong_with_them() {
     let image = |bytes: &[u8]| Image::new(bytes).expect_err("no image");
@@ -60,8 +63,8 @@ fn modules_that_do_not_load_say_what_would() {
 #[test]
 fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
     let tried = vec![
-        ("libcuda.so.1".to_owned(), "not found".to_owned()),
-        ("libcuda.so".to_owned(), "not found".to_owned()),
+        ("libcuda.so.1".to_owned(), NO_FILE.to_owned()),
+        ("libcuda.so".to_owned(), NO_FILE.to_owned()),
     ];
     let hidden = DriverUnavailable::NoDevice { cuda_visible_devices: Some("7".into()) };
     read_as(&[
@@ -98,9 +101,8 @@ fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
 
 #[test]
 fn a_compiler_that_is_not_there_is_told_from_a_source_that_is_refused() {
-    let missing = NvrtcUnavailable::LibraryMissing {
-        tried: vec![("libnvrtc.so".into(), "not found".into())],
-    };
+    let missing =
+        NvrtcUnavailable::LibraryMissing { tried: vec![("libnvrtc.so".into(), NO_FILE.into())] };
     let old =
         NvrtcUnavailable::SymbolMissing { library: "libnvrtc.so".into(), symbol: "nvrtcGetCUBIN" };
     read_as(&[

@@ -76,7 +76,7 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
             "the plan was made for another kernel than attention: plan with its own limits",
         ),
         (
-            &LaunchError::OtherContext { kernel: kernel() },
+            &LaunchError::OtherContext { what: "the stream", kernel: kernel() },
             "the stream belongs to another context than kernel attention",
         ),
         (

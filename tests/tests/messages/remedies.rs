@@ -6,10 +6,11 @@ use gridguard::{Owner, Remedy};
 
 use crate::snapshots;
 
-const REMEDIES: [&str; 21] = [
+const REMEDIES: [&str; 22] = [
     "AtLeastOne",
     "ChunkUnit",
     "DeclareFold",
+    "FewerBlocksPerItem",
     "FewerRegisters",
     "LessSharedMemory",
     "MatchBatch",

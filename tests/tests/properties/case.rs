@@ -66,7 +66,7 @@ impl Case {
     /// The most items of a launch that the caller wants; whoever insists on one launch wants all.
     pub(crate) fn wanted(&self) -> u64 {
         match (self.preference.way, self.preference.most_items) {
-            (Some(Way::Whole), _) | (_, None | Some(0)) => u64::MAX,
+            (Some(Way::Whole | Way::Folded), _) | (_, None | Some(0)) => u64::MAX,
             (_, Some(most)) => most,
         }
     }

@@ -48,7 +48,9 @@ pub(crate) fn broken(
     }
     let threads = volume(block);
     breaks(Rule::ThreadsPerBlock, threads > device.max_threads_per_block.into());
-    breaks(Rule::KernelThreadsPerBlock, threads > kernel.max_threads_per_block.into());
+    // The largest number stands for a kernel of which nothing is known.
+    let bounded = kernel.max_threads_per_block < u64::MAX;
+    breaks(Rule::KernelThreadsPerBlock, bounded && threads > kernel.max_threads_per_block.into());
     breaks(
         Rule::RegistersPerBlock,
         registers(threads, device, kernel) > device.max_registers_per_block.into(),
