@@ -215,7 +215,8 @@ pub struct LaunchLimits {
     ceilings: Ceilings,
 }
 
-/// The numbers that validation compares with, prepared once.
+/// What validation compares with, prepared once and kept together: on the way of a launch each
+/// look elsewhere may be a cache miss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ceilings {
     pub(crate) grid: Dim3,
@@ -229,6 +230,11 @@ pub(crate) struct Ceilings {
     /// Dynamic bytes that still fit beside the static ones; `None` where these alone do not.
     pub(crate) shared_room_bytes: Option<u64>,
     pub(crate) cluster_blocks: u64,
+    pub(crate) parameter_bytes: u64,
+    pub(crate) required_cluster: Option<Dim3>,
+    pub(crate) cluster_must_be_set: bool,
+    pub(crate) cluster_launch: bool,
+    pub(crate) cooperative_launch: bool,
 }
 
 /// The largest cluster of a kernel that allows non-portable sizes (16 passes on an H200, 32 never).
@@ -294,6 +300,9 @@ impl Ceilings {
             max_shared_bytes_per_block_opt_in,
             max_shared_bytes_per_block,
             max_portable_cluster_blocks,
+            cooperative_launch,
+            cluster_launch,
+            max_parameter_bytes,
             // Read where a violation is explained, or by occupancy and tuning, not compared here.
             name: _,
             compute_capability: _,
@@ -309,9 +318,6 @@ impl Ceilings {
             registers_per_multiprocessor: _,
             l2_bytes: _,
             memory_bytes: _,
-            cooperative_launch: _,
-            cluster_launch: _,
-            max_parameter_bytes: _,
         } = device;
         let shared_ceiling = max_shared_bytes_per_block_opt_in.max(max_shared_bytes_per_block);
         Self {
@@ -327,6 +333,11 @@ impl Ceilings {
             } else {
                 *max_portable_cluster_blocks
             },
+            parameter_bytes: *max_parameter_bytes,
+            required_cluster: kernel.required_cluster,
+            cluster_must_be_set: kernel.cluster_must_be_set,
+            cluster_launch: *cluster_launch,
+            cooperative_launch: *cooperative_launch,
         }
     }
 }

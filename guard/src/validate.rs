@@ -1,7 +1,7 @@
 //! Holds a request against limits. Pure: no query, no allocation while the launch is legal.
 
 use crate::dim::{Axis, Dim3};
-use crate::limits::{LaunchLimits, NON_PORTABLE_CLUSTER_BLOCKS};
+use crate::limits::{Ceilings, LaunchLimits, NON_PORTABLE_CLUSTER_BLOCKS};
 use crate::request::LaunchRequest;
 use crate::rule::{Rule, RuleSet};
 use crate::violation::{Owner, Remedy, Violation, Violations};
@@ -129,8 +129,6 @@ pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidL
 pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> RuleSet {
     let &LaunchRequest { grid, block, dynamic_shared_bytes, cluster, cooperative, parameter_bytes } =
         request;
-    let device = limits.device();
-    let kernel = limits.kernel();
     let ceilings = limits.ceilings();
     let threads = block.volume();
 
@@ -152,25 +150,25 @@ pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> Ru
     // Opting in is the way out only where the device has the room.
     let needs_opt_in = dynamic_shared_bytes > ceilings.dynamic_shared_bytes;
     broken.add(Rule::DynamicSharedMemoryOptIn, needs_opt_in && !too_much_shared);
-    broken.add(Rule::CooperativeUnsupported, cooperative && !device.cooperative_launch);
-    broken.add(Rule::ParameterBytes, parameter_bytes > device.max_parameter_bytes);
+    broken.add(Rule::CooperativeUnsupported, cooperative && !ceilings.cooperative_launch);
+    broken.add(Rule::ParameterBytes, parameter_bytes > ceilings.parameter_bytes);
     // A kernel compiled with a cluster runs with its own when launched plainly (H200).
-    match cluster.or(kernel.required_cluster) {
-        Some(cluster) => cluster_rules(&mut broken, grid, cluster, limits),
-        None => broken.add(Rule::ClusterRequired, kernel.cluster_must_be_set),
+    match cluster.or(ceilings.required_cluster) {
+        Some(cluster) => cluster_rules(&mut broken, grid, cluster, ceilings),
+        None => broken.add(Rule::ClusterRequired, ceilings.cluster_must_be_set),
     }
     broken
 }
 
 #[cold]
-fn cluster_rules(broken: &mut RuleSet, grid: Dim3, cluster: Dim3, limits: &LaunchLimits) {
-    if !limits.device().cluster_launch {
+fn cluster_rules(broken: &mut RuleSet, grid: Dim3, cluster: Dim3, ceilings: &Ceilings) {
+    if !ceilings.cluster_launch {
         broken.add(Rule::ClusterUnsupported, cluster != Dim3::ONE);
         return;
     }
-    let required = limits.kernel().required_cluster;
+    let required = ceilings.required_cluster;
     broken.add(Rule::ClusterRequired, required.is_some_and(|required| required != cluster));
-    let blocks = limits.ceilings().cluster_blocks;
+    let blocks = ceilings.cluster_blocks;
     // The compiler vouched for a cluster of its own.
     let too_large = required.is_none() && cluster.volume() > blocks.into();
     broken.add(Rule::ClusterSize, cluster.has_zero() || too_large);

@@ -21,9 +21,12 @@ use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use half::f16;
 use serde::Serialize;
 
-/// Launches of one timing: what a burst of a server's step may be, and long against the clock.
+/// Launches of each way in one round.
 const LAUNCHES: u32 = 20_000;
-/// Rounds over all ways of launching, one after the other, so that drift meets all alike.
+/// Launches of a way before the next one has its turn: so few that drift meets all alike, more than
+/// the driver queues.
+const BURST: u32 = 2000;
+/// Rounds over all ways of launching.
 const ROUNDS: usize = 31;
 /// Rounds of the split against the flat launch.
 const EVENT_ROUNDS: usize = 101;
@@ -123,16 +126,24 @@ impl<'b> Empty<'b> {
         ];
         let mut times = vec![Vec::with_capacity(ROUNDS); ways.len()];
         for round in 0..WARM_UP + ROUNDS {
-            for ((_, way), times) in ways.iter().zip(&mut times) {
-                self.context.bind_to_thread()?;
-                self.stream.synchronize()?;
-                let start = Instant::now();
-                way(self)?;
-                self.stream.synchronize()?;
-                let time = start.elapsed().as_secs_f64() * 1e9 / f64::from(LAUNCHES);
-                if round >= WARM_UP {
-                    times.push(time);
+            let mut sums = vec![0.0; ways.len()];
+            for burst in 0..LAUNCHES / BURST {
+                for turn in 0..ways.len() {
+                    // Each burst begins with another way.
+                    let place = (turn + usize::try_from(burst)?) % ways.len();
+                    let (Some((_, way)), Some(sum)) = (ways.get(place), sums.get_mut(place)) else {
+                        continue;
+                    };
+                    self.context.bind_to_thread()?;
+                    self.stream.synchronize()?;
+                    let start = Instant::now();
+                    way(self)?;
+                    self.stream.synchronize()?;
+                    *sum += start.elapsed().as_secs_f64() * 1e9 / f64::from(LAUNCHES);
                 }
+            }
+            if round >= WARM_UP {
+                times.iter_mut().zip(sums).for_each(|(times, sum)| times.push(sum));
             }
         }
         let raw = times.first().cloned().unwrap_or_default();
@@ -145,7 +156,7 @@ impl<'b> Empty<'b> {
 
     fn raw_driver(&self) -> Result<(), Box<dyn Error>> {
         let (function, stream) = (self.function.cu_function(), self.stream.cu_stream());
-        for _ in 0..LAUNCHES {
+        for _ in 0..BURST {
             // SAFETY: function and stream are of the current context; there are no parameters.
             unsafe {
                 result::launch_kernel(function, (1, 1, 1), (32, 1, 1), 0, stream, &mut [])?;
@@ -155,7 +166,7 @@ impl<'b> Empty<'b> {
     }
 
     fn cudarc_builder(&self) -> Result<(), Box<dyn Error>> {
-        for _ in 0..LAUNCHES {
+        for _ in 0..BURST {
             // SAFETY: the kernel has no parameters.
             unsafe { self.stream.launch_builder(&self.function).launch(CONFIG)? };
         }
@@ -163,7 +174,7 @@ impl<'b> Empty<'b> {
     }
 
     fn guard_planned(&self) -> Result<(), Box<dyn Error>> {
-        for _ in 0..LAUNCHES {
+        for _ in 0..BURST {
             let args = Args::new(&self.stream);
             self.guard.plan_and_launch(&self.kernel, &request(), None, args)?;
         }
@@ -173,14 +184,14 @@ impl<'b> Empty<'b> {
     fn guard_planned_once(&self) -> Result<(), Box<dyn Error>> {
         let limits = self.kernel.limits();
         let plan = self.guard.plan(&request(), None, limits, Choice::AUTOMATIC)?;
-        for _ in 0..LAUNCHES {
+        for _ in 0..BURST {
             self.guard.launch(&self.kernel, &plan, Args::new(&self.stream))?;
         }
         Ok(())
     }
 
     fn cudarc_guarded(&self) -> Result<(), Box<dyn Error>> {
-        for _ in 0..LAUNCHES {
+        for _ in 0..BURST {
             // SAFETY: the kernel has no parameters.
             unsafe { self.stream.launch_builder_guarded(&self.function).launch(CONFIG)? };
         }
@@ -189,7 +200,7 @@ impl<'b> Empty<'b> {
 
     fn raw_guarded(&self) -> Result<(), Box<dyn Error>> {
         let stream = self.stream.cu_stream().cast();
-        for _ in 0..LAUNCHES {
+        for _ in 0..BURST {
             let plan = Plan::new(&request(), None, self.raw.limits(), Choice::AUTOMATIC)?;
             // SAFETY: the stream is of the kernel's context; there are no parameters.
             unsafe { self.raw.launch(stream, &plan, &KernelArgs::new())? };

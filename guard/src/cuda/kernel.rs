@@ -22,12 +22,15 @@ pub(super) struct Inner {
     driver: &'static Driver,
     function: Handle,
     context: Handle,
+    /// The context of a kernel that the guard loaded, here where launches look.
+    owned: Option<Arc<CudaContext>>,
     limits: LaunchLimits,
     signature: Signature,
     /// Dynamic shared memory that the function has without opt-in.
     dynamic_shared_bytes: u64,
     /// Opts in to all that the device allows, once.
     opt_in: OnceCell<Result<(), DriverError>>,
+    #[allow(dead_code, reason = "holds what the function is of")]
     keep: Keep,
 }
 
@@ -35,7 +38,7 @@ pub(super) struct Inner {
 pub(super) enum Keep {
     /// A module of the guard.
     Module(Arc<Loaded>),
-    /// A function of cudarc, whose module it holds. Only kept, never read.
+    /// A function of cudarc, whose module it holds.
     #[allow(dead_code, reason = "holds the module")]
     Cudarc(CudaFunction),
     /// The owner of raw handles, by promise.
@@ -63,10 +66,15 @@ impl Kernel {
         let dynamic_shared_bytes = limits.max_dynamic_shared_bytes;
         let limits = LaunchLimits::new(device, limits).with_automatic_opt_in();
         let opt_in = OnceCell::new();
+        let owned = match &keep {
+            Keep::Module(module) => Some(Arc::clone(module.context())),
+            Keep::Cudarc(_) | Keep::Caller => None,
+        };
         Ok(Self(Arc::new(Inner {
             driver,
             function,
             context,
+            owned,
             limits,
             signature,
             dynamic_shared_bytes,
@@ -94,10 +102,7 @@ impl Kernel {
 
     /// The context of a kernel that the guard loaded.
     pub(super) fn owned_context(&self) -> Option<&Arc<CudaContext>> {
-        match &self.0.keep {
-            Keep::Module(module) => Some(module.context()),
-            Keep::Cudarc(_) | Keep::Caller => None,
-        }
+        self.0.owned.as_ref()
     }
 
     pub(super) fn inner(&self) -> &Inner {
