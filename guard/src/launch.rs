@@ -44,16 +44,24 @@ where
 {
     for planned in plan.launches() {
         if let Err(source) = launcher.launch(&planned) {
-            return Err(Stopped {
-                chunk: planned.chunk.index,
-                launches: plan.len(),
-                items_done: planned.chunk.start,
-                items: plan.items(),
-                source,
-            });
+            return Err(stopped(plan, &planned, source));
         }
     }
     Ok(plan.len())
+}
+
+#[cold]
+fn stopped<E>(plan: &Plan, planned: &PlannedLaunch, source: E) -> Stopped<E>
+where
+    E: core::error::Error + 'static,
+{
+    Stopped {
+        chunk: planned.chunk.index,
+        launches: plan.len(),
+        items_done: planned.chunk.start,
+        items: plan.items(),
+        source,
+    }
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 
 use super::args::Args;
-use super::driver::Driver;
+use super::driver::{Driver, Handle};
 use super::error::{CudaError, DriverError, LaunchError, LoadError};
 use super::image::Image;
 use super::kernel::Kernel;
-use super::launch::submit;
+use super::launch::{submit, submit_one};
 use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
@@ -126,7 +126,12 @@ impl Guard {
     /// [`LaunchError`] where plan, arguments, stream and kernel do not belong together, all before
     /// anything is launched, or where the driver refuses a launch.
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
-        self.launch_with(kernel, plan, &args)
+        let stream = self.bind(kernel, &args)?;
+        // SAFETY: the stream is of the kernel's context, which `bind` checked. Whoever loaded the
+        // kernel promised that it keeps its contract for arguments of the declared kind, which
+        // `submit` holds them against: memory is cudarc's slices, of this context, of the length
+        // that the items need, alive until their events are recorded.
+        self.count(unsafe { submit(kernel, stream, plan, args.values()) })
     }
 
     /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
@@ -142,37 +147,32 @@ impl Guard {
         batch: Option<&BatchAxis>,
         args: Args<'_>,
     ) -> Result<u64, LaunchError> {
-        let plan = self.plan(request, batch, kernel.limits(), Choice::AUTOMATIC);
-        match &plan {
-            Ok(plan) => self.launch_with(kernel, plan, &args),
-            Err(violations) => Err(LaunchError::Invalid(violations.clone())),
+        if let Some(batch) = batch {
+            let plan = self.plan(request, Some(batch), kernel.limits(), Choice::AUTOMATIC)?;
+            return self.launch(kernel, &plan, args);
         }
+        // One launch needs no plan around it, and the way of a launch is short.
+        let launch = self.validate(request, kernel.limits())?;
+        let stream = self.bind(kernel, &args)?;
+        // SAFETY: as in `launch`; validated against this kernel's limits just now.
+        let launched = unsafe { submit_one(kernel, stream, &launch, args.values()) };
+        self.count(launched.map(|()| 1))
     }
 
-    fn launch_with(
-        &self,
-        kernel: &Kernel,
-        plan: &Plan,
-        args: &Args<'_>,
-    ) -> Result<u64, LaunchError> {
-        let context = args.stream().context();
+    /// Makes the kernel's context current and gives the stream of `args`, where all belong together.
+    #[inline]
+    fn bind(&self, kernel: &Kernel, args: &Args<'_>) -> Result<Handle, LaunchError> {
         if let Some(what) = self.foreign_to(kernel, args) {
-            return Err(LaunchError::OtherContext { what, kernel: kernel.name().to_owned() });
+            return Err(other_context(what, kernel));
         }
         if args.has_uses() {
             // What cudarc could not say while the arguments waited for other streams.
             let waiting = |error| DriverError::from_cudarc("cuStreamWaitEvent", error);
-            context.check_err().map_err(waiting)?;
+            args.stream().context().check_err().map_err(waiting)?;
         }
-        let inner = kernel.inner();
-        inner.driver().bind(inner.context())?;
-        let stream = args.stream().cu_stream().cast();
-        // SAFETY: the stream is of the kernel's context, checked above. Whoever loaded the kernel
-        // promised that it keeps its contract for arguments of the declared kind, which `submit`
-        // holds them against: memory is cudarc's slices, of this context, of the length that the
-        // items need, alive until their events are recorded.
-        let launched = unsafe { submit(kernel, stream, plan, args.values()) };
-        self.count(launched)
+        let kernel = kernel.inner();
+        kernel.driver().bind(kernel.context())?;
+        Ok(args.stream().cu_stream().cast())
     }
 
     /// What does not belong to the context of `kernel`, if anything.
@@ -201,4 +201,9 @@ impl Guard {
         }
         launched
     }
+}
+
+#[cold]
+fn other_context(what: &'static str, kernel: &Kernel) -> LaunchError {
+    LaunchError::OtherContext { what, kernel: kernel.name().to_owned() }
 }

@@ -7,12 +7,11 @@ use cudarc::driver::{CudaContext, CudaFunction};
 use once_cell::sync::OnceCell;
 
 use super::driver::{Driver, Handle};
-use super::error::{DriverError, LaunchError};
+use super::error::DriverError;
 use super::module::Loaded;
 use super::query::{self, function_attribute};
-use crate::args::{KernelArgs, Signature};
+use crate::args::Signature;
 use crate::limits::{DeviceLimits, LaunchLimits};
-use crate::plan::Plan;
 
 /// A kernel, ready to be planned for and launched. Cheap to clone, usable from any thread.
 #[derive(Clone)]
@@ -107,16 +106,6 @@ impl Kernel {
 
     pub(super) fn inner(&self) -> &Inner {
         &self.0
-    }
-
-    /// Everything that can be wrong about `plan` and `args` before the driver is asked.
-    #[inline]
-    pub(super) fn check(&self, plan: &Plan, args: &KernelArgs<'_>) -> Result<(), LaunchError> {
-        if !plan.is_for(&self.0.limits) {
-            return Err(LaunchError::OtherKernel { kernel: self.name().to_owned() });
-        }
-        args.check(plan.items())?;
-        Ok(self.0.signature.check(self.name(), args)?)
     }
 }
 

@@ -12,7 +12,7 @@ use super::error::{DriverError, LaunchError};
 use super::kernel::{Inner, Kernel};
 use crate::args::{KernelArgs, MAX_ARGS, Slot};
 use crate::chunk::Chunk;
-use crate::launch::{Launcher, run};
+use crate::launch::{Launcher, Stopped, run};
 use crate::plan::{Plan, PlannedLaunch};
 use crate::validate::ValidLaunch;
 
@@ -31,18 +31,68 @@ pub(super) unsafe fn submit(
     plan: &Plan,
     args: &KernelArgs<'_>,
 ) -> Result<u64, LaunchError> {
-    kernel.check(plan, args)?;
+    if !plan.is_for(kernel.limits()) {
+        return Err(other_kernel(kernel));
+    }
+    prepare(kernel, plan.largest_launch(), plan.items(), args)?;
+    let mut packed = Packed::new();
+    let mut launcher = StreamLauncher { kernel: kernel.inner(), stream, args, packed: &mut packed };
+    Ok(run(plan, &mut launcher)?)
+}
+
+/// Submits one launch that was validated for `kernel`, without a plan around it.
+///
+/// # Safety
+///
+/// As [`submit`], and `launch` was validated against the limits of `kernel`.
+#[inline]
+pub(super) unsafe fn submit_one(
+    kernel: &Kernel,
+    stream: Handle,
+    launch: &ValidLaunch,
+    args: &KernelArgs<'_>,
+) -> Result<(), LaunchError> {
+    const WHOLE: Chunk = Chunk { index: 0, start: 0, items: 1 };
+    prepare(kernel, launch, WHOLE.items, args)?;
+    let mut packed = Packed::new();
+    let params = packed.fill(args, &WHOLE);
     let kernel = kernel.inner();
-    let driver = kernel.driver();
-    let common = plan.largest_launch();
-    kernel.opt_in(common.dynamic_shared_bytes())?;
-    if common.cluster().is_some() && driver.launch_kernel_ex.is_none() {
+    // SAFETY: the caller's promise; the rest is checked above.
+    let (call, status) =
+        unsafe { send(kernel.driver(), kernel.function(), stream, launch, params) };
+    match kernel.driver().check(call, status) {
+        Ok(()) => Ok(()),
+        Err(source) => Err(stopped_at_once(source)),
+    }
+}
+
+/// All that can be checked or must be done before the first launch.
+#[inline]
+fn prepare(
+    kernel: &Kernel,
+    launch: &ValidLaunch,
+    items: u64,
+    args: &KernelArgs<'_>,
+) -> Result<(), LaunchError> {
+    args.check(items)?;
+    kernel.signature().check(kernel.name(), args)?;
+    let kernel = kernel.inner();
+    kernel.opt_in(launch.dynamic_shared_bytes())?;
+    if launch.cluster().is_some() && kernel.driver().launch_kernel_ex.is_none() {
         let symbol = "cuLaunchKernelEx";
         return Err(LaunchError::Unsupported { symbol, what: "clusters" });
     }
-    let mut packed = Packed::new();
-    let mut launcher = StreamLauncher { kernel, stream, args, packed: &mut packed };
-    Ok(run(plan, &mut launcher)?)
+    Ok(())
+}
+
+#[cold]
+fn other_kernel(kernel: &Kernel) -> LaunchError {
+    LaunchError::OtherKernel { kernel: kernel.name().to_owned() }
+}
+
+#[cold]
+fn stopped_at_once(source: DriverError) -> LaunchError {
+    Stopped { chunk: 0, launches: 1, items_done: 0, items: 1, source }.into()
 }
 
 struct StreamLauncher<'a> {
