@@ -14,8 +14,9 @@ use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
 use crate::batch::BatchAxis;
+use crate::chunk::Chunk;
 use crate::guard::{Backend, Guard};
-use crate::plan::{Choice, Plan};
+use crate::plan::{Choice, Plan, PlannedLaunch};
 use crate::request::LaunchRequest;
 
 /// A device that a guard serves.
@@ -152,10 +153,11 @@ impl Guard {
             return self.launch(kernel, &plan, args);
         }
         // One launch needs no plan around it, and the way of a launch is short.
-        let launch = self.validate(request, kernel.limits())?;
+        let chunk = Chunk { index: 0, start: 0, items: 1 };
+        let one = PlannedLaunch { chunk, launch: self.validate(request, kernel.limits())? };
         let stream = self.bind(kernel, &args)?;
         // SAFETY: as in `launch`; validated against this kernel's limits just now.
-        let launched = unsafe { submit_one(kernel, stream, &launch, args.values()) };
+        let launched = unsafe { submit_one(kernel, stream, &one, args.values()) };
         self.count(launched.map(|()| 1))
     }
 

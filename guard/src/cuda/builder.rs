@@ -2,7 +2,6 @@
 
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use cudarc::driver::{
     CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg, sys,
@@ -40,16 +39,16 @@ pub trait GuardedStream {
 
 impl GuardedStream for CudaStream {
     fn launch_builder_guarded<'a>(&'a self, function: &'a CudaFunction) -> GuardedLaunchArgs<'a> {
-        let kernel = known_kernel(self, function);
-        GuardedLaunchArgs { kernel, inner: self.launch_builder(function), given: 0 }
+        let inner = self.launch_builder(function);
+        GuardedLaunchArgs { stream: self, function, inner, given: 0 }
     }
 }
 
 /// cudarc's [`LaunchArgs`] behind validation.
 #[derive(Debug)]
 pub struct GuardedLaunchArgs<'a> {
-    /// Why the limits are not known surfaces at the launch, so that building reads as before.
-    kernel: Result<Kernel, CudaError>,
+    stream: &'a CudaStream,
+    function: &'a CudaFunction,
     inner: LaunchArgs<'a>,
     given: usize,
 }
@@ -73,8 +72,8 @@ impl GuardedLaunchArgs<'_> {
     /// # Errors
     ///
     /// Why the limits could not be queried, at the function's first use.
-    pub fn kernel(&self) -> Result<&Kernel, CudaError> {
-        self.kernel.as_ref().map_err(Clone::clone)
+    pub fn kernel(&self) -> Result<Kernel, CudaError> {
+        with_kernel(self.stream, self.function, Kernel::clone)
     }
 
     /// As [`LaunchArgs::record_kernel_launch`].
@@ -126,20 +125,26 @@ impl GuardedLaunchArgs<'_> {
             .map_err(|error| DriverError::from_cudarc("cuLaunchCooperativeKernel", error).into())
     }
 
+    #[inline]
     fn check(&self, config: LaunchConfig, cooperative: bool) -> Result<(), LaunchError> {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = config;
         let mut request = LaunchRequest::new(grid_dim.into(), block_dim.into())
             .dynamic_shared_bytes(shared_mem_bytes.into());
         request.cooperative = cooperative;
-        let kernel = self.kernel().map_err(|error| LaunchError::Unknown(Box::new(error)))?;
-        let launch = validate(&request, kernel.limits())?;
-        kernel.signature().check_count(kernel.name(), self.given)?;
-        let kernel = kernel.inner();
-        if kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
-            kernel.driver().bind(kernel.context())?;
-            kernel.opt_in(launch.dynamic_shared_bytes())?;
+        let check = |kernel: &Kernel| {
+            let launch = validate(&request, kernel.limits())?;
+            kernel.signature().check_count(kernel.name(), self.given)?;
+            let kernel = kernel.inner();
+            if kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
+                kernel.driver().bind(kernel.context())?;
+                kernel.opt_in(launch.dynamic_shared_bytes())?;
+            }
+            Ok(())
+        };
+        match with_kernel(self.stream, self.function, check) {
+            Ok(checked) => checked,
+            Err(error) => Err(LaunchError::Unknown(Box::new(error))),
         }
-        Ok(())
     }
 }
 
@@ -184,25 +189,36 @@ pub fn forget_functions() {
     KNOWN.write().clear();
 }
 
-fn known_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
-    let handle = function.cu_function();
-    let handles = (handle.addr(), stream.context().cu_ctx().addr());
+/// Looks at the kernel of `function` where it stands, queried at its first use.
+#[inline]
+fn with_kernel<R>(
+    stream: &CudaStream,
+    function: &CudaFunction,
+    look: impl FnOnce(&Kernel) -> R,
+) -> Result<R, CudaError> {
+    let handles = (function.cu_function().addr(), stream.context().cu_ctx().addr());
     if let Some(kernel) = KNOWN.read().get(&handles) {
-        return Ok(kernel.clone());
+        return Ok(look(kernel));
     }
+    let kernel = query_kernel(stream, function)?;
+    // Two threads may get here at once; the first one's limits stay.
+    let kernel = KNOWN.write().entry(handles).or_insert(kernel).clone();
+    Ok(look(&kernel))
+}
+
+#[cold]
+fn query_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
     let driver = Driver::get()?;
     let context = stream.context();
     let bind = |error| DriverError::from_cudarc("cuCtxSetCurrent", error);
     context.bind_to_thread().map_err(bind)?;
     let device = super::query::limits_of_current_device(driver)?;
     let keep = Keep::Cudarc(function.clone());
-    let name = function_name(driver, handle.cast());
-    let context = Arc::as_ref(context).cu_ctx().cast();
-    let function = handle.cast();
-    let signature = super::query::signature(driver, function);
-    let kernel = Kernel::from_parts(driver, function, context, device, name, signature, keep)?;
-    // Two threads may get here at once; the first one's limits stay.
-    Ok(KNOWN.write().entry(handles).or_insert(kernel).clone())
+    let handle = function.cu_function().cast();
+    let name = function_name(driver, handle);
+    let context = context.cu_ctx().cast();
+    let signature = super::query::signature(driver, handle);
+    Ok(Kernel::from_parts(driver, handle, context, device, name, signature, keep)?)
 }
 
 /// The function's name, where the driver can tell (CUDA 12.3 and later).

@@ -34,35 +34,39 @@ pub(super) unsafe fn submit(
     if !plan.is_for(kernel.limits()) {
         return Err(other_kernel(kernel));
     }
+    if let Some(one) = plan.only_launch() {
+        // SAFETY: the caller's promise; the plan is for this kernel.
+        return unsafe { submit_one(kernel, stream, &one, args) }.map(|()| 1);
+    }
     prepare(kernel, plan.largest_launch(), plan.items(), args)?;
     let mut packed = Packed::new();
     let mut launcher = StreamLauncher { kernel: kernel.inner(), stream, args, packed: &mut packed };
     Ok(run(plan, &mut launcher)?)
 }
 
-/// Submits one launch that was validated for `kernel`, without a plan around it.
+/// Submits the only launch of a plan: the common case, and a short way.
 ///
 /// # Safety
 ///
-/// As [`submit`], and `launch` was validated against the limits of `kernel`.
+/// As [`submit`], and `one` was validated against the limits of `kernel`.
 #[inline]
 pub(super) unsafe fn submit_one(
     kernel: &Kernel,
     stream: Handle,
-    launch: &ValidLaunch,
+    one: &PlannedLaunch,
     args: &KernelArgs<'_>,
 ) -> Result<(), LaunchError> {
-    const WHOLE: Chunk = Chunk { index: 0, start: 0, items: 1 };
-    prepare(kernel, launch, WHOLE.items, args)?;
+    let PlannedLaunch { chunk, launch } = one;
+    prepare(kernel, launch, chunk.items, args)?;
     let mut packed = Packed::new();
-    let params = packed.fill(args, &WHOLE);
+    let params = packed.fill(args, chunk);
     let kernel = kernel.inner();
     // SAFETY: the caller's promise; the rest is checked above.
     let (call, status) =
         unsafe { send(kernel.driver(), kernel.function(), stream, launch, params) };
     match kernel.driver().check(call, status) {
         Ok(()) => Ok(()),
-        Err(source) => Err(stopped_at_once(source)),
+        Err(source) => Err(stopped_at_once(chunk.items, source)),
     }
 }
 
@@ -91,8 +95,8 @@ fn other_kernel(kernel: &Kernel) -> LaunchError {
 }
 
 #[cold]
-fn stopped_at_once(source: DriverError) -> LaunchError {
-    Stopped { chunk: 0, launches: 1, items_done: 0, items: 1, source }.into()
+fn stopped_at_once(items: u64, source: DriverError) -> LaunchError {
+    Stopped { chunk: 0, launches: 1, items_done: 0, items, source }.into()
 }
 
 struct StreamLauncher<'a> {
