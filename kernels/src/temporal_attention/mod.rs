@@ -154,7 +154,12 @@ impl Shape {
         f32::from(head_dim).sqrt().recip()
     }
 
-    fn check_length(&self, tensor: &'static str, given: usize) -> Result<(), KernelError> {
+    /// Checks that `tensor` of `given` elements has the length of the shape.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Length`] with both lengths.
+    pub fn check_length(&self, tensor: &'static str, given: usize) -> Result<(), KernelError> {
         let given = u64::try_from(given).unwrap_or(u64::MAX);
         if given == self.elements() {
             return Ok(());
