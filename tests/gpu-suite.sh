@@ -61,11 +61,16 @@ run() {
     failed=0
     mkdir -p "$results"
     table=$results/summary.txt
+    # The benches write these into their reports.
+    GRIDGUARD_COMMIT=$(cat "$folder/commit")
+    GRIDGUARD_DATE=$(date -u +%F)
+    GRIDGUARD_DRIVER=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
+    export GRIDGUARD_COMMIT GRIDGUARD_DATE GRIDGUARD_DRIVER
     {
-        echo "commit  $(cat "$folder/commit")"
-        echo "date    $(date -u +%F)"
-        nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1 |
-            sed 's/\(.*\), \(.*\)/device  \1\ndriver  \2/'
+        echo "commit  $GRIDGUARD_COMMIT"
+        echo "date    $GRIDGUARD_DATE"
+        echo "device  $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
+        echo "driver  $GRIDGUARD_DRIVER"
     } >"$table"
     local toolkit=/usr/local/cuda/targets/x86_64-linux/lib
     export LD_LIBRARY_PATH=$toolkit${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -75,7 +80,7 @@ run() {
     step check 20 "$folder/gridguard" check --device 0 --grid 1,76800,1 --block 128 \
         --batch-axis y --items 15360 --blocks-per-item 5
     step main-job 120 "$folder/temporal_attention"
-    step bench-launch 200 "$folder/gpu_launch"
+    step launch 200 "$folder/gpu_launch" "$results/launch.json"
     if command -v compute-sanitizer >/dev/null; then
         # Refusals by the driver are part of the tests, so its errors are not reported here.
         local sanitizer=(compute-sanitizer --error-exitcode 9 --report-api-errors no)

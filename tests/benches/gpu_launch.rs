@@ -1,7 +1,8 @@
 //! What the guard costs on a device, as ratios from one run: guarded launches of an empty kernel
 //! against raw ones, and the motivating case split in two against one flat launch.
 //!
-//! Prints one JSON document. Needs a CUDA GPU and NVRTC; says so without them.
+//! Prints a table, and writes a JSON document to the file that its argument names. Needs a CUDA GPU
+//! and NVRTC; says so without them.
 #![allow(unsafe_code, reason = "raw launches to compare with")]
 
 use std::error::Error;
@@ -38,6 +39,9 @@ const SOURCE: &str = r#"extern "C" __global__ void empty() {}"#;
 #[derive(Serialize)]
 struct Report {
     device: String,
+    driver: String,
+    date: String,
+    commit: String,
     driver_cuda: i32,
     launches: u32,
     rounds: usize,
@@ -78,14 +82,31 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let report = Report {
         device: guard.limits().name.clone(),
+        driver: from_suite("GRIDGUARD_DRIVER"),
+        date: from_suite("GRIDGUARD_DATE"),
+        commit: from_suite("GRIDGUARD_COMMIT"),
         driver_cuda: driver_version()?,
         launches: LAUNCHES,
         rounds: ROUNDS,
         empty_kernel: Empty::new(&guard)?.measure()?,
         motivating_case: motivating_case(&guard)?,
     };
-    println!("{}", serde_json::to_string_pretty(&report)?);
+    for row in &report.empty_kernel {
+        let EmptyRow { way, ns_a_launch, ratio_to_raw, ratio_of_fastest } = row;
+        println!("{way:36} {ns_a_launch:7.0} ns  {ratio_to_raw:.4}  {ratio_of_fastest:.4}");
+    }
+    let MotivatingCase { split_us, flat_us, ratio_split_to_flat, .. } = &report.motivating_case;
+    println!("split {split_us:.0} us, flat {flat_us:.0} us, ratio {ratio_split_to_flat:.4}");
+    // cargo bench adds options of its own.
+    if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
+        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+    }
     Ok(())
+}
+
+/// What the suite knows of the machine and the build.
+fn from_suite(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| "unknown".into())
 }
 
 /// The empty kernel by all ways in.

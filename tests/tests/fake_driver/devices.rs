@@ -3,6 +3,7 @@
 use gridguard::catalog;
 use gridguard::cuda::{CudaError, device_count, device_limits, driver_version, free_memory};
 use gridguard::{DeviceLimits, Dim3, Guard, KernelLimits, LaunchRequest, Rule};
+use gridguard_tests::assert_same_limits;
 
 use crate::harness::with_fake;
 use crate::kernels::{context, guard};
@@ -12,47 +13,12 @@ fn the_limits_of_an_h200_are_those_of_its_catalogue_row() {
     with_fake(&[], || {
         let queried = device_limits(0).expect("a device");
         let row = &catalog::gpu("h200").expect("catalogued").limits;
-        // Field by field, so that a failure names the field, and a new field must be added here.
-        let DeviceLimits {
-            name,
-            compute_capability,
-            max_grid,
-            max_block,
-            max_threads_per_block,
-            warp_size,
-            max_registers_per_block,
-            register_allocation_unit,
-            warp_allocation_granularity,
-            max_shared_bytes_per_block,
-            max_shared_bytes_per_block_opt_in,
-            reserved_shared_bytes_per_block,
-            shared_bytes_per_multiprocessor,
-            multiprocessors,
-            max_threads_per_multiprocessor,
-            max_blocks_per_multiprocessor,
-            registers_per_multiprocessor,
-            l2_bytes,
-            memory_bytes,
-            cooperative_launch,
-            cluster_launch,
-            max_portable_cluster_blocks,
-            max_parameter_bytes,
-        } = &*queried;
-        macro_rules! same {
-            ($($field:ident)*) => {$(
-                assert_eq!($field, &row.$field, stringify!($field));
-            )*};
-        }
-        same!(name compute_capability max_grid max_block max_threads_per_block warp_size);
-        same!(max_registers_per_block register_allocation_unit warp_allocation_granularity);
-        same!(max_shared_bytes_per_block max_shared_bytes_per_block_opt_in);
-        same!(reserved_shared_bytes_per_block shared_bytes_per_multiprocessor multiprocessors);
-        same!(max_threads_per_multiprocessor max_blocks_per_multiprocessor);
-        same!(registers_per_multiprocessor l2_bytes cooperative_launch cluster_launch);
-        same!(max_portable_cluster_blocks max_parameter_bytes);
-        // The catalogue has the nominal size, or what one device answered.
-        let apart = memory_bytes.abs_diff(row.memory_bytes);
-        assert!(apart < row.memory_bytes / 20, "{memory_bytes}");
+        let apart = queried.memory_bytes.abs_diff(row.memory_bytes);
+        assert_same_limits(
+            &queried,
+            &DeviceLimits { memory_bytes: queried.memory_bytes, ..(**row).clone() },
+        );
+        assert!(apart < row.memory_bytes / 20, "{}", queried.memory_bytes);
     });
 }
 
