@@ -1,6 +1,7 @@
 //! Which axis of a grid holds independent items, and what each item takes.
 
-use crate::dim::Axis;
+use crate::dim::{Axis, Dim3};
+use crate::request::LaunchRequest;
 
 /// The promise that the blocks along one axis of the grid belong to independent items, so that
 /// the launch may be split there.
@@ -131,8 +132,22 @@ impl BatchAxis {
         }
     }
 
-    pub(crate) const fn is_foldable(&self) -> bool {
-        self.fold
+    /// `request` with the batch axis moved to x, where the kernel takes it so and no block of
+    /// `cluster` would move away from another.
+    pub(crate) fn fold(
+        &self,
+        request: &LaunchRequest,
+        cluster: Option<Dim3>,
+    ) -> Option<LaunchRequest> {
+        let axis = self.axis;
+        let cut = cluster.is_some_and(|cluster| cluster.along(axis) != 1 || cluster.x != 1);
+        if !self.fold || axis == Axis::X || cut {
+            return None;
+        }
+        // Past u64 it is past the limit of x, which says so.
+        let x = request.grid.x.saturating_mul(request.grid.along(axis));
+        let grid = request.grid.with(axis, 1).with(Axis::X, x);
+        Some(LaunchRequest { grid, ..*request })
     }
 
     /// The smallest chunk, in items, that keeps the alignment and does not share a block with the

@@ -4,10 +4,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::batch::BatchAxis;
+use crate::choice::{Choice, Strategy};
 use crate::chunk::Chunk;
 use crate::dim::{Axis, Dim3};
 use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
-use crate::plan::{Choice, Plan, Strategy, explain_whole};
+use crate::plan::Plan;
+use crate::refusal::explain_whole;
 use crate::request::LaunchRequest;
 use crate::violation::Violations;
 

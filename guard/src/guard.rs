@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::batch::BatchAxis;
+use crate::choice::Choice;
 use crate::launch::{Launcher, Stopped, run};
 use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
-use crate::plan::{Choice, Plan};
+use crate::plan::Plan;
 use crate::record::{Counters, Counts};
 use crate::request::LaunchRequest;
 use crate::validate::{ValidLaunch, validate};

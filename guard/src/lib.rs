@@ -43,6 +43,7 @@ mod batch;
 pub mod catalog;
 #[cfg(feature = "serde")]
 pub mod check;
+mod choice;
 mod chunk;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "the one room that talks to the driver")]
@@ -55,9 +56,11 @@ mod host;
 mod launch;
 mod limits;
 mod plan;
+mod planner;
 #[cfg(feature = "profile")]
 pub mod profile;
 mod record;
+mod refusal;
 mod request;
 mod rule;
 mod validate;
@@ -65,6 +68,7 @@ mod violation;
 
 pub use args::{ArgsError, KernelArgs, MAX_ARGS, Parameter, Scalar};
 pub use batch::BatchAxis;
+pub use choice::{Choice, Strategy};
 pub use chunk::{Chunk, Chunks};
 pub use dim::{Axis, Dim3};
 pub use error::Error;
@@ -78,8 +82,9 @@ pub use limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, LaunchLimits,
     PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
 };
-pub use plan::{Choice, Launches, Plan, PlannedLaunch, Strategy, explain_whole};
+pub use plan::{Launches, Plan, PlannedLaunch};
 pub use record::Counts;
+pub use refusal::explain_whole;
 pub use request::LaunchRequest;
 pub use rule::{Rule, Unit};
 pub use validate::{ValidLaunch, validate};

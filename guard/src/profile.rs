@@ -7,7 +7,7 @@ use core::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Choice, Strategy};
+use crate::choice::{Choice, Strategy};
 
 /// The parameters that an entry of a profile stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,9 +14,10 @@ use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
 use crate::batch::BatchAxis;
+use crate::choice::Choice;
 use crate::chunk::Chunk;
 use crate::guard::{Backend, Guard};
-use crate::plan::{Choice, Plan, PlannedLaunch};
+use crate::plan::{Plan, PlannedLaunch};
 use crate::request::LaunchRequest;
 
 /// A device that a guard serves.

@@ -14,7 +14,7 @@ use crate::plan::Plan;
 /// A function that someone else loaded, given by its handles.
 ///
 /// ```no_run
-/// # fn handles() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, *mut std::ffi::c_void) { todo!() }
+/// # fn handles() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, *mut std::ffi::c_void) { unreachable!("the caller has them") }
 /// use gridguard::cuda::RawKernel;
 /// use gridguard::{Axis, BatchAxis, Choice, Dim3, KernelArgs, LaunchRequest, Plan};
 ///
