@@ -63,7 +63,8 @@ pub(crate) fn plan(plan: &Plan) {
         let [x, y, z] = grid;
         println!("         items {}..{}, grid {x} x {y} x {z}", chunk.start, chunk.end());
     }
-    if let Some(more) = launches.checked_sub(8).filter(|more| *more > 0) {
+    let more = plan.launches().len().saturating_sub(SHOWN);
+    if more > 0 {
         println!("         and {more} more");
     }
 }
