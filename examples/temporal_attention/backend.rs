@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use bytemuck::Pod;
 use cudarc::driver::{CudaContext, CudaSlice, DeviceRepr, sys::CUevent_flags};
 use gridguard::cuda::{CudaError, NvrtcError};
-use gridguard::{Guard, KernelLimits, LaunchLimits, Plan};
+use gridguard::{Guard, KernelLimits, LaunchLimits, LaunchRequest, Plan};
 use gridguard_examples::Qkv;
-use gridguard_kernels::temporal_attention::{Layout, TemporalAttention, run_on_host};
+use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention, run_on_host};
 use gridguard_kernels::{Element, KernelError};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::Arc;
@@ -59,13 +59,24 @@ impl Backend {
         }
     }
 
-    /// The limits of the kernel: as queried, or as the host assumes them.
-    pub(crate) fn limits<T: Tensor>(&self, guard: &Guard, layout: Layout) -> LaunchLimits {
+    /// The launch over the whole shape, and the limits of its kernel: as queried, or as the host
+    /// assumes them.
+    pub(crate) fn geometry<T: Tensor>(
+        &self,
+        guard: &Guard,
+        shape: &Shape,
+        layout: Layout,
+    ) -> Result<(LaunchRequest, LaunchLimits), Box<dyn Error>> {
         match self {
-            Self::Device { attention, .. } => attention.kernel(T::TYPE, layout).limits().clone(),
-            Self::Host { .. } => guard
-                .limits_for(KernelLimits::unknown("temporal_attention"))
-                .with_automatic_opt_in(),
+            Self::Device { attention, .. } => {
+                let (kernel, request) = attention.geometry(guard, shape, T::TYPE, layout)?;
+                Ok((request, kernel.limits().clone()))
+            }
+            Self::Host { .. } => {
+                let kernel = KernelLimits::unknown("temporal_attention");
+                let limits = guard.limits_for(kernel).with_automatic_opt_in();
+                Ok((shape.request(layout), limits))
+            }
         }
     }
 

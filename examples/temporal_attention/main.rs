@@ -81,10 +81,8 @@ fn attend<T: backend::Tensor>(
     let layout = Layout::FoldedY;
     let backend = backend::Backend::new(guard)?;
     report::device(guard, &backend);
-    report::launch::<T>(&qkv.shape);
-
-    let limits = backend.limits::<T>(guard, layout);
-    let request = qkv.shape.request(layout);
+    let (request, limits) = backend.geometry::<T>(guard, &qkv.shape, layout)?;
+    report::launch::<T>(&qkv.shape, &request);
     report::naive(guard.validate(&request, &limits));
     let choice = Choice::at_most(options.max_items.unwrap_or(0));
     let plan = match guard.plan(&request, Some(&qkv.shape.batch(layout)), &limits, choice) {

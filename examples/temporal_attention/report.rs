@@ -1,8 +1,8 @@
 //! What the program says, one labelled line a fact.
 
-use gridguard::{Guard, Plan, ValidLaunch, Violations};
+use gridguard::{Guard, LaunchRequest, Plan, ValidLaunch, Violations};
 use gridguard_kernels::Element;
-use gridguard_kernels::temporal_attention::{Layout, Shape};
+use gridguard_kernels::temporal_attention::Shape;
 
 use crate::backend::{Backend, Timing};
 use crate::verify::Verdict;
@@ -26,14 +26,13 @@ pub(crate) fn device(guard: &Guard, backend: &Backend) {
     }
 }
 
-pub(crate) fn launch<T: Element>(shape: &Shape) {
+pub(crate) fn launch<T: Element>(shape: &Shape, request: &LaunchRequest) {
     let Shape { items, heads, frames, head_dim } = shape;
     println!(
         "problem  temporal attention, {items} items x {heads} heads, {frames} frames, head dim \
          {head_dim}, {}",
         T::TYPE
     );
-    let request = shape.request(Layout::FoldedY);
     println!("launch   grid {}, block {}, items x heads on y", request.grid, request.block);
 }
 

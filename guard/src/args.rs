@@ -39,6 +39,12 @@ pub struct KernelArgs<'a> {
 pub enum Parameter {
     /// A pointer to device memory: takes slices and views, no numbers.
     Memory,
+    /// As [`Self::Memory`], at multiples of so many bytes, for kernels that load several elements at
+    /// once: a slice or a chunk that begins elsewhere is refused.
+    AlignedMemory {
+        /// The alignment, a power of two.
+        bytes: u64,
+    },
     /// Anything passed by value, of so many bytes.
     Value {
         /// Its size.
@@ -57,13 +63,28 @@ impl Parameter {
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
-            Self::Memory => size_of::<u64>(),
+            Self::Memory | Self::AlignedMemory { .. } => size_of::<u64>(),
             Self::Value { bytes } => bytes,
         }
     }
 
     const fn takes(self, slot: &Slot<'_>) -> bool {
-        matches!(self, Self::Memory) == slot.is_memory()
+        !matches!(self, Self::Value { .. }) == slot.is_memory()
+    }
+
+    /// The alignment that `slot` misses, if any.
+    const fn missed_alignment(self, slot: &Slot<'_>) -> Option<u64> {
+        let Self::AlignedMemory { bytes } = self else {
+            return None;
+        };
+        let aligned = match *slot {
+            Slot::Address(address) => address.is_multiple_of(bytes),
+            Slot::Items { base, stride_bytes, .. } => {
+                base.is_multiple_of(bytes) && stride_bytes.is_multiple_of(bytes)
+            }
+            _ => true,
+        };
+        if aligned { None } else { Some(bytes) }
     }
 }
 
@@ -225,14 +246,21 @@ impl Signature {
     pub(crate) fn check(&self, kernel: &str, args: &KernelArgs<'_>) -> Result<(), ArgsError> {
         self.check_count(kernel, args.len())?;
         for (index, slot) in args.slots().iter().enumerate() {
-            let (bytes, takes) = match self {
+            let (bytes, takes, missed) = match self {
                 Self::Declared(parameters) => match parameters.get(index) {
-                    Some(parameter) => (parameter.bytes(), parameter.takes(slot)),
+                    Some(parameter) => {
+                        let missed = parameter.missed_alignment(slot);
+                        (parameter.bytes(), parameter.takes(slot), missed)
+                    }
                     None => continue,
                 },
-                Self::Sizes(sizes) => (sizes.get(index).copied().unwrap_or(0), true),
+                Self::Sizes(sizes) => (sizes.get(index).copied().unwrap_or(0), true, None),
                 Self::Unknown => continue,
             };
+            if let Some(alignment) = missed {
+                let kernel = kernel.to_owned();
+                return Err(ArgsError::Misaligned { kernel, index, alignment });
+            }
             if !takes {
                 let name = |memory| if memory { "memory" } else { "a value" };
                 let (kernel, given) = (kernel.to_owned(), name(slot.is_memory()));
@@ -346,6 +374,19 @@ pub enum ArgsError {
         /// What was given.
         given: &'static str,
     },
+    /// Memory that begins, or whose chunks begin, between the multiples that the kernel takes.
+    #[error(
+        "parameter {index} of kernel {kernel} takes memory at multiples of {alignment} bytes, the \
+         argument or its items begin elsewhere"
+    )]
+    Misaligned {
+        /// The kernel's name.
+        kernel: String,
+        /// The parameter, from 0.
+        index: usize,
+        /// What it takes, in bytes.
+        alignment: u64,
+    },
     /// A parameter of the kernel has another size.
     #[error("parameter {index} of kernel {kernel} is {expected} bytes, the argument is {given}")]
     WrongSize {
@@ -421,6 +462,22 @@ mod tests {
         args.value(0_u8).offset_u32();
         let refused = ArgsError::ItemsPast32Bits { index: 1, items: 1 << 32 };
         assert_eq!(args.check(1 << 32), Err(refused));
+    }
+
+    #[test]
+    fn memory_between_the_multiples_that_a_kernel_takes_is_refused() {
+        let aligned = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 16 }]);
+        let check = |fill: fn(&mut KernelArgs<'_>)| {
+            let mut args = KernelArgs::new();
+            fill(&mut args);
+            aligned.check("k", &args)
+        };
+        let misaligned = ArgsError::Misaligned { kernel: "k".into(), index: 0, alignment: 16 };
+        assert_eq!(check(|args| _ = args.items_at(4096, 32)), Ok(()));
+        assert_eq!(check(|args| _ = args.address(4096)), Ok(()));
+        assert_eq!(check(|args| _ = args.items_at(4098, 32)), Err(misaligned.clone()));
+        assert_eq!(check(|args| _ = args.items_at(4096, 40)), Err(misaligned.clone()));
+        assert_eq!(check(|args| _ = args.address(4104)), Err(misaligned));
     }
 
     #[test]

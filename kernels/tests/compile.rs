@@ -11,9 +11,12 @@ use gridguard::cuda::{CompileOptions, Compiler, Image, NvrtcError};
 const ARCHITECTURES: [(u32, u32); 8] =
     [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
 
-/// Each source with its kernels and the most registers a thread of them may take.
-const SOURCES: [(&str, &str, usize, u32); 1] =
-    [("temporal_attention.cu", include_str!("../cu/temporal_attention.cu"), 6, 128)];
+const GENERAL: &str = include_str!("../cu/temporal_attention.cu");
+const SHORT: &str = include_str!("../cu/short_attention.cu");
+
+/// Frames and head dimensions of the short kernel that are looked at.
+const SHORT_SHAPES: [(u32, u32); 9] =
+    [(8, 64), (16, 64), (25, 64), (32, 64), (16, 40), (16, 72), (24, 80), (16, 96), (32, 128)];
 
 /// What the assembler says of one kernel.
 struct Usage {
@@ -48,25 +51,44 @@ fn usages(log: &str) -> Vec<Usage> {
     usages
 }
 
+/// Compiles `source`, which has `kernels`, and asserts that none spills a register.
+fn compiles_without_a_spill(source: &str, kernels: usize, mut options: CompileOptions) {
+    let compiler = Compiler::find().expect("NVRTC");
+    options.options.push("--ptxas-options=-v".into());
+    let compiled = compiler.compile(source, &options).expect("compiles");
+    assert!(Image::new(compiled.image.bytes()).is_ok());
+    let usages = usages(&compiled.log);
+    assert_eq!(usages.len(), kernels, "{}", compiled.log);
+    for Usage { kernel, registers, spilled_bytes } in usages {
+        let (architecture, defines) = (options.architecture, &options.defines);
+        println!("{kernel} {architecture} {defines:?}: {registers} registers");
+        assert_eq!(spilled_bytes, 0, "{kernel} {architecture} {defines:?}");
+        assert!((1..=255).contains(&registers), "{kernel} {architecture} {defines:?}");
+    }
+}
+
 #[test]
 #[ignore = "needs NVRTC"]
-fn every_kernel_compiles_for_every_architecture_without_a_spill() {
-    let compiler = Compiler::find().expect("NVRTC");
-    println!("{} {:?}", compiler.library(), compiler.version().expect("a version"));
-    for (name, source, kernels, most_registers) in SOURCES {
-        for (major, minor) in ARCHITECTURES {
-            let architecture = ComputeCapability::new(major, minor);
-            let mut options = CompileOptions::new(name, architecture);
-            options.options.push("--ptxas-options=-v".into());
-            let compiled = compiler.compile(source, &options).expect("compiles");
-            assert!(Image::new(compiled.image.bytes()).is_ok());
-            let usages = usages(&compiled.log);
-            assert_eq!(usages.len(), kernels, "{architecture}: {}", compiled.log);
-            for usage in usages {
-                let Usage { kernel, registers, spilled_bytes } = usage;
-                println!("{kernel} {architecture}: {registers} registers");
-                assert_eq!(spilled_bytes, 0, "{kernel} {architecture}");
-                assert!((1..=most_registers).contains(&registers), "{kernel} {architecture}");
+fn the_general_kernel_compiles_for_every_architecture_without_a_spill() {
+    for (major, minor) in ARCHITECTURES {
+        let architecture = ComputeCapability::new(major, minor);
+        let options = CompileOptions::new("temporal_attention.cu", architecture);
+        compiles_without_a_spill(GENERAL, 6, options);
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn the_short_kernel_compiles_from_ampere_on_without_a_spill() {
+    for (major, minor) in ARCHITECTURES.into_iter().filter(|(major, _)| *major >= 8) {
+        let architecture = ComputeCapability::new(major, minor);
+        for (frames, head_dim) in SHORT_SHAPES {
+            for bf16 in [0, 1] {
+                let options = CompileOptions::new("short_attention.cu", architecture)
+                    .define("FRAMES", frames)
+                    .define("HEAD_DIM", head_dim)
+                    .define("BF16", bf16);
+                compiles_without_a_spill(SHORT, 2, options);
             }
         }
     }

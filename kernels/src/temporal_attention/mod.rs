@@ -10,7 +10,7 @@ mod device;
 mod host;
 mod reference;
 
-use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
+use gridguard::{Axis, BatchAxis, ComputeCapability, Dim3, LaunchRequest};
 
 #[cfg(feature = "cuda")]
 pub use device::TemporalAttention;
@@ -21,8 +21,14 @@ pub use reference::{Deviation, reference, tolerance};
 use crate::element::ElementType;
 use crate::error::KernelError;
 
-/// Threads of a block.
+/// Threads of a block of the general kernel.
 const THREADS: u64 = 128;
+/// Threads of a block of the short kernel.
+const WARP: u64 = 32;
+/// The most frames whose keys and values a warp holds in registers.
+const SHORT_FRAMES: u64 = 32;
+/// The first capability with the short kernel's instructions.
+const SHORT_FROM: ComputeCapability = ComputeCapability::new(8, 0);
 /// The largest head dimension that the kernel carries in registers.
 const MAX_HEAD_DIM: u64 = 128;
 /// Rows of a tile in shared memory.
@@ -39,6 +45,17 @@ pub struct Shape {
     pub frames: u64,
     /// Elements of a head.
     pub head_dim: u64,
+}
+
+/// Which kernel serves a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Variant {
+    /// Any shape and type, on every architecture.
+    General,
+    /// Tensor cores straight from registers, compiled for the shape: f16 and bf16, at most 32 frames,
+    /// a head dimension that is a multiple of 8, compute capability 8.0 or later. Takes memory at
+    /// multiples of 16 bytes.
+    Short,
 }
 
 /// On which axis the grid numbers items and heads.
@@ -132,7 +149,26 @@ impl Shape {
         4 * u128::from(self.elements()) * u128::from(element.bytes())
     }
 
-    /// The launch that covers the whole shape at once, legal or not.
+    /// The kernel that serves the shape best on a device of `capability`.
+    #[must_use]
+    pub fn variant(&self, element: ElementType, capability: ComputeCapability) -> Variant {
+        let is_half = matches!(element, ElementType::F16 | ElementType::Bf16);
+        let is_short = self.frames <= SHORT_FRAMES && self.head_dim.is_multiple_of(8);
+        if is_half && is_short && capability >= SHORT_FROM {
+            Variant::Short
+        } else {
+            Variant::General
+        }
+    }
+
+    /// The launch of [`Variant::Short`] that covers the whole shape at once, legal or not: a warp for
+    /// each item and head.
+    pub const fn short_request(&self, layout: Layout) -> LaunchRequest {
+        let grid = Dim3::ONE.with(layout.axis(), self.problems());
+        LaunchRequest::new(grid, Dim3::new(WARP, 1, 1))
+    }
+
+    /// The launch of [`Variant::General`] that covers the whole shape at once, legal or not.
     pub const fn request(&self, layout: Layout) -> LaunchRequest {
         let grid = Dim3::ONE.with(layout.axis(), self.problems());
         // Queries and values in whole float4, keys in an odd number of them.
@@ -179,6 +215,19 @@ mod tests {
         assert_eq!(shape.request(Layout::FoldedY).grid, Dim3::new(1, 76_800, 1));
         assert_eq!(shape.request(Layout::FlatX).grid, Dim3::new(76_800, 1, 1));
         assert_eq!(shape.least_bytes(ElementType::F16), 629_145_600);
+    }
+
+    #[test]
+    fn the_short_kernel_serves_halves_of_few_frames_on_ampere_and_later() {
+        let hopper = ComputeCapability::new(9, 0);
+        let shape = |frames, head_dim| Shape::new(1, 1, frames, head_dim).expect("legal");
+        assert_eq!(shape(32, 72).variant(ElementType::F16, hopper), Variant::Short);
+        assert_eq!(shape(1, 8).variant(ElementType::Bf16, hopper), Variant::Short);
+        assert_eq!(shape(33, 64).variant(ElementType::F16, hopper), Variant::General);
+        assert_eq!(shape(16, 60).variant(ElementType::F16, hopper), Variant::General);
+        assert_eq!(shape(16, 64).variant(ElementType::F32, hopper), Variant::General);
+        let turing = ComputeCapability::new(7, 5);
+        assert_eq!(shape(16, 64).variant(ElementType::F16, turing), Variant::General);
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use cudarc::driver::DeviceRepr;
-use gridguard::{Choice, Strategy};
+use gridguard::cuda::LaunchError;
+use gridguard::{ArgsError, Choice, Plan, Strategy};
 use gridguard_examples::uniform;
-use gridguard_kernels::Element;
 use gridguard_kernels::temporal_attention::{
-    Deviation, Layout, Shape, TemporalAttention, reference, tolerance,
+    Deviation, Layout, Shape, TemporalAttention, Variant, reference, tolerance,
 };
+use gridguard_kernels::{Element, KernelError};
 use gridguard_tests::golden::{self, Golden};
 use half::{bf16, f16};
 
@@ -18,16 +19,37 @@ fn attention() -> TemporalAttention {
     TemporalAttention::new(guard()).expect("compiles")
 }
 
+/// A plan of the kernel that serves the shape best, or of the general one.
+fn plan<T: Element>(
+    attention: &TemporalAttention,
+    shape: &Shape,
+    layout: Layout,
+    choice: Choice,
+    variant: Option<Variant>,
+) -> Plan {
+    match variant {
+        None | Some(Variant::Short) => {
+            attention.plan(guard(), shape, T::TYPE, layout, choice).expect("a plan")
+        }
+        Some(Variant::General) => {
+            let limits = attention.general(T::TYPE, layout).limits();
+            let batch = shape.batch(layout);
+            guard().plan(&shape.request(layout), Some(&batch), limits, choice).expect("a plan")
+        }
+    }
+}
+
 /// Runs attention over poisoned memory; gives the launches and the result.
 fn run<T: Element + DeviceRepr>(
     shape: &Shape,
     layout: Layout,
     choice: Choice,
+    variant: Option<Variant>,
     [q, k, v]: [&[T]; 3],
 ) -> (u64, Vec<T>) {
     let attention = attention();
     let stream = stream();
-    let plan = attention.plan(guard(), shape, T::TYPE, layout, choice).expect("a plan");
+    let plan = plan::<T>(&attention, shape, layout, choice, variant);
     let [q, k, v] = [q, k, v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
     let poison = vec![T::narrow(f32::NAN); q.len()];
     let mut out = stream.clone_htod(&poison).expect("memory");
@@ -41,12 +63,15 @@ fn run<T: Element + DeviceRepr>(
 fn against_golden<T: Element + DeviceRepr>(golden: &Golden<T>) {
     for layout in Layout::ALL {
         for choice in [Choice::AUTOMATIC, Choice::at_most(1)] {
-            let tensors = [&golden.q[..], &golden.k, &golden.v];
-            let (_, out) = run(&golden.shape, layout, choice, tensors);
-            let mut deviation = Deviation::new();
-            deviation.add(&out, &golden.out);
-            let within = deviation.within(tolerance(T::TYPE));
-            assert!(within, "{} {layout:?}: {:e}", golden.name, deviation.relative());
+            for variant in [None, Some(Variant::General)] {
+                let tensors = [&golden.q[..], &golden.k, &golden.v];
+                let (_, out) = run(&golden.shape, layout, choice, variant, tensors);
+                let mut deviation = Deviation::new();
+                deviation.add(&out, &golden.out);
+                let within = deviation.within(tolerance(T::TYPE));
+                let (name, relative) = (golden.name, deviation.relative());
+                assert!(within, "{name} {layout:?} {variant:?}: {relative:e}");
+            }
         }
     }
 }
@@ -64,9 +89,9 @@ fn motivating_case<T: Element + DeviceRepr>() {
     let len = usize::try_from(shape.elements()).expect("elements");
     let [q, k, v] = [1, 2, 3].map(|seed| uniform::<T>(len, seed));
     let tensors = [&q[..], &k, &v];
-    let (launches, split) = run(&shape, Layout::FoldedY, Choice::AUTOMATIC, tensors);
+    let (launches, split) = run(&shape, Layout::FoldedY, Choice::AUTOMATIC, None, tensors);
     assert_eq!(launches, 2);
-    let (launches, flat) = run(&shape, Layout::FlatX, Choice::AUTOMATIC, tensors);
+    let (launches, flat) = run(&shape, Layout::FlatX, Choice::AUTOMATIC, None, tensors);
     assert_eq!(launches, 1);
     let bits = |out: &[T]| out.iter().map(|x| x.widen().to_bits()).collect::<Vec<_>>();
     assert!(bits(&split) == bits(&flat), "split and flat differ");
@@ -101,9 +126,68 @@ fn a_launch_that_needs_no_split_is_one_launch_of_one_problem_too() {
     for layout in Layout::ALL {
         let plan = attention().plan(guard(), &shape, f32::TYPE, layout, Choice::AUTOMATIC);
         assert_eq!(plan.expect("a plan").strategy(), Strategy::Whole);
-        let (launches, out) = run(&shape, layout, Choice::AUTOMATIC, [&ones[..]; 3]);
+        let (launches, out) = run(&shape, layout, Choice::AUTOMATIC, None, [&ones[..]; 3]);
         assert_eq!(launches, 1);
         // Every key weighs the same, and every value is one.
         assert!(out.iter().all(|x| (x - 1.0).abs() < 1e-6));
     }
+}
+
+/// Every shape of the short kernel's paths against the reference, on made-up tensors.
+fn short_shapes<T: Element + DeviceRepr>() {
+    for head_dim in (8..=128).step_by(8) {
+        for frames in [1, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32] {
+            let shape = Shape::new(3, 2, frames, head_dim).expect("legal");
+            let capability = guard().limits().compute_capability;
+            assert_eq!(shape.variant(T::TYPE, capability), Variant::Short);
+            let len = usize::try_from(shape.elements()).expect("elements");
+            let [q, k, v] = [frames, 100 + head_dim, 300].map(|seed| uniform::<T>(len, seed));
+            let tensors = [&q[..], &k, &v];
+            let (_, out) = run(&shape, Layout::FoldedY, Choice::at_most(2), None, tensors);
+            let size = usize::try_from(shape.elements_per_problem()).expect("elements");
+            let mut deviation = Deviation::new();
+            for (place, out) in out.chunks(size).enumerate() {
+                let part = place * size..(place + 1) * size;
+                let [q, k, v] = tensors.map(|tensor| &tensor[part.clone()]);
+                deviation.add(out, &reference(&shape, shape.scale(), q, k, v));
+            }
+            let relative = deviation.relative();
+            assert!(deviation.within(tolerance(T::TYPE)), "{frames} x {head_dim}: {relative:e}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn every_short_shape_meets_the_reference() {
+    short_shapes::<f16>();
+    short_shapes::<bf16>();
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn memory_between_multiples_of_16_bytes_is_refused_by_the_short_kernel_only() {
+    let shape = Shape::new(4, 2, 16, 64).expect("legal");
+    let (attention, stream) = (attention(), stream());
+    let len = usize::try_from(shape.elements()).expect("elements");
+    let [q, k, v] = [1, 2, 3].map(|seed| uniform::<f16>(len + 1, seed));
+    let device = [&q, &k, &v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
+    let views = [0, 1, 2].map(|place: usize| device[place].slice(1..));
+    let [q_view, k_view, v_view] = &views;
+    let mut out = stream.clone_htod(&vec![f16::NAN; len]).expect("memory");
+    let mut launch = |variant| {
+        let plan =
+            plan::<f16>(&attention, &shape, Layout::FoldedY, Choice::AUTOMATIC, Some(variant));
+        let (scale, tensors) = (shape.scale(), [q_view, k_view, v_view]);
+        let layout = Layout::FoldedY;
+        attention.launch(guard(), &stream, &plan, &shape, layout, scale, tensors, &mut out)
+    };
+    let refused = launch(Variant::Short).expect_err("two bytes past a multiple");
+    let KernelError::Launch(LaunchError::Args(args)) = refused else {
+        panic!("{refused}");
+    };
+    assert!(matches!(args, ArgsError::Misaligned { index: 0, alignment: 16, .. }), "{args}");
+    assert_eq!(launch(Variant::General), Ok(1));
+    let out = stream.clone_dtoh(&out).expect("copies back");
+    assert!(out.iter().all(|x| x.to_f32().is_finite()));
 }

@@ -38,6 +38,20 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
             &ArgsError::WrongSize { kernel: "attention".into(), index: 1, expected: 8, given: 4 },
             "parameter 1 of kernel attention is 8 bytes, the argument is 4",
         ),
+        (
+            &ArgsError::WrongKind {
+                kernel: "attention".into(),
+                index: 0,
+                expected: "memory",
+                given: "a value",
+            },
+            "parameter 0 of kernel attention takes memory, the argument is a value",
+        ),
+        (
+            &ArgsError::Misaligned { kernel: "attention".into(), index: 3, alignment: 16 },
+            "parameter 3 of kernel attention takes memory at multiples of 16 bytes, the argument \
+             or its items begin elsewhere",
+        ),
     ]);
 }
 
