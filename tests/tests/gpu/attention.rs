@@ -1,6 +1,7 @@
 //! The motivating case on both layouts, against golden tensors and the f64 reference.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 use cudarc::driver::DeviceRepr;
 use gridguard::cuda::LaunchError;
@@ -15,8 +16,10 @@ use half::{bf16, f16};
 
 use super::support::{guard, stream};
 
-fn attention() -> TemporalAttention {
-    TemporalAttention::new(guard()).expect("compiles")
+/// Compiled once for the tests of this process.
+fn attention() -> &'static TemporalAttention {
+    static ATTENTION: OnceLock<TemporalAttention> = OnceLock::new();
+    ATTENTION.get_or_init(|| TemporalAttention::new(guard()).expect("compiles"))
 }
 
 /// A plan of the kernel that serves the shape best, or of the general one.
@@ -49,7 +52,7 @@ fn run<T: Element + DeviceRepr>(
 ) -> (u64, Vec<T>) {
     let attention = attention();
     let stream = stream();
-    let plan = plan::<T>(&attention, shape, layout, choice, variant);
+    let plan = plan::<T>(attention, shape, layout, choice, variant);
     let [q, k, v] = [q, k, v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
     let poison = vec![T::narrow(f32::NAN); q.len()];
     let mut out = stream.clone_htod(&poison).expect("memory");
@@ -177,7 +180,7 @@ fn memory_between_multiples_of_16_bytes_is_refused_by_the_short_kernel_only() {
     let mut out = stream.clone_htod(&vec![f16::NAN; len]).expect("memory");
     let mut launch = |variant| {
         let plan =
-            plan::<f16>(&attention, &shape, Layout::FoldedY, Choice::AUTOMATIC, Some(variant));
+            plan::<f16>(attention, &shape, Layout::FoldedY, Choice::AUTOMATIC, Some(variant));
         let (scale, tensors) = (shape.scale(), [q_view, k_view, v_view]);
         let layout = Layout::FoldedY;
         attention.launch(guard(), &stream, &plan, &shape, layout, scale, tensors, &mut out)
