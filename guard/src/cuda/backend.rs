@@ -49,10 +49,7 @@ impl Guard {
     /// [`CudaError`] where the device cannot be queried.
     pub fn with_context(context: Arc<CudaContext>) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
-        context
-            .bind_to_thread()
-            .map_err(|error| DriverError::from_cudarc("cuCtxSetCurrent", error))?;
-        let limits = query::limits_of_current_device(driver)?;
+        let limits = query::limits_of_context(driver, &context)?;
         Ok(Self::new(limits, Backend::Cuda(CudaBackend { context }), None))
     }
 

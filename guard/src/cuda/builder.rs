@@ -210,9 +210,7 @@ fn with_kernel<R>(
 fn query_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
     let driver = Driver::get()?;
     let context = stream.context();
-    let bind = |error| DriverError::from_cudarc("cuCtxSetCurrent", error);
-    context.bind_to_thread().map_err(bind)?;
-    let device = super::query::limits_of_current_device(driver)?;
+    let device = super::query::limits_of_context(driver, context)?;
     let keep = Keep::Cudarc(function.clone());
     let handle = function.cu_function().cast();
     let name = function_name(driver, handle);

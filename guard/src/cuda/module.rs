@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::CudaContext;
 
 use super::driver::{Driver, Handle};
-use super::error::{CudaError, DriverError, LoadError, cuda_version};
+use super::error::{CudaError, LoadError, cuda_version};
 use super::image::Image;
 use super::kernel::{Keep, Kernel};
 use super::query;
@@ -56,9 +56,7 @@ impl Module {
     /// driver refuses it.
     pub fn load(context: &Arc<CudaContext>, image: &Image) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
-        let bind = |error| DriverError::from_cudarc("cuCtxSetCurrent", error);
-        context.bind_to_thread().map_err(bind)?;
-        let device = query::limits_of_current_device(driver)?;
+        let device = query::limits_of_context(driver, context)?;
         let wrong_architecture = |image: String| LoadError::WrongArchitecture {
             image,
             device: device.name.clone(),
@@ -122,8 +120,7 @@ impl Module {
         let missing =
             || LoadError::NoSuchKernel { name: name.to_owned(), known: module.kernels.clone() };
         let symbol = CString::new(name).map_err(|_| missing())?;
-        let bind = |error| DriverError::from_cudarc("cuCtxSetCurrent", error);
-        module.context.bind_to_thread().map_err(bind)?;
+        query::bind_context(&module.context)?;
         let mut function = core::ptr::null_mut();
         // SAFETY: the module is loaded, the name ends with a zero.
         let status = unsafe {

@@ -3,6 +3,7 @@
 use core::ffi::{CStr, c_char, c_int};
 use std::sync::Arc;
 
+use cudarc::driver::CudaContext;
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 
@@ -223,6 +224,20 @@ fn device_name(driver: &Driver, device: c_int) -> Result<String, DriverError> {
     // SAFETY: zero-terminated by the driver, and by the last element in any case but its own.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };
     Ok(name.to_string_lossy().into_owned())
+}
+
+/// Makes `context` current on this thread, as cudarc does, with what it recorded of earlier failures.
+pub(super) fn bind_context(context: &CudaContext) -> Result<(), DriverError> {
+    context.bind_to_thread().map_err(|error| DriverError::from_cudarc("cuCtxSetCurrent", error))
+}
+
+/// The limits of the device of `context`, which is current on this thread afterwards.
+pub(super) fn limits_of_context(
+    driver: &Driver,
+    context: &CudaContext,
+) -> Result<Arc<DeviceLimits>, DriverError> {
+    bind_context(context)?;
+    limits_of_current_device(driver)
 }
 
 /// The limits of the device of the context that is current on this thread.
