@@ -97,8 +97,9 @@ pub(crate) enum Slot<'a> {
     Value { bits: u64, size: usize },
     /// A value of any size, owned by the caller.
     Bytes(&'a [u8]),
-    /// `base + chunk.start * stride_bytes`, of which `reach_bytes` are the caller's.
-    Items { base: u64, stride_bytes: u64, reach_bytes: u64 },
+    /// `base + chunk.start * stride_bytes`, from where an item spans `span_bytes`; `reach_bytes` from
+    /// `base` on are the caller's.
+    Items { base: u64, stride_bytes: u64, span_bytes: u64, reach_bytes: u64 },
     /// The chunk's first item.
     Offset { size: usize },
     /// The chunk's number of items.
@@ -156,7 +157,19 @@ impl<'a> KernelArgs<'a> {
     /// As [`Self::items_at`], of memory of `reach_bytes`: a launch whose items reach further is
     /// refused.
     pub fn items_within(&mut self, base: u64, stride_bytes: u64, reach_bytes: u64) -> &mut Self {
-        self.push(Slot::Items { base, stride_bytes, reach_bytes })
+        self.strided_items_within(base, stride_bytes, stride_bytes, reach_bytes)
+    }
+
+    /// As [`Self::items_within`], where an item spans `span_bytes`, more or less than `stride_bytes`,
+    /// such as one whose rows lie between those of other items.
+    pub fn strided_items_within(
+        &mut self,
+        base: u64,
+        stride_bytes: u64,
+        span_bytes: u64,
+        reach_bytes: u64,
+    ) -> &mut Self {
+        self.push(Slot::Items { base, stride_bytes, span_bytes, reach_bytes })
     }
 
     /// The chunk's first item as `u64`.
@@ -198,8 +211,10 @@ impl<'a> KernelArgs<'a> {
         }
         for (index, slot) in self.slots().iter().enumerate() {
             match *slot {
-                Slot::Items { base, stride_bytes, reach_bytes } => {
-                    let needed = u128::from(items) * u128::from(stride_bytes);
+                Slot::Items { base, stride_bytes, span_bytes, reach_bytes } => {
+                    let before = u128::from(items.saturating_sub(1)) * u128::from(stride_bytes);
+                    let last = if items == 0 { 0 } else { u128::from(span_bytes) };
+                    let needed = before + last;
                     if needed > u128::from(reach_bytes) {
                         let available = reach_bytes;
                         return Err(ArgsError::OutOfReach { index, needed, available });
@@ -451,6 +466,19 @@ mod tests {
         assert_eq!(args.check(100), Ok(()));
         let refused = ArgsError::OutOfReach { index: 0, needed: 808, available: 800 };
         assert_eq!(args.check(101), Err(refused));
+    }
+
+    #[test]
+    fn items_between_those_of_others_reach_over_their_span() {
+        let mut args = KernelArgs::new();
+        args.strided_items_within(4096, 8, 72, 800);
+        assert_eq!(args.check(92), Ok(()));
+        let refused = ArgsError::OutOfReach { index: 0, needed: 808, available: 800 };
+        assert_eq!(args.check(93), Err(refused));
+        assert_eq!(args.check(0), Ok(()));
+        let mut one_for_all = KernelArgs::new();
+        one_for_all.strided_items_within(4096, 0, 800, 800);
+        assert_eq!(one_for_all.check(u64::MAX), Ok(()));
     }
 
     #[test]

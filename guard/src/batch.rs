@@ -26,20 +26,42 @@ pub struct BatchAxis {
     fold: bool,
 }
 
-/// How items and blocks relate along the axis.
+/// How items and blocks relate along the axis: every `items` of them take `blocks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Share {
-    BlocksPerItem(u64),
-    ItemsPerBlock(u64),
+pub(crate) struct Share {
+    items: u64,
+    blocks: u64,
 }
 
 impl Share {
-    /// Blocks that `items` take, or `None` past u64.
-    pub(crate) const fn blocks(self, items: u64) -> Option<u64> {
-        match self {
-            Self::BlocksPerItem(blocks) => items.checked_mul(blocks),
-            Self::ItemsPerBlock(per_block) => Some(items.div_ceil(per_block)),
+    /// A block for each item.
+    pub(crate) const ONE: Self = Self { items: 1, blocks: 1 };
+
+    /// In lowest terms; zero counts as one.
+    fn new(items: u64, blocks: u64) -> Self {
+        let (items, blocks) = (items.max(1), blocks.max(1));
+        let divisor = greatest_common_divisor(items, blocks);
+        Self { items: items / divisor, blocks: blocks / divisor }
+    }
+
+    /// Blocks that `items` take, the last one perhaps in part; `None` past u64.
+    #[inline]
+    pub(crate) fn blocks(self, items: u64) -> Option<u64> {
+        if self.items == 1 {
+            return items.checked_mul(self.blocks);
         }
+        let blocks = u128::from(items) * u128::from(self.blocks);
+        u64::try_from(blocks.div_ceil(u128::from(self.items))).ok()
+    }
+
+    /// Items that fit into `blocks`, saturated.
+    #[inline]
+    fn items(self, blocks: u64) -> u64 {
+        if self.items == 1 {
+            return blocks / self.blocks;
+        }
+        let items = u128::from(blocks) * u128::from(self.items) / u128::from(self.blocks);
+        u64::try_from(items).unwrap_or(u64::MAX)
     }
 }
 
@@ -52,7 +74,7 @@ impl BatchAxis {
         Self {
             axis,
             items,
-            share: Share::BlocksPerItem(1),
+            share: Share::ONE,
             align: 1,
             elements_per_item: 0,
             index_bits: 64,
@@ -63,14 +85,25 @@ impl BatchAxis {
     }
 
     /// Each item takes `blocks` consecutive blocks, such as one for each head. Zero counts as one.
-    pub const fn blocks_per_item(mut self, blocks: u64) -> Self {
-        self.share = Share::BlocksPerItem(if blocks == 0 { 1 } else { blocks });
-        self
+    pub fn blocks_per_item(self, blocks: u64) -> Self {
+        self.blocks_per_items(blocks, 1)
     }
 
     /// Each block takes `items` consecutive items; the last one may have fewer. Zero counts as one.
-    pub const fn items_per_block(mut self, items: u64) -> Self {
-        self.share = Share::ItemsPerBlock(if items == 0 { 1 } else { items });
+    pub fn items_per_block(self, items: u64) -> Self {
+        self.blocks_per_items(1, items)
+    }
+
+    /// Every `items` consecutive items take `blocks` blocks, such as 5 heads of 4 items in blocks of
+    /// 4 problems each; the last block may have less to do. Zero counts as one.
+    ///
+    /// ```
+    /// use gridguard::{Axis, BatchAxis};
+    /// let batch = BatchAxis::new(Axis::Y, 6).blocks_per_items(5, 4);
+    /// assert_eq!(batch.blocks(6), Some(8)); // 30 problems, 4 in a block
+    /// ```
+    pub fn blocks_per_items(mut self, blocks: u64, items: u64) -> Self {
+        self.share = Share::new(items, blocks);
         self
     }
 
@@ -116,7 +149,7 @@ impl BatchAxis {
 
     /// Blocks along the axis that `items` take, or `None` past u64.
     #[must_use]
-    pub const fn blocks(&self, items: u64) -> Option<u64> {
+    pub fn blocks(&self, items: u64) -> Option<u64> {
         self.share.blocks(items)
     }
 
@@ -125,11 +158,8 @@ impl BatchAxis {
     }
 
     /// Items that fit into `blocks` along the axis.
-    pub(crate) const fn items_in(&self, blocks: u64) -> u64 {
-        match self.share {
-            Share::BlocksPerItem(per_item) => blocks / per_item,
-            Share::ItemsPerBlock(per_block) => blocks.saturating_mul(per_block),
-        }
+    pub(crate) fn items_in(&self, blocks: u64) -> u64 {
+        self.share.items(blocks)
     }
 
     /// `request` with the batch axis moved to x, where the kernel takes it so and no block of
@@ -153,10 +183,7 @@ impl BatchAxis {
     /// The smallest chunk, in items, that keeps the alignment and does not share a block with the
     /// next chunk.
     pub(crate) fn unit(&self) -> Option<u64> {
-        match self.share {
-            Share::BlocksPerItem(_) => Some(self.align),
-            Share::ItemsPerBlock(items) => least_common_multiple(self.align, items),
-        }
+        least_common_multiple(self.align, self.share.items)
     }
 
     /// The smallest multiple of [`Self::unit`] whose blocks are a multiple of `cluster`.
@@ -217,6 +244,20 @@ mod tests {
         let batch = BatchAxis::new(Axis::X, 100).items_per_block(8).align(12);
         assert_eq!(batch.blocks(100), Some(13));
         assert_eq!(batch.unit(), Some(24));
+    }
+
+    #[test]
+    fn several_blocks_for_several_items_keep_chunks_to_whole_blocks() {
+        // 5 heads of each item, 4 problems in a block.
+        let batch = BatchAxis::new(Axis::Y, 15_361).blocks_per_items(5, 4);
+        assert_eq!(batch.blocks(15_361), Some(19_202));
+        assert_eq!(batch.unit(), Some(4));
+        assert_eq!(batch.items_in(65_535), 52_428);
+        assert_eq!(batch.blocks(52_428), Some(65_535));
+        // In lowest terms: 6 heads, 4 problems in a block.
+        let batch = BatchAxis::new(Axis::Y, 8).blocks_per_items(6, 4);
+        assert_eq!((batch.unit(), batch.blocks(8)), (Some(2), Some(12)));
+        assert_eq!(BatchAxis::new(Axis::Y, u64::MAX).blocks_per_items(5, 4).blocks(u64::MAX), None);
     }
 
     #[test]

@@ -131,7 +131,7 @@ fn build(
     limits: &LaunchLimits,
 ) -> Option<Plan> {
     let launch = ValidLaunch::unchecked(request, limits)?;
-    let share = batch.map_or(Share::BlocksPerItem(1), BatchAxis::share);
+    let share = batch.map_or(Share::ONE, BatchAxis::share);
     let axis = batch.map_or(Axis::X, BatchAxis::axis);
     Some(Plan { chunks, launch, share, axis, strategy })
 }

@@ -51,11 +51,21 @@ impl<'a> Args<'a> {
     /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of
     /// its first item.
     pub fn read_items<T, S: DevicePtr<T>>(&mut self, memory: &'a S, elements: u64) -> &mut Self {
+        self.read_strided_items(memory, elements, elements)
+    }
+
+    /// As [`Self::read_items`], of items `stride` elements apart that each reach over `span`
+    /// elements, more or less than the stride.
+    pub fn read_strided_items<T, S>(&mut self, memory: &'a S, stride: u64, span: u64) -> &mut Self
+    where
+        S: DevicePtr<T>,
+    {
         self.look_at(memory);
         let reach = reach_bytes::<T, S>(memory);
         let (address, uses) = memory.device_ptr(self.stream);
         self.hold(uses);
-        self.values.items_within(address, stride_bytes::<T>(elements), reach);
+        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
+        self.values.strided_items_within(address, stride, span, reach);
         self
     }
 
@@ -65,11 +75,26 @@ impl<'a> Args<'a> {
     where
         S: DevicePtrMut<T>,
     {
+        self.write_strided_items(memory, elements, elements)
+    }
+
+    /// As [`Self::write_items`], of items `stride` elements apart that each reach over `span`
+    /// elements, more or less than the stride.
+    pub fn write_strided_items<T, S>(
+        &mut self,
+        memory: &'a mut S,
+        stride: u64,
+        span: u64,
+    ) -> &mut Self
+    where
+        S: DevicePtrMut<T>,
+    {
         self.look_at(memory);
         let reach = reach_bytes::<T, S>(memory);
         let (address, uses) = memory.device_ptr_mut(self.stream);
         self.hold(uses);
-        self.values.items_within(address, stride_bytes::<T>(elements), reach);
+        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
+        self.values.strided_items_within(address, stride, span, reach);
         self
     }
 
@@ -136,7 +161,7 @@ impl<'a> Args<'a> {
     }
 }
 
-fn stride_bytes<T>(elements: u64) -> u64 {
+fn bytes_of<T>(elements: u64) -> u64 {
     elements.saturating_mul(wide(size_of::<T>()))
 }
 
