@@ -66,11 +66,16 @@ run() {
     GRIDGUARD_DATE=$(date -u +%F)
     GRIDGUARD_DRIVER=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
     export GRIDGUARD_COMMIT GRIDGUARD_DATE GRIDGUARD_DRIVER
+    # Each run draws other shapes, all its steps the same: what one compiled, the next reads.
+    PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
+    GRIDGUARD_CUBIN_CACHE=$(mktemp -d)
+    export PROPTEST_RNG_SEED GRIDGUARD_CUBIN_CACHE
     {
         echo "commit  $GRIDGUARD_COMMIT"
         echo "date    $GRIDGUARD_DATE"
         echo "device  $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
         echo "driver  $GRIDGUARD_DRIVER"
+        echo "seed    $PROPTEST_RNG_SEED"
     } >"$table"
     local toolkit=/usr/local/cuda/targets/x86_64-linux/lib
     export LD_LIBRARY_PATH=$toolkit${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
 use cudarc::driver::{CudaContext, CudaSlice, DeviceRepr, sys::CUevent_flags};
-use gridguard::cuda::{CudaError, NvrtcError};
-use gridguard::{Guard, KernelLimits, LaunchLimits, LaunchRequest, Plan};
+use gridguard::cuda::{Compiler, CudaError, NvrtcError};
+use gridguard::{Choice, Guard, KernelLimits, LaunchLimits, Plan};
 use gridguard_examples::Qkv;
-use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention, run_on_host};
-use gridguard_kernels::{Element, KernelError};
+use gridguard_kernels::temporal_attention::{Layout, TemporalAttention, run_on_host};
+use gridguard_kernels::{Element, Kernels, Operation, Tensor as Memory, TensorMut};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl<T: Element + Pod + DeviceRepr> Tensor for T {}
 /// Where the plan runs.
 pub(crate) enum Backend {
     Device {
-        attention: TemporalAttention,
+        kernels: Kernels,
         context: Arc<CudaContext>,
     },
     /// With the reason where a device is there but cannot be used.
@@ -45,55 +45,54 @@ const WARM_UP_RUNS: usize = 5;
 const TIMED_RUNS: usize = 30;
 
 impl Backend {
-    pub(crate) fn new(guard: &Guard) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn new(guard: &Arc<Guard>) -> Self {
         let Some(context) = guard.context() else {
-            return Ok(Self::Host { reason: guard.fallback().cloned() });
+            return Self::Host { reason: guard.fallback().cloned() };
         };
-        match TemporalAttention::new(guard) {
-            Ok(attention) => Ok(Self::Device { attention, context: Arc::clone(context) }),
-            // Without a compiler the host can still do the work, and says why it does.
-            Err(KernelError::Cuda(reason @ CudaError::Compile(NvrtcError::Unavailable(_)))) => {
-                Ok(Self::Host { reason: Some(reason) })
+        match Compiler::find() {
+            Ok(_) => {
+                let (kernels, context) = (Kernels::new(Arc::clone(guard)), Arc::clone(context));
+                Self::Device { kernels, context }
             }
-            Err(error) => Err(error.into()),
+            // Without a compiler the host can still do the work, and says why it does.
+            Err(missing) => Self::Host { reason: Some(CudaError::from(NvrtcError::from(missing))) },
         }
     }
 
-    /// The launch over the whole shape, and the limits of its kernel: as queried, or as the host
-    /// assumes them.
-    pub(crate) fn geometry<T: Tensor>(
+    /// The limits of the kernel that serves `operation`: as queried, or as the host assumes them.
+    pub(crate) fn limits(
         &self,
         guard: &Guard,
-        shape: &Shape,
-        layout: Layout,
-    ) -> Result<(LaunchRequest, LaunchLimits), Box<dyn Error>> {
+        operation: &TemporalAttention,
+    ) -> Result<LaunchLimits, Box<dyn Error>> {
         match self {
-            Self::Device { attention, .. } => {
-                let (kernel, request) = attention.geometry(guard, shape, T::TYPE, layout)?;
-                Ok((request, kernel.limits().clone()))
-            }
+            Self::Device { kernels, .. } => Ok(kernels.kernel(operation)?.limits().clone()),
             Self::Host { .. } => {
                 let kernel = KernelLimits::unknown("temporal_attention");
-                let limits = guard.limits_for(kernel).with_automatic_opt_in();
-                Ok((shape.request(layout), limits))
+                Ok(guard.limits_for(kernel).with_automatic_opt_in())
             }
         }
     }
 
-    /// Runs the plan and leaves the result in `out`.
+    /// Runs the operation as chosen and leaves the result in `out`.
     pub(crate) fn run<T: Tensor>(
         &self,
         guard: &Guard,
-        plan: &Plan,
-        layout: Layout,
+        operation: TemporalAttention,
+        choice: Choice,
         qkv: &Qkv<T>,
         out: &mut [T],
     ) -> Result<Timing, Box<dyn Error>> {
         match self {
-            Self::Device { attention, context } => {
-                on_device(guard, attention, context, plan, layout, qkv, out)
+            Self::Device { kernels, context } => {
+                on_device(kernels, context, operation, choice, qkv, out)
             }
-            Self::Host { .. } => on_host(guard, plan, qkv, out),
+            Self::Host { .. } => {
+                let limits = self.limits(guard, &operation)?;
+                let batch = operation.batch();
+                let plan = guard.plan(&operation.request(), Some(&batch), &limits, choice)?;
+                on_host(guard, &plan, &operation, qkv, out)
+            }
         }
     }
 }
@@ -108,25 +107,26 @@ fn bar(length: u64, unit: &str) -> ProgressBar {
 fn on_host<T: Tensor>(
     guard: &Guard,
     plan: &Plan,
+    operation: &TemporalAttention,
     qkv: &Qkv<T>,
     out: &mut [T],
 ) -> Result<Timing, Box<dyn Error>> {
     let Qkv { q, k, v, shape, .. } = qkv;
     let bar = bar(shape.items, "items");
     let start = Instant::now();
-    let progress = || bar.inc(1);
-    let launches = run_on_host(guard, plan, shape, shape.scale(), q, k, v, out, progress)?;
+    let (progress, tensors) = (|| bar.inc(1), [&q[..], k, v]);
+    let scale = shape.scale();
+    let launches = run_on_host(guard, plan, operation, scale, tensors, None, out, progress)?;
     let time = start.elapsed();
     bar.finish_and_clear();
     Ok(Timing { launches, time, runs: 1, flat: None })
 }
 
 fn on_device<T: Tensor>(
-    guard: &Guard,
-    attention: &TemporalAttention,
+    kernels: &Kernels,
     context: &Arc<CudaContext>,
-    plan: &Plan,
-    layout: Layout,
+    operation: TemporalAttention,
+    choice: Choice,
     qkv: &Qkv<T>,
     out: &mut [T],
 ) -> Result<Timing, Box<dyn Error>> {
@@ -138,17 +138,20 @@ fn on_device<T: Tensor>(
 
     let runs = WARM_UP_RUNS + TIMED_RUNS;
     let bar = bar(u64::try_from(2 * runs)?, "runs");
-    let median = |plan: &Plan, layout, out: &mut CudaSlice<T>| -> Result<_, Box<dyn Error>> {
+    let median = |operation: TemporalAttention,
+                  choice,
+                  out: &mut CudaSlice<T>|
+     -> Result<_, Box<dyn Error>> {
+        let prepared = kernels.prepare(operation, choice)?;
         let mut times = Vec::with_capacity(TIMED_RUNS);
         let mut launches = 0;
         for run in 0..runs {
             // cudarc's events keep no time unless asked.
             let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
             let start = stream.record_event(timed)?;
-            let tensors = [&q, &k, &v];
-            let scale = shape.scale();
-            launches =
-                attention.launch(guard, &stream, plan, shape, layout, scale, tensors, out)?;
+            let tensors = [&q, &k, &v].map(|tensor| Memory::new(tensor, shape.dims()));
+            let out = TensorMut::new(out, shape.dims());
+            launches = prepared.launch(&stream, tensors, None, shape.scale(), out)?;
             let end = stream.record_event(timed)?;
             let milliseconds = start.elapsed_ms(&end)?;
             if run >= WARM_UP_RUNS {
@@ -159,14 +162,12 @@ fn on_device<T: Tensor>(
         times.sort();
         Ok((launches, times.get(TIMED_RUNS / 2).copied().unwrap_or_default()))
     };
-    let (launches, time) = median(plan, layout, &mut device_out)?;
+    let (launches, time) = median(operation, choice, &mut device_out)?;
     stream.memcpy_dtoh(&device_out, out)?;
     stream.synchronize()?;
 
-    let flat = Layout::FlatX;
-    let choice = gridguard::Choice::AUTOMATIC;
-    let flat_plan = attention.plan(guard, shape, T::TYPE, flat, choice)?;
-    let (_, flat_time) = median(&flat_plan, flat, &mut device_out)?;
+    let flat = operation.with_layout(Layout::FlatX);
+    let (_, flat_time) = median(flat, Choice::AUTOMATIC, &mut device_out)?;
     bar.finish_and_clear();
     Ok(Timing { launches, time, runs: TIMED_RUNS, flat: Some(flat_time) })
 }

@@ -12,11 +12,13 @@ mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
 use gridguard::{Choice, Guard, catalog};
 use gridguard_examples::{Qkv, Tensors, read_qkv, uniform, write_out};
-use gridguard_kernels::temporal_attention::{Layout, Shape};
+use gridguard_kernels::Operation;
+use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use half::f16;
 
 /// Temporal attention whose launch overflows: explained, split, run and verified.
@@ -55,10 +57,10 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
         Some(path) => read_qkv(path)?,
         None => Tensors::F16(motivating_case()?),
     };
-    let guard = match &options.host_as {
+    let guard = Arc::new(match &options.host_as {
         Some(name) => Guard::host(catalog::gpu(name)?.limits.clone()),
         None => Guard::best(),
-    };
+    });
     match &tensors {
         Tensors::F16(qkv) => attend(&guard, qkv, options),
         Tensors::Bf16(qkv) => attend(&guard, qkv, options),
@@ -74,18 +76,19 @@ fn motivating_case() -> Result<Qkv<f16>, Box<dyn std::error::Error>> {
 }
 
 fn attend<T: backend::Tensor>(
-    guard: &Guard,
+    guard: &Arc<Guard>,
     qkv: &Qkv<T>,
     options: &Options,
 ) -> Result<bool, Box<dyn std::error::Error>> {
-    let layout = Layout::FoldedY;
-    let backend = backend::Backend::new(guard)?;
+    let attention = TemporalAttention::new(qkv.shape, T::TYPE, guard.limits())?;
+    let attention = attention.with_layout(Layout::FoldedY);
+    let backend = backend::Backend::new(guard);
     report::device(guard, &backend);
-    let (request, limits) = backend.geometry::<T>(guard, &qkv.shape, layout)?;
-    report::launch::<T>(&qkv.shape, &request);
+    let (request, limits) = (attention.request(), backend.limits(guard, &attention)?);
+    report::launch(&attention, &request);
     report::naive(guard.validate(&request, &limits));
     let choice = Choice::at_most(options.max_items.unwrap_or(0));
-    let plan = match guard.plan(&request, Some(&qkv.shape.batch(layout)), &limits, choice) {
+    let plan = match guard.plan(&request, Some(&attention.batch()), &limits, choice) {
         Ok(plan) => plan,
         Err(violations) => {
             report::rejected(&violations);
@@ -96,10 +99,10 @@ fn attend<T: backend::Tensor>(
 
     // Poisoned, so that an element nobody writes shows.
     let mut out = vec![T::narrow(f32::NAN); qkv.q.len()];
-    let timing = backend.run(guard, &plan, layout, qkv, &mut out)?;
+    let timing = backend.run(guard, attention, choice, qkv, &mut out)?;
     report::timing::<T>(&qkv.shape, &timing);
 
-    let verdict = verify::verify(&plan, qkv, &out);
+    let verdict = verify::verify(&plan, &attention, qkv, &out);
     report::verdict(&verdict);
     if let Some(path) = &options.output {
         write_out(path, &qkv.dims, &out)?;

@@ -2,7 +2,7 @@
 
 use gridguard::{Guard, LaunchRequest, Plan, ValidLaunch, Violations};
 use gridguard_kernels::Element;
-use gridguard_kernels::temporal_attention::Shape;
+use gridguard_kernels::temporal_attention::{Shape, TemporalAttention};
 
 use crate::backend::{Backend, Timing};
 use crate::verify::Verdict;
@@ -26,13 +26,14 @@ pub(crate) fn device(guard: &Guard, backend: &Backend) {
     }
 }
 
-pub(crate) fn launch<T: Element>(shape: &Shape, request: &LaunchRequest) {
-    let Shape { items, heads, frames, head_dim } = shape;
+pub(crate) fn launch(attention: &TemporalAttention, request: &LaunchRequest) {
+    let Shape { items, heads, frames, head_dim } = attention.shape();
     println!(
         "problem  temporal attention, {items} items x {heads} heads, {frames} frames, head dim \
          {head_dim}, {}",
-        T::TYPE
+        attention.element()
     );
+    println!("kernel   {}", attention.variant());
     println!("launch   grid {}, block {}, items x heads on y", request.grid, request.block);
 }
 

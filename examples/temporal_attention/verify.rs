@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use gridguard::Plan;
 use gridguard_examples::Qkv;
+use gridguard_kernels::Deviation;
 use gridguard_kernels::Element;
-use gridguard_kernels::temporal_attention::{Deviation, reference, tolerance};
+use gridguard_kernels::temporal_attention::{TemporalAttention, reference, tolerance};
 use rayon::prelude::*;
 
 /// What the comparison found.
@@ -25,7 +26,12 @@ const SAMPLE: u64 = 256;
 const CHUNKS: usize = 4096;
 
 /// Compares the first and the last item of every chunk and a random sample of problems.
-pub(crate) fn verify<T: Element>(plan: &Plan, qkv: &Qkv<T>, out: &[T]) -> Verdict {
+pub(crate) fn verify<T: Element>(
+    plan: &Plan,
+    attention: &TemporalAttention,
+    qkv: &Qkv<T>,
+    out: &[T],
+) -> Verdict {
     let shape = &qkv.shape;
     let boundaries: BTreeSet<u64> = plan
         .chunks()
@@ -39,7 +45,7 @@ pub(crate) fn verify<T: Element>(plan: &Plan, qkv: &Qkv<T>, out: &[T]) -> Verdic
         .filter_map(|n| n.wrapping_mul(STEP).checked_rem(shape.problems()))
         .collect();
     let all: Vec<u64> = boundaries.union(&sample).copied().collect();
-    let deviation = all.par_iter().map(|problem| compare(*problem, qkv, out)).reduce(
+    let deviation = all.par_iter().map(|problem| compare(*problem, attention, qkv, out)).reduce(
         Deviation::new,
         |mut left, right| {
             left.merge(&right);
@@ -59,14 +65,20 @@ pub(crate) fn verify<T: Element>(plan: &Plan, qkv: &Qkv<T>, out: &[T]) -> Verdic
     }
 }
 
-fn compare<T: Element>(problem: u64, qkv: &Qkv<T>, out: &[T]) -> Deviation {
+fn compare<T: Element>(
+    problem: u64,
+    attention: &TemporalAttention,
+    qkv: &Qkv<T>,
+    out: &[T],
+) -> Deviation {
     let shape = &qkv.shape;
     let size = usize::try_from(shape.elements_per_problem()).unwrap_or(usize::MAX);
     let start = usize::try_from(problem).unwrap_or(usize::MAX).saturating_mul(size);
     let part = |tensor: &'_ [T]| -> Vec<T> {
         tensor.get(start..start.saturating_add(size)).unwrap_or_default().to_vec()
     };
-    let expected = reference(shape, shape.scale(), &part(&qkv.q), &part(&qkv.k), &part(&qkv.v));
+    let [q, k, v] = [&qkv.q, &qkv.k, &qkv.v].map(|tensor| part(tensor));
+    let expected = reference(attention, shape.scale(), [&q[..], &k, &v], None);
     let mut deviation = Deviation::new();
     deviation.add(&part(out), &expected);
     deviation

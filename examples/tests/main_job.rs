@@ -6,7 +6,8 @@ use std::process::Command;
 
 use bytemuck::Pod;
 use gridguard_examples::uniform;
-use gridguard_kernels::temporal_attention::{Deviation, Shape, reference, tolerance};
+use gridguard_kernels::Deviation;
+use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, reference, tolerance};
 use gridguard_kernels::{Element, ElementType};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -65,11 +66,13 @@ fn attends_to_a_file<T: Element + Pod>(dims: &[usize], shape: &Shape) {
     assert_eq!((view.dtype(), view.shape()), (dtype_of(T::TYPE), dims));
     let out: Vec<T> = bytemuck::pod_collect_to_vec(view.data());
     let size = usize::try_from(shape.elements_per_problem()).expect("elements");
+    let h200 = &gridguard::catalog::gpu("h200").expect("in the catalogue").limits;
+    let attention = TemporalAttention::new(*shape, T::TYPE, h200).expect("served");
     let mut deviation = Deviation::new();
     for (place, out) in out.chunks(size).enumerate() {
         let part = place * size..(place + 1) * size;
-        let [q, k, v] = [&q, &k, &v].map(|tensor| &tensor[part.clone()]);
-        deviation.add(out, &reference(shape, shape.scale(), q, k, v));
+        let qkv = [&q, &k, &v].map(|tensor| &tensor[part.clone()]);
+        deviation.add(out, &reference(&attention, shape.scale(), qkv, None));
     }
     assert!(deviation.within(tolerance(T::TYPE)), "{:e}", deviation.relative());
 }

@@ -181,8 +181,9 @@ impl BatchAxis {
     }
 
     /// The smallest chunk, in items, that keeps the alignment and does not share a block with the
-    /// next chunk.
-    pub(crate) fn unit(&self) -> Option<u64> {
+    /// next chunk; `None` past u64. Chunks are multiples of it, but for the last one.
+    #[must_use]
+    pub fn unit(&self) -> Option<u64> {
         least_common_multiple(self.align, self.share.items)
     }
 

@@ -1,28 +1,24 @@
-// Temporal attention over at most 32 frames, forward: softmax(scale * q k^T) v, on tensor cores and
-// straight from registers.
+// Temporal attention over at most 32 frames, forward: softmax(scale * q k^T + bias) v, on tensor cores
+// and straight from registers, compiled for the shape.
 //
 // Contract
-//   macros      FRAMES (1 to 32), HEAD_DIM (a multiple of 8 up to 128), BF16 (1 for bf16, 0 for f16)
-//   layout      q, k, v, out are [items, heads, FRAMES, HEAD_DIM], contiguous; out overlaps none
-//   grid        one block for each (item, head), numbered item * heads + head, along y in
-//               short_attention_y and along x in short_attention_x
-//   block       one warp on x
-//   arguments   q, k, v, out (addresses of the chunk's first item), scale (f32)
-//   alignment   16 bytes
-//   arithmetic  m16n8k16 with f32 accumulation, softmax in one pass in f32; 64-bit offsets
-//   needs       sm_80 or later
+//   macros      ELEMENT (F16 or BF16), FRAMES (1 to 32), HEAD_DIM (a multiple of 8 up to 128),
+//               CAUSAL, BIAS, STRIDED (see attention_prelude.cu), PROBLEMS: problems of a block
+//   layout      q, k, v, out: [items, heads, FRAMES, HEAD_DIM], or any strides of the first three axes
+//               where STRIDED; rows are contiguous; bias: [FRAMES, FRAMES]; out overlaps none
+//   grid        a warp for each (item, head), numbered item * heads + head, PROBLEMS of them a block,
+//               along one axis; the last block may have fewer
+//   block       32 * PROBLEMS threads on x
+//   arguments   q, k, v, out (addresses of the chunk's first item), [bias], items of the chunk (u64),
+//               heads (u32), [strides], scale (f32)
+//   alignment   16 bytes, strides too
+//   arithmetic  m16n8k16 with f32 accumulation, softmax in one pass in f32; 64-bit offsets. A row
+//               whose every score is -inf gives zeros
+//   needs       sm_80
 //
 // The order of the columns in a dot product is free as long as q and k agree, and so is the order in
 // which out's columns are computed. So each lane loads contiguous pieces of rows, and takes the
 // columns that it has for those that the instruction wants of it; no shared memory, no shuffles.
-
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-
-constexpr u32 ALL_LANES = 0xffffffffu;
-constexpr float LOWEST = -3.402823466e+38f;
-constexpr float LOG2_E = 1.4426950408889634f;
 
 // Rows in tiles of 16; keys in tiles of 8, as many as fill the rows' tiles.
 constexpr u32 ROW_TILES = (FRAMES + 15) / 16;
@@ -39,50 +35,24 @@ constexpr bool Q_HALF = HEAD_DIM & 16, Q_QUARTER = HEAD_DIM & 8;
 constexpr u32 V_WIDE = HEAD_DIM / 64;
 constexpr bool V_HALF = HEAD_DIM & 32, V_QUARTER = HEAD_DIM & 16, V_EIGHTH = HEAD_DIM & 8;
 
-#if BF16
-#define TYPE "bf16"
-#else
-#define TYPE "f16"
-#endif
-
-// Two values as one word, the first in its low half.
-__device__ inline u32 pack(float low, float high) {
-    u32 word;
-    asm("cvt.rn." TYPE "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-    return word;
-}
-
-__device__ inline void multiply_16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ inline void multiply_8(float (&c)[4], u32 a0, u32 a1, u32 b0) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32." TYPE "." TYPE
-        ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(b0));
-}
-
 // Each byte is read once: past the caches.
 template <typename T>
-__device__ inline T read(const u16 *from) {
+__device__ inline T read(const Element *from) {
     return __ldcs(reinterpret_cast<const T *>(from));
 }
 
 template <typename T>
-__device__ inline void write(u16 *to, T value) {
+__device__ inline void write(Element *to, T value) {
     __stcs(reinterpret_cast<T *>(to), value);
 }
 
 // Lane `t` of a quad's part of a row of q or k; zeros past the last frame.
-__device__ inline void read_columns(u32 (&words)[WORDS], const u16 *__restrict__ tensor, u32 frame, u32 t) {
+__device__ inline void read_columns(u32 (&words)[WORDS], const Element *__restrict__ tensor, u64 stride, u32 frame,
+                                    u32 t) {
 #pragma unroll
     for (u32 i = 0; i < WORDS; ++i) words[i] = 0;
     if (frame >= FRAMES) return;
-    const u16 *row = tensor + frame * HEAD_DIM;
+    const Element *row = tensor + frame * stride;
 #pragma unroll
     for (u32 i = 0; i < Q_WIDE; ++i) {
         const uint4 x = read<uint4>(row + 32 * i + 8 * t);
@@ -96,17 +66,17 @@ __device__ inline void read_columns(u32 (&words)[WORDS], const u16 *__restrict__
 }
 
 // Lane group `g`'s dimensions of a row of v; zeros past the last frame.
-__device__ inline void read_dims(u32 (&words)[DIM_WORDS], const u16 *__restrict__ v, u32 frame, u32 g) {
+__device__ inline void read_dims(u32 (&words)[DIM_WORDS], const Element *__restrict__ v, u64 stride, u32 frame, u32 g) {
 #pragma unroll
     for (u32 i = 0; i < DIM_WORDS; ++i) words[i] = 0;
     if (frame >= FRAMES) return;
-    const u16 *row = v + frame * HEAD_DIM;
+    const Element *row = v + frame * stride;
 #pragma unroll
     for (u32 i = 0; i < V_WIDE; ++i) {
         const uint4 x = read<uint4>(row + 64 * i + 8 * g);
         words[4 * i] = x.x, words[4 * i + 1] = x.y, words[4 * i + 2] = x.z, words[4 * i + 3] = x.w;
     }
-    const u16 *rest = row + 64 * V_WIDE;
+    const Element *rest = row + 64 * V_WIDE;
     if constexpr (V_HALF) {
         const uint2 x = read<uint2>(rest + 4 * g);
         words[4 * V_WIDE] = x.x, words[4 * V_WIDE + 1] = x.y;
@@ -122,26 +92,28 @@ __device__ inline u32 pair(const u32 (&one)[DIM_WORDS], const u32 (&other)[DIM_W
 }
 
 // Turns the scores of one row, of which this lane has two in each tile, into weights; gives their sum.
-__device__ inline float weigh(float (&scores)[KEY_TILES][4], u32 half, u32 t, float scale) {
+__device__ inline float weigh(float (&scores)[KEY_TILES][4], u32 half, u32 row, u32 t, float scale,
+                              const Element *__restrict__ bias) {
     float most = LOWEST;
 #pragma unroll
     for (u32 n = 0; n < KEY_TILES; ++n) {
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
             float &score = scores[n][2 * half + i];
-            score = 8 * n + 2 * t + i < FRAMES ? score * scale : LOWEST;
+            score = score_of(score, row, 8 * n + 2 * t + i, FRAMES, scale, bias);
             most = fmaxf(most, score);
         }
     }
     most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 1));
     most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, 2));
+    const float shift = shift_of(most, scale);
     float total = 0.f;
 #pragma unroll
     for (u32 n = 0; n < KEY_TILES; ++n) {
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
             float &score = scores[n][2 * half + i];
-            score = 8 * n + 2 * t + i < FRAMES ? exp2f(score - most) : 0.f;
+            score = exp2_fast(score * factor_of(scale) - shift);
             total += score;
         }
     }
@@ -150,7 +122,7 @@ __device__ inline float weigh(float (&scores)[KEY_TILES][4], u32 half, u32 t, fl
 }
 
 // Writes this lane's dimensions of one row of out, each with its factor 1 / total applied.
-__device__ inline void write_row(u16 *__restrict__ row, const float (&sums)[DIMS][4], u32 half, u32 t,
+__device__ inline void write_row(Element *__restrict__ row, const float (&sums)[DIMS][4], u32 half, u32 t,
                                  float norm) {
     // Two neighbouring dimensions of the lane's first (`side` 0) or second lane group's.
     const auto two = [&](u32 j, u32 side) {
@@ -159,11 +131,11 @@ __device__ inline void write_row(u16 *__restrict__ row, const float (&sums)[DIMS
 #pragma unroll
     for (u32 i = 0; i < V_WIDE; ++i) {
         const u32 j = 8 * i;
-        u16 *to = row + 64 * i + 16 * t;
+        Element *to = row + 64 * i + 16 * t;
         write(to, uint4{two(j, 0), two(j + 2, 0), two(j + 4, 0), two(j + 6, 0)});
         write(to + 8, uint4{two(j, 1), two(j + 2, 1), two(j + 4, 1), two(j + 6, 1)});
     }
-    u16 *rest = row + 64 * V_WIDE;
+    Element *rest = row + 64 * V_WIDE;
     constexpr u32 J = 8 * V_WIDE;
     if constexpr (V_HALF) {
         write(rest + 8 * t, uint4{two(J, 0), two(J + 2, 0), two(J, 1), two(J + 2, 1)});
@@ -180,26 +152,30 @@ __device__ inline void write_row(u16 *__restrict__ row, const float (&sums)[DIMS
     }
 }
 
-__device__ inline void attend(u64 problem, const u16 *__restrict__ q, const u16 *__restrict__ k,
-                              const u16 *__restrict__ v, u16 *__restrict__ out, float scale) {
-    const u64 base = problem * FRAMES * HEAD_DIM;
-    const u32 g = threadIdx.x / 4, t = threadIdx.x % 4;
+extern "C" __global__ void __launch_bounds__(WARP *PROBLEMS) short_attention(ATTENTION_PARAMETERS) {
+    const u64 number = block_number() * PROBLEMS + threadIdx.x / WARP;
+    if (PROBLEMS > 1 && number >= items * heads) return;
+    const Problem problem = PROBLEM(number, FRAMES * HEAD_DIM, HEAD_DIM);
+    const u32 g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    scale *= LOG2_E;
 
     u32 keys[KEY_TILES][WORDS];
 #pragma unroll
-    for (u32 n = 0; n < KEY_TILES; ++n) read_columns(keys[n], k + base, 8 * n + g, t);
+    for (u32 n = 0; n < KEY_TILES; ++n) read_columns(keys[n], problem.k, problem.k_stride, 8 * n + g, t);
     u32 queries[ROW_TILES][2][WORDS];
 #pragma unroll
     for (u32 m = 0; m < ROW_TILES; ++m) {
-        read_columns(queries[m][0], q + base, 16 * m + g, t);
-        read_columns(queries[m][1], q + base, 16 * m + g + 8, t);
+        read_columns(queries[m][0], problem.q, problem.q_stride, 16 * m + g, t);
+        read_columns(queries[m][1], problem.q, problem.q_stride, 16 * m + g + 8, t);
     }
     // For each tile of 16 keys this lane has four: 2t, 2t + 1, 2t + 8 and 2t + 9.
     u32 values[ROW_TILES][4][DIM_WORDS];
 #pragma unroll
     for (u32 s = 0; s < ROW_TILES; ++s) {
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) read_dims(values[s][i], v + base, 16 * s + 2 * t + i % 2 + i / 2 * 8, g);
+        for (u32 i = 0; i < 4; ++i) {
+            read_dims(values[s][i], problem.v, problem.v_stride, 16 * s + 2 * t + i % 2 + i / 2 * 8, g);
+        }
     }
 
 #pragma unroll
@@ -214,8 +190,9 @@ __device__ inline void attend(u64 problem, const u16 *__restrict__ q, const u16 
             }
             if constexpr (WORDS % 2) multiply_8(weights[n], top[WORDS - 1], bottom[WORDS - 1], keys[n][WORDS - 1]);
         }
-        const float top_norm = 1.f / weigh(weights, 0, t, scale * LOG2_E);
-        const float bottom_norm = 1.f / weigh(weights, 1, t, scale * LOG2_E);
+        const u32 row = 16 * m + g;
+        const float top_norm = norm_of(weigh(weights, 0, row, t, scale, BIAS_OR_NULL));
+        const float bottom_norm = norm_of(weigh(weights, 1, row + 8, t, scale, BIAS_OR_NULL));
 
         float sums[DIMS][4] = {};
 #pragma unroll
@@ -229,19 +206,7 @@ __device__ inline void attend(u64 problem, const u16 *__restrict__ q, const u16 
                 multiply_16(sums[j], a0, a1, a2, a3, b0, b1);
             }
         }
-        const u32 row = 16 * m + g;
-        if (row < FRAMES) write_row(out + base + row * HEAD_DIM, sums, 0, t, top_norm);
-        if (row + 8 < FRAMES) write_row(out + base + (row + 8) * HEAD_DIM, sums, 1, t, bottom_norm);
+        if (row < FRAMES) write_row(problem.out + row * problem.out_stride, sums, 0, t, top_norm);
+        if (row + 8 < FRAMES) write_row(problem.out + (row + 8) * problem.out_stride, sums, 1, t, bottom_norm);
     }
-}
-
-#define ARGUMENTS                                                                                      \
-    const u16 *__restrict__ q, const u16 *__restrict__ k, const u16 *__restrict__ v, u16 *__restrict__ out, \
-        float scale
-
-extern "C" __global__ void __launch_bounds__(32) short_attention_y(ARGUMENTS) {
-    attend(blockIdx.y, q, k, v, out, scale);
-}
-extern "C" __global__ void __launch_bounds__(32) short_attention_x(ARGUMENTS) {
-    attend(blockIdx.x, q, k, v, out, scale);
 }

@@ -29,6 +29,16 @@ impl ElementType {
         }
     }
 
+    /// The value of the macro `ELEMENT`, as the prelude of the device code numbers it.
+    #[must_use]
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Self::F16 => 0,
+            Self::Bf16 => 1,
+            Self::F32 => 2,
+        }
+    }
+
     /// Bytes of an element.
     #[must_use]
     pub const fn bytes(self) -> u64 {

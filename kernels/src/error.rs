@@ -1,18 +1,85 @@
 //! What can go wrong around a kernel.
 
+use gridguard::ComputeCapability;
+
+use crate::element::ElementType;
+use crate::index::IndexType;
+
 /// Why a kernel was not run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
     /// A dimension that the kernel does not take.
-    #[error("{dimension} is {given}, the kernel takes {expected}")]
+    #[error("{dimension} is {given}, the kernel takes {least} to {most}")]
     Dimension {
         /// The dimension.
         dimension: &'static str,
         /// Its size.
         given: u64,
+        /// The least that it takes.
+        least: u64,
+        /// The most that it takes.
+        most: u64,
+    },
+    /// A device that has no instructions for what is asked.
+    #[error("{what} needs compute capability {needed}, {device} has {capability}: {remedy}")]
+    Unsupported {
+        /// What is asked.
+        what: &'static str,
+        /// The least capability that has it.
+        needed: ComputeCapability,
+        /// The device.
+        device: String,
+        /// Its capability.
+        capability: ComputeCapability,
+        /// The way out.
+        remedy: &'static str,
+    },
+    /// A tensor of another shape than the kernel was prepared for.
+    #[error("{tensor} has shape {given:?}, the kernel was prepared for {expected:?}")]
+    Shape {
+        /// The tensor.
+        tensor: &'static str,
+        /// Its shape.
+        given: Vec<u64>,
+        /// The shape it must have.
+        expected: Vec<u64>,
+    },
+    /// A tensor whose elements lie as the kernel does not take them.
+    #[error("{tensor} has strides {strides:?}, the kernel takes {expected}")]
+    Strides {
+        /// The tensor.
+        tensor: &'static str,
+        /// Its strides, in elements.
+        strides: Vec<u64>,
         /// What it takes.
         expected: &'static str,
+    },
+    /// Elements of another type than the kernel was prepared for.
+    #[error("the tensors are of {given}, the kernel was prepared for {expected}")]
+    ElementType {
+        /// The type given.
+        given: ElementType,
+        /// The type it must be.
+        expected: ElementType,
+    },
+    /// Indices of another type than the kernel was prepared for.
+    #[error("the indices are of {given}, the kernel was prepared for {expected}")]
+    IndexType {
+        /// The type given.
+        given: IndexType,
+        /// The type it must be.
+        expected: IndexType,
+    },
+    /// An index that names no row of its table.
+    #[error("index[{position}] is {value}, the table has {rows} rows")]
+    Index {
+        /// Its place among the indices.
+        position: u64,
+        /// The index.
+        value: i64,
+        /// Rows of the table.
+        rows: u64,
     },
     /// A shape whose elements cannot be counted in 64 bits.
     #[error("a tensor of shape {shape:?} has more elements than 64 bits count")]
@@ -20,17 +87,67 @@ pub enum KernelError {
         /// The shape.
         shape: Vec<u64>,
     },
-    /// A tensor of another length than its shape says.
+    /// Memory of another length than its shape and strides say.
     #[error("{tensor} has {given} elements, shape {shape:?} has {expected}")]
     Length {
         /// The tensor.
         tensor: &'static str,
         /// The shape.
         shape: Vec<u64>,
-        /// Elements of the shape.
-        expected: u64,
-        /// Elements of the tensor.
+        /// Elements of the shape, from the first to behind the last.
+        expected: u128,
+        /// Elements of the memory.
         given: u64,
+    },
+    /// A tensor whose elements would be written twice.
+    #[error("{tensor} has strides {strides:?} for shape {shape:?}: some elements are the same")]
+    Overlap {
+        /// The tensor.
+        tensor: &'static str,
+        /// Its shape.
+        shape: Vec<u64>,
+        /// Its strides, in elements.
+        strides: Vec<u64>,
+    },
+    /// An argument that the kernel was prepared for and did not get, or the other way round.
+    #[error("{argument} was {given}, the kernel was prepared {expected} it")]
+    Argument {
+        /// The argument.
+        argument: &'static str,
+        /// `given` or `not given`.
+        given: &'static str,
+        /// `with` or `without`.
+        expected: &'static str,
+    },
+    /// A factor that the kernel does not take.
+    #[error("{argument} is {given}, the kernel takes {expected}")]
+    Value {
+        /// The argument.
+        argument: &'static str,
+        /// Its value.
+        given: f32,
+        /// What it takes.
+        expected: &'static str,
+    },
+    /// A variant of the kernel that does not take the shape or type.
+    #[error("the {variant} variant takes {takes}")]
+    Variant {
+        /// The variant.
+        variant: &'static str,
+        /// What it takes.
+        takes: &'static str,
+    },
+    /// Launch parameters that the kernel does not take.
+    #[error("{parameter} is {given}, the {variant} variant takes {expected} here")]
+    LaunchParameter {
+        /// The variant.
+        variant: &'static str,
+        /// The parameter.
+        parameter: &'static str,
+        /// Its value.
+        given: u64,
+        /// What it takes.
+        expected: String,
     },
     /// The launch breaks rules that no split mends.
     #[error("{0}")]
@@ -39,6 +156,10 @@ pub enum KernelError {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] gridguard::cuda::CudaError),
+    /// A report of the device's could not be made, read or emptied.
+    #[cfg(feature = "cuda")]
+    #[error("a report could not be made, read or emptied: {0}")]
+    Memory(#[from] cudarc::driver::DriverError),
     /// The launch failed.
     #[cfg(feature = "cuda")]
     #[error(transparent)]

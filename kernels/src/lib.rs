@@ -6,10 +6,34 @@
 //! guard.
 
 #[cfg(feature = "cuda")]
+mod cubin_cache;
+mod deviation;
+#[cfg(feature = "cuda")]
 mod device;
 mod element;
 mod error;
+pub mod get_rows;
+mod index;
+#[cfg(feature = "cuda")]
+mod kernels;
+mod operation;
+pub mod reflection_pad1d;
+pub mod rms_norm;
+mod size;
+mod span;
 pub mod temporal_attention;
+#[cfg(feature = "cuda")]
+mod tensor;
+pub mod upsample_nearest2d;
 
+#[cfg(feature = "cuda")]
+pub use cubin_cache::{CubinCache, CubinCacheError, CubinFault, CubinKey};
+pub use deviation::Deviation;
 pub use element::{Element, ElementType};
 pub use error::KernelError;
+pub use index::{Index, IndexType};
+#[cfg(feature = "cuda")]
+pub use kernels::{CodeCounts, Kernels, Prepared};
+pub use operation::{Code, Operation};
+#[cfg(feature = "cuda")]
+pub use tensor::{Extent, Tensor, TensorMut};

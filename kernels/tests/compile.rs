@@ -4,19 +4,56 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![cfg(feature = "cuda")]
 
-use gridguard::ComputeCapability;
+use std::sync::Mutex;
+
 use gridguard::cuda::{CompileOptions, Compiler, Image, NvrtcError};
+use gridguard::{ComputeCapability, DeviceLimits};
+use gridguard_kernels::get_rows::GetRows;
+use gridguard_kernels::reflection_pad1d::ReflectionPad1d;
+use gridguard_kernels::rms_norm::RmsNorm;
+use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, Variant};
+use gridguard_kernels::upsample_nearest2d::UpsampleNearest2d;
+use gridguard_kernels::{ElementType, IndexType, KernelError, Operation};
 
 /// Turing to Blackwell.
 const ARCHITECTURES: [(u32, u32); 8] =
     [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
 
-const GENERAL: &str = include_str!("../cu/temporal_attention.cu");
-const SHORT: &str = include_str!("../cu/short_attention.cu");
+/// Frames and head dimensions of f16 and bf16 whose kernels are looked at.
+const HALF_SHAPES: [(u64, u64); 15] = [
+    (8, 64),
+    (16, 64),
+    (25, 64),
+    (32, 64),
+    (16, 40),
+    (16, 72),
+    (24, 80),
+    (16, 96),
+    (32, 128),
+    (40, 72),
+    (48, 96),
+    (64, 64),
+    (81, 64),
+    (128, 64),
+    (128, 128),
+];
+/// Those of f32.
+const SINGLE_SHAPES: [(u64, u64); 5] = [(16, 64), (16, 40), (25, 64), (128, 64), (128, 128)];
 
-/// Frames and head dimensions of the short kernel that are looked at.
-const SHORT_SHAPES: [(u32, u32); 9] =
-    [(8, 64), (16, 64), (25, 64), (32, 64), (16, 40), (16, 72), (24, 80), (16, 96), (32, 128)];
+/// A device of an architecture, with the shared memory that it allows.
+fn device((major, minor): (u32, u32)) -> DeviceLimits {
+    let opt_in = match (major, minor) {
+        (7, 5) => 64,
+        (8, 0 | 7) => 163,
+        (8, _) | (12, _) => 99,
+        _ => 227,
+    };
+    DeviceLimits {
+        compute_capability: ComputeCapability::new(major, minor),
+        max_shared_bytes_per_block_opt_in: opt_in * 1024,
+        ..DeviceLimits::any_device()
+    }
+}
 
 /// What the assembler says of one kernel.
 struct Usage {
@@ -51,47 +88,184 @@ fn usages(log: &str) -> Vec<Usage> {
     usages
 }
 
-/// Compiles `source`, which has `kernels`, and asserts that none spills a register.
-fn compiles_without_a_spill(source: &str, kernels: usize, mut options: CompileOptions) {
-    let compiler = Compiler::find().expect("NVRTC");
+/// Compiles what serves `operation` on `device`; says what is wrong with it, such as a register that
+/// spills.
+fn compile(operation: &dyn Operation, device: &DeviceLimits) -> Result<(), String> {
+    let code = operation.code(device).map_err(|error| error.to_string())?;
+    let mut options = code.compile_options(device.compute_capability);
     options.options.push("--ptxas-options=-v".into());
-    let compiled = compiler.compile(source, &options).expect("compiles");
-    assert!(Image::new(compiled.image.bytes()).is_ok());
+    let compiler = Compiler::find().expect("NVRTC");
+    let compiled = compiler.compile(code.source, &options).map_err(|error| error.to_string())?;
+    Image::new(compiled.image.bytes()).map_err(|error| error.to_string())?;
+    let what = format!("{} {} {:?}", code.kernel, options.target(), code.defines);
     let usages = usages(&compiled.log);
-    assert_eq!(usages.len(), kernels, "{}", compiled.log);
-    for Usage { kernel, registers, spilled_bytes } in usages {
-        let (architecture, defines) = (options.architecture, &options.defines);
-        println!("{kernel} {architecture} {defines:?}: {registers} registers");
-        assert_eq!(spilled_bytes, 0, "{kernel} {architecture} {defines:?}");
-        assert!((1..=255).contains(&registers), "{kernel} {architecture} {defines:?}");
+    let [Usage { kernel, registers, spilled_bytes }] = &usages[..] else {
+        return Err(format!("{what}: not one kernel: {}", compiled.log));
+    };
+    println!("{what}: {registers} registers");
+    if kernel != code.kernel || *spilled_bytes != 0 || !(1..=255).contains(registers) {
+        return Err(format!("{what}: {registers} registers, {spilled_bytes} bytes spilled"));
+    }
+    Ok(())
+}
+
+/// Compiles all operations for all architectures that take them, on as many threads as there are.
+fn all_compile(operations: fn(&DeviceLimits) -> Vec<Box<dyn Operation + Send>>) {
+    let devices: Vec<DeviceLimits> = ARCHITECTURES.into_iter().map(device).collect();
+    let work: Vec<_> = devices
+        .iter()
+        .flat_map(|device| operations(device).into_iter().map(move |operation| (operation, device)))
+        .collect();
+    assert!(!work.is_empty());
+    let queue = Mutex::new(work.into_iter());
+    let wrong = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let next = queue.lock().expect("no panic holds it").next();
+                    let Some((operation, device)) = next else { break };
+                    if let Err(what) = compile(operation.as_ref(), device) {
+                        wrong.lock().expect("no panic holds it").push(what);
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().expect("no panic holds it");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+fn attention(
+    frames: u64,
+    head_dim: u64,
+    element: ElementType,
+    device: &DeviceLimits,
+) -> Option<TemporalAttention> {
+    let shape = Shape::new(100_000, 5, frames, head_dim).expect("legal");
+    match TemporalAttention::new(shape, element, device) {
+        Err(KernelError::Unsupported { .. }) if element == ElementType::Bf16 => None,
+        attention => Some(attention.expect("served")),
     }
 }
 
 #[test]
 #[ignore = "needs NVRTC"]
-fn the_general_kernel_compiles_for_every_architecture_without_a_spill() {
-    for (major, minor) in ARCHITECTURES {
-        let architecture = ComputeCapability::new(major, minor);
-        let options = CompileOptions::new("temporal_attention.cu", architecture);
-        compiles_without_a_spill(GENERAL, 6, options);
-    }
-}
-
-#[test]
-#[ignore = "needs NVRTC"]
-fn the_short_kernel_compiles_from_ampere_on_without_a_spill() {
-    for (major, minor) in ARCHITECTURES.into_iter().filter(|(major, _)| *major >= 8) {
-        let architecture = ComputeCapability::new(major, minor);
-        for (frames, head_dim) in SHORT_SHAPES {
-            for bf16 in [0, 1] {
-                let options = CompileOptions::new("short_attention.cu", architecture)
-                    .define("FRAMES", frames)
-                    .define("HEAD_DIM", head_dim)
-                    .define("BF16", bf16);
-                compiles_without_a_spill(SHORT, 2, options);
+fn attention_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|device| {
+        let mut operations: Vec<Box<dyn Operation + Send>> = Vec::new();
+        for element in ElementType::ALL {
+            let shapes =
+                if element == ElementType::F32 { &SINGLE_SHAPES[..] } else { &HALF_SHAPES };
+            for (frames, head_dim) in shapes {
+                let Some(attention) = attention(*frames, *head_dim, element, device) else {
+                    continue;
+                };
+                operations.push(Box::new(attention));
+                operations.push(Box::new(attention.with_strides()));
+            }
+            if let Some(attention) = attention(16, 64, element, device) {
+                operations.push(Box::new(attention.causal()));
+                operations.push(Box::new(attention.causal().with_bias().with_strides()));
+            }
+            if let Some(attention) = attention(81, 64, element, device) {
+                operations.push(Box::new(attention.causal().with_bias().with_strides()));
             }
         }
+        operations
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn general_attention_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|device| {
+        let mut operations: Vec<Box<dyn Operation + Send>> = Vec::new();
+        for element in ElementType::ALL {
+            let shape = Shape::new(1, 1, 300, 77).expect("legal");
+            let plain = TemporalAttention::by_variant(shape, element, device, Variant::General);
+            let plain = plain.expect("takes all");
+            operations.push(Box::new(plain));
+            operations.push(Box::new(plain.causal().with_bias().with_strides()));
+        }
+        operations
+    });
+}
+
+/// Adds operations of every type of element.
+fn add<O: Operation + Send + 'static>(
+    operations: &mut Vec<Box<dyn Operation + Send>>,
+    new: impl Fn(ElementType) -> Result<O, KernelError>,
+) {
+    for element in ElementType::ALL {
+        operations.push(Box::new(new(element).expect("legal")));
     }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn rms_norm_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|_| {
+        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+        for columns in [63, 64, 4096, 100_000] {
+            add(&mut all, |element| RmsNorm::new(1 << 20, columns, element));
+        }
+        all
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn upsample_nearest2d_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|_| {
+        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+        for (input, output) in [
+            ([32, 32], [64, 64]),
+            ([9, 5], [9, 40]),
+            ([33, 35], [50, 53]),
+            ([3, 4], [6, 7]),
+            ([64, 64], [32, 32]),
+            ([100_001, 99_999], [70_001, 70_003]),
+        ] {
+            add(&mut all, |element| UpsampleNearest2d::new(1 << 10, input, output, element));
+        }
+        all
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn reflection_pad1d_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|_| {
+        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+        for (channels, width, pads) in [
+            (64, 1000, [3, 4]),
+            (4, 64, [8, 8]),
+            (3, 2, [1, 1]),
+            (1, 1, [0, 0]),
+            (1 << 20, 1 << 20, [3, 5]),
+        ] {
+            add(&mut all, |element| {
+                ReflectionPad1d::new([1 << 10, channels, width], pads, element)
+            });
+        }
+        all
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn get_rows_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|_| {
+        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+        for columns in [4096, 128, 1, 3, 1030, 1 << 30] {
+            for index in [IndexType::I32, IndexType::I64] {
+                add(&mut all, |element| GetRows::new(1 << 10, columns, 1 << 10, element, index));
+            }
+        }
+        all
+    });
 }
 
 #[test]

@@ -17,8 +17,8 @@ use gridguard::cuda::{
 };
 use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
 use gridguard_examples::uniform;
-use gridguard_kernels::Element;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
+use gridguard_kernels::{Element, Kernels, Prepared, Tensor, TensorMut};
 use half::f16;
 use serde::Serialize;
 
@@ -74,7 +74,7 @@ struct MotivatingCase {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let guard = match Guard::cuda(0) {
-        Ok(guard) => guard,
+        Ok(guard) => Arc::new(guard),
         Err(reason) => {
             eprintln!("nothing measured: {reason}");
             return Ok(());
@@ -241,28 +241,31 @@ fn request() -> LaunchRequest {
     LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1))
 }
 
-fn motivating_case(guard: &Guard) -> Result<MotivatingCase, Box<dyn Error>> {
+fn motivating_case(guard: &Arc<Guard>) -> Result<MotivatingCase, Box<dyn Error>> {
     let shape = Shape::new(15_360, 5, 16, 64)?;
-    let attention = TemporalAttention::new(guard)?;
+    let kernels = Kernels::new(Arc::clone(guard));
     let stream = guard.context().ok_or("no context")?.new_stream()?;
     let len = usize::try_from(shape.elements())?;
     let memory = |seed| stream.clone_htod(&uniform::<f16>(len, seed));
     let (q, k, v) = (memory(1)?, memory(2)?, memory(3)?);
     let mut out = stream.alloc_zeros::<f16>(len)?;
-    let plan_for = |layout| attention.plan(guard, &shape, f16::TYPE, layout, Choice::AUTOMATIC);
-    let (split, flat) = (plan_for(Layout::FoldedY)?, plan_for(Layout::FlatX)?);
-    let time = |plan: &Plan, layout, out: &mut CudaSlice<f16>| -> Result<f64, Box<dyn Error>> {
+    let attention = TemporalAttention::new(shape, f16::TYPE, guard.limits())?;
+    let prepare = |layout| kernels.prepare(attention.with_layout(layout), Choice::AUTOMATIC);
+    let (split, flat) = (prepare(Layout::FoldedY)?, prepare(Layout::FlatX)?);
+    type Attention = Prepared<TemporalAttention>;
+    let time = |prepared: &Attention, out: &mut CudaSlice<f16>| -> Result<f64, Box<dyn Error>> {
         let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
         let start = stream.record_event(timed)?;
-        let (scale, tensors) = (shape.scale(), [&q, &k, &v]);
-        attention.launch(guard, &stream, plan, &shape, layout, scale, tensors, out)?;
+        let tensors = [&q, &k, &v].map(|tensor| Tensor::new(tensor, shape.dims()));
+        let out = TensorMut::new(out, shape.dims());
+        prepared.launch(&stream, tensors, None, shape.scale(), out)?;
         let end = stream.record_event(timed)?;
         Ok(f64::from(start.elapsed_ms(&end)?) * 1e3)
     };
     let (mut splits, mut flats, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..WARM_UP + EVENT_ROUNDS {
-        let one = time(&split, Layout::FoldedY, &mut out)?;
-        let other = time(&flat, Layout::FlatX, &mut out)?;
+        let one = time(&split, &mut out)?;
+        let other = time(&flat, &mut out)?;
         if round >= WARM_UP {
             splits.push(one);
             flats.push(other);
@@ -270,7 +273,7 @@ fn motivating_case(guard: &Guard) -> Result<MotivatingCase, Box<dyn Error>> {
         }
     }
     Ok(MotivatingCase {
-        split_launches: split.len(),
+        split_launches: split.plan().len(),
         split_us: median(splits),
         flat_us: median(flats),
         ratio_split_to_flat: median(ratios),

@@ -1,22 +1,38 @@
 //! Attention on the host against PyTorch's golden tensors, whole and split.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use gridguard::{Choice, Guard, KernelLimits, catalog};
-use gridguard_kernels::Element;
-use gridguard_kernels::temporal_attention::{Deviation, Layout, reference, run_on_host, tolerance};
+use gridguard::{Choice, Guard, KernelLimits, Plan, catalog};
+use gridguard_examples::uniform;
+use gridguard_kernels::temporal_attention::{
+    Layout, Shape, TemporalAttention, reference, run_on_host, tolerance,
+};
+use gridguard_kernels::{Deviation, Element, Operation};
 use gridguard_tests::golden::{self, Golden};
+use half::f16;
 
 fn guard() -> Guard {
     Guard::host(catalog::gpu("h200").expect("in the catalogue").limits.clone())
 }
 
+fn attention<T: Element>(guard: &Guard, shape: Shape) -> TemporalAttention {
+    let attention = TemporalAttention::new(shape, T::TYPE, guard.limits()).expect("served");
+    attention.with_layout(Layout::FoldedY)
+}
+
+fn plan(guard: &Guard, attention: &TemporalAttention, choice: Choice) -> Plan {
+    let limits = guard.limits_for(KernelLimits::unknown("host")).with_automatic_opt_in();
+    let batch = attention.batch();
+    guard.plan(&attention.request(), Some(&batch), &limits, choice).expect("a plan")
+}
+
 fn reference_meets<T: Element>(golden: &Golden<T>) {
+    let attention = attention::<T>(&guard(), golden.shape);
     let size = usize::try_from(golden.shape.elements_per_problem()).expect("elements");
     let (mut error, mut norm) = (0.0, 0.0);
     for (problem, expected) in golden.out.chunks(size).enumerate() {
         let part = problem * size..(problem + 1) * size;
-        let [q, k, v] = [&golden.q, &golden.k, &golden.v].map(|tensor| &tensor[part.clone()]);
-        let out = reference(&golden.shape, golden.shape.scale(), q, k, v);
+        let qkv = [&golden.q, &golden.k, &golden.v].map(|tensor| &tensor[part.clone()]);
+        let out = reference(&attention, golden.shape.scale(), qkv, None);
         assert_eq!(out.len(), expected.len());
         for (ours, theirs) in out.iter().zip(expected) {
             error += (ours - theirs).powi(2);
@@ -30,16 +46,18 @@ fn reference_meets<T: Element>(golden: &Golden<T>) {
 
 fn host_meets<T: Element>(golden: &Golden<T>) {
     let guard = guard();
-    let limits = guard.limits_for(KernelLimits::unknown("host")).with_automatic_opt_in();
-    let request = golden.shape.request(Layout::FoldedY);
-    let batch = golden.shape.batch(Layout::FoldedY);
-    for (max_items, launches) in [(0, 1), (1, golden.shape.items)] {
-        let choice = Choice::at_most(max_items);
-        let plan = guard.plan(&request, Some(&batch), &limits, choice).expect("a plan");
+    let attention = attention::<T>(&guard, golden.shape);
+    // The smallest chunk: items whose problems fill whole blocks.
+    let unit = (1..=8).find(|items| {
+        (items * golden.shape.heads).is_multiple_of(attention.parameters().problems_per_block())
+    });
+    let unit = unit.expect("a few items").min(golden.shape.items);
+    for (max_items, launches) in [(0, 1), (unit, golden.shape.items.div_ceil(unit))] {
+        let plan = plan(&guard, &attention, Choice::at_most(max_items));
         let mut out = vec![T::narrow(f32::NAN); golden.q.len()];
+        let qkv = [&golden.q[..], &golden.k, &golden.v];
         let scale = golden.shape.scale();
-        let Golden { q, k, v, shape, .. } = golden;
-        let ran = run_on_host(&guard, &plan, shape, scale, q, k, v, &mut out, || {});
+        let ran = run_on_host(&guard, &plan, &attention, scale, qkv, None, &mut out, || {});
         assert_eq!(ran.expect("runs"), launches);
         let mut deviation = Deviation::new();
         deviation.add(&out, &golden.out);
@@ -61,16 +79,41 @@ fn the_host_backend_meets_pytorch_whole_and_split() {
 }
 
 #[test]
+fn the_host_backend_hides_keys_as_the_reference_does() {
+    let guard = guard();
+    let shape = Shape::new(3, 2, 9, 16).expect("legal");
+    let len = usize::try_from(shape.elements()).expect("elements");
+    let [q, k, v] = [1, 2, 3].map(|seed| uniform::<f16>(len, seed));
+    let mut bias = uniform::<f16>(81, 4);
+    // The fourth query sees no key.
+    bias[27..36].fill(f16::NEG_INFINITY);
+    let attention = attention::<f16>(&guard, shape).causal().with_bias();
+    let plan = plan(&guard, &attention, Choice::at_most(1));
+    let mut out = vec![f16::NAN; len];
+    let (qkv, scale) = ([&q[..], &k, &v], shape.scale());
+    run_on_host(&guard, &plan, &attention, scale, qkv, Some(&bias), &mut out, || {}).expect("runs");
+    let mut deviation = Deviation::new();
+    for (problem, out) in out.chunks(144).enumerate() {
+        let qkv = qkv.map(|tensor| &tensor[problem * 144..(problem + 1) * 144]);
+        deviation.add(out, &reference(&attention, scale, qkv, Some(&bias)));
+        assert!(out[48..64].iter().all(|x| *x == f16::ZERO));
+    }
+    assert!(deviation.within(tolerance(f16::TYPE)), "{:e}", deviation.relative());
+
+    let refused = run_on_host(&guard, &plan, &attention, scale, qkv, None, &mut out, || {});
+    let refused = refused.expect_err("prepared with a bias").to_string();
+    assert_eq!(refused, "bias was not given, the kernel was prepared with it");
+}
+
+#[test]
 fn a_tensor_of_another_length_is_refused_before_anything_runs() {
     let guard = guard();
     let golden = &golden::f32()[0];
-    let limits = guard.limits_for(KernelLimits::unknown("host")).with_automatic_opt_in();
-    let (request, batch) =
-        (golden.shape.request(Layout::FoldedY), golden.shape.batch(Layout::FoldedY));
-    let plan = guard.plan(&request, Some(&batch), &limits, Choice::AUTOMATIC).expect("a plan");
+    let attention = attention::<f32>(&guard, golden.shape);
+    let plan = plan(&guard, &attention, Choice::AUTOMATIC);
     let mut out = vec![f32::NAN; golden.q.len()];
-    let Golden { q, k, v, shape, .. } = golden;
-    let error = run_on_host(&guard, &plan, shape, 1.0, q, &k[1..], v, &mut out, || {})
+    let qkv = [&golden.q[..], &golden.k[1..], &golden.v];
+    let error = run_on_host(&guard, &plan, &attention, 1.0, qkv, None, &mut out, || {})
         .expect_err("k is short");
     assert_eq!(error.to_string(), "k has 30719 elements, shape [6, 5, 16, 64] has 30720");
     assert!(out.iter().all(|x| x.is_nan()));

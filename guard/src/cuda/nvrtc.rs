@@ -46,6 +46,9 @@ pub struct CompileOptions {
     pub name: String,
     /// The architecture whose machine code is wanted.
     pub architecture: ComputeCapability,
+    /// Allows instructions that only this architecture has, such as Hopper's warpgroup matrix
+    /// instructions: compiles for `sm_90a`, whose code runs on no later device.
+    pub architecture_specific: bool,
     /// Macros and their values.
     pub defines: Vec<(String, String)>,
     /// Further options, as NVRTC takes them.
@@ -56,7 +59,27 @@ impl CompileOptions {
     /// Plain C++17 for `architecture`.
     #[must_use]
     pub fn new(name: impl Into<String>, architecture: ComputeCapability) -> Self {
-        Self { name: name.into(), architecture, defines: Vec::new(), options: Vec::new() }
+        Self {
+            name: name.into(),
+            architecture,
+            architecture_specific: false,
+            defines: Vec::new(),
+            options: Vec::new(),
+        }
+    }
+
+    /// Allows instructions that only this architecture has.
+    #[must_use]
+    pub const fn architecture_specific(mut self) -> Self {
+        self.architecture_specific = true;
+        self
+    }
+
+    /// The architecture's name as the compiler takes it, such as `sm_90` or `sm_90a`.
+    #[must_use]
+    pub fn target(&self) -> String {
+        let suffix = if self.architecture_specific { "a" } else { "" };
+        self.architecture.sm() + suffix
     }
 
     /// Defines the macro `name` as `value`.
@@ -123,10 +146,8 @@ impl Compiler {
     pub fn compile(&self, source: &str, options: &CompileOptions) -> Result<Compiled, NvrtcError> {
         let source = c_string(source, "the source")?;
         let name = c_string(&options.name, "the program's name")?;
-        let mut flags = vec![
-            format!("--gpu-architecture={}", options.architecture.sm()),
-            "--std=c++17".to_owned(),
-        ];
+        let mut flags =
+            vec![format!("--gpu-architecture={}", options.target()), "--std=c++17".to_owned()];
         flags.extend(options.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
         flags.extend(options.options.iter().cloned());
         let flags: Result<Vec<CString>, _> =
@@ -137,7 +158,7 @@ impl Compiler {
         if status != 0 {
             return Err(NvrtcError::Compilation {
                 program: options.name.clone(),
-                architecture: options.architecture.sm(),
+                architecture: options.target(),
                 code: status,
                 name: self.name_of(status),
                 log,

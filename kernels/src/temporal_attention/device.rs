@@ -1,221 +1,144 @@
 //! The kernels on a device.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
-use gridguard::cuda::{Args, CompileOptions, Compiler, CudaError, Kernel, NvrtcError};
-use gridguard::{Choice, Guard, LaunchRequest, Parameter, Plan};
-use parking_lot::RwLock;
+use gridguard::cuda::Args;
 
-use super::{Layout, Shape, Variant};
-use crate::element::{Element, ElementType};
+use super::operation::STRIDES_BYTES;
+use super::{TemporalAttention, Variant};
+use crate::element::Element;
 use crate::error::KernelError;
+use crate::kernels::Prepared;
+use crate::tensor::{Extent, Tensor, TensorMut, check, check_contiguous, check_element};
 
-const GENERAL: &str = include_str!("../../cu/temporal_attention.cu");
-const SHORT: &str = include_str!("../../cu/short_attention.cu");
-
-/// q, k, v, out, scale, frames, `head_dim`.
-const GENERAL_PARAMETERS: [Parameter; 7] = [
-    Parameter::Memory,
-    Parameter::Memory,
-    Parameter::Memory,
-    Parameter::Memory,
-    Parameter::of::<f32>(),
-    Parameter::of::<u32>(),
-    Parameter::of::<u32>(),
-];
-
-/// What the short kernel loads at once.
-const ALIGNED: Parameter = Parameter::AlignedMemory { bytes: 16 };
-/// q, k, v, out, scale.
-const SHORT_PARAMETERS: [Parameter; 5] =
-    [ALIGNED, ALIGNED, ALIGNED, ALIGNED, Parameter::of::<f32>()];
-
-/// Type, frames and head dimension of a specialised kernel.
-type Specialisation = (ElementType, u64, u64);
-/// A kernel on y and on x.
-type Layouts = [Kernel; 2];
-
-/// Temporal attention on a guard's device. Usable from any thread; clones share what is compiled.
-#[derive(Clone, Debug)]
-pub struct TemporalAttention {
-    /// By element type, in the order of its `ALL`.
-    general: [Layouts; 3],
-    /// Compiled when a shape first asks for it.
-    short: Arc<RwLock<HashMap<Specialisation, Layouts>>>,
-}
-
-impl TemporalAttention {
-    /// Compiles the general kernel with NVRTC and loads it.
+impl Prepared<TemporalAttention> {
+    /// Submits the launches to `stream` and answers how many there are; returns before they have
+    /// run.
+    ///
+    /// q, k, v and out are `[items, heads, frames, head_dim]`; where prepared with strides they may
+    /// lie otherwise, such as `[batch, frames, heads, head_dim]` with two axes exchanged. `bias` is
+    /// `[frames, frames]`, where prepared with one. `scale` is finite and not negative.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Cuda`] where the guard serves the host, NVRTC is missing, or the driver
-    /// refuses.
-    pub fn new(guard: &Guard) -> Result<Self, KernelError> {
-        let module = guard.compile("temporal_attention.cu", GENERAL)?;
-        let load = |element: ElementType, axis: &str| {
-            let name = format!("temporal_attention_{element}_{axis}");
-            crate::device::kernel(&module, &name, &GENERAL_PARAMETERS)
-        };
-        let both = |element| -> Result<Layouts, KernelError> {
-            Ok([load(element, "y")?, load(element, "x")?])
-        };
-        let [f16, bf16, f32] = ElementType::ALL;
-        Ok(Self { general: [both(f16)?, both(bf16)?, both(f32)?], short: Arc::default() })
-    }
-
-    /// The general kernel for an element type and a layout.
-    #[must_use]
-    pub const fn general(&self, element: ElementType, layout: Layout) -> &Kernel {
-        let [f16, bf16, f32] = &self.general;
-        of_layout(
-            match element {
-                ElementType::F16 => f16,
-                ElementType::Bf16 => bf16,
-                ElementType::F32 => f32,
-            },
-            layout,
-        )
-    }
-
-    /// The kernel that serves `shape` best, compiled at its first use, and the launch that covers
-    /// the whole shape at once, legal or not.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::Cuda`] where the kernel does not compile or load.
-    pub fn geometry(
-        &self,
-        guard: &Guard,
-        shape: &Shape,
-        element: ElementType,
-        layout: Layout,
-    ) -> Result<(Kernel, LaunchRequest), KernelError> {
-        match shape.variant(element, guard.limits().compute_capability) {
-            Variant::General => Ok((self.general(element, layout).clone(), shape.request(layout))),
-            Variant::Short => {
-                let kernels = self.specialise(guard, shape, element)?;
-                Ok((of_layout(&kernels, layout).clone(), shape.short_request(layout)))
-            }
-        }
-    }
-
-    /// Plans a launch over `shape` of the kernel that serves it best.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::Violations`] where no plan is legal, and as [`Self::geometry`].
-    pub fn plan(
-        &self,
-        guard: &Guard,
-        shape: &Shape,
-        element: ElementType,
-        layout: Layout,
-        choice: Choice,
-    ) -> Result<Plan, KernelError> {
-        let (kernel, request) = self.geometry(guard, shape, element, layout)?;
-        Ok(guard.plan(&request, Some(&shape.batch(layout)), kernel.limits(), choice)?)
-    }
-
-    /// Submits `plan` to `stream` and answers the number of launches; returns before they have
-    /// run. q, k, v and out are `[items, heads, frames, head_dim]`, contiguous.
-    ///
-    /// The kernel is the one that the plan was made for: [`Self::plan`] takes the best one, which
-    /// wants memory at multiples of 16 bytes; plan with the limits of [`Self::general`] for memory
-    /// that is not.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::Length`] where a tensor has another length than its shape, before anything
-    /// is launched; [`KernelError::Launch`] where memory is misaligned or the driver refuses.
-    #[allow(clippy::too_many_arguments, reason = "the tensors and what belongs to them")]
+    /// [`KernelError`] where a tensor has another type, shape, length or strides, before anything is
+    /// launched; [`KernelError::Launch`] where memory is misaligned or the driver refuses.
     pub fn launch<T, R, W>(
         &self,
-        guard: &Guard,
         stream: &CudaStream,
-        plan: &Plan,
-        shape: &Shape,
-        layout: Layout,
+        [q, k, v]: [Tensor<'_, R, 4>; 3],
+        bias: Option<Tensor<'_, R, 2>>,
         scale: f32,
-        [q, k, v]: [&R; 3],
-        out: &mut W,
+        out: TensorMut<'_, W, 4>,
     ) -> Result<u64, KernelError>
     where
         T: Element + DeviceRepr,
         R: DevicePtr<T>,
         W: DevicePtrMut<T>,
     {
-        for (tensor, length) in [("q", q.len()), ("k", k.len()), ("v", v.len()), ("out", out.len())]
-        {
-            shape.check_length(tensor, length)?;
+        let operation = self.operation();
+        let shape = operation.shape();
+        check_element::<T>(operation.element())?;
+        check("q", q.memory, &q.extent, shape.dims())?;
+        check("k", k.memory, &k.extent, shape.dims())?;
+        check("v", v.memory, &v.extent, shape.dims())?;
+        check("out", out.memory, &out.extent, shape.dims())?;
+        let extents = [&q.extent, &k.extent, &v.extent, &out.extent];
+        for (tensor, extent) in ["q", "k", "v", "out"].into_iter().zip(extents) {
+            check_strides(tensor, extent, operation, T::TYPE.bytes())?;
         }
-        let per_item = shape.elements_per_item();
+        if !out.extent.is_injective() {
+            let (shape, strides) = (out.extent.dims().to_vec(), out.extent.strides().to_vec());
+            return Err(KernelError::Overlap { tensor: "out", shape, strides });
+        }
+        if !scale.is_finite() || scale < 0.0 {
+            let expected = "a finite number that is not negative";
+            return Err(KernelError::Value { argument: "scale", given: scale, expected });
+        }
+
         let mut args = Args::new(stream);
-        args.read_items(q, per_item)
-            .read_items(k, per_item)
-            .read_items(v, per_item)
-            .write_items(out, per_item)
-            .value(scale);
-        if let Some(kernel) = self.specialised_for(plan, shape, T::TYPE, layout) {
-            return Ok(guard.launch(&kernel, plan, args)?);
+        for tensor in [&q, &k, &v] {
+            let (stride, span) = item_of(&tensor.extent);
+            args.read_strided_items(tensor.memory, stride, span);
+        }
+        let (stride, span) = item_of(&out.extent);
+        args.write_strided_items(out.memory, stride, span);
+        match (&bias, operation.is_biased()) {
+            (Some(bias), true) => {
+                check_contiguous("bias", bias.memory, &bias.extent, [shape.frames; 2])?;
+                args.read(bias.memory);
+            }
+            (None, false) => {}
+            (Some(_), false) => return Err(bias_error("given", "without")),
+            (None, true) => return Err(bias_error("not given", "with")),
         }
         let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-        args.value(narrow(shape.frames)).value(narrow(shape.head_dim));
-        Ok(guard.launch(self.general(T::TYPE, layout), plan, args)?)
-    }
-
-    /// The specialised kernel that `plan` was made for, if it was made for one.
-    fn specialised_for(
-        &self,
-        plan: &Plan,
-        shape: &Shape,
-        element: ElementType,
-        layout: Layout,
-    ) -> Option<Kernel> {
-        let known = self.short.read();
-        let kernels = known.get(&(element, shape.frames, shape.head_dim))?;
-        let kernel = of_layout(kernels, layout);
-        plan.is_for(kernel.limits()).then(|| kernel.clone())
-    }
-
-    fn specialise(
-        &self,
-        guard: &Guard,
-        shape: &Shape,
-        element: ElementType,
-    ) -> Result<Layouts, KernelError> {
-        let key = (element, shape.frames, shape.head_dim);
-        if let Some(kernels) = self.short.read().get(&key) {
-            return Ok(kernels.clone());
+        args.length().value(narrow(shape.heads));
+        let strides = strides_of(extents);
+        if operation.is_strided() {
+            args.bytes(&strides);
         }
-        let options = short_options(shape, element, guard.limits().compute_capability);
-        let compiler = Compiler::find().map_err(NvrtcError::from).map_err(CudaError::from)?;
-        let compiled = compiler.compile(SHORT, &options).map_err(CudaError::from)?;
-        let module = guard.load(&compiled.image)?;
-        let load = |name| crate::device::kernel(&module, name, &SHORT_PARAMETERS);
-        let kernels = [load("short_attention_y")?, load("short_attention_x")?];
-        // Two threads may get here at once; plans of either stay valid only if the first one stays.
-        Ok(self.short.write().entry(key).or_insert(kernels).clone())
+        args.value(scale);
+        if operation.variant() == Variant::General {
+            args.value(narrow(shape.frames)).value(narrow(shape.head_dim));
+        }
+        self.submit(args)
     }
 }
 
-fn short_options(
-    shape: &Shape,
-    element: ElementType,
-    architecture: gridguard::ComputeCapability,
-) -> CompileOptions {
-    CompileOptions::new("short_attention.cu", architecture)
-        .define("FRAMES", shape.frames)
-        .define("HEAD_DIM", shape.head_dim)
-        .define("BF16", u8::from(element == ElementType::Bf16))
+const fn bias_error(given: &'static str, expected: &'static str) -> KernelError {
+    KernelError::Argument { argument: "bias", given, expected }
 }
 
-const fn of_layout(kernels: &Layouts, layout: Layout) -> &Kernel {
-    let [y, x] = kernels;
-    match layout {
-        Layout::FoldedY => y,
-        Layout::FlatX => x,
+fn check_strides(
+    tensor: &'static str,
+    extent: &Extent<4>,
+    operation: &TemporalAttention,
+    bytes: u64,
+) -> Result<(), KernelError> {
+    let refuse = |expected| {
+        let strides = extent.strides().to_vec();
+        Err(KernelError::Strides { tensor, strides, expected })
+    };
+    if extent.is_contiguous() && !operation.is_strided() {
+        return Ok(());
     }
+    if !operation.is_strided() {
+        return refuse("contiguous memory unless prepared with strides");
+    }
+    let [items, heads, frames, row] = extent.strides();
+    if row != 1 && operation.shape().head_dim > 1 {
+        return refuse("rows of neighbouring elements");
+    }
+    let whole = |stride: u64| {
+        let alignment = operation.variant().alignment().unwrap_or(1);
+        u128::from(stride) * u128::from(bytes) % u128::from(alignment) == 0
+    };
+    let axes = operation.shape().dims().into_iter().zip([items, heads, frames]);
+    if axes.into_iter().any(|(dim, stride)| dim > 1 && !whole(stride)) {
+        return refuse("strides of whole 16 bytes");
+    }
+    Ok(())
+}
+
+/// From one item to the next, and over one, in elements. A lone item may have any stride.
+fn item_of(extent: &Extent<4>) -> (u64, u64) {
+    let [items, heads, frames, head_dim] = extent.dims();
+    let [stride, heads_stride, frames_stride, row] = extent.strides();
+    let one = Extent::strided([heads, frames, head_dim], [heads_stride, frames_stride, row]);
+    let span = u64::try_from(one.reach()).unwrap_or(u64::MAX);
+    (if items > 1 { stride } else { 0 }, span)
+}
+
+/// The strides as the kernels' `Strides` has them; those of lone items, heads and frames count for
+/// nothing.
+fn strides_of(extents: [&Extent<4>; 4]) -> [u8; STRIDES_BYTES] {
+    let mut bytes = [0; STRIDES_BYTES];
+    let axes = extents.into_iter().flat_map(|extent| {
+        let dims = extent.dims().into_iter().zip(extent.strides());
+        dims.take(3).map(|(dim, stride)| if dim > 1 { stride } else { 0 })
+    });
+    for (place, stride) in bytes.chunks_exact_mut(8).zip(axes) {
+        place.copy_from_slice(&stride.to_le_bytes());
+    }
+    bytes
 }

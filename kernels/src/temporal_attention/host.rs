@@ -2,14 +2,14 @@
 
 use gridguard::{Guard, HostLauncher, Plan};
 
-use super::Shape;
+use super::{Shape, TemporalAttention};
 use crate::element::Element;
 use crate::error::KernelError;
 
 /// Runs `plan` on the host, chunk by chunk, items in parallel; answers the number of chunks.
 ///
-/// q, k, v and out are `[items, heads, frames, head_dim]`, contiguous. `progress` is called after
-/// each item, from any thread.
+/// q, k, v and out are `[items, heads, frames, head_dim]`, contiguous; `bias` is `[frames, frames]`,
+/// where the operation has one. `progress` is called after each item, from any thread.
 ///
 /// # Errors
 ///
@@ -19,21 +19,29 @@ use crate::error::KernelError;
 pub fn run_on_host<T: Element>(
     guard: &Guard,
     plan: &Plan,
-    shape: &Shape,
+    operation: &TemporalAttention,
     scale: f32,
-    q: &[T],
-    k: &[T],
-    v: &[T],
+    [q, k, v]: [&[T]; 3],
+    bias: Option<&[T]>,
     out: &mut [T],
     progress: impl Fn() + Sync,
 ) -> Result<u64, KernelError> {
+    let shape = operation.shape();
     for (tensor, length) in [("q", q.len()), ("k", k.len()), ("v", v.len()), ("out", out.len())] {
         shape.check_length(tensor, length)?;
     }
+    let bias = bias.map(|bias| bias.iter().map(|x| x.widen()).collect::<Vec<f32>>());
+    check_bias(shape, operation.is_biased(), bias.as_deref())?;
     let narrow = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
     let per_item = narrow(shape.elements_per_item());
     let per_problem = narrow(shape.elements_per_problem());
-    let head_dim = narrow(shape.head_dim);
+    let problem = Problem {
+        head_dim: narrow(shape.head_dim),
+        frames: narrow(shape.frames),
+        scale,
+        causal: operation.is_causal(),
+        bias: bias.as_deref(),
+    };
     let kernel = |item: u64, out: &mut [T]| {
         let start = narrow(item).saturating_mul(per_item);
         for (head, out) in out.chunks_mut(per_problem).enumerate() {
@@ -42,34 +50,73 @@ pub fn run_on_host<T: Element>(
                 let part = tensor.get(first..first + per_problem).unwrap_or_default();
                 part.iter().map(|x| x.widen()).collect()
             };
-            attend(head_dim, scale, &part(q), &part(k), &part(v), out);
+            problem.attend(&part(q), &part(k), &part(v), out);
         }
         progress();
     };
     Ok(guard.run(plan, &mut HostLauncher::new(out, per_item, kernel))?)
 }
 
-fn attend<T: Element>(head_dim: usize, scale: f32, q: &[f32], k: &[f32], v: &[f32], out: &mut [T]) {
-    let mut weights = vec![0.0_f32; k.len() / head_dim.max(1)];
-    let mut row = vec![0.0_f32; head_dim];
-    for (query, out) in q.chunks(head_dim).zip(out.chunks_mut(head_dim)) {
-        for (weight, key) in weights.iter_mut().zip(k.chunks(head_dim)) {
-            *weight = query.iter().zip(key).map(|(a, b)| a * b).sum::<f32>() * scale;
+fn check_bias(shape: &Shape, expected: bool, bias: Option<&[f32]>) -> Result<(), KernelError> {
+    let argument = "bias";
+    match (bias, expected) {
+        (None, false) => Ok(()),
+        (None, true) => {
+            Err(KernelError::Argument { argument, given: "not given", expected: "with" })
         }
-        let highest = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let mut total = 0.0;
-        for weight in &mut weights {
-            *weight = (*weight - highest).exp();
-            total += *weight;
+        (Some(_), false) => {
+            Err(KernelError::Argument { argument, given: "given", expected: "without" })
         }
-        row.fill(0.0);
-        for (weight, value) in weights.iter().zip(v.chunks(head_dim)) {
-            for (sum, x) in row.iter_mut().zip(value) {
-                *sum += weight * x;
+        (Some(bias), true) => {
+            let given = u64::try_from(bias.len()).unwrap_or(u64::MAX);
+            let expected = u128::from(shape.frames) * u128::from(shape.frames);
+            if u128::from(given) == expected {
+                return Ok(());
             }
+            let shape = vec![shape.frames; 2];
+            Err(KernelError::Length { tensor: argument, shape, expected, given })
         }
-        for (out, sum) in out.iter_mut().zip(&row) {
-            *out = T::narrow(sum / total);
+    }
+}
+
+/// What all problems share.
+struct Problem<'a> {
+    head_dim: usize,
+    frames: usize,
+    scale: f32,
+    causal: bool,
+    bias: Option<&'a [f32]>,
+}
+
+impl Problem<'_> {
+    fn attend<T: Element>(&self, q: &[f32], k: &[f32], v: &[f32], out: &mut [T]) {
+        let head_dim = self.head_dim;
+        let mut weights = vec![0.0_f32; self.frames];
+        let mut row = vec![0.0_f32; head_dim];
+        for (frame, (query, out)) in q.chunks(head_dim).zip(out.chunks_mut(head_dim)).enumerate() {
+            let bias = self.bias.and_then(|bias| bias.chunks(self.frames).nth(frame));
+            for (at, (weight, key)) in weights.iter_mut().zip(k.chunks(head_dim)).enumerate() {
+                let hidden = self.causal && at > frame;
+                let score = query.iter().zip(key).map(|(a, b)| a * b).sum::<f32>() * self.scale;
+                let added = bias.and_then(|bias| bias.get(at)).copied().unwrap_or(0.0);
+                *weight = if hidden { f32::NEG_INFINITY } else { score + added };
+            }
+            // Finite, so that a row of -inf gives weights of zero and not of NaN.
+            let highest = weights.iter().copied().fold(f32::MIN, f32::max);
+            let mut total = 0.0;
+            for weight in &mut weights {
+                *weight = (*weight - highest).exp();
+                total += *weight;
+            }
+            row.fill(0.0);
+            for (weight, value) in weights.iter().zip(v.chunks(head_dim)) {
+                for (sum, x) in row.iter_mut().zip(value) {
+                    *sum += weight * x;
+                }
+            }
+            for (out, sum) in out.iter_mut().zip(&row) {
+                *out = T::narrow(if total == 0.0 { 0.0 } else { sum / total });
+            }
         }
     }
 }

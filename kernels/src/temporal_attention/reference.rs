@@ -1,29 +1,42 @@
 //! What the kernel must compute, in f64, and how far it may be off.
 
-use super::Shape;
+use super::TemporalAttention;
 use crate::element::{Element, ElementType};
 
-/// One problem of attention in f64: `softmax(scale * q k^T) v` for `frames x head_dim` tensors.
+/// One problem of attention in f64: `softmax(scale * q k^T + bias) v` for `frames x head_dim` tensors
+/// and a bias of `frames x frames`. A query that sees no key gives zeros.
 ///
 /// Slices beyond `frames * head_dim` elements are ignored; missing elements count as zero.
 #[must_use]
-pub fn reference<T: Element>(shape: &Shape, scale: f32, q: &[T], k: &[T], v: &[T]) -> Vec<f64> {
-    let head_dim = usize::try_from(shape.head_dim).unwrap_or(usize::MAX).max(1);
+pub fn reference<T: Element>(
+    operation: &TemporalAttention,
+    scale: f32,
+    [q, k, v]: [&[T]; 3],
+    bias: Option<&[T]>,
+) -> Vec<f64> {
+    let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX).max(1);
+    let (frames, head_dim) = (size(operation.shape().frames), size(operation.shape().head_dim));
     let scale = f64::from(scale);
     let widen = |row: &[T]| row.iter().map(|x| f64::from(x.widen())).collect::<Vec<f64>>();
     let keys: Vec<Vec<f64>> = k.chunks(head_dim).map(widen).collect();
     let values: Vec<Vec<f64>> = v.chunks(head_dim).map(widen).collect();
     let mut out = Vec::with_capacity(q.len());
-    for query in q.chunks(head_dim).map(widen) {
-        let dot = |key: &Vec<f64>| query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * scale;
-        let scores: Vec<f64> = keys.iter().map(dot).collect();
-        let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    for (frame, query) in q.chunks(head_dim).map(widen).enumerate() {
+        let bias = bias.and_then(|bias| bias.chunks(frames).nth(frame)).map(widen);
+        let score = |(at, key): (usize, &Vec<f64>)| {
+            let dot = query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * scale;
+            let added = bias.as_ref().and_then(|bias| bias.get(at)).copied().unwrap_or(0.0);
+            if operation.is_causal() && at > frame { f64::NEG_INFINITY } else { dot + added }
+        };
+        let scores: Vec<f64> = keys.iter().enumerate().map(score).collect();
+        let highest = scores.iter().copied().fold(f64::MIN, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - highest).exp()).collect();
         let total: f64 = weights.iter().sum();
+        let norm = if total == 0.0 { 0.0 } else { 1.0 / total };
         let mut row = vec![0.0; head_dim];
         for (weight, value) in weights.iter().zip(&values) {
             for (sum, x) in row.iter_mut().zip(value) {
-                *sum += weight / total * x;
+                *sum += weight * norm * x;
             }
         }
         out.extend(row);
@@ -46,107 +59,47 @@ pub const fn tolerance(element: ElementType) -> f64 {
     }
 }
 
-/// How far results are from their references, gathered over any number of slices.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Deviation {
-    squared_error: f64,
-    squared_norm: f64,
-    compared: u64,
-    /// Elements that are no finite number although the reference is, or that are missing.
-    wrong: u64,
-}
-
-impl Deviation {
-    /// Nothing compared yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Compares `result` with `reference`, element by element. A length that differs counts every
-    /// missing or surplus element as wrong.
-    pub fn add<T: Element>(&mut self, result: &[T], reference: &[f64]) {
-        let differ = result.len().abs_diff(reference.len());
-        self.wrong += u64::try_from(differ).unwrap_or(u64::MAX);
-        for (x, expected) in result.iter().zip(reference) {
-            let error = f64::from(x.widen()) - expected;
-            if error.is_finite() {
-                self.squared_error += error * error;
-                self.squared_norm += expected * expected;
-            } else {
-                self.wrong += 1;
-            }
-            self.compared += 1;
-        }
-    }
-
-    /// Adds another comparison.
-    pub fn merge(&mut self, other: &Self) {
-        self.squared_error += other.squared_error;
-        self.squared_norm += other.squared_norm;
-        self.compared += other.compared;
-        self.wrong += other.wrong;
-    }
-
-    /// The relative Frobenius error; infinite where an element was wrong or nothing was compared.
-    #[must_use]
-    pub fn relative(&self) -> f64 {
-        if self.wrong > 0 || self.compared == 0 {
-            return f64::INFINITY;
-        }
-        if self.squared_error == 0.0 {
-            return 0.0;
-        }
-        (self.squared_error / self.squared_norm).sqrt()
-    }
-
-    /// Elements compared.
-    #[must_use]
-    pub const fn compared(&self) -> u64 {
-        self.compared
-    }
-
-    /// Whether the results are within `tolerance`. A NaN never is.
-    #[must_use]
-    pub fn within(&self, tolerance: f64) -> bool {
-        self.relative() <= tolerance
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use gridguard::DeviceLimits;
+
     use super::*;
+    use crate::temporal_attention::Shape;
+
+    fn attention(frames: u64, head_dim: u64) -> TemporalAttention {
+        let shape = Shape::new(1, 1, frames, head_dim).expect("legal");
+        let device = DeviceLimits::any_device();
+        TemporalAttention::new(shape, ElementType::F32, &device).expect("served")
+    }
 
     #[test]
     fn equal_scores_average_the_values() {
-        let shape = Shape::new(1, 1, 2, 2).expect("legal");
-        let out = reference(&shape, 1.0, &[0.0_f32; 4], &[1.0; 4], &[1.0, 2.0, 3.0, 6.0]);
+        let v: &[f32] = &[1.0, 2.0, 3.0, 6.0];
+        let out = reference(&attention(2, 2), 1.0, [&[0.0; 4], &[1.0; 4], v], None);
         assert_eq!(out, [2.0, 4.0, 2.0, 4.0]);
     }
 
     #[test]
     fn a_dominant_key_takes_all() {
-        let shape = Shape::new(1, 1, 2, 1).expect("legal");
-        let out = reference(&shape, 1.0, &[1.0_f32, -1.0], &[500.0, -500.0], &[7.0, 9.0]);
+        let qkv: [&[f32]; 3] = [&[1.0, -1.0], &[500.0, -500.0], &[7.0, 9.0]];
+        let out = reference(&attention(2, 1), 1.0, qkv, None);
         assert!((out[0] - 7.0).abs() < 1e-9 && (out[1] - 9.0).abs() < 1e-9);
     }
 
     #[test]
-    fn a_nan_or_a_missing_element_is_never_within() {
-        let mut deviation = Deviation::new();
-        deviation.add(&[1.0_f32, f32::NAN], &[1.0, 2.0]);
-        assert!(!deviation.within(f64::MAX));
-        let mut deviation = Deviation::new();
-        deviation.add(&[1.0_f32], &[1.0, 2.0]);
-        assert!(!deviation.within(f64::MAX));
-        assert!(!Deviation::new().within(f64::MAX));
+    fn a_causal_frame_sees_itself_and_those_before() {
+        let qkv: [&[f32]; 3] = [&[0.0; 3], &[1.0; 3], &[3.0, 5.0, 10.0]];
+        let out = reference(&attention(3, 1).causal(), 1.0, qkv, None);
+        assert_eq!(out[..2], [3.0, 4.0]);
+        assert!((out[2] - 6.0).abs() < 1e-12);
     }
 
     #[test]
-    fn the_relative_error_is_over_all_slices() {
-        let mut deviation = Deviation::new();
-        deviation.add(&[3.0_f32, 4.0], &[3.0, 4.0]);
-        deviation.add(&[0.5_f32], &[0.0]);
-        assert!((deviation.relative() - 0.1).abs() < 1e-12);
+    fn a_bias_hides_keys_and_a_row_without_any_gives_zeros() {
+        let hide = f32::NEG_INFINITY;
+        let qkv: [&[f32]; 3] = [&[0.0; 2], &[1.0; 2], &[3.0, 5.0]];
+        let bias: &[f32] = &[0.0, hide, hide, hide];
+        let out = reference(&attention(2, 1).with_bias(), 1.0, qkv, Some(bias));
+        assert_eq!(out, [3.0, 0.0]);
     }
 }

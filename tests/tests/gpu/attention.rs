@@ -1,103 +1,115 @@
-//! The motivating case on both layouts, against golden tensors and the f64 reference.
+//! Attention by all variants, layouts and strides against golden tensors and the f64 reference.
 
 use std::collections::BTreeSet;
-use std::sync::OnceLock;
+use std::sync::Arc;
 
-use cudarc::driver::DeviceRepr;
+use cudarc::driver::CudaStream;
 use gridguard::cuda::LaunchError;
-use gridguard::{ArgsError, Choice, Plan, Strategy};
+use gridguard::{ArgsError, Choice, Rule, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{
-    Deviation, Layout, Shape, TemporalAttention, Variant, reference, tolerance,
+    LaunchParameters, Layout, Shape, TemporalAttention, Variant, reference, tolerance,
 };
-use gridguard_kernels::{Element, KernelError};
+use gridguard_kernels::{Deviation, Element, Extent, KernelError, Tensor, TensorMut};
 use gridguard_tests::golden::{self, Golden};
 use half::{bf16, f16};
+use proptest::prelude::{Just, ProptestConfig, any, prop_oneof, proptest};
+use proptest::strategy::Strategy as _;
 
-use super::support::{guard, stream};
+use super::support::{Tensorial, guard, kernels, poisoned, stream, unit};
 
-/// Compiled once for the tests of this process.
-fn attention() -> &'static TemporalAttention {
-    static ATTENTION: OnceLock<TemporalAttention> = OnceLock::new();
-    ATTENTION.get_or_init(|| TemporalAttention::new(guard()).expect("compiles"))
+fn attention<T: Tensorial>(shape: Shape) -> TemporalAttention {
+    TemporalAttention::new(shape, T::TYPE, guard().limits()).expect("served")
 }
 
-/// A plan of the kernel that serves the shape best, or of the general one.
-fn plan<T: Element>(
-    attention: &TemporalAttention,
-    shape: &Shape,
-    layout: Layout,
-    choice: Choice,
-    variant: Option<Variant>,
-) -> Plan {
-    match variant {
-        None | Some(Variant::Short) => {
-            attention.plan(guard(), shape, T::TYPE, layout, choice).expect("a plan")
-        }
-        Some(Variant::General) => {
-            let limits = attention.general(T::TYPE, layout).limits();
-            let batch = shape.batch(layout);
-            guard().plan(&shape.request(layout), Some(&batch), limits, choice).expect("a plan")
-        }
-    }
+/// Those variants that take the shape and type on this device.
+fn variants<T: Tensorial>(shape: Shape) -> Vec<TemporalAttention> {
+    let by = |variant| TemporalAttention::by_variant(shape, T::TYPE, guard().limits(), variant);
+    Variant::ALL.into_iter().filter_map(|variant| by(variant).ok()).collect()
 }
 
-/// Runs attention over poisoned memory; gives the launches and the result.
-fn run<T: Element + DeviceRepr>(
-    shape: &Shape,
-    layout: Layout,
+/// Runs over poisoned memory; gives the launches and the result.
+fn run<T: Tensorial>(
+    operation: TemporalAttention,
     choice: Choice,
-    variant: Option<Variant>,
-    [q, k, v]: [&[T]; 3],
+    qkv: [&[T]; 3],
+    bias: Option<&[T]>,
 ) -> (u64, Vec<T>) {
-    let attention = attention();
     let stream = stream();
-    let plan = plan::<T>(attention, shape, layout, choice, variant);
-    let [q, k, v] = [q, k, v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
-    let poison = vec![T::narrow(f32::NAN); q.len()];
-    let mut out = stream.clone_htod(&poison).expect("memory");
-    let scale = shape.scale();
-    let launches = attention
-        .launch(guard(), &stream, &plan, shape, layout, scale, [&q, &k, &v], &mut out)
+    let dims = operation.shape().dims();
+    let prepared = kernels().prepare(operation, choice).expect("a plan");
+    let qkv = qkv.map(|tensor| stream.clone_htod(tensor).expect("memory"));
+    let bias = bias.map(|bias| stream.clone_htod(bias).expect("memory"));
+    let bias = bias.as_ref().map(|bias| Tensor::new(bias, [operation.shape().frames; 2]));
+    let mut out = poisoned::<T>(&stream, qkv[0].len());
+    let tensors = [&qkv[0], &qkv[1], &qkv[2]].map(|tensor| Tensor::new(tensor, dims));
+    let scale = operation.shape().scale();
+    let launches = prepared
+        .launch(&stream, tensors, bias, scale, TensorMut::new(&mut out, dims))
         .expect("launches");
     (launches, stream.clone_dtoh(&out).expect("copies back"))
 }
 
-fn against_golden<T: Element + DeviceRepr>(golden: &Golden<T>) {
+/// Three tensors and a bias of made-up numbers.
+fn made_up<T: Tensorial>(shape: &Shape, seed: u64) -> ([Vec<T>; 3], Vec<T>) {
+    let len = usize::try_from(shape.elements()).expect("elements");
+    let bias = usize::try_from(shape.frames * shape.frames).expect("elements");
+    ([1, 2, 3].map(|n| uniform::<T>(len, seed + n)), uniform::<T>(bias, seed + 4))
+}
+
+/// How far `out`, contiguous, is from the reference.
+fn deviation<T: Tensorial>(
+    operation: &TemporalAttention,
+    out: &[T],
+    qkv: [&[T]; 3],
+    bias: Option<&[T]>,
+) -> Deviation {
+    let size = usize::try_from(operation.shape().elements_per_problem()).expect("elements");
+    let mut deviation = Deviation::new();
+    for (problem, out) in out.chunks(size).enumerate() {
+        let part = problem * size..(problem + 1) * size;
+        let qkv = qkv.map(|tensor| &tensor[part.clone()]);
+        deviation.add(out, &reference(operation, operation.shape().scale(), qkv, bias));
+    }
+    deviation
+}
+
+fn against_golden<T: Tensorial>(golden: &Golden<T>) {
     for layout in Layout::ALL {
-        for choice in [Choice::AUTOMATIC, Choice::at_most(1)] {
-            for variant in [None, Some(Variant::General)] {
-                let tensors = [&golden.q[..], &golden.k, &golden.v];
-                let (_, out) = run(&golden.shape, layout, choice, variant, tensors);
-                let mut deviation = Deviation::new();
-                deviation.add(&out, &golden.out);
-                let within = deviation.within(tolerance(T::TYPE));
-                let (name, relative) = (golden.name, deviation.relative());
-                assert!(within, "{name} {layout:?} {variant:?}: {relative:e}");
-            }
+        for operation in variants::<T>(golden.shape) {
+            let operation = operation.with_layout(layout);
+            let qkv = [&golden.q[..], &golden.k, &golden.v];
+            let (_, out) = run(operation, Choice::AUTOMATIC, qkv, None);
+            let mut deviation = Deviation::new();
+            deviation.add(&out, &golden.out);
+            let within = deviation.within(tolerance(T::TYPE));
+            let (name, relative) = (golden.name, deviation.relative());
+            assert!(within, "{name} {layout:?} {}: {relative:e}", operation.variant());
         }
     }
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn golden_tensors_of_pytorch_are_met_on_both_layouts() {
+fn golden_tensors_of_pytorch_are_met_by_every_variant_on_both_layouts() {
     golden::f16().iter().for_each(against_golden);
     golden::f32().iter().for_each(against_golden);
 }
 
 /// Compares the first and last item of each half and problems all over with the reference.
-fn motivating_case<T: Element + DeviceRepr>() {
+fn motivating_case<T: Tensorial>() {
     let shape = Shape::new(15_360, 5, 16, 64).expect("legal");
-    let len = usize::try_from(shape.elements()).expect("elements");
-    let [q, k, v] = [1, 2, 3].map(|seed| uniform::<T>(len, seed));
-    let tensors = [&q[..], &k, &v];
-    let (launches, split) = run(&shape, Layout::FoldedY, Choice::AUTOMATIC, None, tensors);
+    let (qkv, _) = made_up::<T>(&shape, 0);
+    let tensors = [&qkv[0][..], &qkv[1], &qkv[2]];
+    let operation = attention::<T>(shape);
+    let one_block_a_problem = LaunchParameters { problems: 1, ..*operation.parameters() };
+    let operation = operation.with_parameters(one_block_a_problem).expect("legal");
+    let folded = operation.with_layout(Layout::FoldedY);
+    let (launches, split) = run(folded, Choice::AUTOMATIC, tensors, None);
     assert_eq!(launches, 2);
-    let (launches, flat) = run(&shape, Layout::FlatX, Choice::AUTOMATIC, None, tensors);
+    let (launches, flat) = run(operation, Choice::AUTOMATIC, tensors, None);
     assert_eq!(launches, 1);
-    let bits = |out: &[T]| out.iter().map(|x| x.widen().to_bits()).collect::<Vec<_>>();
-    assert!(bits(&split) == bits(&flat), "split and flat differ");
+    assert!(split == flat, "split and flat differ");
     assert!(split.iter().all(|x| x.widen().is_finite()));
 
     let boundaries = [0, 7679, 7680, 15_359].into_iter().flat_map(|item| item * 5..item * 5 + 5);
@@ -106,8 +118,8 @@ fn motivating_case<T: Element + DeviceRepr>() {
     let mut deviation = Deviation::new();
     for problem in problems {
         let part = problem * 1024..(problem + 1) * 1024;
-        let [q, k, v] = tensors.map(|tensor| &tensor[part.clone()]);
-        deviation.add(&split[part.clone()], &reference(&shape, shape.scale(), q, k, v));
+        let qkv = tensors.map(|tensor| &tensor[part.clone()]);
+        deviation.add(&split[part.clone()], &reference(&operation, shape.scale(), qkv, None));
     }
     println!("{}: relative error {:.2e}", T::TYPE, deviation.relative());
     assert!(deviation.within(tolerance(T::TYPE)), "{:e}", deviation.relative());
@@ -127,70 +139,369 @@ fn a_launch_that_needs_no_split_is_one_launch_of_one_problem_too() {
     let shape = Shape::new(1, 1, 16, 64).expect("legal");
     let ones = vec![1.0_f32; 1024];
     for layout in Layout::ALL {
-        let plan = attention().plan(guard(), &shape, f32::TYPE, layout, Choice::AUTOMATIC);
-        assert_eq!(plan.expect("a plan").strategy(), Strategy::Whole);
-        let (launches, out) = run(&shape, layout, Choice::AUTOMATIC, None, [&ones[..]; 3]);
+        let operation = attention::<f32>(shape).with_layout(layout);
+        let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
+        assert_eq!(prepared.plan().strategy(), Strategy::Whole);
+        let (launches, out) = run(operation, Choice::AUTOMATIC, [&ones[..]; 3], None);
         assert_eq!(launches, 1);
         // Every key weighs the same, and every value is one.
         assert!(out.iter().all(|x| (x - 1.0).abs() < 1e-6));
     }
 }
 
-/// Every shape of the short kernel's paths against the reference, on made-up tensors.
-fn short_shapes<T: Element + DeviceRepr>() {
-    for head_dim in (8..=128).step_by(8) {
-        for frames in [1, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32] {
-            let shape = Shape::new(3, 2, frames, head_dim).expect("legal");
-            let capability = guard().limits().compute_capability;
-            assert_eq!(shape.variant(T::TYPE, capability), Variant::Short);
-            let len = usize::try_from(shape.elements()).expect("elements");
-            let [q, k, v] = [frames, 100 + head_dim, 300].map(|seed| uniform::<T>(len, seed));
-            let tensors = [&q[..], &k, &v];
-            let (_, out) = run(&shape, Layout::FoldedY, Choice::at_most(2), None, tensors);
-            let size = usize::try_from(shape.elements_per_problem()).expect("elements");
-            let mut deviation = Deviation::new();
-            for (place, out) in out.chunks(size).enumerate() {
-                let part = place * size..(place + 1) * size;
-                let [q, k, v] = tensors.map(|tensor| &tensor[part.clone()]);
-                deviation.add(out, &reference(&shape, shape.scale(), q, k, v));
-            }
-            let relative = deviation.relative();
-            assert!(deviation.within(tolerance(T::TYPE)), "{frames} x {head_dim}: {relative:e}");
+/// One operation in chunks and whole, against the reference.
+fn meets_the_reference<T: Tensorial>(operation: TemporalAttention, seed: u64, chunk: u64) {
+    let (qkv, mut bias) = made_up::<T>(operation.shape(), seed);
+    // Some keys are hidden, and one query sees none.
+    let frames = usize::try_from(operation.shape().frames).expect("frames");
+    bias.iter_mut().step_by(5).for_each(|x| *x = T::narrow(f32::NEG_INFINITY));
+    bias[..frames].fill(T::narrow(f32::NEG_INFINITY));
+    let bias = operation.is_biased().then_some(&bias[..]);
+    let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
+    let (_, out) = run(operation, Choice::AUTOMATIC, qkv, bias);
+    let deviation = deviation(&operation, &out, qkv, bias);
+    let relative = deviation.relative();
+    assert!(deviation.within(tolerance(T::TYPE)), "{operation:?}: {relative:e}");
+    let chunk = chunk * unit(&operation);
+    let chunked = Choice::at_most(chunk).strategy(Strategy::Chunked);
+    let (_, chunked) = run(operation, chunked, qkv, bias);
+    assert!(chunked == out, "{operation:?}: chunked and whole differ");
+}
+
+/// All variants that take the shape, with mask and bias as said.
+fn random_shape<T: Tensorial>(shape: Shape, causal: bool, biased: bool, seed: u64, chunk: u64) {
+    for mut operation in variants::<T>(shape) {
+        if causal {
+            operation = operation.causal();
         }
+        if biased {
+            operation = operation.with_bias();
+        }
+        meets_the_reference::<T>(operation, seed, chunk);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    #[ignore = "needs a CUDA GPU"]
+    fn random_shapes_meet_the_reference_by_every_variant_whole_and_split(
+        items in 1_u64..9,
+        heads in 1_u64..6,
+        frames in prop_oneof![1_u64..33, 33_u64..129, Just(16), Just(32), Just(128), 129_u64..200],
+        head_dim in prop_oneof![(1_u64..17).prop_map(|n| 8 * n), 1_u64..129, Just(64)],
+        causal in any::<bool>(),
+        biased in any::<bool>(),
+        seed in 0_u64..1000,
+        chunk in 1_u64..5,
+    ) {
+        let shape = Shape::new(items, heads, frames, head_dim).expect("legal");
+        random_shape::<f16>(shape, causal, biased, seed, chunk);
+        random_shape::<bf16>(shape, causal, biased, seed, chunk);
+        random_shape::<f32>(shape, causal, biased, seed, chunk);
     }
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn every_short_shape_meets_the_reference() {
-    short_shapes::<f16>();
-    short_shapes::<bf16>();
+    for head_dim in (8..=128).step_by(8) {
+        for frames in [1, 7, 8, 9, 16, 17, 25, 31, 32] {
+            let shape = Shape::new(3, 2, frames, head_dim).expect("legal");
+            let operation = attention::<f16>(shape);
+            assert_eq!(operation.variant(), Variant::Short);
+            meets_the_reference::<f16>(operation, frames, 2);
+        }
+    }
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn memory_between_multiples_of_16_bytes_is_refused_by_the_short_kernel_only() {
-    let shape = Shape::new(4, 2, 16, 64).expect("legal");
-    let (attention, stream) = (attention(), stream());
-    let len = usize::try_from(shape.elements()).expect("elements");
-    let [q, k, v] = [1, 2, 3].map(|seed| uniform::<f16>(len + 1, seed));
-    let device = [&q, &k, &v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
-    let views = [0, 1, 2].map(|place: usize| device[place].slice(1..));
-    let [q_view, k_view, v_view] = &views;
-    let mut out = stream.clone_htod(&vec![f16::NAN; len]).expect("memory");
-    let mut launch = |variant| {
-        let plan =
-            plan::<f16>(attention, &shape, Layout::FoldedY, Choice::AUTOMATIC, Some(variant));
-        let (scale, tensors) = (shape.scale(), [q_view, k_view, v_view]);
-        let layout = Layout::FoldedY;
-        attention.launch(guard(), &stream, &plan, &shape, layout, scale, tensors, &mut out)
-    };
-    let refused = launch(Variant::Short).expect_err("two bytes past a multiple");
-    let KernelError::Launch(LaunchError::Args(args)) = refused else {
-        panic!("{refused}");
-    };
-    assert!(matches!(args, ArgsError::Misaligned { index: 0, alignment: 16, .. }), "{args}");
-    assert_eq!(launch(Variant::General), Ok(1));
+fn every_head_dimension_of_the_long_variants_meets_the_reference() {
+    for head_dim in (8..=128).step_by(8) {
+        for frames in [33, 65, 81, 128] {
+            let shape = Shape::new(2, 1, frames, head_dim).expect("legal");
+            for operation in variants::<bf16>(shape) {
+                if operation.variant() != Variant::General {
+                    meets_the_reference::<bf16>(operation, frames, 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn launch_parameters_change_nothing_but_the_launch() {
+    fn all<T: Tensorial>(frames: u64) {
+        let shape = Shape::new(7, 3, frames, 40).expect("legal");
+        for operation in variants::<T>(shape) {
+            let (qkv, _) = made_up::<T>(&shape, 9);
+            let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
+            for parameters in operation.candidates().into_iter().step_by(3) {
+                let operation = operation.with_parameters(parameters).expect("a candidate");
+                // The planner sorts out what the device has no shared memory for.
+                let prepared = kernels().prepare(operation, Choice::AUTOMATIC);
+                if let Err(KernelError::Violations(violations)) = prepared {
+                    assert!(violations.contains(Rule::SharedMemoryTotal), "{violations}");
+                    continue;
+                }
+                let (_, out) = run(operation, Choice::AUTOMATIC, qkv, None);
+                let deviation = deviation(&operation, &out, qkv, None);
+                let relative = deviation.relative();
+                assert!(deviation.within(tolerance(T::TYPE)), "{operation:?}: {relative:e}");
+            }
+        }
+    }
+    all::<f16>(16);
+    all::<f16>(81);
+    all::<f32>(33);
+}
+
+/// Copies `[items, heads, frames, head_dim]` to where `extent` says.
+fn scatter<T: Tensorial>(tensor: &[T], extent: &Extent<4>, len: usize) -> Vec<T> {
+    let mut memory = vec![T::narrow(f32::NAN); len];
+    for (x, place) in tensor.iter().zip(places(extent)) {
+        memory[place] = *x;
+    }
+    memory
+}
+
+/// Where each element of `[items, heads, frames, head_dim]` lies, in order.
+fn places(extent: &Extent<4>) -> impl Iterator<Item = usize> {
+    let [items, heads, frames, dims] = extent.dims();
+    let [item, head, frame, dim] = extent.strides();
+    (0..items).flat_map(move |i| {
+        (0..heads).flat_map(move |h| {
+            (0..frames).flat_map(move |f| {
+                let row = i * item + h * head + f * frame;
+                (0..dims).map(move |d| usize::try_from(row + d * dim).expect("a place"))
+            })
+        })
+    })
+}
+
+fn strided<T: Tensorial>(operation: TemporalAttention, extent: Extent<4>) {
+    let operation = operation.with_strides();
+    let shape = *operation.shape();
+    let stream = stream();
+    let (qkv, _) = made_up::<T>(&shape, 77);
+    let len = usize::try_from(extent.reach()).expect("elements");
+    let device = [0, 1, 2]
+        .map(|place| stream.clone_htod(&scatter(&qkv[place], &extent, len)).expect("memory"));
+    let chunk = unit(&operation);
+    for choice in [Choice::AUTOMATIC, Choice::at_most(chunk).strategy(Strategy::Chunked)] {
+        let mut out = poisoned::<T>(&stream, len);
+        let prepared = kernels().prepare(operation, choice).expect("a plan");
+        let tensors = [&device[0], &device[1], &device[2]];
+        let tensors = tensors.map(|tensor| Tensor::with_extent(tensor, extent));
+        let target = TensorMut::with_extent(&mut out, extent);
+        prepared.launch(&stream, tensors, None, shape.scale(), target).expect("launches");
+        let memory = stream.clone_dtoh(&out).expect("copies back");
+        let out: Vec<T> = places(&extent).map(|place| memory[place]).collect();
+        let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
+        let deviation = deviation(&operation, &out, qkv, None);
+        let relative = deviation.relative();
+        assert!(deviation.within(tolerance(T::TYPE)), "{operation:?}: {relative:e}");
+        // Between the rows nothing is written.
+        let written: BTreeSet<usize> = places(&extent).collect();
+        let between = (0..len).filter(|place| !written.contains(place));
+        assert!(between.into_iter().all(|place| memory[place].widen().is_nan()), "{operation:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn tensors_of_any_strides_are_read_and_written_in_place() {
+    fn all<T: Tensorial>(frames: u64, head_dim: u64) {
+        let shape = Shape::new(5, 3, frames, head_dim).expect("legal");
+        let gap = 8;
+        let extents = [
+            // [batch, frames, heads, head_dim].
+            Extent::contiguous([5, frames, 3, head_dim]).swap_axes(1, 2),
+            // [frames, items, heads, head_dim]: items lie between the rows of others.
+            Extent::strided([5, 3, frames, head_dim], [3 * head_dim, head_dim, 15 * head_dim, 1]),
+            // Rows, heads and items with gaps.
+            Extent::strided(
+                [5, 3, frames, head_dim],
+                [
+                    3 * (frames * (head_dim + gap) + gap) + gap,
+                    frames * (head_dim + gap) + gap,
+                    head_dim + gap,
+                    1,
+                ],
+            ),
+        ];
+        for operation in variants::<T>(shape) {
+            for extent in extents {
+                strided::<T>(operation, extent);
+            }
+        }
+    }
+    all::<f16>(16, 64);
+    all::<f16>(25, 72);
+    all::<bf16>(81, 64);
+    all::<f32>(16, 40);
+    all::<f32>(20, 128);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn one_key_and_value_may_serve_every_item() {
+    let shape = Shape::new(6, 2, 16, 64).expect("legal");
+    let (qkv, _) = made_up::<f16>(&shape, 5);
+    let (stream, per_item) = (stream(), 2048);
+    let [q, k, v] = [&qkv[0][..], &qkv[1][..per_item], &qkv[2][..per_item]];
+    let device = [q, k, v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
+    let shared = Extent::strided(shape.dims(), [0, 1024, 64, 1]);
+    let operation = attention::<f16>(shape).with_strides();
+    let prepared = kernels().prepare(operation, Choice::at_most(2)).expect("a plan");
+    let mut out = poisoned::<f16>(&stream, q.len());
+    let tensors = [
+        Tensor::new(&device[0], shape.dims()),
+        Tensor::with_extent(&device[1], shared),
+        Tensor::with_extent(&device[2], shared),
+    ];
+    let target = TensorMut::new(&mut out, shape.dims());
+    prepared.launch(&stream, tensors, None, shape.scale(), target).expect("launches");
     let out = stream.clone_dtoh(&out).expect("copies back");
-    assert!(out.iter().all(|x| x.to_f32().is_finite()));
+    let (k, v) = (k.repeat(6), v.repeat(6));
+    let deviation = deviation(&operation, &out, [q, &k, &v], None);
+    assert!(deviation.within(tolerance(f16::TYPE)), "{:e}", deviation.relative());
+}
+
+/// A tensor of `len` elements whose memory is not on the host.
+fn large<T: Tensorial>(stream: &Arc<CudaStream>, len: usize) -> cudarc::driver::CudaSlice<T> {
+    // SAFETY: written below or by the kernel before it is read.
+    #[allow(unsafe_code, reason = "zeroes of 9 GB take longer than the test")]
+    unsafe {
+        stream.alloc::<T>(len).expect("memory")
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn offsets_beyond_2_to_the_32_elements_are_right() {
+    // 4,297,064,448 elements of 2 bytes a tensor, contiguous; the last items lie past 2^32.
+    let shape = Shape::new(4_196_352, 1, 16, 64).expect("legal");
+    let len = usize::try_from(shape.elements()).expect("elements");
+    assert!(shape.elements() > 1 << 32);
+    let stream = stream();
+    let tail = 512 * 1024;
+    let (tails, _) = made_up::<f16>(&Shape::new(512, 1, 16, 64).expect("legal"), 3);
+    let mut tensors = [1, 2, 3].map(|_| large::<f16>(&stream, len));
+    for (tensor, tail_of) in tensors.iter_mut().zip(&tails) {
+        let mut head = tensor.slice_mut(..tail);
+        stream.memcpy_htod(tail_of, &mut head).expect("copies");
+        let mut end = tensor.slice_mut(len - tail..);
+        stream.memcpy_htod(tail_of, &mut end).expect("copies");
+    }
+    let mut out = large::<f16>(&stream, len);
+    for layout in Layout::ALL {
+        let mut end = out.slice_mut(len - tail..);
+        stream.memcpy_htod(&vec![f16::NAN; tail], &mut end).expect("copies");
+        let operation = attention::<f16>(shape).with_layout(layout);
+        let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
+        let launches = if layout == Layout::FlatX { 1 } else { 65 };
+        assert_eq!(prepared.plan().len(), launches);
+        let tensors = [&tensors[0], &tensors[1], &tensors[2]];
+        let tensors = tensors.map(|tensor| Tensor::new(tensor, shape.dims()));
+        let target = TensorMut::new(&mut out, shape.dims());
+        prepared.launch(&stream, tensors, None, shape.scale(), target).expect("launches");
+        let qkv = [&tails[0][..], &tails[1], &tails[2]];
+        for part in [0..tail, len - tail..len] {
+            let out = stream.clone_dtoh(&out.slice(part)).expect("copies back");
+            let deviation = deviation(&operation, &out, qkv, None);
+            assert!(deviation.within(tolerance(f16::TYPE)), "{:e}", deviation.relative());
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn memory_between_multiples_of_16_bytes_is_refused_except_by_the_general_variant() {
+    let shape = Shape::new(4, 2, 16, 64).expect("legal");
+    let stream = stream();
+    let len = usize::try_from(shape.elements()).expect("elements");
+    let qkv = [1, 2, 3].map(|seed| uniform::<f16>(len + 1, seed));
+    let device =
+        [&qkv[0], &qkv[1], &qkv[2]].map(|tensor| stream.clone_htod(tensor).expect("memory"));
+    let views = [0, 1, 2].map(|place: usize| device[place].slice(1..));
+    for operation in variants::<f16>(shape) {
+        let mut out = poisoned::<f16>(&stream, len);
+        let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
+        let tensors = [&views[0], &views[1], &views[2]].map(|view| Tensor::new(view, shape.dims()));
+        let target = TensorMut::new(&mut out, shape.dims());
+        let launched = prepared.launch(&stream, tensors, None, shape.scale(), target);
+        if operation.variant() == Variant::General {
+            assert_eq!(launched, Ok(1));
+            let out = stream.clone_dtoh(&out).expect("copies back");
+            assert!(out.iter().all(|x| x.to_f32().is_finite()));
+            continue;
+        }
+        let KernelError::Launch(LaunchError::Args(args)) = launched.expect_err("misaligned") else {
+            panic!("{}", operation.variant());
+        };
+        assert!(matches!(args, ArgsError::Misaligned { index: 0, alignment: 16, .. }), "{args}");
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn tensors_that_do_not_fit_are_refused_before_anything_is_launched() {
+    let shape = Shape::new(4, 2, 16, 64).expect("legal");
+    let stream = stream();
+    let len = usize::try_from(shape.elements()).expect("elements");
+    let x = stream.alloc_zeros::<f16>(len).expect("memory");
+    let mut out = poisoned::<f16>(&stream, len);
+    let plain = attention::<f16>(shape);
+    let mut refused =
+        |operation: TemporalAttention, q: Extent<4>, bias: bool, scale, o: Extent<4>| {
+            let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
+            let tensors = [q, Extent::contiguous(shape.dims()), Extent::contiguous(shape.dims())];
+            let tensors = tensors.map(|extent| Tensor::with_extent(&x, extent));
+            let bias = bias.then(|| Tensor::new(&x, [16, 16]));
+            let out = TensorMut::with_extent(&mut out, o);
+            prepared.launch(&stream, tensors, bias, scale, out).expect_err("refused").to_string()
+        };
+    let fit = Extent::contiguous(shape.dims());
+    let other = Extent::contiguous([4, 2, 64, 16]);
+    assert_eq!(
+        refused(plain, other, false, 1.0, fit),
+        "q has shape [4, 2, 64, 16], the kernel was prepared for [4, 2, 16, 64]"
+    );
+    let exchanged = Extent::contiguous([4, 16, 2, 64]).swap_axes(1, 2);
+    assert_eq!(
+        refused(plain, exchanged, false, 1.0, fit),
+        "q has strides [2048, 64, 128, 1], the kernel takes contiguous memory unless prepared with \
+         strides"
+    );
+    let shared = Extent::strided(shape.dims(), [0, 1024, 64, 1]);
+    assert_eq!(
+        refused(plain.with_strides(), fit, false, 1.0, shared),
+        "out has strides [0, 1024, 64, 1] for shape [4, 2, 16, 64]: some elements are the same"
+    );
+    let odd = Extent::strided(shape.dims(), [1024, 512, 31, 1]);
+    assert_eq!(
+        refused(plain.with_strides(), odd, false, 1.0, fit),
+        "q has strides [1024, 512, 31, 1], the kernel takes strides of whole 16 bytes"
+    );
+    assert_eq!(
+        refused(plain, fit, true, 1.0, fit),
+        "bias was given, the kernel was prepared without it"
+    );
+    assert_eq!(
+        refused(plain.with_bias(), fit, false, 1.0, fit),
+        "bias was not given, the kernel was prepared with it"
+    );
+    assert_eq!(
+        refused(plain, fit, false, -1.0, fit),
+        "scale is -1, the kernel takes a finite number that is not negative"
+    );
+    assert_eq!(
+        refused(attention::<bf16>(shape), fit, false, 1.0, fit),
+        "the tensors are of f16, the kernel was prepared for bf16"
+    );
+    assert!(stream.clone_dtoh(&out).expect("out").iter().all(|x| x.to_f32().is_nan()));
 }

@@ -4,9 +4,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod attention;
+mod compiling;
 mod cudarc_and_raw;
+mod get_rows;
 mod limits;
+mod reflection_pad1d;
 mod refusals;
+mod rms_norm;
 mod sizes;
 mod streams;
 mod support;
+mod upsample_nearest2d;

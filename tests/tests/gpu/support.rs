@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use cudarc::driver::{CudaContext, CudaStream};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr};
 use gridguard::cuda::{Args, Kernel, Module};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
+use gridguard_kernels::{Element, Kernels, Operation};
 
 /// Small kernels, each writing what a test can check.
 pub(crate) const SOURCE: &str = r#"
@@ -51,9 +52,29 @@ extern "C" __global__ void empty() {}
 "#;
 
 /// A guard of device 0, shared by the tests of this process.
-pub(crate) fn guard() -> &'static Guard {
-    static GUARD: OnceLock<Guard> = OnceLock::new();
-    GUARD.get_or_init(|| Guard::cuda(0).expect("a CUDA device"))
+pub(crate) fn guard() -> &'static Arc<Guard> {
+    static GUARD: OnceLock<Arc<Guard>> = OnceLock::new();
+    GUARD.get_or_init(|| Arc::new(Guard::cuda(0).expect("a CUDA device")))
+}
+
+/// The workspace's kernels on device 0, with the cache on disk that the environment names.
+pub(crate) fn kernels() -> &'static Kernels {
+    static KERNELS: OnceLock<Kernels> = OnceLock::new();
+    KERNELS.get_or_init(|| Kernels::new(Arc::clone(guard())))
+}
+
+/// An element of tensors that go to the device and back.
+pub(crate) trait Tensorial: Element + DeviceRepr + PartialEq + core::fmt::Debug {}
+impl<T: Element + DeviceRepr + PartialEq + core::fmt::Debug> Tensorial for T {}
+
+/// `len` elements that no kernel would write: each must be overwritten.
+pub(crate) fn poisoned<T: Tensorial>(stream: &Arc<CudaStream>, len: usize) -> CudaSlice<T> {
+    stream.clone_htod(&vec![T::narrow(f32::NAN); len]).expect("memory")
+}
+
+/// The smallest chunk of an operation's batch.
+pub(crate) fn unit(operation: &impl Operation) -> u64 {
+    operation.batch().unit().expect("a small one")
 }
 
 pub(crate) fn module() -> &'static Module {

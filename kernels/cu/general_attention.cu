@@ -1,0 +1,147 @@
+// Temporal attention of any shape, forward: softmax(scale * q k^T + bias) v over the frames of each
+// (item, head).
+//
+// Contract
+//   macros      ELEMENT, CAUSAL, BIAS, STRIDED (see attention_prelude.cu)
+//   layout      q, k, v, out: [items, heads, frames, head_dim], or any strides of the first three axes
+//               where STRIDED; rows are contiguous; bias: [frames, frames]; out overlaps none
+//   grid        one block for each (item, head), numbered item * heads + head, along one axis
+//   block       128 threads on x
+//   shared      dynamic, 32 rows of queries, values and keys as f32, see `padded` and `key_stride`
+//   arguments   q, k, v, out (addresses of the chunk's first item), [bias], items of the chunk (u64),
+//               heads (u32), [strides], scale (f32), frames (u32), head_dim (u32, at most 128)
+//   alignment   that of the element
+//   arithmetic  f32, softmax in one pass over key tiles with a running maximum; 64-bit offsets. A row
+//               whose every score is -inf gives zeros
+//   needs       sm_75
+
+constexpr u32 WARPS = 4;
+constexpr u32 THREADS = WARPS * WARP;
+// Blocks of a multiprocessor to leave registers for: none spill.
+constexpr u32 RESIDENT = STRIDED ? 3 : 4;
+// Keys of a tile, one for each lane of a warp.
+constexpr u32 TILE = 32;
+
+// A row in shared memory, zero-filled to whole float4.
+__device__ inline u32 padded(u32 head_dim) { return (head_dim + 3) / 4 * 4; }
+
+// An odd number of float4, so that the lanes, each on its own key, meet different banks.
+__device__ inline u32 key_stride(u32 head_dim) { return (padded(head_dim) / 4 | 1) * 4; }
+
+// Copies `rows` rows of `head_dim` elements to shared memory as f32, `stride` apart.
+__device__ inline void stage(float *__restrict__ to, const Element *__restrict__ from, u64 from_stride, u32 rows,
+                             u32 head_dim, u32 stride) {
+    for (u32 row = threadIdx.x / WARP; row < rows; row += WARPS) {
+        for (u32 d = threadIdx.x % WARP; d < padded(head_dim); d += WARP) {
+            to[row * stride + d] = d < head_dim ? widen(from[row * from_stride + d]) : 0.f;
+        }
+    }
+}
+
+__device__ inline float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
+
+// Each warp carries ROWS query rows at once, so that a key read from shared memory serves them all;
+// each lane carries PARTS elements of each row, head_dim / 32 rounded up.
+template <u32 PARTS, u32 ROWS>
+__device__ inline void attend_rows(const Problem &problem, const Element *__restrict__ bias, float scale, u32 frames,
+                                   u32 head_dim) {
+    constexpr u32 PASS = ROWS * WARPS;
+    extern __shared__ float4 shared[];
+    const u32 row_size = padded(head_dim), stride = key_stride(head_dim);
+    float *queries = reinterpret_cast<float *>(shared);
+    float *values = queries + TILE * row_size;
+    float *keys = values + TILE * row_size;
+
+    const u32 warp = threadIdx.x / WARP;
+    const u32 lane = threadIdx.x % WARP;
+
+    for (u32 first_row = 0; first_row < frames; first_row += PASS) {
+        const u32 rows = min(PASS, frames - first_row);
+        float most[ROWS], total[ROWS], sums[ROWS][PARTS];
+        u32 query[ROWS];
+#pragma unroll
+        for (u32 r = 0; r < ROWS; ++r) {
+            most[r] = LOWEST;
+            total[r] = 0.f;
+            // A row past the end computes the last one again and is not written.
+            const u32 row = min(warp + r * WARPS, rows - 1);
+            query[r] = row * row_size / 4;
+#pragma unroll
+            for (u32 part = 0; part < PARTS; ++part) sums[r][part] = 0.f;
+        }
+        for (u32 first_key = 0; first_key < frames; first_key += TILE) {
+            const u32 here = min(TILE, frames - first_key);
+            __syncthreads();
+            if (first_key == 0) {
+                stage(queries, problem.q + first_row * problem.q_stride, problem.q_stride, rows, head_dim, row_size);
+            }
+            stage(keys, problem.k + first_key * problem.k_stride, problem.k_stride, here, head_dim, stride);
+            stage(values, problem.v + first_key * problem.v_stride, problem.v_stride, here, head_dim, row_size);
+            __syncthreads();
+
+            float weight[ROWS];
+#pragma unroll
+            for (u32 r = 0; r < ROWS; ++r) weight[r] = 0.f;
+            const float4 *key = reinterpret_cast<const float4 *>(keys + min(lane, here - 1) * stride);
+#pragma unroll 2
+            for (u32 i = 0; i < row_size / 4; ++i) {
+                const float4 part = key[i];
+#pragma unroll
+                for (u32 r = 0; r < ROWS; ++r) weight[r] += dot(shared[query[r] + i], part);
+            }
+#pragma unroll
+            for (u32 r = 0; r < ROWS; ++r) {
+                const u32 frame = first_row + min(warp + r * WARPS, rows - 1);
+                const float score = score_of(weight[r], frame, first_key + lane, frames, scale, bias);
+                const float highest = fmaxf(most[r], warp_max(score)), shift = shift_of(highest, scale);
+                const float shrink = exp2_fast(shift_of(most[r], scale) - shift);
+                weight[r] = exp2_fast(score * factor_of(scale) - shift);
+                most[r] = highest;
+                total[r] = total[r] * shrink + warp_sum(weight[r]);
+#pragma unroll
+                for (u32 part = 0; part < PARTS; ++part) sums[r][part] *= shrink;
+            }
+#pragma unroll 2
+            for (u32 i = 0; i < here; ++i) {
+                float value[PARTS];
+#pragma unroll
+                for (u32 part = 0; part < PARTS; ++part) {
+                    value[part] = values[i * row_size + min(lane + part * WARP, row_size - 1)];
+                }
+#pragma unroll
+                for (u32 r = 0; r < ROWS; ++r) {
+                    const float share = __shfl_sync(ALL_LANES, weight[r], i);
+#pragma unroll
+                    for (u32 part = 0; part < PARTS; ++part) sums[r][part] += share * value[part];
+                }
+            }
+        }
+#pragma unroll
+        for (u32 r = 0; r < ROWS; ++r) {
+            const u32 row = warp + r * WARPS;
+            const float norm = norm_of(total[r]);
+#pragma unroll
+            for (u32 part = 0; part < PARTS; ++part) {
+                const u32 d = lane + part * WARP;
+                if (row < rows && d < head_dim) {
+                    problem.out[(first_row + row) * problem.out_stride + d] = narrow(sums[r][part] * norm);
+                }
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+    general_attention(ATTENTION_PARAMETERS, u32 frames, u32 head_dim) {
+    const u64 number = block_number();
+    if (number >= items * heads) return;
+    const Problem problem = PROBLEM(number, u64(frames) * head_dim, head_dim);
+    scale *= LOG2_E;
+    if (head_dim > 2 * WARP) {
+        attend_rows<4, 4>(problem, BIAS_OR_NULL, scale, frames, head_dim);
+    } else if (frames > 16) {
+        attend_rows<2, 8>(problem, BIAS_OR_NULL, scale, frames, head_dim);
+    } else {
+        attend_rows<2, 4>(problem, BIAS_OR_NULL, scale, frames, head_dim);
+    }
+}

@@ -1,0 +1,94 @@
+//! How far results are from what they must be.
+
+use crate::element::Element;
+
+/// How far results are from their references, gathered over any number of slices.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Deviation {
+    squared_error: f64,
+    squared_norm: f64,
+    compared: u64,
+    /// Elements that are no finite number although the reference is, or that are missing.
+    wrong: u64,
+}
+
+impl Deviation {
+    /// Nothing compared yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Compares `result` with `reference`, element by element. A length that differs counts every
+    /// missing or surplus element as wrong.
+    pub fn add<T: Element>(&mut self, result: &[T], reference: &[f64]) {
+        let differ = result.len().abs_diff(reference.len());
+        self.wrong += u64::try_from(differ).unwrap_or(u64::MAX);
+        for (x, expected) in result.iter().zip(reference) {
+            let error = f64::from(x.widen()) - expected;
+            if error.is_finite() {
+                self.squared_error += error * error;
+                self.squared_norm += expected * expected;
+            } else {
+                self.wrong += 1;
+            }
+            self.compared += 1;
+        }
+    }
+
+    /// Adds another comparison.
+    pub fn merge(&mut self, other: &Self) {
+        self.squared_error += other.squared_error;
+        self.squared_norm += other.squared_norm;
+        self.compared += other.compared;
+        self.wrong += other.wrong;
+    }
+
+    /// The relative Frobenius error; infinite where an element was wrong or nothing was compared.
+    #[must_use]
+    pub fn relative(&self) -> f64 {
+        if self.wrong > 0 || self.compared == 0 {
+            return f64::INFINITY;
+        }
+        if self.squared_error == 0.0 {
+            return 0.0;
+        }
+        (self.squared_error / self.squared_norm).sqrt()
+    }
+
+    /// Elements compared.
+    #[must_use]
+    pub const fn compared(&self) -> u64 {
+        self.compared
+    }
+
+    /// Whether the results are within `tolerance`. A NaN never is.
+    #[must_use]
+    pub fn within(&self, tolerance: f64) -> bool {
+        self.relative() <= tolerance
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nan_or_a_missing_element_is_never_within() {
+        let mut deviation = Deviation::new();
+        deviation.add(&[1.0_f32, f32::NAN], &[1.0, 2.0]);
+        assert!(!deviation.within(f64::MAX));
+        let mut deviation = Deviation::new();
+        deviation.add(&[1.0_f32], &[1.0, 2.0]);
+        assert!(!deviation.within(f64::MAX));
+        assert!(!Deviation::new().within(f64::MAX));
+    }
+
+    #[test]
+    fn the_relative_error_is_over_all_slices() {
+        let mut deviation = Deviation::new();
+        deviation.add(&[3.0_f32, 4.0], &[3.0, 4.0]);
+        deviation.add(&[0.5_f32], &[0.0]);
+        assert!((deviation.relative() - 0.1).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,125 @@
+//! The shape of the four tensors.
+
+use crate::element::ElementType;
+use crate::error::KernelError;
+use crate::size::{check_elements, check_size};
+
+/// The largest head dimension that a kernel carries in registers.
+const MAX_HEAD_DIM: u64 = 128;
+
+/// The shape `[items, heads, frames, head_dim]` of q, k, v and out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Independent positions: batch x height x width.
+    pub items: u64,
+    /// Heads of an item.
+    pub heads: u64,
+    /// Frames, over which attention runs.
+    pub frames: u64,
+    /// Elements of a head.
+    pub head_dim: u64,
+}
+
+impl Shape {
+    /// The shape, where a kernel takes it.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Dimension`] for no heads, no frames, or a head dimension outside 1 to 128;
+    /// [`KernelError::TooLarge`] past 64 bits. Zero items are allowed: there is nothing to do.
+    pub fn new(items: u64, heads: u64, frames: u64, head_dim: u64) -> Result<Self, KernelError> {
+        let shape = Self { items, heads, frames, head_dim };
+        check_size("heads", heads, 1..=u64::from(u32::MAX))?;
+        check_size("frames", frames, 1..=u64::from(u32::MAX))?;
+        check_size("head_dim", head_dim, 1..=MAX_HEAD_DIM)?;
+        check_elements(&shape.dims())?;
+        Ok(shape)
+    }
+
+    /// The dimensions, slowest first.
+    #[must_use]
+    pub const fn dims(&self) -> [u64; 4] {
+        [self.items, self.heads, self.frames, self.head_dim]
+    }
+
+    /// Attention problems: items times heads.
+    #[must_use]
+    pub const fn problems(&self) -> u64 {
+        self.items * self.heads
+    }
+
+    /// Elements of one problem in one tensor.
+    #[must_use]
+    pub const fn elements_per_problem(&self) -> u64 {
+        self.frames * self.head_dim
+    }
+
+    /// Elements of one item in one tensor.
+    #[must_use]
+    pub const fn elements_per_item(&self) -> u64 {
+        self.heads * self.elements_per_problem()
+    }
+
+    /// Elements of one tensor.
+    #[must_use]
+    pub const fn elements(&self) -> u64 {
+        self.items * self.elements_per_item()
+    }
+
+    /// Bytes that must move at least: q, k and v read once, out written once.
+    #[must_use]
+    pub fn least_bytes(&self, element: ElementType) -> u128 {
+        4 * u128::from(self.elements()) * u128::from(element.bytes())
+    }
+
+    /// The usual scale of attention: one over the root of the head dimension.
+    #[must_use]
+    pub fn scale(&self) -> f32 {
+        // At most 128, which f32 holds exactly.
+        let head_dim = u16::try_from(self.head_dim).unwrap_or(u16::MAX);
+        f32::from(head_dim).sqrt().recip()
+    }
+
+    /// Checks that `tensor` of `given` elements has the length of the shape.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Length`] with both lengths.
+    pub fn check_length(&self, tensor: &'static str, given: usize) -> Result<(), KernelError> {
+        let given = u64::try_from(given).unwrap_or(u64::MAX);
+        if given == self.elements() {
+            return Ok(());
+        }
+        let (shape, expected) = (self.dims().to_vec(), self.elements().into());
+        Err(KernelError::Length { tensor, shape, expected, given })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_bytes_are_three_reads_and_one_write() {
+        let shape = Shape::new(15_360, 5, 16, 64).expect("legal");
+        assert_eq!(shape.least_bytes(ElementType::F16), 629_145_600);
+    }
+
+    #[test]
+    fn shapes_that_no_kernel_can_take_are_errors() {
+        let dimension = |shape: Result<Shape, KernelError>| match shape.expect_err("refused") {
+            KernelError::Dimension { dimension, .. } => dimension,
+            other => panic!("{other}"),
+        };
+        assert_eq!(dimension(Shape::new(1, 0, 16, 64)), "heads");
+        assert_eq!(dimension(Shape::new(1, 1, 0, 64)), "frames");
+        assert_eq!(dimension(Shape::new(1, 1, 16, 129)), "head_dim");
+        let error = Shape::new(u64::MAX, 5, 16, 64).expect_err("too large");
+        assert_eq!(
+            error.to_string(),
+            "a tensor of shape [18446744073709551615, 5, 16, 64] has more elements than 64 bits \
+             count"
+        );
+        assert!(Shape::new(0, 5, 16, 64).is_ok());
+    }
+}

@@ -1,0 +1,144 @@
+//! Reflection padding against its reference, whole, split and folded.
+
+use gridguard::{Choice, Strategy};
+use gridguard_examples::uniform;
+use gridguard_kernels::reflection_pad1d::{ReflectionPad1d, reference, tolerance};
+use gridguard_kernels::{Deviation, ElementType, KernelError, Tensor, TensorMut};
+use half::{bf16, f16};
+use proptest::prelude::{ProptestConfig, any, prop_oneof, proptest};
+use proptest::sample::Index;
+
+use super::support::{Tensorial, kernels, poisoned, stream, unit};
+
+/// The input's shape, the pads, and where input and output begin in their memory, in elements.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    dims: [u64; 3],
+    pads: [u64; 2],
+    begin: [usize; 2],
+}
+
+impl Case {
+    fn operation<T: Tensorial>(&self) -> ReflectionPad1d {
+        ReflectionPad1d::new(self.dims, self.pads, T::TYPE).expect("legal")
+    }
+
+    fn input<T: Tensorial>(&self) -> Vec<T> {
+        uniform(len(self.dims), 1)
+    }
+
+    fn run<T: Tensorial>(&self, choice: Choice) -> Vec<T> {
+        let stream = stream();
+        let (operation, [from, to]) = (self.operation::<T>(), self.begin);
+        let before = vec![T::narrow(f32::NAN); from];
+        let input = stream.clone_htod(&[before, self.input()].concat()).expect("input");
+        let mut out = poisoned::<T>(&stream, to + len(operation.output_dims()));
+        let prepared = kernels().prepare(operation, choice).expect("a plan");
+        let launched = prepared.launch(
+            &stream,
+            Tensor::new(&input.slice(from..), operation.input_dims()),
+            TensorMut::new(&mut out.slice_mut(to..), operation.output_dims()),
+        );
+        assert_eq!(launched.expect("launches"), prepared.plan().len());
+        let out = stream.clone_dtoh(&out).expect("out");
+        assert!(out[..to].iter().all(|x| x.widen().is_nan()), "before the tensor");
+        out[to..].to_vec()
+    }
+
+    fn meets_the_reference<T: Tensorial>(&self, blocks: u64) {
+        let whole = self.run::<T>(Choice::AUTOMATIC);
+        let [left, right] = self.pads.map(|pad| usize::try_from(pad).expect("elements"));
+        let width = usize::try_from(self.dims[2]).expect("elements");
+        let mut deviation = Deviation::new();
+        for (row, out) in self.input::<T>().chunks(width).zip(whole.chunks(left + width + right)) {
+            deviation.add(out, &reference(row, left, right));
+        }
+        assert!(deviation.within(tolerance(T::TYPE)), "{} {self:?}", T::TYPE);
+        let chunk = blocks * unit(&self.operation::<T>());
+        let split = self.run::<T>(Choice::at_most(chunk).strategy(Strategy::Chunked));
+        assert!(split == whole, "split: {} {self:?}", T::TYPE);
+        let folded = self.run::<T>(Choice::AUTOMATIC.strategy(Strategy::Folded));
+        assert!(folded == whole, "folded: {} {self:?}", T::TYPE);
+    }
+}
+
+fn len(dims: [u64; 3]) -> usize {
+    usize::try_from(dims.iter().product::<u64>()).expect("elements")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    #[ignore = "needs a CUDA GPU"]
+    fn reflection_pad1d_meets_the_reference_whole_split_and_folded(
+        width in prop_oneof![1_usize..12, 1_usize..300, 1_usize..20_000],
+        pads in any::<[Index; 2]>(),
+        short_pads in any::<bool>(),
+        channels in 1_u64..8,
+        elements in 1_u64..300_000,
+        begin in any::<[Index; 2]>(),
+        blocks in 1_u64..5,
+    ) {
+        let widest = if short_pads { width.min(20) } else { width };
+        let pads = pads.map(|pad| u64::try_from(pad.index(widest)).expect("elements"));
+        let width = u64::try_from(width).expect("elements");
+        let batch = (elements / (channels * (width + pads[0] + pads[1]))).max(1);
+        let begin = begin.map(|begin| begin.index(8));
+        let case = Case { dims: [batch, channels, width], pads, begin };
+        case.meets_the_reference::<f16>(blocks);
+        case.meets_the_reference::<bf16>(blocks);
+        case.meets_the_reference::<f32>(blocks);
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn reflection_pad1d_of_a_larger_batch_than_z_has_blocks_is_split_or_folded() {
+    let plan = |strategy| {
+        let operation = ReflectionPad1d::new([200_000, 64, 1000], [3, 4], ElementType::F16);
+        let choice = Choice::AUTOMATIC.strategy(strategy);
+        let prepared = kernels().prepare(operation.expect("legal"), choice);
+        prepared.map(|prepared| prepared.plan().len())
+    };
+    assert!(matches!(plan(Strategy::Whole), Err(KernelError::Violations(_))));
+    assert_eq!(plan(Strategy::Chunked).expect("splits"), 4);
+    assert_eq!(plan(Strategy::Folded).expect("folds"), 1);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn more_channels_than_y_has_blocks_are_one_launch() {
+    let case = Case { dims: [2, 70_000, 3], pads: [2, 1], begin: [0, 0] };
+    case.meets_the_reference::<f16>(1);
+    let prepared = kernels().prepare(case.operation::<f16>(), Choice::AUTOMATIC).expect("a plan");
+    assert_eq!(prepared.plan().len(), 1);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn tensors_that_do_not_fit_reflection_pad1d_are_refused_before_anything_is_launched() {
+    let stream = stream();
+    let operation = ReflectionPad1d::new([2, 3, 4], [1, 2], ElementType::F32).expect("legal");
+    let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
+    let input = stream.alloc_zeros::<f32>(24).expect("input");
+    let mut out = poisoned::<f32>(&stream, 42);
+    let mut refused = |len: usize, dims, out_dims| {
+        let input = input.slice(..len);
+        let (input, out) = (Tensor::new(&input, dims), TensorMut::new(&mut out, out_dims));
+        prepared.launch(&stream, input, out).expect_err("refused").to_string()
+    };
+    let other = refused(24, [3, 2, 4], [2, 3, 7]);
+    assert_eq!(other, "input has shape [3, 2, 4], the kernel was prepared for [2, 3, 4]");
+    let other = refused(24, [2, 3, 4], [2, 3, 4]);
+    assert_eq!(other, "out has shape [2, 3, 4], the kernel was prepared for [2, 3, 7]");
+    let shorter = refused(23, [2, 3, 4], [2, 3, 7]);
+    assert_eq!(shorter, "input has 23 elements, shape [2, 3, 4] has 24");
+    let half = stream.alloc_zeros::<f16>(24).expect("input");
+    let mut half_out = poisoned::<f16>(&stream, 42);
+    let (half, half_out) =
+        (Tensor::new(&half, [2, 3, 4]), TensorMut::new(&mut half_out, [2, 3, 7]));
+    let other = prepared.launch(&stream, half, half_out).expect_err("refused").to_string();
+    assert_eq!(other, "the tensors are of f16, the kernel was prepared for f32");
+    assert!(stream.clone_dtoh(&out).expect("out").iter().all(|x| x.is_nan()));
+}
