@@ -83,6 +83,7 @@ __device__ inline void halve(float (&scores)[ROWS][KEYS], u32 bit, bool upper) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS) f32_attention(ATTENTION_PARAMETERS) {
+    const Overlap overlap;
     extern __shared__ float4 shared[];
     const u32 place = threadIdx.x / THREADS, thread = threadIdx.x % THREADS;
     const u32 warp = thread / WARP, lane = thread % WARP, part = lane % PARTS, group = lane / PARTS;

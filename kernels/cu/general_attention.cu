@@ -133,6 +133,7 @@ __device__ inline void attend_rows(const Problem &problem, const Element *__rest
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     general_attention(ATTENTION_PARAMETERS, u32 frames, u32 head_dim) {
+    const Overlap overlap;
     const u64 number = block_number();
     if (number >= items * heads) return;
     const Problem problem = PROBLEM(number, u64(frames) * head_dim, head_dim);

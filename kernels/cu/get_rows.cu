@@ -46,6 +46,7 @@ constexpr u32 ROWS_AT_ONCE = THREADS / LANES;
 extern "C" __global__ void __launch_bounds__(THREADS)
     get_rows(const Element *__restrict__ table, const Index *__restrict__ index, Element *__restrict__ out, u64 *first_bad,
              u64 table_rows, u64 offset, u64 rows) {
+    const Overlap overlap;
     const u64 block = block_number();
     const u32 lane = threadIdx.x % LANES;
     const u32 piece = u32(block % TILES) * (LANES * STEPS) + lane;

@@ -58,6 +58,22 @@ struct alignas(16) Vector {
     Element element[WIDTH];
 };
 
+// The first thing that a kernel makes: lets the next chunk's blocks begin as soon as all of this one's
+// have, and ends no thread before the chunks before have ended. So chunks overlap, and the end of the
+// last is the end of all.
+struct Overlap {
+    __device__ inline Overlap() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    }
+    __device__ inline ~Overlap() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    }
+};
+
 // The blocks of a grid in order, x fastest: the same number whether an axis is folded into x or not.
 __device__ inline u64 block_number() {
     return blockIdx.x + gridDim.x * (blockIdx.y + u64(gridDim.y) * blockIdx.z);

@@ -60,6 +60,7 @@ __device__ inline Element fetch_element(const Element *__restrict__ in, Offset p
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     reflection_pad1d(const Element *__restrict__ in, Element *__restrict__ out, u64 items) {
+    const Overlap overlap;
     const u64 block = block_number();
     const u64 before = block / TILES * ITEMS;
     // What may be read: a window may begin in one row and end in another.

@@ -78,6 +78,7 @@ __device__ inline void scale_part(Element *out, const Part &part, const Element 
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     rms_norm(const Element *__restrict__ x, Element *__restrict__ out, const Element *__restrict__ weight, u64 rows, float epsilon) {
+    const Overlap overlap;
     __shared__ float sums[THREADS / WARP];
     const u32 place = threadIdx.x / THREADS_PER_ROW, thread = threadIdx.x % THREADS_PER_ROW;
     const u64 row = block_number() * ROWS + place;

@@ -153,6 +153,7 @@ __device__ inline void write_row(Element *__restrict__ row, const float (&sums)[
 }
 
 extern "C" __global__ void __launch_bounds__(WARP *PROBLEMS) short_attention(ATTENTION_PARAMETERS) {
+    const Overlap overlap;
     const u64 number = block_number() * PROBLEMS + threadIdx.x / WARP;
     if (PROBLEMS > 1 && number >= items * heads) return;
     const Problem problem = PROBLEM(number, FRAMES * HEAD_DIM, HEAD_DIM);

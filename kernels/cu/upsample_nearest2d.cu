@@ -105,6 +105,7 @@ __device__ inline Vector fetch(const Element *__restrict__ in, Offset first) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     upsample_nearest2d(const Element *__restrict__ in, Element *__restrict__ out, u64 planes) {
+    const Overlap overlap;
     const u64 block = block_number();
     const u64 before = block / TILES * PLANES;
     in += before * IN_PLANE, out += before * OUT_PLANE;

@@ -286,6 +286,7 @@ __device__ inline void attend(const Problem &problem, u32 stage, const Element *
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) warpgroup_attention(ATTENTION_PARAMETERS) {
+    const Overlap overlap;
     extern __shared__ __align__(1024) uint4 shared[];
     const u32 base = u32(__cvta_generic_to_shared(shared));
     const u64 first = block_number() * ROUNDS, problems = items * heads;

@@ -12,7 +12,10 @@ pub(crate) fn kernel(
 ) -> Result<Kernel, LoadError> {
     // SAFETY: every kernel in `cu/` states its contract in its header comment and keeps to it: it
     // takes the parameters that its module declares, and touches `items` times the stride from each
-    // pointer on, for as many items as its grid has blocks for. The public functions of this crate check lengths and shapes before, and memory
-    // checkers run over every kernel in the GPU suite.
-    unsafe { module.kernel(name, parameters) }
+    // pointer on, for as many items as its grid has blocks for. The public functions of this crate
+    // check lengths and shapes before, and memory checkers run over every kernel in the GPU suite.
+    let kernel = unsafe { module.kernel(name, parameters)? };
+    // SAFETY: every kernel in `cu/` begins by making an `Overlap`, whose end is the wait; chunks write
+    // their own items and nothing that another reads.
+    Ok(unsafe { kernel.with_overlapping_chunks() })
 }

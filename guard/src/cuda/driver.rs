@@ -76,6 +76,8 @@ pub(super) struct LaunchAttribute {
 pub(super) const ATTRIBUTE_COOPERATIVE: c_uint = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
 pub(super) const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+pub(super) const ATTRIBUTE_OVERLAP: c_uint = 6;
 
 /// What cudarc calls for contexts, streams, events and memory: it panics where one is missing.
 const CUDARC_NEEDS: [&str; 17] = [

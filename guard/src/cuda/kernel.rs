@@ -11,11 +11,20 @@ use super::error::DriverError;
 use super::module::Loaded;
 use super::query::{self, function_attribute};
 use crate::args::Signature;
-use crate::limits::{DeviceLimits, LaunchLimits};
+use crate::limits::{ComputeCapability, DeviceLimits, LaunchLimits};
+
+/// The first capability whose grids may begin before others have ended.
+const FIRST_OVERLAPPING: ComputeCapability = ComputeCapability::new(9, 0);
+/// CUDA 12.3, the first driver that also captures such launches into graphs.
+const OVERLAP_DRIVER: i32 = 12_030;
 
 /// A kernel, ready to be planned for and launched. Cheap to clone, usable from any thread.
 #[derive(Clone)]
-pub struct Kernel(Arc<Inner>);
+pub struct Kernel {
+    inner: Arc<Inner>,
+    /// Whether a chunk may begin before the one before it has ended.
+    overlap: bool,
+}
 
 pub(super) struct Inner {
     driver: &'static Driver,
@@ -69,7 +78,7 @@ impl Kernel {
             Keep::Module(module) => Some(Arc::clone(module.context())),
             Keep::Cudarc(_) | Keep::Caller => None,
         };
-        Ok(Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             driver,
             function,
             context,
@@ -79,14 +88,42 @@ impl Kernel {
             dynamic_shared_bytes,
             opt_in,
             keep,
-        })))
+        });
+        Ok(Self { inner, overlap: false })
+    }
+
+    /// The same kernel, whose chunks overlap where the device and the driver can: a chunk of a split
+    /// launch begins as soon as the one before it leaves room, instead of when it has ended.
+    ///
+    /// On devices before compute capability 9.0, and with drivers before CUDA 12.3, chunks follow
+    /// one another as ever.
+    ///
+    /// # Safety
+    ///
+    /// From `sm_90` on, every thread of the device code executes `griddepcontrol.wait` as its last
+    /// instruction, after all that it writes, so that a chunk ends only after those before it; and
+    /// chunks do not write what others read or write. Code without
+    /// `griddepcontrol.launch_dependents` gains nothing.
+    #[must_use]
+    pub unsafe fn with_overlapping_chunks(mut self) -> Self {
+        let driver = self.inner.driver;
+        self.overlap = self.limits().device().compute_capability >= FIRST_OVERLAPPING
+            && driver.launch_kernel_ex.is_some()
+            && driver.version().is_ok_and(|version| version >= OVERLAP_DRIVER);
+        self
+    }
+
+    /// Whether chunks of a split launch overlap.
+    #[must_use]
+    pub const fn overlaps_chunks(&self) -> bool {
+        self.overlap
     }
 
     /// What the kernel allows on its device, with the shared memory that it can opt in to: the
     /// guard does that at the first launch that needs it.
     #[must_use]
     pub fn limits(&self) -> &LaunchLimits {
-        &self.0.limits
+        &self.inner.limits
     }
 
     /// The kernel's name.
@@ -96,16 +133,16 @@ impl Kernel {
     }
 
     pub(super) fn signature(&self) -> &Signature {
-        &self.0.signature
+        &self.inner.signature
     }
 
     /// The context of a kernel that the guard loaded.
     pub(super) fn owned_context(&self) -> Option<&Arc<CudaContext>> {
-        self.0.owned.as_ref()
+        self.inner.owned.as_ref()
     }
 
     pub(super) fn inner(&self) -> &Inner {
-        &self.0
+        &self.inner
     }
 }
 

@@ -5,8 +5,8 @@ use core::ffi::c_void;
 use arrayvec::ArrayVec;
 
 use super::driver::{
-    ATTRIBUTE_CLUSTER_DIMENSION, ATTRIBUTE_COOPERATIVE, Driver, Handle, LaunchAttribute,
-    LaunchConfigEx, Status,
+    ATTRIBUTE_CLUSTER_DIMENSION, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_OVERLAP, Driver, Handle,
+    LaunchAttribute, LaunchConfigEx, Status,
 };
 use super::error::{DriverError, LaunchError};
 use super::kernel::{Inner, Kernel};
@@ -40,7 +40,9 @@ pub(super) unsafe fn submit(
     }
     prepare(kernel, plan.largest_launch(), plan.items(), args)?;
     let mut packed = Packed::new();
-    let mut launcher = StreamLauncher { kernel: kernel.inner(), stream, args, packed: &mut packed };
+    let overlap = kernel.overlaps_chunks();
+    let (kernel, packed) = (kernel.inner(), &mut packed);
+    let mut launcher = StreamLauncher { kernel, overlap, stream, args, packed };
     Ok(run(plan, &mut launcher)?)
 }
 
@@ -63,7 +65,7 @@ pub(super) unsafe fn submit_one(
     let kernel = kernel.inner();
     // SAFETY: the caller's promise; the rest is checked above.
     let (call, status) =
-        unsafe { send(kernel.driver(), kernel.function(), stream, launch, params) };
+        unsafe { send(kernel.driver(), kernel.function(), stream, launch, false, params) };
     match kernel.driver().check(call, status) {
         Ok(()) => Ok(()),
         Err(source) => Err(stopped_at_once(chunk.items, source)),
@@ -101,6 +103,7 @@ fn stopped_at_once(items: u64, source: DriverError) -> LaunchError {
 
 struct StreamLauncher<'a> {
     kernel: &'a Inner,
+    overlap: bool,
     stream: Handle,
     args: &'a KernelArgs<'a>,
     packed: &'a mut Packed,
@@ -111,13 +114,16 @@ impl Launcher for StreamLauncher<'_> {
 
     #[inline]
     fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), DriverError> {
-        let driver = self.kernel.driver();
+        let (driver, function) = (self.kernel.driver(), self.kernel.function());
+        // The first chunk waits for whatever the stream was given before.
+        let overlap = self.overlap && planned.chunk.index > 0;
         let params = self.packed.fill(self.args, &planned.chunk);
         let (call, status) =
             // SAFETY: the function is loaded and its context current; the launch was validated
             // against this function's limits; the parameters match where the driver can tell and
-            // by the caller's promise elsewhere; the stream is of this context.
-            unsafe { send(driver, self.kernel.function(), self.stream, &planned.launch, params) };
+            // by the caller's promise elsewhere; the stream is of this context; chunks overlap only
+            // by the promise of who loaded the kernel.
+            unsafe { send(driver, function, self.stream, &planned.launch, overlap, params) };
         driver.check(call, status)
     }
 }
@@ -150,7 +156,8 @@ impl Packed {
     }
 }
 
-/// One launch. Plain ones take the oldest call, which every driver has.
+/// One launch, which may `overlap` the one before. Plain ones take the oldest call, which every
+/// driver has.
 ///
 /// # Safety
 ///
@@ -161,23 +168,24 @@ unsafe fn send(
     function: Handle,
     stream: Handle,
     launch: &ValidLaunch,
+    overlap: bool,
     params: *mut *mut c_void,
 ) -> (&'static str, Status) {
     let [gx, gy, gz] = launch.grid();
     let [bx, by, bz] = launch.block();
     let shared = launch.dynamic_shared_bytes();
     let extra = core::ptr::null_mut();
-    if let Some(cluster) = launch.cluster()
+    if (launch.cluster().is_some() || overlap)
         && let Some(launch_ex) = driver.launch_kernel_ex
     {
-        let mut attributes = attributes(cluster, launch.is_cooperative());
+        let (mut attributes, attribute_count) = attributes(launch, overlap);
         let config = LaunchConfigEx {
             grid: launch.grid(),
             block: launch.block(),
             shared_bytes: shared,
             stream,
             attributes: attributes.as_mut_ptr(),
-            attribute_count: if launch.is_cooperative() { 2 } else { 1 },
+            attribute_count,
         };
         // SAFETY: the configuration and its attributes live through the call; the rest is the
         // caller's promise.
@@ -196,10 +204,18 @@ unsafe fn send(
     ("cuLaunchKernel", status)
 }
 
-fn attributes(cluster: [u32; 3], cooperative: bool) -> [LaunchAttribute; 2] {
-    let attribute = |id| LaunchAttribute { id, padding: [0; 4], value: [0; 16] };
-    let mut attributes = [attribute(ATTRIBUTE_CLUSTER_DIMENSION), attribute(ATTRIBUTE_COOPERATIVE)];
-    attributes[0].value[..3].copy_from_slice(&cluster);
-    attributes[1].value[0] = u32::from(cooperative);
-    attributes
+/// What a launch has beyond grid and block; the first so many count.
+fn attributes(launch: &ValidLaunch, overlap: bool) -> ([LaunchAttribute; 3], u32) {
+    let mut attributes = [LaunchAttribute { id: 0, padding: [0; 4], value: [0; 16] }; 3];
+    let cluster = launch.cluster().map(|[x, y, z]| (ATTRIBUTE_CLUSTER_DIMENSION, [x, y, z]));
+    let cooperative = launch.is_cooperative().then_some((ATTRIBUTE_COOPERATIVE, [1, 0, 0]));
+    let overlap = overlap.then_some((ATTRIBUTE_OVERLAP, [1, 0, 0]));
+    let wanted = [cluster, cooperative, overlap].into_iter().flatten();
+    let mut count = 0;
+    for (place, (id, value)) in attributes.iter_mut().zip(wanted) {
+        place.id = id;
+        place.value[..3].copy_from_slice(&value);
+        count += 1;
+    }
+    (attributes, count)
 }

@@ -4,7 +4,7 @@ use gridguard::cuda::Args;
 use gridguard::{Axis, Choice, Plan, Strategy};
 
 use crate::counting_allocator::allocations_of;
-use crate::harness::{launches, with_fake};
+use crate::harness::{Driver, launches, with_driver, with_fake};
 use crate::kernels::{
     context, guard, iota, items_along, kernel, launch_iota, plan_along, poisoned, read,
 };
@@ -26,6 +26,50 @@ fn a_launch_of_76_800_blocks_on_y_runs_as_two_and_writes_every_item() {
         let counts = guard.counts();
         assert_eq!((counts.plans, counts.launches, counts.split), (1, 2, 1));
         assert!(counts.rejections.is_empty());
+    });
+}
+
+/// The kernel `fake_iota_y`, whose chunks may overlap.
+fn overlapping(guard: &gridguard::Guard) -> gridguard::cuda::Kernel {
+    // SAFETY: the fake driver runs one launch after another.
+    #[allow(unsafe_code, reason = "the promise is what is tested")]
+    unsafe {
+        kernel(guard, "fake_iota_y").with_overlapping_chunks()
+    }
+}
+
+#[test]
+fn chunks_overlap_those_before_them_where_the_kernel_allows_it() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = overlapping(&guard);
+        assert!(kernel.overlaps_chunks());
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 131_071);
+        let plan = plan_along(&kernel, Axis::Y, 131_071);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(3));
+        assert_eq!(read(&stream, &out), iota(131_071));
+        let overlap: Vec<bool> = launches().iter().map(|line| line.contains("overlap=1")).collect();
+        // The first waits for what the stream was given before.
+        assert_eq!(overlap, [false, true, true]);
+        let mut one = poisoned(&stream, 8);
+        let plan = plan_along(&kernel, Axis::Y, 8);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut one), Ok(1));
+        assert!(!launches()[3].contains("overlap"));
+    });
+}
+
+#[test]
+fn chunks_follow_one_another_with_a_driver_that_cannot_overlap_them() {
+    with_driver(Driver::Old, &[], || {
+        let guard = guard();
+        let kernel = overlapping(&guard);
+        assert!(!kernel.overlaps_chunks());
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 76_800);
+        let plan = plan_along(&kernel, Axis::Y, 76_800);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
+        assert_eq!(read(&stream, &out), iota(76_800));
     });
 }
 
