@@ -2,7 +2,9 @@
 # What needs a CUDA GPU, packed where there is a compiler and run where there is a device.
 #
 #   tests/gpu-suite.sh pack [FOLDER]          builds tests, benches and programs into FOLDER (.gpu)
-#   tests/gpu-suite.sh run RESULTS [FOLDER]   runs them on this machine's device, writes RESULTS
+#   tests/gpu-suite.sh run RESULTS [FOLDER [STEPS]]
+#                                             runs them on this machine's device, writes RESULTS;
+#                                             STEPS is a pattern of the steps wanted, such as 'peers*'
 #   tests/gpu-suite.sh all RESULTS [FOLDER]   both, on a machine with compiler and device
 #
 # `run` needs a driver and libnvrtc, neither Rust nor this repository's sources beyond this script;
@@ -29,11 +31,13 @@ pack() {
     {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu &&
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch &&
+            cargo bench --no-run --message-format json -p gridguard-kernels --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention &&
             cargo build --release --message-format json -p gridguard-autotune --bin gridguard
     } | executables | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
+    rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "$(cat "$folder/commit")-changed" >"$folder/commit"
     echo "packed into $folder:"
@@ -44,13 +48,14 @@ pack() {
 step() {
     local name=$1 seconds=$2 status
     shift 2
+    # shellcheck disable=SC2053  # a pattern
+    [[ $name == $wanted ]] || return 0
     timeout --kill-after=10 "$seconds" "$@" >"$results/$name.log" 2>&1
     status=$?
     if [ $status -eq 0 ]; then
         printf '%-28s passed\n' "$name" >>"$table"
     else
         printf '%-28s FAILED (%d)\n' "$name" $status >>"$table"
-        failed=1
         tail -n 25 "$results/$name.log"
     fi
 }
@@ -58,7 +63,7 @@ step() {
 run() {
     results=$1
     local folder=$2
-    failed=0
+    wanted=$3
     mkdir -p "$results"
     table=$results/summary.txt
     # The benches write these into their reports.
@@ -68,8 +73,9 @@ run() {
     export GRIDGUARD_COMMIT GRIDGUARD_DATE GRIDGUARD_DRIVER
     # Each run draws other shapes, all its steps the same: what one compiled, the next reads.
     PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
-    GRIDGUARD_CUBIN_CACHE=$(mktemp -d)
-    export PROPTEST_RNG_SEED GRIDGUARD_CUBIN_CACHE
+    GRIDGUARD_CUBIN_CACHE=${GRIDGUARD_CUBIN_CACHE:-$(mktemp -d)}
+    CRITERION_HOME=$(mktemp -d)
+    export PROPTEST_RNG_SEED GRIDGUARD_CUBIN_CACHE CRITERION_HOME
     {
         echo "commit  $GRIDGUARD_COMMIT"
         echo "date    $GRIDGUARD_DATE"
@@ -80,34 +86,40 @@ run() {
     local toolkit=/usr/local/cuda/targets/x86_64-linux/lib
     export LD_LIBRARY_PATH=$toolkit${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-    step tests 240 "$folder/gpu" --ignored --test-threads 4
+    step tests 240 "$folder/gpu" --ignored --test-threads 8
     step limits 20 "$folder/gridguard" limits --device 0
     step check 20 "$folder/gridguard" check --device 0 --grid 1,76800,1 --block 128 \
         --batch-axis y --items 15360 --blocks-per-item 5
     step main-job 120 "$folder/temporal_attention"
     step launch 200 "$folder/gpu_launch" "$results/launch.json"
-    if command -v compute-sanitizer >/dev/null; then
-        # Refusals by the driver are part of the tests, so its errors are not reported here.
-        local sanitizer=(compute-sanitizer --error-exitcode 9 --report-api-errors no)
-        step sanitizer-memcheck 280 "${sanitizer[@]}" --tool memcheck \
-            "$folder/gpu" --ignored --test-threads 1
-        # The large cases take racecheck minutes and use shared memory as the golden ones do.
-        step sanitizer-racecheck 280 "${sanitizer[@]}" --tool racecheck \
-            "$folder/gpu" --ignored --test-threads 1 --skip motivating --skip eight_threads
+    if python3 -c 'import torch, triton' 2>/dev/null; then
+        step peers-attention 480 python3 "$folder/peers/attention.py" --bench "$folder/attention" --output "$results"
+        step peers-kernels 200 python3 "$folder/peers/kernels.py" --bench "$folder/kernels" --output "$results"
     else
-        echo "compute-sanitizer            NOT RUN: not found" >>"$table"
-        failed=1
+        echo "peers                        FAILED: PyTorch or Triton not found" >>"$table"
+    fi
+    if command -v compute-sanitizer >/dev/null; then
+        # Refusals by the driver are part of the tests, so its errors are not reported here. The large
+        # cases take minutes, and run the same code as small ones. All three at once.
+        local tool large=(--skip motivating --skip eight_threads --skip offsets_beyond --skip than_y --skip than_z)
+        for tool in memcheck racecheck initcheck; do
+            step "sanitizer-$tool" 540 compute-sanitizer --error-exitcode 9 --report-api-errors no \
+                --tool "$tool" "$folder/gpu" --ignored --test-threads 1 "${large[@]}" &
+        done
+        wait
+    else
+        echo "compute-sanitizer            FAILED: not found" >>"$table"
     fi
     cat "$table"
-    return $failed
+    ! grep -q FAILED "$table"
 }
 
 case "${1:-}" in
 pack) pack "${2:-.gpu}" ;;
-run) run "${2:?where to write the results}" "${3:-.gpu}" ;;
-all) pack "${3:-.gpu}" && run "${2:?where to write the results}" "${3:-.gpu}" ;;
+run) run "${2:?where to write the results}" "${3:-.gpu}" "${4:-*}" ;;
+all) pack "${3:-.gpu}" && run "${2:?where to write the results}" "${3:-.gpu}" '*' ;;
 *)
-    sed -n '2,12s/^# \{0,1\}//p' "$0"
+    sed -n '2,14s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

@@ -26,6 +26,8 @@
 constexpr u32 ROW_TILES = (FRAMES + 15) / 16;
 constexpr u32 TILES = (ROW_TILES + WARPS - 1) / WARPS;
 constexpr u32 KEYS = 16;
+// Of them, those that a lane ends with.
+constexpr u32 OWN_KEYS = KEYS / 8;
 constexpr u32 KEY_BLOCKS = (FRAMES + KEYS - 1) / KEYS;
 // Lanes that share a query, queries of a lane, pieces of 16 bytes that it has of each.
 constexpr u32 PARTS = 8;
@@ -143,17 +145,17 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS) f32_attention(AT
                     for (u32 r = 0; r < ROWS; ++r) multiply(scores[r][n], query[r][i], x);
                 }
             }
-            halve<8>(scores, 4, part & 4);
-            halve<4>(scores, 2, part & 2);
-            halve<2>(scores, 1, part & 1);
-            // Now this lane has these two.
-            const u32 first_key = (part & 4) * 2 + (part & 2) * 2 + (part & 1) * 2;
+            halve<KEYS / 2>(scores, 4, part & 4);
+            halve<KEYS / 4>(scores, 2, part & 2);
+            halve<KEYS / 8>(scores, 1, part & 1);
+            // Now this lane has those from here on.
+            const u32 first_key = part * OWN_KEYS;
 #pragma unroll
             for (u32 r = 0; r < ROWS; ++r) {
                 const u32 row = first_row + r * 4;
                 float highest = most[r];
 #pragma unroll
-                for (u32 i = 0; i < 2; ++i) {
+                for (u32 i = 0; i < OWN_KEYS; ++i) {
                     float &score = scores[r][i];
                     score = score_of(score, row, block * KEYS + first_key + i, FRAMES, scale, BIAS_OR_NULL);
                     highest = fmaxf(highest, score);
@@ -162,18 +164,22 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS) f32_attention(AT
                 highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, 2));
                 highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, 4));
                 const float shift = shift_of(highest, scale), factor = factor_of(scale);
-                const float2 two{exp2_fast(scores[r][0] * factor - shift), exp2_fast(scores[r][1] * factor - shift)};
-                const float shrink = exp2_fast(shift_of(most[r], scale) - shift);
-                total[r] = total[r] * shrink + two.x + two.y;
-                most[r] = highest;
                 if (KEY_BLOCKS > 1) {
+                    const float shrink = exp2_fast(shift_of(most[r], scale) - shift);
+                    total[r] *= shrink;
+                    most[r] = highest;
 #pragma unroll
                     for (u32 i = 0; i < OWN; ++i) {
                         sums[r][i].x *= shrink, sums[r][i].y *= shrink, sums[r][i].z *= shrink, sums[r][i].w *= shrink;
                     }
                 }
-                float *to = reinterpret_cast<float *>(weights + (group + r * 4) * WEIGHT_PITCH);
-                *reinterpret_cast<float2 *>(to + first_key) = two;
+                float *to = reinterpret_cast<float *>(weights + (group + r * 4) * WEIGHT_PITCH) + first_key;
+#pragma unroll
+                for (u32 i = 0; i < OWN_KEYS; ++i) {
+                    const float weight = exp2_fast(scores[r][i] * factor - shift);
+                    total[r] += weight;
+                    to[i] = weight;
+                }
             }
             __syncwarp();
             if (m == 0 && block == 0) {

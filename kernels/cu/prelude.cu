@@ -2,6 +2,7 @@
 // no header.
 //
 //   macros   ELEMENT: F16, BF16 or F32, the type of the tensors' elements
+//            OVERLAP: 1 where chunks of a split launch may overlap
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -58,26 +59,30 @@ struct alignas(16) Vector {
     Element element[WIDTH];
 };
 
-// The first thing that a kernel makes: lets the next chunk's blocks begin as soon as all of this one's
-// have, and ends no thread before the chunks before have ended. So chunks overlap, and the end of the
-// last is the end of all.
-struct Overlap {
-    __device__ inline Overlap() {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("griddepcontrol.launch_dependents;");
-#endif
-    }
-    __device__ inline ~Overlap() {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-    }
-};
-
 // The blocks of a grid in order, x fastest: the same number whether an axis is folded into x or not.
 __device__ inline u64 block_number() {
     return blockIdx.x + gridDim.x * (blockIdx.y + u64(gridDim.y) * blockIdx.z);
 }
+
+// The first thing that a kernel makes. Where chunks of a split launch may OVERLAP, the next chunk's
+// blocks begin as soon as this one's last have; and the last one ends only after the chunk before has
+// ended, so that the end of the last chunk is the end of all. Only those blocks say so: the instructions
+// cost small blocks up to a quarter of their time.
+struct Overlap {
+    __device__ inline Overlap() {
+#if OVERLAP && __CUDA_ARCH__ >= 900
+        if (block_number() + LAST_BLOCKS >= blocks()) asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    }
+    __device__ inline ~Overlap() {
+#if OVERLAP && __CUDA_ARCH__ >= 900
+        if (block_number() + 1 == blocks()) asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    }
+    // More than are resident at once on any device.
+    static constexpr u64 LAST_BLOCKS = 8192;
+    static __device__ inline u64 blocks() { return u64(gridDim.x) * gridDim.y * gridDim.z; }
+};
 
 __device__ inline float warp_max(float x) {
 #pragma unroll

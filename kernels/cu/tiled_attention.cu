@@ -68,6 +68,10 @@ __device__ inline void meet() {
     }
 }
 
+// Where rows are padded, a line of global memory lies across two of shared memory, and asynchronous
+// copies fetch some of its sectors twice: few frames go through registers instead.
+constexpr bool THROUGH_REGISTERS = PITCH != PIECES && FRAMES <= 32;
+
 // Copies a tensor of a problem; `thread` of the problem's.
 __device__ inline void copy_tensor(u32 to, const Element *__restrict__ from, u32 thread, u64 stride) {
     constexpr u32 COUNT = FRAMES * PIECES;
@@ -75,7 +79,13 @@ __device__ inline void copy_tensor(u32 to, const Element *__restrict__ from, u32
     for (u32 first = 0; first < COUNT; first += THREADS) {
         const u32 piece = first + thread, row = piece / PIECES, column = piece % PIECES;
         if (first + THREADS <= COUNT || piece < COUNT) {
-            copy_piece(to + (row * PITCH + column) * PIECE_BYTES, from + (STRIDED ? row * stride + column * 8 : piece * 8));
+            const u32 place = to + (row * PITCH + column) * PIECE_BYTES;
+            const Element *at = from + (STRIDED ? row * stride + column * 8 : piece * 8);
+            if (THROUGH_REGISTERS) {
+                store_piece(place, __ldcs(reinterpret_cast<const uint4 *>(at)));
+            } else {
+                copy_piece(place, at);
+            }
         }
     }
 }

@@ -59,69 +59,72 @@ __device__ inline u64 describe(u32 address, u32 leading, u32 stride) {
     return u64((address & 0x3ffff) >> 4) | u64(leading >> 4) << 16 | u64(stride >> 4) << 32 | u64(SWIZZLE) << 62;
 }
 
-// c[FIRST ..] += a b, for 16 columns of a, that many rows of b and WIDTH columns of c, eight to a tile.
-// TRANSPOSED: b lies with its columns, not its rows, side by side.
-template <u32 COLUMNS, u32 FIRST, u32 TRANSPOSED, u32 N>
-__device__ inline void multiply(float (&c)[N][4], const u32 (&a)[4], u64 b, u32 accumulate) {
-    if constexpr (COLUMNS == 64) {
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE
-                     " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                     "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
-                     : "+f"(c[FIRST + 0][0]), "+f"(c[FIRST + 0][1]), "+f"(c[FIRST + 0][2]), "+f"(c[FIRST + 0][3]),
-                       "+f"(c[FIRST + 1][0]), "+f"(c[FIRST + 1][1]), "+f"(c[FIRST + 1][2]), "+f"(c[FIRST + 1][3]),
-                       "+f"(c[FIRST + 2][0]), "+f"(c[FIRST + 2][1]), "+f"(c[FIRST + 2][2]), "+f"(c[FIRST + 2][3]),
-                       "+f"(c[FIRST + 3][0]), "+f"(c[FIRST + 3][1]), "+f"(c[FIRST + 3][2]), "+f"(c[FIRST + 3][3]),
-                       "+f"(c[FIRST + 4][0]), "+f"(c[FIRST + 4][1]), "+f"(c[FIRST + 4][2]), "+f"(c[FIRST + 4][3]),
-                       "+f"(c[FIRST + 5][0]), "+f"(c[FIRST + 5][1]), "+f"(c[FIRST + 5][2]), "+f"(c[FIRST + 5][3]),
-                       "+f"(c[FIRST + 6][0]), "+f"(c[FIRST + 6][1]), "+f"(c[FIRST + 6][2]), "+f"(c[FIRST + 6][3]),
-                       "+f"(c[FIRST + 7][0]), "+f"(c[FIRST + 7][1]), "+f"(c[FIRST + 7][2]), "+f"(c[FIRST + 7][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSED)
-                     : "memory");
-    }
-    if constexpr (COLUMNS == 32) {
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n32k16.f32." TYPE "." TYPE
-                     " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-                     "{%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}"
-                     : "+f"(c[FIRST + 0][0]), "+f"(c[FIRST + 0][1]), "+f"(c[FIRST + 0][2]), "+f"(c[FIRST + 0][3]),
-                       "+f"(c[FIRST + 1][0]), "+f"(c[FIRST + 1][1]), "+f"(c[FIRST + 1][2]), "+f"(c[FIRST + 1][3]),
-                       "+f"(c[FIRST + 2][0]), "+f"(c[FIRST + 2][1]), "+f"(c[FIRST + 2][2]), "+f"(c[FIRST + 2][3]),
-                       "+f"(c[FIRST + 3][0]), "+f"(c[FIRST + 3][1]), "+f"(c[FIRST + 3][2]), "+f"(c[FIRST + 3][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSED)
-                     : "memory");
-    }
-    if constexpr (COLUMNS == 16) {
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %13, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE "." TYPE
-                     " {%0, %1, %2, %3, %4, %5, %6, %7}, "
-                     "{%8, %9, %10, %11}, %12, p, 1, 1, %14;\n}"
-                     : "+f"(c[FIRST + 0][0]), "+f"(c[FIRST + 0][1]), "+f"(c[FIRST + 0][2]), "+f"(c[FIRST + 0][3]),
-                       "+f"(c[FIRST + 1][0]), "+f"(c[FIRST + 1][1]), "+f"(c[FIRST + 1][2]), "+f"(c[FIRST + 1][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSED)
-                     : "memory");
-    }
-    if constexpr (COLUMNS == 8) {
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %9, 0;\n"
-                     "wgmma.mma_async.sync.aligned.m64n8k16.f32." TYPE "." TYPE
-                     " {%0, %1, %2, %3}, "
-                     "{%4, %5, %6, %7}, %8, p, 1, 1, %10;\n}"
-                     : "+f"(c[FIRST + 0][0]), "+f"(c[FIRST + 0][1]), "+f"(c[FIRST + 0][2]), "+f"(c[FIRST + 0][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSED)
-                     : "memory");
-    }
-}
+// The accumulators of the first so many tiles of 8 columns, by number and as operands.
+#define NUMBERS_1 "%0, %1, %2, %3"
+#define NUMBERS_2 NUMBERS_1 ", %4, %5, %6, %7"
+#define NUMBERS_3 NUMBERS_2 ", %8, %9, %10, %11"
+#define NUMBERS_4 NUMBERS_3 ", %12, %13, %14, %15"
+#define NUMBERS_5 NUMBERS_4 ", %16, %17, %18, %19"
+#define NUMBERS_6 NUMBERS_5 ", %20, %21, %22, %23"
+#define NUMBERS_7 NUMBERS_6 ", %24, %25, %26, %27"
+#define NUMBERS_8 NUMBERS_7 ", %28, %29, %30, %31"
+#define NUMBERS_9 NUMBERS_8 ", %32, %33, %34, %35"
+#define NUMBERS_10 NUMBERS_9 ", %36, %37, %38, %39"
+#define NUMBERS_11 NUMBERS_10 ", %40, %41, %42, %43"
+#define NUMBERS_12 NUMBERS_11 ", %44, %45, %46, %47"
+#define NUMBERS_13 NUMBERS_12 ", %48, %49, %50, %51"
+#define NUMBERS_14 NUMBERS_13 ", %52, %53, %54, %55"
+#define NUMBERS_15 NUMBERS_14 ", %56, %57, %58, %59"
+#define NUMBERS_16 NUMBERS_15 ", %60, %61, %62, %63"
+#define TILE(t) "+f"(c[t][0]), "+f"(c[t][1]), "+f"(c[t][2]), "+f"(c[t][3])
+#define TILES_1 TILE(0)
+#define TILES_2 TILES_1, TILE(1)
+#define TILES_3 TILES_2, TILE(2)
+#define TILES_4 TILES_3, TILE(3)
+#define TILES_5 TILES_4, TILE(4)
+#define TILES_6 TILES_5, TILE(5)
+#define TILES_7 TILES_6, TILE(6)
+#define TILES_8 TILES_7, TILE(7)
+#define TILES_9 TILES_8, TILE(8)
+#define TILES_10 TILES_9, TILE(9)
+#define TILES_11 TILES_10, TILE(10)
+#define TILES_12 TILES_11, TILE(11)
+#define TILES_13 TILES_12, TILE(12)
+#define TILES_14 TILES_13, TILE(13)
+#define TILES_15 TILES_14, TILE(14)
+#define TILES_16 TILES_15, TILE(15)
 
-// As `multiply` for all tiles from FIRST on; b's tiles are `step` of a descriptor apart.
-template <u32 FIRST, u32 TRANSPOSED, u32 N>
-__device__ inline void multiply_all(float (&c)[N][4], const u32 (&a)[4], u64 b, u64 step, u32 accumulate) {
-    constexpr u32 LEFT = N - FIRST;
-    constexpr u32 TAKEN = LEFT >= 8 ? 8 : LEFT >= 4 ? 4 : LEFT >= 2 ? 2 : LEFT;
-    if constexpr (LEFT > 0) {
-        multiply<TAKEN * 8, FIRST, TRANSPOSED>(c, a, b + FIRST * step, accumulate);
-        multiply_all<FIRST + TAKEN, TRANSPOSED>(c, a, b, step, accumulate);
+// c += a b for one step of 16: a is 64 rows in registers, b in shared memory. TRANSPOSED: b lies with its
+// columns, not its rows, side by side. What c holds counts for nothing unless `accumulate`.
+#define MULTIPLY(TILES, COLUMNS, A0, A1, A2, A3, B, P, T)                                              \
+    if constexpr (N == TILES) {                                                                        \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" P ", 0;\n"                                   \
+                     "wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE              \
+                     " {" NUMBERS_##TILES "}, {%" A0 ", %" A1 ", %" A2 ", %" A3 "}, %" B               \
+                     ", p, 1, 1, %" T ";\n}"                                                           \
+                     : TILES_##TILES                                                                   \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(TRANSPOSED) \
+                     : "memory");                                                                      \
     }
+
+template <u32 TRANSPOSED, u32 N>
+__device__ inline void multiply(float (&c)[N][4], const u32 (&a)[4], u64 b, u32 accumulate) {
+    MULTIPLY(1, "8", "4", "5", "6", "7", "8", "9", "10")
+    MULTIPLY(2, "16", "8", "9", "10", "11", "12", "13", "14")
+    MULTIPLY(3, "24", "12", "13", "14", "15", "16", "17", "18")
+    MULTIPLY(4, "32", "16", "17", "18", "19", "20", "21", "22")
+    MULTIPLY(5, "40", "20", "21", "22", "23", "24", "25", "26")
+    MULTIPLY(6, "48", "24", "25", "26", "27", "28", "29", "30")
+    MULTIPLY(7, "56", "28", "29", "30", "31", "32", "33", "34")
+    MULTIPLY(8, "64", "32", "33", "34", "35", "36", "37", "38")
+    MULTIPLY(9, "72", "36", "37", "38", "39", "40", "41", "42")
+    MULTIPLY(10, "80", "40", "41", "42", "43", "44", "45", "46")
+    MULTIPLY(11, "88", "44", "45", "46", "47", "48", "49", "50")
+    MULTIPLY(12, "96", "48", "49", "50", "51", "52", "53", "54")
+    MULTIPLY(13, "104", "52", "53", "54", "55", "56", "57", "58")
+    MULTIPLY(14, "112", "56", "57", "58", "59", "60", "61", "62")
+    MULTIPLY(15, "120", "60", "61", "62", "63", "64", "65", "66")
+    MULTIPLY(16, "128", "64", "65", "66", "67", "68", "69", "70")
 }
 
 // Where a piece lies.
@@ -198,7 +201,7 @@ __device__ inline void attend(const Problem &problem, u32 stage, const Element *
 #pragma unroll
         for (u32 i = 0; i < PIECES; i += 2) {
             const u64 key = describe(keys + i / PANEL * PANEL_BYTES + i % PANEL * PIECE_BYTES, PIECE_BYTES, ROWS_BYTES);
-            multiply_all<0, 0>(scores, query[i / 2], key, ROWS_BYTES >> 4, i > 0);
+            multiply<0>(scores, query[i / 2], key, i > 0);
         }
         matrices_end();
 
@@ -208,29 +211,32 @@ __device__ inline void attend(const Problem &problem, u32 stage, const Element *
         for (u32 half = 0; half < 2; ++half) {
             const u32 row = first_row + half * 8 + group;
             float highest = LOWEST, sum = 0.f;
+            // Past the last frame there is nothing to weigh.
+            if (first_row < FRAMES) {
 #pragma unroll
-            for (u32 n = 0; n < KEY_TILES; ++n) {
+                for (u32 n = 0; n < KEY_TILES; ++n) {
 #pragma unroll
-                for (u32 i = 0; i < 2; ++i) {
-                    float &score = scores[n][2 * half + i];
-                    score = score_of(score, row, n * 8 + 2 * quad + i, FRAMES, scale, bias);
-                    highest = fmaxf(highest, score);
+                    for (u32 i = 0; i < 2; ++i) {
+                        float &score = scores[n][2 * half + i];
+                        score = score_of(score, row, n * 8 + 2 * quad + i, FRAMES, scale, bias);
+                        highest = fmaxf(highest, score);
+                    }
                 }
-            }
-            highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, 1));
-            highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, 2));
-            const float shift = shift_of(highest, scale);
+                highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, 1));
+                highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, 2));
+                const float shift = shift_of(highest, scale);
 #pragma unroll
-            for (u32 n = 0; n < KEY_TILES; ++n) {
+                for (u32 n = 0; n < KEY_TILES; ++n) {
 #pragma unroll
-                for (u32 i = 0; i < 2; ++i) {
-                    float &score = scores[n][2 * half + i];
-                    score = exp2_fast(score * factor_of(scale) - shift);
-                    sum += score;
+                    for (u32 i = 0; i < 2; ++i) {
+                        float &score = scores[n][2 * half + i];
+                        score = exp2_fast(score * factor_of(scale) - shift);
+                        sum += score;
+                    }
                 }
+                sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+                sum += __shfl_xor_sync(ALL_LANES, sum, 2);
             }
-            sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-            sum += __shfl_xor_sync(ALL_LANES, sum, 2);
             norm[half] = norm_of(sum);
         }
 #pragma unroll
@@ -256,7 +262,7 @@ __device__ inline void attend(const Problem &problem, u32 stage, const Element *
 #pragma unroll
         for (u32 s = 0; s < KEY_STEPS; ++s) {
             const u64 value = describe(values + 2 * s * ROWS_BYTES, PANEL_BYTES, ROWS_BYTES);
-            multiply_all<0, 1>(sums, weights[s], value, 8 * PIECE_BYTES >> 4, s > 0);
+            multiply<1>(sums, weights[s], value, s > 0);
         }
         matrices_end();
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, NvrtcError};
-use gridguard::{Choice, Guard, Plan};
+use gridguard::{Choice, ComputeCapability, Guard, Plan};
 use once_cell::sync::OnceCell;
 use parking_lot::{Mutex, RwLock};
 
@@ -27,6 +27,9 @@ struct Shared {
     failed: AtomicU64,
     last_failure: Mutex<Option<CubinCacheError>>,
 }
+
+/// The first capability whose grids may begin before others have ended.
+const FIRST_OVERLAPPING: ComputeCapability = ComputeCapability::new(9, 0);
 
 /// A kernel's name and its macros: what makes it another kernel.
 type Specialisation = (&'static str, Vec<(&'static str, u64)>);
@@ -90,15 +93,21 @@ impl Kernels {
     /// [`KernelError::Unsupported`] where the device cannot run it, [`KernelError::Cuda`] where the
     /// guard serves the host, NVRTC is missing, or the driver refuses.
     pub fn kernel(&self, operation: &impl Operation) -> Result<Kernel, KernelError> {
-        let code = operation.code(self.guard().limits())?;
+        self.get(operation.code(self.guard().limits())?, false)
+    }
+
+    /// The kernel of `code`, whose chunks `overlap` or not.
+    fn get(&self, mut code: Code, overlap: bool) -> Result<Kernel, KernelError> {
+        code.defines.push(("OVERLAP", overlap.into()));
         let name = (code.kernel, code.defines.clone());
         let known = self.0.loaded.read().get(&name).map(Arc::clone);
         let place =
             known.unwrap_or_else(|| Arc::clone(self.0.loaded.write().entry(name).or_default()));
-        place.get_or_try_init(|| self.load(&code)).cloned()
+        place.get_or_try_init(|| self.load(&code, overlap)).cloned()
     }
 
-    /// Plans a launch of the kernel that serves `operation`.
+    /// Plans a launch of the kernel that serves `operation`. Where that takes several chunks, the
+    /// kernel is one whose chunks overlap, if the device can.
     ///
     /// # Errors
     ///
@@ -108,14 +117,20 @@ impl Kernels {
         operation: O,
         choice: Choice,
     ) -> Result<Prepared<O>, KernelError> {
-        let kernel = self.kernel(&operation)?;
-        let batch = operation.batch();
+        let (request, batch) = (operation.request(), operation.batch());
         let plan =
-            self.guard().plan(&operation.request(), Some(&batch), kernel.limits(), choice)?;
-        Ok(Prepared { operation, kernel, plan, guard: Arc::clone(self.guard()) })
+            |kernel: &Kernel| self.guard().plan(&request, Some(&batch), kernel.limits(), choice);
+        let mut kernel = self.kernel(&operation)?;
+        let mut planned = plan(&kernel)?;
+        let capability = self.guard().limits().compute_capability;
+        if planned.len() > 1 && capability >= FIRST_OVERLAPPING {
+            kernel = self.get(operation.code(self.guard().limits())?, true)?;
+            planned = plan(&kernel)?;
+        }
+        Ok(Prepared { operation, kernel, plan: planned, guard: Arc::clone(self.guard()) })
     }
 
-    fn load(&self, code: &Code) -> Result<Kernel, KernelError> {
+    fn load(&self, code: &Code, overlap: bool) -> Result<Kernel, KernelError> {
         let guard = self.guard();
         if !guard.is_cuda() {
             // Says why the host serves.
@@ -123,7 +138,7 @@ impl Kernels {
         }
         let image = self.image(code)?;
         let module = guard.load(&image)?;
-        Ok(crate::device::kernel(&module, code.kernel, &code.parameters)?)
+        Ok(crate::device::kernel(&module, code.kernel, &code.parameters, overlap)?)
     }
 
     /// The machine code, from disk where it is there, else compiled and put there.

@@ -5,6 +5,8 @@
 //! kernel; its public functions check shapes before anything is launched, and launch through the
 //! guard.
 
+pub mod argsort;
+pub mod batched_gemm;
 #[cfg(feature = "cuda")]
 mod cubin_cache;
 mod deviation;
@@ -20,6 +22,7 @@ mod operation;
 pub mod reflection_pad1d;
 pub mod rms_norm;
 mod size;
+pub mod softmax;
 mod span;
 pub mod temporal_attention;
 #[cfg(feature = "cuda")]

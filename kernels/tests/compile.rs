@@ -8,9 +8,12 @@ use std::sync::Mutex;
 
 use gridguard::cuda::{CompileOptions, Compiler, Image, NvrtcError};
 use gridguard::{ComputeCapability, DeviceLimits};
+use gridguard_kernels::argsort::{Argsort, Order};
+use gridguard_kernels::batched_gemm::BatchedGemm;
 use gridguard_kernels::get_rows::GetRows;
 use gridguard_kernels::reflection_pad1d::ReflectionPad1d;
 use gridguard_kernels::rms_norm::RmsNorm;
+use gridguard_kernels::softmax::Softmax;
 use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, Variant};
 use gridguard_kernels::upsample_nearest2d::UpsampleNearest2d;
 use gridguard_kernels::{ElementType, IndexType, KernelError, Operation};
@@ -92,8 +95,13 @@ fn usages(log: &str) -> Vec<Usage> {
 /// spills.
 fn compile(operation: &dyn Operation, device: &DeviceLimits) -> Result<(), String> {
     let code = operation.code(device).map_err(|error| error.to_string())?;
-    let mut options = code.compile_options(device.compute_capability);
+    // As the kernels of split launches are.
+    let mut options = code.compile_options(device.compute_capability).define("OVERLAP", 1);
     options.options.push("--ptxas-options=-v".into());
+    // Without it, chunks that overlap would end before those before them.
+    if !code.source.contains("    const Overlap overlap;\n") {
+        return Err(format!("{} makes no Overlap", code.kernel));
+    }
     let compiler = Compiler::find().expect("NVRTC");
     let compiled = compiler.compile(code.source, &options).map_err(|error| error.to_string())?;
     Image::new(compiled.image.bytes()).map_err(|error| error.to_string())?;
@@ -210,6 +218,42 @@ fn rms_norm_compiles_for_every_architecture_without_a_spill() {
         let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
         for columns in [63, 64, 4096, 100_000] {
             add(&mut all, |element| RmsNorm::new(1 << 20, columns, element));
+        }
+        all
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn softmax_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|_| {
+        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+        for columns in [1, 63, 64, 1000, 4096, 32_000, 131_072] {
+            add(&mut all, |element| Softmax::new(1 << 20, columns, element));
+        }
+        all
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn argsort_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|_| {
+        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+        for columns in [1, 33, 1024, 5000, 16_384] {
+            add(&mut all, |element| Argsort::new(1 << 20, columns, element, Order::Ascending));
+        }
+        all
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn batched_gemm_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|_| {
+        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+        for [m, n, k] in [[1, 1, 1], [16, 16, 8], [7, 5, 3], [32, 32, 32], [64, 64, 64]] {
+            add(&mut all, |element| BatchedGemm::new(1 << 20, m, n, k, element));
         }
         all
     });

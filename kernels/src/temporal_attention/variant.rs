@@ -102,8 +102,8 @@ impl Variant {
 
     /// The one that serves the shape best on `device`.
     ///
-    /// Measured on an NVIDIA H200 (`kernels/NOTES.md`): straight from registers up to 32 frames,
-    /// warpgroups beyond, except where rows of an odd number of 16 bytes make them slow.
+    /// Measured on an NVIDIA H200 (`kernels/NOTES.md`): rows of whole 64 bytes go straight to
+    /// registers up to 32 frames, and to warpgroups beyond; others through shared memory up to 48.
     ///
     /// # Errors
     ///
@@ -121,8 +121,9 @@ impl Variant {
         let whole_rows = (shape.head_dim * element.bytes()).is_multiple_of(64);
         let order = match element {
             ElementType::F32 => [Self::SinglePrecision; 3],
-            _ if shape.frames <= 48 && !whole_rows => [Self::Short, Self::Tiled, Self::Tiled],
-            _ => [Self::Short, Self::Warpgroup, Self::Tiled],
+            _ if whole_rows => [Self::Short, Self::Warpgroup, Self::Tiled],
+            _ if shape.frames <= 48 => [Self::Tiled, Self::Short, Self::General],
+            _ => [Self::Warpgroup, Self::Tiled, Self::General],
         };
         let fits = |variant: &Self| {
             let parameters = variant.default_parameters(shape);
@@ -191,7 +192,10 @@ impl Variant {
         let one = LaunchParameters::ONE;
         match self {
             Self::General => LaunchParameters { warps: GENERAL_WARPS, ..one },
+            // A block of one warp is too short-lived where there are few frames.
+            Self::Short if shape.frames <= 8 => LaunchParameters { problems: 2, ..one },
             Self::Short => one,
+            Self::Tiled if shape.frames <= 8 => LaunchParameters { problems: 2, ..one },
             Self::Tiled if shape.head_dim <= 80 => {
                 LaunchParameters { warps: tiles.div_ceil(2), ..one }
             }
@@ -201,7 +205,7 @@ impl Variant {
             }
             Self::Warpgroup => LaunchParameters { warps: 4, ..one },
             Self::SinglePrecision => match tiles {
-                1 => LaunchParameters { problems: 4, ..one },
+                1 => LaunchParameters { problems: 2, ..one },
                 2 => LaunchParameters { warps: 2, ..one },
                 _ => LaunchParameters { warps: tiles.div_ceil(2), ..one },
             },
@@ -341,8 +345,9 @@ mod tests {
             Variant::best(&shape(frames, head_dim), element, &device(major, minor)).expect("served")
         };
         let (f16, bf16, f32) = (ElementType::F16, ElementType::Bf16, ElementType::F32);
-        assert_eq!(best(32, 72, f16, 9, 0), Variant::Short);
-        assert_eq!(best(1, 8, bf16, 9, 0), Variant::Short);
+        assert_eq!(best(32, 64, f16, 9, 0), Variant::Short);
+        assert_eq!(best(1, 96, bf16, 9, 0), Variant::Short);
+        assert_eq!(best(16, 72, f16, 9, 0), Variant::Tiled);
         assert_eq!(best(33, 64, f16, 9, 0), Variant::Warpgroup);
         assert_eq!(best(40, 72, f16, 9, 0), Variant::Tiled);
         assert_eq!(best(100, 72, f16, 9, 0), Variant::Warpgroup);

@@ -3,7 +3,9 @@
 //! `tests/gpu-suite.sh` packs this and runs it on a machine with a CUDA GPU.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod argsort;
 mod attention;
+mod batched_gemm;
 mod compiling;
 mod cudarc_and_raw;
 mod get_rows;
@@ -12,6 +14,7 @@ mod reflection_pad1d;
 mod refusals;
 mod rms_norm;
 mod sizes;
+mod softmax;
 mod streams;
 mod support;
 mod upsample_nearest2d;

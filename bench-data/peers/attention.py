@@ -1,0 +1,324 @@
+"""Temporal attention: our kernels beside their peers, on one GPU in one run.
+
+First our bench, then for each of its shapes PyTorch's SDPA by every backend, chunk and concatenate, a plain
+Triton kernel and what moving the bytes costs, then our bench again for a few shapes, which shows drift. Each
+figure is the median over samples of launches back to back between two CUDA events; inputs are larger than
+caches. Writes attention.json with all rows, attention.md and attention.svg.
+
+    python3 attention.py --bench EXECUTABLE --output FOLDER [--dtype float16 ...] [--quick]
+    python3 attention.py --self-test
+"""
+
+import argparse
+import json
+import tempfile
+import xml.etree.ElementTree
+from pathlib import Path
+
+import measuring
+import picture
+from measuring import DTYPES, best, divided, percent, ratio, us
+
+MOTIVATING = "15360x5x16x64"
+# Enough to see whether all works.
+QUICK = [MOTIVATING, "9216x10x24x80"]
+# Measured again at the end.
+DRIFT = [MOTIVATING, "15360x5x32x64", "15360x5x128x64"]
+WARPS = (1, 2, 4, 8)
+# Items at either end that are held against float64.
+CHECKED = 32
+# Of the free memory, for PyTorch's math backend.
+MATH_SHARE = 0.5
+
+LIMITS = ("limit", "three reads, one write (Triton)")
+
+
+def main():
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--bench", help="our bench executable")
+    cli.add_argument("--output", type=Path, help="the folder of the results")
+    cli.add_argument("--dtype", nargs="+", choices=DTYPES.values(), default=list(DTYPES.values()))
+    cli.add_argument("--quick", action="store_true", help="two shapes and few samples")
+    cli.add_argument("--self-test", action="store_true", help="tables and pictures of recorded rows, without a GPU")
+    args = cli.parse_args()
+    if args.self_test:
+        return self_test()
+    if not args.bench or not args.output:
+        cli.error("--bench and --output are needed")
+    document = measure(args)
+    # The rows first: whatever happens to the rest, they are kept.
+    measuring.write(args.output, "attention.json", json.dumps(document, indent=1) + "\n")
+    measuring.write(args.output, "attention.md", markdown(document))
+    measuring.write(args.output, "attention.svg", svg(document))
+    print(markdown(document))
+
+
+def measure(args):
+    dtypes = [ours for ours, theirs in DTYPES.items() if theirs in args.dtype]
+    notes = []
+
+    def our_bench(shapes, name=""):
+        if shapes:
+            picks = [f"attention/{shape}/{dtype}/{name}" for shape in shapes for dtype in dtypes]
+        else:
+            picks = [""] if len(dtypes) == len(DTYPES) else [f"/{dtype}/" for dtype in dtypes]
+        return [row for pick in picks for row in measuring.run_bench(args.bench, pick, notes)]
+
+    ours = our_bench(QUICK if args.quick else None)
+    torch, triton = measuring.imported("torch", notes), measuring.imported("triton", notes)
+    rows = list(ours)
+    if torch:
+        triton_kernels = measuring.imported("triton_kernels", notes) if triton else None
+        rows += measure_peers(torch, triton_kernels, measuring.cases_of(ours), args.quick)
+    measured = {row["shape"] for row in ours}
+    shapes = [shape for shape in DRIFT if shape in measured]
+    again = our_bench(shapes, "ours") if shapes else []
+    return {"machine": measuring.machine(torch, triton), "quick": args.quick, "notes": notes, "rows": rows,
+            "again": again}
+
+
+def measure_peers(torch, triton_kernels, cases, quick):
+    torch.manual_seed(0)
+    peers = measuring.Peers(torch, quick)
+    peers.device_copy()
+    for group, shape, dtype in cases:
+        try:
+            measure_shape(torch, triton_kernels, peers, shape, dtype)
+        except Exception as error:  # such as inputs that do not fit
+            peers.pass_over(group, shape, dtype, "inputs", error)
+        # Our bench has its turn on the same device.
+        torch.cuda.empty_cache()
+    return peers.rows
+
+
+def measure_shape(torch, triton_kernels, peers, shape, dtype):
+    functional = torch.nn.functional
+    items, heads, frames, head_dim = map(int, shape.split("x"))
+    q, k, v = (torch.randn(items, heads, frames, head_dim, device="cuda", dtype=getattr(torch, DTYPES[dtype]))
+               for _ in range(3))
+    out = torch.empty_like(q)
+    moved = 4 * q.numel() * q.element_size()
+    some = torch.cat([torch.arange(min(CHECKED, items)), torch.arange(max(0, items - CHECKED), items)]).cuda()
+    exact = functional.scaled_dot_product_attention(q[some].double(), k[some].double(), v[some].double())
+
+    def error(result):
+        return float(f"{((result[some].double() - exact).norm() / exact.norm()).item():.2e}")
+
+    def peer(name, run, check=error):
+        peers.measure("attention", shape, dtype, name, run, moved, check)
+
+    if triton_kernels:
+        peer(LIMITS[1], lambda: triton_kernels.run_three_reads_one_write(q, k, v, out), None)
+        for precision in ("tf32", "ieee") if dtype == "f32" else ("ieee",):
+            for warps in WARPS:
+                # So that an element that is not written shows.
+                out.fill_(float("nan"))
+                name = f"Triton, {warps} warp{'s' * (warps > 1)}" + (f", {precision}" if dtype == "f32" else "")
+                peer(name, lambda: triton_kernels.run_attention(q, k, v, out, warps, precision))
+    for name, backend in backends(torch).items():
+        needed = 4 * items * heads * frames * (4 * head_dim + 3 * frames)
+        if name == "PyTorch math" and needed > MATH_SHARE * torch.cuda.mem_get_info()[0]:
+            peers.pass_over("attention", shape, dtype, name, f"needs some {needed / 1e9:.0f} GB")
+            continue
+        peer(name, lambda: backend(q, k, v))
+    chunk = max(1, 65_535 // heads)
+    peer("PyTorch chunk and concatenate", lambda: torch.cat([
+        functional.scaled_dot_product_attention(q[at:at + chunk], k[at:at + chunk], v[at:at + chunk])
+        for at in range(0, items, chunk)]))
+
+
+def backends(torch):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def by(backend):
+        def run(q, k, v):
+            with sdpa_kernel(backend):
+                return attend(q, k, v)
+        return run
+
+    return {
+        "PyTorch default": attend,
+        "PyTorch flash": by(SDPBackend.FLASH_ATTENTION),
+        "PyTorch efficient": by(SDPBackend.EFFICIENT_ATTENTION),
+        "PyTorch cuDNN": by(SDPBackend.CUDNN_ATTENTION),
+        "PyTorch math": by(SDPBackend.MATH),
+    }
+
+
+def summaries(document):
+    """One for each shape and type: the limit, ours, the best peer, the best of Triton and of PyTorch."""
+    rows = [row for row in document["rows"] if row["group"] == "attention"]
+    for _, shape, dtype in measuring.cases_of(rows):
+        here = [row for row in rows if (row["shape"], row["dtype"]) == (shape, dtype)]
+        peers = [row for row in here if row["source"] == "peer" and row["name"] not in LIMITS]
+        # Chunk and concatenate is what people do where a backend refuses the whole; it counts as PyTorch.
+        yield {
+            "shape": shape,
+            "dtype": dtype,
+            "limit": best(row for row in here if row["name"] in LIMITS),
+            "ours": best(row for row in here if row["name"] == "ours"),
+            "peer": best(peers),
+            "triton": best(row for row in peers if row["name"].startswith("Triton")),
+            "pytorch": best(row for row in peers if row["name"].startswith("PyTorch")),
+        }
+
+
+def time_of(row):
+    return row["us"] if row else None
+
+
+def markdown(document):
+    head = ["<shape", "<type", ">limit, us (GB/s)", ">ours, us", ">of the limit", "<best peer", ">us", ">peer / ours",
+            "<PyTorch's best", ">us", ">PyTorch / ours"]
+    lines = []
+    for one in summaries(document):
+        limit, ours, peer, pytorch = (one[which] for which in ("limit", "ours", "peer", "pytorch"))
+        lines.append([
+            one["shape"], one["dtype"],
+            f"{us(limit['us'])} ({limit['gb_s']:,.0f})" if limit else "-",
+            us(time_of(ours)), percent(divided(time_of(limit), time_of(ours))),
+            peer["name"] if peer else "-", us(time_of(peer)), ratio(divided(time_of(peer), time_of(ours))),
+            pytorch["name"].removeprefix("PyTorch ") if pytorch else "-", us(time_of(pytorch)),
+            ratio(divided(time_of(pytorch), time_of(ours))),
+        ])
+    copy = copy_of(document)
+    beside = f"; a plain device copy moves {copy:,.0f} GB/s" if copy else ""
+    tolerances = ", ".join(f"{dtype} {error:g}" for dtype, error in measuring.TOLERANCES.items())
+    text = ["# Temporal attention beside its peers\n", measuring.described(document["machine"]) + ".\n",
+            "Shapes are items x heads x frames x head dimension. The limit is a kernel that reads three tensors and "
+            f"writes one of the same bytes, ours or Triton's, whichever is faster{beside}. Peers whose relative error "
+            f"against float64 is above tolerance ({tolerances}) are left out here: Triton's tf32 is one. Ratios above "
+            "1 say that ours is faster.\n",
+            measuring.table(head, lines)]
+    text += ways(document)
+    text += measuring.appendix(document)
+    return "\n".join(text)
+
+
+def ways(document):
+    """The same shape by other ways in, against the flat launch."""
+    rows = {row["name"]: row for row in document["rows"]
+            if (row["source"], row["shape"], row["dtype"]) == ("ours", MOTIVATING, "f16")}
+    flat = rows.get("flat", {}).get("us")
+    names = [name for name in ("flat", "split", "strided", "causal", "biased") if name in rows]
+    if not names:
+        return []
+    text = ["## Other ways in\n", f"{MOTIVATING}, f16.\n", measuring.table(["<way", ">us", ">to flat"], [
+        [name, us(rows[name]["us"]), ratio(divided(rows[name]["us"], flat), 3)] for name in names])]
+    paired = rows.get("split to flat")
+    if paired:
+        text.append(f"Split in two on y against one flat launch, by turns: {paired['ratio']:.4f}, median of "
+                    f"{paired['samples']} rounds.\n")
+    return text
+
+
+def copy_of(document):
+    return next((row["gb_s"] for row in document["rows"] if row["group"] == "copy" and row["gb_s"]), None)
+
+
+def svg(document):
+    sections = {}
+    for one in summaries(document):
+        items, heads, frames, head_dim = one["shape"].split("x")
+        rates = [one[which]["gb_s"] if one[which] else None for which in ("ours", "triton", "pytorch")]
+        limit, ours = one["limit"], one["ours"]
+        share = divided(time_of(limit), time_of(ours))
+        sections.setdefault(one["dtype"], []).append({
+            "label": f"{items} x {heads}, {frames} x {head_dim}",
+            "values": rates,
+            "mark": limit["gb_s"] if limit else None,
+            "remark": f"{share * 100:.0f} %" if share else "",
+        })
+    return picture.bars(
+        title="Temporal attention: bytes that must move, over time",
+        subtitle=measuring.described(document["machine"]),
+        unit="GB/s",
+        series=["ours", "Triton, best of 1 to 8 warps", "PyTorch, best backend"],
+        mark="limit: three reads, one write",
+        remark="ours, of the limit",
+        line=("device copy", copy_of(document)),
+        sections=[(f"{dtype}: items x heads, frames x head dimension", rows) for dtype, rows in sections.items()],
+    )
+
+
+def recorded():
+    """Rows of a run on an NVIDIA H200, with figures in the place of ours."""
+    def row(source, shape, dtype, name, us, error=None, failed=None, **more):
+        moved = 4 * (2 if dtype != "f32" else 4)
+        for size in shape.split("x"):
+            moved *= int(size)
+        return {"group": "attention", "source": source, "shape": shape, "dtype": dtype, "name": name, "us": us,
+                "bytes": moved, "gb_s": us and round(moved / us / 1e3, 1), "error": error, "failed": failed, **more}
+
+    rows = [{"group": "copy", "source": "peer", "shape": "2GiB", "dtype": "u8", "name": "device copy", "us": 1008.7,
+             "bytes": 2 << 31, "gb_s": 4258.0, "error": None, "failed": None}]
+    figures = [
+        ("15360x5x8x64", "f16", 87, 92, "efficient", 825), (MOTIVATING, "f16", 157, 158, "efficient", 836),
+        ("15360x5x25x64", "f16", 235, 247, "efficient", 847), ("15360x5x32x64", "f16", 297, 299, "efficient", 849),
+        ("61440x5x16x64", "f16", 579, 578, "efficient", 3271), ("8192x8x16x40", "f16", 90, 93, "efficient", 720),
+        ("18432x5x25x64", "f16", 279, 293, "efficient", 1011), ("65536x8x16x64", "f16", 978, 975, "efficient", 6073),
+        ("65536x8x32x128", "f16", 3861, 3835, "default", 10941), ("25440x15x16x72", "f16", 803, 932, "flash", 6751),
+        ("9216x10x24x80", "f16", 331, 492, "flash", 1683), ("15360x5x81x64", "f16", 728, 1487, "cuDNN", 1237),
+        ("15360x5x128x64", "f16", 1141, 1537, "cuDNN", 1171), (MOTIVATING, "f32", 299, 300, "math", 1370),
+        ("8192x8x16x40", "f32", 168, 195, "math", 962),
+    ]
+    for shape, dtype, limit, triton, backend, pytorch in figures:
+        tf32 = dtype == "f32"
+        rows += [
+            row("ours", shape, dtype, "ours", limit * 1.02, 2.4e-4 if not tf32 else 3e-7),
+            row("ours", shape, dtype, "limit", limit * 1.01),
+            row("peer", shape, dtype, LIMITS[1], limit),
+            row("peer", shape, dtype, "Triton, 4 warps", triton * 1.3, 2.5e-4),
+            row("peer", shape, dtype, "Triton, 1 warp" + (", tf32" if tf32 else ""), triton,
+                1.3e-3 if tf32 else 2.5e-4),
+            row("peer", shape, dtype, f"PyTorch {backend}", pytorch, 2.4e-4 if not tf32 else 3e-7),
+            row("peer", shape, dtype, "PyTorch chunk and concatenate", pytorch * 1.5, 2.4e-4 if not tf32 else 3e-7),
+        ]
+        if shape.startswith("65536"):
+            rows.append(row("peer", shape, dtype, "PyTorch flash", None, failed="CUDA error: invalid argument"))
+    for name, time in [("flat", 160), ("split", 163), ("strided", 164), ("causal", 160), ("biased", 161)]:
+        rows.append(row("ours", MOTIVATING, "f16", name, time))
+    rows.append({"group": "attention", "source": "ours", "shape": MOTIVATING, "dtype": "f16", "name": "split to flat",
+                 "ratio": 1.0187, "samples": 101})
+    again = [row("ours", MOTIVATING, "f16", "ours", 160.5)]
+    machine = {"device": "NVIDIA H200", "driver": "580.159.04", "torch": "2.11.0+cu130", "triton": "3.6.0",
+               "date": "2026-11-20", "commit": "recorded"}
+    return {"machine": machine, "quick": False, "notes": ["a note"], "rows": rows, "again": again}
+
+
+def self_test():
+    document = json.loads(json.dumps(recorded()))
+    text = markdown(document)
+    line = next(line for line in text.splitlines() if line.startswith(f"| {MOTIVATING} | f16 |"))
+    assert line == (f"| {MOTIVATING} | f16 | 157 (4,007) | 160 | 98.0 % | Triton, 1 warp | 158 | 0.99 | efficient | "
+                    "836 | 5.22 |"), line
+    # tf32 is beyond f32's tolerance, so that the best peer there is another.
+    line = next(line for line in text.splitlines() if line.startswith(f"| {MOTIVATING} | f32 |"))
+    assert "| math | 1,370 |" in line and "Triton" not in line, line
+    for part in ("| attention | 65536x8x16x64 | f16 | PyTorch flash | CUDA error: invalid argument |",
+                 "| split | 163 | 1.019 |", "by turns: 1.0187",
+                 f"| attention | {MOTIVATING} | f16 | 160 | 160 | +0.2 % |", "- a note"):
+        assert part in text, f"{part!r} is missing in\n{text}"
+    drawn = svg(document)
+    words = [node.text for node in xml.etree.ElementTree.fromstring(drawn).iter() if node.text and node.text.strip()]
+    for part in ("device copy", "15360 x 5, 16 x 64", "98 %", "PyTorch, best backend"):
+        assert any(part in word for word in words), f"{part!r} is missing in the picture"
+    # With nothing measured there is nothing to divide by.
+    empty = dict(document, rows=[], again=[])
+    markdown(empty), svg(empty)
+    failing = dict(document, rows=[row for row in document["rows"] if row["name"] == "PyTorch flash"])
+    markdown(failing), svg(failing)
+    with tempfile.TemporaryDirectory() as place:
+        notes = []
+        stub = measuring.stub_bench(place, [{"group": "attention", "shape": "1x1x1x8", "dtype": "f16", "case": "ours",
+                                             "us": 2.0, "bytes": 64, "gb_s": 0.1, "samples": 3, "error": 1e-4}])
+        rows = measuring.run_bench(stub, "pick", notes)
+        assert [row["name"] for row in rows] == ["ours"] and rows[0]["source"] == "ours", rows
+        assert notes == ["a/b/f16/ours is passed over: no reason"], notes
+        assert measuring.run_bench(Path(place) / "absent", "pick", notes) == [] and len(notes) == 2, notes
+    print("attention.py: tables and picture are as they should be")
+
+
+if __name__ == "__main__":
+    main()

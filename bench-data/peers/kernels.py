@@ -1,0 +1,187 @@
+"""The other kernels beside PyTorch's operators, on one GPU in one run.
+
+First our bench, then PyTorch's operator for each of its cases, then our bench again, which shows drift. Each
+figure is the median over samples of launches back to back between two CUDA events; inputs are larger than
+caches. Writes kernels.json with all rows and kernels.md.
+
+    python3 kernels.py --bench EXECUTABLE --output FOLDER [--quick]
+    python3 kernels.py --self-test
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+import measuring
+from measuring import DTYPES, best, divided, percent, ratio, us
+
+EPSILON = 1e-6
+LIMIT = "limit"
+
+
+def operators(torch):
+    """For each operation: its inputs, of the dimensions that our bench names, and PyTorch's operators on them.
+
+    `new` makes a tensor of random elements of the case's type.
+    """
+    functional = torch.nn.functional
+
+    def numbers(count, below):
+        """Places below `below`, far from those of their neighbours: those of our bench."""
+        return torch.arange(count, device="cuda") * 2_654_435_761 % below
+
+    return {
+        "rms_norm": (
+            lambda new, rows, columns: (new(rows, columns), new(columns)),
+            {"rms_norm": lambda x, weight: functional.rms_norm(x, weight.shape, weight, EPSILON)},
+        ),
+        "softmax": (
+            lambda new, rows, columns: (new(rows, columns),),
+            {"softmax": lambda x: torch.softmax(x, dim=-1)},
+        ),
+        "argsort": (
+            lambda new, rows, columns: (new(rows, columns),),
+            {"argsort, stable": lambda x: torch.argsort(x, dim=-1, stable=True)},
+        ),
+        "batched_gemm": (
+            lambda new, batch, m, n, k: (new(batch, m, k), new(batch, k, n)),
+            {"bmm": torch.bmm},
+        ),
+        "upsample_nearest2d": (
+            lambda new, planes, height, width, to_height, to_width: (new(1, planes, height, width),
+                                                                     (to_height, to_width)),
+            {"interpolate": lambda x, size: functional.interpolate(x, size=size, mode="nearest")},
+        ),
+        "reflection_pad1d": (
+            lambda new, batch, channels, width, left, right: (new(batch, channels, width), (left, right)),
+            {"pad": lambda x, pads: functional.pad(x, pads, mode="reflect")},
+        ),
+        "get_rows": (
+            lambda new, rows, columns, table_rows: (new(table_rows, columns), numbers(rows, table_rows)),
+            {"index_select": lambda table, index: torch.index_select(table, 0, index),
+             "embedding": lambda table, index: functional.embedding(index, table)},
+        ),
+    }
+
+
+def main():
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--bench", help="our bench executable")
+    cli.add_argument("--output", type=Path, help="the folder of the results")
+    cli.add_argument("--quick", action="store_true", help="few samples, and ours only once")
+    cli.add_argument("--self-test", action="store_true", help="the table of recorded rows, without a GPU")
+    args = cli.parse_args()
+    if args.self_test:
+        return self_test()
+    if not args.bench or not args.output:
+        cli.error("--bench and --output are needed")
+    document = measure(args)
+    measuring.write(args.output, "kernels.json", json.dumps(document, indent=1) + "\n")
+    measuring.write(args.output, "kernels.md", markdown(document))
+    print(markdown(document))
+
+
+def measure(args):
+    notes = []
+    ours = measuring.run_bench(args.bench, "", notes)
+    torch, triton = measuring.imported("torch", notes), measuring.imported("triton", notes)
+    peers = measure_peers(torch, ours, args.quick) if torch else []
+    again = [] if args.quick or not ours else measuring.run_bench(args.bench, "/ours", notes)
+    return {"machine": measuring.machine(torch, triton), "quick": args.quick, "notes": notes, "rows": ours + peers,
+            "again": again}
+
+
+def measure_peers(torch, ours, quick):
+    torch.manual_seed(0)
+    peers = measuring.Peers(torch, quick)
+    peers.device_copy()
+    known = operators(torch)
+    moved = {(row["group"], row["shape"], row["dtype"]): row["bytes"] for row in ours}
+    for (group, shape, dtype), bytes_ in moved.items():
+        if group not in known:
+            peers.pass_over(group, shape, dtype, "PyTorch", "no operator is listed for it")
+            continue
+
+        def new(*dims):
+            return torch.randn(*dims, device="cuda", dtype=getattr(torch, DTYPES[dtype]))
+
+        inputs_of, run_by = known[group]
+        try:
+            inputs = inputs_of(new, *map(int, shape.split("x")))
+        except Exception as error:  # such as inputs that do not fit
+            peers.pass_over(group, shape, dtype, "inputs", error)
+            continue
+        for name, operator in run_by.items():
+            peers.measure(group, shape, dtype, f"PyTorch {name}", lambda: operator(*inputs), bytes_)
+        # Our bench has its turn on the same device.
+        del inputs
+        torch.cuda.empty_cache()
+    return peers.rows
+
+
+def markdown(document):
+    head = ["<operation", "<shape", "<type", ">limit, us (GB/s)", ">ours, us", ">GB/s", ">of the limit", "<PyTorch",
+            ">us", ">PyTorch / ours"]
+    rows = [row for row in document["rows"] if row["group"] != "copy"]
+    lines = []
+    for case in measuring.cases_of(rows):
+        here = [row for row in rows if (row["group"], row["shape"], row["dtype"]) == case]
+        limit, ours = (best(row for row in here if (row["source"], row["name"]) == ("ours", name))
+                       for name in (LIMIT, "ours"))
+        pytorch = best(row for row in here if row["source"] == "peer")
+        times = [row["us"] if row else None for row in (limit, ours, pytorch)]
+        lines.append([
+            *case,
+            f"{us(times[0])} ({limit['gb_s']:,.0f})" if limit else "-",
+            us(times[1]), f"{ours['gb_s']:,.0f}" if ours else "-", percent(divided(times[0], times[1])),
+            pytorch["name"].removeprefix("PyTorch ") if pytorch else "-", us(times[2]),
+            ratio(divided(times[2], times[1])),
+        ])
+    text = ["# Kernels beside PyTorch's operators\n", measuring.described(document["machine"]) + ".\n",
+            "The limit is a kernel that reads and writes as many bytes and computes nothing. Ratios above 1 say that "
+            "ours is faster.\n", measuring.table(head, lines)]
+    text += measuring.appendix(document)
+    return "\n".join(text)
+
+
+def recorded():
+    """Rows as a run has them; the figures are made up."""
+    def row(source, group, shape, dtype, name, us, failed=None):
+        return {"group": group, "source": source, "shape": shape, "dtype": dtype, "name": name, "us": us,
+                "bytes": 536_870_912, "gb_s": us and round(536_870_912 / us / 1e3, 1), "error": None, "failed": failed}
+
+    rows = [
+        row("ours", "rms_norm", "32768x4096", "f16", "ours", 130.0),
+        row("ours", "rms_norm", "32768x4096", "f16", "limit", 126.0),
+        row("ours", "rms_norm", "131072x1024", "f16", "ours", 131.0),
+        row("ours", "get_rows", "65536x1024x100000", "f16", "limit", 126.0),
+        row("peer", "rms_norm", "32768x4096", "f16", "PyTorch rms_norm", 210.0),
+        row("peer", "rms_norm", "131072x1024", "f16", "PyTorch rms_norm", None, "out of memory | of it"),
+    ]
+    machine = {"device": "NVIDIA H200", "driver": "580.159.04", "torch": "2.11.0+cu130", "triton": "3.6.0",
+               "date": "2026-11-20", "commit": "recorded"}
+    again = [row("ours", "rms_norm", "32768x4096", "f16", "ours", 131.3)]
+    return {"machine": machine, "quick": False, "notes": ["a note"], "rows": rows, "again": again}
+
+
+def self_test():
+    document = json.loads(json.dumps(recorded()))
+    text = markdown(document)
+    for part in ("| rms_norm | 32768x4096 | f16 | 126 (4,261) | 130 | 4,130 | 96.9 % | rms_norm | 210 | 1.62 |",
+                 "| rms_norm | 131072x1024 | f16 | - | 131 | 4,098 | - | - | - | - |",
+                 "| rms_norm | 131072x1024 | f16 | PyTorch rms_norm | out of memory / of it |",
+                 "| get_rows | 65536x1024x100000 | f16 | 126 (4,261) | - | - | - | - | - | - |",
+                 "| rms_norm | 32768x4096 | f16 | 130 | 131 | +1.0 % |", "- a note"):
+        assert part in text, f"{part!r} is missing in\n{text}"
+    markdown(dict(document, rows=[], again=[]))
+    with tempfile.TemporaryDirectory() as place:
+        notes = []
+        stub = measuring.stub_bench(place, [{"group": "rms_norm", "shape": "1x8", "dtype": "f16", "case": "ours",
+                                             "us": 2.0, "bytes": 32, "gb_s": 0.1, "samples": 3, "error": None}])
+        assert measuring.cases_of(measuring.run_bench(stub, "pick", notes)) == [("rms_norm", "1x8", "f16")]
+    print("kernels.py: the table is as it should be")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""What the comparisons share: running our benches, timing peers in the same way, and what is known of
+the machine. PyTorch is handed in, so that tables and pictures are made without it.
+"""
+
+import datetime
+import importlib
+import json
+import math
+import os
+import subprocess
+import time
+import sys
+import tempfile
+from pathlib import Path
+
+# The names of types here and in PyTorch.
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
+# The largest relative error that counts as the same result, as our own kernels are held to.
+TOLERANCES = {"f16": 1e-3, "bf16": 8e-3, "f32": 1e-5}
+
+BENCH_SECONDS = 300
+# What our bench says of cases without figures.
+SAID = ("passed over", "void", "no CUDA device")
+# Launches of a sample take about so long, so that the resolution of events does not matter.
+SAMPLE_US = 4000
+MOST_LAUNCHES = 50
+SAMPLES, LEAST_SAMPLES = 21, 5
+# One peer on one shape takes no longer.
+CASE_US = 500_000
+WARM_UP_S = 0.3
+
+
+def run_bench(executable, pick, notes):
+    """Rows of our bench, of the cases whose names contain `pick`. What it says of cases that it passes
+    over goes into `notes`."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "bench.jsonl"
+        environment = dict(os.environ, GRIDGUARD_BENCH_JSON=str(lines), CRITERION_HOME=str(Path(folder) / "criterion"))
+        command = [str(Path(executable).resolve()), "--bench", *([pick] if pick else [])]
+        print("running", *command, flush=True)
+        try:
+            ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                 timeout=BENCH_SECONDS)
+        except OSError as error:
+            return note(notes, f"our bench did not run: {error}")
+        except subprocess.TimeoutExpired:
+            # What it wrote before counts.
+            note(notes, f"our bench was stopped after {BENCH_SECONDS} seconds")
+        else:
+            for line in ran.stderr.splitlines():
+                if ran.returncode or any(words in line for words in SAID):
+                    note(notes, line)
+            if ran.returncode:
+                note(notes, f"our bench ended with {ran.returncode}")
+        if not lines.exists():
+            return note(notes, f"our bench wrote no figures for '{pick}'")
+        rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    return [dict(row, source="ours", name=row.pop("case")) for row in rows]
+
+
+def note(notes, line):
+    print(line, file=sys.stderr, flush=True)
+    notes.append(line)
+    return []
+
+
+def median_us(torch, run, quick=False):
+    """The median over samples of launches back to back between two events. One more launch goes ahead of
+    the first event, so that the device is still busy while the rest are submitted."""
+    def sample(launches):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        run()
+        start.record()
+        for _ in range(launches):
+            run()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) * 1e3 / launches
+
+    # As long as our bench does, so that clocks are where they stay under load.
+    begin = time.monotonic()
+    run()
+    while not quick and time.monotonic() - begin < WARM_UP_S:
+        for _ in range(10):
+            run()
+        torch.cuda.synchronize()
+    estimate = sample(2)
+    launches = max(1, min(MOST_LAUNCHES, int(SAMPLE_US / estimate)))
+    samples = max(LEAST_SAMPLES, min(SAMPLES, int(CASE_US / (estimate * (launches + 1)))))
+    samples = LEAST_SAMPLES if quick else samples
+    return median([sample(launches) for _ in range(samples)]), samples, launches
+
+
+def median(numbers):
+    return sorted(numbers)[len(numbers) // 2]
+
+
+class Peers:
+    """Measures peers one after another; one that fails is a row too."""
+
+    def __init__(self, torch, quick):
+        self.torch, self.quick, self.rows = torch, quick, []
+
+    def measure(self, group, shape, dtype, name, run, moved, check=None):
+        row = {"group": group, "shape": shape, "dtype": dtype, "source": "peer", "name": name, "us": None,
+               "bytes": moved, "gb_s": None, "error": None, "failed": None}
+        try:
+            result = run()
+            self.torch.cuda.synchronize()
+            error = check(result) if check else None
+            if error is not None and not math.isfinite(error):
+                raise ValueError("the result is not finite")
+            row["error"] = error
+            del result
+            us, samples, launches = median_us(self.torch, run, self.quick)
+            row.update(us=round(us, 3), gb_s=round(moved / us / 1e3, 1), samples=samples, launches=launches)
+        except Exception as error:  # whatever it is, the others go on
+            row["failed"] = in_a_line(error)
+            self.torch.cuda.empty_cache()
+        self.add(row)
+
+    def pass_over(self, group, shape, dtype, name, why):
+        self.add({"group": group, "shape": shape, "dtype": dtype, "source": "peer", "name": name, "us": None,
+                  "bytes": None, "gb_s": None, "error": None, "failed": in_a_line(why)})
+
+    def add(self, row):
+        figures = f"{row['us']:.1f} us" if row["us"] else row["failed"]
+        print(f"{row['group']} {row['shape']} {row['dtype']} {row['name']}: {figures}", flush=True)
+        self.rows.append(row)
+
+    def device_copy(self):
+        """What a copy of 2 GiB moves, read and written."""
+        torch = self.torch
+        bytes_ = 2 << 30
+        source = torch.empty(bytes_, dtype=torch.uint8, device="cuda").random_()
+        target = torch.empty_like(source)
+        self.measure("copy", "2GiB", "u8", "device copy", lambda: target.copy_(source), 2 * bytes_)
+
+
+def in_a_line(error):
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+
+
+def imported(name, notes):
+    """The module, or None where it cannot be had."""
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a broken installation is as good as none
+        note(notes, f"no {name}: {in_a_line(error)}")
+        return None
+
+
+def machine(torch=None, triton=None):
+    """What the figures hold for. The suite knows the commit."""
+    def from_suite(name, otherwise):
+        return os.environ.get(name) or otherwise()
+
+    def driver():
+        try:
+            return subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+                                  capture_output=True, text=True, check=True).stdout.split()[0]
+        except (OSError, subprocess.CalledProcessError, IndexError):
+            return "unknown"
+
+    return {
+        "device": torch.cuda.get_device_name() if torch else "unknown",
+        "driver": from_suite("GRIDGUARD_DRIVER", driver),
+        "torch": torch.__version__ if torch else "unknown",
+        "triton": triton.__version__ if triton else "unknown",
+        "date": from_suite("GRIDGUARD_DATE", lambda: datetime.datetime.now(datetime.timezone.utc).date().isoformat()),
+        "commit": from_suite("GRIDGUARD_COMMIT", lambda: "unknown"),
+    }
+
+
+def described(machine):
+    """The machine in a line."""
+    return (f"{machine['device']}, driver {machine['driver']}, PyTorch {machine['torch']}, Triton {machine['triton']}, "
+            f"{machine['date']}, commit {machine['commit']}")
+
+
+def cases_of(rows):
+    """Operation, shape and type of the rows, each once, in their order."""
+    return list(dict.fromkeys((row["group"], row["shape"], row["dtype"]) for row in rows))
+
+
+def best(rows):
+    """The fastest of the rows that were measured and are right, or None. Our bench itself times no wrong result."""
+    def is_right(row):
+        return row["source"] == "ours" or (row.get("error") or 0) <= TOLERANCES.get(row["dtype"], 0)
+
+    measured = [row for row in rows if row.get("us") and is_right(row)]
+    return min(measured, key=lambda row: row["us"], default=None)
+
+
+def us(value):
+    """Microseconds with three digits or more."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def ratio(value, digits=2):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def percent(value):
+    return "-" if value is None else f"{value * 100:.1f} %"
+
+
+def divided(a, b):
+    return a / b if a and b else None
+
+
+def table(head, rows):
+    """A table in Markdown, figures to the right; each of `head` begins with '<' or '>'."""
+    lines = [[name[1:] for name in head], ["---" if name[0] == "<" else "---:" for name in head], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def appendix(document):
+    """Drift, what did not run, and notes, as far as there are any."""
+    text = []
+    if document["again"]:
+        text += ["## Drift\n", drift_table(document["rows"], document["again"])]
+    failed = [row for row in document["rows"] if row.get("failed")]
+    if failed:
+        text += ["## What did not run\n", table(["<operation", "<shape", "<type", "<peer", "<why"], [
+            [row["group"], row["shape"], row["dtype"], row["name"], row["failed"].replace("|", "/")]
+            for row in failed])]
+    if document["notes"]:
+        text += ["## Notes\n", "\n".join(f"- {note}" for note in document["notes"]) + "\n"]
+    return text
+
+
+def drift_table(first, again):
+    """Our own figures at the beginning and at the end of the run."""
+    earlier = {(row["group"], row["shape"], row["dtype"], row["name"]): row for row in first}
+    rows = []
+    for row in again:
+        before = earlier.get((row["group"], row["shape"], row["dtype"], row["name"]), {}).get("us")
+        change = divided(row.get("us"), before)
+        rows.append([row["group"], row["shape"], row["dtype"], us(before), us(row.get("us")),
+                     "-" if change is None else f"{(change - 1) * 100:+.1f} %"])
+    return table(["<operation", "<shape", "<type", ">before the peers, us", ">after them, us", ">change"], rows)
+
+
+def write(folder, name, text):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    print("wrote", folder / name, flush=True)
+
+
+def stub_bench(folder, rows):
+    """A program that answers like our bench, for self-tests."""
+    path = Path(folder) / "stub"
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_text(f"#!{sys.executable}\nimport os, sys\nassert sys.argv[1:] == ['--bench', 'pick'], sys.argv\n"
+                    "print('a/b/f16/ours is passed over: no reason', file=sys.stderr)\n"
+                    f"open(os.environ['GRIDGUARD_BENCH_JSON'], 'a').write({lines!r})\n")
+    path.chmod(0o755)
+    return path

@@ -1,0 +1,160 @@
+//! Memory and time on a CUDA device.
+
+use std::cell::OnceCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
+use gridguard::cuda::Module;
+use gridguard::{DeviceLimits, Guard};
+use gridguard_kernels::{Deviation, Element, KernelError, Kernels};
+
+use super::limit::{self, Limit, Reads};
+use super::{Bench, Case, Failure, Repeated, made_up, within};
+
+/// Elements made up on the host; longer memory repeats them.
+const TILE: usize = 1 << 20;
+
+/// An element of tensors on the device.
+pub(crate) trait Tensorial: Element + DeviceRepr + ValidAsZeroBits {}
+impl<T: Element + DeviceRepr + ValidAsZeroBits> Tensorial for T {}
+
+/// The first device.
+pub(crate) struct Device {
+    kernels: Kernels,
+    stream: Arc<CudaStream>,
+    limit: OnceCell<Module>,
+}
+
+impl Device {
+    pub(crate) fn new() -> Result<Self, Failure> {
+        let guard = Guard::cuda(0)?;
+        // The only stream: cudarc then puts no events between launches.
+        let stream = guard.context().ok_or("no context")?.default_stream();
+        Ok(Self { kernels: Kernels::new(guard), stream, limit: OnceCell::new() })
+    }
+
+    pub(crate) fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        self.kernels.guard()
+    }
+
+    pub(crate) fn limits(&self) -> &DeviceLimits {
+        self.guard().limits()
+    }
+
+    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    pub(crate) fn zeros<T: DeviceRepr + ValidAsZeroBits>(
+        &self,
+        len: usize,
+    ) -> Result<CudaSlice<T>, Failure> {
+        Ok(self.stream.alloc_zeros(len)?)
+    }
+
+    /// Memory of made-up elements.
+    pub(crate) fn filled<T: Tensorial>(
+        &self,
+        len: usize,
+        seed: u64,
+    ) -> Result<CudaSlice<T>, Failure> {
+        let mut memory = self.zeros(len)?;
+        let tile = made_up::<T>(len.min(TILE), seed);
+        self.stream.memcpy_htod(&tile, &mut memory)?;
+        let mut filled = tile.len();
+        while filled < len {
+            let part = filled.min(len - filled);
+            let split = memory.try_split_at_mut(filled);
+            let (from, mut rest) = split.ok_or("beyond the memory")?;
+            self.stream.memcpy_dtod(&from.slice(..part), &mut rest)?;
+            filled += part;
+        }
+        Ok(memory)
+    }
+
+    /// The elements at `range`, on the host.
+    pub(crate) fn fetch<T: DeviceRepr>(
+        &self,
+        memory: &CudaSlice<T>,
+        range: core::ops::Range<usize>,
+    ) -> Result<Vec<T>, Failure> {
+        let part = memory.try_slice(range).ok_or("beyond the memory")?;
+        Ok(self.stream.clone_dtoh(&part)?)
+    }
+
+    /// The first and the last `len` elements, on the host.
+    pub(crate) fn ends<T: DeviceRepr>(
+        &self,
+        memory: &CudaSlice<T>,
+        len: usize,
+    ) -> Result<[Vec<T>; 2], Failure> {
+        let last = memory.len().saturating_sub(len);
+        Ok([self.fetch(memory, 0..len)?, self.fetch(memory, last..memory.len())?])
+    }
+
+    /// Launches back to back between two events.
+    ///
+    /// One more goes ahead of the first event, so that the device is still busy while the rest are
+    /// submitted, and the way from the host is not measured.
+    pub(crate) fn repeated<'a>(
+        &'a self,
+        mut launch: impl FnMut() -> Result<(), Failure> + 'a,
+    ) -> Repeated<'a> {
+        Repeated::new(move |launches| {
+            launch()?;
+            let start = self.event()?;
+            for _ in 0..launches {
+                launch()?;
+            }
+            let end = self.event()?;
+            let seconds = f64::from(start.elapsed_ms(&end)?) / 1e3;
+            Ok(Duration::try_from_secs_f64(seconds)?)
+        })
+    }
+
+    pub(crate) fn event(&self) -> Result<CudaEvent, Failure> {
+        Ok(self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
+    }
+
+    /// As [`Self::repeated`], once the first and the last elements of `out` are what they must be.
+    pub(crate) fn checked<'a, T: Tensorial>(
+        &'a self,
+        mut out: CudaSlice<T>,
+        expected: &[Vec<f64>; 2],
+        tolerance: f64,
+        mut launch: impl FnMut(&mut CudaSlice<T>) -> Result<u64, KernelError> + 'a,
+    ) -> Result<Repeated<'a>, Failure> {
+        launch(&mut out)?;
+        let [first, last] = expected;
+        let (start, end) = (0..first.len(), out.len().saturating_sub(last.len())..out.len());
+        let mut deviation = Deviation::new();
+        deviation.add(&self.fetch(&out, start)?, first);
+        deviation.add(&self.fetch(&out, end)?, last);
+        let error = within(&deviation, tolerance)?;
+        Ok(self.repeated(move || Ok(launch(&mut out).map(drop)?)).with_error(error))
+    }
+
+    /// Measures what moving as many bytes as `case` does takes, read and written.
+    pub(crate) fn measure_limit<T: Tensorial>(&self, bench: &mut Bench, case: Case, reads: Reads) {
+        let bytes = u64::try_from(case.bytes / (1 + u128::from(reads.count())));
+        bench.measure(&Case { name: "limit", ..case }, || {
+            let mut limit = Limit::<T>::new(self, reads, bytes?)?;
+            Ok(self.repeated(move || limit.launch(self)))
+        });
+    }
+
+    /// The kernels of `limit`, compiled once.
+    pub(super) fn limit_module(&self) -> Result<&Module, Failure> {
+        if let Some(module) = self.limit.get() {
+            return Ok(module);
+        }
+        let module = self.guard().compile("limit.cu", limit::SOURCE)?;
+        Ok(self.limit.get_or_init(|| module))
+    }
+}

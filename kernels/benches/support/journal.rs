@@ -1,0 +1,78 @@
+//! Figures as JSON lines, for programs that set them beside those of others.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Case;
+
+/// Where the lines go.
+const VARIABLE: &str = "GRIDGUARD_BENCH_JSON";
+
+/// So many repetitions in a row.
+pub(super) struct Sample {
+    pub(super) repetitions: u64,
+    pub(super) total: Duration,
+}
+
+pub(super) struct Journal {
+    path: Option<PathBuf>,
+}
+
+impl Journal {
+    pub(super) fn from_environment() -> Self {
+        Self { path: std::env::var_os(VARIABLE).map(PathBuf::from) }
+    }
+
+    /// The median of the samples; those of the warm-up are of other lengths than the last.
+    pub(super) fn add(&self, case: &Case, samples: &[Sample], error: Option<f64>) {
+        let Some(last) = samples.last() else { return };
+        let micros: Vec<f64> = samples
+            .iter()
+            .rev()
+            .take_while(|sample| sample.repetitions == last.repetitions)
+            .map(|sample| sample.total.as_secs_f64() * 1e6 / number(u128::from(sample.repetitions)))
+            .collect();
+        let (count, us) = (micros.len(), median(micros));
+        let gb_s = number(case.bytes) / us / 1e3;
+        let error = error.map_or("null".to_owned(), |error| format!("{error:e}"));
+        self.write(
+            case,
+            &format!(
+                "\"us\":{us:.3},\"bytes\":{},\"gb_s\":{gb_s:.1},\"samples\":{count},\
+                 \"launches\":{},\"error\":{error}",
+                case.bytes, last.repetitions
+            ),
+        );
+    }
+
+    pub(super) fn add_ratio(&self, case: &Case, ratio: f64, rounds: usize) {
+        self.write(case, &format!("\"ratio\":{ratio:.5},\"samples\":{rounds}"));
+    }
+
+    fn write(&self, case: &Case, figures: &str) {
+        let Some(path) = &self.path else { return };
+        let Case { operation, shape, element, name, .. } = case;
+        let line = format!(
+            "{{\"group\":\"{operation}\",\"shape\":\"{shape}\",\"dtype\":\"{element}\",\
+             \"case\":\"{name}\",{figures}}}\n"
+        );
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        if let Err(error) = file.and_then(|mut file| file.write_all(line.as_bytes())) {
+            eprintln!("{}: {error}", path.display());
+        }
+    }
+}
+
+/// The middle one, the upper of two; NaN of none.
+pub(super) fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A count in a figure for people, who do not read its 53rd bit.
+#[allow(clippy::as_conversions, reason = "rounds where it must")]
+fn number(count: u128) -> f64 {
+    count as f64
+}

@@ -1,0 +1,207 @@
+//! What the benches share: which cases run, how they are timed, and where their figures go.
+//!
+//! `GRIDGUARD_BENCH_JSON=FILE` appends one JSON line a case to FILE, beside criterion's own report.
+#![allow(dead_code, reason = "each bench uses its part")]
+
+mod device;
+mod journal;
+mod limit;
+mod selection;
+
+use std::error::Error;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, measurement::WallTime};
+use gridguard_kernels::{Deviation, Element, ElementType};
+
+pub(crate) use device::{Device, Tensorial};
+use journal::{Journal, Sample, median};
+pub(crate) use limit::Reads;
+use selection::Selection;
+
+/// All cases of attention are to fit into 100 seconds.
+const SAMPLES: usize = 20;
+const WARM_UP: Duration = Duration::from_millis(300);
+const MEASUREMENT: Duration = Duration::from_millis(800);
+/// Criterion's 100,000 take longer than the measurement itself.
+const RESAMPLES: usize = 10_000;
+/// What a measurement that has failed takes up.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a case cannot be measured.
+pub(crate) type Failure = Box<dyn Error>;
+
+/// One figure to be measured.
+pub(crate) struct Case {
+    /// The operation, and criterion's group.
+    pub(crate) operation: &'static str,
+    pub(crate) shape: String,
+    pub(crate) element: ElementType,
+    /// Which of those that run the operation, such as `ours` or `limit`.
+    pub(crate) name: &'static str,
+    /// Bytes that must move at least.
+    pub(crate) bytes: u128,
+}
+
+impl Case {
+    fn name_in_group(&self) -> String {
+        format!("{}/{}/{}", self.shape, self.element, self.name)
+    }
+
+    pub(crate) fn id(&self) -> String {
+        format!("{}/{}", self.operation, self.name_in_group())
+    }
+}
+
+/// What is repeated: answers how long so many repetitions took.
+pub(crate) struct Repeated<'a> {
+    time: Box<dyn FnMut(u64) -> Result<Duration, Failure> + 'a>,
+    error: Option<f64>,
+}
+
+impl<'a> Repeated<'a> {
+    pub(crate) fn new(time: impl FnMut(u64) -> Result<Duration, Failure> + 'a) -> Self {
+        Self { time: Box::new(time), error: None }
+    }
+
+    /// Work on the host.
+    pub(crate) fn on_host<R>(mut work: impl FnMut() -> R + 'a) -> Self {
+        Self::new(move |repetitions| {
+            let start = Instant::now();
+            for _ in 0..repetitions {
+                black_box(work());
+            }
+            Ok(start.elapsed())
+        })
+    }
+
+    /// With the relative error of the result, found before anything is timed.
+    pub(crate) fn with_error(mut self, error: f64) -> Self {
+        self.error = Some(error);
+        self
+    }
+}
+
+/// The cases of one executable.
+pub(crate) struct Bench {
+    criterion: Criterion,
+    selection: Selection,
+    journal: Journal,
+}
+
+impl Bench {
+    /// As the arguments say, which are criterion's.
+    pub(crate) fn new() -> Self {
+        let criterion = Criterion::default()
+            .sample_size(SAMPLES)
+            .warm_up_time(WARM_UP)
+            .measurement_time(MEASUREMENT)
+            .nresamples(RESAMPLES)
+            .without_plots()
+            .configure_from_args();
+        Self { criterion, selection: Selection::from_args(), journal: Journal::from_environment() }
+    }
+
+    /// Measures a case, unless the arguments pass over it. `prepare` allocates; what it answers is
+    /// freed before the next case.
+    pub(crate) fn measure<'a>(
+        &mut self,
+        case: &Case,
+        prepare: impl FnOnce() -> Result<Repeated<'a>, Failure>,
+    ) {
+        if self.selection.lists() {
+            self.group(case).bench_function(case.name_in_group(), |_| {});
+            return;
+        }
+        if !self.selection.takes(&case.id()) {
+            return;
+        }
+        let mut repeated = match prepare() {
+            Ok(repeated) => repeated,
+            Err(reason) => return passed_over(case, &reason),
+        };
+        let mut samples: Vec<Sample> = Vec::new();
+        let mut failure = None;
+        self.group(case).bench_function(case.name_in_group(), |bencher| {
+            bencher.iter_custom(|repetitions| match (repeated.time)(repetitions) {
+                Ok(total) => {
+                    samples.push(Sample { repetitions, total });
+                    total
+                }
+                Err(reason) => {
+                    failure = Some(reason);
+                    std::thread::sleep(PAUSE);
+                    PAUSE
+                }
+            });
+        });
+        match failure {
+            Some(reason) => eprintln!("{} failed, the figures above are void: {reason}", case.id()),
+            None if self.selection.measures() => self.journal.add(case, &samples, repeated.error),
+            None => {}
+        }
+    }
+
+    /// The median of ratios that `prepare` takes, of two ways that have their turns in one run.
+    pub(crate) fn compare(
+        &mut self,
+        case: &Case,
+        prepare: impl FnOnce() -> Result<Vec<f64>, Failure>,
+    ) {
+        if !self.selection.measures() || !self.selection.takes(&case.id()) {
+            return;
+        }
+        match prepare() {
+            Ok(ratios) => {
+                let (rounds, ratio) = (ratios.len(), median(ratios));
+                println!("{}: {ratio:.4}, median of {rounds} rounds\n", case.id());
+                self.journal.add_ratio(case, ratio, rounds);
+            }
+            Err(reason) => passed_over(case, &reason),
+        }
+    }
+
+    /// Criterion's last words.
+    pub(crate) fn finish(&self) {
+        if self.selection.measures() {
+            self.criterion.final_summary();
+        }
+    }
+
+    fn group(&mut self, case: &Case) -> BenchmarkGroup<'_, WallTime> {
+        let mut group = self.criterion.benchmark_group(case.operation);
+        // Every sample of as many launches, so that their median means something.
+        group.sampling_mode(SamplingMode::Flat);
+        group.throughput(Throughput::Bytes(u64::try_from(case.bytes).unwrap_or(u64::MAX)));
+        group
+    }
+}
+
+fn passed_over(case: &Case, reason: &Failure) {
+    eprintln!("{} is passed over: {reason}", case.id());
+}
+
+/// The relative error of a result, where it is allowed.
+pub(crate) fn within(deviation: &Deviation, tolerance: f64) -> Result<f64, Failure> {
+    let error = deviation.relative();
+    if deviation.within(tolerance) {
+        return Ok(error);
+    }
+    Err(format!("the relative error is {error:e}, {tolerance:e} is allowed").into())
+}
+
+/// `len` elements of mean 0 and variance 1, uniformly distributed, the same for the same `seed`.
+pub(crate) fn made_up<T: Element>(len: usize, seed: u64) -> Vec<T> {
+    let mut state = seed.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let element = || {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // 16 bits, which f32 holds exactly.
+        let unit = f32::from(u16::try_from(x >> 48).unwrap_or(0)) / 65_536.0;
+        T::narrow((unit * 2.0 - 1.0) * 3.0_f32.sqrt())
+    };
+    std::iter::repeat_with(element).take(len).collect()
+}

@@ -1,0 +1,294 @@
+//! Products of many small matrices: `c[p] = a[p] b[p]`.
+//!
+//! Finite elements and simulation multiply one small matrix for every cell or particle: with a block
+//! or a few of them a problem on grid z, a million problems are far too many.
+
+use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+
+use crate::element::{Element, ElementType};
+use crate::error::KernelError;
+use crate::operation::{Code, Operation, source};
+use crate::size::{check_elements, check_size};
+
+/// The most rows and columns of a matrix.
+const MAX_SIZE: u64 = 64;
+const VECTOR_BYTES: u64 = 16;
+/// Bytes of a, b and c that a block takes on, where it takes several problems.
+const BLOCK_BYTES: u64 = 8192;
+/// Bytes of a, b and c for each of its threads, some of which are on their way at any time.
+const THREAD_BYTES: u64 = 256;
+const MIN_THREADS: u64 = 32;
+const MAX_THREADS: u64 = 256;
+/// Static shared memory of a block.
+const SHARED_BYTES: u64 = 48 << 10;
+
+/// The products of `batch` pairs of matrices, `[m, k]` times `[k, n]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BatchedGemm {
+    batch: u64,
+    m: u64,
+    n: u64,
+    k: u64,
+    element: ElementType,
+}
+
+/// How the problems are shared out among blocks.
+struct Geometry {
+    problems: u64,
+    threads: u64,
+}
+
+impl BatchedGemm {
+    /// The products of `[batch, m, k]` and `[batch, k, n]`.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Dimension`] for m, n or k outside 1 to 64; [`KernelError::TooLarge`] past
+    /// 64 bits. A batch of zero problems is allowed: there is nothing to do.
+    pub fn new(
+        batch: u64,
+        m: u64,
+        n: u64,
+        k: u64,
+        element: ElementType,
+    ) -> Result<Self, KernelError> {
+        for (dimension, size) in [("m", m), ("n", n), ("k", k)] {
+            check_size(dimension, size, 1..=MAX_SIZE)?;
+        }
+        let gemm = Self { batch, m, n, k, element };
+        check_elements(&gemm.a_dims())?;
+        check_elements(&gemm.b_dims())?;
+        check_elements(&gemm.c_dims())?;
+        Ok(gemm)
+    }
+
+    /// The shape of a.
+    #[must_use]
+    pub const fn a_dims(&self) -> [u64; 3] {
+        [self.batch, self.m, self.k]
+    }
+
+    /// The shape of b.
+    #[must_use]
+    pub const fn b_dims(&self) -> [u64; 3] {
+        [self.batch, self.k, self.n]
+    }
+
+    /// The shape of c.
+    #[must_use]
+    pub const fn c_dims(&self) -> [u64; 3] {
+        [self.batch, self.m, self.n]
+    }
+
+    /// Bytes that must move at least: a and b read once, c written once.
+    #[must_use]
+    pub fn least_bytes(&self) -> u128 {
+        let elements: u64 = self.elements().into_iter().sum();
+        u128::from(self.batch) * u128::from(elements) * u128::from(self.element.bytes())
+    }
+
+    /// Elements of one matrix of a, b and c.
+    const fn elements(&self) -> [u64; 3] {
+        [self.m * self.k, self.k * self.n, self.m * self.n]
+    }
+
+    const fn fills_vectors(&self, elements: u64) -> bool {
+        (elements * self.element.bytes()).is_multiple_of(VECTOR_BYTES)
+    }
+
+    /// The least problems whose matrices fill whole vectors, in a, b and c each.
+    fn whole_vectors(&self) -> u64 {
+        let fill = |problems: &u64| {
+            self.elements().into_iter().all(|elements| self.fills_vectors(problems * elements))
+        };
+        // One vector of each element always does.
+        [1, 2, 4].into_iter().find(fill).unwrap_or(VECTOR_BYTES / self.element.bytes())
+    }
+
+    /// Shared memory of a block: a and b, and c unless its rows are whole vectors.
+    const fn shared_bytes(&self, problems: u64) -> u64 {
+        let [a, b, c] = self.elements();
+        let c = if self.fills_vectors(self.n) { 0 } else { c };
+        problems * (a + b + c) * self.element.bytes()
+    }
+
+    fn geometry(&self) -> Geometry {
+        let bytes = self.elements().into_iter().sum::<u64>() * self.element.bytes();
+        let unit = self.whole_vectors();
+        let wanted = (BLOCK_BYTES / bytes).max(1);
+        let whole = (wanted / unit * unit).max(unit);
+        // Where so many do not fit, some blocks move single elements.
+        let problems = if self.shared_bytes(whole) <= SHARED_BYTES { whole } else { 1 };
+        let threads = (problems * bytes).div_ceil(THREAD_BYTES).next_power_of_two();
+        Geometry { problems, threads: threads.clamp(MIN_THREADS, MAX_THREADS) }
+    }
+}
+
+impl Operation for BatchedGemm {
+    fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
+        const ALIGNED: Parameter = Parameter::AlignedMemory { bytes: VECTOR_BYTES };
+        let Geometry { problems, threads } = self.geometry();
+        let [a, b, c] = self
+            .elements()
+            .map(|elements| if self.fills_vectors(elements) { ALIGNED } else { Parameter::Memory });
+        Ok(Code {
+            kernel: "batched_gemm",
+            source: source!("batched_gemm.cu"),
+            defines: vec![
+                ("ELEMENT", self.element.number()),
+                ("SIZE_M", self.m),
+                ("SIZE_N", self.n),
+                ("SIZE_K", self.k),
+                ("THREADS", threads),
+                ("PROBLEMS", problems),
+            ],
+            architecture_specific: false,
+            parameters: vec![a, b, c, Parameter::of::<u64>()],
+        })
+    }
+
+    fn request(&self) -> LaunchRequest {
+        let Geometry { problems, threads } = self.geometry();
+        LaunchRequest::new(Dim3::new(1, 1, self.batch.div_ceil(problems)), Dim3::new(threads, 1, 1))
+    }
+
+    fn batch(&self) -> BatchAxis {
+        BatchAxis::new(Axis::Z, self.batch).items_per_block(self.geometry().problems).foldable()
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod device {
+    use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
+    use gridguard::cuda::Args;
+
+    use super::{BatchedGemm, Element, KernelError};
+    use crate::kernels::Prepared;
+    use crate::tensor::{Tensor, TensorMut, check_contiguous, check_element};
+
+    impl Prepared<BatchedGemm> {
+        /// Submits the launches to `stream` and answers how many there are; returns before they have
+        /// run. a is `[batch, m, k]`, b is `[batch, k, n]`, c is `[batch, m, n]`, contiguous.
+        ///
+        /// # Errors
+        ///
+        /// [`KernelError`] where a tensor has another type, shape or length, before anything is
+        /// launched; [`KernelError::Launch`] where one is not aligned or the driver refuses.
+        pub fn launch<T, A, B, C>(
+            &self,
+            stream: &CudaStream,
+            a: Tensor<'_, A, 3>,
+            b: Tensor<'_, B, 3>,
+            c: TensorMut<'_, C, 3>,
+        ) -> Result<u64, KernelError>
+        where
+            T: Element + DeviceRepr,
+            A: DevicePtr<T>,
+            B: DevicePtr<T>,
+            C: DevicePtrMut<T>,
+        {
+            let gemm = self.operation();
+            check_element::<T>(gemm.element)?;
+            check_contiguous("a", a.memory, &a.extent, gemm.a_dims())?;
+            check_contiguous("b", b.memory, &b.extent, gemm.b_dims())?;
+            check_contiguous("c", c.memory, &c.extent, gemm.c_dims())?;
+            let [a_elements, b_elements, c_elements] = gemm.elements();
+            let mut args = Args::new(stream);
+            args.read_items(a.memory, a_elements)
+                .read_items(b.memory, b_elements)
+                .write_items(c.memory, c_elements)
+                .length();
+            self.submit(args)
+        }
+    }
+}
+
+/// One product in f64: a is `[m, k]`, b is `[k, n]`.
+#[must_use]
+pub fn reference<T: Element>(a: &[T], b: &[T], n: usize, k: usize) -> Vec<f64> {
+    let wide = |x: &T| f64::from(x.widen());
+    let (n, k) = (n.max(1), k.max(1));
+    let entry = |row: &[T], column: usize| {
+        row.iter().zip(b.iter().skip(column).step_by(n)).map(|(a, b)| wide(a) * wide(b)).sum()
+    };
+    a.chunks(k).flat_map(|row| (0..n).map(move |column| entry(row, column))).collect()
+}
+
+/// The largest relative Frobenius error that a correct kernel has: sums are f32, over at most 64
+/// products in order, whose errors of 2^-24 average out, and the output is rounded once, by half a
+/// unit in the last place at most.
+#[must_use]
+pub const fn tolerance(element: ElementType) -> f64 {
+    match element {
+        ElementType::F16 => 5e-4,
+        ElementType::Bf16 => 4e-3,
+        ElementType::F32 => 1e-6,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gemm(batch: u64, [m, n, k]: [u64; 3], element: ElementType) -> BatchedGemm {
+        BatchedGemm::new(batch, m, n, k, element).expect("legal")
+    }
+
+    #[test]
+    fn problems_on_z_overflow_however_many_a_block_takes() {
+        let small = gemm(1_000_000, [16, 16, 8], ElementType::F16);
+        assert_eq!(small.request().grid, Dim3::new(1, 1, 125_000));
+        assert_eq!(small.request().block, Dim3::new(32, 1, 1));
+        assert_eq!(small.batch().blocks(1_000_000), Some(125_000));
+        let large = gemm(65_536, [64, 64, 64], ElementType::F32);
+        assert_eq!(large.request().grid.z, 65_536);
+    }
+
+    #[test]
+    fn a_block_s_matrices_fill_whole_vectors_or_are_one_problem_s_and_fit_shared_memory() {
+        // Each of them may begin behind a gap of less than a vector.
+        const GAPS: u64 = 2 * VECTOR_BYTES;
+        let sizes = || 1..=MAX_SIZE;
+        for element in ElementType::ALL {
+            for (m, n) in sizes().flat_map(|m| sizes().map(move |n| (m, n))) {
+                for k in sizes() {
+                    let gemm = gemm(1, [m, n, k], element);
+                    let Geometry { problems, threads } = gemm.geometry();
+                    let whole = problems.is_multiple_of(gemm.whole_vectors());
+                    let gaps = if whole { 0 } else { GAPS };
+                    assert!(whole || problems == 1, "{gemm:?}");
+                    assert!(gemm.shared_bytes(problems) + gaps <= SHARED_BYTES, "{gemm:?}");
+                    assert!(threads.is_multiple_of(MIN_THREADS), "{gemm:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tensors_of_matrices_that_are_whole_vectors_must_be_aligned() {
+        let parameters = |size| {
+            let code = gemm(1, size, ElementType::F16).code(&DeviceLimits::any_device());
+            code.expect("any device").parameters
+        };
+        let (aligned, any) = (Parameter::AlignedMemory { bytes: 16 }, Parameter::Memory);
+        assert_eq!(parameters([16, 16, 8])[..3], [aligned, aligned, aligned]);
+        assert_eq!(parameters([13, 8, 7])[..3], [any, aligned, aligned]);
+        assert_eq!(parameters([63, 63, 63])[..3], [any, any, any]);
+    }
+
+    #[test]
+    fn a_product_with_the_identity_is_the_matrix_itself() {
+        let matrix = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let identity = [1.0_f32, 0.0, 0.0, 1.0];
+        assert_eq!(reference(&matrix, &identity, 2, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        assert_eq!(reference(&identity, &matrix, 3, 2), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn sizes_that_the_kernel_cannot_take_are_errors() {
+        let new = |batch, m, n, k| BatchedGemm::new(batch, m, n, k, ElementType::F16);
+        assert!(new(1, 0, 8, 8).is_err() && new(1, 8, 65, 8).is_err() && new(1, 8, 8, 0).is_err());
+        assert!(new(u64::MAX, 1, 1, 2).is_err());
+        assert!(new(0, 16, 16, 8).is_ok());
+    }
+}
