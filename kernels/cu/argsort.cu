@@ -251,7 +251,12 @@ __device__ inline void write_rows(u32 *__restrict__ out, const Rows &rows, const
 }
 
 // 1,024 threads of 64 registers each fill a multiprocessor; with two passes some small blocks want more.
+#if OVERLAP && __CUDA_ARCH__ >= 1000
+// One less, where they would spill otherwise.
+constexpr u32 BLOCKS = PASSES > 1 && THREADS > 1 && THREADS < 1024 ? 1024 / THREADS - 1 : 1024 / THREADS;
+#else
 constexpr u32 BLOCKS = PASSES > 1 && THREADS == 128 ? 7 : 1024 / THREADS;
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     argsort(const Element *__restrict__ x, u32 *__restrict__ out, u64 rows) {

@@ -93,10 +93,12 @@ fn usages(log: &str) -> Vec<Usage> {
 
 /// Compiles what serves `operation` on `device`; says what is wrong with it, such as a register that
 /// spills.
-fn compile(operation: &dyn Operation, device: &DeviceLimits) -> Result<(), String> {
+///
+/// Kernels of split launches, whose chunks `overlap`, are other code from Hopper on.
+fn compile(operation: &dyn Operation, device: &DeviceLimits, overlap: bool) -> Result<(), String> {
     let code = operation.code(device).map_err(|error| error.to_string())?;
-    // As the kernels of split launches are.
-    let mut options = code.compile_options(device.compute_capability).define("OVERLAP", 1);
+    let options = code.compile_options(device.compute_capability);
+    let mut options = options.define("OVERLAP", u8::from(overlap));
     options.options.push("--ptxas-options=-v".into());
     // Without it, chunks that overlap would end before those before them.
     if !code.source.contains("    const Overlap overlap;\n") {
@@ -134,8 +136,12 @@ fn all_compile(operations: fn(&DeviceLimits) -> Vec<Box<dyn Operation + Send>>) 
                 loop {
                     let next = queue.lock().expect("no panic holds it").next();
                     let Some((operation, device)) = next else { break };
-                    if let Err(what) = compile(operation.as_ref(), device) {
-                        wrong.lock().expect("no panic holds it").push(what);
+                    let split = device.compute_capability >= ComputeCapability::new(9, 0);
+                    for overlap in [false, true].into_iter().filter(|overlap| !overlap || split) {
+                        if let Err(what) = compile(operation.as_ref(), device, overlap) {
+                            let mut wrong = wrong.lock().expect("no panic holds it");
+                            wrong.push(format!("overlap {overlap}: {what}"));
+                        }
                     }
                 }
             });
