@@ -290,7 +290,7 @@ __device__ inline void attend(const Problem &problem, u32 stage, u32 thread, con
 }
 
 // Wide heads need what registers there are: by itself the compiler would rather spill a few.
-extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, HEAD_DIM > 80 ? 1 : 0)
+extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, HEAD_DIM > (__CUDA_ARCH__ >= 1000 ? 64 : 80) ? 1 : 0)
     tiled_attention(ATTENTION_PARAMETERS) {
     const Overlap overlap;
     extern __shared__ uint4 shared[];
