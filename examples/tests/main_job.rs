@@ -87,7 +87,7 @@ fn the_user_s_own_tensors_are_attended_to_in_every_type_and_rank() {
 #[test]
 fn a_batch_past_the_limit_is_split_and_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (input, _) = tensors::<f16>(folder.path(), &[65_537, 1, 8]);
+    let (input, _) = tensors::<f16>(folder.path(), &[65_537, 9, 8]);
     let ran = run(&["--host-as", "h200", "--input", input.to_str().expect("a name")]);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
     let refused = "as it is refused: grid.y is 65537 blocks, the limit is 65535 (NVIDIA H200): \
@@ -100,7 +100,7 @@ fn a_batch_past_the_limit_is_split_and_says_so() {
 #[test]
 fn smaller_chunks_are_the_user_s_choice() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (input, _) = tensors::<f16>(folder.path(), &[100, 1, 8]);
+    let (input, _) = tensors::<f16>(folder.path(), &[100, 9, 8]);
     let input = input.to_str().expect("a name");
     let ran = run(&["--host-as", "t4", "--input", input, "--max-items", "7"]);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
