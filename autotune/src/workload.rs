@@ -1,0 +1,38 @@
+//! What is tuned: anything that can be launched as a candidate says.
+
+use crate::candidate::{Candidate, Configuration};
+use crate::measurer::Failure;
+use crate::sample::Portion;
+
+/// A problem with its memory, on a device or on the host.
+pub trait Workload {
+    /// The launch with each set of parameters that is worth measuring, the default first.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] where not even the default can be prepared.
+    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure>;
+
+    /// Makes everything ready that is not to be timed: compiles, plans, allocates.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] where this candidate cannot run.
+    fn prepare(&mut self, candidate: &Candidate) -> Result<(), Failure>;
+
+    /// Submits the launches of a candidate that was prepared. On a device it returns before they
+    /// have run, on the host after.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] where a launch is refused.
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure>;
+
+    /// Spoils the output, runs the candidate once and compares all of the output with the default's,
+    /// which was itself held against a reference.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] where it is wrong or does not run.
+    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure>;
+}
