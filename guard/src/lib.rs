@@ -63,10 +63,12 @@ mod record;
 mod refusal;
 mod request;
 mod rule;
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
+mod signature;
 mod validate;
 mod violation;
 
-pub use args::{ArgsError, KernelArgs, MAX_ARGS, Parameter, Scalar};
+pub use args::{ArgsError, KernelArgs, MAX_ARGS, Scalar};
 pub use batch::BatchAxis;
 pub use choice::{Choice, Strategy};
 pub use chunk::{Chunk, Chunks};
@@ -87,5 +89,6 @@ pub use record::Counts;
 pub use refusal::explain_whole;
 pub use request::LaunchRequest;
 pub use rule::{Rule, Unit};
+pub use signature::Parameter;
 pub use validate::{ValidLaunch, validate};
 pub use violation::{Owner, Remedy, Violation, Violations};

@@ -10,8 +10,8 @@ use super::driver::{Driver, Handle};
 use super::error::DriverError;
 use super::module::Loaded;
 use super::query::{self, function_attribute};
-use crate::args::Signature;
 use crate::limits::{ComputeCapability, DeviceLimits, LaunchLimits};
+use crate::signature::Signature;
 
 /// The first capability whose grids may begin before others have ended.
 const FIRST_OVERLAPPING: ComputeCapability = ComputeCapability::new(9, 0);

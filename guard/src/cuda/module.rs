@@ -11,8 +11,8 @@ use super::error::{CudaError, LoadError, cuda_version};
 use super::image::Image;
 use super::kernel::{Keep, Kernel};
 use super::query;
-use crate::args::{Parameter, Signature};
 use crate::limits::DeviceLimits;
+use crate::signature::{Parameter, Signature};
 
 /// An image loaded into a context. Unloaded when the last kernel of it is gone.
 #[derive(Clone, Debug)]

@@ -9,11 +9,11 @@ use parking_lot::RwLock;
 
 use super::driver::{Driver, Handle};
 use super::error::{CudaError, DriverError};
-use crate::args::Signature;
 use crate::dim::Dim3;
 use crate::limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, PARAMETER_BYTES,
 };
+use crate::signature::Signature;
 
 /// Numbers of `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
 mod device_attribute {

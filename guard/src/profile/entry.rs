@@ -11,7 +11,9 @@ use crate::choice::{Choice, Strategy};
 ///
 /// It never makes a launch legal: the planner takes it within what validation allows, and refuses it
 /// where that is not possible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum StoredChoice {
     /// What the planner does by itself.

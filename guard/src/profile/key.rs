@@ -5,7 +5,9 @@ use core::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Whether the data of a launch lies in the L2 cache before it is timed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum L2 {
     /// The cache is flushed before each sample.
@@ -16,7 +18,9 @@ pub enum L2 {
 }
 
 /// How launches reach the device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Submission {
     /// One by one, from the host.
@@ -27,7 +31,9 @@ pub enum Submission {
 }
 
 /// How a time is taken: part of what it is the time of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// What the L2 cache holds.
@@ -37,7 +43,9 @@ pub struct Policy {
 }
 
 /// What the choice is to be good at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Objective {
     /// The whole batch in the least time.
