@@ -1,4 +1,7 @@
-//! The legal ways to run a launch.
+//! One legal way to run a launch, and what it is planned from.
+
+use core::cmp::Ordering;
+use core::fmt;
 
 use gridguard::profile::{Named, StoredChoice};
 use gridguard::{BatchAxis, LaunchLimits, LaunchRequest, Strategy};
@@ -35,9 +38,25 @@ pub struct Candidate {
     pub block_threads: u64,
 }
 
-/// All candidates of a problem, the default first.
-#[derive(Clone, Debug)]
-pub struct Space {
-    configurations: Vec<Configuration>,
-    candidates: Vec<Candidate>,
+impl Candidate {
+    /// The order in which ties are decided, after the default: fewer launches, smaller blocks, then
+    /// anything that is the same in every run.
+    #[must_use]
+    pub fn tie_order(&self, other: &Self) -> Ordering {
+        let simplicity = |one: &Self| (one.launches, one.block_threads);
+        simplicity(self).cmp(&simplicity(other)).then_with(|| self.cmp(other))
+    }
+}
+
+impl fmt::Display for Candidate {
+    /// `chunked, 4 launches of 4096 items, block 256`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let launches = if self.launches == 1 { "launch" } else { "launches" };
+        let Self { strategy, launches: count, largest_chunk, .. } = self;
+        write!(f, "{strategy}, {count} {launches} of {largest_chunk} items")?;
+        for (name, value) in &self.parameters {
+            write!(f, ", {name} {value}")?;
+        }
+        Ok(())
+    }
 }

@@ -1,15 +1,61 @@
 //! Finds the fastest legal way to run a launch, and keeps it in a profile.
 //!
 //! The way of a tuning: a [`Workload`] says what may be varied, [`Space`] makes legal candidates of
-//! it through the guard's planner, a [`Measurer`] checks and times them, `tune` searches, and
-//! the outcome becomes an entry of a [`gridguard::profile`].
+//! it through the guard's planner, a [`Measurer`] checks and times them, [`tune`] searches, and
+//! the [`Outcome`] becomes an entry of a [`gridguard::profile`].
 
+mod budget;
 mod candidate;
+mod clock;
+mod deal;
+mod descent;
+mod effort;
+mod failure;
+mod finals;
+mod in_process;
+mod journal;
+mod ladder;
+mod latency;
 mod measurer;
+mod model;
+mod number;
+mod observer;
+mod outcome;
+mod plot;
+#[cfg(test)]
+mod recorded;
+mod remote;
+mod report;
+mod run;
 mod sample;
+mod scale;
+mod search;
+#[cfg(test)]
+mod simulation;
+mod space;
+mod stats;
+mod stop;
+mod throttle;
+mod tune;
+mod turns;
 mod workload;
 
-pub use candidate::{Candidate, Configuration, Space};
+pub use budget::Budget;
+pub use candidate::{Candidate, Configuration};
+pub use clock::{Clock, DeviceClock, HostClock, WarmUp, WorkId};
+pub use deal::{Deal, Part, Shard, ShardError, Turn};
+pub use in_process::InProcess;
+pub use journal::{Journal, Record, Resumed};
 pub use measurer::{Failure, FailureKind, Measurer};
+pub use observer::{Observer, Progress, Stage};
+pub use outcome::{LatencyOutcome, Measured, Outcome, Verdict};
+pub use plot::{Chart, PlotError};
+pub use remote::{LineError, Patience, Remote, RemoteError, ServeError, Served, serve};
+pub use report::{Report, Row};
 pub use sample::{Portion, Sample};
+pub use space::Space;
+pub use stats::{Interval, PairedRatio, Samples};
+pub use stop::{SLOW_SAMPLE_NS, StoppingRule};
+pub use throttle::{Clocked, Throttle};
+pub use tune::{TuneError, tune};
 pub use workload::Workload;

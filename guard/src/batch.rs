@@ -13,11 +13,13 @@ use crate::request::LaunchRequest;
 /// assert_eq!(batch.blocks(15_360), Some(76_800));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[must_use]
 pub struct BatchAxis {
     axis: Axis,
     items: u64,
     share: Share,
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "at_least_one"))]
     align: u64,
     elements_per_item: u64,
     index_bits: u32,
@@ -28,6 +30,8 @@ pub struct BatchAxis {
 
 /// How items and blocks relate along the axis: every `items` of them take `blocks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "(u64, u64)", into = "(u64, u64)"))]
 pub(crate) struct Share {
     items: u64,
     blocks: u64,
@@ -62,6 +66,18 @@ impl Share {
         }
         let items = u128::from(blocks) * u128::from(self.items) / u128::from(self.blocks);
         u64::try_from(items).unwrap_or(u64::MAX)
+    }
+}
+
+impl From<(u64, u64)> for Share {
+    fn from((items, blocks): (u64, u64)) -> Self {
+        Self::new(items, blocks)
+    }
+}
+
+impl From<Share> for (u64, u64) {
+    fn from(share: Share) -> Self {
+        (share.items, share.blocks)
     }
 }
 
@@ -153,6 +169,13 @@ impl BatchAxis {
         self.share.blocks(items)
     }
 
+    /// The most items of a launch of `blocks` along the axis whose elements the index reaches and
+    /// whose workspace fits.
+    #[must_use]
+    pub fn items_within(&self, blocks: u64) -> u64 {
+        self.items_in(blocks).min(self.index_cap()).min(self.workspace_cap())
+    }
+
     pub(crate) const fn share(&self) -> Share {
         self.share
     }
@@ -225,6 +248,12 @@ impl BatchAxis {
     }
 }
 
+/// An alignment as [`BatchAxis::align`] takes it.
+#[cfg(feature = "serde")]
+fn at_least_one<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    <u64 as serde::Deserialize>::deserialize(from).map(|items| items.max(1))
+}
+
 fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
@@ -275,5 +304,19 @@ mod tests {
         assert_eq!((batch.index_cap(), batch.workspace_cap()), (u64::MAX, u64::MAX));
         assert_eq!(batch.index_32_bits(1 << 20).index_cap(), 2047);
         assert_eq!(batch.workspace(1000, 9999).workspace_cap(), 9);
+        assert_eq!(batch.workspace(1000, 9999).items_within(65_535), 9);
+        assert_eq!(batch.items_within(65_535), 65_535);
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn data_gives_the_same_axis_and_never_one_that_divides_by_zero() {
+        let batch = BatchAxis::new(Axis::Y, 15_361).blocks_per_items(5, 4).align(12).foldable();
+        let text = serde_json::to_string(&batch).expect("data");
+        assert_eq!(serde_json::from_str::<BatchAxis>(&text).expect("an axis"), batch);
+        let zeros = text.replace("[4,5]", "[0,0]").replace("\"align\":12", "\"align\":0");
+        assert_ne!(zeros, text);
+        let batch: BatchAxis = serde_json::from_str(&zeros).expect("an axis");
+        assert_eq!((batch.unit(), batch.items_in(10)), (Some(1), 10));
     }
 }

@@ -55,6 +55,7 @@ mod guard;
 mod host;
 mod launch;
 mod limits;
+mod occupancy;
 mod plan;
 mod planner;
 #[cfg(feature = "profile")]

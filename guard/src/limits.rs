@@ -281,13 +281,18 @@ impl LaunchLimits {
         &self.ceilings
     }
 
+    /// Registers that a warp takes, rounded up by the allocator; 0 where not known.
+    pub(crate) fn registers_per_warp(&self) -> u64 {
+        registers_per_warp(&self.device, &self.kernel)
+    }
+
     /// Registers that a block of `threads` takes, with both roundings of the allocator.
     pub(crate) fn registers_per_block(&self, threads: u128) -> u128 {
         let warp = u128::from(self.device.warp_size.max(1));
         let warps = threads.div_ceil(warp);
         let granularity = u128::from(self.device.warp_allocation_granularity.max(1));
         let warps = warps.div_ceil(granularity).saturating_mul(granularity);
-        warps.saturating_mul(u128::from(registers_per_warp(&self.device, &self.kernel)))
+        warps.saturating_mul(u128::from(self.registers_per_warp()))
     }
 }
 

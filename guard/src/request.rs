@@ -11,6 +11,7 @@ use crate::dim::Dim3;
 /// assert_eq!(request.grid.y, 76_800);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[must_use]
 pub struct LaunchRequest {
     /// Blocks of the grid.

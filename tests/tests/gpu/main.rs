@@ -17,4 +17,5 @@ mod sizes;
 mod softmax;
 mod streams;
 mod support;
+mod tuning;
 mod upsample_nearest2d;

@@ -1,0 +1,147 @@
+//! The clock of work on the host.
+
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+use std::time::Instant;
+
+use gridguard::profile::{L2, Policy};
+use rayon::prelude::*;
+
+use super::{Clock, WorkId};
+use crate::measurer::Failure;
+use crate::sample::Sample;
+
+/// Times work on the host by its monotonic clock.
+///
+/// Cold, it goes through memory larger than the last-level cache before each sample, on all threads
+/// of rayon's pool, whose own caches are so replaced too. Hot, it runs the work once before. How
+/// launches are submitted makes no difference here.
+#[derive(Debug)]
+pub struct HostClock {
+    l2: L2,
+    /// What is read and written to drive all else from the caches; empty where they stay hot.
+    flush: Vec<u8>,
+}
+
+impl HostClock {
+    /// A clock that takes times by `policy`.
+    #[must_use]
+    pub fn new(policy: Policy) -> Self {
+        let flush = match policy.l2 {
+            L2::Cold => vec![0; last_level_cache_bytes().saturating_mul(2)],
+            L2::Hot => Vec::new(),
+        };
+        Self { l2: policy.l2, flush }
+    }
+
+    fn flush(&mut self) {
+        self.flush.par_chunks_mut(FLUSH_CHUNK_BYTES).for_each(|chunk| {
+            for byte in chunk.iter_mut().step_by(CACHE_LINE_BYTES) {
+                *byte = byte.wrapping_add(1);
+            }
+        });
+        black_box(&self.flush);
+    }
+}
+
+impl Clock for HostClock {
+    fn sample(
+        &mut self,
+        _: WorkId,
+        work: &mut dyn FnMut() -> Result<(), Failure>,
+    ) -> Result<Sample, Failure> {
+        match self.l2 {
+            L2::Cold => self.flush(),
+            L2::Hot => work()?,
+        }
+        let start = Instant::now();
+        work()?;
+        let time_ns = start.elapsed().as_secs_f64() * 1e9;
+        Ok(Sample { time_ns, clock_mhz: None })
+    }
+
+    /// Work on the host is done when it returns.
+    fn finish(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// The largest cache that the system tells of, or [`USUAL_CACHE_BYTES`].
+fn last_level_cache_bytes() -> usize {
+    let caches = fs::read_dir(CACHES).into_iter().flatten().flatten();
+    let sizes = caches.filter_map(|cache| size_in(&cache.path()));
+    sizes.max().unwrap_or(USUAL_CACHE_BYTES)
+}
+
+fn size_in(cache: &Path) -> Option<usize> {
+    let size = fs::read_to_string(cache.join("size")).ok()?;
+    parse_size(size.trim())
+}
+
+/// `32768K` or `96M` in bytes.
+fn parse_size(size: &str) -> Option<usize> {
+    let digits = size.trim_end_matches(['K', 'M']);
+    let unit = match size.get(digits.len()..)? {
+        "" => 1,
+        "K" => 1024,
+        "M" => 1024 * 1024,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+/// Where Linux describes the caches of its first processor.
+const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
+/// A last-level cache where the system tells of none: that of a large server's socket part.
+const USUAL_CACHE_BYTES: usize = 64 * 1024 * 1024;
+/// What a thread takes at a time: several for each thread.
+const FLUSH_CHUNK_BYTES: usize = 1024 * 1024;
+/// A line of the caches of every processor that CUDA runs on, or a part of one.
+const CACHE_LINE_BYTES: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use gridguard::profile::Submission;
+
+    use super::*;
+    use crate::measurer::FailureKind;
+
+    fn runs_of_a_sample(l2: L2) -> (u32, Sample) {
+        let mut clock = HostClock::new(Policy { l2, submission: Submission::Eager });
+        let mut runs = 0;
+        let mut work = || {
+            runs += 1;
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            Ok(())
+        };
+        let sample = clock.sample(WorkId(0), &mut work).expect("a sample");
+        (runs, sample)
+    }
+
+    #[test]
+    fn cold_work_runs_once_and_hot_work_once_before() {
+        for (l2, expected) in [(L2::Cold, 1), (L2::Hot, 2)] {
+            let (runs, sample) = runs_of_a_sample(l2);
+            assert_eq!(runs, expected);
+            assert!((2e6..2e9).contains(&sample.time_ns), "{sample:?}");
+            assert_eq!(sample.clock_mhz, None);
+        }
+    }
+
+    #[test]
+    fn the_failure_of_the_work_is_the_failure_of_the_sample() {
+        let mut clock = HostClock::new(Policy { l2: L2::Hot, submission: Submission::Eager });
+        let failure = Failure::new(FailureKind::Launch, "refused");
+        let answer = clock.sample(WorkId(0), &mut || Err(failure.clone()));
+        assert_eq!(answer, Err(failure));
+    }
+
+    #[test]
+    fn sizes_of_caches_are_read_as_the_system_writes_them() {
+        assert_eq!(parse_size("32768K"), Some(32 << 20));
+        assert_eq!(parse_size("96M"), Some(96 << 20));
+        assert_eq!(parse_size("512"), Some(512));
+        assert_eq!(parse_size("many"), None);
+    }
+}

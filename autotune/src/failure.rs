@@ -1,0 +1,128 @@
+//! What an answer of the driver means for a candidate.
+
+use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
+
+use crate::measurer::{Failure, FailureKind};
+
+impl FailureKind {
+    /// Whether the process that met it is of no further use: its context is in error, or still busy
+    /// with what does not end.
+    #[must_use]
+    pub const fn is_fatal(self) -> bool {
+        match self {
+            Self::Timeout | Self::Crash => true,
+            Self::Illegal | Self::Launch | Self::Mismatch => false,
+        }
+    }
+}
+
+impl Failure {
+    /// A failure of `kind`, in words.
+    #[must_use]
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    /// A call of cudarc's that failed.
+    pub(crate) fn of_driver(call: &str, error: cudarc::driver::DriverError) -> Self {
+        let text = |words: Result<&core::ffi::CStr, _>| {
+            words.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+        };
+        let (name, description) = (text(error.error_name()), text(error.error_string()));
+        let code = code_of(error);
+        Self::new(kind_of(code), format!("{call} answered {name} ({code}): {description}"))
+    }
+}
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Self {
+        Self::new(kind_of(error.code), error.to_string())
+    }
+}
+
+impl From<CudaError> for Failure {
+    fn from(error: CudaError) -> Self {
+        let kind = match &error {
+            CudaError::Driver(error)
+            | CudaError::Load(LoadError::Driver(error) | LoadError::Refused { error, .. }) => {
+                kind_of(error.code)
+            }
+            _ => FailureKind::Launch,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        CudaError::from(error).into()
+    }
+}
+
+impl From<LaunchError> for Failure {
+    fn from(error: LaunchError) -> Self {
+        let kind = match &error {
+            LaunchError::Invalid(_) => FailureKind::Illegal,
+            LaunchError::Driver(error) => kind_of(error.code),
+            LaunchError::Stopped(stopped) => kind_of(stopped.source.code),
+            _ => FailureKind::Launch,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<cudarc::driver::DriverError> for Failure {
+    fn from(error: cudarc::driver::DriverError) -> Self {
+        Self::of_driver("the driver", error)
+    }
+}
+
+/// A crash where the error sticks to the context, and a refusal where it does not.
+const fn kind_of(code: i32) -> FailureKind {
+    if is_sticky(code) { FailureKind::Crash } else { FailureKind::Launch }
+}
+
+/// Whether every later call in the context answers this `CUresult` as well.
+const fn is_sticky(code: i32) -> bool {
+    matches!(
+        code,
+        214 // ECC_UNCORRECTABLE
+        | 220 // NVLINK_UNCORRECTABLE
+        | 700 // ILLEGAL_ADDRESS
+        | 702 // LAUNCH_TIMEOUT
+        | 709 // CONTEXT_IS_DESTROYED
+        | 710 // ASSERT
+        | 714 // HARDWARE_STACK_ERROR
+        | 715 // ILLEGAL_INSTRUCTION
+        | 716 // MISALIGNED_ADDRESS
+        | 717 // INVALID_ADDRESS_SPACE
+        | 718 // INVALID_PC
+        | 719 // LAUNCH_FAILED
+        | 721 // CONTAINED
+        | 999 // UNKNOWN
+    )
+}
+
+#[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
+const fn code_of(error: cudarc::driver::DriverError) -> i32 {
+    error.0 as i32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_stick_are_crashes_and_refusals_are_not() {
+        // Illegal address, launch failed; out of memory, invalid value, launch out of resources.
+        assert!([700, 719].into_iter().all(|code| kind_of(code) == FailureKind::Crash));
+        assert!([2, 1, 701].into_iter().all(|code| kind_of(code) == FailureKind::Launch));
+    }
+
+    #[test]
+    fn only_what_takes_the_process_is_fatal() {
+        use FailureKind::{Crash, Illegal, Launch, Mismatch, Timeout};
+        assert!([Crash, Timeout].into_iter().all(FailureKind::is_fatal));
+        assert!(![Illegal, Launch, Mismatch].into_iter().any(FailureKind::is_fatal));
+    }
+}

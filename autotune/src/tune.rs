@@ -1,0 +1,131 @@
+//! The tuner: a space and a measurer in, an outcome out.
+
+use gridguard::profile::{Objective, Stopped};
+
+use crate::budget::Budget;
+use crate::finals;
+use crate::latency::{Found, NANOSECONDS_OF_A_MICROSECOND};
+use crate::measurer::{Failure, Measurer};
+use crate::observer::Observer;
+use crate::outcome::{LatencyOutcome, Measured, Outcome, Verdict};
+use crate::run::{DEFAULT, Halt, Run, Series, Standing};
+use crate::search::{Findings, search};
+use crate::space::Space;
+use crate::stats::Samples;
+
+/// Why there is no outcome.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TuneError {
+    /// No configuration is legal in any way.
+    #[error("no configuration of the launch is legal")]
+    NoCandidate,
+    /// What everything is compared with does not run.
+    #[error("the default failed: {0}")]
+    Default(#[source] Failure),
+}
+
+/// Finds the best candidate of `space` for `objective`.
+///
+/// Candidates are checked before they are timed; those that fail are recorded and left out. Samples
+/// of different candidates take turns, so that drift meets all alike. The default wins where it is
+/// not clearly beaten. Where the budget ends or somebody interrupts, the outcome is what is known
+/// until then and says so.
+///
+/// # Errors
+///
+/// [`TuneError`] where nothing is legal, or where the default fails.
+pub fn tune(
+    measurer: &mut dyn Measurer,
+    space: &mut Space,
+    objective: Objective,
+    budget: &Budget<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Outcome, TuneError> {
+    space.restrict(objective);
+    if space.default().is_none() {
+        return Err(TuneError::NoCandidate);
+    }
+    let mut run = Run::new(measurer, observer, budget, space);
+    let mut findings = Findings::default();
+    let complete = match search(&mut run, space, objective, &mut findings) {
+        Ok(()) => true,
+        Err(Halt::Ended) => false,
+        Err(Halt::DefaultFailed(failure)) => return Err(TuneError::Default(failure)),
+    };
+    outcome(&run, objective, findings, complete).ok_or(TuneError::NoCandidate)
+}
+
+/// `None` only where there is no default.
+fn outcome(
+    run: &Run<'_>,
+    objective: Objective,
+    findings: Findings,
+    complete: bool,
+) -> Option<Outcome> {
+    let finalists = match findings.finalists.is_empty() {
+        false => findings.finalists,
+        true => (0..run.series.len()).collect(),
+    };
+    let decision = finals::decide(run, &finalists);
+    let found = findings.latency.filter(|found| run.is_open(found.place));
+    let winner = match (objective, &found) {
+        (Objective::Latency { .. }, found) => found.as_ref().map_or(DEFAULT, |found| found.place),
+        _ => decision.winner,
+    };
+    let verdict = |place: usize, series: &Series| match &series.standing {
+        Standing::Failed(_) => Verdict::Failed,
+        _ if place == DEFAULT => Verdict::Default,
+        _ if place == winner => Verdict::Winner,
+        Standing::Eliminated(stage) => Verdict::Eliminated { stage: *stage },
+        Standing::Open if run.times(place).is_empty() => Verdict::Unmeasured,
+        Standing::Open if decision.ties.contains(&place) => Verdict::Tie,
+        Standing::Open => Verdict::Slower,
+    };
+    let places = run.series.iter().enumerate();
+    let candidates: Vec<Measured> = places
+        .map(|(place, series)| measured(run, place, series, verdict(place, series)))
+        .collect();
+    let failures = run.series.iter().filter_map(|series| match &series.standing {
+        Standing::Failed(failure) => Some((series.candidate.clone(), failure.clone())),
+        _ => None,
+    });
+    Some(Outcome {
+        objective,
+        winner: candidates.get(winner)?.candidate.clone(),
+        default: candidates.get(DEFAULT)?.candidate.clone(),
+        chosen: candidates.get(winner)?.summary,
+        baseline: candidates.get(DEFAULT)?.summary,
+        failures: failures.collect(),
+        candidates,
+        latency: latency(objective, found.as_ref()),
+        evaluations: run.evaluations,
+        stopped: findings.stopped.unwrap_or(Stopped::Timeout),
+        complete,
+        throttled: run.throttle.happened(),
+        wall_time: run.elapsed(),
+    })
+}
+
+fn measured(run: &Run<'_>, place: usize, series: &Series, verdict: Verdict) -> Measured {
+    let samples = run.samples(place);
+    Measured {
+        candidate: series.candidate.clone(),
+        summary: samples.as_ref().map(Samples::summary).unwrap_or_default(),
+        spread: samples.map(|samples| samples.spread()),
+        against_default: run.ratio(place, DEFAULT).filter(|_| place != DEFAULT),
+        verdict,
+    }
+}
+
+fn latency(objective: Objective, found: Option<&Found>) -> Option<LatencyOutcome> {
+    let Objective::Latency { max_launch_us } = objective else { return None };
+    let found = found?;
+    Some(LatencyOutcome {
+        max_launch_ns: max_launch_us.saturating_mul(NANOSECONDS_OF_A_MICROSECOND),
+        launch: found.launch.summary(),
+        met: found.met,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+//! The measurer in a child process, with real processes: this program again, in another role.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::env;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{self, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use gridguard::profile::{L2, Policy, StoredChoice, Submission};
+use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
+use gridguard_autotune::{
+    Candidate, Configuration, Failure, FailureKind, HostClock, InProcess, Measurer, Patience,
+    Portion, Remote, RemoteError, Workload, serve,
+};
+
+/// What a process of this program is to be; none for the tests themselves.
+const ROLE: &str = "GRIDGUARD_TEST_ROLE";
+
+/// What is wrong with a candidate, by its parameter `fault`.
+const FINE: u64 = 0;
+const ABORTS: u64 = 1;
+const HANGS: u64 = 2;
+const EXITS: u64 = 3;
+const PRINTS: u64 = 4;
+const ANSWERS_LATE: u64 = 5;
+const PANICS: u64 = 6;
+const IS_WRONG: u64 = 7;
+const CLOSES_ITS_OUTPUT: u64 = 8;
+
+struct Faulty;
+
+impl Faulty {
+    fn run(candidate: &Candidate) -> Result<(), Failure> {
+        let (_, fault) = candidate.parameters.first().expect("a fault");
+        match *fault {
+            ABORTS => process::abort(),
+            HANGS => loop {
+                thread::sleep(Duration::from_secs(3600));
+            },
+            EXITS => {
+                eprintln!("leaving early");
+                process::exit(3);
+            }
+            PRINTS => io::stdout().write_all(b"frobnicate\n").expect("prints"),
+            ANSWERS_LATE => thread::sleep(Duration::from_secs(3)),
+            PANICS => panic!("the candidate panics"),
+            IS_WRONG => return Err(Failure::new(FailureKind::Mismatch, "wrong at 7")),
+            CLOSES_ITS_OUTPUT => close_output(),
+            _ => thread::sleep(Duration::from_micros(200)),
+        }
+        Ok(())
+    }
+}
+
+/// Leaves the program running with nobody able to hear it.
+#[allow(unsafe_code, reason = "no other way to close it")]
+fn close_output() {
+    use std::os::fd::{FromRawFd, OwnedFd};
+    // SAFETY: the descriptor is open, and this process writes nothing to it any more.
+    drop(unsafe { OwnedFd::from_raw_fd(1) });
+    thread::sleep(Duration::from_secs(3600));
+}
+
+impl Workload for Faulty {
+    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+        let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("faulty"));
+        let configuration = |fault| Configuration {
+            parameters: vec![("fault".into(), fault)],
+            request: LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::new(32, 1, 1)),
+            batch: BatchAxis::new(Axis::Y, 70_000),
+            limits: limits.clone(),
+        };
+        Ok((FINE..=CLOSES_ITS_OUTPUT).map(configuration).collect())
+    }
+
+    fn prepare(&mut self, _: &Candidate) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn launch(&mut self, candidate: &Candidate, _: Portion) -> Result<(), Failure> {
+        Self::run(candidate)
+    }
+
+    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+        Self::run(candidate)
+    }
+}
+
+/// Not a test but what the other processes run: nothing where there is no role.
+#[test]
+fn plays_its_role() {
+    match env::var(ROLE).as_deref() {
+        Ok("measures") => serve(io::stdin(), io::stdout(), |problem| match problem {
+            "faulty" => {
+                let policy = Policy { l2: L2::Hot, submission: Submission::Eager };
+                Ok(Box::new(InProcess::new(Faulty, HostClock::new(policy))))
+            }
+            "fatal" => process::exit(4),
+            other => Err(Failure::new(FailureKind::Launch, format!("no problem {other}"))),
+        })
+        .expect("serves"),
+        // Holds a measurer of its own until it is killed, and says whose parent it is.
+        Ok("tunes") => {
+            let mut remote = remote();
+            let id = remote.process_id().expect("a process");
+            writeln!(io::stdout(), "\nmeasures in {id}").expect("prints");
+            let _ = remote.check(&candidate(HANGS));
+        }
+        _ => {}
+    }
+}
+
+fn this_program(role: &str) -> Command {
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    // With one thread the harness writes a name in front of what the test writes.
+    command.args(["--exact", "plays_its_role", "--nocapture", "--test-threads", "2"]);
+    command.env(ROLE, role);
+    command
+}
+
+fn patience() -> Patience {
+    let seconds = Duration::from_secs;
+    Patience { open: seconds(20), request: seconds(1), sample: seconds(0), close: seconds(5) }
+}
+
+fn remote() -> Remote {
+    let patience = Patience { request: Duration::from_secs(600), ..patience() };
+    Remote::spawn(|| this_program("measures"), "faulty", patience).expect("a measurer")
+}
+
+fn impatient() -> Remote {
+    Remote::spawn(|| this_program("measures"), "faulty", patience()).expect("a measurer")
+}
+
+fn candidate(fault: u64) -> Candidate {
+    Candidate {
+        parameters: vec![("fault".into(), fault)],
+        choice: StoredChoice::Automatic,
+        strategy: gridguard::Strategy::Chunked,
+        launches: 2,
+        largest_chunk: 35_000,
+        block_threads: 32,
+    }
+}
+
+/// Whether the process is there, and more of it than its status, which waits to be asked for.
+fn is_running(id: u32) -> bool {
+    let process = Path::new("/proc").join(id.to_string());
+    let status = fs::read_to_string(process.join("stat"));
+    let threads = fs::read_dir(process.join("task")).map_or(0, Iterator::count);
+    status.is_ok_and(|status| threads > 1 || !status.contains(") Z "))
+}
+
+fn ends_within(id: u32, within: Duration) -> bool {
+    let since = Instant::now();
+    while is_running(id) {
+        if since.elapsed() > within {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// Checks a candidate that must take its process with it, between others that go on.
+fn fatal(fault: u64) -> Failure {
+    let mut remote = impatient();
+    remote.check(&candidate(FINE)).expect("fine");
+    let id = remote.process_id().expect("a process");
+    let failure = remote.check(&candidate(fault)).expect_err("fatal");
+    assert_eq!(remote.process_id(), None);
+    assert!(!is_running(id), "its process is left");
+    let samples = remote.sample(&candidate(FINE), Portion::Sequence, 3).expect("goes on");
+    assert_eq!(samples.len(), 3);
+    assert!(remote.lost().is_none());
+    failure
+}
+
+#[test]
+fn the_configurations_come_over_whole() {
+    let remote = impatient();
+    let [first, ..] = remote.configurations() else {
+        panic!("no configuration");
+    };
+    assert_eq!(remote.configurations().len(), 9);
+    assert_eq!(first.parameters, [("fault".to_owned(), FINE)]);
+    assert_eq!((first.request.grid.y, first.batch.items()), (70_000, 70_000));
+    assert_eq!(first.limits.device(), &DeviceLimits::any_device());
+    assert_eq!(first.limits.kernel(), &KernelLimits::unknown("faulty"));
+}
+
+#[test]
+fn candidates_are_measured_one_after_another_in_one_process() {
+    let mut remote = remote();
+    let id = remote.process_id();
+    remote.check(&candidate(FINE)).expect("fine");
+    for portion in [Portion::Sequence, Portion::LargestLaunch] {
+        let samples = remote.sample(&candidate(FINE), portion, 5).expect("samples");
+        assert!(samples.len() == 5 && samples.iter().all(|sample| sample.time_ns > 2e5));
+    }
+    let failure = remote.check(&candidate(IS_WRONG)).expect_err("wrong");
+    assert_eq!(failure, Failure::new(FailureKind::Mismatch, "wrong at 7"));
+    assert_eq!(remote.process_id(), id, "a candidate that is wrong takes no process");
+}
+
+#[test]
+fn a_candidate_that_aborts_is_a_crash_with_the_signal() {
+    let failure = fatal(ABORTS);
+    assert_eq!(failure.kind, FailureKind::Crash);
+    assert!(failure.message.contains("SIGABRT"), "{failure}");
+}
+
+#[test]
+fn a_candidate_that_exits_is_a_crash_with_the_status_and_the_last_words() {
+    let failure = fatal(EXITS);
+    assert_eq!(failure.kind, FailureKind::Crash);
+    assert_eq!(failure.message, "its process died (exit status: 3): leaving early");
+}
+
+#[test]
+fn a_candidate_that_panics_is_a_crash_with_the_message() {
+    let failure = fatal(PANICS);
+    assert_eq!(failure.kind, FailureKind::Crash);
+    assert!(failure.message.contains("the candidate panics"), "{failure}");
+}
+
+#[test]
+fn a_candidate_that_prints_is_a_crash_with_what_it_printed() {
+    let failure = fatal(PRINTS);
+    assert_eq!(failure.kind, FailureKind::Crash);
+    assert!(failure.message.contains("\"frobnicate\""), "{failure}");
+}
+
+#[test]
+fn a_candidate_that_closes_the_output_is_a_crash() {
+    let failure = fatal(CLOSES_ITS_OUTPUT);
+    assert_eq!(failure.kind, FailureKind::Crash);
+    assert_eq!(failure.message, "its process closed its output");
+}
+
+#[test]
+fn a_candidate_that_hangs_or_answers_late_is_out_of_time() {
+    for fault in [HANGS, ANSWERS_LATE] {
+        let failure = fatal(fault);
+        assert_eq!(failure.kind, FailureKind::Timeout);
+        assert_eq!(failure.message, "its process did not answer within 1s");
+    }
+}
+
+#[test]
+fn a_process_that_died_between_two_requests_is_no_candidate_s_fault() {
+    let mut remote = remote();
+    let id = remote.process_id().expect("a process");
+    let killed = Command::new("kill").args(["-9", &id.to_string()]).status().expect("kill");
+    assert!(killed.success() && ends_within(id, Duration::from_secs(10)));
+    remote.check(&candidate(FINE)).expect("by another process");
+    assert_ne!(remote.process_id(), Some(id));
+}
+
+#[test]
+fn a_default_that_is_fatal_again_and_again_is_the_end() {
+    let mut remote =
+        Remote::spawn(|| this_program("measures"), "faulty", patience()).expect("a measurer");
+    // The first configuration, with the automatic choice; here of a clock that runs out of patience.
+    let default = candidate(FINE);
+    for _ in 0..3 {
+        remote.check(&candidate(EXITS)).expect_err("fatal, but not the default");
+    }
+    assert!(remote.lost().is_none());
+    remote.check(&default).expect("fine");
+    drop(remote);
+
+    let none = Patience { request: Duration::ZERO, ..patience() };
+    let mut remote =
+        Remote::spawn(|| this_program("measures"), "faulty", none).expect("a measurer");
+    for _ in 0..3 {
+        assert!(remote.lost().is_none());
+        let failure = remote.check(&default).expect_err("no time at all");
+        assert_eq!(failure.kind, FailureKind::Timeout);
+    }
+    assert!(matches!(remote.lost(), Some(RemoteError::FatalDefault { times: 3, .. })));
+    let failure = remote.check(&candidate(IS_WRONG)).expect_err("the end");
+    assert_eq!((failure.kind, remote.process_id()), (FailureKind::Crash, None));
+}
+
+#[test]
+fn what_cannot_be_opened_or_started_is_told() {
+    let open = |problem| Remote::spawn(|| this_program("measures"), problem, patience());
+    let error = open("other").expect_err("no such problem");
+    assert_eq!(error.to_string(), "the problem cannot be opened: no problem other");
+    let error = open("fatal").expect_err("dies");
+    assert_eq!(
+        error.to_string(),
+        "the problem cannot be opened: its process died (exit status: 4)"
+    );
+    let error = Remote::spawn(|| Command::new("/frobnicate"), "faulty", patience());
+    assert!(matches!(error, Err(RemoteError::Start(_))), "{error:?}");
+    let error = Remote::spawn(|| Command::new("true"), "faulty", patience());
+    assert!(matches!(error, Err(RemoteError::Open(_))), "{error:?}");
+}
+
+#[test]
+fn a_measuring_process_ends_with_its_measurer() {
+    let remote = remote();
+    let id = remote.process_id().expect("a process");
+    assert!(is_running(id));
+    drop(remote);
+    assert!(!is_running(id), "it is left");
+}
+
+#[test]
+fn a_measuring_process_ends_when_its_tuner_is_killed_even_if_a_candidate_hangs() {
+    let mut tuner = this_program("tunes").stdout(Stdio::piped()).spawn().expect("a tuner");
+    let output = BufReader::new(tuner.stdout.take().expect("its output"));
+    let says_id = |line: io::Result<String>| {
+        line.expect("text").strip_prefix("measures in ").map(str::to_owned)
+    };
+    let id = output.lines().find_map(says_id).expect("an id").parse().expect("a number");
+    thread::sleep(Duration::from_millis(200));
+    assert!(is_running(id), "the candidate hangs");
+    tuner.kill().expect("kills");
+    tuner.wait().expect("killed");
+    assert!(ends_within(id, Duration::from_secs(10)), "it is left");
+}
+
+#[test]
+fn a_measuring_process_is_of_another_group_than_its_tuner() {
+    let remote = remote();
+    let id = remote.process_id().expect("a process");
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).expect("its status");
+    // After the name in brackets: state, parent, group.
+    let group = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(2)).expect("a group");
+    assert_eq!(group, id.to_string(), "Ctrl-C reaches the tuner alone");
+}
