@@ -2,6 +2,7 @@
 
 mod figure;
 mod legend;
+mod scale;
 
 use self::figure::{grouped, microseconds, shortened};
 use gridguard::profile::{Named, Summary};
@@ -11,8 +12,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::number::{real, whole};
 use crate::outcome::{Measured, Outcome};
-use crate::scale::Scale;
 use crate::stats::FEWEST_FOR_INTERVAL;
+use scale::Scale;
 
 /// What a picture says beside its curves.
 #[derive(Clone, Debug, PartialEq, Eq)]

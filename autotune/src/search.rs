@@ -1,13 +1,19 @@
 //! Staged elimination: a few samples of everything, more of what is not far behind.
 
+mod descent;
+mod effort;
+pub(crate) mod finals;
+pub(crate) mod latency;
+mod model;
+pub(crate) mod run;
+mod turns;
+
 use gridguard::profile::Objective;
 
-use crate::finals;
 use crate::number::count;
 use crate::observer::Stage;
-use crate::run::{DEFAULT, Halt, Run};
 use crate::space::Space;
-use crate::{descent, latency};
+use run::{DEFAULT, Halt, Run};
 
 /// What a search came to, beside the samples.
 #[derive(Clone, Debug, Default)]

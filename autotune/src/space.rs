@@ -1,12 +1,13 @@
 //! All legal ways to run a launch, found through the guard's planner.
 
+mod ladder;
+
 use core::num::NonZeroU64;
 
 use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{BatchAxis, Choice, Plan, Strategy};
 
 use crate::candidate::{Candidate, Configuration};
-use crate::ladder;
 
 /// All candidates of a problem, the default first.
 ///

@@ -3,12 +3,12 @@
 use gridguard::profile::{Objective, Stopped};
 
 use crate::budget::Budget;
-use crate::finals;
-use crate::latency::{Found, NANOSECONDS_OF_A_MICROSECOND};
 use crate::measurer::{Failure, Measurer};
 use crate::observer::Observer;
 use crate::outcome::{LatencyOutcome, Measured, Outcome, Verdict};
-use crate::run::{DEFAULT, Halt, Run, Series, Standing};
+use crate::search::finals;
+use crate::search::latency::{Found, NANOSECONDS_OF_A_MICROSECOND};
+use crate::search::run::{DEFAULT, Halt, Run, Series, Standing};
 use crate::search::{Findings, search};
 use crate::space::Space;
 use crate::stats::Samples;

@@ -23,7 +23,7 @@ pub(crate) fn start(space: &Space, default_ns: f64, wanted: usize) -> Vec<usize>
     let spread = (0..count(wanted)).map(|turn| {
         position(turn.saturating_mul(count(all.len())).checked_div(count(wanted)).unwrap_or(0))
     });
-    let mut start = vec![crate::run::DEFAULT];
+    let mut start = vec![crate::search::run::DEFAULT];
     for place in by_model.chain(spread) {
         if !start.contains(&place) && start.len() < wanted {
             start.push(place);

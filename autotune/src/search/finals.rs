@@ -5,8 +5,8 @@ use gridguard::profile::Stopped;
 use crate::candidate::Candidate;
 use crate::number::count;
 use crate::observer::Stage;
-use crate::run::{DEFAULT, Halt, Run};
 use crate::search::Findings;
+use crate::search::run::{DEFAULT, Halt, Run};
 
 /// Measures the finalists of `pool` to the end.
 pub(crate) fn play(run: &mut Run<'_>, pool: &[usize], findings: &mut Findings) -> Result<(), Halt> {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use gridguard::profile::Named;
 
-use crate::finals;
 use crate::number::{count, real};
 use crate::observer::Stage;
-use crate::run::{DEFAULT, Halt, Run};
 use crate::sample::Portion;
+use crate::search::finals;
+use crate::search::run::{DEFAULT, Halt, Run};
 use crate::search::{FINE_FACTOR, Findings};
 use crate::space::{Space, chunked};
 use crate::stats::Samples;
@@ -224,7 +224,7 @@ impl Bisection<'_, '_> {
             of_set.map(|one| (one.largest_chunk, self.run.track(one))).collect();
         ladder.retain(|(_, place)| {
             let series = self.run.series.get(*place);
-            series.is_some_and(|series| series.standing == crate::run::Standing::Open)
+            series.is_some_and(|series| series.standing == crate::search::run::Standing::Open)
         });
         ladder.sort_by_key(|(items, _)| *items);
         ladder.dedup_by_key(|(items, _)| *items);

@@ -5,16 +5,16 @@ use std::time::Instant;
 
 use crate::budget::Budget;
 use crate::candidate::Candidate;
-use crate::effort::Effort;
 use crate::measurer::{Failure, FailureKind, Measurer};
 use crate::number::count;
 use crate::observer::{Observer, Progress, Stage};
 use crate::sample::Portion;
+use crate::search::effort::Effort;
+use crate::search::turns::order;
 use crate::space::Space;
 use crate::stats::{PairedRatio, Samples};
 use crate::stop::SLOW_SAMPLE_NS;
 use crate::throttle::{Clocked, Throttle};
-use crate::turns::order;
 
 /// The default's place among the series.
 pub(crate) const DEFAULT: usize = 0;

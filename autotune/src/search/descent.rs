@@ -1,10 +1,10 @@
 //! Coordinate descent in a space too large to measure all of it.
 
 use crate::candidate::Candidate;
-use crate::model::{Distances, start};
 use crate::number::count;
 use crate::observer::Stage;
-use crate::run::{DEFAULT, Halt, Run};
+use crate::search::model::{Distances, start};
+use crate::search::run::{DEFAULT, Halt, Run};
 use crate::search::{COARSE_FACTOR, FINE_FACTOR, keep_within, staged};
 use crate::space::Space;
 
