@@ -67,6 +67,11 @@ pub struct Part {
     pub count: usize,
 }
 
+impl Part {
+    /// All candidates.
+    pub const ALL: Self = Self { index: 0, count: 1 };
+}
+
 /// What a device is given to do.
 #[derive(Debug)]
 pub enum Turn<'a, P, S> {

@@ -12,15 +12,17 @@ use crate::workload::Workload;
 
 /// Checks and times a workload's candidates here.
 ///
-/// A candidate is prepared at its first use, and warmed up before its first samples. A failure that
-/// is fatal ([`FailureKind::is_fatal`]) is the answer to all that is asked after it.
+/// A candidate is prepared at its first use. Device, caches and clocks are warmed up once, before the
+/// first samples of all; a candidate's own first sample is its tuner's to drop. A failure that is
+/// fatal ([`FailureKind::is_fatal`]) is the answer to all that is asked after it.
 #[derive(Debug)]
 pub struct InProcess<W, C> {
     workload: W,
     clock: C,
     prepared: HashSet<Candidate>,
     /// What was sampled before.
-    warm: HashMap<(Candidate, Portion), WorkId>,
+    sampled: HashMap<(Candidate, Portion), WorkId>,
+    is_warm: bool,
     /// The failure that this process did not outlive.
     lost: Option<Failure>,
 }
@@ -29,8 +31,8 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
     /// Measures `workload` by `clock`.
     #[must_use]
     pub fn new(workload: W, clock: C) -> Self {
-        let (prepared, warm) = (HashSet::new(), HashMap::new());
-        Self { workload, clock, prepared, warm, lost: None }
+        let (prepared, sampled) = (HashSet::new(), HashMap::new());
+        Self { workload, clock, prepared, sampled, is_warm: false, lost: None }
     }
 
     /// Runs what may fail fatally. What an asynchronous failure leaves behind shows when all is
@@ -61,22 +63,19 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
         Ok(())
     }
 
-    /// The work's id, once it is warm.
-    fn warm_up(&mut self, candidate: &Candidate, portion: Portion) -> Result<WorkId, Failure> {
-        let work = (candidate.clone(), portion);
-        if let Some(id) = self.warm.get(&work) {
-            return Ok(*id);
-        }
-        let id = WorkId(u64::try_from(self.warm.len()).unwrap_or(u64::MAX));
+    fn id_of(&mut self, candidate: &Candidate, portion: Portion) -> WorkId {
+        let next = WorkId(u64::try_from(self.sampled.len()).unwrap_or(u64::MAX));
+        *self.sampled.entry((candidate.clone(), portion)).or_insert(next)
+    }
+
+    fn warm_up(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure> {
+        let id = self.id_of(candidate, portion);
         let (start, mut warm_up) = (Instant::now(), WarmUp::new());
-        loop {
+        while !self.is_warm {
             let sample = self.sample_once(id, candidate, portion)?;
-            if !warm_up.goes_on(sample.time_ns, start.elapsed()) {
-                break;
-            }
+            self.is_warm = !warm_up.goes_on(sample.time_ns, start.elapsed());
         }
-        self.warm.insert(work, id);
-        Ok(id)
+        Ok(())
     }
 
     fn sample_once(
@@ -111,7 +110,8 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
     ) -> Result<Vec<Sample>, Failure> {
         self.run(|this| {
             this.prepare(candidate)?;
-            let id = this.warm_up(candidate, portion)?;
+            this.warm_up(candidate, portion)?;
+            let id = this.id_of(candidate, portion);
             (0..count).map(|_| this.sample_once(id, candidate, portion)).collect()
         })
     }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_is_prepared_once_and_each_portion_of_it_warmed_up_once() {
+    fn a_candidate_is_prepared_once_and_the_first_one_warms_up_for_all() {
         let mut measurer = measurer();
         let (one, other) = (candidate(32), candidate(64));
         measurer.check(&one).expect("right");
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!((measurer.workload.prepared, measurer.workload.launched), (1, 1 + 9 + 10));
         measurer.sample(&one, Portion::LargestLaunch, 1).expect("samples");
         measurer.sample(&other, Portion::Sequence, 1).expect("samples, without a check before");
-        assert_eq!((measurer.workload.prepared, measurer.workload.launched), (2, 20 + 10 + 10));
+        assert_eq!((measurer.workload.prepared, measurer.workload.launched), (2, 20 + 1 + 1));
     }
 
     #[test]

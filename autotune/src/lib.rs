@@ -42,7 +42,7 @@ pub use observer::{Observer, Progress, Stage};
 pub use outcome::{LatencyOutcome, Measured, Outcome, Verdict};
 pub use plot::{Chart, PlotError};
 pub use remote::{LineError, Patience, Remote, RemoteError, ServeError, Served, serve};
-pub use report::{Report, Row};
+pub use report::{Report, Row, duration};
 pub use sample::{Portion, Sample};
 pub use space::Space;
 pub use stats::{Interval, PairedRatio, Samples};

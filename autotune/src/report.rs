@@ -216,8 +216,9 @@ pub(crate) fn parameters(candidate: &Candidate) -> String {
     if all.is_empty() { NOTHING.to_owned() } else { all.join(", ") }
 }
 
-/// Four digits in the unit that fits: `102.4 us`.
-pub(crate) fn duration(ns: f64) -> String {
+/// A time in nanoseconds with four digits, in the unit that fits: `102.4 us`.
+#[must_use]
+pub fn duration(ns: f64) -> String {
     let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
     let fits = units.into_iter().find(|(unit_ns, _)| ns >= *unit_ns);
     let (value, unit) = fits.map_or((ns, "ns"), |(unit_ns, unit)| (ns / unit_ns, unit));

@@ -8,6 +8,7 @@ use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{BatchAxis, Choice, Plan, Strategy};
 
 use crate::candidate::{Candidate, Configuration};
+use crate::deal::Part;
 
 /// All candidates of a problem, the default first.
 ///
@@ -51,6 +52,21 @@ impl Space {
     #[must_use]
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
+    }
+
+    /// Keeps one part of the candidates, and the default, which all parts are compared with.
+    pub fn keep_part(&mut self, part: Part) {
+        let Part { index, count } = part;
+        let mut place = 0..;
+        self.candidates.retain(|_| {
+            place.next().is_some_and(|place: usize| place == 0 || place % count.max(1) == index)
+        });
+    }
+
+    /// Keeps only these candidates, and the default.
+    pub fn keep(&mut self, some: &[Candidate]) {
+        let default = self.default().cloned();
+        self.candidates.retain(|one| default.as_ref() == Some(one) || some.contains(one));
     }
 
     /// What runs where nothing was tuned.
@@ -221,6 +237,25 @@ mod tests {
         assert_eq!(chunks, [(2, 7680), (37, 416), (19, 809), (10, 1536), (5, 3072), (3, 5120)]);
         assert_eq!(space.default().map(|one| one.choice), Some(StoredChoice::Automatic));
         assert_eq!(space.largest_legal_chunk(), Some(13_107));
+    }
+
+    #[test]
+    fn parts_share_the_candidates_and_each_has_the_default() {
+        let space = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
+        let mut seen = Vec::new();
+        for index in 0..3 {
+            let mut part = space.clone();
+            part.keep_part(Part { index, count: 3 });
+            assert_eq!(part.default(), space.default());
+            seen.extend(part.candidates().iter().skip(1).cloned());
+        }
+        seen.sort();
+        let mut all: Vec<_> = space.candidates().iter().skip(1).cloned().collect();
+        all.sort();
+        assert_eq!(seen, all);
+        let mut some = space.clone();
+        some.keep(&all[..1]);
+        assert_eq!(some.candidates(), [space.candidates()[0].clone(), all[0].clone()]);
     }
 
     #[test]

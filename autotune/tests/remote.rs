@@ -193,6 +193,20 @@ fn the_configurations_come_over_whole() {
 }
 
 #[test]
+fn another_problem_is_opened_in_the_same_process_or_in_a_new_one_where_that_is_gone() {
+    let mut remote = impatient();
+    let id = remote.process_id();
+    remote.reopen("faulty").expect("opens");
+    assert_eq!(remote.process_id(), id);
+    remote.check(&candidate(ABORTS)).expect_err("gone");
+    remote.reopen("faulty").expect("opens");
+    remote.check(&candidate(FINE)).expect("fine");
+    let error = remote.reopen("none").expect_err("no such problem");
+    assert!(error.to_string().contains("no problem none"), "{error}");
+    remote.reopen("faulty").expect("the failure is no hindrance");
+}
+
+#[test]
 fn candidates_are_measured_one_after_another_in_one_process() {
     let mut remote = remote();
     let id = remote.process_id();

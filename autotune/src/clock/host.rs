@@ -14,7 +14,7 @@ use crate::sample::Sample;
 
 /// Times work on the host by its monotonic clock.
 ///
-/// Cold, it goes through memory larger than the last-level cache before each sample, on all threads
+/// Cold, it goes through twice the last-level cache before each sample, at most 256 MiB, on all threads
 /// of rayon's pool, whose own caches are so replaced too. Hot, it runs the work once before. How
 /// launches are submitted makes no difference here.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl HostClock {
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         let flush = match policy.l2 {
-            L2::Cold => vec![0; last_level_cache_bytes().saturating_mul(2)],
+            L2::Cold => vec![0; last_level_cache_bytes().saturating_mul(2).min(MOST_FLUSH_BYTES)],
             L2::Hot => Vec::new(),
         };
         Self { l2: policy.l2, flush }
@@ -95,6 +95,9 @@ fn parse_size(size: &str) -> Option<usize> {
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 /// A last-level cache where the system tells of none: that of a large server's socket part.
 const USUAL_CACHE_BYTES: usize = 64 * 1024 * 1024;
+/// The most that is gone through: a virtual machine tells of the cache of all its host, of which it
+/// has a part, and a sample is not to wait for the whole of it.
+const MOST_FLUSH_BYTES: usize = 256 * 1024 * 1024;
 /// What a thread takes at a time: several for each thread.
 const FLUSH_CHUNK_BYTES: usize = 1024 * 1024;
 /// A line of the caches of every processor that CUDA runs on, or a part of one.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Runs before a candidate's first samples until their times are stable: the medians of three
+/// Runs before the first samples until their times are stable: the medians of three
 /// successive groups of three differ by less than 2 %, or 300 ms are over.
 ///
 /// ```

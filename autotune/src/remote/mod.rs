@@ -114,6 +114,22 @@ impl Remote {
         &self.configurations
     }
 
+    /// Opens another problem, in the same process where that is still alive.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteError`] where no process starts, or the problem cannot be opened.
+    pub fn reopen(&mut self, problem: impl Into<String>) -> Result<(), RemoteError> {
+        (self.problem, self.fatal_defaults, self.lost) = (problem.into(), 0, None);
+        let alive = self.process.take().map(|mut process| (process.is_alive(), process));
+        let (process, configurations) = match alive {
+            Some((true, process)) => self.open_in(process)?,
+            _ => self.open()?,
+        };
+        (self.process, self.configurations) = (Some(process), configurations);
+        Ok(())
+    }
+
     /// Why nothing more can be measured: every later request fails for it.
     #[must_use]
     pub const fn lost(&self) -> Option<&RemoteError> {
@@ -128,10 +144,15 @@ impl Remote {
 
     fn open(&self) -> Result<(Process, Vec<Configuration>), RemoteError> {
         let mut process = Process::start((self.command)()).map_err(RemoteError::Start)?;
+        match process.greeted(self.patience.open) {
+            Ok(()) => self.open_in(process),
+            Err(broken) => Err(RemoteError::Open(process.into_failure(broken))),
+        }
+    }
+
+    fn open_in(&self, mut process: Process) -> Result<(Process, Vec<Configuration>), RemoteError> {
         let request = Request::Open { problem: self.problem.clone() };
-        let within = self.patience.open;
-        let answer = process.greeted(within).and_then(|()| process.ask(&request, within));
-        let failure = match answer {
+        let failure = match process.ask(&request, self.patience.open) {
             Ok(Answer::Opened { configurations }) => {
                 return Ok((process, configurations.into_iter().map(Into::into).collect()));
             }

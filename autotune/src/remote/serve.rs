@@ -62,12 +62,16 @@ where
     while let Ok(line) = requests.lines.recv() {
         let answer = match serde_json::from_str(&line?).map_err(ServeError::Malformed)? {
             Request::Close => break,
-            Request::Open { problem } => open(&problem).and_then(|mut opened| {
-                let configurations = opened.configurations()?;
-                served = Some(opened);
-                let configurations = configurations.into_iter().map(Into::into).collect();
-                Ok(Answer::Opened { configurations })
-            }),
+            Request::Open { problem } => {
+                // Its memory may be what the next one needs.
+                drop(served.take());
+                open(&problem).and_then(|mut opened| {
+                    let configurations = opened.configurations()?;
+                    served = Some(opened);
+                    let configurations = configurations.into_iter().map(Into::into).collect();
+                    Ok(Answer::Opened { configurations })
+                })
+            }
             request => served
                 .as_mut()
                 .ok_or_else(not_open)
