@@ -29,4 +29,12 @@ pub enum Error {
     #[cfg(feature = "catalog")]
     #[error(transparent)]
     Catalog(#[from] crate::catalog::CatalogError),
+    /// A profile that cannot be read.
+    #[cfg(feature = "profile")]
+    #[error(transparent)]
+    Profile(#[from] crate::profile::ProfileError),
+    /// A profile that cannot be written.
+    #[cfg(feature = "profile")]
+    #[error(transparent)]
+    Store(#[from] crate::profile::StoreError),
 }

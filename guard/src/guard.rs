@@ -7,6 +7,8 @@ use crate::choice::Choice;
 use crate::launch::{Launcher, Stopped, run};
 use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
 use crate::plan::Plan;
+#[cfg(feature = "profile")]
+use crate::profile::{Answer, DeviceIdentity, Key, MissLog, Profile, Reason};
 use crate::record::{Counters, Counts};
 use crate::request::LaunchRequest;
 use crate::validate::{ValidLaunch, validate};
@@ -38,6 +40,16 @@ pub struct Guard {
     backend: Backend,
     fallback: Option<FallbackReason>,
     counters: Counters,
+    #[cfg(feature = "profile")]
+    tuning: Tuning,
+}
+
+/// What a guard knows of tuned launches.
+#[cfg(feature = "profile")]
+#[derive(Debug, Default)]
+struct Tuning {
+    profile: Option<Arc<Profile>>,
+    misses: Option<Arc<MissLog>>,
 }
 
 /// What a guard launches on.
@@ -68,7 +80,14 @@ impl Guard {
         backend: Backend,
         fallback: Option<FallbackReason>,
     ) -> Self {
-        Self { limits, backend, fallback, counters: Counters::new() }
+        Self {
+            limits,
+            backend,
+            fallback,
+            counters: Counters::new(),
+            #[cfg(feature = "profile")]
+            tuning: Tuning::default(),
+        }
     }
 
     /// A guard of the host under the limits of `device`, real or from the catalogue.
@@ -199,6 +218,58 @@ impl Guard {
     #[cfg(feature = "cuda")]
     pub(crate) const fn counters(&self) -> &Counters {
         &self.counters
+    }
+}
+
+#[cfg(feature = "profile")]
+impl Guard {
+    /// The guard with the tuned choices of a profile, which is to be loaded for [`Self::identity`].
+    #[must_use]
+    pub fn with_profile(mut self, profile: Arc<Profile>) -> Self {
+        self.tuning.profile = Some(profile);
+        self
+    }
+
+    /// The guard with a log of the shapes that its profile does not hold.
+    #[must_use]
+    pub fn with_miss_log(mut self, misses: Arc<MissLog>) -> Self {
+        self.tuning.misses = Some(misses);
+        self
+    }
+
+    /// Whose measurements count for this guard: those of its device, or of the host.
+    #[must_use]
+    pub fn identity(&self) -> DeviceIdentity {
+        let identity = DeviceIdentity::of(&self.limits);
+        if self.is_cuda() { identity } else { identity.on_host() }
+    }
+
+    /// The tuned choices.
+    #[must_use]
+    pub const fn profile(&self) -> Option<&Arc<Profile>> {
+        self.tuning.profile.as_ref()
+    }
+
+    /// The log of shapes that the profile does not hold.
+    #[must_use]
+    pub const fn misses(&self) -> Option<&Arc<MissLog>> {
+        self.tuning.misses.as_ref()
+    }
+
+    /// What the profile says of a shape, whose sizes are called `names`. What it does not hold
+    /// exactly goes to the log of misses.
+    ///
+    /// The choice is a wish: whoever plans with it and is refused plans anew with
+    /// [`Choice::AUTOMATIC`], and tells [`Profile::refused`].
+    pub fn tuned(&self, key: &Key, names: &[&str], sizes: &[u64]) -> Answer<'_> {
+        let answer = match &self.tuning.profile {
+            Some(profile) => profile.lookup(key, sizes),
+            None => Answer::default_for(Reason::NoProfile),
+        };
+        if let Some(misses) = &self.tuning.misses {
+            misses.record(key, names, sizes, answer.matched.kind());
+        }
+        answer
     }
 }
 

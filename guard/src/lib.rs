@@ -31,7 +31,8 @@
 //!   `cuda-12080`) in your own manifest: this crate forces none on you.
 //! - `host`: runs plans on the CPU with rayon.
 //! - `catalog`: limits of well-known GPUs and a corpus of launches that overflowed.
-//! - `profile`: tuned choices from RON.
+//! - `profile`: tuned choices from RON files, one for each device: read, merged, published
+//!   atomically, looked up without a lock or an allocation.
 //! - `serde`: requests and verdicts as data; comes with the last two.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -9,6 +9,11 @@ use gridguard::{
     LaunchRequest, Plan, Strategy, validate,
 };
 
+use gridguard::profile::{
+    Document, Entry, Environment, Key, Match, MatchKind, MissLog, Profile, Provenance, Reason,
+    StoredChoice, Summary,
+};
+
 use counting_allocator::allocations_of;
 
 #[global_allocator]
@@ -129,4 +134,69 @@ fn a_guard_that_validates_and_plans_legal_launches_allocates_nothing() {
     });
     assert!(legal);
     assert_eq!(allocations, 0);
+}
+
+fn key(kernel: &str) -> Key {
+    Key { kernel: kernel.into(), source: "0f1e".into(), dtypes: "f16".into(), ..Key::default() }
+}
+
+/// A profile of one kernel with 64 and 4,096 rows.
+fn profile(guard: &Guard) -> Profile {
+    let mut document = Document::new(guard.identity(), Environment::default());
+    for rows in [64, 4096] {
+        let entry = Entry {
+            key: key("copy"),
+            shape: vec![("rows".into(), rows), ("columns".into(), 5)],
+            choice: StoredChoice::Whole,
+            parameters: vec![("warps".into(), 4)],
+            launches: 1,
+            chosen: Summary::default(),
+            default: Summary::default(),
+            found: Provenance::default(),
+        };
+        document.insert(entry).expect("within bounds");
+    }
+    Profile::from_document(document, &guard.identity(), &Environment::default()).0
+}
+
+#[test]
+fn every_kind_of_lookup_allocates_nothing() {
+    let guard = Guard::host(DeviceLimits::any_device());
+    let profile = profile(&guard);
+    let edited = Key { source: "edited".into(), ..key("copy") };
+    let (copy, sum) = (key("copy"), key("sum"));
+    for (key, rows, kind) in [
+        (&copy, 64, Match::Exact),
+        (&copy, 65, Match::Bucket),
+        (&copy, 128, Match::Neighbour { distance_millioctaves: 1000 }),
+        (&copy, 1000, Match::Default(Reason::NoNeighbour)),
+        (&copy, 9000, Match::Default(Reason::OutOfRange { size: 0 })),
+        (&sum, 64, Match::Default(Reason::NoEntries)),
+        (&edited, 64, Match::Default(Reason::OtherSource)),
+    ] {
+        let (matched, allocations) = allocations_of(|| {
+            let answer = profile.lookup(key, &[rows, 5]);
+            let _ = (answer.choice(), answer.parameters());
+            let tuned = profile.tuned(key).map(|tuned| tuned.lookup(&[rows, 5]));
+            assert!(tuned.is_none_or(|tuned| tuned == answer));
+            answer.matched
+        });
+        assert_eq!((matched, allocations), (kind, 0));
+    }
+    assert_eq!(profile.counts().exact, 2);
+}
+
+#[test]
+fn a_guard_allocates_for_a_miss_the_first_time_alone() {
+    let guard = Guard::host(DeviceLimits::any_device());
+    let profile = profile(&guard);
+    let guard = guard.with_profile(profile.into()).with_miss_log(MissLog::new(10).into());
+    let copy = key("copy");
+    let allocations = |rows| {
+        let ask = || guard.tuned(&copy, &["rows", "columns"], &[rows, 5]).matched.kind();
+        allocations_of(ask)
+    };
+    assert_eq!(allocations(64), (MatchKind::Exact, 0));
+    assert!(allocations(65).1 > 0, "or the log records nothing");
+    assert_eq!(allocations(65), (MatchKind::Bucket, 0));
 }

@@ -1,5 +1,6 @@
 //! One tuned shape: what was chosen, how it compares, how that was found.
 
+use core::fmt;
 use core::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,18 @@ pub enum StoredChoice {
     },
 }
 
+impl fmt::Display for StoredChoice {
+    /// `automatic`, `whole`, `folded`, `chunks of 8192`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Automatic => f.write_str("automatic"),
+            Self::Whole => f.write_str("whole"),
+            Self::Folded => f.write_str("folded"),
+            Self::Chunked { max_items } => write!(f, "chunks of {max_items}"),
+        }
+    }
+}
+
 impl From<StoredChoice> for Choice {
     fn from(stored: StoredChoice) -> Self {
         match stored {
@@ -47,7 +60,7 @@ impl From<StoredChoice> for Choice {
 pub type Named = Vec<(String, u64)>;
 
 /// What samples say, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Summary {
     /// Their median.
@@ -61,7 +74,9 @@ pub struct Summary {
 }
 
 /// Why sampling ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Stopped {
     /// The relative deviation is as small as asked for.
@@ -76,7 +91,7 @@ pub enum Stopped {
 }
 
 /// How an entry was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
     /// When, as `2026-11-20T12:00:00Z`.
@@ -98,7 +113,7 @@ pub struct Provenance {
 }
 
 /// One tuned shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     /// What it is about.
     pub key: Key,

@@ -110,3 +110,16 @@ impl fmt::Display for Objective {
         }
     }
 }
+
+impl fmt::Display for Key {
+    /// `rms_norm registers f16, cold-eager, throughput`: all but the source.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.kernel)?;
+        for part in [&self.variant, &self.dtypes] {
+            if !part.is_empty() {
+                write!(f, " {part}")?;
+            }
+        }
+        write!(f, ", {}, {}", self.policy, self.objective)
+    }
+}

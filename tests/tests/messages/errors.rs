@@ -6,7 +6,6 @@ use std::error::Error;
 use gridguard::catalog::{self, CatalogError};
 use gridguard::check::{DescriptionError, LaunchDescription};
 use gridguard::cuda::{CudaError, LaunchError};
-use gridguard::profile::StoredChoice;
 use gridguard::{ArgsError, Dim3, HostError, LaunchRequest, Stopped, validate};
 
 use crate::{on_h200, read_as};
@@ -109,9 +108,20 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
     ]);
 }
 
+/// What a file of the catalogue may hold.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    #[serde(rename = "field")]
+    _field: String,
+    #[serde(rename = "value")]
+    _value: u64,
+}
+
 #[test]
 fn data_that_does_not_parse_says_where() {
-    let error = StoredChoice::from_ron("(strategy: chunked,\n max_item: 3)").expect_err("a typo");
+    let typo = "(field: \"batch\",\n valeu: 3)";
+    let error = ron::from_str::<Named>(typo).expect_err("a typo");
     let syntax = CatalogError::Syntax { file: "gpus.ron", error };
     let inconsistent = CatalogError::Inconsistent {
         file: "gpus.ron",
@@ -119,8 +129,8 @@ fn data_that_does_not_parse_says_where() {
     };
     // The middle is the parser's own.
     let text = syntax.to_string();
-    assert!(text.starts_with("gpus.ron:2:2"), "{text}");
-    assert!(text.contains("`max_item`") && text.contains("`max_items`"), "{text}");
+    assert!(text.starts_with("gpus.ron:2:"), "{text}");
+    assert!(text.contains("`valeu`") && text.contains("`value`"), "{text}");
     read_as(&[(&inconsistent, "gpus.ron: schema 2, this version reads 1")]);
     let unknown = catalog::gpu("gtx 9000").expect_err("no such GPU").to_string();
     assert!(unknown.starts_with("no GPU \"gtx 9000\" in the catalogue, it has: "), "{unknown}");

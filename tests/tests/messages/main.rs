@@ -5,6 +5,7 @@ mod batches;
 mod cuda_errors;
 mod errors;
 mod launches;
+mod profiles;
 mod remedies;
 
 use std::collections::BTreeSet;

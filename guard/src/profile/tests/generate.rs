@@ -1,0 +1,130 @@
+//! Any document there may be.
+
+use core::num::NonZeroU64;
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+
+use super::super::*;
+use super::{device, environment};
+
+/// Mostly plain names, and now and then whatever a string holds.
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![8 => "[a-z0-9_ .:-]{1,12}", 1 => "\\PC{1,8}", 1 => any::<[char; 3]>().prop_map(String::from_iter)]
+}
+
+fn named(sizes: impl Strategy<Value = u64>) -> impl Strategy<Value = Named> {
+    btree_map(name(), sizes, 1..4).prop_map(|named| named.into_iter().collect())
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    let l2 = prop_oneof![Just(L2::Cold), Just(L2::Hot)];
+    let submission = prop_oneof![Just(Submission::Eager), Just(Submission::Graph)];
+    (l2, submission).prop_map(|(l2, submission)| Policy { l2, submission })
+}
+
+fn objective() -> impl Strategy<Value = Objective> {
+    prop_oneof![
+        Just(Objective::Throughput),
+        any::<u64>().prop_map(|max_launch_us| Objective::Latency { max_launch_us }),
+        any::<(u64, u64)>()
+            .prop_map(|(bytes_per_item, bytes)| Objective::Memory { bytes_per_item, bytes }),
+    ]
+}
+
+fn choice() -> impl Strategy<Value = StoredChoice> {
+    prop_oneof![
+        Just(StoredChoice::Automatic),
+        Just(StoredChoice::Whole),
+        Just(StoredChoice::Folded),
+        (1..=u64::MAX).prop_map(|items| StoredChoice::Chunked {
+            max_items: NonZeroU64::new(items).expect("at least 1"),
+        }),
+    ]
+}
+
+fn summary() -> impl Strategy<Value = Summary> {
+    any::<(u64, u64, u64, u64)>().prop_map(|(median_ns, low_ns, high_ns, samples)| Summary {
+        median_ns,
+        low_ns,
+        high_ns,
+        samples,
+    })
+}
+
+fn provenance() -> impl Strategy<Value = Provenance> {
+    let stopped = prop_oneof![
+        Just(Stopped::Precise),
+        Just(Stopped::Noise),
+        Just(Stopped::Ceiling),
+        Just(Stopped::Timeout),
+    ];
+    (vec(name(), 4), any::<[u64; 3]>(), stopped).prop_map(|(texts, numbers, stopped)| {
+        let [candidates, failed, samples] = numbers;
+        let [date, driver, compiler, tuner] = <[String; 4]>::try_from(texts).expect("four");
+        Provenance { date, driver, compiler, tuner, candidates, failed, samples, stopped }
+    })
+}
+
+prop_compose! {
+    pub(super) fn keys()(
+        kernel in name(),
+        source in "[0-9a-f]{0,64}",
+        variant in name(),
+        dtypes in name(),
+        policy in policy(),
+        objective in objective(),
+    ) -> Key {
+        Key { kernel, source, variant, dtypes, policy, objective }
+    }
+}
+
+prop_compose! {
+    pub(super) fn entries()(
+        key in keys(),
+        shape in named(1..=u64::MAX),
+        choice in choice(),
+        parameters in prop_oneof![Just(Named::new()), named(any::<u64>())],
+        launches in any::<u64>(),
+        chosen in summary(),
+        default in summary(),
+        found in provenance(),
+    ) -> Entry {
+        Entry { key, shape, choice, parameters, launches, chosen, default, found }
+    }
+}
+
+pub(super) fn documents() -> impl Strategy<Value = Document> {
+    (vec(entries(), 0..6), vec(name(), 0..3)).prop_map(|(entries, aliases)| {
+        let mut document = Document::new(device(), environment()).with_aliases(aliases);
+        for entry in entries {
+            document.insert(entry).expect("within bounds");
+        }
+        document
+    })
+}
+
+/// Documents that often have entries about the same.
+pub(super) fn overlapping() -> impl Strategy<Value = Document> {
+    let entry =
+        (0..3_u64, 0..2_u64, 0..3_u64, summary()).prop_map(|(rows, kernel, date, chosen)| {
+            let kernel = if kernel == 0 { "copy" } else { "sum" };
+            let mut entry = super::entry(kernel, rows + 1, 1);
+            entry.found.date = format!("2026-11-2{date}T12:00:00Z");
+            entry.chosen = Summary { samples: chosen.samples % 3, ..chosen };
+            entry
+        });
+    let environment = prop_oneof![Just("12.9"), Just("13.0")];
+    (vec(entry, 0..6), environment, vec(name(), 0..2)).prop_map(|(entries, driver, aliases)| {
+        let environment = Environment { driver: driver.into(), ..environment_of_tests() };
+        let mut document = Document::new(device(), environment).with_aliases(aliases);
+        for entry in entries {
+            document.insert(entry).expect("within bounds");
+        }
+        document
+    })
+}
+
+fn environment_of_tests() -> Environment {
+    environment()
+}

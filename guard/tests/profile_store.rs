@@ -1,0 +1,284 @@
+//! Many processes at one profile: nothing is lost, and nobody sees half a file.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use gridguard::DeviceLimits;
+use gridguard::profile::{
+    DeviceIdentity, Document, Entry, Environment, Key, Mismatch, ProfileError, Provenance,
+    StoreError, StoredChoice, Summary, load, publish, update,
+};
+
+/// Tells this binary to write instead of testing: what, and where.
+const ROLE: &str = "GRIDGUARD_TEST_WRITER";
+const PATH: &str = "GRIDGUARD_TEST_PATH";
+/// Entries of each of the writers at once.
+const ENTRIES: u64 = 25;
+
+fn device() -> DeviceIdentity {
+    DeviceIdentity::of(&DeviceLimits::any_device())
+}
+
+fn entry(kernel: &str, rows: u64, date: u64) -> Entry {
+    Entry {
+        key: Key { kernel: kernel.into(), dtypes: "f16".into(), ..Key::default() },
+        shape: vec![("rows".into(), rows)],
+        choice: StoredChoice::Whole,
+        parameters: Vec::new(),
+        launches: 1,
+        chosen: Summary::default(),
+        default: Summary::default(),
+        found: Provenance { date: format!("{date:020}"), ..Provenance::default() },
+    }
+}
+
+fn document(entries: impl IntoIterator<Item = Entry>) -> Document {
+    let mut document = Document::new(device(), Environment::default());
+    for entry in entries {
+        document.insert(entry).expect("within bounds");
+    }
+    document
+}
+
+fn profile_in(folder: &tempfile::TempDir) -> PathBuf {
+    folder.path().join("profiles").join("any.ron")
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let files = fs::read_dir(folder).expect("a folder").map(|file| file.expect("a file"));
+    let mut names: Vec<_> =
+        files.map(|file| file.file_name().into_string().expect("text")).collect();
+    names.sort();
+    names
+}
+
+/// This very binary, to run the test `writer` in a role.
+fn writer_process(role: &str, path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this binary"));
+    command.args(["--exact", "writer", "--nocapture"]).env(ROLE, role).env(PATH, path);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}
+
+/// What the processes that the tests start do. By itself there is nothing to write.
+#[test]
+fn writer() {
+    let (Ok(role), Some(path)) = (std::env::var(ROLE), std::env::var_os(PATH)) else {
+        return;
+    };
+    let path = Path::new(&path);
+    match &*role {
+        "forever" => {
+            for date in 0.. {
+                let entries = (1..300).map(|rows| entry("forever", rows, date));
+                publish(path, &document(entries)).expect("published");
+            }
+        }
+        "too large for its limit" => {
+            let entries = (1..1000).map(|rows| entry("large", rows, 1));
+            let refused = publish(path, &document(entries)).expect_err("no room");
+            let StoreError::Write { kind, .. } = refused else { panic!("{refused}") };
+            assert_eq!(kind, ErrorKind::FileTooLarge);
+        }
+        kernel => {
+            for rows in 1..=ENTRIES {
+                publish(path, &document([entry(kernel, rows, 1)])).expect("published");
+            }
+        }
+    }
+}
+
+#[test]
+fn writers_at_the_same_time_lose_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = profile_in(&folder);
+    let kernels = ["a", "b", "c", "d"];
+    let start = |kernel: &&str| writer_process(kernel, &path).spawn().expect("starts");
+    let writers: Vec<Child> = kernels.iter().map(start).collect();
+    for mut writer in writers {
+        assert!(writer.wait().expect("ends").success());
+    }
+    let read = load(&path).expect("reads").expect("is there");
+    assert_eq!(read.faults, []);
+    let all = kernels.iter().flat_map(|kernel| (1..=ENTRIES).map(|rows| entry(kernel, rows, 1)));
+    assert_eq!(read.document, document(all));
+    let parent = path.parent().expect("a folder");
+    assert_eq!(names_in(parent), ["any.ron", "any.ron.lock"]);
+}
+
+#[test]
+fn a_killed_writer_leaves_the_old_file_or_the_new_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = profile_in(&folder);
+    let (mut kills, mut dates) = (0, std::collections::BTreeSet::new());
+    // Random enough: how far a process comes in so many microseconds.
+    for round in 0..120_u64 {
+        let mut writer = writer_process("forever", &path).spawn().expect("starts");
+        std::thread::sleep(Duration::from_micros(2000 + round * 7919 % 9000));
+        writer.kill().expect("killed");
+        kills += u32::from(!writer.wait().expect("ends").success());
+        if let Some(read) = load(&path).expect("a whole file") {
+            assert_eq!((read.faults.len(), read.document.entries().len()), (0, 299));
+            let date = |entry: &Entry| entry.found.date.clone();
+            let written: Vec<_> = read.document.entries().iter().map(date).collect();
+            assert!(written.iter().all(|one| *one == written[0]), "half of two files");
+            dates.extend(written);
+        }
+    }
+    assert_eq!(kills, 120);
+    assert!(!dates.is_empty(), "no writer ever came to publish");
+    // What was left behind goes with the next writer.
+    publish(&path, &document([entry("after", 1, 1)])).expect("the lock died with its holder");
+    let parent = path.parent().expect("a folder");
+    assert_eq!(names_in(parent), ["any.ron", "any.ron.lock"]);
+}
+
+#[test]
+fn a_reader_beside_a_writer_always_sees_a_whole_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = profile_in(&folder);
+    publish(&path, &document((1..300).map(|rows| entry("forever", rows, 0)))).expect("published");
+    let mut writer = writer_process("forever", &path).spawn().expect("starts");
+    for _ in 0..300 {
+        let read = load(&path).expect("a whole file").expect("always there");
+        assert_eq!((read.faults.len(), read.document.entries().len()), (0, 299));
+    }
+    writer.kill().expect("killed");
+    writer.wait().expect("ends");
+}
+
+/// The shell's limit on the size of files stands for a disk that is full: writing fails halfway.
+#[cfg(unix)]
+#[test]
+fn without_room_the_old_file_stays_whole_and_nothing_is_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = profile_in(&folder);
+    publish(&path, &document([entry("small", 1, 1)])).expect("published");
+    let before = fs::read(&path).expect("reads");
+    let this = std::env::current_exe().expect("this binary");
+    let mut limited = Command::new("sh");
+    // Ignoring the signal turns it into an error. Blocks of 512 bytes or of 1,024, by the shell.
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 16; exec \"$0\" --exact writer"]).arg(this);
+    limited.env(ROLE, "too large for its limit").env(PATH, &path);
+    let ran = limited.output().expect("a shell");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stdout));
+    assert_eq!(fs::read(&path).expect("reads"), before);
+    let parent = path.parent().expect("a folder");
+    assert_eq!(names_in(parent), ["any.ron", "any.ron.lock"]);
+}
+
+#[test]
+fn places_that_cannot_be_written_are_errors_that_name_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("writes");
+    let ours = document([entry("copy", 1, 1)]);
+    let refused = |path: &Path| publish(path, &ours).expect_err("no place for a file");
+    let StoreError::Write { path, step, kind, .. } = refused(&file.join("any.ron")) else {
+        panic!("a file is no folder");
+    };
+    assert_eq!((path, step), (file.join("any.ron"), "making its folder"));
+    assert!(matches!(kind, ErrorKind::NotADirectory | ErrorKind::AlreadyExists), "{kind}");
+    let long = folder.path().join("n".repeat(300));
+    let StoreError::Write { kind, .. } = refused(&long) else { panic!("a name too long") };
+    assert_eq!(kind, ErrorKind::InvalidFilename);
+    let error = ProfileError::NotAFile { path: folder.path().to_owned() };
+    let path = folder.path().to_owned();
+    assert_eq!(refused(folder.path()), StoreError::Existing { path, error });
+}
+
+/// `/proc` takes no files, not even those of root.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_folder_that_takes_no_files_is_an_error_and_still_read() {
+    let path = Path::new("/proc/self/any.ron");
+    let refused = publish(path, &document([entry("copy", 1, 1)])).expect_err("no new files there");
+    assert!(matches!(refused, StoreError::Write { step: "opening its lock", .. }), "{refused}");
+    assert_eq!(load(path), Ok(None));
+}
+
+#[test]
+fn a_file_that_cannot_be_kept_is_not_overwritten() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("any.ron");
+    let ours = document([entry("copy", 1, 1)]);
+    let newer = ours.to_ron().replace("schema: 1", "schema: 2");
+    let broken = ours.to_ron().replace("device:", "gadget:");
+    for text in [&newer, &broken, "", "\u{1}\u{2}"] {
+        fs::write(&path, text).expect("writes");
+        let refused = publish(&path, &ours).expect_err("not to be overwritten");
+        assert!(matches!(refused, StoreError::Existing { .. }), "{refused}");
+        assert_eq!(fs::read_to_string(&path).expect("reads"), *text);
+    }
+    fs::write(&path, b"\xff\xfe binary").expect("writes");
+    let refused = publish(&path, &ours).expect_err("not to be overwritten");
+    let error = ProfileError::NotText { offset: 0 };
+    assert_eq!(refused, StoreError::Existing { path: path.clone(), error });
+    let host = Document::new(device().on_host(), Environment::default());
+    fs::write(&path, host.to_ron()).expect("writes");
+    let refused = publish(&path, &ours).expect_err("the host's");
+    let StoreError::OtherDevice { mismatch, .. } = refused else { panic!("{refused}") };
+    assert!(matches!(mismatch, Mismatch::Backend { .. }));
+    assert_eq!(fs::read_to_string(&path).expect("reads"), host.to_ron());
+}
+
+#[test]
+fn bad_entries_are_kept_in_a_copy_and_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("any.ron");
+    let text = document([entry("copy", 1, 1), entry("sum", 1, 1)]).to_ron();
+    let bad = text.replacen("launches: 1", "launches: many", 1);
+    for backup in ["any.ron.bak", "any.ron.bak1"] {
+        fs::write(&path, &bad).expect("writes");
+        let published = publish(&path, &document([entry("new", 1, 1)])).expect("published");
+        assert_eq!((published.entries, published.faults.len()), (2, 1));
+        let backup = folder.path().join(backup);
+        assert_eq!(published.backup.as_ref(), Some(&backup));
+        assert_eq!(fs::read_to_string(backup).expect("reads"), bad);
+    }
+    let again = publish(&path, &document([])).expect("published");
+    assert_eq!((again.entries, again.backup), (2, None));
+}
+
+#[test]
+fn a_change_is_made_to_what_is_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("any.ron");
+    publish(&path, &document([entry("copy", 1, 1), entry("sum", 1, 1)])).expect("published");
+    let pruned = update(&path, document([]), |document| {
+        document.retain(|entry| entry.key.kernel != "copy");
+        document.entries().len()
+    });
+    assert_eq!(pruned.expect("published").outcome, 1);
+    let left = load(&path).expect("reads").expect("is there").document;
+    assert_eq!(left, document([entry("sum", 1, 1)]));
+}
+
+#[test]
+fn a_conflict_is_told_and_the_later_entry_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("any.ron");
+    publish(&path, &document([entry("copy", 1, 2)])).expect("published");
+    let published = publish(&path, &document([entry("copy", 1, 1)])).expect("published");
+    assert_eq!((published.outcome.len(), published.entries), (1, 1));
+    let kept = load(&path).expect("reads").expect("is there").document;
+    assert_eq!(kept, document([entry("copy", 1, 2)]));
+}
+
+/// A link to a profile stays one.
+#[cfg(unix)]
+#[test]
+fn a_link_is_followed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (path, link) = (folder.path().join("any.ron"), folder.path().join("link.ron"));
+    publish(&path, &document([entry("copy", 1, 1)])).expect("published");
+    std::os::unix::fs::symlink(&path, &link).expect("links");
+    publish(&link, &document([entry("sum", 1, 1)])).expect("published");
+    assert!(link.is_symlink());
+    let read = load(&path).expect("reads").expect("is there");
+    assert_eq!(read.document.entries().len(), 2);
+}
