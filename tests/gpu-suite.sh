@@ -31,7 +31,7 @@ pack() {
     {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu &&
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch &&
-            cargo bench --no-run --message-format json -p gridguard-kernels --bench attention --bench kernels &&
+            cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention &&
             cargo build --release --message-format json -p gridguard-autotune --bin gridguard
     } | executables | while read -r name path; do

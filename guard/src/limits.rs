@@ -153,6 +153,13 @@ impl DeviceLimits {
             max_parameter_bytes: PARAMETER_BYTES,
         }
     }
+
+    /// Whether a launch may begin before the one before it in its stream has ended: programmatic
+    /// dependent launch, from compute capability 9.0 on.
+    #[must_use]
+    pub fn overlapping_launches(&self) -> bool {
+        self.compute_capability >= ComputeCapability::new(9, 0)
+    }
 }
 
 /// What one compiled kernel allows.

@@ -10,6 +10,7 @@ use std::hint::black_box;
 
 use cudarc::driver::{CudaEvent, CudaSlice};
 use gridguard::{Choice, DeviceLimits, Guard, KernelLimits};
+use gridguard_kernels::exercise::made_up;
 use gridguard_kernels::temporal_attention::{
     Layout, Shape, TemporalAttention, reference, run_on_host, tolerance,
 };
@@ -17,7 +18,7 @@ use gridguard_kernels::{Deviation, Element, Extent, KernelError, Operation, Prep
 use gridguard_kernels::{Tensor, TensorMut};
 use half::{bf16, f16};
 
-use support::{Bench, Case, Device, Failure, Reads, Repeated, Tensorial, made_up, within};
+use support::{Bench, Case, Device, Failure, Reads, Repeated, Tensorial, within};
 
 /// Items, heads, frames and head dimension of f16 and bf16.
 const HALF: [[u64; 4]; 12] = [

@@ -86,14 +86,33 @@ __device__ inline float exp2_fast(float x) {
     return y;
 }
 
+#if defined(WARPS) && defined(PROBLEMS)
+// WARPS share a problem, PROBLEMS lie side by side in a block: threads of a problem.
+constexpr u32 THREADS = WARP * WARPS;
+
+// All threads of the problem.
+__device__ inline void meet() {
+    if (WARPS == 1) {
+        __syncwarp();
+    } else if (PROBLEMS == 1) {
+        __syncthreads();
+    } else {
+        asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / THREADS + 1), "n"(THREADS) : "memory");
+    }
+}
+#endif
+
+// 16 bytes to shared memory.
+__device__ inline void store_piece(u32 to, const uint4 &x) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
 // 16 bytes from global to shared memory, waited for later where the device can.
 __device__ inline void copy_piece(u32 to, const void *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 #else
-    const uint4 x = __ldcs(reinterpret_cast<const uint4 *>(from));
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
-                 : "memory");
+    store_piece(to, __ldcs(reinterpret_cast<const uint4 *>(from)));
 #endif
 }
 // Ends a group of copies.
@@ -147,7 +166,8 @@ __device__ inline void multiply_16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3
 #endif
 }
 
-// Matrices of 8 rows of 16 bytes from shared memory; lane l names row l % 8 of matrix l / 8.
+// Matrices of 8 rows of 16 bytes from shared memory, as they are or transposed; lane l names row l % 8
+// of matrix l / 8.
 __device__ inline void load_4(u32 (&words)[4], u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -161,12 +181,21 @@ __device__ inline void load_2(u32 &one, u32 &other, u32 address) {
                  : "memory");
 }
 
+__device__ inline void load_4_transposed(u32 (&words)[4], u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+}
+__device__ inline void load_2_transposed(u32 &one, u32 &other, u32 address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(one), "=r"(other)
+                 : "r"(address)
+                 : "memory");
+}
+
 __device__ inline void store_word(u32 to, u32 word) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
-}
-__device__ inline void store_piece(u32 to, const uint4 &x) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
-                 : "memory");
 }
 __device__ inline uint4 load_piece(u32 from) {
     uint4 x;

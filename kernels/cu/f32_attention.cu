@@ -35,23 +35,11 @@ constexpr u32 ROWS = 4;
 constexpr u32 PIECES = HEAD_DIM / 4;
 constexpr u32 OWN = (PIECES + PARTS - 1) / PARTS;
 
-constexpr u32 THREADS = WARP * WARPS;
 constexpr u32 TENSOR = FRAMES * PIECES;
 // A tile's weights, in float4; an odd number of them to a row, so that four rows meet different banks.
 constexpr u32 WEIGHT_PITCH = KEYS / 4 + 1;
 constexpr u32 WEIGHTS = 16 * WEIGHT_PITCH;
 constexpr u32 PROBLEM_SIZE = 2 * TENSOR + WARPS * WEIGHTS;
-
-// All threads of the problem.
-__device__ inline void meet() {
-    if (WARPS == 1) {
-        __syncwarp();
-    } else if (PROBLEMS == 1) {
-        __syncthreads();
-    } else {
-        asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / THREADS + 1), "n"(THREADS) : "memory");
-    }
-}
 
 __device__ inline void copy_tensor(float4 *to, const float *__restrict__ from, u32 thread, u64 stride) {
 #pragma unroll

@@ -39,33 +39,9 @@ constexpr u32 PITCH = PIECES | 1;
 constexpr u32 PIECE_BYTES = 16;
 constexpr u32 TENSOR_BYTES = FRAMES * PITCH * PIECE_BYTES;
 constexpr u32 STAGE_BYTES = 3 * TENSOR_BYTES;
-constexpr u32 THREADS = WARP * WARPS;
 
 __device__ inline void load_1(u32 &one, u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(one) : "r"(address) : "memory");
-}
-__device__ inline void load_4_transposed(u32 (&words)[4], u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(address)
-                 : "memory");
-}
-__device__ inline void load_2_transposed(u32 &one, u32 &other, u32 address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(one), "=r"(other)
-                 : "r"(address)
-                 : "memory");
-}
-
-// All threads of the problem.
-__device__ inline void meet() {
-    if (WARPS == 1) {
-        __syncwarp();
-    } else if (PROBLEMS == 1) {
-        __syncthreads();
-    } else {
-        asm volatile("bar.sync %0, %1;" ::"r"(threadIdx.x / THREADS + 1), "n"(THREADS) : "memory");
-    }
 }
 
 // Where rows are padded, a line of global memory lies across two of shared memory, and asynchronous

@@ -5,12 +5,12 @@
 
 use core::cmp::Ordering;
 
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, source};
-use crate::size::{check_elements, check_size};
+use crate::operation::{Code, Operation, U64, source};
+use crate::rows::{batch_of, bytes_of, check_rows, request_of};
 
 /// Shared memory of a multiprocessor holds no more, with what goes along with them.
 const MAX_COLUMNS: u64 = 1 << 15;
@@ -27,6 +27,17 @@ pub enum Order {
     Ascending,
     /// The greatest element first.
     Descending,
+}
+
+impl Order {
+    /// The name: `ascending` or `descending`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ascending => "ascending",
+            Self::Descending => "descending",
+        }
+    }
 }
 
 /// The order of each of `rows` rows of `columns` elements.
@@ -57,8 +68,7 @@ impl Argsort {
         element: ElementType,
         order: Order,
     ) -> Result<Self, KernelError> {
-        check_size("columns", columns, 1..=MAX_COLUMNS)?;
-        check_elements(&[rows, columns])?;
+        check_rows(rows, columns, MAX_COLUMNS)?;
         Ok(Self { rows, columns, element, order })
     }
 
@@ -68,11 +78,16 @@ impl Argsort {
         [self.rows, self.columns]
     }
 
+    /// Which end a row begins with.
+    #[must_use]
+    pub const fn order(&self) -> Order {
+        self.order
+    }
+
     /// Bytes that must move at least: x read once, out, of 4 bytes an element, written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        let bytes = self.element.bytes() + WORD_BYTES;
-        u128::from(self.rows) * u128::from(self.columns) * u128::from(bytes)
+        bytes_of(self.rows, self.columns, self.element.bytes() + WORD_BYTES)
     }
 
     /// Columns with those that fill them up to a power of two, two at least.
@@ -106,7 +121,6 @@ impl Argsort {
 
 impl Operation for Argsort {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        const U64: Parameter = Parameter::of::<u64>();
         Ok(Code {
             kernel: "argsort",
             source: source!("argsort.cu"),
@@ -125,26 +139,43 @@ impl Operation for Argsort {
 
     fn request(&self) -> LaunchRequest {
         let rows = self.rows_per_block();
-        LaunchRequest::new(
-            Dim3::new(1, self.rows.div_ceil(rows), 1),
-            Dim3::new(self.threads(), 1, 1),
-        )
-        .dynamic_shared_bytes(rows * self.bytes_per_row())
+        request_of(self.rows, rows, self.threads())
+            .dynamic_shared_bytes(rows * self.bytes_per_row())
     }
 
     fn batch(&self) -> BatchAxis {
-        BatchAxis::new(Axis::Y, self.rows).items_per_block(self.rows_per_block()).foldable()
+        batch_of(self.rows, self.rows_per_block())
+    }
+}
+
+#[cfg(feature = "profile")]
+impl crate::tunable::Tunable for Argsort {
+    const KERNEL: &'static str = "argsort";
+
+    fn sizes(&self) -> Vec<(&'static str, u64)> {
+        vec![("rows", self.rows), ("columns", self.columns)]
+    }
+
+    fn dtypes(&self) -> String {
+        self.element.to_string()
+    }
+
+    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
+        Self::new(rows, self.columns, self.element, self.order)
+    }
+
+    fn variant(&self) -> String {
+        self.order.name().to_owned()
     }
 }
 
 #[cfg(feature = "cuda")]
 mod device {
     use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
-    use gridguard::cuda::Args;
 
     use super::{Argsort, Element, KernelError};
     use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut, check_contiguous, check_element};
+    use crate::tensor::{Tensor, TensorMut};
 
     impl Prepared<Argsort> {
         /// Submits the launches to `stream` and answers how many there are; returns before they have
@@ -165,14 +196,8 @@ mod device {
             X: DevicePtr<T>,
             O: DevicePtrMut<u32>,
         {
-            let Argsort { columns, element, .. } = *self.operation();
-            let dims = self.operation().dims();
-            check_element::<T>(element)?;
-            check_contiguous("x", x.memory, &x.extent, dims)?;
-            check_contiguous("out", out.memory, &out.extent, dims)?;
-            let mut args = Args::new(stream);
-            args.read_items(x.memory, columns).write_items(out.memory, columns).length();
-            self.submit(args)
+            let (dims, element) = (self.operation().dims(), self.operation().element);
+            self.launch_items(stream, element, ("x", x, dims), (out, dims))
         }
     }
 }
@@ -195,6 +220,8 @@ fn compare(one: f32, other: f32) -> Ordering {
 
 #[cfg(test)]
 mod tests {
+    use gridguard::Dim3;
+
     use super::*;
 
     fn argsort(rows: u64, columns: u64, element: ElementType) -> Argsort {

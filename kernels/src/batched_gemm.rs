@@ -3,11 +3,11 @@
 //! Finite elements and simulation multiply one small matrix for every cell or particle: with a block
 //! or a few of them a problem on grid z, a million problems are far too many.
 
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, source};
+use crate::operation::{Code, Operation, U64, memory, source};
 use crate::size::{check_elements, check_size};
 
 /// The most rows and columns of a matrix.
@@ -126,11 +126,8 @@ impl BatchedGemm {
 
 impl Operation for BatchedGemm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        const ALIGNED: Parameter = Parameter::AlignedMemory { bytes: VECTOR_BYTES };
         let Geometry { problems, threads } = self.geometry();
-        let [a, b, c] = self
-            .elements()
-            .map(|elements| if self.fills_vectors(elements) { ALIGNED } else { Parameter::Memory });
+        let [a, b, c] = self.elements().map(|elements| memory(self.fills_vectors(elements)));
         Ok(Code {
             kernel: "batched_gemm",
             source: source!("batched_gemm.cu"),
@@ -143,7 +140,7 @@ impl Operation for BatchedGemm {
                 ("PROBLEMS", problems),
             ],
             architecture_specific: false,
-            parameters: vec![a, b, c, Parameter::of::<u64>()],
+            parameters: vec![a, b, c, U64],
         })
     }
 
@@ -154,6 +151,23 @@ impl Operation for BatchedGemm {
 
     fn batch(&self) -> BatchAxis {
         BatchAxis::new(Axis::Z, self.batch).items_per_block(self.geometry().problems).foldable()
+    }
+}
+
+#[cfg(feature = "profile")]
+impl crate::tunable::Tunable for BatchedGemm {
+    const KERNEL: &'static str = "batched_gemm";
+
+    fn sizes(&self) -> Vec<(&'static str, u64)> {
+        vec![("batch", self.batch), ("m", self.m), ("n", self.n), ("k", self.k)]
+    }
+
+    fn dtypes(&self) -> String {
+        self.element.to_string()
+    }
+
+    fn with_items(&self, batch: u64) -> Result<Self, KernelError> {
+        Self::new(batch, self.m, self.n, self.k, self.element)
     }
 }
 
@@ -219,15 +233,13 @@ pub fn reference<T: Element>(a: &[T], b: &[T], n: usize, k: usize) -> Vec<f64> {
 /// unit in the last place at most.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
-    match element {
-        ElementType::F16 => 5e-4,
-        ElementType::Bf16 => 4e-3,
-        ElementType::F32 => 1e-6,
-    }
+    element.rounding_error()
 }
 
 #[cfg(test)]
 mod tests {
+    use gridguard::Parameter;
+
     use super::*;
 
     fn gemm(batch: u64, [m, n, k]: [u64; 3], element: ElementType) -> BatchedGemm {

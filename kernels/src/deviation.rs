@@ -22,10 +22,19 @@ impl Deviation {
     /// Compares `result` with `reference`, element by element. A length that differs counts every
     /// missing or surplus element as wrong.
     pub fn add<T: Element>(&mut self, result: &[T], reference: &[f64]) {
+        self.add_values(result.iter().map(|x| x.widen().into()), reference);
+    }
+
+    /// As [`Self::add`], of values that are wide already.
+    pub(crate) fn add_values(
+        &mut self,
+        result: impl ExactSizeIterator<Item = f64>,
+        reference: &[f64],
+    ) {
         let differ = result.len().abs_diff(reference.len());
         self.wrong += u64::try_from(differ).unwrap_or(u64::MAX);
-        for (x, expected) in result.iter().zip(reference) {
-            let error = f64::from(x.widen()) - expected;
+        for (x, expected) in result.zip(reference) {
+            let error = x - expected;
             if error.is_finite() {
                 self.squared_error += error * error;
                 self.squared_norm += expected * expected;

@@ -39,6 +39,16 @@ impl ElementType {
         }
     }
 
+    /// The largest relative Frobenius error of f32 arithmetic whose own errors, of 2^-24 each, average
+    /// out, and whose results are rounded once to this type, by half a unit in the last place at most.
+    pub(crate) const fn rounding_error(self) -> f64 {
+        match self {
+            Self::F16 => 5e-4,
+            Self::Bf16 => 4e-3,
+            Self::F32 => 1e-6,
+        }
+    }
+
     /// Bytes of an element.
     #[must_use]
     pub const fn bytes(self) -> u64 {

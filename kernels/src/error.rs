@@ -2,6 +2,7 @@
 
 use gridguard::ComputeCapability;
 
+use crate::compare::ComparedType;
 use crate::element::ElementType;
 use crate::index::IndexType;
 
@@ -70,6 +71,14 @@ pub enum KernelError {
         given: IndexType,
         /// The type it must be.
         expected: IndexType,
+    },
+    /// Elements to compare of another type than the kernel was prepared for.
+    #[error("the elements to compare are {given}, the kernel was prepared for {expected}")]
+    ComparedType {
+        /// The type given.
+        given: ComparedType,
+        /// The type it must be.
+        expected: ComparedType,
     },
     /// An index that names no row of its table.
     #[error("index[{position}] is {value}, the table has {rows} rows")]
@@ -148,6 +157,16 @@ pub enum KernelError {
         given: u64,
         /// What it takes.
         expected: String,
+    },
+    /// A launch parameter that the kernel does not know.
+    #[error("{kernel} has no launch parameter {given}, it has {known}")]
+    UnknownParameter {
+        /// The kernel.
+        kernel: &'static str,
+        /// The name given.
+        given: String,
+        /// The names of those it has.
+        known: &'static str,
     },
     /// The launch breaks rules that no split mends.
     #[error("{0}")]

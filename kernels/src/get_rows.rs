@@ -6,12 +6,13 @@
 //! An index that names no row reads nothing. Its row of out becomes zeros, and the kernel notes the
 //! first such place in an `IndexReport`, which tells when it is asked.
 
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+use gridguard::{BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::index::{Index, IndexType};
-use crate::operation::{Code, Operation, source};
+use crate::operation::{Code, Operation, U64, source};
+use crate::rows::batch_of;
 use crate::size::{check_elements, check_size};
 
 #[cfg(feature = "cuda")]
@@ -86,6 +87,12 @@ impl GetRows {
         [self.table_rows, self.columns]
     }
 
+    /// The type of the indices.
+    #[must_use]
+    pub const fn index(&self) -> IndexType {
+        self.index
+    }
+
     /// Bytes that must move at least where no row is asked for twice: each index and its row read
     /// once, out written once.
     #[must_use]
@@ -114,7 +121,6 @@ impl GetRows {
 
 impl Operation for GetRows {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        const U64: Parameter = Parameter::of::<u64>();
         let Work { piece_bytes, lanes, steps, passes, tiles } = self.work();
         let (pieces, memory) = (Parameter::AlignedMemory { bytes: piece_bytes }, Parameter::Memory);
         Ok(Code {
@@ -143,7 +149,24 @@ impl Operation for GetRows {
     }
 
     fn batch(&self) -> BatchAxis {
-        BatchAxis::new(Axis::Y, self.rows).items_per_block(self.rows_per_block()).foldable()
+        batch_of(self.rows, self.rows_per_block())
+    }
+}
+
+#[cfg(feature = "profile")]
+impl crate::tunable::Tunable for GetRows {
+    const KERNEL: &'static str = "get_rows";
+
+    fn sizes(&self) -> Vec<(&'static str, u64)> {
+        vec![("rows", self.rows), ("columns", self.columns), ("table_rows", self.table_rows)]
+    }
+
+    fn dtypes(&self) -> String {
+        format!("{} {}", self.element, self.index)
+    }
+
+    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
+        Self::new(rows, self.columns, self.table_rows, self.element, self.index)
     }
 }
 

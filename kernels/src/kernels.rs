@@ -5,14 +5,17 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, NvrtcError};
-use gridguard::{Choice, ComputeCapability, Guard, Plan};
+use gridguard::{Choice, Guard, KernelLimits, LaunchLimits, Plan};
 use once_cell::sync::OnceCell;
 use parking_lot::{Mutex, RwLock};
 
 use crate::cubin_cache::{CubinCache, CubinCacheError, CubinKey};
+use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation};
+use crate::tensor::{Tensor, TensorMut, check_contiguous, check_element};
 
 /// The kernels of one guard's device. Usable from any thread; clones share what is compiled.
 #[derive(Clone, Debug)]
@@ -20,6 +23,8 @@ pub struct Kernels(Arc<Shared>);
 
 struct Shared {
     guard: Arc<Guard>,
+    /// What the device allows: enough to know how many launches a plan takes.
+    any_kernel: LaunchLimits,
     cache: Option<CubinCache>,
     loaded: RwLock<HashMap<Specialisation, Arc<OnceCell<Kernel>>>>,
     compiled: AtomicU64,
@@ -27,9 +32,6 @@ struct Shared {
     failed: AtomicU64,
     last_failure: Mutex<Option<CubinCacheError>>,
 }
-
-/// The first capability whose grids may begin before others have ended.
-const FIRST_OVERLAPPING: ComputeCapability = ComputeCapability::new(9, 0);
 
 /// A kernel's name and its macros: what makes it another kernel.
 type Specialisation = (&'static str, Vec<(&'static str, u64)>);
@@ -57,8 +59,11 @@ impl Kernels {
     /// As [`Self::new`], with a cache of the caller's, or none.
     #[must_use]
     pub fn with_cache(guard: impl Into<Arc<Guard>>, cache: Option<CubinCache>) -> Self {
+        let guard = guard.into();
+        let any_kernel = guard.limits_for(KernelLimits::unknown("any")).with_automatic_opt_in();
         Self(Arc::new(Shared {
-            guard: guard.into(),
+            guard,
+            any_kernel,
             cache,
             loaded: RwLock::default(),
             compiled: AtomicU64::new(0),
@@ -118,16 +123,13 @@ impl Kernels {
         choice: Choice,
     ) -> Result<Prepared<O>, KernelError> {
         let (request, batch) = (operation.request(), operation.batch());
-        let plan =
-            |kernel: &Kernel| self.guard().plan(&request, Some(&batch), kernel.limits(), choice);
-        let mut kernel = self.kernel(&operation)?;
-        let mut planned = plan(&kernel)?;
-        let capability = self.guard().limits().compute_capability;
-        if planned.len() > 1 && capability >= FIRST_OVERLAPPING {
-            kernel = self.get(operation.code(self.guard().limits())?, true)?;
-            planned = plan(&kernel)?;
-        }
-        Ok(Prepared { operation, kernel, plan: planned, guard: Arc::clone(self.guard()) })
+        // How many launches it takes is up to the device, so that only one of the kernels is compiled.
+        let overlap = self.guard().limits().overlapping_launches()
+            && Plan::new(&request, Some(&batch), &self.0.any_kernel, choice)
+                .is_ok_and(|plan| plan.len() > 1);
+        let kernel = self.get(operation.code(self.guard().limits())?, overlap)?;
+        let plan = self.guard().plan(&request, Some(&batch), kernel.limits(), choice)?;
+        Ok(Prepared { operation, kernel, plan, guard: Arc::clone(self.guard()) })
     }
 
     fn load(&self, code: &Code, overlap: bool) -> Result<Kernel, KernelError> {
@@ -210,6 +212,31 @@ impl<O> Prepared<O> {
     /// Its launches.
     pub const fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Checks and submits a kernel that takes two tensors and the items of the chunk: it reads the one
+    /// and writes the other, item by item along their first axes.
+    pub(crate) fn launch_items<T, U, X, Y, const N: usize>(
+        &self,
+        stream: &CudaStream,
+        element: ElementType,
+        (from, input, input_dims): (&'static str, Tensor<'_, X, N>, [u64; N]),
+        (out, out_dims): (TensorMut<'_, Y, N>, [u64; N]),
+    ) -> Result<u64, KernelError>
+    where
+        T: Element,
+        X: DevicePtr<T>,
+        Y: DevicePtrMut<U>,
+    {
+        let per_item = |dims: [u64; N]| dims.iter().skip(1).product();
+        check_element::<T>(element)?;
+        check_contiguous(from, input.memory, &input.extent, input_dims)?;
+        check_contiguous("out", out.memory, &out.extent, out_dims)?;
+        let mut args = Args::new(stream);
+        args.read_items(input.memory, per_item(input_dims))
+            .write_items(out.memory, per_item(out_dims))
+            .length();
+        self.submit(args)
     }
 
     /// Submits the launches with `args` and answers how many there are.

@@ -7,6 +7,7 @@
 
 pub mod argsort;
 pub mod batched_gemm;
+pub mod compare;
 #[cfg(feature = "cuda")]
 mod cubin_cache;
 mod deviation;
@@ -14,6 +15,8 @@ mod deviation;
 mod device;
 mod element;
 mod error;
+#[cfg(feature = "profile")]
+pub mod exercise;
 pub mod get_rows;
 mod index;
 #[cfg(feature = "cuda")]
@@ -21,12 +24,15 @@ mod kernels;
 mod operation;
 pub mod reflection_pad1d;
 pub mod rms_norm;
+mod rows;
 mod size;
 pub mod softmax;
 mod span;
 pub mod temporal_attention;
 #[cfg(feature = "cuda")]
 mod tensor;
+#[cfg(feature = "profile")]
+mod tunable;
 pub mod upsample_nearest2d;
 
 #[cfg(feature = "cuda")]
@@ -40,3 +46,5 @@ pub use kernels::{CodeCounts, Kernels, Prepared};
 pub use operation::{Code, Operation};
 #[cfg(feature = "cuda")]
 pub use tensor::{Extent, Tensor, TensorMut};
+#[cfg(feature = "profile")]
+pub use tunable::Tunable;

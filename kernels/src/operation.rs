@@ -53,6 +53,14 @@ impl Code {
     }
 }
 
+/// A parameter of 64 bits, such as the items of a chunk.
+pub(crate) const U64: Parameter = Parameter::of::<u64>();
+
+/// Memory that a kernel takes in vectors of 16 bytes, or element by element.
+pub(crate) const fn memory(in_vectors: bool) -> Parameter {
+    if in_vectors { Parameter::AlignedMemory { bytes: 16 } } else { Parameter::Memory }
+}
+
 /// Sources joined behind the prelude, each with line numbers of its own.
 macro_rules! source {
     ($($file:literal),+) => {

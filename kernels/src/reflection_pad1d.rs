@@ -8,7 +8,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, source};
+use crate::operation::{Code, Operation, U64, source};
 use crate::size::{check_elements, check_size};
 use crate::span::{Span, THREADS};
 
@@ -57,6 +57,12 @@ impl ReflectionPad1d {
         [self.batch, self.channels, self.left + self.width + self.right]
     }
 
+    /// Elements before and behind each row.
+    #[must_use]
+    pub const fn pads(&self) -> [u64; 2] {
+        [self.left, self.right]
+    }
+
     /// Bytes that must move at least: the input read once, the output written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
@@ -95,7 +101,7 @@ impl Operation for ReflectionPad1d {
                 ("TILES", tiles),
             ],
             architecture_specific: false,
-            parameters: vec![Parameter::Memory, Parameter::Memory, Parameter::of::<u64>()],
+            parameters: vec![Parameter::Memory, Parameter::Memory, U64],
         })
     }
 
@@ -110,14 +116,37 @@ impl Operation for ReflectionPad1d {
     }
 }
 
+#[cfg(feature = "profile")]
+impl crate::tunable::Tunable for ReflectionPad1d {
+    const KERNEL: &'static str = "reflection_pad1d";
+
+    fn sizes(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("batch", self.batch),
+            ("channels", self.channels),
+            ("width", self.width),
+            ("left", self.left),
+            ("right", self.right),
+        ]
+    }
+
+    fn dtypes(&self) -> String {
+        self.element.to_string()
+    }
+
+    fn with_items(&self, batch: u64) -> Result<Self, KernelError> {
+        let dims = [batch, self.channels, self.width];
+        Self::new(dims, [self.left, self.right], self.element)
+    }
+}
+
 #[cfg(feature = "cuda")]
 mod device {
     use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
-    use gridguard::cuda::Args;
 
     use super::{Element, KernelError, ReflectionPad1d};
     use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut, check_contiguous, check_element};
+    use crate::tensor::{Tensor, TensorMut};
 
     impl Prepared<ReflectionPad1d> {
         /// Submits the launches to `stream` and answers how many there are; returns before they have
@@ -140,14 +169,8 @@ mod device {
             O: DevicePtrMut<T>,
         {
             let operation = self.operation();
-            check_element::<T>(operation.element)?;
-            check_contiguous("input", input.memory, &input.extent, operation.input_dims())?;
-            check_contiguous("out", out.memory, &out.extent, operation.output_dims())?;
-            let mut args = Args::new(stream);
-            args.read_items(input.memory, operation.input_item())
-                .write_items(out.memory, operation.output_item())
-                .length();
-            self.submit(args)
+            let (from, to) = (operation.input_dims(), operation.output_dims());
+            self.launch_items(stream, operation.element, ("input", input, from), (out, to))
         }
     }
 }

@@ -3,12 +3,12 @@
 //! Language models normalise every token, and video models every position: with rows on grid y,
 //! 65,536 tokens are one too many.
 
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, source};
-use crate::size::{check_elements, check_size};
+use crate::operation::{Code, Operation, U64, memory, source};
+use crate::rows::{are_whole_vectors, batch_of, bytes_of, check_rows, request_of};
 
 /// Columns that a thread of the kernel has room for, at most: 64 Ki threads' worth of rows do not
 /// come up.
@@ -35,8 +35,7 @@ impl RmsNorm {
     /// [`KernelError::Dimension`] for columns outside 1 to 1,048,576; [`KernelError::TooLarge`] past
     /// 64 bits. Zero rows are allowed: there is nothing to do.
     pub fn new(rows: u64, columns: u64, element: ElementType) -> Result<Self, KernelError> {
-        check_size("columns", columns, 1..=MAX_COLUMNS)?;
-        check_elements(&[rows, columns])?;
+        check_rows(rows, columns, MAX_COLUMNS)?;
         Ok(Self { rows, columns, element })
     }
 
@@ -49,11 +48,11 @@ impl RmsNorm {
     /// Bytes that must move at least: x read once, out written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        2 * u128::from(self.rows) * u128::from(self.columns) * u128::from(self.element.bytes())
+        bytes_of(self.rows, self.columns, 2 * self.element.bytes())
     }
 
     const fn is_aligned(&self) -> bool {
-        (self.columns * self.element.bytes()).is_multiple_of(16)
+        are_whole_vectors(self.columns, self.element)
     }
 
     /// Threads of a row: whole warps, each with some 16 bytes to take.
@@ -73,10 +72,7 @@ impl RmsNorm {
 
 impl Operation for RmsNorm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        const ALIGNED: Parameter = Parameter::AlignedMemory { bytes: 16 };
-        const U64: Parameter = Parameter::of::<u64>();
-        const F32: Parameter = Parameter::of::<f32>();
-        let memory = if self.is_aligned() { ALIGNED } else { Parameter::Memory };
+        let memory = memory(self.is_aligned());
         Ok(Code {
             kernel: "rms_norm",
             source: source!("rms_norm.cu"),
@@ -88,17 +84,33 @@ impl Operation for RmsNorm {
                 ("ALIGNED", self.is_aligned().into()),
             ],
             architecture_specific: false,
-            parameters: vec![memory, memory, memory, U64, F32],
+            parameters: vec![memory, memory, memory, U64, Parameter::of::<f32>()],
         })
     }
 
     fn request(&self) -> LaunchRequest {
-        let blocks = self.rows.div_ceil(self.rows_per_block());
-        LaunchRequest::new(Dim3::new(1, blocks, 1), Dim3::new(self.threads(), 1, 1))
+        request_of(self.rows, self.rows_per_block(), self.threads())
     }
 
     fn batch(&self) -> BatchAxis {
-        BatchAxis::new(Axis::Y, self.rows).items_per_block(self.rows_per_block()).foldable()
+        batch_of(self.rows, self.rows_per_block())
+    }
+}
+
+#[cfg(feature = "profile")]
+impl crate::tunable::Tunable for RmsNorm {
+    const KERNEL: &'static str = "rms_norm";
+
+    fn sizes(&self) -> Vec<(&'static str, u64)> {
+        vec![("rows", self.rows), ("columns", self.columns)]
+    }
+
+    fn dtypes(&self) -> String {
+        self.element.to_string()
+    }
+
+    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
+        Self::new(rows, self.columns, self.element)
     }
 }
 
@@ -166,15 +178,13 @@ pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {
 /// sum in a thread, whose errors of 2^-24 average out, and a reciprocal root good to 2 units.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
-    match element {
-        ElementType::F16 => 5e-4,
-        ElementType::Bf16 => 4e-3,
-        ElementType::F32 => 1e-6,
-    }
+    element.rounding_error()
 }
 
 #[cfg(test)]
 mod tests {
+    use gridguard::Dim3;
+
     use super::*;
 
     #[test]

@@ -3,12 +3,12 @@
 //! Attention that is not fused takes it over every query of every head: with rows on grid y, 65,536
 //! of them are one too many.
 
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, source};
-use crate::size::{check_elements, check_size};
+use crate::operation::{Code, Operation, U64, memory, source};
+use crate::rows::{are_whole_vectors, batch_of, bytes_of, check_rows, request_of};
 
 const MAX_COLUMNS: u64 = 1 << 20;
 /// Bytes that a thread loads and stores at once.
@@ -61,8 +61,7 @@ impl Softmax {
     /// [`KernelError::Dimension`] for columns outside 1 to 1,048,576; [`KernelError::TooLarge`] past
     /// 64 bits. Zero rows are allowed: there is nothing to do.
     pub fn new(rows: u64, columns: u64, element: ElementType) -> Result<Self, KernelError> {
-        check_size("columns", columns, 1..=MAX_COLUMNS)?;
-        check_elements(&[rows, columns])?;
+        check_rows(rows, columns, MAX_COLUMNS)?;
         Ok(Self { rows, columns, element })
     }
 
@@ -75,12 +74,12 @@ impl Softmax {
     /// Bytes that must move at least: x read once, out written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        2 * u128::from(self.rows) * u128::from(self.columns) * u128::from(self.element.bytes())
+        bytes_of(self.rows, self.columns, 2 * self.element.bytes())
     }
 
     /// Whether every row begins where a vector does.
     const fn is_aligned(&self) -> bool {
-        (self.columns * self.element.bytes()).is_multiple_of(VECTOR_BYTES)
+        are_whole_vectors(self.columns, self.element)
     }
 
     fn geometry(&self) -> Geometry {
@@ -112,9 +111,7 @@ impl Softmax {
 
 impl Operation for Softmax {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        const ALIGNED: Parameter = Parameter::AlignedMemory { bytes: VECTOR_BYTES };
-        const U64: Parameter = Parameter::of::<u64>();
-        let memory = if self.is_aligned() { ALIGNED } else { Parameter::Memory };
+        let memory = memory(self.is_aligned());
         let geometry = self.geometry();
         Ok(Code {
             kernel: "softmax",
@@ -134,22 +131,38 @@ impl Operation for Softmax {
 
     fn request(&self) -> LaunchRequest {
         let Geometry { threads, rows, .. } = self.geometry();
-        LaunchRequest::new(Dim3::new(1, self.rows.div_ceil(rows), 1), Dim3::new(threads, 1, 1))
+        request_of(self.rows, rows, threads)
     }
 
     fn batch(&self) -> BatchAxis {
-        BatchAxis::new(Axis::Y, self.rows).items_per_block(self.geometry().rows).foldable()
+        batch_of(self.rows, self.geometry().rows)
+    }
+}
+
+#[cfg(feature = "profile")]
+impl crate::tunable::Tunable for Softmax {
+    const KERNEL: &'static str = "softmax";
+
+    fn sizes(&self) -> Vec<(&'static str, u64)> {
+        vec![("rows", self.rows), ("columns", self.columns)]
+    }
+
+    fn dtypes(&self) -> String {
+        self.element.to_string()
+    }
+
+    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
+        Self::new(rows, self.columns, self.element)
     }
 }
 
 #[cfg(feature = "cuda")]
 mod device {
     use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
-    use gridguard::cuda::Args;
 
     use super::{Element, KernelError, Softmax};
     use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut, check_contiguous, check_element};
+    use crate::tensor::{Tensor, TensorMut};
 
     impl Prepared<Softmax> {
         /// Submits the launches to `stream` and answers how many there are; returns before they have
@@ -170,14 +183,8 @@ mod device {
             X: DevicePtr<T>,
             O: DevicePtrMut<T>,
         {
-            let Softmax { columns, element, .. } = *self.operation();
-            let dims = self.operation().dims();
-            check_element::<T>(element)?;
-            check_contiguous("x", x.memory, &x.extent, dims)?;
-            check_contiguous("out", out.memory, &out.extent, dims)?;
-            let mut args = Args::new(stream);
-            args.read_items(x.memory, columns).write_items(out.memory, columns).length();
-            self.submit(args)
+            let (dims, element) = (self.operation().dims(), self.operation().element);
+            self.launch_items(stream, element, ("x", x, dims), (out, dims))
         }
     }
 }
@@ -212,6 +219,8 @@ pub fn tolerance(element: ElementType, columns: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use gridguard::{Dim3, Parameter};
+
     use super::*;
 
     fn softmax(rows: u64, columns: u64) -> Softmax {

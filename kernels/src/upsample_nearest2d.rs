@@ -13,7 +13,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, source};
+use crate::operation::{Code, Operation, U64, memory, source};
 use crate::size::{check_elements, check_size};
 use crate::span::{Span, THREADS, vector_elements};
 
@@ -109,7 +109,7 @@ impl UpsampleNearest2d {
     fn alignments(&self) -> [Parameter; 2] {
         let whole = |bytes| Parameter::AlignedMemory { bytes };
         let input = 16_u64.checked_div(self.factor()).map_or(Parameter::Memory, whole);
-        [input, if self.is_aligned() { whole(16) } else { Parameter::Memory }]
+        [input, memory(self.is_aligned())]
     }
 }
 
@@ -135,7 +135,7 @@ impl Operation for UpsampleNearest2d {
                 ("FACTOR", self.factor()),
             ],
             architecture_specific: false,
-            parameters: vec![input, output, Parameter::of::<u64>()],
+            parameters: vec![input, output, U64],
         })
     }
 
@@ -150,14 +150,37 @@ impl Operation for UpsampleNearest2d {
     }
 }
 
+#[cfg(feature = "profile")]
+impl crate::tunable::Tunable for UpsampleNearest2d {
+    const KERNEL: &'static str = "upsample_nearest2d";
+
+    fn sizes(&self) -> Vec<(&'static str, u64)> {
+        let ([height, width], [out_height, out_width]) = (self.input, self.output);
+        vec![
+            ("planes", self.planes),
+            ("height", height),
+            ("width", width),
+            ("out_height", out_height),
+            ("out_width", out_width),
+        ]
+    }
+
+    fn dtypes(&self) -> String {
+        self.element.to_string()
+    }
+
+    fn with_items(&self, planes: u64) -> Result<Self, KernelError> {
+        Self::new(planes, self.input, self.output, self.element)
+    }
+}
+
 #[cfg(feature = "cuda")]
 mod device {
     use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
-    use gridguard::cuda::Args;
 
     use super::{Element, KernelError, UpsampleNearest2d};
     use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut, check_contiguous, check_element};
+    use crate::tensor::{Tensor, TensorMut};
 
     impl Prepared<UpsampleNearest2d> {
         /// Submits the launches to `stream` and answers how many there are; returns before they have
@@ -180,14 +203,8 @@ mod device {
             O: DevicePtrMut<T>,
         {
             let operation = self.operation();
-            check_element::<T>(operation.element)?;
-            check_contiguous("input", input.memory, &input.extent, operation.input_dims())?;
-            check_contiguous("out", out.memory, &out.extent, operation.output_dims())?;
-            let mut args = Args::new(stream);
-            args.read_items(input.memory, operation.input_plane())
-                .write_items(out.memory, operation.output_plane())
-                .length();
-            self.submit(args)
+            let (from, to) = (operation.input_dims(), operation.output_dims());
+            self.launch_items(stream, operation.element, ("input", input, from), (out, to))
         }
     }
 }

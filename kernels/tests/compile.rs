@@ -10,6 +10,7 @@ use gridguard::cuda::{CompileOptions, Compiler, Image, NvrtcError};
 use gridguard::{ComputeCapability, DeviceLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
 use gridguard_kernels::batched_gemm::BatchedGemm;
+use gridguard_kernels::compare::{Compare, ComparedType};
 use gridguard_kernels::get_rows::GetRows;
 use gridguard_kernels::reflection_pad1d::ReflectionPad1d;
 use gridguard_kernels::rms_norm::RmsNorm;
@@ -314,6 +315,17 @@ fn get_rows_compiles_for_every_architecture_without_a_spill() {
                 add(&mut all, |element| GetRows::new(1 << 10, columns, 1 << 10, element, index));
             }
         }
+        all
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn compare_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|_| {
+        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+        add(&mut all, |element| Compare::new(1 << 20, ComparedType::Float(element)));
+        all.push(Box::new(Compare::new(1 << 20, ComparedType::U32).expect("legal")));
         all
     });
 }

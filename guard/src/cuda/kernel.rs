@@ -10,11 +10,9 @@ use super::driver::{Driver, Handle};
 use super::error::DriverError;
 use super::module::Loaded;
 use super::query::{self, function_attribute};
-use crate::limits::{ComputeCapability, DeviceLimits, LaunchLimits};
+use crate::limits::{DeviceLimits, LaunchLimits};
 use crate::signature::Signature;
 
-/// The first capability whose grids may begin before others have ended.
-const FIRST_OVERLAPPING: ComputeCapability = ComputeCapability::new(9, 0);
 /// CUDA 12.3, the first driver that also captures such launches into graphs.
 const OVERLAP_DRIVER: i32 = 12_030;
 
@@ -107,7 +105,7 @@ impl Kernel {
     #[must_use]
     pub unsafe fn with_overlapping_chunks(mut self) -> Self {
         let driver = self.inner.driver;
-        self.overlap = self.limits().device().compute_capability >= FIRST_OVERLAPPING
+        self.overlap = self.limits().device().overlapping_launches()
             && driver.launch_kernel_ex.is_some()
             && driver.version().is_ok_and(|version| version >= OVERLAP_DRIVER);
         self

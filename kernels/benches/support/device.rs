@@ -8,10 +8,11 @@ use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use gridguard::cuda::Module;
 use gridguard::{DeviceLimits, Guard};
-use gridguard_kernels::{Deviation, Element, KernelError, Kernels};
+use gridguard_kernels::exercise::made_up;
+use gridguard_kernels::{Element, Kernels};
 
 use super::limit::{self, Limit, Reads};
-use super::{Bench, Case, Failure, Repeated, made_up, within};
+use super::{Bench, Case, Failure, Repeated};
 
 /// Elements made up on the host; longer memory repeats them.
 const TILE: usize = 1 << 20;
@@ -88,16 +89,6 @@ impl Device {
         Ok(self.stream.clone_dtoh(&part)?)
     }
 
-    /// The first and the last `len` elements, on the host.
-    pub(crate) fn ends<T: DeviceRepr>(
-        &self,
-        memory: &CudaSlice<T>,
-        len: usize,
-    ) -> Result<[Vec<T>; 2], Failure> {
-        let last = memory.len().saturating_sub(len);
-        Ok([self.fetch(memory, 0..len)?, self.fetch(memory, last..memory.len())?])
-    }
-
     /// Launches back to back between two events.
     ///
     /// One more goes ahead of the first event, so that the device is still busy while the rest are
@@ -120,24 +111,6 @@ impl Device {
 
     pub(crate) fn event(&self) -> Result<CudaEvent, Failure> {
         Ok(self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
-    }
-
-    /// As [`Self::repeated`], once the first and the last elements of `out` are what they must be.
-    pub(crate) fn checked<'a, T: Tensorial>(
-        &'a self,
-        mut out: CudaSlice<T>,
-        expected: &[Vec<f64>; 2],
-        tolerance: f64,
-        mut launch: impl FnMut(&mut CudaSlice<T>) -> Result<u64, KernelError> + 'a,
-    ) -> Result<Repeated<'a>, Failure> {
-        launch(&mut out)?;
-        let [first, last] = expected;
-        let (start, end) = (0..first.len(), out.len().saturating_sub(last.len())..out.len());
-        let mut deviation = Deviation::new();
-        deviation.add(&self.fetch(&out, start)?, first);
-        deviation.add(&self.fetch(&out, end)?, last);
-        let error = within(&deviation, tolerance)?;
-        Ok(self.repeated(move || Ok(launch(&mut out).map(drop)?)).with_error(error))
     }
 
     /// Measures what moving as many bytes as `case` does takes, read and written.

@@ -13,7 +13,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, measurement::WallTime};
-use gridguard_kernels::{Deviation, Element, ElementType};
+use gridguard_kernels::{Deviation, ElementType};
 
 pub(crate) use device::{Device, Tensorial};
 use journal::{Journal, Sample, median};
@@ -189,19 +189,4 @@ pub(crate) fn within(deviation: &Deviation, tolerance: f64) -> Result<f64, Failu
         return Ok(error);
     }
     Err(format!("the relative error is {error:e}, {tolerance:e} is allowed").into())
-}
-
-/// `len` elements of mean 0 and variance 1, uniformly distributed, the same for the same `seed`.
-pub(crate) fn made_up<T: Element>(len: usize, seed: u64) -> Vec<T> {
-    let mut state = seed.wrapping_mul(0xd6e8_feb8_6659_fd93);
-    let element = || {
-        // SplitMix64.
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // 16 bits, which f32 holds exactly.
-        let unit = f32::from(u16::try_from(x >> 48).unwrap_or(0)) / 65_536.0;
-        T::narrow((unit * 2.0 - 1.0) * 3.0_f32.sqrt())
-    };
-    std::iter::repeat_with(element).take(len).collect()
 }

@@ -12,6 +12,8 @@ mod host;
 mod operation;
 mod reference;
 mod shape;
+#[cfg(feature = "profile")]
+mod tunable;
 mod variant;
 
 #[cfg(feature = "host")]

@@ -5,7 +5,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 use super::{LaunchParameters, Shape, Variant};
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, source};
+use crate::operation::{Code, Operation, U64, source};
 
 /// On which axis the grid numbers items and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,6 +133,13 @@ impl TemporalAttention {
         Ok(self)
     }
 
+    /// The same over other items: what serves a problem does not depend on how many there are.
+    #[cfg(feature = "profile")]
+    pub(super) const fn with_shape(mut self, shape: Shape) -> Self {
+        self.shape = shape;
+        self
+    }
+
     /// Launch parameters worth measuring, the default first.
     #[must_use]
     pub fn candidates(&self) -> Vec<LaunchParameters> {
@@ -202,7 +209,7 @@ impl Operation for TemporalAttention {
         if self.biased {
             parameters.push(Parameter::Memory);
         }
-        parameters.extend([Parameter::of::<u64>(), Parameter::of::<u32>()]);
+        parameters.extend([U64, Parameter::of::<u32>()]);
         if self.strided {
             parameters.push(Parameter::Value { bytes: STRIDES_BYTES });
         }

@@ -8,6 +8,7 @@ mod attention;
 mod batched_gemm;
 mod compiling;
 mod cudarc_and_raw;
+mod exercises;
 mod get_rows;
 mod limits;
 mod reflection_pad1d;

@@ -1,0 +1,266 @@
+//! Exercises on the host: references under a plan, chunk by chunk.
+
+use std::sync::Arc;
+
+use gridguard::profile::{Key, Named, Objective, Policy};
+use gridguard::{Choice, Guard, KernelLimits, LaunchLimits, Plan};
+
+use super::made_up::{TILE, made_up};
+use super::problem::Problem;
+use super::subject::{Output, Subject, Tensorial, looked_at, place, same, within};
+use super::visit::{Exercised, Visitor};
+use super::{Configuration, Exercise, ExerciseError, Handle};
+use crate::compare::{self, Compared as _};
+use crate::deviation::Deviation;
+
+/// `problem` on the host, under the limits of `guard`'s device.
+///
+/// Launch parameters are of device code: on the host there is the default alone.
+///
+/// # Errors
+///
+/// [`ExerciseError::Kernel`] where the kernel does not take the sizes.
+pub fn on_host(guard: &Arc<Guard>, problem: &Problem) -> Result<Box<dyn Exercise>, ExerciseError> {
+    Ok(problem.visit(guard.limits(), OnHost(guard))?)
+}
+
+struct OnHost<'a>(&'a Arc<Guard>);
+
+impl Visitor for OnHost<'_> {
+    type Made = Box<dyn Exercise>;
+
+    fn visit<T: Tensorial, S: Exercised<T, N>, const N: usize>(self, subject: S) -> Self::Made {
+        Box::new(HostExercise::new(Arc::clone(self.0), subject))
+    }
+}
+
+/// A kernel's reference with tensors on the host.
+struct HostExercise<T: Tensorial, S: Subject<T, N>, const N: usize> {
+    guard: Arc<Guard>,
+    limits: LaunchLimits,
+    subject: S,
+    inputs: [Vec<T>; N],
+    out: Vec<S::Output>,
+    /// The default's output, once it was looked at.
+    golden: Option<Vec<S::Output>>,
+    prepared: Vec<(S, Plan)>,
+}
+
+impl<T: Tensorial, S: Subject<T, N>, const N: usize> HostExercise<T, S, N> {
+    fn new(guard: Arc<Guard>, subject: S) -> Self {
+        let limits = guard.limits_for(KernelLimits::unknown(S::KERNEL)).with_automatic_opt_in();
+        let items = subject.batch().items();
+        let mut seed = 0;
+        let inputs = subject.inputs().map(|input| {
+            seed += 1;
+            let tile = made_up(TILE, seed);
+            tile.iter().copied().cycle().take(place(input.elements(items))).collect()
+        });
+        let [poison, _] = S::Output::poisons();
+        let out = vec![poison; place(items * subject.output_per_item())];
+        Self { guard, limits, subject, inputs, out, golden: None, prepared: Vec::new() }
+    }
+
+    fn plan(&self, subject: &S, choice: Choice) -> Result<Plan, ExerciseError> {
+        let (request, batch) = (subject.request(), subject.batch());
+        let plan = self.guard.plan(&request, Some(&batch), &self.limits, choice);
+        Ok(plan.map_err(crate::error::KernelError::from)?)
+    }
+
+    /// Runs a plan over its items; answers the launches and the elements that they wrote.
+    fn run(&mut self, subject: &S, plan: &Plan) -> Result<(u64, usize), ExerciseError> {
+        let items = subject.batch().items();
+        let elements = place(items * subject.output_per_item()).min(self.out.len());
+        let specified = subject.inputs();
+        let inputs = core::array::from_fn(|n| {
+            let (input, elements) = (&self.inputs[n], place(specified[n].elements(items)));
+            input.get(..elements).unwrap_or(input)
+        });
+        let launches = subject.run_on_host(&self.guard, plan, inputs, &mut self.out[..elements])?;
+        Ok((launches, elements))
+    }
+
+    fn prepared(&self, Handle(number): Handle) -> Result<(S, Plan), ExerciseError> {
+        self.prepared.get(number).cloned().ok_or(ExerciseError::Handle(number))
+    }
+
+    fn expected(&self, item: u64) -> Vec<f64> {
+        let specified = self.subject.inputs();
+        let part = |n: usize| self.inputs[n].get(specified[n].part(item)).unwrap_or_default();
+        self.subject.expected(core::array::from_fn(part))
+    }
+}
+
+impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T, S, N> {
+    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, ExerciseError> {
+        Ok(self.subject.key(self.guard.limits(), policy, objective)?)
+    }
+
+    fn shape(&self) -> Named {
+        super::shape_of(&self.subject)
+    }
+
+    fn least_bytes(&self) -> u128 {
+        self.subject.bytes()
+    }
+
+    fn configurations(&mut self) -> Result<Vec<Configuration>, ExerciseError> {
+        Ok(vec![Configuration {
+            parameters: self.subject.parameters(),
+            request: self.subject.request(),
+            batch: self.subject.batch(),
+            limits: self.limits.clone(),
+        }])
+    }
+
+    fn prepare(
+        &mut self,
+        parameters: &[(String, u64)],
+        choice: Choice,
+        items: Option<u64>,
+    ) -> Result<Handle, ExerciseError> {
+        let subject = self.subject.with_parameters(parameters)?;
+        let subject = super::first_items(subject, items)?;
+        let plan = self.plan(&subject, choice)?;
+        self.prepared.push((subject, plan));
+        Ok(Handle(self.prepared.len() - 1))
+    }
+
+    fn launch(&mut self, handle: Handle) -> Result<u64, ExerciseError> {
+        let (subject, plan) = self.prepared(handle)?;
+        Ok(self.run(&subject, &plan)?.0)
+    }
+
+    fn verify(&mut self) -> Result<f64, ExerciseError> {
+        let subject = self.subject.clone();
+        let plan = self.plan(&subject, Choice::AUTOMATIC)?;
+        let [poison, _] = S::Output::poisons();
+        self.out.fill(poison);
+        self.run(&subject, &plan)?;
+        let per_item = place(subject.output_per_item());
+        let mut deviation = Deviation::new();
+        for item in looked_at(&plan) {
+            let item_output = self.out.chunks(per_item).nth(place(item)).unwrap_or_default();
+            deviation.add_values(item_output.iter().map(|x| x.value()), &self.expected(item));
+        }
+        within(&deviation, subject.allowed())
+    }
+
+    fn check(&mut self, handle: Handle) -> Result<(), ExerciseError> {
+        let (subject, plan) = self.prepared(handle)?;
+        if self.golden.is_none() {
+            self.verify()?;
+            self.golden = Some(self.out.clone());
+        }
+        let [_, poison] = S::Output::poisons();
+        self.out.fill(poison);
+        let (_, elements) = self.run(&subject, &plan)?;
+        let golden = self.golden.as_deref().and_then(|golden| golden.get(..elements));
+        let difference = compare::reference(&self.out[..elements], golden.unwrap_or_default());
+        same(&difference, subject.allowed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gridguard::{DeviceLimits, Strategy};
+
+    use super::*;
+    use crate::element::ElementType;
+    use crate::error::KernelError;
+    use crate::rms_norm::RmsNorm;
+
+    fn guard() -> Arc<Guard> {
+        Arc::new(Guard::host(DeviceLimits::any_device()))
+    }
+
+    fn exercise(problem: &str) -> Box<dyn Exercise> {
+        let problem = problem.parse().expect("a problem");
+        on_host(&guard(), &problem).expect("taken")
+    }
+
+    fn chunks_of(items: u64) -> Choice {
+        Choice::at_most(items).strategy(Strategy::Chunked)
+    }
+
+    #[test]
+    fn every_kernel_meets_its_reference_whole_and_split() {
+        for problem in [
+            "argsort f32 100x33",
+            "batched_gemm bf16 50x5x6x7",
+            "get_rows f16 i32 90x16x50",
+            "reflection_pad1d f32 40x3x20x2x4",
+            "rms_norm f16 100x64",
+            "softmax f32 700x77",
+            "temporal_attention f16 30x5x8x64",
+            "upsample_nearest2d f32 300x4x5x8x11",
+        ] {
+            let mut exercise = exercise(problem);
+            let whole = exercise.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
+            exercise.check(whole).unwrap_or_else(|error| panic!("{problem}: {error}"));
+            let [configuration] = &exercise.configurations().expect("the default")[..] else {
+                panic!("{problem}: the host has no launch parameters");
+            };
+            let unit = configuration.batch.unit().expect("small");
+            let split = exercise.prepare(&[], chunks_of(unit), None).expect("a plan");
+            exercise.check(split).unwrap_or_else(|error| panic!("{problem}: {error}"));
+            let launches = configuration.batch.items().div_ceil(unit);
+            assert_eq!(exercise.launch(split).expect("runs"), launches, "{problem}");
+            assert_eq!(
+                exercise.key(Policy::default(), Objective::default()).expect("any").kernel,
+                problem.split(' ').next().expect("a name")
+            );
+            assert_eq!(exercise.shape(), problem.parse::<Problem>().expect("a problem").shape());
+        }
+    }
+
+    #[test]
+    fn a_launch_over_the_first_items_is_checked_over_them_alone() {
+        let mut exercise = exercise("rms_norm f32 100x64");
+        let part = exercise.prepare(&[], Choice::AUTOMATIC, Some(30)).expect("fewer items");
+        assert_eq!(exercise.check(part), Ok(()));
+        let error = exercise.prepare(&[], Choice::AUTOMATIC, Some(101));
+        assert_eq!(error, Err(ExerciseError::Items { given: 101, items: 100 }));
+    }
+
+    #[test]
+    fn parameters_and_handles_that_there_are_not_are_errors() {
+        let mut exercise = exercise("rms_norm f32 100x64");
+        let error = exercise.prepare(&[("warps".to_owned(), 1)], Choice::AUTOMATIC, None);
+        let Err(ExerciseError::Kernel(KernelError::UnknownParameter { given, .. })) = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(given, "warps");
+        let other = Handle(3);
+        assert_eq!(exercise.launch(other), Err(ExerciseError::Handle(3)));
+        assert_eq!(exercise.check(other), Err(ExerciseError::Handle(3)));
+    }
+
+    #[test]
+    fn an_output_that_is_not_the_default_s_is_told() {
+        let norm = RmsNorm::new(10, 64, ElementType::F32).expect("legal");
+        let mut exercise = HostExercise::<f32, _, 2>::new(guard(), norm);
+        let handle = exercise.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
+        exercise.check(handle).expect("right");
+        let golden = exercise.golden.as_mut().expect("kept");
+        golden[7] = f32::NAN;
+        let Err(ExerciseError::Mismatch { error, differing, not_finite, elements, .. }) =
+            exercise.check(handle)
+        else {
+            panic!("a NaN is passed over");
+        };
+        assert_eq!((error, differing, not_finite, elements), (f64::INFINITY, 1, 1, 640));
+    }
+
+    #[test]
+    fn elements_that_neither_run_has_written_differ() {
+        fn differ<O: Output>() {
+            let [default, other] = O::poisons();
+            assert!(!compare::reference(&[default], &[other]).within(0.0));
+        }
+        differ::<half::f16>();
+        differ::<half::bf16>();
+        differ::<f32>();
+        differ::<u32>();
+    }
+}

@@ -1,0 +1,58 @@
+//! Elements of tensors that mean nothing.
+
+use crate::element::Element;
+
+/// Elements that are made up; longer tensors repeat them. A prime number, so that no chunk begins
+/// where the elements are those of another.
+pub(super) const TILE: usize = 1_048_573;
+
+/// `len` elements of mean 0 and variance 1, uniformly distributed, the same for the same `seed`.
+///
+/// ```
+/// use gridguard_kernels::exercise::made_up;
+///
+/// assert_eq!(made_up::<f32>(4, 1), made_up::<f32>(8, 1)[..4]);
+/// ```
+#[must_use]
+pub fn made_up<T: Element>(len: usize, seed: u64) -> Vec<T> {
+    let mut state = seed.wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let element = || {
+        // SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        // 16 bits, which f32 holds exactly.
+        let unit = f32::from(u16::try_from(x >> 48).unwrap_or(0)) / 65_536.0;
+        T::narrow((unit * 2.0 - 1.0) * 3.0_f32.sqrt())
+    };
+    std::iter::repeat_with(element).take(len).collect()
+}
+
+/// A place below `end`, far from those of its neighbours.
+pub(super) const fn scattered(place: u64, end: u64) -> u64 {
+    const PRIME: u64 = 2_654_435_761;
+    place.wrapping_mul(PRIME) % end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_seed_makes_up_other_elements_of_the_same_size() {
+        let mean_square = |seed| {
+            let elements = made_up::<f32>(10_000, seed);
+            elements.iter().map(|x| x * x).sum::<f32>() / 10_000.0
+        };
+        assert!((mean_square(1) - 1.0).abs() < 0.05 && (mean_square(2) - 1.0).abs() < 0.05);
+        assert_ne!(made_up::<f32>(100, 1), made_up::<f32>(100, 2));
+        assert_eq!(made_up::<f32>(100, 1), made_up::<f32>(100, 1));
+    }
+
+    #[test]
+    fn neighbours_look_far_from_one_another() {
+        let places: Vec<u64> = (0..4).map(|place| scattered(place, 128_256)).collect();
+        assert!(places.iter().all(|place| *place < 128_256));
+        assert!(places.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1000));
+    }
+}

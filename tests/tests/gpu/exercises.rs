@@ -1,0 +1,89 @@
+//! Exercises of every kernel, and the comparison that their checks stand on.
+
+use gridguard::profile::Named;
+use gridguard::{Choice, Strategy};
+use gridguard_kernels::Tensor;
+use gridguard_kernels::compare::{Compare, Compared, Sums, reference};
+use gridguard_kernels::exercise::{Configuration, Problem, on_device};
+use half::{bf16, f16};
+
+use super::support::{Tensorial, kernels, stream};
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn every_configuration_of_every_kernel_is_right_whole_and_split() {
+    for problem in Problem::small() {
+        let mut exercise = on_device(kernels(), &stream(), &problem).expect("memory");
+        let error = exercise.verify().unwrap_or_else(|error| panic!("{problem}: {error}"));
+        assert!(error < 1e-2, "{problem}: {error:e}");
+        for configuration in exercise.configurations().expect("the default") {
+            let Configuration { parameters, batch, .. } = configuration;
+            let unit = batch.unit().expect("small");
+            // At most some hundred launches.
+            let chunk = batch.items().div_ceil(100).next_multiple_of(unit);
+            let split = Choice::at_most(chunk).strategy(Strategy::Chunked);
+            for choice in [Choice::AUTOMATIC, split] {
+                let handle = exercise.prepare(&parameters, choice, None).expect("a plan");
+                let checked = exercise.check(handle);
+                checked.unwrap_or_else(|error| panic!("{problem} {parameters:?}: {error}"));
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn the_first_items_alone_are_launched_and_checked() {
+    for problem in Problem::small() {
+        let mut exercise = on_device(kernels(), &stream(), &problem).expect("memory");
+        let (_, items) = exercise.shape()[0].clone();
+        let part = exercise.prepare(&Named::new(), Choice::AUTOMATIC, Some(items / 3));
+        let part = part.expect("a plan");
+        assert_eq!(exercise.launch(part), Ok(1), "{problem}");
+        exercise.check(part).unwrap_or_else(|error| panic!("{problem}: {error}"));
+    }
+}
+
+/// The comparison on the device and on the host of outputs that differ here and there.
+fn compares<T: Compared + cudarc::driver::DeviceRepr>(golden: Vec<T>, other: &[(usize, T)]) {
+    let stream = stream();
+    let mut output = golden.clone();
+    for (place, element) in other {
+        output[*place] = *element;
+    }
+    let elements = u64::try_from(golden.len()).expect("few");
+    let compare = Compare::new(elements, T::COMPARED).expect("few");
+    let prepared = kernels().prepare(compare, Choice::AUTOMATIC).expect("a plan");
+    let (on_device, kept) = (stream.clone_htod(&output), stream.clone_htod(&golden));
+    let (on_device, kept) = (on_device.expect("memory"), kept.expect("memory"));
+    let mut sums = Sums::new(&stream).expect("memory");
+    let (x, y) = (Tensor::new(&on_device, [elements]), Tensor::new(&kept, [elements]));
+    prepared.launch(&stream, x, y, &mut sums).expect("launches");
+    let (found, expected) = (sums.read(&stream).expect("ran"), reference(&output, &golden));
+    assert_eq!(found.differing(), expected.differing());
+    assert_eq!(found.not_finite(), expected.not_finite());
+    assert_eq!(found.compared(), elements);
+    let (found, expected) = (found.relative(), expected.relative());
+    assert!(found == expected || (found / expected - 1.0).abs() < 1e-9, "{found} {expected}");
+}
+
+fn compares_floats<T: Tensorial>() {
+    // Some blocks, and a part of one.
+    let golden: Vec<T> = gridguard_examples::uniform(100_003, 1);
+    let (small, infinite) = (T::narrow(0.25), T::narrow(f32::INFINITY));
+    compares(golden.clone(), &[]);
+    compares(golden.clone(), &[(0, small), (63, small), (50_000, small), (100_002, small)]);
+    compares(golden.clone(), &[(100_002, T::narrow(f32::NAN)), (7, infinite)]);
+    let mut unwritten = golden;
+    unwritten[16_384] = T::narrow(f32::NAN);
+    compares(unwritten, &[(16_384, T::narrow(-f32::NAN))]);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn the_device_finds_the_differences_that_the_host_finds() {
+    compares_floats::<f16>();
+    compares_floats::<bf16>();
+    compares_floats::<f32>();
+    compares::<u32>((0..20_000).collect(), &[(0, 1), (16_384, u32::MAX), (19_999, 0)]);
+}
