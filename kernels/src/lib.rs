@@ -33,6 +33,8 @@ pub mod temporal_attention;
 mod tensor;
 #[cfg(feature = "profile")]
 mod tunable;
+#[cfg(all(feature = "profile", feature = "cuda"))]
+mod tuned;
 pub mod upsample_nearest2d;
 
 #[cfg(feature = "cuda")]
@@ -48,3 +50,5 @@ pub use operation::{Code, Operation};
 pub use tensor::{Extent, Tensor, TensorMut};
 #[cfg(feature = "profile")]
 pub use tunable::Tunable;
+#[cfg(all(feature = "profile", feature = "cuda"))]
+pub use tuned::Tuned;

@@ -1,6 +1,7 @@
 //! From a problem, which is data, to its kernel, which is a type.
 
 use gridguard::DeviceLimits;
+use gridguard::profile::{Key, Objective, Policy};
 use half::{bf16, f16};
 
 #[cfg(feature = "cuda")]
@@ -38,7 +39,35 @@ impl Visitor for LeastBytes {
     }
 }
 
+struct KeyOf<'a> {
+    device: &'a DeviceLimits,
+    policy: Policy,
+    objective: Objective,
+}
+
+impl Visitor for KeyOf<'_> {
+    type Made = Result<Key, KernelError>;
+
+    fn visit<T: Tensorial, S: Exercised<T, N>, const N: usize>(self, subject: S) -> Self::Made {
+        subject.key(self.device, self.policy, self.objective)
+    }
+}
+
 impl Problem {
+    /// What a profile of a device with these limits stores choices for it under.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] where the kernel does not take the sizes or the device.
+    pub fn key(
+        &self,
+        device: &DeviceLimits,
+        policy: Policy,
+        objective: Objective,
+    ) -> Result<Key, KernelError> {
+        self.visit(device, KeyOf { device, policy, objective })?
+    }
+
     /// Bytes that must move at least, on a device with these limits.
     ///
     /// # Errors

@@ -1,11 +1,16 @@
 //! Answers and failures as exit codes.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use gridguard::catalog::CatalogError;
 use gridguard::check::DescriptionError;
 use gridguard::cuda::CudaError;
+use gridguard::profile::{InsertError, MergeError, Mismatch, ProfileError, StoreError};
+use gridguard_autotune::{PlotError, RemoteError, ServeError, TuneError};
+use gridguard_kernels::KernelError;
+use gridguard_kernels::exercise::{ExerciseError, ProblemError};
 
 /// What the command was asked for is so, or is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +19,12 @@ pub(crate) enum Answer {
     No,
     /// Some of the input was malformed; the rest was answered.
     Malformed,
+    /// Somebody asked for the end before all was answered.
+    Interrupted,
 }
+
+/// The exit code of a program that was interrupted, as shells have it.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 impl From<Answer> for ExitCode {
     fn from(answer: Answer) -> Self {
@@ -22,6 +32,7 @@ impl From<Answer> for ExitCode {
             Answer::Yes => 0,
             Answer::No => 1,
             Answer::Malformed => 2,
+            Answer::Interrupted => INTERRUPTED,
         })
     }
 }
@@ -39,12 +50,58 @@ pub(crate) enum Failure {
     Io { what: String, error: io::Error },
     #[error("the answer could not be written as {format}: {error}")]
     Format { format: &'static str, error: String },
+    #[error(transparent)]
+    Problem(#[from] ProblemError),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    #[error(transparent)]
+    Exercise(#[from] ExerciseError),
+    #[error("{path}: {error}", path = path.display())]
+    Profile { path: PathBuf, error: ProfileError },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the choice could not be kept: {0}")]
+    Insert(#[from] InsertError),
+    #[error("{path}: {error}", path = path.display())]
+    Merge { path: PathBuf, error: MergeError },
+    #[error("{path}: {mismatch}", path = path.display())]
+    OtherDevice { path: PathBuf, mismatch: Mismatch },
+    #[error("{path}: there is no such file", path = path.display())]
+    Missing { path: PathBuf },
+    #[error(
+        "the devices are of several models and {path} is one file: name a folder, such as {path}/",
+        path = path.display()
+    )]
+    OneFile { path: PathBuf },
+    #[error("there is no folder for profiles of one's own: name a file with --profile")]
+    NoProfileFolder,
+    #[error("{0}")]
+    Usage(String),
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error(transparent)]
+    Measuring(#[from] gridguard_autotune::Failure),
+    #[error("the picture could not be drawn: {0}")]
+    Plot(#[from] PlotError),
+    #[error("signals could not be handled: {0}")]
+    Signals(#[from] ctrlc::Error),
+    #[error("threads could not be started: {0}")]
+    Threads(#[from] rayon::ThreadPoolBuildError),
 }
 
 impl Failure {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |error| Self::Io { what, error }
+    }
+
+    pub(crate) fn profile(path: &Path) -> impl FnOnce(ProfileError) -> Self {
+        let path = path.to_owned();
+        move |error| Self::Profile { path, error }
     }
 
     /// Says why on stderr and gives the exit code.
@@ -57,8 +114,16 @@ impl Failure {
         }
         eprintln!("error: {self}");
         ExitCode::from(match self {
-            Self::Description(_) | Self::Catalog(CatalogError::UnknownGpu { .. }) => 2,
-            Self::Catalog(_) | Self::Device(_) | Self::Io { .. } | Self::Format { .. } => 3,
+            Self::Description(_)
+            | Self::Catalog(CatalogError::UnknownGpu { .. })
+            | Self::Problem(_)
+            | Self::Profile { .. }
+            | Self::Merge { .. }
+            | Self::OtherDevice { .. }
+            | Self::OneFile { .. }
+            | Self::NoProfileFolder
+            | Self::Usage(_) => 2,
+            _ => 3,
         })
     }
 }

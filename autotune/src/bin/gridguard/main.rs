@@ -1,19 +1,21 @@
-//! The command `gridguard`: what devices allow, and whether launches are legal.
+//! The command `gridguard`: what devices allow, whether launches are legal, which chunk is fastest.
 //!
 //! Text for people, JSON for programs: one document on stdout, diagnostics on stderr. Exit 0: yes;
-//! 1: the answer is no; 2: usage or malformed input; 3: could not find out.
+//! 1: the answer is no; 2: usage or malformed input; 3: could not find out; 130: interrupted.
 
 mod check;
 mod device;
 mod failure;
+mod interrupt;
 mod limits;
 mod requests;
+mod tune;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Keeps CUDA launches legal: limits of devices, verdicts on launches.
+/// Keeps CUDA launches legal and fast: limits, verdicts, tuned chunks.
 #[derive(Parser)]
 #[command(name = "gridguard", version, propagate_version = true)]
 struct Command {
@@ -27,12 +29,18 @@ enum Subcommands {
     Limits(limits::Limits),
     /// Says whether a launch is legal, what is wrong with it, and how to split it
     Check(Box<check::Check>),
+    /// Measures which chunk is fastest, and keeps it in a profile
+    Tune(Box<tune::Tune>),
+    #[command(hide = true)]
+    Measure(tune::Measure),
 }
 
 fn main() -> ExitCode {
     let answer = match Command::parse().subcommand {
         Subcommands::Limits(limits) => limits.run(),
         Subcommands::Check(check) => check.run(),
+        Subcommands::Tune(tune) => tune.run(),
+        Subcommands::Measure(measure) => measure.run(),
     };
     match answer {
         Ok(answer) => answer.into(),

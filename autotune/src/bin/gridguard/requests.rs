@@ -61,7 +61,7 @@ const fn worse(one: Answer, other: Answer) -> Answer {
     match (one, other) {
         (Answer::Malformed, _) | (_, Answer::Malformed) => Answer::Malformed,
         (Answer::No, _) | (_, Answer::No) => Answer::No,
-        (Answer::Yes, Answer::Yes) => Answer::Yes,
+        (Answer::Yes | Answer::Interrupted, _) => other,
     }
 }
 

@@ -1,0 +1,156 @@
+//! `gridguard tune`: measures which chunk is fastest, and keeps it in a profile.
+
+mod child;
+mod group;
+mod journal;
+mod output;
+mod progress;
+pub(crate) mod selection;
+mod session;
+pub(crate) mod target;
+pub(crate) mod values;
+pub(crate) mod workload;
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use gridguard::profile::{Objective, Policy};
+use gridguard_autotune::{Deal, Shard};
+use gridguard_kernels::exercise::Problem;
+
+use crate::failure::{Answer, Failure};
+use crate::interrupt;
+use group::Group;
+use output::{Output, Summary, Tuning};
+use selection::Selected;
+use session::{Found, Run, Session};
+use target::Target;
+use values::DeviceSelection;
+
+pub(crate) use child::Measure;
+
+#[derive(Args)]
+pub(crate) struct Tune {
+    /// A device by ordinal, all devices at the same time, or the host; without it all devices, or
+    /// the host where there are none
+    #[arg(long, value_name = "N|all|host", value_parser = values::device)]
+    device: Option<DeviceSelection>,
+    /// The GPU of the catalogue whose limits the host takes on
+    #[arg(long, value_name = "NAME", default_value = "h200")]
+    gpu: String,
+    #[command(flatten)]
+    problems: selection::Selection,
+    /// The machine's share of the problems, such as 0/4 for the first of four
+    #[arg(long, value_name = "I/N", default_value_t = Shard::default())]
+    shard: Shard,
+    /// How times are taken: cold or hot L2 cache, eager launches or a graph
+    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = values::policy)]
+    policy: Policy,
+    /// throughput, latency:TIME (the largest chunk whose launch stays within it), or
+    /// memory:BYTES:BYTES_PER_ITEM (within a workspace)
+    #[arg(long, default_value = "throughput", value_parser = values::objective)]
+    objective: Objective,
+    /// Time for all problems together; what is not begun by then is left for another run
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    budget: Option<Duration>,
+    /// The profile to keep choices in, or a folder of profiles; without it the user's own
+    #[arg(long, value_name = "FILE|FOLDER")]
+    profile: Option<PathBuf>,
+    /// Measures again what the profile has
+    #[arg(long)]
+    again: bool,
+    /// Draws time against chunk size; with several problems, one file each
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// What is measured, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Measuring {
+    pub(crate) policy: Policy,
+    pub(crate) objective: Objective,
+    /// The GPU of the catalogue whose limits the host takes on.
+    pub(crate) gpu: String,
+}
+
+impl Tune {
+    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+        let (targets, fallback) = target::targets(self.device, &self.gpu)?;
+        if let Some(reason) = fallback {
+            eprintln!("the host tunes, under the limits of {}: {reason}", self.gpu);
+        }
+        let Selected { problems, refused } =
+            self.problems.problems(targets.iter().all(Target::is_host))?;
+        for reason in &refused {
+            eprintln!("passed over: {reason}");
+        }
+        let problems = self.shard.of(problems);
+        let groups = Group::all(targets, self.profile.as_deref())?;
+        let (policy, objective, gpu) = (self.policy, self.objective, self.gpu.clone());
+        let measuring = Measuring { policy, objective, gpu };
+        let start = Instant::now();
+        let deadline = self.budget.and_then(|budget| start.checked_add(budget));
+        let interrupt = interrupt::flag()?;
+        let run = Run { measuring: &measuring, deadline, interrupt };
+
+        let unknown: Vec<_> =
+            groups.iter().map(|group| group.unknown(&problems, &measuring, self.again)).collect();
+        let known = unknown.iter().map(|(_, known)| known).sum();
+        let wanted = unknown.iter().map(|(problems, _)| problems.len()).sum();
+        let output = Output::new(self.format, self.plot.as_deref(), wanted, &measuring);
+        let deals: Vec<_> = groups
+            .iter()
+            .zip(unknown)
+            .map(|(group, (problems, _))| (group, Deal::new(problems, group.targets.len())))
+            .collect();
+        serve_all(&run, &deals, &output)?;
+
+        let tuned = output.finish();
+        let ended = tuned.iter().filter(|one| one.has_failed() || one.is_complete()).count();
+        let failed = tuned.iter().any(Tuning::has_failed);
+        let interrupted = interrupt.load(Ordering::Relaxed);
+        let profiles = groups.iter().map(|group| group.file.display().to_string()).collect();
+        let (left, wall_time_s) = (wanted - ended, start.elapsed().as_secs_f64());
+        Summary { profiles, tuned: &tuned, left, known, interrupted, wall_time_s }
+            .write(self.format)?;
+        Ok(match () {
+            () if interrupted => Answer::Interrupted,
+            () if !refused.is_empty() => Answer::Malformed,
+            () if failed || left > 0 => Answer::No,
+            () => Answer::Yes,
+        })
+    }
+}
+
+/// Lets every device of every group measure, all at the same time, each one thing after another.
+fn serve_all(
+    run: &Run<'_>,
+    deals: &[(&Group, Deal<Problem, Found>)],
+    output: &Output<'_>,
+) -> Result<(), Failure> {
+    let mut sessions = Vec::new();
+    for (group, deal) in deals {
+        for target in &group.targets {
+            let progress = output.progress(target.to_string());
+            let session = Session::new(run, target, target.environment()?, &group.file, progress);
+            sessions.push((deal, session));
+        }
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(sessions.len()).build()?;
+    pool.scope(|scope| {
+        for (deal, mut session) in sessions {
+            scope.spawn(move |_| deal.serve(|turn| session.turn(turn, |one| output.tell(one))));
+        }
+    });
+    Ok(())
+}

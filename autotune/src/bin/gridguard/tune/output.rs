@@ -1,0 +1,168 @@
+//! What `tune` says: a table for each problem, or one document.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use gridguard_autotune::{Chart, Report};
+use gridguard_kernels::exercise::Problem;
+use serde::Serialize;
+
+use super::progress::{Progress, Screen};
+use super::session::{Found, Tuned};
+use super::{Format, Measuring};
+use crate::failure::Failure;
+use crate::requests::json;
+
+/// One document of all that was tuned.
+#[derive(Serialize)]
+pub(crate) struct Summary<'a> {
+    pub(crate) profiles: Vec<String>,
+    pub(crate) tuned: &'a [Tuning],
+    /// Problems that were not begun, or not ended.
+    pub(crate) left: usize,
+    /// Problems that the profiles had.
+    pub(crate) known: usize,
+    pub(crate) interrupted: bool,
+    pub(crate) wall_time_s: f64,
+}
+
+/// One problem.
+#[derive(Serialize)]
+pub(crate) struct Tuning {
+    problem: String,
+    device: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    report: Option<Report>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+pub(crate) struct Output<'a> {
+    format: Format,
+    plot: Option<&'a Path>,
+    /// Whether each problem has a picture of its own.
+    several: bool,
+    measuring: &'a Measuring,
+    screen: Screen,
+    told: Mutex<Vec<Tuning>>,
+}
+
+impl<'a> Output<'a> {
+    pub(crate) fn new(
+        format: Format,
+        plot: Option<&'a Path>,
+        problems: usize,
+        measuring: &'a Measuring,
+    ) -> Self {
+        let (several, screen, told) = (problems > 1, Screen::new(problems), Mutex::default());
+        Self { format, plot, several, measuring, screen, told }
+    }
+
+    pub(crate) fn progress(&self, device: String) -> Progress {
+        self.screen.progress(device)
+    }
+
+    /// Tells of one problem, and draws it.
+    pub(crate) fn tell(&self, tuned: Tuned) {
+        let Tuned { problem, device, result } = tuned;
+        self.screen.tick();
+        let name = problem.to_string();
+        let tuning = match result {
+            Ok(found) => {
+                if let Err(error) = self.draw(&problem, &device, &found) {
+                    self.screen.above(|| eprintln!("{error}"));
+                }
+                let report = Some(Report::new(format!("{name} on {device}"), &found.outcome));
+                Tuning { problem: name, device, report, error: None }
+            }
+            Err(failure) => {
+                let error = Some(failure.to_string());
+                Tuning { problem: name, device, report: None, error }
+            }
+        };
+        self.print(&tuning);
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).push(tuning);
+    }
+
+    fn print(&self, tuning: &Tuning) {
+        self.screen.above(|| {
+            if let Some(error) = &tuning.error {
+                eprintln!("{} on {}: {error}", tuning.problem, tuning.device);
+            }
+            if let (Format::Text, Some(report)) = (self.format, &tuning.report) {
+                // Whoever reads may have read enough.
+                let _ = writeln!(io::stdout(), "{report}");
+            }
+        });
+    }
+
+    fn draw(&self, problem: &Problem, device: &str, found: &Found) -> Result<(), Failure> {
+        let Some(path) = self.plot else { return Ok(()) };
+        let Measuring { policy, objective, .. } = self.measuring;
+        let chart = Chart {
+            title: problem.to_string(),
+            subtitle: format!("{device}, {policy}, {objective}"),
+            largest_legal_chunk: found.largest_legal_chunk,
+        };
+        let path = if self.several { beside(path, problem) } else { path.to_owned() };
+        let svg = chart.svg(&found.outcome)?;
+        fs::write(&path, svg).map_err(Failure::io(path.display().to_string()))
+    }
+
+    /// Ends the output and gives what was told.
+    pub(crate) fn finish(self) -> Vec<Tuning> {
+        self.screen.clear();
+        self.told.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tuning {
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Whether the search came to its end.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.report.as_ref().is_some_and(|report| report.complete)
+    }
+}
+
+impl Summary<'_> {
+    pub(crate) fn write(&self, format: Format) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        let written = match format {
+            Format::Json => writeln!(out, "{}", json(self)?),
+            Format::Text => self.write_text(&mut out),
+        };
+        written.and_then(|()| out.flush()).map_err(Failure::io("writing the summary"))
+    }
+
+    fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
+        let complete = self.tuned.iter().filter(|tuning| tuning.is_complete()).count();
+        let failed = self.tuned.iter().filter(|tuning| tuning.has_failed()).count();
+        write!(out, "{complete} tuned")?;
+        for (count, what) in [
+            (self.known, "in the profile before"),
+            (failed, "failed"),
+            (self.left, "left for another run"),
+        ] {
+            if count > 0 {
+                write!(out, ", {count} {what}")?;
+            }
+        }
+        writeln!(out, ", in {:.1} s", self.wall_time_s)?;
+        for profile in &self.profiles {
+            writeln!(out, "profile {profile}")?;
+        }
+        Ok(())
+    }
+}
+
+/// `curve.svg` becomes `curve-rms_norm-f16-32768x4096.svg`.
+fn beside(path: &Path, problem: &Problem) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let name = format!("{stem}-{}.svg", problem.to_string().replace(' ', "-"));
+    path.with_file_name(name)
+}

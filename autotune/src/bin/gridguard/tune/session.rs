@@ -1,0 +1,167 @@
+//! One device at work on problems.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::{Instant, SystemTime};
+
+use gridguard::profile::{self, Document, Entry, Environment, Provenance};
+use gridguard_autotune::{
+    Budget, Candidate, Outcome, Part, Patience, Remote, Resumed, Space, Turn, tune,
+};
+use gridguard_kernels::exercise::Problem;
+
+use super::Measuring;
+use super::child;
+use super::journal::Kept;
+use super::progress::Progress;
+use super::target::Target;
+use crate::failure::Failure;
+
+/// What all devices of a run have in common.
+pub(crate) struct Run<'a> {
+    pub(crate) measuring: &'a Measuring,
+    /// When nothing more is begun.
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) interrupt: &'a AtomicBool,
+}
+
+/// What came of a problem.
+pub(crate) struct Tuned {
+    pub(crate) problem: Problem,
+    pub(crate) device: String,
+    pub(crate) result: Result<Found, Failure>,
+}
+
+/// The search of a problem, or of a share of its candidates.
+pub(crate) struct Found {
+    pub(crate) outcome: Outcome,
+    pub(crate) largest_legal_chunk: Option<u64>,
+    /// The entry, where the search came to its end.
+    pub(crate) entry: Option<Entry>,
+}
+
+/// One device, its profile and the process that measures on it.
+pub(crate) struct Session<'a> {
+    run: &'a Run<'a>,
+    target: &'a Target,
+    environment: Environment,
+    file: &'a Path,
+    progress: Progress,
+    remote: Option<Remote>,
+}
+
+impl<'a> Session<'a> {
+    pub(crate) fn new(
+        run: &'a Run<'a>,
+        target: &'a Target,
+        environment: Environment,
+        file: &'a Path,
+        progress: Progress,
+    ) -> Self {
+        Self { run, target, environment, file, progress, remote: None }
+    }
+
+    /// Does what it is given. A share answers with what it found; whatever is final goes to `tell`.
+    pub(crate) fn turn(
+        &mut self,
+        turn: Turn<'_, Problem, Found>,
+        tell: impl Fn(Tuned),
+    ) -> Option<Found> {
+        if self.is_over() {
+            return None;
+        }
+        let (problem, result) = match turn {
+            Turn::Search(problem, part) => match self.search(problem, part, &[]) {
+                Ok(found) => return Some(found),
+                Err(failure) => (problem, Err(failure)),
+            },
+            Turn::Confirm(problem, shares) => (problem, self.confirm(problem, shares)),
+        };
+        let device = self.target.to_string();
+        tell(Tuned { problem: *problem, device, result });
+        None
+    }
+
+    fn is_over(&self) -> bool {
+        use std::sync::atomic::Ordering::Relaxed;
+        let late = self.run.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        late || self.run.interrupt.load(Relaxed)
+    }
+
+    /// Searches `part` of the candidates, or `only` some.
+    fn search(
+        &mut self,
+        problem: &Problem,
+        part: Part,
+        only: &[Candidate],
+    ) -> Result<Found, Failure> {
+        let Measuring { policy, objective, .. } = *self.run.measuring;
+        let key = problem.key(&self.target.limits, policy, objective)?;
+        self.progress.begin(problem);
+        let remote = self.open(problem)?;
+        let mut space = Space::new(remote.configurations().to_vec());
+        space.restrict(objective);
+        match only {
+            [] => space.keep_part(part),
+            some => space.keep(some),
+        }
+        let (shape, device) = (problem.shape(), self.target.to_string());
+        let kept = Kept::open(self.file, &device, &key, &shape, part, only);
+        let mut measurer = Resumed::new(remote, kept.journal()).on_record(kept.into_writer());
+        let budget = Budget {
+            wall_time: self.run.deadline.map(|end| end.saturating_duration_since(Instant::now())),
+            interrupt: Some(self.run.interrupt),
+            ..Budget::default()
+        };
+        let outcome = tune(&mut measurer, &mut space, objective, &budget, &mut self.progress);
+        let (remote, _) = measurer.into_parts();
+        // Whoever lost its process for good is not asked again.
+        self.remote = Some(remote).filter(|remote| remote.lost().is_none());
+        let outcome = outcome?;
+        let entry = outcome.complete.then(|| outcome.entry(key, shape, self.found()));
+        Ok(Found { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
+    }
+
+    /// The process that measures, with the problem open.
+    fn open(&mut self, problem: &Problem) -> Result<Remote, Failure> {
+        if let Some(mut remote) = self.remote.take()
+            && remote.reopen(problem.to_string()).is_ok()
+        {
+            return Ok(remote);
+        }
+        let Measuring { gpu, policy, .. } = self.run.measuring;
+        let command = child::command(self.target, gpu, *policy)?;
+        Ok(Remote::spawn(command, problem.to_string(), Patience::default())?)
+    }
+
+    /// Decides between the winners of all shares, and publishes the choice.
+    fn confirm(&mut self, problem: &Problem, mut shares: Vec<Found>) -> Result<Found, Failure> {
+        let found = match (shares.len(), shares.pop()) {
+            (1, Some(found)) => found,
+            (_, last) => {
+                let all = shares.iter().chain(&last);
+                let winners: Vec<Candidate> = all.map(|one| one.outcome.winner.clone()).collect();
+                self.search(problem, Part::ALL, &winners)?
+            }
+        };
+        if let Some(entry) = &found.entry {
+            self.publish(entry.clone())?;
+        }
+        Ok(found)
+    }
+
+    fn publish(&self, entry: Entry) -> Result<(), Failure> {
+        let empty = Document::new(self.target.identity.clone(), self.environment.clone());
+        let mut ours = empty;
+        ours.insert(entry.clone())?;
+        profile::publish(self.file, &ours)?;
+        Kept::forget(self.file, &entry.key, &entry.shape);
+        Ok(())
+    }
+
+    fn found(&self) -> Provenance {
+        let Environment { driver, compiler, tuner } = self.environment.clone();
+        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        Provenance { date, driver, compiler, tuner, ..Provenance::default() }
+    }
+}

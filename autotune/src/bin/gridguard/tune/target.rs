@@ -1,0 +1,96 @@
+//! What tunes: devices of this machine, or the host under the limits of a GPU.
+
+use core::fmt;
+use std::sync::Arc;
+
+use gridguard::cuda::{self, Compiler, CudaError, NvrtcError};
+use gridguard::profile::{DeviceIdentity, Environment};
+use gridguard::{DeviceLimits, Guard, catalog};
+
+use super::values::DeviceSelection;
+use crate::failure::Failure;
+
+/// A device, or the host.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// The device's ordinal; `None` is the host.
+    pub(crate) ordinal: Option<usize>,
+    pub(crate) limits: Arc<DeviceLimits>,
+    pub(crate) identity: DeviceIdentity,
+}
+
+impl Target {
+    pub(crate) fn device(ordinal: usize) -> Result<Self, Failure> {
+        let limits = cuda::device_limits(ordinal)?;
+        Ok(Self { ordinal: Some(ordinal), identity: DeviceIdentity::of(&limits), limits })
+    }
+
+    /// The host, under the limits of a GPU of the catalogue.
+    pub(crate) fn host(gpu: &str) -> Result<Self, Failure> {
+        let limits = Arc::clone(&catalog::gpu(gpu)?.limits);
+        Ok(Self { ordinal: None, identity: DeviceIdentity::of(&limits).on_host(), limits })
+    }
+
+    pub(crate) const fn is_host(&self) -> bool {
+        self.ordinal.is_none()
+    }
+
+    /// Whether it is of the model of those.
+    pub(crate) fn is_like(&self, others: &[Self]) -> bool {
+        others.first().is_some_and(|other| other.identity == self.identity)
+    }
+
+    /// A guard of it.
+    pub(crate) fn guard(&self) -> Result<Guard, CudaError> {
+        match self.ordinal {
+            Some(ordinal) => Guard::cuda(ordinal),
+            None => Ok(Guard::host(Arc::clone(&self.limits))),
+        }
+    }
+
+    /// What its measurements depend on beside the device.
+    pub(crate) fn environment(&self) -> Result<Environment, CudaError> {
+        let tuner = env!("CARGO_PKG_VERSION").to_owned();
+        if self.ordinal.is_none() {
+            return Ok(Environment { tuner, ..Environment::default() });
+        }
+        let compiler = Compiler::find().map_err(NvrtcError::from)?.version()?;
+        let (major, minor) = compiler;
+        let driver = cuda::driver_version()?;
+        Ok(Environment {
+            driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
+            compiler: format!("{major}.{minor}"),
+            tuner,
+        })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ordinal {
+            Some(ordinal) => write!(f, "{} ({ordinal})", self.limits.name),
+            None => write!(f, "the host as {}", self.limits.name),
+        }
+    }
+}
+
+/// The targets of a selection; without one all devices, or else the host, with the reason.
+pub(crate) fn targets(
+    selection: Option<DeviceSelection>,
+    gpu: &str,
+) -> Result<(Vec<Target>, Option<CudaError>), Failure> {
+    let all = |count| (0..count).map(Target::device).collect::<Result<Vec<_>, _>>();
+    match selection {
+        Some(DeviceSelection::One(ordinal)) => Ok((vec![Target::device(ordinal)?], None)),
+        Some(DeviceSelection::All) => Ok((all(cuda::device_count()?)?, None)),
+        Some(DeviceSelection::Host) => Ok((vec![Target::host(gpu)?], None)),
+        None => match cuda::device_count() {
+            Ok(count) if count > 0 => Ok((all(count)?, None)),
+            Ok(count) => {
+                let reason = CudaError::NoSuchDevice { ordinal: 0, count };
+                Ok((vec![Target::host(gpu)?], Some(reason)))
+            }
+            Err(reason) => Ok((vec![Target::host(gpu)?], Some(reason))),
+        },
+    }
+}

@@ -1,0 +1,101 @@
+//! Values of arguments as people write them.
+
+use std::time::Duration;
+
+use gridguard::profile::{L2, Objective, Policy, Submission};
+
+/// Which devices tune.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceSelection {
+    /// One, by ordinal.
+    One(usize),
+    /// All there are, at the same time.
+    All,
+    /// The host.
+    Host,
+}
+
+pub(crate) fn device(text: &str) -> Result<DeviceSelection, String> {
+    match text {
+        "all" => Ok(DeviceSelection::All),
+        "host" => Ok(DeviceSelection::Host),
+        _ => text
+            .parse()
+            .map(DeviceSelection::One)
+            .map_err(|_| "expected is an ordinal such as 0, all, or host".into()),
+    }
+}
+
+/// `cold-eager`, `cold-graph`, `hot-eager` or `hot-graph`.
+pub(crate) fn policy(text: &str) -> Result<Policy, String> {
+    let known = |(l2, submission)| Policy { l2, submission };
+    match text {
+        "cold-eager" => Ok(known((L2::Cold, Submission::Eager))),
+        "cold-graph" => Ok(known((L2::Cold, Submission::Graph))),
+        "hot-eager" => Ok(known((L2::Hot, Submission::Eager))),
+        "hot-graph" => Ok(known((L2::Hot, Submission::Graph))),
+        _ => Err("expected is cold or hot, a dash, eager or graph, such as cold-eager".into()),
+    }
+}
+
+/// `throughput`, `latency:200us` or `memory:BYTES:BYTES_PER_ITEM`.
+pub(crate) fn objective(text: &str) -> Result<Objective, String> {
+    let expected = "expected is throughput, latency:TIME such as latency:200us, or \
+                    memory:BYTES:BYTES_PER_ITEM such as memory:1073741824:65536";
+    let mut parts = text.split(':');
+    let parse = |part: Option<&str>| part.and_then(|part| part.parse::<u64>().ok());
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some("throughput"), None, None, None) => Ok(Objective::Throughput),
+        (Some("latency"), Some(time), None, None) => {
+            let time = duration(time)?;
+            match u64::try_from(time.as_micros()) {
+                Ok(max_launch_us) if max_launch_us > 0 => Ok(Objective::Latency { max_launch_us }),
+                _ => Err("a launch takes a microsecond at least".into()),
+            }
+        }
+        (Some("memory"), bytes, per_item, None) => match (parse(bytes), parse(per_item)) {
+            (Some(bytes), Some(bytes_per_item)) if bytes_per_item > 0 => {
+                Ok(Objective::Memory { bytes_per_item, bytes })
+            }
+            _ => Err(expected.into()),
+        },
+        _ => Err(expected.into()),
+    }
+}
+
+/// A time with its unit, such as `60s` or `2m 30s`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}, such as 60s"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objectives_are_read_with_their_units() {
+        assert_eq!(objective("throughput"), Ok(Objective::Throughput));
+        assert_eq!(objective("latency:2ms"), Ok(Objective::Latency { max_launch_us: 2000 }));
+        let memory = Objective::Memory { bytes_per_item: 64, bytes: 4096 };
+        assert_eq!(objective("memory:4096:64"), Ok(memory));
+        for text in ["", "fast", "latency", "latency:0us", "latency:5", "memory:1", "memory:1:0"] {
+            assert!(objective(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn policies_are_read_as_they_are_written() {
+        for text in ["cold-eager", "cold-graph", "hot-eager", "hot-graph"] {
+            assert_eq!(policy(text).expect("a policy").to_string(), text);
+        }
+        assert!(policy("warm-eager").is_err());
+    }
+
+    #[test]
+    fn devices_are_ordinals_all_or_the_host() {
+        assert_eq!(device("3"), Ok(DeviceSelection::One(3)));
+        assert_eq!(device("all"), Ok(DeviceSelection::All));
+        assert_eq!(device("host"), Ok(DeviceSelection::Host));
+        assert!(device("-1").is_err() && device("gpu").is_err());
+    }
+}

@@ -1,0 +1,140 @@
+//! A kernel of this workspace as something to tune.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gridguard::cuda::{Compiler, CudaError, NvrtcError};
+use gridguard::profile::{Policy, Submission};
+use gridguard::{Choice, Guard};
+use gridguard_autotune::{
+    Candidate, Configuration, DeviceClock, Failure, FailureKind, HostClock, InProcess, Portion,
+    Served, Workload,
+};
+use gridguard_kernels::Kernels;
+use gridguard_kernels::exercise::{self, Exercise, ExerciseError, Handle, Problem};
+
+/// A problem with its tensors.
+pub(crate) struct Exercised {
+    exercise: Box<dyn Exercise>,
+    prepared: HashMap<(Candidate, Portion), Handle>,
+}
+
+impl Exercised {
+    pub(crate) fn new(exercise: Box<dyn Exercise>) -> Self {
+        Self { exercise, prepared: HashMap::new() }
+    }
+
+    fn handle(&mut self, candidate: &Candidate, portion: Portion) -> Result<Handle, Failure> {
+        let known = (candidate.clone(), portion);
+        if let Some(handle) = self.prepared.get(&known) {
+            return Ok(*handle);
+        }
+        let parameters = &candidate.parameters;
+        let handle = match portion {
+            Portion::Sequence => self.exercise.prepare(parameters, candidate.choice.into(), None),
+            // As many items as the largest chunk has, in one launch.
+            Portion::LargestLaunch => {
+                let items = Some(candidate.largest_chunk);
+                self.exercise.prepare(parameters, Choice::AUTOMATIC, items)
+            }
+        }
+        .map_err(failure)?;
+        self.prepared.insert(known, handle);
+        Ok(handle)
+    }
+}
+
+impl Workload for Exercised {
+    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+        let configurations = self.exercise.configurations().map_err(failure)?;
+        let configuration = |one: exercise::Configuration| Configuration {
+            parameters: one.parameters,
+            request: one.request,
+            batch: one.batch,
+            limits: one.limits,
+        };
+        Ok(configurations.into_iter().map(configuration).collect())
+    }
+
+    fn prepare(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+        self.handle(candidate, Portion::Sequence).map(drop)
+    }
+
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure> {
+        let handle = self.handle(candidate, portion)?;
+        self.exercise.launch(handle).map(drop).map_err(failure)
+    }
+
+    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+        let handle = self.handle(candidate, Portion::Sequence)?;
+        self.exercise.check(handle).map_err(failure)
+    }
+}
+
+/// What an exercise's failure is to a tuner.
+fn failure(error: ExerciseError) -> Failure {
+    use gridguard_kernels::KernelError;
+    match error {
+        ExerciseError::Kernel(KernelError::Launch(error)) => error.into(),
+        ExerciseError::Kernel(KernelError::Cuda(error)) => error.into(),
+        ExerciseError::Kernel(KernelError::Memory(error)) => error.into(),
+        ExerciseError::Memory(error) => error.into(),
+        ExerciseError::Kernel(KernelError::Violations(violations)) => {
+            Failure::new(FailureKind::Illegal, violations.to_string())
+        }
+        ExerciseError::Reference { .. } | ExerciseError::Mismatch { .. } => {
+            Failure::new(FailureKind::Mismatch, error.to_string())
+        }
+        _ => Failure::new(FailureKind::Launch, error.to_string()),
+    }
+}
+
+/// A measurer of problems in this process, on a device or on the host.
+#[derive(Clone)]
+pub(crate) enum Bench {
+    Device { kernels: Kernels, policy: Policy },
+    Host { guard: Arc<Guard>, policy: Policy },
+}
+
+impl Bench {
+    /// On the guard's device, or on the host where it serves that.
+    pub(crate) fn new(guard: Guard, policy: Policy) -> Result<Self, CudaError> {
+        let guard = Arc::new(guard);
+        if !guard.is_cuda() {
+            return Ok(Self::Host { guard, policy });
+        }
+        // Missing, it would be missed by every candidate.
+        Compiler::find().map_err(NvrtcError::from)?;
+        Ok(Self::Device { kernels: Kernels::new(guard), policy })
+    }
+
+    /// Opens a problem in its words.
+    pub(crate) fn open(&self, problem: &str) -> Result<Box<dyn Served>, Failure> {
+        let problem: Problem = problem
+            .parse()
+            .map_err(|error| Failure::new(FailureKind::Launch, format!("{error}")))?;
+        match self {
+            Self::Host { guard, policy } => {
+                let exercise = exercise::on_host(guard, &problem).map_err(failure)?;
+                Ok(Box::new(InProcess::new(Exercised::new(exercise), HostClock::new(*policy))))
+            }
+            Self::Device { kernels, policy } => {
+                let no_context = || Failure::new(FailureKind::Launch, "the guard has no context");
+                let context = kernels.guard().context().ok_or_else(no_context)?;
+                if policy.submission == Submission::Graph {
+                    disable_event_tracking(context);
+                }
+                let stream = context.new_stream()?;
+                let exercise = exercise::on_device(kernels, &stream, &problem).map_err(failure)?;
+                let clock = DeviceClock::new(kernels.guard(), stream, *policy)?;
+                Ok(Box::new(InProcess::new(Exercised::new(exercise), clock)))
+            }
+        }
+    }
+}
+
+#[allow(unsafe_code, reason = "cudarc's promise for streams that depend on each other")]
+fn disable_event_tracking(context: &cudarc::driver::CudaContext) {
+    // SAFETY: all work of this process is on one stream, so that nothing waits for events.
+    unsafe { context.disable_event_tracking() };
+}
