@@ -8,7 +8,7 @@ use gridguard::catalog::CatalogError;
 use gridguard::check::DescriptionError;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{InsertError, MergeError, Mismatch, ProfileError, StoreError};
-use gridguard_autotune::{PlotError, RemoteError, ServeError, TuneError};
+use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::exercise::{ExerciseError, ProblemError};
 
@@ -77,6 +77,10 @@ pub(crate) enum Failure {
     NoProfileFolder,
     #[error("{0}")]
     Usage(String),
+    #[error("there is nothing to measure on")]
+    NoTarget,
+    #[error(transparent)]
+    Evaluate(#[from] EvaluateError),
     #[error(transparent)]
     Tune(#[from] TuneError),
     #[error(transparent)]

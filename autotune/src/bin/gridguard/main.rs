@@ -5,6 +5,7 @@
 
 mod check;
 mod device;
+mod evaluate;
 mod failure;
 mod interrupt;
 mod limits;
@@ -31,6 +32,8 @@ enum Subcommands {
     Check(Box<check::Check>),
     /// Measures which chunk is fastest, and keeps it in a profile
     Tune(Box<tune::Tune>),
+    /// Says how good the tuner is on a device, against measuring everything
+    Evaluate(evaluate::Evaluate),
     #[command(hide = true)]
     Measure(tune::Measure),
 }
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Subcommands::Limits(limits) => limits.run(),
         Subcommands::Check(check) => check.run(),
         Subcommands::Tune(tune) => tune.run(),
+        Subcommands::Evaluate(evaluate) => evaluate.run(),
         Subcommands::Measure(measure) => measure.run(),
     };
     match answer {

@@ -1,0 +1,294 @@
+//! How good the tuner is on one problem: held against an exhaustive search that it does not see.
+
+use gridguard::profile::Objective;
+use serde::{Deserialize, Serialize};
+
+use crate::budget::Budget;
+use crate::candidate::Candidate;
+use crate::measurer::{Failure, Measurer};
+use crate::number::count;
+use crate::sample::Portion;
+use crate::space::Space;
+use crate::stats::{PairedRatio, Samples};
+use crate::tune::{TuneError, tune};
+
+/// What an evaluation takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Effort {
+    /// Samples of every candidate in the exhaustive search, the first one dropped.
+    pub exhaustive_samples: u32,
+    /// Searches of the tuner.
+    pub runs: u32,
+    /// Rounds of two candidates that are held against each other.
+    pub paired_rounds: u32,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { exhaustive_samples: 40, runs: 10, paired_rounds: 41 }
+    }
+}
+
+/// How the tuner did on one problem.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Candidates that could be timed.
+    pub candidates: u64,
+    /// What the exhaustive search, all candidates in turn, found fastest.
+    pub best: Candidate,
+    /// Its median there, in nanoseconds.
+    pub best_ns: f64,
+    /// The default's.
+    pub default_ns: f64,
+    /// Samples of the exhaustive search.
+    pub exhaustive_evaluations: u64,
+    /// The tuner's searches.
+    pub runs: Vec<Run>,
+}
+
+/// One search of the tuner.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// Its choice.
+    pub winner: Candidate,
+    /// Samples that it took.
+    pub evaluations: u64,
+    /// How much slower the choice is than the best, as a fraction; both measured anew, in turn. Zero
+    /// where it is no slower.
+    pub regret: f64,
+    /// The choice's time over the default's, measured anew, in turn.
+    pub against_default: f64,
+}
+
+/// Why there is no evaluation.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EvaluateError {
+    /// The tuner itself found nothing.
+    #[error(transparent)]
+    Tune(#[from] TuneError),
+    /// A candidate that was right before failed.
+    #[error("a candidate failed while it was measured: {0}")]
+    Failure(#[from] Failure),
+}
+
+/// What an exhaustive search found: every candidate measured as often as any other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Oracle {
+    /// Those that could be timed, with their medians in nanoseconds, the default first.
+    pub medians: Vec<(Candidate, f64)>,
+    /// Samples that it took.
+    pub evaluations: u64,
+}
+
+impl Oracle {
+    /// Checks all candidates of `space` and measures those that are right, so many samples each.
+    ///
+    /// # Errors
+    ///
+    /// [`EvaluateError`] where the default does not run, or something fails in the middle.
+    pub fn new(
+        measurer: &mut dyn Measurer,
+        space: &Space,
+        samples: u32,
+    ) -> Result<Self, EvaluateError> {
+        let default = space.default().ok_or(TuneError::NoCandidate)?;
+        measurer.check(default).map_err(TuneError::Default)?;
+        let others = space.candidates().iter().skip(1);
+        let right = others.filter(|candidate| measurer.check(candidate).is_ok());
+        let timed: Vec<Candidate> = core::iter::once(default).chain(right).cloned().collect();
+        let medians = exhaustive(measurer, &timed, samples)?;
+        let evaluations = count(timed.len()).saturating_mul(samples.into());
+        Ok(Self { medians: timed.into_iter().zip(medians).collect(), evaluations })
+    }
+
+    /// The fastest candidate and its median in nanoseconds.
+    #[must_use]
+    pub fn best(&self) -> Option<&(Candidate, f64)> {
+        self.medians.iter().min_by(|(_, one), (_, other)| one.total_cmp(other))
+    }
+
+    /// How much slower a choice is than the best, as a fraction; both are measured anew, in turn, so
+    /// that the best is not so by luck. Zero where the choice is no slower.
+    ///
+    /// # Errors
+    ///
+    /// As [`Measurer::sample`].
+    pub fn regret(
+        &self,
+        measurer: &mut dyn Measurer,
+        choice: &Candidate,
+        rounds: u32,
+    ) -> Result<f64, Failure> {
+        let best = self.best().map_or(choice, |(best, _)| best);
+        Ok((ratio(measurer, choice, best, rounds)? - 1.0).max(0.0))
+    }
+}
+
+/// Measures everything, then lets the tuner search as often as `effort` says.
+///
+/// # Errors
+///
+/// As [`Oracle::new`], and where a search fails.
+pub fn evaluate(
+    measurer: &mut dyn Measurer,
+    space: &Space,
+    objective: Objective,
+    budget: &Budget<'_>,
+    effort: Effort,
+) -> Result<Evaluation, EvaluateError> {
+    let mut space = space.clone();
+    space.restrict(objective);
+    let oracle = Oracle::new(measurer, &space, effort.exhaustive_samples)?;
+    let ends = oracle.best().cloned().zip(oracle.medians.first().cloned());
+    let ((best, best_ns), (default, default_ns)) = ends.ok_or(TuneError::NoCandidate)?;
+    let mut runs: Vec<Run> = Vec::new();
+    for _ in 0..effort.runs {
+        let outcome = tune(measurer, &mut space.clone(), objective, budget, &mut ())?;
+        let (winner, evaluations) = (outcome.winner, outcome.evaluations);
+        let known = runs.iter().find(|run| run.winner == winner).cloned();
+        let run = match known {
+            Some(run) => Run { evaluations, ..run },
+            None => {
+                let rounds = effort.paired_rounds;
+                let regret = oracle.regret(measurer, &winner, rounds)?;
+                let against_default = ratio(measurer, &winner, &default, rounds)?;
+                Run { winner, evaluations, regret, against_default }
+            }
+        };
+        runs.push(run);
+    }
+    let candidates = count(oracle.medians.len());
+    let exhaustive_evaluations = oracle.evaluations;
+    Ok(Evaluation { candidates, best, best_ns, default_ns, exhaustive_evaluations, runs })
+}
+
+impl Evaluation {
+    /// How often the searches did not end with the choice that most of them made.
+    #[must_use]
+    pub fn flips(&self) -> usize {
+        self.runs.len() - self.usual().map_or(0, |(_, times)| times)
+    }
+
+    /// The choice of most searches and how many made it.
+    #[must_use]
+    pub fn usual(&self) -> Option<(&Run, usize)> {
+        let times = |run: &Run| self.runs.iter().filter(|one| one.winner == run.winner).count();
+        self.runs.iter().rev().map(|run| (run, times(run))).max_by_key(|(_, times)| *times)
+    }
+
+    /// The largest regret of all searches.
+    #[must_use]
+    pub fn worst_regret(&self) -> f64 {
+        self.runs.iter().map(|run| run.regret).fold(0.0, f64::max)
+    }
+}
+
+/// The medians of all candidates, a sample of each in turn, in an order that changes.
+fn exhaustive(
+    measurer: &mut dyn Measurer,
+    candidates: &[Candidate],
+    samples: u32,
+) -> Result<Vec<f64>, Failure> {
+    let mut times = vec![Vec::new(); candidates.len()];
+    for round in 0..samples {
+        for place in 0..candidates.len() {
+            let turn = (place + usize::try_from(round).unwrap_or(0)) % candidates.len();
+            let (Some(candidate), Some(times)) = (candidates.get(turn), times.get_mut(turn)) else {
+                continue;
+            };
+            let time_ns = sample(measurer, candidate)?;
+            if round > 0 {
+                times.push(time_ns);
+            }
+        }
+    }
+    let median = |times: Vec<f64>| Samples::new(times).map_or(f64::NAN, |times| times.median());
+    Ok(times.into_iter().map(median).collect())
+}
+
+/// The median of `one`'s time over `other`'s, in rounds of both.
+///
+/// # Errors
+///
+/// As [`Measurer::sample`].
+pub fn ratio(
+    measurer: &mut dyn Measurer,
+    one: &Candidate,
+    other: &Candidate,
+    rounds: u32,
+) -> Result<f64, Failure> {
+    if one == other {
+        return Ok(1.0);
+    }
+    let mut pairs = Vec::new();
+    for round in 0..=rounds {
+        // Whoever comes second finds the device as the first one left it.
+        let pair = if round % 2 == 0 {
+            let first = sample(measurer, one)?;
+            (first, sample(measurer, other)?)
+        } else {
+            let first = sample(measurer, other)?;
+            (sample(measurer, one)?, first)
+        };
+        if round > 0 {
+            pairs.push(pair);
+        }
+    }
+    Ok(PairedRatio::new(pairs).map_or(f64::NAN, |ratio| ratio.median))
+}
+
+fn sample(measurer: &mut dyn Measurer, candidate: &Candidate) -> Result<f64, Failure> {
+    let samples = measurer.sample(candidate, Portion::Sequence, 1)?;
+    Ok(samples.first().map_or(f64::NAN, |sample| sample.time_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::simulation::{Nature, Simulated, ordinary};
+
+    fn problem() -> (Space, Nature) {
+        let (_, space, nature) = ordinary(0..100).next().expect("some");
+        (space, nature)
+    }
+
+    #[test]
+    fn a_tuner_is_held_against_the_best_and_pays_less_than_to_measure_everything() {
+        let (space, nature) = problem();
+        let mut measurer = Simulated::new(nature.clone(), 7);
+        let budget = Budget::default();
+        let effort = Effort { runs: 5, ..Effort::default() };
+        let objective = Objective::Throughput;
+        let evaluation =
+            evaluate(&mut measurer, &space, objective, &budget, effort).expect("an evaluation");
+        assert_eq!(evaluation.runs.len(), 5);
+        assert!(nature.regret(&evaluation.best) < 0.01);
+        assert_eq!(evaluation.exhaustive_evaluations, 40 * evaluation.candidates);
+        for run in &evaluation.runs {
+            assert!((run.regret - nature.regret(&run.winner)).abs() < 0.01, "{run:?}");
+            assert!(4 * run.evaluations <= evaluation.exhaustive_evaluations);
+        }
+        let (usual, times) = evaluation.usual().expect("runs");
+        assert_eq!(evaluation.flips(), 5 - times);
+        assert!(usual.regret <= evaluation.worst_regret());
+    }
+
+    #[test]
+    fn what_fails_is_not_measured_and_a_default_that_fails_is_an_error() {
+        let (space, mut nature) = problem();
+        let times = nature.times_ns.iter().skip(1);
+        let fast = times.min_by(|one, other| one.1.total_cmp(other.1)).expect("some").0.clone();
+        let default = space.default().expect("a default").clone();
+        assert_ne!(fast, default);
+        nature.failing = BTreeMap::from([(fast.clone(), crate::FailureKind::Mismatch)]);
+        let oracle = Oracle::new(&mut Simulated::new(nature.clone(), 1), &space, 5);
+        let oracle = oracle.expect("the others run");
+        assert!(oracle.medians.iter().all(|(candidate, _)| *candidate != fast));
+        nature.failing.insert(default, crate::FailureKind::Mismatch);
+        let error = Oracle::new(&mut Simulated::new(nature, 1), &space, 5);
+        assert!(matches!(error, Err(EvaluateError::Tune(TuneError::Default(_)))));
+    }
+}
