@@ -44,6 +44,9 @@ pub struct Evaluation {
     pub exhaustive_evaluations: u64,
     /// The tuner's searches.
     pub runs: Vec<Run>,
+    /// Searches that took the slowest candidate for the default: what the tuner finds where nobody
+    /// chose well before it.
+    pub runs_from_slowest: Vec<Run>,
 }
 
 /// One search of the tuner.
@@ -108,6 +111,12 @@ impl Oracle {
         self.medians.iter().min_by(|(_, one), (_, other)| one.total_cmp(other))
     }
 
+    /// The slowest candidate and its median in nanoseconds.
+    #[must_use]
+    pub fn slowest(&self) -> Option<&(Candidate, f64)> {
+        self.medians.iter().max_by(|(_, one), (_, other)| one.total_cmp(other))
+    }
+
     /// How much slower a choice is than the best, as a fraction; both are measured anew, in turn, so
     /// that the best is not so by luck. Zero where the choice is no slower.
     ///
@@ -141,46 +150,70 @@ pub fn evaluate(
     space.restrict(objective);
     let oracle = Oracle::new(measurer, &space, effort.exhaustive_samples)?;
     let ends = oracle.best().cloned().zip(oracle.medians.first().cloned());
-    let ((best, best_ns), (default, default_ns)) = ends.ok_or(TuneError::NoCandidate)?;
-    let mut runs: Vec<Run> = Vec::new();
-    for _ in 0..effort.runs {
-        let outcome = tune(measurer, &mut space.clone(), objective, budget, &mut ())?;
-        let (winner, evaluations) = (outcome.winner, outcome.evaluations);
-        let known = runs.iter().find(|run| run.winner == winner).cloned();
-        let run = match known {
-            Some(run) => Run { evaluations, ..run },
-            None => {
-                let rounds = effort.paired_rounds;
-                let regret = oracle.regret(measurer, &winner, rounds)?;
-                let against_default = ratio(measurer, &winner, &default, rounds)?;
-                Run { winner, evaluations, regret, against_default }
-            }
-        };
-        runs.push(run);
+    let ((best, best_ns), (_, default_ns)) = ends.ok_or(TuneError::NoCandidate)?;
+    let mut evaluate = Evaluated { measurer, oracle: &oracle, objective, budget, effort };
+    let runs = evaluate.runs(&space)?;
+    if let Some((slowest, _)) = oracle.slowest() {
+        space.make_default(slowest);
     }
-    let candidates = count(oracle.medians.len());
-    let exhaustive_evaluations = oracle.evaluations;
-    Ok(Evaluation { candidates, best, best_ns, default_ns, exhaustive_evaluations, runs })
+    let runs_from_slowest = evaluate.runs(&space)?;
+    Ok(Evaluation {
+        candidates: count(oracle.medians.len()),
+        best,
+        best_ns,
+        default_ns,
+        exhaustive_evaluations: oracle.evaluations,
+        runs,
+        runs_from_slowest,
+    })
 }
 
-impl Evaluation {
-    /// How often the searches did not end with the choice that most of them made.
-    #[must_use]
-    pub fn flips(&self) -> usize {
-        self.runs.len() - self.usual().map_or(0, |(_, times)| times)
+/// What all searches of a problem have in common.
+struct Evaluated<'a, 'b> {
+    measurer: &'a mut dyn Measurer,
+    oracle: &'a Oracle,
+    objective: Objective,
+    budget: &'a Budget<'b>,
+    effort: Effort,
+}
+
+impl Evaluated<'_, '_> {
+    fn runs(&mut self, space: &Space) -> Result<Vec<Run>, EvaluateError> {
+        let mut runs: Vec<Run> = Vec::new();
+        for _ in 0..self.effort.runs {
+            let mut space = space.clone();
+            let outcome = tune(self.measurer, &mut space, self.objective, self.budget, &mut ())?;
+            let evaluations = outcome.evaluations;
+            let known = runs.iter().find(|run| run.winner == outcome.winner).cloned();
+            let run = match known {
+                Some(run) => run,
+                None => self.judge(outcome.winner, &outcome.default)?,
+            };
+            runs.push(Run { evaluations, ..run });
+        }
+        Ok(runs)
     }
 
+    fn judge(&mut self, winner: Candidate, default: &Candidate) -> Result<Run, Failure> {
+        let rounds = self.effort.paired_rounds;
+        let regret = self.oracle.regret(self.measurer, &winner, rounds)?;
+        let against_default = ratio(self.measurer, &winner, default, rounds)?;
+        Ok(Run { winner, evaluations: 0, regret, against_default })
+    }
+}
+
+impl Run {
     /// The choice of most searches and how many made it.
     #[must_use]
-    pub fn usual(&self) -> Option<(&Run, usize)> {
-        let times = |run: &Run| self.runs.iter().filter(|one| one.winner == run.winner).count();
-        self.runs.iter().rev().map(|run| (run, times(run))).max_by_key(|(_, times)| *times)
+    pub fn usual(runs: &[Self]) -> Option<(&Self, usize)> {
+        let times = |run: &Self| runs.iter().filter(|one| one.winner == run.winner).count();
+        runs.iter().rev().map(|run| (run, times(run))).max_by_key(|(_, times)| *times)
     }
 
-    /// The largest regret of all searches.
+    /// How many searches did not end with the choice that most of them made.
     #[must_use]
-    pub fn worst_regret(&self) -> f64 {
-        self.runs.iter().map(|run| run.regret).fold(0.0, f64::max)
+    pub fn flips(runs: &[Self]) -> usize {
+        runs.len() - Self::usual(runs).map_or(0, |(_, times)| times)
     }
 }
 
@@ -267,13 +300,14 @@ mod tests {
         assert_eq!(evaluation.runs.len(), 5);
         assert!(nature.regret(&evaluation.best) < 0.01);
         assert_eq!(evaluation.exhaustive_evaluations, 40 * evaluation.candidates);
-        for run in &evaluation.runs {
+        let slow = nature.regret(&evaluation.runs_from_slowest[0].winner);
+        assert!(slow < 0.03, "{slow}");
+        for run in evaluation.runs.iter().chain(&evaluation.runs_from_slowest) {
             assert!((run.regret - nature.regret(&run.winner)).abs() < 0.01, "{run:?}");
             assert!(4 * run.evaluations <= evaluation.exhaustive_evaluations);
         }
-        let (usual, times) = evaluation.usual().expect("runs");
-        assert_eq!(evaluation.flips(), 5 - times);
-        assert!(usual.regret <= evaluation.worst_regret());
+        let (_, times) = Run::usual(&evaluation.runs).expect("runs");
+        assert_eq!(Run::flips(&evaluation.runs), 5 - times);
     }
 
     #[test]

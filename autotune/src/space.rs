@@ -69,6 +69,16 @@ impl Space {
         self.candidates.retain(|one| default.as_ref() == Some(one) || some.contains(one));
     }
 
+    /// Makes another candidate the default, as if it ran where nothing was tuned: to see what a search
+    /// makes of a bad one.
+    pub fn make_default(&mut self, candidate: &Candidate) {
+        if let Some(place) = self.candidates.iter().position(|one| one == candidate)
+            && let Some(before) = self.candidates.get_mut(..=place)
+        {
+            before.rotate_right(1);
+        }
+    }
+
     /// What runs where nothing was tuned.
     #[must_use]
     pub fn default(&self) -> Option<&Candidate> {
@@ -253,6 +263,13 @@ mod tests {
         let mut all: Vec<_> = space.candidates().iter().skip(1).cloned().collect();
         all.sort();
         assert_eq!(seen, all);
+        let mut other = space.clone();
+        let third = &space.candidates()[2];
+        other.make_default(third);
+        assert_eq!(
+            (other.default(), other.candidates().len()),
+            (Some(third), space.candidates().len())
+        );
         let mut some = space.clone();
         some.keep(&all[..1]);
         assert_eq!(some.candidates(), [space.candidates()[0].clone(), all[0].clone()]);

@@ -136,7 +136,7 @@ fn is_beyond(run: &Run<'_>, playing: &[usize], samples_each: u64) -> bool {
 }
 
 /// Fewer candidates than this may cost as much as these: the finals of five take 30 samples.
-const SMALL_SPACE: u64 = 8;
+const SMALL_SPACE: u64 = 6;
 
 /// Whether another round may change who wins, in a search that has been cheap so far.
 fn is_worth_more(run: &Run<'_>, playing: &[usize]) -> bool {

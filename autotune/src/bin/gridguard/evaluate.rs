@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::{Instant, SystemTime};
 
 use clap::Args;
-use gridguard::profile::{self, Match, Objective, Policy, Profile};
+use gridguard::profile::{self, Objective, Policy, Profile};
 use gridguard_autotune::{
-    Budget, Effort, Evaluation, Measurer, Oracle, Samples, Served, Space, duration, evaluate,
+    Budget, Effort, Evaluation, Measurer, Oracle, Run, Samples, Served, Space, duration, evaluate,
 };
 use gridguard_kernels::exercise::Problem;
 use serde::Serialize;
@@ -63,10 +63,22 @@ struct Document {
     wall_time_s: f64,
 }
 
-/// The figures that count; times and regrets as fractions.
-#[derive(Default, Serialize)]
+/// The figures that count.
+#[derive(Serialize)]
 struct Summary {
     problems: usize,
+    /// As it is.
+    tuned: Figures,
+    /// With the slowest candidate for a default.
+    tuned_from_slowest: Figures,
+    /// Of shapes that were not tuned, as fractions.
+    between_median: f64,
+    between_worst: f64,
+}
+
+/// Times, regrets and samples as fractions.
+#[derive(Serialize)]
+struct Figures {
     searches: usize,
     regret_median: f64,
     regret_p95: f64,
@@ -74,23 +86,22 @@ struct Summary {
     /// Samples of the tuner over those of the exhaustive search.
     evaluations_median: f64,
     evaluations_worst: f64,
+    evaluations_of_all: f64,
+    /// Searches that ended with another choice than most of their problem.
     flips: usize,
-    /// The largest regret of a search that ended with another choice than most of its problem.
+    /// The most of one problem.
+    flips_worst: usize,
     flip_regret_worst: f64,
     /// The largest time of a choice over the default's.
     against_default_worst: f64,
-    /// How much faster than the default the choices are, over all problems, and the best.
+    /// How much faster than the default the choices are.
     speedup_median: f64,
     speedup_best: f64,
-    between_median: f64,
-    between_worst: f64,
 }
 
 #[derive(Serialize)]
 struct OfProblem {
     problem: String,
-    flips: usize,
-    worst_regret: f64,
     #[serde(flatten)]
     evaluation: Evaluation,
 }
@@ -191,12 +202,7 @@ impl Evaluate {
             Effort { exhaustive_samples: self.samples, runs: self.runs, ..Effort::default() };
         let measurer: &mut dyn Measurer = served.as_mut();
         let evaluation = evaluate(measurer, &space, Objective::Throughput, budget, effort)?;
-        Ok(OfProblem {
-            problem: problem.to_string(),
-            flips: evaluation.flips(),
-            worst_regret: evaluation.worst_regret(),
-            evaluation,
-        })
+        Ok(OfProblem { problem: problem.to_string(), evaluation })
     }
 
     /// What the profile's choice costs for a shape that it does not have.
@@ -217,7 +223,7 @@ impl Evaluate {
         let measurer: &mut dyn Measurer = served.as_mut();
         let oracle = Oracle::new(measurer, &space, self.samples)?;
         let regret = oracle.regret(measurer, &choice, Effort::default().paired_rounds)?;
-        Ok(Between { problem: problem.to_string(), matched: words(answer.matched), regret })
+        Ok(Between { problem: problem.to_string(), matched: answer.matched.to_string(), regret })
     }
 }
 
@@ -227,22 +233,22 @@ fn open(bench: &Bench, problem: &Problem) -> Result<(Box<dyn Served>, Space), Fa
     Ok((served, space))
 }
 
-fn words(matched: Match) -> String {
-    matched.to_string()
-}
-
 impl OfProblem {
     fn line(&self) -> String {
-        let Evaluation { candidates, best_ns, default_ns, .. } = &self.evaluation;
+        let Evaluation { candidates, best_ns, default_ns, runs, runs_from_slowest, .. } =
+            &self.evaluation;
+        let worst = |runs: &[Run]| 100.0 * runs.iter().map(|run| run.regret).fold(0.0, f64::max);
         format!(
-            "{}: {candidates} candidates, best {}, default {}, regret {:.2} %, {} of {} searches \
-             ended elsewhere",
+            "{}: {candidates} candidates, best {}, default {}; regret {:.2} %, flips {} of {}; \
+             from the slowest: regret {:.2} %, flips {}",
             self.problem,
             duration(*best_ns),
             duration(*default_ns),
-            self.worst_regret * 100.0,
-            self.flips,
-            self.evaluation.runs.len(),
+            worst(runs),
+            Run::flips(runs),
+            runs.len(),
+            worst(runs_from_slowest),
+            Run::flips(runs_from_slowest),
         )
     }
 }
@@ -255,66 +261,97 @@ impl Between {
 
 impl Summary {
     fn new(problems: &[OfProblem], between: &[Between]) -> Self {
-        let runs = || problems.iter().flat_map(|problem| &problem.evaluation.runs);
-        let regrets = Samples::new(runs().map(|run| run.regret));
-        let shares = Samples::new(problems.iter().flat_map(|problem| {
-            let all = problem.evaluation.exhaustive_evaluations;
-            problem.evaluation.runs.iter().map(move |run| fraction(run.evaluations, all))
-        }));
-        let speedups = Samples::new(runs().map(|run| run.against_default.recip()));
         let elsewhere = Samples::new(between.iter().map(|one| one.regret));
-        let flipped = problems.iter().flat_map(|problem| {
-            let usual = problem.evaluation.usual().map(|(run, _)| &run.winner);
-            let other = problem.evaluation.runs.iter();
-            other.filter(move |run| Some(&run.winner) != usual).map(|run| run.regret)
-        });
-        let of = |samples: &Option<Samples>, figure: fn(&Samples) -> f64| {
-            samples.as_ref().map_or(f64::NAN, figure)
-        };
         Self {
             problems: problems.len(),
-            searches: runs().count(),
-            regret_median: of(&regrets, Samples::median),
-            regret_p95: of(&regrets, |samples| samples.quantile(0.95)),
-            regret_worst: of(&regrets, Samples::greatest),
-            evaluations_median: of(&shares, Samples::median),
-            evaluations_worst: of(&shares, Samples::greatest),
-            flips: problems.iter().map(|problem| problem.flips).sum(),
-            flip_regret_worst: flipped.fold(0.0, f64::max),
-            against_default_worst: of(&speedups, |samples| samples.least().recip()),
-            speedup_median: of(&speedups, Samples::median),
-            speedup_best: of(&speedups, Samples::greatest),
-            between_median: of(&elsewhere, Samples::median),
-            between_worst: of(&elsewhere, Samples::greatest),
+            tuned: Figures::new(problems, |evaluation| &evaluation.runs),
+            tuned_from_slowest: Figures::new(problems, |evaluation| &evaluation.runs_from_slowest),
+            between_median: figure(&elsewhere, Samples::median),
+            between_worst: figure(&elsewhere, Samples::greatest),
         }
     }
 
     fn text(&self) -> String {
-        let percent = |fraction: f64| format!("{:.2} %", fraction * 100.0);
+        let Self { problems, tuned, tuned_from_slowest, between_median, between_worst } = self;
         let mut text = format!(
-            "{} problems, {} searches\nregret              median {}, 95 % below {}, worst {}\n\
-             evaluations         median {} of the exhaustive search, worst {}\n\
-             ended elsewhere     {} searches, regret up to {}\n\
-             against the default {} of its time at worst, {:.3} times as fast in the median, {:.3} at best",
-            self.problems,
-            self.searches,
+            "{problems} problems\nas it is\n{}\nwith the slowest candidate for a default\n{}",
+            tuned.text(),
+            tuned_from_slowest.text()
+        );
+        if between_median.is_finite() {
+            let (median, worst) = (percent(*between_median), percent(*between_worst));
+            text += &format!("\nshapes not tuned\n  regret        median {median}, worst {worst}");
+        }
+        text
+    }
+}
+
+impl Figures {
+    fn new(problems: &[OfProblem], runs_of: fn(&Evaluation) -> &Vec<Run>) -> Self {
+        let all =
+            || problems.iter().map(|problem| (&problem.evaluation, runs_of(&problem.evaluation)));
+        let runs = || all().flat_map(|(_, runs)| runs);
+        let regrets = Samples::new(runs().map(|run| run.regret));
+        let share = |(evaluation, runs): (&'_ Evaluation, &'_ Vec<Run>)| {
+            let exhaustive = evaluation.exhaustive_evaluations;
+            runs.iter().map(|run| fraction(run.evaluations, exhaustive)).collect::<Vec<_>>()
+        };
+        let shares = Samples::new(all().flat_map(share));
+        let exhaustive = all().map(|(one, runs)| one.exhaustive_evaluations * count(runs)).sum();
+        let speedups = Samples::new(runs().map(|run| run.against_default.recip()));
+        let flipped = all().flat_map(|(_, runs)| {
+            let usual = Run::usual(runs).map(|(run, _)| &run.winner);
+            runs.iter().filter(move |run| Some(&run.winner) != usual).map(|run| run.regret)
+        });
+        Self {
+            searches: runs().count(),
+            regret_median: figure(&regrets, Samples::median),
+            regret_p95: figure(&regrets, |samples| samples.quantile(0.95)),
+            regret_worst: figure(&regrets, Samples::greatest),
+            evaluations_median: figure(&shares, Samples::median),
+            evaluations_worst: figure(&shares, Samples::greatest),
+            evaluations_of_all: fraction(runs().map(|run| run.evaluations).sum(), exhaustive),
+            flips: all().map(|(_, runs)| Run::flips(runs)).sum(),
+            flips_worst: all().map(|(_, runs)| Run::flips(runs)).max().unwrap_or(0),
+            flip_regret_worst: flipped.fold(0.0, f64::max),
+            against_default_worst: figure(&speedups, |samples| samples.least().recip()),
+            speedup_median: figure(&speedups, Samples::median),
+            speedup_best: figure(&speedups, Samples::greatest),
+        }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "  regret        median {}, 95 % below {}, worst {}\n  \
+             samples       {} of the exhaustive search, worst {}\n  \
+             flips         {} of {} searches, {} of one problem at most, regret up to {}\n  \
+             to default    {} of its time at worst, {:.3} times as fast in the median, {:.3} at best",
             percent(self.regret_median),
             percent(self.regret_p95),
             percent(self.regret_worst),
-            percent(self.evaluations_median),
+            percent(self.evaluations_of_all),
             percent(self.evaluations_worst),
             self.flips,
+            self.searches,
+            self.flips_worst,
             percent(self.flip_regret_worst),
             percent(self.against_default_worst),
             self.speedup_median,
             self.speedup_best,
-        );
-        if self.between_median.is_finite() {
-            let (median, worst) = (percent(self.between_median), percent(self.between_worst));
-            text += &format!("\nshapes not tuned    regret median {median}, worst {worst}");
-        }
-        text
+        )
     }
+}
+
+fn figure(samples: &Option<Samples>, figure: fn(&Samples) -> f64) -> f64 {
+    samples.as_ref().map_or(f64::NAN, figure)
+}
+
+fn percent(fraction: f64) -> String {
+    format!("{:.2} %", fraction * 100.0)
+}
+
+fn count(runs: &[Run]) -> u64 {
+    u64::try_from(runs.len()).unwrap_or(u64::MAX)
 }
 
 #[allow(clippy::as_conversions, reason = "counts of samples, which doubles hold exactly")]
