@@ -10,3 +10,10 @@ pub const GPUS_RON: &str = include_str!("../gpus.ron");
 ///
 /// Verdicts are for today's limits: 2^31-1 blocks on x, 65,535 on y and z, 1,024 threads a block.
 pub const CORPUS_RON: &str = include_str!("../corpus.ron");
+
+/// Tuned choices, in RON: for each device the name of its file and the text.
+///
+/// Each was measured on the device that its header names, with the driver and on the date that each
+/// entry names, by `gridguard tune`.
+pub const PROFILES_RON: &[(&str, &str)] =
+    &[("nvidia-h200.ron", include_str!("../profiles/nvidia-h200.ron"))];

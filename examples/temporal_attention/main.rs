@@ -8,6 +8,7 @@
 
 mod backend;
 mod report;
+mod tuned;
 mod verify;
 
 use std::path::PathBuf;
@@ -57,10 +58,10 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
         Some(path) => read_qkv(path)?,
         None => Tensors::F16(motivating_case()?),
     };
-    let guard = Arc::new(match &options.host_as {
+    let guard = Arc::new(tuned::with_profile(match &options.host_as {
         Some(name) => Guard::host(catalog::gpu(name)?.limits.clone()),
         None => Guard::best(),
-    });
+    }));
     match &tensors {
         Tensors::F16(qkv) => attend(&guard, qkv, options),
         Tensors::Bf16(qkv) => attend(&guard, qkv, options),
@@ -87,7 +88,11 @@ fn attend<T: backend::Tensor>(
     let (request, limits) = (attention.request(), backend.limits(guard, &attention)?);
     report::launch(&attention, &request);
     report::naive(guard.validate(&request, &limits));
-    let choice = Choice::at_most(options.max_items.unwrap_or(0));
+    let (attention, choice) = match options.max_items {
+        Some(items) => (attention, Choice::at_most(items)),
+        None => tuned::choose(guard, &backend, attention)?,
+    };
+    let (request, limits) = (attention.request(), backend.limits(guard, &attention)?);
     let plan = match guard.plan(&request, Some(&attention.batch()), &limits, choice) {
         Ok(plan) => plan,
         Err(violations) => {

@@ -1,5 +1,6 @@
 //! What the program says, one labelled line a fact.
 
+use gridguard::profile::Answer;
 use gridguard::{Guard, LaunchRequest, Plan, ValidLaunch, Violations};
 use gridguard_kernels::Element;
 use gridguard_kernels::temporal_attention::{Shape, TemporalAttention};
@@ -51,6 +52,23 @@ pub(crate) fn rejected(violations: &Violations) {
 fn lines(label: &str, verdict: &str, violations: &Violations) {
     for violation in violations {
         println!("{label:8} {verdict}{violation} [{}]", violation.rule);
+    }
+}
+
+pub(crate) fn profile(guard: &Guard, answer: &Answer<'_>) {
+    if guard.profile().is_none_or(|profile| profile.is_empty()) {
+        let whose = if guard.is_cuda() { "this device" } else { "the host" };
+        println!("profile  none of {whose}: the planner chooses");
+        return;
+    }
+    match (answer.entry, answer.layer) {
+        (Some(entry), Some(layer)) => {
+            let date = entry.found.date.split('T').next().unwrap_or_default();
+            let (matched, choice) = (answer.matched, entry.choice);
+            let candidates = entry.found.candidates;
+            println!("profile  {matched}, {layer}: {choice}, of {candidates} measured on {date}");
+        }
+        _ => println!("profile  {}", answer.matched),
     }
 }
 

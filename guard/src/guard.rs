@@ -8,7 +8,7 @@ use crate::launch::{Launcher, Stopped, run};
 use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
 use crate::plan::Plan;
 #[cfg(feature = "profile")]
-use crate::profile::{Answer, DeviceIdentity, Key, MissLog, Profile, Reason};
+use crate::profile::{Answer, DeviceIdentity, Environment, Key, MissLog, Profile, Reason};
 use crate::record::{Counters, Counts};
 use crate::request::LaunchRequest;
 use crate::validate::{ValidLaunch, validate};
@@ -242,6 +242,17 @@ impl Guard {
     pub fn identity(&self) -> DeviceIdentity {
         let identity = DeviceIdentity::of(&self.limits);
         if self.is_cuda() { identity } else { identity.on_host() }
+    }
+
+    /// The versions that decide whether measurements are stale for this guard; empty where they cannot
+    /// be found out.
+    #[must_use]
+    pub fn environment(&self) -> Environment {
+        #[cfg(feature = "cuda")]
+        if self.is_cuda() {
+            return Environment::of_cuda().unwrap_or_default();
+        }
+        Environment::of_host()
     }
 
     /// The tuned choices.

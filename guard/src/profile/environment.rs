@@ -20,6 +20,27 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// That of the host: this crate's version alone.
+    #[must_use]
+    pub fn of_host() -> Self {
+        let tuner = env!("CARGO_PKG_VERSION").to_owned();
+        Self { tuner, ..Self::default() }
+    }
+
+    /// That of this machine's CUDA driver, and of its NVRTC where there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`](crate::cuda::CudaError) where there is no driver.
+    #[cfg(feature = "cuda")]
+    pub fn of_cuda() -> Result<Self, crate::cuda::CudaError> {
+        let driver = crate::cuda::driver_version()?;
+        let driver = format!("{}.{}", driver / 1000, driver % 1000 / 10);
+        let version = crate::cuda::Compiler::find().ok().and_then(|found| found.version().ok());
+        let compiler = version.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
+        Ok(Self { driver, compiler, ..Self::of_host() })
+    }
+
     /// Of each version the later one.
     pub(super) fn latest(&self, other: &Self) -> Self {
         let Self { driver, compiler, tuner } = self;

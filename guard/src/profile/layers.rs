@@ -98,6 +98,16 @@ impl Layers {
         self.with(Layer::Embedded, Source::Text(text))
     }
 
+    /// The profile that was shipped with this crate for `device`, where there is one.
+    #[cfg(feature = "catalog")]
+    pub fn built_in(self, device: &DeviceIdentity) -> Self {
+        let name = device.file_name();
+        match gridguard_data::PROFILES_RON.iter().find(|(file, _)| *file == name) {
+            Some((_, text)) => self.embedded(text),
+            None => self,
+        }
+    }
+
     /// Reads all layers for a device. What cannot be used is a finding; the others serve.
     #[must_use]
     pub fn load(&self, device: &DeviceIdentity, running: &Environment) -> Loaded {

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use gridguard::cuda::{self, Compiler, CudaError, NvrtcError};
+use gridguard::cuda::{self, CudaError};
 use gridguard::profile::{DeviceIdentity, Environment};
 use gridguard::{DeviceLimits, Guard, catalog};
 
@@ -50,18 +50,7 @@ impl Target {
 
     /// What its measurements depend on beside the device.
     pub(crate) fn environment(&self) -> Result<Environment, CudaError> {
-        let tuner = env!("CARGO_PKG_VERSION").to_owned();
-        if self.ordinal.is_none() {
-            return Ok(Environment { tuner, ..Environment::default() });
-        }
-        let compiler = Compiler::find().map_err(NvrtcError::from)?.version()?;
-        let (major, minor) = compiler;
-        let driver = cuda::driver_version()?;
-        Ok(Environment {
-            driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
-            compiler: format!("{major}.{minor}"),
-            tuner,
-        })
+        if self.is_host() { Ok(Environment::of_host()) } else { Environment::of_cuda() }
     }
 }
 
