@@ -32,7 +32,7 @@ pack() {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu &&
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch &&
             cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
-            cargo build --release --message-format json -p gridguard-examples --example temporal_attention &&
+            cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example 05_tune &&
             cargo build --release --message-format json -p gridguard-autotune --bin gridguard
     } | executables | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
@@ -50,6 +50,11 @@ step() {
     shift 2
     # shellcheck disable=SC2053  # a pattern
     [[ $name == $wanted ]] || return 0
+    if [ "$(type -t "$1")" = function ]; then
+        # `timeout` starts programs, not functions; the name becomes $0.
+        export -f "${1?}"
+        set -- bash -c "set -eu -o pipefail; $1"' "$@"' "$@"
+    fi
     timeout --kill-after=10 "$seconds" "$@" >"$results/$name.log" 2>&1
     status=$?
     if [ $status -eq 0 ]; then
@@ -58,6 +63,44 @@ step() {
         printf '%-28s FAILED (%d)\n' "$name" $status >>"$table"
         tail -n 25 "$results/$name.log"
     fi
+}
+
+# Tunes the shipped shapes of every kernel.
+tune_all() {
+    "$1/gridguard" tune --device 0 --profile "$2/nvidia-h200.ron"
+    rm -f "$2/nvidia-h200.ron.lock"
+}
+
+# The same problems on one device and on all of them, in turn, with everything compiled before.
+tune_devices() {
+    local folder=$1 results=$2 round devices
+    "$folder/gridguard" tune --device all --profile "$(mktemp -d)/" --format json >/dev/null
+    for round in 1 2 3; do
+        for devices in 0 all; do
+            "$folder/gridguard" tune --device $devices --profile "$(mktemp -d)/" --format json >"$results/tune-$devices-$round.json"
+        done
+    done
+    python3 - "$results" <<'PYTHON'
+import json, pathlib, statistics, subprocess, sys
+results = pathlib.Path(sys.argv[1])
+def seconds(devices, number):
+    path = results / f"tune-{devices}-{number}.json"
+    run = json.loads(path.read_text())
+    path.unlink()
+    assert not run["left"] and all(one.get("report") for one in run["tuned"])
+    return run["wall_time_s"], len(run["tuned"])
+rounds = [(seconds("0", number), seconds("all", number)) for number in (1, 2, 3)]
+names = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
+report = {
+    "devices": names.stdout.split("\n")[:-1],
+    "problems": rounds[0][0][1],
+    "one_device_s": [one for (one, _), _ in rounds],
+    "all_devices_s": [many for _, (many, _) in rounds],
+    "speedup": statistics.median(one / many for (one, _), (many, _) in rounds),
+}
+(results / "tune-devices.json").write_text(json.dumps(report, indent=1) + "\n")
+print(json.dumps(report, indent=1))
+PYTHON
 }
 
 run() {
@@ -91,6 +134,12 @@ run() {
     step check 20 "$folder/gridguard" check --device 0 --grid 1,76800,1 --block 128 \
         --batch-axis y --items 15360 --blocks-per-item 5
     step main-job 120 "$folder/temporal_attention"
+    step tune-chain 60 "$folder/05_tune"
+    step tune 400 tune_all "$folder" "$results"
+    step evaluate 400 "$folder/gridguard" evaluate --device 0 --profile "$results/nvidia-h200.ron" --output "$results/evaluate.json"
+    if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then
+        step tune-devices 400 tune_devices "$folder" "$results"
+    fi
     step launch 200 "$folder/gpu_launch" "$results/launch.json"
     if python3 -c 'import torch, triton' 2>/dev/null; then
         step peers-attention 480 python3 "$folder/peers/attention.py" --bench "$folder/attention" --output "$results"

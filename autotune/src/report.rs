@@ -191,8 +191,10 @@ impl Report {
         };
         writeln!(
             f,
-            "{timed} candidates timed, {failed} failed, {} samples in {:.1} s, stopped by {stopped}",
-            self.evaluations, self.wall_time_s
+            "{timed} candidate{} timed, {failed} failed, {} samples in {:.1} s, stopped by {stopped}",
+            if timed == 1 { "" } else { "s" },
+            self.evaluations,
+            self.wall_time_s
         )?;
         if !self.complete {
             writeln!(f, "cut short: what is known so far")?;
