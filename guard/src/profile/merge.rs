@@ -9,7 +9,7 @@ use super::entry::{Entry, Named, StoredChoice};
 use super::identity::{DeviceIdentity, Mismatch};
 use super::key::Key;
 
-/// Two documents chose differently for the same shape.
+/// Two documents have different entries for the same shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// What both are about.

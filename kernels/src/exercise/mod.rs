@@ -15,6 +15,8 @@ mod made_up;
 mod problem;
 mod shapes;
 #[cfg(any(feature = "cuda", feature = "host"))]
+mod sources;
+#[cfg(any(feature = "cuda", feature = "host"))]
 mod subject;
 #[cfg(any(feature = "cuda", feature = "host"))]
 mod subjects;
@@ -37,6 +39,8 @@ pub use host::on_host;
 #[cfg(any(feature = "cuda", feature = "host"))]
 pub use made_up::made_up;
 pub use problem::{Problem, ProblemError};
+#[cfg(any(feature = "cuda", feature = "host"))]
+pub use sources::current_sources;
 
 /// A problem with its tensors, on a device or on the host.
 pub trait Exercise: Send {

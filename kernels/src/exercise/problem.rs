@@ -77,7 +77,11 @@ impl Problem {
     pub fn new(kernel: &str, dtypes: &str, sizes: &str) -> Result<Self, ProblemError> {
         let given: Vec<u64> = sizes
             .split('x')
-            .map(|size| size.parse().map_err(|_| ProblemError::Size { given: size.to_owned() }))
+            // No profile takes a size of nothing.
+            .map(|size| match size.parse() {
+                Ok(size) if size > 0 => Ok(size),
+                _ => Err(ProblemError::Size { given: size.to_owned() }),
+            })
             .collect::<Result<_, _>>()?;
         let sizes = match kernel {
             "argsort" => Sizes::Argsort(taken(&given, ARGSORT)?),
@@ -228,7 +232,9 @@ pub enum ProblemError {
         given: usize,
     },
     /// A size that is no whole number of 64 bits.
-    #[error("`{given}` is not a size: write whole numbers with x between them, such as 32768x4096")]
+    #[error(
+        "`{given}` is not a size: write whole numbers from 1 on, with x between them, such as 32768x4096"
+    )]
     Size {
         /// The text given.
         given: String,
@@ -300,7 +306,7 @@ mod tests {
         );
         assert_eq!(
             refusal("rms_norm f16 1x-2"),
-            "`-2` is not a size: write whole numbers with x between them, such as 32768x4096"
+            "`-2` is not a size: write whole numbers from 1 on, with x between them, such as 32768x4096"
         );
         assert_eq!(
             refusal("rms_norm"),

@@ -1,9 +1,10 @@
 //! From a problem, which is data, to its kernel, which is a type.
 
-use gridguard::DeviceLimits;
 use gridguard::profile::{Key, Objective, Policy};
+use gridguard::{DeviceLimits, KernelLimits, LaunchLimits};
 use half::{bf16, f16};
 
+use super::Configuration;
 #[cfg(feature = "cuda")]
 pub(super) use super::launched::Launched as Exercised;
 use super::problem::{Problem, Sizes};
@@ -53,7 +54,41 @@ impl Visitor for KeyOf<'_> {
     }
 }
 
+struct Configured<'a> {
+    device: &'a DeviceLimits,
+    parameters: &'a [(String, u64)],
+}
+
+impl Visitor for Configured<'_> {
+    type Made = Result<Configuration, KernelError>;
+
+    fn visit<T: Tensorial, S: Exercised<T, N>, const N: usize>(self, subject: S) -> Self::Made {
+        let subject = subject.with_parameters(self.parameters)?;
+        let kernel = KernelLimits::unknown(S::KERNEL);
+        Ok(Configuration {
+            parameters: subject.parameters(),
+            request: subject.request(),
+            batch: subject.batch(),
+            limits: LaunchLimits::new(self.device.clone(), kernel).with_automatic_opt_in(),
+        })
+    }
+}
+
 impl Problem {
+    /// The launch with these parameters, those not named by default, without tensors and uncompiled:
+    /// under what the device allows any kernel.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] where the kernel does not take the sizes, the device or the parameters.
+    pub fn configuration(
+        &self,
+        device: &DeviceLimits,
+        parameters: &[(String, u64)],
+    ) -> Result<Configuration, KernelError> {
+        self.visit(device, Configured { device, parameters })?
+    }
+
     /// What a profile of a device with these limits stores choices for it under.
     ///
     /// # Errors
@@ -183,6 +218,16 @@ mod tests {
             overflow += usize::from(blocks > 65_535);
         }
         assert!(2 * overflow > all.len(), "{overflow} of {}", all.len());
+    }
+
+    #[test]
+    fn a_launch_is_configured_without_tensors() {
+        let problem: Problem = "rms_norm f32 70000x8".parse().expect("a problem");
+        let device = DeviceLimits::any_device();
+        let configuration = problem.configuration(&device, &[]).expect("taken");
+        assert_eq!(configuration.batch.items(), 70_000);
+        let unknown = problem.configuration(&device, &[("warps".to_owned(), 4)]);
+        assert!(matches!(unknown, Err(KernelError::UnknownParameter { .. })));
     }
 
     #[test]

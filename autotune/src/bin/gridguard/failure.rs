@@ -46,6 +46,8 @@ pub(crate) enum Failure {
     Catalog(#[from] CatalogError),
     #[error("the device could not be asked: {0}")]
     Device(#[from] CudaError),
+    #[error("{0}: name a GPU of the catalogue with --gpu, or the host with --device host")]
+    NoDevice(CudaError),
     #[error("{what}: {error}")]
     Io { what: String, error: io::Error },
     #[error("the answer could not be written as {format}: {error}")]
@@ -66,6 +68,19 @@ pub(crate) enum Failure {
     Merge { path: PathBuf, error: MergeError },
     #[error("{path}: {mismatch}", path = path.display())]
     OtherDevice { path: PathBuf, mismatch: Mismatch },
+    #[error(
+        "the merge would lose {entries} of the entries of {path}: name it among the files to keep \
+         them, or --force to lose them",
+        path = path.display()
+    )]
+    WouldLose { path: PathBuf, entries: usize },
+    #[error("the choice does not hold any more: {message}")]
+    Unkept { message: String },
+    #[error(
+        "{path} has no entry to measure: tune first, or see what was passed over",
+        path = path.display()
+    )]
+    NothingToVerify { path: PathBuf },
     #[error("{path}: there is no such file", path = path.display())]
     Missing { path: PathBuf },
     #[error(
@@ -124,6 +139,8 @@ impl Failure {
             | Self::Profile { .. }
             | Self::Merge { .. }
             | Self::OtherDevice { .. }
+            | Self::WouldLose { .. }
+            | Self::Missing { .. }
             | Self::OneFile { .. }
             | Self::NoProfileFolder
             | Self::Usage(_) => 2,

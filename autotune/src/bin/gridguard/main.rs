@@ -9,6 +9,7 @@ mod evaluate;
 mod failure;
 mod interrupt;
 mod limits;
+mod profile;
 mod requests;
 mod tune;
 
@@ -34,6 +35,9 @@ enum Subcommands {
     Tune(Box<tune::Tune>),
     /// Says how good the tuner is on a device, against measuring everything
     Evaluate(evaluate::Evaluate),
+    /// Shows, merges, compares, re-measures, explains and prunes profiles
+    #[command(subcommand)]
+    Profile(Box<profile::Profile>),
     #[command(hide = true)]
     Measure(tune::Measure),
 }
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
         Subcommands::Check(check) => check.run(),
         Subcommands::Tune(tune) => tune.run(),
         Subcommands::Evaluate(evaluate) => evaluate.run(),
+        Subcommands::Profile(profile) => profile.run(),
         Subcommands::Measure(measure) => measure.run(),
     };
     match answer {

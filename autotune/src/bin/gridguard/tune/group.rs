@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use gridguard::profile::{self, Document, Parsed, user_folder};
-use gridguard_kernels::exercise::Problem;
 
-use super::Measuring;
 use super::target::Target;
+use super::task::Task;
 use crate::failure::Failure;
 
 /// Devices of one model.
@@ -53,6 +52,7 @@ impl Group {
         };
         let group = Self { targets, file, known };
         group.check_device()?;
+        check_writable(&group.file)?;
         Ok(group)
     }
 
@@ -67,23 +67,16 @@ impl Group {
         Ok(())
     }
 
-    /// The problems that the file has no entry for, and how many it has.
-    pub(crate) fn unknown(
-        &self,
-        problems: &[Problem],
-        measuring: &Measuring,
-        again: bool,
-    ) -> (Vec<Problem>, usize) {
-        let is_known = |problem: &Problem| {
-            let key = self.targets.first().and_then(|target| {
-                problem.key(&target.limits, measuring.policy, measuring.objective).ok()
-            });
+    /// The tasks that the file has no entry for, and how many it has.
+    pub(crate) fn unknown(&self, tasks: &[Task], again: bool) -> (Vec<Task>, usize) {
+        let is_known = |task: &Task| {
+            let key = self.targets.first().and_then(|target| task.key(&target.limits).ok());
             let entry = self.known.as_ref().zip(key);
-            entry.is_some_and(|(known, key)| known.get(&key, &problem.shape()).is_some())
+            entry.is_some_and(|(known, key)| known.get(&key, &task.problem.shape()).is_some())
         };
-        let left = |problem: &&Problem| again || !is_known(problem);
-        let unknown: Vec<Problem> = problems.iter().filter(left).copied().collect();
-        let known = problems.len() - unknown.len();
+        let left = |task: &&Task| again || !is_known(task);
+        let unknown: Vec<Task> = tasks.iter().filter(left).copied().collect();
+        let known = tasks.len() - unknown.len();
         (unknown, known)
     }
 }
@@ -91,4 +84,15 @@ impl Group {
 /// Whether a path is a folder, or is written as one.
 fn is_folder(path: &Path) -> bool {
     path.is_dir() || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator)
+}
+
+/// Makes the file's folder and something in it: where that fails, nothing need be measured.
+fn check_writable(file: &Path) -> Result<(), Failure> {
+    let folder = match file.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let name = || Failure::io(file.display().to_string());
+    std::fs::create_dir_all(folder).map_err(name())?;
+    tempfile::tempfile_in(folder).map(drop).map_err(name())
 }

@@ -1,13 +1,14 @@
 //! `gridguard tune`: measures which chunk is fastest, and keeps it in a profile.
 
-mod child;
+pub(crate) mod child;
 mod group;
 mod journal;
 mod output;
-mod progress;
+pub(crate) mod progress;
 pub(crate) mod selection;
 mod session;
 pub(crate) mod target;
+mod task;
 pub(crate) mod values;
 pub(crate) mod workload;
 
@@ -16,9 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use gridguard::profile::{Objective, Policy};
 use gridguard_autotune::{Deal, Shard};
-use gridguard_kernels::exercise::Problem;
 
 use crate::failure::{Answer, Failure};
 use crate::interrupt;
@@ -27,6 +26,7 @@ use output::{Output, Summary, Tuning};
 use selection::Selected;
 use session::{Found, Run, Session};
 use target::Target;
+use task::Task;
 use values::DeviceSelection;
 
 pub(crate) use child::Measure;
@@ -45,13 +45,6 @@ pub(crate) struct Tune {
     /// The machine's share of the problems, such as 0/4 for the first of four
     #[arg(long, value_name = "I/N", default_value_t = Shard::default())]
     shard: Shard,
-    /// How times are taken: cold or hot L2 cache, eager launches or a graph
-    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = values::policy)]
-    policy: Policy,
-    /// throughput, latency:TIME (the largest chunk whose launch stays within it), or
-    /// memory:BYTES:BYTES_PER_ITEM (within a workspace)
-    #[arg(long, default_value = "throughput", value_parser = values::objective)]
-    objective: Objective,
     /// Time for all problems together; what is not begun by then is left for another run
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     budget: Option<Duration>,
@@ -74,44 +67,34 @@ enum Format {
     Json,
 }
 
-/// What is measured, and how.
-#[derive(Clone, Debug)]
-pub(crate) struct Measuring {
-    pub(crate) policy: Policy,
-    pub(crate) objective: Objective,
-    /// The GPU of the catalogue whose limits the host takes on.
-    pub(crate) gpu: String,
-}
-
 impl Tune {
     pub(crate) fn run(&self) -> Result<Answer, Failure> {
         let (targets, fallback) = target::targets(self.device, &self.gpu)?;
         if let Some(reason) = fallback {
             eprintln!("the host tunes, under the limits of {}: {reason}", self.gpu);
         }
-        let Selected { problems, refused } =
-            self.problems.problems(targets.iter().all(Target::is_host))?;
+        let first = targets.first().ok_or(Failure::NoTarget)?;
+        let Selected { tasks, refused } =
+            self.problems.tasks(targets.iter().all(Target::is_host), &first.limits)?;
         for reason in &refused {
             eprintln!("passed over: {reason}");
         }
-        let problems = self.shard.of(problems);
+        let tasks = self.shard.of(tasks);
         let groups = Group::all(targets, self.profile.as_deref())?;
-        let (policy, objective, gpu) = (self.policy, self.objective, self.gpu.clone());
-        let measuring = Measuring { policy, objective, gpu };
         let start = Instant::now();
         let deadline = self.budget.and_then(|budget| start.checked_add(budget));
         let interrupt = interrupt::flag()?;
-        let run = Run { measuring: &measuring, deadline, interrupt };
+        let run = Run { gpu: &self.gpu, deadline, interrupt };
 
         let unknown: Vec<_> =
-            groups.iter().map(|group| group.unknown(&problems, &measuring, self.again)).collect();
+            groups.iter().map(|group| group.unknown(&tasks, self.again)).collect();
         let known = unknown.iter().map(|(_, known)| known).sum();
-        let wanted = unknown.iter().map(|(problems, _)| problems.len()).sum();
-        let output = Output::new(self.format, self.plot.as_deref(), wanted, &measuring);
+        let wanted = unknown.iter().map(|(tasks, _)| tasks.len()).sum();
+        let output = Output::new(self.format, self.plot.as_deref(), wanted);
         let deals: Vec<_> = groups
             .iter()
             .zip(unknown)
-            .map(|(group, (problems, _))| (group, Deal::new(problems, group.targets.len())))
+            .map(|(group, (tasks, _))| (group, Deal::new(tasks, group.targets.len())))
             .collect();
         serve_all(&run, &deals, &output)?;
 
@@ -135,7 +118,7 @@ impl Tune {
 /// Lets every device of every group measure, all at the same time, each one thing after another.
 fn serve_all(
     run: &Run<'_>,
-    deals: &[(&Group, Deal<Problem, Found>)],
+    deals: &[(&Group, Deal<Task, Found>)],
     output: &Output<'_>,
 ) -> Result<(), Failure> {
     let mut sessions = Vec::new();

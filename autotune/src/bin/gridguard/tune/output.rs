@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use gridguard_autotune::{Chart, Report};
-use gridguard_kernels::exercise::Problem;
 use serde::Serialize;
 
+use super::Format;
 use super::progress::{Progress, Screen};
 use super::session::{Found, Tuned};
-use super::{Format, Measuring};
+use super::task::Task;
 use crate::failure::Failure;
 use crate::requests::json;
 
@@ -33,6 +33,8 @@ pub(crate) struct Summary<'a> {
 pub(crate) struct Tuning {
     problem: String,
     device: String,
+    policy: String,
+    objective: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<Report>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,20 +46,15 @@ pub(crate) struct Output<'a> {
     plot: Option<&'a Path>,
     /// Whether each problem has a picture of its own.
     several: bool,
-    measuring: &'a Measuring,
     screen: Screen,
     told: Mutex<Vec<Tuning>>,
 }
 
 impl<'a> Output<'a> {
-    pub(crate) fn new(
-        format: Format,
-        plot: Option<&'a Path>,
-        problems: usize,
-        measuring: &'a Measuring,
-    ) -> Self {
-        let (several, screen, told) = (problems > 1, Screen::new(problems), Mutex::default());
-        Self { format, plot, several, measuring, screen, told }
+    pub(crate) fn new(format: Format, plot: Option<&'a Path>, problems: usize) -> Self {
+        let (several, screen, told) =
+            (problems > 1, Screen::new("tuned", problems), Mutex::default());
+        Self { format, plot, several, screen, told }
     }
 
     pub(crate) fn progress(&self, device: String) -> Progress {
@@ -66,20 +63,21 @@ impl<'a> Output<'a> {
 
     /// Tells of one problem, and draws it.
     pub(crate) fn tell(&self, tuned: Tuned) {
-        let Tuned { problem, device, result } = tuned;
+        let Tuned { task, device, result } = tuned;
         self.screen.tick();
-        let name = problem.to_string();
+        let name = task.problem.to_string();
+        let (policy, objective) = (task.policy.to_string(), task.objective.to_string());
         let tuning = match result {
             Ok(found) => {
-                if let Err(error) = self.draw(&problem, &device, &found) {
+                if let Err(error) = self.draw(&task, &device, &found) {
                     self.screen.above(|| eprintln!("{error}"));
                 }
                 let report = Some(Report::new(format!("{name} on {device}"), &found.outcome));
-                Tuning { problem: name, device, report, error: None }
+                Tuning { problem: name, device, policy, objective, report, error: None }
             }
             Err(failure) => {
                 let error = Some(failure.to_string());
-                Tuning { problem: name, device, report: None, error }
+                Tuning { problem: name, device, policy, objective, report: None, error }
             }
         };
         self.print(&tuning);
@@ -98,15 +96,15 @@ impl<'a> Output<'a> {
         });
     }
 
-    fn draw(&self, problem: &Problem, device: &str, found: &Found) -> Result<(), Failure> {
+    fn draw(&self, task: &Task, device: &str, found: &Found) -> Result<(), Failure> {
         let Some(path) = self.plot else { return Ok(()) };
-        let Measuring { policy, objective, .. } = self.measuring;
+        let Task { problem, policy, objective } = task;
         let chart = Chart {
             title: problem.to_string(),
             subtitle: format!("{device}, {policy}, {objective}"),
             largest_legal_chunk: found.largest_legal_chunk,
         };
-        let path = if self.several { beside(path, problem) } else { path.to_owned() };
+        let path = if self.several { beside(path, task) } else { path.to_owned() };
         let svg = chart.svg(&found.outcome)?;
         fs::write(&path, svg).map_err(Failure::io(path.display().to_string()))
     }
@@ -160,9 +158,9 @@ impl Summary<'_> {
     }
 }
 
-/// `curve.svg` becomes `curve-rms_norm-f16-32768x4096.svg`.
-fn beside(path: &Path, problem: &Problem) -> PathBuf {
+/// `curve.svg` becomes `curve-rms_norm-f16-32768x4096-cold-eager-throughput.svg`.
+fn beside(path: &Path, task: &Task) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let name = format!("{stem}-{}.svg", problem.to_string().replace(' ', "-"));
+    let name = format!("{stem}-{}.svg", task.to_string().replace(", ", "-").replace(' ', "-"));
     path.with_file_name(name)
 }

@@ -13,11 +13,13 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    pub(crate) fn new(problems: usize) -> Self {
+    /// `done` says what becomes of each problem, such as `tuned`.
+    pub(crate) fn new(done: &str, problems: usize) -> Self {
         let lines = MultiProgress::new();
         let all = lines.add(ProgressBar::new(u64::try_from(problems).unwrap_or(u64::MAX)));
-        let all =
-            all.with_style(style("tuned    {bar:40} {pos}/{len} problems, {elapsed}, {eta} left"));
+        let line =
+            format!("{done:8} {{bar:40}} {{pos}}/{{len}} problems, {{elapsed}}, {{eta}} left");
+        let all = all.with_style(style(&line));
         all.enable_steady_tick(TICK);
         Self { lines, all }
     }

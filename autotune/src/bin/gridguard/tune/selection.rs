@@ -1,11 +1,14 @@
 //! Which problems are tuned.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::profile::{MissLog, MissedShape};
+use gridguard::DeviceLimits;
+use gridguard::profile::{MissLog, MissedShape, Objective, Policy};
 use gridguard_kernels::exercise::{Problem, ProblemError};
 
+use super::task::Task;
+use super::values;
 use crate::failure::Failure;
 
 #[derive(Args)]
@@ -22,57 +25,91 @@ pub(crate) struct Selection {
     /// A file of shapes, such as a server's log of those it did not find
     #[arg(long = "shapes", value_name = "FILE", conflicts_with = "shapes")]
     pub(crate) file: Option<PathBuf>,
+    /// How times are taken: cold or hot L2 cache, eager launches or a graph; without it as the file
+    /// of shapes says, else cold-eager
+    #[arg(long, value_name = "L2-SUBMISSION", value_parser = values::policy)]
+    policy: Option<Policy>,
+    /// throughput, latency:TIME (the largest chunk whose launch stays within it), or
+    /// memory:BYTES:BYTES_PER_ITEM (within a workspace); without it as the file of shapes says, else
+    /// throughput
+    #[arg(long, value_parser = values::objective)]
+    objective: Option<Objective>,
 }
 
 /// What is to be tuned, and what was asked for but cannot be.
 pub(crate) struct Selected {
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) tasks: Vec<Task>,
     pub(crate) refused: Vec<String>,
 }
 
 impl Selection {
-    /// The problems asked for; without any, those of a shipped profile, on the host small ones.
-    pub(crate) fn problems(&self, on_host: bool) -> Result<Selected, Failure> {
+    /// What is asked for; where nothing is, the problems of a shipped profile, on the host small
+    /// ones.
+    pub(crate) fn tasks(&self, on_host: bool, device: &DeviceLimits) -> Result<Selected, Failure> {
         if let Some(path) = &self.file {
-            return self.of_file(path);
+            return self.of_file(path, device);
         }
-        if let ([_, ..], kernels) = (&self.shapes[..], &self.kernels) {
+        let mut tasks = Vec::new();
+        for problem in self.problems(on_host)? {
+            let (policy, objective) = (self.policy, self.objective);
+            let (policy, objective) = (policy.unwrap_or_default(), objective.unwrap_or_default());
+            let task = Task { problem, policy, objective };
+            // Who names one twice does not want it measured twice.
+            if !tasks.contains(&task) {
+                tasks.push(task);
+            }
+        }
+        Ok(Selected { tasks, refused: Vec::new() })
+    }
+
+    fn problems(&self, on_host: bool) -> Result<Vec<Problem>, Failure> {
+        if !self.shapes.is_empty() {
             let problem = |kernel: &String, shape| Problem::new(kernel, &self.dtype, shape);
-            let all = kernels
-                .iter()
-                .flat_map(|kernel| self.shapes.iter().map(move |shape| problem(kernel, shape)));
-            let problems = all.collect::<Result<_, _>>()?;
-            return Ok(Selected { problems, refused: Vec::new() });
+            let of_kernel = |kernel| self.shapes.iter().map(move |shape| problem(kernel, shape));
+            return Ok(self.kernels.iter().flat_map(of_kernel).collect::<Result<_, _>>()?);
         }
         if let Some(given) = self.unknown_kernel() {
             return Err(ProblemError::Kernel { given: given.clone() }.into());
         }
         let mut problems = if on_host { Problem::small() } else { Problem::shipped() };
         problems.retain(|problem| self.takes(problem.kernel()));
-        Ok(Selected { problems, refused: Vec::new() })
+        Ok(problems)
     }
 
-    fn of_file(&self, path: &std::path::Path) -> Result<Selected, Failure> {
+    fn of_file(&self, path: &Path, device: &DeviceLimits) -> Result<Selected, Failure> {
         let missing = || Failure::Missing { path: path.to_owned() };
         let parsed = MissLog::read(path).map_err(Failure::profile(path))?.ok_or_else(missing)?;
-        let mut selected = Selected { problems: Vec::new(), refused: Vec::new() };
+        let mut selected = Selected { tasks: Vec::new(), refused: Vec::new() };
         for fault in parsed.faults {
             selected.refused.push(format!("{}:{fault}", path.display()));
         }
         let mut shapes = parsed.shapes;
         // What a server saw most is tuned first.
         shapes.sort_by_key(|shape| std::cmp::Reverse(shape.seen));
-        for shape in shapes {
-            if !self.takes(&shape.key.kernel) {
-                continue;
-            }
-            match problem_of(&shape) {
-                Ok(problem) if selected.problems.contains(&problem) => {}
-                Ok(problem) => selected.problems.push(problem),
-                Err(error) => selected.refused.push(format!("{}: {error}", path.display())),
+        for shape in shapes.iter().filter(|shape| self.takes(&shape.key.kernel)) {
+            match self.task_of(shape, device) {
+                Ok(task) if selected.tasks.contains(&task) => {}
+                Ok(task) => selected.tasks.push(task),
+                Err(reason) => selected.refused.push(format!("{}: {reason}", path.display())),
             }
         }
         Ok(selected)
+    }
+
+    /// A shape that somebody wrote down, or why it cannot be tuned here.
+    fn task_of(&self, shape: &MissedShape, device: &DeviceLimits) -> Result<Task, String> {
+        let task = Task {
+            problem: problem_of(shape).map_err(|error| error.to_string())?,
+            policy: self.policy.unwrap_or(shape.key.policy),
+            objective: self.objective.unwrap_or(shape.key.objective),
+        };
+        let key = task.key(device).map_err(|error| error.to_string())?;
+        let wanted = &shape.key.variant;
+        if wanted.is_empty() || *wanted == key.variant {
+            return Ok(task);
+        }
+        let (problem, made) = (task.problem, key.variant);
+        Err(format!("{problem} is wanted of variant {wanted:?}, what can be made here is {made:?}"))
     }
 
     fn takes(&self, kernel: &str) -> bool {

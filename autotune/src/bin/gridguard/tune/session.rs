@@ -4,22 +4,22 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Instant, SystemTime};
 
-use gridguard::profile::{self, Document, Entry, Environment, Provenance};
+use gridguard::profile::{self, Document, Entry, Environment, Policy, Provenance};
 use gridguard_autotune::{
     Budget, Candidate, Outcome, Part, Patience, Remote, Resumed, Space, Turn, tune,
 };
-use gridguard_kernels::exercise::Problem;
 
-use super::Measuring;
 use super::child;
 use super::journal::Kept;
 use super::progress::Progress;
 use super::target::Target;
+use super::task::Task;
 use crate::failure::Failure;
 
 /// What all devices of a run have in common.
 pub(crate) struct Run<'a> {
-    pub(crate) measuring: &'a Measuring,
+    /// The GPU of the catalogue whose limits the host takes on.
+    pub(crate) gpu: &'a str,
     /// When nothing more is begun.
     pub(crate) deadline: Option<Instant>,
     pub(crate) interrupt: &'a AtomicBool,
@@ -27,7 +27,7 @@ pub(crate) struct Run<'a> {
 
 /// What came of a problem.
 pub(crate) struct Tuned {
-    pub(crate) problem: Problem,
+    pub(crate) task: Task,
     pub(crate) device: String,
     pub(crate) result: Result<Found, Failure>,
 }
@@ -47,7 +47,8 @@ pub(crate) struct Session<'a> {
     environment: Environment,
     file: &'a Path,
     progress: Progress,
-    remote: Option<Remote>,
+    /// The process, which takes times by one policy.
+    remote: Option<(Policy, Remote)>,
 }
 
 impl<'a> Session<'a> {
@@ -64,21 +65,21 @@ impl<'a> Session<'a> {
     /// Does what it is given. A share answers with what it found; whatever is final goes to `tell`.
     pub(crate) fn turn(
         &mut self,
-        turn: Turn<'_, Problem, Found>,
+        turn: Turn<'_, Task, Found>,
         tell: impl Fn(Tuned),
     ) -> Option<Found> {
         if self.is_over() {
             return None;
         }
-        let (problem, result) = match turn {
-            Turn::Search(problem, part) => match self.search(problem, part, &[]) {
+        let (task, result) = match turn {
+            Turn::Search(task, part) => match self.search(task, part, &[]) {
                 Ok(found) => return Some(found),
-                Err(failure) => (problem, Err(failure)),
+                Err(failure) => (task, Err(failure)),
             },
-            Turn::Confirm(problem, shares) => (problem, self.confirm(problem, shares)),
+            Turn::Confirm(task, shares) => (task, self.confirm(task, shares)),
         };
         let device = self.target.to_string();
-        tell(Tuned { problem: *problem, device, result });
+        tell(Tuned { task: *task, device, result });
         None
     }
 
@@ -89,16 +90,11 @@ impl<'a> Session<'a> {
     }
 
     /// Searches `part` of the candidates, or `only` some.
-    fn search(
-        &mut self,
-        problem: &Problem,
-        part: Part,
-        only: &[Candidate],
-    ) -> Result<Found, Failure> {
-        let Measuring { policy, objective, .. } = *self.run.measuring;
-        let key = problem.key(&self.target.limits, policy, objective)?;
-        self.progress.begin(problem);
-        let remote = self.open(problem)?;
+    fn search(&mut self, task: &Task, part: Part, only: &[Candidate]) -> Result<Found, Failure> {
+        let Task { problem, objective, .. } = *task;
+        let key = task.key(&self.target.limits)?;
+        self.progress.begin(&problem);
+        let remote = self.open(task)?;
         let mut space = Space::new(remote.configurations().to_vec());
         space.restrict(objective);
         match only {
@@ -116,32 +112,33 @@ impl<'a> Session<'a> {
         let outcome = tune(&mut measurer, &mut space, objective, &budget, &mut self.progress);
         let (remote, _) = measurer.into_parts();
         // Whoever lost its process for good is not asked again.
-        self.remote = Some(remote).filter(|remote| remote.lost().is_none());
+        self.remote = Some((task.policy, remote)).filter(|(_, remote)| remote.lost().is_none());
         let outcome = outcome?;
         let entry = outcome.complete.then(|| outcome.entry(key, shape, self.found()));
         Ok(Found { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
     }
 
     /// The process that measures, with the problem open.
-    fn open(&mut self, problem: &Problem) -> Result<Remote, Failure> {
-        if let Some(mut remote) = self.remote.take()
+    fn open(&mut self, task: &Task) -> Result<Remote, Failure> {
+        let Task { problem, policy, .. } = task;
+        if let Some((of, mut remote)) = self.remote.take()
+            && of == *policy
             && remote.reopen(problem.to_string()).is_ok()
         {
             return Ok(remote);
         }
-        let Measuring { gpu, policy, .. } = self.run.measuring;
-        let command = child::command(self.target, gpu, *policy)?;
+        let command = child::command(self.target, self.run.gpu, *policy)?;
         Ok(Remote::spawn(command, problem.to_string(), Patience::default())?)
     }
 
     /// Decides between the winners of all shares, and publishes the choice.
-    fn confirm(&mut self, problem: &Problem, mut shares: Vec<Found>) -> Result<Found, Failure> {
+    fn confirm(&mut self, task: &Task, mut shares: Vec<Found>) -> Result<Found, Failure> {
         let found = match (shares.len(), shares.pop()) {
             (1, Some(found)) => found,
             (_, last) => {
                 let all = shares.iter().chain(&last);
                 let winners: Vec<Candidate> = all.map(|one| one.outcome.winner.clone()).collect();
-                self.search(problem, Part::ALL, &winners)?
+                self.search(task, Part::ALL, &winners)?
             }
         };
         if let Some(entry) = &found.entry {

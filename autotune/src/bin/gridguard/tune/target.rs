@@ -71,7 +71,11 @@ pub(crate) fn targets(
     let all = |count| (0..count).map(Target::device).collect::<Result<Vec<_>, _>>();
     match selection {
         Some(DeviceSelection::One(ordinal)) => Ok((vec![Target::device(ordinal)?], None)),
-        Some(DeviceSelection::All) => Ok((all(cuda::device_count()?)?, None)),
+        Some(DeviceSelection::All) => match cuda::device_count()? {
+            // None that tunes is no success.
+            0 => Err(CudaError::NoSuchDevice { ordinal: 0, count: 0 }.into()),
+            count => Ok((all(count)?, None)),
+        },
         Some(DeviceSelection::Host) => Ok((vec![Target::host(gpu)?], None)),
         None => match cuda::device_count() {
             Ok(count) if count > 0 => Ok((all(count)?, None)),

@@ -1,0 +1,188 @@
+//! `gridguard profile merge`: one profile of several, such as those of machines that shared the work.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use gridguard::profile::{self, Conflict, Contender, Document, Entry, Key, MergeError, Named};
+use gridguard::profile::{Objective, Policy, StoredChoice};
+use serde::Serialize;
+
+use super::record::FaultRecord;
+use super::{Format, empty_like, read, words, write};
+use crate::failure::{Answer, Failure};
+
+#[derive(Args)]
+pub(crate) struct Merge {
+    /// The profiles, all of one device
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Where the merge goes. What is there is replaced, if the merge has all of its entries
+    #[arg(long, value_name = "FILE")]
+    output: PathBuf,
+    /// Replaces the output also where that loses entries
+    #[arg(long)]
+    force: bool,
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Serialize)]
+struct Record<'a> {
+    output: String,
+    files: usize,
+    entries: usize,
+    conflicts: Vec<ConflictRecord<'a>>,
+    /// Entries of the same choice in several files, of which the later one stays.
+    repeated: usize,
+    faults: Vec<FaultRecord>,
+}
+
+#[derive(Serialize)]
+struct ConflictRecord<'a> {
+    kernel: &'a str,
+    source: &'a str,
+    variant: &'a str,
+    dtypes: &'a str,
+    policy: Policy,
+    objective: Objective,
+    shape: &'a Named,
+    kept: ContenderRecord<'a>,
+    dropped: ContenderRecord<'a>,
+}
+
+#[derive(Serialize)]
+struct ContenderRecord<'a> {
+    choice: StoredChoice,
+    parameters: &'a Named,
+    median_ns: u64,
+    date: &'a str,
+}
+
+/// What all files come to.
+struct Merged {
+    document: Document,
+    conflicts: Vec<Conflict>,
+    faults: Vec<FaultRecord>,
+}
+
+impl Merge {
+    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+        let Merged { document, conflicts, faults } = merged(&self.files)?;
+        let (conflicts, repeated): (Vec<_>, Vec<_>) =
+            conflicts.into_iter().partition(chose_differently);
+        for conflict in &conflicts {
+            eprintln!("conflict: {conflict}");
+        }
+        self.put(&document)?;
+        let record = Record {
+            output: self.output.display().to_string(),
+            files: self.files.len(),
+            entries: document.entries().len(),
+            conflicts: conflicts.iter().map(ConflictRecord::from).collect(),
+            repeated: repeated.len(),
+            faults,
+        };
+        write(self.format, &record, |out| {
+            let entries = words::count(record.entries, "entry", "entries");
+            let files = words::count(record.files, "file", "files");
+            let clashes = words::count(conflicts.len(), "conflict", "conflicts");
+            write!(out, "{entries} of {files}, {clashes}")?;
+            if record.repeated > 0 {
+                write!(out, ", {} measured more than once", record.repeated)?;
+            }
+            if !record.faults.is_empty() {
+                write!(
+                    out,
+                    ", {} left out",
+                    words::count(record.faults.len(), "bad one", "bad ones")
+                )?;
+            }
+            writeln!(out, "\nprofile {}", record.output)
+        })?;
+        Ok(if record.faults.is_empty() { Answer::Yes } else { Answer::Malformed })
+    }
+
+    /// Puts the merge in its place, whole.
+    fn put(&self, document: &Document) -> Result<(), Failure> {
+        let refused = |error| Failure::Merge { path: self.output.clone(), error };
+        // Before the lock is taken: what is refused leaves the file untouched.
+        let there = profile::load(&self.output).map_err(Failure::profile(&self.output))?;
+        if let Some(there) = there {
+            self.may_replace(lost(&there.document, document).map_err(refused)?)?;
+        }
+        let published = profile::update(&self.output, empty_like(document), |there| {
+            // Somebody may have published to it since.
+            let lost = lost(there, document)?;
+            if lost == 0 || self.force {
+                *there = document.clone();
+            }
+            Ok(lost)
+        })?;
+        if let Some(backup) = published.backup {
+            eprintln!(
+                "{} had bad entries and is kept as {}",
+                self.output.display(),
+                backup.display()
+            );
+        }
+        self.may_replace(published.outcome.map_err(refused)?)
+    }
+
+    fn may_replace(&self, entries: usize) -> Result<(), Failure> {
+        match entries {
+            0 => Ok(()),
+            _ if self.force => Ok(()),
+            entries => Err(Failure::WouldLose { path: self.output.clone(), entries }),
+        }
+    }
+}
+
+fn merged(files: &[PathBuf]) -> Result<Merged, Failure> {
+    let mut all: Option<Merged> = None;
+    let mut seen: BTreeSet<&Path> = BTreeSet::new();
+    for path in files.iter().filter(|path| seen.insert(path.as_path())) {
+        let parsed = read(path)?;
+        let faults = FaultRecord::all(path, &parsed.faults);
+        all = Some(match all {
+            None => Merged { document: parsed.document, conflicts: Vec::new(), faults },
+            Some(mut all) => {
+                let refused = |error| Failure::Merge { path: path.clone(), error };
+                all.conflicts.extend(all.document.merge(&parsed.document).map_err(refused)?);
+                all.faults.extend(faults);
+                all
+            }
+        });
+    }
+    all.ok_or_else(|| Failure::Usage("there is no file to merge: name one".into()))
+}
+
+/// How many entries of `there` would be missing, or be replaced by worse, if `merged` took its place.
+fn lost(there: &Document, merged: &Document) -> Result<usize, MergeError> {
+    let mut both = merged.clone();
+    both.merge(there)?;
+    let is_new = |entry: &&Entry| merged.get(&entry.key, &entry.shape) != Some(*entry);
+    Ok(both.entries().iter().filter(is_new).count())
+}
+
+fn chose_differently(conflict: &Conflict) -> bool {
+    let choice = |one: &Contender| (one.choice, one.parameters.clone());
+    choice(&conflict.kept) != choice(&conflict.dropped)
+}
+
+impl<'a> From<&'a Conflict> for ConflictRecord<'a> {
+    fn from(conflict: &'a Conflict) -> Self {
+        let Conflict { key, shape, kept, dropped } = conflict;
+        let Key { kernel, source, variant, dtypes, policy, objective } = key;
+        let (policy, objective) = (*policy, *objective);
+        let (kept, dropped) = (kept.into(), dropped.into());
+        Self { kernel, source, variant, dtypes, policy, objective, shape, kept, dropped }
+    }
+}
+
+impl<'a> From<&'a Contender> for ContenderRecord<'a> {
+    fn from(contender: &'a Contender) -> Self {
+        let Contender { choice, parameters, median_ns, date } = contender;
+        Self { choice: *choice, parameters, median_ns: *median_ns, date }
+    }
+}

@@ -1,0 +1,93 @@
+//! `gridguard profile`: shows, merges, compares, re-measures, explains and prunes profiles.
+
+mod diff;
+mod explain;
+mod explanation;
+mod merge;
+mod nearest;
+mod prune;
+mod record;
+mod show;
+mod table;
+mod verify;
+mod verifying;
+mod words;
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::{Subcommand, ValueEnum};
+use gridguard::profile::{self, Document, Parsed};
+use serde::Serialize;
+
+use crate::failure::{Answer, Failure};
+use crate::requests::json;
+
+#[derive(Subcommand)]
+pub(crate) enum Profile {
+    /// Shows what a profile holds
+    Show(show::Show),
+    /// Makes one profile of several
+    Merge(merge::Merge),
+    /// Says what tells two profiles apart
+    Diff(diff::Diff),
+    /// Measures again whether the choices of a profile are still the fastest
+    Verify(verify::Verify),
+    /// Says which entry would serve a launch, and why
+    Explain(explain::Explain),
+    /// Removes entries that are stale or old
+    Prune(prune::Prune),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+impl Profile {
+    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+        match self {
+            Self::Show(show) => show.run(),
+            Self::Merge(merge) => merge.run(),
+            Self::Diff(diff) => diff.run(),
+            Self::Verify(verify) => verify.run(),
+            Self::Explain(explain) => explain.run(),
+            Self::Prune(prune) => prune.run(),
+        }
+    }
+}
+
+/// Reads a profile that has to be there, and tells of its bad entries.
+fn read(path: &Path) -> Result<Parsed, Failure> {
+    let parsed = profile::load(path).map_err(Failure::profile(path))?;
+    let parsed = parsed.ok_or_else(|| Failure::Missing { path: path.to_owned() })?;
+    for fault in &parsed.faults {
+        eprintln!("{}:{fault}", path.display());
+    }
+    Ok(parsed)
+}
+
+/// Writes the one document of a command.
+fn write<T: Serialize>(
+    format: Format,
+    document: &T,
+    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = match format {
+        Format::Json => writeln!(out, "{}", json(document)?),
+        Format::Text => text(&mut out),
+    };
+    written.and_then(|()| out.flush()).map_err(Failure::io("writing the answer"))
+}
+
+/// A profile of the same device without entries.
+fn empty_like(document: &Document) -> Document {
+    Document::new(document.device().clone(), document.environment().clone())
+}
+
+/// Whether a kernel is among those wanted; without any all are.
+fn is_wanted(wanted: &[String], kernel: &str) -> bool {
+    wanted.is_empty() || wanted.iter().any(|one| one == kernel)
+}

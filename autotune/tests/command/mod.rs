@@ -1,0 +1,67 @@
+//! The command as a process of its own, away from the user's profiles.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use gridguard::profile::{Document, Parsed, load};
+use serde_json::Value;
+
+pub(crate) struct Ran {
+    /// The exit code; none where a signal ended it.
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ran {
+    /// What it wrote, which is one document.
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
+    }
+
+    /// Checks the exit code, and shows everything where it is another.
+    #[track_caller]
+    pub(crate) fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.out, self.err);
+        self
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+/// The command in `folder`, which its paths are relative to.
+pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard"));
+    command.args(args).current_dir(folder).env("GRIDGUARD_PROFILES", "off").stdin(Stdio::null());
+    // What is slow here is then slow on machines of many processors too.
+    command.env("RAYON_NUM_THREADS", "1");
+    command
+}
+
+pub(crate) fn run(folder: &Path, args: &[&str]) -> Ran {
+    command(folder, args).output().expect("the command runs").into()
+}
+
+pub(crate) fn start(folder: &Path, args: &[&str]) -> Child {
+    let mut command = command(folder, args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
+}
+
+/// Sends a signal such as `-INT` to the command alone, and waits for its end.
+pub(crate) fn signal(child: Child, signal: &str) -> Ran {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(sent.expect("there is kill").success());
+    child.wait_with_output().expect("the command ends").into()
+}
+
+/// A profile without bad entries.
+pub(crate) fn parsed(path: &Path) -> Document {
+    let Parsed { document, faults } = load(path).expect("a profile").expect("is there");
+    assert_eq!(faults, []);
+    document
+}

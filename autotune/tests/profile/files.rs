@@ -1,0 +1,242 @@
+//! What is done to files alone: show, merge, diff, prune.
+
+use gridguard::catalog;
+use gridguard::profile::{DeviceIdentity, Entry, L2, Policy, StoredChoice, Submission};
+use serde_json::json;
+
+use crate::command::parsed;
+use crate::entries::{
+    EARLY, LATE, chunks_of, document, folder, norm, profile, put, put_text, rows, text,
+    with_bad_entry,
+};
+
+#[test]
+fn a_profile_is_shown_with_its_device_and_a_row_for_each_entry() {
+    let folder = folder();
+    let graph = Policy { l2: L2::Cold, submission: Submission::Graph };
+    let mut other = norm(4096, LATE);
+    (other.key.policy, other.choice, other.launches) = (graph, chunks_of(2048), 2);
+    put(&folder, "p.ron", [norm(300, EARLY), other]);
+    let shown = profile(&folder, &["show", "p.ron"]).exits(0);
+    let expected = "\
+NVIDIA H200, backend host, compute capability 9.0, 132 multiprocessors, 150109880320 bytes of \
+memory, 62914560 of L2 cache
+measured with tuner 0.1.0
+2 entries
+
+kernel    types  shape   measured for  choice          launches    median  vs default  samples  date
+rms_norm  f32    300x8   -             whole                  1  2.000 ms     -20.0 %       20  2026-11-01T12:00:00Z
+rms_norm  f32    4096x8  cold-graph    chunks of 2048         2  2.000 ms     -20.0 %       20  2026-11-20T12:00:00Z
+";
+    assert_eq!(shown.out, expected);
+    let other = profile(&folder, &["show", "p.ron", "--kernel", "softmax"]).exits(0);
+    assert!(other.out.ends_with("0 of 2 entries\n"), "{}", other.out);
+    let json = profile(&folder, &["show", "p.ron", "--format", "json"]).exits(0).json();
+    assert_eq!(json["device"]["backend"], "host");
+    assert_eq!(json["entries"][0]["shape"], json!([["rows", 300], ["columns", 8]]));
+    assert_eq!(json["entries"][1]["choice"], json!({"chunked": {"max_items": 2048}}));
+}
+
+#[test]
+fn a_bad_entry_is_told_with_its_place_and_the_others_are_shown() {
+    let folder = folder();
+    put_text(&folder, "p.ron", &with_bad_entry([norm(300, EARLY), norm(500, EARLY)]));
+    let shown = profile(&folder, &["show", "p.ron"]).exits(0);
+    assert!(shown.err.starts_with("p.ron:8:"), "{}", shown.err);
+    assert!(shown.out.contains("1 entry, 1 bad one left out"), "{}", shown.out);
+    let json = profile(&folder, &["show", "p.ron", "--format", "json"]).exits(0).json();
+    assert_eq!(
+        (&json["faults"][0]["line"], &json["faults"][0]["file"]),
+        (&8.into(), &"p.ron".into())
+    );
+}
+
+#[test]
+fn a_file_that_is_no_profile_of_this_version_is_a_usage_error_everywhere() {
+    let folder = folder();
+    put_text(&folder, "future.ron", "(schema: 2, entries: [])");
+    put_text(&folder, "garbage.ron", "hello");
+    put(&folder, "good.ron", [norm(300, EARLY)]);
+    for (file, message) in [
+        ("future.ron", "future.ron: schema 2, this version reads 1"),
+        ("garbage.ron", "garbage.ron: the header does not parse: 1:1: a file begins with"),
+        ("none.ron", "none.ron: there is no such file"),
+    ] {
+        for args in [
+            &["show", file][..],
+            &["merge", "good.ron", file, "--output", "new.ron"],
+            &["diff", "good.ron", file],
+            &["prune", file],
+            &["verify", file],
+        ] {
+            let ran = profile(&folder, args).exits(2);
+            assert!(ran.err.contains(message) && ran.out.is_empty(), "{args:?}: {}", ran.err);
+        }
+    }
+    assert!(!folder.path().join("new.ron").exists());
+    let ran = profile(&folder, &["merge", "good.ron", "--output", "future.ron"]).exits(2);
+    assert!(ran.err.contains("schema 2"), "{}", ran.err);
+    assert_eq!(text(&folder, "future.ron"), "(schema: 2, entries: [])");
+}
+
+#[test]
+fn a_merge_is_the_same_in_any_order_and_any_number_of_times() {
+    let folder = folder();
+    let mut slower = norm(300, LATE);
+    (slower.choice, slower.chosen.median_ns) = (chunks_of(100), 2_200_000);
+    put(&folder, "a.ron", [norm(300, EARLY), norm(500, EARLY)]);
+    put(&folder, "b.ron", [slower, norm(700, EARLY)]);
+    put(&folder, "c.ron", [norm(900, LATE)]);
+    let merge = |files: &[&str], output: &str| {
+        profile(&folder, &[&["merge"], files, &["--output", output]].concat()).exits(0)
+    };
+    let first = merge(&["a.ron", "b.ron", "c.ron"], "abc.ron");
+    assert_eq!(first.out, "4 entries of 3 files, 1 conflict\nprofile abc.ron\n");
+    assert_eq!(
+        first.err,
+        "conflict: rms_norm f32, cold-eager, throughput, rows 300, columns 8: kept chunks of 100 in \
+         2200000 ns (2026-11-20T12:00:00Z), dropped whole in 2000000 ns (2026-11-01T12:00:00Z)\n"
+    );
+    merge(&["c.ron", "b.ron", "a.ron"], "cba.ron");
+    assert_eq!(text(&folder, "abc.ron"), text(&folder, "cba.ron"));
+    assert_eq!(rows(&parsed(&folder.path().join("abc.ron"))), [300, 500, 700, 900]);
+    // Over its own result, and with it.
+    merge(&["a.ron", "b.ron", "c.ron"], "abc.ron");
+    merge(&["abc.ron", "a.ron", "abc.ron"], "abc.ron");
+    assert_eq!(text(&folder, "abc.ron"), text(&folder, "cba.ron"));
+}
+
+#[test]
+fn a_merge_as_json_has_both_sides_of_a_conflict() {
+    let folder = folder();
+    let folded = Entry { choice: StoredChoice::Folded, ..norm(300, LATE) };
+    put(&folder, "a.ron", [norm(300, EARLY), norm(500, EARLY)]);
+    put(&folder, "b.ron", [folded, norm(500, LATE)]);
+    let args = ["merge", "a.ron", "b.ron", "--output", "c.ron", "--format", "json"];
+    let json = profile(&folder, &args).exits(0).json();
+    assert_eq!(
+        (&json["entries"], &json["files"], &json["repeated"]),
+        (&2.into(), &2.into(), &1.into())
+    );
+    assert_eq!(json["conflicts"].as_array().map(Vec::len), Some(1));
+    assert_eq!(json["conflicts"][0]["kept"]["choice"], "folded");
+    assert_eq!(json["conflicts"][0]["dropped"]["date"], EARLY);
+}
+
+#[test]
+fn a_merge_loses_nothing_that_is_there_unless_it_is_forced_to() {
+    let folder = folder();
+    put(&folder, "a.ron", [norm(300, EARLY)]);
+    put(&folder, "there.ron", [norm(300, EARLY), norm(500, EARLY)]);
+    let before = text(&folder, "there.ron");
+    let ran = profile(&folder, &["merge", "a.ron", "--output", "there.ron"]).exits(2);
+    assert_eq!(
+        ran.err,
+        "error: the merge would lose 1 of the entries of there.ron: name it among the files to keep \
+         them, or --force to lose them\n"
+    );
+    assert_eq!(text(&folder, "there.ron"), before);
+    profile(&folder, &["merge", "a.ron", "there.ron", "--output", "there.ron"]).exits(0);
+    assert_eq!(text(&folder, "there.ron"), before);
+    profile(&folder, &["merge", "a.ron", "--output", "there.ron", "--force"]).exits(0);
+    assert_eq!(text(&folder, "there.ron"), text(&folder, "a.ron"));
+}
+
+#[test]
+fn profiles_of_other_devices_do_not_merge() {
+    let folder = folder();
+    put(&folder, "a.ron", [norm(300, EARLY)]);
+    let a100 = DeviceIdentity::of(&catalog::gpu("a100-80gb").expect("known").limits).on_host();
+    put_text(&folder, "b.ron", &document(a100, [norm(300, EARLY)]).to_ron());
+    let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
+    assert!(ran.err.starts_with("error: b.ron: the profiles do not merge: "), "{}", ran.err);
+    assert!(ran.err.contains("NVIDIA H200") && !folder.path().join("c.ron").exists());
+    let before = text(&folder, "b.ron");
+    profile(&folder, &["merge", "a.ron", "--output", "b.ron", "--force"]).exits(2);
+    assert_eq!(text(&folder, "b.ron"), before);
+}
+
+#[test]
+fn a_merge_leaves_bad_entries_out_and_says_so() {
+    let folder = folder();
+    put(&folder, "a.ron", [norm(300, EARLY)]);
+    put_text(&folder, "b.ron", &with_bad_entry([norm(500, EARLY), norm(700, EARLY)]));
+    let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
+    assert!(ran.err.starts_with("b.ron:8:"), "{}", ran.err);
+    assert!(ran.out.starts_with("2 entries of 2 files, 0 conflicts, 1 bad one left out\n"));
+    assert_eq!(rows(&parsed(&folder.path().join("c.ron"))), [300, 700]);
+}
+
+#[test]
+fn a_diff_exits_by_whether_there_is_one() {
+    let folder = folder();
+    let timed = |median_ns| {
+        let mut entry = norm(300, LATE);
+        entry.chosen.median_ns = median_ns;
+        entry
+    };
+    put(&folder, "a.ron", [norm(300, EARLY), norm(500, EARLY)]);
+    put(&folder, "near.ron", [timed(2_020_000), norm(500, EARLY)]);
+    put(&folder, "far.ron", [timed(2_200_000), norm(500, EARLY)]);
+    let folded = Entry { choice: StoredChoice::Folded, ..norm(300, LATE) };
+    put(&folder, "b.ron", [folded, norm(700, EARLY)]);
+
+    let same = profile(&folder, &["diff", "a.ron", "near.ron"]).exits(0);
+    assert_eq!(same.out, "the same: 2 entries\n");
+    profile(&folder, &["diff", "a.ron", "near.ron", "--times", "0.5%"]).exits(1);
+    profile(&folder, &["diff", "a.ron", "far.ron", "--times", "20"]).exits(0);
+    let slower = profile(&folder, &["diff", "a.ron", "far.ron"]).exits(1);
+    assert_eq!(
+        slower.out,
+        "other times\n  rms_norm f32, cold-eager, throughput, 300x8: whole 2.000 ms -> 2.200 ms \
+         (+10.0 %), the default 2.500 ms -> 2.500 ms (0.0 %)\n"
+    );
+    let other = profile(&folder, &["diff", "a.ron", "b.ron"]).exits(1);
+    let source = &norm(1, LATE).key.source;
+    assert_eq!(
+        other.out,
+        format!(
+            "only in a.ron\n  rms_norm f32, cold-eager, throughput, 500x8: whole in 2.000 ms, \
+             source {source}\nonly in b.ron\n  rms_norm f32, cold-eager, throughput, 700x8: whole \
+             in 2.000 ms, source {source}\nother choices\n  rms_norm f32, cold-eager, throughput, \
+             300x8: whole in 2.000 ms -> folded in 2.000 ms\n"
+        )
+    );
+    let json = profile(&folder, &["diff", "a.ron", "b.ron", "--format", "json"]).exits(1).json();
+    assert_eq!(
+        (&json["same"], &json["choices"][0][1]["choice"]),
+        (&false.into(), &"folded".into())
+    );
+}
+
+#[test]
+fn what_is_stale_goes_and_what_is_old_where_that_is_asked_for() {
+    let folder = folder();
+    let mut edited = norm(500, LATE);
+    edited.key.source = "0123456789abcdef".into();
+    let mut gone = norm(700, LATE);
+    gone.key.kernel = "frobnicate".into();
+    put(&folder, "p.ron", [norm(300, EARLY), norm(900, LATE), edited, gone]);
+    let before = text(&folder, "p.ron");
+
+    let dry = profile(&folder, &["prune", "p.ron", "--dry-run"]).exits(0);
+    assert!(dry.out.ends_with("2 entries would go, 2 kept\n"), "{}", dry.out);
+    assert!(dry.out.contains("the kernel was edited since"), "{}", dry.out);
+    assert!(dry.out.contains("there is no such kernel"), "{}", dry.out);
+    assert_eq!(text(&folder, "p.ron"), before);
+
+    profile(&folder, &["prune", "p.ron", "--kernel", "frobnicate"]).exits(0);
+    assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [500, 300, 900]);
+    let pruned = profile(&folder, &["prune", "p.ron", "--format", "json"]).exits(0).json();
+    assert_eq!(
+        (&pruned["kept"], &pruned["removed"][0]["source"]),
+        (&2.into(), &"0123456789abcdef".into())
+    );
+    assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300, 900]);
+
+    let old = ["prune", "p.ron", "--older-than", "2026-11-10"];
+    let pruned = profile(&folder, &old).exits(0);
+    assert!(pruned.out.ends_with("1 entry removed, 1 kept\n"), "{}", pruned.out);
+    assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [900]);
+    profile(&folder, &["prune", "p.ron", "--older-than", "long"]).exits(2);
+}

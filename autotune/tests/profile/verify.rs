@@ -1,0 +1,108 @@
+//! Whether choices are still good, measured on the host.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use gridguard::profile::{Backend, DeviceIdentity, Entry, L2, Objective, Policy, Submission};
+
+use crate::command::{run, signal, start};
+use crate::entries::{LATE, chunks_of, document, folder, host, norm, profile, put, put_text, text};
+
+/// Hot, because going through caches takes a debug build its time.
+fn hot(mut entry: Entry) -> Entry {
+    entry.key.policy = Policy { l2: L2::Hot, submission: Submission::Eager };
+    entry
+}
+
+#[test]
+fn a_choice_that_was_just_made_is_still_good() {
+    let folder = folder();
+    let args =
+        ["--kernel", "rms_norm", "--shape", "1000x8", "--dtype", "f32", "--profile", "p.ron"];
+    let tune = ["tune", "--device", "host", "--policy", "hot-eager"];
+    run(folder.path(), &[&tune[..], &args].concat()).exits(0);
+    // Whatever else this machine does, one launch or another makes no such difference.
+    let verify = ["verify", "p.ron", "--tolerance", "100%"];
+    let ran = profile(&folder, &verify).exits(0);
+    assert!(
+        ran.out.starts_with("kernel    types  shape   measured for  stored choice"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.contains("1 entry verified, regret "), "{}", ran.out);
+    let json = profile(&folder, &[&verify[..], &["--format", "json"]].concat()).exits(0).json();
+    assert_eq!(
+        (&json["failed"], &json["left"], &json["interrupted"]),
+        (&0.into(), &0.into(), &false.into())
+    );
+    assert!(json["verified"][0]["median_ns"].as_u64() > Some(0));
+    assert!(!folder.path().join("p.ron.unfinished").exists(), "nothing is kept");
+}
+
+#[test]
+fn a_slow_choice_and_one_that_is_illegal_are_told() {
+    let folder = folder();
+    let slow = hot(Entry { choice: chunks_of(32), launches: 313, ..norm(10_000, LATE) });
+    let mut illegal = hot(norm(2000, LATE));
+    illegal.parameters = vec![("warps".into(), 4)];
+    let mut edited = hot(norm(3000, LATE));
+    edited.key.source = "0123456789abcdef".into();
+    put(&folder, "p.ron", [slow, illegal, edited]);
+    let before = text(&folder, "p.ron");
+    let json = profile(&folder, &["verify", "p.ron", "--format", "json"]).exits(1);
+    assert!(json.err.contains(
+        "passed over: rms_norm f32, hot-eager, throughput, 3000x8: the kernel was edited"
+    ));
+    assert!(
+        json.err.contains("rms_norm f32 2000x8: the choice does not hold any more: "),
+        "{}",
+        json.err
+    );
+    let json = json.json();
+    assert_eq!((&json["above_tolerance"], &json["failed"]), (&1.into(), &1.into()));
+    assert!(json["worst_regret"].as_f64() > Some(0.05), "{json}");
+    assert_eq!(json["passed_over"][0]["shape"][0][1], 3000);
+    assert_eq!(text(&folder, "p.ron"), before, "nothing is published");
+}
+
+#[test]
+fn a_choice_that_breaks_its_bound_on_a_launch_fails() {
+    let folder = folder();
+    put(&folder, "all.ron", [hot(norm(20_000, LATE))]);
+    let args = ["verify", "all.ron", "--tolerance", "1000%", "--format", "json"];
+    let all = profile(&folder, &args).exits(0).json();
+    let all_ns = all["verified"][0]["median_ns"].as_u64().expect("a time");
+    let mut long = hot(norm(20_000, LATE));
+    // All rows take four times as long, the fewest that are a chunk a small part of it.
+    let max_launch_us = all_ns / 4000;
+    long.key.objective = Objective::Latency { max_launch_us };
+    put(&folder, "p.ron", [long]);
+    let ran = profile(&folder, &["verify", "p.ron"]).exits(1);
+    assert!(ran.err.contains(" is the bound"), "{}", ran.err);
+    assert!(ran.out.ends_with("1 entry verified, 0 above 5.0 %, 1 failed\n"), "{}", ran.out);
+}
+
+#[test]
+fn what_cannot_be_verified_here_is_not_measured() {
+    let folder = folder();
+    let cuda = DeviceIdentity { backend: Backend::Cuda, ..host() };
+    put_text(&folder, "cuda.ron", &document(cuda, [norm(300, LATE)]).to_ron());
+    let ran = profile(&folder, &["verify", "cuda.ron", "--device", "host"]).exits(2);
+    assert!(ran.err.contains("cuda.ron: the profile was measured on backend cuda"), "{}", ran.err);
+    put(&folder, "host.ron", [norm(300, LATE)]);
+    let ran = profile(&folder, &["verify", "host.ron", "--gpu", "a100-80gb"]).exits(2);
+    assert!(ran.err.contains("host.ron: the profile is of"), "{}", ran.err);
+    let ran = profile(&folder, &["verify", "host.ron", "--kernel", "softmax"]).exits(3);
+    assert!(ran.err.contains("host.ron has no entry to measure"), "{}", ran.err);
+}
+
+#[test]
+fn an_interrupted_verification_says_what_it_knows() {
+    let folder = folder();
+    put(&folder, "p.ron", [hot(norm(100, LATE)), hot(norm(250_000, LATE))]);
+    let child = start(folder.path(), &["profile", "verify", "p.ron", "--tolerance", "1000%"]);
+    // The first takes a tenth of a second, the second much longer than this.
+    sleep(Duration::from_secs(2));
+    let ran = signal(child, "-INT").exits(130);
+    assert!(ran.out.contains("1 entry verified") && ran.out.contains(", 1 left"), "{}", ran.out);
+}

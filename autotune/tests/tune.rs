@@ -1,0 +1,264 @@
+//! `gridguard tune` on the host: what it keeps, what it says, and how it ends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod command;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use command::{Ran, parsed, run, signal, start};
+use gridguard::profile::{
+    DeviceIdentity, Document, Environment, Key, MatchKind, MissLog, Objective, StoredChoice,
+};
+use gridguard::{DeviceLimits, catalog};
+use tempfile::TempDir;
+
+/// Hot, because going through caches takes a debug build its time.
+const HOST: [&str; 5] = ["tune", "--device", "host", "--policy", "hot-eager"];
+const NORM: [&str; 4] = ["--kernel", "rms_norm", "--dtype", "f32"];
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn tune(folder: &Path, args: &[&str]) -> Ran {
+    run(folder, &[&HOST[..], args].concat())
+}
+
+/// Tunes norms of these shapes into `p.ron`.
+fn tune_norms(folder: &Path, shapes: &[&str], more: &[&str]) -> Ran {
+    run(folder, &norms(shapes, more))
+}
+
+fn norms<'a>(shapes: &[&'a str], more: &[&'a str]) -> Vec<&'a str> {
+    let shapes = shapes.iter().flat_map(|shape| ["--shape", shape]);
+    let words = HOST.into_iter().chain(NORM).chain(shapes);
+    words.chain(["--profile", "p.ron"]).chain(more.iter().copied()).collect()
+}
+
+fn keys(document: &Document) -> BTreeSet<(Key, String)> {
+    let key = |entry: &gridguard::profile::Entry| (entry.key.clone(), format!("{:?}", entry.shape));
+    document.entries().iter().map(key).collect()
+}
+
+fn rows(document: &Document) -> Vec<u64> {
+    document.entries().iter().map(|entry| entry.shape[0].1).collect()
+}
+
+#[test]
+fn a_choice_is_measured_once_and_again_only_where_that_is_asked_for() {
+    let folder = folder();
+    let first = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    assert!(first.out.starts_with("rms_norm f32 300x8 on the host as NVIDIA H200: throughput\n"));
+    for words in ["strategy", "verdict", "default", "1 tuned, in ", "profile p.ron\n"] {
+        assert!(first.out.contains(words), "{words}: {}", first.out);
+    }
+    let profile = folder.path().join("p.ron");
+    let document = parsed(&profile);
+    let [entry] = document.entries() else { panic!("one entry: {document}") };
+    assert_eq!((&*entry.key.kernel, &*entry.key.dtypes), ("rms_norm", "f32"));
+    assert_eq!(entry.key.policy.to_string(), "hot-eager");
+    assert!(entry.chosen.median_ns > 0 && entry.found.samples > 0);
+    assert_eq!(entry.found.date.len(), "2026-11-20T12:00:00Z".len());
+    assert!(!folder.path().join("p.ron.unfinished").exists());
+
+    let second = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    assert!(second.out.starts_with("0 tuned, 1 in the profile before, in "), "{}", second.out);
+    assert_eq!(parsed(&profile), document);
+    let again = tune_norms(folder.path(), &["300x8"], &["--again"]).exits(0);
+    assert!(again.out.contains("1 tuned, in "), "{}", again.out);
+    assert_eq!(keys(&parsed(&profile)), keys(&document));
+}
+
+#[test]
+fn a_run_as_json_is_one_document() {
+    let folder = folder();
+    let shapes = ["300x8", "200x8", "300x8"];
+    let ran = tune_norms(folder.path(), &shapes, &["--format", "json"]).exits(0);
+    let json = ran.json();
+    assert_eq!(json["profiles"][0], "p.ron");
+    assert_eq!((&json["left"], &json["known"]), (&0.into(), &0.into()));
+    assert_eq!(json["interrupted"], false);
+    assert_eq!(json["tuned"].as_array().map(Vec::len), Some(2), "each once");
+    assert_eq!(json["tuned"][0]["problem"], "rms_norm f32 300x8");
+    assert_eq!(json["tuned"][0]["report"]["complete"], true);
+}
+
+#[test]
+fn shards_merge_to_what_one_run_has() {
+    let shapes = ["300x8", "200x8", "100x16"];
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    tune_norms(folder.path(), &shapes, &[]).exits(0);
+    for (shard, file) in [("0/2", "0.ron"), ("1/2", "1.ron")] {
+        let shapes = shapes.iter().flat_map(|shape| ["--shape", shape]);
+        let args: Vec<&str> =
+            NORM.into_iter().chain(shapes).chain(["--shard", shard, "--profile", file]).collect();
+        tune(folder.path(), &args).exits(0);
+    }
+    assert_eq!(
+        (rows(&parsed(&path("0.ron"))), rows(&parsed(&path("1.ron")))),
+        (vec![100, 300], vec![200])
+    );
+    let merge = ["profile", "merge", "0.ron", "1.ron", "--output", "all.ron"];
+    let merged = run(folder.path(), &merge).exits(0);
+    assert_eq!(merged.out, "3 entries of 2 files, 0 conflicts\nprofile all.ron\n");
+    assert_eq!(keys(&parsed(&path("all.ron"))), keys(&parsed(&path("p.ron"))));
+}
+
+#[test]
+fn what_a_server_missed_is_tuned_and_what_is_no_problem_is_told() {
+    let folder = folder();
+    let misses = MissLog::new(10);
+    let names = ["rows", "columns"];
+    let key = |kernel: &str| Key { kernel: kernel.into(), dtypes: "f32".into(), ..Key::default() };
+    misses.record(&key("rms_norm"), &names, &[300, 8], MatchKind::Default);
+    misses.record(&key("softmax"), &names, &[200, 8], MatchKind::Bucket);
+    misses.write(&folder.path().join("misses.ron")).expect("written");
+    tune(folder.path(), &["--shapes", "misses.ron", "--profile", "p.ron"]).exits(0);
+    let kernels = |document: &Document| -> Vec<String> {
+        document.entries().iter().map(|entry| entry.key.kernel.clone()).collect()
+    };
+    assert_eq!(kernels(&parsed(&folder.path().join("p.ron"))), ["rms_norm", "softmax"]);
+
+    misses.record(&key("frobnicate"), &names, &[2, 2], MatchKind::Default);
+    misses.write(&folder.path().join("misses.ron")).expect("written");
+    let ran = tune(folder.path(), &["--shapes", "misses.ron", "--profile", "p.ron"]).exits(2);
+    assert!(
+        ran.err.contains("passed over: misses.ron: there is no kernel `frobnicate`"),
+        "{}",
+        ran.err
+    );
+    assert!(ran.out.contains("2 in the profile before"), "{}", ran.out);
+}
+
+#[test]
+fn what_cannot_be_tuned_is_a_usage_error() {
+    let folder = folder();
+    let cases: [(&[&str], &str); 9] = [
+        (&["--kernel", "norm"], "there is no kernel `norm`"),
+        (&["--kernel", "norm", "--shape", "2x2"], "there is no kernel `norm`"),
+        (&["--kernel", "rms_norm", "--shape", "2x2x2"], "rms_norm has the sizes rows x columns"),
+        (&["--kernel", "rms_norm", "--shape", "2xtwo"], "`two` is not a size"),
+        (&["--kernel", "rms_norm", "--shape", "2x2", "--dtype", "f64"], "`f64`"),
+        (&["--objective", "speed"], "expected is throughput"),
+        (&["--policy", "warm"], "expected is cold or hot"),
+        (&["--shard", "2/2"], "is no shard"),
+        (&["--shapes", "none.ron"], "none.ron: there is no such file"),
+    ];
+    for (args, message) in cases {
+        let args = [&["tune", "--device", "host", "--profile", "p.ron"], args].concat();
+        let ran = run(folder.path(), &args).exits(2);
+        assert!(ran.err.contains(message) && ran.out.is_empty(), "{args:?}: {}", ran.err);
+    }
+    assert!(!folder.path().join("p.ron").exists());
+}
+
+#[test]
+fn objectives_are_kept_apart() {
+    let folder = folder();
+    let memory = ["--objective", "memory:4096:64"];
+    tune_norms(folder.path(), &["3000x8"], &memory).exits(0);
+    tune_norms(folder.path(), &["3000x8"], &["--objective", "latency:1s"]).exits(0);
+    let document = parsed(&folder.path().join("p.ron"));
+    let objectives: Vec<_> = document.entries().iter().map(|entry| entry.key.objective).collect();
+    assert_eq!(
+        objectives,
+        [
+            Objective::Latency { max_launch_us: 1_000_000 },
+            Objective::Memory { bytes_per_item: 64, bytes: 4096 }
+        ]
+    );
+    let StoredChoice::Chunked { max_items } = document.entries()[1].choice else {
+        panic!("64 items fit into the workspace: {document}");
+    };
+    assert!(max_items.get() <= 64);
+}
+
+/// Waits until `is_so`, which is soon.
+fn wait_until(is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it never comes");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// How many answers the journals of a profile hold.
+fn journaled(folder: &Path, problem: &str) -> usize {
+    let Ok(files) = fs::read_dir(folder.join("p.ron.unfinished")) else { return 0 };
+    let of_problem =
+        files.flatten().filter(|file| file.file_name().to_string_lossy().contains(problem));
+    of_problem
+        .filter_map(|file| fs::read_to_string(file.path()).ok())
+        .map(|text| text.lines().count())
+        .sum()
+}
+
+/// One that is done at once and one that takes seconds.
+const QUICK_AND_SLOW: [&str; 2] = ["300x8", "30000x8"];
+
+#[test]
+fn an_interrupted_run_keeps_what_it_has_and_the_next_one_goes_on() {
+    let folder = folder();
+    let profile = folder.path().join("p.ron");
+    let child = start(folder.path(), &norms(&QUICK_AND_SLOW, &[]));
+    wait_until(|| journaled(folder.path(), "30000x8") > 5);
+    let ran = signal(child, "-INT").exits(130);
+    assert!(ran.err.contains("ending: what is measured is kept"), "{}", ran.err);
+    assert!(ran.out.contains("1 tuned, 1 left for another run"), "{}", ran.out);
+    let first = parsed(&profile);
+    assert_eq!(rows(&first), [300]);
+    let before = journaled(folder.path(), "30000x8");
+    assert!(before > 5);
+
+    let ran = tune_norms(folder.path(), &QUICK_AND_SLOW, &[]).exits(0);
+    assert!(ran.out.contains("1 tuned, 1 in the profile before"), "{}", ran.out);
+    let second = parsed(&profile);
+    assert_eq!(rows(&second), [300, 30_000]);
+    assert_eq!(second.entries()[0], first.entries()[0]);
+    assert!(!folder.path().join("p.ron.unfinished").exists());
+}
+
+#[test]
+fn a_killed_run_leaves_a_whole_profile_and_the_next_one_completes_it() {
+    let folder = folder();
+    let child = start(folder.path(), &norms(&QUICK_AND_SLOW, &[]));
+    wait_until(|| journaled(folder.path(), "30000x8") > 5);
+    assert_eq!(signal(child, "-KILL").code, None);
+    assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300]);
+    tune_norms(folder.path(), &QUICK_AND_SLOW, &[]).exits(0);
+    assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300, 30_000]);
+    assert!(!folder.path().join("p.ron.unfinished").exists());
+}
+
+#[test]
+fn a_profile_that_is_not_this_device_s_is_refused_before_anything_is_measured() {
+    let folder = folder();
+    let profile = folder.path().join("p.ron");
+    let h200 = &catalog::gpu("h200").expect("in the catalogue").limits;
+    let cuda = DeviceIdentity::of(h200);
+    let other = DeviceIdentity::of(&DeviceLimits::any_device()).on_host();
+    for (device, message) in [(cuda, "backend cuda"), (other, "the profile is of")] {
+        let text = Document::new(device, Environment::default()).to_ron();
+        fs::write(&profile, &text).expect("written");
+        let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(2);
+        assert!(ran.err.contains(message) && ran.out.is_empty(), "{}", ran.err);
+        assert_eq!(fs::read_to_string(&profile).expect("there"), text);
+    }
+    fs::write(&profile, "(schema: 2, entries: [])").expect("written");
+    let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(2);
+    assert!(ran.err.contains("schema 2"), "{}", ran.err);
+}
+
+#[test]
+fn what_the_time_does_not_suffice_for_is_left() {
+    let folder = folder();
+    let shapes = ["300x8", "300000x8", "200x8"];
+    let ran = tune_norms(folder.path(), &shapes, &["--budget", "1s"]).exits(1);
+    assert!(ran.out.contains("1 tuned, 2 left for another run"), "{}", ran.out);
+    assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300]);
+}
