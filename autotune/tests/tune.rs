@@ -88,6 +88,32 @@ fn a_run_as_json_is_one_document() {
 }
 
 #[test]
+fn a_server_s_misses_are_tuned_as_it_asked_for_them() {
+    let folder = folder();
+    let log = folder.path().join("misses.ron");
+    let misses = MissLog::new(10);
+    let policy = gridguard::profile::Policy {
+        l2: gridguard::profile::L2::Hot,
+        submission: gridguard::profile::Submission::Graph,
+    };
+    let objective = Objective::Latency { max_launch_us: 900_000 };
+    let (kernel, dtypes) = ("rms_norm".to_owned(), "f32".to_owned());
+    let key = Key { kernel, dtypes, policy, objective, ..Key::default() };
+    misses.record(&key, &["rows", "columns"], &[300, 8], MatchKind::Default);
+    let causal =
+        Key { kernel: "temporal_attention".into(), variant: "f32 causal".into(), ..key.clone() };
+    let names = ["items", "heads", "frames", "head_dim"];
+    misses.record(&causal, &names, &[4, 1, 4, 4], MatchKind::Default);
+    misses.write(&log).expect("written");
+    let args = ["tune", "--device", "host", "--shapes", "misses.ron", "--profile", "p.ron"];
+    let ran = run(folder.path(), &args).exits(2);
+    assert!(ran.err.contains("variant \"f32 causal\""), "{}", ran.err);
+    let document = parsed(&folder.path().join("p.ron"));
+    let [entry] = document.entries() else { panic!("one entry: {document}") };
+    assert_eq!((entry.key.policy, entry.key.objective), (policy, objective));
+}
+
+#[test]
 fn shards_merge_to_what_one_run_has() {
     let shapes = ["300x8", "200x8", "100x16"];
     let folder = folder();
