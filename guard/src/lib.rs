@@ -64,6 +64,7 @@ pub mod profile;
 mod record;
 mod refusal;
 mod request;
+mod residency;
 mod rule;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
 mod signature;
@@ -90,6 +91,7 @@ pub use plan::{Launches, Plan, PlannedLaunch};
 pub use record::Counts;
 pub use refusal::explain_whole;
 pub use request::LaunchRequest;
+pub use residency::{ResidencyLimits, validate_resident};
 pub use rule::{Rule, Unit};
 pub use signature::Parameter;
 pub use validate::{ValidLaunch, validate};

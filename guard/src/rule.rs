@@ -1,7 +1,7 @@
 //! The rules that a launch can break.
 //!
 //! `DA` stands for `CU_DEVICE_ATTRIBUTE_`, `FA` for `CU_FUNC_ATTRIBUTE_`. The driver's answers were
-//! measured on an NVIDIA H200 with driver 580.159.04 where a rule says so.
+//! measured on an NVIDIA H200 with driver 580.159.04 where a rule says so; `RULES.md` has them all.
 
 use core::fmt;
 
@@ -94,8 +94,19 @@ rules! {
     /// `FA CLUSTER_SIZE_MUST_BE_SET` needs some. The driver answers
     /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200, another size).
     ClusterRequired = "cluster-required", Blocks;
+    /// Blocks of a cluster that the device holds together at this block and shared memory:
+    /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`. Checked where they
+    /// are known, see [`ResidencyLimits`](crate::ResidencyLimits). The driver answers
+    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+    ClusterResidency = "cluster-residency", Blocks;
     /// A cooperative launch on a device without, `DA COOPERATIVE_LAUNCH`.
     CooperativeUnsupported = "cooperative-unsupported", Launches;
+    /// Blocks of a cooperative grid, all of which are resident at once:
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` times `DA MULTIPROCESSOR_COUNT`, or the blocks
+    /// of `cuOccupancyMaxActiveClusters` where these are fewer. Checked where they are known, see
+    /// [`ResidencyLimits`](crate::ResidencyLimits). The driver answers
+    /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` (H200: 4,225 blocks of 32 threads).
+    CooperativeResidency = "cooperative-residency", Blocks;
     /// Bytes of kernel parameters: 4,096, or 32,764 from compute capability 7.0 on with a driver
     /// of CUDA 12.1 or later.
     ParameterBytes = "parameter-bytes", Bytes;
@@ -121,7 +132,64 @@ rules! {
     FoldUnavailable = "fold-unavailable", Launches;
 }
 
+/// `CUDA_ERROR_INVALID_VALUE`.
+const INVALID_VALUE: i32 = 1;
+/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`.
+const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
+/// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
+const COOPERATIVE_LAUNCH_TOO_LARGE: i32 = 720;
+/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+const INVALID_CLUSTER_SIZE: i32 = 912;
+
 impl Rule {
+    /// The `CUresult` that the driver answers to a launch which breaks this rule and no other.
+    ///
+    /// `None` where no answer was measured, and for rules that the driver does not check at the
+    /// launch: those of plans, and [`Rule::ParameterBytes`], which compilers hold. Where several are
+    /// broken [`Violations::driver_code`](crate::Violations::driver_code) says which answer comes
+    /// first.
+    ///
+    /// ```
+    /// use gridguard::Rule;
+    /// assert_eq!(Rule::GridDimY.driver_code(), Some(1)); // CUDA_ERROR_INVALID_VALUE
+    /// assert_eq!(Rule::CooperativeResidency.driver_code(), Some(720));
+    /// assert_eq!(Rule::IndexWidth.driver_code(), None); // it wraps silently
+    /// ```
+    #[must_use]
+    pub const fn driver_code(self) -> Option<i32> {
+        match self {
+            Self::GridDimX
+            | Self::GridDimY
+            | Self::GridDimZ
+            | Self::GridDimZero
+            | Self::BlockDimX
+            | Self::BlockDimY
+            | Self::BlockDimZ
+            | Self::BlockDimZero
+            | Self::ThreadsPerBlock
+            | Self::KernelThreadsPerBlock
+            | Self::SharedMemoryTotal
+            | Self::DynamicSharedMemoryOptIn => Some(INVALID_VALUE),
+            Self::RegistersPerBlock => Some(LAUNCH_OUT_OF_RESOURCES),
+            Self::ClusterSize
+            | Self::ClusterDividesGrid
+            | Self::ClusterRequired
+            | Self::ClusterResidency => Some(INVALID_CLUSTER_SIZE),
+            Self::CooperativeResidency => Some(COOPERATIVE_LAUNCH_TOO_LARGE),
+            Self::ClusterUnsupported
+            | Self::CooperativeUnsupported
+            | Self::ParameterBytes
+            | Self::IndexWidth
+            | Self::WorkspaceMemory
+            | Self::BatchCoversGrid
+            | Self::SplitCooperative
+            | Self::SplitCluster
+            | Self::SplitAlignment
+            | Self::SplitItem
+            | Self::FoldUnavailable => None,
+        }
+    }
+
     /// The rule's place in [`Rule::ALL`].
     #[allow(clippy::as_conversions, reason = "the discriminant of a field-less `repr(u8)` enum")]
     pub(crate) const fn index(self) -> usize {
@@ -231,6 +299,22 @@ mod tests {
         assert_eq!(ids.len(), Rule::ALL.len());
         for id in ids {
             assert!(id.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{id}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_rules_has_every_rule_with_its_code() {
+        let table = include_str!("../RULES.md");
+        let rows: Vec<Vec<&str>> = table
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .map(|line| line.split('|').map(str::trim).collect())
+            .collect();
+        assert_eq!(rows.len(), Rule::ALL.len());
+        for (row, rule) in rows.iter().zip(Rule::ALL) {
+            assert_eq!(row[1], format!("`{rule}`"));
+            let code = row[3].split_whitespace().next().and_then(|code| code.parse().ok());
+            assert_eq!(rule.driver_code(), code, "{rule}");
         }
     }
 

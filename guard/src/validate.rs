@@ -63,6 +63,19 @@ impl ValidLaunch {
         self.limits == limits.id()
     }
 
+    /// The request again, with all that validation looks at but the bytes of parameters.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn request(&self) -> LaunchRequest {
+        LaunchRequest {
+            grid: self.grid.into(),
+            block: self.block.into(),
+            dynamic_shared_bytes: self.dynamic_shared_bytes.into(),
+            cluster: self.cluster.map(Dim3::from),
+            cooperative: self.cooperative,
+            parameter_bytes: 0,
+        }
+    }
+
     /// The same launch with fewer or as many blocks along `axis`: what is legal for a grid is
     /// legal for each part of it, clusters aside, which the planner keeps whole.
     pub(crate) const fn shortened(mut self, axis: Axis, blocks: u32) -> Self {
@@ -270,6 +283,8 @@ fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out:
         | Rule::ClusterSize
         | Rule::ClusterDividesGrid
         | Rule::ClusterRequired => explain_cluster_rule(rule, request, limits, out),
+        // Explained where what the device holds at once is known.
+        Rule::ClusterResidency | Rule::CooperativeResidency => {}
         // Broken by plans, not by a single request; the planner explains them.
         Rule::IndexWidth
         | Rule::WorkspaceMemory

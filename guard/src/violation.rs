@@ -125,6 +125,8 @@ pub enum Remedy {
         /// Whether allowing non-portable sizes would do.
         non_portable: bool,
     },
+    /// Use a smaller cluster, or blocks that take less of a multiprocessor.
+    LighterCluster,
     /// Pad the grid's axis to a multiple of the cluster.
     PadGrid {
         /// The next multiple, in blocks; saturated.
@@ -210,6 +212,9 @@ impl fmt::Display for Remedy {
                  CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED on the kernel",
             ),
             Self::SmallerCluster { non_portable: false } => f.write_str("use a smaller cluster"),
+            Self::LighterCluster => f.write_str(
+                "use a smaller cluster, or blocks of fewer threads or less shared memory",
+            ),
             Self::PadGrid { blocks } => {
                 write!(f, "pad the axis to {blocks}, or use a cluster that divides it")
             }
@@ -291,6 +296,15 @@ impl fmt::Display for Violation {
             Rule::ClusterRequired => {
                 write!(f, "cluster.{axis} is {requested} {unit}, required are {limit} ({owner})")?;
             }
+            Rule::ClusterResidency => write!(
+                f,
+                "a cluster is {requested} such {unit}, together there is room for {limit} ({owner})"
+            )?,
+            Rule::CooperativeResidency => write!(
+                f,
+                "a cooperative grid is {requested} such {unit}, at once there is room for {limit} \
+                 ({owner})"
+            )?,
             Rule::CooperativeUnsupported => {
                 write!(f, "the launch is cooperative, there is no such launch on {owner}")?;
             }
@@ -376,6 +390,19 @@ impl Violations {
     /// The violations, in the order of [`Rule::ALL`].
     pub fn iter(&self) -> core::slice::Iter<'_, Violation> {
         self.0.iter()
+    }
+
+    /// The `CUresult` that the driver answers to the launch, where it checks any of these rules: it
+    /// looks at dimensions first, then at registers, the kernel's threads, shared memory and
+    /// clusters, and at residency last.
+    #[must_use]
+    pub fn driver_code(&self) -> Option<i32> {
+        let checked = |rule: &Rule| rule.driver_code().is_some();
+        let first = self.0.iter().map(|violation| violation.rule).find(checked)?;
+        // A kernel's threads are bounded by its registers too, and these are looked at before.
+        let registers = Rule::RegistersPerBlock;
+        let by_registers = first == Rule::KernelThreadsPerBlock && self.contains(registers);
+        if by_registers { registers.driver_code() } else { first.driver_code() }
     }
 
     /// Whether `rule` is among the broken ones.

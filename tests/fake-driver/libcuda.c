@@ -551,9 +551,17 @@ static unsigned blocks_per_sm(CUfunction f, unsigned threads, size_t dynamic) {
     return least_of(BLOCKS_PER_SM, least_of(by_shared, by_warps));
 }
 
+/* Logs a question about residency, or fails it. */
+static CUresult account_question(CUfunction f, const char *what) {
+    CHECK((CUresult)setting("GRIDGUARD_FAKE_FAIL_OCCUPANCY", SUCCESS));
+    FILE *log = open_log();
+    if (log) fprintf(log, "occupancy %s %s\n", f->name, what), fclose(log);
+    return SUCCESS;
+}
+
 CALL(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
      (int *most, CUfunction f, int threads, size_t dynamic, unsigned flags),
-     FUNCTION; REQUIRE(most && threads > 0, INVALID_VALUE),
+     FUNCTION; REQUIRE(most && threads > 0, INVALID_VALUE); CHECK(account_question(f, "blocks")),
      *most = (int)blocks_per_sm(f, (unsigned)threads, dynamic))
 FORWARD(cuOccupancyMaxActiveBlocksPerMultiprocessor,
         (int *most, CUfunction f, int threads, size_t dynamic),
@@ -825,10 +833,16 @@ static CUresult launch_error(CUfunction f, const struct Launch *l) {
     return SUCCESS;
 }
 
+/* Blocks of the largest cluster. */
+static unsigned cluster_room(CUfunction f) {
+    unsigned most = f->attribute[FA_NON_PORTABLE] ? CLUSTER_MOST : CLUSTER_PORTABLE;
+    return least_of(most, (unsigned)setting("GRIDGUARD_FAKE_CLUSTER_ROOM", CLUSTER_MOST));
+}
+
 /* A kernel's own cluster size serves a plain launch, and any other is refused. */
 static CUresult settle_cluster(CUfunction f, struct Launch *l, bool asked) {
     const int *own = &f->attribute[FA_CLUSTER_X];
-    unsigned most = f->attribute[FA_NON_PORTABLE] ? CLUSTER_MOST : CLUSTER_PORTABLE, size = 1;
+    unsigned most = cluster_room(f), size = 1;
     if (!asked && !own[0]) return SUCCESS;
     for (int axis = 0; axis < 3; axis++) {
         unsigned fixed = own[axis] > 0 ? (unsigned)own[axis] : 1;
@@ -908,13 +922,15 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **par
 }
 
 CALL(cuOccupancyMaxPotentialClusterSize, (int *size, CUfunction f, const CUlaunchConfig *config),
-     FUNCTION, *size = f->attribute[FA_NON_PORTABLE] ? CLUSTER_MOST : CLUSTER_PORTABLE)
+     FUNCTION; REQUIRE(size && config, INVALID_VALUE); CHECK(account_question(f, "cluster")),
+     *size = (int)cluster_room(f))
 
 /* An upper bound: a real device also loses blocks where a cluster does not fill its processors. */
 CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunchConfig *config) {
     FUNCTION;
     struct Launch l;
     bool clustered = read_config(config, &l);
+    CHECK(account_question(f, "clusters"));
     CHECK(launch_error(f, &l));
     CHECK(settle_cluster(f, &l, clustered));
     unsigned size = l.cluster[0] ? l.cluster[0] * l.cluster[1] * l.cluster[2] : 1;

@@ -122,8 +122,9 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`LaunchError`] where plan, arguments, stream and kernel do not belong together, all before
-    /// anything is launched, or where the driver refuses a launch.
+    /// [`LaunchError`] where plan, arguments, stream and kernel do not belong together, or the
+    /// device does not hold a cooperative grid or a cluster at once, all before anything is
+    /// launched; or where the driver refuses a launch.
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
         let stream = self.bind(kernel, &args)?;
         // SAFETY: the stream is of the kernel's context, which `bind` checked. Whoever loaded the
@@ -197,6 +198,7 @@ impl Guard {
         match &launched {
             Ok(launches) => self.counters().ran(*launches),
             Err(LaunchError::Stopped(stopped)) => self.counters().stopped(stopped.chunk),
+            Err(LaunchError::Invalid(violations)) => self.counters().rejected(violations),
             Err(_) => {}
         }
         launched

@@ -135,11 +135,11 @@ impl GuardedLaunchArgs<'_> {
             let launch = validate(&request, kernel.limits())?;
             kernel.signature().check_count(kernel.name(), self.given)?;
             let kernel = kernel.inner();
-            if kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
+            if cooperative || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
                 kernel.driver().bind(kernel.context())?;
                 kernel.opt_in(launch.dynamic_shared_bytes())?;
             }
-            Ok(())
+            if cooperative { kernel.check_residency(&launch) } else { Ok(()) }
         };
         match with_kernel(self.stream, self.function, check) {
             Ok(checked) => checked,

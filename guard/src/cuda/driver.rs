@@ -41,11 +41,14 @@ function_table! {
         module_get_function = "cuModuleGetFunction": fn(*mut Handle, Handle, *const c_char) -> Status;
         func_get_attribute = "cuFuncGetAttribute": fn(*mut c_int, c_int, Handle) -> Status;
         func_set_attribute = "cuFuncSetAttribute": fn(Handle, c_int, c_int) -> Status;
+        max_active_blocks = "cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Handle, c_int, usize) -> Status;
         launch_kernel = "cuLaunchKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
         launch_cooperative_kernel = "cuLaunchCooperativeKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void) -> Status;
     }
     optional {
         launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfigEx, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
+        max_cluster_size = "cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
+        max_active_clusters = "cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
         func_get_name = "cuFuncGetName": fn(*mut *const c_char, Handle) -> Status;
         func_get_param_info = "cuFuncGetParamInfo": fn(Handle, usize, *mut usize, *mut usize) -> Status;
     }
@@ -70,6 +73,18 @@ pub(super) struct LaunchAttribute {
     pub(super) id: c_uint,
     pub(super) padding: [u8; 4],
     pub(super) value: [c_uint; 16],
+}
+
+impl LaunchAttribute {
+    /// What says nothing.
+    pub(super) const NONE: Self = Self { id: 0, padding: [0; 4], value: [0; 16] };
+
+    /// The attribute `id` with the first words of its value.
+    pub(super) fn new(id: c_uint, [x, y, z]: [c_uint; 3]) -> Self {
+        let mut value = [0; 16];
+        value[..3].copy_from_slice(&[x, y, z]);
+        Self { id, value, ..Self::NONE }
+    }
 }
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.

@@ -7,11 +7,15 @@ use cudarc::driver::{CudaContext, CudaFunction};
 use once_cell::sync::OnceCell;
 
 use super::driver::{Driver, Handle};
-use super::error::DriverError;
+use super::error::{DriverError, LaunchError};
 use super::module::Loaded;
+use super::occupancy::{Configuration, Occupancy};
 use super::query::{self, function_attribute};
 use crate::limits::{DeviceLimits, LaunchLimits};
+use crate::request::LaunchRequest;
+use crate::residency::{ResidencyLimits, validate_resident};
 use crate::signature::Signature;
+use crate::validate::ValidLaunch;
 
 /// CUDA 12.3, the first driver that also captures such launches into graphs.
 const OVERLAP_DRIVER: i32 = 12_030;
@@ -36,6 +40,7 @@ pub(super) struct Inner {
     dynamic_shared_bytes: u64,
     /// Opts in to all that the device allows, once.
     opt_in: OnceCell<Result<(), DriverError>>,
+    occupancy: Occupancy,
     #[allow(dead_code, reason = "holds what the function is of")]
     keep: Keep,
 }
@@ -85,6 +90,7 @@ impl Kernel {
             signature,
             dynamic_shared_bytes,
             opt_in,
+            occupancy: Occupancy::default(),
             keep,
         });
         Ok(Self { inner, overlap: false })
@@ -130,6 +136,19 @@ impl Kernel {
         &self.limits().kernel().name
     }
 
+    /// What the device holds at once of the blocks that `request` asks for: asked of the driver at
+    /// the first use of such blocks, and kept. The guard holds each cooperative launch and each
+    /// with a cluster against it; for others, and where the block itself breaks a rule, nothing is
+    /// asked or known.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] where the driver does not answer.
+    pub fn residency(&self, request: &LaunchRequest) -> Result<ResidencyLimits, DriverError> {
+        self.inner.driver.bind(self.inner.context)?;
+        self.inner.residency(request)
+    }
+
     pub(super) fn signature(&self) -> &Signature {
         &self.inner.signature
     }
@@ -169,6 +188,32 @@ impl Inner {
         if self.needs_opt_in(dynamic_shared_bytes) {
             return self.opt_in.get_or_init(|| self.raise_limit()).clone();
         }
+        Ok(())
+    }
+
+    /// [`Kernel::residency`] with the context current.
+    pub(super) fn residency(
+        &self,
+        request: &LaunchRequest,
+    ) -> Result<ResidencyLimits, DriverError> {
+        match Configuration::of(request, &self.limits) {
+            Some(configuration) => self.residency_of(configuration),
+            None => Ok(ResidencyLimits::UNKNOWN),
+        }
+    }
+
+    fn residency_of(&self, configuration: Configuration) -> Result<ResidencyLimits, DriverError> {
+        // Until then the driver sees no room for blocks with so much.
+        self.opt_in(configuration.dynamic_shared_bytes())?;
+        let device = self.limits.device();
+        self.occupancy.of(self.driver, self.function, device, configuration)
+    }
+
+    /// Holds a valid launch against what the device holds at once. The context is current.
+    pub(super) fn check_residency(&self, launch: &ValidLaunch) -> Result<(), LaunchError> {
+        let request = launch.request();
+        let residency = self.residency(&request)?;
+        let _still_valid = validate_resident(&request, &self.limits, &residency)?;
         Ok(())
     }
 

@@ -84,11 +84,20 @@ fn prepare(
     kernel.signature().check(kernel.name(), args)?;
     let kernel = kernel.inner();
     kernel.opt_in(launch.dynamic_shared_bytes())?;
+    if launch.cluster().is_some() || launch.is_cooperative() {
+        return prepare_together(kernel, launch);
+    }
+    Ok(())
+}
+
+/// What launches need whose blocks run together.
+#[cold]
+fn prepare_together(kernel: &Inner, launch: &ValidLaunch) -> Result<(), LaunchError> {
     if launch.cluster().is_some() && kernel.driver().launch_kernel_ex.is_none() {
         let symbol = "cuLaunchKernelEx";
         return Err(LaunchError::Unsupported { symbol, what: "clusters" });
     }
-    Ok(())
+    kernel.check_residency(launch)
 }
 
 #[cold]
@@ -206,15 +215,14 @@ unsafe fn send(
 
 /// What a launch has beyond grid and block; the first so many count.
 fn attributes(launch: &ValidLaunch, overlap: bool) -> ([LaunchAttribute; 3], u32) {
-    let mut attributes = [LaunchAttribute { id: 0, padding: [0; 4], value: [0; 16] }; 3];
-    let cluster = launch.cluster().map(|[x, y, z]| (ATTRIBUTE_CLUSTER_DIMENSION, [x, y, z]));
+    let mut attributes = [LaunchAttribute::NONE; 3];
+    let cluster = launch.cluster().map(|cluster| (ATTRIBUTE_CLUSTER_DIMENSION, cluster));
     let cooperative = launch.is_cooperative().then_some((ATTRIBUTE_COOPERATIVE, [1, 0, 0]));
     let overlap = overlap.then_some((ATTRIBUTE_OVERLAP, [1, 0, 0]));
     let wanted = [cluster, cooperative, overlap].into_iter().flatten();
     let mut count = 0;
     for (place, (id, value)) in attributes.iter_mut().zip(wanted) {
-        place.id = id;
-        place.value[..3].copy_from_slice(&value);
+        *place = LaunchAttribute::new(id, value);
         count += 1;
     }
     (attributes, count)

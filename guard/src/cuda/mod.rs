@@ -21,6 +21,7 @@ mod launch;
 mod library;
 mod module;
 mod nvrtc;
+mod occupancy;
 mod query;
 mod raw;
 

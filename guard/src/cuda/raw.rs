@@ -10,6 +10,8 @@ use super::query;
 use crate::args::KernelArgs;
 use crate::limits::LaunchLimits;
 use crate::plan::Plan;
+use crate::request::LaunchRequest;
+use crate::residency::ResidencyLimits;
 
 /// A function that someone else loaded, given by its handles.
 ///
@@ -65,6 +67,17 @@ impl RawKernel {
     #[must_use]
     pub fn limits(&self) -> &LaunchLimits {
         self.0.limits()
+    }
+
+    /// As [`Kernel::residency`]. The calling thread's current context is the same afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] where the driver does not answer.
+    pub fn residency(&self, request: &LaunchRequest) -> Result<ResidencyLimits, DriverError> {
+        let inner = self.0.inner();
+        let _current = Pushed::new(inner.driver(), inner.context())?;
+        inner.residency(request)
     }
 
     /// Submits every launch of `plan` to `stream` (a `CUstream`, null for the default one) and

@@ -72,6 +72,11 @@ pub(crate) fn set_attributes() -> Vec<String> {
     logged("attribute ")
 }
 
+/// The questions about residency in this process, in order.
+pub(crate) fn occupancy_questions() -> Vec<String> {
+    logged("occupancy ")
+}
+
 fn logged(kind: &str) -> Vec<String> {
     let path = std::env::var_os(LOG).expect("the parent named the log");
     // The driver makes the file with the first line.

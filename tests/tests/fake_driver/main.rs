@@ -6,6 +6,7 @@ mod availability;
 mod belonging;
 mod builder;
 mod capture;
+mod conformance;
 #[path = "../counting_allocator/mod.rs"]
 mod counting_allocator;
 mod devices;
@@ -15,6 +16,7 @@ mod loading;
 mod optional_features;
 mod raw_kernels;
 mod refusals;
+mod residency;
 mod splitting;
 mod threads;
 

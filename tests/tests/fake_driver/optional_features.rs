@@ -7,7 +7,7 @@ use crate::harness::{Driver, launches, set_attributes, with_driver, with_fake};
 use crate::kernels::{context, guard, kernel};
 
 /// Launches `request` of the kernel `idle`, which takes one value of 8 bytes.
-fn launch_idle(
+pub(crate) fn launch_idle(
     guard: &Guard,
     kernel: &Kernel,
     request: &LaunchRequest,
@@ -78,22 +78,6 @@ fn a_cooperative_launch_reaches_the_driver_as_one_with_and_without_a_cluster() {
         let lines = launches();
         assert!(lines[0].ends_with(" args=0 cooperative=1"), "{lines:?}");
         assert!(lines[1].ends_with(" cluster=2,1,1 cooperative=1"), "{lines:?}");
-    });
-}
-
-#[test]
-fn a_cooperative_launch_that_cannot_be_resident_is_the_drivers_to_refuse() {
-    with_fake(&[], || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let request = LaunchRequest::new(Dim3::new(1_000_000, 1, 1), Dim3::new(128, 1, 1));
-        let error = launch_idle(&guard, &kernel, &request.cooperative())
-            .expect_err("a million blocks are not resident");
-        let LaunchError::Stopped(stopped) = error else {
-            panic!("another error: {error:?}");
-        };
-        assert_eq!(stopped.source.call, "cuLaunchCooperativeKernel");
-        assert_eq!(stopped.source.code, 720);
     });
 }
 

@@ -7,6 +7,7 @@ mod argsort;
 mod attention;
 mod batched_gemm;
 mod compiling;
+mod conformance;
 mod cudarc_and_raw;
 mod exercises;
 mod get_rows;

@@ -1,6 +1,9 @@
 //! What one launch can do wrong.
 
-use gridguard::{Axis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
+use gridguard::{
+    Axis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, ResidencyLimits, validate,
+    validate_resident,
+};
 
 use crate::{Snapshot, blocks_along, on_h200};
 
@@ -15,6 +18,18 @@ fn of_kernel(
     text: &'static str,
 ) -> Snapshot {
     let violations = validate(&request, &on_h200(change)).expect_err("it breaks a rule");
+    (violations, text)
+}
+
+/// `request` on an H200 that holds at most so many blocks, and clusters of so many, at once.
+fn crowded(
+    blocks: u64,
+    cluster_blocks: u64,
+    request: LaunchRequest,
+    text: &'static str,
+) -> Snapshot {
+    let room = ResidencyLimits { blocks: Some(blocks), cluster_blocks: Some(cluster_blocks) };
+    let violations = validate_resident(&request, &on_h200(|_| {}), &room).expect_err("no room");
     (violations, text)
 }
 
@@ -209,6 +224,20 @@ fn clusters() -> Vec<Snapshot> {
 
 fn features() -> Vec<Snapshot> {
     vec![
+        crowded(
+            264,
+            8,
+            LaunchRequest::new(Dim3::new(265, 1, 1), Dim3::new(1024, 1, 1)).cooperative(),
+            "a cooperative grid is 265 such blocks, at once there is room for 264 (NVIDIA H200): \
+             its barrier spans the whole grid, so use fewer blocks with a loop over the items",
+        ),
+        crowded(
+            264,
+            4,
+            blocks_along(Axis::X, 64).cluster(Dim3::new(8, 1, 1)),
+            "a cluster is 8 such blocks, together there is room for 4 (NVIDIA H200): use a smaller \
+             cluster, or blocks of fewer threads or less shared memory",
+        ),
         anywhere(
             ONE.cooperative(),
             "the launch is cooperative, there is no such launch on any CUDA device: launch \

@@ -6,13 +6,14 @@ use gridguard::{Owner, Remedy};
 
 use crate::snapshots;
 
-const REMEDIES: [&str; 22] = [
+const REMEDIES: [&str; 23] = [
     "AtLeastOne",
     "ChunkUnit",
     "DeclareFold",
     "FewerBlocksPerItem",
     "FewerRegisters",
     "LessSharedMemory",
+    "LighterCluster",
     "MatchBatch",
     "MoreMemory",
     "MoveThreads",

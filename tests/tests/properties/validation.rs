@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use gridguard::{Axis, Dim3, LaunchLimits, LaunchRequest, Rule, validate};
+use gridguard::{
+    Axis, Dim3, LaunchLimits, LaunchRequest, ResidencyLimits, Rule, validate, validate_resident,
+};
 use proptest::prelude::*;
 
 use crate::cases;
@@ -54,6 +56,30 @@ proptest! {
                 }
             }
         }
+    }
+
+    #[test]
+    fn residency_adds_its_own_rules_and_changes_no_others(
+        request in request(), device in device(), kernel in kernel(),
+        blocks in prop::option::of(size()), cluster_blocks in prop::option::of(0_u64..20),
+    ) {
+        let mut expected = oracle::broken(&request, &device, &kernel);
+        let more_than = |most: Option<u64>, dim: Dim3| most.is_some_and(|m| dim.volume() > m.into());
+        if request.cooperative && more_than(blocks, request.grid) {
+            expected.insert(Rule::CooperativeResidency);
+        }
+        let cluster = request.cluster.or(kernel.required_cluster);
+        let too_wide = cluster.is_some_and(|cluster| more_than(cluster_blocks, cluster));
+        if too_wide && !expected.contains(&Rule::ClusterSize) {
+            expected.insert(Rule::ClusterResidency);
+        }
+        let limits = LaunchLimits::new(device, kernel);
+        let room = ResidencyLimits { blocks, cluster_blocks };
+        let broken: BTreeSet<Rule> = match validate_resident(&request, &limits, &room) {
+            Ok(_) => BTreeSet::new(),
+            Err(violations) => violations.iter().map(|violation| violation.rule).collect(),
+        };
+        prop_assert_eq!(broken, expected);
     }
 
     #[test]

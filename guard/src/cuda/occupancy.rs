@@ -1,0 +1,181 @@
+//! What a device holds at once of a kernel's blocks, asked of the driver once for each kind of block.
+
+use core::ffi::c_int;
+
+use parking_lot::RwLock;
+
+use super::driver::{
+    ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, LaunchAttribute, LaunchConfigEx, Status,
+};
+use super::error::DriverError;
+use crate::dim::Dim3;
+use crate::limits::{DeviceLimits, LaunchLimits};
+use crate::request::LaunchRequest;
+use crate::residency::ResidencyLimits;
+use crate::validate::validate;
+
+/// Configurations that are kept of a kernel, far more than a program uses; the oldest goes first.
+const KEPT: usize = 64;
+/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+const INVALID_CLUSTER_SIZE: Status = 912;
+
+/// The answers so far.
+#[derive(Debug, Default)]
+pub(super) struct Occupancy {
+    known: RwLock<Vec<(Configuration, ResidencyLimits)>>,
+}
+
+/// All of a launch that its residency depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Configuration {
+    block: [u32; 3],
+    dynamic_shared_bytes: u32,
+    cluster: Option<[u32; 3]>,
+}
+
+impl Configuration {
+    /// That of a launch whose blocks run together, where no rule but one of the grid is broken.
+    pub(super) fn of(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
+        if !request.cooperative && request.cluster.is_none() {
+            return None;
+        }
+        let cluster = request.cluster.or(limits.kernel().required_cluster);
+        let smallest = LaunchRequest { grid: cluster.unwrap_or(Dim3::ONE), ..*request };
+        let valid = validate(&smallest, limits).ok()?;
+        let cluster = cluster.map(|_| valid.grid());
+        let dynamic_shared_bytes = valid.dynamic_shared_bytes();
+        Some(Self { block: valid.block(), dynamic_shared_bytes, cluster })
+    }
+
+    pub(super) const fn dynamic_shared_bytes(&self) -> u32 {
+        self.dynamic_shared_bytes
+    }
+
+    fn threads(&self) -> u32 {
+        self.block.iter().product()
+    }
+}
+
+impl Occupancy {
+    /// The residency of `function` in `configuration`, which is legal. The context is current.
+    pub(super) fn of(
+        &self,
+        driver: &Driver,
+        function: Handle,
+        device: &DeviceLimits,
+        configuration: Configuration,
+    ) -> Result<ResidencyLimits, DriverError> {
+        let find = |known: &[(Configuration, ResidencyLimits)]| {
+            known.iter().find(|(other, _)| *other == configuration).map(|(_, limits)| *limits)
+        };
+        if let Some(limits) = find(&self.known.read()) {
+            return Ok(limits);
+        }
+        let limits = ask(driver, function, device, configuration)?;
+        let mut known = self.known.write();
+        // Another thread may have asked meanwhile.
+        if find(&known).is_none() {
+            if known.len() == KEPT {
+                known.remove(0);
+            }
+            known.push((configuration, limits));
+        }
+        Ok(limits)
+    }
+}
+
+#[cold]
+fn ask(
+    driver: &Driver,
+    function: Handle,
+    device: &DeviceLimits,
+    configuration: Configuration,
+) -> Result<ResidencyLimits, DriverError> {
+    let each = blocks_per_multiprocessor(driver, function, configuration)?;
+    let blocks = each.saturating_mul(device.multiprocessors);
+    let Some(cluster) = configuration.cluster else {
+        return Ok(ResidencyLimits { blocks: Some(blocks), cluster_blocks: None });
+    };
+    let blocks_of_one: u64 = cluster.iter().map(|blocks| u64::from(*blocks)).product();
+    let largest = largest_cluster(driver, function, configuration, cluster)?;
+    let Some(clusters) = active_clusters(driver, function, configuration, cluster)? else {
+        return Ok(ResidencyLimits { blocks: Some(blocks), cluster_blocks: largest });
+    };
+    // Clusters do not spread over parts of the device, so some multiprocessors may stay empty.
+    let blocks = blocks.min(clusters.saturating_mul(blocks_of_one));
+    let none = (clusters == 0).then(|| blocks_of_one.saturating_sub(1));
+    let cluster_blocks = largest.into_iter().chain(none).min();
+    Ok(ResidencyLimits { blocks: Some(blocks), cluster_blocks })
+}
+
+fn blocks_per_multiprocessor(
+    driver: &Driver,
+    function: Handle,
+    configuration: Configuration,
+) -> Result<u64, DriverError> {
+    let threads = c_int::try_from(configuration.threads()).unwrap_or(c_int::MAX);
+    let bytes = usize::try_from(configuration.dynamic_shared_bytes).unwrap_or(usize::MAX);
+    let mut blocks = 0;
+    // SAFETY: the function is loaded in the context that is current; the pointer is to a live
+    // integer.
+    let status = unsafe { (driver.max_active_blocks)(&raw mut blocks, function, threads, bytes) };
+    driver.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", status)?;
+    Ok(u64::try_from(blocks).unwrap_or(0))
+}
+
+/// Blocks of the largest cluster of such blocks, where the driver can tell (CUDA 11.8 and later).
+fn largest_cluster(
+    driver: &Driver,
+    function: Handle,
+    configuration: Configuration,
+    cluster: [u32; 3],
+) -> Result<Option<u64>, DriverError> {
+    let Some(look_up) = driver.max_cluster_size else {
+        return Ok(None);
+    };
+    let config = launch_config(configuration, cluster, &mut []);
+    let mut blocks = 0;
+    // SAFETY: the function is loaded in the context that is current; both pointers are to live
+    // values, and the configuration names no attribute.
+    let status = unsafe { look_up(&raw mut blocks, function, &raw const config) };
+    driver.check("cuOccupancyMaxPotentialClusterSize", status)?;
+    Ok(Some(u64::try_from(blocks).unwrap_or(0)))
+}
+
+/// Clusters of such blocks that the device holds at once, where the driver can tell.
+fn active_clusters(
+    driver: &Driver,
+    function: Handle,
+    configuration: Configuration,
+    cluster: [u32; 3],
+) -> Result<Option<u64>, DriverError> {
+    let Some(look_up) = driver.max_active_clusters else {
+        return Ok(None);
+    };
+    let mut attributes = [LaunchAttribute::new(ATTRIBUTE_CLUSTER_DIMENSION, cluster)];
+    let config = launch_config(configuration, cluster, &mut attributes);
+    let mut clusters = 0;
+    // SAFETY: as above; the configuration's attribute outlives the call.
+    let status = unsafe { look_up(&raw mut clusters, function, &raw const config) };
+    if status == INVALID_CLUSTER_SIZE {
+        return Ok(Some(0));
+    }
+    driver.check("cuOccupancyMaxActiveClusters", status)?;
+    Ok(Some(u64::try_from(clusters).unwrap_or(0)))
+}
+
+/// A grid of 16 clusters along each axis, so that the grid bounds no answer.
+fn launch_config(
+    configuration: Configuration,
+    cluster: [u32; 3],
+    attributes: &mut [LaunchAttribute],
+) -> LaunchConfigEx {
+    LaunchConfigEx {
+        grid: cluster.map(|blocks| blocks.saturating_mul(16)),
+        block: configuration.block,
+        shared_bytes: configuration.dynamic_shared_bytes,
+        stream: core::ptr::null_mut(),
+        attributes: attributes.as_mut_ptr(),
+        attribute_count: u32::try_from(attributes.len()).unwrap_or(0),
+    }
+}

@@ -1,0 +1,94 @@
+//! The comparison of the guard with a driver, here with the fake one: proves that it runs, and that
+//! the fake driver judges launches as the guard does.
+
+#[path = "../gpu/conformance/compare.rs"]
+mod compare;
+#[path = "../gpu/conformance/draw.rs"]
+mod draw;
+#[path = "../gpu/conformance/random.rs"]
+mod random;
+#[path = "../gpu/conformance/raw.rs"]
+mod raw;
+#[path = "../gpu/conformance/session.rs"]
+mod session;
+#[path = "../gpu/conformance/subject.rs"]
+mod subject;
+
+use cudarc::driver::CudaFunction;
+use cudarc::nvrtc::Ptx;
+
+use self::raw::RawDriver;
+use self::session::Outcome;
+use self::subject::{MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED, Subject};
+use crate::harness::with_fake;
+use crate::kernels::{context, guard};
+
+const LAUNCHES: u64 = 20_000;
+
+/// A kernel's name, its description for the fake driver, and the attributes that are set on it.
+type Described = (&'static str, &'static str, &'static [(i32, i32)]);
+
+const KERNELS: [Described; 9] = [
+    ("plain", "params=8", &[]),
+    ("bounded", "max_threads=128", &[]),
+    ("wide", "regs=210", &[]),
+    ("wider", "regs=168", &[]),
+    ("still", "static_shared=48000", &[]),
+    ("full", "static_shared=49152", &[]),
+    ("opted_in", "regs=64", &[(MAX_DYNAMIC_SHARED_SIZE_BYTES, 232_448)]),
+    ("clustered", "cluster=2,1,1", &[]),
+    ("wide_clusters", "regs=40", &[(NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)]),
+];
+
+fn compare(launches: u64) -> Outcome {
+    let guard = guard();
+    let context = context(&guard);
+    let mut ptx = ".version 8.0\n.target sm_90\n.address_size 64\n".to_owned();
+    for (name, description, _) in KERNELS {
+        ptx.push_str(&format!("// fake {name} {description}\n.visible .entry {name}(\n)\n"));
+    }
+    let module = context.load_module(Ptx::from_src(ptx)).expect("PTX");
+    context.bind_to_thread().expect("a context");
+    let driver = RawDriver::open();
+    let functions: Vec<CudaFunction> =
+        KERNELS.iter().map(|(name, ..)| module.load_function(name).expect("a function")).collect();
+    let subjects: Vec<Subject> = functions
+        .iter()
+        .zip(KERNELS)
+        .map(|(function, (name, _, settings))| {
+            let handle = function.cu_function().cast();
+            for (attribute, value) in settings {
+                assert_eq!(driver.set_attribute(handle, *attribute, *value), 0, "{name}");
+            }
+            Subject::new(&driver, name, context.cu_ctx().cast(), handle, 8)
+        })
+        .collect();
+    let outcome = session::run(&driver, &subjects, launches, 1);
+    assert!(subjects.iter().all(|subject| subject.unanswered.borrow().is_empty()));
+    outcome
+}
+
+#[test]
+fn guard_and_fake_driver_agree_on_every_launch() {
+    with_fake(&[], || {
+        let outcome = compare(LAUNCHES);
+        let tally = &outcome.tally;
+        assert_eq!(outcome.sticky, None);
+        assert_eq!(tally.disagreements, 0, "{tally:#?}");
+        assert!(tally.single.all_right() && tally.several.all_right(), "{tally:#?}");
+        assert_eq!(tally.launches, LAUNCHES);
+        assert!(tally.accepted > LAUNCHES / 5 && tally.single.made > LAUNCHES / 5, "{tally:#?}");
+        assert!(tally.beyond_the_driver > 0);
+    });
+}
+
+#[test]
+fn a_driver_that_judges_otherwise_is_found_out() {
+    let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "100"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")];
+    with_fake(&settings, || {
+        let tally = compare(1000).tally;
+        assert_eq!((tally.disagreements, tally.details.len()), (1, 1), "{tally:#?}");
+        let kind = tally.kinds.keys().next().expect("one kind");
+        assert!(kind.ends_with("guard [], driver 701"), "{kind}");
+    });
+}

@@ -1,0 +1,254 @@
+//! The driver itself, without the guard and without cudarc: answers are integers, since a driver
+//! knows codes that no binding does.
+#![allow(unsafe_code, reason = "launches that nobody validated")]
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use gridguard::LaunchRequest;
+
+/// A function, context or stream of the driver.
+pub(crate) type Handle = *mut c_void;
+
+type LaunchKernel = unsafe extern "C" fn(
+    Handle,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    Handle,
+    *mut Handle,
+    *mut Handle,
+) -> c_int;
+type LaunchCooperativeKernel = unsafe extern "C" fn(
+    Handle,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    c_uint,
+    Handle,
+    *mut Handle,
+) -> c_int;
+type LaunchKernelEx =
+    unsafe extern "C" fn(*const Config, Handle, *mut Handle, *mut Handle) -> c_int;
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+struct Config {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    stream: Handle,
+    attributes: *const Attribute,
+    attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute`.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Attribute {
+    id: c_uint,
+    padding: c_uint,
+    value: [c_uint; 16],
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+const COOPERATIVE: c_uint = 2;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+const CLUSTER_DIMENSION: c_uint = 4;
+/// Zeros for the one parameter that a kernel of the tests may take.
+static ZEROS: [u64; 1 << 12] = [0; 1 << 12];
+
+/// A request in the driver's own 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawLaunch {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_bytes: u32,
+    pub(crate) cluster: Option<[u32; 3]>,
+    pub(crate) cooperative: bool,
+}
+
+impl RawLaunch {
+    /// Nothing where a number does not fit 32 bits.
+    pub(crate) fn new(request: &LaunchRequest) -> Option<Self> {
+        let narrow = |dim: gridguard::Dim3| {
+            let axis = |size: u64| u32::try_from(size).ok();
+            Some([axis(dim.x)?, axis(dim.y)?, axis(dim.z)?])
+        };
+        let cluster = match request.cluster {
+            None => None,
+            Some(cluster) => Some(narrow(cluster)?),
+        };
+        Some(Self {
+            grid: narrow(request.grid)?,
+            block: narrow(request.block)?,
+            shared_bytes: u32::try_from(request.dynamic_shared_bytes).ok()?,
+            cluster,
+            cooperative: request.cooperative,
+        })
+    }
+}
+
+/// By which call a launch is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`; `cuLaunchKernelEx` where there is a cluster.
+    Oldest,
+    /// `cuLaunchKernelEx`.
+    Extended,
+}
+
+/// The driver's functions that the tests call.
+pub(crate) struct RawDriver {
+    launch_kernel: LaunchKernel,
+    launch_cooperative_kernel: LaunchCooperativeKernel,
+    launch_kernel_ex: LaunchKernelEx,
+    set_attribute: unsafe extern "C" fn(Handle, c_int, c_int) -> c_int,
+    get_attribute: unsafe extern "C" fn(*mut c_int, c_int, Handle) -> c_int,
+    active_blocks: unsafe extern "C" fn(*mut c_int, Handle, c_int, usize) -> c_int,
+    synchronize: unsafe extern "C" fn() -> c_int,
+    mem_alloc: unsafe extern "C" fn(*mut u64, usize) -> c_int,
+    mem_free: unsafe extern "C" fn(u64) -> c_int,
+    _library: libloading::Library,
+}
+
+impl RawDriver {
+    /// The library that the guard found too.
+    pub(crate) fn open() -> Self {
+        // SAFETY: the driver is loaded already; the signatures are those of its header, and the
+        // table holds the library.
+        unsafe {
+            let library = libloading::Library::new("libcuda.so.1").expect("the driver");
+            Self {
+                launch_kernel: *library.get(b"cuLaunchKernel").expect("a symbol"),
+                launch_cooperative_kernel: *library
+                    .get(b"cuLaunchCooperativeKernel")
+                    .expect("a symbol"),
+                launch_kernel_ex: *library.get(b"cuLaunchKernelEx").expect("a symbol"),
+                set_attribute: *library.get(b"cuFuncSetAttribute").expect("a symbol"),
+                get_attribute: *library.get(b"cuFuncGetAttribute").expect("a symbol"),
+                active_blocks: *library
+                    .get(b"cuOccupancyMaxActiveBlocksPerMultiprocessor")
+                    .expect("a symbol"),
+                synchronize: *library.get(b"cuCtxSynchronize").expect("a symbol"),
+                mem_alloc: *library.get(b"cuMemAlloc_v2").expect("a symbol"),
+                mem_free: *library.get(b"cuMemFree_v2").expect("a symbol"),
+                _library: library,
+            }
+        }
+    }
+
+    /// The driver's answer to `launch` of `function` on the default stream of the current context.
+    ///
+    /// `function` is loaded in that context, takes at most one parameter, of at most 32,768 bytes,
+    /// and touches no memory where that is zero.
+    pub(crate) fn launch(&self, function: Handle, launch: &RawLaunch, way: Way) -> i32 {
+        let zeros = ZEROS.as_ptr().cast_mut().cast::<c_void>();
+        let mut parameters = [zeros];
+        let parameters = parameters.as_mut_ptr();
+        let RawLaunch { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes: shared, .. } =
+            *launch;
+        let none = core::ptr::null_mut();
+        if way == Way::Extended || launch.cluster.is_some() {
+            return self.launch_extended(function, launch, parameters);
+        }
+        if launch.cooperative {
+            let call = self.launch_cooperative_kernel;
+            // SAFETY: the contract above; the driver reads one parameter at the most.
+            return unsafe { call(function, gx, gy, gz, bx, by, bz, shared, none, parameters) };
+        }
+        let call = self.launch_kernel;
+        // SAFETY: as above; a null stream is the default one.
+        unsafe { call(function, gx, gy, gz, bx, by, bz, shared, none, parameters, none.cast()) }
+    }
+
+    fn launch_extended(
+        &self,
+        function: Handle,
+        launch: &RawLaunch,
+        parameters: *mut Handle,
+    ) -> i32 {
+        let mut attributes = Vec::with_capacity(2);
+        let mut add = |id, words: [u32; 3]| {
+            let mut value = [0; 16];
+            value[..3].copy_from_slice(&words);
+            attributes.push(Attribute { id, padding: 0, value });
+        };
+        if let Some(cluster) = launch.cluster {
+            add(CLUSTER_DIMENSION, cluster);
+        }
+        if launch.cooperative {
+            add(COOPERATIVE, [1, 0, 0]);
+        }
+        let config = Config {
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: launch.shared_bytes,
+            stream: core::ptr::null_mut(),
+            attributes: attributes.as_ptr(),
+            attribute_count: u32::try_from(attributes.len()).expect("two at the most"),
+        };
+        let call = self.launch_kernel_ex;
+        // SAFETY: as in `launch`; configuration and attributes live through the call.
+        unsafe { call(&raw const config, function, parameters, core::ptr::null_mut()) }
+    }
+
+    /// Sets an attribute of a loaded function.
+    pub(crate) fn set_attribute(&self, function: Handle, attribute: i32, value: i32) -> i32 {
+        // SAFETY: the function is loaded; the driver checks attribute and value.
+        unsafe { (self.set_attribute)(function, attribute, value) }
+    }
+
+    /// An attribute of a loaded function.
+    pub(crate) fn attribute(&self, function: Handle, attribute: i32) -> Result<i32, i32> {
+        let mut value = 0;
+        // SAFETY: the function is loaded; the pointer is to a live integer.
+        let status = unsafe { (self.get_attribute)(&raw mut value, attribute, function) };
+        if status == 0 { Ok(value) } else { Err(status) }
+    }
+
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessor`.
+    #[allow(dead_code, reason = "for facts, which only a real device has")]
+    pub(crate) fn active_blocks(
+        &self,
+        function: Handle,
+        threads: i32,
+        bytes: usize,
+    ) -> Result<i32, i32> {
+        let mut blocks = 0;
+        // SAFETY: the function is loaded; the pointer is to a live integer.
+        let status = unsafe { (self.active_blocks)(&raw mut blocks, function, threads, bytes) };
+        if status == 0 { Ok(blocks) } else { Err(status) }
+    }
+
+    /// Waits for all launches and answers what they came to.
+    pub(crate) fn synchronize(&self) -> i32 {
+        // SAFETY: takes nothing.
+        unsafe { (self.synchronize)() }
+    }
+
+    /// The driver's answer to `body` while `bytes` of the device's memory are taken.
+    #[allow(dead_code, reason = "for facts, which only a real device has")]
+    pub(crate) fn with_memory_taken<T>(
+        &self,
+        bytes: usize,
+        body: impl FnOnce() -> T,
+    ) -> Result<T, i32> {
+        let mut at = 0;
+        // SAFETY: the pointer is to a live integer.
+        let status = unsafe { (self.mem_alloc)(&raw mut at, bytes) };
+        if status != 0 {
+            return Err(status);
+        }
+        let answer = body();
+        // SAFETY: allocated above, and used by nobody.
+        let status = unsafe { (self.mem_free)(at) };
+        if status == 0 { Ok(answer) } else { Err(status) }
+    }
+}
