@@ -207,12 +207,22 @@ impl Guard {
     /// What the guard has counted so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.counters.snapshot()
+        let counts = self.counters.snapshot();
+        #[cfg(feature = "cuda")]
+        if let Backend::Cuda(cuda) = &self.backend {
+            return cuda.counted(counts);
+        }
+        counts
     }
 
     #[cfg(feature = "cuda")]
     pub(crate) const fn backend(&self) -> &Backend {
         &self.backend
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn backend_mut(&mut self) -> &mut Backend {
+        &mut self.backend
     }
 
     #[cfg(feature = "cuda")]

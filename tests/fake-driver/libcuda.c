@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* The driver's signatures carry flags and options that a fake has no use for. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -714,14 +715,33 @@ static void log_launch(const struct Op *op, const char *how) {
     fclose(log);
 }
 
-/* Counts and logs a launch, or fails it when it is the one chosen to fail. */
+/* The driver's own log of its refusals, of which the fake keeps what fits. */
+static char words[4096];
+static size_t words_length;
+
+static void say(const char *call) {
+    const char *text = getenv("GRIDGUARD_FAKE_SAYS");
+    if (!text) return;
+    unsigned long long thread = setting("GRIDGUARD_FAKE_SAYS_THREAD", (unsigned long long)gettid());
+    int written = snprintf(words + words_length, sizeof words - words_length,
+                           "[12:00:00.000][%llu][CUDA][E][%s] %s\n", thread, call, text);
+    if (written > 0 && (size_t)written < sizeof words - words_length) words_length += (size_t)written;
+}
+
+/* Counts and logs a launch, or fails it when it is the one chosen to fail. The one chosen to be at
+ * fault is accepted, and every later call of its context fails. */
 static CUresult account(const struct Op *op, const char *how) {
-    if (launches++ == setting("GRIDGUARD_FAKE_FAIL_LAUNCH", ULLONG_MAX)) {
+    unsigned long long launch = launches++;
+    CUcontext ctx = op->function->module->ctx;
+    if (launch == setting("GRIDGUARD_FAKE_FAIL_LAUNCH", ULLONG_MAX)) {
         CUresult code = (CUresult)setting("GRIDGUARD_FAKE_FAIL_CODE", LAUNCH_FAILED);
-        if (setting("GRIDGUARD_FAKE_STICKY", 0)) op->function->module->ctx->sticky = code;
+        if (setting("GRIDGUARD_FAKE_STICKY", 0)) ctx->sticky = code;
+        say("cuLaunchKernel");
         return code;
     }
     log_launch(op, how);
+    if (launch == setting("GRIDGUARD_FAKE_FAULT_LAUNCH", ULLONG_MAX))
+        ctx->sticky = (CUresult)setting("GRIDGUARD_FAKE_FAULT_CODE", ILLEGAL_ADDRESS);
     return SUCCESS;
 }
 
@@ -896,6 +916,20 @@ CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsig
 }
 
 #ifndef FAKE_OLD
+CALL(cuLogsCurrent, (unsigned *position, unsigned flags),
+     LOCKED; REQUIRE(position && !flags, INVALID_VALUE), *position = (unsigned)words_length)
+
+CUresult cuLogsDumpToMemory(unsigned *position, char *buffer, size_t *size, unsigned flags) {
+    LOCKED;
+    REQUIRE(buffer && size && *size && !flags, INVALID_VALUE);
+    size_t from = position ? *position : 0, fresh = words_length - from;
+    REQUIRE(fresh < *size, INVALID_VALUE);
+    memcpy(buffer, words + from, fresh);
+    buffer[*size = fresh] = 0;
+    if (position) *position = (unsigned)words_length;
+    return SUCCESS;
+}
+
 /* Answers whether a cluster size is among the attributes. */
 static bool read_config(const CUlaunchConfig *config, struct Launch *l) {
     enum { COOPERATIVE = 2, CLUSTER_DIMENSION = 4, PROGRAMMATIC_STREAM_SERIALIZATION = 6 };

@@ -1,12 +1,15 @@
 //! The part of [`Guard`] that talks to a device.
 
+use core::panic::Location;
 use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, CudaStream};
 
 use super::args::Args;
+use super::checked::{self, Watch};
 use super::driver::{Driver, Handle};
 use super::error::{CudaError, DriverError, LaunchError, LoadError};
+use super::history::{History, LaunchRecord};
 use super::image::Image;
 use super::kernel::Kernel;
 use super::launch::{submit, submit_one};
@@ -18,12 +21,23 @@ use crate::choice::Choice;
 use crate::chunk::Chunk;
 use crate::guard::{Backend, Guard};
 use crate::plan::{Plan, PlannedLaunch};
+use crate::record::Counts;
 use crate::request::LaunchRequest;
 
 /// A device that a guard serves.
 #[derive(Clone, Debug)]
 pub(crate) struct CudaBackend {
     context: Arc<CudaContext>,
+    history: Arc<History>,
+    /// Whether each launch is waited for.
+    checked: bool,
+}
+
+impl CudaBackend {
+    /// `counts` with what is counted for the context.
+    pub(crate) fn counted(&self, counts: Counts) -> Counts {
+        self.history.counted(counts)
+    }
 }
 
 impl Guard {
@@ -50,7 +64,47 @@ impl Guard {
     pub fn with_context(context: Arc<CudaContext>) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
         let limits = query::limits_of_context(driver, &context)?;
-        Ok(Self::new(limits, Backend::Cuda(CudaBackend { context }), None))
+        let history = History::of(context.cu_ctx().cast());
+        let checked = checked::by_environment();
+        Ok(Self::new(limits, Backend::Cuda(CudaBackend { context, history, checked }), None))
+    }
+
+    /// The same guard, which waits for each launch, so that an error names the launch at fault and
+    /// not those that can be. Slow: for the search, not for serving.
+    ///
+    /// Without this call the variable `GRIDGUARD_SYNC` decides, read once: `1` asks for it, also in
+    /// launches without a guard. A launch that a stream capture takes up is not waited for, and
+    /// counted: [`Counts::unchecked_in_capture`](crate::Counts::unchecked_in_capture).
+    #[must_use]
+    pub fn with_checked_launches(mut self, checked: bool) -> Self {
+        if let Backend::Cuda(cuda) = self.backend_mut() {
+            cuda.checked = checked;
+        }
+        self
+    }
+
+    /// Waits for all that was launched on `stream`, and notes that it has run without an error: an
+    /// error that surfaces later is not blamed on it.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::Driver`] with the launches that can be to blame, where one of them failed.
+    pub fn synchronize(&self, stream: &CudaStream) -> Result<(), CudaError> {
+        let (driver, context) = (Driver::get()?, stream.context().cu_ctx().cast());
+        driver.bind(context)?;
+        let history = History::of(context);
+        Ok(checked::synchronize(driver, &history, stream.cu_stream().cast())?)
+    }
+
+    /// The launches on record, the newest first: up to 64 of each stream of the guard's context, also
+    /// those through launch builders and raw handles. The order between streams is that of a
+    /// clock that ticks every 1 to 10 ms.
+    #[must_use]
+    pub fn recent_launches(&self) -> Vec<LaunchRecord> {
+        match self.backend() {
+            Backend::Cuda(cuda) => cuda.history.launches(),
+            Backend::Host => Vec::new(),
+        }
     }
 
     /// The device with the most free memory, or why there is none.
@@ -125,13 +179,14 @@ impl Guard {
     /// [`LaunchError`] where plan, arguments, stream and kernel do not belong together, or the
     /// device does not hold a cooperative grid or a cluster at once, all before anything is
     /// launched; or where the driver refuses a launch.
+    #[track_caller]
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
-        let stream = self.bind(kernel, &args)?;
+        let (stream, watch) = (self.bind(kernel, &args)?, self.watch(Location::caller()));
         // SAFETY: the stream is of the kernel's context, which `bind` checked. Whoever loaded the
         // kernel promised that it keeps its contract for arguments of the declared kind, which
         // `submit` holds them against: memory is cudarc's slices, of this context, of the length
         // that the items need, alive until their events are recorded.
-        self.count(unsafe { submit(kernel, stream, plan, args.values()) })
+        self.count(unsafe { submit(kernel, stream, plan, args.values(), watch) })
     }
 
     /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
@@ -140,6 +195,7 @@ impl Guard {
     ///
     /// [`LaunchError::Invalid`] where no plan is legal, and as [`Self::launch`].
     #[inline]
+    #[track_caller]
     pub fn plan_and_launch(
         &self,
         kernel: &Kernel,
@@ -154,10 +210,16 @@ impl Guard {
         // One launch needs no plan around it, and the way of a launch is short.
         let chunk = Chunk { index: 0, start: 0, items: 1 };
         let one = PlannedLaunch { chunk, launch: self.validate(request, kernel.limits())? };
-        let stream = self.bind(kernel, &args)?;
+        let (stream, watch) = (self.bind(kernel, &args)?, self.watch(Location::caller()));
         // SAFETY: as in `launch`; validated against this kernel's limits just now.
-        let launched = unsafe { submit_one(kernel, stream, &one, args.values()) };
+        let launched = unsafe { submit_one(kernel, stream, &one, args.values(), watch) };
         self.count(launched.map(|()| 1))
+    }
+
+    #[inline]
+    const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
+        let checked = matches!(self.backend(), Backend::Cuda(CudaBackend { checked: true, .. }));
+        Watch { call_site, checked }
     }
 
     /// Makes the kernel's context current and gives the stream of `args`, where all belong together.

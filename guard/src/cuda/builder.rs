@@ -9,9 +9,12 @@ use cudarc::driver::{
 use once_cell::sync::Lazy;
 use parking_lot::RwLock;
 
+use super::checked::Watch;
 use super::driver::Driver;
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Keep, Kernel};
+use crate::chunk::Chunk;
+use crate::plan::PlannedLaunch;
 use crate::request::LaunchRequest;
 use crate::validate::validate;
 
@@ -95,14 +98,17 @@ impl GuardedLaunchArgs<'_> {
     /// [`LaunchError::Unknown`] where the limits could not be queried; [`LaunchError::Args`] where
     /// the number of arguments is not that of the parameters;
     /// [`LaunchError::Driver`] where the driver refuses all the same.
+    #[track_caller]
     pub unsafe fn launch(
         &mut self,
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
-        self.check(config, false)?;
-        // SAFETY: the caller's promise.
-        let launched = unsafe { self.inner.launch(config) };
-        launched.map_err(|error| DriverError::from_cudarc("cuLaunchKernel", error).into())
+        let send = |inner: &mut LaunchArgs<'_>| {
+            // SAFETY: the caller's promise.
+            let launched = unsafe { inner.launch(config) };
+            launched.map_err(|error| DriverError::from_cudarc("cuLaunchKernel", error))
+        };
+        self.check_and(config, false, send, Watch::here())
     }
 
     /// As [`LaunchArgs::launch_cooperative`], after validation.
@@ -114,34 +120,51 @@ impl GuardedLaunchArgs<'_> {
     /// # Errors
     ///
     /// As [`Self::launch`].
+    #[track_caller]
     pub unsafe fn launch_cooperative(
         &mut self,
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
-        self.check(config, true)?;
-        // SAFETY: the caller's promise.
-        let launched = unsafe { self.inner.launch_cooperative(config) };
-        launched
-            .map_err(|error| DriverError::from_cudarc("cuLaunchCooperativeKernel", error).into())
+        let send = |inner: &mut LaunchArgs<'_>| {
+            // SAFETY: the caller's promise.
+            let launched = unsafe { inner.launch_cooperative(config) };
+            launched.map_err(|error| DriverError::from_cudarc("cuLaunchCooperativeKernel", error))
+        };
+        self.check_and(config, true, send, Watch::here())
     }
 
+    /// Sends what passes the check, and records it.
     #[inline]
-    fn check(&self, config: LaunchConfig, cooperative: bool) -> Result<(), LaunchError> {
+    fn check_and<T>(
+        &mut self,
+        config: LaunchConfig,
+        cooperative: bool,
+        send: impl FnOnce(&mut LaunchArgs<'_>) -> Result<T, DriverError>,
+        watch: Watch,
+    ) -> Result<T, LaunchError> {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = config;
         let mut request = LaunchRequest::new(grid_dim.into(), block_dim.into())
             .dynamic_shared_bytes(shared_mem_bytes.into());
         request.cooperative = cooperative;
-        let check = |kernel: &Kernel| {
+        let Self { stream, function, inner, given } = self;
+        // The kernel is only lent, so that its launch takes part in no counting of owners.
+        let check_and_send = |kernel: &Kernel| {
             let launch = validate(&request, kernel.limits())?;
-            kernel.signature().check_count(kernel.name(), self.given)?;
+            kernel.signature().check_count(kernel.name(), *given)?;
             let kernel = kernel.inner();
             if cooperative || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
                 kernel.driver().bind(kernel.context())?;
                 kernel.opt_in(launch.dynamic_shared_bytes())?;
             }
-            if cooperative { kernel.check_residency(&launch) } else { Ok(()) }
+            if cooperative {
+                kernel.check_residency(&launch)?;
+            }
+            let sent = send(inner)?;
+            let one = PlannedLaunch { chunk: Chunk { index: 0, start: 0, items: 1 }, launch };
+            kernel.accepted(stream.cu_stream().cast(), &one, 1, watch)?;
+            Ok(sent)
         };
-        match with_kernel(self.stream, self.function, check) {
+        match with_kernel(stream, function, check_and_send) {
             Ok(checked) => checked,
             Err(error) => Err(LaunchError::Unknown(Box::new(error))),
         }

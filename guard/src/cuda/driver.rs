@@ -7,8 +7,9 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use once_cell::sync::OnceCell;
 
-use super::error::{DriverError, DriverUnavailable};
+use super::error::{Background, DriverError, DriverUnavailable};
 use super::library::{self, function_table};
+use super::words;
 
 /// A context, module, function or stream of the driver.
 pub(super) type Handle = *mut c_void;
@@ -44,12 +45,16 @@ function_table! {
         max_active_blocks = "cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Handle, c_int, usize) -> Status;
         launch_kernel = "cuLaunchKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
         launch_cooperative_kernel = "cuLaunchCooperativeKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void) -> Status;
+        stream_synchronize = "cuStreamSynchronize": fn(Handle) -> Status;
     }
     optional {
         launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfigEx, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
         max_cluster_size = "cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
         max_active_clusters = "cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
         func_get_name = "cuFuncGetName": fn(*mut *const c_char, Handle) -> Status;
+        stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
+        logs_current = "cuLogsCurrent": fn(*mut c_uint, c_uint) -> Status;
+        logs_dump_to_memory = "cuLogsDumpToMemory": fn(*mut c_uint, *mut c_char, *mut usize, c_uint) -> Status;
         func_get_param_info = "cuFuncGetParamInfo": fn(Handle, usize, *mut usize, *mut usize) -> Status;
     }
 }
@@ -95,7 +100,7 @@ pub(super) const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
 pub(super) const ATTRIBUTE_OVERLAP: c_uint = 6;
 
 /// What cudarc calls for contexts, streams, events and memory: it panics where one is missing.
-const CUDARC_NEEDS: [&str; 17] = [
+const CUDARC_NEEDS: [&str; 16] = [
     "cuCtxSynchronize",
     "cuMemAllocAsync",
     "cuMemFreeAsync",
@@ -107,7 +112,6 @@ const CUDARC_NEEDS: [&str; 17] = [
     "cuMemsetD8Async",
     "cuStreamCreate",
     "cuStreamDestroy_v2",
-    "cuStreamSynchronize",
     "cuStreamWaitEvent",
     "cuEventCreate",
     "cuEventRecord",
@@ -153,6 +157,7 @@ impl Driver {
             return Err(DriverUnavailable::no_device());
         }
         driver.check("cuInit", status).map_err(DriverUnavailable::InitFailed)?;
+        words::begin(&driver);
         let version = driver.version().map_err(DriverUnavailable::InitFailed)?;
         if version < OLDEST_DRIVER {
             return Err(DriverUnavailable::TooOld { version, oldest: OLDEST_DRIVER });
@@ -181,7 +186,8 @@ impl Driver {
             call,
             code: status,
             name: self.words(self.get_error_name, status).unwrap_or_else(|| "unknown error".into()),
-            description: self.words(self.get_error_string, status).unwrap_or_default(),
+            description: self.words(self.get_error_string, status).unwrap_or_default().into(),
+            background: Background::of(self, call, status),
         }
     }
 

@@ -2,7 +2,10 @@
 
 use core::fmt;
 
+use super::blame::Blame;
+use super::driver::{Driver, Status};
 use super::image::ImageError;
+use super::words::{self, DriverWords};
 use crate::args::ArgsError;
 use crate::launch::Stopped;
 use crate::limits::ComputeCapability;
@@ -19,30 +22,78 @@ pub struct DriverError {
     /// Its name, such as `CUDA_ERROR_INVALID_VALUE`.
     pub name: String,
     /// The driver's description.
-    pub description: String,
+    pub description: Box<str>,
+    /// In one box, since errors travel by value on the way of a launch.
+    pub(super) background: Option<Box<Background>>,
+}
+
+/// What is known beyond the code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Background {
+    pub(super) driver_says: Option<DriverWords>,
+    pub(super) blame: Option<Blame>,
+}
+
+impl Background {
+    /// What is known about `call`, which has just answered `status`.
+    pub(super) fn of(driver: &Driver, call: &str, status: Status) -> Option<Box<Self>> {
+        let driver_says = words::since_last(driver, call);
+        let blame = Blame::of(driver, status);
+        let known = driver_says.is_some() || blame.is_some();
+        known.then(|| Box::new(Self { driver_says, blame }))
+    }
 }
 
 impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { call, code, name, description } = self;
+        let Self { call, code, name, description, background: _ } = self;
         write!(f, "{call} answered {name} ({code})")?;
-        if description.is_empty() { Ok(()) } else { write!(f, ": {description}") }
+        if !description.is_empty() {
+            write!(f, ": {description}")?;
+        }
+        if let Some(words) = self.driver_says() {
+            write!(f, "; {words}")?;
+        }
+        self.blame().map_or(Ok(()), |blame| write!(f, "; {blame}"))
     }
 }
 
 impl core::error::Error for DriverError {}
 
 impl DriverError {
+    /// What the driver logged about the call, where it keeps a log (CUDA 12.9 and later) and wrote
+    /// something.
+    #[must_use]
+    pub fn driver_says(&self) -> Option<&DriverWords> {
+        self.background.as_ref().and_then(|background| background.driver_says.as_ref())
+    }
+
+    /// Which launches are to blame, where the error is not the call's own but an earlier launch's.
+    #[must_use]
+    pub fn blame(&self) -> Option<&Blame> {
+        self.background.as_ref().and_then(|background| background.blame.as_ref())
+    }
+
+    /// The same error, of a call that waited for the newest launch at once.
+    pub(super) fn at_a_check(mut self) -> Self {
+        if let Some(background) = &mut self.background {
+            background.blame = background.blame.take().map(Blame::at_a_check);
+        }
+        self
+    }
+
     /// A failure that cudarc reported.
     pub(super) fn from_cudarc(call: &'static str, error: cudarc::driver::DriverError) -> Self {
         let text = |words: Result<&core::ffi::CStr, _>| {
             words.map(|text| text.to_string_lossy().into_owned()).ok()
         };
+        let (code, driver) = (code_of(error), Driver::get().ok());
         Self {
             call,
-            code: code_of(error),
+            code,
             name: text(error.error_name()).unwrap_or_else(|| "unknown error".into()),
-            description: text(error.error_string()).unwrap_or_default(),
+            description: text(error.error_string()).unwrap_or_default().into(),
+            background: driver.and_then(|driver| Background::of(driver, call, code)),
         }
     }
 }

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaFunction};
 use once_cell::sync::OnceCell;
 
+use super::checked::{self, Watch};
 use super::driver::{Driver, Handle};
 use super::error::{DriverError, LaunchError};
+use super::history::History;
 use super::module::Loaded;
 use super::occupancy::{Configuration, Occupancy};
 use super::query::{self, function_attribute};
 use crate::limits::{DeviceLimits, LaunchLimits};
+use crate::plan::PlannedLaunch;
 use crate::request::LaunchRequest;
 use crate::residency::{ResidencyLimits, validate_resident};
 use crate::signature::Signature;
@@ -41,6 +44,10 @@ pub(super) struct Inner {
     /// Opts in to all that the device allows, once.
     opt_in: OnceCell<Result<(), DriverError>>,
     occupancy: Occupancy,
+    /// The launches of the context.
+    history: Arc<History>,
+    /// The kernel's number there.
+    number: u64,
     #[allow(dead_code, reason = "holds what the function is of")]
     keep: Keep,
 }
@@ -77,6 +84,8 @@ impl Kernel {
         let dynamic_shared_bytes = limits.max_dynamic_shared_bytes;
         let limits = LaunchLimits::new(device, limits).with_automatic_opt_in();
         let opt_in = OnceCell::new();
+        let history = History::of(context);
+        let number = history.number_of(&limits.kernel().name);
         let owned = match &keep {
             Keep::Module(module) => Some(Arc::clone(module.context())),
             Keep::Cudarc(_) | Keep::Caller => None,
@@ -91,6 +100,8 @@ impl Kernel {
             dynamic_shared_bytes,
             opt_in,
             occupancy: Occupancy::default(),
+            history,
+            number,
             keep,
         });
         Ok(Self { inner, overlap: false })
@@ -174,6 +185,20 @@ impl Inner {
 
     pub(super) const fn context(&self) -> Handle {
         self.context
+    }
+
+    /// Records a launch that the driver accepted, one of so many `launches`, and waits for it where
+    /// that is asked for.
+    #[inline]
+    pub(super) fn accepted(
+        &self,
+        stream: Handle,
+        planned: &PlannedLaunch,
+        launches: u64,
+        watch: Watch,
+    ) -> Result<(), DriverError> {
+        self.history.record(self.number, stream, planned, launches, watch.call_site);
+        if watch.checked { checked::wait(self.driver, &self.history, stream) } else { Ok(()) }
     }
 
     /// Whether a launch with so much dynamic shared memory must be opted in to.

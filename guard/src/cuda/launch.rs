@@ -4,6 +4,7 @@ use core::ffi::c_void;
 
 use arrayvec::ArrayVec;
 
+use super::checked::Watch;
 use super::driver::{
     ATTRIBUTE_CLUSTER_DIMENSION, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_OVERLAP, Driver, Handle,
     LaunchAttribute, LaunchConfigEx, Status,
@@ -30,19 +31,20 @@ pub(super) unsafe fn submit(
     stream: Handle,
     plan: &Plan,
     args: &KernelArgs<'_>,
+    watch: Watch,
 ) -> Result<u64, LaunchError> {
     if !plan.is_for(kernel.limits()) {
         return Err(other_kernel(kernel));
     }
     if let Some(one) = plan.only_launch() {
         // SAFETY: the caller's promise; the plan is for this kernel.
-        return unsafe { submit_one(kernel, stream, &one, args) }.map(|()| 1);
+        return unsafe { submit_one(kernel, stream, &one, args, watch) }.map(|()| 1);
     }
     prepare(kernel, plan.largest_launch(), plan.items(), args)?;
     let mut packed = Packed::new();
     let overlap = kernel.overlaps_chunks();
-    let (kernel, packed) = (kernel.inner(), &mut packed);
-    let mut launcher = StreamLauncher { kernel, overlap, stream, args, packed };
+    let (kernel, packed, launches) = (kernel.inner(), &mut packed, plan.len());
+    let mut launcher = StreamLauncher { kernel, overlap, stream, args, packed, launches, watch };
     Ok(run(plan, &mut launcher)?)
 }
 
@@ -57,6 +59,7 @@ pub(super) unsafe fn submit_one(
     stream: Handle,
     one: &PlannedLaunch,
     args: &KernelArgs<'_>,
+    watch: Watch,
 ) -> Result<(), LaunchError> {
     let PlannedLaunch { chunk, launch } = one;
     prepare(kernel, launch, chunk.items, args)?;
@@ -66,7 +69,8 @@ pub(super) unsafe fn submit_one(
     // SAFETY: the caller's promise; the rest is checked above.
     let (call, status) =
         unsafe { send(kernel.driver(), kernel.function(), stream, launch, false, params) };
-    match kernel.driver().check(call, status) {
+    let sent = kernel.driver().check(call, status);
+    match sent.and_then(|()| kernel.accepted(stream, one, 1, watch)) {
         Ok(()) => Ok(()),
         Err(source) => Err(stopped_at_once(chunk.items, source)),
     }
@@ -116,6 +120,8 @@ struct StreamLauncher<'a> {
     stream: Handle,
     args: &'a KernelArgs<'a>,
     packed: &'a mut Packed,
+    launches: u64,
+    watch: Watch,
 }
 
 impl Launcher for StreamLauncher<'_> {
@@ -133,7 +139,8 @@ impl Launcher for StreamLauncher<'_> {
             // by the caller's promise elsewhere; the stream is of this context; chunks overlap only
             // by the promise of who loaded the kernel.
             unsafe { send(driver, function, self.stream, &planned.launch, overlap, params) };
-        driver.check(call, status)
+        driver.check(call, status)?;
+        self.kernel.accepted(self.stream, planned, self.launches, self.watch)
     }
 }
 

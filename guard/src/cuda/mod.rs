@@ -12,9 +12,13 @@
 
 mod args;
 mod backend;
+mod blame;
 mod builder;
+mod checked;
+mod clock;
 mod driver;
 mod error;
+mod history;
 mod image;
 mod kernel;
 mod launch;
@@ -24,16 +28,20 @@ mod nvrtc;
 mod occupancy;
 mod query;
 mod raw;
+mod words;
 
 pub use args::Args;
 pub(crate) use backend::CudaBackend;
+pub use blame::Blame;
 pub use builder::{GuardedLaunchArgs, GuardedStream, forget_functions};
 pub use error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
+pub use history::LaunchRecord;
 pub use image::{Image, ImageError};
 pub use kernel::Kernel;
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
 pub use query::{device_count, device_limits, driver_version, free_memory};
 pub use raw::RawKernel;
+pub use words::DriverWords;

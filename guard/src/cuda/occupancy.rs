@@ -8,6 +8,7 @@ use super::driver::{
     ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, LaunchAttribute, LaunchConfigEx, Status,
 };
 use super::error::DriverError;
+use super::words;
 use crate::dim::Dim3;
 use crate::limits::{DeviceLimits, LaunchLimits};
 use crate::request::LaunchRequest;
@@ -158,6 +159,7 @@ fn active_clusters(
     // SAFETY: as above; the configuration's attribute outlives the call.
     let status = unsafe { look_up(&raw mut clusters, function, &raw const config) };
     if status == INVALID_CLUSTER_SIZE {
+        words::drop_own(driver);
         return Ok(Some(0));
     }
     driver.check("cuOccupancyMaxActiveClusters", status)?;

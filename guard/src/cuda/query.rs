@@ -319,5 +319,6 @@ pub(super) fn parameter_sizes(driver: &Driver, function: Handle) -> Option<Vec<u
         }
         sizes.push(size);
     }
+    super::words::drop_own(driver);
     Some(sizes)
 }

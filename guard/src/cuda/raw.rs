@@ -2,6 +2,7 @@
 
 use core::ffi::c_void;
 
+use super::checked::Watch;
 use super::driver::Driver;
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Keep, Kernel};
@@ -91,6 +92,7 @@ impl RawKernel {
     /// # Errors
     ///
     /// [`LaunchError`] where plan or arguments do not fit the kernel, or the driver refuses.
+    #[track_caller]
     pub unsafe fn launch(
         &self,
         stream: *mut c_void,
@@ -100,7 +102,7 @@ impl RawKernel {
         let inner = self.0.inner();
         let _current = Pushed::new(inner.driver(), inner.context())?;
         // SAFETY: the caller's promise, and the context is current.
-        unsafe { submit(&self.0, stream, plan, args) }
+        unsafe { submit(&self.0, stream, plan, args, Watch::here()) }
     }
 }
 

@@ -12,6 +12,7 @@ mod counting_allocator;
 mod devices;
 mod harness;
 mod kernels;
+mod late_errors;
 mod loading;
 mod optional_features;
 mod raw_kernels;

@@ -11,6 +11,7 @@ mod conformance;
 mod cudarc_and_raw;
 mod exercises;
 mod get_rows;
+mod late_errors;
 mod limits;
 mod reflection_pad1d;
 mod refusals;

@@ -82,6 +82,7 @@ impl Counters {
             split: self.split.load(Ordering::Relaxed),
             refused_by_driver: self.refused_by_driver.load(Ordering::Relaxed),
             rejections,
+            ..Counts::default()
         }
     }
 }
@@ -102,6 +103,16 @@ pub struct Counts {
     /// Rejected requests by rule, in the order of [`Rule::ALL`]; a request that breaks several
     /// counts for each.
     pub rejections: Vec<(Rule, u64)>,
+    /// Launches in the guard's context that were waited for because launches are checked.
+    pub checked: u64,
+    /// Launches that were to be checked and were not, because their stream was being captured.
+    pub unchecked_in_capture: u64,
+    /// Launches in the guard's context on streams beyond those with a record of their own: they
+    /// share one, and are the first to be forgotten.
+    pub sharing_a_record: u64,
+    /// Launches in the guard's context of which there is no record, because a thread was held up
+    /// while it wrote another one.
+    pub unrecorded: u64,
 }
 
 #[cfg(test)]
