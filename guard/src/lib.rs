@@ -49,6 +49,7 @@ mod chunk;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "the one room that talks to the driver")]
 pub mod cuda;
+pub mod diagnose;
 mod dim;
 mod error;
 mod guard;

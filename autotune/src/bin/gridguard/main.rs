@@ -1,4 +1,5 @@
-//! The command `gridguard`: what devices allow, whether launches are legal, which chunk is fastest.
+//! The command `gridguard`: what devices allow, whether launches are legal, which chunk is fastest,
+//! and what failures mean.
 //!
 //! Text for people, JSON for programs: one document on stdout, diagnostics on stderr. Exit 0: yes;
 //! 1: the answer is no; 2: usage or malformed input; 3: could not find out; 130: interrupted.
@@ -6,6 +7,7 @@
 mod check;
 mod device;
 mod evaluate;
+mod explain;
 mod failure;
 mod interrupt;
 mod limits;
@@ -17,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Keeps CUDA launches legal and fast: limits, verdicts, tuned chunks.
+/// Keeps CUDA launches legal and fast: limits, verdicts, tuned chunks, failures by their true name.
 #[derive(Parser)]
 #[command(name = "gridguard", version, propagate_version = true)]
 struct Command {
@@ -40,6 +42,8 @@ enum Subcommands {
     Profile(Box<profile::Profile>),
     #[command(hide = true)]
     Measure(tune::Measure),
+    /// Says what a CUDA failure means, where it comes from, and what to do
+    Explain(explain::Explain),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
         Subcommands::Evaluate(evaluate) => evaluate.run(),
         Subcommands::Profile(profile) => profile.run(),
         Subcommands::Measure(measure) => measure.run(),
+        Subcommands::Explain(explain) => explain.run(),
     };
     match answer {
         Ok(answer) => answer.into(),
