@@ -96,9 +96,10 @@ impl Guard {
         Ok(checked::synchronize(driver, &history, stream.cu_stream().cast())?)
     }
 
-    /// The launches on record, the newest first: up to 64 of each stream of the guard's context, also
-    /// those through launch builders and raw handles. The order between streams is that of a
-    /// clock that ticks every 1 to 10 ms.
+    /// The launches on record, the newest first: of each stream of the guard's context up to 64 by
+    /// the thread that used it first, and 64 by all others; also those through launch builders and
+    /// raw handles. The order between streams and threads is that of a clock that ticks every 1 to
+    /// 10 ms.
     #[must_use]
     pub fn recent_launches(&self) -> Vec<LaunchRecord> {
         match self.backend() {

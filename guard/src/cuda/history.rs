@@ -75,6 +75,8 @@ impl History {
         launches: u64,
         call_site: &'static Location<'static>,
     ) {
+        // First, so that nothing else is held in registers over the call.
+        let at_ns = now_ns();
         let PlannedLaunch { chunk: Chunk { index, start, items }, launch } = planned;
         self.recorder.record(&Entry {
             stream: stream.addr(),
@@ -83,7 +85,7 @@ impl History {
             block: launch.block(),
             chunk: [*index, *start, *items],
             launches,
-            at_ns: now_ns(),
+            at_ns,
             call_site,
         });
     }
@@ -135,7 +137,7 @@ impl History {
 
     /// Entries as a person reads them, the newest last.
     fn resolve(&self, mut entries: Vec<Recorded>) -> Vec<LaunchRecord> {
-        // Streams have no numbers in common; within a tick of the clock their order is not known.
+        // Rings have no numbers in common; within a tick of the clock their order is not known.
         entries.sort_by_key(|recorded| (recorded.entry.at_ns, recorded.number));
         let (names, now) = (self.names.read(), now_ns());
         let one = |Recorded { entry, .. }: &Recorded| {

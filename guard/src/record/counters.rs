@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::alone::Tally;
 use crate::rule::Rule;
 use crate::violation::Violations;
 
@@ -9,7 +10,7 @@ use crate::violation::Violations;
 #[derive(Debug)]
 pub(crate) struct Counters {
     /// Plans of one launch: the common case costs one addition.
-    whole: AtomicU64,
+    whole: Tally,
     /// Plans of no launch, of several, or refused on the way.
     other: AtomicU64,
     /// Launches of these.
@@ -22,7 +23,7 @@ pub(crate) struct Counters {
 impl Counters {
     pub(crate) const fn new() -> Self {
         Self {
-            whole: AtomicU64::new(0),
+            whole: Tally::new(),
             other: AtomicU64::new(0),
             other_launches: AtomicU64::new(0),
             split: AtomicU64::new(0),
@@ -35,7 +36,7 @@ impl Counters {
     #[inline]
     pub(crate) fn ran(&self, launches: u64) {
         if launches == 1 {
-            self.whole.fetch_add(1, Ordering::Relaxed);
+            self.whole.add_one();
         } else {
             self.ran_otherwise(launches);
         }
@@ -75,7 +76,7 @@ impl Counters {
             .map(|(rule, count)| (*rule, count.load(Ordering::Relaxed)))
             .filter(|(_, count)| *count > 0)
             .collect();
-        let whole = self.whole.load(Ordering::Relaxed);
+        let whole = self.whole.sum();
         Counts {
             plans: whole + self.other.load(Ordering::Relaxed),
             launches: whole + self.other_launches.load(Ordering::Relaxed),

@@ -1,5 +1,6 @@
 //! What a guard remembers of its launches: how many there were, and the recent ones.
 
+mod alone;
 mod counters;
 #[cfg(feature = "cuda")]
 pub(crate) mod flight;

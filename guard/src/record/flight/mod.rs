@@ -1,7 +1,7 @@
 //! The flight recorder: the recent launches of a context, stream by stream.
 //!
-//! Recording takes no lock and allocates nothing. The room knows no other one, so that a bench can
-//! take it in as it is.
+//! Recording takes no lock and allocates nothing. The room knows only `alone`, so that a bench can
+//! take both in as they are.
 
 mod ring;
 
@@ -10,7 +10,9 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use ring::{Ring, WORDS};
 
-/// Streams that have a ring of their own; all others share one more.
+use super::alone::Owner;
+
+/// Streams that have rings of their own; all others share one more.
 pub(crate) const STREAMS: usize = 15;
 
 /// The recent launches of a context.
@@ -19,9 +21,20 @@ pub(crate) struct Recorder {
     /// Streams by handle, plus one, so that zero is a free place: the default stream's handle is
     /// zero.
     streams: [AtomicUsize; STREAMS],
-    /// A ring for each of these, in their order, and the shared one.
-    rings: Box<[Ring]>,
+    /// Rings for each of these, in their order.
+    rings: Box<[StreamRings]>,
+    /// The ring of all other streams.
+    shared_ring: Ring,
     shared: AtomicU64,
+}
+
+/// The recent launches of a stream.
+#[derive(Debug)]
+struct StreamRings {
+    /// The first thread that launched on the stream.
+    owner: Owner,
+    of_owner: Ring,
+    of_others: Ring,
 }
 
 /// A launch that the driver accepted.
@@ -56,14 +69,16 @@ pub(crate) struct Recorded {
 #[must_use]
 pub(crate) struct Mark {
     place: usize,
-    number: u64,
+    /// In the owner's ring, and in that of the others.
+    numbers: [u64; 2],
 }
 
 impl Recorder {
     pub(crate) fn new() -> Self {
         Self {
             streams: [const { AtomicUsize::new(0) }; STREAMS],
-            rings: (0..=STREAMS).map(|_| Ring::new()).collect(),
+            rings: (0..STREAMS).map(|_| StreamRings::new()).collect(),
+            shared_ring: Ring::new(),
             shared: AtomicU64::new(0),
         }
     }
@@ -71,46 +86,51 @@ impl Recorder {
     /// Records a launch.
     #[inline]
     pub(crate) fn record(&self, entry: &Entry) {
-        let place = self.place_of(entry.stream);
-        if place == STREAMS {
-            self.shared.fetch_add(1, Ordering::Relaxed);
-        }
-        if let Some(ring) = self.rings.get(place) {
-            ring.write(&entry.words(), entry.call_site.cast_mut());
+        let (words, call_site) = (entry.words(), entry.call_site.cast_mut());
+        match self.rings.get(self.place_of(entry.stream)) {
+            Some(rings) if rings.owner.is_me() => rings.of_owner.write_alone(&words, call_site),
+            Some(rings) => rings.of_others.write(&words, call_site),
+            None => {
+                self.shared.fetch_add(1, Ordering::Relaxed);
+                self.shared_ring.write(&words, call_site);
+            }
         }
     }
 
     /// All that is on record, in no order between streams.
     pub(crate) fn entries(&self) -> Vec<Recorded> {
-        self.rings.iter().flat_map(Ring::read).collect()
+        self.all_rings().flat_map(Ring::read).collect()
     }
 
     /// How far `stream` has come: everything recorded before this is also before a
     /// synchronisation that begins now.
     pub(crate) fn mark(&self, stream: usize) -> Mark {
         let place = self.place_of(stream);
-        Mark { place, number: self.rings.get(place).map_or(0, Ring::next) }
+        let rings = self.rings.get(place).map(StreamRings::each);
+        Mark { place, numbers: rings.map_or([0; 2], |rings| rings.map(Ring::next)) }
     }
 
     /// Everything before `mark` has run without an error.
     pub(crate) fn prove(&self, mark: Mark) {
         // Other streams of the shared ring were not waited for.
-        if mark.place < STREAMS
-            && let Some(ring) = self.rings.get(mark.place)
-        {
-            ring.prove(mark.number);
+        if let Some(rings) = self.rings.get(mark.place) {
+            rings
+                .each()
+                .into_iter()
+                .zip(mark.numbers)
+                .for_each(|(ring, number)| ring.prove(number));
         }
     }
 
     /// Launches not proven good that are no longer, or never were, on record.
     pub(crate) fn forgotten(&self) -> u64 {
-        let overwritten: u64 = self.rings.iter().map(Ring::overwritten_unproven).sum();
+        let overwritten: u64 = self.all_rings().map(Ring::overwritten_unproven).sum();
         overwritten.saturating_add(self.unrecorded())
     }
 
     /// Launches that were never on record.
     pub(crate) fn unrecorded(&self) -> u64 {
-        self.rings.iter().map(Ring::unrecorded).sum()
+        self.all_rings().map(Ring::unrecorded).sum()
     }
 
     /// Launches recorded in the shared ring.
@@ -118,7 +138,12 @@ impl Recorder {
         self.shared.load(Ordering::Relaxed)
     }
 
-    /// The ring of `stream`, which gets one at its first launch while there are any.
+    fn all_rings(&self) -> impl Iterator<Item = &Ring> {
+        let of_streams = self.rings.iter().flat_map(StreamRings::each);
+        of_streams.chain(core::iter::once(&self.shared_ring))
+    }
+
+    /// The place of `stream`, which gets one at its first launch while there are any.
     #[inline]
     fn place_of(&self, stream: usize) -> usize {
         let wanted = stream.wrapping_add(1);
@@ -134,6 +159,16 @@ impl Recorder {
             }
         }
         STREAMS
+    }
+}
+
+impl StreamRings {
+    fn new() -> Self {
+        Self { owner: Owner::new(), of_owner: Ring::new(), of_others: Ring::new() }
+    }
+
+    const fn each(&self) -> [&Ring; 2] {
+        [&self.of_owner, &self.of_others]
     }
 }
 
@@ -269,6 +304,19 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_proves_launches_of_other_threads_on_its_stream_too() {
+        let recorder = Recorder::new();
+        recorder.record(&entry(1, 1));
+        std::thread::scope(|scope| drop(scope.spawn(|| recorder.record(&entry(1, 2)))));
+        let mark = recorder.mark(1);
+        std::thread::scope(|scope| drop(scope.spawn(|| recorder.record(&entry(1, 3)))));
+        recorder.prove(mark);
+        let proven = recorder.entries().into_iter().filter(|one| one.proven);
+        assert_eq!(proven.map(|one| seed_of(&one.entry)).collect::<Vec<_>>(), [Some(1), Some(2)]);
+        assert_eq!((recorder.entries().len(), recorder.unrecorded()), (3, 0));
+    }
+
+    #[test]
     fn every_record_that_is_read_while_eight_threads_write_is_whole() {
         /// Launches of each thread.
         const LAUNCHES: u64 = 200_000;
@@ -301,8 +349,9 @@ mod tests {
             reader.join().expect("every record is whole")
         });
         assert!(read > 0, "nothing was read, so nothing was tested");
-        let numbered: u64 = [0, 1].map(|stream| recorder.mark(stream).number).iter().sum();
+        let numbered: u64 = [0, 1].iter().flat_map(|stream| recorder.mark(*stream).numbers).sum();
         assert_eq!(numbered + recorder.unrecorded(), 8 * LAUNCHES);
-        assert_eq!(recorder.entries().len(), 2 * usize::try_from(SLOTS).expect("few"));
+        // Of both streams the owner's ring and that of the others.
+        assert_eq!(recorder.entries().len(), 4 * usize::try_from(SLOTS).expect("few"));
     }
 }

@@ -40,7 +40,18 @@ impl Ring {
         }
     }
 
-    /// Records a launch. Only taking the slot locks the bus.
+    /// Records a launch without locking the bus. Only one thread does so in this ring, and none
+    /// uses [`Self::write`].
+    #[inline]
+    pub(super) fn write_alone(&self, words: &[u64; WORDS], call_site: *mut Location<'static>) {
+        let number = self.next.load(Ordering::Relaxed);
+        let Some(slot) = self.slot(number) else { return };
+        self.next.store(number + 1, Ordering::Relaxed);
+        slot.sequence.store(2 * number + 1, Ordering::Relaxed);
+        slot.fill(number, words, call_site);
+    }
+
+    /// Records a launch, whoever else does. Only taking the slot locks the bus.
     #[inline]
     pub(super) fn write(&self, words: &[u64; WORDS], call_site: *mut Location<'static>) {
         loop {
