@@ -188,6 +188,7 @@ mod device {
         ///
         /// [`KernelError`] where a tensor has another type, shape or length, before anything is
         /// launched; [`KernelError::Launch`] where one is not aligned or the driver refuses.
+        #[track_caller]
         pub fn launch<T, A, B, C>(
             &self,
             stream: &CudaStream,

@@ -181,6 +181,7 @@ mod device {
         ///
         /// [`KernelError`] where a tensor has another type or length, before anything is launched;
         /// [`KernelError::Launch`] where the driver refuses.
+        #[track_caller]
         pub fn launch<T, X, G>(
             &self,
             stream: &CudaStream,

@@ -216,6 +216,7 @@ impl<O> Prepared<O> {
 
     /// Checks and submits a kernel that takes two tensors and the items of the chunk: it reads the one
     /// and writes the other, item by item along their first axes.
+    #[track_caller]
     pub(crate) fn launch_items<T, U, X, Y, const N: usize>(
         &self,
         stream: &CudaStream,
@@ -240,6 +241,7 @@ impl<O> Prepared<O> {
     }
 
     /// Submits the launches with `args` and answers how many there are.
+    #[track_caller]
     pub(crate) fn submit(&self, args: Args<'_>) -> Result<u64, KernelError> {
         Ok(self.guard.launch(&self.kernel, &self.plan, args)?)
     }

@@ -157,6 +157,7 @@ mod device {
         ///
         /// [`KernelError`] where a tensor has another type, shape or length, before anything is
         /// launched; [`KernelError::Launch`] where the driver refuses.
+        #[track_caller]
         pub fn launch<T, I, O>(
             &self,
             stream: &CudaStream,

@@ -131,6 +131,7 @@ mod device {
         ///
         /// [`KernelError`] where a tensor has another type, shape or length, before anything is
         /// launched; [`KernelError::Launch`] where the driver refuses.
+        #[track_caller]
         pub fn launch<T, X, W, O>(
             &self,
             stream: &CudaStream,

@@ -22,6 +22,7 @@ impl Prepared<TemporalAttention> {
     ///
     /// [`KernelError`] where a tensor has another type, shape, length or strides, before anything is
     /// launched; [`KernelError::Launch`] where memory is misaligned or the driver refuses.
+    #[track_caller]
     pub fn launch<T, R, W>(
         &self,
         stream: &CudaStream,

@@ -1,5 +1,6 @@
 //! Softmax of rows against its f64 reference, whole and split.
 
+use gridguard::cuda::LaunchRecord;
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::softmax::{Softmax, reference, tolerance};
@@ -8,7 +9,7 @@ use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
-use super::support::{Tensorial, kernels, poisoned, stream, unit};
+use super::support::{Tensorial, guard, kernels, poisoned, stream, unit};
 
 /// Elements of one case, at most.
 const MOST_ELEMENTS: u64 = 400_000;
@@ -178,4 +179,26 @@ fn tensors_that_do_not_fit_softmax_are_refused_before_anything_is_launched() {
     let out_refused = "out has shape [4, 9], the kernel was prepared for [4, 8]";
     assert_eq!(refused([4, 8], [4, 9]), out_refused);
     assert!(stream.clone_dtoh(&out).expect("out").iter().all(|x| x.is_nan()));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_recorded_launch_names_who_called_it_and_not_this_workspace_s_kernels() {
+    let stream = stream();
+    let mut out = poisoned::<f32>(&stream, 8);
+    let x = stream.clone_htod(&[0_f32; 8]).expect("x");
+    let prepared =
+        kernels().prepare(Softmax::new(1, 8, ElementType::F32).expect("legal"), Choice::AUTOMATIC);
+    let prepared = prepared.expect("a plan");
+    let (x, to) = (Tensor::new(&x, [1, 8]), TensorMut::new(&mut out, [1, 8]));
+    let line = line!() + 1;
+    let launched = prepared.launch(&stream, x, to);
+    assert_eq!(launched, Ok(1));
+    let here = |launch: &LaunchRecord| {
+        (launch.call_site.file(), launch.call_site.line()) == (file!(), line)
+    };
+    // Other tests launch in the same context; this stream is this test's own.
+    let recent = guard().recent_launches();
+    let found = recent.iter().any(here);
+    assert!(found || guard().counts().sharing_a_record > 0, "{recent:?}");
 }
