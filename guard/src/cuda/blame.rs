@@ -24,7 +24,7 @@ const STICKY: [Status; 13] = [
 ];
 
 /// Launches that a message names; the typed data has all.
-const NAMED: usize = 8;
+pub(super) const NAMED: usize = 8;
 
 /// What an error is to be blamed on that is of an earlier launch.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! The guard's own errors, explained with what they know.
 
+use super::blame::{Blame, NAMED};
 use super::error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
@@ -16,11 +17,33 @@ const NO_BINARY_FOR_GPU: i32 = 209;
 const UNSUPPORTED_PTX_VERSION: i32 = 222;
 
 impl DriverError {
-    /// What the driver's answer means, and where it probably comes from.
+    /// What the driver's answer means, and where it probably comes from. The launches that it is
+    /// blamed on are evidence, where `evidence` has no others.
     #[must_use]
     pub fn diagnosis(&self, evidence: &Evidence) -> Diagnosis {
-        diagnose(&Subject::of_code(self.code), evidence)
+        let subject = Subject::of_code(self.code);
+        match self.blame() {
+            Some(blame) if evidence.at_fault.is_none() && evidence.recent_launches.is_empty() => {
+                diagnose(&subject, &blamed(blame, evidence.clone()))
+            }
+            _ => diagnose(&subject, evidence),
+        }
     }
+}
+
+/// `evidence` with the launches that can be to blame, the last of them by name.
+fn blamed(blame: &Blame, evidence: Evidence) -> Evidence {
+    let (launches, forgotten) = match blame {
+        Blame::Launch(launch) => {
+            return Evidence { at_fault: Some(launch.to_string()), ..evidence };
+        }
+        Blame::OneOf { launches, forgotten } => (launches, *forgotten),
+    };
+    let (others, named) = launches.split_at(launches.len().saturating_sub(NAMED));
+    let others = u64::try_from(others.len()).unwrap_or(u64::MAX).saturating_add(forgotten);
+    let others = (others > 0).then(|| format!("{others} others"));
+    let recent_launches = others.into_iter().chain(named.iter().map(ToString::to_string));
+    Evidence { recent_launches: recent_launches.collect(), ..evidence }
 }
 
 impl DriverUnavailable {
@@ -51,6 +74,9 @@ impl LoadError {
     #[must_use]
     pub fn diagnosis(&self) -> Option<Diagnosis> {
         let (code, evidence) = match self {
+            Self::Refused { error, .. } | Self::Driver(error) => {
+                return Some(error.diagnosis(&Evidence::default()));
+            }
             Self::Image(_) => (INVALID_IMAGE, Evidence::default()),
             Self::WrongArchitecture { image, capability, .. } => {
                 let sm = image.strip_prefix("sm_").and_then(architecture);
@@ -60,7 +86,6 @@ impl LoadError {
                 (NO_BINARY_FOR_GPU, evidence)
             }
             Self::PtxTooNew { .. } => (UNSUPPORTED_PTX_VERSION, Evidence::default()),
-            Self::Refused { error, .. } | Self::Driver(error) => (error.code, Evidence::default()),
             Self::NoSuchKernel { .. } | Self::Parameters { .. } | Self::NoDevice => return None,
         };
         Some(diagnose(&Subject::of_code(code), &evidence))

@@ -42,8 +42,10 @@ pub struct Evidence {
     pub architectures: Vec<ComputeCapability>,
     /// The assertion of device code that failed.
     pub assertion: Option<String>,
-    /// Names of recent launches, the newest last.
+    /// Recent launches that can have failed, the newest last.
     pub recent_launches: Vec<String>,
+    /// The launch that failed, where it was waited for at once.
+    pub at_fault: Option<String>,
 }
 
 /// A version of CUDA, as the driver counts it: 1000 * major + 10 * minor.
@@ -87,11 +89,7 @@ impl Evidence {
                 None => Open,
             },
             Hint::Ordinal => self.ordinal_is_visible(),
-            Hint::EarlierLaunch if self.recent_launches.is_empty() => Open,
-            Hint::EarlierLaunch => Likely(format!(
-                "recent launches, the newest last: {}",
-                self.recent_launches.join(", ")
-            )),
+            Hint::EarlierLaunch => self.earlier_launch(),
             Hint::Assertion => self.assertion.clone().map_or(Open, Likely),
         }
     }
@@ -103,6 +101,17 @@ impl Evidence {
                 Excluded("the sizes of the launch: they were checked and break no rule".into())
             }
             _ => Open,
+        }
+    }
+
+    fn earlier_launch(&self) -> Judgement {
+        match &self.at_fault {
+            Some(launch) => Likely(format!("the launch at fault is {launch}")),
+            None if self.recent_launches.is_empty() => Open,
+            None => Likely(format!(
+                "recent launches, the newest last: {}",
+                self.recent_launches.join(", ")
+            )),
         }
     }
 
@@ -287,6 +296,15 @@ mod tests {
     fn bytes_read_as_people_write_them() {
         let texts = [0, 1023, 1024, 20 << 30, u64::MAX].map(|bytes| Bytes(bytes).to_string());
         assert_eq!(texts, ["0 bytes", "1023 bytes", "1.00 KiB", "20.00 GiB", "16384.00 PiB"]);
+    }
+
+    #[test]
+    fn the_first_answer_to_a_broken_rule_is_the_driver_s() {
+        for rule in Rule::ALL {
+            if let Some(code) = rule.driver_code() {
+                assert_eq!(answers(*rule).first(), Some(&code), "{rule}");
+            }
+        }
     }
 
     #[test]

@@ -5,8 +5,8 @@
 use gridguard::cuda::{CudaError, DriverUnavailable, LaunchError, LoadError};
 use gridguard::diagnose::{CudaVersion, Diagnosis, Evidence, Log, Subject, diagnose};
 use gridguard::{
-    ComputeCapability, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Violations, catalog,
-    validate,
+    ComputeCapability, Dim3, KernelLimits, LaunchLimits, LaunchRequest, ResidencyLimits, Rule,
+    Violations, catalog, validate, validate_resident,
 };
 
 const TEXTS: &str = include_str!("texts.txt");
@@ -37,6 +37,25 @@ fn the_very_rule_that_a_launch_breaks_is_the_first_cause() {
         let first = violations.iter().next().expect("not empty").to_string();
         assert!(first.starts_with(&found.causes[0].what), "{}: {first}", row.report);
         assert!(found.causes[0].why_likely.is_some(), "{}", row.report);
+    }
+}
+
+#[test]
+fn too_little_room_at_once_is_the_first_cause() {
+    let device = &catalog::gpu("h200").expect("catalogued").limits;
+    let limits = LaunchLimits::new(device.clone(), KernelLimits::unknown("attention"));
+    let request = LaunchRequest::new(Dim3::new(272, 1, 1), Dim3::new(1024, 1, 1));
+    let room = ResidencyLimits { blocks: Some(264), cluster_blocks: Some(4) };
+    for (request, number, rule) in [
+        (request.cooperative(), 720, Rule::CooperativeResidency),
+        (request.cluster(Dim3::new(8, 1, 1)), 912, Rule::ClusterResidency),
+    ] {
+        let violations = validate_resident(&request, &limits, &room).expect_err("no room");
+        let found = LaunchError::from(violations).diagnosis().expect("CUDA refuses it");
+        assert_eq!(found.subject.number(), Some(number));
+        let why = format!("the launch breaks the rule {rule}");
+        assert_eq!(found.causes[0].why_likely.as_deref(), Some(why.as_str()));
+        assert!(found.causes[0].what.contains("there is room for"), "{found}");
     }
 }
 

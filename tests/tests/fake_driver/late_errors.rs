@@ -259,6 +259,56 @@ fn raw(context: &CudaContext, function: &cudarc::driver::CudaFunction) -> RawKer
 }
 
 #[test]
+fn a_diagnosis_names_the_launches_that_can_be_to_blame() {
+    with_fake(&[(FAULT, "0")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let line = line!() + 1;
+        idle(&guard, &kernel, &stream).expect("the fault comes later");
+        let suspect = format!("idle (grid 8 x 1 x 1, {}:{line}:9)", file!());
+        let at_a_wait = guard.synchronize(&stream).expect_err("the fault").diagnosis();
+        let at_a_launch = idle(&guard, &kernel, &stream).expect_err("the fault").diagnosis();
+        for diagnosis in [at_a_wait, at_a_launch] {
+            let cause = diagnosis.expect("a failure of CUDA").causes.swap_remove(0);
+            assert_eq!(cause.what, "an earlier kernel is at fault, not the call that reports it");
+            let why = format!("recent launches, the newest last: {suspect}");
+            assert_eq!(cause.why_likely, Some(why));
+        }
+    });
+}
+
+#[test]
+fn a_diagnosis_counts_the_launches_that_it_does_not_name() {
+    with_fake(&[(FAULT, "10")], || {
+        let unchecked = guard();
+        let kernel = kernel(&unchecked, "idle");
+        let stream = context(&unchecked).default_stream();
+        for _ in 0..11 {
+            idle(&unchecked, &kernel, &stream).expect("it comes later");
+        }
+        let error = unchecked.synchronize(&stream).expect_err("the fault");
+        let cause = error.diagnosis().expect("a failure of CUDA").causes.swap_remove(0);
+        let why = cause.why_likely.expect("the launches");
+        assert!(why.starts_with("recent launches, the newest last: 3 others, idle (grid"), "{why}");
+        assert_eq!(why.matches("idle").count(), 8);
+    });
+}
+
+#[test]
+fn a_diagnosis_names_the_launch_at_fault_where_launches_are_checked() {
+    with_fake(&[(FAULT, "0")], || {
+        let guard = guard().with_checked_launches(true);
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let error = idle(&guard, &kernel, &stream).expect_err("the fault at once");
+        let cause = error.diagnosis().expect("a failure of CUDA").causes.swap_remove(0);
+        let why = cause.why_likely.expect("the launch");
+        assert!(why.starts_with("the launch at fault is idle (grid 8 x 1 x 1, "), "{why}");
+    });
+}
+
+#[test]
 fn a_raw_launch_is_checked_where_the_environment_asks_for_it() {
     with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
         let context = CudaContext::new(0).expect("a device");

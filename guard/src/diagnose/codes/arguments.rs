@@ -97,7 +97,8 @@ pub(super) const FAILURES: &[Failure] = &[
         &[hinted(
             Hint::Rules,
             "the grid is larger than blocks a multiprocessor times multiprocessors",
-            "size the grid by cuOccupancyMaxActiveBlocksPerMultiprocessor, and loop in the kernel",
+            "size the grid by Kernel::residency or cuOccupancyMaxActiveBlocksPerMultiprocessor, and \
+             loop in the kernel",
         )],
     )
     .not(NOT_MEMORY)
@@ -113,6 +114,12 @@ pub(super) const FAILURES: &[Failure] = &[
                 Hint::Rules,
                 "the grid is no multiple of the cluster, or the cluster has more than 8 blocks",
                 "pad the grid, or use a cluster of at most 8 blocks",
+            ),
+            hinted(
+                Hint::Rules,
+                "blocks of so many threads and so much shared memory leave no room for the cluster",
+                "use a smaller cluster or smaller blocks; Kernel::residency tells what there is room \
+                 for",
             ),
             cause(
                 "the kernel was compiled with __cluster_dims__ and is launched with another size",
