@@ -105,7 +105,7 @@ rules! {
     /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` times `DA MULTIPROCESSOR_COUNT`, or the blocks
     /// of `cuOccupancyMaxActiveClusters` where these are fewer. Checked where they are known, see
     /// [`ResidencyLimits`](crate::ResidencyLimits). The driver answers
-    /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` (H200: 4,225 blocks of 32 threads).
+    /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
     CooperativeResidency = "cooperative-residency", Blocks;
     /// Bytes of kernel parameters: 4,096, or 32,764 from compute capability 7.0 on with a driver
     /// of CUDA 12.1 or later.
