@@ -76,18 +76,24 @@ impl<'a> Outline<'a> {
         let mut elements = Elements { good: Vec::new(), bad: Vec::new() };
         let mut recoveries = 0;
         loop {
-            match self.step(&mut elements, &fast, &slow) {
-                Ok(true) => {}
-                Ok(false) => return Ok(elements),
+            let broken = match self.step(&mut elements, &fast, &slow) {
+                Ok(Step::Element) => None,
+                Ok(Step::End) => return Ok(elements),
+                Ok(Step::Swallowed) => {
+                    Some(self.scanner.broken("an entry has swallowed the one behind it"))
+                }
                 Err(broken) => {
-                    recoveries += 1;
-                    if recoveries > MAX_RECOVERIES {
-                        return Err(ProfileError::Structure(place(self.scanner.text(), broken)));
-                    }
-                    elements.bad.push((broken.at, first_character(broken.what)));
-                    if !self.scanner.go_to_line(self.element, self.layout.anchor) {
-                        return Ok(elements);
-                    }
+                    elements.bad.push((broken.at, first_character(broken.what.clone())));
+                    Some(broken)
+                }
+            };
+            if let Some(broken) = broken {
+                recoveries += 1;
+                if recoveries > MAX_RECOVERIES {
+                    return Err(ProfileError::Structure(place(self.scanner.text(), broken)));
+                }
+                if !self.scanner.go_to_line(self.element, self.layout.anchor) {
+                    return Ok(elements);
                 }
             }
             if elements.good.len() + elements.bad.len() > self.layout.max_elements {
@@ -96,18 +102,18 @@ impl<'a> Outline<'a> {
         }
     }
 
-    /// Reads one element and the comma after it, or the end of the file: then the answer is no.
+    /// Reads one element and the comma after it, or the end of the file.
     fn step<T>(
         &mut self,
         elements: &mut Elements<T>,
         fast: impl Fn(&str) -> Option<(T, usize)>,
         slow: impl Fn(&str) -> Result<T, Fault>,
-    ) -> Result<bool, Broken> {
+    ) -> Result<Step, Broken> {
         self.element = self.scanner.at();
         self.scanner.skip_trivia()?;
         self.element = self.scanner.at();
         if self.scanner.eat(b']') {
-            return self.scanner.expect_end().map(|()| false);
+            return self.scanner.expect_end().map(|()| Step::End);
         }
         let start = self.element;
         if let Some((element, bytes)) = fast(self.scanner.rest()) {
@@ -115,7 +121,7 @@ impl<'a> Outline<'a> {
             self.scanner.skip_trivia()?;
             if self.scanner.eat(b',') || self.scanner.peek() == Some(b']') {
                 elements.good.push((start, element));
-                return Ok(true);
+                return Ok(Step::Element);
             }
             self.scanner.go_to(start);
         }
@@ -126,10 +132,29 @@ impl<'a> Outline<'a> {
         }
         match slow(element.trim_end()) {
             Ok(element) => elements.good.push((start, element)),
-            Err(fault) => elements.bad.push((start, fault)),
+            Err(fault) => {
+                elements.bad.push((start, fault));
+                // A bracket or a comma that is missing is not the fault of what comes behind.
+                let (end, anchor) = (self.scanner.at(), self.layout.anchor);
+                let swallows = self.scanner.go_to_line(start, anchor) && self.scanner.at() < end;
+                self.scanner.go_to(end);
+                if swallows {
+                    return Ok(Step::Swallowed);
+                }
+            }
         }
-        Ok(true)
+        Ok(Step::Element)
     }
+}
+
+/// What was read.
+enum Step {
+    /// An element, good or bad.
+    Element,
+    /// A bad element that has a line within which begins another one.
+    Swallowed,
+    /// The end of the file.
+    End,
 }
 
 /// Turns relative positions into those of the file, in the file's order.

@@ -256,3 +256,25 @@ proptest! {
         }
     }
 }
+
+/// Brackets, quotes and commas, put in or taken out anywhere: what chance seldom draws.
+#[test]
+fn no_single_bracket_quote_or_comma_costs_another_entry() {
+    let (text, middle) = three();
+    let entry = text[middle.clone()].trim_end();
+    let rest = &text[middle.start + entry.len()..];
+    for at in 0..entry.len() {
+        for (bite, new) in
+            ["", "(", ")", "[", "]", "\"", ",", "/*"].map(|new| [(0, new), (1, new)]).concat()
+        {
+            let end = (at + bite).min(entry.len());
+            let bitten = format!("{}{new}{}", &entry[..at], &entry[end..]);
+            let text = format!("{}{bitten}{rest}", &text[..middle.start]);
+            let parsed = Document::parse(&text).expect("the header is whole");
+            for kernel in ["a", "c"] {
+                let kept = parsed.document.entries().contains(&super::entry(kernel, 7, 5));
+                assert!(kept, "{kernel} is lost: {bitten}\n{:?}", parsed.faults);
+            }
+        }
+    }
+}
