@@ -263,8 +263,10 @@ static CUresult error_text(CUresult code, const char **text, bool name) {
 }
 
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
-    enum { PCI_BUS_ID = 33 };
+    enum { COMPUTE_MODE = 20, PCI_BUS_ID = 33 };
     DEVICE;
+    if (attribute == COMPUTE_MODE)
+        return *value = (int)setting("GRIDGUARD_FAKE_COMPUTE_MODE", 0), SUCCESS;
     if (attribute == PCI_BUS_ID) return *value = visible[device] + 1, SUCCESS;
     for (size_t i = 0; i < sizeof DEVICE_ATTRIBUTES / sizeof *DEVICE_ATTRIBUTES; i++)
         if (DEVICE_ATTRIBUTES[i].id == attribute) return *value = DEVICE_ATTRIBUTES[i].value, SUCCESS;
@@ -762,12 +764,24 @@ static CUresult run_kernel(const struct Op *op) {
     return SUCCESS;
 }
 
+/* `gridguard_invert`: values[i] = ~values[i] for each of its items. */
+static CUresult invert(const struct Op *op) {
+    unsigned long long arg[2]; /* values, items */
+    memcpy(arg, op->args, sizeof arg);
+    if (!owned(arg[0], 8 * (size_t)arg[1])) return op->function->module->ctx->sticky = ILLEGAL_ADDRESS;
+    unsigned long long *values = (unsigned long long *)(uintptr_t)arg[0];
+    for (unsigned long long i = 0; i < arg[1]; i++) values[i] = ~values[i];
+    return SUCCESS;
+}
+
 static CUresult perform(const struct Op *op, const char *how) {
     void *to = (void *)(uintptr_t)op->to;
     if (op->kind == COPY) memmove(to, (const void *)(uintptr_t)op->from, op->bytes);
     if (op->kind == FILL) memset(to, op->value, op->bytes);
     if (op->kind == KERNEL) CHECK(account(op, how));
-    return op->kind == KERNEL ? run_kernel(op) : SUCCESS;
+    if (op->kind != KERNEL) return SUCCESS;
+    bool inverts = !strcmp(op->function->name, "gridguard_invert") && op->function->params == 2;
+    return inverts ? invert(op) : run_kernel(op);
 }
 
 static void append(CUgraph graph, const struct Op *op) {

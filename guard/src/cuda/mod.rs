@@ -24,6 +24,7 @@ mod image;
 mod kernel;
 mod launch;
 mod library;
+mod mode;
 mod module;
 mod nvrtc;
 mod occupancy;
@@ -41,6 +42,7 @@ pub use error::{
 pub use history::LaunchRecord;
 pub use image::{Image, ImageError};
 pub use kernel::Kernel;
+pub use mode::{ComputeMode, compute_mode};
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
 pub use query::{device_count, device_limits, driver_version, free_memory};

@@ -144,7 +144,7 @@ fn memory_of(driver: &Driver, context: Handle) -> Result<(u64, u64), DriverError
     Ok((wide(free), wide(total)))
 }
 
-fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
+pub(super) fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
     let driver = Driver::get()?;
     let count = device_count()?;
     let missing = || CudaError::NoSuchDevice { ordinal, count };

@@ -17,6 +17,8 @@ use gridguard_kernels::exercise::{ExerciseError, ProblemError};
 pub(crate) enum Answer {
     Yes,
     No,
+    /// It could not be found out.
+    Unknown,
     /// Some of the input was malformed; the rest was answered.
     Malformed,
     /// Somebody asked for the end before all was answered.
@@ -32,6 +34,7 @@ impl From<Answer> for ExitCode {
             Answer::Yes => 0,
             Answer::No => 1,
             Answer::Malformed => 2,
+            Answer::Unknown => 3,
             Answer::Interrupted => INTERRUPTED,
         })
     }

@@ -1,11 +1,12 @@
 //! The command `gridguard`: what devices allow, whether launches are legal, which chunk is fastest,
-//! and what failures mean.
+//! what failures mean, and what a machine lacks.
 //!
 //! Text for people, JSON for programs: one document on stdout, diagnostics on stderr. Exit 0: yes;
 //! 1: the answer is no; 2: usage or malformed input; 3: could not find out; 130: interrupted.
 
 mod check;
 mod device;
+mod doctor;
 mod evaluate;
 mod explain;
 mod failure;
@@ -44,6 +45,8 @@ enum Subcommands {
     Measure(tune::Measure),
     /// Says what a CUDA failure means, where it comes from, and what to do
     Explain(explain::Explain),
+    /// Says whether this machine can run CUDA, and what to do where it cannot
+    Doctor(doctor::Doctor),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Subcommands::Profile(profile) => profile.run(),
         Subcommands::Measure(measure) => measure.run(),
         Subcommands::Explain(explain) => explain.run(),
+        Subcommands::Doctor(doctor) => doctor.run(),
     };
     match answer {
         Ok(answer) => answer.into(),

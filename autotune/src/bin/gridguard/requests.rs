@@ -61,6 +61,7 @@ const fn worse(one: Answer, other: Answer) -> Answer {
     match (one, other) {
         (Answer::Malformed, _) | (_, Answer::Malformed) => Answer::Malformed,
         (Answer::No, _) | (_, Answer::No) => Answer::No,
+        (Answer::Unknown, _) | (_, Answer::Unknown) => Answer::Unknown,
         (Answer::Yes | Answer::Interrupted, _) => other,
     }
 }

@@ -1,0 +1,101 @@
+//! Wheels against drivers and devices.
+
+use super::*;
+use crate::doctor::finding::Level;
+
+fn machine(driver: i32, major: u32, minor: u32) -> Machine {
+    let devices = vec![("a GPU".to_owned(), ComputeCapability::new(major, minor))];
+    Machine { driver: Some(driver), devices }
+}
+
+fn wheel(cuda: &str, architectures: &[&str]) -> Torch {
+    Torch {
+        version: format!("2.8.0+cu{}", cuda.replace('.', "")),
+        cuda: Some(cuda.into()),
+        cudnn: Some(91_002),
+        architectures: architectures.iter().map(ToString::to_string).collect(),
+        available: true,
+        devices: 1,
+        ..Torch::default()
+    }
+}
+
+fn judged(torch: Torch, machine: &Machine) -> Vec<Finding> {
+    findings(&Told::Torch(torch.into()), "python3", machine)
+}
+
+#[test]
+fn a_wheel_that_fits_is_two_good_lines() {
+    let found = judged(wheel("12.8", &["sm_80", "sm_90"]), &machine(13_000, 9, 0));
+    let good = |what: &str| Finding::good(SUBJECT, what);
+    let wheel = good("2.8.0+cu128 for CUDA 12.8, cuDNN 9.10.2");
+    assert_eq!(found, [wheel, good("has code for a GPU (sm_90)")]);
+}
+
+#[test]
+fn a_wheel_newer_than_the_driver_is_bad_across_a_major_version_and_else_a_warning() {
+    let across = judged(wheel("13.0", &["sm_90"]), &machine(12_080, 9, 0)).remove(0);
+    assert_eq!(across.level, Level::Bad);
+    assert!(across.what.ends_with("newer than the driver, which supports CUDA 12.8"));
+    assert!(across.remedy.is_some_and(|remedy| remedy.ends_with("/whl/cu128")));
+    let within = judged(wheel("12.8", &["sm_90"]), &machine(12_020, 9, 0)).remove(0);
+    assert_eq!(within.level, Level::Warning);
+}
+
+#[test]
+fn code_serves_its_major_capability_from_its_minor_on_and_ptx_whatever_is_later() {
+    let of = |names: &[&str], major, minor| {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        service(&names, ComputeCapability::new(major, minor))
+    };
+    let code = |by: &str| Service::Code(by.into());
+    assert_eq!(of(&["sm_80", "sm_86", "sm_90"], 8, 6), code("sm_86"));
+    assert_eq!(of(&["sm_86", "sm_80"], 8, 9), code("sm_80"));
+    assert_eq!(of(&["sm_90"], 8, 9), Service::None);
+    assert_eq!(of(&["sm_90", "compute_90"], 12, 0), Service::Ptx("compute_90".into()));
+    assert_eq!(of(&["sm_120", "compute_120"], 12, 0), code("sm_120"));
+    assert_eq!(of(&["compute_80", "sm_80"], 8, 9), code("sm_80"));
+    assert_eq!(of(&["sm_90a"], 9, 0), code("sm_90a"));
+    assert_eq!(of(&["sm_100a", "compute_90a"], 10, 3), Service::None);
+    assert_eq!(of(&["sm_100f"], 10, 3), code("sm_100f"));
+    assert_eq!(of(&["compute_100"], 9, 0), Service::None);
+    assert_eq!(of(&["nonsense", "sm_", "sm_x1"], 9, 0), Service::None);
+}
+
+#[test]
+fn a_missing_architecture_is_bad_and_ptx_only_where_the_driver_is_too_old_for_it() {
+    let last = |torch, machine: &Machine| judged(torch, machine).remove(1);
+    let none = last(wheel("12.4", &["sm_80", "sm_90"]), &machine(13_000, 12, 0));
+    assert_eq!(none.what, "has no code for a GPU (sm_120), only for sm_80 sm_90");
+    assert_eq!(none.level, Level::Bad);
+    let ptx = &["sm_80", "compute_80"];
+    assert_eq!(last(wheel("12.4", ptx), &machine(13_000, 9, 0)).level, Level::Warning);
+    assert_eq!(last(wheel("12.4", ptx), &machine(12_020, 9, 0)).level, Level::Bad);
+}
+
+#[test]
+fn no_cuda_no_torch_and_no_devices_each_have_their_words() {
+    let machine = machine(12_080, 9, 0);
+    let one = |torch| {
+        let mut found = judged(torch, &machine);
+        assert_eq!(found.len(), 1);
+        found.remove(0)
+    };
+    let cpu = Torch { version: "2.8.0+cpu".into(), ..Torch::default() };
+    let rocm = Torch { hip: Some("6.4".into()), ..cpu.clone() };
+    assert_eq!(one(cpu).what, "2.8.0+cpu is a wheel for the CPU only");
+    assert_eq!(one(rocm).what, "2.8.0+cpu is a wheel for ROCm 6.4, not for CUDA");
+    let missing = Torch { missing: true, python: "3.12.1".into(), ..Torch::default() };
+    assert_eq!(one(missing).what, "none in python3 (3.12.1)");
+    let warnings = vec!["CUDA initialization:\n unknown error".into()];
+    let blind = Torch { available: false, warnings, ..wheel("12.8", &["sm_90"]) };
+    let found = judged(blind.clone(), &machine).remove(2);
+    let what = "sees no device, the driver shows 1: CUDA initialization: unknown error";
+    assert_eq!((found.level, found.what.as_str()), (Level::Bad, what));
+    assert_eq!(judged(blind, &Machine::default()).len(), 1, "the driver's findings say why");
+}
+
+#[test]
+fn cudnn_counts_in_two_ways() {
+    assert_eq!([90_100, 91_002, 8902].map(cudnn_words), ["9.1.0", "9.10.2", "8.9.2"]);
+}

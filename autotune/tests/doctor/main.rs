@@ -1,0 +1,140 @@
+//! `gridguard doctor` on machines that are made up.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![cfg(target_os = "linux")]
+
+#[path = "../command/mod.rs"]
+#[allow(dead_code, reason = "shared by several tests, each of which needs some")]
+mod command;
+mod machine;
+mod torch;
+
+use serde_json::json;
+
+use machine::Machine;
+
+/// The report's only line that begins so.
+#[track_caller]
+fn line<'a>(report: &'a str, start: &str) -> &'a str {
+    let lines: Vec<&str> = report.lines().filter(|line| line.starts_with(start)).collect();
+    let [line] = lines[..] else { panic!("{start:?}: {report}") };
+    line
+}
+
+#[test]
+fn a_healthy_machine_is_exit_0_with_a_round_trip() {
+    let ran = Machine::healthy().doctor(&[]).exits(0);
+    assert!(line(&ran.out, "good     libcuda: ").ends_with("/doctor-libcuda.c/libcuda.so.1"));
+    let driver = line(&ran.out, "good     driver: ");
+    assert!(
+        driver.starts_with("good     driver: supports CUDA 13.0 (580.65.06), gridguard is built")
+    );
+    assert!(line(&ran.out, "good     nvrtc: 13.0, /").ends_with("/libnvrtc.so"));
+    assert_eq!(line(&ran.out, "good     devices"), "good     devices: 1 device visible");
+    let device = line(&ran.out, "good     device 0: NVIDIA");
+    assert!(device.starts_with("good     device 0: NVIDIA H200, compute capability 9.0, "));
+    let trip = line(&ran.out, "good     device 0: 64 MiB in at ");
+    assert!(trip.ends_with(" GB/s, equal") && trip.contains(" GB/s, a kernel there, out at "));
+    line(&ran.out, "good     profile: NVIDIA H200: entries ");
+    assert!(ran.out.ends_with(", 0 unknown, 0 bad\n"), "{}", ran.out);
+    assert_eq!(ran.err, "");
+}
+
+#[test]
+fn without_a_driver_one_line_says_so_and_the_rest_is_checked() {
+    let ran = Machine::bare().program("nvidia-smi", "echo broken; exit 9").doctor(&[]).exits(1);
+    line(&ran.out, "bad      libcuda: no CUDA driver library found (tried libcuda.so.1");
+    assert_eq!(line(&ran.out, "bad      nvidia"), "bad      nvidia-smi: it fails: broken");
+    line(&ran.out, "warning  nvrtc: no libnvrtc on the loader's path");
+    assert_eq!(ran.out.matches("bad  ").count(), 2, "{}", ran.out);
+    assert!(ran.out.contains("--gpus all"));
+}
+
+#[test]
+fn json_has_counts_and_findings_with_their_remedies() {
+    let report = Machine::bare().doctor(&["--format", "json"]).exits(1).json();
+    let findings = report["findings"].as_array().expect("findings");
+    let count = |level: &str| findings.iter().filter(|one| one["level"] == level).count();
+    for (key, level) in
+        [("good", "good"), ("warnings", "warning"), ("unknown", "unknown"), ("bad", "bad")]
+    {
+        assert_eq!(report[key], json!(count(level)), "{report}");
+    }
+    assert_eq!(
+        (&findings[0]["subject"], &findings[0]["level"]),
+        (&json!("libcuda"), &json!("bad"))
+    );
+    for finding in findings {
+        assert!(finding["what"].is_string());
+        assert_eq!(finding["remedy"].is_string(), finding["level"] != "good");
+    }
+}
+
+#[test]
+fn a_stub_that_comes_first_is_bad() {
+    let ran = Machine::healthy().stubs_first().doctor(&[]).exits(1);
+    let stub = line(&ran.out, "bad      libcuda: ");
+    assert!(stub.ends_with("/stubs/libcuda.so.1 comes first, a stub that links and does nothing"));
+}
+
+#[test]
+fn what_hides_devices_is_named() {
+    let hidden = |list: &str| {
+        Machine::healthy().gpus(2).set("CUDA_VISIBLE_DEVICES", list).doctor(&[]).exits(1).out
+    };
+    let nothing = "bad      devices: CUDA_VISIBLE_DEVICES=\"\": it is set to nothing, which hides \
+                   every device";
+    assert_eq!(line(&hidden(""), "bad "), nothing);
+    let absent = "bad      devices: CUDA_VISIBLE_DEVICES=\"0,2\": there is no GPU 2, nvidia-smi \
+                  tells of 2 GPUs: it and the rest are hidden";
+    assert_eq!(line(&hidden("0,2"), "bad "), absent);
+    let chosen = Machine::healthy().gpus(2).set("CUDA_VISIBLE_DEVICES", "1").doctor(&[]).exits(0);
+    let visible = "good     devices: 1 of 2 GPUs (nvidia-smi) visible, CUDA_VISIBLE_DEVICES=1";
+    assert_eq!(line(&chosen.out, "good     devices"), visible);
+}
+
+#[test]
+fn a_device_that_refuses_processes_or_has_no_memory_left_is_named() {
+    let mode = |number| Machine::healthy().set("GRIDGUARD_FAKE_COMPUTE_MODE", number).doctor(&[]);
+    let prohibited = mode("2").exits(1).out;
+    let what = "bad      device 0: compute mode prohibited: no process may use it";
+    assert_eq!(line(&prohibited, "bad "), what);
+    assert!(mode("3").exits(0).out.contains("warning  device 0: compute mode exclusive: "));
+    let little = Machine::healthy().set("GRIDGUARD_FAKE_FREE_0", "2147483648").doctor(&[]).exits(0);
+    assert!(
+        line(&little.out, "warning  device 0: ").starts_with("warning  device 0: only 2.0 GiB of ")
+    );
+    let none = Machine::healthy().set("GRIDGUARD_FAKE_ALLOC_LIMIT", "1048576").doctor(&[]).exits(1);
+    line(&none.out, "bad      device 0: no round trip: ");
+}
+
+#[test]
+fn versions_that_do_not_fit_are_named() {
+    let driver = |version| Machine::healthy().set("GRIDGUARD_FAKE_DRIVER_VERSION", version);
+    let old = driver("11040").doctor(&[]).exits(1);
+    let what = "bad      driver: supports CUDA 11.4, 12.0 is the oldest that serves";
+    assert_eq!(line(&old.out, "bad "), what);
+    let minor = driver("12020").set("GRIDGUARD_FAKE_NVRTC_VERSION", "12080").doctor(&[]).exits(0);
+    assert!(line(&minor.out, "warning  nvrtc").contains("its PTX is newer than the driver"));
+    let broken = Machine::healthy().set("GRIDGUARD_FAKE_INIT", "803").doctor(&[]).exits(1);
+    assert!(line(&broken.out, "bad      driver: cuInit answered ").contains("(803)"));
+}
+
+#[test]
+fn without_a_compiler_memory_still_travels() {
+    let ran = Machine::without_compiler().doctor(&[]).exits(0);
+    assert!(line(&ran.out, "good     device 0: 64 MiB").contains("no kernel without NVRTC"));
+}
+
+#[test]
+fn a_profile_that_was_named_and_is_missing_is_bad() {
+    let ran = Machine::healthy().doctor(&["--profile", "none.ron"]).exits(1);
+    let what = "bad      profile: reject: explicit profile none.ron: there is no such file: name \
+                another, or tune";
+    assert_eq!(line(&ran.out, "bad "), what);
+}
+
+#[test]
+fn usage_is_exit_2() {
+    Machine::bare().doctor(&["--format", "ron"]).exits(2);
+    Machine::bare().doctor(&["--patience", "soon"]).exits(2);
+}

@@ -1,0 +1,87 @@
+//! `gridguard doctor --torch` with Pythons that are made up.
+
+use std::time::{Duration, Instant};
+
+use super::line;
+use crate::machine::Machine;
+
+/// What a wheel for CUDA tells on a machine with one device.
+fn wheel(cuda: &str, architectures: &str) -> String {
+    format!(
+        "{{\"python\": \"3.12.1\", \"version\": \"2.8.0\", \"cuda\": \"{cuda}\", \"hip\": null, \
+         \"available\": true, \"devices\": 1, \"architectures\": [{architectures}], \
+         \"cudnn\": 91002, \"warnings\": []}}"
+    )
+}
+
+fn asked(answer: &str, code: i32) -> String {
+    Machine::healthy().torch(answer).doctor(&["--torch"]).exits(code).out
+}
+
+#[test]
+fn a_wheel_that_fits_is_good() {
+    let out = asked(&wheel("12.8", "\"sm_80\", \"sm_90\""), 0);
+    let wheel = "good     torch: 2.8.0 for CUDA 12.8, cuDNN 9.10.2";
+    assert_eq!(line(&out, "good     torch: 2"), wheel);
+    let code = "good     torch: has code for NVIDIA H200 (sm_90)";
+    assert_eq!(line(&out, "good     torch: has"), code);
+}
+
+#[test]
+fn wheels_that_do_not_fit_are_bad() {
+    let cpu = asked("{\"version\": \"2.8.0+cpu\", \"cuda\": null, \"available\": false}", 1);
+    assert_eq!(line(&cpu, "bad "), "bad      torch: 2.8.0+cpu is a wheel for the CPU only");
+    assert!(cpu.contains("-> pip install --force-reinstall torch --index-url https://"), "{cpu}");
+    let newer = asked(&wheel("14.0", "\"sm_90\""), 1);
+    let what = "bad      torch: 2.8.0 for CUDA 14.0, cuDNN 9.10.2: newer than the driver, which \
+                supports CUDA 13.0";
+    assert_eq!(line(&newer, "bad "), what);
+    let absent = asked(&wheel("12.8", "\"sm_80\", \"sm_86\""), 1);
+    let what = "bad      torch: has no code for NVIDIA H200 (sm_90), only for sm_80 sm_86";
+    assert_eq!(line(&absent, "bad "), what);
+    let ptx = asked(&wheel("12.8", "\"sm_80\", \"compute_80\""), 0);
+    assert!(line(&ptx, "warning  torch").contains("the driver compiles compute_80"));
+    let none = asked("{\"python\": \"3.12.1\", \"missing\": true}", 1);
+    assert_eq!(line(&none, "bad "), "bad      torch: none in python3 (3.12.1)");
+    let import = asked("{\"error\": \"ImportError: libcudart.so.12: cannot open\"}", 1);
+    let what = "bad      torch: python3: ImportError: libcudart.so.12: cannot open";
+    assert_eq!(line(&import, "bad "), what);
+}
+
+#[test]
+fn a_python_that_dies_is_bad_and_one_that_says_nothing_of_use_is_unknown() {
+    let python = |script: &str, code| {
+        Machine::healthy().program("python3", script).doctor(&["--torch"]).exits(code).out
+    };
+    let crashed = python("echo symbol not found >&2; kill -SEGV $$", 1);
+    let crash = line(&crashed, "bad      torch: python3 died of importing torch: signal: 11");
+    assert!(crash.ends_with(", symbol not found"), "{crash}");
+    let garbage = python("echo hello", 3);
+    assert_eq!(
+        line(&garbage, "unknown "),
+        "unknown  torch: python3 answers something else: \"hello\""
+    );
+    for script in ["echo 'gridguard-doctor {'", "echo 'gridguard-doctor {}'", "exit 0"] {
+        line(&python(script, 3), "unknown  torch: python3 answers something else");
+    }
+    let endless = "while :; do echo nonsense || exit 1; done";
+    line(&python(endless, 1), "bad      torch: python3 died");
+    let absent = Machine::healthy().doctor(&["--torch", "no-python"]).exits(3);
+    line(&absent.out, "unknown  torch: no-python does not start: ");
+}
+
+#[test]
+fn a_python_that_hangs_is_not_waited_for() {
+    let begun = Instant::now();
+    let machine = Machine::healthy().program("python3", "exec /bin/sleep 60");
+    let out = machine.doctor(&["--torch", "--patience", "1s"]).exits(3).out;
+    assert_eq!(line(&out, "unknown "), "unknown  torch: python3 did not answer within 1s");
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn without_a_driver_a_wheel_is_still_described() {
+    let out = Machine::bare().torch(&wheel("12.8", "\"sm_90\"")).doctor(&["--torch"]).exits(1).out;
+    line(&out, "good     torch: 2.8.0 for CUDA 12.8, cuDNN 9.10.2");
+    assert_eq!(out.matches("torch: ").count(), 1, "{out}");
+}
