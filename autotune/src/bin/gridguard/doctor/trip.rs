@@ -226,4 +226,15 @@ mod tests {
         assert_eq!(finding(0, &Trip::Wrong { item: 7 }).level, Level::Bad);
         assert_eq!(finding(0, &Trip::Late).what, "no round trip within 20 s");
     }
+
+    #[test]
+    #[ignore = "needs NVRTC"]
+    fn the_kernel_compiles_for_every_architecture() {
+        use gridguard::ComputeCapability;
+        use gridguard::cuda::CompileOptions;
+        for (major, minor) in [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)] {
+            let options = CompileOptions::new("invert.cu", ComputeCapability::new(major, minor));
+            Compiler::find().expect("NVRTC").compile(SOURCE, &options).expect("compiles");
+        }
+    }
 }
