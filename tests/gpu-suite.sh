@@ -71,6 +71,22 @@ tune_all() {
     rm -f "$2/nvidia-h200.ron.lock"
 }
 
+# Every policy and objective, and what the profile says of itself afterwards.
+tune_ways() {
+    local gridguard=$1/gridguard profile=$2/ways.ron way
+    for way in "--policy cold-graph" "--policy hot-eager" "--policy hot-graph" "--objective latency:60us" \
+        "--objective memory:268435456:1024"; do
+        # shellcheck disable=SC2086  # two words
+        "$gridguard" tune --device 0 --kernel softmax --shape 1228800x128 $way --profile "$profile"
+    done
+    "$gridguard" profile show "$profile"
+    "$gridguard" profile verify "$profile" --device 0
+    "$gridguard" profile explain softmax 1200000x128 --device 0 --objective latency:60us --profile "$profile"
+    "$gridguard" profile explain temporal_attention 15360x5x16x64 --device 0
+    "$gridguard" doctor --torch
+    rm -f "$profile" "$profile.lock"
+}
+
 # The same problems on one device and on all of them, in turn, with everything compiled before.
 tune_devices() {
     local folder=$1 results=$2 round devices
@@ -139,6 +155,7 @@ run() {
         --batch-axis y --items 15360 --blocks-per-item 5
     step main-job 120 "$folder/temporal_attention"
     step tune-chain 60 "$folder/05_tune"
+    step tune-ways 120 tune_ways "$folder" "$results"
     step tune 400 tune_all "$folder" "$results"
     step evaluate 400 "$folder/gridguard" evaluate --device 0 --profile "$results/nvidia-h200.ron" --output "$results/evaluate.json"
     if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then

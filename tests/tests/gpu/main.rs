@@ -15,6 +15,7 @@ mod late_errors;
 mod limits;
 mod reflection_pad1d;
 mod refusals;
+mod replaying;
 mod rms_norm;
 mod sizes;
 mod softmax;
