@@ -43,6 +43,8 @@ pub(crate) enum Slot<'a> {
     Offset { size: usize },
     /// The chunk's number of items.
     Length { size: usize },
+    /// Memory that the launch brings itself; its address is not known yet.
+    Workspace,
 }
 
 impl Default for KernelArgs<'_> {
@@ -131,6 +133,27 @@ impl<'a> KernelArgs<'a> {
         self.push(Slot::Length { size: size_of::<u32>() })
     }
 
+    /// The place of the launch's own workspace.
+    pub(crate) fn workspace(&mut self) -> &mut Self {
+        self.push(Slot::Workspace)
+    }
+
+    /// The argument, from 0, that is the launch's own workspace.
+    pub(crate) fn workspace_place(&self) -> Option<usize> {
+        self.slots.iter().position(|slot| matches!(slot, Slot::Workspace))
+    }
+
+    /// The same arguments, with the launch's own workspace at `address`.
+    pub(crate) fn with_workspace_at(&self, address: u64) -> Self {
+        let mut placed = self.clone();
+        for slot in &mut placed.slots {
+            if matches!(slot, Slot::Workspace) {
+                *slot = Slot::Address(address);
+            }
+        }
+        placed
+    }
+
     fn push(&mut self, slot: Slot<'a>) -> &mut Self {
         if self.slots.try_push(slot).is_err() {
             self.surplus += 1;
@@ -167,6 +190,7 @@ impl<'a> KernelArgs<'a> {
                 {
                     return Err(ArgsError::ItemsPast32Bits { index, items });
                 }
+                Slot::Workspace => return Err(ArgsError::WorkspaceNotBrought { index }),
                 _ => {}
             }
         }
@@ -176,13 +200,13 @@ impl<'a> KernelArgs<'a> {
 
 impl Slot<'_> {
     pub(crate) const fn is_memory(&self) -> bool {
-        matches!(self, Self::Address(_) | Self::Items { .. })
+        matches!(self, Self::Address(_) | Self::Items { .. } | Self::Workspace)
     }
 
     /// Bytes that the kernel's parameter must have.
     pub(crate) const fn size(&self) -> usize {
         match self {
-            Self::Address(_) | Self::Items { .. } => size_of::<u64>(),
+            Self::Address(_) | Self::Items { .. } | Self::Workspace => size_of::<u64>(),
             Self::Value { size, .. } | Self::Offset { size } | Self::Length { size } => *size,
             Self::Bytes(bytes) => bytes.len(),
         }
@@ -199,7 +223,8 @@ impl Slot<'_> {
             }
             Self::Offset { .. } => chunk.start,
             Self::Length { .. } => chunk.items,
-            Self::Bytes(_) => 0,
+            // A workspace has its address before it is sent.
+            Self::Bytes(_) | Self::Workspace => 0,
         }
     }
 }
@@ -240,6 +265,20 @@ pub enum ArgsError {
         /// Items of the batch.
         items: u64,
     },
+    /// An argument is the launch's own workspace, and the launch brings none.
+    #[error(
+        "kernel argument {index} is the launch's own workspace, this launch brings none: use \
+         launch_with_workspace and Args::with_workspace"
+    )]
+    WorkspaceNotBrought {
+        /// The argument, from 0.
+        index: usize,
+    },
+    /// The launch brings a workspace, and no argument takes it.
+    #[error(
+        "no kernel argument is the launch's own workspace: mark its place with Args::workspace"
+    )]
+    WorkspaceNotTaken,
     /// The kernel takes another number of parameters.
     #[error("kernel {kernel} takes {expected} parameters, {given} arguments were given")]
     WrongCount {

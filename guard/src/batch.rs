@@ -144,6 +144,21 @@ impl BatchAxis {
         self
     }
 
+    /// As [`Self::workspace`], out of so many `free_bytes` of a device, of which a tenth stays free:
+    /// for allocations of others meanwhile, and for what the driver rounds up.
+    ///
+    /// ```
+    /// use gridguard::{Axis, BatchAxis};
+    /// // 4 KiB an item, 1 MiB is free: 230 items, where 256 would take all of it.
+    /// let batch = BatchAxis::new(Axis::Y, 1000).workspace_within_free(4096, 1 << 20);
+    /// assert_eq!(batch.items_within(65_535), 230);
+    /// ```
+    pub const fn workspace_within_free(self, bytes_per_item: u64, free_bytes: u64) -> Self {
+        /// What stays free is one part of so many.
+        const KEPT_FREE: u64 = 10;
+        self.workspace(bytes_per_item, free_bytes - free_bytes.div_ceil(KEPT_FREE))
+    }
+
     /// The kernel numbers its blocks `blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y *
     /// blockIdx.z)` or the like, so that it gives the same answer with the axis moved to x.
     pub const fn foldable(mut self) -> Self {
@@ -229,6 +244,12 @@ impl BatchAxis {
     /// The most items of a chunk whose workspace fits.
     pub(crate) fn workspace_cap(&self) -> u64 {
         self.memory_bytes.checked_div(self.workspace_bytes_per_item).unwrap_or(u64::MAX)
+    }
+
+    /// The items from `done` on, which is where a chunk starts.
+    pub(crate) const fn after(mut self, done: u64) -> Self {
+        self.items = self.items.saturating_sub(done);
+        self
     }
 
     pub(crate) const fn index_bits(&self) -> u32 {

@@ -67,6 +67,7 @@ mod refusal;
 mod request;
 mod residency;
 mod rule;
+mod settle;
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
 mod signature;
 mod validate;
@@ -94,6 +95,9 @@ pub use refusal::explain_whole;
 pub use request::LaunchRequest;
 pub use residency::{ResidencyLimits, validate_resident};
 pub use rule::{Rule, Unit};
+pub use settle::{
+    AllocationError, SettleError, Settled, Unsettled, WorkspaceLauncher, WorkspaceUse, settle,
+};
 pub use signature::Parameter;
 pub use validate::{ValidLaunch, validate};
 pub use violation::{Owner, Remedy, Violation, Violations};

@@ -167,7 +167,7 @@ static struct Context primary[MAX_DEVICES];
 static struct Capture *captures;
 static struct Block *blocks;
 static size_t allocated;
-static unsigned long long launches, capture_ids;
+static unsigned long long launches, allocations, capture_ids;
 static _Thread_local struct { CUcontext at[STACK_DEPTH]; int depth; } stack;
 
 static unsigned long long setting(const char *name, unsigned long long fallback) {
@@ -647,6 +647,8 @@ static bool owned(CUdeviceptr at, size_t bytes) { return bytes == 0 || find_bloc
 
 static CUresult allocate(CUcontext ctx, CUdeviceptr *at, size_t bytes) {
     unsigned long long limit = setting("GRIDGUARD_FAKE_ALLOC_LIMIT", TOTAL_MEMORY);
+    if (allocations++ == setting("GRIDGUARD_FAKE_FAIL_ALLOC", ULLONG_MAX))
+        return (CUresult)setting("GRIDGUARD_FAKE_FAIL_ALLOC_CODE", OUT_OF_MEMORY);
     REQUIRE(allocated <= limit && bytes <= limit - allocated, OUT_OF_MEMORY);
     char *memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
     REQUIRE(memory, OUT_OF_MEMORY);
@@ -747,19 +749,25 @@ static CUresult account(const struct Op *op, const char *how) {
     return SUCCESS;
 }
 
-/* `fake_iota_x` and `fake_iota_y`: out[b] = first + b for each block index b along the axis. */
+/* `fake_iota_x` and `fake_iota_y`: out[b] = first + b for each block index b along the axis;
+ * `fake_spill_y` also to its workspace. */
 static CUresult run_kernel(const struct Op *op) {
     CUfunction f = op->function;
-    int axis = !strcmp(f->name, "fake_iota_x") ? 0 : !strcmp(f->name, "fake_iota_y") ? 1 : -1;
-    if (axis < 0 || f->params != 3 || f->size[0] != 8 || f->size[1] != 8 || f->size[2] != 8)
-        return SUCCESS;
-    unsigned long long arg[3]; /* out, first, items */
-    memcpy(arg, op->args, sizeof arg);
-    if (!owned(arg[0], 8 * (size_t)op->launch.grid[axis]))
+    bool spill = !strcmp(f->name, "fake_spill_y");
+    bool y = spill || !strcmp(f->name, "fake_iota_y");
+    int axis = !strcmp(f->name, "fake_iota_x") ? 0 : y ? 1 : -1;
+    if (axis < 0 || f->params != (spill ? 4 : 3)) return SUCCESS;
+    for (size_t i = 0; i < f->params; i++)
+        if (f->size[i] != 8) return SUCCESS;
+    unsigned long long arg[4] = {0}; /* out, first, items, workspace */
+    memcpy(arg, op->args, 8 * f->params);
+    size_t bytes = 8 * (size_t)op->launch.grid[axis];
+    if (!owned(arg[0], bytes) || (spill && !owned(arg[3], bytes)))
         return f->module->ctx->sticky = ILLEGAL_ADDRESS;
     for (unsigned long long b = 0; b < op->launch.grid[axis]; b++) {
         unsigned long long item = arg[1] + b;
         memcpy((char *)(uintptr_t)arg[0] + 8 * b, &item, sizeof item);
+        if (spill) memcpy((char *)(uintptr_t)arg[3] + 8 * b, &item, sizeof item);
     }
     return SUCCESS;
 }

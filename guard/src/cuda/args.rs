@@ -1,5 +1,7 @@
 //! Kernel arguments out of cudarc's slices and views.
 
+use std::sync::Arc;
+
 use arrayvec::ArrayVec;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
@@ -18,6 +20,8 @@ pub struct Args<'a> {
     values: KernelArgs<'a>,
     /// Whether some memory belongs to another context than the stream.
     foreign_memory: bool,
+    /// The stream again, where the launch is to allocate on it.
+    brings: Option<&'a Arc<CudaStream>>,
     /// Recorded into the slices' events once the launches are submitted.
     uses: ArrayVec<SyncOnDrop<'a>, MAX_ARGS>,
 }
@@ -27,7 +31,8 @@ impl<'a> Args<'a> {
     #[must_use]
     #[inline]
     pub fn new(stream: &'a CudaStream) -> Self {
-        Self { stream, values: KernelArgs::new(), foreign_memory: false, uses: ArrayVec::new() }
+        let (values, uses) = (KernelArgs::new(), ArrayVec::new());
+        Self { stream, values, foreign_memory: false, brings: None, uses }
     }
 
     /// Memory that the kernel reads as a whole, whatever the chunk.
@@ -140,6 +145,20 @@ impl<'a> Args<'a> {
 
     pub(super) const fn values(&self) -> &KernelArgs<'a> {
         &self.values
+    }
+
+    pub(super) const fn values_mut(&mut self) -> &mut KernelArgs<'a> {
+        &mut self.values
+    }
+
+    /// The same arguments, for a launch that allocates on `stream`, which is theirs.
+    pub(super) const fn bringing(mut self, stream: &'a Arc<CudaStream>) -> Self {
+        self.brings = Some(stream);
+        self
+    }
+
+    pub(super) const fn brings(&self) -> Option<&'a Arc<CudaStream>> {
+        self.brings
     }
 
     /// Whether some memory belongs to another context than the stream.

@@ -161,7 +161,7 @@ impl Guard {
         self.load(&compiler.compile(source, &options)?.image)
     }
 
-    fn why_host(&self) -> CudaError {
+    pub(super) fn why_host(&self) -> CudaError {
         match self.fallback() {
             Some(reason) => reason.clone(),
             None => LoadError::NoDevice.into(),
@@ -218,14 +218,14 @@ impl Guard {
     }
 
     #[inline]
-    const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
+    pub(super) const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
         let checked = matches!(self.backend(), Backend::Cuda(CudaBackend { checked: true, .. }));
         Watch { call_site, checked }
     }
 
     /// Makes the kernel's context current and gives the stream of `args`, where all belong together.
     #[inline]
-    fn bind(&self, kernel: &Kernel, args: &Args<'_>) -> Result<Handle, LaunchError> {
+    pub(super) fn bind(&self, kernel: &Kernel, args: &Args<'_>) -> Result<Handle, LaunchError> {
         if let Some(what) = self.foreign_to(kernel, args) {
             return Err(other_context(what, kernel));
         }

@@ -106,6 +106,10 @@ impl LaunchError {
                 violations: Some(Violations::default()),
                 ..Evidence::default()
             })),
+            Self::Unsettled(end) => Some(end.source_error().diagnosis(&Evidence {
+                violations: Some(Violations::default()),
+                ..Evidence::default()
+            })),
             Self::Unsupported { .. } => {
                 let subject = Subject::of_code(CALL_REQUIRES_NEWER_DRIVER);
                 Some(diagnose(&subject, &Evidence::default()))

@@ -9,6 +9,7 @@ use super::words::{self, DriverWords};
 use crate::args::ArgsError;
 use crate::launch::Stopped;
 use crate::limits::ComputeCapability;
+use crate::settle::Unsettled;
 use crate::violation::Violations;
 
 /// A driver call that failed, with the driver's own name and words for the error.
@@ -368,6 +369,9 @@ pub enum LaunchError {
     /// The driver refused a launch that was valid; earlier chunks were submitted.
     #[error(transparent)]
     Stopped(#[from] Stopped<DriverError>),
+    /// A launch that brings its own workspace came to an end before the batch did.
+    #[error(transparent)]
+    Unsettled(#[from] Box<Unsettled<DriverError>>),
 }
 
 /// Any failure of the CUDA room.

@@ -76,9 +76,29 @@ pub(super) unsafe fn submit_one(
     }
 }
 
+/// Submits one chunk of a plan, one of so many `launches`, after all that went before it on the
+/// stream.
+///
+/// # Safety
+///
+/// As [`submit`]; the launch was validated against the limits of `kernel`, and a larger one of the
+/// same plan prepared with these arguments.
+pub(super) unsafe fn submit_chunk(
+    kernel: &Kernel,
+    stream: Handle,
+    planned: &PlannedLaunch,
+    launches: u64,
+    args: &KernelArgs<'_>,
+    watch: Watch,
+) -> Result<(), DriverError> {
+    let (kernel, packed) = (kernel.inner(), &mut Packed::new());
+    let overlap = false;
+    StreamLauncher { kernel, overlap, stream, args, packed, launches, watch }.launch(planned)
+}
+
 /// All that can be checked or must be done before the first launch.
 #[inline]
-fn prepare(
+pub(super) fn prepare(
     kernel: &Kernel,
     launch: &ValidLaunch,
     items: u64,

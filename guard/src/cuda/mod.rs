@@ -24,6 +24,7 @@ mod image;
 mod kernel;
 mod launch;
 mod library;
+mod memory;
 mod mode;
 mod module;
 mod nvrtc;

@@ -128,6 +128,11 @@ pub fn free_memory(ordinal: usize) -> Result<(u64, u64), CudaError> {
     Ok(answer)
 }
 
+/// Free and total memory of the device of `context` in bytes.
+pub(super) fn free_memory_of(context: &CudaContext) -> Result<(u64, u64), CudaError> {
+    Ok(memory_of(Driver::get()?, context.cu_ctx().cast())?)
+}
+
 fn memory_of(driver: &Driver, context: Handle) -> Result<(u64, u64), DriverError> {
     let (mut free, mut total) = (0, 0);
     // SAFETY: the context is retained by the caller; it is popped again below.

@@ -11,6 +11,7 @@ use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, 
 pub(crate) const PTX: &str = "\
 // fake fake_iota_x params=8,8,8
 // fake fake_iota_y params=8,8,8
+// fake fake_spill_y params=8,8,8,8
 // fake idle params=8
 // fake wide regs=210
 // fake clustered cluster=2,1,1
@@ -20,6 +21,8 @@ pub(crate) const PTX: &str = "\
 .visible .entry fake_iota_x(
 )
 .visible .entry fake_iota_y(
+)
+.visible .entry fake_spill_y(
 )
 .visible .entry idle(
 )
@@ -42,6 +45,7 @@ pub(crate) const fn parameters(name: &str) -> &'static [Parameter] {
     const U64: Parameter = Parameter::of::<u64>();
     match name.as_bytes() {
         b"fake_iota_x" | b"fake_iota_y" => &[Parameter::Memory, U64, U64],
+        b"fake_spill_y" => &[Parameter::Memory, U64, U64, Parameter::AlignedMemory { bytes: 256 }],
         b"idle" => &[U64],
         _ => &[],
     }

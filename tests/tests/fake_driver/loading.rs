@@ -99,11 +99,11 @@ fn an_unknown_kernel_is_refused_with_those_that_there_are() {
         let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
         assert_eq!(
             error.to_string(),
-            "the module has no kernel \"attention\", it has fake_iota_x, fake_iota_y, idle, wide, \
-             clustered"
+            "the module has no kernel \"attention\", it has fake_iota_x, fake_iota_y, \
+             fake_spill_y, idle, wide, clustered"
         );
         assert!(matches!(error, LoadError::NoSuchKernel { name, known }
-            if name == "attention" && known.len() == 5));
+            if name == "attention" && known.len() == 6));
         // SAFETY: as above.
         let error = unsafe { module.kernel("fake\0iota", &[]) }.expect_err("no name of a kernel");
         assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name == "fake\0iota"));

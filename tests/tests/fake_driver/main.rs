@@ -14,6 +14,7 @@ mod harness;
 mod kernels;
 mod late_errors;
 mod loading;
+mod memory;
 mod optional_features;
 mod raw_kernels;
 mod refusals;

@@ -13,6 +13,7 @@ mod exercises;
 mod get_rows;
 mod late_errors;
 mod limits;
+mod memory;
 mod reflection_pad1d;
 mod refusals;
 mod replaying;

@@ -22,6 +22,14 @@ extern "C" __global__ void count_z(u64 *out, u64 first, u64 items) {
     if (blockIdx.z < items) out[blockIdx.z] = first + blockIdx.z;
 }
 
+// As count_y, by way of the last word of each item's workspace of `words` words.
+extern "C" __global__ void count_through(u64 *out, u64 *workspace, u64 words, u64 first, u64 items) {
+    if (blockIdx.y >= items) return;
+    volatile u64 *last = workspace + (blockIdx.y + 1) * words - 1;
+    *last = first + blockIdx.y;
+    out[blockIdx.y] = *last;
+}
+
 // Writes through the last word of `words` words of dynamic shared memory.
 extern "C" __global__ void large_shared(u32 *out, u32 words) {
     extern __shared__ u32 shared[];
@@ -91,6 +99,7 @@ pub(crate) fn kernel_of(module: &Module, name: &str) -> Kernel {
     let (memory, u32, u64) = (Parameter::Memory, Parameter::of::<u32>(), Parameter::of::<u64>());
     let parameters: &[Parameter] = match name {
         "count_y" | "count_z" | "slow_fill" => &[memory, u64, u64],
+        "count_through" => &[memory, memory, u64, u64, u64],
         "large_shared" => &[memory, u32],
         "cluster_rank" | "add_one" => &[memory],
         _ => &[],

@@ -6,7 +6,9 @@ use std::error::Error;
 use gridguard::catalog::{self, CatalogError};
 use gridguard::check::{DescriptionError, LaunchDescription};
 use gridguard::cuda::{CudaError, LaunchError};
-use gridguard::{ArgsError, Dim3, HostError, LaunchRequest, Stopped, validate};
+use gridguard::{
+    ArgsError, Dim3, HostError, LaunchRequest, SettleError, Settled, Stopped, Unsettled, validate,
+};
 
 use crate::{on_h200, read_as};
 
@@ -28,6 +30,16 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
         (
             &ArgsError::ItemsPast32Bits { index: 1, items: 4_294_967_296 },
             "kernel argument 1 is 32 bits wide, the batch has 4294967296 items: use 64 bits",
+        ),
+        (
+            &ArgsError::WorkspaceNotBrought { index: 1 },
+            "kernel argument 1 is the launch's own workspace, this launch brings none: use \
+             launch_with_workspace and Args::with_workspace",
+        ),
+        (
+            &ArgsError::WorkspaceNotTaken,
+            "no kernel argument is the launch's own workspace: mark its place with \
+             Args::workspace",
         ),
         (
             &ArgsError::WrongCount { kernel: "attention".into(), expected: 3, given: 2 },
@@ -73,6 +85,33 @@ fn a_stopped_plan_says_how_far_it_came_and_why() {
         (&short, "the output has 19 elements, the items up to 10 need 20"),
     ]);
     assert_eq!(stopped.source().map(ToString::to_string), Some(source.to_string()));
+}
+
+#[test]
+fn a_batch_that_did_not_settle_says_what_was_done_and_what_would_help() {
+    let source = HostError::KernelPanicked { message: "no".into() };
+    let done = || Settled { tried: vec![8, 4], launches: 3, items_done: 10, workspace_bytes: 4096 };
+    let (bytes, items) = (2048, 16);
+    let no_room =
+        Unsettled::NoRoom { chunk: 2, bytes, items, done: done(), source: source.clone() };
+    let allocation = Unsettled::Allocation { bytes, items, done: done(), source: source.clone() };
+    let launch = Unsettled::Launch { chunk: 2, items, done: done(), source };
+    let text = "launch 3 of 2 items was refused after 10 of 16 items: the host kernel panicked: no";
+    read_as(&[
+        (
+            &no_room,
+            "2048 bytes of workspace for a chunk of 2 items are not there, and none is smaller, \
+             after 10 of 16 items (the host kernel panicked: no): free memory, or use less \
+             workspace for each item",
+        ),
+        (
+            &allocation,
+            "2048 bytes of workspace were not allocated after 10 of 16 items: the host kernel \
+             panicked: no",
+        ),
+        (&launch, text),
+        (&SettleError::from(launch.clone()), text),
+    ]);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod chunks;
 mod generate;
 mod oracle;
 mod plans;
+mod settling;
 mod validation;
 
 use proptest::prelude::ProptestConfig;

@@ -1,0 +1,175 @@
+//! Device memory: how much is free, and launches that bring their own workspace.
+
+use core::panic::Location;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
+
+use super::args::Args;
+use super::checked::Watch;
+use super::driver::{Handle, Status};
+use super::error::{CudaError, DriverError, LaunchError};
+use super::kernel::Kernel;
+use super::launch::{prepare, submit_chunk};
+use super::query;
+use crate::args::{ArgsError, KernelArgs};
+use crate::batch::BatchAxis;
+use crate::choice::Choice;
+use crate::guard::Guard;
+use crate::plan::PlannedLaunch;
+use crate::request::LaunchRequest;
+use crate::settle::{
+    AllocationError, SettleError, Settled, WorkspaceLauncher, WorkspaceUse, settle,
+};
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: Status = 2;
+
+impl Guard {
+    /// Free and total memory of the guard's device in bytes, at this moment. What streams have
+    /// freed but keep for themselves does not count as free.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`] where the driver does not answer, or the guard serves the host.
+    pub fn free_memory(&self) -> Result<(u64, u64), CudaError> {
+        let context = self.context().ok_or_else(|| self.why_host())?;
+        query::free_memory_of(context)
+    }
+
+    /// `batch` with so many bytes of workspace an item, out of what is free on the device, of
+    /// which a tenth stays so: see [`BatchAxis::workspace_within_free`]. A plan then has chunks
+    /// that fit, unless others take the memory first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::free_memory`].
+    pub fn workspace(&self, batch: BatchAxis, bytes_per_item: u64) -> Result<BatchAxis, CudaError> {
+        Ok(batch.workspace_within_free(bytes_per_item, self.free_memory()?.0))
+    }
+
+    /// Plans `request` and launches it with workspace of its own, as [`BatchAxis::workspace`]
+    /// declares it: [`Args::workspace`] is where the kernel takes it. The memory is allocated on
+    /// the stream, not initialised, and let go of there.
+    ///
+    /// Where an allocation is out of memory, what is not launched yet follows in smaller chunks;
+    /// the report says on which it settled. Any other failure ends it. Chunks do not overlap, not
+    /// even of kernels that allow it, since they may share the workspace.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Unsettled`] with what was done, where not even the smallest chunk fits, an
+    /// allocation fails for another reason than memory, or the driver refuses a launch; and as
+    /// [`Self::plan_and_launch`].
+    #[track_caller]
+    pub fn launch_with_workspace(
+        &self,
+        kernel: &Kernel,
+        request: &LaunchRequest,
+        batch: &BatchAxis,
+        choice: Choice,
+        usage: WorkspaceUse,
+        args: Args<'_>,
+    ) -> Result<Settled, LaunchError> {
+        let watch = self.watch(Location::caller());
+        let plan = self.plan(request, Some(batch), kernel.limits(), choice)?;
+        let owner = args.workspace_stream()?;
+        let stream = self.bind(kernel, &args)?;
+        let template = args.values();
+        prepare(kernel, plan.largest_launch(), plan.items(), &template.with_workspace_at(0))?;
+        let mut launcher = Bringer { kernel, owner, stream, template, watch };
+        let settled = settle(request, batch, kernel.limits(), choice, usage, &mut launcher);
+        match &settled {
+            Ok(done) => self.counters().ran(done.launches),
+            Err(SettleError::Unsettled(end)) => self.counters().stopped(end.done().launches),
+            Err(SettleError::Invalid(violations)) => self.counters().rejected(violations),
+        }
+        Ok(settled?)
+    }
+}
+
+impl<'a> Args<'a> {
+    /// As [`Self::new`], for a launch that brings workspace of its own on `stream`.
+    #[must_use]
+    pub fn with_workspace(stream: &'a Arc<CudaStream>) -> Self {
+        Self::new(stream).bringing(stream)
+    }
+
+    /// Where the launch's own workspace goes, for each chunk at least as many bytes as the batch
+    /// declares for its items. Only for [`Guard::launch_with_workspace`].
+    pub fn workspace(&mut self) -> &mut Self {
+        self.values_mut().workspace();
+        self
+    }
+
+    /// The stream on which the launch brings what an argument takes.
+    fn workspace_stream(&self) -> Result<&'a Arc<CudaStream>, ArgsError> {
+        let place = self.values().workspace_place().ok_or(ArgsError::WorkspaceNotTaken)?;
+        self.brings().ok_or(ArgsError::WorkspaceNotBrought { index: place })
+    }
+}
+
+impl From<SettleError<DriverError>> for LaunchError {
+    fn from(error: SettleError<DriverError>) -> Self {
+        match error {
+            SettleError::Invalid(violations) => Self::Invalid(violations),
+            SettleError::Unsettled(end) => Self::Unsettled(Box::new(end)),
+        }
+    }
+}
+
+/// Memory of launches on one stream; let go of in the order of the stream.
+struct DeviceWorkspace {
+    address: u64,
+    #[allow(dead_code, reason = "holds the memory")]
+    memory: CudaSlice<u8>,
+}
+
+struct Bringer<'a> {
+    kernel: &'a Kernel,
+    owner: &'a Arc<CudaStream>,
+    /// The same stream, which `bind` found to be of the kernel's context.
+    stream: Handle,
+    template: &'a KernelArgs<'a>,
+    watch: Watch,
+}
+
+impl WorkspaceLauncher for Bringer<'_> {
+    type Workspace = DeviceWorkspace;
+    type Error = DriverError;
+
+    fn allocate(&mut self, bytes: u64) -> Result<DeviceWorkspace, AllocationError<DriverError>> {
+        // First what cudarc recorded of earlier calls: it would come out of the allocation, and
+        // might look like one that is out of memory.
+        query::bind_context(self.owner.context()).map_err(AllocationError::Failed)?;
+        // The driver has no memory of no bytes.
+        let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        // SAFETY: bytes have no invalid value; what a kernel makes of memory that no one wrote is
+        // part of its contract.
+        let allocated = unsafe { self.owner.alloc::<u8>(len) };
+        let mut memory = allocated.map_err(|error| {
+            let error = DriverError::from_cudarc("cuMemAllocAsync", error);
+            match error.code {
+                OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
+                _ => AllocationError::Failed(error),
+            }
+        })?;
+        // All uses are on the stream that lets go of it, so there is nothing to wait for.
+        let (address, _) = memory.device_ptr_mut(self.owner);
+        Ok(DeviceWorkspace { address, memory })
+    }
+
+    fn launch(
+        &mut self,
+        planned: &PlannedLaunch,
+        launches: u64,
+        workspace: &mut DeviceWorkspace,
+    ) -> Result<(), DriverError> {
+        let args = self.template.with_workspace_at(workspace.address);
+        let Self { kernel, stream, watch, .. } = *self;
+        // SAFETY: the stream is of the kernel's context, which is current; the arguments were
+        // checked against kernel and batch; the workspace lives until the stream lets go of it
+        // after this launch, and has the bytes that the batch declares for the chunk's items.
+        unsafe { submit_chunk(kernel, stream, planned, launches, &args, watch) }
+    }
+}

@@ -1,0 +1,69 @@
+//! Workspace beyond what the device has: a launch settles on what fits, and its output is right.
+
+use gridguard::cuda::{Args, LaunchError};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Settled, Unsettled, WorkspaceUse};
+
+use super::support::{guard, is_counting, kernel, stream};
+
+const ITEMS: u64 = 64;
+
+/// Counts 64 items through a workspace of `bytes` each, whose last word the kernel uses.
+fn count_through(bytes: u64, usage: WorkspaceUse) -> (Result<Settled, LaunchError>, Vec<u64>) {
+    let (kernel, stream) = (kernel("count_through"), stream());
+    let items = usize::try_from(ITEMS).expect("items");
+    let mut out = stream.clone_htod(&vec![u64::MAX; items]).expect("memory");
+    let request = LaunchRequest::new(Dim3::new(1, ITEMS, 1), Dim3::ONE);
+    let batch = BatchAxis::new(Axis::Y, ITEMS).workspace(bytes, u64::MAX);
+    let mut args = Args::with_workspace(&stream);
+    args.write_items(&mut out, 1).workspace().value(bytes / 8).offset().length();
+    let choice = Choice::AUTOMATIC;
+    let settled = guard().launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+    (settled, stream.clone_dtoh(&out).expect("copies back"))
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_workspace_larger_than_the_device_settles_and_the_output_is_right() {
+    let (free, total) = guard().free_memory().expect("answers");
+    assert!(0 < free && free <= total, "{free} of {total}");
+    // 64 items take more than twice the device, 32 more than all of it, 16 about half.
+    let bytes = total / 30 / 256 * 256;
+    for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
+        let (settled, out) = count_through(bytes, usage);
+        let settled = settled.expect("settles");
+        assert!(settled.tried.starts_with(&[64, 32]), "{settled:?}");
+        assert!(settled.chunk() <= 16, "{settled:?}");
+        assert_eq!(settled.items_done, ITEMS);
+        assert!(is_counting(&out), "{out:?}");
+    }
+    // What was brought went back.
+    stream().synchronize().expect("no sticky error");
+    let (settled, out) = count_through(4096, WorkspaceUse::Shared);
+    assert_eq!(settled.expect("fits").tried, [ITEMS]);
+    assert!(is_counting(&out));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn an_item_that_no_device_has_memory_for_is_told_with_all_that_was_tried() {
+    let (settled, out) = count_through(1 << 45, WorkspaceUse::Shared);
+    let Err(LaunchError::Unsettled(end)) = settled else {
+        panic!("{settled:?}");
+    };
+    let Unsettled::NoRoom { chunk: 1, bytes, done, source, .. } = *end else {
+        panic!("{end:?}");
+    };
+    assert_eq!((bytes, source.code), (1 << 45, 2));
+    assert_eq!(done.tried, [64, 32, 16, 8, 4, 2, 1]);
+    assert!(out.iter().all(|word| *word == u64::MAX), "nothing was launched");
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn chunks_planned_by_free_memory_fit_at_once() {
+    let (free, _) = guard().free_memory().expect("answers");
+    let batch = BatchAxis::new(Axis::Y, ITEMS);
+    let capped = guard().workspace(batch, free / 16).expect("answers");
+    let most = capped.items_within(65_535);
+    assert!((1..=16).contains(&most), "{most} of {free}");
+}
