@@ -37,6 +37,12 @@ pub struct LaunchDescription {
     /// Bytes of kernel parameters.
     #[serde(default)]
     pub parameter_bytes: u64,
+    /// The launch's priority.
+    #[serde(default)]
+    pub priority: Option<i32>,
+    /// Whether the launch may begin before the one before it has ended.
+    #[serde(default)]
+    pub dependent: bool,
     /// What is known of the kernel.
     #[serde(default)]
     pub kernel: KernelDescription,
@@ -182,6 +188,8 @@ impl LaunchDescription {
             cluster: self.cluster,
             cooperative: self.cooperative,
             parameter_bytes: self.parameter_bytes,
+            priority: self.priority,
+            dependent: self.dependent,
         }
     }
 

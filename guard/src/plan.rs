@@ -114,6 +114,8 @@ impl Plan {
         // The largest chunk was validated, so a smaller one fits 32 bits.
         let blocks = self.share.blocks(chunk.items).and_then(|blocks| u32::try_from(blocks).ok());
         let launch = blocks.map_or(self.launch, |blocks| self.launch.shortened(self.axis, blocks));
+        // What the request says of the launch before it is about the first chunk.
+        let launch = if chunk.index > 0 { launch.independent() } else { launch };
         PlannedLaunch { chunk, launch }
     }
 }

@@ -107,6 +107,9 @@ rules! {
     /// [`ResidencyLimits`](crate::ResidencyLimits). The driver answers
     /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
     CooperativeResidency = "cooperative-residency", Blocks;
+    /// A launch that may begin before the one before it has ended, on a device before compute
+    /// capability 9.0.
+    DependentUnsupported = "dependent-unsupported", Launches;
     /// Bytes of kernel parameters: 4,096, or 32,764 from compute capability 7.0 on with a driver
     /// of CUDA 12.1 or later.
     ParameterBytes = "parameter-bytes", Bytes;
@@ -178,6 +181,7 @@ impl Rule {
             Self::CooperativeResidency => Some(COOPERATIVE_LAUNCH_TOO_LARGE),
             Self::ClusterUnsupported
             | Self::CooperativeUnsupported
+            | Self::DependentUnsupported
             | Self::ParameterBytes
             | Self::IndexWidth
             | Self::WorkspaceMemory

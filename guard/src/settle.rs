@@ -290,7 +290,10 @@ fn smaller(
     // Chunks but the last are whole units, so what is left starts at a block of its own.
     let rest = batch.after(items_done);
     let blocks = rest.blocks(rest.items())?;
-    let request = LaunchRequest { grid: request.grid.with(axis, blocks), ..*request };
+    let grid = request.grid.with(axis, blocks);
+    // What follows a chunk of the same batch waits for it.
+    let dependent = request.dependent && items_done == 0;
+    let request = LaunchRequest { grid, dependent, ..*request };
     let choice = Choice { max_items: NonZeroU64::new(most), ..choice };
     let plan = Plan::new(&request, Some(&rest), limits, choice).ok()?;
     // Whoever insists on one launch gets no smaller one.

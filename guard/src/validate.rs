@@ -23,6 +23,8 @@ pub struct ValidLaunch {
     dynamic_shared_bytes: u32,
     cluster: Option<[u32; 3]>,
     cooperative: bool,
+    dependent: bool,
+    priority: Option<i32>,
     limits: u64,
 }
 
@@ -57,6 +59,24 @@ impl ValidLaunch {
         self.cooperative
     }
 
+    /// The launch's own priority, where it has one.
+    #[must_use]
+    pub const fn priority(&self) -> Option<i32> {
+        self.priority
+    }
+
+    /// Whether the launch may begin before the one before it in its stream has ended.
+    #[must_use]
+    pub const fn is_dependent(&self) -> bool {
+        self.dependent
+    }
+
+    /// The same launch, which waits for the one before it.
+    pub(crate) const fn independent(mut self) -> Self {
+        self.dependent = false;
+        self
+    }
+
     /// Whether the launch was validated against `limits`, or a clone of them.
     #[must_use]
     pub const fn is_for(&self, limits: &LaunchLimits) -> bool {
@@ -73,6 +93,8 @@ impl ValidLaunch {
             cluster: self.cluster.map(Dim3::from),
             cooperative: self.cooperative,
             parameter_bytes: 0,
+            priority: self.priority,
+            dependent: self.dependent,
         }
     }
 
@@ -100,6 +122,8 @@ impl ValidLaunch {
             dynamic_shared_bytes: u32::try_from(request.dynamic_shared_bytes).ok()?,
             cluster,
             cooperative: request.cooperative,
+            dependent: request.dependent,
+            priority: request.priority,
             limits: limits.id(),
         })
     }
@@ -140,8 +164,17 @@ pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidL
 /// The rules that `request` breaks.
 #[inline]
 pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> RuleSet {
-    let &LaunchRequest { grid, block, dynamic_shared_bytes, cluster, cooperative, parameter_bytes } =
-        request;
+    let &LaunchRequest {
+        grid,
+        block,
+        dynamic_shared_bytes,
+        cluster,
+        cooperative,
+        parameter_bytes,
+        // The driver takes any.
+        priority: _,
+        dependent,
+    } = request;
     let ceilings = limits.ceilings();
     let threads = block.volume();
 
@@ -164,6 +197,8 @@ pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> Ru
     let needs_opt_in = dynamic_shared_bytes > ceilings.dynamic_shared_bytes;
     broken.add(Rule::DynamicSharedMemoryOptIn, needs_opt_in && !too_much_shared);
     broken.add(Rule::CooperativeUnsupported, cooperative && !ceilings.cooperative_launch);
+    let overlaps = || limits.device().overlapping_launches();
+    broken.add(Rule::DependentUnsupported, dependent && !overlaps());
     broken.add(Rule::ParameterBytes, parameter_bytes > ceilings.parameter_bytes);
     // A kernel compiled with a cluster runs with its own when launched plainly (H200).
     match cluster.or(ceilings.required_cluster) {
@@ -274,6 +309,7 @@ fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out:
             report(None, requested, limit, of_kernel(), Remedy::OptIn { device_bytes });
         }
         Rule::CooperativeUnsupported => report(None, 1, 0, of_device(), Remedy::NotCooperative),
+        Rule::DependentUnsupported => report(None, 1, 0, of_device(), Remedy::NotDependent),
         Rule::ParameterBytes => {
             let limit = device.max_parameter_bytes;
             let requested = request.parameter_bytes.into();

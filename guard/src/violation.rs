@@ -139,6 +139,8 @@ pub enum Remedy {
     },
     /// Launch without a grid-wide barrier.
     NotCooperative,
+    /// Let the launch wait for the one before it.
+    NotDependent,
     /// Pass the large part through a buffer.
     PassByPointer,
     /// Compile the kernel with 64-bit indices.
@@ -225,6 +227,10 @@ impl fmt::Display for Remedy {
             Self::NotCooperative => {
                 f.write_str("launch without a grid-wide barrier, or on another device")
             }
+            Self::NotDependent => f.write_str(
+                "let it wait for the launch before it, or launch on a device of compute \
+                 capability 9.0 or later",
+            ),
             Self::PassByPointer => f.write_str("pass the large part through a buffer"),
             Self::WiderIndex => f.write_str("compile the kernel with 64-bit indices"),
             Self::MoreMemory => {
@@ -307,6 +313,9 @@ impl fmt::Display for Violation {
             )?,
             Rule::CooperativeUnsupported => {
                 write!(f, "the launch is cooperative, there is no such launch on {owner}")?;
+            }
+            Rule::DependentUnsupported => {
+                write!(f, "the launch is dependent, there is no such launch on {owner}")?;
             }
             Rule::ParameterBytes => {
                 write!(

@@ -9,6 +9,8 @@ fn main() {
         dynamic_shared_bytes: 0,
         cluster: None,
         cooperative: false,
+        dependent: false,
+        priority: None,
         limits: 1,
     };
 }

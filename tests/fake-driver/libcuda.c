@@ -75,7 +75,7 @@ typedef struct { unsigned char bytes[16]; } CUuuid;
 typedef struct {
     unsigned id;
     char pad[4];
-    union { char pad[64]; unsigned cluster[3]; int cooperative, overlap; } value;
+    union { char pad[64]; unsigned cluster[3]; int cooperative, overlap, priority; } value;
 } CUlaunchAttribute;
 
 typedef struct {
@@ -110,7 +110,11 @@ struct Function {
     size_t params, size[MAX_PARAMS], offset[MAX_PARAMS], param_bytes;
 };
 
-struct Launch { unsigned grid[3], block[3], cluster[3], shared; bool cooperative, overlap; };
+struct Launch {
+    unsigned grid[3], block[3], cluster[3], shared;
+    bool cooperative, overlap, prior;
+    int priority;
+};
 
 struct Op {
     enum { KERNEL, COPY, FILL } kind;
@@ -714,6 +718,7 @@ static void log_launch(const struct Op *op, const char *how) {
     if (l->cluster[0]) fprintf(log, " cluster=%u,%u,%u", l->cluster[0], l->cluster[1], l->cluster[2]);
     if (l->cooperative) fputs(" cooperative=1", log);
     if (l->overlap) fputs(" overlap=1", log);
+    if (l->prior) fprintf(log, " priority=%d", l->priority);
     if (f->module->ctx->device) fprintf(log, " device=%d", f->module->ctx->device);
     fputc('\n', log);
     fclose(log);
@@ -954,7 +959,7 @@ CUresult cuLogsDumpToMemory(unsigned *position, char *buffer, size_t *size, unsi
 
 /* Answers whether a cluster size is among the attributes. */
 static bool read_config(const CUlaunchConfig *config, struct Launch *l) {
-    enum { COOPERATIVE = 2, CLUSTER_DIMENSION = 4, PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+    enum { COOPERATIVE = 2, CLUSTER_DIMENSION = 4, PROGRAMMATIC_STREAM_SERIALIZATION = 6, PRIORITY = 8 };
     bool clustered = false;
     *l = (struct Launch){.shared = config->shared};
     memcpy(l->grid, config->grid, sizeof l->grid);
@@ -963,6 +968,7 @@ static bool read_config(const CUlaunchConfig *config, struct Launch *l) {
         const CUlaunchAttribute *a = &config->attrs[i];
         if (a->id == COOPERATIVE) l->cooperative = a->value.cooperative != 0;
         if (a->id == PROGRAMMATIC_STREAM_SERIALIZATION) l->overlap = a->value.overlap != 0;
+        if (a->id == PRIORITY) l->prior = true, l->priority = a->value.priority;
         if (a->id != CLUSTER_DIMENSION) continue;
         memcpy(l->cluster, a->value.cluster, sizeof l->cluster);
         clustered = true;

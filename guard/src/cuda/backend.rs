@@ -1,5 +1,6 @@
 //! The part of [`Guard`] that talks to a device.
 
+use core::ops::RangeInclusive;
 use core::panic::Location;
 use std::sync::Arc;
 
@@ -134,6 +135,17 @@ impl Guard {
             Backend::Cuda(cuda) => Some(&cuda.context),
             Backend::Host => None,
         }
+    }
+
+    /// The priorities that launches on the device can have, the first one first; `0..=0` where it
+    /// knows none. `None` where the driver cannot tell.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`] where the driver does not answer, or the guard serves the host.
+    pub fn priorities(&self) -> Result<Option<RangeInclusive<i32>>, CudaError> {
+        let context = self.context().ok_or_else(|| self.why_host())?;
+        query::priorities_of(context)
     }
 
     /// Loads an image into the guard's context.

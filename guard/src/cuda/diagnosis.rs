@@ -114,7 +114,10 @@ impl LaunchError {
                 let subject = Subject::of_code(CALL_REQUIRES_NEWER_DRIVER);
                 Some(diagnose(&subject, &Evidence::default()))
             }
-            Self::OtherKernel { .. } | Self::OtherContext { .. } | Self::Args(_) => None,
+            Self::OtherKernel { .. }
+            | Self::OtherContext { .. }
+            | Self::NotDependent { .. }
+            | Self::Args(_) => None,
         }
     }
 }

@@ -51,6 +51,7 @@ function_table! {
         launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfigEx, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
         max_cluster_size = "cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
         max_active_clusters = "cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
+        stream_priority_range = "cuCtxGetStreamPriorityRange": fn(*mut c_int, *mut c_int) -> Status;
         func_get_name = "cuFuncGetName": fn(*mut *const c_char, Handle) -> Status;
         stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
         logs_current = "cuLogsCurrent": fn(*mut c_uint, c_uint) -> Status;
@@ -98,6 +99,9 @@ pub(super) const ATTRIBUTE_COOPERATIVE: c_uint = 2;
 pub(super) const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
 pub(super) const ATTRIBUTE_OVERLAP: c_uint = 6;
+
+/// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
+pub(super) const ATTRIBUTE_PRIORITY: c_uint = 8;
 
 /// What cudarc calls for contexts, streams, events and memory: it panics where one is missing.
 const CUDARC_NEEDS: [&str; 16] = [

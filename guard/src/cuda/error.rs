@@ -352,6 +352,16 @@ pub enum LaunchError {
     /// The arguments do not fit the kernel or the batch; nothing was launched.
     #[error(transparent)]
     Args(#[from] ArgsError),
+    /// The launch may begin before the one before it has ended, and nobody promised that the
+    /// kernel waits for that itself; nothing was launched.
+    #[error(
+        "kernel {kernel} was not declared to wait for the launch before it: declare that with \
+         Kernel::with_dependent_launches, or launch it without"
+    )]
+    NotDependent {
+        /// The kernel.
+        kernel: String,
+    },
     /// The limits of the kernel could not be queried; nothing was launched.
     #[error("the limits of the kernel are not known: {0}")]
     Unknown(#[source] Box<CudaError>),

@@ -29,6 +29,8 @@ pub struct Kernel {
     inner: Arc<Inner>,
     /// Whether a chunk may begin before the one before it has ended.
     overlap: bool,
+    /// Whether a launch may begin before the one before it has ended.
+    dependent: bool,
 }
 
 pub(super) struct Inner {
@@ -104,7 +106,7 @@ impl Kernel {
             number,
             keep,
         });
-        Ok(Self { inner, overlap: false })
+        Ok(Self { inner, overlap: false, dependent: false })
     }
 
     /// The same kernel, whose chunks overlap where the device and the driver can: a chunk of a split
@@ -126,6 +128,25 @@ impl Kernel {
             && driver.launch_kernel_ex.is_some()
             && driver.version().is_ok_and(|version| version >= OVERLAP_DRIVER);
         self
+    }
+
+    /// The same kernel, which takes requests that are
+    /// [`dependent`](crate::LaunchRequest::dependent).
+    ///
+    /// # Safety
+    ///
+    /// Every thread of the device code executes `griddepcontrol.wait` before it touches memory
+    /// that a launch before it may use, and in any case before it ends.
+    #[must_use]
+    pub const unsafe fn with_dependent_launches(mut self) -> Self {
+        self.dependent = true;
+        self
+    }
+
+    /// Whether the kernel takes requests that are dependent.
+    #[must_use]
+    pub const fn takes_dependent_launches(&self) -> bool {
+        self.dependent
     }
 
     /// Whether chunks of a split launch overlap.

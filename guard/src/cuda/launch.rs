@@ -6,8 +6,8 @@ use arrayvec::ArrayVec;
 
 use super::checked::Watch;
 use super::driver::{
-    ATTRIBUTE_CLUSTER_DIMENSION, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_OVERLAP, Driver, Handle,
-    LaunchAttribute, LaunchConfigEx, Status,
+    ATTRIBUTE_CLUSTER_DIMENSION, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_OVERLAP, ATTRIBUTE_PRIORITY,
+    Driver, Handle, LaunchAttribute, LaunchConfigEx, Status,
 };
 use super::error::{DriverError, LaunchError};
 use super::kernel::{Inner, Kernel};
@@ -67,8 +67,9 @@ pub(super) unsafe fn submit_one(
     let params = packed.fill(args, chunk);
     let kernel = kernel.inner();
     // SAFETY: the caller's promise; the rest is checked above.
-    let (call, status) =
-        unsafe { send(kernel.driver(), kernel.function(), stream, launch, false, params) };
+    let (call, status) = unsafe {
+        send(kernel.driver(), kernel.function(), stream, launch, launch.is_dependent(), params)
+    };
     let sent = kernel.driver().check(call, status);
     match sent.and_then(|()| kernel.accepted(stream, one, 1, watch)) {
         Ok(()) => Ok(()),
@@ -106,6 +107,9 @@ pub(super) fn prepare(
 ) -> Result<(), LaunchError> {
     args.check(items)?;
     kernel.signature().check(kernel.name(), args)?;
+    if launch.priority().is_some() || launch.is_dependent() {
+        prepare_attributes(kernel, launch)?;
+    }
     let kernel = kernel.inner();
     kernel.opt_in(launch.dynamic_shared_bytes())?;
     if launch.cluster().is_some() || launch.is_cooperative() {
@@ -114,14 +118,30 @@ pub(super) fn prepare(
     Ok(())
 }
 
+/// What launches need that have a priority, or may begin early.
+#[cold]
+fn prepare_attributes(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), LaunchError> {
+    if launch.is_dependent() && !kernel.takes_dependent_launches() {
+        return Err(LaunchError::NotDependent { kernel: kernel.name().to_owned() });
+    }
+    let what = if launch.is_dependent() { "dependent launches" } else { "launch priorities" };
+    need_launch_kernel_ex(kernel.inner(), what)
+}
+
 /// What launches need whose blocks run together.
 #[cold]
 fn prepare_together(kernel: &Inner, launch: &ValidLaunch) -> Result<(), LaunchError> {
-    if launch.cluster().is_some() && kernel.driver().launch_kernel_ex.is_none() {
-        let symbol = "cuLaunchKernelEx";
-        return Err(LaunchError::Unsupported { symbol, what: "clusters" });
+    if launch.cluster().is_some() {
+        need_launch_kernel_ex(kernel, "clusters")?;
     }
     kernel.check_residency(launch)
+}
+
+fn need_launch_kernel_ex(kernel: &Inner, what: &'static str) -> Result<(), LaunchError> {
+    match kernel.driver().launch_kernel_ex {
+        Some(_) => Ok(()),
+        None => Err(LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what }),
+    }
 }
 
 #[cold]
@@ -150,8 +170,8 @@ impl Launcher for StreamLauncher<'_> {
     #[inline]
     fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), DriverError> {
         let (driver, function) = (self.kernel.driver(), self.kernel.function());
-        // The first chunk waits for whatever the stream was given before.
-        let overlap = self.overlap && planned.chunk.index > 0;
+        // The first chunk waits for whatever the stream was given before, unless it need not.
+        let overlap = planned.launch.is_dependent() || (self.overlap && planned.chunk.index > 0);
         let params = self.packed.fill(self.args, &planned.chunk);
         let (call, status) =
             // SAFETY: the function is loaded and its context current; the launch was validated
@@ -211,7 +231,7 @@ unsafe fn send(
     let [bx, by, bz] = launch.block();
     let shared = launch.dynamic_shared_bytes();
     let extra = core::ptr::null_mut();
-    if (launch.cluster().is_some() || overlap)
+    if (launch.cluster().is_some() || overlap || launch.priority().is_some())
         && let Some(launch_ex) = driver.launch_kernel_ex
     {
         let (mut attributes, attribute_count) = attributes(launch, overlap);
@@ -241,12 +261,14 @@ unsafe fn send(
 }
 
 /// What a launch has beyond grid and block; the first so many count.
-fn attributes(launch: &ValidLaunch, overlap: bool) -> ([LaunchAttribute; 3], u32) {
-    let mut attributes = [LaunchAttribute::NONE; 3];
+fn attributes(launch: &ValidLaunch, overlap: bool) -> ([LaunchAttribute; 4], u32) {
+    let mut attributes = [LaunchAttribute::NONE; 4];
     let cluster = launch.cluster().map(|cluster| (ATTRIBUTE_CLUSTER_DIMENSION, cluster));
     let cooperative = launch.is_cooperative().then_some((ATTRIBUTE_COOPERATIVE, [1, 0, 0]));
     let overlap = overlap.then_some((ATTRIBUTE_OVERLAP, [1, 0, 0]));
-    let wanted = [cluster, cooperative, overlap].into_iter().flatten();
+    let priority = launch.priority();
+    let priority = priority.map(|first| (ATTRIBUTE_PRIORITY, [first.cast_unsigned(), 0, 0]));
+    let wanted = [cluster, cooperative, overlap, priority].into_iter().flatten();
     let mut count = 0;
     for (place, (id, value)) in attributes.iter_mut().zip(wanted) {
         *place = LaunchAttribute::new(id, value);

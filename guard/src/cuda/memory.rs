@@ -54,7 +54,8 @@ impl Guard {
     ///
     /// Where an allocation is out of memory, what is not launched yet follows in smaller chunks;
     /// the report says on which it settled. Any other failure ends it. Chunks do not overlap, not
-    /// even of kernels that allow it, since they may share the workspace.
+    /// even of kernels that allow it, since they may share the workspace; and the first one waits for
+    /// the launch before it, also of a request that is dependent, which may still use the memory.
     ///
     /// # Errors
     ///
@@ -72,6 +73,7 @@ impl Guard {
         args: Args<'_>,
     ) -> Result<Settled, LaunchError> {
         let watch = self.watch(Location::caller());
+        let request = &LaunchRequest { dependent: false, ..*request };
         let plan = self.plan(request, Some(batch), kernel.limits(), choice)?;
         let owner = args.workspace_stream()?;
         let stream = self.bind(kernel, &args)?;

@@ -1,6 +1,7 @@
 //! Asks the driver what a device and a kernel allow.
 
 use core::ffi::{CStr, c_char, c_int};
+use core::ops::RangeInclusive;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
@@ -131,6 +132,21 @@ pub fn free_memory(ordinal: usize) -> Result<(u64, u64), CudaError> {
 /// Free and total memory of the device of `context` in bytes.
 pub(super) fn free_memory_of(context: &CudaContext) -> Result<(u64, u64), CudaError> {
     Ok(memory_of(Driver::get()?, context.cu_ctx().cast())?)
+}
+
+/// The priorities on the device of `context`, which is current on this thread afterwards.
+pub(super) fn priorities_of(
+    context: &CudaContext,
+) -> Result<Option<RangeInclusive<i32>>, CudaError> {
+    let driver = Driver::get()?;
+    let Some(ask) = driver.stream_priority_range else { return Ok(None) };
+    bind_context(context)?;
+    let (mut least, mut greatest) = (0, 0);
+    // SAFETY: both pointers are to live integers, and a context is current.
+    let status = unsafe { ask(&raw mut least, &raw mut greatest) };
+    driver.check("cuCtxGetStreamPriorityRange", status)?;
+    // The greatest priority is the lowest number.
+    Ok(Some(greatest..=least))
 }
 
 fn memory_of(driver: &Driver, context: Handle) -> Result<(u64, u64), DriverError> {

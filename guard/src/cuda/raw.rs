@@ -61,7 +61,8 @@ impl RawKernel {
         let signature = query::signature(driver, function);
         let keep = Keep::Caller;
         let kernel = Kernel::from_parts(driver, function, context, device, name, signature, keep)?;
-        Ok(Self(kernel))
+        // SAFETY: who launches it promises the same of each launch that is dependent.
+        Ok(Self(unsafe { kernel.with_dependent_launches() }))
     }
 
     /// What the function allows on its device.
@@ -87,7 +88,8 @@ impl RawKernel {
     /// # Safety
     ///
     /// `stream` is a stream of the kernel's context, `args` are what the function takes, and the
-    /// memory behind them lives until the launches have run.
+    /// memory behind them lives until the launches have run. A function whose launches are
+    /// dependent keeps the promise of [`Kernel::with_dependent_launches`].
     ///
     /// # Errors
     ///

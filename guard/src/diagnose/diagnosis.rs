@@ -114,8 +114,17 @@ fn broken_rules(subject: &Subject, evidence: &Evidence) -> Vec<Cause> {
 }
 
 fn check_command(request: &LaunchRequest, evidence: &Evidence) -> String {
-    let LaunchRequest { grid, block, dynamic_shared_bytes, cluster, cooperative, parameter_bytes } =
-        request;
+    let LaunchRequest {
+        grid,
+        block,
+        dynamic_shared_bytes,
+        cluster,
+        cooperative,
+        parameter_bytes,
+        // No rule is about it.
+        priority: _,
+        dependent,
+    } = request;
     let whose = match &evidence.device {
         Some(device) => format!("--gpu '{}'", device.name),
         None => "--device 0".into(),
@@ -132,6 +141,9 @@ fn check_command(request: &LaunchRequest, evidence: &Evidence) -> String {
     }
     if *cooperative {
         command.push_str(" --cooperative");
+    }
+    if *dependent {
+        command.push_str(" --dependent");
     }
     if *parameter_bytes > 0 {
         command.push_str(&format!(" --param-bytes {parameter_bytes}"));

@@ -257,6 +257,7 @@ pub(crate) const fn answers(rule: Rule) -> &'static [i32] {
         | Rule::DynamicSharedMemoryOptIn => &[1, 9],
         Rule::RegistersPerBlock => &[701],
         Rule::ClusterUnsupported | Rule::CooperativeUnsupported => &[801, 1, 9, 912],
+        Rule::DependentUnsupported => &[801, 1, 9],
         Rule::ClusterSize | Rule::ClusterDividesGrid | Rule::ClusterRequired => &[912, 1, 9],
         Rule::ClusterResidency => &[912],
         Rule::CooperativeResidency => &[720],

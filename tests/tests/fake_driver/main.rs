@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod arguments;
+mod attributes;
 mod availability;
 mod belonging;
 mod builder;

@@ -5,6 +5,7 @@
 
 mod argsort;
 mod attention;
+mod attributes;
 mod batched_gemm;
 mod compiling;
 mod conformance;

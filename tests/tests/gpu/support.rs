@@ -48,6 +48,24 @@ extern "C" __global__ void cluster_rank(u32 *out) {
 
 extern "C" __global__ void add_one(u64 *x) { x[blockIdx.y] += 1; }
 
+// As add_one, begun before the launch before it has ended, and waiting for it.
+extern "C" __global__ void add_one_after(u64 *x) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+    x[blockIdx.y] += 1;
+}
+
+// Fills as slow_fill, and lets the launch after it begin at once.
+extern "C" __global__ void fill_before(u64 *x, u64 value, u64 cycles) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+    long long start = clock64();
+    while (u64(clock64() - start) < cycles) {}
+    x[blockIdx.y] = value;
+}
+
 // Keeps the stream busy for a while before it writes.
 extern "C" __global__ void slow_fill(u64 *x, u64 value, u64 cycles) {
     long long start = clock64();
@@ -98,10 +116,10 @@ pub(crate) fn kernel(name: &str) -> Kernel {
 pub(crate) fn kernel_of(module: &Module, name: &str) -> Kernel {
     let (memory, u32, u64) = (Parameter::Memory, Parameter::of::<u32>(), Parameter::of::<u64>());
     let parameters: &[Parameter] = match name {
-        "count_y" | "count_z" | "slow_fill" => &[memory, u64, u64],
+        "count_y" | "count_z" | "slow_fill" | "fill_before" => &[memory, u64, u64],
         "count_through" => &[memory, memory, u64, u64, u64],
         "large_shared" => &[memory, u32],
-        "cluster_rank" | "add_one" => &[memory],
+        "cluster_rank" | "add_one" | "add_one_after" => &[memory],
         _ => &[],
     };
     // SAFETY: the kernels above write within their arguments, one element an item.

@@ -136,6 +136,15 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
             "the driver has no cuLaunchKernelEx, which clusters need: update the driver",
         ),
         (
+            &LaunchError::NotDependent { kernel: kernel() },
+            "kernel attention was not declared to wait for the launch before it: declare that with \
+             Kernel::with_dependent_launches, or launch it without",
+        ),
+        (
+            &LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "launch priorities" },
+            "the driver has no cuLaunchKernelEx, which launch priorities need: update the driver",
+        ),
+        (
             &LaunchError::Unknown(Box::new(CudaError::NoSuchDevice { ordinal: 1, count: 1 })),
             "the limits of the kernel are not known: there is no device 1: the driver shows 1, \
              number 0",

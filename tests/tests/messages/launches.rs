@@ -244,6 +244,11 @@ fn features() -> Vec<Snapshot> {
              without a grid-wide barrier, or on another device",
         ),
         anywhere(
+            ONE.dependent(),
+            "the launch is dependent, there is no such launch on any CUDA device: let it wait for \
+             the launch before it, or launch on a device of compute capability 9.0 or later",
+        ),
+        anywhere(
             ONE.parameter_bytes(4097),
             "kernel parameters are 4097 bytes, the limit is 4096 (any CUDA device): pass the \
              large part through a buffer",

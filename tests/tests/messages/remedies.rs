@@ -6,7 +6,7 @@ use gridguard::{Owner, Remedy};
 
 use crate::snapshots;
 
-const REMEDIES: [&str; 23] = [
+const REMEDIES: [&str; 24] = [
     "AtLeastOne",
     "ChunkUnit",
     "DeclareFold",
@@ -19,6 +19,7 @@ const REMEDIES: [&str; 23] = [
     "MoveThreads",
     "NoCluster",
     "NotCooperative",
+    "NotDependent",
     "OptIn",
     "PadGrid",
     "PassByPointer",

@@ -97,15 +97,19 @@ pub(crate) fn request() -> BoxedStrategy<LaunchRequest> {
     ];
     let parameters = prop_oneof![3 => 0..4097_u64, 1 => size()];
     let cooperative = prop::bool::weighted(0.15);
-    (dim(), block, shared, cluster, cooperative, parameters)
-        .prop_map(|(grid, block, dynamic_shared_bytes, cluster, cooperative, parameter_bytes)| {
+    let attributes = (prop::option::weighted(0.2, any::<i32>()), prop::bool::weighted(0.15));
+    (dim(), block, shared, cluster, cooperative, parameters, attributes)
+        .prop_map(|(grid, block, shared, cluster, cooperative, parameter_bytes, attributes)| {
+            let (priority, dependent) = attributes;
             LaunchRequest {
                 grid,
                 block,
-                dynamic_shared_bytes,
+                dynamic_shared_bytes: shared,
                 cluster,
                 cooperative,
                 parameter_bytes,
+                priority,
+                dependent,
             }
         })
         .boxed()

@@ -65,6 +65,8 @@ pub(crate) fn broken(
     breaks(Rule::DynamicSharedMemoryOptIn, !too_much && dynamic > opted_in.into());
 
     breaks(Rule::CooperativeUnsupported, request.cooperative && !device.cooperative_launch);
+    let early = device.compute_capability.major < 9;
+    breaks(Rule::DependentUnsupported, request.dependent && early);
     breaks(Rule::ParameterBytes, request.parameter_bytes > device.max_parameter_bytes);
 
     match request.cluster.or(kernel.required_cluster) {

@@ -17,7 +17,10 @@ const WALKED: usize = 3000;
 /// What holds for each launch of a plan.
 fn check_launch(case: &Case, limits: &LaunchLimits, plan: &Plan, one: &PlannedLaunch) {
     let PlannedLaunch { chunk, launch } = one;
-    let again = validate(&case.with_grid(launch.grid()), limits);
+    let mut request = case.with_grid(launch.grid());
+    // The chunks after the first wait for the one before them.
+    request.dependent &= chunk.index == 0;
+    let again = validate(&request, limits);
     assert_eq!(again.as_ref(), Ok(launch), "validated once more");
     assert!(plan.is_for(limits));
     assert!(case.batch.holds(chunk.items), "{chunk:?} is past index width or workspace");

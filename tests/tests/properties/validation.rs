@@ -106,7 +106,7 @@ proptest! {
             prop_assert!(violation.to_string().contains(&limit.to_string())
                 || matches!(violation.rule, Rule::GridDimZero | Rule::BlockDimZero
                     | Rule::ClusterUnsupported | Rule::ClusterRequired
-                    | Rule::CooperativeUnsupported));
+                    | Rule::CooperativeUnsupported | Rule::DependentUnsupported));
         }
     }
 

@@ -34,6 +34,9 @@ pub(crate) struct Check {
     /// The launch is cooperative
     #[arg(long)]
     cooperative: bool,
+    /// The launch may begin before the one before it has ended
+    #[arg(long)]
+    dependent: bool,
     /// Bytes of kernel parameters
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     param_bytes: u64,
@@ -167,6 +170,8 @@ impl Check {
             cluster: self.cluster.map(|size| size.0),
             cooperative: self.cooperative,
             parameter_bytes: self.param_bytes,
+            priority: None,
+            dependent: self.dependent,
             kernel: KernelDescription {
                 max_threads_per_block: self.kernel_max_threads,
                 registers_per_thread: self.registers,
