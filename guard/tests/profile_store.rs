@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -57,6 +57,9 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 /// This very binary, to run the test `writer` in a role.
+/// What a writer says once it has published something.
+const WRITES: &str = "writes";
+
 fn writer_process(role: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["--exact", "writer", "--nocapture"]).env(ROLE, role).env(PATH, path);
@@ -76,6 +79,9 @@ fn writer() {
             for date in 0.. {
                 let entries = (1..300).map(|rows| entry("forever", rows, date));
                 publish(path, &document(entries)).expect("published");
+                if date == 0 {
+                    println!("\n{WRITES}");
+                }
             }
         }
         "too large for its limit" => {
@@ -117,8 +123,12 @@ fn a_killed_writer_leaves_the_old_file_or_the_new_one() {
     let (mut kills, mut dates) = (0, std::collections::BTreeSet::new());
     // Random enough: how far a process comes in so many microseconds.
     for round in 0..120_u64 {
-        let mut writer = writer_process("forever", &path).spawn().expect("starts");
-        std::thread::sleep(Duration::from_micros(2000 + round * 7919 % 9000));
+        let mut writer = writer_process("forever", &path);
+        let mut writer = writer.stdout(Stdio::piped()).spawn().expect("starts");
+        // However long the process takes to start on a busy machine.
+        let mut said = BufReader::new(writer.stdout.take().expect("its output")).lines();
+        assert!(said.any(|line| line.is_ok_and(|line| line == WRITES)), "it never published");
+        std::thread::sleep(Duration::from_micros(round * 7919 % 9000));
         writer.kill().expect("killed");
         kills += u32::from(!writer.wait().expect("ends").success());
         if let Some(read) = load(&path).expect("a whole file") {
