@@ -38,6 +38,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
+mod answer;
 mod args;
 mod batch;
 #[cfg(feature = "catalog")]

@@ -137,7 +137,7 @@ fn build(
 }
 
 fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Option<Plan> {
-    let cluster = request.cluster.or(limits.kernel().required_cluster);
+    let cluster = request.cluster_with(limits.kernel());
     let request = batch.fold(request, cluster)?;
     if !broken_rules(&request, limits).is_empty() {
         return None;
@@ -183,7 +183,7 @@ fn chunked(
         });
         return Err(violations);
     }
-    let cluster = request.cluster.or(limits.kernel().required_cluster);
+    let cluster = request.cluster_with(limits.kernel());
     let along = cluster.map_or(1, |cluster| cluster.along(axis));
     let plain_unit = batch.unit().unwrap_or(u64::MAX);
     let unit = batch.cluster_unit(along).unwrap_or(u64::MAX);

@@ -67,7 +67,7 @@ pub(crate) fn fold_refused(
     limits: &LaunchLimits,
 ) -> Violations {
     let mut violations = explain_whole(request, Some(batch), limits);
-    let cluster = request.cluster.or(limits.kernel().required_cluster);
+    let cluster = request.cluster_with(limits.kernel());
     match batch.fold(request, cluster) {
         None => violations.push(fold_unavailable()),
         // What the folded launch breaks, where the whole one does not break it already.

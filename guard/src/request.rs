@@ -1,6 +1,7 @@
 //! A launch as the caller wishes it, before anyone checked it.
 
 use crate::dim::Dim3;
+use crate::limits::KernelLimits;
 
 /// A wish to launch a kernel: sizes in u64, unchecked.
 ///
@@ -20,7 +21,7 @@ pub struct LaunchRequest {
     pub block: Dim3,
     /// Dynamic shared memory of a block in bytes.
     pub dynamic_shared_bytes: u64,
-    /// Blocks of a cluster, where the launch names one.
+    /// Blocks of a cluster, where the launch names one: see [`LaunchRequest::named_cluster`].
     pub cluster: Option<Dim3>,
     /// Whether the launch is cooperative: the whole grid is resident and can synchronize.
     pub cooperative: bool,
@@ -59,6 +60,27 @@ impl LaunchRequest {
     pub const fn cluster(mut self, cluster: Dim3) -> Self {
         self.cluster = Some(cluster);
         self
+    }
+
+    /// The cluster that the launch names. One of 0 x 0 x 0 is none, as it is to the driver (H200);
+    /// one with zeros along some axes only is a wrong one.
+    ///
+    /// ```
+    /// use gridguard::{Dim3, LaunchRequest};
+    /// let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE).cluster(Dim3::new(0, 0, 0));
+    /// assert_eq!(request.named_cluster(), None);
+    /// ```
+    #[must_use]
+    pub const fn named_cluster(&self) -> Option<Dim3> {
+        match self.cluster {
+            Some(Dim3 { x: 0, y: 0, z: 0 }) => None,
+            cluster => cluster,
+        }
+    }
+
+    /// The cluster that the launch runs with: its own, or the one that `kernel` was compiled with.
+    pub(crate) fn cluster_with(&self, kernel: &KernelLimits) -> Option<Dim3> {
+        self.named_cluster().or(kernel.required_cluster)
     }
 
     /// Asks for a cooperative launch.

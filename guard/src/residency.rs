@@ -29,7 +29,7 @@ impl ResidencyLimits {
         let mut broken = RuleSet::EMPTY;
         let too_large = request.cooperative && more_than(self.blocks, request.grid.volume());
         broken.add(Rule::CooperativeResidency, too_large);
-        let cluster = request.cluster.or(limits.kernel().required_cluster);
+        let cluster = request.cluster_with(limits.kernel());
         let too_wide = cluster.is_some_and(|c| more_than(self.cluster_blocks, c.volume()));
         broken.add(Rule::ClusterResidency, too_wide);
         broken
@@ -82,7 +82,7 @@ pub fn validate_resident(
     }
     // A cluster that is too large for any block is told so already.
     if broken.contains(Rule::ClusterResidency) && !others.contains(Rule::ClusterSize) {
-        let cluster = request.cluster.or(limits.kernel().required_cluster);
+        let cluster = request.cluster_with(limits.kernel());
         let blocks = cluster.map_or(0, crate::dim::Dim3::volume);
         report(Rule::ClusterResidency, blocks, residency.cluster_blocks, Remedy::LighterCluster);
     }

@@ -57,7 +57,7 @@ rules! {
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
     BlockDimX = "block-dim-x", Threads;
     /// Threads along y of a block, `DA MAX_BLOCK_DIM_Y`. The driver answers
-    /// `CUDA_ERROR_INVALID_VALUE`.
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
     BlockDimY = "block-dim-y", Threads;
     /// Threads along z of a block, `DA MAX_BLOCK_DIM_Z`. The driver answers
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65).
@@ -84,8 +84,9 @@ rules! {
     DynamicSharedMemoryOptIn = "dynamic-shared-memory-opt-in", Bytes;
     /// A cluster on a device without clusters, `DA CLUSTER_LAUNCH`.
     ClusterUnsupported = "cluster-unsupported", Blocks;
-    /// Blocks of a cluster: 8, or 16 where the kernel sets `FA NON_PORTABLE_CLUSTER_SIZE_ALLOWED`;
-    /// no axis may be zero. The driver answers `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200).
+    /// Blocks of a cluster: 8, or 16 where the kernel sets `FA NON_PORTABLE_CLUSTER_SIZE_ALLOWED`,
+    /// also where the kernel was compiled with it; no axis may be zero, unless all are, which names
+    /// no cluster. The driver answers `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200).
     ClusterSize = "cluster-size", Blocks;
     /// Each axis of the grid is a multiple of the cluster's, also where the kernel was compiled
     /// with one. The driver answers `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200: 9 by 8).
@@ -97,7 +98,7 @@ rules! {
     /// Blocks of a cluster that the device holds together at this block and shared memory:
     /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`. Checked where they
     /// are known, see [`ResidencyLimits`](crate::ResidencyLimits). The driver answers
-    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (not met on an H200, which has room for all sizes).
     ClusterResidency = "cluster-residency", Blocks;
     /// A cooperative launch on a device without, `DA COOPERATIVE_LAUNCH`.
     CooperativeUnsupported = "cooperative-unsupported", Launches;
@@ -105,13 +106,15 @@ rules! {
     /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` times `DA MULTIPROCESSOR_COUNT`, or the blocks
     /// of `cuOccupancyMaxActiveClusters` where these are fewer. Checked where they are known, see
     /// [`ResidencyLimits`](crate::ResidencyLimits). The driver answers
-    /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
+    /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` (H200: 265 blocks of 1,024 threads, or 236 in
+    /// clusters of 5).
     CooperativeResidency = "cooperative-residency", Blocks;
     /// A launch that may begin before the one before it has ended, on a device before compute
     /// capability 9.0.
     DependentUnsupported = "dependent-unsupported", Launches;
     /// Bytes of kernel parameters: 4,096, or 32,764 from compute capability 7.0 on with a driver
-    /// of CUDA 12.1 or later.
+    /// of CUDA 12.1 or later. Compilers hold it: NVRTC refuses 32,765, and PTX with as many does not
+    /// load, `CUDA_ERROR_INVALID_PTX` (H200).
     ParameterBytes = "parameter-bytes", Bytes;
     /// Elements that one launch of a kernel with 32-bit indices addresses, at most 2^31 - 1. The
     /// driver does not check: the index wraps silently.
@@ -136,21 +139,22 @@ rules! {
 }
 
 /// `CUDA_ERROR_INVALID_VALUE`.
-const INVALID_VALUE: i32 = 1;
+pub(crate) const INVALID_VALUE: i32 = 1;
 /// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`.
-const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
+pub(crate) const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
 /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
-const COOPERATIVE_LAUNCH_TOO_LARGE: i32 = 720;
+pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: i32 = 720;
 /// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
-const INVALID_CLUSTER_SIZE: i32 = 912;
+pub(crate) const INVALID_CLUSTER_SIZE: i32 = 912;
 
 impl Rule {
-    /// The `CUresult` that the driver answers to a launch which breaks this rule and no other.
+    /// The `CUresult` that the driver answers to a launch without a barrier which breaks this rule
+    /// and no other; [`Rule::CooperativeResidency`] tells that of a cooperative one.
     ///
     /// `None` where no answer was measured, and for rules that the driver does not check at the
     /// launch: those of plans, and [`Rule::ParameterBytes`], which compilers hold. Where several are
-    /// broken [`Violations::driver_code`](crate::Violations::driver_code) says which answer comes
-    /// first.
+    /// broken, or the launch is cooperative,
+    /// [`Violations::driver_code`](crate::Violations::driver_code) says which answer comes.
     ///
     /// ```
     /// use gridguard::Rule;

@@ -112,7 +112,7 @@ impl ValidLaunch {
     /// Only for requests that broke no rule.
     #[inline]
     pub(crate) fn unchecked(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
-        let cluster = match request.cluster {
+        let cluster = match request.named_cluster() {
             None => None,
             Some(cluster) => Some(cluster.narrow()?),
         };
@@ -168,7 +168,8 @@ pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> Ru
         grid,
         block,
         dynamic_shared_bytes,
-        cluster,
+        // As `named_cluster` has it.
+        cluster: _,
         cooperative,
         parameter_bytes,
         // The driver takes any.
@@ -201,7 +202,7 @@ pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> Ru
     broken.add(Rule::DependentUnsupported, dependent && !overlaps());
     broken.add(Rule::ParameterBytes, parameter_bytes > ceilings.parameter_bytes);
     // A kernel compiled with a cluster runs with its own when launched plainly (H200).
-    match cluster.or(ceilings.required_cluster) {
+    match request.named_cluster().or(ceilings.required_cluster) {
         Some(cluster) => cluster_rules(&mut broken, grid, cluster, ceilings),
         None => broken.add(Rule::ClusterRequired, ceilings.cluster_must_be_set),
     }
@@ -216,9 +217,8 @@ fn cluster_rules(broken: &mut RuleSet, grid: Dim3, cluster: Dim3, ceilings: &Cei
     }
     let required = ceilings.required_cluster;
     broken.add(Rule::ClusterRequired, required.is_some_and(|required| required != cluster));
-    let blocks = ceilings.cluster_blocks;
-    // The compiler vouched for a cluster of its own.
-    let too_large = required.is_none() && cluster.volume() > blocks.into();
+    // Also where the kernel was compiled with it: compilers take 9 and 17 blocks (H200).
+    let too_large = cluster.volume() > ceilings.cluster_blocks.into();
     broken.add(Rule::ClusterSize, cluster.has_zero() || too_large);
     let divides = Axis::ALL.iter().all(|axis| {
         grid.along(*axis).checked_rem(cluster.along(*axis)).is_none_or(|rest| rest == 0)
@@ -346,7 +346,7 @@ fn explain_cluster_rule(
         out.push(Violation { rule, axis, requested, limit, owner, remedy });
     };
     let use_cluster = Remedy::UseCluster { cluster: kernel.required_cluster };
-    let Some(cluster) = request.cluster.or(kernel.required_cluster) else {
+    let Some(cluster) = request.cluster_with(kernel) else {
         report(None, 0, 1, of_kernel(), use_cluster);
         return;
     };
@@ -376,7 +376,7 @@ fn explain_cluster_rule(
                 }
             }
         }
-        Rule::ClusterRequired => match (request.cluster, kernel.required_cluster) {
+        Rule::ClusterRequired => match (request.named_cluster(), kernel.required_cluster) {
             (Some(cluster), Some(required)) => {
                 let differs = |axis: &Axis| cluster.along(*axis) != required.along(*axis);
                 for axis in Axis::ALL.into_iter().filter(differs) {

@@ -401,19 +401,6 @@ impl Violations {
         self.0.iter()
     }
 
-    /// The `CUresult` that the driver answers to the launch, where it checks any of these rules: it
-    /// looks at dimensions first, then at registers, the kernel's threads, shared memory and
-    /// clusters, and at residency last.
-    #[must_use]
-    pub fn driver_code(&self) -> Option<i32> {
-        let checked = |rule: &Rule| rule.driver_code().is_some();
-        let first = self.0.iter().map(|violation| violation.rule).find(checked)?;
-        // A kernel's threads are bounded by its registers too, and these are looked at before.
-        let registers = Rule::RegistersPerBlock;
-        let by_registers = first == Rule::KernelThreadsPerBlock && self.contains(registers);
-        if by_registers { registers.driver_code() } else { first.driver_code() }
-    }
-
     /// Whether `rule` is among the broken ones.
     #[must_use]
     pub fn contains(&self, rule: Rule) -> bool {

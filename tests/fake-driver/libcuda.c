@@ -416,6 +416,7 @@ static void describe(CUfunction f, const char *line) {
     static const struct { const char *key; int attribute; } KEYS[] = {
         {"regs", FA_REGS}, {"max_threads", FA_MAX_THREADS}, {"static_shared", FA_SHARED},
         {"const", FA_CONST}, {"local", FA_LOCAL}, {"cluster", FA_CLUSTER_X},
+        {"explicit_cluster", FA_CLUSTER_MUST_BE_SET},
     };
     char text[1024], key[32];
     int used = 0;
@@ -453,7 +454,7 @@ static CUfunction make_function(CUmodule module, const char *name) {
     f->attribute[FA_BINARY] = ARCHITECTURE;
     f->attribute[FA_CARVEOUT] = -1;
     if (line) describe(f, line);
-    f->attribute[FA_CLUSTER_MUST_BE_SET] = f->attribute[FA_CLUSTER_X] > 0;
+    f->attribute[FA_CLUSTER_MUST_BE_SET] |= f->attribute[FA_CLUSTER_X] > 0;
     if (!f->attribute[FA_MAX_THREADS])
         f->attribute[FA_MAX_THREADS] = (int)least_of(MAX_THREADS, warps_by_registers(f) * WARP);
     if (f->attribute[FA_SHARED] < SHARED_DEFAULT)
@@ -552,7 +553,9 @@ CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *
 static unsigned blocks_per_sm(CUfunction f, unsigned threads, size_t dynamic) {
     unsigned warps = round_up(threads, WARP) / WARP;
     size_t shared = (size_t)f->attribute[FA_SHARED] + dynamic + SHARED_RESERVED;
-    if (shared > SHARED_PER_SM || threads > (unsigned)f->attribute[FA_MAX_THREADS]) return 0;
+    /* None that would have to opt in first (H200). */
+    if (dynamic > (size_t)f->attribute[FA_MAX_DYNAMIC] || shared > SHARED_PER_SM) return 0;
+    if (threads > (unsigned)f->attribute[FA_MAX_THREADS]) return 0;
     unsigned by_shared = SHARED_PER_SM / round_up((unsigned)shared, 128);
     unsigned by_warps = least_of(THREADS_PER_SM / WARP, warps_by_registers(f)) / warps;
     return least_of(BLOCKS_PER_SM, least_of(by_shared, by_warps));
@@ -866,17 +869,30 @@ FORWARD(cuGraphExecDestroy, (CUgraphExec exec), cuGraphDestroy(exec))
 
 static unsigned threads_of(const struct Launch *l) { return l->block[0] * l->block[1] * l->block[2]; }
 
-static CUresult launch_error(CUfunction f, const struct Launch *l) {
-    for (int axis = 0; axis < 3; axis++) {
-        REQUIRE(l->grid[axis] && l->grid[axis] <= MAX_GRID[axis], INVALID_VALUE);
+static bool registers_fit(CUfunction f, const struct Launch *l) {
+    return round_up(threads_of(l), WARP) / WARP <= warps_by_registers(f);
+}
+
+/* What comes before clusters, in the order of an H200. */
+static CUresult dimension_error(CUfunction f, const struct Launch *l, bool clustered) {
+    for (int axis = 0; axis < 3; axis++)
         REQUIRE(l->block[axis] && l->block[axis] <= MAX_BLOCK[axis], INVALID_VALUE);
-    }
-    unsigned threads = threads_of(l);
-    REQUIRE(threads <= MAX_THREADS, INVALID_VALUE);
-    /* Before the kernel's own limit, which many registers lower too. */
-    REQUIRE(round_up(threads, WARP) / WARP <= warps_by_registers(f), LAUNCH_OUT_OF_RESOURCES);
-    REQUIRE(threads <= (unsigned)f->attribute[FA_MAX_THREADS], INVALID_VALUE);
+    REQUIRE(threads_of(l) <= MAX_THREADS, INVALID_VALUE);
+    /* Many registers lower the kernel's own limit too, and are looked at later. */
+    unsigned own = (unsigned)f->attribute[FA_MAX_THREADS];
+    bool bounded = own < warps_by_registers(f) * WARP || registers_fit(f, l);
+    REQUIRE(!bounded || threads_of(l) <= own, INVALID_VALUE);
+    for (int axis = 0; axis < 3 && clustered; axis++)
+        REQUIRE(l->cluster[axis], INVALID_CLUSTER_SIZE);
+    for (int axis = 0; axis < 3; axis++)
+        REQUIRE(l->grid[axis] && l->grid[axis] <= MAX_GRID[axis], INVALID_VALUE);
+    return SUCCESS;
+}
+
+/* What comes after clusters and cooperative launches. */
+static CUresult resource_error(CUfunction f, const struct Launch *l) {
     REQUIRE(l->shared <= (unsigned)f->attribute[FA_MAX_DYNAMIC], INVALID_VALUE);
+    REQUIRE(registers_fit(f, l), LAUNCH_OUT_OF_RESOURCES);
     return SUCCESS;
 }
 
@@ -890,15 +906,19 @@ static unsigned cluster_room(CUfunction f) {
 static CUresult settle_cluster(CUfunction f, struct Launch *l, bool asked) {
     const int *own = &f->attribute[FA_CLUSTER_X];
     unsigned most = cluster_room(f), size = 1;
-    if (!asked && !own[0]) return SUCCESS;
+    if (!asked && !own[0])
+        return f->attribute[FA_CLUSTER_MUST_BE_SET] ? INVALID_CLUSTER_SIZE : SUCCESS;
     for (int axis = 0; axis < 3; axis++) {
         unsigned fixed = own[axis] > 0 ? (unsigned)own[axis] : 1;
         if (!asked) l->cluster[axis] = fixed;
         unsigned dim = l->cluster[axis];
         REQUIRE(!own[0] || dim == fixed, INVALID_CLUSTER_SIZE);
-        REQUIRE(dim && dim <= most && l->grid[axis] % dim == 0, INVALID_CLUSTER_SIZE);
-        size *= dim;
+        REQUIRE(dim && l->grid[axis] % dim == 0, INVALID_CLUSTER_SIZE);
+        size = dim <= most ? size * dim : most + 1;
     }
+    /* Where the kernel takes large ones, only occupancy tells that they are too large. */
+    bool by_occupancy = l->cooperative && f->attribute[FA_NON_PORTABLE];
+    REQUIRE(size <= most || !by_occupancy, COOPERATIVE_LAUNCH_TOO_LARGE);
     return size <= most ? SUCCESS : INVALID_CLUSTER_SIZE;
 }
 
@@ -913,11 +933,12 @@ static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream h
                        void **extra) {
     STREAM;
     REQUIRE(f && !f->module->dead && f->module->ctx == ctx, INVALID_HANDLE);
-    CHECK(launch_error(f, &l));
+    CHECK(dimension_error(f, &l, clustered));
     REQUIRE(!extra, NOT_SUPPORTED);
     for (size_t i = 0; i < f->params; i++) REQUIRE(params && params[i], INVALID_VALUE);
     CHECK(settle_cluster(f, &l, clustered));
     REQUIRE(!l.cooperative || fits_at_once(f, &l), COOPERATIVE_LAUNCH_TOO_LARGE);
+    CHECK(resource_error(f, &l));
 
     struct Op op = {.kind = KERNEL, .function = f, .launch = l};
     if (f->params) op.args = make(f->param_bytes);
@@ -971,7 +992,8 @@ static bool read_config(const CUlaunchConfig *config, struct Launch *l) {
         if (a->id == PRIORITY) l->prior = true, l->priority = a->value.priority;
         if (a->id != CLUSTER_DIMENSION) continue;
         memcpy(l->cluster, a->value.cluster, sizeof l->cluster);
-        clustered = true;
+        /* All zeros are no cluster (H200). */
+        clustered = l->cluster[0] || l->cluster[1] || l->cluster[2];
     }
     return clustered;
 }
@@ -983,9 +1005,16 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction f, void **par
     return launch(f, l, clustered, config->stream, params, extra);
 }
 
-CALL(cuOccupancyMaxPotentialClusterSize, (int *size, CUfunction f, const CUlaunchConfig *config),
-     FUNCTION; REQUIRE(size && config, INVALID_VALUE); CHECK(account_question(f, "cluster")),
-     *size = (int)cluster_room(f))
+CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction f, const CUlaunchConfig *config) {
+    FUNCTION;
+    struct Launch l;
+    REQUIRE(size && config, INVALID_VALUE);
+    CHECK(account_question(f, "cluster"));
+    bool must = f->attribute[FA_CLUSTER_MUST_BE_SET] && !f->attribute[FA_CLUSTER_X];
+    REQUIRE(read_config(config, &l) || !must, INVALID_CLUSTER_SIZE);
+    *size = (int)cluster_room(f);
+    return SUCCESS;
+}
 
 /* An upper bound: a real device also loses blocks where a cluster does not fill its processors. */
 CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunchConfig *config) {
@@ -993,7 +1022,8 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunc
     struct Launch l;
     bool clustered = read_config(config, &l);
     CHECK(account_question(f, "clusters"));
-    CHECK(launch_error(f, &l));
+    CHECK(dimension_error(f, &l, clustered));
+    CHECK(resource_error(f, &l));
     CHECK(settle_cluster(f, &l, clustered));
     unsigned size = l.cluster[0] ? l.cluster[0] * l.cluster[1] * l.cluster[2] : 1;
     *clusters = (int)(blocks_per_sm(f, threads_of(&l), l.shared) * SMS / size);

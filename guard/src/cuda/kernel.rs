@@ -251,8 +251,7 @@ impl Inner {
     fn residency_of(&self, configuration: Configuration) -> Result<ResidencyLimits, DriverError> {
         // Until then the driver sees no room for blocks with so much.
         self.opt_in(configuration.dynamic_shared_bytes())?;
-        let device = self.limits.device();
-        self.occupancy.of(self.driver, self.function, device, configuration)
+        self.occupancy.of(self.driver, self.function, &self.limits, configuration)
     }
 
     /// Holds a valid launch against what the device holds at once. The context is current.

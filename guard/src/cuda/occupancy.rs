@@ -10,7 +10,7 @@ use super::driver::{
 use super::error::DriverError;
 use super::words;
 use crate::dim::Dim3;
-use crate::limits::{DeviceLimits, LaunchLimits};
+use crate::limits::LaunchLimits;
 use crate::request::LaunchRequest;
 use crate::residency::ResidencyLimits;
 use crate::validate::validate;
@@ -37,10 +37,10 @@ pub(super) struct Configuration {
 impl Configuration {
     /// That of a launch whose blocks run together, where no rule but one of the grid is broken.
     pub(super) fn of(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
-        if !request.cooperative && request.cluster.is_none() {
+        if !request.cooperative && request.named_cluster().is_none() {
             return None;
         }
-        let cluster = request.cluster.or(limits.kernel().required_cluster);
+        let cluster = request.cluster_with(limits.kernel());
         let smallest = LaunchRequest { grid: cluster.unwrap_or(Dim3::ONE), ..*request };
         let valid = validate(&smallest, limits).ok()?;
         let cluster = cluster.map(|_| valid.grid());
@@ -63,25 +63,25 @@ impl Occupancy {
         &self,
         driver: &Driver,
         function: Handle,
-        device: &DeviceLimits,
+        limits: &LaunchLimits,
         configuration: Configuration,
     ) -> Result<ResidencyLimits, DriverError> {
         let find = |known: &[(Configuration, ResidencyLimits)]| {
             known.iter().find(|(other, _)| *other == configuration).map(|(_, limits)| *limits)
         };
-        if let Some(limits) = find(&self.known.read()) {
-            return Ok(limits);
+        if let Some(known) = find(&self.known.read()) {
+            return Ok(known);
         }
-        let limits = ask(driver, function, device, configuration)?;
+        let answer = ask(driver, function, limits, configuration)?;
         let mut known = self.known.write();
         // Another thread may have asked meanwhile.
         if find(&known).is_none() {
             if known.len() == KEPT {
                 known.remove(0);
             }
-            known.push((configuration, limits));
+            known.push((configuration, answer));
         }
-        Ok(limits)
+        Ok(answer)
     }
 }
 
@@ -89,16 +89,18 @@ impl Occupancy {
 fn ask(
     driver: &Driver,
     function: Handle,
-    device: &DeviceLimits,
+    limits: &LaunchLimits,
     configuration: Configuration,
 ) -> Result<ResidencyLimits, DriverError> {
     let each = blocks_per_multiprocessor(driver, function, configuration)?;
-    let blocks = each.saturating_mul(device.multiprocessors);
+    let blocks = each.saturating_mul(limits.device().multiprocessors);
     let Some(cluster) = configuration.cluster else {
         return Ok(ResidencyLimits { blocks: Some(blocks), cluster_blocks: None });
     };
     let blocks_of_one: u64 = cluster.iter().map(|blocks| u64::from(*blocks)).product();
-    let largest = largest_cluster(driver, function, configuration, cluster)?;
+    let kernel = limits.kernel();
+    let must_be_named = kernel.cluster_must_be_set && kernel.required_cluster.is_none();
+    let largest = largest_cluster(driver, function, configuration, cluster, must_be_named)?;
     let Some(clusters) = active_clusters(driver, function, configuration, cluster)? else {
         return Ok(ResidencyLimits { blocks: Some(blocks), cluster_blocks: largest });
     };
@@ -125,20 +127,30 @@ fn blocks_per_multiprocessor(
 }
 
 /// Blocks of the largest cluster of such blocks, where the driver can tell (CUDA 11.8 and later).
+///
+/// The cluster is named only where it must be: without one the driver answers 912 for a kernel with
+/// `.explicitcluster` (H200). Where it does so even then, [`active_clusters`] alone has to tell.
 fn largest_cluster(
     driver: &Driver,
     function: Handle,
     configuration: Configuration,
     cluster: [u32; 3],
+    must_be_named: bool,
 ) -> Result<Option<u64>, DriverError> {
     let Some(look_up) = driver.max_cluster_size else {
         return Ok(None);
     };
-    let config = launch_config(configuration, cluster, &mut []);
+    let mut attributes = [LaunchAttribute::new(ATTRIBUTE_CLUSTER_DIMENSION, cluster)];
+    let named = if must_be_named { attributes.as_mut_slice() } else { &mut [] };
+    let config = launch_config(configuration, cluster, named);
     let mut blocks = 0;
     // SAFETY: the function is loaded in the context that is current; both pointers are to live
-    // values, and the configuration names no attribute.
+    // values, and the configuration's attribute outlives the call.
     let status = unsafe { look_up(&raw mut blocks, function, &raw const config) };
+    if must_be_named && status == INVALID_CLUSTER_SIZE {
+        words::drop_own(driver);
+        return Ok(None);
+    }
     driver.check("cuOccupancyMaxPotentialClusterSize", status)?;
     Ok(Some(u64::try_from(blocks).unwrap_or(0)))
 }

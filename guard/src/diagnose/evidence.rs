@@ -252,10 +252,10 @@ pub(crate) const fn answers(rule: Rule) -> &'static [i32] {
         | Rule::BlockDimZ
         | Rule::BlockDimZero
         | Rule::ThreadsPerBlock
-        | Rule::KernelThreadsPerBlock
-        | Rule::SharedMemoryTotal
-        | Rule::DynamicSharedMemoryOptIn => &[1, 9],
-        Rule::RegistersPerBlock => &[701],
+        | Rule::KernelThreadsPerBlock => &[1, 9],
+        // A cooperative launch without room for one block is too large.
+        Rule::SharedMemoryTotal | Rule::DynamicSharedMemoryOptIn => &[1, 9, 720],
+        Rule::RegistersPerBlock => &[701, 720],
         Rule::ClusterUnsupported | Rule::CooperativeUnsupported => &[801, 1, 9, 912],
         Rule::DependentUnsupported => &[801, 1, 9],
         Rule::ClusterSize | Rule::ClusterDividesGrid | Rule::ClusterRequired => &[912, 1, 9],

@@ -28,7 +28,7 @@ const LAUNCHES: u64 = 20_000;
 /// A kernel's name, its description for the fake driver, and the attributes that are set on it.
 type Described = (&'static str, &'static str, &'static [(i32, i32)]);
 
-const KERNELS: [Described; 9] = [
+const KERNELS: [Described; 11] = [
     ("plain", "params=8", &[]),
     ("bounded", "max_threads=128", &[]),
     ("wide", "regs=210", &[]),
@@ -37,6 +37,8 @@ const KERNELS: [Described; 9] = [
     ("full", "static_shared=49152", &[]),
     ("opted_in", "regs=64", &[(MAX_DYNAMIC_SHARED_SIZE_BYTES, 232_448)]),
     ("clustered", "cluster=2,1,1", &[]),
+    ("explicit_cluster", "params=8 explicit_cluster=1", &[]),
+    ("bounded_wide", "max_threads=128 regs=254", &[]),
     ("wide_clusters", "regs=40", &[(NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)]),
 ];
 

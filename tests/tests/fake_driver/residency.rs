@@ -105,6 +105,25 @@ fn residency_counts_blocks_and_not_clusters() {
 }
 
 #[test]
+#[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
+fn a_kernel_that_must_be_given_a_cluster_is_asked_about_with_one() {
+    const PTX: &str = ".version 8.0\n.target sm_90\n.address_size 64\n\
+        // fake explicit explicit_cluster=1\n.visible .entry explicit()\n{ ret; }\n";
+    with_fake(&[], || {
+        let guard = guard();
+        let image = gridguard::cuda::Image::new(PTX).expect("PTX");
+        let module = guard.load(&image).expect("loads");
+        // SAFETY: the kernel does nothing.
+        let kernel = unsafe { module.kernel("explicit", &[]) }.expect("a kernel");
+        let request = blocks_of(32, 8).cooperative().cluster(Dim3::new(4, 1, 1));
+        let room = ResidencyLimits { blocks: Some(SMALL_BLOCKS), cluster_blocks: Some(8) };
+        assert_eq!(kernel.residency(&request), Ok(room));
+        let none = request.cluster(Dim3::new(0, 0, 0));
+        assert_eq!(kernel.residency(&none), Ok(ResidencyLimits::UNKNOWN));
+    });
+}
+
+#[test]
 fn large_shared_memory_is_opted_in_to_before_the_driver_is_asked() {
     with_fake(&[], || {
         let guard = guard();

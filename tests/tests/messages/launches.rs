@@ -196,6 +196,18 @@ fn clusters() -> Vec<Snapshot> {
             eight.cluster(Dim3::new(0, 1, 1)),
             "cluster.x is 0 blocks, the least is 1 (CUDA): give every axis at least one",
         ),
+        of_kernel(
+            |kernel| kernel.required_cluster = Some(Dim3::new(9, 1, 1)),
+            blocks_along(Axis::X, 18),
+            "a cluster is 9 blocks, the limit is 8 (NVIDIA H200): use a smaller cluster, or set \
+             CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED on the kernel",
+        ),
+        of_kernel(
+            |kernel| kernel.cluster_must_be_set = true,
+            eight.cluster(Dim3::new(0, 0, 0)),
+            "the launch names no cluster, one is required (kernel attention): name a cluster for \
+             the launch",
+        ),
         plain(
             blocks_along(Axis::X, 9).cluster(Dim3::new(8, 1, 1)),
             "grid.x is 9 blocks, no multiple of 8 (cluster of 8 x 1 x 1): pad the axis to 16, or \

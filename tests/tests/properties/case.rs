@@ -79,7 +79,7 @@ impl Case {
 
     /// The unit of chunks, in items.
     pub(crate) fn unit(&self) -> Option<u64> {
-        let cluster = self.request.cluster.or(self.kernel.required_cluster);
+        let cluster = self.request.named_cluster().or(self.kernel.required_cluster);
         let along = cluster.map_or(1, |cluster| cluster.along(self.batch.axis));
         self.batch.unit(along)
     }
@@ -110,7 +110,7 @@ impl Case {
     /// answer: in one launch, with no cluster across the blocks that move.
     pub(crate) fn folded(&self) -> Option<LaunchRequest> {
         let Batch { axis, items, foldable, .. } = self.batch;
-        let cluster = self.request.cluster.or(self.kernel.required_cluster);
+        let cluster = self.request.named_cluster().or(self.kernel.required_cluster);
         let cluster = cluster.unwrap_or(Dim3::ONE);
         let may_move = foldable && axis != Axis::X && cluster.x == 1 && cluster.along(axis) == 1;
         let one_launch = self.batch.holds(items) && items <= self.wanted();

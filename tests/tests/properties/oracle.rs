@@ -69,7 +69,9 @@ pub(crate) fn broken(
     breaks(Rule::DependentUnsupported, request.dependent && early);
     breaks(Rule::ParameterBytes, request.parameter_bytes > device.max_parameter_bytes);
 
-    match request.cluster.or(kernel.required_cluster) {
+    // All zeros name no cluster.
+    let named = request.cluster.filter(|cluster| *cluster != Dim3::new(0, 0, 0));
+    match named.or(kernel.required_cluster) {
         None => breaks(Rule::ClusterRequired, kernel.cluster_must_be_set),
         Some(cluster) if !device.cluster_launch => {
             breaks(Rule::ClusterUnsupported, cluster != Dim3::ONE);
@@ -87,7 +89,7 @@ pub(crate) fn broken(
                 breaks(Rule::ClusterSize, unit == 0);
                 breaks(Rule::ClusterDividesGrid, unit != 0 && blocks % unit != 0);
             }
-            breaks(Rule::ClusterSize, own.is_none() && volume(cluster) > most.into());
+            breaks(Rule::ClusterSize, volume(cluster) > most.into());
         }
     }
     broken

@@ -35,7 +35,7 @@ proptest! {
                 prop_assert!(launch.is_for(&limits));
                 prop_assert_eq!(Dim3::from(launch.grid()), request.grid);
                 prop_assert_eq!(Dim3::from(launch.block()), request.block);
-                prop_assert_eq!(launch.cluster().map(Dim3::from), request.cluster);
+                prop_assert_eq!(launch.cluster().map(Dim3::from), request.named_cluster());
                 prop_assert_eq!(launch.is_cooperative(), request.cooperative);
                 let shared = u64::from(launch.dynamic_shared_bytes());
                 prop_assert_eq!(shared, request.dynamic_shared_bytes);
@@ -68,7 +68,7 @@ proptest! {
         if request.cooperative && more_than(blocks, request.grid) {
             expected.insert(Rule::CooperativeResidency);
         }
-        let cluster = request.cluster.or(kernel.required_cluster);
+        let cluster = request.named_cluster().or(kernel.required_cluster);
         let too_wide = cluster.is_some_and(|cluster| more_than(cluster_blocks, cluster));
         if too_wide && !expected.contains(&Rule::ClusterSize) {
             expected.insert(Rule::ClusterResidency);

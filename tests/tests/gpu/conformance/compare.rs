@@ -11,6 +11,9 @@ use super::subject::Subject;
 /// Disagreements that are kept with all their details.
 const DETAILED: usize = 50;
 
+/// Launches that are kept of each wrong prediction.
+const EXAMPLES: usize = 3;
+
 /// How often each answer came.
 type Answers = BTreeMap<i32, u64>;
 
@@ -29,10 +32,14 @@ pub(crate) struct Tally {
     pub(crate) single: Predictions,
     /// The code predicted where several rules are.
     pub(crate) several: Predictions,
+    /// Refused launches to which no answer was predicted.
+    pub(crate) unpredicted: u64,
     /// Launches that break this one rule, by the driver's answer.
     pub(crate) answers: BTreeMap<String, Answers>,
     /// Broken rules and the predicted answer, by the driver's answer where it is another.
     pub(crate) wrong_answers: BTreeMap<String, Answers>,
+    /// The first launches of each of these, by the driver's answer too.
+    pub(crate) wrong_examples: BTreeMap<String, Vec<Example>>,
     /// Disagreements by kernel and broken rules.
     pub(crate) kinds: BTreeMap<String, u64>,
     /// The first disagreements.
@@ -55,6 +62,14 @@ impl Predictions {
     pub(crate) const fn all_right(self) -> bool {
         self.made == self.right
     }
+}
+
+/// A launch whose answer was another than predicted.
+#[derive(Debug, Serialize)]
+pub(crate) struct Example {
+    kernel: String,
+    request: String,
+    call: String,
 }
 
 /// All about one disagreement.
@@ -95,14 +110,24 @@ impl Tally {
                 let rules = rules(&violations);
                 self.disagree(subject, request, way, &rules, &violations.to_string(), answer);
             }
-            Err(violations) => self.predict(&violations, answer),
+            Err(violations) => self.predict(subject, request, way, &violations, answer),
         }
     }
 
-    fn predict(&mut self, violations: &Violations, answer: i32) {
+    fn predict(
+        &mut self,
+        subject: &Subject,
+        request: &LaunchRequest,
+        way: Way,
+        violations: &Violations,
+        answer: i32,
+    ) {
         let rules = rules(violations);
-        let predicted = violations.driver_code();
-        let right = predicted == Some(answer);
+        let Some(predicted) = violations.driver_code(request) else {
+            self.unpredicted += 1;
+            return;
+        };
+        let right = predicted == answer;
         if let Some(cause) = cause(&rules) {
             self.single.add(right);
             let answers = self.answers.entry(cause.id().to_owned()).or_default();
@@ -111,7 +136,12 @@ impl Tally {
             self.several.add(right);
         }
         if !right {
-            let key = format!("{} as {}", names(&rules), predicted.unwrap_or(-1));
+            let key = format!("{} as {predicted}", names(&rules));
+            let examples = self.wrong_examples.entry(format!("{key}: {answer}")).or_default();
+            if examples.len() < EXAMPLES {
+                let (kernel, call) = (subject.name.clone(), format!("{way:?}"));
+                examples.push(Example { kernel, request: format!("{request:?}"), call });
+            }
             *self.wrong_answers.entry(key).or_default().entry(answer).or_default() += 1;
         }
     }
