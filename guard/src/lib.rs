@@ -39,6 +39,10 @@
 
 #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
 mod answer;
+#[cfg_attr(
+    not(any(feature = "cuda", feature = "host")),
+    allow(dead_code, reason = "only launchers read what arguments hold")
+)]
 mod args;
 mod batch;
 #[cfg(feature = "catalog")]

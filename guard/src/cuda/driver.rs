@@ -9,7 +9,7 @@ use once_cell::sync::OnceCell;
 
 use super::error::{Background, DriverError, DriverUnavailable};
 use super::library::{self, function_table};
-use super::words;
+use super::words::{self, Mark};
 
 /// A context, module, function or stream of the driver.
 pub(super) type Handle = *mut c_void;
@@ -181,17 +181,28 @@ impl Driver {
     /// Turns a status into a result with the driver's own name and words for it.
     #[inline]
     pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), DriverError> {
-        if status == 0 { Ok(()) } else { Err(self.error(call, status)) }
+        self.check_since(None, call, status)
+    }
+
+    /// As [`Self::check`], with no older words of the driver's than from `mark` on.
+    #[inline]
+    pub(super) fn check_since(
+        &self,
+        mark: Option<Mark>,
+        call: &'static str,
+        status: Status,
+    ) -> Result<(), DriverError> {
+        if status == 0 { Ok(()) } else { Err(self.error(mark, call, status)) }
     }
 
     #[cold]
-    fn error(&self, call: &'static str, status: Status) -> DriverError {
+    fn error(&self, mark: Option<Mark>, call: &'static str, status: Status) -> DriverError {
         DriverError {
             call,
             code: status,
             name: self.words(self.get_error_name, status).unwrap_or_else(|| "unknown error".into()),
             description: self.words(self.get_error_string, status).unwrap_or_default().into(),
-            background: Background::of(self, call, status),
+            background: Background::of(self, call, status, mark),
         }
     }
 

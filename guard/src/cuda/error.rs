@@ -5,7 +5,7 @@ use core::fmt;
 use super::blame::Blame;
 use super::driver::{Driver, Status};
 use super::image::ImageError;
-use super::words::{self, DriverWords};
+use super::words::{self, DriverWords, Mark};
 use crate::args::ArgsError;
 use crate::launch::Stopped;
 use crate::limits::ComputeCapability;
@@ -36,9 +36,14 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// What is known about `call`, which has just answered `status`.
-    pub(super) fn of(driver: &Driver, call: &str, status: Status) -> Option<Box<Self>> {
-        let driver_says = words::since_last(driver, call);
+    /// What is known about `call`, which has just answered `status` and began at `mark`.
+    pub(super) fn of(
+        driver: &Driver,
+        call: &str,
+        status: Status,
+        mark: Option<Mark>,
+    ) -> Option<Box<Self>> {
+        let driver_says = words::since_last(driver, call, mark);
         let blame = Blame::of(driver, status);
         let known = driver_says.is_some() || blame.is_some();
         known.then(|| Box::new(Self { driver_says, blame }))
@@ -94,7 +99,7 @@ impl DriverError {
             code,
             name: text(error.error_name()).unwrap_or_else(|| "unknown error".into()),
             description: text(error.error_string()).unwrap_or_default().into(),
-            background: driver.and_then(|driver| Background::of(driver, call, code)),
+            background: driver.and_then(|driver| Background::of(driver, call, code, None)),
         }
     }
 }

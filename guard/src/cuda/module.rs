@@ -11,6 +11,7 @@ use super::error::{CudaError, LoadError, cuda_version};
 use super::image::Image;
 use super::kernel::{Keep, Kernel};
 use super::query;
+use super::words::Mark;
 use crate::limits::DeviceLimits;
 use crate::signature::{Parameter, Signature};
 
@@ -71,6 +72,7 @@ impl Module {
         let size = core::ptr::without_provenance_mut::<c_void>(LOG_BYTES);
         let mut values = [log.as_mut_ptr().cast::<c_void>(), size];
         let mut handle = core::ptr::null_mut();
+        let mark = Mark::here(driver);
         // SAFETY: the image is whole, PTX ends with a zero; both option arrays have two entries,
         // and the log buffer has the size that it is said to have and lives through the call.
         let status = unsafe {
@@ -82,7 +84,7 @@ impl Module {
                 values.as_mut_ptr(),
             )
         };
-        if let Err(error) = driver.check("cuModuleLoadDataEx", status) {
+        if let Err(error) = driver.check_since(mark, "cuModuleLoadDataEx", status) {
             let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
             let log = String::from_utf8_lossy(log.get(..end).unwrap_or_default()).into_owned();
             return Err(match error.code {

@@ -8,7 +8,7 @@ use super::driver::{
     ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, LaunchAttribute, LaunchConfigEx, Status,
 };
 use super::error::DriverError;
-use super::words;
+use super::words::{self, Mark};
 use crate::dim::Dim3;
 use crate::limits::LaunchLimits;
 use crate::request::LaunchRequest;
@@ -119,10 +119,11 @@ fn blocks_per_multiprocessor(
     let threads = c_int::try_from(configuration.threads()).unwrap_or(c_int::MAX);
     let bytes = usize::try_from(configuration.dynamic_shared_bytes).unwrap_or(usize::MAX);
     let mut blocks = 0;
+    let mark = Mark::here(driver);
     // SAFETY: the function is loaded in the context that is current; the pointer is to a live
     // integer.
     let status = unsafe { (driver.max_active_blocks)(&raw mut blocks, function, threads, bytes) };
-    driver.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", status)?;
+    driver.check_since(mark, "cuOccupancyMaxActiveBlocksPerMultiprocessor", status)?;
     Ok(u64::try_from(blocks).unwrap_or(0))
 }
 
@@ -144,6 +145,7 @@ fn largest_cluster(
     let named = if must_be_named { attributes.as_mut_slice() } else { &mut [] };
     let config = launch_config(configuration, cluster, named);
     let mut blocks = 0;
+    let mark = Mark::here(driver);
     // SAFETY: the function is loaded in the context that is current; both pointers are to live
     // values, and the configuration's attribute outlives the call.
     let status = unsafe { look_up(&raw mut blocks, function, &raw const config) };
@@ -151,7 +153,7 @@ fn largest_cluster(
         words::drop_own(driver);
         return Ok(None);
     }
-    driver.check("cuOccupancyMaxPotentialClusterSize", status)?;
+    driver.check_since(mark, "cuOccupancyMaxPotentialClusterSize", status)?;
     Ok(Some(u64::try_from(blocks).unwrap_or(0)))
 }
 
@@ -168,13 +170,14 @@ fn active_clusters(
     let mut attributes = [LaunchAttribute::new(ATTRIBUTE_CLUSTER_DIMENSION, cluster)];
     let config = launch_config(configuration, cluster, &mut attributes);
     let mut clusters = 0;
+    let mark = Mark::here(driver);
     // SAFETY: as above; the configuration's attribute outlives the call.
     let status = unsafe { look_up(&raw mut clusters, function, &raw const config) };
     if status == INVALID_CLUSTER_SIZE {
         words::drop_own(driver);
         return Ok(Some(0));
     }
-    driver.check("cuOccupancyMaxActiveClusters", status)?;
+    driver.check_since(mark, "cuOccupancyMaxActiveClusters", status)?;
     Ok(Some(u64::try_from(clusters).unwrap_or(0)))
 }
 

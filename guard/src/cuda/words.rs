@@ -49,14 +49,32 @@ pub(super) fn begin(driver: &Driver) {
     }
 }
 
-/// Drops what the driver logged on this thread about a call that was expected to fail.
-pub(super) fn drop_own(driver: &Driver) {
-    drop(since_last(driver, ""));
+/// A place in the log: what a call says begins there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark(u32);
+
+impl Mark {
+    /// The place where the words of the next call begin, where the driver has a log. For calls that
+    /// take their time, not for launches.
+    pub(super) fn here(driver: &Driver) -> Option<Self> {
+        let mut position = 0;
+        let current = driver.logs_current?;
+        // SAFETY: the pointer is to a live integer; zero is the only flag.
+        let status = unsafe { current(&raw mut position, 0) };
+        (status == 0).then_some(Self(position))
+    }
 }
 
-/// What the driver has logged on this thread since it was last asked, most of all about `call`.
-pub(super) fn since_last(driver: &Driver, call: &str) -> Option<DriverWords> {
+/// Drops what the driver logged on this thread about a call that was expected to fail.
+pub(super) fn drop_own(driver: &Driver) {
+    drop(since_last(driver, "", None));
+}
+
+/// What the driver has logged on this thread since `mark`, or else since it was last asked, most of
+/// all about `call`.
+pub(super) fn since_last(driver: &Driver, call: &str, mark: Option<Mark>) -> Option<DriverWords> {
     let mut log = LOG.lock();
+    let of_call = mark.and_then(|Mark(mut position)| read(driver, &mut position));
     let fresh = read(driver, &mut log.position)?;
     let own = own_thread();
     let is_own = |line: &str| Line::parse(line).thread.is_some_and(|it| Some(it) == own.as_deref());
@@ -65,7 +83,12 @@ pub(super) fn since_last(driver: &Driver, call: &str) -> Option<DriverWords> {
     log.waiting = others;
     let surplus = log.waiting.len().saturating_sub(KEPT);
     log.waiting.drain(..surplus);
-    let ours: VecDeque<String> = ours;
+    let mut ours: VecDeque<String> = ours;
+    // Older words of this thread are of calls around the guard.
+    let fresh = of_call.unwrap_or(fresh);
+    if mark.is_some() {
+        ours = fresh.lines().filter(|line| is_own(line)).map(str::to_owned).collect();
+    }
     let may_be_of_another_thread = ours.is_empty();
     let text = match may_be_of_another_thread {
         true => text(fresh.lines(), call),

@@ -384,6 +384,31 @@ fn what_the_driver_logs_may_be_of_another_thread_and_is_marked_then() {
 }
 
 #[test]
+fn what_the_driver_logged_before_a_question_is_not_said_about_it() {
+    let settings = [
+        (FAIL, "0"),
+        ("GRIDGUARD_FAKE_FAIL_CODE", "1"),
+        (SAYS, "gridDimY is 65536"),
+        ("GRIDGUARD_FAKE_FAIL_OCCUPANCY", "999"),
+    ];
+    with_fake(&settings, || {
+        let guard = guard();
+        let context = context(&guard);
+        let module = context.load_module(Ptx::from_src(PTX)).expect("loads");
+        let function = module.load_function("wide").expect("a function");
+        let stream = context.default_stream();
+        let config =
+            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the function takes nothing.
+        let refused = unsafe { stream.launch_builder(&function).launch(config) };
+        assert!(refused.is_err(), "the driver refuses it, and says why");
+        let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1)).cooperative();
+        let error = kernel(&guard, "idle").residency(&request).expect_err("no answer");
+        assert_eq!((error.code, error.driver_says()), (999, None));
+    });
+}
+
+#[test]
 fn a_driver_without_a_log_refuses_without_more_words() {
     let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
     with_driver(Driver::Old, &settings, || {
