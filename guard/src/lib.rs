@@ -37,12 +37,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
 mod answer;
-#[cfg_attr(
-    not(any(feature = "cuda", feature = "host")),
-    allow(dead_code, reason = "only launchers read what arguments hold")
-)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
 mod args;
 mod batch;
 #[cfg(feature = "catalog")]
