@@ -1,16 +1,12 @@
 //! The command as its users call it: output, exit codes, malformed input.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+#[path = "command/piped.rs"]
+mod piped;
 
 use serde_json::{Value, json};
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
+use piped::Ran;
 
 impl Ran {
     fn json(&self) -> Value {
@@ -27,26 +23,7 @@ fn gridguard(args: &[&str]) -> Ran {
 }
 
 fn with_input(args: &[&str], input: &str) -> Ran {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gridguard"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command runs");
-    let mut stdin = child.stdin.take().expect("standard input");
-    let input = input.to_owned();
-    let writer = std::thread::spawn(move || {
-        // The command may have enough before the end.
-        let _ = stdin.write_all(input.as_bytes());
-    });
-    let output = child.wait_with_output().expect("the command ends");
-    writer.join().expect("written");
-    Ran {
-        code: output.status.code().expect("an exit code"),
-        out: String::from_utf8(output.stdout).expect("UTF-8"),
-        err: String::from_utf8(output.stderr).expect("UTF-8"),
-    }
+    piped::with_input(args, input.as_bytes())
 }
 
 const MOTIVATING: [&str; 13] = [

@@ -1,40 +1,16 @@
 //! `gridguard explain` as its users call it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+#[path = "command/piped.rs"]
+mod piped;
 
 use serde_json::{Value, json};
 
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
-}
+use piped::{Ran, with_input};
 
 /// Runs the command with `input` on standard input.
 fn explain(args: &[&str], input: &[u8]) -> Ran {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gridguard"))
-        .arg("explain")
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the command runs");
-    let mut stdin = child.stdin.take().expect("standard input");
-    let input = input.to_owned();
-    let writer = std::thread::spawn(move || {
-        // The command may not read it.
-        let _ = stdin.write_all(&input);
-    });
-    let output = child.wait_with_output().expect("the command ends");
-    writer.join().expect("written");
-    Ran {
-        code: output.status.code().expect("an exit code"),
-        out: String::from_utf8(output.stdout).expect("UTF-8"),
-        err: String::from_utf8(output.stderr).expect("UTF-8"),
-    }
+    with_input(&[&["explain"], args].concat(), input)
 }
 
 fn json_of(args: &[&str], input: &[u8]) -> Value {

@@ -125,29 +125,22 @@ impl Prune {
 }
 
 fn table(removed: &[Removed]) -> Table {
-    let mut table = Table::new([
-        ("kernel", Side::Left),
-        ("variant", Side::Left),
-        ("types", Side::Left),
-        ("shape", Side::Left),
-        ("measured for", Side::Left),
+    let mut table = Table::of_entries([
         ("choice", Side::Left),
         ("source", Side::Left),
         ("date", Side::Left),
         ("why", Side::Left),
     ]);
     for (entry, reason) in removed {
-        table.push([
-            entry.key.kernel.clone(),
-            entry.key.variant.clone(),
-            entry.key.dtypes.clone(),
-            words::shape(&entry.shape),
-            words::purpose(&entry.key),
-            words::chosen(entry.choice, &entry.parameters),
-            entry.key.source.clone(),
-            entry.found.date.clone(),
-            (*reason).to_owned(),
-        ]);
+        table.push_entry(
+            entry,
+            [
+                words::chosen(entry.choice, &entry.parameters),
+                entry.key.source.clone(),
+                entry.found.date.clone(),
+                (*reason).to_owned(),
+            ],
+        );
     }
     table
 }

@@ -86,12 +86,7 @@ fn write_header(out: &mut dyn Write, document: &Document) -> io::Result<()> {
 }
 
 fn table(entries: &[&Entry]) -> Table {
-    let mut table = Table::new([
-        ("kernel", Side::Left),
-        ("variant", Side::Left),
-        ("types", Side::Left),
-        ("shape", Side::Left),
-        ("measured for", Side::Left),
+    let mut table = Table::of_entries([
         ("choice", Side::Left),
         ("parameters", Side::Left),
         ("launches", Side::Right),
@@ -101,22 +96,20 @@ fn table(entries: &[&Entry]) -> Table {
         ("date", Side::Left),
     ]);
     for entry in entries {
-        let Entry { key, shape, choice, parameters, launches, chosen, default, found } = entry;
+        let Entry { choice, parameters, launches, chosen, default, found, .. } = *entry;
         let against = words::change(default.median_ns, chosen.median_ns);
-        table.push([
-            key.kernel.clone(),
-            key.variant.clone(),
-            key.dtypes.clone(),
-            words::shape(shape),
-            words::purpose(key),
-            words::choice(*choice),
-            words::parameters(parameters),
-            launches.to_string(),
-            words::time(chosen.median_ns),
-            against.map(words::percent).unwrap_or_default(),
-            chosen.samples.to_string(),
-            found.date.clone(),
-        ]);
+        table.push_entry(
+            entry,
+            [
+                words::choice(*choice),
+                words::parameters(parameters),
+                launches.to_string(),
+                words::time(chosen.median_ns),
+                against.map(words::percent).unwrap_or_default(),
+                chosen.samples.to_string(),
+                found.date.clone(),
+            ],
+        );
     }
     table
 }

@@ -2,6 +2,10 @@
 
 use core::fmt;
 
+use gridguard::profile::Entry;
+
+use super::words;
+
 /// Rows of cells under heads. A column whose cells are all empty is left out; elsewhere an empty cell
 /// is a dash.
 pub(super) struct Table {
@@ -24,6 +28,22 @@ impl Table {
     /// Adds a row of as many cells as there are columns.
     pub(super) fn push<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.into());
+    }
+
+    /// A table of entries: what each is about, then `more` columns.
+    pub(super) fn of_entries<const N: usize>(more: [(&'static str, Side); N]) -> Self {
+        let heads = ["kernel", "variant", "types", "shape", "measured for"];
+        let subject = heads.map(|head| (head, Side::Left));
+        Self { columns: subject.into_iter().chain(more).collect(), rows: Vec::new() }
+    }
+
+    /// Adds an entry with the cells of the columns behind its subject.
+    pub(super) fn push_entry<const N: usize>(&mut self, entry: &Entry, more: [String; N]) {
+        let key = &entry.key;
+        let (kernel, variant, types) =
+            (key.kernel.clone(), key.variant.clone(), key.dtypes.clone());
+        let subject = [kernel, variant, types, words::shape(&entry.shape), words::purpose(key)];
+        self.rows.push(subject.into_iter().chain(more).collect());
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -234,12 +234,7 @@ impl Record<'_> {
 }
 
 fn table(rows: &[Row<'_>]) -> Table {
-    let mut table = Table::new([
-        ("kernel", Side::Left),
-        ("variant", Side::Left),
-        ("types", Side::Left),
-        ("shape", Side::Left),
-        ("measured for", Side::Left),
+    let mut table = Table::of_entries([
         ("stored choice", Side::Left),
         ("fresh choice", Side::Left),
         ("regret", Side::Right),
@@ -256,18 +251,16 @@ fn table(rows: &[Row<'_>]) -> Table {
             Err(_) => ["failed".to_owned(), String::new(), String::new()],
         };
         let [fresh, regret, now] = cells;
-        table.push([
-            entry.key.kernel.clone(),
-            entry.key.variant.clone(),
-            entry.key.dtypes.clone(),
-            words::shape(&entry.shape),
-            words::purpose(&entry.key),
-            words::chosen(entry.choice, &entry.parameters),
-            fresh,
-            regret,
-            words::time(entry.chosen.median_ns),
-            now,
-        ]);
+        table.push_entry(
+            entry,
+            [
+                words::chosen(entry.choice, &entry.parameters),
+                fresh,
+                regret,
+                words::time(entry.chosen.median_ns),
+                now,
+            ],
+        );
     }
     table
 }
