@@ -26,8 +26,8 @@ const LAUNCH: Entry = Entry {
     kernel: 7,
     grid: [1, 38_400, 1],
     block: [128, 1, 1],
-    chunk: [0, 0, 7680],
-    launches: 1,
+    items: [0, 7680],
+    place: [0, 1],
     at_ns: 0,
     call_site: core::ptr::null(),
 };

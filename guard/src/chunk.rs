@@ -14,6 +14,14 @@ pub struct Chunk {
     pub items: u64,
 }
 
+#[cfg(feature = "cuda")]
+impl Chunk {
+    /// The only chunk of `items`.
+    pub(crate) const fn only(items: u64) -> Self {
+        Self { index: 0, start: 0, items }
+    }
+}
+
 impl Chunk {
     /// The item after the last one.
     #[must_use]

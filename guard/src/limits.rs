@@ -219,7 +219,21 @@ pub struct LaunchLimits {
     id: u64,
     device: Arc<DeviceLimits>,
     kernel: Arc<KernelLimits>,
+    plain: PlainCeilings,
     ceilings: Ceilings,
+}
+
+/// What most launches are held against and nothing else: those without cluster, grid-wide
+/// synchronisation or an early beginning. Less than a cache line; the rules themselves read
+/// [`Ceilings`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainCeilings {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    /// Of device, launch bounds and registers the lowest; 0 where no plain launch is legal.
+    pub(crate) threads: u32,
+    pub(crate) dynamic_shared_bytes: u32,
+    pub(crate) parameter_bytes: u32,
 }
 
 /// What validation compares with, prepared once and kept together: on the way of a launch each
@@ -254,8 +268,9 @@ impl LaunchLimits {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let device = device.into();
         let ceilings = Ceilings::new(&device, &kernel);
+        let plain = PlainCeilings::of(&ceilings);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, device, kernel: Arc::new(kernel), ceilings }
+        Self { id, device, kernel: Arc::new(kernel), plain, ceilings }
     }
 
     /// The same limits where the launcher opts in to large dynamic shared memory by itself: the
@@ -282,6 +297,10 @@ impl LaunchLimits {
 
     pub(crate) const fn id(&self) -> u64 {
         self.id
+    }
+
+    pub(crate) const fn plain(&self) -> &PlainCeilings {
+        &self.plain
     }
 
     pub(crate) const fn ceilings(&self) -> &Ceilings {
@@ -352,6 +371,32 @@ impl Ceilings {
             cooperative_launch: *cooperative_launch,
         }
     }
+}
+
+impl PlainCeilings {
+    /// What is legal by these is legal by `ceilings`; where a number does not fit, or nothing is, the
+    /// rules decide.
+    fn of(ceilings: &Ceilings) -> Self {
+        let needs_cluster = ceilings.required_cluster.is_some() || ceilings.cluster_must_be_set;
+        let of_kernel = [ceilings.kernel_threads, ceilings.register_threads].into_iter().flatten();
+        let threads = of_kernel.fold(ceilings.device_threads, u64::min);
+        let shared_room_bytes = ceilings.shared_room_bytes.unwrap_or(0);
+        let none = needs_cluster || ceilings.shared_room_bytes.is_none();
+        Self {
+            grid: ceilings.grid.narrow().unwrap_or_default(),
+            block: ceilings.block.narrow().unwrap_or_default(),
+            threads: if none { 0 } else { least_of_32_bits(threads) },
+            dynamic_shared_bytes: least_of_32_bits(
+                ceilings.dynamic_shared_bytes.min(shared_room_bytes),
+            ),
+            parameter_bytes: least_of_32_bits(ceilings.parameter_bytes),
+        }
+    }
+}
+
+/// `number`, or the largest of 32 bits below it.
+fn least_of_32_bits(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// The driver takes 32-bit dimensions, whatever a limits file claims.

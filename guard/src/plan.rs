@@ -84,17 +84,6 @@ impl Plan {
         Launches { plan: self, chunks: self.chunks }
     }
 
-    /// The launch of a plan that has just one.
-    #[cfg(feature = "cuda")]
-    #[inline]
-    pub(crate) const fn only_launch(&self) -> Option<PlannedLaunch> {
-        if self.len() != 1 {
-            return None;
-        }
-        let chunk = Chunk { index: 0, start: 0, items: self.items() };
-        Some(PlannedLaunch { chunk, launch: self.launch })
-    }
-
     /// The largest launch, which stands for all in what chunks have in common.
     #[cfg(feature = "cuda")]
     pub(crate) const fn largest_launch(&self) -> &ValidLaunch {

@@ -25,6 +25,8 @@ pub struct ValidLaunch {
     cooperative: bool,
     dependent: bool,
     priority: Option<i32>,
+    /// Has none of the four above: one look instead of four on the way of a launch.
+    plain: bool,
     limits: u64,
 }
 
@@ -71,9 +73,17 @@ impl ValidLaunch {
         self.dependent
     }
 
+    /// Whether grid, block and shared memory are all that the driver is asked for.
+    #[cfg(feature = "cuda")]
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.plain
+    }
+
     /// The same launch, which waits for the one before it.
     pub(crate) const fn independent(mut self) -> Self {
         self.dependent = false;
+        self.plain = self.cluster.is_none() && !self.cooperative && self.priority.is_none();
         self
     }
 
@@ -109,6 +119,36 @@ impl ValidLaunch {
         self
     }
 
+    /// The launch, where it is plain and plainly legal: a short way for nearly all. Where it answers
+    /// none the rules decide.
+    #[inline]
+    fn plain(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
+        let most = limits.plain();
+        let block = within(request.block, most.block)?;
+        let [bx, by, bz] = block;
+        // Two numbers of 32 bits never overflow one of 64.
+        let threads = (u64::from(bx) * u64::from(by)).checked_mul(bz.into())?;
+        let dynamic_shared_bytes = u32::try_from(request.dynamic_shared_bytes).ok()?;
+        let legal = threads <= most.threads.into()
+            && dynamic_shared_bytes <= most.dynamic_shared_bytes
+            && request.parameter_bytes <= most.parameter_bytes.into()
+            && request.cluster.is_none()
+            && request.priority.is_none()
+            && !request.cooperative
+            && !request.dependent;
+        legal.then_some(Self {
+            grid: within(request.grid, most.grid)?,
+            block,
+            dynamic_shared_bytes,
+            cluster: None,
+            cooperative: false,
+            dependent: false,
+            priority: None,
+            plain: true,
+            limits: limits.id(),
+        })
+    }
+
     /// Only for requests that broke no rule.
     #[inline]
     pub(crate) fn unchecked(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
@@ -116,14 +156,16 @@ impl ValidLaunch {
             None => None,
             Some(cluster) => Some(cluster.narrow()?),
         };
+        let LaunchRequest { cooperative, dependent, priority, .. } = *request;
         Some(Self {
             grid: request.grid.narrow()?,
             block: request.block.narrow()?,
             dynamic_shared_bytes: u32::try_from(request.dynamic_shared_bytes).ok()?,
             cluster,
-            cooperative: request.cooperative,
-            dependent: request.dependent,
-            priority: request.priority,
+            cooperative,
+            dependent,
+            priority,
+            plain: cluster.is_none() && !cooperative && !dependent && priority.is_none(),
             limits: limits.id(),
         })
     }
@@ -152,6 +194,17 @@ impl ValidLaunch {
 /// ```
 #[inline]
 pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidLaunch, Violations> {
+    match ValidLaunch::plain(request, limits) {
+        Some(launch) => Ok(launch),
+        None => validate_by_rules(request, limits),
+    }
+}
+
+#[inline(never)]
+fn validate_by_rules(
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+) -> Result<ValidLaunch, Violations> {
     let broken = broken_rules(request, limits);
     if broken.is_empty()
         && let Some(launch) = ValidLaunch::unchecked(request, limits)
@@ -159,6 +212,15 @@ pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidL
         return Ok(launch);
     }
     Err(explain(request, limits, broken))
+}
+
+/// `size` as the driver takes it, where it is at least 1 and at most `most` along each axis.
+#[inline]
+fn within(size: Dim3, most: [u32; 3]) -> Option<[u32; 3]> {
+    let [x, y, z] = most.map(u64::from);
+    let fits = |size: u64, most: u64| size.wrapping_sub(1) < most;
+    let all = fits(size.x, x) & fits(size.y, y) & fits(size.z, z);
+    if all { size.narrow() } else { None }
 }
 
 /// The rules that `request` breaks.
@@ -404,6 +466,9 @@ fn split_axis(axis: Axis, grid: Dim3, limit: Dim3) -> Remedy {
 
 #[cfg(test)]
 mod tests {
+    use proptest::array::uniform3;
+    use proptest::bool::weighted;
+
     use super::*;
     use crate::limits::{DeviceLimits, KernelLimits};
 
@@ -429,6 +494,74 @@ mod tests {
                 "threads-per-block"
             ]
         );
+    }
+
+    /// Kernels of which nothing is known, that know all their limits, or that need a cluster.
+    fn kernels() -> Vec<LaunchLimits> {
+        let known = |kernel: &mut KernelLimits| {
+            kernel.max_threads_per_block = 700;
+            kernel.registers_per_thread = 100;
+            kernel.static_shared_bytes = 4096;
+            kernel.max_dynamic_shared_bytes = 8192;
+        };
+        let crowded = |kernel: &mut KernelLimits| kernel.static_shared_bytes = u64::MAX;
+        let mut generous = DeviceLimits::any_device();
+        let most = u64::MAX;
+        (generous.max_grid, generous.max_block) = (Dim3::new(most, most, most), generous.max_grid);
+        generous.max_threads_per_block = most;
+        vec![
+            limits(|_| {}),
+            limits(known),
+            limits(crowded),
+            limits(|kernel| kernel.cluster_must_be_set = true),
+            limits(|kernel| kernel.required_cluster = Some(Dim3::ONE)),
+            LaunchLimits::new(generous, KernelLimits::unknown("k")),
+        ]
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(if cfg!(miri) { 50 } else { 20_000 }))]
+        #[test]
+        fn the_short_way_and_the_rules_agree_on_every_plain_launch(
+            grid in uniform3(near(&[0, 1, 65_535, (1 << 31) - 1, 0xffff_ffff, u64::MAX])),
+            block in uniform3(near(&[0, 1, 24, 64, 600, 1024, 65_535, 0xffff_ffff, u64::MAX])),
+            shared in near(&[0, 8192, 48 << 10, 0xffff_ffff, u64::MAX]),
+            parameters in near(&[0, 4096, 32_764, u64::MAX]),
+            cluster in proptest::option::weighted(0.1, near(&[0, 1, 8])),
+            [cooperative, dependent, prior] in uniform3(weighted(0.1)),
+        ) {
+            let request = LaunchRequest {
+                grid: Dim3::new(grid[0], grid[1], grid[2]),
+                block: Dim3::new(block[0], block[1], block[2]),
+                dynamic_shared_bytes: shared,
+                cluster: cluster.map(|blocks| Dim3::new(blocks, blocks, blocks)),
+                cooperative,
+                parameter_bytes: parameters,
+                priority: prior.then_some(-1),
+                dependent,
+            };
+            let plain = cluster.is_none() && !cooperative && !dependent && !prior;
+            for limits in kernels() {
+                let by_rules = validate_by_rules(&request, &limits).ok();
+                let short = ValidLaunch::plain(&request, &limits);
+                // With clusters, and limits of 64 bits, it leaves more to the rules than it must.
+                let ceilings = limits.ceilings();
+                let all = ceilings.required_cluster.is_none() && ceilings.device_threads < u64::MAX;
+                if short.is_some() || all {
+                    proptest::prop_assert_eq!(short, by_rules.filter(|_| plain));
+                }
+            }
+        }
+    }
+
+    /// Small numbers, and all around `limits`.
+    fn near(limits: &'static [u64]) -> impl proptest::strategy::Strategy<Value = u64> {
+        use proptest::strategy::Strategy as _;
+        let around = (proptest::sample::select(limits), -2_i64..=2);
+        proptest::prop_oneof![
+            1_u64..40,
+            around.prop_map(|(limit, off)| limit.saturating_add_signed(off)),
+        ]
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::batch::BatchAxis;
 use crate::choice::Choice;
 use crate::chunk::Chunk;
 use crate::guard::{Backend, Guard};
-use crate::plan::{Plan, PlannedLaunch};
+use crate::plan::Plan;
 use crate::record::Counts;
 use crate::request::LaunchRequest;
 
@@ -221,11 +221,11 @@ impl Guard {
             return self.launch(kernel, &plan, args);
         }
         // One launch needs no plan around it, and the way of a launch is short.
-        let chunk = Chunk { index: 0, start: 0, items: 1 };
-        let one = PlannedLaunch { chunk, launch: self.validate(request, kernel.limits())? };
+        let chunk = Chunk::only(1);
+        let launch = self.validate(request, kernel.limits())?;
         let (stream, watch) = (self.bind(kernel, &args)?, self.watch(Location::caller()));
         // SAFETY: as in `launch`; validated against this kernel's limits just now.
-        let launched = unsafe { submit_one(kernel, stream, &one, args.values(), watch) };
+        let launched = unsafe { submit_one(kernel, stream, &chunk, &launch, args.values(), watch) };
         self.count(launched.map(|()| 1))
     }
 

@@ -14,7 +14,6 @@ use super::driver::Driver;
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Keep, Kernel};
 use crate::chunk::Chunk;
-use crate::plan::PlannedLaunch;
 use crate::request::LaunchRequest;
 use crate::validate::validate;
 
@@ -160,8 +159,7 @@ impl GuardedLaunchArgs<'_> {
                 kernel.check_residency(&launch)?;
             }
             let sent = send(inner)?;
-            let one = PlannedLaunch { chunk: Chunk { index: 0, start: 0, items: 1 }, launch };
-            kernel.accepted(stream.cu_stream().cast(), &one, 1, watch)?;
+            kernel.accepted(stream.cu_stream().cast(), &Chunk::only(1), &launch, 1, watch)?;
             Ok(sent)
         };
         match with_kernel(stream, function, check_and_send) {

@@ -11,9 +11,9 @@ use parking_lot::{Mutex, RwLock};
 use super::clock::now_ns;
 use super::driver::Handle;
 use crate::chunk::Chunk;
-use crate::plan::PlannedLaunch;
 use crate::record::Counts;
-use crate::record::flight::{Entry, Mark, Recorded, Recorder};
+use crate::record::flight::{Entry, KERNELS, Mark, Recorded, Recorder};
+use crate::validate::ValidLaunch;
 
 /// The recent launches of a context.
 pub(super) struct History {
@@ -54,37 +54,42 @@ impl History {
         found.filter_map(|(_, history)| history.upgrade()).collect()
     }
 
-    /// The number under which launches of `kernel` are recorded.
-    pub(super) fn number_of(&self, kernel: &str) -> u64 {
+    /// The number under which launches of `kernel` are recorded: the last one for all kernels past
+    /// the first 2^24 names.
+    pub(super) fn number_of(&self, kernel: &str) -> u32 {
         let mut names = self.names.write();
         let known = names.iter().position(|name| **name == *kernel);
         let place = known.unwrap_or_else(|| {
-            names.push(kernel.into());
+            if names.len() == KERNELS - 1 {
+                names.push("one of very many kernels".into());
+            } else if names.len() < KERNELS {
+                names.push(kernel.into());
+            }
             names.len() - 1
         });
-        u64::try_from(place).unwrap_or(u64::MAX)
+        u32::try_from(place).unwrap_or(u32::MAX)
     }
 
     /// Records a launch that the driver accepted.
     #[inline]
     pub(super) fn record(
         &self,
-        kernel: u64,
+        kernel: u32,
         stream: Handle,
-        planned: &PlannedLaunch,
+        chunk: &Chunk,
+        launch: &ValidLaunch,
         launches: u64,
         call_site: &'static Location<'static>,
     ) {
         // First, so that nothing else is held in registers over the call.
         let at_ns = now_ns();
-        let PlannedLaunch { chunk: Chunk { index, start, items }, launch } = planned;
         self.recorder.record(&Entry {
             stream: stream.addr(),
             kernel,
             grid: launch.grid(),
             block: launch.block(),
-            chunk: [*index, *start, *items],
-            launches,
+            items: [chunk.start, chunk.items],
+            place: [chunk.index, launches].map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
             at_ns,
             call_site,
         });
@@ -143,7 +148,7 @@ impl History {
         let one = |Recorded { entry, .. }: &Recorded| {
             let place = usize::try_from(entry.kernel).ok();
             let name = place.and_then(|place| names.get(place)).map(Arc::clone);
-            let [index, start, items] = entry.chunk;
+            let ([start, items], [index, launches]) = (entry.items, entry.place.map(u64::from));
             // SAFETY: only `record` writes entries, and takes a reference that lives for ever. The
             // pointer is written and read as one, so that it is such a reference or null.
             let call_site = unsafe { entry.call_site.as_ref() };
@@ -153,7 +158,7 @@ impl History {
                 grid: entry.grid,
                 block: entry.block,
                 chunk: Chunk { index, start, items },
-                launches: entry.launches,
+                launches,
                 call_site: call_site?,
                 age: Duration::from_nanos(now.saturating_sub(entry.at_ns)),
             })

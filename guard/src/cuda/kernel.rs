@@ -13,8 +13,8 @@ use super::history::History;
 use super::module::Loaded;
 use super::occupancy::{Configuration, Occupancy};
 use super::query::{self, function_attribute};
+use crate::chunk::Chunk;
 use crate::limits::{DeviceLimits, LaunchLimits};
-use crate::plan::PlannedLaunch;
 use crate::request::LaunchRequest;
 use crate::residency::{ResidencyLimits, validate_resident};
 use crate::signature::Signature;
@@ -49,7 +49,7 @@ pub(super) struct Inner {
     /// The launches of the context.
     history: Arc<History>,
     /// The kernel's number there.
-    number: u64,
+    number: u32,
     #[allow(dead_code, reason = "holds what the function is of")]
     keep: Keep,
 }
@@ -214,11 +214,12 @@ impl Inner {
     pub(super) fn accepted(
         &self,
         stream: Handle,
-        planned: &PlannedLaunch,
+        chunk: &Chunk,
+        launch: &ValidLaunch,
         launches: u64,
         watch: Watch,
     ) -> Result<(), DriverError> {
-        self.history.record(self.number, stream, planned, launches, watch.call_site);
+        self.history.record(self.number, stream, chunk, launch, launches, watch.call_site);
         if watch.checked { checked::wait(self.driver, &self.history, stream) } else { Ok(()) }
     }
 

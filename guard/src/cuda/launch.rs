@@ -36,9 +36,10 @@ pub(super) unsafe fn submit(
     if !plan.is_for(kernel.limits()) {
         return Err(other_kernel(kernel));
     }
-    if let Some(one) = plan.only_launch() {
+    if plan.len() == 1 {
+        let (chunk, launch) = (Chunk::only(plan.items()), plan.largest_launch());
         // SAFETY: the caller's promise; the plan is for this kernel.
-        return unsafe { submit_one(kernel, stream, &one, args, watch) }.map(|()| 1);
+        return unsafe { submit_one(kernel, stream, &chunk, launch, args, watch) }.map(|()| 1);
     }
     prepare(kernel, plan.largest_launch(), plan.items(), args)?;
     let mut packed = Packed::new();
@@ -52,16 +53,16 @@ pub(super) unsafe fn submit(
 ///
 /// # Safety
 ///
-/// As [`submit`], and `one` was validated against the limits of `kernel`.
+/// As [`submit`], and `launch` was validated against the limits of `kernel`.
 #[inline]
 pub(super) unsafe fn submit_one(
     kernel: &Kernel,
     stream: Handle,
-    one: &PlannedLaunch,
+    chunk: &Chunk,
+    launch: &ValidLaunch,
     args: &KernelArgs<'_>,
     watch: Watch,
 ) -> Result<(), LaunchError> {
-    let PlannedLaunch { chunk, launch } = one;
     prepare(kernel, launch, chunk.items, args)?;
     let mut packed = Packed::new();
     let params = packed.fill(args, chunk);
@@ -71,7 +72,7 @@ pub(super) unsafe fn submit_one(
         send(kernel.driver(), kernel.function(), stream, launch, launch.is_dependent(), params)
     };
     let sent = kernel.driver().check(call, status);
-    match sent.and_then(|()| kernel.accepted(stream, one, 1, watch)) {
+    match sent.and_then(|()| kernel.accepted(stream, chunk, launch, 1, watch)) {
         Ok(()) => Ok(()),
         Err(source) => Err(stopped_at_once(chunk.items, source)),
     }
@@ -107,19 +108,23 @@ pub(super) fn prepare(
 ) -> Result<(), LaunchError> {
     args.check(items)?;
     kernel.signature().check(kernel.name(), args)?;
+    kernel.inner().opt_in(launch.dynamic_shared_bytes())?;
+    if launch.is_plain() { Ok(()) } else { prepare_extras(kernel, launch) }
+}
+
+/// What launches need that ask for more than grid, block and shared memory.
+#[cold]
+fn prepare_extras(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), LaunchError> {
     if launch.priority().is_some() || launch.is_dependent() {
         prepare_attributes(kernel, launch)?;
     }
-    let kernel = kernel.inner();
-    kernel.opt_in(launch.dynamic_shared_bytes())?;
     if launch.cluster().is_some() || launch.is_cooperative() {
-        return prepare_together(kernel, launch);
+        return prepare_together(kernel.inner(), launch);
     }
     Ok(())
 }
 
 /// What launches need that have a priority, or may begin early.
-#[cold]
 fn prepare_attributes(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), LaunchError> {
     if launch.is_dependent() && !kernel.takes_dependent_launches() {
         return Err(LaunchError::NotDependent { kernel: kernel.name().to_owned() });
@@ -129,7 +134,6 @@ fn prepare_attributes(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), Launc
 }
 
 /// What launches need whose blocks run together.
-#[cold]
 fn prepare_together(kernel: &Inner, launch: &ValidLaunch) -> Result<(), LaunchError> {
     if launch.cluster().is_some() {
         need_launch_kernel_ex(kernel, "clusters")?;
@@ -180,7 +184,8 @@ impl Launcher for StreamLauncher<'_> {
             // by the promise of who loaded the kernel.
             unsafe { send(driver, function, self.stream, &planned.launch, overlap, params) };
         driver.check(call, status)?;
-        self.kernel.accepted(self.stream, planned, self.launches, self.watch)
+        let PlannedLaunch { chunk, launch } = planned;
+        self.kernel.accepted(self.stream, chunk, launch, self.launches, self.watch)
     }
 }
 
@@ -227,13 +232,36 @@ unsafe fn send(
     overlap: bool,
     params: *mut *mut c_void,
 ) -> (&'static str, Status) {
-    let [gx, gy, gz] = launch.grid();
-    let [bx, by, bz] = launch.block();
-    let shared = launch.dynamic_shared_bytes();
+    if overlap || !launch.is_plain() {
+        // SAFETY: the caller's promise.
+        return unsafe { send_extras(driver, function, stream, launch, overlap, params) };
+    }
+    let ([gx, gy, gz], [bx, by, bz]) = (launch.grid(), launch.block());
+    let (call, shared) = (driver.launch_kernel, launch.dynamic_shared_bytes());
     let extra = core::ptr::null_mut();
-    if (launch.cluster().is_some() || overlap || launch.priority().is_some())
-        && let Some(launch_ex) = driver.launch_kernel_ex
-    {
+    // SAFETY: the caller's promise.
+    let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) };
+    ("cuLaunchKernel", status)
+}
+
+/// One launch with more than grid, block and shared memory.
+///
+/// # Safety
+///
+/// As [`send`].
+#[inline(never)]
+unsafe fn send_extras(
+    driver: &Driver,
+    function: Handle,
+    stream: Handle,
+    launch: &ValidLaunch,
+    overlap: bool,
+    params: *mut *mut c_void,
+) -> (&'static str, Status) {
+    let ([gx, gy, gz], [bx, by, bz]) = (launch.grid(), launch.block());
+    let shared = launch.dynamic_shared_bytes();
+    let needs_ex = launch.cluster().is_some() || overlap || launch.priority().is_some();
+    if needs_ex && let Some(launch_ex) = driver.launch_kernel_ex {
         let (mut attributes, attribute_count) = attributes(launch, overlap);
         let config = LaunchConfigEx {
             grid: launch.grid(),
@@ -243,6 +271,7 @@ unsafe fn send(
             attributes: attributes.as_mut_ptr(),
             attribute_count,
         };
+        let extra = core::ptr::null_mut();
         // SAFETY: the configuration and its attributes live through the call; the rest is the
         // caller's promise.
         let status = unsafe { launch_ex(&raw const config, function, params, extra) };
@@ -254,7 +283,8 @@ unsafe fn send(
         let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params) };
         return ("cuLaunchCooperativeKernel", status);
     }
-    let call = driver.launch_kernel;
+    // Chunks that would overlap, on a driver that knows no such launches.
+    let (call, extra) = (driver.launch_kernel, core::ptr::null_mut());
     // SAFETY: the caller's promise.
     let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) };
     ("cuLaunchKernel", status)

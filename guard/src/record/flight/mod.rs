@@ -3,56 +3,40 @@
 //! Recording takes no lock and allocates nothing. The room knows only `alone`, so that a bench can
 //! take both in as they are.
 
+mod entry;
 mod ring;
 
-use core::panic::Location;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use ring::{Ring, WORDS};
-
-use super::alone::Owner;
+use entry::WORDS;
+pub(crate) use entry::{Entry, KERNELS};
+use ring::{Numbered, Record, Ring};
 
 /// Streams that have rings of their own; all others share one more.
 pub(crate) const STREAMS: usize = 15;
+/// Words of an entry in the ring that streams share: it also says whose it is.
+const SHARED_WORDS: usize = WORDS + 1;
 
 /// The recent launches of a context.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Recorder {
-    /// Streams by handle, plus one, so that zero is a free place: the default stream's handle is
-    /// zero.
-    streams: [AtomicUsize; STREAMS],
-    /// Rings for each of these, in their order.
+    /// Rings for each of the streams, in their order.
     rings: Box<[StreamRings]>,
-    /// The ring of all other streams.
-    shared_ring: Ring,
+    /// Streams by handle, plus one, so that zero is a free place: the default stream's handle is
+    /// zero. Beside the rings, so that the first streams cost one look.
+    streams: [AtomicUsize; STREAMS],
     shared: AtomicU64,
+    /// The ring of all other streams.
+    shared_ring: Ring<SHARED_WORDS>,
 }
 
 /// The recent launches of a stream.
 #[derive(Debug)]
 struct StreamRings {
-    /// The first thread that launched on the stream.
-    owner: Owner,
-    of_owner: Ring,
-    of_others: Ring,
-}
-
-/// A launch that the driver accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// The stream's handle.
-    pub(crate) stream: usize,
-    /// The number under which the kernel's name is known.
-    pub(crate) kernel: u64,
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    /// The chunk's place, first item and items.
-    pub(crate) chunk: [u64; 3],
-    /// Launches of the plan.
-    pub(crate) launches: u64,
-    /// Nanoseconds of the recorder's clock.
-    pub(crate) at_ns: u64,
-    pub(crate) call_site: *const Location<'static>,
+    /// Those of the first thread that launched on the stream.
+    of_owner: Ring<WORDS>,
+    of_others: Ring<WORDS>,
 }
 
 /// An entry with its number among those of its ring, from 0.
@@ -76,30 +60,49 @@ pub(crate) struct Mark {
 impl Recorder {
     pub(crate) fn new() -> Self {
         Self {
-            streams: [const { AtomicUsize::new(0) }; STREAMS],
             rings: (0..STREAMS).map(|_| StreamRings::new()).collect(),
-            shared_ring: Ring::new(),
+            streams: [const { AtomicUsize::new(0) }; STREAMS],
             shared: AtomicU64::new(0),
+            shared_ring: Ring::new(),
         }
     }
 
     /// Records a launch.
     #[inline]
     pub(crate) fn record(&self, entry: &Entry) {
-        let (words, call_site) = (entry.words(), entry.call_site.cast_mut());
         match self.rings.get(self.place_of(entry.stream)) {
-            Some(rings) if rings.owner.is_me() => rings.of_owner.write_alone(&words, call_site),
-            Some(rings) => rings.of_others.write(&words, call_site),
-            None => {
-                self.shared.fetch_add(1, Ordering::Relaxed);
-                self.shared_ring.write(&words, call_site);
+            Some(rings) => {
+                let record = entry.record();
+                if !rings.of_owner.write_as_owner(&record) {
+                    rings.of_others.write(&record);
+                }
             }
+            None => self.record_shared(entry),
         }
+    }
+
+    #[cold]
+    fn record_shared(&self, entry: &Entry) {
+        self.shared.fetch_add(1, Ordering::Relaxed);
+        let Record { words: [a, b, c, d, e, f], call_site } = entry.record();
+        // No platform has handles wider than 64 bits.
+        let stream = u64::try_from(entry.stream).unwrap_or(u64::MAX);
+        self.shared_ring.write(&Record { words: [a, b, c, d, e, f, stream], call_site });
     }
 
     /// All that is on record, in no order between streams.
     pub(crate) fn entries(&self) -> Vec<Recorded> {
-        self.all_rings().flat_map(Ring::read).collect()
+        let of_streams = self.rings.iter().zip(&self.streams).flat_map(|(rings, key)| {
+            let stream = key.load(Ordering::Relaxed).wrapping_sub(1);
+            let numbered = rings.each().into_iter().flat_map(Ring::read);
+            numbered.map(move |one| Recorded::of(one, stream, one.record))
+        });
+        let shared = self.shared_ring.read().into_iter().map(|one| {
+            let Record { words: [a, b, c, d, e, f, stream], call_site } = one.record;
+            let stream = usize::try_from(stream).unwrap_or(usize::MAX);
+            Recorded::of(one, stream, Record { words: [a, b, c, d, e, f], call_site })
+        });
+        of_streams.chain(shared).collect()
     }
 
     /// How far `stream` has come: everything recorded before this is also before a
@@ -124,13 +127,15 @@ impl Recorder {
 
     /// Launches not proven good that are no longer, or never were, on record.
     pub(crate) fn forgotten(&self) -> u64 {
-        let overwritten: u64 = self.all_rings().map(Ring::overwritten_unproven).sum();
+        let of_streams: u64 = self.of_streams().map(Ring::overwritten_unproven).sum();
+        let overwritten = of_streams.saturating_add(self.shared_ring.overwritten_unproven());
         overwritten.saturating_add(self.unrecorded())
     }
 
     /// Launches that were never on record.
     pub(crate) fn unrecorded(&self) -> u64 {
-        self.all_rings().map(Ring::unrecorded).sum()
+        let of_streams: u64 = self.of_streams().map(Ring::unrecorded).sum();
+        of_streams.saturating_add(self.shared_ring.unrecorded())
     }
 
     /// Launches recorded in the shared ring.
@@ -138,9 +143,8 @@ impl Recorder {
         self.shared.load(Ordering::Relaxed)
     }
 
-    fn all_rings(&self) -> impl Iterator<Item = &Ring> {
-        let of_streams = self.rings.iter().flat_map(StreamRings::each);
-        of_streams.chain(core::iter::once(&self.shared_ring))
+    fn of_streams(&self) -> impl Iterator<Item = &Ring<WORDS>> {
+        self.rings.iter().flat_map(StreamRings::each)
     }
 
     /// The place of `stream`, which gets one at its first launch while there are any.
@@ -163,63 +167,25 @@ impl Recorder {
 }
 
 impl StreamRings {
-    fn new() -> Self {
-        Self { owner: Owner::new(), of_owner: Ring::new(), of_others: Ring::new() }
+    const fn new() -> Self {
+        Self { of_owner: Ring::new(), of_others: Ring::new() }
     }
 
-    const fn each(&self) -> [&Ring; 2] {
+    const fn each(&self) -> [&Ring<WORDS>; 2] {
         [&self.of_owner, &self.of_others]
     }
 }
 
-impl Entry {
-    #[inline]
-    fn words(&self) -> [u64; WORDS] {
-        let ([gx, gy, gz], [bx, by, bz]) = (self.grid, self.block);
-        let [index, start, items] = self.chunk;
-        [
-            // No platform has handles wider than 64 bits.
-            u64::try_from(self.stream).unwrap_or(u64::MAX),
-            self.kernel,
-            pair(gx, gy),
-            pair(gz, bx),
-            pair(by, bz),
-            index,
-            start,
-            items,
-            self.launches,
-            self.at_ns,
-        ]
+impl Recorded {
+    fn of<const N: usize>(one: Numbered<N>, stream: usize, record: Record<WORDS>) -> Self {
+        let Numbered { number, proven, .. } = one;
+        Self { number, proven, entry: Entry::of(stream, record) }
     }
-
-    fn from_words(words: [u64; WORDS], call_site: *const Location<'static>) -> Self {
-        let [stream, kernel, g, gb, b, index, start, items, launches, at_ns] = words;
-        let (([gx, gy], [gz, bx]), [by, bz]) = ((halves(g), halves(gb)), halves(b));
-        Self {
-            stream: usize::try_from(stream).unwrap_or(usize::MAX),
-            kernel,
-            grid: [gx, gy, gz],
-            block: [bx, by, bz],
-            chunk: [index, start, items],
-            launches,
-            at_ns,
-            call_site,
-        }
-    }
-}
-
-#[inline]
-fn pair(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
-
-fn halves(pair: u64) -> [u32; 2] {
-    let half = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(u32::MAX);
-    [half(pair), half(pair >> 32)]
 }
 
 #[cfg(test)]
 mod tests {
+    use core::panic::Location;
     use core::sync::atomic::AtomicBool;
 
     use super::ring::SLOTS;
@@ -231,22 +197,27 @@ mod tests {
 
     /// An entry of `stream` whose every field follows from `seed`.
     fn entry(stream: usize, seed: u64) -> Entry {
-        let small = u32::try_from(seed % 1_000_003).expect("small");
+        let mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let bits = |count: u32, salt: u64| {
+            let bits = mixed.rotate_left(count) ^ seed.wrapping_mul(salt);
+            u32::try_from(bits & ((1 << count) - 1)).expect("so many bits")
+        };
         Entry {
             stream,
-            kernel: seed.wrapping_mul(3),
-            grid: [small, small ^ 1, small ^ 2],
-            block: [small ^ 3, small ^ 4, small ^ 5],
-            chunk: [seed ^ 6, seed ^ 7, seed ^ 8],
-            launches: seed.rotate_left(9),
-            at_ns: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+            kernel: bits(24, 3),
+            grid: [bits(32, 4), bits(32, 5), bits(32, 6)],
+            block: [bits(12, 7), bits(12, 8), bits(8, 9)],
+            items: [seed ^ 6, mixed],
+            place: [bits(32, 10), bits(32, 11)],
+            // What the clock's ticks keep of it.
+            at_ns: mixed >> 24 << 20,
             call_site: core::ptr::without_provenance(usize::try_from(seed).expect("64 bits")),
         }
     }
 
     /// The seed that all fields of `entry` agree on.
     fn seed_of(entry: &Entry) -> Option<u64> {
-        let seed = entry.chunk[0] ^ 6;
+        let seed = entry.items[0] ^ 6;
         (*entry == self::entry(entry.stream, seed)).then_some(seed)
     }
 

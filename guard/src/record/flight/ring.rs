@@ -3,65 +3,92 @@
 use core::panic::Location;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 
-use super::{Entry, Recorded};
+use super::super::alone::Owner;
 
 /// Launches that a ring holds, a power of two.
 pub(super) const SLOTS: u64 = 64;
-/// Words of an entry, without its call site.
-pub(super) const WORDS: usize = 10;
+/// The same, as the length of an array.
+const LENGTH: usize = 64;
+const _: () = assert!(SLOTS.is_power_of_two() && LENGTH.ilog2() == SLOTS.ilog2());
 
-/// A ring of launches, numbered from 0 in the order in which they were recorded.
+/// A ring of launches, numbered from 0 in the order in which they were recorded; `WORDS` for each,
+/// and its call site.
 #[derive(Debug)]
-pub(super) struct Ring {
+#[repr(align(64))]
+pub(super) struct Ring<const WORDS: usize> {
+    /// The one thread that writes here, where the ring has an owner.
+    owner: Owner,
     /// The number of the next launch, or one that was: the slots have the last word.
     next: AtomicU64,
     /// Launches before this one have run without an error.
     proven: AtomicU64,
     unrecorded: AtomicU64,
-    slots: Box<[Slot]>,
+    slots: [Slot<WORDS>; LENGTH],
 }
 
-/// Place for every launch whose number leaves the same remainder.
+/// What a slot holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<const WORDS: usize> {
+    pub(super) words: [u64; WORDS],
+    pub(super) call_site: *const Location<'static>,
+}
+
+/// A record with its number, and whether it is proven good.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbered<const WORDS: usize> {
+    pub(super) number: u64,
+    pub(super) proven: bool,
+    pub(super) record: Record<WORDS>,
+}
+
+/// Place for every launch whose number leaves the same remainder: with six words a cache line, so
+/// that a record costs one miss and no more.
 #[derive(Debug)]
-struct Slot {
+#[repr(C, align(64))]
+struct Slot<const WORDS: usize> {
     /// `2 n + 1` while launch `n` is being written, `2 n + 2` once it is whole, 0 before any.
     sequence: AtomicU64,
-    words: [AtomicU64; WORDS],
     call_site: AtomicPtr<Location<'static>>,
+    words: [AtomicU64; WORDS],
 }
 
-impl Ring {
-    pub(super) fn new() -> Self {
+impl<const WORDS: usize> Ring<WORDS> {
+    pub(super) const fn new() -> Self {
         Self {
+            owner: Owner::new(),
             next: AtomicU64::new(0),
             proven: AtomicU64::new(0),
             unrecorded: AtomicU64::new(0),
-            slots: (0..SLOTS).map(|_| Slot::new()).collect(),
+            slots: [const { Slot::new() }; LENGTH],
         }
     }
 
-    /// Records a launch without locking the bus. Only one thread does so in this ring, and none
-    /// uses [`Self::write`].
+    /// Records a launch without locking the bus, where this thread owns the ring: the first that
+    /// asks does. None uses [`Self::write`] on such a ring.
     #[inline]
-    pub(super) fn write_alone(&self, words: &[u64; WORDS], call_site: *mut Location<'static>) {
-        let number = self.next.load(Ordering::Relaxed);
-        let Some(slot) = self.slot(number) else { return };
-        self.next.store(number + 1, Ordering::Relaxed);
-        slot.sequence.store(2 * number + 1, Ordering::Relaxed);
-        slot.fill(number, words, call_site);
+    pub(super) fn write_as_owner(&self, record: &Record<WORDS>) -> bool {
+        let owned = self.owner.is_me();
+        if owned {
+            let number = self.next.load(Ordering::Relaxed);
+            let slot = self.slot(number);
+            self.next.store(number + 1, Ordering::Relaxed);
+            slot.sequence.store(2 * number + 1, Ordering::Relaxed);
+            slot.fill(number, record);
+        }
+        owned
     }
 
     /// Records a launch, whoever else does. Only taking the slot locks the bus.
     #[inline]
-    pub(super) fn write(&self, words: &[u64; WORDS], call_site: *mut Location<'static>) {
+    pub(super) fn write(&self, record: &Record<WORDS>) {
         loop {
             let number = self.next.load(Ordering::Relaxed);
-            let Some(slot) = self.slot(number) else { return };
+            let slot = self.slot(number);
             match slot.claim(number) {
                 Ok(()) => {
                     // A late store can set this back; the next launch then walks on from there.
                     self.next.store(number + 1, Ordering::Relaxed);
-                    return slot.fill(number, words, call_site);
+                    return slot.fill(number, record);
                 }
                 Err(seen) if seen > 2 * number => self.walk_on(number),
                 Err(_) => return self.give_up(),
@@ -85,13 +112,13 @@ impl Ring {
     }
 
     /// The whole records, in order. Those being written meanwhile are left out.
-    pub(super) fn read(&self) -> Vec<Recorded> {
+    pub(super) fn read(&self) -> Vec<Numbered<WORDS>> {
         let proven = self.proven.load(Ordering::Relaxed);
         let whole = self.slots.iter().filter_map(Slot::read);
         let mut records: Vec<_> = whole
-            .map(|(number, entry)| Recorded { number, proven: number < proven, entry })
+            .map(|(number, record)| Numbered { number, proven: number < proven, record })
             .collect();
-        records.sort_unstable_by_key(|record| record.number);
+        records.sort_unstable_by_key(|one| one.number);
         records
     }
 
@@ -99,7 +126,7 @@ impl Ring {
     pub(super) fn next(&self) -> u64 {
         let mut number = self.next.load(Ordering::Relaxed);
         // A late store may have set it back.
-        while self.slot(number).is_some_and(|slot| slot.is_taken(number)) {
+        while self.slot(number).is_taken(number) {
             number += 1;
         }
         number
@@ -120,17 +147,20 @@ impl Ring {
     }
 
     #[inline]
-    fn slot(&self, number: u64) -> Option<&Slot> {
-        usize::try_from(number % SLOTS).ok().and_then(|place| self.slots.get(place))
+    fn slot(&self, number: u64) -> &Slot<WORDS> {
+        let [first, ..] = &self.slots;
+        // The remainder is always a place.
+        let place = usize::try_from(number % SLOTS).unwrap_or(0);
+        self.slots.get(place).unwrap_or(first)
     }
 }
 
-impl Slot {
+impl<const WORDS: usize> Slot<WORDS> {
     const fn new() -> Self {
         Self {
             sequence: AtomicU64::new(0),
-            words: [const { AtomicU64::new(0) }; WORDS],
             call_site: AtomicPtr::new(core::ptr::null_mut()),
+            words: [const { AtomicU64::new(0) }; WORDS],
         }
     }
 
@@ -154,18 +184,18 @@ impl Slot {
     }
 
     #[inline]
-    fn fill(&self, number: u64, words: &[u64; WORDS], call_site: *mut Location<'static>) {
+    fn fill(&self, number: u64, record: &Record<WORDS>) {
         // Who reads a word of this launch must also see that the slot was taken.
         fence(Ordering::Release);
-        for (place, word) in self.words.iter().zip(words) {
+        self.call_site.store(record.call_site.cast_mut(), Ordering::Relaxed);
+        for (place, word) in self.words.iter().zip(&record.words) {
             place.store(*word, Ordering::Relaxed);
         }
-        self.call_site.store(call_site, Ordering::Relaxed);
         self.sequence.store(2 * number + 2, Ordering::Release);
     }
 
     /// What the slot holds, where that is whole.
-    fn read(&self) -> Option<(u64, Entry)> {
+    fn read(&self) -> Option<(u64, Record<WORDS>)> {
         let before = self.sequence.load(Ordering::Acquire);
         if before == 0 || !before.is_multiple_of(2) {
             return None;
@@ -175,6 +205,6 @@ impl Slot {
         // The words are read before the sequence is read again.
         fence(Ordering::Acquire);
         let whole = self.sequence.load(Ordering::Relaxed) == before;
-        whole.then(|| (before / 2 - 1, Entry::from_words(words, call_site)))
+        whole.then_some((before / 2 - 1, Record { words, call_site }))
     }
 }
