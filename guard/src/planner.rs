@@ -10,8 +10,8 @@ use crate::limits::LaunchLimits;
 use crate::plan::Plan;
 use crate::refusal::{batch_mismatch, explain_whole, fold_refused, fold_unavailable, judge_empty};
 use crate::request::LaunchRequest;
-use crate::rule::Rule;
-use crate::validate::{ValidLaunch, broken_rules, explain};
+use crate::rule::{Rule, RuleSet};
+use crate::validate::{ValidLaunch, explain, judge};
 use crate::violation::{Owner, Remedy, Violation, Violations};
 
 impl Plan {
@@ -39,16 +39,19 @@ impl Plan {
         if batch.items() == 0 {
             return Self::empty(request, batch, limits);
         }
-        let broken = broken_rules(request, limits);
+        let judged = judge(request, limits);
         let caps = Caps::new(batch, choice);
         // Whoever insists on one launch has no use for a cap on chunks.
         let insists = matches!(choice.strategy, Some(Strategy::Whole | Strategy::Folded));
         let fits = batch.items() <= if insists { caps.declared } else { caps.all };
-        if broken.is_empty() && fits && choice.strategy.is_none_or(|s| s != Strategy::Folded) {
+        if let Ok(launch) = judged
+            && fits
+            && choice.strategy != Some(Strategy::Folded)
+        {
             let whole = Chunks::balanced(batch.items(), batch.items(), 1);
-            return build(Strategy::Whole, whole, Some(batch), request, limits)
-                .ok_or_else(|| explain_whole(request, Some(batch), limits));
+            return Ok(build(Strategy::Whole, whole, Some(batch), launch));
         }
+        let broken = judged.err().unwrap_or(RuleSet::EMPTY);
         let mendable = Rule::grid_dim(batch.axis());
         let whole_only = choice.strategy == Some(Strategy::Whole);
         if !broken.without(mendable).is_empty() || whole_only {
@@ -72,16 +75,14 @@ impl Plan {
         limits: &LaunchLimits,
         choice: Choice,
     ) -> Result<Self, Violations> {
-        let broken = broken_rules(request, limits);
+        let judged = judge(request, limits);
         let folds = choice.strategy == Some(Strategy::Folded);
-        if broken.is_empty()
+        if let Ok(launch) = judged
             && !folds
-            && let Some(plan) =
-                build(Strategy::Whole, Chunks::balanced(1, 1, 1), None, request, limits)
         {
-            return Ok(plan);
+            return Ok(build(Strategy::Whole, Chunks::balanced(1, 1, 1), None, launch));
         }
-        let mut violations = explain(request, limits, broken);
+        let mut violations = explain(request, limits, judged.err().unwrap_or(RuleSet::EMPTY));
         if folds {
             violations.push(fold_unavailable());
         }
@@ -98,8 +99,10 @@ impl Plan {
         let (one, broken) = judge_empty(request, batch, limits);
         let none = Chunks::balanced(0, 1, 1);
         let legal = LaunchRequest { grid: request.grid.with(batch.axis(), 1), ..*request };
-        match build(Strategy::Whole, none, Some(batch), &legal, limits) {
-            Some(plan) if broken.is_empty() => Ok(plan),
+        match ValidLaunch::unchecked(&legal, limits) {
+            Some(launch) if broken.is_empty() => {
+                Ok(build(Strategy::Whole, none, Some(batch), launch))
+            }
             _ => Err(explain(&one, limits, broken)),
         }
     }
@@ -127,23 +130,19 @@ fn build(
     strategy: Strategy,
     chunks: Chunks,
     batch: Option<&BatchAxis>,
-    request: &LaunchRequest,
-    limits: &LaunchLimits,
-) -> Option<Plan> {
-    let launch = ValidLaunch::unchecked(request, limits)?;
+    launch: ValidLaunch,
+) -> Plan {
     let share = batch.map_or(Share::ONE, BatchAxis::share);
     let axis = batch.map_or(Axis::X, BatchAxis::axis);
-    Some(Plan { chunks, launch, share, axis, strategy })
+    Plan { chunks, launch, share, axis, strategy }
 }
 
 fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Option<Plan> {
     let cluster = request.cluster_with(limits.kernel());
     let request = batch.fold(request, cluster)?;
-    if !broken_rules(&request, limits).is_empty() {
-        return None;
-    }
+    let launch = judge(&request, limits).ok()?;
     let one = Chunks::balanced(batch.items(), batch.items(), 1);
-    build(Strategy::Folded, one, Some(batch), &request, limits)
+    Some(build(Strategy::Folded, one, Some(batch), launch))
 }
 
 fn chunked(
@@ -199,10 +198,9 @@ fn chunked(
     // Narrowing and the final word: the largest launch goes through validation like any other.
     let blocks = batch.blocks(chunks.largest()).unwrap_or(u64::MAX);
     let largest = LaunchRequest { grid: request.grid.with(axis, blocks), ..*request };
-    let broken = broken_rules(&largest, limits);
-    match build(Strategy::Chunked, chunks, Some(batch), &largest, limits) {
-        Some(plan) if broken.is_empty() => Ok(plan),
-        _ => Err(explain(&largest, limits, broken)),
+    match judge(&largest, limits) {
+        Ok(launch) => Ok(build(Strategy::Chunked, chunks, Some(batch), launch)),
+        Err(broken) => Err(explain(&largest, limits, broken)),
     }
 }
 

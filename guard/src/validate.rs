@@ -194,24 +194,26 @@ impl ValidLaunch {
 /// ```
 #[inline]
 pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidLaunch, Violations> {
+    judge(request, limits).map_err(|broken| explain(request, limits, broken))
+}
+
+/// The launch, or the rules that `request` breaks.
+#[inline]
+pub(crate) fn judge(
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+) -> Result<ValidLaunch, RuleSet> {
     match ValidLaunch::plain(request, limits) {
         Some(launch) => Ok(launch),
-        None => validate_by_rules(request, limits),
+        None => judge_by_rules(request, limits),
     }
 }
 
 #[inline(never)]
-fn validate_by_rules(
-    request: &LaunchRequest,
-    limits: &LaunchLimits,
-) -> Result<ValidLaunch, Violations> {
+fn judge_by_rules(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidLaunch, RuleSet> {
     let broken = broken_rules(request, limits);
-    if broken.is_empty()
-        && let Some(launch) = ValidLaunch::unchecked(request, limits)
-    {
-        return Ok(launch);
-    }
-    Err(explain(request, limits, broken))
+    let legal = if broken.is_empty() { ValidLaunch::unchecked(request, limits) } else { None };
+    legal.ok_or(broken)
 }
 
 /// `size` as the driver takes it, where it is at least 1 and at most `most` along each axis.
@@ -542,7 +544,7 @@ mod tests {
             };
             let plain = cluster.is_none() && !cooperative && !dependent && !prior;
             for limits in kernels() {
-                let by_rules = validate_by_rules(&request, &limits).ok();
+                let by_rules = judge_by_rules(&request, &limits).ok();
                 let short = ValidLaunch::plain(&request, &limits);
                 // With clusters, and limits of 64 bits, it leaves more to the rules than it must.
                 let ceilings = limits.ceilings();
