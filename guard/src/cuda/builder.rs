@@ -158,8 +158,10 @@ impl GuardedLaunchArgs<'_> {
             if cooperative {
                 kernel.check_residency(&launch)?;
             }
-            let sent = send(inner)?;
-            kernel.accepted(stream.cu_stream().cast(), &Chunk::only(1), &launch, 1, watch)?;
+            let (handle, chunk) = (stream.cu_stream().cast(), Chunk::only(1));
+            let sent = send(inner)
+                .map_err(|error| kernel.may_be_at_fault(handle, &chunk, &launch, watch, error))?;
+            kernel.accepted(handle, &chunk, &launch, 1, watch)?;
             Ok(sent)
         };
         match with_kernel(stream, function, check_and_send) {

@@ -88,6 +88,14 @@ impl DriverError {
         self
     }
 
+    /// The same error, blamed on what is on record by now.
+    pub(super) fn blamed_anew(mut self, driver: &Driver) -> Self {
+        if let Some(background) = &mut self.background {
+            background.blame = Blame::of(driver, self.code);
+        }
+        self
+    }
+
     /// A failure that cudarc reported.
     pub(super) fn from_cudarc(call: &'static str, error: cudarc::driver::DriverError) -> Self {
         let text = |words: Result<&core::ffi::CStr, _>| {

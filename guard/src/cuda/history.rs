@@ -173,7 +173,8 @@ impl fmt::Debug for History {
     }
 }
 
-/// A launch that the driver accepted.
+/// A launch that the driver accepted, or may have where a launch builder failed in a context that is
+/// lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchRecord {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaFunction};
 use once_cell::sync::OnceCell;
 
+use super::blame::Blame;
 use super::checked::{self, Watch};
 use super::driver::{Driver, Handle};
 use super::error::{DriverError, LaunchError};
@@ -221,6 +222,32 @@ impl Inner {
     ) -> Result<(), DriverError> {
         self.history.record(self.number, stream, chunk, launch, launches, watch.call_site);
         if watch.checked { checked::wait(self.driver, &self.history, stream) } else { Ok(()) }
+    }
+
+    /// The `error` of a call that does more than launch, such as to record events afterwards: a
+    /// quick fault of the launch itself surfaces there, so that it is among those to blame.
+    #[cold]
+    pub(super) fn may_be_at_fault(
+        &self,
+        stream: Handle,
+        chunk: &Chunk,
+        launch: &ValidLaunch,
+        watch: Watch,
+        error: DriverError,
+    ) -> DriverError {
+        let name = &self.limits.kernel().name;
+        // Who goes on launching in a lost context does not crowd out the others.
+        let is_named = |blame: &Blame| {
+            let mut launches = blame.launches().iter();
+            launches.any(|one| *one.kernel == **name && one.call_site == watch.call_site)
+        };
+        match error.blame() {
+            Some(blame) if !is_named(blame) => {
+                self.history.record(self.number, stream, chunk, launch, 1, watch.call_site);
+                error.blamed_anew(self.driver)
+            }
+            _ => error,
+        }
     }
 
     /// Whether a launch with so much dynamic shared memory must be opted in to.

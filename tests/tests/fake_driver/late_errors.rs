@@ -345,6 +345,38 @@ fn a_built_launch_is_checked_where_the_environment_asks_for_it() {
 }
 
 #[test]
+fn a_built_launch_is_blamed_for_a_fault_that_surfaces_while_its_events_are_recorded() {
+    with_fake(&[(FAULT, "1")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let context = context(&guard);
+        let stream = context.new_stream().expect("a stream");
+        let (mut out, mut other) = (poisoned(&stream, 8), poisoned(&stream, 8));
+        let plan = plan_along(&kernel, Axis::Y, 8);
+        launch_iota(&guard, &kernel, &plan, &stream, &mut out).expect("no fault of its own");
+        let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
+        let function = module.load_function("fake_iota_y").expect("it is in the PTX");
+        let mut launch_again = || {
+            let mut launch = stream.launch_builder_guarded(&function);
+            launch.arg(&mut other).arg(&0_u64).arg(&4_u64);
+            let config =
+                LaunchConfig { grid_dim: (1, 4, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+            // SAFETY: the function takes these three, and writes four elements.
+            match unsafe { launch.launch(config) } {
+                Err(LaunchError::Driver(error)) => error,
+                other => panic!("the fault surfaces at once: {other:?}"),
+            }
+        };
+        for _ in 0..3 {
+            let error = launch_again();
+            let blamed = error.blame().expect("someone is to blame").launches();
+            let grids: Vec<_> = blamed.iter().map(|launch| launch.grid).collect();
+            assert_eq!(grids, [[1, 8, 1], [1, 4, 1]], "{error}");
+        }
+    });
+}
+
+#[test]
 fn what_the_driver_logs_about_a_refusal_is_in_the_error() {
     let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
     with_fake(&settings, || {
