@@ -16,6 +16,7 @@ mod blame;
 mod builder;
 mod checked;
 mod clock;
+mod current;
 mod diagnosis;
 mod driver;
 mod error;

@@ -122,6 +122,10 @@ impl Module {
         let missing =
             || LoadError::NoSuchKernel { name: name.to_owned(), known: module.kernels.clone() };
         let symbol = CString::new(name).map_err(|_| missing())?;
+        if name.is_empty() {
+            // Drivers call it an invalid argument.
+            return Err(missing());
+        }
         query::bind_context(&module.context)?;
         let mut function = core::ptr::null_mut();
         // SAFETY: the module is loaded, the name ends with a zero.

@@ -8,6 +8,7 @@ use cudarc::driver::CudaContext;
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 
+use super::current::Pushed;
 use super::driver::{Driver, Handle};
 use super::error::{CudaError, DriverError};
 use crate::dim::Dim3;
@@ -149,18 +150,14 @@ pub(super) fn priorities_of(
     Ok(Some(greatest..=least))
 }
 
-fn memory_of(driver: &Driver, context: Handle) -> Result<(u64, u64), DriverError> {
+/// `context` is retained by the caller. One that is current need not be made so: it may be destroyed
+/// already, and the driver says so where it is not handed in again.
+fn memory_of(driver: &'static Driver, context: Handle) -> Result<(u64, u64), DriverError> {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: the context is retained by the caller; it is popped again below.
-    let status = unsafe { (driver.ctx_push_current)(context) };
-    driver.check("cuCtxPushCurrent", status)?;
+    let _current = Pushed::new(driver, context)?;
     // SAFETY: both pointers are to live integers, and a context is current.
-    let answered = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
-    let mut popped = core::ptr::null_mut();
-    // SAFETY: pops the context pushed above.
-    let status = unsafe { (driver.ctx_pop_current)(&raw mut popped) };
-    driver.check("cuMemGetInfo", answered)?;
-    driver.check("cuCtxPopCurrent", status)?;
+    let status = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
+    driver.check("cuMemGetInfo", status)?;
     let wide = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
     Ok((wide(free), wide(total)))
 }

@@ -3,6 +3,7 @@
 use core::ffi::c_void;
 
 use super::checked::Watch;
+use super::current::Pushed;
 use super::driver::Driver;
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Keep, Kernel};
@@ -105,38 +106,5 @@ impl RawKernel {
         let _current = Pushed::new(inner.driver(), inner.context())?;
         // SAFETY: the caller's promise, and the context is current.
         unsafe { submit(&self.0, stream, plan, args, Watch::here()) }
-    }
-}
-
-/// A context made current for a while on this thread, where it was not.
-struct Pushed {
-    driver: &'static Driver,
-    pushed: bool,
-}
-
-impl Pushed {
-    fn new(driver: &'static Driver, context: *mut c_void) -> Result<Self, DriverError> {
-        let mut current = core::ptr::null_mut();
-        // SAFETY: the pointer is to a live handle.
-        let status = unsafe { (driver.ctx_get_current)(&raw mut current) };
-        driver.check("cuCtxGetCurrent", status)?;
-        if current == context {
-            return Ok(Self { driver, pushed: false });
-        }
-        // SAFETY: the caller of the public functions keeps the context alive.
-        let status = unsafe { (driver.ctx_push_current)(context) };
-        driver.check("cuCtxPushCurrent", status)?;
-        Ok(Self { driver, pushed: true })
-    }
-}
-
-impl Drop for Pushed {
-    fn drop(&mut self) {
-        if self.pushed {
-            let mut popped = core::ptr::null_mut();
-            // SAFETY: pops what `new` pushed on this same thread. A failure would mean that
-            // someone popped it already, and there is nothing to mend then.
-            let _ = unsafe { (self.driver.ctx_pop_current)(&raw mut popped) };
-        }
     }
 }

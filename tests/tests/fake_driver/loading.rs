@@ -105,6 +105,9 @@ fn an_unknown_kernel_is_refused_with_those_that_there_are() {
         assert!(matches!(error, LoadError::NoSuchKernel { name, known }
             if name == "attention" && known.len() == 6));
         // SAFETY: as above.
+        let error = unsafe { module.kernel("", &[]) }.expect_err("no name at all");
+        assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name.is_empty()));
+        // SAFETY: as above.
         let error = unsafe { module.kernel("fake\0iota", &[]) }.expect_err("no name of a kernel");
         assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name == "fake\0iota"));
     });
