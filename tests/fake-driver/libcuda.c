@@ -26,13 +26,17 @@
     E(1, INVALID_VALUE, "invalid argument") \
     E(2, OUT_OF_MEMORY, "out of memory") \
     E(3, NOT_INITIALIZED, "initialization error") \
+    E(34, STUB_LIBRARY, "CUDA driver is a stub library") \
+    E(46, DEVICE_UNAVAILABLE, "CUDA-capable device(s) is/are busy or unavailable") \
     E(100, NO_DEVICE, "no CUDA-capable device is detected") \
     E(101, INVALID_DEVICE, "invalid device ordinal") \
     E(200, INVALID_IMAGE, "device kernel image is invalid") \
     E(201, INVALID_CONTEXT, "invalid device context") \
     E(209, NO_BINARY_FOR_GPU, "no kernel image is available for execution on the device") \
+    E(218, INVALID_PTX, "a PTX JIT compilation failed") \
     E(222, UNSUPPORTED_PTX_VERSION, "the provided PTX was compiled with an unsupported toolchain.") \
     E(301, FILE_NOT_FOUND, "file not found") \
+    E(304, OPERATING_SYSTEM, "OS call failed or operation not supported on this OS") \
     E(400, INVALID_HANDLE, "invalid resource handle") \
     E(401, ILLEGAL_STATE, "the operation cannot be performed in the present state") \
     E(500, NOT_FOUND, "named symbol not found") \
@@ -40,10 +44,17 @@
     E(701, LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch") \
     E(702, LAUNCH_TIMEOUT, "the launch timed out and was terminated") \
     E(709, CONTEXT_IS_DESTROYED, "context is destroyed") \
+    E(710, ASSERT, "device-side assert triggered") \
+    E(714, HARDWARE_STACK_ERROR, "hardware stack error") \
+    E(715, ILLEGAL_INSTRUCTION, "an illegal instruction was encountered") \
+    E(716, MISALIGNED_ADDRESS, "misaligned address") \
+    E(717, INVALID_ADDRESS_SPACE, "operation not supported on global/shared address space") \
+    E(718, INVALID_PC, "invalid program counter") \
     E(719, LAUNCH_FAILED, "unspecified launch failure") \
     E(720, COOPERATIVE_LAUNCH_TOO_LARGE, "too many blocks in cooperative launch") \
     E(800, NOT_PERMITTED, "operation not permitted") \
     E(801, NOT_SUPPORTED, "operation not supported") \
+    E(802, SYSTEM_NOT_READY, "system not yet initialized") \
     E(803, SYSTEM_DRIVER_MISMATCH, "system has unsupported display driver / cuda driver combination") \
     E(804, COMPAT_NOT_SUPPORTED_ON_DEVICE, "forward compatibility was attempted on non supported HW") \
     E(900, STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing") \
@@ -95,10 +106,24 @@ enum { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_INVALIDATED }; /* CUstreamCaptureSt
 enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };      /* CUstreamCaptureMode */
 enum { MAX_DEVICES = 16, MAX_PARAMS = 64, MAX_NAME = 256, STACK_DEPTH = 16 };
 
-struct Stream { CUcontext ctx; struct Capture *capture; bool dead; };
-struct Context { CUdevice device; bool primary; int refs; CUresult sticky; struct Stream legacy, own; };
-struct Event { CUcontext ctx; struct Capture *capture; double ms; bool timed, recorded, dead; };
-struct Module { CUcontext ctx; char *text; CUfunction functions; bool dead; };
+/* What is of a context is of its life at that time: a primary one may have several. */
+struct Stream { CUcontext ctx; unsigned life; struct Capture *capture; bool dead; };
+struct Context {
+    CUdevice device;
+    bool primary;
+    int refs;
+    unsigned life;
+    CUresult sticky;
+    struct Stream legacy, own;
+};
+struct Event {
+    CUcontext ctx;
+    unsigned life;
+    struct Capture *capture;
+    double ms;
+    bool timed, recorded, dead;
+};
+struct Module { CUcontext ctx; unsigned life; char *text; CUfunction functions; bool dead; };
 struct Block { char *at; size_t bytes; CUcontext ctx; struct Block *next; };
 
 struct Function {
@@ -208,8 +233,11 @@ static CUresult device_error(CUdevice device) {
 static CUstream stream_of(CUcontext ctx, CUstream handle) {
     if ((uintptr_t)handle <= 1) return &ctx->legacy; /* NULL and CU_STREAM_LEGACY */
     if ((uintptr_t)handle == 2) return &ctx->own;    /* CU_STREAM_PER_THREAD, here one a context */
-    return handle->dead || handle->ctx != ctx ? NULL : handle;
+    return handle->dead || handle->ctx != ctx || handle->life != ctx->life ? NULL : handle;
 }
+
+static bool loaded(CUmodule module) { return module && !module->dead && module->life == module->ctx->life; }
+static bool alive(CUevent event) { return event && !event->dead && event->life == event->ctx->life; }
 
 /* How calls begin. LOCKED holds the mutex until the function returns; the others also check what
  * they are named after, and return its error. */
@@ -220,8 +248,8 @@ static CUstream stream_of(CUcontext ctx, CUstream handle) {
 #define DEVICE LOCKED; CHECK(device_error(device))
 #define CONTEXT LOCKED; CUcontext ctx = current(); CHECK(context_error(ctx))
 #define STREAM CONTEXT; CUstream stream = stream_of(ctx, handle); REQUIRE(stream, INVALID_HANDLE)
-#define FUNCTION CONTEXT; REQUIRE(f && !f->module->dead, INVALID_HANDLE)
-#define EVENT CONTEXT; REQUIRE(event && !event->dead, INVALID_HANDLE)
+#define FUNCTION CONTEXT; REQUIRE(f && loaded(f->module), INVALID_HANDLE)
+#define EVENT CONTEXT; REQUIRE(alive(event), INVALID_HANDLE)
 
 /* A whole call: what it checks, what it does, success. */
 #define CALL(name, parameters, checks, ...) \
@@ -259,6 +287,8 @@ CUresult cuInit(unsigned flags) {
 }
 
 static CUresult error_text(CUresult code, const char **text, bool name) {
+    /* The toolkit's stub has no words either. */
+    REQUIRE(setting("GRIDGUARD_FAKE_INIT", SUCCESS) != STUB_LIBRARY, STUB_LIBRARY);
 #define AS_CASE(code, constant, words) \
     case code: *text = !name ? words : code ? "CUDA_ERROR_" #constant : "CUDA_SUCCESS"; return SUCCESS;
     switch (code) { ERRORS(AS_CASE) }
@@ -307,13 +337,15 @@ static void release_block(struct Block **link) {
 
 static CUcontext open_context(CUcontext ctx, CUdevice device, bool is_primary) {
     if (ctx->refs++) return ctx;
-    *ctx = (struct Context){.device = device, .primary = is_primary, .refs = 1};
+    *ctx = (struct Context){.device = device, .primary = is_primary, .refs = 1, .life = ctx->life + 1};
     ctx->legacy.ctx = ctx->own.ctx = ctx;
+    ctx->legacy.life = ctx->own.life = ctx->life;
     return ctx;
 }
 
 static void close_context(CUcontext ctx) {
-    if (--ctx->refs) return;
+    if (--ctx->refs > 0) return;
+    ctx->refs = 0;
     for (struct Block **link = &blocks; *link;)
         if ((*link)->ctx == ctx) release_block(link);
         else link = &(*link)->next;
@@ -363,6 +395,8 @@ CALL(cuDevicePrimaryCtxRetain, (CUcontext *ctx, CUdevice device), DEVICE,
      *ctx = open_context(&primary[device], device, true))
 CALL(cuDevicePrimaryCtxRelease_v2, (CUdevice device),
      DEVICE; REQUIRE(primary[device].refs, INVALID_CONTEXT), close_context(&primary[device]))
+CALL(cuDevicePrimaryCtxReset_v2, (CUdevice device), DEVICE,
+     if (primary[device].refs) primary[device].refs = 1, close_context(&primary[device]))
 CALL(cuCtxCreate_v2, (CUcontext *ctx, unsigned flags, CUdevice device), DEVICE,
      *ctx = open_context(make(sizeof **ctx), device, false); CHECK(push(*ctx)))
 FORWARD(cuCtxCreate_v3, (CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice device),
@@ -390,15 +424,31 @@ static int target_of(const char *text) {
     return target ? atoi(target + strlen(".target sm_")) : ARCHITECTURE;
 }
 
+static bool balanced(const char *text, char open, char close) {
+    long depth = 0;
+    for (; *text && depth >= 0; text++) depth += (*text == open) - (*text == close);
+    return depth == 0;
+}
+
+/* A cubin names its architecture in the low byte of its flags, and runs on later ones of its major
+ * version; one without a name runs everywhere. */
+static CUresult cubin_error(const char *image) {
+    int architecture = (unsigned char)image[48];
+    bool same = architecture / 10 == ARCHITECTURE / 10 && architecture <= ARCHITECTURE;
+    return same || !architecture ? SUCCESS : NO_BINARY_FOR_GPU;
+}
+
 static CUresult image_error(const char *text) {
+    if (!strncmp(text, "\177ELF", 4)) return cubin_error(text);
     const char *version = strstr(text, ".version");
-    if (!version) return strncmp(text, "\177ELF", 4) ? INVALID_IMAGE : SUCCESS;
+    REQUIRE(version, INVALID_IMAGE);
     unsigned major = 0, minor = 0, driver = (unsigned)setting("GRIDGUARD_FAKE_DRIVER_VERSION", 13000);
     sscanf(version, ".version %u.%u", &major, &minor);
     /* CUDA 11 came with PTX 7, 12 with 8, 13 with 9; the minor versions are the same. */
     unsigned newest = (driver / 1000 - 4) * 10 + driver % 1000 / 10;
     REQUIRE(major * 10 + minor <= newest, UNSUPPORTED_PTX_VERSION);
-    return target_of(text) <= ARCHITECTURE ? SUCCESS : NO_BINARY_FOR_GPU;
+    REQUIRE(target_of(text) <= ARCHITECTURE, NO_BINARY_FOR_GPU);
+    return balanced(text, '{', '}') && balanced(text, '(', ')') ? SUCCESS : INVALID_PTX;
 }
 
 static void set_params(CUfunction f, const unsigned *size, size_t count) {
@@ -468,7 +518,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     REQUIRE(module && image, INVALID_VALUE);
     CHECK(image_error(image));
     *module = make(sizeof **module);
-    **module = (struct Module){.ctx = ctx, .text = strdup(image)};
+    **module = (struct Module){.ctx = ctx, .life = ctx->life, .text = strdup(image)};
     return SUCCESS;
 }
 
@@ -499,13 +549,13 @@ CUresult cuModuleLoad(CUmodule *module, const char *path) {
     return answer;
 }
 
-CALL(cuModuleUnload, (CUmodule module), CONTEXT; REQUIRE(module && !module->dead, INVALID_HANDLE),
+CALL(cuModuleUnload, (CUmodule module), CONTEXT; REQUIRE(loaded(module), INVALID_HANDLE),
      module->dead = true)
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     CONTEXT;
     REQUIRE(function && name && *name && strlen(name) < MAX_NAME, INVALID_VALUE);
-    REQUIRE(module && !module->dead, INVALID_HANDLE);
+    REQUIRE(loaded(module), INVALID_HANDLE);
     REQUIRE(find_name(module->text, ".entry", name), NOT_FOUND);
     for (CUfunction f = module->functions; f; f = f->next)
         if (!strcmp(f->name, name)) return *function = f, SUCCESS;
@@ -642,6 +692,12 @@ FORWARD(cuStreamIsCapturing, (CUstream handle, int *status),
 
 /* ---- Memory ---- */
 
+/* Bytes that can still be allocated, out of `most` where the environment names no limit. */
+static size_t room(size_t most) {
+    size_t limit = (size_t)setting("GRIDGUARD_FAKE_ALLOC_LIMIT", most);
+    return allocated < limit ? limit - allocated : 0;
+}
+
 static struct Block **find_block(CUdeviceptr at, size_t bytes) {
     for (struct Block **link = &blocks; *link; link = &(*link)->next) {
         CUdeviceptr start = (uintptr_t)(*link)->at, room = (*link)->bytes;
@@ -653,10 +709,9 @@ static struct Block **find_block(CUdeviceptr at, size_t bytes) {
 static bool owned(CUdeviceptr at, size_t bytes) { return bytes == 0 || find_block(at, bytes); }
 
 static CUresult allocate(CUcontext ctx, CUdeviceptr *at, size_t bytes) {
-    unsigned long long limit = setting("GRIDGUARD_FAKE_ALLOC_LIMIT", TOTAL_MEMORY);
     if (allocations++ == setting("GRIDGUARD_FAKE_FAIL_ALLOC", ULLONG_MAX))
         return (CUresult)setting("GRIDGUARD_FAKE_FAIL_ALLOC_CODE", OUT_OF_MEMORY);
-    REQUIRE(allocated <= limit && bytes <= limit - allocated, OUT_OF_MEMORY);
+    REQUIRE(bytes <= room(TOTAL_MEMORY), OUT_OF_MEMORY);
     char *memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
     REQUIRE(memory, OUT_OF_MEMORY);
     struct Block *block = make(sizeof *block);
@@ -677,11 +732,12 @@ static CUresult release(CUdeviceptr at) {
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     CONTEXT;
     char name[40];
-    size_t used = 0;
+    size_t used = 0, rest;
     snprintf(name, sizeof name, "GRIDGUARD_FAKE_FREE_%d", visible[ctx->device]);
     for (struct Block *b = blocks; b; b = b->next)
         if (b->ctx->device == ctx->device) used += b->bytes;
-    if (free_bytes) *free_bytes = (size_t)setting(name, TOTAL_MEMORY - used);
+    rest = TOTAL_MEMORY - used < room(SIZE_MAX) ? TOTAL_MEMORY - used : room(SIZE_MAX);
+    if (free_bytes) *free_bytes = (size_t)setting(name, rest);
     if (total) *total = TOTAL_MEMORY;
     return SUCCESS;
 }
@@ -757,17 +813,18 @@ static CUresult account(const struct Op *op, const char *how) {
     return SUCCESS;
 }
 
-/* `fake_iota_x` and `fake_iota_y`: out[b] = first + b for each block index b along the axis;
- * `fake_spill_y` also to its workspace. */
+/* `iota_x` and `iota_y`: out[b] = first + b for each block index b along the axis; `spill_y` also to
+ * its workspace. `fault_..` counts as `iota_y` and is at fault where its item `faulty` is among them. */
 static CUresult run_kernel(const struct Op *op) {
     CUfunction f = op->function;
-    bool spill = !strcmp(f->name, "fake_spill_y");
-    bool y = spill || !strcmp(f->name, "fake_iota_y");
-    int axis = !strcmp(f->name, "fake_iota_x") ? 0 : y ? 1 : -1;
-    if (axis < 0 || f->params != (spill ? 4 : 3)) return SUCCESS;
+    const char *name = f->name + (strncmp(f->name, "fake_", 5) ? 0 : 5);
+    bool spill = !strcmp(name, "spill_y"), faulty = !strncmp(name, "fault_", 6);
+    bool y = spill || faulty || !strcmp(name, "iota_y");
+    int axis = !strcmp(name, "iota_x") ? 0 : y ? 1 : -1;
+    if (axis < 0 || f->params != (faulty ? 7 : spill ? 4 : 3)) return SUCCESS;
     for (size_t i = 0; i < f->params; i++)
         if (f->size[i] != 8) return SUCCESS;
-    unsigned long long arg[4] = {0}; /* out, first, items, workspace */
+    unsigned long long arg[7] = {0}; /* out, first, items, workspace or faulty, how, cycles, code */
     memcpy(arg, op->args, 8 * f->params);
     size_t bytes = 8 * (size_t)op->launch.grid[axis];
     if (!owned(arg[0], bytes) || (spill && !owned(arg[3], bytes)))
@@ -776,6 +833,7 @@ static CUresult run_kernel(const struct Op *op) {
         unsigned long long item = arg[1] + b;
         memcpy((char *)(uintptr_t)arg[0] + 8 * b, &item, sizeof item);
         if (spill) memcpy((char *)(uintptr_t)arg[3] + 8 * b, &item, sizeof item);
+        if (faulty && item == arg[3]) f->module->ctx->sticky = (CUresult)arg[6];
     }
     return SUCCESS;
 }
@@ -893,6 +951,9 @@ static CUresult dimension_error(CUfunction f, const struct Launch *l, bool clust
 static CUresult resource_error(CUfunction f, const struct Launch *l) {
     REQUIRE(l->shared <= (unsigned)f->attribute[FA_MAX_DYNAMIC], INVALID_VALUE);
     REQUIRE(registers_fit(f, l), LAUNCH_OUT_OF_RESOURCES);
+    /* What a context begins with serves 1,024 bytes a thread; more is there for all that can run. */
+    size_t local = (size_t)f->attribute[FA_LOCAL];
+    REQUIRE(local <= 1024 || local * THREADS_PER_SM * SMS <= room(TOTAL_MEMORY), OUT_OF_MEMORY);
     return SUCCESS;
 }
 
@@ -932,7 +993,7 @@ static bool fits_at_once(CUfunction f, const struct Launch *l) {
 static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream handle, void **params,
                        void **extra) {
     STREAM;
-    REQUIRE(f && !f->module->dead && f->module->ctx == ctx, INVALID_HANDLE);
+    REQUIRE(f && loaded(f->module) && f->module->ctx == ctx, INVALID_HANDLE);
     CHECK(dimension_error(f, &l, clustered));
     REQUIRE(!extra, NOT_SUPPORTED);
     for (size_t i = 0; i < f->params; i++) REQUIRE(params && params[i], INVALID_VALUE);
@@ -1042,7 +1103,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
     STREAM;
-    REQUIRE(event && !event->dead, INVALID_HANDLE);
+    REQUIRE(alive(event), INVALID_HANDLE);
     struct Capture *here = capture_of(stream), *there = event->capture;
     if (!event->recorded || here == there) return SUCCESS;
     if (here) {
@@ -1056,7 +1117,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
 
 CUresult cuEventRecord(CUevent event, CUstream handle) {
     STREAM;
-    REQUIRE(event && !event->dead && event->ctx == ctx, INVALID_HANDLE);
+    REQUIRE(alive(event) && event->ctx == ctx, INVALID_HANDLE);
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     event->ms = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
@@ -1067,7 +1128,7 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
 
 CUresult cuEventElapsedTime_v2(float *ms, CUevent event, CUevent end) {
     EVENT;
-    REQUIRE(end && !end->dead && event->recorded && end->recorded, INVALID_HANDLE);
+    REQUIRE(alive(end) && event->recorded && end->recorded, INVALID_HANDLE);
     REQUIRE(event->timed && end->timed, INVALID_HANDLE);
     REQUIRE(!event->capture && !end->capture, CAPTURED_EVENT);
     *ms = (float)(end->ms - event->ms);
@@ -1081,10 +1142,12 @@ FORWARD(cuEventSynchronize, (CUevent event), cuEventQuery(event))
 CALL(cuEventDestroy_v2, (CUevent event), EVENT, event->dead = true)
 CALL(cuEventCreate, (CUevent *event, unsigned flags), CONTEXT; REQUIRE(event, INVALID_VALUE),
      *event = make(sizeof **event);
-     **event = (struct Event){.ctx = ctx, .timed = !(flags & 2 /* CU_EVENT_DISABLE_TIMING */)})
+     **event = (struct Event){.ctx = ctx, .life = ctx->life};
+     (*event)->timed = !(flags & 2 /* CU_EVENT_DISABLE_TIMING */))
 CALL(cuStreamCreate, (CUstream *stream, unsigned flags),
      CONTEXT; REQUIRE(stream && flags <= 1, INVALID_VALUE),
-     *stream = make(sizeof **stream); (*stream)->ctx = ctx)
+     *stream = make(sizeof **stream);
+     **stream = (struct Stream){.ctx = ctx, .life = ctx->life})
 FORWARD(cuStreamCreateWithPriority, (CUstream *stream, unsigned flags, int priority),
         cuStreamCreate(stream, flags))
 FORWARD(cuStreamQuery, (CUstream handle), cuStreamSynchronize(handle))

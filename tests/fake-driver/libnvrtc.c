@@ -1,12 +1,13 @@
 /*
  * A stand-in for NVRTC, for tests on machines without one: whatever it is given compiles to PTX of
- * `gridguard_invert`, which the fake driver runs. README.md says what it answers.
+ * `gridguard_invert`, which the fake driver runs, but for braces that do not match. README.md says
+ * what it answers.
  */
 #include <stdlib.h>
 #include <string.h>
 
 typedef int nvrtcResult;
-typedef void *nvrtcProgram;
+typedef struct Program { int depth; } *nvrtcProgram;
 
 static const char PTX[] =
     ".version 8.0\n.target sm_90\n.address_size 64\n"
@@ -21,12 +22,18 @@ nvrtcResult nvrtcVersion(int *major, int *minor) {
     return 0;
 }
 
-const char *nvrtcGetErrorString(nvrtcResult code) { return code ? "NVRTC_ERROR_FAKE" : "NVRTC_SUCCESS"; }
+enum { NVRTC_SUCCESS, NVRTC_ERROR_COMPILATION = 6 };
+
+const char *nvrtcGetErrorString(nvrtcResult code) {
+    if (code == NVRTC_ERROR_COMPILATION) return "NVRTC_ERROR_COMPILATION";
+    return code ? "NVRTC_ERROR_FAKE" : "NVRTC_SUCCESS";
+}
 
 nvrtcResult nvrtcCreateProgram(nvrtcProgram *program, const char *source, const char *name, int headers,
                                const char *const *texts, const char *const *names) {
-    (void)source, (void)name, (void)headers, (void)texts, (void)names;
-    *program = malloc(1);
+    (void)name, (void)headers, (void)texts, (void)names;
+    *program = calloc(1, sizeof **program);
+    for (; *source; source++) (*program)->depth += (*source == '{') - (*source == '}');
     return 0;
 }
 
@@ -36,8 +43,8 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram *program) {
 }
 
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *options) {
-    (void)program, (void)count, (void)options;
-    return 0;
+    (void)count, (void)options;
+    return program->depth ? NVRTC_ERROR_COMPILATION : NVRTC_SUCCESS;
 }
 
 nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, size_t *size) {
