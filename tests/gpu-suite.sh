@@ -29,7 +29,7 @@ pack() {
     local folder=$1 name path
     mkdir -p "$folder"
     {
-        cargo test --release --no-run --message-format json -p gridguard-tests --test gpu &&
+        cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch &&
             cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example 05_tune &&
@@ -37,6 +37,11 @@ pack() {
     } | executables | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
+    # Faults of libraries need some that are at fault.
+    rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
+    for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
+        gcc -shared -fPIC -O2 -o "$folder/fake-driver/${name%=*}" "tests/fake-driver/${name#*=}" -lpthread || return 1
+    done
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "$(cat "$folder/commit")-changed" >"$folder/commit"
@@ -150,6 +155,7 @@ run() {
     step tests 240 "$folder/gpu" --ignored --test-threads 8 --skip conformance::
     step conformance 150 "$folder/gpu" --ignored --nocapture the_guard_agrees_with_the_driver
     step facts 90 "$folder/gpu" --ignored --nocapture answers_beyond_the_rules
+    step faults 400 "$folder/faults" --ignored --nocapture
     step limits 20 "$folder/gridguard" limits --device 0
     step check 20 "$folder/gridguard" check --device 0 --grid 1,76800,1 --block 128 \
         --batch-axis y --items 15360 --blocks-per-item 5

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use crate::fake_library;
+
 /// Names the test whose body a child process runs.
 const CHILD: &str = "GRIDGUARD_TEST_CHILD";
 /// Where the fake driver writes a line for each launch.
@@ -110,39 +112,16 @@ fn library_folder(driver: Driver) -> PathBuf {
     };
     let built = BUILT[place].get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-driver-{name}"));
-        std::fs::create_dir_all(&folder).expect("a folder for the driver");
         if matches!(driver, Driver::Missing) {
-            for name in ["libcuda.so.1", "libcuda.so", "libnvrtc.so"] {
-                std::fs::write(folder.join(name), "").expect("an empty file");
-            }
-            for version in ["13", "12", "11.2"] {
-                let name = format!("libnvrtc.so.{version}");
+            std::fs::create_dir_all(&folder).expect("a folder for the files");
+            for name in fake_library::DRIVER.iter().chain(&fake_library::COMPILER) {
                 std::fs::write(folder.join(name), "").expect("an empty file");
             }
         } else {
-            build(&folder, switch);
+            let [library, link] = fake_library::DRIVER;
+            fake_library::build(&folder, "libcuda.c", library, link, switch);
         }
         folder
     });
     built.clone()
-}
-
-/// Builds the library under another name first, since another run may be using the old one.
-fn build(folder: &Path, switch: Option<&str>) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fake-driver/libcuda.c");
-    let fresh = folder.join(format!("fresh-{}", std::process::id()));
-    let output = Command::new("gcc")
-        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"])
-        .args(switch)
-        .arg("-o")
-        .args([&fresh, &source])
-        .arg("-lpthread")
-        .output()
-        .expect("gcc builds the fake driver");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "gcc failed:\n{errors}");
-    std::fs::rename(&fresh, folder.join("libcuda.so.1")).expect("the library takes its place");
-    let link = folder.join(format!("link-{}", std::process::id()));
-    std::os::unix::fs::symlink("libcuda.so.1", &link).expect("a link");
-    std::fs::rename(&link, folder.join("libcuda.so")).expect("the link takes its place");
 }

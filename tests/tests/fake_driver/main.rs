@@ -11,6 +11,8 @@ mod conformance;
 #[path = "../counting_allocator/mod.rs"]
 mod counting_allocator;
 mod devices;
+#[path = "../fake_library/mod.rs"]
+mod fake_library;
 mod harness;
 mod kernels;
 mod late_errors;

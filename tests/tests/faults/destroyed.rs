@@ -1,0 +1,221 @@
+//! Contexts that another part of the program destroys under a guard.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use gridguard::cuda::Kernel;
+use gridguard::{Guard, WorkspaceUse};
+
+use crate::bench::{Bench, along_y, context, count, counts_right, kernel, poisoned, spill};
+use crate::fault::Case;
+use crate::ground::Ground;
+use crate::judge::{Expected, Observed};
+use crate::naming::{Told, told};
+use crate::random::Random;
+use crate::raw;
+
+/// How the context is destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// The primary one, by the same thread.
+    Reset,
+    /// The primary one, by another thread.
+    ResetElsewhere,
+    /// The primary one is let go of once more than it was taken.
+    Release,
+    /// One of the program's own, by another thread, while it is current on this.
+    DestroyElsewhere,
+}
+
+/// What is asked of the guard first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum First {
+    Launch,
+    Workspace,
+    Synchronize,
+    Load,
+    FreeMemory,
+    Priorities,
+    Residency,
+    /// Launches go on while another thread destroys the context.
+    MidWork,
+}
+
+const HOWS: [How; 4] = [How::Reset, How::ResetElsewhere, How::Release, How::DestroyElsewhere];
+const FIRSTS: [First; 8] = [
+    First::Launch,
+    First::Workspace,
+    First::Synchronize,
+    First::Load,
+    First::FreeMemory,
+    First::Priorities,
+    First::Residency,
+    First::MidWork,
+];
+
+/// A context that is destroyed.
+#[derive(Debug)]
+pub(crate) struct Destroyed {
+    how: How,
+    first: First,
+    items: u64,
+    /// Launches before it that nobody waited for.
+    under_way: u64,
+    /// When another thread destroys it, in microseconds after the first launch.
+    after_us: u64,
+}
+
+/// Codes of a context that is gone: deinitialized, invalid, destroyed, or its handles are unknown.
+pub(crate) const GONE: [i32; 4] = [4, 201, 709, 400];
+/// A stream of launches that nothing interrupts ends after this.
+const LONGEST: Duration = Duration::from_secs(10);
+
+pub(crate) fn draw(number: u64, random: &mut Random) -> Destroyed {
+    let place = |count: usize| u64::try_from(count).expect("few");
+    let how = HOWS[usize::try_from(number % place(HOWS.len())).expect("few")];
+    let first =
+        FIRSTS[usize::try_from(number / place(HOWS.len()) % place(FIRSTS.len())).expect("few")];
+    Destroyed {
+        how,
+        first,
+        items: 1 + random.below(100_000),
+        under_way: random.below(5),
+        after_us: random.below(3000),
+    }
+}
+
+/// What the guard has in the context.
+struct Scene {
+    guard: Guard,
+    stream: Arc<CudaStream>,
+    iota: Kernel,
+    spiller: Kernel,
+    out: CudaSlice<u64>,
+}
+
+impl Destroyed {
+    fn is_of_the_program(&self) -> bool {
+        self.how == How::DestroyElsewhere
+    }
+
+    fn destroy(&self, context: &CudaContext) -> i32 {
+        let elsewhere = |destroy: &(dyn Fn() -> i32 + Sync)| {
+            std::thread::scope(|scope| scope.spawn(destroy).join().expect("no panic"))
+        };
+        match self.how {
+            How::Reset => raw::reset_primary_context(),
+            How::ResetElsewhere => elsewhere(&raw::reset_primary_context),
+            How::Release => raw::release_primary_context(),
+            How::DestroyElsewhere => elsewhere(&|| raw::destroy_context(context)),
+        }
+    }
+
+    fn scene(&self, bench: &Bench) -> Scene {
+        let guard = match self.is_of_the_program() {
+            true => Guard::with_context(raw::new_context()).expect("a guard"),
+            false => bench.guard(),
+        };
+        let module = bench.module(&guard);
+        let stream = context(&guard).default_stream();
+        let (iota, spiller) = (kernel(&module, "iota_y"), kernel(&module, "spill_y"));
+        let out = poisoned(&stream, self.items);
+        Scene { guard, stream, iota, spiller, out }
+    }
+
+    /// Launches until that fails, while another thread destroys the context.
+    fn mid_work(&self, scene: &mut Scene) -> Told {
+        let (destroyed, context) = (AtomicBool::new(false), Arc::clone(context(&scene.guard)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_micros(self.after_us));
+                let status = self.destroy(&context);
+                destroyed.store(true, Ordering::SeqCst);
+                assert_eq!(status, 0, "the context was alive");
+            });
+            let begun = Instant::now();
+            while begun.elapsed() < LONGEST {
+                let was_destroyed = destroyed.load(Ordering::SeqCst);
+                let told = told(&scene.launch(self.items));
+                if told.is_error || was_destroyed {
+                    return told;
+                }
+            }
+            Told::outcome("nothing interrupted the launches")
+        })
+    }
+
+    fn ask(&self, first: First, bench: &Bench, scene: &mut Scene) -> Told {
+        let cooperative = along_y(1).0.cooperative();
+        match first {
+            First::Launch | First::MidWork => told(&scene.launch(self.items)),
+            First::Workspace => {
+                let Scene { guard, stream, spiller, out, .. } = scene;
+                let usage = WorkspaceUse::Shared;
+                told(&spill(guard, spiller, stream, out, self.items, 256, usage))
+            }
+            First::Synchronize => told(&scene.guard.synchronize(&scene.stream)),
+            First::Load => told(&scene.guard.load(&bench.image("kernels"))),
+            First::FreeMemory => told(&scene.guard.free_memory()),
+            First::Priorities => told(&scene.guard.priorities()),
+            First::Residency => told(&scene.iota.residency(&cooperative)),
+        }
+    }
+}
+
+impl Scene {
+    fn launch(&mut self, items: u64) -> Result<u64, gridguard::cuda::LaunchError> {
+        count(&self.guard, &self.iota, &self.stream, &mut self.out, items)
+    }
+}
+
+impl Case for Destroyed {
+    fn name(&self) -> &'static str {
+        match self.how {
+            How::Reset => "reset",
+            How::ResetElsewhere => "reset_by_another_thread",
+            How::Release => "released_too_often",
+            How::DestroyElsewhere => "destroyed_by_another_thread",
+        }
+    }
+
+    fn needs_a_process(&self) -> bool {
+        true
+    }
+
+    fn expected(&self, _ground: &Ground) -> Expected {
+        let paths = match self.first {
+            First::Launch | First::Workspace | First::MidWork => ["LaunchError::", "LaunchError::"],
+            First::Residency => ["DriverError/", "DriverError/"],
+            _ => ["CudaError::Driver/", "CudaError::Load/"],
+        };
+        Expected { codes: GONE.to_vec(), ..Expected::one_of(paths) }
+    }
+
+    fn inject(&self, bench: &Bench) -> Observed {
+        let mut observed = Observed::default();
+        let mut scene = self.scene(bench);
+        for _ in 0..self.under_way {
+            scene.launch(self.items).expect("the context is alive");
+        }
+        if self.first == First::MidWork {
+            observed.told = self.mid_work(&mut scene);
+        } else {
+            let status = self.destroy(context(&scene.guard));
+            observed.require(status == 0, || format!("destroying answered {status}"));
+            observed.told = self.ask(self.first, bench, &mut scene);
+        }
+        for first in FIRSTS {
+            let told = self.ask(first, bench, &mut scene);
+            let gone = told.code.is_some_and(|code| GONE.contains(&code));
+            observed.require(gone, || format!("afterwards {first:?} came to {}", told.outcome));
+        }
+        // Nothing of the old one is left when a new one is made.
+        drop(scene);
+        if let Err(error) = counts_right(bench, &bench.guard()) {
+            observed.complain(format!("a new guard: {error}"));
+        }
+        observed
+    }
+}

@@ -1,0 +1,280 @@
+//! Images and sources that cannot be loaded.
+#![allow(unsafe_code, reason = "kernels that are not there")]
+
+use gridguard::cuda::{Image, LoadError};
+
+use crate::bench::Bench;
+use crate::cubin::{self, HEADER};
+use crate::fault::Case;
+use crate::ground::Ground;
+use crate::judge::{Expected, Observed};
+use crate::naming::{Tell, Told, told};
+use crate::random::Random;
+
+/// What is wrong with the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// A cubin that ends too soon.
+    Truncated,
+    /// One whose headers announce more than there is.
+    Announces,
+    /// One for another architecture.
+    OtherArchitecture,
+    /// Bytes that are none of CUDA's.
+    Garbage,
+    /// Text that is not PTX.
+    NotPtx,
+    /// PTX with something in it that is none.
+    BadPtx,
+    /// PTX of a version to come.
+    FuturePtx,
+    /// PTX for an architecture to come.
+    FutureTarget,
+    /// PTX with a zero byte within.
+    ZeroByte,
+    Empty,
+    /// Very much of nothing.
+    Huge,
+    /// A fatbin that ends too soon.
+    Fatbin,
+    /// A whole image without the kernel that is wanted.
+    NoSuchKernel,
+    /// CUDA C++ that does not compile.
+    BadSource,
+    /// CUDA C++ with a zero byte within.
+    BrokenSource,
+}
+
+const WHATS: [What; 15] = [
+    What::Truncated,
+    What::Announces,
+    What::OtherArchitecture,
+    What::Garbage,
+    What::NotPtx,
+    What::BadPtx,
+    What::FuturePtx,
+    What::FutureTarget,
+    What::ZeroByte,
+    What::Empty,
+    What::Huge,
+    What::Fatbin,
+    What::NoSuchKernel,
+    What::BadSource,
+    What::BrokenSource,
+];
+
+/// Starts of files that are no images.
+const STARTS: [&[u8]; 8] = [
+    b"<html><body>404 Not Found</body></html>",
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:",
+    b"PK\x03\x04\x14\x00\x00\x00",
+    b"\x1f\x8b\x08\x00\x00\x00\x00\x00",
+    // A program of the host.
+    b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\x00\x3e\x00\x01\x00\x00\x00",
+    b"!<arch>\n",
+    b"BC\xc0\xde",
+    b"MZ\x90\x00",
+];
+
+/// Lines that no PTX has.
+const BAD_LINES: [&str; 5] = [
+    "{ frobnicate.u64 %rd1, %rd2; ",
+    "{ mov.u64 %rd1, ",
+    ".visible .entry iota_y( { ret; ",
+    "{ ld.global.u64 %rd1, [%rd2; ret; ",
+    "{ @%p1 bra NOWHERE; ",
+];
+
+/// Code that no compiler takes; braces do not match, which even a fake one sees.
+const BAD_SOURCES: [&str; 6] = [
+    "extern \"C\" __global__ void k() { undeclared = 1; ",
+    "extern \"C\" __global__ void k(no_such_type x) { ",
+    "#include <no/such/header.h>\n{",
+    "extern \"C\" __global__ void k() { int x = \"text\"; }}",
+    "template <class T> { struct ",
+    "#error not today\n}",
+];
+
+/// An image that cannot be loaded.
+#[derive(Debug)]
+pub(crate) struct BadImage {
+    what: What,
+    /// A number for whatever is to be chosen: a length, a place, a version.
+    number: u64,
+    /// Another one.
+    other: u64,
+}
+
+pub(crate) fn draw(number: u64, random: &mut Random) -> BadImage {
+    let count = u64::try_from(WHATS.len()).expect("few");
+    let what = WHATS[usize::try_from(number % count).expect("few")];
+    BadImage { what, number: random.next(), other: random.next() }
+}
+
+impl BadImage {
+    /// One of `from`, by the first number.
+    fn pick<T: Copy>(&self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// A number below `end` by the first number.
+    fn below(&self, end: usize) -> usize {
+        usize::try_from(self.number % u64::try_from(end).expect("64 bits")).expect("below")
+    }
+
+    fn noise(&self, bytes: usize) -> Vec<u8> {
+        let mut random = Random::new(self.other);
+        (0..bytes.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(bytes).collect()
+    }
+
+    fn bytes(&self, ground: &Ground) -> Vec<u8> {
+        let ptx = crate::ground::PTX;
+        match self.what {
+            What::Truncated => {
+                let mut cubin = ground.own_cubin();
+                cubin.truncate(self.below(cubin.len()));
+                cubin
+            }
+            What::Announces => self.announcing(ground.own_cubin()),
+            What::OtherArchitecture => {
+                let cubins = ground.foreign_cubins();
+                std::fs::read(&cubins[self.below(cubins.len())]).expect("made by the parent")
+            }
+            What::Garbage => {
+                let mut bytes = self.pick(&STARTS).to_vec();
+                bytes.extend(self.noise(self.below(5000)));
+                bytes
+            }
+            What::NotPtx => {
+                let printable = |byte: u8| 32 + byte % 95;
+                self.noise(1 + self.below(5000)).into_iter().map(printable).collect()
+            }
+            What::BadPtx => format!("{ptx}{}\n", self.pick(&BAD_LINES)).into_bytes(),
+            What::FuturePtx => {
+                let version = format!(".version {}.{}", 10 + self.below(90), self.other % 10);
+                ptx.replace(".version 8.0", &version).into_bytes()
+            }
+            What::FutureTarget => {
+                let target = format!(".target sm_{}", 200 + 10 * self.below(80));
+                ptx.replace(".target sm_90", &target).into_bytes()
+            }
+            What::ZeroByte => {
+                let mut text = ptx.as_bytes().to_vec();
+                let place = self.below(text.len() - 1);
+                text[place] = 0;
+                text
+            }
+            What::Empty => Vec::new(),
+            What::Huge => {
+                let bytes = (8 << 20) + self.below(56 << 20);
+                vec![self.pick(&[0, b' ', b'a', 0xff]); bytes]
+            }
+            What::Fatbin => {
+                let mut bytes = self.noise(16 + self.below(5000));
+                bytes[..4].copy_from_slice(&0xba55_ed50_u32.to_le_bytes());
+                bytes[6..8].copy_from_slice(&16_u16.to_le_bytes());
+                let announced = u64::try_from(bytes.len()).expect("few") + self.other % 10_000;
+                bytes[8..16].copy_from_slice(&announced.to_le_bytes());
+                bytes
+            }
+            What::NoSuchKernel | What::BadSource | What::BrokenSource => ground.image("kernels"),
+        }
+    }
+
+    /// A cubin of which one number in a header points past its end.
+    fn announcing(&self, mut cubin: Vec<u8>) -> Vec<u8> {
+        let beyond = u64::try_from(cubin.len()).expect("64 bits") + self.other % (1 << 40);
+        let sections = cubin::sections(&cubin);
+        let section = &sections[self.below(sections.len())];
+        // The table of sections, or the start or the size of one of them.
+        let at = match self.other % 3 {
+            0 => HEADER - 24,
+            1 => section.header + 24,
+            _ => section.header + 32,
+        };
+        cubin[at..at + 8].copy_from_slice(&beyond.to_le_bytes());
+        cubin
+    }
+
+    fn load(&self, bench: &Bench) -> Told {
+        let guard = bench.guard();
+        match self.what {
+            What::BadSource => return told(&guard.compile("bad.cu", self.pick(&BAD_SOURCES))),
+            What::BrokenSource => return told(&guard.compile("bad.cu", "void\0")),
+            _ => {}
+        }
+        let image = match Image::new(self.bytes(&bench.ground)) {
+            Ok(image) => image,
+            Err(error) => return error.told(),
+        };
+        let module = match guard.load(&image) {
+            Ok(module) => module,
+            Err(error) => return error.told(),
+        };
+        let names = ["", "no_such_kernel", "iota\0y", "iota_y ", "IOTA_Y"];
+        let name = if self.what == What::NoSuchKernel { self.pick(&names) } else { "iota_y" };
+        // SAFETY: nothing is launched with it.
+        let found: Result<_, LoadError> = unsafe { module.kernel(name, &[]) };
+        told(&found)
+    }
+}
+
+impl Case for BadImage {
+    fn name(&self) -> &'static str {
+        match self.what {
+            What::Truncated => "truncated_cubin",
+            What::Announces => "damaged_headers",
+            What::OtherArchitecture => "another_architecture",
+            What::Garbage => "garbage",
+            What::NotPtx => "text",
+            What::BadPtx => "bad_ptx",
+            What::FuturePtx => "future_ptx",
+            What::FutureTarget => "future_target",
+            What::ZeroByte => "zero_byte",
+            What::Empty => "empty",
+            What::Huge => "huge",
+            What::Fatbin => "truncated_fatbin",
+            What::NoSuchKernel => "no_such_kernel",
+            What::BadSource => "bad_source",
+            What::BrokenSource => "zero_byte_in_source",
+        }
+    }
+
+    fn needs_a_process(&self) -> bool {
+        false
+    }
+
+    fn expected(&self, _ground: &Ground) -> Expected {
+        let load = "CudaError::Load";
+        let of_image = |variant: &str| format!("{load}/Image/{variant}");
+        match self.what {
+            What::Truncated => {
+                let outcomes = ["Truncated", "Unknown", "Empty"].map(of_image);
+                Expected::one_of(outcomes)
+            }
+            What::Announces | What::Fatbin => Expected::one_of([of_image("Truncated")]),
+            What::OtherArchitecture | What::FutureTarget => {
+                Expected::one_of([format!("{load}/WrongArchitecture")])
+            }
+            What::Garbage | What::NotPtx | What::Huge => {
+                Expected::one_of([of_image("Unknown"), of_image("Truncated")])
+            }
+            What::BadPtx => Expected::one_of([format!("{load}/Refused/218 ")]),
+            What::FuturePtx => Expected::one_of([format!("{load}/PtxTooNew")]),
+            // Within `.version` there is none.
+            What::ZeroByte => Expected::one_of([of_image("ZeroByte"), of_image("Unknown")]),
+            What::Empty => Expected::one_of([of_image("Empty")]),
+            What::NoSuchKernel => Expected::one_of(["LoadError::NoSuchKernel"]).only_ours(),
+            What::BadSource => Expected::one_of(["CudaError::Compile/Compilation"]).only_ours(),
+            What::BrokenSource => Expected::one_of(["CudaError::Compile/ZeroByte"]).only_ours(),
+        }
+    }
+
+    fn inject(&self, bench: &Bench) -> Observed {
+        let mut observed = Observed::new(self.load(bench));
+        if let Err(error) = crate::bench::counts_right(bench, &bench.guard()) {
+            observed.complain(format!("an ordinary launch afterwards: {error}"));
+        }
+        observed
+    }
+}
