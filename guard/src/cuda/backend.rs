@@ -53,7 +53,7 @@ impl Guard {
             return Err(CudaError::NoSuchDevice { ordinal, count });
         }
         let context = CudaContext::new(ordinal)
-            .map_err(|error| DriverError::from_cudarc("cuDevicePrimaryCtxRetain", error))?;
+            .map_err(|error| DriverError::from_cudarc(None, "cuDevicePrimaryCtxRetain", error))?;
         Self::with_context(context)
     }
 
@@ -243,8 +243,7 @@ impl Guard {
         }
         if args.has_uses() {
             // What cudarc could not say while the arguments waited for other streams.
-            let waiting = |error| DriverError::from_cudarc("cuStreamWaitEvent", error);
-            args.stream().context().check_err().map_err(waiting)?;
+            query::recorded_failure(args.stream().context())?;
         }
         let kernel = kernel.inner();
         kernel.driver().bind(kernel.context())?;

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::driver::{Driver, Status};
+use super::driver::{Driver, Handle, Status};
 use super::history::{History, LaunchRecord};
 
 /// Codes with which a failed kernel, or a failed device, poisons its context: every later call
@@ -44,15 +44,12 @@ pub enum Blame {
 
 impl Blame {
     /// What `status` is to be blamed on, where it is not the call's own that answered it: launches
-    /// in the current context.
-    pub(super) fn of(driver: &Driver, status: Status) -> Option<Self> {
+    /// in `context`, or else in the current one.
+    pub(super) fn of(driver: &Driver, status: Status, context: Option<Handle>) -> Option<Self> {
         if !STICKY.contains(&status) {
             return None;
         }
-        let mut context = core::ptr::null_mut();
-        // SAFETY: the pointer is to a live handle.
-        let answer = unsafe { (driver.ctx_get_current)(&raw mut context) };
-        let known = History::known((answer == 0 && !context.is_null()).then_some(context));
+        let known = History::known(context.or_else(|| driver.current_context()));
         let (mut launches, mut forgotten) = (Vec::new(), 0_u64);
         for history in &known {
             let (suspects, more) = history.suspects();

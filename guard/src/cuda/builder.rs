@@ -105,7 +105,7 @@ impl GuardedLaunchArgs<'_> {
         let send = |inner: &mut LaunchArgs<'_>| {
             // SAFETY: the caller's promise.
             let launched = unsafe { inner.launch(config) };
-            launched.map_err(|error| DriverError::from_cudarc("cuLaunchKernel", error))
+            launched.map_err(|error| ("cuLaunchKernel", error))
         };
         self.check_and(config, false, send, Watch::here())
     }
@@ -127,7 +127,7 @@ impl GuardedLaunchArgs<'_> {
         let send = |inner: &mut LaunchArgs<'_>| {
             // SAFETY: the caller's promise.
             let launched = unsafe { inner.launch_cooperative(config) };
-            launched.map_err(|error| DriverError::from_cudarc("cuLaunchCooperativeKernel", error))
+            launched.map_err(|error| ("cuLaunchCooperativeKernel", error))
         };
         self.check_and(config, true, send, Watch::here())
     }
@@ -138,7 +138,7 @@ impl GuardedLaunchArgs<'_> {
         &mut self,
         config: LaunchConfig,
         cooperative: bool,
-        send: impl FnOnce(&mut LaunchArgs<'_>) -> Result<T, DriverError>,
+        send: impl FnOnce(&mut LaunchArgs<'_>) -> Result<T, Refusal>,
         watch: Watch,
     ) -> Result<T, LaunchError> {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = config;
@@ -159,8 +159,10 @@ impl GuardedLaunchArgs<'_> {
                 kernel.check_residency(&launch)?;
             }
             let (handle, chunk) = (stream.cu_stream().cast(), Chunk::only(1));
-            let sent = send(inner)
-                .map_err(|error| kernel.may_be_at_fault(handle, &chunk, &launch, watch, error))?;
+            let sent = send(inner).map_err(|(call, error)| {
+                let error = DriverError::from_cudarc(Some(stream.context()), call, error);
+                kernel.may_be_at_fault(handle, &chunk, &launch, watch, error)
+            })?;
             kernel.accepted(handle, &chunk, &launch, 1, watch)?;
             Ok(sent)
         };
@@ -170,6 +172,9 @@ impl GuardedLaunchArgs<'_> {
         }
     }
 }
+
+/// The call that failed, as cudarc reports it.
+type Refusal = (&'static str, cudarc::driver::DriverError);
 
 /// Kernels by function handle. Each holds its function, so that no handle is ever used anew while
 /// it stands here.

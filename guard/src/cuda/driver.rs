@@ -202,7 +202,7 @@ impl Driver {
             code: status,
             name: self.words(self.get_error_name, status).unwrap_or_else(|| "unknown error".into()),
             description: self.words(self.get_error_string, status).unwrap_or_default().into(),
-            background: Background::of(self, call, status, mark),
+            background: Background::of(self, call, status, mark, None),
         }
     }
 
@@ -219,6 +219,14 @@ impl Driver {
         }
         // SAFETY: not null, so a zero-terminated string that lives as long as the library.
         Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+
+    /// The context that is current on this thread, where one is.
+    pub(super) fn current_context(&self) -> Option<Handle> {
+        let mut current = core::ptr::null_mut();
+        // SAFETY: the pointer is to a live handle.
+        let status = unsafe { (self.ctx_get_current)(&raw mut current) };
+        (status == 0 && !current.is_null()).then_some(current)
     }
 
     /// Makes `context` current on this thread, as cudarc does: only where it is not already.

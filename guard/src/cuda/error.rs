@@ -2,8 +2,10 @@
 
 use core::fmt;
 
+use cudarc::driver::CudaContext;
+
 use super::blame::Blame;
-use super::driver::{Driver, Status};
+use super::driver::{Driver, Handle, Status};
 use super::image::ImageError;
 use super::words::{self, DriverWords, Mark};
 use crate::args::ArgsError;
@@ -36,15 +38,17 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// What is known about `call`, which has just answered `status` and began at `mark`.
+    /// What is known about `call`, which has just answered `status` and began at `mark`, in
+    /// `context` where that need not be the current one.
     pub(super) fn of(
         driver: &Driver,
         call: &str,
         status: Status,
         mark: Option<Mark>,
+        context: Option<Handle>,
     ) -> Option<Box<Self>> {
         let driver_says = words::since_last(driver, call, mark);
-        let blame = Blame::of(driver, status);
+        let blame = Blame::of(driver, status, context);
         let known = driver_says.is_some() || blame.is_some();
         known.then(|| Box::new(Self { driver_says, blame }))
     }
@@ -88,26 +92,32 @@ impl DriverError {
         self
     }
 
-    /// The same error, blamed on what is on record by now.
-    pub(super) fn blamed_anew(mut self, driver: &Driver) -> Self {
+    /// The same error, blamed on what is on record of `context` by now.
+    pub(super) fn blamed_anew(mut self, driver: &Driver, context: Handle) -> Self {
         if let Some(background) = &mut self.background {
-            background.blame = Blame::of(driver, self.code);
+            background.blame = Blame::of(driver, self.code, Some(context));
         }
         self
     }
 
-    /// A failure that cudarc reported.
-    pub(super) fn from_cudarc(call: &'static str, error: cudarc::driver::DriverError) -> Self {
+    /// A failure that cudarc reported, in `context` where there is one: cudarc reports what it
+    /// recorded before it makes the context current.
+    pub(super) fn from_cudarc(
+        context: Option<&CudaContext>,
+        call: &'static str,
+        error: cudarc::driver::DriverError,
+    ) -> Self {
         let text = |words: Result<&core::ffi::CStr, _>| {
             words.map(|text| text.to_string_lossy().into_owned()).ok()
         };
         let (code, driver) = (code_of(error), Driver::get().ok());
+        let context = context.map(|context| context.cu_ctx().cast());
         Self {
             call,
             code,
             name: text(error.error_name()).unwrap_or_else(|| "unknown error".into()),
             description: text(error.error_string()).unwrap_or_default().into(),
-            background: driver.and_then(|driver| Background::of(driver, call, code, None)),
+            background: driver.and_then(|driver| Background::of(driver, call, code, None, context)),
         }
     }
 }

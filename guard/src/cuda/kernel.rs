@@ -244,7 +244,7 @@ impl Inner {
         match error.blame() {
             Some(blame) if !is_named(blame) => {
                 self.history.record(self.number, stream, chunk, launch, 1, watch.call_site);
-                error.blamed_anew(self.driver)
+                error.blamed_anew(self.driver, self.context)
             }
             _ => error,
         }

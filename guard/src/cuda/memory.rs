@@ -143,14 +143,15 @@ impl WorkspaceLauncher for Bringer<'_> {
     fn allocate(&mut self, bytes: u64) -> Result<DeviceWorkspace, AllocationError<DriverError>> {
         // First what cudarc recorded of earlier calls: it would come out of the allocation, and
         // might look like one that is out of memory.
-        query::bind_context(self.owner.context()).map_err(AllocationError::Failed)?;
+        let (driver, context) = (self.kernel.inner().driver(), self.owner.context());
+        query::bind_context(driver, context).map_err(AllocationError::Failed)?;
         // The driver has no memory of no bytes.
         let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
         // SAFETY: bytes have no invalid value; what a kernel makes of memory that no one wrote is
         // part of its contract.
         let allocated = unsafe { self.owner.alloc::<u8>(len) };
         let mut memory = allocated.map_err(|error| {
-            let error = DriverError::from_cudarc("cuMemAllocAsync", error);
+            let error = DriverError::from_cudarc(Some(context), "cuMemAllocAsync", error);
             match error.code {
                 OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
                 _ => AllocationError::Failed(error),

@@ -126,7 +126,7 @@ impl Module {
             // Drivers call it an invalid argument.
             return Err(missing());
         }
-        query::bind_context(&module.context)?;
+        query::bind_context(module.driver, &module.context)?;
         let mut function = core::ptr::null_mut();
         // SAFETY: the module is loaded, the name ends with a zero.
         let status = unsafe {

@@ -141,7 +141,7 @@ pub(super) fn priorities_of(
 ) -> Result<Option<RangeInclusive<i32>>, CudaError> {
     let driver = Driver::get()?;
     let Some(ask) = driver.stream_priority_range else { return Ok(None) };
-    bind_context(context)?;
+    bind_context(driver, context)?;
     let (mut least, mut greatest) = (0, 0);
     // SAFETY: both pointers are to live integers, and a context is current.
     let status = unsafe { ask(&raw mut least, &raw mut greatest) };
@@ -244,9 +244,18 @@ fn device_name(driver: &Driver, device: c_int) -> Result<String, DriverError> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// Makes `context` current on this thread, as cudarc does, with what it recorded of earlier failures.
-pub(super) fn bind_context(context: &CudaContext) -> Result<(), DriverError> {
-    context.bind_to_thread().map_err(|error| DriverError::from_cudarc("cuCtxSetCurrent", error))
+/// Makes `context` current on this thread, and tells what cudarc recorded there of earlier failures.
+pub(super) fn bind_context(driver: &Driver, context: &CudaContext) -> Result<(), DriverError> {
+    driver.bind(context.cu_ctx().cast())?;
+    recorded_failure(context)
+}
+
+/// What cudarc recorded of a failure in `context` that it could tell nobody, such as of memory that
+/// was let go of.
+pub(super) fn recorded_failure(context: &CudaContext) -> Result<(), DriverError> {
+    /// cudarc does not note which.
+    const CALL: &str = "an earlier call";
+    context.check_err().map_err(|error| DriverError::from_cudarc(Some(context), CALL, error))
 }
 
 /// The limits of the device of `context`, which is current on this thread afterwards.
@@ -254,7 +263,7 @@ pub(super) fn limits_of_context(
     driver: &Driver,
     context: &CudaContext,
 ) -> Result<Arc<DeviceLimits>, DriverError> {
-    bind_context(context)?;
+    bind_context(driver, context)?;
     limits_of_current_device(driver)
 }
 

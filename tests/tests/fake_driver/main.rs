@@ -5,6 +5,7 @@ mod arguments;
 mod attributes;
 mod availability;
 mod belonging;
+mod blame;
 mod builder;
 mod capture;
 mod conformance;
