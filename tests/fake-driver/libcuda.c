@@ -549,8 +549,14 @@ CUresult cuModuleLoad(CUmodule *module, const char *path) {
     return answer;
 }
 
-CALL(cuModuleUnload, (CUmodule module), CONTEXT; REQUIRE(loaded(module), INVALID_HANDLE),
-     module->dead = true)
+CUresult cuModuleUnload(CUmodule module) {
+    CONTEXT;
+    REQUIRE(loaded(module), INVALID_HANDLE);
+    module->dead = true;
+    FILE *log = open_log();
+    if (log) fprintf(log, "unload %d\n", ctx->device), fclose(log);
+    return SUCCESS;
+}
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     CONTEXT;
@@ -568,7 +574,9 @@ CALL(cuFuncGetAttribute, (int *value, int attribute, CUfunction f),
      *value = f->attribute[attribute])
 
 CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
+    static unsigned long long settings;
     FUNCTION;
+    REQUIRE(settings++ != setting("GRIDGUARD_FAKE_FAIL_ATTRIBUTE", ULLONG_MAX), UNKNOWN);
     int least = attribute == FA_CARVEOUT ? -1 : 0, most = -1; /* none, for what cannot be set */
     switch (attribute) {
     case FA_MAX_DYNAMIC: most = SHARED_OPTIN - f->attribute[FA_SHARED]; break;
@@ -593,6 +601,7 @@ CALL(cuFuncGetName, (const char **name, CUfunction f), FUNCTION; REQUIRE(name, I
 
 CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
     FUNCTION;
+    CHECK((CUresult)setting("GRIDGUARD_FAKE_FAIL_PARAMETERS", SUCCESS));
     REQUIRE(offset && index < f->params, INVALID_VALUE);
     *offset = f->offset[index];
     if (size) *size = f->size[index];

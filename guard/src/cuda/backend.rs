@@ -14,6 +14,7 @@ use super::history::{History, LaunchRecord};
 use super::image::Image;
 use super::kernel::Kernel;
 use super::launch::{submit, submit_one};
+use super::memory::free_memory;
 use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
@@ -118,7 +119,7 @@ impl Guard {
         // A device that cannot be asked is passed over as long as another can.
         let mut freest = Err(CudaError::NoSuchDevice { ordinal: 0, count });
         for ordinal in 0..count {
-            freest = match (query::free_memory(ordinal), freest) {
+            freest = match (free_memory(ordinal), freest) {
                 (Ok((free, _)), Ok((most, other))) if most >= free => Ok((most, other)),
                 (Ok((free, _)), _) => Ok((free, ordinal)),
                 (Err(_), Ok(other)) => Ok(other),

@@ -2,6 +2,7 @@
 
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use cudarc::driver::{
     CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg, sys,
@@ -176,8 +177,8 @@ impl GuardedLaunchArgs<'_> {
 /// The call that failed, as cudarc reports it.
 type Refusal = (&'static str, cudarc::driver::DriverError);
 
-/// Kernels by function handle. Each holds its function, so that no handle is ever used anew while
-/// it stands here.
+/// Kernels by handles. Each holds its function and its context, so that no handle is ever used anew
+/// while it stands here.
 static KNOWN: Lazy<RwLock<HashMap<Handles, Kernel, BuildHasherDefault<AddressHasher>>>> =
     Lazy::new(RwLock::default);
 
@@ -239,11 +240,11 @@ fn query_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, 
     let driver = Driver::get()?;
     let context = stream.context();
     let device = super::query::limits_of_context(driver, context)?;
-    let keep = Keep::Cudarc(function.clone());
+    let keep = Keep::Cudarc(function.clone(), Arc::clone(context));
     let handle = function.cu_function().cast();
     let name = function_name(driver, handle);
     let context = context.cu_ctx().cast();
-    let signature = super::query::signature(driver, handle);
+    let signature = super::query::signature(driver, handle)?;
     Ok(Kernel::from_parts(driver, handle, context, device, name, signature, keep)?)
 }
 

@@ -44,8 +44,8 @@ pub(super) struct Inner {
     signature: Signature,
     /// Dynamic shared memory that the function has without opt-in.
     dynamic_shared_bytes: u64,
-    /// Opts in to all that the device allows, once.
-    opt_in: OnceCell<Result<(), DriverError>>,
+    /// Set once the kernel is opted in to all that the device allows.
+    opt_in: OnceCell<()>,
     occupancy: Occupancy,
     /// The launches of the context.
     history: Arc<History>,
@@ -59,9 +59,10 @@ pub(super) struct Inner {
 pub(super) enum Keep {
     /// A module of the guard.
     Module(Arc<Loaded>),
-    /// A function of cudarc, whose module it holds.
-    #[allow(dead_code, reason = "holds the module")]
-    Cudarc(CudaFunction),
+    /// A function of cudarc, whose module it holds, and the context that it is launched in, which
+    /// need not be the module's.
+    #[allow(dead_code, reason = "holds the module and the context")]
+    Cudarc(CudaFunction, Arc<CudaContext>),
     /// The owner of raw handles, by promise.
     Caller,
 }
@@ -91,7 +92,7 @@ impl Kernel {
         let number = history.number_of(&limits.kernel().name);
         let owned = match &keep {
             Keep::Module(module) => Some(Arc::clone(module.context())),
-            Keep::Cudarc(_) | Keep::Caller => None,
+            Keep::Cudarc(..) | Keep::Caller => None,
         };
         let inner = Arc::new(Inner {
             driver,
@@ -260,7 +261,8 @@ impl Inner {
     #[inline]
     pub(super) fn opt_in(&self, dynamic_shared_bytes: u32) -> Result<(), DriverError> {
         if self.needs_opt_in(dynamic_shared_bytes) {
-            return self.opt_in.get_or_init(|| self.raise_limit()).clone();
+            // A refusal is not kept: the next launch asks again.
+            self.opt_in.get_or_try_init(|| self.raise_limit())?;
         }
         Ok(())
     }

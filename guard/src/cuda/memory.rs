@@ -3,11 +3,12 @@
 use core::panic::Location;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
 use super::args::Args;
 use super::checked::Watch;
-use super::driver::{Handle, Status};
+use super::current::Pushed;
+use super::driver::{Driver, Handle, Status};
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::Kernel;
 use super::launch::{prepare, submit_chunk};
@@ -25,6 +26,45 @@ use crate::settle::{
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: Status = 2;
 
+/// Free and total memory of device `ordinal` in bytes. Brings up the device's primary context for
+/// the query where no one else has.
+///
+/// # Errors
+///
+/// [`CudaError`] where there is no driver, no such device, or the context cannot be made.
+pub fn free_memory(ordinal: usize) -> Result<(u64, u64), CudaError> {
+    let driver = Driver::get()?;
+    let device = query::device_handle(ordinal)?;
+    let mut context = core::ptr::null_mut();
+    // SAFETY: the device is one that the driver named; the pointer is to a live handle.
+    let status = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
+    driver.check("cuDevicePrimaryCtxRetain", status)?;
+    let answer = memory_of(driver, context);
+    // SAFETY: retained above, once.
+    let status = unsafe { (driver.primary_ctx_release)(device) };
+    let answer = answer?;
+    driver.check("cuDevicePrimaryCtxRelease", status)?;
+    Ok(answer)
+}
+
+/// Free and total memory of the device of `context` in bytes.
+fn free_memory_of(context: &CudaContext) -> Result<(u64, u64), CudaError> {
+    Ok(memory_of(Driver::get()?, context.cu_ctx().cast())?)
+}
+
+/// `context` is retained by the caller. One that is current need not be made so: it may be destroyed
+/// already, and the driver says so where it is not handed in again.
+fn memory_of(driver: &'static Driver, context: Handle) -> Result<(u64, u64), DriverError> {
+    let (mut free, mut total) = (0, 0);
+    // Also while the answer is looked at: launches there can be to blame for it.
+    let _current = Pushed::new(driver, context)?;
+    // SAFETY: both pointers are to live integers, and a context is current.
+    let status = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
+    driver.check("cuMemGetInfo", status)?;
+    let wide = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    Ok((wide(free), wide(total)))
+}
+
 impl Guard {
     /// Free and total memory of the guard's device in bytes, at this moment. What streams have
     /// freed but keep for themselves does not count as free.
@@ -34,7 +74,7 @@ impl Guard {
     /// [`CudaError`] where the driver does not answer, or the guard serves the host.
     pub fn free_memory(&self) -> Result<(u64, u64), CudaError> {
         let context = self.context().ok_or_else(|| self.why_host())?;
-        query::free_memory_of(context)
+        free_memory_of(context)
     }
 
     /// `batch` with so many bytes of workspace an item, out of what is free on the device, of

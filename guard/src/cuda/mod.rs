@@ -44,9 +44,10 @@ pub use error::{
 pub use history::LaunchRecord;
 pub use image::{Image, ImageError};
 pub use kernel::Kernel;
+pub use memory::free_memory;
 pub use mode::{ComputeMode, compute_mode};
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
-pub use query::{device_count, device_limits, driver_version, free_memory};
+pub use query::{device_count, device_limits, driver_version};
 pub use raw::RawKernel;
 pub use words::DriverWords;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
 
+use super::current::Pushed;
 use super::driver::{Driver, Handle};
 use super::error::{CudaError, LoadError, cuda_version};
 use super::image::Image;
@@ -137,7 +138,7 @@ impl Module {
             answer => answer?,
         }
         let declared: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes()).collect();
-        if let Some(known) = query::parameter_sizes(module.driver, function)
+        if let Some(known) = query::parameter_sizes(module.driver, function)?
             && known != declared
         {
             return Err(LoadError::Parameters { name: name.to_owned(), known, declared });
@@ -165,7 +166,8 @@ impl Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
+        // Not through cudarc, which would tell here what it recorded of earlier failures: to nobody.
+        if let Ok(_current) = Pushed::new(self.driver, self.context.cu_ctx().cast()) {
             // SAFETY: loaded by `Module::load`, and no kernel of it is left. A failure here means
             // that the context is gone, and the module with it.
             let _ = unsafe { (self.driver.module_unload)(self.handle) };

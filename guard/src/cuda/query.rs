@@ -8,13 +8,14 @@ use cudarc::driver::CudaContext;
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 
-use super::current::Pushed;
 use super::driver::{Driver, Handle};
 use super::error::{CudaError, DriverError};
+use super::words::{self, Mark};
 use crate::dim::Dim3;
 use crate::limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, PARAMETER_BYTES,
 };
+use crate::rule::INVALID_VALUE;
 use crate::signature::Signature;
 
 /// Numbers of `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
@@ -63,8 +64,14 @@ const LARGE_PARAMETERS_FROM: i32 = 12_010;
 const PORTABLE_CLUSTER_BLOCKS: u64 = 8;
 /// Registers of a warp come in multiples of this on every capability from 3.0 on.
 const REGISTER_ALLOCATION_UNIT: u64 = 256;
-/// Warps come in multiples of this for registers on every capability from 3.0 on.
-const WARP_ALLOCATION_GRANULARITY: u64 = 4;
+/// Warps of a block come in multiples of this for registers, one for each partition of a
+/// multiprocessor: two on 6.0, four on every other capability from 3.0 on (`cuda_occupancy.h`).
+const fn warp_allocation_granularity(capability: ComputeCapability) -> u64 {
+    match capability {
+        ComputeCapability { major: 6, minor: 0 } => 2,
+        _ => 4,
+    }
+}
 
 /// The CUDA version that the driver supports: 1000 * major + 10 * minor.
 ///
@@ -109,32 +116,6 @@ pub fn device_limits(ordinal: usize) -> Result<Arc<DeviceLimits>, CudaError> {
     Ok(Arc::clone(limits))
 }
 
-/// Free and total memory of device `ordinal` in bytes. Brings up the device's primary context for
-/// the query where no one else has.
-///
-/// # Errors
-///
-/// [`CudaError`] where there is no driver, no such device, or the context cannot be made.
-pub fn free_memory(ordinal: usize) -> Result<(u64, u64), CudaError> {
-    let driver = Driver::get()?;
-    let device = device_handle(ordinal)?;
-    let mut context = core::ptr::null_mut();
-    // SAFETY: the device is one that the driver named; the pointer is to a live handle.
-    let status = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
-    driver.check("cuDevicePrimaryCtxRetain", status)?;
-    let answer = memory_of(driver, context);
-    // SAFETY: retained above, once.
-    let status = unsafe { (driver.primary_ctx_release)(device) };
-    let answer = answer?;
-    driver.check("cuDevicePrimaryCtxRelease", status)?;
-    Ok(answer)
-}
-
-/// Free and total memory of the device of `context` in bytes.
-pub(super) fn free_memory_of(context: &CudaContext) -> Result<(u64, u64), CudaError> {
-    Ok(memory_of(Driver::get()?, context.cu_ctx().cast())?)
-}
-
 /// The priorities on the device of `context`, which is current on this thread afterwards.
 pub(super) fn priorities_of(
     context: &CudaContext,
@@ -148,18 +129,6 @@ pub(super) fn priorities_of(
     driver.check("cuCtxGetStreamPriorityRange", status)?;
     // The greatest priority is the lowest number.
     Ok(Some(greatest..=least))
-}
-
-/// `context` is retained by the caller. One that is current need not be made so: it may be destroyed
-/// already, and the driver says so where it is not handed in again.
-fn memory_of(driver: &'static Driver, context: Handle) -> Result<(u64, u64), DriverError> {
-    let (mut free, mut total) = (0, 0);
-    let _current = Pushed::new(driver, context)?;
-    // SAFETY: both pointers are to live integers, and a context is current.
-    let status = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
-    driver.check("cuMemGetInfo", status)?;
-    let wide = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
-    Ok((wide(free), wide(total)))
 }
 
 pub(super) fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
@@ -216,7 +185,7 @@ fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverEr
         warp_size: ask(da::WARP_SIZE)?,
         max_registers_per_block: ask(da::MAX_REGISTERS_PER_BLOCK)?,
         register_allocation_unit: REGISTER_ALLOCATION_UNIT,
-        warp_allocation_granularity: WARP_ALLOCATION_GRANULARITY,
+        warp_allocation_granularity: warp_allocation_granularity(capability),
         max_shared_bytes_per_block: ask(da::MAX_SHARED_MEMORY_PER_BLOCK)?,
         max_shared_bytes_per_block_opt_in: ask(da::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
         reserved_shared_bytes_per_block: ask_if_known(da::RESERVED_SHARED_MEMORY_PER_BLOCK),
@@ -327,25 +296,41 @@ fn function_number(driver: &Driver, function: Handle, attribute: i32) -> Result<
 }
 
 /// What the driver tells of a function's parameters.
-pub(super) fn signature(driver: &Driver, function: Handle) -> Signature {
-    parameter_sizes(driver, function).map_or(Signature::Unknown, Signature::Sizes)
+pub(super) fn signature(driver: &Driver, function: Handle) -> Result<Signature, DriverError> {
+    Ok(parameter_sizes(driver, function)?.map_or(Signature::Unknown, Signature::Sizes))
 }
 
 /// Sizes of a function's parameters in bytes, where the driver can tell (CUDA 12.4 and later).
-pub(super) fn parameter_sizes(driver: &Driver, function: Handle) -> Option<Vec<usize>> {
+pub(super) fn parameter_sizes(
+    driver: &Driver,
+    function: Handle,
+) -> Result<Option<Vec<usize>>, DriverError> {
     /// Far more than 32,764 bytes of parameters can be.
     const MOST: usize = 1 << 15;
-    let ask = driver.func_get_param_info?;
+    let Some(ask) = driver.func_get_param_info else { return Ok(None) };
     let mut sizes = Vec::new();
     while sizes.len() < MOST {
         let (mut offset, mut size) = (0, 0);
+        let mark = Mark::here(driver);
         // SAFETY: the function is loaded; past its last parameter the driver answers an error.
         let status = unsafe { ask(function, sizes.len(), &raw mut offset, &raw mut size) };
-        if status != 0 {
+        if status == INVALID_VALUE {
             break;
         }
+        driver.check_since(mark, "cuFuncGetParamInfo", status)?;
         sizes.push(size);
     }
-    super::words::drop_own(driver);
-    Some(sizes)
+    words::drop_own(driver);
+    Ok(Some(sizes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_p100_has_two_partitions_and_all_others_have_four() {
+        let of = |major, minor| warp_allocation_granularity(ComputeCapability::new(major, minor));
+        assert_eq!([of(5, 2), of(6, 0), of(6, 1), of(7, 5), of(12, 1)], [4, 2, 4, 4, 4]);
+    }
 }

@@ -59,7 +59,7 @@ impl RawKernel {
         let _current = Pushed::new(driver, context)?;
         let device = query::limits_of_current_device(driver)?;
         let name = name.to_owned();
-        let signature = query::signature(driver, function);
+        let signature = query::signature(driver, function)?;
         let keep = Keep::Caller;
         let kernel = Kernel::from_parts(driver, function, context, device, name, signature, keep)?;
         // SAFETY: who launches it promises the same of each launch that is dependent.

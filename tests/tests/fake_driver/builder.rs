@@ -178,8 +178,26 @@ fn a_function_is_held_until_it_is_forgotten() {
         let owners = || Arc::strong_count(&context);
         let before = owners();
         drop((function, kernel));
-        assert_eq!(owners(), before, "the table holds the module, and that its context");
+        assert_eq!(owners(), before, "the table holds module and context, and the module its own");
         forget_functions();
-        assert_eq!(owners(), before - 1, "the module is gone");
+        assert_eq!(owners(), before - 2, "both are gone");
+    });
+}
+
+#[test]
+fn the_context_of_a_stream_is_held_as_long_as_a_kernel_that_was_asked_about_there() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let other = CudaContext::new_non_primary(0, 0).expect("a context beside the primary one");
+        let stream = other.default_stream();
+        let kernel = stream.launch_builder_guarded(&function).kernel().expect("known");
+        forget_functions();
+        let held = Arc::downgrade(&other);
+        drop((stream, other));
+        let request = gridguard::LaunchRequest::new(Dim3::ONE, Dim3::ONE).cooperative();
+        assert!(kernel.residency(&request).is_ok(), "it is asked in that context");
+        drop(kernel);
+        assert_eq!(held.strong_count(), 0);
     });
 }

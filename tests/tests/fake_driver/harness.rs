@@ -79,6 +79,11 @@ pub(crate) fn occupancy_questions() -> Vec<String> {
     logged("occupancy ")
 }
 
+/// The devices from which modules were unloaded in this process, in order.
+pub(crate) fn unloads() -> Vec<String> {
+    logged("unload ")
+}
+
 fn logged(kind: &str) -> Vec<String> {
     let path = std::env::var_os(LOG).expect("the parent named the log");
     // The driver makes the file with the first line.

@@ -1,11 +1,12 @@
 //! Images that cannot be loaded, and kernels that are not in them.
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
+use cudarc::driver::{result, sys::CUresult};
 use gridguard::cuda::{CudaError, Image, ImageError, LoadError};
-use gridguard::{ComputeCapability, Parameter};
+use gridguard::{ComputeCapability, Guard, Parameter};
 
-use crate::harness::with_fake;
-use crate::kernels::{PTX, guard, kernel};
+use crate::harness::{unloads, with_fake};
+use crate::kernels::{PTX, context, guard, kernel, parameters};
 
 /// A whole CUDA ELF without sections or segments.
 fn empty_cubin() -> Vec<u8> {
@@ -147,5 +148,44 @@ fn a_loaded_kernel_tells_its_name_and_its_limits() {
         let wide = kernel(&guard, "wide");
         assert_eq!(wide.limits().kernel().registers_per_thread, 210);
         assert_eq!(wide.limits().kernel().max_threads_per_block, 256);
+    });
+}
+
+#[test]
+fn parameters_that_the_driver_does_not_tell_are_not_taken_for_none() {
+    with_fake(&[("GRIDGUARD_FAKE_FAIL_PARAMETERS", "999")], || {
+        let module = guard().load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
+        // SAFETY: it is not launched.
+        let kernel = unsafe { module.kernel("fake_iota_y", parameters("fake_iota_y")) };
+        let Err(LoadError::Driver(error)) = kernel else {
+            panic!("another answer: {kernel:?}");
+        };
+        assert_eq!((error.call, error.code), ("cuFuncGetParamInfo", 999));
+    });
+}
+
+#[test]
+fn a_module_that_goes_takes_no_failure_with_it_that_cudarc_recorded() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let failed = cudarc::driver::DriverError(CUresult::CUDA_ERROR_UNKNOWN);
+        context(&guard).record_err::<()>(Err(failed));
+        drop(kernel);
+        assert_eq!(unloads(), ["0"], "and goes all the same");
+        assert_eq!(context(&guard).check_err(), Err(failed));
+    });
+}
+
+#[test]
+fn a_module_that_goes_leaves_the_current_context() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let (guard, other) = (guard(), Guard::cuda(1).expect("a second device"));
+        let kernel = kernel(&guard, "idle");
+        context(&other).bind_to_thread().expect("alive");
+        drop(kernel);
+        assert_eq!(unloads(), ["0"]);
+        let current = result::ctx::get_current().expect("the driver answers");
+        assert_eq!(current, Some(context(&other).cu_ctx()));
     });
 }

@@ -39,6 +39,21 @@ fn large_dynamic_shared_memory_is_opted_in_to_once() {
 }
 
 #[test]
+fn an_opt_in_that_fails_is_tried_again_by_the_next_launch() {
+    with_fake(&[("GRIDGUARD_FAKE_FAIL_ATTRIBUTE", "0")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let large = small().dynamic_shared_bytes(60_000);
+        let Err(LaunchError::Driver(error)) = launch_idle(&guard, &kernel, &large) else {
+            panic!("the driver refuses");
+        };
+        assert_eq!((error.call, error.code), ("cuFuncSetAttribute", 999));
+        assert_eq!(launch_idle(&guard, &kernel, &large), Ok(1));
+        assert_eq!(set_attributes(), ["idle 8=232448"]);
+    });
+}
+
+#[test]
 fn shared_memory_that_no_opt_in_gives_is_a_violation() {
     with_fake(&[], || {
         let guard = guard();
