@@ -75,3 +75,22 @@ fn what_cudarc_recorded_is_told_as_an_earlier_call_of_its_context() {
         second.load(&Image::new(PTX).expect("PTX")).expect("it is told once");
     });
 }
+
+#[test]
+fn a_thread_that_waits_for_its_own_stream_clears_no_launch_of_another_thread() {
+    with_fake(&[(FAULT, "2")], || {
+        let guard = guard();
+        let (idle, wide) = (kernel(&guard, "idle"), kernel(&guard, "wide"));
+        // One handle, and a stream of its own for each thread.
+        let stream = context(&guard).per_thread_stream();
+        launch(&guard, &idle, &stream, 1).expect("accepted");
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| launch(&guard, &wide, &stream, 0));
+            assert_eq!(other.join().expect("it launches"), Ok(1));
+        });
+        guard.synchronize(&stream).expect("so far all is well");
+        launch(&guard, &idle, &stream, 1).expect("the fault comes later");
+        let error = driver_error(guard.synchronize(&stream));
+        assert_eq!(suspects(&error), ["wide", "idle"]);
+    });
+}

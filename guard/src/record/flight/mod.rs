@@ -17,6 +17,10 @@ pub(crate) const STREAMS: usize = 15;
 /// Words of an entry in the ring that streams share: it also says whose it is.
 const SHARED_WORDS: usize = WORDS + 1;
 
+/// `CU_STREAM_PER_THREAD`: one handle for as many streams as there are threads, of which a thread
+/// waits for its own alone.
+const PER_THREAD: usize = 2;
+
 /// The recent launches of a context.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -109,8 +113,14 @@ impl Recorder {
     /// synchronisation that begins now.
     pub(crate) fn mark(&self, stream: usize) -> Mark {
         let place = self.place_of(stream);
-        let rings = self.rings.get(place).map(StreamRings::each);
-        Mark { place, numbers: rings.map_or([0; 2], |rings| rings.map(Ring::next)) }
+        let numbers = match self.rings.get(place) {
+            None => [0; 2],
+            // Nothing tells whose the launches of other threads are.
+            Some(rings) if stream == PER_THREAD && !rings.owner.is_me() => [0; 2],
+            Some(rings) if stream == PER_THREAD => [rings.of_owner.next(), 0],
+            Some(rings) => rings.each().map(Ring::next),
+        };
+        Mark { place, numbers }
     }
 
     /// Everything before `mark` has run without an error.
@@ -285,6 +295,23 @@ mod tests {
         let proven = recorder.entries().into_iter().filter(|one| one.proven);
         assert_eq!(proven.map(|one| seed_of(&one.entry)).collect::<Vec<_>>(), [Some(1), Some(2)]);
         assert_eq!((recorder.entries().len(), recorder.unrecorded()), (3, 0));
+    }
+
+    #[test]
+    fn on_the_stream_that_each_thread_has_of_its_own_a_mark_proves_nothing_of_other_threads() {
+        let recorder = Recorder::new();
+        recorder.record(&entry(PER_THREAD, 1));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                recorder.record(&entry(PER_THREAD, 2));
+                recorder.prove(recorder.mark(PER_THREAD));
+            });
+            other.join().expect("it records");
+        });
+        assert!(recorder.entries().iter().all(|one| !one.proven));
+        recorder.prove(recorder.mark(PER_THREAD));
+        let unproven = recorder.entries().into_iter().filter(|one| !one.proven);
+        assert_eq!(unproven.map(|one| seed_of(&one.entry)).collect::<Vec<_>>(), [Some(2)]);
     }
 
     #[test]
