@@ -40,11 +40,42 @@ pub(crate) enum Slot<'a> {
     /// `base` on are the caller's.
     Items { base: u64, stride_bytes: u64, span_bytes: u64, reach_bytes: u64 },
     /// The chunk's first item.
-    Offset { size: usize },
+    Offset { width: Width },
     /// The chunk's number of items.
-    Length { size: usize },
+    Length { width: Width },
     /// Memory that the launch brings itself; its address is not known yet.
     Workspace,
+}
+
+/// How a kernel takes an offset or a length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    U64,
+    U32,
+    I32,
+}
+
+impl Width {
+    const fn size(self) -> usize {
+        match self {
+            Self::U64 => size_of::<u64>(),
+            Self::U32 | Self::I32 => size_of::<u32>(),
+        }
+    }
+
+    /// Whether a batch of `items` can be told so, at `index`.
+    #[inline]
+    fn check(self, index: usize, items: u64) -> Result<(), ArgsError> {
+        match self {
+            Self::U32 if u32::try_from(items).is_err() => {
+                Err(ArgsError::ItemsPast32Bits { index, items })
+            }
+            Self::I32 if i32::try_from(items).is_err() => {
+                Err(ArgsError::ItemsPastI32 { index, items })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Default for KernelArgs<'_> {
@@ -115,22 +146,33 @@ impl<'a> KernelArgs<'a> {
 
     /// The chunk's first item as `u64`.
     pub fn offset(&mut self) -> &mut Self {
-        self.push(Slot::Offset { size: size_of::<u64>() })
+        self.push(Slot::Offset { width: Width::U64 })
     }
 
     /// The chunk's first item as `u32`; a batch beyond 32 bits is refused.
     pub fn offset_u32(&mut self) -> &mut Self {
-        self.push(Slot::Offset { size: size_of::<u32>() })
+        self.push(Slot::Offset { width: Width::U32 })
+    }
+
+    /// The chunk's first item as `i32`, for kernels with an `int`; a batch beyond 31 bits is refused.
+    pub fn offset_i32(&mut self) -> &mut Self {
+        self.push(Slot::Offset { width: Width::I32 })
     }
 
     /// The chunk's number of items as `u64`.
     pub fn length(&mut self) -> &mut Self {
-        self.push(Slot::Length { size: size_of::<u64>() })
+        self.push(Slot::Length { width: Width::U64 })
     }
 
     /// The chunk's number of items as `u32`; a batch beyond 32 bits is refused.
     pub fn length_u32(&mut self) -> &mut Self {
-        self.push(Slot::Length { size: size_of::<u32>() })
+        self.push(Slot::Length { width: Width::U32 })
+    }
+
+    /// The chunk's number of items as `i32`, for kernels with an `int`; a batch beyond 31 bits is
+    /// refused.
+    pub fn length_i32(&mut self) -> &mut Self {
+        self.push(Slot::Length { width: Width::I32 })
     }
 
     /// The place of the launch's own workspace.
@@ -185,11 +227,7 @@ impl<'a> KernelArgs<'a> {
                         return Err(ArgsError::AddressOverflow { index });
                     }
                 }
-                Slot::Offset { size: 4 } | Slot::Length { size: 4 }
-                    if u32::try_from(items).is_err() =>
-                {
-                    return Err(ArgsError::ItemsPast32Bits { index, items });
-                }
+                Slot::Offset { width } | Slot::Length { width } => width.check(index, items)?,
                 Slot::Workspace => return Err(ArgsError::WorkspaceNotBrought { index }),
                 _ => {}
             }
@@ -207,7 +245,8 @@ impl Slot<'_> {
     pub(crate) const fn size(&self) -> usize {
         match self {
             Self::Address(_) | Self::Items { .. } | Self::Workspace => size_of::<u64>(),
-            Self::Value { size, .. } | Self::Offset { size } | Self::Length { size } => *size,
+            Self::Value { size, .. } => *size,
+            Self::Offset { width } | Self::Length { width } => width.size(),
             Self::Bytes(bytes) => bytes.len(),
         }
     }
@@ -260,6 +299,17 @@ pub enum ArgsError {
     /// A 32-bit offset or length cannot say the batch's items.
     #[error("kernel argument {index} is 32 bits wide, the batch has {items} items: use 64 bits")]
     ItemsPast32Bits {
+        /// The argument, from 0.
+        index: usize,
+        /// Items of the batch.
+        items: u64,
+    },
+    /// A signed 32-bit offset or length cannot say the batch's items.
+    #[error(
+        "kernel argument {index} is 32 bits wide and signed, the batch has {items} items: use 64 \
+         bits"
+    )]
+    ItemsPastI32 {
         /// The argument, from 0.
         index: usize,
         /// Items of the batch.
@@ -402,6 +452,18 @@ mod tests {
         args.value(0_u8).offset_u32();
         let refused = ArgsError::ItemsPast32Bits { index: 1, items: 1 << 32 };
         assert_eq!(args.check(1 << 32), Err(refused));
+    }
+
+    #[test]
+    fn a_signed_offset_or_length_never_turns_negative() {
+        for fill in [KernelArgs::offset_i32, KernelArgs::length_i32] {
+            let mut args = KernelArgs::new();
+            fill(&mut args);
+            assert_eq!(args.check((1 << 31) - 1), Ok(()));
+            let refused = ArgsError::ItemsPastI32 { index: 0, items: 1 << 31 };
+            assert_eq!(args.check(1 << 31), Err(refused));
+            assert_eq!(args.slots()[0].size(), 4);
+        }
     }
 
     #[test]

@@ -281,7 +281,7 @@ fn smaller(
     chunk: u64,
 ) -> Option<Plan> {
     let axis = batch.axis();
-    let cluster = request.cluster.or(limits.kernel().required_cluster);
+    let cluster = request.cluster_with(limits.kernel());
     let unit = batch.cluster_unit(cluster.map_or(1, |cluster| cluster.along(axis)))?;
     let most = (chunk / 2).max(unit);
     if most >= chunk {

@@ -11,13 +11,14 @@ use crate::args::{ArgsError, KernelArgs, Slot};
 /// assert_eq!(SCALE[1].bytes(), 4);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Parameter {
     /// A pointer to device memory: takes slices and views, no numbers.
     Memory,
     /// As [`Self::Memory`], at multiples of so many bytes, for kernels that load several elements at
     /// once: a slice or a chunk that begins elsewhere is refused.
     AlignedMemory {
-        /// The alignment, a power of two.
+        /// The alignment, a power of two. Zero counts as one.
         bytes: u64,
     },
     /// Anything passed by value, of so many bytes.
@@ -52,6 +53,7 @@ impl Parameter {
         let Self::AlignedMemory { bytes } = self else {
             return None;
         };
+        let bytes = if bytes == 0 { 1 } else { bytes };
         let aligned = match *slot {
             Slot::Address(address) => address.is_multiple_of(bytes),
             Slot::Items { base, stride_bytes, .. } => {
@@ -147,5 +149,13 @@ mod tests {
         assert_eq!(check(|args| _ = args.items_at(4098, 32)), Err(misaligned.clone()));
         assert_eq!(check(|args| _ = args.items_at(4096, 40)), Err(misaligned.clone()));
         assert_eq!(check(|args| _ = args.address(4104)), Err(misaligned));
+    }
+
+    #[test]
+    fn an_alignment_of_zero_is_none() {
+        let any = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 0 }]);
+        let mut args = KernelArgs::new();
+        args.items_at(4097, 3);
+        assert_eq!(any.check("k", &args), Ok(()));
     }
 }

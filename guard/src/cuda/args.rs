@@ -127,6 +127,12 @@ impl<'a> Args<'a> {
         self
     }
 
+    /// The chunk's first item as `i32`, for kernels with an `int`.
+    pub fn offset_i32(&mut self) -> &mut Self {
+        self.values.offset_i32();
+        self
+    }
+
     /// The chunk's number of items as `u64`.
     pub fn length(&mut self) -> &mut Self {
         self.values.length();
@@ -136,6 +142,12 @@ impl<'a> Args<'a> {
     /// The chunk's number of items as `u32`.
     pub fn length_u32(&mut self) -> &mut Self {
         self.values.length_u32();
+        self
+    }
+
+    /// The chunk's number of items as `i32`, for kernels with an `int`.
+    pub fn length_i32(&mut self) -> &mut Self {
+        self.values.length_i32();
         self
     }
 

@@ -23,6 +23,9 @@ use crate::settle::{
     AllocationError, SettleError, Settled, WorkspaceLauncher, WorkspaceUse, settle,
 };
 
+/// What CUDA aligns every allocation to, at least, in bytes: a kernel that wants more of its
+/// workspace is refused, since it would not always get it.
+const WORKSPACE_ALIGNMENT: u64 = 256;
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: Status = 2;
 
@@ -118,7 +121,8 @@ impl Guard {
         let owner = args.workspace_stream()?;
         let stream = self.bind(kernel, &args)?;
         let template = args.values();
-        prepare(kernel, plan.largest_launch(), plan.items(), &template.with_workspace_at(0))?;
+        let placed = template.with_workspace_at(WORKSPACE_ALIGNMENT);
+        prepare(kernel, plan.largest_launch(), plan.items(), &placed)?;
         let mut launcher = Bringer { kernel, owner, stream, template, watch };
         let settled = settle(request, batch, kernel.limits(), choice, usage, &mut launcher);
         match &settled {

@@ -1,13 +1,14 @@
 //! Launches that bring their own workspace: they settle on what fits, and on nothing else.
 
 use cudarc::driver::CudaSlice;
-use gridguard::cuda::{Args, CudaError, Kernel, LaunchError};
+use gridguard::cuda::{Args, CudaError, Image, Kernel, LaunchError};
 use gridguard::{
-    ArgsError, Axis, BatchAxis, Choice, DeviceLimits, Guard, Settled, Unsettled, WorkspaceUse,
+    ArgsError, Axis, BatchAxis, Choice, DeviceLimits, Guard, Parameter, Settled, Unsettled,
+    WorkspaceUse,
 };
 
 use crate::harness::{launches, with_fake};
-use crate::kernels::{POISON, context, guard, iota, items_along, kernel, poisoned, read};
+use crate::kernels::{POISON, PTX, context, guard, iota, items_along, kernel, poisoned, read};
 
 const ITEMS: u64 = 64;
 /// The output's 512 bytes beside 16 items of workspace, and less than 17.
@@ -156,6 +157,24 @@ fn a_workspace_that_nobody_brings_or_takes_is_refused() {
         args.write_items(&mut out, 1).offset().length();
         assert_eq!(bring(args), Err(LaunchError::Args(ArgsError::WorkspaceNotTaken)));
         assert_eq!(launches().len(), 0);
+    });
+}
+
+#[test]
+#[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
+fn a_workspace_is_not_promised_at_wider_multiples_than_cuda_aligns_memory_to() {
+    with_fake(&[], || {
+        let guard = guard();
+        let module = guard.load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
+        let number = Parameter::of::<u64>();
+        let parameters =
+            [Parameter::Memory, number, number, Parameter::AlignedMemory { bytes: 512 }];
+        // SAFETY: the kernel writes as many words as it has blocks, and is content with less.
+        let kernel = unsafe { module.kernel("fake_spill_y", &parameters) }.expect("a kernel");
+        let (settled, _) = spill(&guard, &kernel, WorkspaceUse::Shared);
+        let wider =
+            ArgsError::Misaligned { kernel: "fake_spill_y".into(), index: 3, alignment: 512 };
+        assert_eq!(settled, Err(LaunchError::Args(wider)));
     });
 }
 

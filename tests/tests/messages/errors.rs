@@ -32,6 +32,11 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
             "kernel argument 1 is 32 bits wide, the batch has 4294967296 items: use 64 bits",
         ),
         (
+            &ArgsError::ItemsPastI32 { index: 1, items: 2_147_483_648 },
+            "kernel argument 1 is 32 bits wide and signed, the batch has 2147483648 items: use 64 \
+             bits",
+        ),
+        (
             &ArgsError::WorkspaceNotBrought { index: 1 },
             "kernel argument 1 is the launch's own workspace, this launch brings none: use \
              launch_with_workspace and Args::with_workspace",

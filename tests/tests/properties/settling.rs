@@ -174,6 +174,24 @@ fn the_floor_is_the_unit_of_the_batch() {
 }
 
 #[test]
+fn a_kernel_s_own_cluster_bounds_the_chunks_where_the_launch_names_none() {
+    let mut device = DeviceLimits::any_device();
+    device.cluster_launch = true;
+    device.max_portable_cluster_blocks = 8;
+    let mut kernel = KernelLimits::unknown("k");
+    kernel.required_cluster = Some(Dim3::new(1, 4, 1));
+    let limits = LaunchLimits::new(device, kernel);
+    let request = LaunchRequest::new(Dim3::new(1, 20, 1), Dim3::ONE).cluster(Dim3::new(0, 0, 0));
+    // Starts at multiples of three, and of four for the cluster: half of the batch is too few.
+    let batch = BatchAxis::new(Axis::Y, 20).align(3).workspace(10, u64::MAX);
+    let mut memory = Simulated { free: vec![120], bytes_per_item: 10, ..Simulated::default() };
+    let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
+    let done = settle(&request, &batch, &limits, choice, usage, &mut memory).expect("settles");
+    assert_eq!((done.tried.as_slice(), done.launches), ([20, 12].as_slice(), 2));
+    is_exact(&memory, &done, &batch, 4);
+}
+
+#[test]
 fn an_empty_batch_asks_for_nothing() {
     let batch = BatchAxis::new(Axis::Y, 0).workspace(1000, u64::MAX);
     assert_eq!(run(batch, 0, WorkspaceUse::Shared), Ok(Settled::default()));
