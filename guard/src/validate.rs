@@ -25,7 +25,10 @@ pub struct ValidLaunch {
     cooperative: bool,
     dependent: bool,
     priority: Option<i32>,
-    /// Has none of the four above: one look instead of four on the way of a launch.
+    /// Whether blocks run together, all of them or those of a cluster.
+    together: bool,
+    /// Runs none together, waits, and has no priority of its own: one look instead of five on the
+    /// way of a launch.
     plain: bool,
     limits: u64,
 }
@@ -73,17 +76,24 @@ impl ValidLaunch {
         self.dependent
     }
 
-    /// Whether grid, block and shared memory are all that the driver is asked for.
+    /// Whether nothing but grid, block and shared memory is to be looked at on the way.
     #[cfg(feature = "cuda")]
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         self.plain
     }
 
+    /// Whether blocks run together: all of a cooperative launch, or those of a cluster, also of one
+    /// that the kernel was compiled with.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn runs_together(&self) -> bool {
+        self.together
+    }
+
     /// The same launch, which waits for the one before it.
     pub(crate) const fn independent(mut self) -> Self {
         self.dependent = false;
-        self.plain = self.cluster.is_none() && !self.cooperative && self.priority.is_none();
+        self.plain = !self.together && self.priority.is_none();
         self
     }
 
@@ -144,6 +154,7 @@ impl ValidLaunch {
             cooperative: false,
             dependent: false,
             priority: None,
+            together: false,
             plain: true,
             limits: limits.id(),
         })
@@ -157,6 +168,8 @@ impl ValidLaunch {
             Some(cluster) => Some(cluster.narrow()?),
         };
         let LaunchRequest { cooperative, dependent, priority, .. } = *request;
+        let own = limits.ceilings().required_cluster.is_some();
+        let together = cooperative || cluster.is_some() || own;
         Some(Self {
             grid: request.grid.narrow()?,
             block: request.block.narrow()?,
@@ -165,7 +178,8 @@ impl ValidLaunch {
             cooperative,
             dependent,
             priority,
-            plain: cluster.is_none() && !cooperative && !dependent && priority.is_none(),
+            together,
+            plain: !together && !dependent && priority.is_none(),
             limits: limits.id(),
         })
     }

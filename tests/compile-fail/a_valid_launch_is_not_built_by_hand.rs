@@ -11,6 +11,7 @@ fn main() {
         cooperative: false,
         dependent: false,
         priority: None,
+        together: false,
         limits: 1,
     };
 }

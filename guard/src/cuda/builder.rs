@@ -152,11 +152,12 @@ impl GuardedLaunchArgs<'_> {
             let launch = validate(&request, kernel.limits())?;
             kernel.signature().check_count(kernel.name(), *given)?;
             let kernel = kernel.inner();
-            if cooperative || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
+            let together = launch.runs_together();
+            if together || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
                 kernel.driver().bind(kernel.context())?;
                 kernel.opt_in(launch.dynamic_shared_bytes())?;
             }
-            if cooperative {
+            if together {
                 kernel.check_residency(&launch)?;
             }
             let (handle, chunk) = (stream.cu_stream().cast(), Chunk::only(1));

@@ -171,9 +171,9 @@ impl Kernel {
     }
 
     /// What the device holds at once of the blocks that `request` asks for: asked of the driver at
-    /// the first use of such blocks, and kept. The guard holds each cooperative launch and each
-    /// with a cluster against it; for others, and where the block itself breaks a rule, nothing is
-    /// asked or known.
+    /// the first use of such blocks, and kept. The guard holds each cooperative launch against it and
+    /// each in clusters, also in those that the kernel was compiled with; for others, and where the
+    /// block itself breaks a rule, nothing is asked or known.
     ///
     /// # Errors
     ///

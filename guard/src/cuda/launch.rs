@@ -118,7 +118,7 @@ fn prepare_extras(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), LaunchErr
     if launch.priority().is_some() || launch.is_dependent() {
         prepare_attributes(kernel, launch)?;
     }
-    if launch.cluster().is_some() || launch.is_cooperative() {
+    if launch.runs_together() {
         return prepare_together(kernel.inner(), launch);
     }
     Ok(())
@@ -283,7 +283,7 @@ unsafe fn send_extras(
         let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params) };
         return ("cuLaunchCooperativeKernel", status);
     }
-    // Chunks that would overlap, on a driver that knows no such launches.
+    // A kernel's own cluster needs no word, and older drivers know no launches that overlap.
     let (call, extra) = (driver.launch_kernel, core::ptr::null_mut());
     // SAFETY: the caller's promise.
     let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) };

@@ -37,10 +37,10 @@ pub(super) struct Configuration {
 impl Configuration {
     /// That of a launch whose blocks run together, where no rule but one of the grid is broken.
     pub(super) fn of(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
-        if !request.cooperative && request.named_cluster().is_none() {
+        let cluster = request.cluster_with(limits.kernel());
+        if !request.cooperative && cluster.is_none() {
             return None;
         }
-        let cluster = request.cluster_with(limits.kernel());
         let smallest = LaunchRequest { grid: cluster.unwrap_or(Dim3::ONE), ..*request };
         let valid = validate(&smallest, limits).ok()?;
         let cluster = cluster.map(|_| valid.grid());

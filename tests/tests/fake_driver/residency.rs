@@ -1,6 +1,6 @@
 //! What a device holds at once: asked of the driver where a launch needs it, and only once.
 
-use gridguard::cuda::{GuardedStream, LaunchError, RawKernel};
+use gridguard::cuda::{Args, GuardedStream, LaunchError, RawKernel};
 use gridguard::{Choice, Dim3, LaunchRequest, Plan, ResidencyLimits, Rule};
 
 use crate::counting_allocator::allocations_of;
@@ -145,6 +145,33 @@ fn a_cluster_without_room_is_refused_before_the_driver_sees_it() {
         let error = launch_idle(&guard, &kernel, &of(8)).expect_err("no room");
         assert_eq!(rules(error), [Rule::ClusterResidency]);
         assert_eq!(launches().len(), 1);
+    });
+}
+
+#[test]
+#[allow(unsafe_code, reason = "launches as cudarc makes them")]
+fn a_kernel_s_own_cluster_without_room_is_refused_as_one_that_is_named() {
+    with_fake(&[("GRIDGUARD_FAKE_CLUSTER_ROOM", "1")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "clustered");
+        let stream = context(&guard).default_stream();
+        let plain = blocks_of(32, 64);
+        for request in [plain, plain.cluster(Dim3::new(2, 1, 1))] {
+            let launched = guard.plan_and_launch(&kernel, &request, None, Args::new(&stream));
+            assert_eq!(rules(launched.expect_err("no room")), [Rule::ClusterResidency]);
+        }
+        assert_eq!(occupancy_questions().len(), 3, "asked once");
+        let module = context(&guard).load_module(crate::kernels::PTX.into()).expect("loads");
+        let function = module.load_function("clustered").expect("a function");
+        let config = cudarc::driver::LaunchConfig {
+            grid_dim: (64, 1, 1),
+            block_dim: (32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the function takes nothing.
+        let launched = unsafe { stream.launch_builder_guarded(&function).launch(config) };
+        assert_eq!(rules(launched.expect_err("no room")), [Rule::ClusterResidency]);
+        assert_eq!(launches(), Vec::<String>::new());
     });
 }
 
