@@ -8,7 +8,7 @@ use crate::violation::Violations;
 #[non_exhaustive]
 pub enum Error {
     /// The request breaks rules.
-    #[error("{0}")]
+    #[error(transparent)]
     Violations(#[from] Violations),
     /// The arguments do not fit.
     #[error(transparent)]

@@ -312,10 +312,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guard_is_shared_between_threads() {
-        fn shared<T: Send + Sync>() {}
+    fn a_guard_and_what_it_launches_are_shared_between_threads() {
+        fn shared<T: Send + Sync + 'static>() {}
         shared::<Guard>();
         shared::<Plan>();
         shared::<LaunchLimits>();
+        #[cfg(feature = "cuda")]
+        {
+            shared::<crate::cuda::Kernel>();
+            shared::<crate::cuda::Module>();
+            shared::<crate::cuda::RawKernel>();
+            shared::<crate::cuda::Compiler>();
+        }
+    }
+
+    #[test]
+    fn every_error_crosses_threads_and_outlives_what_it_is_about() {
+        fn error<T: core::error::Error + Send + Sync + 'static>() {}
+        error::<crate::Error>();
+        error::<Violations>();
+        error::<crate::ArgsError>();
+        error::<FallbackReason>();
+        #[cfg(feature = "cuda")]
+        {
+            error::<crate::cuda::LaunchError>();
+            error::<crate::SettleError<crate::cuda::DriverError>>();
+        }
     }
 }

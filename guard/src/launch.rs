@@ -1,5 +1,7 @@
 //! Runs a plan through whatever can launch a chunk.
 
+use core::fmt;
+
 use crate::plan::{Plan, PlannedLaunch};
 
 /// Something that can launch one chunk: a CUDA stream, the host, a test's recorder.
@@ -15,9 +17,8 @@ pub trait Launcher {
     fn launch(&mut self, launch: &PlannedLaunch) -> Result<(), Self::Error>;
 }
 
-/// A plan that stopped at a chunk, and how far it had come.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("launch {chunk} of {launches} was refused after {items_done} of {items} items: {source}")]
+/// A plan that stopped at a chunk, and how far it had come. Its text ends with that of the refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stopped<E: core::error::Error + 'static> {
     /// The refused launch, from 0.
     pub chunk: u64,
@@ -30,6 +31,18 @@ pub struct Stopped<E: core::error::Error + 'static> {
     /// The refusal.
     pub source: E,
 }
+
+impl<E: core::error::Error + 'static> fmt::Display for Stopped<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { chunk, launches, items_done, items, source } = self;
+        write!(
+            f,
+            "launch {chunk} of {launches} was refused after {items_done} of {items} items: {source}"
+        )
+    }
+}
+
+impl<E: core::error::Error + 'static> core::error::Error for Stopped<E> {}
 
 /// Launches every chunk of `plan` in order and answers how many launches there were.
 ///

@@ -1,6 +1,7 @@
 //! Runs a plan whose launches need workspace, in chunks as large as the memory allows. Pure: the
 //! memory is whoever's.
 
+use core::fmt;
 use core::num::NonZeroU64;
 
 use crate::batch::BatchAxis;
@@ -79,17 +80,12 @@ impl Settled {
     }
 }
 
-/// A batch that stopped before its end: where, why, and what was done.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// A batch that stopped before its end: where, why, and what was done. Its text has that of the
+/// failure in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unsettled<E: core::error::Error + 'static> {
     /// Not even the smallest chunk has its workspace.
-    #[error(
-        "{bytes} bytes of workspace for a chunk of {chunk} items are not there, and none is \
-         smaller, after {} of {items} items ({source}): free memory, or use less workspace for \
-         each item",
-        done.items_done
-    )]
     NoRoom {
         /// Items of that chunk.
         chunk: u64,
@@ -103,10 +99,6 @@ pub enum Unsettled<E: core::error::Error + 'static> {
         source: E,
     },
     /// An allocation failed, and not for want of memory.
-    #[error(
-        "{bytes} bytes of workspace were not allocated after {} of {items} items: {source}",
-        done.items_done
-    )]
     Allocation {
         /// Bytes that were asked for.
         bytes: u64,
@@ -118,11 +110,6 @@ pub enum Unsettled<E: core::error::Error + 'static> {
         source: E,
     },
     /// A launch was refused.
-    #[error(
-        "launch {} of {chunk} items was refused after {} of {items} items: {source}",
-        done.launches,
-        done.items_done
-    )]
     Launch {
         /// Items of the refused launch.
         chunk: u64,
@@ -134,6 +121,32 @@ pub enum Unsettled<E: core::error::Error + 'static> {
         source: E,
     },
 }
+
+impl<E: core::error::Error + 'static> fmt::Display for Unsettled<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settled { launches, items_done, .. } = self.done();
+        match self {
+            Self::NoRoom { chunk, bytes, items, source, .. } => write!(
+                f,
+                "{bytes} bytes of workspace for a chunk of {chunk} items are not there, and none \
+                 is smaller, after {items_done} of {items} items ({source}): free memory, or use \
+                 less workspace for each item"
+            ),
+            Self::Allocation { bytes, items, source, .. } => write!(
+                f,
+                "{bytes} bytes of workspace were not allocated after {items_done} of {items} \
+                 items: {source}"
+            ),
+            Self::Launch { chunk, items, source, .. } => write!(
+                f,
+                "launch {launches} of {chunk} items was refused after {items_done} of {items} \
+                 items: {source}"
+            ),
+        }
+    }
+}
+
+impl<E: core::error::Error + 'static> core::error::Error for Unsettled<E> {}
 
 impl<E: core::error::Error + 'static> Unsettled<E> {
     /// What was done until then.
@@ -159,7 +172,7 @@ impl<E: core::error::Error + 'static> Unsettled<E> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettleError<E: core::error::Error + 'static> {
     /// The request breaks rules; nothing was allocated or launched.
-    #[error("{0}")]
+    #[error(transparent)]
     Invalid(#[from] Violations),
     /// It stopped before its end.
     #[error(transparent)]

@@ -169,7 +169,7 @@ pub enum KernelError {
         known: &'static str,
     },
     /// The launch breaks rules that no split mends.
-    #[error("{0}")]
+    #[error(transparent)]
     Violations(#[from] gridguard::Violations),
     /// The device code could not be compiled or loaded.
     #[cfg(feature = "cuda")]
@@ -178,7 +178,7 @@ pub enum KernelError {
     /// A report of the device's could not be made, read or emptied.
     #[cfg(feature = "cuda")]
     #[error("a report could not be made, read or emptied: {0}")]
-    Memory(#[from] cudarc::driver::DriverError),
+    Memory(cudarc::driver::DriverError),
     /// The launch failed.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
@@ -187,6 +187,13 @@ pub enum KernelError {
     #[cfg(feature = "host")]
     #[error(transparent)]
     Host(#[from] gridguard::Stopped<gridguard::HostError>),
+}
+
+#[cfg(feature = "cuda")]
+impl From<cudarc::driver::DriverError> for KernelError {
+    fn from(error: cudarc::driver::DriverError) -> Self {
+        Self::Memory(error)
+    }
 }
 
 #[cfg(feature = "cuda")]

@@ -195,14 +195,7 @@ impl fmt::Display for DriverUnavailable {
     }
 }
 
-impl core::error::Error for DriverUnavailable {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::InitFailed(error) => Some(error),
-            _ => None,
-        }
-    }
-}
+impl core::error::Error for DriverUnavailable {}
 
 /// The names, each with the loader's words where these say more than that it is not there.
 pub(super) fn names(tried: &[(String, String)]) -> String {
@@ -356,7 +349,7 @@ fn known_kernels(known: &[String]) -> String {
 #[non_exhaustive]
 pub enum LaunchError {
     /// The request breaks rules; nothing was launched.
-    #[error("{0}")]
+    #[error(transparent)]
     Invalid(#[from] Violations),
     /// The plan was made for the limits of another kernel; nothing was launched.
     #[error("the plan was made for another kernel than {kernel}: plan with its own limits")]
@@ -387,7 +380,7 @@ pub enum LaunchError {
     },
     /// The limits of the kernel could not be queried; nothing was launched.
     #[error("the limits of the kernel are not known: {0}")]
-    Unknown(#[source] Box<CudaError>),
+    Unknown(Box<CudaError>),
     /// The driver refused before any launch.
     #[error(transparent)]
     Driver(#[from] DriverError),

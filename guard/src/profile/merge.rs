@@ -41,7 +41,7 @@ pub struct Contender {
 pub enum MergeError {
     /// They are of different devices.
     #[error("the profiles do not merge: {0}")]
-    OtherDevice(#[from] Mismatch),
+    OtherDevice(Mismatch),
     /// Together they are too large.
     #[error(
         "the profiles have {entries} entries together, at most {MAX_ENTRIES} are taken: \
@@ -90,7 +90,7 @@ impl Document {
     ///
     /// As [`MergeError`] says; then nothing changed.
     pub fn merge(&mut self, other: &Self) -> Result<Vec<Conflict>, MergeError> {
-        let (device, mut aliases) = same_device(self, other)?;
+        let (device, mut aliases) = same_device(self, other).map_err(MergeError::OtherDevice)?;
         aliases.sort();
         aliases.dedup();
         if aliases.len() > MAX_ALIASES {

@@ -68,9 +68,12 @@ fn blocks_along(axis: Axis, blocks: u64) -> LaunchRequest {
     LaunchRequest::new(Dim3::ONE.with(axis, blocks), Dim3::ONE)
 }
 
-/// Compares the text of each error.
+/// Compares the text of each error, and holds that whoever prints the causes behind it as well, as
+/// most programs do, prints nothing twice.
 fn read_as(errors: &[(&dyn Error, &str)]) {
     for (error, text) in errors {
         assert_eq!(error.to_string(), *text);
+        let cause = error.source().map(ToString::to_string);
+        assert!(cause.is_none_or(|cause| !text.contains(&cause)), "told twice: {text}");
     }
 }
