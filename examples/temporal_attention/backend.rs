@@ -66,7 +66,7 @@ impl Backend {
         operation: &TemporalAttention,
     ) -> Result<LaunchLimits, Box<dyn Error>> {
         match self {
-            Self::Device { kernels, .. } => Ok(kernels.kernel(operation)?.limits().clone()),
+            Self::Device { kernels, .. } => Ok(kernels.limits(operation)?),
             Self::Host { .. } => {
                 let kernel = KernelLimits::unknown("temporal_attention");
                 Ok(guard.limits_for(kernel).with_automatic_opt_in())

@@ -9,7 +9,7 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, U64, source};
+use crate::operation::{Code, Operation, Ours, U64, source};
 use crate::rows::{batch_of, bytes_of, check_rows, request_of};
 
 /// Shared memory of a multiprocessor holds no more, with what goes along with them.
@@ -118,6 +118,8 @@ impl Argsort {
         (words + halves) * WORD_BYTES
     }
 }
+
+impl Ours for Argsort {}
 
 impl Operation for Argsort {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

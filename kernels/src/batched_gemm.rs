@@ -7,7 +7,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, U64, memory, source};
+use crate::operation::{Code, Operation, Ours, U64, memory, source};
 use crate::size::{check_elements, check_size};
 
 /// The most rows and columns of a matrix.
@@ -123,6 +123,8 @@ impl BatchedGemm {
         Geometry { problems, threads: threads.clamp(MIN_THREADS, MAX_THREADS) }
     }
 }
+
+impl Ours for BatchedGemm {}
 
 impl Operation for BatchedGemm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -9,7 +9,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, U64, source};
+use crate::operation::{Code, Operation, Ours, U64, source};
 use crate::size::check_elements;
 
 #[cfg(feature = "cuda")]
@@ -92,6 +92,8 @@ impl Compare {
         Ok(Self { elements, compared })
     }
 }
+
+impl Ours for Compare {}
 
 impl Operation for Compare {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

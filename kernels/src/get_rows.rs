@@ -11,7 +11,7 @@ use gridguard::{BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::index::{Index, IndexType};
-use crate::operation::{Code, Operation, U64, source};
+use crate::operation::{Code, Operation, Ours, U64, source};
 use crate::rows::batch_of;
 use crate::size::{check_elements, check_size};
 
@@ -118,6 +118,8 @@ impl GetRows {
         THREADS / work.lanes * work.passes
     }
 }
+
+impl Ours for GetRows {}
 
 impl Operation for GetRows {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

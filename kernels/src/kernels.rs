@@ -90,15 +90,15 @@ impl Kernels {
         }
     }
 
-    /// The kernel that serves `operation`, with its limits; compiled and loaded at its first use,
-    /// once, whoever else asks at the same time.
+    /// The limits of the kernel that serves `operation`, which is compiled and loaded at its first
+    /// use, once, whoever else asks at the same time.
     ///
     /// # Errors
     ///
     /// [`KernelError::Unsupported`] where the device cannot run it, [`KernelError::Cuda`] where the
     /// guard serves the host, NVRTC is missing, or the driver refuses.
-    pub fn kernel(&self, operation: &impl Operation) -> Result<Kernel, KernelError> {
-        self.get(operation.code(self.guard().limits())?, false)
+    pub fn limits(&self, operation: &impl Operation) -> Result<LaunchLimits, KernelError> {
+        Ok(self.get(operation.code(self.guard().limits())?, false)?.limits().clone())
     }
 
     /// The kernel of `code`, whose chunks `overlap` or not.
@@ -116,7 +116,7 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// [`KernelError::Violations`] where no plan is legal, and as [`Self::kernel`].
+    /// [`KernelError::Violations`] where no plan is legal, and as [`Self::limits`].
     pub fn prepare<O: Operation>(
         &self,
         operation: O,
@@ -203,10 +203,11 @@ impl<O> Prepared<O> {
         &self.operation
     }
 
-    /// The kernel.
+    /// What the kernel allows on its device. The kernel itself stays here, where every launch is
+    /// given memory of the shapes that it takes.
     #[must_use]
-    pub const fn kernel(&self) -> &Kernel {
-        &self.kernel
+    pub fn limits(&self) -> &LaunchLimits {
+        self.kernel.limits()
     }
 
     /// Its launches.

@@ -8,7 +8,11 @@ use crate::error::KernelError;
 /// be split.
 ///
 /// Implementors check sizes when they are made, so that `request` and `batch` cannot fail.
-pub trait Operation {
+///
+/// Only the kernels of this crate are operations: it vouches for their device code, so that launching
+/// them is safe. Device code of others goes through `gridguard::cuda::Module`.
+#[allow(private_bounds, reason = "nobody else can vouch for device code without `unsafe`")]
+pub trait Operation: Ours {
     /// The device code that serves it on `device`, and how it is specialised.
     ///
     /// # Errors
@@ -22,6 +26,9 @@ pub trait Operation {
     /// The axis whose items are independent.
     fn batch(&self) -> BatchAxis;
 }
+
+/// What only this crate implements.
+pub(crate) trait Ours {}
 
 /// A kernel's source and what it is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, U64, source};
+use crate::operation::{Code, Operation, Ours, U64, source};
 use crate::size::{check_elements, check_size};
 use crate::span::{Span, THREADS};
 
@@ -82,6 +82,8 @@ impl ReflectionPad1d {
         Span::new(self.output_item(), self.element, false)
     }
 }
+
+impl Ours for ReflectionPad1d {}
 
 impl Operation for ReflectionPad1d {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

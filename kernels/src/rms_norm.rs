@@ -7,7 +7,7 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, U64, memory, source};
+use crate::operation::{Code, Operation, Ours, U64, memory, source};
 use crate::rows::{are_whole_vectors, batch_of, bytes_of, check_rows, request_of};
 
 /// Columns that a thread of the kernel has room for, at most: 64 Ki threads' worth of rows do not
@@ -69,6 +69,8 @@ impl RmsNorm {
         self.threads() / self.threads_per_row()
     }
 }
+
+impl Ours for RmsNorm {}
 
 impl Operation for RmsNorm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

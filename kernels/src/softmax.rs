@@ -7,7 +7,7 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, U64, memory, source};
+use crate::operation::{Code, Operation, Ours, U64, memory, source};
 use crate::rows::{are_whole_vectors, batch_of, bytes_of, check_rows, request_of};
 
 const MAX_COLUMNS: u64 = 1 << 20;
@@ -108,6 +108,8 @@ impl Softmax {
         Geometry { threads_per_row, threads: STAGED_THREADS, rows, staged: true }
     }
 }
+
+impl Ours for Softmax {}
 
 impl Operation for Softmax {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

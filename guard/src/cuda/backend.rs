@@ -185,7 +185,8 @@ impl Guard {
     /// Returns before they have run.
     ///
     /// Under stream capture the launches become nodes of the graph: nothing here synchronizes or
-    /// allocates. cudarc's own events cannot be waited for there: capture in a context whose event
+    /// allocates. The graph holds neither kernel nor memory: keep both for as long as it is launched,
+    /// as with cudarc's own copies. cudarc's own events cannot be waited for there: capture in a context whose event
     /// tracking is disabled, as with cudarc's own launches.
     ///
     /// # Errors

@@ -110,9 +110,15 @@ impl Module {
     ///
     /// # Safety
     ///
-    /// The device code called `name` takes `parameters`, and on every launch with arguments of that
-    /// kind it reads and writes only memory that its [`Parameter::Memory`] arguments reach: the
-    /// slices as a whole, or from each item on as many elements as an item has.
+    /// The device code called `name` takes `parameters`. On every launch that is made with the kernel
+    /// or a clone of it, it reads and writes only memory that its [`Parameter::Memory`] arguments
+    /// reach, and writes only what was given to be written: the slices as a whole, or from each item
+    /// on as many elements as an item is said to have; of a workspace, as much as the batch declares
+    /// for the items of a chunk.
+    ///
+    /// Few kernels can keep that by themselves, since they are not told how long their memory is.
+    /// Then the kernel stays with code that gives each launch enough of it, and other code launches
+    /// through that.
     ///
     /// # Errors
     ///

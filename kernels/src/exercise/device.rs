@@ -159,7 +159,7 @@ fn configuration<O: Tunable>(
     parameters: &[(String, u64)],
 ) -> Result<Configuration, ExerciseError> {
     let operation = operation.with_parameters(parameters)?;
-    let limits = kernels.kernel(&operation)?.limits().clone();
+    let limits = kernels.limits(&operation)?;
     let (request, batch) = (operation.request(), operation.batch());
     // Only to compile it now: what cannot be split will not be asked for.
     let halves = Choice::at_most(batch.items().div_ceil(2)).strategy(Strategy::Chunked);
