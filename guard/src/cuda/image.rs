@@ -54,6 +54,8 @@ const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 const FATBIN_MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 /// The machine number of CUDA in an ELF header.
 const EM_CUDA: u64 = 190;
+/// A section that is none.
+const SHT_NULL: u64 = 0;
 /// A section without bytes in the file.
 const SHT_NOBITS: u64 = 8;
 
@@ -198,10 +200,18 @@ fn whole_elf(bytes: &[u8]) -> Result<(), ImageError> {
     let (segment_size, segment_count) = (header.number(54, 2)?, header.number(56, 2)?);
     let (section_size, section_count) = (header.number(58, 2)?, header.number(60, 2)?);
     let table = Reader { bytes, part: "section table" };
+    // More than 16 bits hold are counted by the size of the first section, which is none.
+    let (section_count, section_size) = match section_count {
+        0 if sections > 0 => {
+            table.part_end(table.part, sections, 64)?;
+            (table.number(sections + 32, 8)?, section_size.max(64))
+        }
+        count => (count, section_size),
+    };
     for index in 0..section_count {
-        let at = sections.saturating_add(index * section_size);
+        let at = sections.saturating_add(index.saturating_mul(section_size));
         table.part_end(table.part, at, section_size.max(64))?;
-        if table.number(at + 4, 4)? != SHT_NOBITS {
+        if ![SHT_NULL, SHT_NOBITS].contains(&table.number(at + 4, 4)?) {
             table.part_end("section", table.number(at + 24, 8)?, table.number(at + 32, 8)?)?;
         }
     }
@@ -288,6 +298,27 @@ mod tests {
             let cut = Image::new(&whole[..len]).expect_err("cut");
             assert!(matches!(cut, ImageError::Truncated { .. }), "{len}: {cut}");
         }
+    }
+
+    #[test]
+    fn sections_past_16_bits_are_counted_by_the_first_of_them() {
+        let mut bytes = vec![0; 64 + 2 * 64 + 16];
+        bytes[..4].copy_from_slice(&ELF_MAGIC);
+        bytes[4] = 2;
+        bytes[18] = 190;
+        bytes[40] = 64; // section table
+        bytes[58] = 64; // bytes a section header
+        bytes[64 + 32] = 2; // sections, since the header says 0
+        bytes[128 + 4] = 1; // a section with bytes
+        bytes[128 + 24] = 192; // its offset
+        bytes[128 + 32] = 16; // its size
+        assert!(Image::new(bytes.clone()).is_ok());
+        for len in 64..bytes.len() {
+            assert!(Image::new(&bytes[..len]).is_err(), "{len}");
+        }
+        bytes[64 + 32..64 + 40].fill(0xff);
+        let error = Image::new(bytes).expect_err("more sections than bytes");
+        assert!(matches!(error, ImageError::Truncated { part: "section table", .. }));
     }
 
     #[test]
