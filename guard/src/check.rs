@@ -222,7 +222,8 @@ impl LaunchDescription {
     ///
     /// # Errors
     ///
-    /// [`DescriptionError`] for an index width other than 32 and 64, or zero blocks or alignment.
+    /// [`DescriptionError`] for an index width other than 32 and 64, 32-bit indices of items without
+    /// elements, or zero blocks or alignment.
     pub fn batch(&self, memory_bytes: u64) -> Result<Option<BatchAxis>, DescriptionError> {
         let Some(batch) = self.batch else {
             return Ok(None);
@@ -238,6 +239,12 @@ impl LaunchDescription {
             .blocks_per_item(batch.blocks_per_item)
             .align(batch.align);
         match batch.index_bits {
+            // Indices of nothing bound nothing.
+            32 if batch.elements_per_item == 0 => {
+                let (field, expected) =
+                    ("batch.elements_per_item", "at least 1 with 32-bit indices");
+                return Err(DescriptionError { field, value: 0, expected });
+            }
             32 => axis = axis.index_32_bits(batch.elements_per_item),
             64 => {}
             bits => {

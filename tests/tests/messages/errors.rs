@@ -182,15 +182,18 @@ fn data_that_does_not_parse_says_where() {
 
 #[test]
 fn a_description_that_contradicts_itself_says_which_field() {
-    let launch: LaunchDescription = serde_json::from_str(
-        r#"{"grid": [1, 8, 1], "block": [1, 1, 1],
-            "batch": {"axis": "y", "items": 8, "index_bits": 16}}"#,
-    )
-    .expect("it parses");
-    let error = launch.batch(0).expect_err("no such index");
+    let refused = |index_bits: u32| {
+        let text = format!(
+            r#"{{"grid": [1, 8, 1], "block": [1, 1, 1],
+                "batch": {{"axis": "y", "items": 8, "index_bits": {index_bits}}}}}"#
+        );
+        let launch: LaunchDescription = serde_json::from_str(&text).expect("it parses");
+        launch.batch(0).expect_err("no such index, or an index of nothing")
+    };
     let align = DescriptionError { field: "batch.align", value: 0, expected: "at least 1" };
     read_as(&[
-        (&error, "batch.index_bits is 16, expected is 32 or 64"),
+        (&refused(16), "batch.index_bits is 16, expected is 32 or 64"),
+        (&refused(32), "batch.elements_per_item is 0, expected is at least 1 with 32-bit indices"),
         (&align, "batch.align is 0, expected is at least 1"),
     ]);
 }
