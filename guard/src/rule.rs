@@ -138,6 +138,9 @@ rules! {
     FoldUnavailable = "fold-unavailable", Launches;
 }
 
+/// A [`RuleSet`] has a bit for each.
+const _: () = assert!(Rule::ALL.len() <= 32);
+
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub(crate) const INVALID_VALUE: i32 = 1;
 /// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`.

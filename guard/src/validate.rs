@@ -52,7 +52,7 @@ impl ValidLaunch {
         self.dynamic_shared_bytes
     }
 
-    /// Blocks of a cluster along x, y, z, where the launch names one.
+    /// Blocks of a cluster along x, y, z, where the launch names one and the device has clusters.
     #[must_use]
     pub const fn cluster(&self) -> Option<[u32; 3]> {
         self.cluster
@@ -164,6 +164,8 @@ impl ValidLaunch {
     #[inline]
     pub(crate) fn unchecked(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
         let cluster = match request.named_cluster() {
+            // One block on a device without clusters: a launch like any other.
+            Some(Dim3::ONE) if !limits.ceilings().cluster_launch => None,
             None => None,
             Some(cluster) => Some(cluster.narrow()?),
         };
@@ -605,6 +607,21 @@ mod tests {
         let request = LaunchRequest::new(Dim3::new(1 << 32, 1, 1), Dim3::ONE);
         let violations = validate(&request, &limits).expect_err("the driver takes 32 bits");
         assert_eq!(violations.iter().next().map(|v| v.limit), Some(u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn a_cluster_of_one_block_is_none_on_a_device_without_clusters() {
+        let one = LaunchRequest::new(Dim3::ONE, Dim3::ONE).cluster(Dim3::ONE);
+        let cluster = |cluster_launch| {
+            let device = DeviceLimits {
+                cluster_launch,
+                max_portable_cluster_blocks: 8,
+                ..DeviceLimits::any_device()
+            };
+            let limits = LaunchLimits::new(device, KernelLimits::unknown("k"));
+            validate(&one, &limits).expect("legal").cluster()
+        };
+        assert_eq!((cluster(false), cluster(true)), (None, Some([1, 1, 1])));
     }
 
     #[test]

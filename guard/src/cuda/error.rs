@@ -381,7 +381,7 @@ pub enum LaunchError {
     /// The limits of the kernel could not be queried; nothing was launched.
     #[error("the limits of the kernel are not known: {0}")]
     Unknown(Box<CudaError>),
-    /// The driver refused before any launch.
+    /// A driver call failed: before any launch of a plan, or the one of a launch builder.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// The driver lacks a function that the launch needs.
