@@ -120,7 +120,8 @@ pub enum Remedy {
     },
     /// Launch without a cluster, or elsewhere.
     NoCluster,
-    /// Use a smaller cluster, or allow non-portable sizes.
+    /// Use a smaller cluster, or allow non-portable sizes, as `Module::kernel_in_wide_clusters` of
+    /// the feature `cuda` does.
     SmallerCluster {
         /// Whether allowing non-portable sizes would do.
         non_portable: bool,

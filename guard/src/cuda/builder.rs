@@ -19,7 +19,8 @@ use crate::request::LaunchRequest;
 use crate::validate::validate;
 
 /// Launch builders that validate, on cudarc's streams.
-pub trait GuardedStream {
+#[allow(private_bounds, reason = "for cudarc's streams alone, so that it may grow")]
+pub trait GuardedStream: Sealed {
     /// As `launch_builder`, with every launch validated against the limits of device and function.
     ///
     /// The limits of a function are queried at its first use and kept. The function's module stays
@@ -39,6 +40,10 @@ pub trait GuardedStream {
     /// ```
     fn launch_builder_guarded<'a>(&'a self, function: &'a CudaFunction) -> GuardedLaunchArgs<'a>;
 }
+
+trait Sealed {}
+
+impl Sealed for CudaStream {}
 
 impl GuardedStream for CudaStream {
     fn launch_builder_guarded<'a>(&'a self, function: &'a CudaFunction) -> GuardedLaunchArgs<'a> {

@@ -125,6 +125,36 @@ impl Module {
     /// [`LoadError::NoSuchKernel`] where the module has none of this name, [`LoadError::Parameters`]
     /// where the driver knows of others, [`LoadError::Driver`] where a query fails.
     pub unsafe fn kernel(&self, name: &str, parameters: &[Parameter]) -> Result<Kernel, LoadError> {
+        let function = self.function(name, parameters)?;
+        self.kernel_of(function, name, parameters)
+    }
+
+    /// As [`Self::kernel`], for launches in clusters of up to 16 blocks, also above the portable 8:
+    /// what a device has room for is another question, [`Kernel::residency`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::kernel`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::kernel`]; [`LoadError::Driver`] also where the driver has no such clusters.
+    pub unsafe fn kernel_in_wide_clusters(
+        &self,
+        name: &str,
+        parameters: &[Parameter],
+    ) -> Result<Kernel, LoadError> {
+        let function = self.function(name, parameters)?;
+        let attribute = query::function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+        let driver = self.0.driver;
+        // SAFETY: the function is loaded in the context that is current.
+        let status = unsafe { (driver.func_set_attribute)(function, attribute, 1) };
+        driver.check("cuFuncSetAttribute", status)?;
+        self.kernel_of(function, name, parameters)
+    }
+
+    /// The function `name`, which takes `parameters`. Its context is current afterwards.
+    fn function(&self, name: &str, parameters: &[Parameter]) -> Result<Handle, LoadError> {
         let module = &self.0;
         let missing =
             || LoadError::NoSuchKernel { name: name.to_owned(), known: module.kernels.clone() };
@@ -149,6 +179,16 @@ impl Module {
         {
             return Err(LoadError::Parameters { name: name.to_owned(), known, declared });
         }
+        Ok(function)
+    }
+
+    fn kernel_of(
+        &self,
+        function: Handle,
+        name: &str,
+        parameters: &[Parameter],
+    ) -> Result<Kernel, LoadError> {
+        let module = &self.0;
         let (driver, context) = (module.driver, module.context.cu_ctx().cast());
         let device = Arc::clone(&module.device);
         let signature = Signature::Declared(parameters.to_vec());

@@ -136,6 +136,26 @@ fn large_shared_memory_is_opted_in_to_before_the_driver_is_asked() {
 }
 
 #[test]
+#[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
+fn clusters_above_the_portable_size_are_for_kernels_that_ask_for_them() {
+    with_fake(&[], || {
+        let guard = guard();
+        let image = gridguard::cuda::Image::new(crate::kernels::PTX).expect("PTX");
+        let module = guard.load(&image).expect("loads");
+        let parameters = crate::kernels::parameters("idle");
+        let wide = blocks_of(32, 64).cluster(Dim3::new(16, 1, 1));
+        // SAFETY: the kernel does nothing.
+        let portable = unsafe { module.kernel("idle", parameters) }.expect("a kernel");
+        let error = launch_idle(&guard, &portable, &wide).expect_err("8 are portable");
+        assert_eq!(rules(error), [Rule::ClusterSize]);
+        // SAFETY: as above.
+        let kernel = unsafe { module.kernel_in_wide_clusters("idle", parameters) };
+        assert_eq!(launch_idle(&guard, &kernel.expect("a kernel"), &wide), Ok(1));
+        assert_eq!(set_attributes(), ["idle 14=1"]);
+    });
+}
+
+#[test]
 fn a_cluster_without_room_is_refused_before_the_driver_sees_it() {
     with_fake(&[("GRIDGUARD_FAKE_CLUSTER_ROOM", "4")], || {
         let guard = guard();
