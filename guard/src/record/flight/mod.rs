@@ -116,7 +116,7 @@ impl Recorder {
         let numbers = match self.rings.get(place) {
             None => [0; 2],
             // Nothing tells whose the launches of other threads are.
-            Some(rings) if stream == PER_THREAD && !rings.owner.is_me() => [0; 2],
+            Some(rings) if stream == PER_THREAD && !rings.of_owner.is_mine() => [0; 2],
             Some(rings) if stream == PER_THREAD => [rings.of_owner.next(), 0],
             Some(rings) => rings.each().map(Ring::next),
         };

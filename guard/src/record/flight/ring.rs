@@ -63,11 +63,17 @@ impl<const WORDS: usize> Ring<WORDS> {
         }
     }
 
+    /// Whether this thread owns the ring.
+    #[inline]
+    pub(super) fn is_mine(&self) -> bool {
+        self.owner.is_me()
+    }
+
     /// Records a launch without locking the bus, where this thread owns the ring: the first that
     /// asks does. None uses [`Self::write`] on such a ring.
     #[inline]
     pub(super) fn write_as_owner(&self, record: &Record<WORDS>) -> bool {
-        let owned = self.owner.is_me();
+        let owned = self.is_mine();
         if owned {
             let number = self.next.load(Ordering::Relaxed);
             let slot = self.slot(number);
