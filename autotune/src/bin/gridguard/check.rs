@@ -11,6 +11,7 @@ use gridguard::{Axis, DeviceLimits, Dim3};
 
 use crate::device::DeviceChoice;
 use crate::failure::{Answer, Failure};
+use crate::format::Format;
 use crate::requests;
 
 #[derive(Args)]
@@ -85,12 +86,6 @@ pub(crate) struct Check {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
 enum AxisName {
     X,
     Y,
@@ -141,12 +136,7 @@ impl Check {
 
     fn answer_one(&self, limits: &Arc<DeviceLimits>) -> Result<Answer, Failure> {
         let verdict = self.description().check(limits)?;
-        let mut out = io::stdout().lock();
-        let written = match self.format {
-            Format::Text => write_text(&mut out, &verdict, limits),
-            Format::Json => writeln!(out, "{}", requests::json(&verdict)?),
-        };
-        written.and_then(|()| out.flush()).map_err(Failure::io("writing the verdict"))?;
+        self.format.write(&verdict, |out| write_text(out, &verdict, limits))?;
         Ok(answer_of(verdict.outcome))
     }
 
@@ -193,7 +183,7 @@ pub(crate) const fn answer_of(outcome: Outcome) -> Answer {
 /// Launches of a plan that are shown; the rest is counted.
 const SHOWN: usize = 16;
 
-fn write_text(out: &mut impl Write, verdict: &Verdict, limits: &DeviceLimits) -> io::Result<()> {
+fn write_text(out: &mut dyn Write, verdict: &Verdict, limits: &DeviceLimits) -> io::Result<()> {
     let word = match verdict.outcome {
         Outcome::Legal => "legal",
         Outcome::Chunked => "legal in chunks",

@@ -13,8 +13,8 @@ use gridguard_kernels::exercise::Problem;
 use serde::Serialize;
 
 use crate::failure::{Answer, Failure};
+use crate::format::json;
 use crate::interrupt;
-use crate::requests::json;
 use crate::tune::target::{Target, targets};
 use crate::tune::values::{self, DeviceSelection};
 use crate::tune::workload::Bench;

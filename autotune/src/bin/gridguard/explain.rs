@@ -3,14 +3,14 @@
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use gridguard::DeviceLimits;
 use gridguard::diagnose::{Diagnosis, Evidence, Finding, Log, Subject, diagnose};
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
 use crate::failure::{Answer, Failure};
-use crate::requests;
+use crate::format::Format;
 
 #[derive(Args)]
 pub(crate) struct Explain {
@@ -21,12 +21,6 @@ pub(crate) struct Explain {
     device: DeviceChoice,
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
 }
 
 #[derive(Serialize)]
@@ -67,12 +61,7 @@ impl Explain {
         if report.findings.is_empty() {
             eprintln!("{NOTHING}");
         }
-        let mut out = io::stdout().lock();
-        let written = match self.format {
-            Format::Text => write_text(&mut out, &report),
-            Format::Json => writeln!(out, "{}", requests::json(&report)?),
-        };
-        written.and_then(|()| out.flush()).map_err(Failure::io("writing the explanation"))?;
+        self.format.write(&report, |out| write_text(out, &report))?;
         Ok(if report.findings.is_empty() { Answer::No } else { Answer::Yes })
     }
 
@@ -104,7 +93,7 @@ impl Record {
     }
 }
 
-fn write_text(out: &mut impl Write, report: &Report) -> io::Result<()> {
+fn write_text(out: &mut dyn Write, report: &Report) -> io::Result<()> {
     let several = report.lines > 1;
     for (place, record) in report.findings.iter().enumerate() {
         if place > 0 {

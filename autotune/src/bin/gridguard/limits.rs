@@ -14,11 +14,11 @@ use crate::failure::{Answer, Failure};
 pub(crate) struct Limits {
     #[command(flatten)]
     device: DeviceChoice,
-    /// Without a GPU or a device all of both are listed
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
 
+/// RON besides, and JSON over several lines: limits are what people keep as files.
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     Text,

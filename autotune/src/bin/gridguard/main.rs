@@ -10,6 +10,7 @@ mod doctor;
 mod evaluate;
 mod explain;
 mod failure;
+mod format;
 mod interrupt;
 mod limits;
 mod profile;
@@ -30,7 +31,8 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Subcommands {
-    /// Shows what a device allows any launch, each number with its source
+    /// Shows what a device allows, each number with its source; without a device lists all that
+    /// are known
     Limits(limits::Limits),
     /// Says whether a launch is legal, what is wrong with it, and how to split it
     Check(Box<check::Check>),

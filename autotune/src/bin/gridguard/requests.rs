@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use crate::check::answer_of;
 use crate::failure::{Answer, Failure};
+use crate::format::json;
 
 /// The longest line that is read; a request takes less than 1,000 bytes.
 const LINE_BYTES: u64 = 1 << 20;
@@ -76,11 +77,6 @@ fn check(text: &str, limits: &DeviceLimits) -> Result<Verdict, String> {
             format!("column {}: {message}", error.column())
         })?;
     description.check(limits).map_err(|error| error.to_string())
-}
-
-pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string(value)
-        .map_err(|error| Failure::Format { format: "JSON", error: error.to_string() })
 }
 
 enum Line {

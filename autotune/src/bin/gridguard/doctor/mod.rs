@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::thread;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use cudarc::driver::sys::CUDA_VERSION;
 use gridguard::cuda::{self, CudaError, DriverUnavailable};
 use serde::Serialize;
@@ -33,7 +33,7 @@ use self::torch::Machine;
 use self::trip::Examined;
 use self::version::Nvrtc;
 use crate::failure::{Answer, Failure};
-use crate::requests;
+use crate::format::Format;
 
 #[derive(Args)]
 pub(crate) struct Doctor {
@@ -50,12 +50,6 @@ pub(crate) struct Doctor {
     format: Format,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Format {
-    Text,
-    Json,
-}
-
 #[derive(Serialize)]
 struct Report {
     good: usize,
@@ -69,12 +63,7 @@ struct Report {
 impl Doctor {
     pub(crate) fn run(&self) -> Result<Answer, Failure> {
         let report = Report::new(self.findings());
-        let mut out = io::stdout().lock();
-        let written = match self.format {
-            Format::Text => report.write_text(&mut out),
-            Format::Json => writeln!(out, "{}", requests::json(&report)?),
-        };
-        written.and_then(|()| out.flush()).map_err(Failure::io("writing the findings"))?;
+        self.format.write(&report, |out| report.write_text(out))?;
         Ok(report.answer())
     }
 
@@ -195,7 +184,7 @@ impl Report {
         }
     }
 
-    fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
+    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         for Finding { subject, level, what, remedy } in &self.findings {
             writeln!(out, "{:<8} {subject}: {what}", level.word())?;
             if let Some(remedy) = remedy {

@@ -8,8 +8,9 @@ use gridguard::profile::{DeviceIdentity, Difference, Entry, Summary};
 use serde::Serialize;
 
 use super::record::EntryRecord;
-use super::{Format, read, words, write};
+use super::{read, words};
 use crate::failure::{Answer, Failure};
+use crate::format::Format;
 use crate::tune::values;
 
 #[derive(Args)]
@@ -53,7 +54,7 @@ impl Diff {
         let devices = [first.device(), second.device()];
         let devices = Some(devices).filter(|[one, other]| one != other);
         let record = sorted.record(devices);
-        write(self.format, &record, |out| {
+        self.format.write(&record, |out| {
             if let Some([one, other]) = record.devices {
                 self.write_devices(out, one, other)?;
             }

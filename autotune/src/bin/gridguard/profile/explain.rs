@@ -13,8 +13,8 @@ use gridguard_kernels::exercise::Problem;
 use super::explanation::{Explanation, Planned};
 use super::nearest::Wanted;
 use super::record::EntryRecord;
-use super::{Format, write};
 use crate::failure::{Answer, Failure};
+use crate::format::Format;
 use crate::tune::target::Target;
 use crate::tune::values::{self, DeviceSelection};
 
@@ -79,7 +79,7 @@ impl Explain {
             findings: findings.iter().map(ToString::to_string).collect(),
             considered,
         };
-        write(self.format, &record, |out| record.write_text(out, &key, &found))?;
+        self.format.write(&record, |out| record.write_text(out, &key, &found))?;
         let serves = found.entry.is_some() && record.plan.refused.is_none();
         Ok(if serves { Answer::Yes } else { Answer::No })
     }

@@ -9,8 +9,9 @@ use gridguard::profile::{Objective, Policy, StoredChoice};
 use serde::Serialize;
 
 use super::record::FaultRecord;
-use super::{Format, empty_like, read, words, write};
+use super::{empty_like, read, words};
 use crate::failure::{Answer, Failure};
+use crate::format::Format;
 
 #[derive(Args)]
 pub(crate) struct Merge {
@@ -83,7 +84,7 @@ impl Merge {
             repeated: repeated.len(),
             faults,
         };
-        write(self.format, &record, |out| {
+        self.format.write(&record, |out| {
             let entries = words::count(record.entries, "entry", "entries");
             let files = words::count(record.files, "file", "files");
             let clashes = words::count(conflicts.len(), "conflict", "conflicts");

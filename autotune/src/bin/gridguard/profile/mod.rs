@@ -13,15 +13,12 @@ mod verify;
 mod verifying;
 mod words;
 
-use std::io::{self, Write};
 use std::path::Path;
 
-use clap::{Subcommand, ValueEnum};
+use clap::Subcommand;
 use gridguard::profile::{self, Document, Parsed};
-use serde::Serialize;
 
 use crate::failure::{Answer, Failure};
-use crate::requests::json;
 
 #[derive(Subcommand)]
 pub(crate) enum Profile {
@@ -37,12 +34,6 @@ pub(crate) enum Profile {
     Explain(explain::Explain),
     /// Removes entries that are stale or old
     Prune(prune::Prune),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Text,
-    Json,
 }
 
 impl Profile {
@@ -66,20 +57,6 @@ fn read(path: &Path) -> Result<Parsed, Failure> {
         eprintln!("{}:{fault}", path.display());
     }
     Ok(parsed)
-}
-
-/// Writes the one document of a command.
-fn write<T: Serialize>(
-    format: Format,
-    document: &T,
-    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    let written = match format {
-        Format::Json => writeln!(out, "{}", json(document)?),
-        Format::Text => text(&mut out),
-    };
-    written.and_then(|()| out.flush()).map_err(Failure::io("writing the answer"))
 }
 
 /// A profile of the same device without entries.

@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use super::record::EntryRecord;
 use super::table::{Side, Table};
-use super::{Format, empty_like, is_wanted, read, words, write};
+use super::{empty_like, is_wanted, read, words};
 use crate::failure::{Answer, Failure};
+use crate::format::Format;
 
 #[derive(Args)]
 pub(crate) struct Prune {
@@ -112,7 +113,7 @@ impl Prune {
             kept,
             dry_run: self.dry_run,
         };
-        write(self.format, &record, |out| {
+        self.format.write(&record, |out| {
             let table = table(removed);
             if !table.is_empty() {
                 write!(out, "{table}")?;

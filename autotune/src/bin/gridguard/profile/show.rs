@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use super::record::{EntryRecord, FaultRecord};
 use super::table::{Side, Table};
-use super::{Format, is_wanted, read, words, write};
+use super::{is_wanted, read, words};
 use crate::failure::{Answer, Failure};
+use crate::format::Format;
 
 #[derive(Args)]
 pub(crate) struct Show {
@@ -46,7 +47,7 @@ impl Show {
             faults: FaultRecord::all(&self.file, &faults),
             entries: entries.iter().copied().map(EntryRecord::from).collect(),
         };
-        write(self.format, &record, |out| {
+        self.format.write(&record, |out| {
             write_header(out, &document)?;
             let all = words::count(document.entries().len(), "entry", "entries");
             match entries.len() {

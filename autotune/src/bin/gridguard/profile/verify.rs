@@ -12,8 +12,9 @@ use serde::Serialize;
 use super::record::EntryRecord;
 use super::table::{Side, Table};
 use super::verifying::{Bench, Verified};
-use super::{Format, is_wanted, read, words, write};
+use super::{is_wanted, read, words};
 use crate::failure::{Answer, Failure};
+use crate::format::Format;
 use crate::interrupt;
 use crate::tune::progress::Screen;
 use crate::tune::target::Target;
@@ -93,7 +94,7 @@ impl Verify {
         let interrupted = interrupt.load(Ordering::Relaxed);
         let mut record = self.record(&target, &rows, passed_over);
         (record.left, record.interrupted) = (wanted.len() - rows.len(), interrupted);
-        write(self.format, &record, |out| {
+        self.format.write(&record, |out| {
             write!(out, "{}", table(&rows))?;
             writeln!(out, "{}", record.summary())
         })?;

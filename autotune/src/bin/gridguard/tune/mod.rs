@@ -16,10 +16,11 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use gridguard_autotune::{Deal, Shard};
 
 use crate::failure::{Answer, Failure};
+use crate::format::Format;
 use crate::interrupt;
 use group::Group;
 use output::{Output, Summary, Tuning};
@@ -61,12 +62,6 @@ pub(crate) struct Tune {
     format: Format,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    Text,
-    Json,
-}
-
 impl Tune {
     pub(crate) fn run(&self) -> Result<Answer, Failure> {
         let (targets, fallback) = target::targets(self.device, &self.gpu)?;
@@ -104,8 +99,8 @@ impl Tune {
         let interrupted = interrupt.load(Ordering::Relaxed);
         let profiles = groups.iter().map(|group| group.file.display().to_string()).collect();
         let (left, wall_time_s) = (wanted - ended, start.elapsed().as_secs_f64());
-        Summary { profiles, tuned: &tuned, left, known, interrupted, wall_time_s }
-            .write(self.format)?;
+        let summary = Summary { profiles, tuned: &tuned, left, known, interrupted, wall_time_s };
+        self.format.write(&summary, |out| summary.write_text(out))?;
         Ok(match () {
             () if interrupted => Answer::Interrupted,
             () if !refused.is_empty() => Answer::Malformed,

@@ -8,12 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use gridguard_autotune::{Chart, Report};
 use serde::Serialize;
 
-use super::Format;
 use super::progress::{Progress, Screen};
 use super::session::{Found, Tuned};
 use super::task::Task;
 use crate::failure::Failure;
-use crate::requests::json;
+use crate::format::Format;
 
 /// One document of all that was tuned.
 #[derive(Serialize)]
@@ -128,16 +127,7 @@ impl Tuning {
 }
 
 impl Summary<'_> {
-    pub(crate) fn write(&self, format: Format) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
-        let written = match format {
-            Format::Json => writeln!(out, "{}", json(self)?),
-            Format::Text => self.write_text(&mut out),
-        };
-        written.and_then(|()| out.flush()).map_err(Failure::io("writing the summary"))
-    }
-
-    fn write_text(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
         let complete = self.tuned.iter().filter(|tuning| tuning.is_complete()).count();
         let failed = self.tuned.iter().filter(|tuning| tuning.has_failed()).count();
         write!(out, "{complete} tuned")?;
