@@ -10,7 +10,7 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation, Ours, U64, source};
-use crate::rows::{batch_of, bytes_of, check_rows, request_of};
+use crate::rows::Rows;
 
 /// Shared memory of a multiprocessor holds no more, with what goes along with them.
 const MAX_COLUMNS: u64 = 1 << 15;
@@ -46,9 +46,7 @@ impl Order {
 /// and equals NaN, whatever its sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Argsort {
-    rows: u64,
-    columns: u64,
-    element: ElementType,
+    rows: Rows,
     order: Order,
 }
 
@@ -68,14 +66,13 @@ impl Argsort {
         element: ElementType,
         order: Order,
     ) -> Result<Self, KernelError> {
-        check_rows(rows, columns, MAX_COLUMNS)?;
-        Ok(Self { rows, columns, element, order })
+        Ok(Self { rows: Rows::new(rows, columns, element, MAX_COLUMNS)?, order })
     }
 
     /// The shape of x and out.
     #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
-        [self.rows, self.columns]
+        self.rows.dims()
     }
 
     /// Which end a row begins with.
@@ -87,12 +84,12 @@ impl Argsort {
     /// Bytes that must move at least: x read once, out, of 4 bytes an element, written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        bytes_of(self.rows, self.columns, self.element.bytes() + WORD_BYTES)
+        self.rows.bytes_of(self.rows.element().bytes() + WORD_BYTES)
     }
 
     /// Columns with those that fill them up to a power of two, two at least.
     const fn places(&self) -> u64 {
-        let places = self.columns.next_power_of_two();
+        let places = self.rows.columns().next_power_of_two();
         if places < 2 { 2 } else { places }
     }
 
@@ -114,7 +111,7 @@ impl Argsort {
         let (places, threads) = (self.places(), self.threads_per_row());
         let words = places + threads;
         let halves = places / 2 + threads;
-        let halves = if self.element == ElementType::F32 { halves } else { 0 };
+        let halves = if self.rows.element() == ElementType::F32 { halves } else { 0 };
         (words + halves) * WORD_BYTES
     }
 }
@@ -127,8 +124,8 @@ impl Operation for Argsort {
             kernel: "argsort",
             source: source!("argsort.cu"),
             defines: vec![
-                ("ELEMENT", self.element.number()),
-                ("COLUMNS", self.columns),
+                ("ELEMENT", self.rows.element().number()),
+                ("COLUMNS", self.rows.columns()),
                 ("LOG", self.places().ilog2().into()),
                 ("THREADS", self.threads()),
                 ("ROWS", self.rows_per_block()),
@@ -141,12 +138,11 @@ impl Operation for Argsort {
 
     fn request(&self) -> LaunchRequest {
         let rows = self.rows_per_block();
-        request_of(self.rows, rows, self.threads())
-            .dynamic_shared_bytes(rows * self.bytes_per_row())
+        self.rows.request(rows, self.threads()).dynamic_shared_bytes(rows * self.bytes_per_row())
     }
 
     fn batch(&self) -> BatchAxis {
-        batch_of(self.rows, self.rows_per_block())
+        self.rows.batch(self.rows_per_block())
     }
 }
 
@@ -155,15 +151,15 @@ impl crate::tunable::Tunable for Argsort {
     const KERNEL: &'static str = "argsort";
 
     fn sizes(&self) -> Vec<(&'static str, u64)> {
-        vec![("rows", self.rows), ("columns", self.columns)]
+        self.rows.sizes()
     }
 
     fn dtypes(&self) -> String {
-        self.element.to_string()
+        self.rows.element().to_string()
     }
 
     fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Self::new(rows, self.columns, self.element, self.order)
+        Self::new(rows, self.rows.columns(), self.rows.element(), self.order)
     }
 
     fn variant(&self) -> String {
@@ -199,7 +195,8 @@ mod device {
             X: DevicePtr<T>,
             O: DevicePtrMut<u32>,
         {
-            let (dims, element) = (self.operation().dims(), self.operation().element);
+            let rows = self.operation().rows;
+            let (dims, element) = (rows.dims(), rows.element());
             self.launch_items(stream, element, ("x", x, dims), (out, dims))
         }
     }

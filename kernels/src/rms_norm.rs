@@ -8,7 +8,7 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation, Ours, U64, memory, source};
-use crate::rows::{are_whole_vectors, batch_of, bytes_of, check_rows, request_of};
+use crate::rows::Rows;
 
 /// Columns that a thread of the kernel has room for, at most: 64 Ki threads' worth of rows do not
 /// come up.
@@ -22,9 +22,7 @@ const WARP: u64 = 32;
 /// The norm of each of `rows` rows of `columns` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RmsNorm {
-    rows: u64,
-    columns: u64,
-    element: ElementType,
+    rows: Rows,
 }
 
 impl RmsNorm {
@@ -35,30 +33,29 @@ impl RmsNorm {
     /// [`KernelError::Dimension`] for columns outside 1 to 1,048,576; [`KernelError::TooLarge`] past
     /// 64 bits. Zero rows are allowed: there is nothing to do.
     pub fn new(rows: u64, columns: u64, element: ElementType) -> Result<Self, KernelError> {
-        check_rows(rows, columns, MAX_COLUMNS)?;
-        Ok(Self { rows, columns, element })
+        Ok(Self { rows: Rows::new(rows, columns, element, MAX_COLUMNS)? })
     }
 
     /// The shape of x and out.
     #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
-        [self.rows, self.columns]
+        self.rows.dims()
     }
 
     /// Bytes that must move at least: x read once, out written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        bytes_of(self.rows, self.columns, 2 * self.element.bytes())
+        self.rows.bytes_of(2 * self.rows.element().bytes())
     }
 
     const fn is_aligned(&self) -> bool {
-        are_whole_vectors(self.columns, self.element)
+        self.rows.are_whole_vectors()
     }
 
     /// Threads of a row: whole warps, each with some 16 bytes to take.
     fn threads_per_row(&self) -> u64 {
-        let step = if self.is_aligned() { 16 / self.element.bytes() } else { 1 };
-        self.columns.div_ceil(2 * step).next_power_of_two().clamp(WARP, MAX_THREADS)
+        let step = if self.is_aligned() { 16 / self.rows.element().bytes() } else { 1 };
+        self.rows.columns().div_ceil(2 * step).next_power_of_two().clamp(WARP, MAX_THREADS)
     }
 
     fn threads(&self) -> u64 {
@@ -79,8 +76,8 @@ impl Operation for RmsNorm {
             kernel: "rms_norm",
             source: source!("rms_norm.cu"),
             defines: vec![
-                ("ELEMENT", self.element.number()),
-                ("COLUMNS", self.columns),
+                ("ELEMENT", self.rows.element().number()),
+                ("COLUMNS", self.rows.columns()),
                 ("THREADS", self.threads()),
                 ("ROWS", self.rows_per_block()),
                 ("ALIGNED", self.is_aligned().into()),
@@ -91,11 +88,11 @@ impl Operation for RmsNorm {
     }
 
     fn request(&self) -> LaunchRequest {
-        request_of(self.rows, self.rows_per_block(), self.threads())
+        self.rows.request(self.rows_per_block(), self.threads())
     }
 
     fn batch(&self) -> BatchAxis {
-        batch_of(self.rows, self.rows_per_block())
+        self.rows.batch(self.rows_per_block())
     }
 }
 
@@ -104,15 +101,15 @@ impl crate::tunable::Tunable for RmsNorm {
     const KERNEL: &'static str = "rms_norm";
 
     fn sizes(&self) -> Vec<(&'static str, u64)> {
-        vec![("rows", self.rows), ("columns", self.columns)]
+        self.rows.sizes()
     }
 
     fn dtypes(&self) -> String {
-        self.element.to_string()
+        self.rows.element().to_string()
     }
 
     fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Self::new(rows, self.columns, self.element)
+        Self::new(rows, self.rows.columns(), self.rows.element())
     }
 }
 
@@ -148,9 +145,9 @@ mod device {
             W: DevicePtr<T>,
             O: DevicePtrMut<T>,
         {
-            let RmsNorm { columns, element, .. } = *self.operation();
-            let dims = self.operation().dims();
-            check_element::<T>(element)?;
+            let rows = self.operation().rows;
+            let (dims, columns) = (rows.dims(), rows.columns());
+            check_element::<T>(rows.element())?;
             check_contiguous("x", x.memory, &x.extent, dims)?;
             check_contiguous("weight", weight.memory, &weight.extent, [columns])?;
             check_contiguous("out", out.memory, &out.extent, dims)?;

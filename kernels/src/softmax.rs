@@ -8,7 +8,7 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation, Ours, U64, memory, source};
-use crate::rows::{are_whole_vectors, batch_of, bytes_of, check_rows, request_of};
+use crate::rows::Rows;
 
 const MAX_COLUMNS: u64 = 1 << 20;
 /// Bytes that a thread loads and stores at once.
@@ -40,9 +40,7 @@ const MAX_ROWS_PER_THREAD: u64 = 4;
 /// with a NaN or with +inf is NaN throughout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Softmax {
-    rows: u64,
-    columns: u64,
-    element: ElementType,
+    rows: Rows,
 }
 
 /// How the rows are shared out among threads.
@@ -61,34 +59,34 @@ impl Softmax {
     /// [`KernelError::Dimension`] for columns outside 1 to 1,048,576; [`KernelError::TooLarge`] past
     /// 64 bits. Zero rows are allowed: there is nothing to do.
     pub fn new(rows: u64, columns: u64, element: ElementType) -> Result<Self, KernelError> {
-        check_rows(rows, columns, MAX_COLUMNS)?;
-        Ok(Self { rows, columns, element })
+        Ok(Self { rows: Rows::new(rows, columns, element, MAX_COLUMNS)? })
     }
 
     /// The shape of x and out.
     #[must_use]
     pub const fn dims(&self) -> [u64; 2] {
-        [self.rows, self.columns]
+        self.rows.dims()
     }
 
     /// Bytes that must move at least: x read once, out written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        bytes_of(self.rows, self.columns, 2 * self.element.bytes())
+        self.rows.bytes_of(2 * self.rows.element().bytes())
     }
 
     /// Whether every row begins where a vector does.
     const fn is_aligned(&self) -> bool {
-        are_whole_vectors(self.columns, self.element)
+        self.rows.are_whole_vectors()
     }
 
     fn geometry(&self) -> Geometry {
-        if !self.is_aligned() && self.columns <= MAX_STAGED_COLUMNS {
+        let (columns, element) = (self.rows.columns(), self.rows.element());
+        if !self.is_aligned() && columns <= MAX_STAGED_COLUMNS {
             return self.staged();
         }
         // A row that begins within a vector may reach into one more.
-        let shift = if self.is_aligned() { 0 } else { VECTOR_BYTES / self.element.bytes() - 1 };
-        let vectors = ((self.columns + shift) * self.element.bytes()).div_ceil(VECTOR_BYTES);
+        let shift = if self.is_aligned() { 0 } else { VECTOR_BYTES / element.bytes() - 1 };
+        let vectors = ((columns + shift) * element.bytes()).div_ceil(VECTOR_BYTES);
         let threads_per_row = if vectors <= WARP {
             vectors.next_power_of_two()
         } else if vectors <= KEPT_VECTORS * MANY_THREADS {
@@ -101,9 +99,10 @@ impl Softmax {
     }
 
     fn staged(&self) -> Geometry {
-        let threads_per_row = self.columns.div_ceil(STAGED_ELEMENTS).next_power_of_two().min(WARP);
+        let (columns, element) = (self.rows.columns(), self.rows.element());
+        let threads_per_row = columns.div_ceil(STAGED_ELEMENTS).next_power_of_two().min(WARP);
         let at_once = STAGED_THREADS / threads_per_row;
-        let bytes = at_once * self.columns * self.element.bytes();
+        let bytes = at_once * columns * element.bytes();
         let rows = at_once * STAGED_BYTES.div_ceil(bytes).min(MAX_ROWS_PER_THREAD);
         Geometry { threads_per_row, threads: STAGED_THREADS, rows, staged: true }
     }
@@ -119,8 +118,8 @@ impl Operation for Softmax {
             kernel: "softmax",
             source: source!("softmax.cu"),
             defines: vec![
-                ("ELEMENT", self.element.number()),
-                ("COLUMNS", self.columns),
+                ("ELEMENT", self.rows.element().number()),
+                ("COLUMNS", self.rows.columns()),
                 ("THREADS", geometry.threads),
                 ("THREADS_PER_ROW", geometry.threads_per_row),
                 ("ROWS", geometry.rows),
@@ -133,11 +132,11 @@ impl Operation for Softmax {
 
     fn request(&self) -> LaunchRequest {
         let Geometry { threads, rows, .. } = self.geometry();
-        request_of(self.rows, rows, threads)
+        self.rows.request(rows, threads)
     }
 
     fn batch(&self) -> BatchAxis {
-        batch_of(self.rows, self.geometry().rows)
+        self.rows.batch(self.geometry().rows)
     }
 }
 
@@ -146,15 +145,15 @@ impl crate::tunable::Tunable for Softmax {
     const KERNEL: &'static str = "softmax";
 
     fn sizes(&self) -> Vec<(&'static str, u64)> {
-        vec![("rows", self.rows), ("columns", self.columns)]
+        self.rows.sizes()
     }
 
     fn dtypes(&self) -> String {
-        self.element.to_string()
+        self.rows.element().to_string()
     }
 
     fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Self::new(rows, self.columns, self.element)
+        Self::new(rows, self.rows.columns(), self.rows.element())
     }
 }
 
@@ -186,7 +185,8 @@ mod device {
             X: DevicePtr<T>,
             O: DevicePtrMut<T>,
         {
-            let (dims, element) = (self.operation().dims(), self.operation().element);
+            let rows = self.operation().rows;
+            let (dims, element) = (rows.dims(), rows.element());
             self.launch_items(stream, element, ("x", x, dims), (out, dims))
         }
     }
