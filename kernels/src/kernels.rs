@@ -217,6 +217,8 @@ impl<O> Prepared<O> {
 
     /// Checks and submits a kernel that takes two tensors and the items of the chunk: it reads the one
     /// and writes the other, item by item along their first axes.
+    ///
+    /// Kernels have a `launch` each over it, whose signature and words say which tensors it takes.
     #[track_caller]
     pub(crate) fn launch_items<T, U, X, Y, const N: usize>(
         &self,

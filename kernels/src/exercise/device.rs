@@ -8,7 +8,7 @@ use gridguard::{Choice, Strategy};
 
 use super::launched::Launched;
 use super::problem::Problem;
-use super::subject::{Output as _, Tensorial, looked_at, place, same, within};
+use super::subject::{Output as _, Tensorial, looked_at, same, within};
 use super::tensors::Tensors;
 use super::visit::Visitor;
 use super::{Configuration, Exercise, ExerciseError, Handle};
@@ -68,7 +68,7 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Exercise for DeviceExercis
     }
 
     fn least_bytes(&self) -> u128 {
-        self.subject.bytes()
+        self.subject.specification().least_bytes
     }
 
     fn configurations(&mut self) -> Result<Vec<Configuration>, ExerciseError> {
@@ -100,15 +100,15 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Exercise for DeviceExercis
         let [poison, _] = S::Output::poisons();
         self.tensors.spoil(poison)?;
         self.tensors.launch(&prepared)?;
-        let per_item = self.subject.output_per_item();
+        let specified = self.subject.specification();
         let mut deviation = Deviation::new();
         for item in looked_at(prepared.plan()) {
             let parts = self.tensors.parts(&self.subject, item)?;
             let expected = self.subject.expected(parts.each_ref().map(Vec::as_slice));
-            let out = self.tensors.output(place(item * per_item)..place((item + 1) * per_item))?;
+            let out = self.tensors.output(specified.output(item)..specified.output(item + 1))?;
             deviation.add_values(out.iter().map(|x| x.value()), &expected);
         }
-        within(&deviation, self.subject.allowed())
+        within(&deviation, specified.tolerance)
     }
 
     fn check(&mut self, Handle(number): Handle) -> Result<(), ExerciseError> {
@@ -124,9 +124,10 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Exercise for DeviceExercis
         self.tensors.spoil(poison)?;
         self.tensors.launch(prepared)?;
         let operation = prepared.operation();
-        let elements = operation.batch().items() * operation.output_per_item();
+        let specified = operation.specification();
+        let elements = operation.batch().items() * specified.output_per_item;
         let difference = self.tensors.difference(&self.kernels, elements, golden)?;
-        same(&difference, self.subject.allowed())
+        same(&difference, specified.tolerance)
     }
 }
 

@@ -49,15 +49,15 @@ struct HostExercise<T: Tensorial, S: Subject<T, N>, const N: usize> {
 impl<T: Tensorial, S: Subject<T, N>, const N: usize> HostExercise<T, S, N> {
     fn new(guard: Arc<Guard>, subject: S) -> Self {
         let limits = guard.limits_for(KernelLimits::unknown(S::KERNEL)).with_automatic_opt_in();
-        let items = subject.batch().items();
+        let (items, specified) = (subject.batch().items(), subject.specification());
         let mut seed = 0;
-        let inputs = subject.inputs().map(|input| {
+        let inputs = specified.inputs.map(|input| {
             seed += 1;
             let tile = made_up(TILE, seed);
             tile.iter().copied().cycle().take(place(input.elements(items))).collect()
         });
         let [poison, _] = S::Output::poisons();
-        let out = vec![poison; place(items * subject.output_per_item())];
+        let out = vec![poison; specified.output(items)];
         Self { guard, limits, subject, inputs, out, golden: None, prepared: Vec::new() }
     }
 
@@ -69,11 +69,10 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> HostExercise<T, S, N> {
 
     /// Runs a plan over its items; answers the launches and the elements that they wrote.
     fn run(&mut self, subject: &S, plan: &Plan) -> Result<(u64, usize), ExerciseError> {
-        let items = subject.batch().items();
-        let elements = place(items * subject.output_per_item()).min(self.out.len());
-        let specified = subject.inputs();
+        let (items, specified) = (subject.batch().items(), subject.specification());
+        let elements = specified.output(items).min(self.out.len());
         let inputs = core::array::from_fn(|n| {
-            let (input, elements) = (&self.inputs[n], place(specified[n].elements(items)));
+            let (input, elements) = (&self.inputs[n], place(specified.inputs[n].elements(items)));
             input.get(..elements).unwrap_or(input)
         });
         let launches = subject.run_on_host(&self.guard, plan, inputs, &mut self.out[..elements])?;
@@ -85,7 +84,7 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> HostExercise<T, S, N> {
     }
 
     fn expected(&self, item: u64) -> Vec<f64> {
-        let specified = self.subject.inputs();
+        let specified = self.subject.specification().inputs;
         let part = |n: usize| self.inputs[n].get(specified[n].part(item)).unwrap_or_default();
         self.subject.expected(core::array::from_fn(part))
     }
@@ -101,7 +100,7 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T
     }
 
     fn least_bytes(&self) -> u128 {
-        self.subject.bytes()
+        self.subject.specification().least_bytes
     }
 
     fn configurations(&mut self) -> Result<Vec<Configuration>, ExerciseError> {
@@ -137,13 +136,14 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T
         let [poison, _] = S::Output::poisons();
         self.out.fill(poison);
         self.run(&subject, &plan)?;
-        let per_item = place(subject.output_per_item());
+        let specified = subject.specification();
         let mut deviation = Deviation::new();
         for item in looked_at(&plan) {
-            let item_output = self.out.chunks(per_item).nth(place(item)).unwrap_or_default();
+            let item_output =
+                self.out.chunks(specified.output(1)).nth(place(item)).unwrap_or_default();
             deviation.add_values(item_output.iter().map(|x| x.value()), &self.expected(item));
         }
-        within(&deviation, subject.allowed())
+        within(&deviation, specified.tolerance)
     }
 
     fn check(&mut self, handle: Handle) -> Result<(), ExerciseError> {
@@ -157,7 +157,7 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T
         let (_, elements) = self.run(&subject, &plan)?;
         let golden = self.golden.as_deref().and_then(|golden| golden.get(..elements));
         let difference = compare::reference(&self.out[..elements], golden.unwrap_or_default());
-        same(&difference, subject.allowed())
+        same(&difference, subject.specification().tolerance)
     }
 }
 

@@ -107,6 +107,25 @@ pub(super) fn place(elements: u64) -> usize {
     usize::try_from(elements).unwrap_or(usize::MAX)
 }
 
+/// What a kernel reads and writes, and how well.
+pub(super) struct Specification<const N: usize> {
+    /// The tensors that it reads.
+    pub(super) inputs: [Input; N],
+    /// Elements that it writes for each item.
+    pub(super) output_per_item: u64,
+    /// Bytes that must move at least.
+    pub(super) least_bytes: u128,
+    /// The largest relative error of a correct kernel.
+    pub(super) tolerance: f64,
+}
+
+impl<const N: usize> Specification<N> {
+    /// Elements that it writes for so many items.
+    pub(super) fn output(&self, items: u64) -> usize {
+        place(items * self.output_per_item)
+    }
+}
+
 /// A kernel that reads `N` tensors of `T` and writes one.
 pub(super) trait Subject<T: Tensorial, const N: usize>:
     Tunable + Send + Sync + 'static
@@ -114,17 +133,7 @@ pub(super) trait Subject<T: Tensorial, const N: usize>:
     /// The elements that it writes.
     type Output: Output;
 
-    /// The tensors that it reads.
-    fn inputs(&self) -> [Input; N];
-
-    /// Elements that it writes for each item.
-    fn output_per_item(&self) -> u64;
-
-    /// Bytes that must move at least.
-    fn bytes(&self) -> u128;
-
-    /// The largest relative error of a correct kernel.
-    fn allowed(&self) -> f64;
+    fn specification(&self) -> Specification<N>;
 
     /// What an item must be, by its part of each tensor.
     fn expected(&self, parts: [&[T]; N]) -> Vec<f64>;
@@ -138,15 +147,18 @@ pub(super) trait Subject<T: Tensorial, const N: usize>:
         inputs: [&[T]; N],
         out: &mut [Self::Output],
     ) -> Result<u64, crate::error::KernelError> {
-        let specified = self.inputs();
+        let specified = self.specification();
         let kernel = |item: u64, out: &mut [Self::Output]| {
-            let part = |n: usize| inputs[n].get(specified[n].part(item)).unwrap_or_default();
+            let part = |n: usize| {
+                let part = specified.inputs[n].part(item);
+                inputs[n].get(part).unwrap_or_default()
+            };
             let expected = self.expected(core::array::from_fn(part));
             for (out, value) in out.iter_mut().zip(expected) {
                 *out = Self::Output::of(value);
             }
         };
-        let per_item = place(self.output_per_item());
+        let per_item = specified.output(1);
         Ok(guard.run(plan, &mut gridguard::HostLauncher::new(out, per_item, kernel))?)
     }
 }

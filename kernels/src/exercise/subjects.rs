@@ -1,6 +1,6 @@
 //! All kernels, as an exercise must know them.
 
-use super::subject::{Input, Subject, Tensorial, place};
+use super::subject::{Input, Specification, Subject, Tensorial, place};
 use crate::argsort::{self, Argsort};
 use crate::batched_gemm::{self, BatchedGemm};
 use crate::get_rows::{self, GetRows};
@@ -16,23 +16,15 @@ pub(super) const EPSILON: f32 = 1e-6;
 impl<T: Tensorial> Subject<T, 1> for Argsort {
     type Output = u32;
 
-    fn inputs(&self) -> [Input; 1] {
+    fn specification(&self) -> Specification<1> {
         let [_, columns] = self.dims();
-        [Input::Items(columns)]
-    }
-
-    fn output_per_item(&self) -> u64 {
-        let [_, columns] = self.dims();
-        columns
-    }
-
-    fn bytes(&self) -> u128 {
-        self.least_bytes()
-    }
-
-    /// Orders are the same or wrong.
-    fn allowed(&self) -> f64 {
-        0.0
+        Specification {
+            inputs: [Input::Items(columns)],
+            output_per_item: columns,
+            least_bytes: self.least_bytes(),
+            // Orders are the same or wrong.
+            tolerance: 0.0,
+        }
     }
 
     fn expected(&self, [row]: [&[T]; 1]) -> Vec<f64> {
@@ -43,22 +35,14 @@ impl<T: Tensorial> Subject<T, 1> for Argsort {
 impl<T: Tensorial> Subject<T, 2> for BatchedGemm {
     type Output = T;
 
-    fn inputs(&self) -> [Input; 2] {
+    fn specification(&self) -> Specification<2> {
         let ([_, m, k], [_, _, n]) = (self.a_dims(), self.b_dims());
-        [Input::Items(m * k), Input::Items(k * n)]
-    }
-
-    fn output_per_item(&self) -> u64 {
-        let [_, m, n] = self.c_dims();
-        m * n
-    }
-
-    fn bytes(&self) -> u128 {
-        self.least_bytes()
-    }
-
-    fn allowed(&self) -> f64 {
-        batched_gemm::tolerance(T::TYPE)
+        Specification {
+            inputs: [Input::Items(m * k), Input::Items(k * n)],
+            output_per_item: m * n,
+            least_bytes: self.least_bytes(),
+            tolerance: batched_gemm::tolerance(T::TYPE),
+        }
     }
 
     fn expected(&self, [a, b]: [&[T]; 2]) -> Vec<f64> {
@@ -70,22 +54,14 @@ impl<T: Tensorial> Subject<T, 2> for BatchedGemm {
 impl<T: Tensorial> Subject<T, 1> for GetRows {
     type Output = T;
 
-    fn inputs(&self) -> [Input; 1] {
+    fn specification(&self) -> Specification<1> {
         let [rows, columns] = self.table_dims();
-        [Input::Table { rows, columns }]
-    }
-
-    fn output_per_item(&self) -> u64 {
-        let [_, columns] = self.dims();
-        columns
-    }
-
-    fn bytes(&self) -> u128 {
-        self.least_bytes()
-    }
-
-    fn allowed(&self) -> f64 {
-        get_rows::tolerance(T::TYPE)
+        Specification {
+            inputs: [Input::Table { rows, columns }],
+            output_per_item: columns,
+            least_bytes: self.least_bytes(),
+            tolerance: get_rows::tolerance(T::TYPE),
+        }
     }
 
     fn expected(&self, [row]: [&[T]; 1]) -> Vec<f64> {
@@ -96,22 +72,14 @@ impl<T: Tensorial> Subject<T, 1> for GetRows {
 impl<T: Tensorial> Subject<T, 1> for ReflectionPad1d {
     type Output = T;
 
-    fn inputs(&self) -> [Input; 1] {
-        let [_, channels, width] = self.input_dims();
-        [Input::Items(channels * width)]
-    }
-
-    fn output_per_item(&self) -> u64 {
-        let [_, channels, width] = self.output_dims();
-        channels * width
-    }
-
-    fn bytes(&self) -> u128 {
-        self.least_bytes()
-    }
-
-    fn allowed(&self) -> f64 {
-        reflection_pad1d::tolerance(T::TYPE)
+    fn specification(&self) -> Specification<1> {
+        let ([_, channels, width], [_, _, padded]) = (self.input_dims(), self.output_dims());
+        Specification {
+            inputs: [Input::Items(channels * width)],
+            output_per_item: channels * padded,
+            least_bytes: self.least_bytes(),
+            tolerance: reflection_pad1d::tolerance(T::TYPE),
+        }
     }
 
     fn expected(&self, [rows]: [&[T]; 1]) -> Vec<f64> {
@@ -124,22 +92,14 @@ impl<T: Tensorial> Subject<T, 1> for ReflectionPad1d {
 impl<T: Tensorial> Subject<T, 2> for RmsNorm {
     type Output = T;
 
-    fn inputs(&self) -> [Input; 2] {
+    fn specification(&self) -> Specification<2> {
         let [_, columns] = self.dims();
-        [Input::Items(columns), Input::Whole(columns)]
-    }
-
-    fn output_per_item(&self) -> u64 {
-        let [_, columns] = self.dims();
-        columns
-    }
-
-    fn bytes(&self) -> u128 {
-        self.least_bytes()
-    }
-
-    fn allowed(&self) -> f64 {
-        rms_norm::tolerance(T::TYPE)
+        Specification {
+            inputs: [Input::Items(columns), Input::Whole(columns)],
+            output_per_item: columns,
+            least_bytes: self.least_bytes(),
+            tolerance: rms_norm::tolerance(T::TYPE),
+        }
     }
 
     fn expected(&self, [row, weight]: [&[T]; 2]) -> Vec<f64> {
@@ -150,23 +110,14 @@ impl<T: Tensorial> Subject<T, 2> for RmsNorm {
 impl<T: Tensorial> Subject<T, 1> for Softmax {
     type Output = T;
 
-    fn inputs(&self) -> [Input; 1] {
+    fn specification(&self) -> Specification<1> {
         let [_, columns] = self.dims();
-        [Input::Items(columns)]
-    }
-
-    fn output_per_item(&self) -> u64 {
-        let [_, columns] = self.dims();
-        columns
-    }
-
-    fn bytes(&self) -> u128 {
-        self.least_bytes()
-    }
-
-    fn allowed(&self) -> f64 {
-        let [_, columns] = self.dims();
-        softmax::tolerance(T::TYPE, columns)
+        Specification {
+            inputs: [Input::Items(columns)],
+            output_per_item: columns,
+            least_bytes: self.least_bytes(),
+            tolerance: softmax::tolerance(T::TYPE, columns),
+        }
     }
 
     fn expected(&self, [row]: [&[T]; 1]) -> Vec<f64> {
@@ -177,20 +128,14 @@ impl<T: Tensorial> Subject<T, 1> for Softmax {
 impl<T: Tensorial> Subject<T, 3> for TemporalAttention {
     type Output = T;
 
-    fn inputs(&self) -> [Input; 3] {
-        [Input::Items(self.shape().elements_per_item()); 3]
-    }
-
-    fn output_per_item(&self) -> u64 {
-        self.shape().elements_per_item()
-    }
-
-    fn bytes(&self) -> u128 {
-        self.shape().least_bytes(T::TYPE)
-    }
-
-    fn allowed(&self) -> f64 {
-        temporal_attention::tolerance(T::TYPE)
+    fn specification(&self) -> Specification<3> {
+        let elements = self.shape().elements_per_item();
+        Specification {
+            inputs: [Input::Items(elements); 3],
+            output_per_item: elements,
+            least_bytes: self.shape().least_bytes(T::TYPE),
+            tolerance: temporal_attention::tolerance(T::TYPE),
+        }
     }
 
     fn expected(&self, [q, k, v]: [&[T]; 3]) -> Vec<f64> {
@@ -218,22 +163,15 @@ impl<T: Tensorial> Subject<T, 3> for TemporalAttention {
 impl<T: Tensorial> Subject<T, 1> for UpsampleNearest2d {
     type Output = T;
 
-    fn inputs(&self) -> [Input; 1] {
-        let [_, height, width] = self.input_dims();
-        [Input::Items(height * width)]
-    }
-
-    fn output_per_item(&self) -> u64 {
-        let [_, height, width] = self.output_dims();
-        height * width
-    }
-
-    fn bytes(&self) -> u128 {
-        self.least_bytes()
-    }
-
-    fn allowed(&self) -> f64 {
-        upsample_nearest2d::tolerance(T::TYPE)
+    fn specification(&self) -> Specification<1> {
+        let ([_, height, width], [_, out_height, out_width]) =
+            (self.input_dims(), self.output_dims());
+        Specification {
+            inputs: [Input::Items(height * width)],
+            output_per_item: out_height * out_width,
+            least_bytes: self.least_bytes(),
+            tolerance: upsample_nearest2d::tolerance(T::TYPE),
+        }
     }
 
     fn expected(&self, [plane]: [&[T]; 1]) -> Vec<f64> {

@@ -29,24 +29,24 @@ pub(super) struct Tensors<T: Tensorial, S: Launched<T, N>, const N: usize> {
 impl<T: Tensorial, S: Launched<T, N>, const N: usize> Tensors<T, S, N> {
     /// Made-up inputs and an output for `subject`.
     pub(super) fn new(stream: &Arc<CudaStream>, subject: &S) -> Result<Self, ExerciseError> {
-        let items = subject.batch().items();
-        let inputs = subject.inputs().into_iter().zip(1..);
+        let (items, specified) = (subject.batch().items(), subject.specification());
+        let inputs = specified.inputs.into_iter().zip(1..);
         let made = |(input, seed): (Input, u64)| filled(stream, input.elements(items), seed);
         Ok(Self {
             stream: Arc::clone(stream),
             inputs: inputs.map(made).collect::<Result<_, _>>()?,
             companion: subject.companion(stream)?,
-            out: stream.alloc_zeros(place(items * subject.output_per_item()))?,
+            out: stream.alloc_zeros(specified.output(items))?,
         })
     }
 
     /// Submits what was prepared, over as many items as it is for.
     pub(super) fn launch(&mut self, prepared: &Prepared<S>) -> Result<u64, ExerciseError> {
         let operation = prepared.operation();
-        let (items, specified) = (operation.batch().items(), operation.inputs());
-        let input = |n: usize| first(&self.inputs[n], specified[n].elements(items));
+        let (items, specified) = (operation.batch().items(), operation.specification());
+        let input = |n: usize| first(&self.inputs[n], specified.inputs[n].elements(items));
         let inputs = core::array::from_fn(input);
-        let elements = place(items * operation.output_per_item()).min(self.out.len());
+        let elements = specified.output(items).min(self.out.len());
         let out = self.out.slice_mut(..elements);
         Ok(S::launch(prepared, &self.stream, inputs, &mut self.companion, out)?)
     }
@@ -60,7 +60,7 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Tensors<T, S, N> {
     /// The part of each input that `item` reads, on the host.
     pub(super) fn parts(&self, subject: &S, item: u64) -> Result<[Vec<T>; N], DriverError> {
         let mut parts = core::array::from_fn(|_| Vec::new());
-        let specified = self.inputs.iter().zip(subject.inputs());
+        let specified = self.inputs.iter().zip(subject.specification().inputs);
         for (part, (memory, input)) in parts.iter_mut().zip(specified) {
             *part = self.fetch(memory, input.part(item))?;
         }

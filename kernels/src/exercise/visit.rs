@@ -36,7 +36,7 @@ impl Visitor for LeastBytes {
     type Made = u128;
 
     fn visit<T: Tensorial, S: Exercised<T, N>, const N: usize>(self, subject: S) -> u128 {
-        subject.bytes()
+        subject.specification().least_bytes
     }
 }
 
@@ -189,8 +189,9 @@ mod tests {
 
         fn visit<T: Tensorial, S: Exercised<T, N>, const N: usize>(self, subject: S) -> Asked {
             let (grid, items) = (subject.request().grid, subject.batch().items());
-            let inputs = subject.inputs().map(|input| input.elements(items));
-            let out = items * subject.output_per_item();
+            let specified = subject.specification();
+            let inputs = specified.inputs.map(|input| input.elements(items));
+            let out = items * specified.output_per_item;
             let elements = inputs.into_iter().fold(out, u64::max);
             Asked { blocks: grid.y.max(grid.z), items, elements }
         }
