@@ -9,12 +9,11 @@ caches. Writes attention.json with all rows, attention.md and attention.svg.
     python3 attention.py --self-test
 """
 
-import argparse
-import json
 import tempfile
 import xml.etree.ElementTree
 from pathlib import Path
 
+import comparison
 import measuring
 import picture
 from measuring import DTYPES, best, divided, percent, ratio, us
@@ -34,23 +33,11 @@ LIMITS = ("limit", "three reads, one write (Triton)")
 
 
 def main():
-    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--bench", help="our bench executable")
-    cli.add_argument("--output", type=Path, help="the folder of the results")
-    cli.add_argument("--dtype", nargs="+", choices=DTYPES.values(), default=list(DTYPES.values()))
-    cli.add_argument("--quick", action="store_true", help="two shapes and few samples")
-    cli.add_argument("--self-test", action="store_true", help="tables and pictures of recorded rows, without a GPU")
-    args = cli.parse_args()
-    if args.self_test:
-        return self_test()
-    if not args.bench or not args.output:
-        cli.error("--bench and --output are needed")
-    document = measure(args)
-    # The rows first: whatever happens to the rest, they are kept.
-    measuring.write(args.output, "attention.json", json.dumps(document, indent=1) + "\n")
-    measuring.write(args.output, "attention.md", markdown(document))
-    measuring.write(args.output, "attention.svg", svg(document))
-    print(markdown(document))
+    def more_options(cli):
+        cli.add_argument("--dtype", nargs="+", choices=DTYPES.values(), default=list(DTYPES.values()))
+
+    comparison.main(__doc__, measure, {"attention.md": markdown, "attention.svg": svg}, self_test,
+                    quick="two shapes and few samples", more_options=more_options)
 
 
 def measure(args):
@@ -73,8 +60,7 @@ def measure(args):
     measured = {row["shape"] for row in ours}
     shapes = [shape for shape in DRIFT if shape in measured]
     again = our_bench(shapes, "ours") if shapes else []
-    return {"machine": measuring.machine(torch, triton), "quick": args.quick, "notes": notes, "rows": rows,
-            "again": again}
+    return comparison.document(args, torch, triton, notes, rows, again)
 
 
 def measure_peers(torch, triton_kernels, cases, quick):
@@ -282,13 +268,11 @@ def recorded():
     rows.append({"group": "attention", "source": "ours", "shape": MOTIVATING, "dtype": "f16", "name": "split to flat",
                  "ratio": 1.0187, "samples": 101})
     again = [row("ours", MOTIVATING, "f16", "ours", 160.5)]
-    machine = {"device": "NVIDIA H200", "driver": "580.159.04", "torch": "2.11.0+cu130", "triton": "3.6.0",
-               "date": "2026-11-20", "commit": "recorded"}
-    return {"machine": machine, "quick": False, "notes": ["a note"], "rows": rows, "again": again}
+    return comparison.made_up(rows, again)
 
 
 def self_test():
-    document = json.loads(json.dumps(recorded()))
+    document = recorded()
     text = markdown(document)
     line = next(line for line in text.splitlines() if line.startswith(f"| {MOTIVATING} | f16 |"))
     assert line == (f"| {MOTIVATING} | f16 | 157 (4,007) | 160 | 98.0 % | Triton, 1 warp | 158 | 0.99 | efficient | "
@@ -296,10 +280,9 @@ def self_test():
     # tf32 is beyond f32's tolerance, so that the best peer there is another.
     line = next(line for line in text.splitlines() if line.startswith(f"| {MOTIVATING} | f32 |"))
     assert "| math | 1,370 |" in line and "Triton" not in line, line
-    for part in ("| attention | 65536x8x16x64 | f16 | PyTorch flash | CUDA error: invalid argument |",
-                 "| split | 163 | 1.019 |", "by turns: 1.0187",
-                 f"| attention | {MOTIVATING} | f16 | 160 | 160 | +0.2 % |", "- a note"):
-        assert part in text, f"{part!r} is missing in\n{text}"
+    comparison.expect(("| attention | 65536x8x16x64 | f16 | PyTorch flash | CUDA error: invalid argument |",
+                       "| split | 163 | 1.019 |", "by turns: 1.0187",
+                       f"| attention | {MOTIVATING} | f16 | 160 | 160 | +0.2 % |", "- a note"), text)
     drawn = svg(document)
     words = [node.text for node in xml.etree.ElementTree.fromstring(drawn).iter() if node.text and node.text.strip()]
     for part in ("device copy", "15360 x 5, 16 x 64", "98 %", "PyTorch, best backend"):

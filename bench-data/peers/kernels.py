@@ -8,11 +8,9 @@ caches. Writes kernels.json with all rows and kernels.md.
     python3 kernels.py --self-test
 """
 
-import argparse
-import json
 import tempfile
-from pathlib import Path
 
+import comparison
 import measuring
 from measuring import DTYPES, best, divided, percent, ratio, us
 
@@ -66,20 +64,7 @@ def operators(torch):
 
 
 def main():
-    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--bench", help="our bench executable")
-    cli.add_argument("--output", type=Path, help="the folder of the results")
-    cli.add_argument("--quick", action="store_true", help="few samples, and ours only once")
-    cli.add_argument("--self-test", action="store_true", help="the table of recorded rows, without a GPU")
-    args = cli.parse_args()
-    if args.self_test:
-        return self_test()
-    if not args.bench or not args.output:
-        cli.error("--bench and --output are needed")
-    document = measure(args)
-    measuring.write(args.output, "kernels.json", json.dumps(document, indent=1) + "\n")
-    measuring.write(args.output, "kernels.md", markdown(document))
-    print(markdown(document))
+    comparison.main(__doc__, measure, {"kernels.md": markdown}, self_test, quick="few samples, and ours only once")
 
 
 def measure(args):
@@ -88,8 +73,7 @@ def measure(args):
     torch, triton = measuring.imported("torch", notes), measuring.imported("triton", notes)
     peers = measure_peers(torch, ours, args.quick) if torch else []
     again = [] if args.quick or not ours else measuring.run_bench(args.bench, "/ours", notes)
-    return {"machine": measuring.machine(torch, triton), "quick": args.quick, "notes": notes, "rows": ours + peers,
-            "again": again}
+    return comparison.document(args, torch, triton, notes, ours + peers, again)
 
 
 def measure_peers(torch, ours, quick):
@@ -159,21 +143,17 @@ def recorded():
         row("peer", "rms_norm", "32768x4096", "f16", "PyTorch rms_norm", 210.0),
         row("peer", "rms_norm", "131072x1024", "f16", "PyTorch rms_norm", None, "out of memory | of it"),
     ]
-    machine = {"device": "NVIDIA H200", "driver": "580.159.04", "torch": "2.11.0+cu130", "triton": "3.6.0",
-               "date": "2026-11-20", "commit": "recorded"}
-    again = [row("ours", "rms_norm", "32768x4096", "f16", "ours", 131.3)]
-    return {"machine": machine, "quick": False, "notes": ["a note"], "rows": rows, "again": again}
+    return comparison.made_up(rows, again=[row("ours", "rms_norm", "32768x4096", "f16", "ours", 131.3)])
 
 
 def self_test():
-    document = json.loads(json.dumps(recorded()))
+    document = recorded()
     text = markdown(document)
-    for part in ("| rms_norm | 32768x4096 | f16 | 126 (4,261) | 130 | 4,130 | 96.9 % | rms_norm | 210 | 1.62 |",
-                 "| rms_norm | 131072x1024 | f16 | - | 131 | 4,098 | - | - | - | - |",
-                 "| rms_norm | 131072x1024 | f16 | PyTorch rms_norm | out of memory / of it |",
-                 "| get_rows | 65536x1024x100000 | f16 | 126 (4,261) | - | - | - | - | - | - |",
-                 "| rms_norm | 32768x4096 | f16 | 130 | 131 | +1.0 % |", "- a note"):
-        assert part in text, f"{part!r} is missing in\n{text}"
+    comparison.expect(("| rms_norm | 32768x4096 | f16 | 126 (4,261) | 130 | 4,130 | 96.9 % | rms_norm | 210 | 1.62 |",
+                       "| rms_norm | 131072x1024 | f16 | - | 131 | 4,098 | - | - | - | - |",
+                       "| rms_norm | 131072x1024 | f16 | PyTorch rms_norm | out of memory / of it |",
+                       "| get_rows | 65536x1024x100000 | f16 | 126 (4,261) | - | - | - | - | - | - |",
+                       "| rms_norm | 32768x4096 | f16 | 130 | 131 | +1.0 % |", "- a note"), text)
     markdown(dict(document, rows=[], again=[]))
     with tempfile.TemporaryDirectory() as place:
         notes = []

@@ -244,12 +244,6 @@ def drift_table(first, again):
     return table(["<operation", "<shape", "<type", ">before the peers, us", ">after them, us", ">change"], rows)
 
 
-def write(folder, name, text):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).write_text(text)
-    print("wrote", folder / name, flush=True)
-
-
 def stub_bench(folder, rows):
     """A program that answers like our bench, for self-tests."""
     path = Path(folder) / "stub"
