@@ -1,5 +1,6 @@
 //! The driver itself, without the guard and without cudarc: answers are integers, since a driver
-//! knows codes that no binding does.
+//! knows codes that no binding does. Signatures and structures stand here a second time on purpose: a
+//! mistake in the guard's would make the guard and a driver that is called through it agree.
 #![allow(unsafe_code, reason = "launches that nobody validated")]
 
 use core::ffi::{c_int, c_uint, c_void};
