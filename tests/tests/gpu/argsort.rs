@@ -3,11 +3,11 @@
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::argsort::{Argsort, Order, reference};
-use gridguard_kernels::{ElementType, KernelError, Tensor, TensorMut};
+use gridguard_kernels::{ElementType, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{Just, ProptestConfig, prop_oneof, proptest};
 
-use super::support::{Tensorial, kernels, stream, unit};
+use super::support::{Tensorial, is_the_same_split_and_folded, kernels, overflows, stream};
 
 /// Elements of one case, at most.
 const MOST_ELEMENTS: u64 = 400_000;
@@ -57,14 +57,10 @@ fn meets_the_reference<T: Tensorial>(rows: u64, columns: u64, order: Order, chun
         assert!(out == reference(x, order), "{row}");
     }
     let operation = Argsort::new(rows, columns, T::TYPE, order).expect("a legal shape");
-    let chunk = chunk * unit(&operation);
-    for choice in [
-        Choice::at_most(chunk).strategy(Strategy::Chunked),
-        Choice::AUTOMATIC.strategy(Strategy::Folded),
-    ] {
-        let split = argsort(&x, columns, order, choice);
-        assert!(split == whole, "{} {rows}x{columns} {order:?}", T::TYPE);
-    }
+    let name = format!("{} {rows}x{columns} {order:?}", T::TYPE);
+    is_the_same_split_and_folded(&operation, chunk, &whole, &name, |choice| {
+        argsort(&x, columns, order, choice)
+    });
 }
 
 proptest! {
@@ -100,15 +96,8 @@ fn argsort_of_powers_of_two_and_their_neighbours_meets_the_reference() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn argsort_of_more_rows_than_y_has_blocks_is_split_or_folded() {
-    let plan = |strategy| {
-        let operation =
-            Argsort::new(200_000, 8192, ElementType::F16, Order::Ascending).expect("legal");
-        let choice = Choice::AUTOMATIC.strategy(strategy);
-        kernels().prepare(operation, choice).map(|prepared| prepared.plan().len())
-    };
-    assert!(matches!(plan(Strategy::Whole), Err(KernelError::Violations(_))));
-    assert_eq!(plan(Strategy::Chunked).expect("splits"), 4);
-    assert_eq!(plan(Strategy::Folded).expect("folds"), 1);
+    let operation = Argsort::new(200_000, 8192, ElementType::F16, Order::Ascending);
+    overflows(&operation.expect("legal"), 4);
     // 66,000 blocks of 128 rows.
     let x: Vec<f16> = uniform(66_000 * 128 * 2, 1);
     let sorted = |strategy| argsort(&x, 2, Order::Ascending, Choice::AUTOMATIC.strategy(strategy));

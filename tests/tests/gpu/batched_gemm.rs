@@ -3,11 +3,13 @@
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::batched_gemm::{BatchedGemm, reference, tolerance};
-use gridguard_kernels::{Deviation, ElementType, KernelError, Tensor, TensorMut};
+use gridguard_kernels::{Deviation, ElementType, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, prop_oneof, proptest};
 
-use super::support::{Tensorial, kernels, poisoned, stream, unit};
+use super::support::{
+    Tensorial, is_the_same_split_and_folded, kernels, overflows, poisoned, stream,
+};
 
 /// Elements of a, b and c of one case together, at most.
 const MOST_ELEMENTS: u64 = 400_000;
@@ -51,14 +53,10 @@ fn meets_the_reference<T: Tensorial>(batch: u64, sizes: [u64; 3], chunk: u64) {
     }
     let within = deviation.within(tolerance(T::TYPE));
     assert!(within, "{} {batch} of {sizes:?}: {:e}", T::TYPE, deviation.relative());
-    let chunk = chunk * unit(&operation);
-    for choice in [
-        Choice::at_most(chunk).strategy(Strategy::Chunked),
-        Choice::AUTOMATIC.strategy(Strategy::Folded),
-    ] {
-        let split = multiply::<T>(batch, sizes, choice);
-        assert!(split == whole, "{} {batch} of {sizes:?}", T::TYPE);
-    }
+    let name = format!("{} {batch} of {sizes:?}", T::TYPE);
+    is_the_same_split_and_folded(&operation, chunk, &whole, &name, |choice| {
+        multiply::<T>(batch, sizes, choice)
+    });
 }
 
 proptest! {
@@ -117,14 +115,7 @@ fn batched_gemm_of_tensors_between_multiples_of_16_bytes_is_the_same() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn batched_gemm_of_more_problems_than_z_has_blocks_is_split_or_folded() {
-    let plan = |strategy| {
-        let operation = BatchedGemm::new(1_000_000, 16, 16, 8, ElementType::F16).expect("legal");
-        let choice = Choice::AUTOMATIC.strategy(strategy);
-        kernels().prepare(operation, choice).map(|prepared| prepared.plan().len())
-    };
-    assert!(matches!(plan(Strategy::Whole), Err(KernelError::Violations(_))));
-    assert_eq!(plan(Strategy::Chunked).expect("splits"), 2);
-    assert_eq!(plan(Strategy::Folded).expect("folds"), 1);
+    overflows(&BatchedGemm::new(1_000_000, 16, 16, 8, ElementType::F16).expect("legal"), 2);
     // A block for each problem.
     let multiply =
         |strategy| multiply::<f16>(66_000, [40, 24, 24], Choice::AUTOMATIC.strategy(strategy));

@@ -10,7 +10,7 @@ use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
-use super::support::{Tensorial, kernels, poisoned, stream, unit};
+use super::support::{Tensorial, is_the_same_split_and_folded, kernels, poisoned, stream};
 
 /// The rows of a made-up table that `index` names, and what the report says of them.
 fn rows<T: Tensorial, I: Index + DeviceRepr>(
@@ -54,16 +54,16 @@ fn meets_the_reference<T: Tensorial, I: Index + DeviceRepr>(
     index: &[I],
     blocks: u64,
 ) {
-    let name = || format!("{} {} {table:?} {}", T::TYPE, I::TYPE, index.len());
+    let name = format!("{} {} {table:?} {}", T::TYPE, I::TYPE, index.len());
     let columns = usize::try_from(table[1]).expect("columns");
     let (whole, told) = rows::<T, I>(table, index, Choice::AUTOMATIC);
     let elements = made_up::<T>(table);
     let expected = reference(&elements, columns, index);
-    assert_eq!(told, expected.clone().map(|_| ()), "{}", name());
+    assert_eq!(told, expected.clone().map(|_| ()), "{name}");
     if let Ok(expected) = &expected {
         let mut deviation = Deviation::new();
         deviation.add(&whole, expected);
-        assert!(deviation.within(tolerance(T::TYPE)), "{}", name());
+        assert!(deviation.within(tolerance(T::TYPE)), "{name}");
     }
     // Row by row, also where an index is bad.
     for (place, (value, out)) in index.iter().zip(whole.chunks(columns)).enumerate() {
@@ -73,13 +73,12 @@ fn meets_the_reference<T: Tensorial, I: Index + DeviceRepr>(
             Some(row) => out == row,
             None => out.iter().all(|x| x.widen() == 0.0),
         };
-        assert!(same, "row {place} of {}", name());
+        assert!(same, "row {place} of {name}");
     }
-    let chunk = blocks * unit(&operation::<T, I>(table, index));
-    let split = rows::<T, I>(table, index, Choice::at_most(chunk).strategy(Strategy::Chunked));
-    assert!(split.0 == whole && split.1 == told, "split: {}", name());
-    let folded = rows::<T, I>(table, index, Choice::AUTOMATIC.strategy(Strategy::Folded));
-    assert!(folded.0 == whole && folded.1 == told, "folded: {}", name());
+    let operation = operation::<T, I>(table, index);
+    is_the_same_split_and_folded(&operation, blocks, &(whole, told), &name, |choice| {
+        rows::<T, I>(table, index, choice)
+    });
 }
 
 /// Indices into a table of `rows`, some of them bad where `bad` says so: around its ends and far from

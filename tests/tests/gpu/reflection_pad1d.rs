@@ -1,14 +1,16 @@
 //! Reflection padding against its reference, whole, split and folded.
 
-use gridguard::{Choice, Strategy};
+use gridguard::Choice;
 use gridguard_examples::uniform;
 use gridguard_kernels::reflection_pad1d::{ReflectionPad1d, reference, tolerance};
-use gridguard_kernels::{Deviation, ElementType, KernelError, Tensor, TensorMut};
+use gridguard_kernels::{Deviation, ElementType, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, any, prop_oneof, proptest};
 use proptest::sample::Index;
 
-use super::support::{Tensorial, kernels, poisoned, stream, unit};
+use super::support::{
+    Tensorial, is_the_same_split_and_folded, kernels, overflows, poisoned, stream,
+};
 
 /// The input's shape, the pads, and where input and output begin in their memory, in elements.
 #[derive(Clone, Copy, Debug)]
@@ -54,11 +56,10 @@ impl Case {
             deviation.add(out, &reference(row, left, right));
         }
         assert!(deviation.within(tolerance(T::TYPE)), "{} {self:?}", T::TYPE);
-        let chunk = blocks * unit(&self.operation::<T>());
-        let split = self.run::<T>(Choice::at_most(chunk).strategy(Strategy::Chunked));
-        assert!(split == whole, "split: {} {self:?}", T::TYPE);
-        let folded = self.run::<T>(Choice::AUTOMATIC.strategy(Strategy::Folded));
-        assert!(folded == whole, "folded: {} {self:?}", T::TYPE);
+        let name = format!("{} {self:?}", T::TYPE);
+        is_the_same_split_and_folded(&self.operation::<T>(), blocks, &whole, &name, |choice| {
+            self.run::<T>(choice)
+        });
     }
 }
 
@@ -95,15 +96,10 @@ proptest! {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn reflection_pad1d_of_a_larger_batch_than_z_has_blocks_is_split_or_folded() {
-    let plan = |strategy| {
-        let operation = ReflectionPad1d::new([200_000, 64, 1000], [3, 4], ElementType::F16);
-        let choice = Choice::AUTOMATIC.strategy(strategy);
-        let prepared = kernels().prepare(operation.expect("legal"), choice);
-        prepared.map(|prepared| prepared.plan().len())
-    };
-    assert!(matches!(plan(Strategy::Whole), Err(KernelError::Violations(_))));
-    assert_eq!(plan(Strategy::Chunked).expect("splits"), 4);
-    assert_eq!(plan(Strategy::Folded).expect("folds"), 1);
+    overflows(
+        &ReflectionPad1d::new([200_000, 64, 1000], [3, 4], ElementType::F16).expect("legal"),
+        4,
+    );
 }
 
 #[test]

@@ -3,12 +3,14 @@
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::rms_norm::{RmsNorm, reference, tolerance};
-use gridguard_kernels::{Deviation, KernelError, Tensor, TensorMut};
+use gridguard_kernels::{Deviation, ElementType, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
-use super::support::{Tensorial, kernels, poisoned, stream, unit};
+use super::support::{
+    Tensorial, is_the_same_split_and_folded, kernels, overflows, poisoned, stream,
+};
 
 const EPSILON: f32 = 1e-6;
 
@@ -42,9 +44,10 @@ fn meets_the_reference<T: Tensorial>(rows: u64, columns: u64, chunk: u64) {
     let within = deviation.within(tolerance(T::TYPE));
     assert!(within, "{} {rows}x{columns}: {:e}", T::TYPE, deviation.relative());
     let operation = RmsNorm::new(rows, columns, T::TYPE).expect("a legal shape");
-    let chunk = chunk * unit(&operation);
-    let split = Choice::at_most(chunk).strategy(Strategy::Chunked);
-    assert!(norm::<T>(rows, columns, split) == whole, "{} {rows}x{columns}", T::TYPE);
+    let name = format!("{} {rows}x{columns}", T::TYPE);
+    is_the_same_split_and_folded(&operation, chunk, &whole, &name, |choice| {
+        norm::<T>(rows, columns, choice)
+    });
 }
 
 proptest! {
@@ -66,16 +69,7 @@ proptest! {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn rms_norm_of_more_rows_than_y_has_blocks_is_split_or_folded() {
-    let rows = 200_000;
-    let plan = |strategy| {
-        let operation =
-            RmsNorm::new(rows, 4096, gridguard_kernels::ElementType::F16).expect("legal");
-        let choice = Choice::AUTOMATIC.strategy(strategy);
-        kernels().prepare(operation, choice).map(|prepared| prepared.plan().len())
-    };
-    assert!(matches!(plan(Strategy::Whole), Err(KernelError::Violations(_))));
-    assert_eq!(plan(Strategy::Chunked).expect("splits"), 4);
-    assert_eq!(plan(Strategy::Folded).expect("folds"), 1);
+    overflows(&RmsNorm::new(200_000, 4096, ElementType::F16).expect("legal"), 4);
     let folded = norm::<f16>(70_000, 256, Choice::AUTOMATIC.strategy(Strategy::Folded));
     assert!(folded == norm::<f16>(70_000, 256, Choice::AUTOMATIC.strategy(Strategy::Chunked)));
 }
@@ -84,7 +78,7 @@ fn rms_norm_of_more_rows_than_y_has_blocks_is_split_or_folded() {
 #[ignore = "needs a CUDA GPU"]
 fn tensors_that_do_not_fit_rms_norm_are_refused_before_anything_is_launched() {
     let stream = stream();
-    let operation = RmsNorm::new(4, 8, gridguard_kernels::ElementType::F32).expect("legal");
+    let operation = RmsNorm::new(4, 8, ElementType::F32).expect("legal");
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
     let x = stream.alloc_zeros::<f32>(32).expect("x");
     let mut out = poisoned::<f32>(&stream, 32);

@@ -4,12 +4,14 @@ use gridguard::cuda::LaunchRecord;
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::softmax::{Softmax, reference, tolerance};
-use gridguard_kernels::{Deviation, ElementType, KernelError, Tensor, TensorMut};
+use gridguard_kernels::{Deviation, ElementType, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{ProptestConfig, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
-use super::support::{Tensorial, guard, kernels, poisoned, stream, unit};
+use super::support::{
+    Tensorial, guard, is_the_same_split_and_folded, kernels, overflows, poisoned, stream,
+};
 
 /// Elements of one case, at most.
 const MOST_ELEMENTS: u64 = 400_000;
@@ -44,13 +46,10 @@ fn meets_the_reference<T: Tensorial>(rows: u64, columns: u64, chunk: u64) {
     let within = deviation.within(tolerance(T::TYPE, columns));
     assert!(within, "{} {rows}x{columns}: {:e}", T::TYPE, deviation.relative());
     let operation = Softmax::new(rows, columns, T::TYPE).expect("a legal shape");
-    let chunk = chunk * unit(&operation);
-    for choice in [
-        Choice::at_most(chunk).strategy(Strategy::Chunked),
-        Choice::AUTOMATIC.strategy(Strategy::Folded),
-    ] {
-        assert!(softmax(&x, columns, choice) == whole, "{} {rows}x{columns}", T::TYPE);
-    }
+    let name = format!("{} {rows}x{columns}", T::TYPE);
+    is_the_same_split_and_folded(&operation, chunk, &whole, &name, |choice| {
+        softmax(&x, columns, choice)
+    });
 }
 
 proptest! {
@@ -147,14 +146,7 @@ fn softmax_of_tensors_between_multiples_of_16_bytes_is_the_same() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn softmax_of_more_rows_than_y_has_blocks_is_split_or_folded() {
-    let plan = |strategy| {
-        let operation = Softmax::new(200_000, 4096, ElementType::F16).expect("legal");
-        let choice = Choice::AUTOMATIC.strategy(strategy);
-        kernels().prepare(operation, choice).map(|prepared| prepared.plan().len())
-    };
-    assert!(matches!(plan(Strategy::Whole), Err(KernelError::Violations(_))));
-    assert_eq!(plan(Strategy::Chunked).expect("splits"), 4);
-    assert_eq!(plan(Strategy::Folded).expect("folds"), 1);
+    overflows(&Softmax::new(200_000, 4096, ElementType::F16).expect("legal"), 4);
     // 66,000 blocks of 128 rows.
     let x = made_up::<f16>(66_000 * 128, 8);
     let chunked = softmax(&x, 8, Choice::AUTOMATIC.strategy(Strategy::Chunked));

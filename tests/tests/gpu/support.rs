@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr};
 use gridguard::cuda::{Args, Kernel, Module};
-use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
-use gridguard_kernels::{Element, Kernels, Operation};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan, Strategy};
+use gridguard_kernels::{Element, KernelError, Kernels, Operation};
 
 /// Small kernels, each writing what a test can check.
 pub(crate) const SOURCE: &str = r#"
@@ -101,6 +101,33 @@ pub(crate) fn poisoned<T: Tensorial>(stream: &Arc<CudaStream>, len: usize) -> Cu
 /// The smallest chunk of an operation's batch.
 pub(crate) fn unit(operation: &impl Operation) -> u64 {
     operation.batch().unit().expect("a small one")
+}
+
+/// Asserts that `run` gives `whole` to the bit in chunks of `blocks` blocks too, and folded.
+pub(crate) fn is_the_same_split_and_folded<R: PartialEq>(
+    operation: &impl Operation,
+    blocks: u64,
+    whole: &R,
+    name: &str,
+    run: impl Fn(Choice) -> R,
+) {
+    let chunk = blocks * unit(operation);
+    let split = run(Choice::at_most(chunk).strategy(Strategy::Chunked));
+    assert!(split == *whole, "split: {name}");
+    let folded = run(Choice::AUTOMATIC.strategy(Strategy::Folded));
+    assert!(folded == *whole, "folded: {name}");
+}
+
+/// Asserts that an operation's grid overflows: whole it is refused, split it takes `launches` launches,
+/// folded one.
+pub(crate) fn overflows<O: Operation + Clone>(operation: &O, launches: u64) {
+    let planned = |strategy| {
+        let choice = Choice::AUTOMATIC.strategy(strategy);
+        kernels().prepare(operation.clone(), choice).map(|prepared| prepared.plan().len())
+    };
+    assert!(matches!(planned(Strategy::Whole), Err(KernelError::Violations(_))));
+    assert_eq!(planned(Strategy::Chunked).expect("splits"), launches);
+    assert_eq!(planned(Strategy::Folded).expect("folds"), 1);
 }
 
 pub(crate) fn module() -> &'static Module {

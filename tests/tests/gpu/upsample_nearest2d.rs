@@ -1,14 +1,16 @@
 //! Nearest-neighbour resizing against its reference, whole, split and folded.
 
-use gridguard::{Choice, Strategy};
+use gridguard::Choice;
 use gridguard_examples::uniform;
 use gridguard_kernels::upsample_nearest2d::{UpsampleNearest2d, reference, tolerance};
-use gridguard_kernels::{Deviation, ElementType, KernelError, Tensor, TensorMut};
+use gridguard_kernels::{Deviation, ElementType, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::{Just, ProptestConfig, any, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
-use super::support::{Tensorial, kernels, poisoned, stream, unit};
+use super::support::{
+    Tensorial, is_the_same_split_and_folded, kernels, overflows, poisoned, stream,
+};
 
 /// Planes, input and output size, and where the tensors begin in their memory, in elements.
 #[derive(Clone, Copy, Debug)]
@@ -60,11 +62,10 @@ impl Case {
             deviation.add(out, &reference(plane, self.input, self.output));
         }
         assert!(deviation.within(tolerance(T::TYPE)), "{} {self:?}", T::TYPE);
-        let chunk = blocks * unit(&self.operation::<T>());
-        let split = self.run::<T>(Choice::at_most(chunk).strategy(Strategy::Chunked));
-        assert!(split == whole, "split: {} {self:?}", T::TYPE);
-        let folded = self.run::<T>(Choice::AUTOMATIC.strategy(Strategy::Folded));
-        assert!(folded == whole, "folded: {} {self:?}", T::TYPE);
+        let name = format!("{} {self:?}", T::TYPE);
+        is_the_same_split_and_folded(&self.operation::<T>(), blocks, &whole, &name, |choice| {
+            self.run::<T>(choice)
+        });
     }
 }
 
@@ -113,15 +114,10 @@ proptest! {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn upsample_nearest2d_of_more_planes_than_z_has_blocks_is_split_or_folded() {
-    let plan = |strategy| {
-        let operation = UpsampleNearest2d::new(200_000, [64; 2], [128; 2], ElementType::F16);
-        let choice = Choice::AUTOMATIC.strategy(strategy);
-        let prepared = kernels().prepare(operation.expect("legal"), choice);
-        prepared.map(|prepared| prepared.plan().len())
-    };
-    assert!(matches!(plan(Strategy::Whole), Err(KernelError::Violations(_))));
-    assert_eq!(plan(Strategy::Chunked).expect("splits"), 4);
-    assert_eq!(plan(Strategy::Folded).expect("folds"), 1);
+    overflows(
+        &UpsampleNearest2d::new(200_000, [64; 2], [128; 2], ElementType::F16).expect("legal"),
+        4,
+    );
 }
 
 #[test]
