@@ -111,7 +111,8 @@ pub trait Exercise: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(usize);
 
-/// A kernel with one set of launch parameters: what candidates are planned from.
+/// A kernel with one set of launch parameters: what candidates are planned from. The tuner has one of
+/// its own, since its library and this one do not know each other.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     /// Names and values; empty for a kernel that has none.

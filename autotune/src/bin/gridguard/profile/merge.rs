@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::profile::{self, Conflict, Contender, Document, Entry, Key, MergeError, Named};
-use gridguard::profile::{Objective, Policy, StoredChoice};
+use gridguard::profile::{
+    self, Conflict, Contender, Document, Entry, MergeError, Named, StoredChoice,
+};
 use serde::Serialize;
 
-use super::record::FaultRecord;
+use super::record::{FaultRecord, KeyRecord};
 use super::{empty_like, read, words};
 use crate::failure::{Answer, Failure};
 use crate::format::Format;
@@ -41,12 +42,8 @@ struct Record<'a> {
 
 #[derive(Serialize)]
 struct ConflictRecord<'a> {
-    kernel: &'a str,
-    source: &'a str,
-    variant: &'a str,
-    dtypes: &'a str,
-    policy: Policy,
-    objective: Objective,
+    #[serde(flatten)]
+    key: KeyRecord<'a>,
     shape: &'a Named,
     kept: ContenderRecord<'a>,
     dropped: ContenderRecord<'a>,
@@ -174,10 +171,7 @@ fn chose_differently(conflict: &Conflict) -> bool {
 impl<'a> From<&'a Conflict> for ConflictRecord<'a> {
     fn from(conflict: &'a Conflict) -> Self {
         let Conflict { key, shape, kept, dropped } = conflict;
-        let Key { kernel, source, variant, dtypes, policy, objective } = key;
-        let (policy, objective) = (*policy, *objective);
-        let (kept, dropped) = (kept.into(), dropped.into());
-        Self { kernel, source, variant, dtypes, policy, objective, shape, kept, dropped }
+        Self { key: key.into(), shape, kept: kept.into(), dropped: dropped.into() }
     }
 }
 

@@ -1,19 +1,26 @@
 //! Entries and faults as data for programs.
 
 use gridguard::profile::{
-    Entry, Fault, Named, Objective, Policy, Provenance, StoredChoice, Summary,
+    Entry, Fault, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary,
 };
 use serde::Serialize;
 
-/// An entry, flat.
+/// What an entry is of, flat.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct EntryRecord<'a> {
+pub(super) struct KeyRecord<'a> {
     kernel: &'a str,
     source: &'a str,
     variant: &'a str,
     dtypes: &'a str,
     policy: Policy,
     objective: Objective,
+}
+
+/// An entry, flat.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct EntryRecord<'a> {
+    #[serde(flatten)]
+    key: KeyRecord<'a>,
     shape: &'a Named,
     choice: StoredChoice,
     parameters: &'a Named,
@@ -23,16 +30,18 @@ pub(super) struct EntryRecord<'a> {
     found: &'a Provenance,
 }
 
+impl<'a> From<&'a Key> for KeyRecord<'a> {
+    fn from(key: &'a Key) -> Self {
+        let Key { kernel, source, variant, dtypes, policy, objective } = key;
+        Self { kernel, source, variant, dtypes, policy: *policy, objective: *objective }
+    }
+}
+
 impl<'a> From<&'a Entry> for EntryRecord<'a> {
     fn from(entry: &'a Entry) -> Self {
         let Entry { key, shape, choice, parameters, launches, chosen, default, found } = entry;
         Self {
-            kernel: &key.kernel,
-            source: &key.source,
-            variant: &key.variant,
-            dtypes: &key.dtypes,
-            policy: key.policy,
-            objective: key.objective,
+            key: key.into(),
             shape,
             choice: *choice,
             parameters,
