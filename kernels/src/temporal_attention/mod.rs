@@ -10,6 +10,7 @@ mod device;
 #[cfg(feature = "host")]
 mod host;
 mod operation;
+mod parameters;
 mod reference;
 mod shape;
 #[cfg(feature = "profile")]
@@ -19,6 +20,7 @@ mod variant;
 #[cfg(feature = "host")]
 pub use host::run_on_host;
 pub use operation::{Layout, TemporalAttention};
+pub use parameters::LaunchParameters;
 pub use reference::{reference, tolerance};
 pub use shape::Shape;
-pub use variant::{LaunchParameters, Variant};
+pub use variant::Variant;

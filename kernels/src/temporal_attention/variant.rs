@@ -1,4 +1,4 @@
-//! Which device code serves a shape, and how its launch is laid out.
+//! Which device code serves a shape.
 
 use core::fmt;
 
@@ -8,25 +8,12 @@ use super::Shape;
 use crate::element::ElementType;
 use crate::error::KernelError;
 
-pub(super) const WARP: u64 = 32;
-/// Threads of a block of the general kernel.
-const GENERAL_WARPS: u64 = 4;
-/// Rows of a tile in shared memory of the general kernel.
-const GENERAL_TILE: u64 = 32;
 /// The most frames whose keys and values a warp holds in registers.
 const SHORT_FRAMES: u64 = 32;
 /// The most frames of a specialised kernel.
 const MAX_FRAMES: u64 = 128;
-/// Queries of a tensor core's tile.
-const ROWS: u64 = 16;
 /// What a thread copies at once.
-const PIECE_BYTES: u64 = 16;
-/// The most threads of a block.
-const MAX_THREADS: u64 = 1024;
-/// Barriers of a block beside the one of all threads.
-const NAMED_BARRIERS: u64 = 15;
-/// Problems one after another: beyond, nothing more is to be gained.
-const MAX_ROUNDS: u64 = 64;
+pub(super) const PIECE_BYTES: u64 = 16;
 
 const TURING: ComputeCapability = ComputeCapability::new(7, 5);
 const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
@@ -48,33 +35,6 @@ pub enum Variant {
     Warpgroup,
     /// f32 throughout, no tf32: at most 128 frames, a head dimension that is a multiple of 4.
     SinglePrecision,
-}
-
-/// How a variant shares out its work: what a tuner may choose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LaunchParameters {
-    /// Warps that share a problem.
-    pub warps: u64,
-    /// Problems side by side in a block.
-    pub problems: u64,
-    /// Problems one after another in the place of one.
-    pub rounds: u64,
-    /// 2 loads the next round's problem while this one is computed, 1 does not.
-    pub stages: u64,
-}
-
-impl LaunchParameters {
-    const ONE: Self = Self { warps: 1, problems: 1, rounds: 1, stages: 1 };
-
-    /// Problems of a block.
-    #[must_use]
-    pub const fn problems_per_block(&self) -> u64 {
-        self.problems * self.rounds
-    }
-
-    pub(super) const fn threads(&self) -> u64 {
-        WARP * self.warps * self.problems
-    }
 }
 
 impl fmt::Display for Variant {
@@ -185,119 +145,6 @@ impl Variant {
         }
     }
 
-    /// The launch parameters that were fastest on an NVIDIA H200.
-    #[must_use]
-    pub const fn default_parameters(self, shape: &Shape) -> LaunchParameters {
-        let tiles = shape.frames.div_ceil(ROWS);
-        let one = LaunchParameters::ONE;
-        match self {
-            Self::General => LaunchParameters { warps: GENERAL_WARPS, ..one },
-            // A block of one warp is too short-lived where there are few frames.
-            Self::Short if shape.frames <= 8 => LaunchParameters { problems: 2, ..one },
-            Self::Short => one,
-            Self::Tiled if shape.frames <= 8 => LaunchParameters { problems: 2, ..one },
-            Self::Tiled if shape.head_dim <= 80 => {
-                LaunchParameters { warps: tiles.div_ceil(2), ..one }
-            }
-            Self::Tiled => LaunchParameters { warps: tiles, ..one },
-            Self::Warpgroup if shape.frames > 64 && shape.head_dim > 96 => {
-                LaunchParameters { warps: 8, ..one }
-            }
-            Self::Warpgroup => LaunchParameters { warps: 4, ..one },
-            Self::SinglePrecision => match tiles {
-                1 => LaunchParameters { problems: 2, ..one },
-                2 => LaunchParameters { warps: 2, ..one },
-                _ => LaunchParameters { warps: tiles.div_ceil(2), ..one },
-            },
-        }
-    }
-
-    /// Checks launch parameters of the caller's.
-    pub(super) fn check_parameters(
-        self,
-        shape: &Shape,
-        parameters: &LaunchParameters,
-    ) -> Result<(), KernelError> {
-        let LaunchParameters { warps, problems, rounds, stages } = *parameters;
-        let tiles = shape.frames.div_ceil(ROWS);
-        let rotates = matches!(self, Self::Tiled | Self::Warpgroup);
-        let warps_taken = match self {
-            Self::General => GENERAL_WARPS..=GENERAL_WARPS,
-            Self::Short => 1..=1,
-            Self::Tiled | Self::SinglePrecision => 1..=tiles,
-            Self::Warpgroup => 4..=8,
-        };
-        let side_by_side = match self {
-            Self::General | Self::Warpgroup => 1,
-            _ if warps > 1 => NAMED_BARRIERS.min(MAX_THREADS / (WARP * warps.min(tiles))),
-            _ => MAX_THREADS / WARP,
-        };
-        let limits = [
-            ("warps", warps, warps_taken),
-            ("problems", problems, 1..=side_by_side),
-            ("rounds", rounds, 1..=if rotates { MAX_ROUNDS } else { 1 }),
-            ("stages", stages, 1..=if rotates && rounds > 1 { 2 } else { 1 }),
-        ];
-        for (parameter, given, taken) in limits {
-            let whole_groups = self != Self::Warpgroup || warps.is_multiple_of(4);
-            if !taken.contains(&given) || (parameter == "warps" && !whole_groups) {
-                let (least, most) = taken.into_inner();
-                let expected = match (self, parameter) {
-                    (Self::Warpgroup, "warps") => "4 or 8".into(),
-                    _ if least == most => most.to_string(),
-                    _ => format!("{least} to {most}"),
-                };
-                let variant = self.name();
-                return Err(KernelError::LaunchParameter { variant, parameter, given, expected });
-            }
-        }
-        Ok(())
-    }
-
-    /// Launch parameters worth measuring, the default first.
-    pub(super) fn candidates(self, shape: &Shape) -> Vec<LaunchParameters> {
-        let default = self.default_parameters(shape);
-        let mut candidates = vec![default];
-        for warps in [1, 2, 3, 4, 6, 8] {
-            for problems in [1, 2, 4, 8] {
-                for (rounds, stages) in [(1, 1), (2, 2), (4, 2), (8, 2)] {
-                    let one = LaunchParameters { warps, problems, rounds, stages };
-                    if one != default && self.check_parameters(shape, &one).is_ok() {
-                        candidates.push(one);
-                    }
-                }
-            }
-        }
-        candidates
-    }
-
-    /// Dynamic shared memory of a block.
-    pub(super) const fn shared_bytes(self, shape: &Shape, parameters: &LaunchParameters) -> u64 {
-        let Shape { frames, head_dim, .. } = *shape;
-        let pieces = head_dim / 8;
-        match self {
-            // Queries and values in whole float4, keys in an odd number of them.
-            Self::General => {
-                let quads = head_dim.div_ceil(4);
-                GENERAL_TILE * PIECE_BYTES * (2 * quads + (quads | 1))
-            }
-            Self::Short => 0,
-            Self::Tiled => {
-                parameters.stages * parameters.problems * 3 * frames * (pieces | 1) * PIECE_BYTES
-            }
-            Self::Warpgroup => {
-                let rows = frames.next_multiple_of(ROWS);
-                // An odd piece is paired, for the narrowest swizzle.
-                parameters.stages * 3 * rows * pieces.next_multiple_of(2) * PIECE_BYTES
-            }
-            Self::SinglePrecision => {
-                // The weights of a tile: 16 rows of 16 keys, padded to 20.
-                let weights = parameters.warps * 16 * 20;
-                parameters.problems * 4 * (2 * frames * head_dim + weights)
-            }
-        }
-    }
-
     /// What memory must be aligned to, in bytes.
     pub(super) const fn alignment(self) -> Option<u64> {
         match self {
@@ -389,37 +236,5 @@ mod tests {
         );
         let newer = check(Variant::Warpgroup, 64, ElementType::F16, 10).expect_err("not Hopper");
         assert!(newer.starts_with("warpgroup matrix instructions needs compute capability 9.0"));
-    }
-
-    #[test]
-    fn launch_parameters_out_of_range_are_errors_and_candidates_are_not() {
-        let refused = |variant: Variant, parameters| {
-            let checked = variant.check_parameters(&shape(81, 64), &parameters);
-            checked.expect_err("refused").to_string()
-        };
-        let one = LaunchParameters::ONE;
-        assert_eq!(
-            refused(Variant::Warpgroup, LaunchParameters { warps: 6, ..one }),
-            "warps is 6, the warpgroup variant takes 4 or 8 here"
-        );
-        assert_eq!(
-            refused(Variant::Tiled, LaunchParameters { warps: 3, stages: 2, ..one }),
-            "stages is 2, the tiled variant takes 1 here"
-        );
-        assert_eq!(
-            refused(Variant::Tiled, LaunchParameters { warps: u64::MAX, ..one }),
-            "warps is 18446744073709551615, the tiled variant takes 1 to 6 here"
-        );
-        for variant in Variant::ALL {
-            for frames in [1, 16, 81, 128] {
-                let shape = shape(frames, 64);
-                let candidates = variant.candidates(&shape);
-                for parameters in &candidates {
-                    assert!(variant.check_parameters(&shape, parameters).is_ok(), "{variant}");
-                    assert!(parameters.threads() <= MAX_THREADS);
-                }
-                assert_eq!(candidates[0], variant.default_parameters(&shape));
-            }
-        }
     }
 }
