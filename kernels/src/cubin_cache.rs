@@ -5,71 +5,18 @@
 //! nor a damaged disk puts bytes before the driver that the compiler did not make. Against someone
 //! who may write to the folder the checks do not help: it must be as trusted as the program.
 
-use core::fmt;
+mod key;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use gridguard::cuda::{CompileOptions, Image, ImageError};
+use gridguard::cuda::{Image, ImageError};
 use sha2::{Digest, Sha256};
 
-/// What decides over a compiled image.
-///
-/// It holds the release of this package, the compiler's version, the architecture, the program's
-/// name, its macros and options in their order, and the source. It does not hold the contents of
-/// headers that the source includes, nor the compiler's patch level, which NVRTC does not tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CubinKey {
-    digest: [u8; 32],
-}
-
-impl CubinKey {
-    /// The key of what `compiler` (major and minor version) makes of `source` under `options`.
-    #[must_use]
-    pub fn new(source: &str, options: &CompileOptions, compiler: (u32, u32)) -> Self {
-        // No `..`: an option to come must find its way into the key.
-        let CompileOptions {
-            name,
-            architecture: _,
-            architecture_specific: _,
-            defines,
-            options: flags,
-        } = options;
-        let mut hash = Sha256::new();
-        // Each field with its length before it, each list with its count: moving a byte from one
-        // field to its neighbour is another key.
-        let mut field = |bytes: &[u8]| {
-            hash.update(count(bytes.len()).to_le_bytes());
-            hash.update(bytes);
-        };
-        field(KEY_TAG);
-        field(env!("CARGO_PKG_VERSION").as_bytes());
-        field(&compiler.0.to_le_bytes());
-        field(&compiler.1.to_le_bytes());
-        field(options.target().as_bytes());
-        field(name.as_bytes());
-        field(&count(defines.len()).to_le_bytes());
-        for (name, value) in defines {
-            field(name.as_bytes());
-            field(value.as_bytes());
-        }
-        field(&count(flags.len()).to_le_bytes());
-        for option in flags {
-            field(option.as_bytes());
-        }
-        field(source.as_bytes());
-        Self { digest: hash.finalize().into() }
-    }
-}
-
-/// The key in hexadecimal.
-impl fmt::Display for CubinKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.digest.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
+pub use key::CubinKey;
 
 /// A folder of compiled images, one file each, shared by any number of processes.
 ///
@@ -282,7 +229,7 @@ fn read_entry(path: &Path) -> io::Result<Vec<u8>> {
 fn header(key: &CubinKey, cubin: &[u8]) -> Vec<u8> {
     let (format, length) = (FORMAT.to_le_bytes(), count(cubin.len()).to_le_bytes());
     let checksum: [u8; 32] = Sha256::digest(cubin).into();
-    [MAGIC.as_slice(), &format, &key.digest, &length, &checksum].concat()
+    [MAGIC.as_slice(), &format, key.digest(), &length, &checksum].concat()
 }
 
 /// The image of `entry`, if it is whole and the key's.
@@ -291,7 +238,7 @@ fn decode(entry: &[u8], key: &CubinKey) -> Result<Image, CubinFault> {
     let short = || CubinFault::Header(count(entry.len()));
     let magic: [u8; 8] = take(&mut cubin).ok_or_else(short)?;
     let format = u32::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
-    let found_key = CubinKey { digest: take(&mut cubin).ok_or_else(short)? };
+    let found_key = CubinKey::from_digest(take(&mut cubin).ok_or_else(short)?);
     let announced = u64::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
     let checksum: [u8; 32] = take(&mut cubin).ok_or_else(short)?;
     let found = count(cubin.len());
@@ -324,8 +271,6 @@ fn count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// Begins every key; another text makes every entry so far another key's.
-const KEY_TAG: &[u8] = b"gridguard cubin key 1";
 /// How an entry begins.
 const MAGIC: [u8; 8] = *b"ggcubin\0";
 /// The format of an entry; raised when the header changes.

@@ -1,11 +1,12 @@
-//! The cache against torn, damaged and foreign entries, and against other processes.
+//! The cache in its folder, whatever else lies there.
 
-use std::process::{Child, Command, Stdio};
-use std::sync::Barrier;
-use std::thread;
-use std::time::Instant;
+mod corrupt;
+mod writers;
+
+use std::process::Command;
 
 use gridguard::ComputeCapability;
+use gridguard::cuda::CompileOptions;
 use tempfile::TempDir;
 
 use super::*;
@@ -45,17 +46,6 @@ fn stored() -> (TempDir, CubinCache, PathBuf, Vec<u8>) {
     let path = cache.entry(&key("a"));
     let bytes = fs::read(&path).expect("an entry");
     (folder, cache, path, bytes)
-}
-
-#[track_caller]
-fn corrupt(cache: &CubinCache, key: &CubinKey) -> CubinFault {
-    match cache.get(key).expect_err("a corrupt entry") {
-        CubinCacheError::Corrupt { path, what } => {
-            assert_eq!(path, cache.entry(key));
-            what
-        }
-        error => panic!("not corrupt: {error}"),
-    }
 }
 
 #[track_caller]
@@ -102,109 +92,6 @@ fn what_is_put_is_got() {
     expected.sort();
     assert_eq!(names, expected, "entries and nothing else");
     drop(folder);
-}
-
-#[test]
-fn any_byte_that_changed_is_told_by_its_part() {
-    let (_folder, cache, path, whole) = stored();
-    for at in 0..whole.len() {
-        for flip in [0x01, 0x80, 0xff] {
-            let mut bytes = whole.clone();
-            bytes[at] ^= flip;
-            fs::write(&path, bytes).expect("written");
-            let fault = corrupt(&cache, &key("a"));
-            let as_expected = match at {
-                0..8 => fault == CubinFault::Magic,
-                8..12 => matches!(fault, CubinFault::Version(found) if found != FORMAT),
-                12..44 => matches!(fault, CubinFault::Key(found) if found != key("a")),
-                44..52 => matches!(fault, CubinFault::Length { .. }),
-                _ => fault == CubinFault::Digest,
-            };
-            assert!(as_expected, "byte {at}: {fault}");
-        }
-    }
-    fs::write(&path, whole).expect("written");
-    assert_eq!(cache.get(&key("a")), Ok(Some(cubin(b"machine code"))));
-}
-
-#[test]
-fn an_entry_cut_anywhere_is_refused() {
-    let (_folder, cache, path, whole) = stored();
-    let header = usize::try_from(HEADER_BYTES).expect("small");
-    let announced = count(whole.len()) - HEADER_BYTES;
-    for len in 0..whole.len() {
-        fs::write(&path, &whole[..len]).expect("written");
-        let expected = if len < header {
-            CubinFault::Header(count(len))
-        } else {
-            CubinFault::Length { announced, found: count(len - header) }
-        };
-        assert_eq!(corrupt(&cache, &key("a")), expected, "{len} bytes");
-    }
-}
-
-#[test]
-fn what_follows_an_image_is_refused() {
-    let (_folder, cache, path, whole) = stored();
-    let announced = count(whole.len()) - HEADER_BYTES;
-    for surplus in [1, 84, 4096] {
-        let bytes = [whole.clone(), vec![0; surplus]].concat();
-        fs::write(&path, bytes).expect("written");
-        let found = announced + count(surplus);
-        assert_eq!(corrupt(&cache, &key("a")), CubinFault::Length { announced, found });
-    }
-}
-
-#[test]
-fn an_absurd_length_is_refused() {
-    let (_folder, cache, path, whole) = stored();
-    let found = count(whole.len()) - HEADER_BYTES;
-    for announced in [0, 1, found - 1, found + 1, MOST_IMAGE_BYTES + 1, 1 << 63, u64::MAX] {
-        let mut bytes = whole.clone();
-        bytes[44..52].copy_from_slice(&announced.to_le_bytes());
-        fs::write(&path, bytes).expect("written");
-        assert_eq!(corrupt(&cache, &key("a")), CubinFault::Length { announced, found });
-    }
-    // A gibibyte, of which the disk stores a page: one byte too many is read.
-    let file = File::options().write(true).open(&path).expect("the entry");
-    file.set_len(1 << 30).expect("a sparse file");
-    for announced in [MOST_IMAGE_BYTES, MOST_IMAGE_BYTES + 1, (1 << 30) - HEADER_BYTES] {
-        let mut start = whole[..84].to_vec();
-        start[44..52].copy_from_slice(&announced.to_le_bytes());
-        (&file).write_all(&start).expect("written");
-        io::Seek::rewind(&mut (&file)).expect("at the start");
-        let found = MOST_IMAGE_BYTES + 1;
-        assert_eq!(corrupt(&cache, &key("a")), CubinFault::Length { announced, found });
-    }
-}
-
-#[test]
-fn an_entry_under_another_name_is_refused() {
-    let (_folder, cache, path, _) = stored();
-    fs::rename(path, cache.entry(&key("b"))).expect("renamed");
-    assert_eq!(corrupt(&cache, &key("b")), CubinFault::Key(key("a")));
-    assert_eq!(cache.get(&key("a")), Ok(None));
-}
-
-#[test]
-fn an_image_that_is_not_whole_is_refused_in_spite_of_its_checksum() {
-    let (_folder, cache, path, _) = stored();
-    let image = cubin(b"machine code");
-    let cut = &image.bytes()[..100];
-    fs::write(&path, [&header(&key("a"), cut), cut].concat()).expect("written");
-    let fault = corrupt(&cache, &key("a"));
-    assert!(matches!(fault, CubinFault::Image(ImageError::Truncated { .. })), "{fault}");
-    fs::write(&path, header(&key("a"), b"")).expect("written");
-    assert_eq!(corrupt(&cache, &key("a")), CubinFault::Image(ImageError::Empty));
-}
-
-#[test]
-fn a_corrupt_entry_is_replaced() {
-    let (_folder, cache, path, _) = stored();
-    fs::write(&path, "").expect("written");
-    assert_eq!(corrupt(&cache, &key("a")), CubinFault::Header(0));
-    cache.put(&key("a"), &cubin(b"new")).expect("stored anew");
-    assert_eq!(cache.get(&key("a")), Ok(Some(cubin(b"new"))));
 }
 
 #[test]
@@ -299,165 +186,6 @@ fn what_killed_writers_left_is_deleted_after_an_hour() {
 }
 
 #[test]
-fn two_threads_write_and_read_one_entry() {
-    let (folder, cache) = cache();
-    let images = [cubin(b"short"), cubin(&vec![9; 100_000])];
-    let start = Barrier::new(images.len());
-    thread::scope(|scope| {
-        for image in &images {
-            scope.spawn(|| {
-                start.wait();
-                for _ in 0..200 {
-                    cache.put(&key("a"), image).expect("stored");
-                    let found = cache.get(&key("a")).expect("whole").expect("there");
-                    assert!(images.contains(&found));
-                }
-            });
-        }
-    });
-    assert_eq!(names_in(folder.path()), [format!("{}.cubin", key("a"))]);
-}
-
-/// Set for the process that writes until it is killed: the folder.
-const WRITER: &str = "GRIDGUARD_TEST_CUBIN_WRITER";
-/// Keys that it writes in turn.
-const SOURCES: [&str; 3] = ["a", "b", "c"];
-
-/// Kills the writer however the test ends.
-struct Writer(Child);
-
-impl Writer {
-    fn start(folder: &Path) -> Self {
-        let (_, module) = module_path!().split_once("::").expect("a module of a crate");
-        let test = format!("{module}::a_writer_killed_halfway_leaves_no_torn_entry");
-        let program = std::env::current_exe().expect("this program");
-        let mut writer = Command::new(program);
-        writer.args(["--exact", &test]).env(WRITER, folder).stdout(Stdio::null());
-        Self(writer.spawn().expect("it starts"))
-    }
-
-    fn kill(&mut self) {
-        assert!(self.0.try_wait().expect("its state").is_none(), "it ended by itself");
-        self.0.kill().expect("killed");
-        self.0.wait().expect("ended");
-    }
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        // Fails where the writer has already ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn large(source: &str) -> Image {
-    cubin(&source.repeat(1 << 20).into_bytes())
-}
-
-/// The other process: writes until it is killed, or for long enough that the test has failed.
-fn write_on(cache: &CubinCache) {
-    let start = Instant::now();
-    let images = SOURCES.map(|source| (key(source), large(source)));
-    for (key, image) in images.iter().cycle() {
-        assert!(start.elapsed() < Duration::from_secs(60), "nobody killed the writer");
-        cache.put(key, image).expect("stored");
-    }
-}
-
-#[test]
-fn a_writer_killed_halfway_leaves_no_torn_entry() {
-    if let Some(folder) = std::env::var_os(WRITER) {
-        return write_on(&CubinCache::at(folder));
-    }
-    let (folder, cache) = cache();
-    let is_leftover = |name: &String| name.starts_with(TEMP_PREFIX);
-    let (mut read, mut halfway) = (0, 0);
-    for round in 0..20_u64 {
-        let before = names_in(folder.path()).into_iter().filter(is_leftover).count();
-        let mut writer = Writer::start(folder.path());
-        let deadline = Instant::now() + Duration::from_secs(30);
-        while names_in(folder.path()).into_iter().filter(is_leftover).count() == before {
-            assert!(Instant::now() < deadline, "the writer does not write");
-        }
-        // Every other one at the start of its first entry, the others up to some entries on.
-        thread::sleep(Duration::from_millis(round % 2 * round * round / 4));
-        writer.kill();
-        let names = names_in(folder.path());
-        halfway += usize::from(names.iter().filter(|name| is_leftover(name)).count() > before);
-        for name in names.into_iter().filter(|name| !is_leftover(name)) {
-            let of = |source: &&&str| name == format!("{}.cubin", key(source));
-            let source = SOURCES.iter().find(of).expect("an entry of the writer");
-            assert_eq!(cache.get(&key(source)), Ok(Some(large(source))));
-            read += 1;
-        }
-    }
-    assert!(halfway > 0, "no writer was killed while it wrote");
-    assert!(read > 0, "no writer finished an entry");
-}
-
-#[test]
-fn every_field_decides_over_the_key() {
-    let options = |name: &str, defines: &[(&str, &str)], further: &[&str]| {
-        let mut options = CompileOptions::new(name, ComputeCapability::new(9, 0));
-        for (name, value) in defines {
-            options = options.define(*name, value);
-        }
-        options.options = further.iter().map(ToString::to_string).collect();
-        options
-    };
-    let plain = |options: &CompileOptions| CubinKey::new("source", options, (12, 8));
-    let newer = CompileOptions::new("a.cu", ComputeCapability::new(10, 0));
-    let base = options("a.cu", &[("N", "12"), ("M", "3")], &["-G", "-w"]);
-    let keys = [
-        plain(&base),
-        CubinKey::new("source ", &base, (12, 8)),
-        CubinKey::new("", &base, (12, 8)),
-        CubinKey::new("source", &base, (12, 9)),
-        CubinKey::new("source", &base, (13, 8)),
-        CubinKey::new("source", &base, (8, 12)),
-        plain(&newer),
-        plain(&options("a.cu", &[], &[])),
-        plain(&options("b.cu", &[("N", "12"), ("M", "3")], &["-G", "-w"])),
-        // Another value, another order, one fewer.
-        plain(&options("a.cu", &[("N", "13"), ("M", "3")], &["-G", "-w"])),
-        plain(&options("a.cu", &[("M", "3"), ("N", "12")], &["-G", "-w"])),
-        plain(&options("a.cu", &[("N", "12")], &["-G", "-w"])),
-        plain(&options("a.cu", &[("N", "12"), ("M", "3")], &["-w", "-G"])),
-        plain(&options("a.cu", &[("N", "12"), ("M", "3")], &["-G"])),
-        // The same bytes in other fields.
-        plain(&options("a.cuN", &[("", "12"), ("M", "3")], &["-G", "-w"])),
-        plain(&options("a.cu", &[("N1", "2"), ("M", "3")], &["-G", "-w"])),
-        plain(&options("a.cu", &[("N", "12M"), ("", "3")], &["-G", "-w"])),
-        plain(&options("a.cu", &[("N", "12"), ("M", "3-G")], &["", "-w"])),
-        plain(&options("a.cu", &[("N", "12")], &["M", "3", "-G", "-w"])),
-        plain(&options("a.cu", &[("N", "12"), ("M", "3"), ("-G", "-w")], &[])),
-        plain(&options("a.cu", &[("N", "12"), ("M", "3")], &["-G-w"])),
-        plain(&options("a.cu", &[("N", "12"), ("M", "3")], &["-G", "-w", "source"])),
-        CubinKey::new(
-            "-wsource",
-            &options("a.cu", &[("N", "12"), ("M", "3")], &["-G", ""]),
-            (12, 8),
-        ),
-        // Fields that look like the count of a list.
-        plain(&options("a.cu", &[], &["x", "\0\0\0\0\0\0\0\0"])),
-        plain(&options("a.cu", &[("\u{2}\0\0\0\0\0\0\0", "x")], &[])),
-    ];
-    let distinct: std::collections::HashSet<_> = keys.iter().collect();
-    assert_eq!(distinct.len(), keys.len());
-    let again = options("a.cu", &[("N", "12"), ("M", "3")], &["-G", "-w"]);
-    assert_eq!(plain(&base), plain(&again));
-}
-
-#[test]
-fn a_key_is_shown_in_hexadecimal() {
-    let mut digest = [0; 32];
-    digest[0] = 0x0f;
-    digest[31] = 0xa0;
-    assert_eq!(CubinKey { digest }.to_string(), format!("0f{}a0", "0".repeat(60)));
-}
-
-#[test]
 fn the_users_folder_is_where_the_environment_says() {
     let folder = |variables: &[(&str, &str)]| {
         let value = |name| variables.iter().find(|(known, _)| *known == name);
@@ -516,7 +244,7 @@ fn errors_say_where_and_why() {
         ),
         (corrupt(CubinFault::Version(2)), format!("{anew}its format is 2, this program reads 1")),
         (
-            corrupt(CubinFault::Key(CubinKey { digest: [0xab; 32] })),
+            corrupt(CubinFault::Key(CubinKey::from_digest([0xab; 32]))),
             format!("{anew}it is the entry of key {}", "ab".repeat(32)),
         ),
         (
