@@ -1,7 +1,6 @@
 //! Errors of a launch that surface at a later call, and the launches that they are blamed on.
-#![allow(unsafe_code, reason = "cudarc's event tracking is switched unsafely, and raw launches")]
+#![allow(unsafe_code, reason = "launches around the guard's own")]
 
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
@@ -10,16 +9,21 @@ use gridguard::cuda::{
 use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
 
 use crate::counting_allocator::allocations_of;
-use crate::harness::{Driver, launches, with_driver, with_fake};
+use crate::harness::with_fake;
 use crate::kernels::{PTX, context, guard, kernel, launch_iota, plan_along, poisoned};
 
-const FAULT: &str = "GRIDGUARD_FAKE_FAULT_LAUNCH";
-const FAIL: &str = "GRIDGUARD_FAKE_FAIL_LAUNCH";
-const SAYS: &str = "GRIDGUARD_FAKE_SAYS";
+/// Which launch is at fault: the fake driver accepts it, and every call after it fails.
+pub(crate) const FAULT: &str = "GRIDGUARD_FAKE_FAULT_LAUNCH";
+/// Which launch the fake driver refuses.
+pub(crate) const FAIL: &str = "GRIDGUARD_FAKE_FAIL_LAUNCH";
 
 /// Launches the kernel `idle`, on behalf of the caller.
 #[track_caller]
-fn idle(guard: &Guard, kernel: &Kernel, stream: &CudaStream) -> Result<u64, LaunchError> {
+pub(crate) fn idle(
+    guard: &Guard,
+    kernel: &Kernel,
+    stream: &CudaStream,
+) -> Result<u64, LaunchError> {
     let mut args = Args::new(stream);
     args.value(0_u64);
     let request = LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(128, 1, 1));
@@ -27,7 +31,7 @@ fn idle(guard: &Guard, kernel: &Kernel, stream: &CudaStream) -> Result<u64, Laun
 }
 
 /// The driver's error behind a launch that stopped, and the chunk at which it did.
-fn stopped(error: LaunchError) -> (u64, DriverError) {
+pub(crate) fn stopped(error: LaunchError) -> (u64, DriverError) {
     match error {
         LaunchError::Stopped(stopped) => (stopped.chunk, stopped.source),
         other => panic!("another error: {other:?}"),
@@ -35,7 +39,7 @@ fn stopped(error: LaunchError) -> (u64, DriverError) {
 }
 
 /// The launches that `error` is blamed on: kernel and chunk, the newest last.
-fn suspects(error: &DriverError) -> Vec<(&str, u64)> {
+pub(crate) fn suspects(error: &DriverError) -> Vec<(&str, u64)> {
     let blame = error.blame().expect("someone is to blame");
     blame.launches().iter().map(|launch| (&*launch.kernel, launch.chunk.index)).collect()
 }
@@ -147,73 +151,6 @@ fn more_launches_than_there_is_room_for_are_counted_and_the_last_ones_named() {
 }
 
 #[test]
-fn checked_launches_name_the_chunk_at_fault_and_launch_nothing_after_it() {
-    with_fake(&[(FAULT, "2")], || {
-        let guard = guard().with_checked_launches(true);
-        names_chunk_1(&guard);
-    });
-}
-
-#[test]
-fn the_environment_asks_for_checked_launches_too() {
-    with_fake(&[(FAULT, "2"), ("GRIDGUARD_SYNC", "1")], || names_chunk_1(&guard()));
-}
-
-/// Launches of which the third, chunk 1 of the second plan, is at fault.
-fn names_chunk_1(guard: &Guard) {
-    let (idler, kernel) = (kernel(guard, "idle"), kernel(guard, "fake_iota_y"));
-    let stream = context(guard).new_stream().expect("a stream");
-    let mut out = poisoned(&stream, 131_071);
-    let plan = plan_along(&kernel, Axis::Y, 131_071);
-    idle(guard, &idler, &stream).expect("no fault of its own");
-    let error = launch_iota(guard, &kernel, &plan, &stream, &mut out).expect_err("chunk 1");
-    let text = error.to_string();
-    let start = "launch 1 of 3 was refused after 43690 of 131071 items: cuStreamIsCapturing \
-                 answered CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was \
-                 encountered; the launch at fault is fake_iota_y (grid 1 x 43690 x 1, chunk 1 of 3, ";
-    assert!(text.starts_with(start), "{text}");
-    let (chunk, error) = stopped(error);
-    assert_eq!(chunk, 1);
-    assert!(matches!(error.blame(), Some(Blame::Launch(_))), "{:?}", error.blame());
-    assert_eq!(launches().len(), 3, "chunk 2 was not launched");
-    assert_eq!((guard.counts().checked, guard.counts().unchecked_in_capture), (2, 0));
-}
-
-#[test]
-fn a_check_that_is_not_alone_names_all_that_can_be_at_fault() {
-    with_fake(&[(FAULT, "1")], || {
-        let (plain, checked) = (guard(), guard().with_checked_launches(true));
-        let kernel = kernel(&plain, "idle");
-        let stream = context(&plain).default_stream();
-        let other = context(&plain).new_stream().expect("a stream");
-        idle(&plain, &kernel, &other).expect("under way on another stream");
-        let (_, error) = stopped(idle(&checked, &kernel, &stream).expect_err("it surfaces"));
-        assert_eq!(suspects(&error).len(), 2);
-        assert!(matches!(error.blame(), Some(Blame::OneOf { forgotten: 0, .. })));
-    });
-}
-
-#[test]
-fn captured_launches_are_not_waited_for_and_counted() {
-    with_fake(&[], || {
-        let guard = guard().with_checked_launches(true);
-        let kernel = kernel(&guard, "fake_iota_y");
-        // SAFETY: everything happens on one stream, in order.
-        unsafe { context(&guard).disable_event_tracking() };
-        let stream = context(&guard).new_stream().expect("a stream");
-        let mut out = poisoned(&stream, 76_800);
-        let plan = plan_along(&kernel, Axis::Y, 76_800);
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
-        stream.begin_capture(mode).expect("the stream is idle");
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
-        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("it is whole");
-        assert!(graph.is_some());
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
-        assert_eq!((guard.counts().checked, guard.counts().unchecked_in_capture), (2, 2));
-    });
-}
-
-#[test]
 fn the_recent_launches_are_told_newest_first_whatever_way_they_took() {
     with_fake(&[], || {
         let guard = guard();
@@ -252,7 +189,8 @@ fn the_recent_launches_are_told_newest_first_whatever_way_they_took() {
     });
 }
 
-fn raw(context: &CudaContext, function: &cudarc::driver::CudaFunction) -> RawKernel {
+/// The function by its handles.
+pub(crate) fn raw(context: &CudaContext, function: &cudarc::driver::CudaFunction) -> RawKernel {
     let (context, function) = (context.cu_ctx().cast(), function.cu_function().cast());
     // SAFETY: both handles live in the caller, and the function is of this context.
     unsafe { RawKernel::from_handles(context, function, "by handle") }.expect("both are alive")
@@ -296,55 +234,6 @@ fn a_diagnosis_counts_the_launches_that_it_does_not_name() {
 }
 
 #[test]
-fn a_diagnosis_names_the_launch_at_fault_where_launches_are_checked() {
-    with_fake(&[(FAULT, "0")], || {
-        let guard = guard().with_checked_launches(true);
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
-        let error = idle(&guard, &kernel, &stream).expect_err("the fault at once");
-        let cause = error.diagnosis().expect("a failure of CUDA").causes.swap_remove(0);
-        let why = cause.why_likely.expect("the launch");
-        assert!(why.starts_with("the launch at fault is idle (grid 8 x 1 x 1, "), "{why}");
-    });
-}
-
-#[test]
-fn a_raw_launch_is_checked_where_the_environment_asks_for_it() {
-    with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
-        let context = CudaContext::new(0).expect("a device");
-        let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
-        let function = module.load_function("wide").expect("it is in the PTX");
-        let raw = raw(&context, &function);
-        let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1));
-        let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("legal");
-        // SAFETY: null is the default stream, and the function takes nothing.
-        let launched = unsafe { raw.launch(std::ptr::null_mut(), &plan, &KernelArgs::new()) };
-        let (_, error) = stopped(launched.expect_err("at fault"));
-        assert!(matches!(error.blame(), Some(Blame::Launch(_))), "{:?}", error.blame());
-    });
-}
-
-#[test]
-fn a_built_launch_is_checked_where_the_environment_asks_for_it() {
-    with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
-        let context = CudaContext::new(0).expect("a device");
-        let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
-        let function = module.load_function("idle").expect("it is in the PTX");
-        let stream = context.default_stream();
-        let mut launch = stream.launch_builder_guarded(&function);
-        launch.arg(&0_u64);
-        let config =
-            LaunchConfig { grid_dim: (2, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
-        // SAFETY: the function takes eight bytes.
-        let error = unsafe { launch.launch(config) }.expect_err("at fault");
-        let LaunchError::Driver(error) = error else {
-            panic!("another error: {error:?}");
-        };
-        assert!(matches!(error.blame(), Some(Blame::Launch(_))), "{:?}", error.blame());
-    });
-}
-
-#[test]
 fn a_built_launch_is_blamed_for_a_fault_that_surfaces_while_its_events_are_recorded() {
     with_fake(&[(FAULT, "1")], || {
         let guard = guard();
@@ -373,82 +262,6 @@ fn a_built_launch_is_blamed_for_a_fault_that_surfaces_while_its_events_are_recor
             let grids: Vec<_> = blamed.iter().map(|launch| launch.grid).collect();
             assert_eq!(grids, [[1, 8, 1], [1, 4, 1]], "{error}");
         }
-    });
-}
-
-#[test]
-fn what_the_driver_logs_about_a_refusal_is_in_the_error() {
-    let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
-    with_fake(&settings, || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
-        let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
-        let words = error.driver_says().expect("the driver explains itself");
-        assert_eq!(
-            (words.text.as_str(), words.may_be_of_another_thread),
-            ("gridDimY is 65536", false)
-        );
-        assert_eq!(
-            error.to_string(),
-            "cuLaunchKernel answered CUDA_ERROR_INVALID_VALUE (1): invalid argument; the driver's \
-             log says: gridDimY is 65536"
-        );
-    });
-}
-
-#[test]
-fn what_the_driver_logs_may_be_of_another_thread_and_is_marked_then() {
-    let settings = [
-        (FAIL, "0"),
-        ("GRIDGUARD_FAKE_FAIL_CODE", "1"),
-        (SAYS, "gridDimY is 65536"),
-        ("GRIDGUARD_FAKE_SAYS_THREAD", "1"),
-    ];
-    with_fake(&settings, || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
-        let text = idle(&guard, &kernel, &stream).expect_err("refused").to_string();
-        let end = "; the driver's log says, maybe of another thread: gridDimY is 65536";
-        assert!(text.ends_with(end), "{text}");
-    });
-}
-
-#[test]
-fn what_the_driver_logged_before_a_question_is_not_said_about_it() {
-    let settings = [
-        (FAIL, "0"),
-        ("GRIDGUARD_FAKE_FAIL_CODE", "1"),
-        (SAYS, "gridDimY is 65536"),
-        ("GRIDGUARD_FAKE_FAIL_OCCUPANCY", "999"),
-    ];
-    with_fake(&settings, || {
-        let guard = guard();
-        let context = context(&guard);
-        let module = context.load_module(Ptx::from_src(PTX)).expect("loads");
-        let function = module.load_function("wide").expect("a function");
-        let stream = context.default_stream();
-        let config =
-            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
-        // SAFETY: the function takes nothing.
-        let refused = unsafe { stream.launch_builder(&function).launch(config) };
-        assert!(refused.is_err(), "the driver refuses it, and says why");
-        let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1)).cooperative();
-        let error = kernel(&guard, "idle").residency(&request).expect_err("no answer");
-        assert_eq!((error.code, error.driver_says()), (999, None));
-    });
-}
-
-#[test]
-fn a_driver_without_a_log_refuses_without_more_words() {
-    let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
-    with_driver(Driver::Old, &settings, || {
-        let guard = guard();
-        let kernel = kernel(&guard, "idle");
-        let stream = context(&guard).default_stream();
-        let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
-        assert_eq!(error.driver_says(), None);
     });
 }
 

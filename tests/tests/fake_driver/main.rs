@@ -8,10 +8,12 @@ mod belonging;
 mod blame;
 mod builder;
 mod capture;
+mod checked_launches;
 mod conformance;
 #[path = "../counting_allocator/mod.rs"]
 mod counting_allocator;
 mod devices;
+mod driver_log;
 #[path = "../fake_library/mod.rs"]
 mod fake_library;
 mod harness;
