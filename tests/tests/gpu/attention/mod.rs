@@ -1,22 +1,24 @@
-//! Attention by all variants, layouts and strides against golden tensors and the f64 reference.
+//! Attention by all variants and layouts against golden tensors and the f64 reference.
+
+mod refusals;
+mod strides;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
-use gridguard::cuda::LaunchError;
-use gridguard::{ArgsError, Choice, Rule, Strategy};
+use gridguard::{Choice, Rule, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{
     LaunchParameters, Layout, Shape, TemporalAttention, Variant, reference, tolerance,
 };
-use gridguard_kernels::{Deviation, Element, Extent, KernelError, Tensor, TensorMut};
+use gridguard_kernels::{Deviation, Element, KernelError, Tensor, TensorMut};
 use gridguard_tests::golden::{self, Golden};
 use half::{bf16, f16};
 use proptest::prelude::{Just, ProptestConfig, any, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
-use super::support::{Tensorial, guard, kernels, poisoned, stream, unit};
+use crate::support::{Tensorial, guard, kernels, poisoned, stream, unit};
 
 fn attention<T: Tensorial>(shape: Shape) -> TemporalAttention {
     TemporalAttention::new(shape, T::TYPE, guard().limits()).expect("served")
@@ -260,118 +262,6 @@ fn launch_parameters_change_nothing_but_the_launch() {
     all::<f32>(33);
 }
 
-/// Copies `[items, heads, frames, head_dim]` to where `extent` says.
-fn scatter<T: Tensorial>(tensor: &[T], extent: &Extent<4>, len: usize) -> Vec<T> {
-    let mut memory = vec![T::narrow(f32::NAN); len];
-    for (x, place) in tensor.iter().zip(places(extent)) {
-        memory[place] = *x;
-    }
-    memory
-}
-
-/// Where each element of `[items, heads, frames, head_dim]` lies, in order.
-fn places(extent: &Extent<4>) -> impl Iterator<Item = usize> {
-    let [items, heads, frames, dims] = extent.dims();
-    let [item, head, frame, dim] = extent.strides();
-    (0..items).flat_map(move |i| {
-        (0..heads).flat_map(move |h| {
-            (0..frames).flat_map(move |f| {
-                let row = i * item + h * head + f * frame;
-                (0..dims).map(move |d| usize::try_from(row + d * dim).expect("a place"))
-            })
-        })
-    })
-}
-
-fn strided<T: Tensorial>(operation: TemporalAttention, extent: Extent<4>) {
-    let operation = operation.with_strides();
-    let shape = *operation.shape();
-    let stream = stream();
-    let (qkv, _) = made_up::<T>(&shape, 77);
-    let len = usize::try_from(extent.reach()).expect("elements");
-    let device = [0, 1, 2]
-        .map(|place| stream.clone_htod(&scatter(&qkv[place], &extent, len)).expect("memory"));
-    let chunk = unit(&operation);
-    for choice in [Choice::AUTOMATIC, Choice::at_most(chunk).strategy(Strategy::Chunked)] {
-        let mut out = poisoned::<T>(&stream, len);
-        let prepared = kernels().prepare(operation, choice).expect("a plan");
-        let tensors = [&device[0], &device[1], &device[2]];
-        let tensors = tensors.map(|tensor| Tensor::with_extent(tensor, extent));
-        let target = TensorMut::with_extent(&mut out, extent);
-        prepared.launch(&stream, tensors, None, shape.scale(), target).expect("launches");
-        let memory = stream.clone_dtoh(&out).expect("copies back");
-        let out: Vec<T> = places(&extent).map(|place| memory[place]).collect();
-        let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
-        let deviation = deviation(&operation, &out, qkv, None);
-        let relative = deviation.relative();
-        assert!(deviation.within(tolerance(T::TYPE)), "{operation:?}: {relative:e}");
-        // Between the rows nothing is written.
-        let written: BTreeSet<usize> = places(&extent).collect();
-        let between = (0..len).filter(|place| !written.contains(place));
-        assert!(between.into_iter().all(|place| memory[place].widen().is_nan()), "{operation:?}");
-    }
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn tensors_of_any_strides_are_read_and_written_in_place() {
-    fn all<T: Tensorial>(frames: u64, head_dim: u64) {
-        let shape = Shape::new(5, 3, frames, head_dim).expect("legal");
-        let gap = 8;
-        let extents = [
-            // [batch, frames, heads, head_dim].
-            Extent::contiguous([5, frames, 3, head_dim]).swap_axes(1, 2),
-            // [frames, items, heads, head_dim]: items lie between the rows of others.
-            Extent::strided([5, 3, frames, head_dim], [3 * head_dim, head_dim, 15 * head_dim, 1]),
-            // Rows, heads and items with gaps.
-            Extent::strided(
-                [5, 3, frames, head_dim],
-                [
-                    3 * (frames * (head_dim + gap) + gap) + gap,
-                    frames * (head_dim + gap) + gap,
-                    head_dim + gap,
-                    1,
-                ],
-            ),
-        ];
-        for operation in variants::<T>(shape) {
-            for extent in extents {
-                strided::<T>(operation, extent);
-            }
-        }
-    }
-    all::<f16>(16, 64);
-    all::<f16>(25, 72);
-    all::<bf16>(81, 64);
-    all::<f32>(16, 40);
-    all::<f32>(20, 128);
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn one_key_and_value_may_serve_every_item() {
-    let shape = Shape::new(6, 2, 16, 64).expect("legal");
-    let (qkv, _) = made_up::<f16>(&shape, 5);
-    let (stream, per_item) = (stream(), 2048);
-    let [q, k, v] = [&qkv[0][..], &qkv[1][..per_item], &qkv[2][..per_item]];
-    let device = [q, k, v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
-    let shared = Extent::strided(shape.dims(), [0, 1024, 64, 1]);
-    let operation = attention::<f16>(shape).with_strides();
-    let prepared = kernels().prepare(operation, Choice::at_most(2)).expect("a plan");
-    let mut out = poisoned::<f16>(&stream, q.len());
-    let tensors = [
-        Tensor::new(&device[0], shape.dims()),
-        Tensor::with_extent(&device[1], shared),
-        Tensor::with_extent(&device[2], shared),
-    ];
-    let target = TensorMut::new(&mut out, shape.dims());
-    prepared.launch(&stream, tensors, None, shape.scale(), target).expect("launches");
-    let out = stream.clone_dtoh(&out).expect("copies back");
-    let (k, v) = (k.repeat(6), v.repeat(6));
-    let deviation = deviation(&operation, &out, [q, &k, &v], None);
-    assert!(deviation.within(tolerance(f16::TYPE)), "{:e}", deviation.relative());
-}
-
 /// A tensor of `len` elements whose memory is not on the host.
 fn large<T: Tensorial>(stream: &Arc<CudaStream>, len: usize) -> cudarc::driver::CudaSlice<T> {
     // SAFETY: written below or by the kernel before it is read.
@@ -417,92 +307,4 @@ fn offsets_beyond_2_to_the_32_elements_are_right() {
             assert!(deviation.within(tolerance(f16::TYPE)), "{:e}", deviation.relative());
         }
     }
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn memory_between_multiples_of_16_bytes_is_refused_except_by_the_general_variant() {
-    let shape = Shape::new(4, 2, 16, 64).expect("legal");
-    let stream = stream();
-    let len = usize::try_from(shape.elements()).expect("elements");
-    let qkv = [1, 2, 3].map(|seed| uniform::<f16>(len + 1, seed));
-    let device =
-        [&qkv[0], &qkv[1], &qkv[2]].map(|tensor| stream.clone_htod(tensor).expect("memory"));
-    let views = [0, 1, 2].map(|place: usize| device[place].slice(1..));
-    for operation in variants::<f16>(shape) {
-        let mut out = poisoned::<f16>(&stream, len);
-        let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
-        let tensors = [&views[0], &views[1], &views[2]].map(|view| Tensor::new(view, shape.dims()));
-        let target = TensorMut::new(&mut out, shape.dims());
-        let launched = prepared.launch(&stream, tensors, None, shape.scale(), target);
-        if operation.variant() == Variant::General {
-            assert_eq!(launched, Ok(1));
-            let out = stream.clone_dtoh(&out).expect("copies back");
-            assert!(out.iter().all(|x| x.to_f32().is_finite()));
-            continue;
-        }
-        let KernelError::Launch(LaunchError::Args(args)) = launched.expect_err("misaligned") else {
-            panic!("{}", operation.variant());
-        };
-        assert!(matches!(args, ArgsError::Misaligned { index: 0, alignment: 16, .. }), "{args}");
-    }
-}
-
-#[test]
-#[ignore = "needs a CUDA GPU"]
-fn tensors_that_do_not_fit_are_refused_before_anything_is_launched() {
-    let shape = Shape::new(4, 2, 16, 64).expect("legal");
-    let stream = stream();
-    let len = usize::try_from(shape.elements()).expect("elements");
-    let x = stream.alloc_zeros::<f16>(len).expect("memory");
-    let mut out = poisoned::<f16>(&stream, len);
-    let plain = attention::<f16>(shape);
-    let mut refused =
-        |operation: TemporalAttention, q: Extent<4>, bias: bool, scale, o: Extent<4>| {
-            let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
-            let tensors = [q, Extent::contiguous(shape.dims()), Extent::contiguous(shape.dims())];
-            let tensors = tensors.map(|extent| Tensor::with_extent(&x, extent));
-            let bias = bias.then(|| Tensor::new(&x, [16, 16]));
-            let out = TensorMut::with_extent(&mut out, o);
-            prepared.launch(&stream, tensors, bias, scale, out).expect_err("refused").to_string()
-        };
-    let fit = Extent::contiguous(shape.dims());
-    let other = Extent::contiguous([4, 2, 64, 16]);
-    assert_eq!(
-        refused(plain, other, false, 1.0, fit),
-        "q has shape [4, 2, 64, 16], the kernel was prepared for [4, 2, 16, 64]"
-    );
-    let exchanged = Extent::contiguous([4, 16, 2, 64]).swap_axes(1, 2);
-    assert_eq!(
-        refused(plain, exchanged, false, 1.0, fit),
-        "q has strides [2048, 64, 128, 1], the kernel takes contiguous memory unless prepared with \
-         strides"
-    );
-    let shared = Extent::strided(shape.dims(), [0, 1024, 64, 1]);
-    assert_eq!(
-        refused(plain.with_strides(), fit, false, 1.0, shared),
-        "out has strides [0, 1024, 64, 1] for shape [4, 2, 16, 64]: some elements are the same"
-    );
-    let odd = Extent::strided(shape.dims(), [1024, 512, 31, 1]);
-    assert_eq!(
-        refused(plain.with_strides(), odd, false, 1.0, fit),
-        "q has strides [1024, 512, 31, 1], the kernel takes strides of whole 16 bytes"
-    );
-    assert_eq!(
-        refused(plain, fit, true, 1.0, fit),
-        "bias was given, the kernel was prepared without it"
-    );
-    assert_eq!(
-        refused(plain.with_bias(), fit, false, 1.0, fit),
-        "bias was not given, the kernel was prepared with it"
-    );
-    assert_eq!(
-        refused(plain, fit, false, -1.0, fit),
-        "scale is -1, the kernel takes a finite number that is not negative"
-    );
-    assert_eq!(
-        refused(attention::<bf16>(shape), fit, false, 1.0, fit),
-        "the tensors are of f16, the kernel was prepared for bf16"
-    );
-    assert!(stream.clone_dtoh(&out).expect("out").iter().all(|x| x.to_f32().is_nan()));
 }

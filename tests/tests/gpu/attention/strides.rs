@@ -1,0 +1,123 @@
+//! Tensors whose rows, heads and items lie anywhere, read and written in place.
+
+use std::collections::BTreeSet;
+
+use gridguard::{Choice, Strategy};
+use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, tolerance};
+use gridguard_kernels::{Element as _, Extent, Tensor, TensorMut};
+use half::{bf16, f16};
+
+use super::{attention, deviation, made_up, variants};
+use crate::support::{Tensorial, kernels, poisoned, stream, unit};
+
+/// Copies `[items, heads, frames, head_dim]` to where `extent` says.
+fn scatter<T: Tensorial>(tensor: &[T], extent: &Extent<4>, len: usize) -> Vec<T> {
+    let mut memory = vec![T::narrow(f32::NAN); len];
+    for (x, place) in tensor.iter().zip(places(extent)) {
+        memory[place] = *x;
+    }
+    memory
+}
+
+/// Where each element of `[items, heads, frames, head_dim]` lies, in order.
+fn places(extent: &Extent<4>) -> impl Iterator<Item = usize> {
+    let [items, heads, frames, dims] = extent.dims();
+    let [item, head, frame, dim] = extent.strides();
+    (0..items).flat_map(move |i| {
+        (0..heads).flat_map(move |h| {
+            (0..frames).flat_map(move |f| {
+                let row = i * item + h * head + f * frame;
+                (0..dims).map(move |d| usize::try_from(row + d * dim).expect("a place"))
+            })
+        })
+    })
+}
+
+fn strided<T: Tensorial>(operation: TemporalAttention, extent: Extent<4>) {
+    let operation = operation.with_strides();
+    let shape = *operation.shape();
+    let stream = stream();
+    let (qkv, _) = made_up::<T>(&shape, 77);
+    let len = usize::try_from(extent.reach()).expect("elements");
+    let device = [0, 1, 2]
+        .map(|place| stream.clone_htod(&scatter(&qkv[place], &extent, len)).expect("memory"));
+    let chunk = unit(&operation);
+    for choice in [Choice::AUTOMATIC, Choice::at_most(chunk).strategy(Strategy::Chunked)] {
+        let mut out = poisoned::<T>(&stream, len);
+        let prepared = kernels().prepare(operation, choice).expect("a plan");
+        let tensors = [&device[0], &device[1], &device[2]];
+        let tensors = tensors.map(|tensor| Tensor::with_extent(tensor, extent));
+        let target = TensorMut::with_extent(&mut out, extent);
+        prepared.launch(&stream, tensors, None, shape.scale(), target).expect("launches");
+        let memory = stream.clone_dtoh(&out).expect("copies back");
+        let out: Vec<T> = places(&extent).map(|place| memory[place]).collect();
+        let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
+        let deviation = deviation(&operation, &out, qkv, None);
+        let relative = deviation.relative();
+        assert!(deviation.within(tolerance(T::TYPE)), "{operation:?}: {relative:e}");
+        // Between the rows nothing is written.
+        let written: BTreeSet<usize> = places(&extent).collect();
+        let between = (0..len).filter(|place| !written.contains(place));
+        assert!(between.into_iter().all(|place| memory[place].widen().is_nan()), "{operation:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn tensors_of_any_strides_are_read_and_written_in_place() {
+    fn all<T: Tensorial>(frames: u64, head_dim: u64) {
+        let shape = Shape::new(5, 3, frames, head_dim).expect("legal");
+        let gap = 8;
+        let extents = [
+            // [batch, frames, heads, head_dim].
+            Extent::contiguous([5, frames, 3, head_dim]).swap_axes(1, 2),
+            // [frames, items, heads, head_dim]: items lie between the rows of others.
+            Extent::strided([5, 3, frames, head_dim], [3 * head_dim, head_dim, 15 * head_dim, 1]),
+            // Rows, heads and items with gaps.
+            Extent::strided(
+                [5, 3, frames, head_dim],
+                [
+                    3 * (frames * (head_dim + gap) + gap) + gap,
+                    frames * (head_dim + gap) + gap,
+                    head_dim + gap,
+                    1,
+                ],
+            ),
+        ];
+        for operation in variants::<T>(shape) {
+            for extent in extents {
+                strided::<T>(operation, extent);
+            }
+        }
+    }
+    all::<f16>(16, 64);
+    all::<f16>(25, 72);
+    all::<bf16>(81, 64);
+    all::<f32>(16, 40);
+    all::<f32>(20, 128);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn one_key_and_value_may_serve_every_item() {
+    let shape = Shape::new(6, 2, 16, 64).expect("legal");
+    let (qkv, _) = made_up::<f16>(&shape, 5);
+    let (stream, per_item) = (stream(), 2048);
+    let [q, k, v] = [&qkv[0][..], &qkv[1][..per_item], &qkv[2][..per_item]];
+    let device = [q, k, v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
+    let shared = Extent::strided(shape.dims(), [0, 1024, 64, 1]);
+    let operation = attention::<f16>(shape).with_strides();
+    let prepared = kernels().prepare(operation, Choice::at_most(2)).expect("a plan");
+    let mut out = poisoned::<f16>(&stream, q.len());
+    let tensors = [
+        Tensor::new(&device[0], shape.dims()),
+        Tensor::with_extent(&device[1], shared),
+        Tensor::with_extent(&device[2], shared),
+    ];
+    let target = TensorMut::new(&mut out, shape.dims());
+    prepared.launch(&stream, tensors, None, shape.scale(), target).expect("launches");
+    let out = stream.clone_dtoh(&out).expect("copies back");
+    let (k, v) = (k.repeat(6), v.repeat(6));
+    let deviation = deviation(&operation, &out, [q, &k, &v], None);
+    assert!(deviation.within(tolerance(f16::TYPE)), "{:e}", deviation.relative());
+}
