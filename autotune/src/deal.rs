@@ -24,12 +24,6 @@ impl Shard {
     pub fn of<T>(self, problems: Vec<T>) -> Vec<T> {
         problems.into_iter().skip(self.index).step_by(self.count).collect()
     }
-
-    /// Whether it is all of them.
-    #[must_use]
-    pub const fn is_all(self) -> bool {
-        self.count == 1
-    }
 }
 
 impl fmt::Display for Shard {

@@ -48,7 +48,5 @@ pub use report::{Report, Row, duration};
 pub use sample::{Portion, Sample};
 pub use space::Space;
 pub use stats::{Interval, PairedRatio, Samples};
-pub use stop::{SLOW_SAMPLE_NS, StoppingRule};
-pub use throttle::{Clocked, Throttle};
 pub use tune::{TuneError, tune};
 pub use workload::Workload;

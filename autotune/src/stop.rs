@@ -7,25 +7,24 @@ use crate::stats::Samples;
 
 /// When a series of samples ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StoppingRule {
+pub(crate) struct StoppingRule {
     /// Never before so many samples.
-    pub floor: u64,
+    pub(crate) floor: u64,
     /// Always at so many.
-    pub ceiling: u64,
+    pub(crate) ceiling: u64,
     /// Precise below this [`Samples::relative_deviation`].
-    pub relative_deviation: f64,
+    pub(crate) relative_deviation: f64,
 }
 
 impl StoppingRule {
     /// For what takes less than [`SLOW_SAMPLE_NS`].
-    pub const FAST: Self = Self { floor: 10, ceiling: 60, relative_deviation: 0.005 };
+    pub(crate) const FAST: Self = Self { floor: 10, ceiling: 60, relative_deviation: 0.005 };
     /// For what takes seconds, such as large shapes on the host: three samples are the fewest of
     /// which one can be an outlier.
-    pub const SLOW: Self = Self { floor: 3, ceiling: 9, relative_deviation: 0.005 };
+    pub(crate) const SLOW: Self = Self { floor: 3, ceiling: 9, relative_deviation: 0.005 };
 
     /// Why `times` are enough, or `None` where they are not. Times that are not finite never are.
-    #[must_use]
-    pub fn judge(&self, times: &[f64]) -> Option<Stopped> {
+    pub(crate) fn judge(&self, times: &[f64]) -> Option<Stopped> {
         let taken = count(times.len());
         if taken < self.floor {
             return None;
@@ -46,7 +45,7 @@ impl StoppingRule {
 
 /// A sample of a second or more is slow, in nanoseconds: ten of them for each finalist would try
 /// anybody's patience.
-pub const SLOW_SAMPLE_NS: f64 = 1e9;
+pub(crate) const SLOW_SAMPLE_NS: f64 = 1e9;
 /// Twice the samples of steady noise bring the deviation down to 0.71. Where less than half of that
 /// gain arrives, the noise grows as fast as the samples do.
 const STALLED: f64 = 0.85;

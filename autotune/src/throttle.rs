@@ -4,7 +4,7 @@ use core::time::Duration;
 
 /// Watches the clock of the multiprocessors over the samples of one problem.
 #[derive(Clone, Debug)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     reference_mhz: Option<f64>,
     discarded_in_a_row: u32,
     happened: bool,
@@ -12,7 +12,7 @@ pub struct Throttle {
 
 /// What to do with a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clocked {
+pub(crate) enum Clocked {
     /// Keep it.
     Steady,
     /// Throw it away, and wait so long before the next one.
@@ -24,14 +24,13 @@ pub enum Clocked {
 
 impl Throttle {
     /// Compares with `nominal_mhz` where it is known, else with the highest clock that was seen.
-    #[must_use]
-    pub const fn new(nominal_mhz: Option<f64>) -> Self {
+    pub(crate) const fn new(nominal_mhz: Option<f64>) -> Self {
         Self { reference_mhz: nominal_mhz, discarded_in_a_row: 0, happened: false }
     }
 
     /// Judges a sample by its clock. Where the clock does not recover, it becomes the reference: a
     /// device that is always capped can be tuned too, and [`Self::happened`] says so.
-    pub fn judge(&mut self, clock_mhz: Option<f64>) -> Clocked {
+    pub(crate) fn judge(&mut self, clock_mhz: Option<f64>) -> Clocked {
         let Some(clock) = clock_mhz.filter(|clock| clock.is_finite() && *clock > 0.0) else {
             return Clocked::Steady;
         };
@@ -53,8 +52,7 @@ impl Throttle {
     }
 
     /// Whether samples had to be taken at a low clock after all.
-    #[must_use]
-    pub const fn happened(&self) -> bool {
+    pub(crate) const fn happened(&self) -> bool {
         self.happened
     }
 }
