@@ -21,6 +21,7 @@ impl Default for Shard {
 
 impl Shard {
     /// The problems of this machine: every `count`-th, so that each has some of every kernel.
+    #[must_use]
     pub fn of<T>(self, problems: Vec<T>) -> Vec<T> {
         problems.into_iter().skip(self.index).step_by(self.count).collect()
     }

@@ -1,6 +1,7 @@
 //! Runs the plan: on the device, timed by CUDA events, or on the host.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
@@ -11,7 +12,6 @@ use gridguard_examples::Qkv;
 use gridguard_kernels::temporal_attention::{Layout, TemporalAttention, run_on_host};
 use gridguard_kernels::{Element, Kernels, Operation, Tensor as Memory, TensorMut};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::sync::Arc;
 
 /// An element that this program moves about.
 pub(crate) trait Tensor: Element + Pod + DeviceRepr {}
