@@ -164,11 +164,13 @@ fn what_a_server_missed_is_tuned_and_what_is_no_problem_is_told() {
 #[test]
 fn what_cannot_be_tuned_is_a_usage_error() {
     let folder = folder();
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["--kernel", "norm"], "there is no kernel `norm`"),
         (&["--kernel", "norm", "--shape", "2x2"], "there is no kernel `norm`"),
         (&["--kernel", "rms_norm", "--shape", "2x2x2"], "rms_norm has the sizes rows x columns"),
         (&["--kernel", "rms_norm", "--shape", "2xtwo"], "`two` is not a size"),
+        (&["--kernel", "rms_norm", "--shape", "0x2"], "`0x2` has no items"),
+        (&["--kernel", "rms_norm", "--shape", "2x0"], "columns is 0, the kernel takes 1 to"),
         (&["--kernel", "rms_norm", "--shape", "2x2", "--dtype", "f64"], "`f64`"),
         (&["--objective", "speed"], "expected is throughput"),
         (&["--policy", "warm"], "expected is cold or hot"),
@@ -181,6 +183,23 @@ fn what_cannot_be_tuned_is_a_usage_error() {
         assert!(ran.err.contains(message) && ran.out.is_empty(), "{args:?}: {}", ran.err);
     }
     assert!(!folder.path().join("p.ron").exists());
+}
+
+#[test]
+fn a_pad_on_one_side_alone_is_tuned_and_found_again() {
+    let folder = folder();
+    let pads = ["--kernel", "reflection_pad1d", "--dtype", "f32", "--shape", "64x2x100x0x3"];
+    tune(folder.path(), &[&pads[..], &["--profile", "p.ron"]].concat()).exits(0);
+    let explain = |shape, code| {
+        let args = ["profile", "explain", "reflection_pad1d", shape, "--dtype", "f32"];
+        let whose = ["--device", "host", "--policy", "hot-eager", "--profile", "p.ron"];
+        run(folder.path(), &[&args[..], &whose, &["--format", "json"]].concat()).exits(code).json()
+    };
+    assert_eq!(explain("64x2x100x0x3", 0)["matched"], "exact");
+    assert_eq!(explain("70x2x100x0x3", 0)["matched"], "bucket");
+    let padded = explain("64x2x100x3x3", 1);
+    assert_eq!(padded["reason"], "left 3 is out of the tuned range: tune this shape");
+    assert!(padded["considered"][0]["octaves"][3][1].is_null(), "{padded}");
 }
 
 #[test]

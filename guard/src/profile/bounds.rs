@@ -42,8 +42,8 @@ pub enum EntryFault {
     /// A shape without sizes.
     #[error("shape has no sizes: name at least one")]
     NoSizes,
-    /// A size that no launch has.
-    #[error("size {name:?} is 0: sizes begin at 1")]
+    /// No items: nothing is launched. The sizes behind the first may be 0.
+    #[error("size {name:?} is 0: the first size counts the items, which begin at 1")]
     ZeroSize {
         /// The name of the size.
         name: String,
@@ -89,15 +89,13 @@ impl Entry {
     }
 }
 
-/// Checks the sizes of a shape: one at least, none of them zero.
+/// Checks the sizes of a shape: one at least, and the first, which counts the items, not zero.
 pub(super) fn check_shape(shape: &Named) -> Result<(), EntryFault> {
-    if shape.is_empty() {
-        return Err(EntryFault::NoSizes);
-    }
     check_named("shape", shape)?;
-    match shape.iter().find(|(_, size)| *size == 0) {
-        Some((name, _)) => Err(EntryFault::ZeroSize { name: name.clone() }),
-        None => Ok(()),
+    match shape.first() {
+        None => Err(EntryFault::NoSizes),
+        Some((name, 0)) => Err(EntryFault::ZeroSize { name: name.clone() }),
+        Some(_) => Ok(()),
     }
 }
 

@@ -117,7 +117,8 @@ pub struct Provenance {
 pub struct Entry {
     /// What it is about.
     pub key: Key,
-    /// The sizes, such as `[("rows", 32768), ("columns", 4096)]`.
+    /// The sizes, such as `[("rows", 32768), ("columns", 4096)]`: the items first, one at least. The
+    /// others may be 0, such as a pad.
     pub shape: Named,
     /// How to plan it.
     pub choice: StoredChoice,

@@ -4,7 +4,7 @@
 const FRACTION_BITS: u32 = 16;
 
 /// The logarithm of `size` to base 2 in 65,536ths, rounded down. Integers alone, so that every
-/// machine ranks neighbours alike. Zero has that of one.
+/// machine ranks neighbours alike. Zero has that of one; it is never compared with another size.
 pub(super) fn log2(size: u64) -> u32 {
     let whole = size.checked_ilog2().unwrap_or(0);
     let mut log = whole;

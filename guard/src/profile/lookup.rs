@@ -127,7 +127,9 @@ impl Profile {
     /// The entry that serves `sizes`, in the order of the kernel's shape, and how it matches.
     ///
     /// The same sizes go before the same powers of two, and these before the nearest sizes within
-    /// an octave each. Beyond the powers of two that were tuned nothing serves.
+    /// an octave each. Beyond the powers of two that were tuned nothing serves. A size of 0, such as
+    /// no pad, is served by entries that have 0 there and by no others; without items, which the
+    /// first size counts, there is nothing to serve.
     pub fn lookup(&self, key: &Key, sizes: &[u64]) -> Answer<'_> {
         match self.tables.get(key) {
             Some(table) => self.answer(table, sizes),

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 pub enum Match {
     /// The same sizes.
     Exact,
-    /// Every size has the same power of two below it.
+    /// Every size has the same power of two below it, or both are 0.
     Bucket,
-    /// Every size is within an octave.
+    /// Every size is within an octave; 0 is within one of 0 alone.
     Neighbour {
         /// Thousandths of an octave, summed over the sizes.
         distance_millioctaves: u32,
@@ -37,7 +37,7 @@ pub enum Reason {
         /// How many were asked for.
         given: usize,
     },
-    /// A size is 0.
+    /// The first size, which counts the items, is 0: nothing is launched.
     ZeroSize,
     /// A size lies beyond the powers of two that were tuned.
     OutOfRange {
@@ -114,7 +114,7 @@ impl fmt::Display for Reason {
             Self::SizeCount { expected, given } => {
                 write!(f, "{given} sizes were given, the entries have {expected}: give as many")
             }
-            Self::ZeroSize => f.write_str("a size is 0: sizes begin at 1"),
+            Self::ZeroSize => f.write_str("there are no items: nothing is launched"),
             Self::OutOfRange { size } => {
                 write!(f, "size {size} is out of the tuned range: tune this shape")
             }

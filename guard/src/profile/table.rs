@@ -23,7 +23,7 @@ pub(super) struct Table {
     /// places are free.
     slots: Vec<Option<NonZeroU32>>,
     hasher: FoldedBuilder,
-    /// The least and the largest power of two of each size.
+    /// The least and the largest bucket of each size.
     spans: Vec<(u32, u32)>,
 }
 
@@ -67,11 +67,10 @@ impl Table {
         }
         self.rows.push(row);
         for (size, span) in sizes.zip(&mut self.spans) {
-            let log = log2(size);
-            let power = size.checked_ilog2().unwrap_or(0);
-            *span = (span.0.min(power), span.1.max(power));
+            let bucket = bucket(size);
+            *span = (span.0.min(bucket), span.1.max(bucket));
             self.sizes.push(size);
-            self.logs.push(log);
+            self.logs.push(log2(size));
         }
     }
 
@@ -127,15 +126,13 @@ impl Table {
     }
 
     fn out_of_range(&self, sizes: &[u64]) -> Option<Reason> {
-        for (size, (value, (least, most))) in sizes.iter().zip(&self.spans).enumerate() {
-            let Some(power) = value.checked_ilog2() else {
-                return Some(Reason::ZeroSize);
-            };
-            if !(*least..=*most).contains(&power) {
-                return Some(Reason::OutOfRange { size });
-            }
+        if sizes.first() == Some(&0) {
+            return Some(Reason::ZeroSize);
         }
-        None
+        let outside =
+            |(size, (least, most)): (&u64, &(u32, u32))| !(*least..=*most).contains(&bucket(*size));
+        let size = sizes.iter().zip(&self.spans).position(outside)?;
+        Some(Reason::OutOfRange { size })
     }
 
     /// The best row within an octave of each size.
@@ -169,9 +166,8 @@ impl Table {
         let width = self.names.len();
         let tuned_logs = self.logs.get(row * width..(row + 1) * width)?;
         let distance = tuned_logs.iter().zip(logs).map(|(one, other)| one.abs_diff(*other)).sum();
-        let same = |(one, other): (&u64, &u64)| one.checked_ilog2() == other.checked_ilog2();
-        let bucket = tuned.iter().zip(sizes).all(same);
-        Some((!bucket, distance, self.rows.get(row)?.layer, row))
+        let same = tuned.iter().zip(sizes).all(|(one, other)| bucket(*one) == bucket(*other));
+        Some((!same, distance, self.rows.get(row)?.layer, row))
     }
 
     /// The first row that `before` does not hold for, where it holds for those before it.
@@ -191,7 +187,12 @@ impl Table {
     }
 }
 
-/// Whether neither size is more than twice the other.
+/// Sizes of the same power of two have the same, and 0 has one to itself.
+fn bucket(size: u64) -> u32 {
+    size.checked_ilog2().map_or(0, |power| power + 1)
+}
+
+/// Whether neither size is more than twice the other, as 0 is of none but 0.
 const fn within(one: u64, other: u64) -> bool {
     one <= other.saturating_mul(2) && other <= one.saturating_mul(2)
 }

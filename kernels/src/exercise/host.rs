@@ -190,6 +190,7 @@ mod tests {
             "batched_gemm bf16 50x5x6x7",
             "get_rows f16 i32 90x16x50",
             "reflection_pad1d f32 40x3x20x2x4",
+            "reflection_pad1d f32 40x3x20x0x4",
             "rms_norm f16 100x64",
             "softmax f32 700x77",
             "temporal_attention f16 30x5x8x64",

@@ -77,10 +77,12 @@ impl Problem {
     pub fn new(kernel: &str, dtypes: &str, sizes: &str) -> Result<Self, ProblemError> {
         let given: Vec<u64> = sizes
             .split('x')
-            // No profile takes a size of nothing.
-            .map(|size| match size.parse() {
-                Ok(size) if size > 0 => Ok(size),
-                _ => Err(ProblemError::Size { given: size.to_owned() }),
+            .enumerate()
+            // Without items there is nothing to tune. What else may be 0 the kernel says.
+            .map(|(place, size)| match size.parse() {
+                Ok(0) if place == 0 => Err(ProblemError::NoItems { given: sizes.to_owned() }),
+                Ok(size) => Ok(size),
+                Err(_) => Err(ProblemError::Size { given: size.to_owned() }),
             })
             .collect::<Result<_, _>>()?;
         let sizes = match kernel {
@@ -231,10 +233,14 @@ pub enum ProblemError {
         /// How many are given.
         given: usize,
     },
+    /// Sizes that begin with 0.
+    #[error("`{given}` has no items: write 1 or more for the first size")]
+    NoItems {
+        /// The sizes given.
+        given: String,
+    },
     /// A size that is no whole number of 64 bits.
-    #[error(
-        "`{given}` is not a size: write whole numbers from 1 on, with x between them, such as 32768x4096"
-    )]
+    #[error("`{given}` is not a size: write whole numbers with x between them, such as 32768x4096")]
     Size {
         /// The text given.
         given: String,
@@ -263,6 +269,7 @@ mod tests {
             "rms_norm f16 32768x4096",
             "get_rows bf16 i32 65536x4096x128256",
             "temporal_attention f32 15360x5x16x64",
+            "reflection_pad1d f32 64x4x100x0x3",
         ] {
             assert_eq!(text.parse::<Problem>().expect("a problem").to_string(), text);
         }
@@ -306,7 +313,11 @@ mod tests {
         );
         assert_eq!(
             refusal("rms_norm f16 1x-2"),
-            "`-2` is not a size: write whole numbers from 1 on, with x between them, such as 32768x4096"
+            "`-2` is not a size: write whole numbers with x between them, such as 32768x4096"
+        );
+        assert_eq!(
+            refusal("rms_norm f16 0x8"),
+            "`0x8` has no items: write 1 or more for the first size"
         );
         assert_eq!(
             refusal("rms_norm"),

@@ -149,7 +149,10 @@ fn a_bad_entry_says_which_bound_it_breaks() {
             "parameters has 17 values, at most 16 are taken: leave some out",
         ),
         (&EntryFault::NoSizes, "shape has no sizes: name at least one"),
-        (&EntryFault::ZeroSize { name: name() }, "size \"rows\" is 0: sizes begin at 1"),
+        (
+            &EntryFault::ZeroSize { name: name() },
+            "size \"rows\" is 0: the first size counts the items, which begin at 1",
+        ),
         (
             &EntryFault::NamedTwice { field: "shape", name: name() },
             "shape names \"rows\" twice: remove one",
@@ -229,7 +232,7 @@ fn a_match_says_how_near_it_is_or_why_there_is_none() {
         default(Reason::SizeCount { expected: 2, given: 3 }),
         "default, 3 sizes were given, the entries have 2: give as many"
     );
-    assert_eq!(default(Reason::ZeroSize), "default, a size is 0: sizes begin at 1");
+    assert_eq!(default(Reason::ZeroSize), "default, there are no items: nothing is launched");
     assert_eq!(
         default(Reason::OutOfRange { size: 1 }),
         "default, size 1 is out of the tuned range: tune this shape"

@@ -139,6 +139,7 @@ impl Failure {
             Self::Description(_)
             | Self::Catalog(CatalogError::UnknownGpu { .. })
             | Self::Problem(_)
+            | Self::Kernel(KernelError::Dimension { .. } | KernelError::TooLarge { .. })
             | Self::Profile { .. }
             | Self::Merge { .. }
             | Self::OtherDevice { .. }

@@ -13,6 +13,16 @@ fn name() -> impl Strategy<Value = String> {
     prop_oneof![8 => "[a-z0-9_ .:-]{1,12}", 1 => "\\PC{1,8}", 1 => any::<[char; 3]>().prop_map(String::from_iter)]
 }
 
+/// Items first, one at least; the other sizes may be 0.
+fn shape() -> impl Strategy<Value = Named> {
+    (named(prop_oneof![1 => Just(0), 8 => any::<u64>()]), 1..=u64::MAX).prop_map(
+        |(mut shape, items)| {
+            shape.iter_mut().take(1).for_each(|(_, size)| *size = items);
+            shape
+        },
+    )
+}
+
 fn named(sizes: impl Strategy<Value = u64>) -> impl Strategy<Value = Named> {
     btree_map(name(), sizes, 1..4).prop_map(|named| named.into_iter().collect())
 }
@@ -82,7 +92,7 @@ prop_compose! {
 prop_compose! {
     pub(super) fn entries()(
         key in keys(),
-        shape in named(1..=u64::MAX),
+        shape in shape(),
         choice in choice(),
         parameters in prop_oneof![Just(Named::new()), named(any::<u64>())],
         launches in any::<u64>(),

@@ -80,7 +80,11 @@ fn sizes_and_names_out_of_bounds_are_faults_at_the_entry() {
     for (from, to, message) in [
         (shape, &*many(17), "shape has 17 values, at most 16 are taken: leave some out"),
         (shape, "shape: []", "shape has no sizes: name at least one"),
-        (shape, "shape: [(\"rows\", 0)]", "size \"rows\" is 0: sizes begin at 1"),
+        (
+            shape,
+            "shape: [(\"rows\", 0), (\"columns\", 5)]",
+            "size \"rows\" is 0: the first size counts the items, which begin at 1",
+        ),
         (shape, "shape: [(\"rows\", 1), (\"rows\", 1)]", "shape names \"rows\" twice: remove one"),
         (name, "kernel: \"\"", "kernel is empty: name it"),
         (

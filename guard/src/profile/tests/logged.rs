@@ -28,10 +28,21 @@ fn a_full_log_drops_new_shapes_and_counts_known_ones() {
 }
 
 #[test]
+fn a_size_of_nothing_behind_the_items_is_logged_and_read_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("misses.ron");
+    let log = MissLog::new(10);
+    log.record(&key("pad"), &NAMES, &[5, 0], MatchKind::Default);
+    assert_eq!((log.dropped(), log.write(&path)), (0, Ok(1)));
+    let read = MissLog::read(&path).expect("reads").expect("is there");
+    assert_eq!((read.faults.len(), read.shapes[0].shape[1].1), (0, 0));
+}
+
+#[test]
 fn what_no_file_takes_is_dropped() {
     let log = MissLog::new(10);
     log.record(&key("copy"), &NAMES, &[5], MatchKind::Default);
-    log.record(&key("copy"), &NAMES, &[5, 0], MatchKind::Default);
+    log.record(&key("copy"), &NAMES, &[0, 5], MatchKind::Default);
     log.record(&key(&"k".repeat(65)), &NAMES, &[5, 5], MatchKind::Default);
     assert_eq!((log.snapshot().len(), log.dropped()), (0, 3));
 }

@@ -69,6 +69,24 @@ fn nothing_serves_beyond_the_tuned_powers_of_two() {
 }
 
 #[test]
+fn a_size_of_nothing_is_served_by_its_like_alone() {
+    let tuned = profile([entry("copy", 64, 0), entry("copy", 64, 4)]);
+    assert_eq!(served(&tuned, 64, 0), (Match::Exact, Some(64)));
+    assert_eq!(served(&tuned, 100, 0), (Match::Bucket, Some(64)));
+    let columns = |answer: Answer<'_>| answer.entry.map(|entry| entry.shape[1].1);
+    assert_eq!(columns(tuned.lookup(&key("copy"), &[100, 0])), Some(0));
+    assert_eq!(columns(tuned.lookup(&key("copy"), &[100, 5])), Some(4));
+    assert_eq!(served(&tuned, 64, 1).0, Match::Default(Reason::NoNeighbour));
+    let padded = profile([entry("copy", 64, 1), entry("copy", 128, 4)]);
+    assert_eq!(served(&padded, 64, 0).0, Match::Default(Reason::OutOfRange { size: 1 }));
+    let bare = profile([entry("copy", 64, 0)]);
+    assert_eq!(served(&bare, 64, 1).0, Match::Default(Reason::OutOfRange { size: 1 }));
+    let two = profile([entry("copy", 64, 0), entry("copy", 256, 0)]);
+    let neighbour = Match::Neighbour { distance_millioctaves: 1000 };
+    assert_eq!(served(&two, 128, 0), (neighbour, Some(64)));
+}
+
+#[test]
 fn no_answer_says_why() {
     let profile = profile([entry("copy", 64, 1)]);
     let why = |key: &Key, sizes: &[u64]| profile.lookup(key, sizes).matched;
@@ -80,7 +98,7 @@ fn no_answer_says_why() {
     assert_eq!(why(&other, &[64, 1]), Match::Default(Reason::NoEntries));
     let count = Reason::SizeCount { expected: 2, given: 3 };
     assert_eq!(why(&key("copy"), &[64, 1, 1]), Match::Default(count));
-    assert_eq!(why(&key("copy"), &[64, 0]), Match::Default(Reason::ZeroSize));
+    assert_eq!(why(&key("copy"), &[0, 1]), Match::Default(Reason::ZeroSize));
     assert_eq!(why(&key("copy"), &[]), Match::Default(Reason::SizeCount { expected: 2, given: 0 }));
     let answer = profile.lookup(&key("sum"), &[64]);
     assert_eq!((answer.choice(), answer.parameters()), (Choice::AUTOMATIC, &[][..]));
@@ -179,14 +197,15 @@ fn by_the_book(tuned: &[[u64; 2]], asked: [u64; 2]) -> Option<Match> {
     if tuned.contains(&asked) {
         return Some(Match::Exact);
     }
+    // `None`, for 0, is less than all powers of two.
     for size in 0..2 {
-        let powers = tuned.iter().map(|one| one[size].ilog2());
+        let powers = tuned.iter().map(|one| one[size].checked_ilog2());
         let (least, most) = (powers.clone().min()?, powers.max()?);
-        if !(least..=most).contains(&asked[size].ilog2()) {
+        if !(least..=most).contains(&asked[size].checked_ilog2()) {
             return Some(Match::Default(Reason::OutOfRange { size }));
         }
     }
-    if tuned.iter().any(|one| each(one, |a, b| a.ilog2() == b.ilog2())) {
+    if tuned.iter().any(|one| each(one, |a, b| a.checked_ilog2() == b.checked_ilog2())) {
         return Some(Match::Bucket);
     }
     let octave = |one: &[u64; 2]| each(one, |a, b| a <= 2 * b && b <= 2 * a);
@@ -197,12 +216,12 @@ fn by_the_book(tuned: &[[u64; 2]], asked: [u64; 2]) -> Option<Match> {
 proptest! {
     #[test]
     fn every_lookup_is_by_the_book(
-        tuned in prop::collection::vec([1..3000_u64, 1..40_u64], 1..20),
-        asked in [1..4000_u64, 1..50_u64],
+        tuned in prop::collection::vec([1..3000_u64, 0..40_u64], 1..20),
+        asked in [1..4000_u64, 0..50_u64],
     ) {
         let profile = profile(tuned.iter().map(|[rows, columns]| entry("copy", *rows, *columns)));
         let answer = profile.lookup(&key("copy"), &asked);
-        let log = |[rows, columns]: [u64; 2]| [rows, columns].map(|size| f64::from(u32::try_from(size).expect("small")).log2());
+        let log = |[rows, columns]: [u64; 2]| [rows, columns].map(|size| f64::from(u32::try_from(size.max(1)).expect("small")).log2());
         let distance = |one: [u64; 2]| {
             let (one, asked) = (log(one), log(asked));
             (one[0] - asked[0]).abs() + (one[1] - asked[1]).abs()

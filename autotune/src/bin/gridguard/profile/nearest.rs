@@ -14,7 +14,8 @@ pub(super) struct Passed<'a> {
     pub(super) record: EntryRecord<'a>,
     #[serde(skip)]
     pub(super) entry: &'a Entry,
-    /// Octaves between the sizes, each with its name; empty where they are not the same sizes.
+    /// Octaves between the sizes, each with its name; infinite (`null` as JSON) where one of both is
+    /// 0, empty where they are not the same sizes.
     pub(super) octaves: Vec<(&'a str, f64)>,
     pub(super) reason: String,
 }
@@ -67,7 +68,10 @@ impl Wanted<'_> {
             return Vec::new();
         }
         let sizes = entry.shape.iter().zip(self.shape);
-        let octaves = |one: u64, other: u64| (words::real(one) / words::real(other)).log2().abs();
+        let octaves = |one: u64, other: u64| match one == other {
+            true => 0.0,
+            false => (words::real(one) / words::real(other)).log2().abs(),
+        };
         sizes.map(|((name, one), (_, other))| (name.as_str(), octaves(*one, *other))).collect()
     }
 
@@ -80,6 +84,9 @@ impl Wanted<'_> {
             return reason.to_owned();
         }
         if let Some((name, octaves)) = octaves.iter().find(|(_, octaves)| *octaves > 1.0) {
+            if octaves.is_infinite() {
+                return format!("{name} is 0 in one of both alone");
+            }
             return format!("{name} is {octaves:.3} octaves away, more than one");
         }
         let taken = answer.entry.map(|entry| self.octaves(entry)).unwrap_or_default();

@@ -54,6 +54,10 @@ impl Selection {
             let (policy, objective) = (self.policy, self.objective);
             let (policy, objective) = (policy.unwrap_or_default(), objective.unwrap_or_default());
             let task = Task { problem, policy, objective };
+            if !self.shapes.is_empty() {
+                // Sizes that the kernel does not take are told before anything is measured.
+                task.key(device)?;
+            }
             // Who names one twice does not want it measured twice.
             if !tasks.contains(&task) {
                 tasks.push(task);
