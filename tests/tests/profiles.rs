@@ -5,12 +5,14 @@ use core::num::NonZeroU64;
 
 use gridguard::ComputeCapability;
 use gridguard::profile::{
-    Backend, DeviceIdentity, Document, Entry, Environment, Key, L2, Objective, Policy, Provenance,
-    Stopped, StoredChoice, Submission, Summary,
+    Backend, DeviceIdentity, Document, Entry, Environment, Key, L2, Mismatch, Objective, Policy,
+    Processor, Provenance, Stopped, StoredChoice, Submission, Summary,
 };
 
 /// Written once, never changed: whoever changes the schema adds a file.
 const SCHEMA_1: &str = include_str!("../../bench-data/golden/profiles/schema-1.ron");
+/// The same of a host's.
+const SCHEMA_1_HOST: &str = include_str!("../../bench-data/golden/profiles/schema-1-host.ron");
 
 fn summary(median_ns: u64, low_ns: u64, high_ns: u64, samples: u64) -> Summary {
     Summary { median_ns, low_ns, high_ns, samples }
@@ -94,6 +96,7 @@ fn schema_1_is_read_as_it_was_meant() {
         multiprocessors: 132,
         memory_bytes: 150_110_011_392,
         l2_bytes: 62_914_560,
+        processor: None,
     };
     let (driver, compiler, tuner) = ("13.0".into(), "13.0".into(), "0.1.0".into());
     let environment = Environment { driver, compiler, tuner };
@@ -111,4 +114,24 @@ fn schema_1_is_read_as_it_was_meant() {
 fn schema_1_is_written_byte_for_byte() {
     let read = Document::parse(SCHEMA_1).expect("golden");
     assert_eq!(read.document.to_ron(), SCHEMA_1);
+}
+
+#[test]
+fn a_host_s_profile_names_its_processor_and_one_from_before_that_is_read_as_it_was() {
+    let read = Document::parse(SCHEMA_1_HOST).expect("golden");
+    let processor = Processor { name: "AMD EPYC 9654 96-Core Processor".into(), threads: 192 };
+    let device = read.document.device();
+    assert_eq!((device.backend, &device.processor), (Backend::Host, &Some(processor.clone())));
+    assert_eq!(read.document.to_ron(), SCHEMA_1_HOST);
+
+    let written = ", processor: Some((name: \"AMD EPYC 9654 96-Core Processor\", threads: 192))";
+    assert!(SCHEMA_1_HOST.contains(written));
+    let before = SCHEMA_1_HOST.replace(written, "");
+    let nameless = Document::parse(&before).expect("as it was written before");
+    assert_eq!(nameless.faults, []);
+    assert_eq!(nameless.document.to_ron(), before);
+    assert_eq!(nameless.document.entries(), read.document.entries());
+    let expected = Mismatch::Processor { profile: None, device: Some(processor) };
+    let serves = nameless.document.device().serves(&[], read.document.device());
+    assert_eq!(serves, Err(expected));
 }

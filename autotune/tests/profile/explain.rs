@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use gridguard::profile::{Backend, DeviceIdentity, Entry};
+use gridguard::profile::{Backend, DeviceIdentity, Entry, Processor};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -82,8 +82,9 @@ shape     types  layer     choice                            octaves  why
 #[test]
 fn a_lookup_reads_the_user_s_own_profiles_too_and_those_of_an_absent_gpu() {
     let folder = folder();
-    put(&folder, "host-nvidia-h200.ron", [norm(70_000, LATE)]);
-    let cuda = DeviceIdentity { backend: Backend::Cuda, ..host() };
+    let own = host().file_name();
+    put(&folder, &own, [norm(70_000, LATE)]);
+    let cuda = DeviceIdentity { backend: Backend::Cuda, processor: None, ..host() };
     put_text(&folder, "nvidia-h200.ron", &document(cuda, [norm(500, LATE)]).to_ron());
     let ask = |shape: &str, whose: [&str; 2]| -> Value {
         let args = ["profile", "explain", "rms_norm", shape, "--dtype", "f32", "--format", "json"];
@@ -93,7 +94,7 @@ fn a_lookup_reads_the_user_s_own_profiles_too_and_those_of_an_absent_gpu() {
         ran.exits(0).json()
     };
     let host = ask("70000x8", ["--device", "host"]);
-    assert_eq!((&host["layer"], &host["file"]), (&"user".into(), &"./host-nvidia-h200.ron".into()));
+    assert_eq!((&host["layer"], &host["file"]), (&"user".into(), &format!("./{own}").into()));
     let gpu = ask("500x8", ["--gpu", "h200"]);
     assert_eq!((&gpu["matched"], &gpu["device"]["backend"]), (&"exact".into(), &"cuda".into()));
 }
@@ -116,6 +117,28 @@ fn a_lookup_without_a_profile_or_of_edited_code_is_the_default_s() {
     );
     profile(&folder, &["explain", "norm", "2x2", "--gpu", "h200"]).exits(2);
     profile(&folder, &["explain", "rms_norm", "2x2", "--gpu", "voodoo"]).exits(2);
+}
+
+#[test]
+fn another_processor_s_choices_and_those_of_none_that_is_named_do_not_serve() {
+    let folder = folder();
+    let name = "Z80".to_owned();
+    for (processor, whose) in [
+        (Some(Processor { name, threads: 1 }), "Z80 with 1 thread"),
+        (None, "a processor without a name"),
+    ] {
+        let other = DeviceIdentity { processor, ..host() };
+        put_text(&folder, "p.ron", &document(other, [norm(70_000, LATE)]).to_ron());
+        let json = explain(&folder, "70000x8", 1);
+        assert_eq!(json["matched"], "default");
+        let finding = json["findings"][0].as_str().expect("a finding");
+        let expected =
+            format!("reject: explicit profile p.ron: the profile is of {whose}, this is ");
+        assert!(finding.starts_with(&expected), "{finding}");
+        // Its owner can still read it.
+        let shown = profile(&folder, &["show", "p.ron"]).exits(0).out;
+        assert!(shown.contains("\n1 entry\n"), "{shown}");
+    }
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! What is done to files alone: show, merge, diff, prune.
 
 use gridguard::catalog;
-use gridguard::profile::{DeviceIdentity, Entry, L2, Policy, StoredChoice, Submission};
+use gridguard::profile::{DeviceIdentity, Entry, L2, Policy, Processor, StoredChoice, Submission};
 use serde_json::json;
 
-use crate::command::parsed;
+use crate::command::{parsed, run};
 use crate::entries::{
-    EARLY, LATE, chunks_of, document, folder, norm, profile, put, put_text, rows, text,
+    EARLY, LATE, chunks_of, document, folder, host, norm, profile, put, put_text, rows, text,
     with_bad_entry,
 };
 
@@ -21,6 +21,7 @@ fn a_profile_is_shown_with_its_device_and_a_row_for_each_entry() {
     let expected = "\
 NVIDIA H200, backend host, compute capability 9.0, 132 multiprocessors, 150109880320 bytes of \
 memory, 62914560 of L2 cache
+run by PROCESSOR
 measured with tuner 0.1.0
 2 entries
 
@@ -28,7 +29,8 @@ kernel    types  shape   measured for  choice          launches    median  vs de
 rms_norm  f32    300x8   -             whole                  1  2.000 ms     -20.0 %       20  2026-11-01T12:00:00Z
 rms_norm  f32    4096x8  cold-graph    chunks of 2048         2  2.000 ms     -20.0 %       20  2026-11-20T12:00:00Z
 ";
-    assert_eq!(shown.out, expected);
+    let processor = Processor::of_this_machine().to_string();
+    assert_eq!(shown.out, expected.replace("PROCESSOR", &processor));
     let other = profile(&folder, &["show", "p.ron", "--kernel", "softmax"]).exits(0);
     assert!(other.out.ends_with("0 of 2 entries\n"), "{}", other.out);
     let json = profile(&folder, &["show", "p.ron", "--format", "json"]).exits(0).json();
@@ -154,6 +156,22 @@ fn profiles_of_other_devices_do_not_merge() {
     let before = text(&folder, "b.ron");
     profile(&folder, &["merge", "a.ron", "--output", "b.ron", "--force"]).exits(2);
     assert_eq!(text(&folder, "b.ron"), before);
+}
+
+#[test]
+fn profiles_of_two_processors_neither_merge_nor_take_each_other_s_place() {
+    let folder = folder();
+    put(&folder, "a.ron", [norm(300, EARLY)]);
+    let processor = Some(Processor { name: "Z80".into(), threads: 1 });
+    let other = DeviceIdentity { processor, ..host() };
+    put_text(&folder, "b.ron", &document(other, [norm(300, EARLY)]).to_ron());
+    let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
+    assert!(ran.err.contains("this is Z80 with 1 thread"), "{}", ran.err);
+    let tune = ["tune", "--device", "host", "--kernel", "rms_norm", "--shape", "300x8"];
+    let ran = run(folder.path(), &[&tune[..], &["--profile", "b.ron"]].concat()).exits(2);
+    assert!(ran.err.contains("b.ron: the profile is of Z80 with 1 thread"), "{}", ran.err);
+    let diff = profile(&folder, &["diff", "a.ron", "b.ron"]).exits(1);
+    assert!(diff.out.contains("run by Z80 with 1 thread"), "{}", diff.out);
 }
 
 #[test]

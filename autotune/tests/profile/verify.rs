@@ -85,7 +85,7 @@ fn a_choice_that_breaks_its_bound_on_a_launch_fails() {
 #[test]
 fn what_cannot_be_verified_here_is_not_measured() {
     let folder = folder();
-    let cuda = DeviceIdentity { backend: Backend::Cuda, ..host() };
+    let cuda = DeviceIdentity { backend: Backend::Cuda, processor: None, ..host() };
     put_text(&folder, "cuda.ron", &document(cuda, [norm(300, LATE)]).to_ron());
     let ran = profile(&folder, &["verify", "cuda.ron", "--device", "host"]).exits(2);
     assert!(ran.err.contains("cuda.ron: the profile was measured on backend cuda"), "{}", ran.err);

@@ -182,8 +182,9 @@ fn header(text: &str) -> Result<HeaderRow, ProfileError> {
         ron::from_str(&closed).map_err(|error| ProfileError::Header(from_ron(&error)))?;
     let HeaderRow { device, aliases, environment, .. } = &row;
     let Environment { driver, compiler, tuner } = environment;
-    let texts = [&device.name, driver, compiler, tuner];
-    let long = texts.into_iter().chain(aliases).any(|text| text.len() > MAX_DEVICE_NAME_BYTES);
+    let texts = [&device.name, driver, compiler, tuner].into_iter().chain(aliases);
+    let processor = device.processor.iter().map(|processor| &processor.name);
+    let long = texts.chain(processor).any(|text| text.len() > MAX_DEVICE_NAME_BYTES);
     if long || aliases.len() > MAX_ALIASES {
         let most =
             format!("at most {MAX_DEVICE_NAME_BYTES} bytes of a name and {MAX_ALIASES} aliases");

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::processor::Processor;
 use crate::limits::{ComputeCapability, DeviceLimits};
 
 /// What ran the launches that were timed.
@@ -43,6 +44,10 @@ pub struct DeviceIdentity {
     pub memory_bytes: u64,
     /// L2 cache in bytes.
     pub l2_bytes: u64,
+    /// What ran the launches in the place of the device; none of a CUDA device, nor in the host's
+    /// profiles of earlier versions, which therefore serve no host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor: Option<Processor>,
 }
 
 /// Why a profile is not one of a device: the first thing that differs.
@@ -99,6 +104,18 @@ pub enum Mismatch {
         /// The device's.
         device: u64,
     },
+    /// Another processor of the host.
+    #[error("the profile is of {}, this is {}: tune here", named(profile), named(device))]
+    Processor {
+        /// The profile's, where it names one.
+        profile: Option<Processor>,
+        /// The one that runs here, where it is the host that does.
+        device: Option<Processor>,
+    },
+}
+
+fn named(processor: &Option<Processor>) -> String {
+    processor.as_ref().map_or_else(|| "a processor without a name".into(), Processor::to_string)
 }
 
 impl DeviceIdentity {
@@ -110,7 +127,7 @@ impl DeviceIdentity {
     ///
     /// let device = DeviceIdentity::of(&DeviceLimits::any_device());
     /// assert_eq!(device.file_name(), "any-cuda-device.ron");
-    /// assert_eq!(device.on_host().file_name(), "host-any-cuda-device.ron");
+    /// assert!(device.on_host().file_name().starts_with("host-any-cuda-device-"));
     /// ```
     #[must_use]
     pub fn of(limits: &DeviceLimits) -> Self {
@@ -121,23 +138,27 @@ impl DeviceIdentity {
             multiprocessors: limits.multiprocessors,
             memory_bytes: limits.memory_bytes,
             l2_bytes: limits.l2_bytes,
+            processor: None,
         }
     }
 
-    /// The identity of the host that runs plans under the limits of this device.
+    /// The identity of this process's host, which runs plans under the limits of this device.
     #[must_use]
     pub fn on_host(self) -> Self {
-        Self { backend: Backend::Host, ..self }
+        let processor = Some(Processor::of_this_machine().clone());
+        Self { backend: Backend::Host, processor, ..self }
     }
 
-    /// The name of the device's file: lower case, with dashes, such as `nvidia-h200.ron`.
+    /// The name of the device's file: lower case, with dashes, such as `nvidia-h200.ron`. The host's
+    /// names the processor too, for machines often share their users' folders.
     #[must_use]
     pub fn file_name(&self) -> String {
         let prefix = match self.backend {
             Backend::Cuda => "",
             Backend::Host => "host ",
         };
-        let name = format!("{prefix}{}", self.name).to_lowercase();
+        let processor = self.processor.as_ref().map(Processor::to_string).unwrap_or_default();
+        let name = format!("{prefix}{} {processor}", self.name).to_lowercase();
         let words = name.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
         let mut file = words.collect::<Vec<_>>().join("-");
         // File systems take 255 bytes, and a lock and a backup are named after the file.
@@ -156,8 +177,15 @@ impl DeviceIdentity {
     /// The first thing that differs.
     pub fn serves(&self, aliases: &[String], device: &Self) -> Result<(), Mismatch> {
         // No `..`: what an identity is to hold as well must be compared as well.
-        let Self { backend, name, compute_capability, multiprocessors, memory_bytes, l2_bytes } =
-            self;
+        let Self {
+            backend,
+            name,
+            compute_capability,
+            multiprocessors,
+            memory_bytes,
+            l2_bytes,
+            processor,
+        } = self;
         if *backend != device.backend {
             return Err(Mismatch::Backend { profile: *backend, device: device.backend });
         }
@@ -175,9 +203,13 @@ impl DeviceIdentity {
         if *l2_bytes != device.l2_bytes {
             return Err(Mismatch::L2Bytes { profile: *l2_bytes, device: device.l2_bytes });
         }
-        let (profile, device) = (*memory_bytes, device.memory_bytes);
-        if profile.abs_diff(device) > profile.max(device) / MEMORY_TOLERANCE {
-            return Err(Mismatch::MemoryBytes { profile, device });
+        let (profile, bytes) = (*memory_bytes, device.memory_bytes);
+        if profile.abs_diff(bytes) > profile.max(bytes) / MEMORY_TOLERANCE {
+            return Err(Mismatch::MemoryBytes { profile, device: bytes });
+        }
+        if *processor != device.processor {
+            let (profile, device) = (processor.clone(), device.processor.clone());
+            return Err(Mismatch::Processor { profile, device });
         }
         Ok(())
     }
@@ -200,6 +232,7 @@ mod tests {
             multiprocessors: 132,
             memory_bytes: 150_110_011_392,
             l2_bytes: 62_914_560,
+            processor: None,
         }
     }
 
@@ -224,6 +257,24 @@ mod tests {
         let device = h200().on_host();
         let (profile, host) = (Backend::Cuda, Backend::Host);
         assert_eq!(mismatch(device), Mismatch::Backend { profile, device: host });
+    }
+
+    #[test]
+    fn another_processor_is_another_device_and_one_without_a_name_is_none_that_runs_here() {
+        let on = |name: &str, threads| DeviceIdentity {
+            processor: Some(Processor { name: name.into(), threads }),
+            ..h200().on_host()
+        };
+        let (one, nameless) = (on("A 1", 2), DeviceIdentity { processor: None, ..on("", 0) });
+        assert_eq!(one.serves(&[], &on("A 1", 2)), Ok(()));
+        for other in [on("A 1", 4), on("A 2", 2), nameless.clone()] {
+            let mismatch = other.serves(&[], &one).expect_err("another");
+            let (profile, device) = (other.processor, one.processor.clone());
+            assert_eq!(mismatch, Mismatch::Processor { profile, device });
+        }
+        assert_eq!(nameless.serves(&[], &nameless), Ok(()));
+        assert_eq!(one.file_name(), "host-nvidia-h200-a-1-with-2-threads.ron");
+        assert_eq!(nameless.file_name(), "host-nvidia-h200.ron");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::document::{Document, SCHEMA};
 use super::entry::{Entry, Named, Provenance, Stopped, StoredChoice, Summary};
 use super::identity::DeviceIdentity;
 use super::key::{Key, L2, Objective, Policy, Submission};
+use super::processor::Processor;
 
 /// A document as RON.
 pub(super) struct Ron<'a>(pub(super) &'a Document);
@@ -34,13 +35,17 @@ impl fmt::Display for Ron<'_> {
 
 fn device(f: &mut fmt::Formatter<'_>, device: &DeviceIdentity) -> fmt::Result {
     let DeviceIdentity { backend, name, compute_capability: cc, .. } = device;
-    let DeviceIdentity { multiprocessors, memory_bytes, l2_bytes, .. } = device;
-    writeln!(
+    let DeviceIdentity { multiprocessors, memory_bytes, l2_bytes, processor, .. } = device;
+    write!(
         f,
         "    device: (backend: {backend}, name: {name:?}, compute_capability: ({}, {}), \
-         multiprocessors: {multiprocessors}, memory_bytes: {memory_bytes}, l2_bytes: {l2_bytes}),",
+         multiprocessors: {multiprocessors}, memory_bytes: {memory_bytes}, l2_bytes: {l2_bytes}",
         cc.major, cc.minor
-    )
+    )?;
+    if let Some(Processor { name, threads }) = processor {
+        write!(f, ", processor: Some((name: {name:?}, threads: {threads}))")?;
+    }
+    f.write_str("),\n")
 }
 
 fn entry(f: &mut fmt::Formatter<'_>, entry: &Entry) -> fmt::Result {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use gridguard::ComputeCapability;
 use gridguard::profile::{
     Backend, EntryFault, Fault, Finding, InsertError, Key, Layer, LayerFinding, Match, MergeError,
-    Mismatch, Objective, ProfileError, Reason, StoreError, StoredChoice,
+    Mismatch, Objective, Processor, ProfileError, Reason, StoreError, StoredChoice,
 };
 
 use crate::read_as;
@@ -128,6 +128,14 @@ fn another_device_is_told_by_the_first_thing_that_differs() {
         (
             &Mismatch::MemoryBytes { profile: 1600, device: 1499 },
             "the profile is of 1600 bytes of memory, the device has 1499: tune here",
+        ),
+        (
+            &Mismatch::Processor {
+                profile: None,
+                device: Some(Processor { name: "AMD EPYC 9654".into(), threads: 192 }),
+            },
+            "the profile is of a processor without a name, this is AMD EPYC 9654 with 192 threads: \
+             tune here",
         ),
     ]);
 }

@@ -105,13 +105,18 @@ prop_compose! {
 }
 
 pub(super) fn documents() -> impl Strategy<Value = Document> {
-    (vec(entries(), 0..6), vec(name(), 0..3)).prop_map(|(entries, aliases)| {
-        let mut document = Document::new(device(), environment()).with_aliases(aliases);
-        for entry in entries {
-            document.insert(entry).expect("within bounds");
-        }
-        document
-    })
+    let processor = (name(), any::<u64>()).prop_map(|(name, threads)| Processor { name, threads });
+    let processor = prop_oneof![Just(None), processor.prop_map(Some)];
+    (vec(entries(), 0..6), vec(name(), 0..3), processor).prop_map(
+        |(entries, aliases, processor)| {
+            let device = DeviceIdentity { processor, ..device() };
+            let mut document = Document::new(device, environment()).with_aliases(aliases);
+            for entry in entries {
+                document.insert(entry).expect("within bounds");
+            }
+            document
+        },
+    )
 }
 
 /// Documents that often have entries about the same.

@@ -101,12 +101,16 @@ impl Diff {
     ) -> io::Result<()> {
         for (path, device) in [(&self.first, one), (&self.second, other)] {
             let DeviceIdentity { name, backend, compute_capability, multiprocessors, .. } = device;
-            writeln!(
+            write!(
                 out,
                 "{} is of {name}, backend {backend}, compute capability {compute_capability}, \
                  {multiprocessors} multiprocessors",
                 path.display()
             )?;
+            match &device.processor {
+                Some(processor) => writeln!(out, ", run by {processor}")?,
+                None => writeln!(out)?,
+            }
         }
         Ok(())
     }

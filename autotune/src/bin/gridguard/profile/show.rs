@@ -67,12 +67,16 @@ impl Show {
 
 fn write_header(out: &mut dyn Write, document: &Document) -> io::Result<()> {
     let DeviceIdentity { backend, name, compute_capability, .. } = document.device();
-    let DeviceIdentity { multiprocessors, memory_bytes, l2_bytes, .. } = document.device();
+    let DeviceIdentity { multiprocessors, memory_bytes, l2_bytes, processor, .. } =
+        document.device();
     writeln!(
         out,
         "{name}, backend {backend}, compute capability {compute_capability}, {multiprocessors} \
          multiprocessors, {memory_bytes} bytes of memory, {l2_bytes} of L2 cache"
     )?;
+    if let Some(processor) = processor {
+        writeln!(out, "run by {processor}")?;
+    }
     if !document.aliases().is_empty() {
         writeln!(out, "also for {}", document.aliases().join(", "))?;
     }

@@ -101,7 +101,9 @@ impl<'a> Session<'a> {
             [] => space.keep_part(part),
             some => space.keep(some),
         }
-        let (shape, device) = (problem.shape(), self.target.to_string());
+        // What was measured on another processor, or on another part of a device, is no beginning.
+        let device = format!("{}, {:?}", self.target, self.target.identity);
+        let shape = problem.shape();
         let kept = Kept::open(self.file, &device, &key, &shape, part, only);
         let mut measurer = Resumed::new(remote, kept.journal()).on_record(kept.into_writer());
         let budget = Budget {
