@@ -57,8 +57,14 @@ pub struct LatencyOutcome {
     /// Times of the choice's largest launch alone.
     pub launch: Summary,
     /// Whether the upper end of their confidence interval is within the bound. If not, the choice is
-    /// the smallest chunk there is.
+    /// the smallest chunk there is, or the default that stands in.
     pub met: bool,
+    /// Better choices that failed when their whole sequence was compared with the default's.
+    #[serde(default)]
+    pub failed_choices: u64,
+    /// Whether no chunk that was looked for runs, and the default is the choice for want of one.
+    #[serde(default)]
+    pub stands_in: bool,
 }
 
 /// What a search came to.

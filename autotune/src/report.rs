@@ -180,6 +180,7 @@ impl Report {
             let held = if latency.met { "within" } else { "NOT within" };
             let (upper, bound) = (duration(real(upper)), duration(real(bound)));
             writeln!(f, "its largest launch takes up to {upper}, {held} {bound}")?;
+            latency.write_failed(f)?;
         }
         let timed = count(self.rows.iter().filter(|row| row.summary.samples > 0).count());
         let failed = count(self.rows.iter().filter(|row| row.failure.is_some()).count());
@@ -201,6 +202,21 @@ impl Report {
         }
         if self.throttled {
             writeln!(f, "the device had lowered its clock and kept it low")?;
+        }
+        Ok(())
+    }
+}
+
+impl LatencyOutcome {
+    /// Why the choice is not the one that the bound led to.
+    fn write_failed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.failed_choices {
+            0 => {}
+            1 => writeln!(f, "1 better choice failed in the finals")?,
+            several => writeln!(f, "{several} better choices failed in the finals")?,
+        }
+        if self.stands_in {
+            writeln!(f, "no chunk that was tried runs: the default stands in")?;
         }
         Ok(())
     }

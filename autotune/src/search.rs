@@ -24,6 +24,10 @@ pub(crate) struct Findings {
     pub(crate) finalists: Vec<usize>,
     /// What the bound on a launch came to.
     pub(crate) latency: Option<latency::Found>,
+    /// Chunks that led there and failed beside the default.
+    pub(crate) failed_choices: u64,
+    /// Whether no chunk was left, so that the default is all there is.
+    pub(crate) stands_in: bool,
 }
 
 /// Searches until it is done or halted; `findings` has what is known either way.

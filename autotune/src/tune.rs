@@ -52,24 +52,24 @@ pub fn tune(
         Err(Halt::Ended) => false,
         Err(Halt::DefaultFailed(failure)) => return Err(TuneError::Default(failure)),
     };
-    outcome(&run, objective, findings, complete).ok_or(TuneError::NoCandidate)
+    outcome(&run, objective, &findings, complete).ok_or(TuneError::NoCandidate)
 }
 
 /// `None` only where there is no default.
 fn outcome(
     run: &Run<'_>,
     objective: Objective,
-    findings: Findings,
+    findings: &Findings,
     complete: bool,
 ) -> Option<Outcome> {
     let finalists = match findings.finalists.is_empty() {
-        false => findings.finalists,
+        false => findings.finalists.clone(),
         true => (0..run.series.len()).collect(),
     };
     let decision = finals::decide(run, &finalists);
-    let found = findings.latency.filter(|found| run.is_open(found.place));
-    let winner = match (objective, &found) {
-        (Objective::Latency { .. }, found) => found.as_ref().map_or(DEFAULT, |found| found.place),
+    let found = findings.latency.as_ref().filter(|found| run.is_open(found.place));
+    let winner = match objective {
+        Objective::Latency { .. } => found.map_or(DEFAULT, |found| found.place),
         _ => decision.winner,
     };
     let verdict = |place: usize, series: &Series| match &series.standing {
@@ -97,7 +97,7 @@ fn outcome(
         baseline: candidates.get(DEFAULT)?.summary,
         failures: failures.collect(),
         candidates,
-        latency: latency(objective, found.as_ref()),
+        latency: latency(objective, found, findings),
         evaluations: run.evaluations,
         stopped: findings.stopped.unwrap_or(Stopped::Timeout),
         complete,
@@ -117,13 +117,19 @@ fn measured(run: &Run<'_>, place: usize, series: &Series, verdict: Verdict) -> M
     }
 }
 
-fn latency(objective: Objective, found: Option<&Found>) -> Option<LatencyOutcome> {
+fn latency(
+    objective: Objective,
+    found: Option<&Found>,
+    findings: &Findings,
+) -> Option<LatencyOutcome> {
     let Objective::Latency { max_launch_us } = objective else { return None };
     let found = found?;
     Some(LatencyOutcome {
         max_launch_ns: max_launch_us.saturating_mul(NANOSECONDS_OF_A_MICROSECOND),
         launch: found.launch.summary(),
         met: found.met,
+        failed_choices: findings.failed_choices,
+        stands_in: findings.stands_in,
     })
 }
 

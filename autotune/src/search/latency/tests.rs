@@ -1,0 +1,130 @@
+use std::collections::BTreeMap;
+
+use gridguard::profile::Objective;
+
+use crate::simulation::{Nature, Simulated, configurations};
+use crate::{
+    Budget, Candidate, Failure, FailureKind, Measurer, Outcome, Portion, Report, Sample, Space,
+    Verdict, tune,
+};
+
+fn latency(space: &Space, nature: &Nature, max_launch_us: u64) -> (Space, Outcome) {
+    let mut space = space.clone();
+    let outcome = tune(
+        &mut Simulated::new(nature.clone(), 5),
+        &mut space,
+        Objective::Latency { max_launch_us },
+        &Budget::default(),
+        &mut (),
+    )
+    .expect("the default runs");
+    (space, outcome)
+}
+
+/// Each item takes 10 ns, each launch 3 us, in whatever chunk.
+fn proportional(items: u64, sets: u64) -> (Space, Nature) {
+    let space = Space::new(configurations(items, sets, true));
+    let (noise, outliers, drift, first) = (0.003, 0.0, 0.0, 0.2);
+    let (times_ns, failing) = (BTreeMap::new(), BTreeMap::new());
+    (space, Nature { noise, outliers, drift, first, times_ns, failing })
+}
+
+#[test]
+fn a_bound_on_a_launch_finds_the_largest_chunk_within_it() {
+    let (space, nature) = proportional(40_000, 1);
+    let (_, outcome) = latency(&space, &nature, 105);
+    let met = outcome.latency.expect("a bound");
+    assert!(met.met && met.launch.high_ns <= 105_000, "{met:?}");
+    // 10,200 items would take 105 us; balanced, that is four launches of 10,000.
+    let chunk = outcome.winner.largest_chunk;
+    assert_eq!(chunk, 10_000);
+    assert_eq!(outcome.winner().map(|one| one.verdict), Some(Verdict::Winner));
+    println!("latency: {chunk} items, {} evaluations", outcome.evaluations);
+}
+
+/// A device on which some candidates run alone and fail in a sequence, or are wrong.
+struct Brittle {
+    device: Simulated,
+    fails: fn(&Candidate) -> bool,
+    wrong: fn(&Candidate) -> bool,
+}
+
+impl Measurer for Brittle {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+        match (self.wrong)(candidate) {
+            true => Err(Failure::new(FailureKind::Mismatch, "wrong")),
+            false => self.device.check(candidate),
+        }
+    }
+
+    fn sample(
+        &mut self,
+        candidate: &Candidate,
+        portion: Portion,
+        count: u32,
+    ) -> Result<Vec<Sample>, Failure> {
+        match portion {
+            Portion::Sequence if (self.fails)(candidate) => {
+                Err(Failure::new(FailureKind::Crash, "it crashed"))
+            }
+            _ => self.device.sample(candidate, portion, count),
+        }
+    }
+}
+
+const NONE: fn(&Candidate) -> bool = |_| false;
+
+fn brittle(fails: fn(&Candidate) -> bool, wrong: fn(&Candidate) -> bool) -> (Outcome, String) {
+    let (mut space, nature) = proportional(40_000, 1);
+    let mut measurer = Brittle { device: Simulated::new(nature, 5), fails, wrong };
+    let objective = Objective::Latency { max_launch_us: 105 };
+    let outcome = tune(&mut measurer, &mut space, objective, &Budget::default(), &mut ())
+        .expect("the default runs");
+    let report = Report::new("any", &outcome).to_string();
+    (outcome, report)
+}
+
+#[test]
+fn a_choice_that_fails_in_the_finals_gives_way_to_the_next_best_and_that_is_told() {
+    let (outcome, report) = brittle(|one| one.launches == 4, NONE);
+    let latency = outcome.latency.expect("a bound");
+    assert!(latency.met && !latency.stands_in);
+    assert_eq!(latency.failed_choices, 1);
+    assert_eq!(outcome.failures[0].1.message, "it crashed");
+    let chunk = outcome.winner.largest_chunk;
+    assert!((7000..10_000).contains(&chunk), "{chunk}");
+    assert!(outcome.complete && outcome.chosen.samples > 0);
+    assert!(report.contains("\n1 better choice failed in the finals\n"), "{report}");
+}
+
+#[test]
+fn where_no_chunk_is_left_the_default_stands_in_and_that_is_told() {
+    let is_split: fn(&Candidate) -> bool = |one| one.launches > 1;
+    for (fails, wrong, failed) in [(is_split, NONE, 3), (NONE, is_split, 0)] {
+        let (outcome, report) = brittle(fails, wrong);
+        assert_eq!(outcome.winner, outcome.default);
+        let latency = outcome.latency.expect("a bound");
+        assert!(!latency.met && latency.stands_in && latency.launch.samples > 0);
+        assert_eq!(latency.failed_choices, failed);
+        assert!(outcome.complete && outcome.baseline.samples > 0);
+        let told = "\nno chunk that was tried runs: the default stands in\n";
+        assert!(report.contains(told) && report.contains("NOT within 105.0 us"), "{report}");
+    }
+}
+
+#[test]
+fn a_bound_that_the_whole_launch_keeps_leaves_the_default() {
+    let (space, nature) = proportional(40_000, 2);
+    let (_, outcome) = latency(&space, &nature, 1000);
+    assert_eq!(outcome.winner, outcome.default);
+    assert!(outcome.latency.is_some_and(|met| met.met));
+}
+
+#[test]
+fn a_bound_that_nothing_keeps_gives_the_smallest_chunk_and_says_so() {
+    let (space, nature) = proportional(4000, 1);
+    let (space, outcome) = latency(&space, &nature, 1);
+    let smallest = space.candidates().iter().map(|one| one.largest_chunk).min();
+    assert_eq!(Some(outcome.winner.largest_chunk), smallest);
+    assert!(outcome.latency.is_some_and(|latency| !latency.met));
+}
