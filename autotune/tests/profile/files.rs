@@ -159,6 +159,27 @@ fn profiles_of_other_devices_do_not_merge() {
 }
 
 #[test]
+fn profiles_linked_by_aliases_of_others_merge_in_any_order() {
+    let folder = folder();
+    for (name, alias, rows) in [("A", "B", 300), ("B", "C", 500), ("C", "C", 700)] {
+        let device = DeviceIdentity { name: name.into(), ..host() };
+        let document = document(device, [norm(rows, EARLY)]).with_aliases([alias.to_owned()]);
+        put_text(&folder, &format!("{name}.ron"), &document.to_ron());
+    }
+    let merge = |files: &[&str], code| {
+        profile(&folder, &[&["merge"], files, &["--output", "all.ron", "--force"]].concat())
+            .exits(code)
+    };
+    let ran = merge(&["A.ron", "C.ron"], 2);
+    assert!(ran.err.starts_with("error: C.ron: the profiles do not merge: "), "{}", ran.err);
+    merge(&["A.ron", "B.ron", "C.ron"], 0);
+    let forth = text(&folder, "all.ron");
+    assert!(forth.contains("aliases: [\"B\", \"C\"]"), "{forth}");
+    merge(&["C.ron", "A.ron", "B.ron"], 0);
+    assert_eq!(text(&folder, "all.ron"), forth);
+}
+
+#[test]
 fn profiles_of_two_processors_neither_merge_nor_take_each_other_s_place() {
     let folder = folder();
     put(&folder, "a.ron", [norm(300, EARLY)]);

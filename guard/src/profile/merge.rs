@@ -2,6 +2,7 @@
 
 use core::cmp::Ordering;
 use core::fmt;
+use std::collections::BTreeSet;
 
 use super::bounds::{MAX_ALIASES, MAX_ENTRIES};
 use super::document::Document;
@@ -40,15 +41,20 @@ pub struct Contender {
 #[non_exhaustive]
 pub enum MergeError {
     /// They are of different devices.
-    #[error("the profiles do not merge: {0}")]
-    OtherDevice(Mismatch),
+    #[error("the profiles do not merge: {mismatch}")]
+    OtherDevice {
+        /// The document that is not like the others, from 0; the first is the one merged into.
+        document: usize,
+        /// What differs.
+        mismatch: Mismatch,
+    },
     /// Together they are too large.
     #[error(
         "the profiles have {entries} entries together, at most {MAX_ENTRIES} are taken: \
              split them by kernel"
     )]
     TooManyEntries {
-        /// Entries of both, those of the same shape counted once.
+        /// Entries of all, those of the same shape counted once.
         entries: usize,
     },
     /// Together they name too many devices.
@@ -57,7 +63,7 @@ pub enum MergeError {
              remove some"
     )]
     TooManyAliases {
-        /// Aliases of both, equal ones counted once.
+        /// Aliases of all, equal ones counted once.
         aliases: usize,
     },
 }
@@ -79,36 +85,53 @@ pub enum Difference<'a> {
 }
 
 impl Document {
-    /// Takes in the entries of another document of the same device.
-    ///
-    /// Of two entries about the same the later one stays; of the same date the one with more
-    /// samples; else the greater one. So the order in which documents merge does not matter, nor
-    /// how often. Of two names the smaller becomes the device's and the other an alias; of two
-    /// versions in the environment the later one stays.
+    /// Takes in the entries of another document of the same device, as [`Self::merge_all`].
     ///
     /// # Errors
     ///
     /// As [`MergeError`] says; then nothing changed.
     pub fn merge(&mut self, other: &Self) -> Result<Vec<Conflict>, MergeError> {
-        let (device, mut aliases) = same_device(self, other).map_err(MergeError::OtherDevice)?;
-        aliases.sort();
-        aliases.dedup();
+        self.merge_all(core::slice::from_ref(other))
+    }
+
+    /// Takes in the entries of other documents of the same device.
+    ///
+    /// Of entries about the same the latest one stays; of the same date the one with most samples;
+    /// else the greatest one. Of several names the smallest becomes the device's and the others
+    /// aliases; of versions in the environment the latest stays. So neither the order of the
+    /// documents matters nor how often each is there.
+    ///
+    /// Devices are the same where all their figures agree and their names are linked: by a name or
+    /// alias that two documents share, or through others in between. Where documents of several
+    /// names are merged one after the other, one that is linked only through a later one is refused;
+    /// together none is.
+    ///
+    /// # Errors
+    ///
+    /// As [`MergeError`] says; then nothing changed.
+    pub fn merge_all(&mut self, others: &[Self]) -> Result<Vec<Conflict>, MergeError> {
+        let all: Vec<&Self> = core::iter::once(&*self).chain(others).collect();
+        let (device, aliases) = same_device(self, &all)
+            .map_err(|(document, mismatch)| MergeError::OtherDevice { document, mismatch })?;
         if aliases.len() > MAX_ALIASES {
             return Err(MergeError::TooManyAliases { aliases: aliases.len() });
         }
-        let entries = pairs(self, other).count();
+        let ranked = ranked(&all);
+        let subjects = || ranked.chunk_by(|one, other| one.subject() == other.subject());
+        let entries = subjects().count();
         if entries > MAX_ENTRIES {
             return Err(MergeError::TooManyEntries { entries });
         }
         let mut conflicts = Vec::new();
-        let merged = pairs(self, other).filter_map(|pair| match pair {
-            (Some(one), Some(two)) => Some(winner(one, two, &mut conflicts).clone()),
-            (one, two) => one.or(two).cloned(),
-        });
-        self.entries = merged.collect();
-        self.device = device;
-        self.aliases = aliases;
-        self.environment = self.environment.latest(&other.environment);
+        let mut merged = Vec::with_capacity(entries);
+        for contenders in subjects() {
+            let Some((kept, dropped)) = contenders.split_last() else { continue };
+            conflicts.extend(dropped.iter().map(|dropped| conflict(kept, dropped)));
+            merged.push((*kept).clone());
+        }
+        let environment = self.environment.clone();
+        let environment = others.iter().fold(environment, |one, two| one.latest(&two.environment));
+        *self = Self { device, aliases, environment, entries: merged };
         Ok(conflicts)
     }
 
@@ -159,18 +182,24 @@ fn pairs<'a>(
     })
 }
 
-fn winner<'a>(one: &'a Entry, two: &'a Entry, conflicts: &mut Vec<Conflict>) -> &'a Entry {
-    let rank = |entry: &'a Entry| (&entry.found.date, entry.chosen.samples, entry);
-    let (kept, dropped) = if rank(one) >= rank(two) { (one, two) } else { (two, one) };
-    if kept != dropped {
-        conflicts.push(Conflict {
-            key: kept.key.clone(),
-            shape: kept.shape.clone(),
-            kept: Contender::from(kept),
-            dropped: Contender::from(dropped),
-        });
+/// The entries of all documents by what they are about, and of the same the one that stays last.
+/// Equal ones stand there once.
+fn ranked<'a>(all: &[&'a Document]) -> Vec<&'a Entry> {
+    let rank = |entry: &'a Entry| (entry.subject(), &entry.found.date, entry.chosen.samples, entry);
+    let mut entries: Vec<&Entry> = all.iter().flat_map(|document| &document.entries).collect();
+    // Quick, because each document's are sorted by what they are about already.
+    entries.sort_by(|one, other| rank(one).cmp(&rank(other)));
+    entries.dedup();
+    entries
+}
+
+fn conflict(kept: &Entry, dropped: &Entry) -> Conflict {
+    Conflict {
+        key: kept.key.clone(),
+        shape: kept.shape.clone(),
+        kept: Contender::from(kept),
+        dropped: Contender::from(dropped),
     }
-    kept
 }
 
 impl From<&Entry> for Contender {
@@ -206,19 +235,49 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// The device of a merge, and all its aliases.
+/// The device of a merge and all its aliases, or the first document that is of another one.
+///
+/// Whatever it answers depends on the documents alone and not on their order.
 fn same_device(
-    one: &Document,
-    other: &Document,
-) -> Result<(DeviceIdentity, Vec<String>), Mismatch> {
-    let aliased = one.device.name == other.device.name
-        || one.aliases.contains(&other.device.name)
-        || other.aliases.contains(&one.device.name);
-    let names = if aliased { core::slice::from_ref(&other.device.name) } else { &[] };
-    one.device.serves(names, &other.device)?;
-    let device = (&one.device).min(&other.device);
-    let names = [&one.device.name, &other.device.name];
-    let all = one.aliases.iter().chain(&other.aliases).chain(names);
-    let aliases = all.filter(|name| **name != device.name).cloned().collect();
-    Ok((device.clone(), aliases))
+    first: &Document,
+    all: &[&Document],
+) -> Result<(DeviceIdentity, Vec<String>), (usize, Mismatch)> {
+    let mut sorted: Vec<(usize, &Document)> = all.iter().copied().enumerate().collect();
+    sorted.sort_by(|(_, one), (_, other)| {
+        (&one.device, &one.aliases).cmp(&(&other.device, &other.aliases))
+    });
+    let names = linked(&sorted);
+    let serves = |one: &Document, (place, other): (usize, &Document)| {
+        let name = &other.device.name;
+        let alias = if names.contains(&**name) { core::slice::from_ref(name) } else { &[] };
+        one.device.serves(alias, &other.device).map_err(|mismatch| (place, mismatch))
+    };
+    let least = sorted.first().map_or(first, |(_, document)| document);
+    sorted.iter().try_for_each(|other| serves(least, *other))?;
+    // Each may have nearly the memory of the least, and not of another.
+    let most = sorted.iter().copied().max_by_key(|(_, document)| document.device.memory_bytes);
+    let fewest = all.iter().min_by_key(|document| document.device.memory_bytes);
+    fewest.zip(most).map_or(Ok(()), |(fewest, most)| serves(fewest, most))?;
+    let device = least.device.clone();
+    let aliases = names.iter().filter(|name| **name != device.name);
+    let aliases = aliases.map(|name| (*name).to_owned()).collect();
+    Ok((device, aliases))
+}
+
+/// Names and aliases of the first document and of all that share one with it, be it through others.
+fn linked<'a>(sorted: &[(usize, &'a Document)]) -> BTreeSet<&'a str> {
+    let of = |document: &'a Document| {
+        core::iter::once(&document.device.name).chain(&document.aliases).map(String::as_str)
+    };
+    let mut names = BTreeSet::new();
+    let mut left: Vec<&Document> = sorted.iter().map(|(_, document)| *document).collect();
+    names.extend(left.first().into_iter().flat_map(|document| of(document)));
+    loop {
+        let shares = |document: &mut &'a Document| of(document).any(|name| names.contains(name));
+        let found: Vec<&Document> = left.extract_if(.., shares).collect();
+        if found.is_empty() {
+            return names;
+        }
+        names.extend(found.into_iter().flat_map(of));
+    }
 }

@@ -89,7 +89,7 @@ fn change<T>(
 fn refused(path: &Path, error: MergeError) -> StoreError {
     let path = path.to_owned();
     match error {
-        MergeError::OtherDevice(mismatch) => StoreError::OtherDevice { path, mismatch },
+        MergeError::OtherDevice { mismatch, .. } => StoreError::OtherDevice { path, mismatch },
         full => StoreError::Full { path, error: full },
     }
 }

@@ -113,7 +113,7 @@ fn another_device_is_told_by_the_first_thing_that_differs() {
              declare an alias",
         ),
         (
-            &MergeError::OtherDevice(name.clone()),
+            &MergeError::OtherDevice { document: 1, mismatch: name.clone() },
             "the profiles do not merge: the profile is of \"NVIDIA H200\", the device is \"NVIDIA \
              H100\": tune here, or declare an alias",
         ),

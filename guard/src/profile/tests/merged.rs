@@ -85,7 +85,10 @@ fn documents_of_two_devices_do_not_merge() {
     let before = one.clone();
     let host = Document::new(device().on_host(), environment());
     let refused = one.merge(&host).expect_err("the host is no device");
-    assert!(matches!(refused, MergeError::OtherDevice(Mismatch::Backend { .. })));
+    assert!(matches!(
+        refused,
+        MergeError::OtherDevice { document: 1, mismatch: Mismatch::Backend { .. } }
+    ));
     assert_eq!(one, before);
 }
 
@@ -97,6 +100,89 @@ fn an_alias_merges_and_both_names_are_kept() {
     assert_eq!(both.device().name, "a device like it");
     assert_eq!(both.aliases(), [device().name]);
     assert_eq!(both, merged(&alike, &document([entry("copy", 7, 5)])).0);
+}
+
+/// A document of a device of this name with these aliases and so much memory, with two entries.
+fn named(name: &str, aliases: &[&str], memory_bytes: u64, date: u8) -> Document {
+    let device = DeviceIdentity { name: name.into(), memory_bytes, ..device() };
+    let aliases = aliases.iter().map(|alias| (*alias).to_owned());
+    let mut document = Document::new(device, environment()).with_aliases(aliases);
+    for mut entry in [entry("copy", 7, 5), entry(name, 7, 5)] {
+        entry.found.date = format!("2026-11-{date:02}T12:00:00Z");
+        entry.launches = date.into();
+        document.insert(entry).expect("within bounds");
+    }
+    document
+}
+
+/// The file and the conflicts, or what differs, with the names of the document that is not alike.
+fn all_merged(documents: &[Document]) -> Result<(String, Vec<Conflict>), (Mismatch, String)> {
+    let (first, others) = documents.split_first().expect("one at least");
+    let mut all = first.clone();
+    match all.merge_all(others) {
+        Ok(conflicts) => Ok((all.to_ron(), conflicts)),
+        Err(MergeError::OtherDevice { document, mismatch }) => {
+            assert_eq!(&all, first, "nothing changed");
+            let DeviceIdentity { name, .. } = documents[document].device();
+            Err((mismatch, name.clone()))
+        }
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn devices_that_are_linked_through_others_merge_in_any_order() {
+    let chain =
+        [named("a", &["b"], 1600, 1), named("b", &["c"], 1600, 2), named("c", &[], 1600, 3)];
+    let (text, conflicts) = all_merged(&chain).expect("one device");
+    assert!(text.contains("name: \"a\"") && text.contains("aliases: [\"b\", \"c\"]"), "{text}");
+    assert_eq!(conflicts.len(), 2);
+    let [a, b, c] = chain;
+    for order in [[&a, &c, &b], [&b, &a, &c], [&c, &a, &b], [&c, &b, &a]] {
+        assert_eq!(all_merged(&order.map(Document::clone)).expect("one device").0, text);
+    }
+    // Nothing says that these two are of one device.
+    let (mismatch, _) = all_merged(&[a, c]).expect_err("not linked");
+    assert!(matches!(mismatch, Mismatch::Name { .. }));
+}
+
+#[test]
+fn memory_that_grows_by_small_steps_is_not_one_device_s() {
+    let steps = [named("a", &[], 1500, 1), named("a", &[], 1600, 2), named("a", &[], 1410, 3)];
+    let (mismatch, _) = all_merged(&steps).expect_err("too far apart");
+    assert_eq!(mismatch, Mismatch::MemoryBytes { profile: 1410, device: 1600 });
+}
+
+fn many() -> impl Strategy<Value = Vec<Document>> {
+    let name = || prop::sample::select(vec!["a", "b", "c", "d", "e"]);
+    let aliases = prop::collection::vec(name(), 0..3);
+    // Mostly the same memory, now and then near it.
+    let memory = prop::sample::select(vec![1600_u64, 1600, 1600, 1550, 1510, 1490]);
+    let document = (name(), aliases, memory, 1..4_u8)
+        .prop_map(|(name, aliases, memory, date)| named(name, &aliases, memory, date));
+    prop::collection::vec(document, 1..6)
+}
+
+proptest! {
+    #[test]
+    fn any_permutation_merges_to_the_same_bytes_or_is_refused_alike(
+        (documents, permuted) in many().prop_flat_map(|documents| {
+            (Just(documents.clone()), Just(documents).prop_shuffle())
+        })
+    ) {
+        prop_assert_eq!(all_merged(&documents), all_merged(&permuted));
+    }
+
+    #[test]
+    fn what_merges_one_after_the_other_is_what_merges_together(documents in many()) {
+        let (first, others) = documents.split_first().expect("one at least");
+        let mut one_by_one = first.clone();
+        if others.iter().all(|other| one_by_one.merge(other).is_ok())
+            && let Ok((text, _)) = all_merged(&documents)
+        {
+            prop_assert_eq!(one_by_one.to_ron(), text);
+        }
+    }
 }
 
 #[test]

@@ -137,22 +137,25 @@ impl Merge {
 }
 
 fn merged(files: &[PathBuf]) -> Result<Merged, Failure> {
-    let mut all: Option<Merged> = None;
     let mut seen: BTreeSet<&Path> = BTreeSet::new();
-    for path in files.iter().filter(|path| seen.insert(path.as_path())) {
+    let files: Vec<&PathBuf> = files.iter().filter(|path| seen.insert(path.as_path())).collect();
+    let (mut documents, mut faults) = (Vec::new(), Vec::new());
+    for path in &files {
         let parsed = read(path)?;
-        let faults = FaultRecord::all(path, &parsed.faults);
-        all = Some(match all {
-            None => Merged { document: parsed.document, conflicts: Vec::new(), faults },
-            Some(mut all) => {
-                let refused = |error| Failure::Merge { path: path.clone(), error };
-                all.conflicts.extend(all.document.merge(&parsed.document).map_err(refused)?);
-                all.faults.extend(faults);
-                all
-            }
-        });
+        faults.extend(FaultRecord::all(path, &parsed.faults));
+        documents.push(parsed.document);
     }
-    all.ok_or_else(|| Failure::Usage("there is no file to merge: name one".into()))
+    let Some((document, others)) = documents.split_first_mut() else {
+        return Err(Failure::Usage("there is no file to merge: name one".into()));
+    };
+    let conflicts = document.merge_all(others).map_err(|error| {
+        let guilty = match &error {
+            MergeError::OtherDevice { document, .. } => files.get(*document).copied(),
+            _ => files.last().copied(),
+        };
+        Failure::Merge { path: guilty.cloned().unwrap_or_default(), error }
+    })?;
+    Ok(Merged { document: document.clone(), conflicts, faults })
 }
 
 /// How many entries of `there` would be missing, or be replaced by worse, if `merged` took its place.
