@@ -99,7 +99,7 @@ impl Document {
     /// Of entries about the same the latest one stays; of the same date the one with most samples;
     /// else the greatest one. Of several names the smallest becomes the device's and the others
     /// aliases; of versions in the environment the latest stays. So neither the order of the
-    /// documents matters nor how often each is there.
+    /// documents matters, nor how often each is there.
     ///
     /// Devices are the same where all their figures agree and their names are linked: by a name or
     /// alias that two documents share, or through others in between. Where documents of several
@@ -235,43 +235,35 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// The device of a merge and all its aliases, or the first document that is of another one.
-///
-/// Whatever it answers depends on the documents alone and not on their order.
+/// The device of a merge and all its aliases, or a document that is not of the first one's device.
 fn same_device(
     first: &Document,
     all: &[&Document],
 ) -> Result<(DeviceIdentity, Vec<String>), (usize, Mismatch)> {
-    let mut sorted: Vec<(usize, &Document)> = all.iter().copied().enumerate().collect();
-    sorted.sort_by(|(_, one), (_, other)| {
-        (&one.device, &one.aliases).cmp(&(&other.device, &other.aliases))
-    });
-    let names = linked(&sorted);
-    let serves = |one: &Document, (place, other): (usize, &Document)| {
+    let names = linked(first, all);
+    let serves = |one: &Document, (place, other): (usize, &&Document)| {
         let name = &other.device.name;
         let alias = if names.contains(&**name) { core::slice::from_ref(name) } else { &[] };
         one.device.serves(alias, &other.device).map_err(|mismatch| (place, mismatch))
     };
-    let least = sorted.first().map_or(first, |(_, document)| document);
-    sorted.iter().try_for_each(|other| serves(least, *other))?;
-    // Each may have nearly the memory of the least, and not of another.
-    let most = sorted.iter().copied().max_by_key(|(_, document)| document.device.memory_bytes);
-    let fewest = all.iter().min_by_key(|document| document.device.memory_bytes);
-    fewest.zip(most).map_or(Ok(()), |(fewest, most)| serves(fewest, most))?;
-    let device = least.device.clone();
-    let aliases = names.iter().filter(|name| **name != device.name);
-    let aliases = aliases.map(|name| (*name).to_owned()).collect();
-    Ok((device, aliases))
+    let memory = |document: &Document| document.device.memory_bytes;
+    // Each may have nearly the memory of the first, and not of another.
+    let least = all.iter().min_by_key(|document| memory(document));
+    let most = all.iter().enumerate().max_by_key(|(_, document)| memory(document));
+    all.iter().enumerate().try_for_each(|other| serves(first, other))?;
+    least.zip(most).map_or(Ok(()), |(least, most)| serves(least, most))?;
+    let device = all.iter().map(|document| &document.device).fold(&first.device, Ord::min);
+    let aliases = names.into_iter().filter(|name| **name != device.name).map(str::to_owned);
+    Ok((device.clone(), aliases.collect()))
 }
 
 /// Names and aliases of the first document and of all that share one with it, be it through others.
-fn linked<'a>(sorted: &[(usize, &'a Document)]) -> BTreeSet<&'a str> {
+fn linked<'a>(first: &'a Document, all: &[&'a Document]) -> BTreeSet<&'a str> {
     let of = |document: &'a Document| {
         core::iter::once(&document.device.name).chain(&document.aliases).map(String::as_str)
     };
-    let mut names = BTreeSet::new();
-    let mut left: Vec<&Document> = sorted.iter().map(|(_, document)| *document).collect();
-    names.extend(left.first().into_iter().flat_map(|document| of(document)));
+    let mut left = all.to_vec();
+    let mut names: BTreeSet<&str> = of(first).collect();
     loop {
         let shares = |document: &mut &'a Document| of(document).any(|name| names.contains(name));
         let found: Vec<&Document> = left.extract_if(.., shares).collect();
