@@ -97,8 +97,12 @@ impl Guard {
     ///
     /// Where an allocation is out of memory, what is not launched yet follows in smaller chunks;
     /// the report says on which it settled. Any other failure ends it. Chunks do not overlap, not
-    /// even of kernels that allow it, since they may share the workspace; and the first one waits for
-    /// the launch before it, also of a request that is dependent, which may still use the memory.
+    /// even of kernels that allow it, since they may share the workspace.
+    ///
+    /// A [`dependent`](LaunchRequest::dependent) request is checked as such, and then makes no use of
+    /// what it may: also its first chunk waits for the launch before it. That one may still use the
+    /// memory, which the stream hands on as soon as it is let go of, and the kernel may clear its
+    /// workspace before it waits.
     ///
     /// # Errors
     ///
@@ -116,13 +120,13 @@ impl Guard {
         args: Args<'_>,
     ) -> Result<Settled, LaunchError> {
         let watch = self.watch(Location::caller());
-        let request = &LaunchRequest { dependent: false, ..*request };
         let plan = self.plan(request, Some(batch), kernel.limits(), choice)?;
         let owner = args.workspace_stream()?;
         let stream = self.bind(kernel, &args)?;
         let template = args.values();
         let placed = template.with_workspace_at(WORKSPACE_ALIGNMENT);
         prepare(kernel, plan.largest_launch(), plan.items(), &placed)?;
+        let request = &LaunchRequest { dependent: false, ..*request };
         let mut launcher = Bringer { kernel, owner, stream, template, watch };
         let settled = settle(request, batch, kernel.limits(), choice, usage, &mut launcher);
         match &settled {

@@ -120,6 +120,25 @@ fn a_launch_with_its_own_workspace_waits_for_the_one_before_it() {
 }
 
 #[test]
+fn a_dependent_launch_with_its_own_workspace_is_checked_like_any_other() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_spill_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 8);
+        let (request, batch) = items_along(Axis::Y, 8);
+        let (request, batch) = (request.dependent(), batch.workspace(8, 32));
+        let mut args = Args::with_workspace(&stream);
+        args.write_items(&mut out, 1).offset().length().workspace();
+        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
+        let refused = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+        let kernel = "fake_spill_y".to_owned();
+        assert_eq!(refused, Err(LaunchError::NotDependent { kernel }));
+        assert_eq!(launches().len(), 0);
+    });
+}
+
+#[test]
 fn a_driver_without_attributes_refuses_them_by_name() {
     with_driver(Driver::Old, &[], || {
         let guard = guard();
