@@ -124,7 +124,7 @@ struct Event {
     bool timed, recorded, dead;
 };
 struct Module { CUcontext ctx; unsigned life; char *text; CUfunction functions; bool dead; };
-struct Block { char *at; size_t bytes; CUcontext ctx; struct Block *next; };
+struct Block { char *at; size_t bytes; CUcontext ctx; struct Block *next; bool captured; };
 
 struct Function {
     CUmodule module;
@@ -142,7 +142,7 @@ struct Launch {
 };
 
 struct Op {
-    enum { KERNEL, COPY, FILL } kind;
+    enum { KERNEL, COPY, FILL, RESERVE } kind;
     CUfunction function;
     struct Launch launch;
     unsigned char *args; /* laid out at the parameters' offsets; NULL when there are none */
@@ -183,7 +183,7 @@ static const struct { int id, value; } DEVICE_ATTRIBUTES[] = {
     {75, ARCHITECTURE / 10}, {76, ARCHITECTURE % 10}, {78, 1 /* priorities */}, {79, 1}, {80, 1},
     {81, SHARED_PER_SM}, {82, REGISTERS}, {83, 1 /* managed memory */}, {84, 0}, {89, 1},
     {90, 1 /* preemption */}, {95, 1 /* cooperative */}, {97, SHARED_OPTIN}, {102, 1}, {103, 1},
-    {106, BLOCKS_PER_SM}, {111, SHARED_RESERVED}, {115, 1 /* memory pools */},
+    {106, BLOCKS_PER_SM}, {111, SHARED_RESERVED},
     {119, 1 /* pool handles: file descriptor */}, {120, 1 /* clusters */}, {127, 1 /* tensor maps */},
 };
 
@@ -297,8 +297,10 @@ static CUresult error_text(CUresult code, const char **text, bool name) {
 }
 
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
-    enum { COMPUTE_MODE = 20, PCI_BUS_ID = 33 };
+    enum { COMPUTE_MODE = 20, PCI_BUS_ID = 33, MEMORY_POOLS = 115 };
     DEVICE;
+    if (attribute == MEMORY_POOLS)
+        return *value = (int)setting("GRIDGUARD_FAKE_MEMORY_POOLS", 1), SUCCESS;
     if (attribute == COMPUTE_MODE)
         return *value = (int)setting("GRIDGUARD_FAKE_COMPUTE_MODE", 0), SUCCESS;
     if (attribute == PCI_BUS_ID) return *value = visible[device] + 1, SUCCESS;
@@ -330,7 +332,7 @@ CALL(cuDeviceGetName, (char *name, int length, CUdevice device), DEVICE,
 static void release_block(struct Block **link) {
     struct Block *gone = *link;
     *link = gone->next;
-    allocated -= gone->bytes;
+    if (!gone->captured) allocated -= gone->bytes;
     free(gone->at);
     free(gone);
 }
@@ -717,16 +719,17 @@ static struct Block **find_block(CUdeviceptr at, size_t bytes) {
 
 static bool owned(CUdeviceptr at, size_t bytes) { return bytes == 0 || find_block(at, bytes); }
 
-static CUresult allocate(CUcontext ctx, CUdeviceptr *at, size_t bytes) {
+/* What is captured has its place at once, and needs the room when its graph is launched. */
+static CUresult allocate(CUcontext ctx, CUdeviceptr *at, size_t bytes, bool captured) {
     if (allocations++ == setting("GRIDGUARD_FAKE_FAIL_ALLOC", ULLONG_MAX))
         return (CUresult)setting("GRIDGUARD_FAKE_FAIL_ALLOC_CODE", OUT_OF_MEMORY);
-    REQUIRE(bytes <= room(TOTAL_MEMORY), OUT_OF_MEMORY);
+    REQUIRE(captured || bytes <= room(TOTAL_MEMORY), OUT_OF_MEMORY);
     char *memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
     REQUIRE(memory, OUT_OF_MEMORY);
     struct Block *block = make(sizeof *block);
-    *block = (struct Block){memory, bytes, ctx, blocks};
+    *block = (struct Block){memory, bytes, ctx, blocks, captured};
     blocks = block;
-    allocated += bytes;
+    if (!captured) allocated += bytes;
     *at = (uintptr_t)memory;
     return SUCCESS;
 }
@@ -751,13 +754,16 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     return SUCCESS;
 }
 
+static CUresult submit(CUstream stream, const struct Op *op);
+
 /* Stream-ordered memory is there at once; what is freed during a capture is kept for its replays. */
 CALL(cuMemAllocAsync, (CUdeviceptr *at, size_t bytes, CUstream handle), STREAM,
-     *at = 0; if (bytes) CHECK(allocate(ctx, at, bytes)))
+     *at = 0; if (bytes) CHECK(allocate(ctx, at, bytes, capture_of(stream)));
+     if (bytes) CHECK(submit(stream, &(struct Op){.kind = RESERVE, .bytes = bytes})))
 CALL(cuMemFreeAsync, (CUdeviceptr at, CUstream handle), STREAM,
      if (at && !capture_of(stream)) CHECK(release(at)))
 CALL(cuMemAlloc_v2, (CUdeviceptr *at, size_t bytes), CONTEXT; REQUIRE(at && bytes, INVALID_VALUE),
-     CHECK(capture_error()); CHECK(allocate(ctx, at, bytes)))
+     CHECK(capture_error()); CHECK(allocate(ctx, at, bytes, false)))
 CALL(cuMemFree_v2, (CUdeviceptr at), CONTEXT, CHECK(capture_error()); if (at) CHECK(release(at)))
 CALL(cuMemHostAlloc, (void **at, size_t bytes, unsigned flags),
      CONTEXT; REQUIRE(at && bytes, INVALID_VALUE), CHECK(capture_error()); *at = make(bytes))
@@ -861,6 +867,7 @@ static CUresult perform(const struct Op *op, const char *how) {
     void *to = (void *)(uintptr_t)op->to;
     if (op->kind == COPY) memmove(to, (const void *)(uintptr_t)op->from, op->bytes);
     if (op->kind == FILL) memset(to, op->value, op->bytes);
+    if (op->kind == RESERVE && !strcmp(how, "graph")) REQUIRE(op->bytes <= room(TOTAL_MEMORY), OUT_OF_MEMORY);
     if (op->kind == KERNEL) CHECK(account(op, how));
     if (op->kind != KERNEL) return SUCCESS;
     bool inverts = !strcmp(op->function->name, "gridguard_invert") && op->function->params == 2;

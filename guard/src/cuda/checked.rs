@@ -73,7 +73,7 @@ pub(super) fn synchronize(
 }
 
 /// Whether `stream` is being captured, so that waiting for it would end the capture.
-fn is_capturing(driver: &Driver, stream: Handle) -> Result<bool, DriverError> {
+pub(super) fn is_capturing(driver: &Driver, stream: Handle) -> Result<bool, DriverError> {
     /// From `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
     const OF_CAPTURE: core::ops::RangeInclusive<i32> = 900..=908;
     // No driver of CUDA 12 lacks it. One that did could not tell, so nothing is waited for.

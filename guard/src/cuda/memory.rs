@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
 use super::args::Args;
-use super::checked::Watch;
+use super::checked::{Watch, is_capturing};
 use super::current::Pushed;
 use super::driver::{Driver, Handle, Status};
 use super::error::{CudaError, DriverError, LaunchError};
@@ -104,11 +104,19 @@ impl Guard {
     /// memory, which the stream hands on as soon as it is let go of, and the kernel may clear its
     /// workspace before it waits.
     ///
+    /// Under stream capture allocations and launches become nodes of the graph, in the chunks that
+    /// the planner chooses: the memory is taken when the graph is instantiated or launched, and that
+    /// it is not there is the answer then, which nothing settles. Cap the workspace by what will be
+    /// free, as [`Self::workspace`] does. Capture in a context without event tracking, as for
+    /// [`Self::launch`].
+    ///
     /// # Errors
     ///
     /// [`LaunchError::Unsettled`] with what was done, where not even the smallest chunk fits, an
-    /// allocation fails for another reason than memory, or the driver refuses a launch; and as
-    /// [`Self::plan_and_launch`].
+    /// allocation fails for another reason than memory, or the driver refuses a launch;
+    /// [`LaunchError::Unsupported`] under stream capture on a device without memory pools, whose
+    /// memory would be gone before the graph runs; and as [`Self::plan_and_launch`]. What a capture
+    /// took up before an error stays in its graph: let go of that.
     #[track_caller]
     pub fn launch_with_workspace(
         &self,
@@ -126,6 +134,10 @@ impl Guard {
         let template = args.values();
         let placed = template.with_workspace_at(WORKSPACE_ALIGNMENT);
         prepare(kernel, plan.largest_launch(), plan.items(), &placed)?;
+        if !owner.context().has_async_alloc() && is_capturing(kernel.inner().driver(), stream)? {
+            let what = "workspaces under stream capture";
+            return Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what });
+        }
         let request = &LaunchRequest { dependent: false, ..*request };
         let mut launcher = Bringer { kernel, owner, stream, template, watch };
         let settled = settle(request, batch, kernel.limits(), choice, usage, &mut launcher);

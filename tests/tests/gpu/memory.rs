@@ -1,9 +1,15 @@
 //! Workspace beyond what the device has: a launch settles on what fits, and its output is right.
 
-use gridguard::cuda::{Args, LaunchError};
-use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Settled, Unsettled, WorkspaceUse};
+use std::sync::Arc;
 
-use super::support::{guard, is_counting, kernel, stream};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError};
+use gridguard::cuda::{Args, LaunchError};
+use gridguard::{
+    Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Settled, Unsettled, WorkspaceUse,
+};
+
+use super::support::{SOURCE, guard, is_counting, kernel, kernel_of, stream};
 
 const ITEMS: u64 = 64;
 
@@ -66,4 +72,72 @@ fn chunks_planned_by_free_memory_fit_at_once() {
     let capped = guard().workspace(batch, free / 16).expect("answers");
     let most = capped.items_within(65_535);
     assert!((1..=16).contains(&most), "{most} of {free}");
+}
+
+/// Captures a count of 64 items through a workspace of `bytes` each, in a context of its own, and
+/// launches it three times.
+#[allow(unsafe_code, reason = "event tracking and capture exclude each other")]
+fn replay_count(bytes: u64, usage: WorkspaceUse) -> (Settled, Result<(), DriverError>) {
+    let context = CudaContext::new(0).expect("a context");
+    // SAFETY: one stream is used, and its memory freed after it was synchronized.
+    unsafe { context.disable_event_tracking() };
+    let guard = Guard::with_context(context.clone()).expect("a guard");
+    let kernel =
+        kernel_of(&guard.compile("support.cu", SOURCE).expect("compiles"), "count_through");
+    let stream = context.new_stream().expect("a stream");
+    let poison = vec![u64::MAX; usize::try_from(ITEMS).expect("items")];
+    let mut out = stream.clone_htod(&poison).expect("memory");
+    stream.synchronize().expect("synchronizes");
+
+    let request = LaunchRequest::new(Dim3::new(1, ITEMS, 1), Dim3::ONE);
+    // In chunks of 16.
+    let batch = BatchAxis::new(Axis::Y, ITEMS).workspace(bytes, 16 * bytes);
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    stream.begin_capture(mode).expect("captures");
+    let mut args = Args::with_workspace(&stream);
+    args.write_items(&mut out, 1).workspace().value(bytes / 8).offset().length();
+    let choice = Choice::AUTOMATIC;
+    let settled = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+    let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    let graph = stream.end_capture(flags);
+    let settled = settled.expect("captured");
+    let replayed =
+        graph.and_then(|graph| replay(&graph.expect("it holds something"), &stream, &mut out));
+    (settled, replayed)
+}
+
+fn replay(
+    graph: &CudaGraph,
+    stream: &Arc<CudaStream>,
+    out: &mut CudaSlice<u64>,
+) -> Result<(), DriverError> {
+    for _ in 0..3 {
+        let poison = vec![u64::MAX; out.len()];
+        stream.memcpy_htod(&poison, out)?;
+        graph.launch()?;
+        assert!(is_counting(&stream.clone_dtoh(out)?));
+    }
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_captured_workspace_is_there_at_every_replay() {
+    for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
+        let (settled, replayed) = replay_count(1 << 20, usage);
+        assert_eq!((settled.tried, settled.launches), (vec![16], 4));
+        assert_eq!(replayed, Ok(()));
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_captured_workspace_larger_than_the_device_is_refused_with_the_graph() {
+    let (_, total) = guard().free_memory().expect("answers");
+    let bytes = total / 8 / 256 * 256;
+    let (settled, replayed) = replay_count(bytes, WorkspaceUse::Shared);
+    assert_eq!(settled.tried, [16], "nothing is settled in a capture");
+    let refused = replayed.expect_err("twice the device");
+    assert_eq!(refused.0, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+    stream().synchronize().expect("no sticky error");
 }
