@@ -62,7 +62,7 @@ fn configuration(rows: u64, limits: LaunchLimits) -> Configuration {
     Configuration { parameters: Vec::new(), request, batch: BatchAxis::new(Axis::Y, rows), limits }
 }
 
-/// The chunks of a candidate, or the first one alone.
+/// The chunks of a candidate, or the largest one alone.
 fn chunks(
     configuration: &Configuration,
     candidate: &Candidate,
@@ -71,8 +71,12 @@ fn chunks(
     let Configuration { request, batch, limits, .. } = configuration;
     let plan = Plan::new(request, Some(batch), limits, candidate.choice.into())
         .map_err(|violations| Failure::new(FailureKind::Illegal, violations.to_string()))?;
-    let some = if portion == Portion::Sequence { usize::MAX } else { 1 };
-    Ok(plan.chunks().take(some))
+    let largest = plan.largest_chunk();
+    let (some, least) = match portion {
+        Portion::Sequence => (usize::MAX, 0),
+        Portion::LargestLaunch => (1, largest),
+    };
+    Ok(plan.chunks().filter(move |chunk| chunk.items >= least).take(some))
 }
 
 /// What every element is after one chain that began with zeros.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Portion {
     /// All its launches, one after another.
     Sequence,
-    /// Its largest launch alone.
+    /// Its largest launch alone, which need not be its first or last.
     LargestLaunch,
 }
 

@@ -16,6 +16,8 @@ use crate::deal::Part;
 #[derive(Clone, Debug)]
 pub struct Space {
     configurations: Vec<Configuration>,
+    /// Their batches as they were given, without the workspace of an objective.
+    batches: Vec<BatchAxis>,
     candidates: Vec<Candidate>,
     objective: Objective,
 }
@@ -24,28 +26,37 @@ impl Space {
     /// Plans every configuration in every way that is worth a measurement: as the planner does by
     /// itself, whole, folded, and in chunks from a wave of blocks on, each twice the one before.
     ///
-    /// What the planner refuses is no candidate, and plans that are the same stand once.
+    /// What the planner refuses is no candidate, and plans that are the same stand once. Why a
+    /// configuration has none, [`Plan::new`] says of its request. Candidates are told apart by their
+    /// parameters, so no two configurations have the same.
     #[must_use]
     pub fn new(configurations: Vec<Configuration>) -> Self {
         let objective = Objective::Throughput;
-        let mut space = Self { configurations, candidates: Vec::new(), objective };
+        let batches = configurations.iter().map(|configuration| configuration.batch).collect();
+        let mut space = Self { configurations, batches, candidates: Vec::new(), objective };
         space.generate();
         space
     }
 
     /// Makes the candidates anew for `objective`, where it narrows what is legal: a workspace bounds
-    /// the chunks. Choices are then spelt out, so that they keep to it wherever they are planned.
+    /// the chunks. Choices are then spelt out, so that they keep to it wherever they are planned. For
+    /// an objective without one, what was narrowed before is legal again.
     pub fn restrict(&mut self, objective: Objective) {
-        if let Objective::Memory { bytes_per_item, bytes } = objective
-            && self.objective != objective
-        {
-            for configuration in &mut self.configurations {
-                configuration.batch = configuration.batch.workspace(bytes_per_item, bytes);
-            }
-            self.objective = objective;
-            self.candidates.clear();
-            self.generate();
+        let narrows = |objective| matches!(objective, Objective::Memory { .. });
+        let before = core::mem::replace(&mut self.objective, objective);
+        if before == objective || !(narrows(before) || narrows(objective)) {
+            return;
         }
+        for (configuration, batch) in self.configurations.iter_mut().zip(&self.batches) {
+            configuration.batch = match objective {
+                Objective::Memory { bytes_per_item, bytes } => {
+                    batch.workspace(bytes_per_item, bytes)
+                }
+                Objective::Throughput | Objective::Latency { .. } => *batch,
+            };
+        }
+        self.candidates.clear();
+        self.generate();
     }
 
     /// All candidates, the default first. Empty where no configuration is legal in any way.
@@ -247,6 +258,19 @@ mod tests {
         assert_eq!(chunks, [(2, 7680), (37, 416), (19, 809), (10, 1536), (5, 3072), (3, 5120)]);
         assert_eq!(space.default().map(|one| one.choice), Some(StoredChoice::Automatic));
         assert_eq!(space.largest_legal_chunk(), Some(13_107));
+    }
+
+    #[test]
+    fn a_space_that_was_tuned_within_a_workspace_is_whole_again_for_another_objective() {
+        let whole = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
+        let mut space = whole.clone();
+        for bytes in [64_000, 32_000] {
+            space.restrict(Objective::Memory { bytes_per_item: 64, bytes });
+            let largest = space.candidates().iter().map(|one| one.largest_chunk).max();
+            assert!(largest.is_some_and(|largest| largest <= bytes / 64), "{largest:?}");
+        }
+        space.restrict(Objective::Latency { max_launch_us: 100 });
+        assert_eq!(space.candidates(), whole.candidates());
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub enum TuneError {
 
 /// Finds the best candidate of `space` for `objective`.
 ///
+/// `space` is [restricted](Space::restrict) to the objective, and has what the search tried beside its
+/// own candidates afterwards.
+///
 /// Candidates are checked before they are timed; those that fail are recorded and left out. Samples
 /// of different candidates take turns, so that drift meets all alike. The default wins where it is
 /// not clearly beaten. Where the budget ends or somebody interrupts, the outcome is what is known

@@ -5,8 +5,14 @@ use crate::measurer::Failure;
 use crate::sample::Portion;
 
 /// A problem with its memory, on a device or on the host.
+///
+/// [`InProcess`](crate::InProcess) drives it: each candidate is prepared, then checked, then launched
+/// for as many samples as it takes, in turns with others. The default is checked first, except in a
+/// process that takes the place of one that died: what outputs are compared with is made of the
+/// default itself, and not of whatever comes first.
 pub trait Workload {
-    /// The launch with each set of parameters that is worth measuring, the default first.
+    /// The launch with each set of parameters that is worth measuring, the default first; no two with
+    /// the same parameters. A [`Candidate`] names its own by them.
     ///
     /// # Errors
     ///
@@ -20,8 +26,9 @@ pub trait Workload {
     /// [`Failure`] where this candidate cannot run.
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), Failure>;
 
-    /// Submits the launches of a candidate that was prepared. On a device it returns before they
-    /// have run, on the host after.
+    /// Submits the launches of a candidate that was prepared: those of the plan that its choice makes
+    /// of its configuration, or the one of them that has the most items. On a device it returns
+    /// before they have run, on the host after. Nothing else belongs here, for all of it is timed.
     ///
     /// # Errors
     ///

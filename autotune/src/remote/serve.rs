@@ -36,8 +36,9 @@ pub enum ServeError {
     Write(#[source] std::io::Error),
 }
 
-/// Measures what the other side of `input` and `output` asks for, until it closes them. `open` makes
-/// the measurer of a problem, in the words of the one who started [`crate::Remote`].
+/// Measures what the other side of `input` and `output` asks for, until it closes them: the standard
+/// ones of a process that [`crate::Remote`] started. `open` makes the measurer of a problem, in the
+/// words of the one who started it. Once it serves, nobody else may write to `output`.
 ///
 /// Where `input` ends within a measurement that does not, the whole process is aborted after two
 /// seconds: nobody is left to end it.
