@@ -138,7 +138,7 @@ impl Module {
     ///
     /// # Errors
     ///
-    /// As [`Self::kernel`]; [`LoadError::Driver`] also where the driver has no such clusters.
+    /// As [`Self::kernel`]; [`LoadError::Driver`] also where the driver refuses such clusters.
     pub unsafe fn kernel_in_wide_clusters(
         &self,
         name: &str,

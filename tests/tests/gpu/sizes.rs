@@ -1,9 +1,9 @@
 //! Sizes around the limit of an axis, shared memory above 48 KiB, clusters.
 
 use gridguard::cuda::{Args, LaunchError};
-use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Rule};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Parameter, Rule};
 
-use super::support::{count, guard, is_counting, kernel, plan, stream};
+use super::support::{count, guard, is_counting, kernel, module, plan, stream};
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
@@ -82,6 +82,37 @@ fn clusters_stay_whole_when_a_launch_is_split() {
     assert_eq!(guard().plan_and_launch(&kernel, &request, Some(&batch), args), Ok(3));
     let ranks = stream.clone_dtoh(&out).expect("copies back");
     assert!(ranks.chunks(4).all(|cluster| cluster == [0, 1, 2, 3]));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+#[allow(unsafe_code, reason = "the promise for the kernel")]
+fn clusters_above_the_portable_size_run_where_there_is_room_for_them() {
+    let request = LaunchRequest::new(Dim3::new(1, 64, 1), Dim3::ONE).cluster(Dim3::new(1, 16, 1));
+    // SAFETY: it writes one element an item.
+    let wide = unsafe { module().kernel_in_wide_clusters("cluster_rank", &[Parameter::Memory]) };
+    if !guard().limits().cluster_launch {
+        // The driver may refuse it at once; else the rule is the answer.
+        let allowed = wide.is_ok_and(|wide| guard().validate(&request, wide.limits()).is_ok());
+        assert!(!allowed, "a device without clusters");
+        return;
+    }
+    let (wide, stream) = (wide.expect("a kernel"), stream());
+    let room = wide.residency(&request).expect("answers").cluster_blocks.expect("it can tell");
+    let mut out = stream.clone_htod(&[u32::MAX; 64]).expect("memory");
+    let mut args = Args::new(&stream);
+    args.write(&mut out);
+    match guard().plan_and_launch(&wide, &request, None, args) {
+        Ok(_) => {
+            assert!(room >= 16, "room for {room}");
+            let ranks = stream.clone_dtoh(&out).expect("copies back");
+            assert!(ranks.chunks(16).all(|ranks| ranks.iter().copied().eq(0..16)), "{ranks:?}");
+        }
+        Err(LaunchError::Invalid(violations)) => {
+            assert!(room < 16 && violations.contains(Rule::ClusterResidency), "{violations}");
+        }
+        Err(other) => panic!("{other}"),
+    }
 }
 
 #[test]

@@ -158,8 +158,10 @@ impl Tally {
         self.disagreements += 1;
         let cluster = if request.cluster.is_some() { ", cluster" } else { "" };
         let cooperative = if request.cooperative { ", cooperative" } else { "" };
+        let dependent = if request.dependent { ", dependent" } else { "" };
+        let priority = if request.priority.is_some() { ", priority" } else { "" };
         let kind = format!(
-            "{}{cluster}{cooperative}: guard [{}], driver {driver}",
+            "{}{cluster}{cooperative}{dependent}{priority}: guard [{}], driver {driver}",
             subject.name,
             names(rules)
         );

@@ -167,6 +167,22 @@ impl Generator {
     }
 }
 
+/// Now and then a priority, and a launch that may begin before the one before it has ended, where the
+/// device has such; the kernels of the tests touch no memory, so that they need not wait for it.
+///
+/// Drawn apart, so that a seed draws the same launches otherwise as it did before there were any.
+pub(crate) fn attributes(
+    mut request: LaunchRequest,
+    limits: &LaunchLimits,
+    random: &mut Random,
+) -> LaunchRequest {
+    if random.percent(10) {
+        request.priority = Some(random.pick(&[-5, -1, 0, 1, 1000, i32::MIN, i32::MAX]));
+    }
+    request.dependent = limits.device().overlapping_launches() && random.percent(10);
+    request
+}
+
 /// The cluster that the grid must be a multiple of.
 fn unit(cluster: Option<Dim3>, limits: &LaunchLimits) -> Dim3 {
     let cluster = cluster.or(limits.kernel().required_cluster).unwrap_or(Dim3::ONE);

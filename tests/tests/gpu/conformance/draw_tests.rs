@@ -8,7 +8,7 @@ use gridguard::{
 };
 
 use super::compare::cause;
-use super::draw::{Generator, MOST_BLOCKS, MOST_BLOCKS_OF_FEW};
+use super::draw::{Generator, MOST_BLOCKS, MOST_BLOCKS_OF_FEW, attributes};
 use super::random::Random;
 
 const DRAWN: usize = 40_000;
@@ -84,6 +84,27 @@ fn legal_launches_and_each_broken_rule_alone_and_with_others_are_drawn() {
         let count = with_others.get(rule).copied().unwrap_or(0);
         assert!(count > 20, "{rule} with others {count} times");
     }
+}
+
+#[test]
+fn attributes_go_with_every_kind_of_launch() {
+    let limits = on_h200(|_| {});
+    let mut random = Random::new(5);
+    let requests: Vec<LaunchRequest> = drawn(&limits, 5)
+        .into_iter()
+        .map(|request| attributes(request, &limits, &mut random))
+        .collect();
+    let times = |test: &dyn Fn(&LaunchRequest) -> bool| {
+        requests.iter().filter(|request| test(request)).count()
+    };
+    assert!(times(&|r| r.dependent && r.priority.is_some()) > 50);
+    assert!(times(&|r| r.dependent && r.cooperative && broken(&limits, r).is_empty()) > 50);
+    assert!(times(&|r| r.dependent && r.cluster.is_some() && broken(&limits, r).is_empty()) > 50);
+    assert!(times(&|r| !r.dependent && r.priority.is_none()) > DRAWN / 2);
+    let before =
+        LaunchLimits::new(gridguard::DeviceLimits::any_device(), KernelLimits::unknown("k"));
+    let old = (0..1000).map(|_| attributes(requests[0], &before, &mut random));
+    assert_eq!(old.filter(|request| request.dependent).count(), 0, "a device without");
 }
 
 #[test]

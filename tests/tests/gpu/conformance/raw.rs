@@ -62,6 +62,10 @@ struct Attribute {
 const COOPERATIVE: c_uint = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
 const CLUSTER_DIMENSION: c_uint = 4;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+const DEPENDENT: c_uint = 6;
+/// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
+const PRIORITY: c_uint = 8;
 /// Zeros for the one parameter that a kernel of the tests may take.
 static ZEROS: [u64; 1 << 12] = [0; 1 << 12];
 
@@ -73,6 +77,8 @@ pub(crate) struct RawLaunch {
     pub(crate) shared_bytes: u32,
     pub(crate) cluster: Option<[u32; 3]>,
     pub(crate) cooperative: bool,
+    pub(crate) dependent: bool,
+    pub(crate) priority: Option<i32>,
 }
 
 impl RawLaunch {
@@ -92,14 +98,22 @@ impl RawLaunch {
             shared_bytes: u32::try_from(request.dynamic_shared_bytes).ok()?,
             cluster,
             cooperative: request.cooperative,
+            dependent: request.dependent,
+            priority: request.priority,
         })
+    }
+
+    /// Whether only `cuLaunchKernelEx` can say it all.
+    fn has_attributes(&self) -> bool {
+        self.cluster.is_some() || self.dependent || self.priority.is_some()
     }
 }
 
 /// By which call a launch is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`; `cuLaunchKernelEx` where there is a cluster.
+    /// `cuLaunchKernel` or `cuLaunchCooperativeKernel`; `cuLaunchKernelEx` where these cannot say it
+    /// all.
     Oldest,
     /// `cuLaunchKernelEx`.
     Extended,
@@ -156,7 +170,7 @@ impl RawDriver {
         let RawLaunch { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes: shared, .. } =
             *launch;
         let none = core::ptr::null_mut();
-        if way == Way::Extended || launch.cluster.is_some() {
+        if way == Way::Extended || launch.has_attributes() {
             return self.launch_extended(function, launch, parameters);
         }
         if launch.cooperative {
@@ -175,7 +189,7 @@ impl RawDriver {
         launch: &RawLaunch,
         parameters: *mut Handle,
     ) -> i32 {
-        let mut attributes = Vec::with_capacity(2);
+        let mut attributes = Vec::with_capacity(4);
         let mut add = |id, words: [u32; 3]| {
             let mut value = [0; 16];
             value[..3].copy_from_slice(&words);
@@ -187,13 +201,19 @@ impl RawDriver {
         if launch.cooperative {
             add(COOPERATIVE, [1, 0, 0]);
         }
+        if launch.dependent {
+            add(DEPENDENT, [1, 0, 0]);
+        }
+        if let Some(priority) = launch.priority {
+            add(PRIORITY, [priority.cast_unsigned(), 0, 0]);
+        }
         let config = Config {
             grid: launch.grid,
             block: launch.block,
             shared_bytes: launch.shared_bytes,
             stream: core::ptr::null_mut(),
             attributes: attributes.as_ptr(),
-            attribute_count: u32::try_from(attributes.len()).expect("two at the most"),
+            attribute_count: u32::try_from(attributes.len()).expect("four at the most"),
         };
         let call = self.launch_kernel_ex;
         // SAFETY: as in `launch`; configuration and attributes live through the call.

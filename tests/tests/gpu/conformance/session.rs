@@ -6,7 +6,7 @@ use gridguard::LaunchRequest;
 use serde::Serialize;
 
 use super::compare::Tally;
-use super::draw::Generator;
+use super::draw::{Generator, attributes};
 use super::random::Random;
 use super::raw::{RawDriver, RawLaunch, Way};
 use super::subject::Subject;
@@ -30,7 +30,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(driver: &RawDriver, subjects: &[Subject], launches: u64, seed: u64) -> Outcome {
     let begun = Instant::now();
     let mut outcome = Outcome::default();
-    let mut random = Random::new(seed);
+    let (mut random, mut apart) = (Random::new(seed), Random::new(!seed));
     let mut accepted = Vec::with_capacity(BETWEEN_LOOKS);
     let drawn = subjects.iter().map(|s| (s, Generator::new(&s.limits, s.parameter_bytes)));
     let drawn: Vec<(&Subject, Generator)> = drawn.collect();
@@ -39,6 +39,7 @@ pub(crate) fn run(driver: &RawDriver, subjects: &[Subject], launches: u64, seed:
             break;
         }
         let request = generator.draw(&mut random, |request| subject.residency(request).blocks);
+        let request = attributes(request, &subject.limits, &mut apart);
         let way = random.pick(&[Way::Oldest, Way::Extended]);
         // The driver has no word for the bytes of parameters.
         let raw =

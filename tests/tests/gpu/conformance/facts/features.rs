@@ -13,8 +13,26 @@ pub(super) fn measure(driver: &RawDriver, facts: &mut Facts) {
     let limits = guard().limits();
     facts.note("the device has cooperative launches", limits.cooperative_launch);
     facts.note("the device has clusters", limits.cluster_launch);
+    dependent(driver, facts);
     opting_in(driver, facts);
     order_of_checks(driver, facts);
+}
+
+/// Launches that may begin before the one before them has ended, and what else they are.
+fn dependent(driver: &RawDriver, facts: &mut Facts) {
+    let plain = loaded(driver, &[], Opened::No).expect("a kernel");
+    for (what, request) in [
+        ("alone", blocks_of(32, 8)),
+        ("cooperative", blocks_of(32, 8).cooperative()),
+        ("in clusters", blocks_of(32, 8).cluster(Dim3::new(2, 1, 1))),
+        ("cooperative, in clusters", {
+            blocks_of(32, 8).cooperative().cluster(Dim3::new(2, 1, 1))
+        }),
+        ("with a priority", blocks_of(32, 8).priority(-1)),
+    ] {
+        let answers = plain.answer(driver, &request.dependent(), Way::Extended);
+        facts.note(format!("dependent, {what}: launch and synchronize"), debug(&answers));
+    }
 }
 
 fn opting_in(driver: &RawDriver, facts: &mut Facts) {
