@@ -9,6 +9,7 @@ use crate::validate::ValidLaunch;
 
 /// One launch of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PlannedLaunch {
     /// The items it works on.
     pub chunk: Chunk,

@@ -14,6 +14,7 @@ use crate::limits::KernelLimits;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[must_use]
+#[non_exhaustive]
 pub struct LaunchRequest {
     /// Blocks of the grid.
     pub grid: Dim3,
@@ -48,6 +49,12 @@ impl LaunchRequest {
             priority: None,
             dependent: false,
         }
+    }
+
+    /// Asks for a grid of `blocks` instead.
+    pub const fn grid(mut self, blocks: Dim3) -> Self {
+        self.grid = blocks;
+        self
     }
 
     /// Asks for `bytes` of dynamic shared memory a block.

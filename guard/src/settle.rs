@@ -60,6 +60,7 @@ pub enum WorkspaceUse {
 
 /// What a batch came to. Of one that stopped, what was done until then.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Settled {
     /// Items of the largest chunk of each plan that was tried, in order: the planner's own first,
     /// the one that it settled on last. Empty for a batch of zero items.

@@ -89,7 +89,7 @@ impl Faulty {
             Portion::Sequence => (ITEMS, candidate.choice),
             Portion::LargestLaunch => (candidate.largest_chunk, StoredChoice::Automatic),
         };
-        let request = LaunchRequest { grid: Dim3::new(1, items, 1), ..Self::request() };
+        let request = Self::request().grid(Dim3::new(1, items, 1));
         let batch = BatchAxis::new(Axis::Y, items);
         self.guard
             .plan(&request, Some(&batch), self.kernel.limits(), choice.into())

@@ -86,7 +86,9 @@ fn a_stopped_plan_says_how_far_it_came_and_why() {
 #[test]
 fn a_batch_that_did_not_settle_says_what_was_done_and_what_would_help() {
     let source = HostError::KernelPanicked { message: "no".into() };
-    let done = || Settled { tried: vec![8, 4], launches: 3, items_done: 10, workspace_bytes: 4096 };
+    let mut done = Settled::default();
+    (done.tried, done.launches, done.items_done) = (vec![8, 4], 3, 10);
+    let done = || done.clone();
     let (bytes, items) = (2048, 16);
     let no_room =
         Unsettled::NoRoom { chunk: 2, bytes, items, done: done(), source: source.clone() };

@@ -117,7 +117,7 @@ impl Case {
         let x = u128::from(self.request.grid.x) * self.batch.blocks(items);
         let x = u64::try_from(x).ok()?;
         let grid = self.request.grid.with(axis, 1).with(Axis::X, x);
-        let folded = LaunchRequest { grid, ..self.request };
+        let folded = self.request.grid(grid);
         let legal = oracle::broken(&folded, &self.device, &self.kernel).is_empty();
         (may_move && one_launch && legal).then_some(folded)
     }
@@ -134,6 +134,6 @@ impl Case {
 
     /// The same request for `grid` instead.
     pub(crate) fn with_grid(&self, grid: [u32; 3]) -> LaunchRequest {
-        LaunchRequest { grid: grid.into(), ..self.request }
+        self.request.grid(grid.into())
     }
 }

@@ -101,16 +101,14 @@ pub(crate) fn request() -> BoxedStrategy<LaunchRequest> {
     (dim(), block, shared, cluster, cooperative, parameters, attributes)
         .prop_map(|(grid, block, shared, cluster, cooperative, parameter_bytes, attributes)| {
             let (priority, dependent) = attributes;
-            LaunchRequest {
-                grid,
-                block,
-                dynamic_shared_bytes: shared,
-                cluster,
-                cooperative,
-                parameter_bytes,
-                priority,
-                dependent,
-            }
+            let mut request = LaunchRequest::new(grid, block)
+                .dynamic_shared_bytes(shared)
+                .parameter_bytes(parameter_bytes);
+            request.cluster = cluster;
+            request.cooperative = cooperative;
+            request.priority = priority;
+            request.dependent = dependent;
+            request
         })
         .boxed()
 }

@@ -16,7 +16,7 @@ const WALKED: usize = 3000;
 
 /// What holds for each launch of a plan.
 fn check_launch(case: &Case, limits: &LaunchLimits, plan: &Plan, one: &PlannedLaunch) {
-    let PlannedLaunch { chunk, launch } = one;
+    let PlannedLaunch { chunk, launch, .. } = one;
     let mut request = case.with_grid(launch.grid());
     // The chunks after the first wait for the one before them.
     request.dependent &= chunk.index == 0;

@@ -112,7 +112,7 @@ fn cooperative(driver: &RawDriver, facts: &mut Facts) {
 /// The largest multiple of `unit` that the driver accepts as the grid's x, by bisection.
 fn most_blocks(driver: &RawDriver, kernel: &Loaded, request: &LaunchRequest, unit: u64) -> u64 {
     let accepts = |count: u64| {
-        let request = LaunchRequest { grid: Dim3::new(count * unit, 1, 1), ..*request };
+        let request = request.grid(Dim3::new(count * unit, 1, 1));
         kernel.answer(driver, &request, Way::Extended).0 == 0
     };
     let (mut most, mut too_many) = (0_u64, 10_000);

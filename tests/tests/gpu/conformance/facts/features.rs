@@ -66,10 +66,7 @@ fn order_of_checks(driver: &RawDriver, facts: &mut Facts) {
     let wide = loaded(driver, &[("LIVE", "200")], Opened::No).expect("a kernel");
     let bounds = [("ATTRIBUTES", "__launch_bounds__(128)"), ("LIVE", "200")];
     let bounded = loaded(driver, &bounds, Opened::No).expect("a kernel");
-    let y = |request: LaunchRequest| LaunchRequest {
-        grid: Dim3::new(request.grid.x, 65_536, 1),
-        ..request
-    };
+    let y = |request: LaunchRequest| request.grid(Dim3::new(request.grid.x, 65_536, 1));
     let cases = [
         ("registers alone", &wide, blocks_of(512, 1)),
         ("registers, threads per block", &wide, blocks_of(1056, 1)),
