@@ -283,5 +283,9 @@ impl Guard {
 
 #[cold]
 fn other_context(what: &'static str, kernel: &Kernel) -> LaunchError {
-    LaunchError::OtherContext { what, kernel: kernel.name().to_owned() }
+    let name = kernel.name().to_owned();
+    match kernel.owned_context() {
+        Some(_) => LaunchError::OtherContext { what, kernel: name },
+        None => LaunchError::Undeclared { kernel: name },
+    }
 }

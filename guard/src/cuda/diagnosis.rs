@@ -117,6 +117,7 @@ impl LaunchError {
             Self::OtherKernel { .. }
             | Self::OtherContext { .. }
             | Self::NotDependent { .. }
+            | Self::Undeclared { .. }
             | Self::Args(_) => None,
         }
     }

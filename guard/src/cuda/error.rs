@@ -365,6 +365,16 @@ pub enum LaunchError {
         /// The kernel that was to be launched.
         kernel: String,
     },
+    /// The kernel is one that cudarc loaded, of which nobody declared what it takes; nothing was
+    /// launched.
+    #[error(
+        "nobody declared what kernel {kernel} takes: launch it through launch_builder_guarded, or \
+         load it with Module::kernel"
+    )]
+    Undeclared {
+        /// The kernel.
+        kernel: String,
+    },
     /// The arguments do not fit the kernel or the batch; nothing was launched.
     #[error(transparent)]
     Args(#[from] ArgsError),

@@ -1,11 +1,11 @@
 //! Plans, kernels, streams and contexts that do not belong together.
 
 use cudarc::driver::CudaContext;
-use gridguard::cuda::LaunchError;
+use gridguard::cuda::{GuardedStream, LaunchError};
 use gridguard::{Axis, Guard};
 
 use crate::harness::{launches, with_fake};
-use crate::kernels::{context, guard, iota, kernel, launch_iota, plan_along, poisoned, read};
+use crate::kernels::{PTX, context, guard, iota, kernel, launch_iota, plan_along, poisoned, read};
 
 #[test]
 fn a_plan_made_for_another_kernel_is_refused() {
@@ -65,6 +65,22 @@ fn a_stream_of_another_context_of_the_same_device_is_refused() {
         let error = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
             .expect_err("the stream is of another context");
         assert!(matches!(error, LaunchError::OtherContext { .. }), "{error}");
+        assert_eq!(launches(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_kernel_that_cudarc_loaded_is_not_taken_for_one_of_another_context() {
+    with_fake(&[], || {
+        let guard = guard();
+        let module = context(&guard).load_module(PTX.into()).expect("PTX");
+        let function = module.load_function("fake_iota_y").expect("it is in the PTX");
+        let stream = context(&guard).default_stream();
+        let kernel = stream.launch_builder_guarded(&function).kernel().expect("known");
+        let plan = plan_along(&kernel, Axis::Y, 8);
+        let mut out = poisoned(&stream, 8);
+        let refused = launch_iota(&guard, &kernel, &plan, &stream, &mut out);
+        assert_eq!(refused, Err(LaunchError::Undeclared { kernel: "fake_iota_y".into() }));
         assert_eq!(launches(), Vec::<String>::new());
     });
 }

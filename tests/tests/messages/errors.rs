@@ -134,6 +134,11 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
             "the driver has no cuLaunchKernelEx, which clusters need: update the driver",
         ),
         (
+            &LaunchError::Undeclared { kernel: kernel() },
+            "nobody declared what kernel attention takes: launch it through \
+             launch_builder_guarded, or load it with Module::kernel",
+        ),
+        (
             &LaunchError::NotDependent { kernel: kernel() },
             "kernel attention was not declared to wait for the launch before it: declare that with \
              Kernel::with_dependent_launches, or launch it without",
