@@ -3,6 +3,9 @@
 //! A truncated cubin makes the driver crash with a segmentation fault (seen on an H200), so an
 //! image must be whole before it gets there.
 
+mod elf;
+
+use self::elf::Reader;
 use crate::limits::ComputeCapability;
 
 /// Device code as bytes: PTX text, a cubin or a fatbin, checked to be whole.
@@ -42,6 +45,16 @@ pub enum ImageError {
         /// Bytes that there are.
         available: u64,
     },
+    /// A header says what none can say.
+    #[error("the image is damaged: {value} is no {what} of its {part}")]
+    Damaged {
+        /// The part that says so.
+        part: &'static str,
+        /// What the number stands for.
+        what: &'static str,
+        /// The number.
+        value: u64,
+    },
     /// PTX text with a zero byte within.
     #[error("the PTX holds a zero byte at {at}")]
     ZeroByte {
@@ -52,12 +65,6 @@ pub enum ImageError {
 
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 const FATBIN_MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
-/// The machine number of CUDA in an ELF header.
-const EM_CUDA: u64 = 190;
-/// A section that is none.
-const SHT_NULL: u64 = 0;
-/// A section without bytes in the file.
-const SHT_NOBITS: u64 = 8;
 
 impl Image {
     /// Checks `bytes` and takes them over.
@@ -71,7 +78,7 @@ impl Image {
             return Err(ImageError::Empty);
         }
         let kind = if bytes.starts_with(&ELF_MAGIC) {
-            whole_elf(&bytes)?;
+            elf::check(&bytes)?;
             Kind::Cubin
         } else if bytes.starts_with(&FATBIN_MAGIC) {
             whole_fatbin(&bytes)?;
@@ -165,65 +172,6 @@ fn unknown(bytes: &[u8]) -> ImageError {
     ImageError::Unknown { start: bytes.iter().copied().take(8).collect() }
 }
 
-/// Reads little-endian numbers of an image, or says which part is cut.
-struct Reader<'a> {
-    bytes: &'a [u8],
-    part: &'static str,
-}
-
-impl Reader<'_> {
-    fn number(&self, at: u64, size: u64) -> Result<u64, ImageError> {
-        let end = self.part_end(self.part, at, size)?;
-        let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
-        let bytes = range.and_then(|(start, end)| self.bytes.get(start..end)).unwrap_or_default();
-        Ok(bytes.iter().rev().fold(0, |number, byte| (number << 8) | u64::from(*byte)))
-    }
-
-    fn part_end(&self, part: &'static str, at: u64, size: u64) -> Result<u64, ImageError> {
-        let available = u64::try_from(self.bytes.len()).unwrap_or(u64::MAX);
-        match at.checked_add(size) {
-            Some(end) if end <= available => Ok(end),
-            end => Err(ImageError::Truncated { part, needed: end.unwrap_or(u64::MAX), available }),
-        }
-    }
-}
-
-/// A 64-bit little-endian ELF of CUDA whose headers, sections and segments all lie in the file.
-fn whole_elf(bytes: &[u8]) -> Result<(), ImageError> {
-    let header = Reader { bytes, part: "ELF header" };
-    header.part_end(header.part, 0, 64)?;
-    let is_cuda = header.number(4, 1)? == 2 && header.number(18, 2)? == EM_CUDA;
-    if !is_cuda {
-        return Err(unknown(bytes));
-    }
-    let (segments, sections) = (header.number(32, 8)?, header.number(40, 8)?);
-    let (segment_size, segment_count) = (header.number(54, 2)?, header.number(56, 2)?);
-    let (section_size, section_count) = (header.number(58, 2)?, header.number(60, 2)?);
-    let table = Reader { bytes, part: "section table" };
-    // More than 16 bits hold are counted by the size of the first section, which is none.
-    let (section_count, section_size) = match section_count {
-        0 if sections > 0 => {
-            table.part_end(table.part, sections, 64)?;
-            (table.number(sections + 32, 8)?, section_size.max(64))
-        }
-        count => (count, section_size),
-    };
-    for index in 0..section_count {
-        let at = sections.saturating_add(index.saturating_mul(section_size));
-        table.part_end(table.part, at, section_size.max(64))?;
-        if ![SHT_NULL, SHT_NOBITS].contains(&table.number(at + 4, 4)?) {
-            table.part_end("section", table.number(at + 24, 8)?, table.number(at + 32, 8)?)?;
-        }
-    }
-    let table = Reader { bytes, part: "segment table" };
-    for index in 0..segment_count {
-        let at = segments.saturating_add(index * segment_size);
-        table.part_end(table.part, at, segment_size.max(56))?;
-        table.part_end("segment", table.number(at + 8, 8)?, table.number(at + 32, 8)?)?;
-    }
-    Ok(())
-}
-
 /// A fatbin whose header and announced content lie in the file.
 fn whole_fatbin(bytes: &[u8]) -> Result<(), ImageError> {
     let header = Reader { bytes, part: "fatbin header" };
@@ -273,63 +221,6 @@ mod tests {
         );
         let error = Image::new(*b".version 8.0\n\0.target sm_90\n").expect_err("zero within");
         assert_eq!(error, ImageError::ZeroByte { at: 13 });
-    }
-
-    /// A minimal CUDA ELF: header, one section of 16 bytes, its table.
-    fn elf() -> Vec<u8> {
-        let mut bytes = vec![0; 64 + 16 + 64];
-        bytes[..4].copy_from_slice(&ELF_MAGIC);
-        bytes[4] = 2;
-        bytes[18] = 190;
-        bytes[40] = 80; // section table
-        bytes[58] = 64; // bytes a section header
-        bytes[60] = 1; // sections
-        bytes[80 + 4] = 1; // a section with bytes
-        bytes[80 + 24] = 64; // its offset
-        bytes[80 + 32] = 16; // its size
-        bytes
-    }
-
-    #[test]
-    fn an_elf_cut_anywhere_is_refused() {
-        let whole = elf();
-        assert!(Image::new(whole.clone()).is_ok());
-        for len in 4..whole.len() {
-            let cut = Image::new(&whole[..len]).expect_err("cut");
-            assert!(matches!(cut, ImageError::Truncated { .. }), "{len}: {cut}");
-        }
-    }
-
-    #[test]
-    fn sections_past_16_bits_are_counted_by_the_first_of_them() {
-        let mut bytes = vec![0; 64 + 2 * 64 + 16];
-        bytes[..4].copy_from_slice(&ELF_MAGIC);
-        bytes[4] = 2;
-        bytes[18] = 190;
-        bytes[40] = 64; // section table
-        bytes[58] = 64; // bytes a section header
-        bytes[64 + 32] = 2; // sections, since the header says 0
-        bytes[128 + 4] = 1; // a section with bytes
-        bytes[128 + 24] = 192; // its offset
-        bytes[128 + 32] = 16; // its size
-        assert!(Image::new(bytes.clone()).is_ok());
-        for len in 64..bytes.len() {
-            assert!(Image::new(&bytes[..len]).is_err(), "{len}");
-        }
-        bytes[64 + 32..64 + 40].fill(0xff);
-        let error = Image::new(bytes).expect_err("more sections than bytes");
-        assert!(matches!(error, ImageError::Truncated { part: "section table", .. }));
-    }
-
-    #[test]
-    fn an_elf_whose_headers_lie_is_refused() {
-        let mut bytes = elf();
-        bytes[40..48].fill(0xff);
-        let error = Image::new(bytes).expect_err("table past the end");
-        assert!(matches!(error, ImageError::Truncated { part: "section table", .. }));
-        let mut bytes = elf();
-        bytes[18] = 62;
-        assert!(matches!(Image::new(bytes), Err(ImageError::Unknown { .. })));
     }
 
     #[test]

@@ -16,7 +16,7 @@ fn cubin(content: &[u8]) -> Image {
     let table = 64 + content.len();
     let mut bytes = vec![0; 64];
     bytes[..4].copy_from_slice(&ELF_MAGIC);
-    bytes[4] = 2;
+    bytes[4..6].copy_from_slice(&[2, 1]);
     bytes[18] = 190;
     bytes[40..48].copy_from_slice(&count(table).to_le_bytes());
     bytes[58] = 64; // bytes a section header

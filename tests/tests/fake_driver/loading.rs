@@ -11,7 +11,7 @@ use crate::kernels::{PTX, context, guard, kernel, parameters};
 /// A whole CUDA ELF without sections or segments.
 fn empty_cubin() -> Vec<u8> {
     let mut bytes = vec![0; 64];
-    bytes[..5].copy_from_slice(b"\x7fELF\x02");
+    bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
     bytes[18] = 190; // EM_CUDA
     bytes
 }

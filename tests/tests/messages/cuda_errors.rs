@@ -14,6 +14,9 @@ const NO_FILE: &str = "cannot open shared object file: No such file or directory
 fn images_that_are_none_say_what_is_wrong_with_them() {
     let image = |bytes: &[u8]| Image::new(bytes).expect_err("no image");
     let truncated = image(b"\x7fELF\x02");
+    let mut big_endian = [0; 64];
+    big_endian[..6].copy_from_slice(b"\x7fELF\x02\x02");
+    big_endian[18] = 190;
     read_as(&[
         (&image(b""), "the image is empty"),
         (
@@ -22,6 +25,7 @@ fn images_that_are_none_say_what_is_wrong_with_them() {
              6e, 6f]",
         ),
         (&truncated, "the image is truncated: its ELF header ends at byte 64, there are 5"),
+        (&image(&big_endian), "the image is damaged: 2 is no byte order of its ELF header"),
         (&image(b".version 8.0\n\0.target sm_90"), "the PTX holds a zero byte at 13"),
         (
             &CudaError::from(LoadError::from(truncated.clone())),
