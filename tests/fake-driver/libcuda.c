@@ -432,10 +432,11 @@ static bool balanced(const char *text, char open, char close) {
     return depth == 0;
 }
 
-/* A cubin names its architecture in the low byte of its flags, and runs on later ones of its major
- * version; one without a name runs everywhere. */
+/* A cubin names its architecture in the low byte of its flags, since CUDA 13 in the one after it,
+ * and runs on later ones of its major version; one without a name runs everywhere. */
 static CUresult cubin_error(const char *image) {
-    int architecture = (unsigned char)image[48];
+    enum { ABI_VERSION = 8, FLAGS = 48 };
+    int architecture = (unsigned char)image[FLAGS + (image[ABI_VERSION] >= 8)];
     bool same = architecture / 10 == ARCHITECTURE / 10 && architecture <= ARCHITECTURE;
     return same || !architecture ? SUCCESS : NO_BINARY_FOR_GPU;
 }

@@ -1,15 +1,10 @@
 //! Kernels that do what no kernel may, noticed at one call or another.
-#![allow(unsafe_code, reason = "launches of kernels that break their promise")]
+mod scene;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::{CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
-use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{Args, CudaError, GuardedStream, Kernel, LaunchError, Module, RawKernel};
-use gridguard::{Choice, Guard, KernelArgs, Plan, WorkspaceUse};
-
-use crate::bench::{Bench, address_of, along_y, context, count, kernel, poisoned, spill};
+use self::scene::{INNOCENT, Scene};
+use crate::bench::{Bench, context, count, kernel, poisoned};
 use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
@@ -170,43 +165,6 @@ impl Access {
         }
     }
 
-    fn launch(&self, scene: &mut Scene<'_>) -> Result<u64, LaunchError> {
-        let (items, code) = (self.items, u64::try_from(self.code).expect("a code"));
-        let Scene { guard, stream, out, .. } = scene;
-        let (request, batch) = along_y(items);
-        let choice = Choice::at_most(self.chunk);
-        match self.way {
-            Way::Plan | Way::Checked => {
-                let plan = guard.plan(&request, Some(&batch), scene.faulty.limits(), choice)?;
-                let mut args = Args::new(stream);
-                args.write_items(*out, 1).offset().length();
-                args.value(self.faulty).value(self.argument).value(self.cycles).value(code);
-                guard.launch(&scene.faulty, &plan, args)
-            }
-            Way::Builder => {
-                let function = scene.function.as_ref().expect("loaded");
-                let mut launch = stream.launch_builder_guarded(function);
-                let (first, faulty) = (0_u64, self.faulty);
-                launch.arg(&mut **out).arg(&first).arg(&items).arg(&faulty);
-                launch.arg(&self.argument).arg(&self.cycles).arg(&code);
-                let blocks = u32::try_from(items).expect("few");
-                let (grid_dim, block_dim) = ((1, blocks, 1), (1, 1, 1));
-                let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
-                // SAFETY: the arguments are the kernel's; that it breaks its contract is the test.
-                unsafe { launch.launch(config) }.map(|_| 1)
-            }
-            Way::Raw => {
-                let raw = scene.raw.as_ref().expect("loaded");
-                let plan = Plan::new(&request, Some(&batch), raw.limits(), choice)?;
-                let mut args = KernelArgs::new();
-                args.items_at(address_of(out, stream), 8).offset().length();
-                args.value(self.faulty).value(self.argument).value(self.cycles).value(code);
-                // SAFETY: as above; the stream is of the same context.
-                unsafe { raw.launch(stream.cu_stream().cast(), &plan, &args) }
-            }
-        }
-    }
-
     fn notice(&self, bench: &Bench, scene: &mut Scene<'_>) -> Told {
         let Scene { guard, stream, .. } = *scene;
         let context = context(guard);
@@ -221,38 +179,6 @@ impl Access {
             Notice::NewStream => poll(|| told_error(&context.new_stream())),
         };
         noticed.unwrap_or_else(|| told(&guard.synchronize(stream)))
-    }
-}
-
-/// The innocent and the guilty, in a context.
-struct Scene<'a> {
-    guard: &'a Guard,
-    stream: &'a Arc<CudaStream>,
-    out: &'a mut CudaSlice<u64>,
-    faulty: Kernel,
-    function: Option<cudarc::driver::CudaFunction>,
-    raw: Option<RawKernel>,
-    spiller: Kernel,
-    innocent_out: CudaSlice<u64>,
-    workspace: CudaSlice<u64>,
-}
-
-/// Items of innocent launches.
-const INNOCENT: u64 = 100;
-
-impl Scene<'_> {
-    /// Launches `spill_y` with memory that is there already.
-    fn count_innocent(&mut self) -> Result<u64, LaunchError> {
-        let (request, batch) = along_y(INNOCENT);
-        let mut args = Args::new(self.stream);
-        args.write_items(&mut self.innocent_out, 1).offset().length().write(&mut self.workspace);
-        self.guard.plan_and_launch(&self.spiller, &request, Some(&batch), args)
-    }
-
-    /// Launches `spill_y` with memory that the guard brings.
-    fn spill_innocent(&mut self) -> Result<(), LaunchError> {
-        let (out, usage) = (&mut self.innocent_out, WorkspaceUse::Shared);
-        spill(self.guard, &self.spiller, self.stream, out, INNOCENT, 256, usage).map(drop)
     }
 }
 
@@ -333,81 +259,5 @@ impl Case for Access {
         let mut observed = Observed::new(told);
         self.look_after(bench, &module, &mut scene, &mut observed);
         observed
-    }
-}
-
-impl Access {
-    /// The kernel as cudarc and as raw handles have it, where the launch goes that way.
-    fn handles(
-        &self,
-        bench: &Bench,
-        guard: &Guard,
-    ) -> (Option<cudarc::driver::CudaFunction>, Option<RawKernel>) {
-        if !matches!(self.way, Way::Builder | Way::Raw) {
-            return (None, None);
-        }
-        let image = if self.how == How::Instruction { "instruction" } else { "kernels" };
-        let image = Ptx::from_binary(bench.image(image).bytes().to_vec());
-        let (context, name) = (context(guard), self.kernel());
-        let module = context.load_module(image).expect("it loads");
-        let function = module.load_function(name).expect("it is in the image");
-        let handles = (context.cu_ctx().cast(), function.cu_function().cast());
-        // SAFETY: the function is kept beside it, and with it its module and context.
-        let raw = unsafe { RawKernel::from_handles(handles.0, handles.1, name) };
-        (Some(function), Some(raw.expect("its limits can be asked")))
-    }
-
-    /// Whatever is asked of the guard afterwards gets a typed error of the same code, or an answer
-    /// where none of the device's is needed.
-    fn look_after(
-        &self,
-        bench: &Bench,
-        module: &Module,
-        scene: &mut Scene<'_>,
-        observed: &mut Observed,
-    ) {
-        let (guard, stream) = (scene.guard, scene.stream);
-        let waited = told(&guard.synchronize(stream));
-        if observed.told.outcome.starts_with("cudarc") {
-            // The program's own call was told; the guard knows whom to blame.
-            observed.told.blamed = waited.blamed.clone();
-        }
-        let code = observed.told.code;
-        let image = bench.image("kernels");
-        let must = [
-            ("synchronize", waited),
-            ("launch", told(&scene.count_innocent())),
-            ("launch again", told(&self.launch(scene))),
-            ("launch_with_workspace", told(&scene.spill_innocent())),
-            ("load", told(&guard.load(&image))),
-        ];
-        for (call, told) in must {
-            let same = told.is_error && told.code == code;
-            observed.require(same, || format!("afterwards {call} came to {}", told.outcome));
-            let blamed = told.blamed.iter().any(|one| one.kernel == self.kernel());
-            observed.require(blamed, || format!("afterwards {call} blamed {:?}", told.blamed));
-        }
-        let (request, _) = along_y(1);
-        let cooperative = request.cooperative();
-        let fresh: Result<Guard, CudaError> = Guard::with_context(Arc::clone(context(guard)));
-        // SAFETY: nothing is launched with it.
-        let function = unsafe { module.kernel("no_such_kernel", &[]) };
-        let may = [
-            ("free_memory", told(&guard.free_memory())),
-            ("priorities", told(&guard.priorities())),
-            ("residency", told(&scene.spiller.residency(&cooperative))),
-            ("with_context", told(&fresh)),
-            ("cuda", told(&Guard::cuda(0))),
-        ];
-        for (call, told) in may {
-            let typed = !told.is_error || told.code == code;
-            observed.require(typed, || format!("afterwards {call} came to {}", told.outcome));
-        }
-        observed.require(function.is_err(), || "a kernel that is not there was found".into());
-        let recent = guard.recent_launches();
-        let on_record = recent.iter().any(|launch| &*launch.kernel == self.kernel());
-        // What a launch refuses at once is not on record.
-        let accepted = on_record || observed.told.blamed.is_empty();
-        observed.require(accepted, || format!("recent launches are {recent:?}"));
     }
 }

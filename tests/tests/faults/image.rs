@@ -16,8 +16,8 @@ use crate::random::Random;
 enum What {
     /// A cubin that ends too soon.
     Truncated,
-    /// One whose headers announce more than there is.
-    Announces,
+    /// One whose headers say what none can say.
+    Headers,
     /// One for another architecture.
     OtherArchitecture,
     /// Bytes that are none of CUDA's.
@@ -47,7 +47,7 @@ enum What {
 
 const WHATS: [What; 15] = [
     What::Truncated,
-    What::Announces,
+    What::Headers,
     What::OtherArchitecture,
     What::Garbage,
     What::NotPtx,
@@ -135,7 +135,7 @@ impl BadImage {
                 cubin.truncate(self.below(cubin.len()));
                 cubin
             }
-            What::Announces => self.announcing(ground.own_cubin()),
+            What::Headers => self.with_bad_headers(ground.own_cubin()),
             What::OtherArchitecture => {
                 let cubins = ground.foreign_cubins();
                 std::fs::read(&cubins[self.below(cubins.len())]).expect("made by the parent")
@@ -181,18 +181,26 @@ impl BadImage {
         }
     }
 
-    /// A cubin of which one number in a header points past its end.
-    fn announcing(&self, mut cubin: Vec<u8>) -> Vec<u8> {
+    /// A cubin of which one number in a header says what none can say.
+    fn with_bad_headers(&self, mut cubin: Vec<u8>) -> Vec<u8> {
         let beyond = u64::try_from(cubin.len()).expect("64 bits") + self.other % (1 << 40);
         let sections = cubin::sections(&cubin);
         let section = &sections[self.below(sections.len())];
-        // The table of sections, or the start or the size of one of them.
-        let at = match self.other % 3 {
-            0 => HEADER - 24,
-            1 => section.header + 24,
-            _ => section.header + 32,
+        let number = (1 << 15) + self.other % (1 << 15);
+        let (at, bytes, value) = match self.other % 8 {
+            // Where the table of sections begins, the size of its entries, the section of names.
+            0 => (HEADER - 24, 8, beyond),
+            1 => (HEADER - 6, 2, number),
+            2 => (HEADER - 2, 2, number),
+            // The order of bytes.
+            3 => (5, 1, 2 + self.other % 250),
+            // Of one section: start, size, name, and another one that it refers to.
+            4 => (section.header + 24, 8, beyond),
+            5 => (section.header + 32, 8, beyond),
+            6 => (section.header, 4, beyond % (1 << 31)),
+            _ => (section.header + 40, 4, number),
         };
-        cubin[at..at + 8].copy_from_slice(&beyond.to_le_bytes());
+        cubin[at..at + bytes].copy_from_slice(&value.to_le_bytes()[..bytes]);
         cubin
     }
 
@@ -223,7 +231,7 @@ impl Case for BadImage {
     fn name(&self) -> &'static str {
         match self.what {
             What::Truncated => "truncated_cubin",
-            What::Announces => "damaged_headers",
+            What::Headers => "damaged_headers",
             What::OtherArchitecture => "another_architecture",
             What::Garbage => "garbage",
             What::NotPtx => "text",
@@ -252,7 +260,8 @@ impl Case for BadImage {
                 let outcomes = ["Truncated", "Unknown", "Empty"].map(of_image);
                 Expected::one_of(outcomes)
             }
-            What::Announces | What::Fatbin => Expected::one_of([of_image("Truncated")]),
+            What::Headers => Expected::one_of([of_image("Truncated"), of_image("Damaged")]),
+            What::Fatbin => Expected::one_of([of_image("Truncated")]),
             What::OtherArchitecture | What::FutureTarget => {
                 Expected::one_of([format!("{load}/WrongArchitecture")])
             }

@@ -146,6 +146,7 @@ fn image(error: &ImageError) -> String {
         ImageError::Empty => "Empty".into(),
         ImageError::Unknown { .. } => "Unknown".into(),
         ImageError::Truncated { part, .. } => format!("Truncated {part}"),
+        ImageError::Damaged { part, .. } => format!("Damaged {part}"),
         ImageError::ZeroByte { .. } => "ZeroByte".into(),
         other => format!("an unknown ImageError {other:?}"),
     }
