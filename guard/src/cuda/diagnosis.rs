@@ -8,6 +8,7 @@ use crate::diagnose::{CudaVersion, Diagnosis, Evidence, Subject, answers, archit
 use crate::error::Error;
 use crate::violation::Violations;
 
+const STUB_LIBRARY: i32 = 34;
 const INSUFFICIENT_DRIVER: i32 = 35;
 const CALL_REQUIRES_NEWER_DRIVER: i32 = 36;
 const NO_DEVICE: i32 = 100;
@@ -54,6 +55,7 @@ impl DriverUnavailable {
         match self {
             Self::LibraryMissing { .. } => named("libcuda missing"),
             Self::SymbolMissing { .. } => of_code(CALL_REQUIRES_NEWER_DRIVER, Evidence::default()),
+            Self::OtherLibrary { .. } => of_code(STUB_LIBRARY, Evidence::default()),
             Self::TooOld { version, oldest } => {
                 let driver_cuda = Some(CudaVersion(*version));
                 let program_cuda = Some(CudaVersion(*oldest));

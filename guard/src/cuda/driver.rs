@@ -5,6 +5,8 @@
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use cudarc::driver::sys;
+use libloading::Library;
 use once_cell::sync::OnceCell;
 
 use super::error::{Background, DriverError, DriverUnavailable};
@@ -104,7 +106,8 @@ pub(super) const ATTRIBUTE_OVERLAP: c_uint = 6;
 pub(super) const ATTRIBUTE_PRIORITY: c_uint = 8;
 
 /// What cudarc calls for contexts, streams, events and memory: it panics where one is missing.
-const CUDARC_NEEDS: [&str; 16] = [
+const CUDARC_NEEDS: [&str; 17] = [
+    "cuGetErrorName",
     "cuCtxSynchronize",
     "cuMemAllocAsync",
     "cuMemFreeAsync",
@@ -127,11 +130,21 @@ const CUDARC_NEEDS: [&str; 16] = [
 const NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
+/// The name under which cudarc looks for the driver first, where that is not the guard's own first.
+const CUDARCS_NAMES: &[&str] = if cfg!(windows) { &[] } else { &["libcuda.so"] };
+
 /// The oldest driver that the guard serves: CUDA 12.0, as `cuDriverGetVersion` counts.
 const OLDEST_DRIVER: i32 = 12_000;
 
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: Status = 100;
+
+/// A function that cudarc would call and `library` lacks, if any.
+fn missing_for_cudarc(library: &Library) -> Option<&'static str> {
+    // SAFETY: only the presence is asked for; the pointer is never called.
+    let lacks = |symbol| unsafe { library::symbol::<*const c_void>(library, symbol) }.is_none();
+    CUDARC_NEEDS.into_iter().find(|symbol| lacks(symbol))
+}
 
 impl Driver {
     /// The initialised driver, found once for the process.
@@ -148,13 +161,10 @@ impl Driver {
             symbol,
         };
         let driver = Self::resolve(library).map_err(too_old)?;
-        for symbol in CUDARC_NEEDS {
-            // SAFETY: only the presence is asked for; the pointer is never called.
-            let found = unsafe { library::symbol::<*const c_void>(&driver.library, symbol) };
-            if found.is_none() {
-                return Err(too_old(symbol));
-            }
+        if let Some(symbol) = missing_for_cudarc(&driver.library) {
+            return Err(too_old(symbol));
         }
+        driver.check_cudarcs(&name)?;
         // SAFETY: cuInit takes no pointer, and zero is its only legal flag.
         let status = unsafe { (driver.init)(0) };
         if status == NO_DEVICE {
@@ -167,6 +177,25 @@ impl Driver {
             return Err(DriverUnavailable::TooOld { version, oldest: OLDEST_DRIVER });
         }
         Ok(driver)
+    }
+
+    /// Checks that cudarc calls the library called `ours` too: contexts and streams go from one to
+    /// the other. cudarc looks for a library by itself, and under another name first.
+    fn check_cudarcs(&self, ours: &str) -> Result<(), DriverUnavailable> {
+        if let Ok((library, name)) = library::open(CUDARCS_NAMES)
+            && let Some(symbol) = missing_for_cudarc(&library)
+        {
+            return Err(DriverUnavailable::SymbolMissing { library: name, symbol });
+        }
+        let (mut own, mut cudarcs) = (core::ptr::null(), core::ptr::null());
+        // SAFETY: the driver writes a pointer to a static string; this needs no initialisation.
+        let status = unsafe { (self.get_error_name)(0, &raw mut own) };
+        // SAFETY: as above; the library that cudarc finds has the function, or is the linked one.
+        let answer = unsafe { sys::cuGetErrorName(sys::CUresult::CUDA_SUCCESS, &raw mut cudarcs) };
+        // Each library has a name of its own for success, at an address of its own. One that has no
+        // words cannot be told from another.
+        let same = own == cudarcs && (status == 0) == (answer == sys::CUresult::CUDA_SUCCESS);
+        if same { Ok(()) } else { Err(DriverUnavailable::OtherLibrary { ours: ours.to_owned() }) }
     }
 
     /// The CUDA version that the driver supports: 1000 * major + 10 * minor.

@@ -143,6 +143,11 @@ pub enum DriverUnavailable {
         /// The function.
         symbol: &'static str,
     },
+    /// cudarc calls another library than the guard.
+    OtherLibrary {
+        /// The guard's.
+        ours: String,
+    },
     /// The driver supports only an older CUDA.
     TooOld {
         /// The driver's CUDA version: 1000 * major + 10 * minor.
@@ -176,6 +181,11 @@ impl fmt::Display for DriverUnavailable {
             Self::SymbolMissing { library, symbol } => {
                 write!(f, "{library} has no {symbol}: it is too old, or not the CUDA driver")
             }
+            Self::OtherLibrary { ours } => write!(
+                f,
+                "cudarc finds another libcuda than {ours}: take what is no driver, such as a \
+                 toolkit's stub, off the library path"
+            ),
             Self::TooOld { version, oldest } => write!(
                 f,
                 "the driver supports CUDA {}, at least {} is needed: update the driver",

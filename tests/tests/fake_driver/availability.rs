@@ -36,6 +36,22 @@ fn a_missing_driver_is_named_with_everything_that_was_tried() {
 }
 
 #[test]
+fn a_driver_that_cudarc_does_not_find_is_refused_before_anything_goes_from_one_to_the_other() {
+    with_driver(Driver::Two, &[], || {
+        let reason = unavailable();
+        assert_eq!(reason, DriverUnavailable::OtherLibrary { ours: "libcuda.so.1".into() });
+        assert_eq!(
+            reason.to_string(),
+            "cudarc finds another libcuda than libcuda.so.1: take what is no driver, such as a \
+             toolkit's stub, off the library path"
+        );
+        let diagnosis = reason.diagnosis().expect("a failure of CUDA");
+        assert_eq!(diagnosis.subject.number(), Some(34));
+        assert_eq!(Guard::best().fallback(), Some(&CudaError::Unavailable(reason)));
+    });
+}
+
+#[test]
 fn without_a_driver_the_best_guard_is_the_host_under_h200_limits_and_says_why() {
     with_driver(Driver::Missing, &[], || {
         let guard = Guard::best();

@@ -21,6 +21,8 @@ pub(crate) enum Driver {
     Old,
     /// One without `cuLaunchKernel`.
     Broken,
+    /// Two: cudarc finds another copy.
+    Two,
     /// None. Files that are no libraries stand in the way, so that the loader does not go on to
     /// the driver that the machine may have.
     Missing,
@@ -108,12 +110,13 @@ fn library_path(driver: Driver) -> std::ffi::OsString {
 
 /// The folder in which `driver` lies, built once for each run.
 fn library_folder(driver: Driver) -> PathBuf {
-    static BUILT: [OnceLock<PathBuf>; 4] = [const { OnceLock::new() }; 4];
+    static BUILT: [OnceLock<PathBuf>; 5] = [const { OnceLock::new() }; 5];
     let (place, name, switch) = match driver {
         Driver::Whole => (0, "whole", None),
         Driver::Old => (1, "old", Some("-DFAKE_OLD")),
         Driver::Broken => (2, "broken", Some("-DFAKE_BROKEN")),
         Driver::Missing => (3, "missing", None),
+        Driver::Two => (4, "two", None),
     };
     let built = BUILT[place].get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-driver-{name}"));
@@ -125,6 +128,11 @@ fn library_folder(driver: Driver) -> PathBuf {
         } else {
             let [library, link] = fake_library::DRIVER;
             fake_library::build(&folder, "libcuda.c", library, link, switch);
+            if matches!(driver, Driver::Two) {
+                let copy = folder.join(format!("copy-{}", std::process::id()));
+                std::fs::copy(folder.join(library), &copy).expect("another library");
+                std::fs::rename(&copy, folder.join(link)).expect("it takes the link's place");
+            }
         }
         folder
     });
