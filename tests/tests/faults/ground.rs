@@ -117,9 +117,10 @@ impl Ground {
         let [driver, other] = fake_library::DRIVER;
         let compiler = fake_library::COMPILER[0];
         if packed.is_dir() {
-            for (name, packed_name) in [(driver, driver), (other, driver), (compiler, compiler)] {
-                fs::copy(packed.join(packed_name), folder.join(name)).expect("a packed library");
+            for name in [driver, compiler] {
+                fs::copy(packed.join(name), folder.join(name)).expect("a packed library");
             }
+            std::os::unix::fs::symlink(driver, folder.join(other)).expect("a link");
             return;
         }
         fake_library::build(&folder, "libcuda.c", driver, other, None);

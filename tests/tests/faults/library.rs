@@ -31,12 +31,16 @@ enum What {
     Init,
     /// A driver from before CUDA 12.
     OldDriver,
+    /// Another driver under the name by which cudarc finds one, beside a whole one.
+    TwoDrivers,
+    /// The same with one that is none.
+    TwoDriversOneForeign,
     NoCompiler,
     ForeignCompiler,
     IncompleteCompiler,
 }
 
-const WHATS: [What; 10] = [
+const WHATS: [What; 12] = [
     What::NoDriver,
     What::IncompleteDriver,
     What::ForeignDriver,
@@ -44,6 +48,8 @@ const WHATS: [What; 10] = [
     What::Stub,
     What::Init,
     What::OldDriver,
+    What::TwoDrivers,
+    What::TwoDriversOneForeign,
     What::NoCompiler,
     What::ForeignCompiler,
     What::IncompleteCompiler,
@@ -198,6 +204,8 @@ impl Case for Library {
             What::Stub => "stub",
             What::Init => "initialisation",
             What::OldDriver => "old_driver",
+            What::TwoDrivers => "two_drivers",
+            What::TwoDriversOneForeign => "two_drivers_one_foreign",
             What::NoCompiler => "no_compiler",
             What::ForeignCompiler => "foreign_compiler",
             What::IncompleteCompiler => "incomplete_compiler",
@@ -209,15 +217,23 @@ impl Case for Library {
     }
 
     fn prepare(&self, ground: &Ground, folder: &Path) -> Vec<(&'static str, OsString)> {
-        let names: &[&str] = if self.is_of_compiler() { &COMPILER } else { &DRIVER };
+        let names: &[&str] = match self.what {
+            What::TwoDrivers | What::TwoDriversOneForeign => &DRIVER[1..],
+            _ if self.is_of_compiler() => &COMPILER,
+            _ => &DRIVER,
+        };
         let own = folder.join("libraries");
         fs::create_dir(&own).expect("a folder of libraries");
         let library = match self.what {
             What::NoDriver | What::NoCompiler => None,
-            What::ForeignDriver => renamed(self.original(ground), "cu", false),
+            What::ForeignDriver | What::TwoDriversOneForeign => {
+                renamed(self.original(ground), "cu", false)
+            }
             What::ForeignCompiler => renamed(self.original(ground), "nvrtc", false),
             What::IncompleteDriver | What::IncompleteCompiler => Some(self.incomplete(ground)),
-            What::Stub | What::Init | What::OldDriver => Some(self.original(ground)),
+            What::Stub | What::Init | What::OldDriver | What::TwoDrivers => {
+                Some(self.original(ground))
+            }
         };
         for name in names {
             let path = own.join(name);
@@ -259,6 +275,10 @@ impl Case for Library {
             What::Stub => Expected::one_of([format!("{unavailable}/InitFailed/34 ")]),
             What::Init => Expected::one_of([format!("{unavailable}/InitFailed/{} ", self.code)]),
             What::OldDriver => Expected::one_of([format!("{unavailable}/TooOld")]),
+            What::TwoDrivers => Expected::one_of([format!("{unavailable}/OtherLibrary")]),
+            What::TwoDriversOneForeign => {
+                Expected::one_of([format!("{unavailable}/SymbolMissing cuGetErrorName")])
+            }
             What::NoCompiler => {
                 let found = TOOLKIT.iter().any(|path| Path::new(path).exists());
                 let missing = format!("{compiler}/LibraryMissing");

@@ -119,6 +119,7 @@ fn unavailable(reason: &DriverUnavailable) -> Told {
         DriverUnavailable::SymbolMissing { symbol, .. } => {
             Told::outcome(format!("{path}/SymbolMissing {symbol}"))
         }
+        DriverUnavailable::OtherLibrary { .. } => Told::outcome(format!("{path}/OtherLibrary")),
         DriverUnavailable::TooOld { .. } => Told::outcome(format!("{path}/TooOld")),
         DriverUnavailable::InitFailed(error) => Told::driver(&format!("{path}/InitFailed"), error),
         DriverUnavailable::NoDevice { .. } => Told::outcome(format!("{path}/NoDevice")),
