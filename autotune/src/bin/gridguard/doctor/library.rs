@@ -142,6 +142,7 @@ fn missing(why: &DriverUnavailable, search: &Search) -> Option<Finding> {
         (DriverUnavailable::LibraryMissing { .. }, Evidence::Windows) => IN_WINDOWS,
         (DriverUnavailable::LibraryMissing { .. }, Evidence::None) => NO_GPU,
         (DriverUnavailable::SymbolMissing { .. }, _) => "update the driver",
+        (DriverUnavailable::OtherLibrary { .. }, _) => "take the other one off LD_LIBRARY_PATH",
         _ => return None,
     };
     Some(Finding::bad(SUBJECT, why.to_string(), remedy))
