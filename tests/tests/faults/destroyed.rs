@@ -100,7 +100,7 @@ impl Destroyed {
         self.how == How::DestroyElsewhere
     }
 
-    fn destroy(&self, context: &CudaContext) -> i32 {
+    fn destroy(&self, context: &Arc<CudaContext>) -> i32 {
         let elsewhere = |destroy: &(dyn Fn() -> i32 + Sync)| {
             std::thread::scope(|scope| scope.spawn(destroy).join().expect("no panic"))
         };

@@ -49,9 +49,10 @@ pub(crate) fn new_context() -> Arc<CudaContext> {
     unsafe { CudaContext::from_raw_context(0, 0, context.cast()) }.expect("its device answers")
 }
 
-/// Destroys a context, whoever holds it.
-pub(crate) fn destroy_context(context: &CudaContext) -> i32 {
+/// Destroys a context, whoever holds it. Its owner does not destroy it again.
+pub(crate) fn destroy_context(context: &Arc<CudaContext>) -> i32 {
     let library = library();
+    core::mem::forget(Arc::clone(context));
     let destroy = "cuCtxDestroy_v2";
     // SAFETY: it was alive until now; who uses it afterwards is what is tested.
     unsafe { library.get::<OfHandle>(destroy).expect("a symbol")(context.cu_ctx().cast()) }
