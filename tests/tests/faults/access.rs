@@ -135,7 +135,8 @@ pub(crate) fn draw(number: u64, random: &mut Random) -> Access {
         notice,
         items,
         chunk,
-        faulty: random.below(items),
+        // What has no instructions is at fault wherever it runs.
+        faulty: random.below(if how == How::Instruction { 1 } else { items }),
         cycles: random.pick(&[0, 0, 10_000, 1_000_000, 30_000_000]),
         proven: random.below(4),
         under_way: random.below(8),

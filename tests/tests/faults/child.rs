@@ -39,7 +39,11 @@ pub(crate) fn inject_what_is_asked_for() {
     };
     let folder = PathBuf::from(std::env::var_os(OWN_FOLDER).expect("the parent names a folder"));
     let bench = Bench { ground: Ground::of_environment(), folder };
-    for fault in parse(&faults) {
+    let faults = parse(&faults);
+    // A context that none of them harms need not be made for each anew.
+    let keeps = faults.first().is_some_and(|fault| fault.kind == Kind::BadImage);
+    let _kept = keeps.then(|| bench.guard());
+    for fault in faults {
         say(&format!("{BEGINS}{}", fault.number));
         let mut observed: Observed = fault.case().inject(&bench);
         observed.published = bench.publish(&fault);

@@ -16,12 +16,12 @@ use crate::judge::Observed;
 
 /// Names one fault of a run that is to be injected alone.
 const ONLY: &str = "GRIDGUARD_FAULT";
-/// After so long a process hangs: seconds are what the slowest takes.
-const DEADLINE: Duration = Duration::from_secs(45);
+/// After so long without a word a process hangs: seconds are what the slowest fault takes.
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Between two looks at a process.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// Processes at a time, where there are cores for them.
-const MOST_WORKERS: usize = 12;
+const MOST_WORKERS: usize = 8;
 
 /// What came of a fault, and whether that is right.
 #[derive(Debug)]
@@ -173,8 +173,12 @@ fn run_process(ground: &Ground, batch: &[Fault], folder: &Path) -> (End, String,
     command.stdout(File::create(&out).expect("a file for the output"));
     command.stderr(File::create(&errors).expect("a file for the errors"));
     let mut child = command.spawn().expect("this program runs again");
-    let deadline = Instant::now() + DEADLINE;
+    let (mut deadline, mut said) = (Instant::now() + DEADLINE, 0);
     let status = loop {
+        let says = fs::metadata(&out).map_or(0, |file| file.len());
+        if says > said {
+            (deadline, said) = (Instant::now() + DEADLINE, says);
+        }
         if let Some(status) = child.try_wait().expect("its own child") {
             break Some(status);
         }
