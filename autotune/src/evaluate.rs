@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::candidate::Candidate;
-use crate::measurer::{Failure, Measurer};
+use crate::measurer::{Failure, FailureKind, Measurer};
 use crate::number::count;
-use crate::sample::Portion;
+use crate::sample::{Portion, Sample};
 use crate::space::Space;
 use crate::stats::{PairedRatio, Samples};
 use crate::tune::{TuneError, tune};
@@ -15,7 +15,7 @@ use crate::tune::{TuneError, tune};
 /// What an evaluation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Samples of every candidate in the exhaustive search, the first one dropped.
+    /// Samples of every candidate in the exhaustive search, the first one dropped: two at least.
     pub exhaustive_samples: u32,
     /// Searches of the tuner.
     pub runs: u32,
@@ -73,6 +73,9 @@ pub enum EvaluateError {
     /// A candidate that was right before failed.
     #[error("a candidate failed while it was measured: {0}")]
     Failure(#[from] Failure),
+    /// Somebody interrupted, or the budget was spent.
+    #[error("the evaluation was ended before it was done")]
+    Ended,
 }
 
 /// What an exhaustive search found: every candidate measured as often as any other.
@@ -136,10 +139,57 @@ impl Oracle {
 
 /// Measures everything, then lets the tuner search as often as `effort` says.
 ///
+/// The budget is that of each search, and its interrupt ends all of it.
+///
 /// # Errors
 ///
-/// As [`Oracle::new`], and where a search fails.
+/// As [`Oracle::new`], where a search fails, and [`EvaluateError::Ended`] where one is cut short.
 pub fn evaluate(
+    measurer: &mut dyn Measurer,
+    space: &Space,
+    objective: Objective,
+    budget: &Budget<'_>,
+    effort: Effort,
+) -> Result<Evaluation, EvaluateError> {
+    let mut heeding = Heeding { measurer, budget };
+    let evaluated = evaluated(&mut heeding, space, objective, budget, effort);
+    // Whatever failed then, it is because of that.
+    if budget.is_interrupted() { Err(EvaluateError::Ended) } else { evaluated }
+}
+
+/// Measures until somebody interrupts.
+struct Heeding<'a, 'b> {
+    measurer: &'a mut dyn Measurer,
+    budget: &'a Budget<'b>,
+}
+
+impl Heeding<'_, '_> {
+    fn go_on(&self) -> Result<(), Failure> {
+        match self.budget.is_interrupted() {
+            true => Err(Failure::new(FailureKind::Timeout, "interrupted")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Measurer for Heeding<'_, '_> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+        self.go_on()?;
+        self.measurer.check(candidate)
+    }
+
+    fn sample(
+        &mut self,
+        candidate: &Candidate,
+        portion: Portion,
+        count: u32,
+    ) -> Result<Vec<Sample>, Failure> {
+        self.go_on()?;
+        self.measurer.sample(candidate, portion, count)
+    }
+}
+
+fn evaluated(
     measurer: &mut dyn Measurer,
     space: &Space,
     objective: Objective,
@@ -183,6 +233,9 @@ impl Evaluated<'_, '_> {
         for _ in 0..self.effort.runs {
             let mut space = space.clone();
             let outcome = tune(self.measurer, &mut space, self.objective, self.budget, &mut ())?;
+            if !outcome.complete {
+                return Err(EvaluateError::Ended);
+            }
             let evaluations = outcome.evaluations;
             let known = runs.iter().find(|run| run.winner == outcome.winner).cloned();
             let run = match known {
@@ -279,6 +332,7 @@ fn sample(measurer: &mut dyn Measurer, candidate: &Candidate) -> Result<f64, Fai
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
     use crate::simulation::{Nature, Simulated, ordinary};
@@ -310,6 +364,51 @@ mod tests {
         assert_eq!(Run::flips(&evaluation.runs), 5 - times);
     }
 
+    /// Interrupts after so many samples.
+    struct Interrupting<'a> {
+        device: Simulated,
+        left: u32,
+        flag: &'a AtomicBool,
+    }
+
+    impl Measurer for Interrupting<'_> {
+        fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+            self.device.check(candidate)
+        }
+
+        fn sample(
+            &mut self,
+            candidate: &Candidate,
+            portion: Portion,
+            count: u32,
+        ) -> Result<Vec<Sample>, Failure> {
+            self.left = self.left.saturating_sub(1);
+            self.flag.store(self.left == 0, Ordering::Relaxed);
+            self.device.sample(candidate, portion, count)
+        }
+    }
+
+    #[test]
+    fn an_evaluation_that_is_cut_short_is_none() {
+        let (space, nature) = problem();
+        let all = 40 * u32::try_from(space.candidates().len()).expect("few");
+        // In the exhaustive search, and in the tuner's.
+        for left in [10, all + 20] {
+            let flag = AtomicBool::new(false);
+            let device = Simulated::new(nature.clone(), 7);
+            let mut measurer = Interrupting { device, left, flag: &flag };
+            let budget = Budget { interrupt: Some(&flag), ..Budget::default() };
+            let effort = Effort::default();
+            let ended = evaluate(&mut measurer, &space, Objective::Throughput, &budget, effort);
+            assert_eq!(ended, Err(EvaluateError::Ended));
+        }
+        let budget = Budget { evaluations: Some(20), ..Budget::default() };
+        let mut measurer = Simulated::new(nature, 7);
+        let effort = Effort::default();
+        let ended = evaluate(&mut measurer, &space, Objective::Throughput, &budget, effort);
+        assert_eq!(ended, Err(EvaluateError::Ended));
+    }
+
     #[test]
     fn what_fails_is_not_measured_and_a_default_that_fails_is_an_error() {
         let (space, mut nature) = problem();
@@ -317,11 +416,11 @@ mod tests {
         let fast = times.min_by(|one, other| one.1.total_cmp(other.1)).expect("some").0.clone();
         let default = space.default().expect("a default").clone();
         assert_ne!(fast, default);
-        nature.failing = BTreeMap::from([(fast.clone(), crate::FailureKind::Mismatch)]);
+        nature.failing = BTreeMap::from([(fast.clone(), FailureKind::Mismatch)]);
         let oracle = Oracle::new(&mut Simulated::new(nature.clone(), 1), &space, 5);
         let oracle = oracle.expect("the others run");
         assert!(oracle.medians.iter().all(|(candidate, _)| *candidate != fast));
-        nature.failing.insert(default, crate::FailureKind::Mismatch);
+        nature.failing.insert(default, FailureKind::Mismatch);
         let error = Oracle::new(&mut Simulated::new(nature, 1), &space, 5);
         assert!(matches!(error, Err(EvaluateError::Tune(TuneError::Default(_)))));
     }

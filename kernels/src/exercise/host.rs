@@ -19,18 +19,19 @@ use crate::deviation::Deviation;
 ///
 /// # Errors
 ///
-/// [`ExerciseError::Kernel`] where the kernel does not take the sizes.
+/// [`ExerciseError::Kernel`] where the kernel does not take the sizes, and
+/// [`ExerciseError::HostMemory`] where there is no room for the tensors.
 pub fn on_host(guard: &Arc<Guard>, problem: &Problem) -> Result<Box<dyn Exercise>, ExerciseError> {
-    Ok(problem.visit(guard.limits(), OnHost(guard))?)
+    problem.visit(guard.limits(), OnHost(guard))?
 }
 
 struct OnHost<'a>(&'a Arc<Guard>);
 
 impl Visitor for OnHost<'_> {
-    type Made = Box<dyn Exercise>;
+    type Made = Result<Box<dyn Exercise>, ExerciseError>;
 
     fn visit<T: Tensorial, S: Exercised<T, N>, const N: usize>(self, subject: S) -> Self::Made {
-        Box::new(HostExercise::new(Arc::clone(self.0), subject))
+        Ok(Box::new(HostExercise::new(Arc::clone(self.0), subject)?))
     }
 }
 
@@ -47,18 +48,20 @@ struct HostExercise<T: Tensorial, S: Subject<T, N>, const N: usize> {
 }
 
 impl<T: Tensorial, S: Subject<T, N>, const N: usize> HostExercise<T, S, N> {
-    fn new(guard: Arc<Guard>, subject: S) -> Self {
+    fn new(guard: Arc<Guard>, subject: S) -> Result<Self, ExerciseError> {
         let limits = guard.limits_for(KernelLimits::unknown(S::KERNEL)).with_automatic_opt_in();
         let (items, specified) = (subject.batch().items(), subject.specification());
-        let mut seed = 0;
-        let inputs = specified.inputs.map(|input| {
-            seed += 1;
-            let tile = made_up(TILE, seed);
-            tile.iter().copied().cycle().take(place(input.elements(items))).collect()
-        });
+        let mut inputs = [const { Vec::new() }; N];
+        for ((input, made), seed) in specified.inputs.iter().zip(&mut inputs).zip(1..) {
+            let (tile, elements) = (made_up::<T>(TILE, seed), place(input.elements(items)));
+            *made = room_for(elements)?;
+            made.extend(tile.iter().copied().cycle().take(elements));
+        }
         let [poison, _] = S::Output::poisons();
-        let out = vec![poison; specified.output(items)];
-        Self { guard, limits, subject, inputs, out, golden: None, prepared: Vec::new() }
+        let elements = specified.output(items);
+        let mut out = room_for(elements)?;
+        out.resize(elements, poison);
+        Ok(Self { guard, limits, subject, inputs, out, golden: None, prepared: Vec::new() })
     }
 
     fn plan(&self, subject: &S, choice: Choice) -> Result<Plan, ExerciseError> {
@@ -150,7 +153,9 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T
         let (subject, plan) = self.prepared(handle)?;
         if self.golden.is_none() {
             self.verify()?;
-            self.golden = Some(self.out.clone());
+            let mut golden = room_for(self.out.len())?;
+            golden.extend_from_slice(&self.out);
+            self.golden = Some(golden);
         }
         let [_, poison] = S::Output::poisons();
         self.out.fill(poison);
@@ -159,6 +164,15 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T
         let difference = compare::reference(&self.out[..elements], golden.unwrap_or_default());
         same(&difference, subject.specification().tolerance)
     }
+}
+
+/// An empty vector with room for so many elements.
+fn room_for<T>(elements: usize) -> Result<Vec<T>, ExerciseError> {
+    let mut room = Vec::new();
+    let wide = |count: usize| u128::try_from(count).unwrap_or(u128::MAX);
+    let bytes = wide(elements).saturating_mul(wide(size_of::<T>()));
+    room.try_reserve_exact(elements).map_err(|_| ExerciseError::HostMemory { bytes })?;
+    Ok(room)
 }
 
 #[cfg(test)]
@@ -216,6 +230,13 @@ mod tests {
     }
 
     #[test]
+    fn tensors_that_no_host_has_room_for_are_an_error() {
+        let problem: Problem = "rms_norm f16 100000000000000x8".parse().expect("a problem");
+        let error = on_host(&guard(), &problem).map(drop).expect_err("1.6 PB");
+        assert_eq!(error, ExerciseError::HostMemory { bytes: 1_600_000_000_000_000 });
+    }
+
+    #[test]
     fn a_launch_over_the_first_items_is_checked_over_them_alone() {
         let mut exercise = exercise("rms_norm f32 100x64");
         let part = exercise.prepare(&[], Choice::AUTOMATIC, Some(30)).expect("fewer items");
@@ -240,7 +261,7 @@ mod tests {
     #[test]
     fn an_output_that_is_not_the_default_s_is_told() {
         let norm = RmsNorm::new(10, 64, ElementType::F32).expect("legal");
-        let mut exercise = HostExercise::<f32, _, 2>::new(guard(), norm);
+        let mut exercise = HostExercise::<f32, _, 2>::new(guard(), norm).expect("small");
         let handle = exercise.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
         exercise.check(handle).expect("right");
         let golden = exercise.golden.as_mut().expect("kept");

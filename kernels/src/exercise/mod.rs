@@ -136,6 +136,12 @@ pub enum ExerciseError {
     #[cfg(feature = "cuda")]
     #[error("tensors could not be allocated, copied or read: {0}")]
     Memory(#[from] cudarc::driver::DriverError),
+    /// The host has no room for the tensors.
+    #[error("the host has no {bytes} bytes of memory for a tensor: take fewer items")]
+    HostMemory {
+        /// Bytes of the tensor that did not fit.
+        bytes: u128,
+    },
     /// A handle that this exercise did not give.
     #[error("nothing was prepared as number {0} of this exercise")]
     Handle(usize),

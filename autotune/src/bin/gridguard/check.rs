@@ -79,7 +79,7 @@ pub(crate) struct Check {
     memory: Option<u64>,
     /// One JSON request a line, from a file or - for standard input; answers one JSON verdict a
     /// line
-    #[arg(long, value_name = "FILE|-", conflicts_with = "block")]
+    #[arg(long, value_name = "FILE|-", conflicts_with_all = OF_ONE_LAUNCH)]
     requests: Option<PathBuf>,
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -180,6 +180,20 @@ pub(crate) const fn answer_of(outcome: Outcome) -> Answer {
     }
 }
 
+/// What is said of one launch, and within a request where there are several.
+const OF_ONE_LAUNCH: [&str; 11] = [
+    "block",
+    "shared_mem",
+    "cluster",
+    "cooperative",
+    "dependent",
+    "param_bytes",
+    "registers",
+    "static_shared_mem",
+    "kernel_max_shared_mem",
+    "kernel_max_threads",
+    "batch_axis",
+];
 /// Launches of a plan that are shown; the rest is counted.
 const SHOWN: usize = 16;
 

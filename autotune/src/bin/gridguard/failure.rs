@@ -61,7 +61,7 @@ pub(crate) enum Failure {
     Kernel(#[from] KernelError),
     #[error(transparent)]
     Exercise(#[from] ExerciseError),
-    #[error("{path}: {error}", path = path.display())]
+    #[error("{}{error}", place_of(path, error))]
     Profile { path: PathBuf, error: ProfileError },
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -115,10 +115,26 @@ pub(crate) enum Failure {
     Threads(#[from] rayon::ThreadPoolBuildError),
 }
 
+/// Where a profile is, for errors that do not name the place themselves.
+fn place_of(path: &Path, error: &ProfileError) -> String {
+    match error {
+        ProfileError::NotAFile { .. } | ProfileError::Read { .. } => String::new(),
+        _ => format!("{}: ", path.display()),
+    }
+}
+
 impl Failure {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |error| Self::Io { what, error }
+    }
+
+    /// Takes what became of an output. Whoever closed it has read enough: the answer is what it is.
+    pub(crate) fn written(result: io::Result<()>, what: &str) -> Result<(), Self> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            other => other.map_err(Self::io(what)),
+        }
     }
 
     pub(crate) fn profile(path: &Path) -> impl FnOnce(ProfileError) -> Self {
@@ -140,7 +156,6 @@ impl Failure {
             | Self::Catalog(CatalogError::UnknownGpu { .. })
             | Self::Problem(_)
             | Self::Kernel(KernelError::Dimension { .. } | KernelError::TooLarge { .. })
-            | Self::Profile { .. }
             | Self::Merge { .. }
             | Self::OtherDevice { .. }
             | Self::WouldLose { .. }
@@ -148,6 +163,9 @@ impl Failure {
             | Self::OneFile { .. }
             | Self::NoProfileFolder
             | Self::Usage(_) => 2,
+            // A file that cannot be read need not be malformed.
+            Self::Profile { error: ProfileError::Read { .. }, .. } => 3,
+            Self::Profile { .. } => 2,
             _ => 3,
         })
     }

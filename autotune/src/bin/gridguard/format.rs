@@ -27,7 +27,7 @@ impl Format {
             Self::Text => text(&mut out),
             Self::Json => writeln!(out, "{}", json(document)?),
         };
-        written.and_then(|()| out.flush()).map_err(Failure::io("writing the answer"))
+        Failure::written(written.and_then(|()| out.flush()), "writing the answer")
     }
 }
 

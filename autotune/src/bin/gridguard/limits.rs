@@ -54,7 +54,7 @@ impl Limits {
             (None, Some(limits)) => self.write_one(&mut out, &limits, &[]),
             (None, None) => return self.list(&mut out),
         }?;
-        written.and_then(|()| out.flush()).map_err(Failure::io("writing the limits"))?;
+        Failure::written(written.and_then(|()| out.flush()), "writing the limits")?;
         Ok(Answer::Yes)
     }
 
@@ -91,7 +91,7 @@ impl Limits {
             Format::Json => writeln!(out, "{}", json(&all)?),
             Format::Ron => writeln!(out, "{}", ron(&all)?),
         };
-        written.and_then(|()| out.flush()).map_err(Failure::io("writing the limits"))?;
+        Failure::written(written.and_then(|()| out.flush()), "writing the limits")?;
         Ok(Answer::Yes)
     }
 }

@@ -4,6 +4,15 @@
 //! Text for people, JSON for programs: one document on stdout, diagnostics on stderr. Exit 0: yes;
 //! 1: the answer is no; 2: usage or malformed input; 3: could not find out; 130: interrupted.
 
+/// As std's, but for a stderr that cannot be written, such as a closed pipe or a full disk: that is
+/// no reason to panic, and no answer is lost with it. Stands before all modules, which are to use it.
+macro_rules! eprintln {
+    ($($arg:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arg)*);
+    }};
+}
+
 mod check;
 mod device;
 mod doctor;
@@ -16,6 +25,7 @@ mod limits;
 mod profile;
 mod requests;
 mod tune;
+mod writable;
 
 use std::process::ExitCode;
 

@@ -2,13 +2,17 @@
 
 mod figures;
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use clap::Args;
 use gridguard::profile::{self, Objective, Policy, Profile};
-use gridguard_autotune::{Budget, Effort, Measurer, Oracle, Served, Space, evaluate};
+use gridguard_autotune::{
+    Budget, Effort, EvaluateError, Measurer, Oracle, Served, Space, evaluate,
+};
 use gridguard_kernels::exercise::Problem;
 use serde::Serialize;
 
@@ -16,18 +20,20 @@ use self::figures::{Between, OfProblem, Summary};
 use crate::failure::{Answer, Failure};
 use crate::format::json;
 use crate::interrupt;
-use crate::tune::target::{Target, targets};
+use crate::tune::selection::check_kernels;
+use crate::tune::target::{Selected, Target, targets};
 use crate::tune::values::{self, DeviceSelection};
 use crate::tune::workload::Bench;
+use crate::writable;
 
 #[derive(Args)]
 pub(crate) struct Evaluate {
     /// A device by ordinal, or the host
     #[arg(long, value_name = "N|host", value_parser = values::device)]
     device: Option<DeviceSelection>,
-    /// The GPU of the catalogue whose limits the host takes on
-    #[arg(long, value_name = "NAME", default_value = "h200")]
-    gpu: String,
+    /// The GPU of the catalogue whose limits the host takes on, h200 where none is named
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
     /// A kernel, or several; without it five
     #[arg(long = "kernel", value_name = "NAME")]
     kernels: Vec<String>,
@@ -35,10 +41,13 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = values::policy)]
     policy: Policy,
     /// Searches of each problem
-    #[arg(long, value_name = "N", default_value_t = Effort::default().runs)]
+    #[arg(long, value_name = "N", default_value_t = Effort::default().runs, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Samples of each candidate in the exhaustive search
-    #[arg(long, value_name = "N", default_value_t = Effort::default().exhaustive_samples)]
+    /// Samples of each candidate in the exhaustive search, of which the first is dropped
+    #[arg(
+        long, value_name = "N", default_value_t = Effort::default().exhaustive_samples,
+        value_parser = clap::value_parser!(u32).range(2..)
+    )]
     samples: u32,
     /// A profile, to see what its choices cost for shapes between those that it has
     #[arg(long, value_name = "FILE")]
@@ -61,33 +70,46 @@ struct Document {
     problems: Vec<OfProblem>,
     between: Vec<Between>,
     failed: Vec<String>,
+    /// What was not measured to its end then is not among the problems.
+    interrupted: bool,
     wall_time_s: f64,
 }
 
 impl Evaluate {
     pub(crate) fn run(&self) -> Result<Answer, Failure> {
-        let (all, _) = targets(self.device, &self.gpu)?;
-        let target = all.into_iter().next().ok_or(Failure::NoTarget)?;
+        if self.device == Some(DeviceSelection::All) {
+            return Err(Failure::Usage("one device is evaluated: name one, or host".into()));
+        }
+        let Selected { targets, .. } = targets(self.device, self.gpu.as_deref())?;
+        let target = targets.into_iter().next().ok_or(Failure::NoTarget)?;
+        let wanted = self.problems(&target)?;
+        if let Some(path) = &self.output {
+            writable::check(path)?;
+        }
         let bench = Bench::new(target.guard()?, self.policy)?;
         let profile = self.profile(&target)?;
         let interrupt = interrupt::flag()?;
         let budget = Budget { interrupt: Some(interrupt), ..Budget::default() };
         let start = Instant::now();
         let (mut problems, mut between, mut failed) = (Vec::new(), Vec::new(), Vec::new());
-        for problem in self.problems(&target) {
+        for problem in wanted {
             match self.evaluate(&bench, &problem, &budget) {
                 Ok(one) => {
-                    println(&one.line())?;
+                    self.println(&one.line())?;
                     problems.push(one);
                 }
+                Err(Failure::Evaluate(EvaluateError::Ended)) => break,
                 Err(failure) => failed.push(format!("{problem}: {failure}")),
             }
         }
         if let Some(profile) = &profile {
             for problem in Problem::between().into_iter().filter(|one| self.takes(one)) {
+                if interrupt.load(Ordering::Relaxed) {
+                    break;
+                }
                 match self.between(&bench, &target, profile, &problem) {
                     Ok(one) => {
-                        println(&one.line())?;
+                        self.println(&one.line())?;
                         between.push(one);
                     }
                     Err(failure) => failed.push(format!("{problem}: {failure}")),
@@ -109,23 +131,46 @@ impl Evaluate {
             problems,
             between,
             failed,
+            interrupted: interrupt.load(Ordering::Relaxed),
             wall_time_s: start.elapsed().as_secs_f64(),
         };
-        println(&document.summary.text())?;
+        if !document.problems.is_empty() {
+            self.println(&document.summary.text())?;
+        }
         if let Some(path) = &self.output {
             let name = path.display().to_string();
             std::fs::write(path, json(&document)? + "\n").map_err(Failure::io(name))?;
         }
-        Ok(if document.failed.is_empty() { Answer::Yes } else { Answer::No })
+        Ok(match () {
+            () if document.interrupted => Answer::Interrupted,
+            () if !document.failed.is_empty() => Answer::No,
+            () => Answer::Yes,
+        })
     }
 
     fn takes(&self, problem: &Problem) -> bool {
         self.kernels.is_empty() || self.kernels.iter().any(|kernel| kernel == problem.kernel())
     }
 
-    fn problems(&self, target: &Target) -> Vec<Problem> {
+    fn problems(&self, target: &Target) -> Result<Vec<Problem>, Failure> {
+        check_kernels(&self.kernels)?;
         let all = if target.is_host() { Problem::small() } else { Problem::evaluation() };
-        all.into_iter().filter(|problem| self.takes(problem)).collect()
+        let known: BTreeSet<&str> = all.iter().map(Problem::kernel).collect();
+        let known = known.into_iter().collect::<Vec<_>>().join(", ");
+        let wanted: Vec<Problem> = all.into_iter().filter(|one| self.takes(one)).collect();
+        if wanted.is_empty() {
+            return Err(Failure::Usage(format!("evaluated are problems of {known}: name one")));
+        }
+        Ok(wanted)
+    }
+
+    /// Tells of figures. Without a file to keep them in nobody needs those that nobody reads.
+    fn println(&self, line: &str) -> Result<(), Failure> {
+        let written = writeln!(io::stdout(), "{line}");
+        match self.output {
+            Some(_) => Failure::written(written, "writing the figures"),
+            None => written.map_err(Failure::io("writing the figures")),
+        }
     }
 
     fn profile(&self, target: &Target) -> Result<Option<Profile>, Failure> {
@@ -181,8 +226,4 @@ fn open(bench: &Bench, problem: &Problem) -> Result<(Box<dyn Served>, Space), Fa
     let mut served = bench.open(&problem.to_string())?;
     let space = Space::new(served.configurations()?);
     Ok((served, space))
-}
-
-fn println(line: &str) -> Result<(), Failure> {
-    writeln!(io::stdout(), "{line}").map_err(Failure::io("writing the figures"))
 }

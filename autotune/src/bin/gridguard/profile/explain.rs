@@ -15,7 +15,7 @@ use super::nearest::Wanted;
 use super::record::EntryRecord;
 use crate::failure::{Answer, Failure};
 use crate::format::Format;
-use crate::tune::target::Target;
+use crate::tune::target::{DEFAULT_GPU, Target, gpu_of_no_host};
 use crate::tune::values::{self, DeviceSelection};
 
 #[derive(Args)]
@@ -91,7 +91,8 @@ impl Explain {
                 Err(Failure::Usage("a lookup is for one device: name one, or host".into()))
             }
             (Some(DeviceSelection::Host), gpu) => Target::host(gpu.unwrap_or(DEFAULT_GPU)),
-            (Some(DeviceSelection::One(ordinal)), _) => Target::device(ordinal),
+            (Some(DeviceSelection::One(_)), Some(_)) => Err(gpu_of_no_host()),
+            (Some(DeviceSelection::One(ordinal)), None) => Target::device(ordinal),
             (None, Some(gpu)) => {
                 // As the GPU would be if it were here.
                 let Target { limits, .. } = Target::host(gpu)?;
@@ -181,6 +182,3 @@ fn no_device(failure: Failure) -> Failure {
         other => other,
     }
 }
-
-/// The GPU whose limits the host takes on where none is named.
-const DEFAULT_GPU: &str = "h200";

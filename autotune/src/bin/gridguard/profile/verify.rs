@@ -17,7 +17,7 @@ use crate::failure::{Answer, Failure};
 use crate::format::Format;
 use crate::interrupt;
 use crate::tune::progress::Screen;
-use crate::tune::target::Target;
+use crate::tune::target::{Target, gpu_of_no_host};
 use crate::tune::values::{self, DeviceSelection};
 
 #[derive(Args)]
@@ -112,6 +112,7 @@ impl Verify {
                 return Err(Failure::Usage("one device measures: name one, or host".into()));
             }
             (Some(DeviceSelection::Host), _) | (None, Backend::Host) => Target::host(gpu)?,
+            _ if self.gpu.is_some() => return Err(gpu_of_no_host()),
             (Some(DeviceSelection::One(ordinal)), _) => Target::device(ordinal)?,
             (None, Backend::Cuda) => Target::device(0)?,
         };

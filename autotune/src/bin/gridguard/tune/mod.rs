@@ -22,6 +22,7 @@ use gridguard_autotune::{Deal, Shard};
 use crate::failure::{Answer, Failure};
 use crate::format::Format;
 use crate::interrupt;
+use crate::writable;
 use group::Group;
 use output::{Output, Summary, Tuning};
 use selection::Selected;
@@ -38,9 +39,9 @@ pub(crate) struct Tune {
     /// the host where there are none
     #[arg(long, value_name = "N|all|host", value_parser = values::device)]
     device: Option<DeviceSelection>,
-    /// The GPU of the catalogue whose limits the host takes on
-    #[arg(long, value_name = "NAME", default_value = "h200")]
-    gpu: String,
+    /// The GPU of the catalogue whose limits the host takes on, h200 where none is named
+    #[arg(long, value_name = "NAME")]
+    gpu: Option<String>,
     #[command(flatten)]
     problems: selection::Selection,
     /// The machine's share of the problems, such as 0/4 for the first of four
@@ -64,9 +65,13 @@ pub(crate) struct Tune {
 
 impl Tune {
     pub(crate) fn run(&self) -> Result<Answer, Failure> {
-        let (targets, fallback) = target::targets(self.device, &self.gpu)?;
+        let target::Selected { targets, gpu, fallback } =
+            target::targets(self.device, self.gpu.as_deref())?;
         if let Some(reason) = fallback {
-            eprintln!("the host tunes, under the limits of {}: {reason}", self.gpu);
+            eprintln!("the host tunes, under the limits of {gpu}: {reason}");
+        }
+        if let Some(path) = &self.plot {
+            writable::check(path)?;
         }
         let first = targets.first().ok_or(Failure::NoTarget)?;
         let Selected { tasks, refused } =
@@ -79,7 +84,7 @@ impl Tune {
         let start = Instant::now();
         let deadline = self.budget.and_then(|budget| start.checked_add(budget));
         let interrupt = interrupt::flag()?;
-        let run = Run { gpu: &self.gpu, deadline, interrupt };
+        let run = Run { gpu, deadline, interrupt };
 
         let unknown: Vec<_> =
             groups.iter().map(|group| group.unknown(&tasks, self.again)).collect();
@@ -93,6 +98,7 @@ impl Tune {
             .collect();
         serve_all(&run, &deals, &output)?;
 
+        let undrawn = output.is_undrawn();
         let tuned = output.finish();
         let ended = tuned.iter().filter(|one| one.has_failed() || one.is_complete()).count();
         let failed = tuned.iter().any(Tuning::has_failed);
@@ -105,6 +111,7 @@ impl Tune {
             () if interrupted => Answer::Interrupted,
             () if !refused.is_empty() => Answer::Malformed,
             () if failed || left > 0 => Answer::No,
+            () if undrawn => Answer::Unknown,
             () => Answer::Yes,
         })
     }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gridguard_autotune::{Chart, Report};
@@ -47,13 +48,15 @@ pub(crate) struct Output<'a> {
     several: bool,
     screen: Screen,
     told: Mutex<Vec<Tuning>>,
+    /// Whether a picture is missing.
+    undrawn: AtomicBool,
 }
 
 impl<'a> Output<'a> {
     pub(crate) fn new(format: Format, plot: Option<&'a Path>, problems: usize) -> Self {
         let (several, screen, told) =
             (problems > 1, Screen::new("tuned", problems), Mutex::default());
-        Self { format, plot, several, screen, told }
+        Self { format, plot, several, screen, told, undrawn: AtomicBool::new(false) }
     }
 
     pub(crate) fn progress(&self, device: String) -> Progress {
@@ -69,6 +72,7 @@ impl<'a> Output<'a> {
         let tuning = match result {
             Ok(found) => {
                 if let Err(error) = self.draw(&task, &device, &found) {
+                    self.undrawn.store(true, Ordering::Relaxed);
                     self.screen.above(|| eprintln!("{error}"));
                 }
                 let report = Some(Report::new(format!("{name} on {device}"), &found.outcome));
@@ -106,6 +110,11 @@ impl<'a> Output<'a> {
         let path = if self.several { beside(path, task) } else { path.to_owned() };
         let svg = chart.svg(&found.outcome)?;
         fs::write(&path, svg).map_err(Failure::io(path.display().to_string()))
+    }
+
+    /// Whether a picture that was asked for is missing.
+    pub(crate) fn is_undrawn(&self) -> bool {
+        self.undrawn.load(Ordering::Relaxed)
     }
 
     /// Ends the output and gives what was told.

@@ -20,7 +20,7 @@ pub(crate) struct Selection {
     #[arg(long = "shape", value_name = "SIZES", requires = "kernels")]
     pub(crate) shapes: Vec<String>,
     /// Types of the tensors of those shapes, such as f16, or `f16 i64` for get_rows
-    #[arg(long, value_name = "TYPES", default_value = "f16")]
+    #[arg(long, value_name = "TYPES", default_value = "f16", requires = "shapes")]
     pub(crate) dtype: String,
     /// A file of shapes, such as a server's log of those it did not find
     #[arg(long = "shapes", value_name = "FILE", conflicts_with = "shapes")]
@@ -47,6 +47,7 @@ impl Selection {
     /// ones.
     pub(crate) fn tasks(&self, on_host: bool, device: &DeviceLimits) -> Result<Selected, Failure> {
         if let Some(path) = &self.file {
+            check_kernels(&self.kernels)?;
             return self.of_file(path, device);
         }
         let mut tasks = Vec::new();
@@ -72,9 +73,7 @@ impl Selection {
             let of_kernel = |kernel| self.shapes.iter().map(move |shape| problem(kernel, shape));
             return Ok(self.kernels.iter().flat_map(of_kernel).collect::<Result<_, _>>()?);
         }
-        if let Some(given) = self.unknown_kernel() {
-            return Err(ProblemError::Kernel { given: given.clone() }.into());
-        }
+        check_kernels(&self.kernels)?;
         let mut problems = if on_host { Problem::small() } else { Problem::shipped() };
         problems.retain(|problem| self.takes(problem.kernel()));
         Ok(problems)
@@ -119,9 +118,13 @@ impl Selection {
     fn takes(&self, kernel: &str) -> bool {
         self.kernels.is_empty() || self.kernels.iter().any(|wanted| wanted == kernel)
     }
+}
 
-    fn unknown_kernel(&self) -> Option<&String> {
-        self.kernels.iter().find(|wanted| !Problem::KERNELS.contains(&wanted.as_str()))
+/// Whether there are kernels of these names.
+pub(crate) fn check_kernels(names: &[String]) -> Result<(), ProblemError> {
+    match names.iter().find(|name| !Problem::KERNELS.contains(&name.as_str())) {
+        Some(given) => Err(ProblemError::Kernel { given: given.clone() }),
+        None => Ok(()),
     }
 }
 

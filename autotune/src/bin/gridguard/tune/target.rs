@@ -63,8 +63,41 @@ impl fmt::Display for Target {
     }
 }
 
-/// The targets of a selection; without one all devices, or else the host, with the reason.
+/// What a selection comes to.
+pub(crate) struct Selected<'a> {
+    pub(crate) targets: Vec<Target>,
+    /// The GPU whose limits the host takes on.
+    pub(crate) gpu: &'a str,
+    /// Why it is the host, where nobody asked for it.
+    pub(crate) fallback: Option<CudaError>,
+}
+
+/// The targets of a selection; without one all devices, or else the host, with the reason. A `gpu` is
+/// for the host alone.
 pub(crate) fn targets(
+    selection: Option<DeviceSelection>,
+    gpu: Option<&str>,
+) -> Result<Selected<'_>, Failure> {
+    let given = gpu.is_some();
+    let gpu = gpu.unwrap_or(DEFAULT_GPU);
+    if let Some(DeviceSelection::One(_) | DeviceSelection::All) = selection
+        && given
+    {
+        return Err(gpu_of_no_host());
+    }
+    let (targets, fallback) = found(selection, gpu)?;
+    if given && !targets.iter().all(Target::is_host) {
+        return Err(gpu_of_no_host());
+    }
+    Ok(Selected { targets, gpu, fallback })
+}
+
+/// Somebody wants a device to take on the limits of another one.
+pub(crate) fn gpu_of_no_host() -> Failure {
+    Failure::Usage("--gpu names the limits that the host takes on: ask for --device host".into())
+}
+
+fn found(
     selection: Option<DeviceSelection>,
     gpu: &str,
 ) -> Result<(Vec<Target>, Option<CudaError>), Failure> {
@@ -87,3 +120,6 @@ pub(crate) fn targets(
         },
     }
 }
+
+/// The GPU whose limits the host takes on where none is named.
+pub(crate) const DEFAULT_GPU: &str = "h200";

@@ -50,7 +50,7 @@ pub(crate) fn objective(text: &str) -> Result<Objective, String> {
             let time = duration(time)?;
             match u64::try_from(time.as_micros()) {
                 Ok(max_launch_us) if max_launch_us > 0 => Ok(Objective::Latency { max_launch_us }),
-                _ => Err("a launch takes a microsecond at least".into()),
+                _ => Err("a launch takes 1 to 18446744073709551615 microseconds".into()),
             }
         }
         (Some("memory"), bytes, per_item, None) => match (parse(bytes), parse(per_item)) {

@@ -1,0 +1,230 @@
+//! The command as nobody means it: contradictions, closed outputs, no home, signals.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod command;
+
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use command::{Ran, command, parsed, run, signal, start};
+use tempfile::TempDir;
+
+const REJECTED: [&str; 7] = ["check", "--gpu", "h200", "--grid", "1,65536", "--block", "1"];
+const TUNE: [&str; 9] = [
+    "tune",
+    "--device",
+    "host",
+    "--policy",
+    "hot-eager",
+    "--kernel",
+    "rms_norm",
+    "--shape",
+    "300x8",
+];
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn tune<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    TUNE.iter().chain(more).copied().collect()
+}
+
+/// A pipe that nobody reads any more.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer.into()
+}
+
+/// A disk without room.
+fn full() -> Stdio {
+    let full: File = OpenOptions::new().write(true).open("/dev/full").expect("a full device");
+    full.into()
+}
+
+#[test]
+fn contradictions_and_impossible_values_are_usage_errors_before_anything_is_done() {
+    let folder = folder();
+    let cases: [(&[&str], &str); 18] = [
+        (&[], "Usage"),
+        (&[""], "unrecognized subcommand"),
+        (&["limits", "--gpu", ""], "no GPU \"\""),
+        (&["limits", "--gpu", "h200", "--gpu", "t4"], "multiple times"),
+        (&["check", "--gpu", "h200", "--requests", "-", "--cooperative"], "--cooperative"),
+        (&["check", "--gpu", "h200", "--requests", "-", "--shared-mem", "1"], "--shared-mem"),
+        (&["tune", "--device", "0", "--gpu", "h200"], "--gpu names the limits that the host"),
+        (&["evaluate", "--device", "0", "--gpu", "h200"], "--gpu names the limits that the host"),
+        (
+            &["profile", "explain", "rms_norm", "8x8", "--device", "0", "--gpu", "t4"],
+            "--gpu names the limits that the host",
+        ),
+        (&["evaluate", "--device", "all"], "one device is evaluated"),
+        (&["evaluate", "--device", "host", "--kernel", "norm"], "there is no kernel `norm`"),
+        (&["evaluate", "--device", "host", "--runs", "0"], "0 is not in 1.."),
+        (&["evaluate", "--device", "host", "--samples", "1"], "1 is not in 2.."),
+        (&["tune", "--kernel", "rms_norm", "--dtype", "f32"], "--shape"),
+        (&["tune", "--shapes", "any.ron", "--kernel", "norm"], "there is no kernel `norm`"),
+        (&["tune", "--objective", "latency:584542046090y"], "a launch takes 1 to"),
+        (&["tune", "--budget", ""], "value was empty"),
+        (&["profile", "show", ""], "a value is required"),
+    ];
+    for (args, message) in cases {
+        let ran = run(folder.path(), args).exits(2);
+        assert!(ran.err.contains(message) && ran.out.is_empty(), "{args:?}: {}", ran.err);
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+}
+
+#[test]
+fn an_answer_that_nobody_reads_to_its_end_is_the_answer_all_the_same() {
+    let folder = folder();
+    let code = |args: &[&str]| {
+        let status = command(folder.path(), args).stdout(closed_pipe()).status();
+        status.expect("the command runs").code()
+    };
+    assert_eq!(code(&REJECTED), Some(1));
+    assert_eq!(code(&[&REJECTED[..], &["--format", "json"]].concat()), Some(1));
+    assert_eq!(code(&["limits", "--gpu", "h200"]), Some(0));
+    assert_eq!(code(&tune(&["--profile", "p.ron"])), Some(0));
+    assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), 1);
+    assert_eq!(code(&["profile", "show", "p.ron"]), Some(0));
+    let line = r#"{"grid":[1,65536,1],"block":[1,1,1]}"#;
+    fs::write(folder.path().join("requests"), format!("{line}\n").repeat(1000)).expect("written");
+    assert_eq!(code(&["check", "--gpu", "h200", "--requests", "requests"]), Some(1));
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_exit_3() {
+    let folder = folder();
+    run(folder.path(), &tune(&["--profile", "p.ron"])).exits(0);
+    for args in [
+        &REJECTED[..],
+        &["limits", "--gpu", "h200"],
+        &["profile", "show", "p.ron"],
+        &["profile", "diff", "p.ron", "p.ron"],
+        &tune(&["--profile", "p.ron", "--format", "json"]),
+    ] {
+        let output = command(folder.path(), args).stdout(full()).output().expect("runs");
+        let ran = Ran::from(output).exits(3);
+        assert!(ran.err.contains("No space left on device"), "{args:?}: {}", ran.err);
+    }
+}
+
+#[test]
+fn diagnostics_that_cannot_be_written_change_no_answer_and_are_no_panic() {
+    let folder = folder();
+    for (args, code) in [
+        (&["profile", "show", "none.ron"][..], 2),
+        (&["check", "--gpu", "h200", "--requests", "none"], 3),
+        (&["profile", "explain", "rms_norm", "8x8", "--device", "4711"], 3),
+        (&["tune", "--kernel", "norm"], 2),
+    ] {
+        for stderr in [full(), closed_pipe()] {
+            let output = command(folder.path(), args).stderr(stderr).output().expect("runs");
+            assert_eq!(output.status.code(), Some(code), "{args:?}");
+        }
+    }
+}
+
+#[test]
+fn a_picture_or_figures_that_cannot_be_written_are_told_before_anything_is_measured() {
+    let folder = folder();
+    let path = folder.path().to_str().expect("a name");
+    for plot in ["none/curve.svg", path] {
+        let ran = run(folder.path(), &tune(&["--profile", "p.ron", "--plot", plot])).exits(3);
+        assert!(ran.err.contains(plot) && ran.out.is_empty(), "{}", ran.err);
+    }
+    assert!(!folder.path().join("p.ron").exists());
+    let evaluate = ["evaluate", "--device", "host", "--kernel", "rms_norm", "--output"];
+    let ran = run(folder.path(), &[&evaluate[..], &["none/e.json"]].concat()).exits(3);
+    assert!(ran.err.contains("none/e.json") && ran.out.is_empty(), "{}", ran.err);
+    // Where it fails only in the end, the choice is kept.
+    let ran = run(folder.path(), &tune(&["--profile", "p.ron", "--plot", "/dev/full"])).exits(3);
+    assert!(ran.out.contains("1 tuned"), "{}", ran.out);
+    assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), 1);
+}
+
+#[test]
+fn tensors_that_no_machine_has_room_for_fail_with_their_size() {
+    let folder = folder();
+    let shape = ["tune", "--device", "host", "--kernel", "rms_norm", "--profile", "p.ron"];
+    let ran = run(folder.path(), &[&shape[..], &["--shape", "100000000000000x8"]].concat());
+    let ran = ran.exits(1);
+    assert!(ran.err.contains("the host has no 1600000000000000 bytes of memory"), "{}", ran.err);
+}
+
+#[test]
+fn the_user_s_folder_is_an_absolute_one_or_none() {
+    let folder = folder();
+    let home = folder.path().join("home");
+    fs::create_dir(&home).expect("made");
+    let home = home.to_str().expect("a name");
+    let file = folder.path().join("file");
+    fs::write(&file, "").expect("written");
+    let file = file.to_str().expect("a name");
+    let tuned = |variables: &[(&str, &str)]| {
+        let mut command = command(folder.path(), &TUNE);
+        for name in ["GRIDGUARD_PROFILES", "XDG_CACHE_HOME", "HOME"] {
+            command.env_remove(name);
+        }
+        Ran::from(command.envs(variables.iter().copied()).output().expect("runs"))
+    };
+    for none in [&[][..], &[("HOME", "")], &[("HOME", "home")], &[("XDG_CACHE_HOME", "cache")]] {
+        let ran = tuned(none).exits(2);
+        assert!(ran.err.contains("there is no folder for profiles"), "{none:?}: {}", ran.err);
+    }
+    for usual in [&[("HOME", home)][..], &[("HOME", home), ("XDG_CACHE_HOME", "cache")]] {
+        let ran = tuned(usual).exits(0);
+        let profiles = format!("profile {home}/.cache/gridguard/profiles/host-");
+        assert!(ran.out.contains(&profiles), "{}", ran.out);
+    }
+    assert!(!folder.path().join("cache").exists());
+    for unusable in [[("HOME", file)], [("GRIDGUARD_PROFILES", file)], [("HOME", "/proc")]] {
+        let ran = tuned(&unusable).exits(3);
+        assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+        assert!(ran.out.is_empty(), "{}", ran.out);
+    }
+}
+
+/// Waits until a file of the folder is there.
+fn wait_for(path: &Path) {
+    let start = Instant::now();
+    while !path.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "it never comes");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn whoever_is_asked_to_end_ends_in_order_with_one_document() {
+    for asked in ["-TERM", "-HUP"] {
+        let folder = folder();
+        let more = ["--shape", "300000x8", "--profile", "p.ron", "--format", "json"];
+        let child = start(folder.path(), &tune(&more));
+        // The first one is kept, and the second takes much longer.
+        wait_for(&folder.path().join("p.ron"));
+        sleep(Duration::from_millis(500));
+        let ran = signal(child, asked).exits(130);
+        let json = ran.json();
+        assert_eq!((&json["interrupted"], &json["left"]), (&true.into(), &1.into()));
+        assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), 1);
+    }
+}
+
+#[test]
+fn an_evaluation_that_is_interrupted_makes_up_no_figures() {
+    let folder = folder();
+    let args = ["evaluate", "--device", "host", "--kernel", "softmax", "--output", "e.json"];
+    // More samples than anybody waits for.
+    let child = start(folder.path(), &[&args[..], &["--samples", "1000000"]].concat());
+    sleep(Duration::from_secs(3));
+    let ran = signal(child, "-INT").exits(130);
+    assert!(ran.out.is_empty(), "{}", ran.out);
+    let text = fs::read_to_string(folder.path().join("e.json")).expect("written all the same");
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&json["interrupted"], &json["problems"]), (&true.into(), &serde_json::json!([])));
+}
