@@ -1,0 +1,93 @@
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::simulation::{Nature, Simulated, ordinary};
+
+fn problem() -> (Space, Nature) {
+    let (_, space, nature) = ordinary(0..100).next().expect("some");
+    (space, nature)
+}
+
+#[test]
+fn a_tuner_is_held_against_the_best_and_pays_less_than_to_measure_everything() {
+    let (space, nature) = problem();
+    let mut measurer = Simulated::new(nature.clone(), 7);
+    let budget = Budget::default();
+    let effort = Effort { runs: 5, ..Effort::default() };
+    let objective = Objective::Throughput;
+    let evaluation =
+        evaluate(&mut measurer, &space, objective, &budget, effort).expect("an evaluation");
+    assert_eq!(evaluation.runs.len(), 5);
+    assert!(nature.regret(&evaluation.best) < 0.01);
+    assert_eq!(evaluation.exhaustive_evaluations, 40 * evaluation.candidates);
+    let slow = nature.regret(&evaluation.runs_from_slowest[0].winner);
+    assert!(slow < 0.03, "{slow}");
+    for run in evaluation.runs.iter().chain(&evaluation.runs_from_slowest) {
+        assert!((run.regret - nature.regret(&run.winner)).abs() < 0.01, "{run:?}");
+        assert!(4 * run.evaluations <= evaluation.exhaustive_evaluations);
+    }
+    let (_, times) = Run::usual(&evaluation.runs).expect("runs");
+    assert_eq!(Run::flips(&evaluation.runs), 5 - times);
+}
+
+/// Interrupts after so many samples.
+struct Interrupting<'a> {
+    device: Simulated,
+    left: u32,
+    flag: &'a AtomicBool,
+}
+
+impl Measurer for Interrupting<'_> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+        self.device.check(candidate)
+    }
+
+    fn sample(
+        &mut self,
+        candidate: &Candidate,
+        portion: Portion,
+        count: u32,
+    ) -> Result<Vec<Sample>, Failure> {
+        self.left = self.left.saturating_sub(1);
+        self.flag.store(self.left == 0, Ordering::Relaxed);
+        self.device.sample(candidate, portion, count)
+    }
+}
+
+#[test]
+fn an_evaluation_that_is_cut_short_is_none() {
+    let (space, nature) = problem();
+    let all = 40 * u32::try_from(space.candidates().len()).expect("few");
+    // In the exhaustive search, and in the tuner's.
+    for left in [10, all + 20] {
+        let flag = AtomicBool::new(false);
+        let device = Simulated::new(nature.clone(), 7);
+        let mut measurer = Interrupting { device, left, flag: &flag };
+        let budget = Budget { interrupt: Some(&flag), ..Budget::default() };
+        let effort = Effort::default();
+        let ended = evaluate(&mut measurer, &space, Objective::Throughput, &budget, effort);
+        assert_eq!(ended, Err(EvaluateError::Ended));
+    }
+    let budget = Budget { evaluations: Some(20), ..Budget::default() };
+    let mut measurer = Simulated::new(nature, 7);
+    let effort = Effort::default();
+    let ended = evaluate(&mut measurer, &space, Objective::Throughput, &budget, effort);
+    assert_eq!(ended, Err(EvaluateError::Ended));
+}
+
+#[test]
+fn what_fails_is_not_measured_and_a_default_that_fails_is_an_error() {
+    let (space, mut nature) = problem();
+    let times = nature.times_ns.iter().skip(1);
+    let fast = times.min_by(|one, other| one.1.total_cmp(other.1)).expect("some").0.clone();
+    let default = space.default().expect("a default").clone();
+    assert_ne!(fast, default);
+    nature.failing = BTreeMap::from([(fast.clone(), FailureKind::Mismatch)]);
+    let oracle = Oracle::new(&mut Simulated::new(nature.clone(), 1), &space, 5);
+    let oracle = oracle.expect("the others run");
+    assert!(oracle.medians.iter().all(|(candidate, _)| *candidate != fast));
+    nature.failing.insert(default, FailureKind::Mismatch);
+    let error = Oracle::new(&mut Simulated::new(nature, 1), &space, 5);
+    assert!(matches!(error, Err(EvaluateError::Tune(TuneError::Default(_)))));
+}

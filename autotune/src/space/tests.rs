@@ -1,0 +1,153 @@
+use super::*;
+use gridguard::{Axis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Strategy, catalog};
+use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
+use proptest::strategy::Strategy as _;
+
+fn configuration(threads: u64, batch: BatchAxis) -> Configuration {
+    let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
+    let blocks = batch.blocks(batch.items()).expect("fits");
+    Configuration {
+        parameters: vec![("block".to_owned(), threads)],
+        request: LaunchRequest::new(Dim3::ONE.with(batch.axis(), blocks), Dim3::new(threads, 1, 1)),
+        batch,
+        limits: LaunchLimits::new(device, KernelLimits::unknown("k")),
+    }
+}
+
+fn on_y(items: u64) -> BatchAxis {
+    BatchAxis::new(Axis::Y, items)
+}
+
+#[test]
+fn the_ladder_doubles_from_one_wave_to_the_default() {
+    let space = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
+    let chunks: Vec<_> =
+        space.candidates().iter().map(|one| (one.launches, one.largest_chunk)).collect();
+    // A wave is 132 x 16 blocks, 423 items.
+    assert_eq!(chunks, [(2, 7680), (37, 416), (19, 809), (10, 1536), (5, 3072), (3, 5120)]);
+    assert_eq!(space.default().map(|one| one.choice), Some(StoredChoice::Automatic));
+    assert_eq!(space.largest_legal_chunk(), Some(13_107));
+}
+
+#[test]
+fn a_space_that_was_tuned_within_a_workspace_is_whole_again_for_another_objective() {
+    let whole = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
+    let mut space = whole.clone();
+    for bytes in [64_000, 32_000] {
+        space.restrict(Objective::Memory { bytes_per_item: 64, bytes });
+        let largest = space.candidates().iter().map(|one| one.largest_chunk).max();
+        assert!(largest.is_some_and(|largest| largest <= bytes / 64), "{largest:?}");
+    }
+    space.restrict(Objective::Latency { max_launch_us: 100 });
+    assert_eq!(space.candidates(), whole.candidates());
+}
+
+#[test]
+fn parts_share_the_candidates_and_each_has_the_default() {
+    let space = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
+    let mut seen = Vec::new();
+    for index in 0..3 {
+        let mut part = space.clone();
+        part.keep_part(Part { index, count: 3 });
+        assert_eq!(part.default(), space.default());
+        seen.extend(part.candidates().iter().skip(1).cloned());
+    }
+    seen.sort();
+    let mut all: Vec<_> = space.candidates().iter().skip(1).cloned().collect();
+    all.sort();
+    assert_eq!(seen, all);
+    let mut other = space.clone();
+    let third = &space.candidates()[2];
+    other.make_default(third);
+    assert_eq!(
+        (other.default(), other.candidates().len()),
+        (Some(third), space.candidates().len())
+    );
+    let mut some = space.clone();
+    some.keep(&all[..1]);
+    assert_eq!(some.candidates(), [space.candidates()[0].clone(), all[0].clone()]);
+}
+
+#[test]
+fn a_fold_is_a_candidate_beside_chunks() {
+    let space = Space::new(vec![configuration(128, on_y(76_800).foldable())]);
+    let first: Vec<_> =
+        space.candidates().iter().take(2).map(|one| (one.strategy, one.launches)).collect();
+    assert_eq!(first, [(Strategy::Folded, 1), (Strategy::Chunked, 37)]);
+}
+
+#[test]
+fn an_empty_batch_has_just_the_default() {
+    let space = Space::new(vec![configuration(128, on_y(0)), configuration(256, on_y(0))]);
+    assert_eq!(space.candidates().len(), 1);
+    assert_eq!(space.default().map(|one| one.launches), Some(0));
+}
+
+#[test]
+fn the_default_is_of_the_first_configuration_that_is_legal() {
+    let both = vec![configuration(2048, on_y(100)), configuration(256, on_y(100))];
+    let space = Space::new(both);
+    assert_eq!(space.default().map(|one| one.block_threads), Some(256));
+    assert!(space.candidates().iter().all(|one| one.block_threads == 256));
+    assert!(Space::new(vec![configuration(2048, on_y(100))]).candidates().is_empty());
+}
+
+#[test]
+fn a_workspace_bounds_every_candidate_and_is_spelt_out() {
+    let mut space = Space::new(vec![configuration(128, on_y(60_000))]);
+    assert_eq!(space.default().map(|one| one.launches), Some(1));
+    space.restrict(Objective::Memory { bytes_per_item: 64, bytes: 1 << 20 });
+    assert!(space.candidates().iter().all(|one| one.largest_chunk <= 16_384));
+    let choice = StoredChoice::Chunked { max_items: 15_000.try_into().expect("positive") };
+    assert_eq!(space.default().map(|one| one.choice), Some(choice));
+    assert_eq!(space.largest_legal_chunk(), Some(16_384));
+}
+
+#[test]
+fn a_proposal_that_makes_a_known_plan_is_that_candidate() {
+    let mut space = Space::new(vec![configuration(128, on_y(100_000))]);
+    let before = space.candidates().len();
+    let parameters = vec![("block".to_owned(), 128)];
+    let known = space.add(&parameters, chunked(60_000)).expect("legal");
+    assert_eq!((known.choice, space.candidates().len()), (StoredChoice::Automatic, before));
+    let new = space.add(&parameters, chunked(30_000)).expect("legal");
+    assert_eq!((new.launches, space.candidates().len()), (4, before + 1));
+    assert_eq!(space.add(&vec![("block".to_owned(), 7)], chunked(1)), None);
+}
+
+fn batches() -> impl proptest::strategy::Strategy<Value = BatchAxis> {
+    let items = prop_oneof![0..300_u64, 0..3_000_000_u64, Just(u64::MAX / 8)];
+    (items, 1..7_u64, 1..5_u64, 1..70_u64, any::<bool>(), any::<bool>()).prop_map(
+        |(items, blocks, shared, align, fold, x)| {
+            let axis = if x { Axis::X } else { Axis::Y };
+            let batch = BatchAxis::new(axis, items).blocks_per_items(blocks, shared);
+            let batch = batch.align(align);
+            if fold { batch.foldable() } else { batch }
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn every_candidate_is_legal_and_stands_once(
+        batch in batches(),
+        threads in prop::collection::vec(prop_oneof![1..1025_u64, Just(2048)], 1..4),
+    ) {
+        let configurations: Vec<_> =
+            threads.iter().map(|threads| configuration(*threads, batch)).collect();
+        let space = Space::new(configurations);
+        let all = space.candidates();
+        for (place, one) in all.iter().enumerate() {
+            let plan = space.plan(one).expect("legal");
+            prop_assert_eq!(plan.len(), one.launches);
+            prop_assert_eq!(plan.largest_chunk(), one.largest_chunk);
+            prop_assert!(!all.iter().take(place).any(|before| same_plan(before, one)));
+        }
+        let automatic = all.first().map(|one| one.choice);
+        prop_assert!(automatic.is_none_or(|choice| choice == StoredChoice::Automatic));
+        prop_assert!(all.len() <= threads.len() * (ladder::MOST_POINTS + 4));
+        if batch.items() == 0 {
+            prop_assert!(all.len() <= 1);
+        }
+    }
+}
