@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytemuck::Pod;
 use cudarc::driver::{CudaContext, CudaSlice, DeviceRepr, sys::CUevent_flags};
 use gridguard::cuda::{Compiler, CudaError, NvrtcError};
-use gridguard::{Choice, Guard, KernelLimits, LaunchLimits, Plan};
+use gridguard::{Choice, FallbackReason, Guard, KernelLimits, LaunchLimits, Plan};
 use gridguard_examples::Qkv;
 use gridguard_kernels::temporal_attention::{Layout, TemporalAttention, run_on_host};
 use gridguard_kernels::{Element, Kernels, Operation, Tensor as Memory, TensorMut};
@@ -25,7 +25,7 @@ pub(crate) enum Backend {
     },
     /// With the reason where a device is there but cannot be used.
     Host {
-        reason: Option<CudaError>,
+        reason: Option<FallbackReason>,
     },
 }
 
@@ -55,7 +55,9 @@ impl Backend {
                 Self::Device { kernels, context }
             }
             // Without a compiler the host can still do the work, and says why it does.
-            Err(missing) => Self::Host { reason: Some(CudaError::from(NvrtcError::from(missing))) },
+            Err(missing) => {
+                Self::Host { reason: Some(CudaError::from(NvrtcError::from(missing)).into()) }
+            }
         }
     }
 

@@ -61,18 +61,17 @@ pub(crate) enum Backend {
 }
 
 /// Why the host serves although a device was wanted.
-#[cfg(feature = "cuda")]
-pub type FallbackReason = crate::cuda::CudaError;
-
-/// Why the host serves although a device was wanted.
-#[cfg(not(feature = "cuda"))]
-pub type FallbackReason = BuiltWithoutCuda;
-
-/// The crate was built without its feature `cuda`.
-#[cfg(not(feature = "cuda"))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("built without the feature `cuda`")]
-pub struct BuiltWithoutCuda;
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FallbackReason {
+    /// There is no device to be had.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] crate::cuda::CudaError),
+    /// The crate was built without its feature `cuda`.
+    #[error("built without the feature `cuda`")]
+    BuiltWithoutCuda,
+}
 
 impl Guard {
     pub(crate) fn new(
@@ -105,10 +104,10 @@ impl Guard {
         #[cfg(feature = "cuda")]
         let reason = match Self::freest_device() {
             Ok(guard) => return guard,
-            Err(reason) => reason,
+            Err(reason) => reason.into(),
         };
         #[cfg(not(feature = "cuda"))]
-        let reason = BuiltWithoutCuda;
+        let reason = FallbackReason::BuiltWithoutCuda;
         Self::new(otherwise.into(), Backend::Host, Some(reason))
     }
 
@@ -324,6 +323,14 @@ mod tests {
             shared::<crate::cuda::RawKernel>();
             shared::<crate::cuda::Compiler>();
         }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn without_cuda_the_host_serves_and_says_why() {
+        let guard = Guard::best();
+        assert_eq!(guard.fallback(), Some(&FallbackReason::BuiltWithoutCuda));
+        assert!(!guard.is_cuda());
     }
 
     #[test]

@@ -80,8 +80,6 @@ pub use choice::{Choice, Strategy};
 pub use chunk::{Chunk, Chunks};
 pub use dim::{Axis, Dim3};
 pub use error::Error;
-#[cfg(not(feature = "cuda"))]
-pub use guard::BuiltWithoutCuda;
 pub use guard::{FallbackReason, Guard};
 #[cfg(feature = "host")]
 pub use host::{HostError, HostLauncher};

@@ -21,7 +21,7 @@ use super::query;
 use crate::batch::BatchAxis;
 use crate::choice::Choice;
 use crate::chunk::Chunk;
-use crate::guard::{Backend, Guard};
+use crate::guard::{Backend, FallbackReason, Guard};
 use crate::plan::Plan;
 use crate::record::Counts;
 use crate::request::LaunchRequest;
@@ -176,8 +176,8 @@ impl Guard {
 
     pub(super) fn why_host(&self) -> CudaError {
         match self.fallback() {
-            Some(reason) => reason.clone(),
-            None => LoadError::NoDevice.into(),
+            Some(FallbackReason::Cuda(reason)) => reason.clone(),
+            _ => LoadError::NoDevice.into(),
         }
     }
 

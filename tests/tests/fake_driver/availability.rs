@@ -6,7 +6,7 @@ use gridguard::catalog;
 use gridguard::cuda::{
     Compiler, CudaError, DriverUnavailable, Image, LoadError, NvrtcError, NvrtcUnavailable,
 };
-use gridguard::{DeviceLimits, Guard};
+use gridguard::{DeviceLimits, FallbackReason, Guard};
 
 use crate::harness::{Driver, with_driver, with_fake};
 use crate::kernels::{self, PTX};
@@ -60,6 +60,9 @@ fn without_a_driver_the_best_guard_is_the_host_under_h200_limits_and_says_why() 
         let h200 = catalog::gpu("h200").expect("catalogued");
         assert_eq!(guard.limits(), &*h200.limits);
         let reason = guard.fallback().expect("no silent fallback");
+        let FallbackReason::Cuda(reason) = reason else {
+            panic!("another reason: {reason}");
+        };
         assert!(matches!(reason, CudaError::Unavailable(DriverUnavailable::LibraryMissing { .. })));
         let image = Image::new(PTX).expect("PTX");
         let refused = guard.load(&image).expect_err("the host loads nothing");
@@ -85,7 +88,7 @@ fn a_driver_that_shows_no_device_says_so() {
         assert_eq!(reason.to_string(), "the CUDA driver sees no device");
         let none = DriverUnavailable::NoDevice { cuda_visible_devices: None };
         assert_eq!(reason, none);
-        assert_eq!(Guard::best().fallback(), Some(&CudaError::Unavailable(reason)));
+        assert_eq!(Guard::best().fallback(), Some(&CudaError::Unavailable(reason).into()));
     });
 }
 
