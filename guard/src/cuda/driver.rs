@@ -273,3 +273,28 @@ impl Driver {
         self.check("cuCtxSetCurrent", status)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use core::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn structs_are_laid_out_as_in_cuda_h() {
+        // As a C compiler has it, with the headers of CUDA 12.0 to 13.5.
+        assert_eq!((size_of::<LaunchAttribute>(), align_of::<LaunchAttribute>()), (72, 8));
+        assert_eq!((offset_of!(LaunchAttribute, id), offset_of!(LaunchAttribute, value)), (0, 8));
+        assert_eq!((size_of::<LaunchConfigEx>(), align_of::<LaunchConfigEx>()), (56, 8));
+        let offsets = [
+            offset_of!(LaunchConfigEx, grid),
+            offset_of!(LaunchConfigEx, block),
+            offset_of!(LaunchConfigEx, shared_bytes),
+            offset_of!(LaunchConfigEx, stream),
+            offset_of!(LaunchConfigEx, attributes),
+            offset_of!(LaunchConfigEx, attribute_count),
+        ];
+        assert_eq!(offsets, [0, 12, 24, 32, 40, 48]);
+    }
+}
