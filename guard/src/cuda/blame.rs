@@ -33,7 +33,7 @@ pub enum Blame {
     /// This launch: it was waited for at once, and nothing else was under way through a guard.
     Launch(LaunchRecord),
     /// One of these, all since their streams were last synchronised through a guard, or a launch
-    /// that went around the guard.
+    /// that is not on record: one that went around the guard, or of which guard and kernels are gone.
     OneOf {
         /// Those on record, the newest last.
         launches: Vec<LaunchRecord>,
@@ -97,7 +97,7 @@ fn one_of(f: &mut fmt::Formatter<'_>, launches: &[LaunchRecord], forgotten: u64)
     let all = known.saturating_add(forgotten);
     f.write_str("this call is not to blame: ")?;
     match all {
-        0 => return f.write_str("a launch that went around the guard must be"),
+        0 => return f.write_str("a launch that is not on record must be"),
         1 => f.write_str("1 launch since the last synchronisation can be")?,
         all => write!(f, "{all} launches since the last synchronisation can be")?,
     }

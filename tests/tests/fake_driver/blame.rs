@@ -94,3 +94,22 @@ fn a_thread_that_waits_for_its_own_stream_clears_no_launch_of_another_thread() {
         assert_eq!(suspects(&error), ["wide", "idle"]);
     });
 }
+
+#[test]
+fn launches_whose_guard_and_kernels_are_gone_are_not_said_to_have_gone_around_the_guard() {
+    with_fake(&[], || {
+        let context = {
+            let guard = guard();
+            let kernel = kernel(&guard, "idle");
+            launch(&guard, &kernel, &context(&guard).default_stream(), 1).expect("accepted");
+            context(&guard).clone()
+        };
+        let lost = cudarc::driver::DriverError(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        let later = Guard::cuda(0).expect("the context is still there");
+        context.record_err::<()>(Err(lost));
+        let own = Guard::with_context(context).expect_err("what was recorded is told");
+        assert!(later.recent_launches().is_empty());
+        let text = own.to_string();
+        assert!(text.ends_with("not to blame: a launch that is not on record must be"), "{text}");
+    });
+}

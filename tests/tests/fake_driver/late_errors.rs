@@ -111,7 +111,7 @@ fn a_fault_with_no_launch_on_record_is_blamed_on_those_around_the_guard() {
         let kernel = kernel(&guard, "idle");
         let stream = context(&guard).default_stream();
         let text = idle(&guard, &kernel, &stream).expect_err("refused").to_string();
-        let end = "; this call is not to blame: a launch that went around the guard must be";
+        let end = "; this call is not to blame: a launch that is not on record must be";
         assert!(text.ends_with(end), "{text}");
     });
 }
