@@ -43,9 +43,9 @@ fn a_log_tells_its_first_failure_first_and_what_followed_from_it() {
     let piped = explain(&[], log.as_bytes());
     assert_eq!(piped.code, 0);
     assert!(piped.out.starts_with("line 2, told 2 times: RuntimeError: "), "{}", piped.out);
-    let second = "\nprobably a consequence of CUDA_ERROR_ILLEGAL_ADDRESS (700): look at that one \
-                  first\nCUBLAS_STATUS_EXECUTION_FAILED (13)";
-    assert!(piped.out.contains(second), "{}", piped.out);
+    let second = "\nCUBLAS_STATUS_EXECUTION_FAILED (13)\n  probably a consequence of \
+                  CUDA_ERROR_ILLEGAL_ADDRESS (700): mend that first\n";
+    assert!(piped.out.ends_with(second), "{}", piped.out);
     assert_eq!(explain(&["-"], log.as_bytes()).out, piped.out);
     assert_eq!(explain(&[log], b"").out, piped.out);
 }
@@ -88,8 +88,64 @@ fn what_is_not_recognised_is_exit_1_and_told_what_would_be() {
 }
 
 #[test]
+fn what_is_half_remembered_is_found_or_offered() {
+    let one = explain(&["illegal", "memory", "access"], b"");
+    assert_eq!(one.code, 0);
+    assert!(
+        one.out.starts_with("CUDA_ERROR_ILLEGAL_ADDRESS (700), in the runtime "),
+        "{}",
+        one.out
+    );
+    let taken = "\"illegal memory access\" is taken for CUDA_ERROR_ILLEGAL_ADDRESS (700)\n";
+    assert_eq!(one.err, taken);
+    let several = explain(&["oom"], b"");
+    assert_eq!((several.code, several.out.as_str()), (1, ""));
+    assert!(several.err.contains("\n  CUDA_ERROR_OUT_OF_MEMORY (2)\n  torch."), "{}", several.err);
+    let success = explain(&["0"], b"");
+    assert_eq!((success.code, success.err.as_str()), (1, "0 is success: nothing failed\n"));
+    let file = explain(&["Cargo.toml"], b"");
+    let told = "Cargo.toml is a file: gridguard explain < Cargo.toml\n";
+    assert_eq!((file.code, file.err.as_str()), (1, told));
+}
+
+#[test]
+fn numbers_of_old_and_numbers_that_are_none() {
+    let old = explain(&["77"], b"");
+    let start =
+        "77 is its number in the runtime before CUDA 10.1\nCUDA_ERROR_ILLEGAL_ADDRESS (700)";
+    assert!(old.code == 0 && old.out.starts_with(start), "{}", old.out);
+    for text in ["-1", "-700", "99999999999", "exit code 9"] {
+        let ran = explain(&[text], b"");
+        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{text}");
+    }
+}
+
+#[test]
+fn a_log_in_colour_in_utf_16_or_with_the_error_at_its_end_is_read() {
+    let coloured = explain(&[], b"\x1b[31mCUDA error\x1b[0m: \x1b[1mout of memory\x1b[0m\r\n\r\n");
+    assert!(coloured.out.starts_with("line 1: CUDA error: out of memory\n"), "{}", coloured.out);
+    let wide = "\u{feff}ok\r\nCUDA error: misaligned address\r\n".encode_utf16();
+    let wide = explain(&[], &wide.flat_map(u16::to_le_bytes).collect::<Vec<u8>>());
+    assert!(wide.out.starts_with("line 2: CUDA error: misaligned address\n"), "{}", wide.out);
+    let unended = explain(&[], b"ok\nCUDA error: misaligned address");
+    assert_eq!(unended.out, wide.out);
+    let mut long = b"x ".repeat(1 << 20);
+    long.extend_from_slice(b"CUDA error: misaligned address");
+    assert_eq!(explain(&[], &long).code, 0);
+}
+
+#[test]
+fn a_log_of_one_failure_repeated_is_one_explanation() {
+    let line = "[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n";
+    let ran = explain(&[], line.repeat(100_000).as_bytes());
+    assert!(ran.out.starts_with("line 1, told 100000 times: [rank0]: "), "{}", ran.out);
+    assert_eq!(ran.out.matches("causes").count(), 1);
+}
+
+#[test]
 fn usage_is_exit_2_and_a_device_that_cannot_be_asked_is_exit_3() {
     assert_eq!(explain(&["700", "--gpu", "gtx-9000"], b"").code, 2);
+    assert_eq!(explain(&["  "], b"").code, 2);
     assert_eq!(explain(&["700", "--format", "yaml"], b"").code, 2);
     assert_eq!(explain(&["700", "--gpu", "h200", "--device", "0"], b"").code, 2);
     assert_eq!(explain(&["700", "--device", "4711"], b"").code, 3);

@@ -28,6 +28,18 @@ pub enum Origin {
     Triton,
     /// vLLM.
     Vllm,
+    /// XLA, which JAX and TensorFlow compile with, and TensorFlow itself.
+    Xla,
+    /// NVRTC.
+    Nvrtc,
+    /// cuFFT.
+    Cufft,
+    /// cuSOLVER.
+    Cusolver,
+    /// NVML, which `nvidia-smi` asks.
+    Nvml,
+    /// Docker, Podman, Kubernetes: who gives a container its devices.
+    Container,
 }
 
 impl fmt::Display for Origin {
@@ -43,6 +55,12 @@ impl fmt::Display for Origin {
             Self::Torch => "PyTorch",
             Self::Triton => "Triton",
             Self::Vllm => "vLLM",
+            Self::Xla => "XLA",
+            Self::Nvrtc => "NVRTC",
+            Self::Cufft => "cuFFT",
+            Self::Cusolver => "cuSOLVER",
+            Self::Nvml => "NVML",
+            Self::Container => "container runtime",
         })
     }
 }
@@ -55,7 +73,7 @@ pub struct Failure {
     pub origin: Origin,
     /// Its number, where it has one; the runtime's is the same as the driver's.
     pub number: Option<i32>,
-    /// Its number in the runtime before CUDA 10.1, where nothing else has it today.
+    /// Its number in the runtime before CUDA 10.1, where that was another.
     pub former_number: Option<i32>,
     /// Its name: the driver's where the driver has one.
     pub name: &'static str,
@@ -73,6 +91,10 @@ pub struct Failure {
     pub late: bool,
     /// Whether it only says that something beneath failed, which another message names.
     pub wraps: bool,
+    /// Whether it is what later calls say once another failure has cost them the context.
+    pub follows: bool,
+    /// Whether no release of CUDA since 10.1 answers so.
+    pub retired: bool,
     /// What usually causes it, the likeliest first.
     pub usual_causes: &'static [UsualCause],
     /// Commands that tell more.
@@ -153,6 +175,8 @@ impl Failure {
             sticky: false,
             late: false,
             wraps: false,
+            follows: false,
+            retired: false,
             usual_causes,
             commands: &[],
         }
@@ -171,6 +195,16 @@ impl Failure {
         failure.number = Some(number);
         failure.runtime_name = Some(runtime_name);
         failure
+    }
+
+    /// A failure of the driver that the runtime has no name for.
+    pub(super) const fn driver_alone(
+        number: i32,
+        name: &'static str,
+        meaning: &'static str,
+        usual_causes: &'static [UsualCause],
+    ) -> Self {
+        Self::new(Origin::Driver, name, &[], meaning, usual_causes).numbered(number)
     }
 
     /// A failure that only the runtime knows.
@@ -219,6 +253,16 @@ impl Failure {
 
     pub(super) const fn wraps(mut self) -> Self {
         self.wraps = true;
+        self
+    }
+
+    pub(super) const fn follows(mut self) -> Self {
+        self.follows = true;
+        self
+    }
+
+    pub(super) const fn retired(mut self) -> Self {
+        self.retired = true;
         self
     }
 

@@ -26,11 +26,12 @@ impl Subject {
     }
 
     /// The failure of this `CUresult` or `cudaError_t`, listed or not. The two agree on every
-    /// number that both have.
+    /// number that both have; one that only the runtime before CUDA 10.1 had is taken for what that
+    /// meant, and gets the number of today.
     #[must_use]
     pub fn of_code(code: i32) -> Self {
         let failure = codes::by_number(code).unwrap_or(&UNLISTED_CUDA);
-        Self { failure, number: Some(code) }
+        Self { failure, number: failure.number.or(Some(code)) }
     }
 
     /// The failure of this Xid, listed or not.
@@ -41,7 +42,7 @@ impl Subject {
     }
 
     /// The failure of this name, such as `CUDA_ERROR_INVALID_VALUE`, `cudaErrorInvalidValue` or
-    /// `CUBLAS_STATUS_ALLOC_FAILED`.
+    /// `CUBLAS_STATUS_ALLOC_FAILED`, in whatever case.
     ///
     /// ```
     /// use gridguard::diagnose::Subject;
@@ -51,6 +52,18 @@ impl Subject {
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         codes::by_name(name).map(Self::from)
+    }
+
+    /// Failures in whose name or messages `text` stands, as when it is half remembered.
+    ///
+    /// ```
+    /// use gridguard::diagnose::Subject;
+    /// let similar = Subject::similar("illegal memory access");
+    /// assert_eq!(similar[0].number(), Some(700));
+    /// ```
+    #[must_use]
+    pub fn similar(text: &str) -> Vec<Self> {
+        super::parse::similar(text)
     }
 
     pub(crate) const fn is_cuda(&self) -> bool {

@@ -1,21 +1,22 @@
 //! `gridguard explain`: what a CUDA failure means, where it comes from, and what to do.
 
-use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
+use std::io::{self, IsTerminal};
+use std::path::Path;
 
 use clap::Args;
-use gridguard::DeviceLimits;
-use gridguard::diagnose::{Diagnosis, Evidence, Finding, Log, Subject, diagnose};
+use gridguard::cuda;
+use gridguard::diagnose::{CudaVersion, Diagnosis, Evidence, Finding, Log, Subject, diagnose};
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
 use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::format::{Format, json};
+use crate::page;
 
 #[derive(Args)]
 pub(crate) struct Explain {
     /// A message, a name or a number; - or nothing for a log on standard input
-    #[arg(value_name = "TEXT")]
+    #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
     #[command(flatten)]
     device: DeviceChoice,
@@ -27,6 +28,8 @@ pub(crate) struct Explain {
 struct Report {
     /// Lines that were read.
     lines: u64,
+    /// Lines that tell of more failures than are kept apart.
+    dropped: u64,
     /// The failures, the first one first.
     findings: Vec<Record>,
 }
@@ -38,78 +41,136 @@ struct Record {
     times: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     consequence_of: Option<Subject>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
     diagnosis: Diagnosis,
 }
 
-const NOTHING: &str = "nothing that CUDA says was recognised. What is looked for: a number of a \
-                       CUresult or cudaError_t (700), a name (CUDA_ERROR_INVALID_VALUE, \
-                       cudaErrorInvalidConfiguration, CUBLAS_STATUS_ALLOC_FAILED), the words of a \
-                       message (CUDA error: invalid configuration argument), or a log with such \
-                       lines";
+const NOTHING: &str = "\
+nothing that CUDA says was recognised; what is looked for:
+  700                                              a number of CUDA
+  CUDA_ERROR_INVALID_VALUE, cudaErrorInvalidValue  a name, also CUBLAS_STATUS_ALLOC_FAILED and the like
+  CUDA error: invalid configuration argument       the words of a message
+  gridguard explain < training.log                 a log with such lines";
 
 impl Explain {
     pub(crate) fn run(&self) -> Result<Answer, Failure> {
-        let Some(log) = self.log()? else {
-            eprintln!(
-                "error: nothing to explain: give a message, a name or a number, or pipe a log in"
+        let text = self.text.join(" ");
+        let is_blank = text.trim().is_empty() && !self.text.is_empty();
+        let log = if is_blank { None } else { log_of(text.trim())? };
+        let Some(mut log) = log else {
+            page::note(
+                "error: nothing to explain: give a message, a name or a number, or pipe a log in",
             );
             return Ok(Answer::Malformed);
         };
-        let device = self.device.limits()?;
-        let findings = log.findings().into_iter().map(|it| Record::new(it, device.as_ref()));
-        let report = Report { lines: log.lines(), findings: findings.collect() };
-        if report.findings.is_empty() {
-            eprintln!("{NOTHING}");
+        if log.findings().is_empty() {
+            match Subject::similar(&text).as_slice() {
+                [one] => {
+                    page::note(&format!("{:?} is taken for {one}", text.trim()));
+                    log = Log::asked();
+                    log.line(one.failure().name);
+                }
+                several => page::note(&nothing(text.trim(), several)),
+            }
         }
-        self.format.write(&report, |out| write_text(out, &report))?;
+        let machine = self.machine()?;
+        let findings = log.findings().into_iter().map(|it| Record::new(it, &machine));
+        let (lines, dropped) = (log.lines(), log.dropped());
+        let report = Report { lines, dropped, findings: findings.collect() };
+        let text = match self.format {
+            Format::Text => report.to_text(),
+            Format::Json => json(&report)? + "\n",
+        };
+        Failure::written(page::print(&text), "writing the explanation")?;
         Ok(if report.findings.is_empty() { Answer::No } else { Answer::Yes })
     }
 
-    /// The text to explain, or `None` where there is none.
-    fn log(&self) -> Result<Option<Log>, Failure> {
-        let text = self.text.join(" ");
-        if !text.is_empty() && text != "-" {
-            // One line is a question; several were copied from somewhere.
-            let mut log = if text.trim().contains('\n') { Log::new() } else { Log::asked() };
-            log.read(text.trim().as_bytes()).map_err(Failure::io("reading the text"))?;
-            return Ok(Some(log));
+    /// What is known of the device that was named; of one of this machine also what drives it.
+    fn machine(&self) -> Result<Evidence, Failure> {
+        let device = self.device.limits()?;
+        if self.device.device.is_none() {
+            return Ok(Evidence { device, ..Evidence::default() });
         }
-        let input = io::stdin().lock();
-        if text.is_empty() && input.is_terminal() {
-            return Ok(None);
+        let driver_cuda = cuda::driver_version().ok().map(CudaVersion);
+        let visible_devices = cuda::device_count().ok();
+        Ok(Evidence { device, driver_cuda, visible_devices, ..Evidence::default() })
+    }
+}
+
+/// What is to be explained: `text`, or a log on standard input; `None` where there is neither.
+fn log_of(text: &str) -> Result<Option<Log>, Failure> {
+    if !text.is_empty() && text != "-" {
+        // One line is a question; several were copied from somewhere.
+        let mut log = if text.contains('\n') { Log::new() } else { Log::asked() };
+        log.read(text.as_bytes()).map_err(Failure::io("reading the text"))?;
+        return Ok(Some(log));
+    }
+    let input = io::stdin().lock();
+    if text.is_empty() && input.is_terminal() {
+        return Ok(None);
+    }
+    let mut log = Log::new();
+    log.read(input).map_err(Failure::io("standard input"))?;
+    Ok(Some(log))
+}
+
+/// What to say where nothing was recognised.
+fn nothing(text: &str, similar: &[Subject]) -> String {
+    if ["0", "CUDA_SUCCESS", "cudaSuccess"].contains(&text) {
+        return format!("{text} is success: nothing failed");
+    }
+    if Path::new(text).is_file() {
+        return format!("{text} is a file: gridguard explain < {text}");
+    }
+    if similar.is_empty() {
+        return NOTHING.to_owned();
+    }
+    let names: Vec<String> = similar.iter().map(|subject| format!("\n  {subject}")).collect();
+    format!("{text:?} may be several; explain one of{}", names.concat())
+}
+
+impl Record {
+    fn new(finding: Finding, machine: &Evidence) -> Self {
+        let Finding { subject, line, text, times, evidence, consequence_of, note, .. } = finding;
+        let evidence = Evidence {
+            device: machine.device.clone(),
+            driver_cuda: evidence.driver_cuda.or(machine.driver_cuda),
+            visible_devices: evidence.visible_devices.or(machine.visible_devices),
+            ..evidence
+        };
+        let diagnosis = diagnose(&subject, &evidence);
+        Self { line, text, times, consequence_of, note, diagnosis }
+    }
+}
+
+impl Report {
+    fn to_text(&self) -> String {
+        let told: Vec<String> = self.findings.iter().map(|one| one.to_text(self.lines)).collect();
+        let mut text = told.join("\n");
+        if self.dropped > 0 {
+            text.push_str(&format!("\n{} more lines tell of further failures\n", self.dropped));
         }
-        let mut log = Log::new();
-        log.read(input).map_err(Failure::io("standard input"))?;
-        Ok(Some(log))
+        text
     }
 }
 
 impl Record {
-    fn new(finding: Finding, device: Option<&Arc<DeviceLimits>>) -> Self {
-        let Finding { subject, line, text, times, evidence, consequence_of, .. } = finding;
-        let evidence = Evidence { device: device.cloned(), ..evidence };
-        let diagnosis = diagnose(&subject, &evidence);
-        Self { line, text, times, consequence_of, diagnosis }
+    /// What follows from another failure is not explained at length: the other one is to be mended.
+    fn to_text(&self, lines: u64) -> String {
+        let Self { line, text, times, consequence_of, note, diagnosis } = self;
+        let place = match times {
+            _ if lines == 1 => String::new(),
+            1 => format!("line {line}: {text}\n"),
+            times => format!("line {line}, told {times} times: {text}\n"),
+        };
+        if let Some(first) = consequence_of {
+            let subject = diagnosis.subject;
+            return format!(
+                "{place}{subject}\n  probably a consequence of {first}: mend that first\n"
+            );
+        }
+        let note = note.as_ref().map(|note| format!("{note}\n")).unwrap_or_default();
+        format!("{place}{note}{diagnosis}\n")
     }
-}
-
-fn write_text(out: &mut dyn Write, report: &Report) -> io::Result<()> {
-    let several = report.lines > 1;
-    for (place, record) in report.findings.iter().enumerate() {
-        if place > 0 {
-            writeln!(out)?;
-        }
-        if several {
-            let more = match record.times {
-                1 => String::new(),
-                times => format!(", told {times} times"),
-            };
-            writeln!(out, "line {}{more}: {}", record.line, record.text)?;
-        }
-        if let Some(first) = record.consequence_of {
-            writeln!(out, "probably a consequence of {first}: look at that one first")?;
-        }
-        writeln!(out, "{}", record.diagnosis)?;
-    }
-    Ok(())
 }

@@ -22,6 +22,7 @@ mod failure;
 mod format;
 mod interrupt;
 mod limits;
+mod page;
 mod profile;
 mod requests;
 mod tune;

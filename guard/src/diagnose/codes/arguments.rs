@@ -101,6 +101,7 @@ pub(super) const FAILURES: &[Failure] = &[
              loop in the kernel",
         )],
     )
+    .formerly(82)
     .not(NOT_MEMORY)
     .run(&[CHECK, LIMITS]),
     Failure::driver(
@@ -148,6 +149,17 @@ pub(super) const FAILURES: &[Failure] = &[
     .formerly(8)
     .run(&[super::LIST_ELF, LIMITS]),
     Failure::runtime(
+        12,
+        "cudaErrorInvalidPitchValue",
+        &["invalid pitch argument"],
+        "the bytes from row to row that a copy was given are too few or too many",
+        &[cause(
+            "the pitch is less than a row, or more than the device takes",
+            "use the pitch that cudaMallocPitch gave, in bytes",
+        )],
+    )
+    .run(&[LIMITS]),
+    Failure::runtime(
         13,
         "cudaErrorInvalidSymbol",
         &["invalid device symbol"],
@@ -168,6 +180,7 @@ pub(super) const FAILURES: &[Failure] = &[
             "free once, and set the device that owns the memory first",
         )],
     )
+    .retired()
     .run(EXECUTION),
     Failure::runtime(
         21,
@@ -177,18 +190,15 @@ pub(super) const FAILURES: &[Failure] = &[
         &[cause("the constant is wrong", "use cudaMemcpyDefault, which looks at the pointers")],
     ),
     Failure::runtime(
-        53,
-        "cudaErrorPriorLaunchFailure",
-        &["unspecified launch failure in prior launch"],
-        "a kernel launched before failed",
-        &[hinted(
-            Hint::EarlierLaunch,
-            "an earlier launch failed",
-            "run with blocking launches to see which",
+        52,
+        "cudaErrorMissingConfiguration",
+        &["__global__ function call is not configured"],
+        "a kernel was called without the sizes of a launch",
+        &[cause(
+            "host code and runtime are of different CUDA versions, or the kernel is called by hand",
+            "build all of the program with one CUDA, and launch with <<<grid, block>>>",
         )],
-    )
-    .fatal()
-    .run(EXECUTION),
+    ),
     Failure::driver(
         400,
         "CUDA_ERROR_INVALID_HANDLE",
@@ -215,6 +225,18 @@ pub(super) const FAILURES: &[Failure] = &[
         &["the operation cannot be performed in the present state"],
         "the object is not in a state that allows the call",
         &[cause("calls come in the wrong order", "look at what the call expects before it")],
+    )
+    .formerly(84),
+    Failure::driver(
+        402,
+        "CUDA_ERROR_LOSSY_QUERY",
+        "cudaErrorLossyQuery",
+        &["attempted introspection would be semantically lossy"],
+        "what is asked about holds more than the answer could tell",
+        &[cause(
+            "the call is older than what the object was made with, as a node's new attributes",
+            "ask with the call's newest version",
+        )],
     ),
     Failure::driver(
         500,
@@ -244,5 +266,6 @@ pub(super) const FAILURES: &[Failure] = &[
             "a stream or event was queried before its work was done",
             "wait with a synchronize, or ask again",
         )],
-    ),
+    )
+    .formerly(34),
 ];

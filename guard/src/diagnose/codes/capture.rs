@@ -105,4 +105,19 @@ pub(super) const FAILURES: &[Failure] = &[
         "an instantiated graph cannot be changed in this way",
         &[cause("nodes or their kinds differ", "instantiate the graph anew")],
     ),
+    Failure::driver(
+        918,
+        "CUDA_ERROR_GRAPH_RECAPTURE_FAILURE",
+        "cudaErrorGraphRecaptureFailure",
+        &["recapturing to the source graph failed and had to be terminated"],
+        "a graph could not be captured anew into the one it was",
+        &[cause("this time other work was captured", "capture into a new graph")],
+    ),
+    Failure::runtime(
+        10,
+        "cudaErrorVersionTranslation",
+        &["Driver is newer than runtime and returned parameters the runtime cannot process"],
+        "a node of a graph has parameters that the program's runtime does not know",
+        &[cause("the runtime is older than the driver", "build with a CUDA as new as the driver")],
+    ),
 ];

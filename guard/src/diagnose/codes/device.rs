@@ -67,25 +67,6 @@ pub(super) const FAILURES: &[Failure] = &[
         ],
     )
     .run(&[NVIDIA_SMI]),
-    Failure::new(
-        Origin::Loader,
-        "libcuda missing",
-        &[
-            "libcuda.so.1: cannot open shared object file",
-            "libcuda.so: cannot open shared object file",
-            "no CUDA driver library found",
-        ],
-        "the driver's library is not where the loader looks",
-        &[
-            cause("no NVIDIA driver is installed", "install the driver"),
-            cause(
-                "the container was started without the driver's libraries",
-                "start it with --gpus all, by the NVIDIA container toolkit",
-            ),
-            cause("the library is in an unusual folder", "add it to LD_LIBRARY_PATH"),
-        ],
-    )
-    .run(&[NVIDIA_SMI, "ldconfig -p | grep libcuda"]),
     Failure::runtime(
         35,
         "cudaErrorInsufficientDriver",
@@ -116,7 +97,12 @@ pub(super) const FAILURES: &[Failure] = &[
         101,
         "CUDA_ERROR_INVALID_DEVICE",
         "cudaErrorInvalidDevice",
-        &["invalid device ordinal"],
+        &[
+            "invalid device ordinal",
+            "invalid device id",
+            "attempting to deserialize object on CUDA device",
+            "device >= 0 && device < num_gpus",
+        ],
         "a device is asked for by a number that the process does not see",
         &[
             hinted(
@@ -144,6 +130,10 @@ pub(super) const FAILURES: &[Failure] = &[
                 "the compute mode is exclusive and another process has the device",
                 "end that process, or set the mode with nvidia-smi -c 0",
             ),
+            cause(
+                "MIG is on, and no instance was made or chosen",
+                "list them with nvidia-smi -L, and name one in CUDA_VISIBLE_DEVICES",
+            ),
             cause("the device was lost or is being reset", "look for an Xid in the system log"),
         ],
     )
@@ -156,6 +146,7 @@ pub(super) const FAILURES: &[Failure] = &[
         "the device is exclusive and in use",
         &[cause("the compute mode is exclusive", "set the mode with nvidia-smi -c 0")],
     )
+    .formerly(54)
     .run(&[NVIDIA_SMI_Q]),
     Failure::driver(
         102,

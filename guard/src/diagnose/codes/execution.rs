@@ -19,7 +19,12 @@ pub(super) const FAILURES: &[Failure] = &[
         700,
         "CUDA_ERROR_ILLEGAL_ADDRESS",
         "cudaErrorIllegalAddress",
-        &["an illegal memory access was encountered"],
+        &[
+            "an illegal memory access was encountered",
+            "invalid __global__ read of size",
+            "invalid __global__ write of size",
+            "invalid __global__ atomic of size",
+        ],
         "a kernel read or wrote memory that is not its own",
         &[
             EARLIER,
@@ -42,7 +47,13 @@ pub(super) const FAILURES: &[Failure] = &[
         719,
         "CUDA_ERROR_LAUNCH_FAILED",
         "cudaErrorLaunchFailure",
-        &["unspecified launch failure"],
+        &[
+            "unspecified launch failure",
+            "invalid __shared__ read of size",
+            "invalid __shared__ write of size",
+            "invalid __local__ read of size",
+            "invalid __local__ write of size",
+        ],
         "a kernel ended with an exception that has no code of its own, often a bad access to shared \
          or local memory",
         &[
@@ -55,6 +66,7 @@ pub(super) const FAILURES: &[Failure] = &[
             cause("the device was reset or lost", "look for an Xid in the system log"),
         ],
     )
+    .follows()
     .formerly(4)
     .fatal()
     .run(&[SANITIZER, BLOCKING, XIDS]),
@@ -147,6 +159,7 @@ pub(super) const FAILURES: &[Failure] = &[
             "raise CU_LIMIT_STACK_SIZE, or recurse less",
         )],
     )
+    .formerly(72)
     .fatal()
     .run(EXECUTION),
     Failure::driver(
@@ -157,6 +170,7 @@ pub(super) const FAILURES: &[Failure] = &[
         "an instruction for one kind of memory was given an address of another",
         &[cause("a shared pointer is used as a global one, or the other way", "check the casts")],
     )
+    .formerly(75)
     .fatal()
     .run(EXECUTION),
     Failure::driver(
@@ -170,6 +184,7 @@ pub(super) const FAILURES: &[Failure] = &[
             "take the address of a device function in device code",
         )],
     )
+    .formerly(76)
     .fatal()
     .run(EXECUTION),
     Failure::driver(
@@ -183,6 +198,7 @@ pub(super) const FAILURES: &[Failure] = &[
             "drain the device and reset it; have it replaced if rows can no longer be remapped",
         )],
     )
+    .formerly(39)
     .fatal()
     .run(HARDWARE),
     Failure::driver(
@@ -196,6 +212,7 @@ pub(super) const FAILURES: &[Failure] = &[
             "look at the link's counters, and reset or replace",
         )],
     )
+    .formerly(80)
     .fatal()
     .run(&["nvidia-smi nvlink -e", XIDS]),
     Failure::driver(
@@ -211,6 +228,19 @@ pub(super) const FAILURES: &[Failure] = &[
     )
     .fatal()
     .run(HARDWARE),
+    Failure::driver(
+        721,
+        "CUDA_ERROR_TENSOR_MEMORY_LEAK",
+        "cudaErrorTensorMemoryLeak",
+        &["tensor memory not completely freed"],
+        "a kernel ended without giving back the tensor memory that it took",
+        &[cause(
+            "a path through the kernel leaves before tcgen05.dealloc",
+            "free on every path, by the warp that allocated",
+        )],
+    )
+    .fatal()
+    .run(EXECUTION),
     Failure::driver(
         909,
         "CUDA_ERROR_TIMEOUT",
@@ -248,6 +278,7 @@ pub(super) const FAILURES: &[Failure] = &[
             EARLIER,
         ],
     )
+    .follows()
     .formerly(30)
     .run(HARDWARE),
 ];

@@ -1,13 +1,15 @@
 //! Code that does not load.
 
 use super::{LIMITS, LIST_ELF, NVIDIA_SMI, TORCH_BUILD};
-use crate::diagnose::failure::{Failure, Hint, Origin, UsualCause, cause, hinted};
+use crate::diagnose::failure::{Failure, Hint, UsualCause, cause, hinted};
 
 const OTHER_ARCHITECTURE: UsualCause = hinted(
     Hint::Architecture,
     "the program was compiled for other architectures, and has no PTX to compile for this one",
     "install a build for the device's compute capability, or compile for it",
 );
+const TWICE: UsualCause =
+    cause("the name is given as text, and stands in two files", "pass the symbol itself");
 const DAMAGED: UsualCause = cause(
     "the file is damaged, cut short, or no image at all",
     "build or fetch it anew, and clear the compile cache",
@@ -21,6 +23,7 @@ pub(super) const FAILURES: &[Failure] = &[
         &[
             "no kernel image is available for execution on the device",
             "is not compatible with the current PyTorch installation",
+            "no longer supports this GPU because it is too old",
         ],
         "the program has no code for this device",
         &[
@@ -37,7 +40,7 @@ pub(super) const FAILURES: &[Failure] = &[
         222,
         "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
         "cudaErrorUnsupportedPtxVersion",
-        &["the provided PTX was compiled with an unsupported toolchain"],
+        &["the provided PTX was compiled with an unsupported toolchain", "unsupported .version"],
         "the PTX is newer than the driver can compile",
         &[
             hinted(
@@ -66,6 +69,7 @@ pub(super) const FAILURES: &[Failure] = &[
             DAMAGED,
         ],
     )
+    .formerly(78)
     .run(&["ptxas --gpu-name sm_XX FILE"]),
     Failure::driver(
         200,
@@ -93,7 +97,8 @@ pub(super) const FAILURES: &[Failure] = &[
             "libnvidia-ptxjitcompiler.so is missing, often in a container without the compute parts",
             "install the driver's library, or set NVIDIA_DRIVER_CAPABILITIES=compute,utility",
         )],
-    ),
+    )
+    .formerly(81),
     Failure::driver(
         223,
         "CUDA_ERROR_JIT_COMPILATION_DISABLED",
@@ -114,10 +119,23 @@ pub(super) const FAILURES: &[Failure] = &[
         &[cause("device code calls cudaDeviceSynchronize", "launch the next step as a tail launch")],
     ),
     Failure::driver(
+        227,
+        "CUDA_ERROR_INSUFFICIENT_LOADER_VERSION",
+        "cudaErrorInsufficientLoaderVersion",
+        &["loader version is insufficient for fatbin"],
+        "the program's code is packed in a way that is newer than the driver or the runtime",
+        &[hinted(
+            Hint::DriverAge,
+            "the program was built with a newer CUDA",
+            "update the driver, or build with an older toolkit",
+        )],
+    )
+    .run(&[NVIDIA_SMI]),
+    Failure::driver(
         300,
         "CUDA_ERROR_INVALID_SOURCE",
         "cudaErrorInvalidSource",
-        &["device kernel source is invalid"],
+        &[],
         "source given to the driver is not valid",
         &[DAMAGED],
     ),
@@ -136,38 +154,52 @@ pub(super) const FAILURES: &[Failure] = &[
         &["shared object symbol not found"],
         "a library of the driver lacks a function",
         &[cause("libraries of two driver versions are mixed", "install one driver cleanly")],
-    ),
+    )
+    .formerly(40),
     Failure::driver(
         303,
         "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED",
         "cudaErrorSharedObjectInitFailed",
         &["shared object initialization failed"],
-        "a library that the driver needs did not load",
-        &[cause("the library is missing or of another version", "install the driver anew")],
+        "a library did not load: one of the driver's, or where TensorFlow says so libcuda itself",
+        &[
+            cause(
+                "TensorFlow found no libcuda: there is no driver, or the container has no GPU",
+                "start the container with --gpus all, or install the driver; ignore it where the \
+                 program is to run on the CPU",
+            ),
+            cause("a library of the driver is missing or of another version", "install it anew"),
+        ],
+    )
+    .formerly(41)
+    .run(&["gridguard doctor", "ldconfig -p | grep libcuda"]),
+    Failure::runtime(
+        43,
+        "cudaErrorDuplicateVariableName",
+        &["duplicate global variable looked up by string name"],
+        "several source files have a device variable of the name that is asked for",
+        &[TWICE],
+    ),
+    Failure::runtime(
+        44,
+        "cudaErrorDuplicateTextureName",
+        &["duplicate texture looked up by string name"],
+        "several source files have a texture of the name that is asked for",
+        &[TWICE],
+    ),
+    Failure::runtime(
+        45,
+        "cudaErrorDuplicateSurfaceName",
+        &["duplicate surface looked up by string name"],
+        "several source files have a surface of the name that is asked for",
+        &[TWICE],
     ),
     Failure::driver(
         913,
         "CUDA_ERROR_FUNCTION_NOT_LOADED",
         "cudaErrorFunctionNotLoaded",
-        &["the function handle is not loaded when calling a api that requires a loaded function"],
+        &["the function handle is not loaded when calling an API that requires a loaded function"],
         "a kernel is asked about that lazy loading has not loaded yet",
         &[cause("modules load lazily", "load the function first, or set CUDA_MODULE_LOADING=EAGER")],
     ),
-    Failure::new(
-        Origin::Loader,
-        "libnvrtc missing",
-        &[
-            "libnvrtc.so.12: cannot open shared object file",
-            "libnvrtc.so.13: cannot open shared object file",
-            "libnvrtc.so: cannot open shared object file",
-            "no NVRTC library found",
-            "failed to open libnvrtc-builtins",
-        ],
-        "the compiler for kernels at run time is not installed where the loader looks",
-        &[cause(
-            "the toolkit's libnvrtc is missing, or of another major version",
-            "install it, or add its folder to LD_LIBRARY_PATH",
-        )],
-    )
-    .run(&["ldconfig -p | grep nvrtc"]),
 ];

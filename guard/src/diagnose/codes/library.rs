@@ -3,7 +3,7 @@
 use super::{BLOCKING, EXECUTION, NVIDIA_SMI, TORCH_BUILD};
 use crate::diagnose::failure::{Failure, Hint, Origin, UsualCause, cause, hinted};
 
-const BENEATH: UsualCause = cause(
+pub(super) const BENEATH: UsualCause = cause(
     "a CUDA call beneath failed; its own error stands in an earlier line",
     "look for the first CUDA error of the log",
 );
@@ -26,6 +26,7 @@ pub(super) const FAILURES: &[Failure] = &[
         "cuBLAS could not set itself up on the device",
         &[NO_ROOM, EARLIER],
     )
+    .follows()
     .numbered(1)
     .not("a fault of the installation, mostly: memory is short, or the context is already lost")
     .run(&[NVIDIA_SMI, BLOCKING]),
@@ -36,6 +37,7 @@ pub(super) const FAILURES: &[Failure] = &[
         "cuBLAS got no memory for its handle or workspace",
         &[NO_ROOM],
     )
+    .follows()
     .numbered(3)
     .run(&[NVIDIA_SMI]),
     Failure::new(
@@ -66,6 +68,17 @@ pub(super) const FAILURES: &[Failure] = &[
     .numbered(8),
     Failure::new(
         Origin::Cublas,
+        "CUBLAS_STATUS_MAPPING_ERROR",
+        &["an access to GPU memory space failed"],
+        "cuBLAS could not reach memory of the device",
+        &[EARLIER],
+    )
+    .follows()
+    .numbered(11)
+    .late()
+    .run(EXECUTION),
+    Failure::new(
+        Origin::Cublas,
         "CUBLAS_STATUS_EXECUTION_FAILED",
         &["the GPU program failed to execute"],
         "a kernel of cuBLAS did not run to its end",
@@ -77,6 +90,7 @@ pub(super) const FAILURES: &[Failure] = &[
             ),
         ],
     )
+    .follows()
     .numbered(13)
     .late()
     .run(EXECUTION),
@@ -87,6 +101,7 @@ pub(super) const FAILURES: &[Failure] = &[
         "a call of cuBLAS beneath failed",
         &[EARLIER, BENEATH],
     )
+    .follows()
     .numbered(14)
     .run(EXECUTION),
     Failure::new(
@@ -104,14 +119,16 @@ pub(super) const FAILURES: &[Failure] = &[
         "cuDNN could not set itself up on the device",
         &[NO_ROOM, cause("libraries of several cuDNN versions are mixed", "keep one"), EARLIER],
     )
+    .follows()
     .run(&[NVIDIA_SMI, "python -c 'import torch; print(torch.backends.cudnn.version())'"]),
     Failure::new(
         Origin::Cudnn,
         "CUDNN_STATUS_ALLOC_FAILED",
-        &[],
+        &["unable to find a valid cuDNN algorithm"],
         "cuDNN got no memory for its workspace",
         &[NO_ROOM],
     )
+    .follows()
     .run(&[NVIDIA_SMI]),
     Failure::new(
         Origin::Cudnn,
@@ -127,6 +144,7 @@ pub(super) const FAILURES: &[Failure] = &[
         "a call of cuDNN beneath failed, for want of memory more often than not",
         &[NO_ROOM, EARLIER],
     )
+    .follows()
     .run(&[NVIDIA_SMI, BLOCKING]),
     Failure::new(
         Origin::Cudnn,
@@ -142,6 +160,7 @@ pub(super) const FAILURES: &[Failure] = &[
         "cuDNN could not reach memory of the device",
         &[EARLIER, NO_ROOM],
     )
+    .follows()
     .late()
     .run(EXECUTION),
     Failure::new(
@@ -157,6 +176,7 @@ pub(super) const FAILURES: &[Failure] = &[
             ),
         ],
     )
+    .follows()
     .late()
     .run(EXECUTION),
     Failure::new(
@@ -172,77 +192,52 @@ pub(super) const FAILURES: &[Failure] = &[
     Failure::new(
         Origin::Cudnn,
         "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH",
-        &[],
-        "the parts of cuDNN that were found are of different versions",
-        &[cause("a system's cuDNN is found beside the package's", "keep one in the library path")],
-    ),
+        &["cuDNN version incompatibility", "loaded runtime CuDNN library"],
+        "the cuDNN that was found is not the one that the program was built with",
+        &[cause(
+            "a system's cuDNN is found before the package's own",
+            "take the system's out of LD_LIBRARY_PATH, so that one is left",
+        )],
+    )
+    .run(&["echo \"$LD_LIBRARY_PATH\"", "ldconfig -p | grep cudnn"]),
     Failure::new(
-        Origin::Nccl,
-        "ncclUnhandledCudaError",
-        &["unhandled cuda error", "call to cuda function failed"],
-        "a CUDA call inside of NCCL failed",
+        Origin::Cufft,
+        "CUFFT_ALLOC_FAILED",
+        &[],
+        "cuFFT got no memory for its plan",
+        &[NO_ROOM],
+    )
+    .run(&[NVIDIA_SMI]),
+    Failure::new(
+        Origin::Cufft,
+        "CUFFT_INTERNAL_ERROR",
+        &[],
+        "cuFFT could not set a plan up or run it",
         &[
-            BENEATH,
             cause(
-                "shared memory of the container is too small, or two ranks use one device",
-                "start it with --shm-size=1g or --ipc=host, and give each rank its device",
+                "this cuFFT is older than the device: those of CUDA 11.7 and before fail on sm_89",
+                "install a build for a newer CUDA",
+            ),
+            NO_ROOM,
+            EARLIER,
+        ],
+    )
+    .follows()
+    .run(&[TORCH_BUILD, NVIDIA_SMI]),
+    Failure::new(
+        Origin::Cusolver,
+        "CUSOLVER_STATUS_INTERNAL_ERROR",
+        &[],
+        "a call of cuSOLVER beneath failed, for want of memory more often than not",
+        &[
+            NO_ROOM,
+            EARLIER,
+            cause(
+                "the matrix has values that are not finite",
+                "look for NaN and infinity before the call",
             ),
         ],
     )
-    .numbered(1)
-    .wraps()
-    .run(&["NCCL_DEBUG=INFO PROGRAM"]),
-    Failure::new(
-        Origin::Nccl,
-        "ncclSystemError",
-        &["unhandled system error"],
-        "a call of the operating system or network inside of NCCL failed",
-        &[cause(
-            "no route between ranks, a wrong interface, or too little shared memory",
-            "set NCCL_SOCKET_IFNAME, and read what NCCL prints",
-        )],
-    )
-    .numbered(2)
-    .run(&["NCCL_DEBUG=INFO PROGRAM"]),
-    Failure::new(
-        Origin::Nccl,
-        "ncclInvalidUsage",
-        &["this usually reflects invalid usage of NCCL library"],
-        "NCCL was called in a way it does not take",
-        &[cause("two ranks use one device", "give each rank a device of its own")],
-    )
-    .numbered(5)
-    .run(&["NCCL_DEBUG=INFO PROGRAM"]),
-    Failure::new(
-        Origin::Nccl,
-        "ncclRemoteError",
-        &["remote process exited or there was a network error"],
-        "another rank ended or was not reached",
-        &[cause(
-            "another rank failed first",
-            "look for the first error over the logs of all ranks",
-        )],
-    )
-    .numbered(6)
-    .wraps(),
-    Failure::new(
-        Origin::Triton,
-        "triton.OutOfResources",
-        &["out of resource: shared memory", "out of resource: threads", "out of resource: tensor"],
-        "a Triton kernel needs more shared memory or threads than a block may have",
-        &[cause(
-            "tiles or stages are too large for this device",
-            "use smaller blocks or a lower num_stages",
-        )],
-    )
-    .not("out of memory: shared memory of a block is meant, not the device's memory")
-    .run(&[super::LIMITS]),
-    Failure::new(
-        Origin::Triton,
-        "Triton Error [CUDA]",
-        &["triton error [cuda]"],
-        "a CUDA call of Triton failed",
-        &[BENEATH],
-    )
-    .wraps(),
+    .follows()
+    .run(&[NVIDIA_SMI, BLOCKING]),
 ];

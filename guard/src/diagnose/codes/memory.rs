@@ -3,7 +3,7 @@
 use super::{BLOCKING, NVIDIA_SMI, TORCH_BUILD};
 use crate::diagnose::failure::{Failure, Hint, Origin, UsualCause, cause, hinted};
 
-const TOO_LITTLE_FREE: UsualCause = hinted(
+pub(super) const TOO_LITTLE_FREE: UsualCause = hinted(
     Hint::TooLittleFree,
     "less memory is free than is asked for",
     "use a smaller batch, a smaller cache or a smaller model",
@@ -13,7 +13,7 @@ const FRAGMENTS: UsualCause = hinted(
     "memory is free, but in pieces, or an allocator of this process holds it back",
     "give cached memory back, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
 );
-const OTHER_PROCESS: UsualCause = hinted(
+pub(super) const OTHER_PROCESS: UsualCause = hinted(
     Hint::OtherProcess,
     "another process holds the memory, such as an earlier run that did not end",
     "find it with nvidia-smi, and end it or use another device",
@@ -29,7 +29,7 @@ pub(super) const FAILURES: &[Failure] = &[
         2,
         "CUDA_ERROR_OUT_OF_MEMORY",
         "cudaErrorMemoryAllocation",
-        &["out of memory"],
+        &["out of memory", "Error Code 2: OutOfMemory"],
         "the driver could not get memory for an allocation, a kernel's stack, a module or a context",
         &[
             TOO_LITTLE_FREE,
@@ -53,7 +53,7 @@ pub(super) const FAILURES: &[Failure] = &[
     Failure::new(
         Origin::Torch,
         "torch.OutOfMemoryError",
-        &["CUDA out of memory", "torch.cuda.OutOfMemoryError", "allocation on device"],
+        &["CUDA out of memory", "torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError"],
         "PyTorch's allocator asked the driver for memory and got none, also after it gave back what \
          it had cached",
         &[
@@ -75,6 +75,7 @@ pub(super) const FAILURES: &[Failure] = &[
             "less than desired gpu memory utilization",
             "no available memory for the cache blocks",
             "larger than the maximum number of tokens that can be stored in KV cache",
+            "larger than the available KV cache memory",
         ],
         "vLLM measured the memory at the start, and its share of it does not hold the model and a \
          cache",
@@ -99,6 +100,7 @@ pub(super) const FAILURES: &[Failure] = &[
             "ask cuDeviceCanAccessPeer first, and copy through the host where it says no",
         )],
     )
+    .formerly(64)
     .run(&["nvidia-smi topo -m"]),
     Failure::driver(
         704,
@@ -107,7 +109,8 @@ pub(super) const FAILURES: &[Failure] = &[
         &["peer access is already enabled"],
         "access to the peer was enabled before",
         &[cause("two parts of a program enable it", "take this answer for a success")],
-    ),
+    )
+    .formerly(50),
     Failure::driver(
         705,
         "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
@@ -115,7 +118,8 @@ pub(super) const FAILURES: &[Failure] = &[
         &["peer access has not been enabled"],
         "access to the peer is to be disabled, but was never enabled",
         &[cause("it was disabled twice, or for the wrong device", "enable it first")],
-    ),
+    )
+    .formerly(51),
     Failure::driver(
         711,
         "CUDA_ERROR_TOO_MANY_PEERS",
@@ -123,7 +127,8 @@ pub(super) const FAILURES: &[Failure] = &[
         &["peer mapping resources exhausted"],
         "a device has no room for another peer",
         &[cause("more peers are enabled than the hardware maps", "enable those needed only")],
-    ),
+    )
+    .formerly(60),
     Failure::driver(
         712,
         "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
@@ -131,7 +136,8 @@ pub(super) const FAILURES: &[Failure] = &[
         &["part or all of the requested memory range is already mapped"],
         "host memory is to be pinned that already is",
         &[cause("a range, or one that overlaps it, was registered before", "register it once")],
-    ),
+    )
+    .formerly(61),
     Failure::driver(
         713,
         "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
@@ -139,6 +145,16 @@ pub(super) const FAILURES: &[Failure] = &[
         &["pointer does not correspond to a registered memory region"],
         "host memory is to be unpinned that is not pinned",
         &[cause("the pointer is not the one that was registered", "keep the pointer itself")],
+    )
+    .formerly(62),
+    Failure::driver_alone(
+        47,
+        "CUDA_ERROR_MULTICAST_RESOURCE_FULL",
+        "memory could not be bound to a multicast object: the hardware has no room for another",
+        &[cause(
+            "the memory is not aligned as the hardware prefers, which takes more room",
+            "align it to what cuMulticastGetGranularity recommends",
+        )],
     ),
     Failure::driver(
         914,

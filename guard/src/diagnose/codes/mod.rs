@@ -5,15 +5,22 @@ mod arguments;
 mod capture;
 mod device;
 mod execution;
+mod framework;
+mod graphics;
 mod image;
 mod library;
+mod loader;
+mod machine;
 mod memory;
+mod nccl;
+mod nested;
+mod retired;
 mod system;
 mod xid;
 
 use super::failure::{Failure, Origin, cause};
 
-const GROUPS: [&[Failure]; 9] = [
+const GROUPS: [&[Failure]; 16] = [
     arguments::FAILURES,
     memory::FAILURES,
     execution::FAILURES,
@@ -21,7 +28,14 @@ const GROUPS: [&[Failure]; 9] = [
     device::FAILURES,
     system::FAILURES,
     capture::FAILURES,
+    nested::FAILURES,
+    graphics::FAILURES,
+    retired::FAILURES,
+    framework::FAILURES,
     library::FAILURES,
+    nccl::FAILURES,
+    loader::FAILURES,
+    machine::FAILURES,
     xid::FAILURES,
 ];
 
@@ -32,8 +46,14 @@ pub fn failures() -> impl Iterator<Item = &'static Failure> {
 
 pub(super) fn by_number(number: i32) -> Option<&'static Failure> {
     let cuda = || failures().filter(|row| matches!(row.origin, Origin::Driver | Origin::Runtime));
-    let today = cuda().find(|row| row.number == Some(number));
-    today.or_else(|| cuda().find(|row| row.former_number == Some(number)))
+    let today =
+        |retired| cuda().find(move |row| row.number == Some(number) && row.retired == retired);
+    today(false).or_else(|| by_former_number(number)).or_else(|| today(true))
+}
+
+/// What the runtime before CUDA 10.1 meant by a number that was another's then.
+pub(super) fn by_former_number(number: i32) -> Option<&'static Failure> {
+    failures().find(|row| row.former_number == Some(number))
 }
 
 pub(super) fn by_xid(number: i32) -> Option<&'static Failure> {
@@ -41,11 +61,16 @@ pub(super) fn by_xid(number: i32) -> Option<&'static Failure> {
 }
 
 pub(super) fn by_name(name: &str) -> Option<&'static Failure> {
+    let is_named = |own: &str| own.eq_ignore_ascii_case(name);
     // A status of cuDNN 9 may be finer than the one listed: CUDNN_STATUS_NOT_SUPPORTED_LAYOUT.
-    failures().find(|row| row.name == name || row.runtime_name == Some(name)).or_else(|| {
-        let cudnn = failures().filter(|row| row.origin == Origin::Cudnn);
-        cudnn.filter(|row| name.starts_with(row.name)).max_by_key(|row| row.name.len())
-    })
+    let begins_so =
+        |own: &str| name.get(..own.len()).is_some_and(|it| it.eq_ignore_ascii_case(own));
+    failures().find(|row| is_named(row.name) || row.runtime_name.is_some_and(is_named)).or_else(
+        || {
+            let cudnn = failures().filter(|row| row.origin == Origin::Cudnn);
+            cudnn.filter(|row| begins_so(row.name)).max_by_key(|row| row.name.len())
+        },
+    )
 }
 
 /// A number of CUDA that the table does not list.
@@ -121,19 +146,18 @@ mod tests {
 
     #[test]
     fn numbers_and_names_are_unique_and_every_one_finds_its_row() {
-        let (mut numbers, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let [mut numbers, mut formers] = [BTreeSet::new(), BTreeSet::new()];
+        let mut names = BTreeSet::new();
         for row in failures() {
             let is_cuda = matches!(row.origin, Origin::Driver | Origin::Runtime);
-            for number in row.number.iter().chain(&row.former_number).filter(|_| is_cuda) {
-                let today =
-                    failures().any(|it| it.origin == row.origin && it.number == Some(*number));
-                // A former number may have got another meaning: today's wins.
-                if row.number == Some(*number) || !today {
-                    assert!(numbers.insert(*number) || row.number != Some(*number), "{number}");
-                }
-            }
             if let Some(number) = row.number.filter(|_| is_cuda) {
-                assert_eq!(by_number(number), Some(row));
+                assert!(numbers.insert(number), "{number}");
+                // What no CUDA answers any more yields to what the same number once was.
+                let former = by_former_number(number).filter(|_| row.retired);
+                assert_eq!(by_number(number), Some(former.unwrap_or(row)));
+            }
+            if let Some(number) = row.former_number {
+                assert!(formers.insert(number), "{number}");
             }
             for name in row.runtime_name.iter().chain([&row.name]) {
                 assert!(row.origin == Origin::Xid || names.insert(*name), "{name}");
@@ -148,9 +172,9 @@ mod tests {
             match row.origin {
                 Origin::Driver => {
                     assert!(row.name.starts_with("CUDA_ERROR_"), "{}", row.name);
-                    let runtime = row.runtime_name.expect("the runtime has a name for it");
-                    assert!(runtime.starts_with("cudaError"), "{runtime}");
-                    assert!(row.number.is_some() && !row.wordings.is_empty(), "{}", row.name);
+                    let is_runtimes = |name: &str| name.starts_with("cudaError");
+                    assert!(row.runtime_name.is_none_or(is_runtimes), "{}", row.name);
+                    assert!(row.number.is_some(), "{}", row.name);
                 }
                 Origin::Runtime => {
                     assert!(row.name.starts_with("cudaError") && row.runtime_name.is_none());
@@ -168,7 +192,10 @@ mod tests {
             (59, "CUDA_ERROR_ASSERT"),
             (48, "CUDA_ERROR_NO_BINARY_FOR_GPU"),
             (30, "CUDA_ERROR_UNKNOWN"),
+            (8, "cudaErrorInvalidDeviceFunction"),
             (4, "CUDA_ERROR_DEINITIALIZED"),
+            (10, "cudaErrorVersionTranslation"),
+            (6, "CUDA_ERROR_LAUNCH_TIMEOUT"),
         ] {
             assert_eq!(by_number(number).map(|row| row.name), Some(name));
         }

@@ -23,7 +23,23 @@ pub(super) const FAILURES: &[Failure] = &[
             cause("the machine has just started", "wait for the services, and try again"),
         ],
     )
+    .formerly(83)
     .not("a fault of the program: not even a count of devices can be had")
+    .run(&["systemctl status nvidia-fabricmanager", "nvidia-smi -q | grep -A 3 Fabric"]),
+    Failure::driver(
+        919,
+        "CUDA_ERROR_FABRIC_NOT_READY",
+        "cudaErrorFabricNotReady",
+        &["GPU fabric is not ready within the probe wait budget"],
+        "the machine's links between GPUs were not set up in the time that was waited",
+        &[
+            cause("the machine has just started", "wait a minute, and try again"),
+            cause(
+                "nvidia-fabricmanager or nvidia-imex does not run",
+                "start it; CUDA_FABRIC_INIT_TIMEOUT_MS says how long is waited",
+            ),
+        ],
+    )
     .run(&["systemctl status nvidia-fabricmanager", "nvidia-smi -q | grep -A 3 Fabric"]),
     Failure::driver(
         803,
@@ -32,6 +48,8 @@ pub(super) const FAILURES: &[Failure] = &[
         &[
             "system has unsupported display driver / cuda driver combination",
             "Driver/library version mismatch",
+            "NVRM: API mismatch",
+            "NVML/RM version mismatch",
         ],
         "the kernel's module and libcuda are of different driver versions",
         &[
@@ -75,7 +93,8 @@ pub(super) const FAILURES: &[Failure] = &[
             "a destructor of a global, or a thread that still runs, calls CUDA after main",
             "release what belongs to CUDA before main ends; otherwise ignore it",
         )],
-    ),
+    )
+    .follows(),
     Failure::driver(
         201,
         "CUDA_ERROR_INVALID_CONTEXT",
@@ -89,7 +108,8 @@ pub(super) const FAILURES: &[Failure] = &[
             ),
             cause("the context was destroyed", "keep it while it is used"),
         ],
-    ),
+    )
+    .follows(),
     Failure::driver(
         709,
         "CUDA_ERROR_CONTEXT_IS_DESTROYED",
@@ -97,7 +117,8 @@ pub(super) const FAILURES: &[Failure] = &[
         &["context is destroyed"],
         "the current context was destroyed",
         &[cause("the device was reset, or the context freed elsewhere", "make a new context")],
-    ),
+    )
+    .follows(),
     Failure::driver(
         708,
         "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE",
@@ -105,7 +126,8 @@ pub(super) const FAILURES: &[Failure] = &[
         &["cannot set while device is active in this process"],
         "flags of a device are to be set after its context was made",
         &[cause("the call comes too late", "set flags before anything else uses the device")],
-    ),
+    )
+    .formerly(36),
     Failure::runtime(
         49,
         "cudaErrorIncompatibleDriverContext",
@@ -114,13 +136,57 @@ pub(super) const FAILURES: &[Failure] = &[
         &[cause("it was made by the driver's own call", "use the device's primary context")],
     ),
     Failure::driver(
+        5,
+        "CUDA_ERROR_PROFILER_DISABLED",
+        "cudaErrorProfilerDisabled",
+        &["profiler disabled while using external profiling tool"],
+        "the program starts the profiler while another one runs it",
+        &[cause("it runs under a profiling tool", "ignore it, or take the calls out")],
+    ),
+    Failure::runtime(
+        103,
+        "cudaErrorSoftwareValidityNotEstablished",
+        &["integrity checks failed"],
+        "the driver or the device did not pass the system's checks of integrity",
+        &[cause("confidential computing is not set up in full", "look at the device's mode")],
+    )
+    .run(&[NVIDIA_SMI_Q]),
+    Failure::runtime(
+        127,
+        "cudaErrorStartupFailure",
+        &["startup failure in cuda runtime"],
+        "the CUDA runtime could not start",
+        &[cause(
+            "driver and runtime do not go together, or the device failed",
+            "see whether nvidia-smi works, and look for an Xid in the system log",
+        )],
+    )
+    .run(HARDWARE),
+    Failure::driver_alone(
+        916,
+        "CUDA_ERROR_KEY_ROTATION",
+        "the keys of confidential computing could not be changed",
+        &[cause("the device failed, or the machine's set-up is wrong", "start the process anew")],
+    )
+    .run(HARDWARE),
+    Failure::driver(
+        917,
+        "CUDA_ERROR_STREAM_DETACHED",
+        "cudaErrorStreamDetached",
+        &["API call not permitted since the green context associated with the stream has been \
+           destroyed"],
+        "a stream is used whose green context is gone",
+        &[cause("the context was destroyed first", "keep it while its streams are used")],
+    ),
+    Failure::driver(
         215,
         "CUDA_ERROR_UNSUPPORTED_LIMIT",
         "cudaErrorUnsupportedLimit",
         &["limit is not supported on this architecture"],
         "the device does not have the limit that is to be set",
         &[cause("the limit is for other architectures", "do not set it on this device")],
-    ),
+    )
+    .formerly(42),
     Failure::driver(
         224,
         "CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY",
@@ -146,6 +212,7 @@ pub(super) const FAILURES: &[Failure] = &[
             ),
         ],
     )
+    .formerly(63)
     .run(&["ulimit -a"]),
     Failure::driver(
         800,
@@ -160,7 +227,8 @@ pub(super) const FAILURES: &[Failure] = &[
             ),
             cause("the process lacks a permission", "look at the permissions of /dev/nvidia*"),
         ],
-    ),
+    )
+    .formerly(70),
     Failure::driver(
         801,
         "CUDA_ERROR_NOT_SUPPORTED",
@@ -168,15 +236,15 @@ pub(super) const FAILURES: &[Failure] = &[
         &["operation not supported"],
         "device, driver or system cannot do this",
         &[
-            hinted(
-                Hint::Rules,
-                "the launch needs what the device lacks: a cluster or a cooperative launch",
-                "check the launch against the device, and launch it plainly",
-            ),
             cause(
                 "memory pools, peers or managed memory are missing here, as on a virtual GPU or in \
                  WSL",
                 "query the device's attribute first, and go another way where it says no",
+            ),
+            hinted(
+                Hint::Rules,
+                "the launch needs what the device lacks: a cluster or a cooperative launch",
+                "check the launch against the device, and launch it plainly",
             ),
         ],
     )

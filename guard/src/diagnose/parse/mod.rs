@@ -1,11 +1,16 @@
 //! Finds CUDA failures in text.
 
+mod input;
 mod line;
 mod log;
 #[cfg(test)]
 mod messages;
+mod number;
 mod numbers;
+mod phrases;
 
-pub use log::{Finding, LONGEST_LINE_BYTES, Log, MOST_FINDINGS};
+pub use input::LONGEST_LINE_BYTES;
+pub(super) use line::similar;
+pub use log::{Finding, Log, MOST_FINDINGS};
 #[cfg(feature = "cuda")]
 pub(crate) use numbers::architecture;
