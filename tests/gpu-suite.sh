@@ -92,6 +92,103 @@ tune_ways() {
     rm -f "$profile" "$profile.lock"
 }
 
+# `doctor` as its users meet it: RESULTS/doctor.txt has all pages, each below its command with the exit
+# status and the devices that it speaks of, and what was expected of both; RESULTS/doctor.json has how
+# long the plain one takes.
+doctor_pages() {
+    local gridguard=$1/gridguard results=$2 pages=$2/doctor.txt wrong=0
+    local gpus uuid torch stubs
+    gpus=$(nvidia-smi --list-gpus | wc -l)
+    uuid=$(nvidia-smi --query-gpu=uuid --format=csv,noheader | head -n 1)
+    torch=1
+    python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && torch=0
+    : >"$pages"
+
+    # page STATUS DEVICES [NAME=VALUE|ARGUMENT]...
+    page() {
+        local expected="$1 $2" status=0 shown='' out got word settings=() words=()
+        for word in "${@:3}"; do
+            if [[ $word == [A-Z]*=* ]]; then
+                settings+=("$word") && shown+="${word%%=*}=$(printf %q "${word#*=}") "
+            else
+                words+=("$word")
+            fi
+        done
+        out=$(env "${settings[@]}" "$gridguard" doctor "${words[@]}" 2>&1) || status=$?
+        got="$status $(grep -oE '^(good|warning|unknown|bad) +device [0-9]+:' <<<"$out" | grep -oE '[0-9]+' | sort -u | wc -l || true)"
+        [ "$got" = "$expected" ] || { wrong=1 && got+=', WRONG'; }
+        printf '$ %sgridguard doctor %s\nstatus and devices: %s, expected %s\n%s\n\n' \
+            "$shown" "${words[*]}" "$got" "$expected" "$out" | tee -a "$pages"
+    }
+
+    page 0 "$gpus"
+    page $torch "$gpus" --torch
+    page 0 0 --format json
+    page 1 0 CUDA_VISIBLE_DEVICES=
+    page 1 0 CUDA_VISIBLE_DEVICES=-1
+    page 1 0 CUDA_VISIBLE_DEVICES=99
+    page 1 1 CUDA_VISIBLE_DEVICES=0,99
+    page 1 0 CUDA_VISIBLE_DEVICES=0,0
+    page 0 1 CUDA_VISIBLE_DEVICES=0
+    page 0 1 "CUDA_VISIBLE_DEVICES=${uuid:0:12}"
+    page 1 0 CUDA_VISIBLE_DEVICES=GPU-unknown
+    page 1 0 CUDA_VISIBLE_DEVICES=MIG-unknown
+    page 1 0 CUDA_VISIBLE_DEVICES=NoDevFiles
+    if [ "$gpus" -gt 1 ]; then
+        page 0 2 'CUDA_VISIBLE_DEVICES=0, 1'
+    else
+        page 1 1 'CUDA_VISIBLE_DEVICES=0, 1'
+    fi
+    page 0 "$gpus" CUDA_DEVICE_ORDER=PCI_BUS_ID
+    page 0 "$gpus" CUDA_DEVICE_ORDER=nonsense
+    page 0 "$gpus" NVIDIA_VISIBLE_DEVICES=void
+    for stubs in /usr/local/cuda/lib64/stubs /usr/local/cuda/targets/x86_64-linux/lib/stubs none; do
+        [ -e "$stubs/libcuda.so" ] && break
+    done
+    if [ $stubs = none ]; then
+        echo 'stubs: no toolkit with that folder here' | tee -a "$pages"
+    else
+        # Where the stub is found first a device may be told of or not: only the status counts.
+        local status=0 out
+        out=$(LD_LIBRARY_PATH=$stubs:$LD_LIBRARY_PATH "$gridguard" doctor 2>&1) || status=$?
+        [ $status -eq 1 ] && grep -q 'bad .*stubs' <<<"$out" || wrong=1
+        printf '$ LD_LIBRARY_PATH=%s:... gridguard doctor\nstatus: %s, expected 1\n%s\n\n' "$stubs" $status "$out" |
+            tee -a "$pages"
+    fi
+    python3 - "$gridguard" "$results/doctor.json" <<'PYTHON'
+import json, os, statistics, subprocess, sys, tempfile, time
+gridguard, path = sys.argv[1:]
+def seconds(command, **settings):
+    begun = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **settings})
+    return round(time.perf_counter() - begun, 3)
+def cold():
+    # Caches of gridguard and of the driver that nobody has written to.
+    with tempfile.TemporaryDirectory() as folder:
+        return seconds(doctor, GRIDGUARD_CUBIN_CACHE=folder, CUDA_CACHE_PATH=folder)
+doctor, query = [gridguard, "doctor"], ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv"]
+runs = {
+    "cold": [cold() for _ in range(7)],
+    "warm": [seconds(doctor) for _ in range(7)],
+    "driver_and_devices_alone": [seconds([gridguard, "examine"]) for _ in range(5)],
+    "nvidia_smi_alone": [seconds(query) for _ in range(5)],
+}
+names = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
+medians = {f"{name}_median_s": statistics.median(times) for name, times in runs.items()}
+report = {
+    "what": "wall time of a plain `gridguard doctor` that finds nothing bad, from start to exit",
+    "devices": names.stdout.split("\n")[:-1],
+    "goal_s": 2.0,
+    **medians,
+    **{f"{name}_s": times for name, times in runs.items()},
+}
+with open(path, "w") as file:
+    file.write(json.dumps(report, indent=1) + "\n")
+print(json.dumps(report, indent=1))
+PYTHON
+    return $wrong
+}
+
 # The same problems on one device and on all of them, in turn, with everything compiled before.
 tune_devices() {
     local folder=$1 results=$2 round devices
@@ -159,6 +256,7 @@ run() {
     step limits 20 "$folder/gridguard" limits --device 0
     step check 20 "$folder/gridguard" check --device 0 --grid 1,76800,1 --block 128 \
         --batch-axis y --items 15360 --blocks-per-item 5
+    step doctor 300 doctor_pages "$folder" "$results"
     step main-job 120 "$folder/temporal_attention"
     step tune-chain 60 "$folder/05_tune"
     step tune-ways 120 tune_ways "$folder" "$results"

@@ -35,6 +35,31 @@ impl Machine {
         Self::with_libraries(&[built("libcuda.so.1"), missing()]).gpus(1)
     }
 
+    /// A healthy machine whose driver does `body` where it is asked to `call`, a function of the
+    /// driver with its parameters; the driver's own is then called `own`.
+    pub(crate) fn with_driver_that(name: &str, call: &str, body: &str) -> Self {
+        let (function, _) = call.split_once('(').expect("parameters");
+        let source = format!(
+            "#define {function} own\n#include \"libcuda.c\"\n#undef {function}\n#include <signal.h>\n\
+             CUresult {call} {{ {body} }}\n"
+        );
+        let driver = compiled(name, &source, "libcuda.so.1");
+        Self::with_libraries(&[driver, built("libnvrtc.so")]).gpus(1)
+    }
+
+    /// A healthy machine whose compiler has never heard of the device.
+    pub(crate) fn with_old_compiler() -> Self {
+        let source = "#define nvrtcCompileProgram compile\n#define nvrtcGetErrorString words\n\
+                      #include \"libnvrtc.c\"\n#undef nvrtcCompileProgram\n\
+                      #undef nvrtcGetErrorString\n\
+                      nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char *const \
+                      *options) { compile(program, count, options); return 5; }\n\
+                      const char *nvrtcGetErrorString(nvrtcResult code) { return code == 5 ? \
+                      \"NVRTC_ERROR_INVALID_OPTION\" : words(code); }\n";
+        let compiler = compiled("old-nvrtc", source, "libnvrtc.so");
+        Self::with_libraries(&[built("libcuda.so.1"), compiler]).gpus(1)
+    }
+
     fn with_libraries(libraries: &[PathBuf]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let machine = Self { folder, libraries: libraries.to_vec(), settings: Vec::new() };
@@ -44,20 +69,35 @@ impl Machine {
 
     /// `nvidia-smi` tells of so many GPUs.
     pub(crate) fn gpus(self, count: usize) -> Self {
-        let line = |index| format!("echo '{index}, GPU-{index}{index}, 580.65.06, [N/A]'");
+        let line =
+            |index| format!("echo '{index}, GPU-{index}{index}, NVIDIA H200, 580.65.06, [N/A], 0'");
         let lines: Vec<String> = (0..count).map(line).collect();
         self.program("nvidia-smi", &lines.join("\n"))
             .set("GRIDGUARD_FAKE_DEVICES", &count.to_string())
     }
 
-    /// The driver library comes first from a folder for linking.
-    pub(crate) fn stubs_first(mut self) -> Self {
-        let stubs = self.folder.path().join("stubs");
-        fs::create_dir(&stubs).expect("a folder");
-        let real = built("libcuda.so.1").join("libcuda.so.1");
-        fs::copy(real, stubs.join("libcuda.so.1")).expect("a copy");
-        self.libraries.insert(0, stubs);
+    /// A folder on the library path before the others, with one file.
+    pub(crate) fn library_first(mut self, folder: &str, name: &str, bytes: &[u8]) -> Self {
+        let folder = self.folder.path().join(folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join(name), bytes).expect("a file");
+        self.libraries.insert(0, folder);
         self
+    }
+
+    /// The fake driver's file, as one that another folder holds as well.
+    pub(crate) fn driver_library() -> Vec<u8> {
+        fs::read(built("libcuda.so.1").join("libcuda.so.1")).expect("it was built")
+    }
+
+    /// A library for linking: whatever is called answers that it is one.
+    pub(crate) fn stub_library() -> Vec<u8> {
+        let source = "int cuInit(unsigned flags) { (void)flags; return 34; }\n";
+        fs::read(compiled("stub", source, "libcuda.so").join("libcuda.so")).expect("it was built")
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub(crate) fn set(mut self, name: &str, value: &str) -> Self {
@@ -100,25 +140,29 @@ fn built(name: &str) -> PathBuf {
     static BUILT: [OnceLock<PathBuf>; 2] = [const { OnceLock::new() }; 2];
     let (place, source) =
         if name.starts_with("libcuda") { (0, "libcuda.c") } else { (1, "libnvrtc.c") };
-    let folder = BUILT[place].get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("doctor-{source}"));
-        fs::create_dir_all(&folder).expect("a folder for the library");
-        let source =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fake-driver").join(source);
-        // Under another name first, since another run may be using the old one.
-        let fresh = folder.join(format!("fresh-{}", std::process::id()));
-        let output = Command::new("gcc")
-            .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"])
-            .args([&fresh, &source])
-            .arg("-lpthread")
-            .output()
-            .expect("gcc builds the library");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "gcc failed:\n{errors}");
-        fs::rename(&fresh, folder.join(name)).expect("the library takes its place");
-        folder
-    });
-    folder.clone()
+    let include = format!("#include \"{source}\"\n");
+    BUILT[place].get_or_init(|| compiled(source, &include, name)).clone()
+}
+
+/// A folder with the library `name`, built of C that may include the fakes.
+fn compiled(folder: &str, source: &str, name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("doctor-{folder}"));
+    fs::create_dir_all(&folder).expect("a folder for the library");
+    // Under names of its own first, since another run may be using the old one.
+    let fresh = tempfile::tempdir_in(&folder).expect("a folder");
+    let (input, output) = (fresh.path().join("library.c"), fresh.path().join(name));
+    fs::write(&input, source).expect("the source is written");
+    let fakes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fake-driver");
+    let ran = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-I"])
+        .args([&fakes, Path::new("-o"), &output, &input])
+        .arg("-lpthread")
+        .output()
+        .expect("gcc builds the library");
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "gcc failed:\n{errors}");
+    fs::rename(&output, folder.join(name)).expect("the library takes its place");
+    folder
 }
 
 /// A folder of empty files in the place of all libraries.

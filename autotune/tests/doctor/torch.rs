@@ -1,5 +1,7 @@
 //! `gridguard doctor --torch` with Pythons that are made up.
 
+use std::fs;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::line;
@@ -73,10 +75,47 @@ fn a_python_that_dies_is_bad_and_one_that_says_nothing_of_use_is_unknown() {
 #[test]
 fn a_python_that_hangs_is_not_waited_for() {
     let begun = Instant::now();
-    let machine = Machine::healthy().program("python3", "exec /bin/sleep 60");
-    let out = machine.doctor(&["--torch", "--patience", "1s"]).exits(3).out;
+    // Without a driver, so that nothing else may take its time.
+    let machine = Machine::bare().program("python3", "exec /bin/sleep 60");
+    let out = machine.doctor(&["--torch", "--patience", "1s"]).exits(1).out;
     assert_eq!(line(&out, "unknown "), "unknown  torch: python3 did not answer within 1s");
     assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn a_virtual_environment_is_asked_by_its_folder() {
+    let machine = Machine::healthy();
+    let environment = machine.folder().join("my env");
+    fs::create_dir_all(environment.join("bin")).expect("a folder");
+    let answer = wheel("12.8", "\"sm_90\"");
+    let machine =
+        machine.program("my env/bin/python", &format!("echo 'gridguard-doctor {answer}'"));
+    for path in [environment.clone(), environment.join("bin/python")] {
+        let path = path.to_str().expect("text");
+        let out = machine.doctor(&["--torch", path]).exits(0).out;
+        line(&out, "good     torch: 2.8.0 for CUDA 12.8");
+    }
+}
+
+#[test]
+fn what_is_no_pytorch_is_told_apart() {
+    let two = asked("{\"python\": \"2.7.18\", \"missing\": true}", 1);
+    let what = "bad      torch: python3 is Python 2.7.18, and PyTorch needs Python 3";
+    assert_eq!(line(&two, "bad "), what);
+    let hidden = asked("{\"python\": \"3.12.1\", \"hidden_by\": \"/w/torch.py\"}", 1);
+    assert_eq!(line(&hidden, "bad "), "bad      torch: python3 finds /w/torch.py in its place");
+}
+
+#[test]
+fn the_question_itself_is_answered_by_a_real_python() {
+    let itself = "import sys; sys.stdout.write(sys.executable)";
+    let told = Command::new("python3").args(["-c", itself]).output().expect("there is a Python 3");
+    let python = String::from_utf8(told.stdout).expect("UTF-8");
+    // A folder with a file that is no PyTorch: the working directory comes first in Python's path.
+    let machine = Machine::bare();
+    fs::write(machine.folder().join("torch.py"), "x = 1\n").expect("a file");
+    let out = machine.doctor(&["--torch", &python]).exits(1).out;
+    assert!(line(&out, "bad      torch: ").ends_with("torch.py in its place"), "{out}");
 }
 
 #[test]

@@ -141,6 +141,9 @@ impl CudaError {
             Self::Compile(NvrtcError::Unavailable(NvrtcUnavailable::LibraryMissing { .. })) => {
                 named("libnvrtc missing")
             }
+            Self::Compile(NvrtcError::Compilation { name, .. } | NvrtcError::Call { name, .. }) => {
+                named(name)
+            }
             Self::Compile(_) => None,
         }
     }

@@ -60,6 +60,8 @@ enum Subcommands {
     Explain(explain::Explain),
     /// Says whether this machine can run CUDA, and what to do where it cannot
     Doctor(doctor::Doctor),
+    #[command(hide = true)]
+    Examine(doctor::Examine),
 }
 
 fn main() -> ExitCode {
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Subcommands::Measure(measure) => measure.run(),
         Subcommands::Explain(explain) => explain.run(),
         Subcommands::Doctor(doctor) => doctor.run(),
+        Subcommands::Examine(examine) => examine.run(),
     };
     match answer {
         Ok(answer) => answer.into(),

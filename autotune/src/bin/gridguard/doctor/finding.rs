@@ -1,9 +1,9 @@
 //! What one check came to.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How bad it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Good,
@@ -15,13 +15,13 @@ pub(super) enum Level {
 }
 
 /// What one check came to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Finding {
     pub(super) subject: String,
     pub(super) level: Level,
     pub(super) what: String,
     /// The way out, where one is needed.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<String>,
 }
 

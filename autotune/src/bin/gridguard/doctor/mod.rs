@@ -1,10 +1,12 @@
 //! `gridguard doctor`: whether this machine can run CUDA, and what to do where it cannot.
 //!
 //! Each group of checks gathers facts first; what they mean is decided by functions of these facts
-//! alone.
+//! alone. Whatever may hang or crash is another process, and all of them run at the same time.
 
 mod child;
 mod device;
+mod driver;
+mod examine;
 mod finding;
 mod library;
 mod profiles;
@@ -15,32 +17,30 @@ mod torch;
 mod trip;
 mod version;
 
-use std::env;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::thread;
 
 use clap::Args;
 use cudarc::driver::sys::CUDA_VERSION;
-use gridguard::cuda::{self, CudaError, DriverUnavailable};
 use serde::Serialize;
 
+pub(crate) use self::examine::Examine;
 use self::finding::{Finding, Level};
-use self::library::Search;
+use self::library::{Evidence, Files, Search};
 use self::sight::{Present, Sight};
 use self::smi::Smi;
 use self::torch::Machine;
-use self::trip::Examined;
 use self::version::Nvrtc;
 use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::format::{Format, json};
+use crate::page;
 
 #[derive(Args)]
 pub(crate) struct Doctor {
-    /// Asks a Python about its PyTorch as well
+    /// Asks a Python, or that of a virtual environment, about its PyTorch as well
     #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
     torch: Option<PathBuf>,
-    /// How long Python may take
+    /// How long driver, devices and Python may take
     #[arg(long, value_name = "TIME", default_value = "20s")]
     patience: humantime::Duration,
     /// A profile that goes before the user's own and those built in
@@ -63,107 +63,96 @@ struct Report {
 impl Doctor {
     pub(crate) fn run(&self) -> Result<Answer, Failure> {
         let report = Report::new(self.findings());
-        self.format.write(&report, |out| report.write_text(out))?;
+        let text = match self.format {
+            Format::Text => report.to_text(),
+            Format::Json => json(&report)? + "\n",
+        };
+        Failure::written(page::print(&text), "writing the findings")?;
         Ok(report.answer())
     }
 
     fn findings(&self) -> Vec<Finding> {
         let patience = *self.patience;
-        // Other programs take their time meanwhile.
-        let smi = thread::spawn(smi::ask);
-        let torch = self.torch.clone().map(|python| {
-            let asked = python.clone();
-            (python, thread::spawn(move || python::ask(&asked, patience)))
+        let torch = self.torch.as_deref().map(python::of);
+        let facts = thread::scope(|scope| {
+            let told = scope.spawn(|| driver::ask(self.profile.as_deref(), patience));
+            let smi = scope.spawn(|| smi::ask(patience));
+            let asked =
+                torch.as_deref().map(|path| scope.spawn(move || python::ask(path, patience)));
+            let files = scope.spawn(library::files);
+            let nvrtc = Nvrtc::gather();
+            Some(Facts {
+                nvrtc,
+                told: told.join().ok()?,
+                smi: smi.join().ok()?,
+                files: files.join().ok()?,
+                torch: asked.and_then(|asked| asked.join().ok()),
+            })
         });
-        let driver = Driver::ask();
-        let smi = smi.join().unwrap_or(Smi::Absent);
-        let mut findings = driver.findings(&smi);
-        let examined = trip::examine(driver.count());
-        findings.extend(examined.iter().enumerate().flat_map(of_examined));
-        let profiles = profiles::gather(driver.count(), self.profile.as_deref());
-        findings.extend(profiles.iter().flat_map(profiles::findings));
-        if let Some((python, asked)) = torch
-            && let Ok(told) = asked.join()
-        {
-            let machine = machine(&driver, &examined);
-            findings.extend(torch::findings(&told, &python.display().to_string(), &machine));
+        let Some(facts) = facts else {
+            let what = "a check ended before its time";
+            return vec![Finding::unknown(
+                "doctor",
+                what,
+                "look at what it says on standard error",
+            )];
+        };
+        let mut findings = facts.findings();
+        if let Some((told, python)) = facts.torch.as_ref().zip(torch) {
+            let python = python.display().to_string();
+            findings.extend(torch::findings(told, &python, &facts.machine()));
         }
         findings
     }
 }
 
-/// What the driver answers before it is asked of devices.
-struct Driver {
-    version: Result<i32, CudaError>,
-    /// Devices that it shows, where it serves.
-    shown: Option<usize>,
+/// What was found out.
+struct Facts {
+    told: driver::Told,
+    smi: Smi,
+    files: Files,
+    nvrtc: Nvrtc,
+    torch: Option<python::Told>,
 }
 
-impl Driver {
-    fn ask() -> Self {
-        let version = cuda::driver_version();
-        let no_device =
-            matches!(version, Err(CudaError::Unavailable(DriverUnavailable::NoDevice { .. })));
-        let shown = if no_device { Some(0) } else { cuda::device_count().ok() };
-        Self { version, shown }
-    }
-
-    fn count(&self) -> usize {
-        self.shown.unwrap_or(0)
-    }
-
-    fn findings(&self, smi: &Smi) -> Vec<Finding> {
-        let unavailable = match &self.version {
-            Err(CudaError::Unavailable(why)) => Some(why),
-            _ => None,
-        };
+impl Facts {
+    /// What all this means, but for PyTorch.
+    fn findings(&self) -> Vec<Finding> {
+        let Self { told, smi, files, nvrtc, .. } = self;
+        let driver = told.driver().cloned().unwrap_or_default();
+        let (version, shown) = (driver.version, driver.shown);
+        let serves = shown.is_some();
         let present = Present::gather(smi);
         let has_module = present.is_some() || sight::has_kernel_module();
-        let mut findings = library::findings(&Search::gather(unavailable, has_module));
-        match (&self.version, unavailable) {
-            (Ok(version), _) => {
-                let release = match smi {
-                    Smi::Told(gpus) => gpus.first().map(|gpu| gpu.driver.as_str()),
-                    _ => None,
-                };
-                let bindings = i32::try_from(CUDA_VERSION).unwrap_or(i32::MAX);
-                findings.push(version::of_driver(*version, bindings, release));
-            }
-            (Err(_), Some(why)) => findings.extend(version::of_failure(why)),
-            (Err(error), None) => findings.push(unanswered("driver", error)),
-        }
-        findings.extend(smi::findings(smi, self.version.is_ok()));
-        findings.push(version::of_nvrtc(&Nvrtc::gather(), self.version.as_ref().ok().copied()));
-        let variable = env::var_os("CUDA_VISIBLE_DEVICES");
-        let variable = variable.map(|value| value.to_string_lossy().into_owned());
-        findings.extend(sight::findings(&Sight { variable, present, shown: self.shown }));
+        let of_driver = match (&driver.fault, version) {
+            (Some(fault), _) => version::of_fault(fault),
+            (None, Some(version)) => Some(self.of_version(version)),
+            (None, None) => told.silence(),
+        };
+        let search =
+            Search { files: files.clone(), driver, evidence: Evidence::gather(has_module) };
+        let mut findings = library::findings(&search);
+        findings.extend(of_driver);
+        findings.extend(smi::findings(smi, serves));
+        findings.push(version::of_nvrtc(nvrtc, version));
+        findings.extend(sight::findings(&Sight::gather(present, shown)));
+        findings.extend(told.findings());
         findings
     }
-}
 
-fn of_examined((ordinal, examined): (usize, &Examined)) -> Vec<Finding> {
-    match examined {
-        Ok((device, trip)) => {
-            let mut findings = device::findings(device);
-            // Who may not be used need not be said to refuse as well.
-            if !findings.iter().any(|finding| finding.level == Level::Bad) {
-                findings.push(trip::finding(ordinal, trip));
-            }
-            findings
-        }
-        Err(error) => vec![unanswered(&device::subject(ordinal), error)],
+    fn of_version(&self, version: i32) -> Finding {
+        let release = match &self.smi {
+            Smi::Told(gpus, _) => gpus.first().map(|gpu| gpu.driver.as_str()),
+            _ => None,
+        };
+        let bindings = i32::try_from(CUDA_VERSION).unwrap_or(i32::MAX);
+        version::of_driver(version, bindings, release)
     }
-}
 
-fn unanswered(subject: &str, error: &CudaError) -> Finding {
-    Finding::unknown(subject, error.to_string(), version::remedy(error.diagnosis()))
-}
-
-fn machine(driver: &Driver, examined: &[Examined]) -> Machine {
-    let devices = examined.iter().filter_map(|one| one.as_ref().ok());
-    Machine {
-        driver: driver.version.as_ref().ok().copied(),
-        devices: devices.map(|(device, _)| (device.name.clone(), device.capability)).collect(),
+    fn machine(&self) -> Machine {
+        let devices = self.told.devices().map(|it| (it.name, it.capability));
+        let driver = self.told.driver().and_then(|driver| driver.version);
+        Machine { driver, devices: devices.collect() }
     }
 }
 
@@ -184,11 +173,12 @@ impl Report {
         }
     }
 
-    fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn to_text(&self) -> String {
+        let mut text = String::new();
         for Finding { subject, level, what, remedy } in &self.findings {
-            writeln!(out, "{:<8} {subject}: {what}", level.word())?;
+            text.push_str(&format!("{:<8} {subject}: {what}\n", level.word()));
             if let Some(remedy) = remedy {
-                writeln!(out, "{:<8} -> {remedy}", "")?;
+                text.push_str(&format!("{:<8} -> {remedy}\n", ""));
             }
         }
         let Self { good, warnings, unknown, bad, .. } = self;
@@ -196,7 +186,7 @@ impl Report {
             1 => "1 warning".to_owned(),
             count => format!("{count} warnings"),
         };
-        writeln!(out, "{good} good, {warnings}, {unknown} unknown, {bad} bad")
+        text + &format!("{good} good, {warnings}, {unknown} unknown, {bad} bad\n")
     }
 }
 
@@ -220,10 +210,8 @@ mod tests {
     #[test]
     fn a_report_is_a_line_each_with_its_remedy_below() {
         let findings = vec![Finding::good("driver", "well"), Finding::bad("nvrtc", "ill", "rest")];
-        let mut text = Vec::new();
-        Report::new(findings).write_text(&mut text).expect("written");
         assert_eq!(
-            String::from_utf8(text).expect("UTF-8"),
+            Report::new(findings).to_text(),
             "good     driver: well\nbad      nvrtc: ill\n         -> rest\n\
              1 good, 0 warnings, 0 unknown, 1 bad\n"
         );

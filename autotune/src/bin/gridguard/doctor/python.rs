@@ -1,6 +1,6 @@
 //! What the user's own Python tells of its PyTorch.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub(super) struct Torch {
     pub(super) python: String,
     /// There is none in this Python.
     pub(super) missing: bool,
+    /// The file that Python finds in its place.
+    pub(super) hidden_by: Option<String>,
     /// Why it could not be imported or asked, where it could not.
     pub(super) error: Option<String>,
     pub(super) version: String,
@@ -50,8 +52,16 @@ pub(super) struct Torch {
 
 impl Torch {
     fn says_something(&self) -> bool {
-        self.missing || self.error.is_some() || !self.version.is_empty()
+        let Self { missing, hidden_by, error, version, .. } = self;
+        *missing || hidden_by.is_some() || error.is_some() || !version.is_empty()
     }
+}
+
+/// The Python that a path names: that of a virtual environment, where it is a folder.
+pub(super) fn of(path: &Path) -> PathBuf {
+    let inside = ["bin/python", "bin/python3", "Scripts/python.exe"].map(|name| path.join(name));
+    let found = inside.into_iter().find(|python| path.is_dir() && python.is_file());
+    found.unwrap_or_else(|| path.to_owned())
 }
 
 /// Asks `python`, which is given `within` to answer.

@@ -17,9 +17,23 @@ pub(super) struct Machine {
     pub(super) devices: Vec<(String, ComputeCapability)>,
 }
 
-/// Wheels that PyTorch's index has, the newest first, by CUDA version.
-const WHEELS: [(i32, &str); 5] =
-    [(13_000, "cu130"), (12_080, "cu128"), (12_060, "cu126"), (12_040, "cu124"), (11_080, "cu118")];
+/// A kind of wheel of PyTorch's index.
+struct Wheel {
+    cuda: i32,
+    tag: &'static str,
+    /// The oldest and the newest capability that it has code for.
+    capabilities: [(u32, u32); 2],
+}
+
+/// The newest first, as of PyTorch 2.9; those for CUDA 12.4 and before have older PyTorch only.
+const WHEELS: [Wheel; 6] = [
+    Wheel { cuda: 13_000, tag: "cu130", capabilities: [(7, 5), (12, 1)] },
+    Wheel { cuda: 12_080, tag: "cu128", capabilities: [(7, 5), (12, 1)] },
+    Wheel { cuda: 12_060, tag: "cu126", capabilities: [(5, 0), (9, 0)] },
+    Wheel { cuda: 12_040, tag: "cu124", capabilities: [(5, 0), (9, 0)] },
+    Wheel { cuda: 12_010, tag: "cu121", capabilities: [(5, 0), (9, 0)] },
+    Wheel { cuda: 11_080, tag: "cu118", capabilities: [(3, 7), (9, 0)] },
+];
 
 /// `python` is how the Python was named.
 pub(super) fn findings(told: &Told, python: &str, machine: &Machine) -> Vec<Finding> {
@@ -33,13 +47,18 @@ pub(super) fn findings(told: &Told, python: &str, machine: &Machine) -> Vec<Find
             SUBJECT,
             format!("{python} did not answer within {}", humantime::format_duration(*within)),
             format!(
-                "run {python} -c 'import torch' and see where it stays, or give it more --patience"
+                "run \"{python}\" -X importtime -c 'import torch' and see where it stays, or give it more \
+                 --patience"
             ),
         ),
         Told::Died(why) => Finding::bad(
             SUBJECT,
             format!("{python} died of importing torch: {why}"),
-            "install torch anew in an environment of its own: its libraries do not fit each other",
+            format!(
+                "its libraries do not fit each other: unset LD_LIBRARY_PATH and try again, or install \
+                 torch anew in an environment of its own, {}",
+                install(machine)
+            ),
         ),
         Told::Garbled(words) => {
             Finding::unknown(SUBJECT, format!("{python} answers something else: {words:?}"), other)
@@ -49,6 +68,18 @@ pub(super) fn findings(told: &Told, python: &str, machine: &Machine) -> Vec<Find
 }
 
 fn of_torch(torch: &Torch, python: &str, machine: &Machine) -> Vec<Finding> {
+    if let Some(file) = &torch.hidden_by {
+        let what = format!("{python} finds {file} in its place");
+        return vec![Finding::bad(
+            SUBJECT,
+            what,
+            "rename that file: it is no PyTorch, and hides it",
+        )];
+    }
+    if torch.missing && torch.python.starts_with("2.") {
+        let what = format!("{python} is Python {}, and PyTorch needs Python 3", torch.python);
+        return vec![Finding::bad(SUBJECT, what, "gridguard doctor --torch python3")];
+    }
     if torch.missing {
         let what = format!("none in {python} ({})", torch.python);
         let remedy = format!(
@@ -58,7 +89,9 @@ fn of_torch(torch: &Torch, python: &str, machine: &Machine) -> Vec<Finding> {
         return vec![Finding::bad(SUBJECT, what, remedy)];
     }
     if let Some(error) = &torch.error {
-        let remedy = "install torch anew in an environment of its own";
+        let remedy = version::meaning(error).unwrap_or_else(|| {
+            format!("install torch anew in an environment of its own: {}", install(machine))
+        });
         return vec![Finding::bad(SUBJECT, format!("{python}: {}", short(error)), remedy)];
     }
     let Some(cuda) = torch.cuda.as_deref() else {
@@ -136,12 +169,12 @@ fn of_devices(torch: &Torch, cuda: &str, machine: &Machine) -> Vec<Finding> {
             Service::Ptx(by) => Finding::warning(
                 SUBJECT,
                 format!("has no code for {name} ({sm}): the driver compiles {by}, which takes minutes at first"),
-                format!("install a wheel with {sm}: {}", install(machine)),
+                wheel_for(machine.driver, Some(*capability)),
             ),
             Service::None => Finding::bad(
                 SUBJECT,
                 format!("has no code for {name} ({sm}), only for {has}"),
-                format!("install a wheel with {sm}: a newer torch for a new GPU, an older one for an old GPU, or {}", install(machine)),
+                wheel_for(machine.driver, Some(*capability)),
             ),
         });
     }
@@ -203,10 +236,13 @@ fn of_availability(torch: &Torch, machine: &Machine) -> Option<Finding> {
         // Without a device the driver's own findings say why.
         return None;
     }
+    let remedy = || {
+        let named = torch.warnings.iter().find_map(|words| version::meaning(words));
+        named.unwrap_or_else(|| "gridguard explain tells what its message means".to_owned())
+    };
     if !torch.available {
         let what = format!("sees no device, the driver shows {shown}: {said}");
-        let remedy = "gridguard explain tells what its message means";
-        return Some(Finding::bad(SUBJECT, what, remedy));
+        return Some(Finding::bad(SUBJECT, what, remedy()));
     }
     if u64::try_from(shown).ok() != Some(torch.devices) {
         let what = format!("sees {} devices, the driver shows {shown}", torch.devices);
@@ -214,20 +250,45 @@ fn of_availability(torch: &Torch, machine: &Machine) -> Option<Finding> {
             "start both in the same environment: CUDA_VISIBLE_DEVICES, the container's GPUs";
         return Some(Finding::warning(SUBJECT, what, remedy));
     }
-    (!torch.warnings.is_empty()).then(|| {
-        let remedy = "gridguard explain tells what its message means";
-        Finding::warning(SUBJECT, format!("warns: {said}"), remedy)
-    })
+    (!torch.warnings.is_empty())
+        .then(|| Finding::warning(SUBJECT, format!("warns: {said}"), remedy()))
 }
 
-/// The newest wheel that the driver supports.
+/// How to get a wheel that serves the devices under this driver.
 fn install(machine: &Machine) -> String {
-    let fits = |(cuda, _): &&(i32, &str)| machine.driver.is_none_or(|driver| *cuda <= driver);
-    let oldest = WHEELS.last();
-    let tag = WHEELS.iter().find(fits).or(oldest).map_or("", |(_, tag)| tag);
-    format!(
-        "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{tag}"
-    )
+    wheel_for(machine.driver, machine.devices.first().map(|(_, capability)| *capability))
+}
+
+/// The newest wheel for the device that the driver serves, if need be one of its major version; else
+/// the driver is to be updated first.
+fn wheel_for(driver: Option<i32>, capability: Option<ComputeCapability>) -> String {
+    let has_code = |wheel: &&Wheel| {
+        let [oldest, newest] = wheel.capabilities.map(ComputeCapability::from);
+        capability.is_none_or(|it| (oldest..=newest).contains(&it))
+    };
+    let with_code = || WHEELS.iter().filter(has_code);
+    let whole = |wheel: &&Wheel| driver.is_none_or(|driver| wheel.cuda <= driver);
+    let partly = |wheel: &&Wheel| driver.is_none_or(|driver| wheel.cuda / 1000 == driver / 1000);
+    let served = with_code().find(whole).or_else(|| with_code().rfind(partly));
+    let pip = |tag: &str| {
+        format!(
+            "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{tag}"
+        )
+    };
+    match (served, with_code().next_back(), capability) {
+        (Some(wheel), ..) => pip(wheel.tag),
+        (None, Some(wheel), _) => {
+            let needed = version::words(wheel.cuda);
+            format!("update the driver to one for CUDA {needed} or later, then {}", pip(wheel.tag))
+        }
+        (None, None, Some(it)) => {
+            format!(
+                "no wheel has code for {}: build PyTorch from source, or use another GPU",
+                it.sm()
+            )
+        }
+        (None, None, None) => "update the driver".to_owned(),
+    }
 }
 
 /// `12.8` as the driver counts.

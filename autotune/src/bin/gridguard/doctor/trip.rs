@@ -1,25 +1,29 @@
 //! A round trip: memory to a device, a kernel there, and back.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{self, Args, Compiler, CudaError, Kernel, LaunchError, LoadError, Module};
-use gridguard::{Dim3, Guard, LaunchRequest, Parameter};
+use gridguard::cuda::{
+    self, Args, CompileOptions, Compiler, CudaError, DriverError, Image, Kernel, LaunchError,
+    LoadError, Module,
+};
+use gridguard::diagnose::{Evidence, Subject};
+use gridguard::{ComputeCapability, Dim3, Guard, LaunchRequest, Parameter};
 
 use super::device::{Device, subject};
 use super::finding::Finding;
+use super::python::short;
 use super::version;
 
 /// 64 MiB of words.
 const ITEMS: u64 = 8 << 20;
-const BYTES: f64 = 67_108_864.0;
+const BYTES: u64 = 8 * ITEMS;
 /// Threads of a block, as the kernel has them.
 const THREADS: u64 = 256;
-/// A context and the trip take less than a second on a device that is well.
-const PATIENCE: Duration = Duration::from_secs(20);
 const SOURCE: &str = include_str!("invert.cu");
 
 /// How it went.
@@ -38,34 +42,46 @@ pub(super) enum Trip {
         why: String,
         remedy: String,
     },
-    Late,
 }
 
 /// What a device told, and how the trip there went.
 pub(super) type Examined = Result<(Device, Trip), CudaError>;
 
-/// Travels to all devices at the same time.
-pub(super) fn examine(count: usize) -> Vec<Examined> {
-    if count == 0 {
-        return Vec::new();
+/// The kernel for each capability, compiled once while contexts are made.
+type Images = HashMap<ComputeCapability, OnceLock<Result<Option<Image>, Stumble>>>;
+
+/// Travels to all devices at the same time; each comes when it is back.
+pub(super) fn examine(count: usize) -> impl Iterator<Item = (usize, Examined)> {
+    let (sender, receiver) = mpsc::channel();
+    let capability = |ordinal| Some(cuda::device_limits(ordinal).ok()?.compute_capability);
+    let capabilities = (0..count).filter_map(capability);
+    let images: Arc<Images> = Arc::new(capabilities.map(|it| (it, OnceLock::new())).collect());
+    for capability in images.keys().copied() {
+        let images = Arc::clone(&images);
+        thread::spawn(move || drop(image(&images, capability)));
     }
-    let values: Arc<Vec<u64>> = Arc::new((0..ITEMS).map(|item| item.wrapping_mul(MIXER)).collect());
-    let begin = |ordinal| {
-        let (sender, receiver) = mpsc::channel();
-        let values = Arc::clone(&values);
+    let values: Arc<OnceLock<Vec<u64>>> = Arc::default();
+    for ordinal in 0..count {
+        let (sender, images, values) = (sender.clone(), Arc::clone(&images), Arc::clone(&values));
         thread::spawn(move || {
             // Nobody may be waiting any more.
-            let _ = sender.send(travel(ordinal, &values));
+            let _ = sender.send((ordinal, travel(ordinal, &values, &images)));
         });
-        receiver
-    };
-    let begun = Instant::now();
-    let trips: Vec<_> = (0..count).map(begin).collect();
-    let end = |(ordinal, trip): (usize, mpsc::Receiver<Examined>)| {
-        let left = PATIENCE.saturating_sub(begun.elapsed());
-        trip.recv_timeout(left).unwrap_or_else(|_| Ok((device(ordinal)?, Trip::Late)))
-    };
-    trips.into_iter().enumerate().map(end).collect()
+    }
+    receiver.into_iter()
+}
+
+/// The kernel for devices of `capability`; none where there is no compiler.
+fn image(images: &Images, capability: ComputeCapability) -> Result<Option<Image>, Stumble> {
+    let Some(place) = images.get(&capability) else { return Ok(None) };
+    place
+        .get_or_init(|| {
+            let Ok(compiler) = Compiler::find() else { return Ok(None) };
+            let options = CompileOptions::new("invert.cu", capability);
+            let compiled = compiler.compile(SOURCE, &options).map_err(CudaError::from)?;
+            Ok(Some(compiled.image))
+        })
+        .clone()
 }
 
 /// What the driver tells of a device without a context.
@@ -76,26 +92,29 @@ fn device(ordinal: usize) -> Result<Device, CudaError> {
     Ok(Device { ordinal, name, capability, mode, memory: None })
 }
 
-fn travel(ordinal: usize, values: &[u64]) -> Examined {
+fn travel(ordinal: usize, values: &OnceLock<Vec<u64>>, images: &Images) -> Examined {
     let mut device = device(ordinal)?;
     let trip = match Guard::cuda(ordinal) {
         Ok(guard) => {
-            device.memory = cuda::free_memory(ordinal).ok();
-            round_trip(&guard, values).unwrap_or_else(Trip::from)
+            device.memory = guard.free_memory().ok();
+            let values =
+                values.get_or_init(|| (0..ITEMS).map(|item| item.wrapping_mul(MIXER)).collect());
+            let image = image(images, device.capability);
+            image.and_then(|image| round_trip(&guard, values, image)).unwrap_or_else(Trip::from)
         }
         Err(error) => Stumble::from(error).into(),
     };
     Ok((device, trip))
 }
 
-fn round_trip(guard: &Guard, values: &[u64]) -> Result<Trip, Stumble> {
-    let context = guard.context().ok_or(Stumble::of(&"the guard has no context"))?;
+fn round_trip(guard: &Guard, values: &[u64], image: Option<Image>) -> Result<Trip, Stumble> {
+    let context = guard.context().ok_or_else(|| Stumble::of(&"the guard has no context"))?;
     let stream = context.default_stream();
     let mut memory = stream.alloc_zeros::<u64>(values.len())?;
     let in_bytes_per_s = fastest(&stream, || stream.memcpy_htod(values, &mut memory))?;
-    let kernel = Compiler::find().is_ok();
-    if kernel {
-        invert(guard, &stream, &mut memory)?;
+    let kernel = image.is_some();
+    if let Some(image) = image {
+        invert(guard, &stream, &mut memory, &image)?;
     }
     let mut back = vec![0; values.len()];
     let out_bytes_per_s = fastest(&stream, || stream.memcpy_dtoh(&memory, &mut back))?;
@@ -117,13 +136,19 @@ fn fastest(
         let begun = Instant::now();
         copy()?;
         stream.synchronize()?;
-        best = best.max(BYTES / begun.elapsed().as_secs_f64());
+        let bytes = f64::from(u32::try_from(BYTES).unwrap_or(u32::MAX));
+        best = best.max(bytes / begun.elapsed().as_secs_f64());
     }
     Ok(best)
 }
 
-fn invert(guard: &Guard, stream: &CudaStream, memory: &mut CudaSlice<u64>) -> Result<(), Stumble> {
-    let kernel = kernel(&guard.compile("invert.cu", SOURCE)?)?;
+fn invert(
+    guard: &Guard,
+    stream: &CudaStream,
+    memory: &mut CudaSlice<u64>,
+    image: &Image,
+) -> Result<(), Stumble> {
+    let kernel = kernel(&guard.load(image)?)?;
     let request =
         LaunchRequest::new(Dim3::new(ITEMS.div_ceil(THREADS), 1, 1), Dim3::new(THREADS, 1, 1));
     let mut args = Args::new(stream);
@@ -142,6 +167,7 @@ fn kernel(module: &Module) -> Result<Kernel, LoadError> {
 }
 
 /// Why a trip ended early.
+#[derive(Clone)]
 struct Stumble {
     why: String,
     remedy: String,
@@ -149,12 +175,29 @@ struct Stumble {
 
 impl Stumble {
     fn of(error: &impl ToString) -> Self {
-        Self { why: error.to_string(), remedy: version::remedy(None) }
+        let why = error.to_string();
+        let remedy = version::meaning(&why).unwrap_or_else(|| version::remedy(None));
+        Self { why, remedy }
+    }
+
+    /// Of the kernel above, which is not to blame: it touches its own memory alone.
+    fn of_kernel(error: &DriverError) -> Self {
+        let DriverError { call, code, name, .. } = error;
+        let remedy = match Subject::of_code(*code).failure().name {
+            ECC => version::remedy(Some(error.diagnosis(&Evidence::default()))),
+            _ => LOOK_AT_MEMORY.to_owned(),
+        };
+        Self { why: format!("after a kernel {call} answered {name} ({code})"), remedy }
     }
 }
 
 impl From<CudaError> for Stumble {
     fn from(error: CudaError) -> Self {
+        if let CudaError::Driver(error) = &error
+            && error.blame().is_some()
+        {
+            return Self::of_kernel(error);
+        }
         Self { why: error.to_string(), remedy: version::remedy(error.diagnosis()) }
     }
 }
@@ -183,8 +226,8 @@ impl From<Stumble> for Trip {
     }
 }
 
-pub(super) fn finding(ordinal: usize, trip: &Trip) -> Finding {
-    let subject = subject(ordinal);
+pub(super) fn finding(device: &Device, trip: &Trip) -> Finding {
+    let subject = subject(device.ordinal);
     match trip {
         Trip::Made { in_bytes_per_s, out_bytes_per_s, kernel } => {
             let kernel = if *kernel { "a kernel there, " } else { "no kernel without NVRTC, " };
@@ -196,19 +239,22 @@ pub(super) fn finding(ordinal: usize, trip: &Trip) -> Finding {
         Trip::Wrong { item } => Finding::bad(
             subject,
             format!("64 MiB came back wrong from word {item} on"),
-            "look for memory errors (nvidia-smi -q -d ECC, dmesg for Xid), and use another device",
+            LOOK_AT_MEMORY,
         ),
-        Trip::Failed { why, remedy } => {
-            Finding::bad(subject, format!("no round trip: {why}"), remedy.as_str())
-        }
-        Trip::Late => Finding::bad(
-            subject,
-            format!("no round trip within {} s", PATIENCE.as_secs()),
-            "look for what hangs (nvidia-smi, dmesg for Xid), and reset or reboot",
-        ),
+        Trip::Failed { why, remedy } => match device.memory {
+            Some((free, _)) if free < BYTES => Finding::bad(
+                subject,
+                format!("no round trip: {} MiB are free, {} are needed", free >> 20, BYTES >> 20),
+                "nvidia-smi names the processes that hold the memory: end them, or use another device",
+            ),
+            _ => Finding::bad(subject, format!("no round trip: {}", short(why)), remedy.as_str()),
+        },
     }
 }
 
+const LOOK_AT_MEMORY: &str = "look for memory errors (nvidia-smi -q -d ECC, dmesg for Xid), and use \
+                              another device";
+const ECC: &str = "CUDA_ERROR_ECC_UNCORRECTABLE";
 /// Spreads the bits of a number: the fraction of the golden ratio.
 const MIXER: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -221,10 +267,24 @@ mod tests {
     fn a_trip_says_what_was_measured_and_a_wrong_word_is_bad() {
         let made = |kernel| Trip::Made { in_bytes_per_s: 6.04e9, out_bytes_per_s: 12e9, kernel };
         let what = "64 MiB in at 6.0 GB/s, a kernel there, out at 12.0 GB/s, equal";
-        assert_eq!(finding(1, &made(true)), Finding::good("device 1", what));
-        assert!(finding(1, &made(false)).what.contains("no kernel without NVRTC"));
-        assert_eq!(finding(0, &Trip::Wrong { item: 7 }).level, Level::Bad);
-        assert_eq!(finding(0, &Trip::Late).what, "no round trip within 20 s");
+        let mut device = Device {
+            ordinal: 1,
+            name: "NVIDIA L4".into(),
+            capability: ComputeCapability::new(8, 9),
+            mode: None,
+            memory: Some((1 << 30, 1 << 34)),
+        };
+        assert_eq!(finding(&device, &made(true)), Finding::good("device 1", what));
+        assert!(finding(&device, &made(false)).what.contains("no kernel without NVRTC"));
+        assert_eq!(finding(&device, &Trip::Wrong { item: 7 }).level, Level::Bad);
+        let failed = Trip::Failed { why: "refused".into(), remedy: "ask".into() };
+        assert_eq!(
+            finding(&device, &failed),
+            Finding::bad("device 1", "no round trip: refused", "ask")
+        );
+        device.memory = Some((1 << 20, 1 << 34));
+        let full = "no round trip: 1 MiB are free, 64 are needed";
+        assert_eq!(finding(&device, &failed).what, full);
     }
 
     #[test]

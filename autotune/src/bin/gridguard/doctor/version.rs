@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use gridguard::cuda::{Compiler, DriverUnavailable, NvrtcUnavailable};
-use gridguard::diagnose::Diagnosis;
+use gridguard::cuda::{Compiler, NvrtcUnavailable};
+use gridguard::diagnose::{Diagnosis, Log, diagnose};
 
+use super::examine::{Fault, Kind};
 use super::finding::Finding;
 use super::library;
 
@@ -38,22 +39,13 @@ pub(super) fn of_driver(version: i32, bindings: i32, release: Option<&str>) -> F
 }
 
 /// Why the driver does not serve although its library was found.
-pub(super) fn of_failure(why: &DriverUnavailable) -> Option<Finding> {
-    match why {
-        DriverUnavailable::TooOld { version, oldest } => Some(Finding::bad(
-            DRIVER,
-            format!(
-                "supports CUDA {}, {} is the oldest that serves",
-                words(*version),
-                words(*oldest)
-            ),
-            "update the driver",
-        )),
-        DriverUnavailable::InitFailed(error) => {
-            Some(Finding::bad(DRIVER, error.to_string(), remedy(why.diagnosis())))
-        }
-        // Said of the library, or of the devices.
-        _ => None,
+pub(super) fn of_fault(fault: &Fault) -> Option<Finding> {
+    let Fault { kind, what, remedy } = fault;
+    match kind {
+        // Said of the library.
+        Kind::Missing | Kind::Incomplete | Kind::Divided => None,
+        Kind::TooOld => Some(Finding::bad(DRIVER, what.as_str(), "update the driver")),
+        Kind::Failed => Some(Finding::bad(DRIVER, what.as_str(), remedy.as_str())),
     }
 }
 
@@ -64,6 +56,14 @@ pub(super) fn remedy(diagnosis: Option<Diagnosis>) -> String {
         || "gridguard explain tells more of the message".to_owned(),
         |cause| format!("{}: {}", cause.what, cause.remedy),
     )
+}
+
+/// The likeliest cause of what a message tells and the way out of it, where that has a name.
+pub(super) fn meaning(words: &str) -> Option<String> {
+    let mut log = Log::asked();
+    words.lines().for_each(|line| log.line(line));
+    let found = log.findings().into_iter().next()?;
+    Some(remedy(Some(diagnose(&found.subject, &found.evidence))))
 }
 
 /// NVRTC as it was found.
@@ -78,8 +78,7 @@ impl Nvrtc {
     pub(super) fn gather() -> Self {
         let compiler = match Compiler::find() {
             Ok(compiler) => compiler,
-            Err(NvrtcUnavailable::LibraryMissing { .. }) => return Self::Missing,
-            Err(error) => return Self::Broken(error.to_string()),
+            Err(error) => return Self::unavailable(&error),
         };
         match compiler.version() {
             Ok((major, minor)) => {
@@ -90,13 +89,27 @@ impl Nvrtc {
             Err(error) => Self::Broken(error.to_string()),
         }
     }
+
+    /// Missing, or there but none that loads.
+    fn unavailable(error: &NvrtcUnavailable) -> Self {
+        let NvrtcUnavailable::LibraryMissing { tried } = error else {
+            return Self::Broken(error.to_string());
+        };
+        let broken = tried.iter().find(|(_, words)| !words.contains("No such file"));
+        broken.map_or(Self::Missing, |(name, words)| match words.contains(name.as_str()) {
+            true => Self::Broken(words.clone()),
+            false => Self::Broken(format!("{name}: {words}")),
+        })
+    }
 }
 
 /// NVRTC against the driver's version, where there is one.
 pub(super) fn of_nvrtc(nvrtc: &Nvrtc, driver: Option<i32>) -> Finding {
     let (path, version) = match nvrtc {
         Nvrtc::Missing => return Finding::warning(NVRTC, NO_NVRTC, INSTALL),
-        Nvrtc::Broken(why) => return Finding::bad(NVRTC, why.clone(), INSTALL),
+        Nvrtc::Broken(why) => {
+            return Finding::warning(NVRTC, format!("it does not load: {why}"), INSTALL);
+        }
         Nvrtc::Found { path, version } => (path.display(), *version),
     };
     let found = format!("{}, {path}", words(version));
@@ -150,6 +163,19 @@ mod tests {
         assert!(judged(12_080, Some(12_020)).what.contains("its PTX is newer"));
         assert!(judged(13_000, Some(12_080)).what.contains("its code is newer"));
         assert_eq!(of_nvrtc(&Nvrtc::Missing, None).level, Level::Warning);
+    }
+
+    #[test]
+    fn a_compiler_that_is_there_and_does_not_load_is_not_called_missing() {
+        let of = |tried: &[(&str, &str)]| {
+            let tried =
+                tried.iter().map(|(name, words)| ((*name).into(), (*words).into())).collect();
+            Nvrtc::unavailable(&NvrtcUnavailable::LibraryMissing { tried })
+        };
+        let absent = ("libnvrtc.so.13", "libnvrtc.so.13: cannot open: No such file or directory");
+        assert_eq!(of(&[absent]), Nvrtc::Missing);
+        let words = "/l/libnvrtc.so: file too short";
+        assert_eq!(of(&[absent, ("libnvrtc.so", words)]), Nvrtc::Broken(words.into()));
     }
 
     #[test]

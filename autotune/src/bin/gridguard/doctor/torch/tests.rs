@@ -37,7 +37,10 @@ fn a_wheel_newer_than_the_driver_is_bad_across_a_major_version_and_else_a_warnin
     let across = judged(wheel("13.0", &["sm_90"]), &machine(12_080, 9, 0)).remove(0);
     assert_eq!(across.level, Level::Bad);
     assert!(across.what.ends_with("newer than the driver, which supports CUDA 12.8"));
-    assert!(across.remedy.is_some_and(|remedy| remedy.ends_with("/whl/cu128")));
+    let remedy = across.remedy.expect("one");
+    assert!(
+        remedy.starts_with("update the driver, or pip install ") && remedy.ends_with("/whl/cu128")
+    );
     let within = judged(wheel("12.8", &["sm_90"]), &machine(12_020, 9, 0)).remove(0);
     assert_eq!(within.level, Level::Warning);
 }
@@ -86,13 +89,43 @@ fn no_cuda_no_torch_and_no_devices_each_have_their_words() {
     assert_eq!(one(cpu).what, "2.8.0+cpu is a wheel for the CPU only");
     assert_eq!(one(rocm).what, "2.8.0+cpu is a wheel for ROCm 6.4, not for CUDA");
     let missing = Torch { missing: true, python: "3.12.1".into(), ..Torch::default() };
-    assert_eq!(one(missing).what, "none in python3 (3.12.1)");
+    assert_eq!(one(missing.clone()).what, "none in python3 (3.12.1)");
+    let two = one(Torch { python: "2.7.18".into(), ..missing });
+    assert_eq!(two.what, "python3 is Python 2.7.18, and PyTorch needs Python 3");
+    let hidden = one(Torch { hidden_by: Some("/home/me/torch.py".into()), ..Torch::default() });
+    assert_eq!(hidden.what, "python3 finds /home/me/torch.py in its place");
+    let words = "OSError: libcudnn.so.9: cannot open shared object file: No such file or directory";
+    let broken = one(Torch { error: Some(words.into()), ..Torch::default() });
+    assert!(broken.remedy.is_some_and(|remedy| remedy.contains("nvidia-cudnn")));
     let warnings = vec!["CUDA initialization:\n unknown error".into()];
     let blind = Torch { available: false, warnings, ..wheel("12.8", &["sm_90"]) };
     let found = judged(blind.clone(), &machine).remove(2);
     let what = "sees no device, the driver shows 1: CUDA initialization: unknown error";
     assert_eq!((found.level, found.what.as_str()), (Level::Bad, what));
     assert_eq!(judged(blind, &Machine::default()).len(), 1, "the driver's findings say why");
+}
+
+#[test]
+fn a_wheel_is_one_that_has_code_for_the_device_and_that_the_driver_serves() {
+    let wheel =
+        |driver, major, minor| wheel_for(Some(driver), Some(ComputeCapability::new(major, minor)));
+    for (driver, (major, minor), tag) in [
+        (13_000, (9, 0), "cu130"),
+        (12_080, (9, 0), "cu128"),
+        (12_020, (9, 0), "cu121"),
+        (12_000, (8, 6), "cu118"),
+        (12_060, (12, 0), "cu128"),
+        (13_000, (6, 1), "cu126"),
+        (13_000, (7, 0), "cu126"),
+        (11_080, (8, 0), "cu118"),
+    ] {
+        let advice = wheel(driver, major, minor);
+        assert!(advice.starts_with("pip install ") && advice.ends_with(tag), "{driver}: {advice}");
+    }
+    let blackwell = wheel(11_080, 12, 0);
+    assert!(blackwell.starts_with("update the driver to one for CUDA 12.8 or later, then pip"));
+    assert!(wheel(13_000, 3, 5).starts_with("no wheel has code for sm_35"));
+    assert!(wheel_for(None, None).ends_with("cu130"));
 }
 
 #[test]

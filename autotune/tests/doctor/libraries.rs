@@ -1,0 +1,58 @@
+//! Which libraries the loader finds.
+
+use super::line;
+use crate::machine::Machine;
+
+#[test]
+fn a_stub_that_comes_first_is_bad() {
+    let machine = Machine::healthy();
+    let driver = Machine::driver_library();
+    let ran = machine.library_first("lib64/stubs", "libcuda.so.1", &driver).doctor(&[]).exits(1);
+    let stub = line(&ran.out, "bad      libcuda: ");
+    let what = "/lib64/stubs/libcuda.so.1 comes first, a stub that links and does nothing";
+    assert!(stub.ends_with(what), "{stub}");
+}
+
+#[test]
+fn a_stub_under_the_other_name_is_bad_where_programs_ask_for_that_name() {
+    // As the toolkit has it: the folder holds no libcuda.so.1, which the guard asks for first.
+    let stub = Machine::stub_library();
+    let ran = Machine::healthy().library_first("stubs", "libcuda.so", &stub).doctor(&[]).exits(1);
+    let what = "/stubs/libcuda.so comes first, a stub that links and does nothing";
+    assert!(line(&ran.out, "bad      libcuda: ").ends_with(what), "{}", ran.out);
+}
+
+#[test]
+fn another_driver_library_is_worth_a_word() {
+    let other = |folder: &str| {
+        let driver = Machine::driver_library();
+        Machine::healthy().library_first(folder, "libcuda.so.1", &driver).doctor(&[]).exits(0).out
+    };
+    let out = other("other");
+    let two = line(&out, "warning  libcuda: ");
+    assert!(two.contains("/other/libcuda.so.1 serves, and there is also /"), "{two}");
+    let out = other("cuda/compat");
+    let compat = line(&out, "good     libcuda: ");
+    assert!(
+        compat.contains("/compat/libcuda.so.1 serves, newer than the kernel module"),
+        "{compat}"
+    );
+}
+
+#[test]
+fn a_library_for_32_bits_is_no_rival_and_a_damaged_one_stands_in_the_way() {
+    let first = |name: &str, bytes: &[u8], code| {
+        Machine::healthy().library_first("first", name, bytes).doctor(&[]).exits(code).out
+    };
+    // The loader passes over a header of the other class.
+    let mut narrow = Machine::driver_library();
+    narrow[4] = 1;
+    let out = first("libcuda.so.1", &narrow, 0);
+    assert!(line(&out, "good     libcuda: ").ends_with("/doctor-libcuda.c/libcuda.so.1"));
+    let out = first("libcuda.so.1", b"text", 1);
+    assert!(
+        line(&out, "bad      libcuda: no CUDA driver library").contains("/first/libcuda.so.1: ")
+    );
+    let out = first("libnvrtc.so", b"text", 0);
+    assert!(line(&out, "warning  nvrtc: it does not load: ").contains("/first/libnvrtc.so: "));
+}
