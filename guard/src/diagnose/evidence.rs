@@ -77,6 +77,7 @@ impl Evidence {
             Hint::Sizes => self.sizes(),
             Hint::Rules => Open,
             Hint::TooLittleFree => self.too_little_free(),
+            Hint::LittleFree => self.little_free(),
             Hint::Fragments => self.fragments(),
             Hint::LocalMemory => self.local_memory(),
             Hint::OtherProcess => self.other_process(),
@@ -126,6 +127,16 @@ impl Evidence {
                 Bytes(free)
             )),
             _ => Open,
+        }
+    }
+
+    /// Handles and workspaces of libraries take some hundred MiB.
+    fn little_free(&self) -> Judgement {
+        const PLENTY: u64 = 1 << 30;
+        match self.free_bytes {
+            Some(free) if free < PLENTY => Likely(format!("{} were free", Bytes(free))),
+            Some(free) => Excluded(format!("want of memory: {} were free", Bytes(free))),
+            None => Open,
         }
     }
 

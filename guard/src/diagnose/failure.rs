@@ -122,6 +122,8 @@ pub(super) enum Hint {
     Rules,
     /// More memory is asked for than is free.
     TooLittleFree,
+    /// Hardly any memory is free, for whatever a library sets up.
+    LittleFree,
     /// Enough memory is free, but not in one piece, or held back by an allocator.
     Fragments,
     /// Stacks and local memory of threads, which the free memory does not show.

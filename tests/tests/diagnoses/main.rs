@@ -97,7 +97,27 @@ fn diagnoses() -> Vec<Diagnosis> {
     let mut all = launches();
     all.extend(memory());
     all.extend(devices());
+    all.extend(around());
     all
+}
+
+/// What programs above CUDA and the machine below it say.
+fn around() -> Vec<Diagnosis> {
+    vec![
+        of_line("E cuda_driver.cc:313] failed call to cuInit: UNKNOWN ERROR (303)"),
+        of_line(
+            "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory",
+        ),
+        of_line(
+            "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8589934592 bytes.",
+        ),
+        of_line("[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"),
+        of_line("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
+        of_line("Failed to initialize NVML: Unknown Error"),
+        of_line(
+            "Error response from daemon: could not select device driver \"\" with capabilities: [[gpu]]",
+        ),
+    ]
 }
 
 fn launches() -> Vec<Diagnosis> {

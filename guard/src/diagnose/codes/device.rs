@@ -28,7 +28,11 @@ pub(super) const FAILURES: &[Failure] = &[
         100,
         "CUDA_ERROR_NO_DEVICE",
         "cudaErrorNoDevice",
-        &["no CUDA-capable device is detected"],
+        &[
+            "no CUDA-capable device is detected",
+            "no CUDA devices found",
+            "no nvidia devices detected",
+        ],
         "the driver sees no device",
         &[HIDDEN, NO_DRIVER],
     )

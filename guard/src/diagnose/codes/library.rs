@@ -13,7 +13,7 @@ const EARLIER: UsualCause = hinted(
     "run with blocking launches",
 );
 const NO_ROOM: UsualCause = hinted(
-    Hint::TooLittleFree,
+    Hint::LittleFree,
     "no memory is left for the library's handle and workspace, because an allocator holds it all",
     "leave some hundred MiB free, or create the handle before memory fills up",
 );
@@ -115,7 +115,7 @@ pub(super) const FAILURES: &[Failure] = &[
     Failure::new(
         Origin::Cudnn,
         "CUDNN_STATUS_NOT_INITIALIZED",
-        &[],
+        &["DNN library initialization failed"],
         "cuDNN could not set itself up on the device",
         &[NO_ROOM, cause("libraries of several cuDNN versions are mixed", "keep one"), EARLIER],
     )
@@ -142,7 +142,7 @@ pub(super) const FAILURES: &[Failure] = &[
         "CUDNN_STATUS_INTERNAL_ERROR",
         &[],
         "a call of cuDNN beneath failed, for want of memory more often than not",
-        &[NO_ROOM, EARLIER],
+        &[NO_ROOM, cause("libraries of several cuDNN versions are mixed", "keep one"), EARLIER],
     )
     .follows()
     .run(&[NVIDIA_SMI, BLOCKING]),

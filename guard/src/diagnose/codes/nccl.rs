@@ -93,6 +93,7 @@ pub(super) const FAILURES: &[Failure] = &[
         &[
             "watchdog caught collective operation timeout",
             "some NCCL operations have failed or timed out",
+            "timeout at NCCL work",
         ],
         "ranks waited for one another until the time was up: not all of them came",
         &[

@@ -169,6 +169,9 @@ fn missing_library(lower: &str) -> Option<Subject> {
         before.rsplit([' ', '\'', '"', '/']).next()
     } else if lower.contains("undefined symbol") {
         let is_cuda = |name: &str| lower.contains(name);
+        if lower.contains("libcuda.so") {
+            return Subject::of_name("CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER");
+        }
         let mixed = OF_CUDA.into_iter().chain(["libtorch_cuda", "libc10_cuda"]).any(is_cuda);
         return mixed.then(|| Subject::of_name("CUDA libraries mixed")).flatten();
     } else {

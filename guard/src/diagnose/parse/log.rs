@@ -104,7 +104,11 @@ impl Log {
         if told.is_some() || text.contains("CUDA capabilities") {
             numbers::read(text, &mut self.device);
         }
-        let Some(finding) = told.and_then(|told| self.finding(told, text, number)) else {
+        let Some(told) = told else {
+            self.look_below(text, number);
+            return;
+        };
+        let Some(finding) = self.finding(told, text, number) else {
             return;
         };
         if finding.last_line != number {
@@ -115,6 +119,15 @@ impl Log {
         if finding.evidence.assertion.is_none() && is_device_assertion(&text.to_ascii_lowercase()) {
             finding.evidence.assertion =
                 Some(cut(text, SHOWN_BYTES).trim_end_matches('.').to_owned());
+        }
+    }
+
+    /// XLA tells of the memory in the line below the failure.
+    fn look_below(&mut self, text: &str, number: u64) {
+        let above = number.saturating_sub(1);
+        let finding = self.findings.iter_mut().find(|finding| finding.last_line == above);
+        if let Some(finding) = finding.filter(|_| text.contains(" bytes free, ")) {
+            numbers::read(text, &mut finding.evidence);
         }
     }
 

@@ -18,8 +18,18 @@ const NEUTRAL: [&str; 11] = [
     "unknown",
     "internal",
 ];
-const FILLERS: [&str; 9] =
-    ["error", "errors", "errno", "code", "status", "result", "failure", "failed", "cudaerror"];
+const FILLERS: [&str; 10] = [
+    "err",
+    "error",
+    "errors",
+    "errno",
+    "code",
+    "status",
+    "result",
+    "failure",
+    "failed",
+    "cudaerror",
+];
 
 /// The number of a text that is nothing else, such as `700`, `0x2bc`, `(700)` or `error code 700`;
 /// none of CUDA's is negative, and 0 is none.
@@ -46,7 +56,7 @@ pub(super) fn numbered(lower: &str) -> Option<i32> {
     let mut tokens = tokens(lower).peekable();
     while let Some(token) = tokens.next() {
         let mut says_error = matches!(token, "cudaerror" | "cudaerror_t" | "curesult" | "cuinit");
-        if !says_error && !matches!(token, "cuda" | "cudart") {
+        if !says_error && !is_of_cuda(token) {
             continue;
         }
         while let Some(filler) = tokens.peek().filter(|token| is_filler(token)) {
@@ -59,6 +69,15 @@ pub(super) fn numbered(lower: &str) -> Option<i32> {
         }
     }
     None
+}
+
+/// Whether it is CUDA, or a function of it, such as `cudaSetDevice` or `cuMemAlloc`.
+fn is_of_cuda(token: &str) -> bool {
+    const FAMILIES: [&str; 9] = [
+        "cuda", "cumem", "culaunch", "cuctx", "custream", "cuevent", "cumodule", "cudevice",
+        "culink",
+    ];
+    FAMILIES.iter().any(|family| token.starts_with(family)) && !token.contains('_')
 }
 
 fn is_filler(token: &str) -> bool {

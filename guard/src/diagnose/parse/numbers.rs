@@ -25,16 +25,17 @@ fn fill<T>(place: &mut Option<T>, value: Option<T>) {
 }
 
 fn read_memory(lower: &str, evidence: &mut Evidence) {
-    let requested = bytes_after(lower, "tried to allocate ")
-        .or_else(|| bytes_after(lower, "allocating "))
-        .or_else(|| bytes_after(lower, "failed to allocate "));
+    let requested = ["to allocate ", "allocating ", "failed to alloc ", "allocate request for "]
+        .iter()
+        .find_map(|before| bytes_after(lower, before));
     fill(&mut evidence.requested_bytes, requested);
     let free = bytes_before(lower, " is free").or_else(|| bytes_before(lower, " free"));
     fill(&mut evidence.free_bytes, free);
     let total = ["total capacity of ", "total capacty of "]
         .iter()
         .find_map(|before| bytes_after(lower, before))
-        .or_else(|| bytes_before(lower, " total capacity"));
+        .or_else(|| bytes_before(lower, " total capacity"))
+        .or_else(|| bytes_before(lower, " total."));
     fill(&mut evidence.total_bytes, total);
     fill(&mut evidence.process_bytes, bytes_after(lower, "this process has "));
     fill(
@@ -147,6 +148,18 @@ mod tests {
         assert_eq!(told.free_bytes, Some(3 * GIB));
         assert_eq!(told.total_bytes, Some(6 * GIB));
         assert_eq!(told.cached_bytes, Some(GIB / 2));
+    }
+
+    #[test]
+    fn other_programs_tell_of_memory_in_words_of_their_own() {
+        let requested = |line| evidence(line).requested_bytes;
+        let allocates =
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1073741824 bytes.";
+        assert_eq!(requested(allocates), Some(GIB));
+        assert_eq!(requested("cudaMalloc: allocating 8192.00 MiB on device 0"), Some(8 * GIB));
+        assert_eq!(requested("failed to alloc 2147483648 bytes on host"), Some(2 * GIB));
+        let below = evidence("Memory usage: 1073741824 bytes free, 2147483648 bytes total.");
+        assert_eq!((below.free_bytes, below.total_bytes), (Some(GIB), Some(2 * GIB)));
     }
 
     #[test]

@@ -94,6 +94,17 @@ fn colours_progress_bars_and_windows_text_hide_nothing() {
 }
 
 #[test]
+fn the_line_below_may_tell_what_was_free() {
+    let found = findings(
+        "cuda_dnn.cc:439] Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR\n\
+         cuda_dnn.cc:443] Memory usage: 2147483648 bytes free, 17179869184 bytes total.\n",
+    );
+    assert_eq!(found[0].evidence.free_bytes, Some(2 << 30));
+    let diagnosis = crate::diagnose::diagnose(&found[0].subject, &found[0].evidence);
+    assert_eq!(diagnosis.not, ["want of memory: 2.00 GiB were free"]);
+}
+
+#[test]
 fn what_ends_one_rank_ends_the_others_and_nothing_else_does() {
     let found = findings(
         "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n\
