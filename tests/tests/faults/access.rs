@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use self::scene::{INNOCENT, Scene};
 use crate::bench::{Bench, context, count, kernel, poisoned};
+use crate::child::does;
 use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
@@ -221,6 +222,7 @@ impl Case for Access {
     }
 
     fn inject(&self, bench: &Bench) -> Observed {
+        does("make a context");
         let guard = bench.guard().with_checked_launches(self.way == Way::Checked);
         let module = match self.how {
             How::Instruction => guard.load(&bench.image("instruction")).expect("it loads"),
@@ -234,6 +236,7 @@ impl Case for Access {
         let innocent = kernel(&module, "iota_y");
         let mut out = poisoned(&stream, self.items);
         let (function, raw) = self.handles(bench, &guard);
+        does("launch what is not");
         for _ in 0..self.proven {
             count(&guard, &innocent, &stream, &mut out, self.items).expect("no fault of its own");
         }
@@ -252,13 +255,17 @@ impl Case for Access {
         for _ in 0..self.under_way {
             scene.count_innocent().expect("no fault of its own");
         }
+        does("launch what is at fault");
         let launched = self.launch(&mut scene);
+        does("notice the fault");
         let told = match launched {
             Err(error) => error.told(),
             Ok(_) => self.notice(bench, &mut scene),
         };
         let mut observed = Observed::new(told);
+        does("go on after the fault");
         self.look_after(bench, &module, &mut scene, &mut observed);
+        does("let go of the context");
         observed
     }
 }

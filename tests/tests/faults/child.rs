@@ -16,6 +16,13 @@ pub(crate) const OWN_FOLDER: &str = "GRIDGUARD_FAULTS_OWN_FOLDER";
 pub(crate) const BEGINS: &str = "begins ";
 /// What goes before the number of a fault and what came of it.
 pub(crate) const TOLD: &str = "told ";
+/// What goes before what a process is about to do, so that it is known where one hangs.
+pub(crate) const DOES: &str = "does ";
+
+/// Says what the fault at hand is about to do.
+pub(crate) fn does(what: &str) {
+    say(&format!("{DOES}{what}"));
+}
 
 /// The faults as the environment names them.
 pub(crate) fn asked_for(faults: &[Fault]) -> String {

@@ -13,7 +13,7 @@ use crate::bench::{Bench, along_y, context, counts_right, document, entry, kerne
 use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
-use crate::naming::{Told, told};
+use crate::naming::{Told, told, why_host};
 use crate::random::Random;
 use crate::raw;
 
@@ -207,7 +207,7 @@ impl Case for OtherDevice {
             }
             What::Hidden => {
                 let (told, best) = (self.ask(0), Guard::best());
-                let reason = best.fallback().map(crate::naming::Tell::told);
+                let reason = why_host(&best);
                 let same = reason.as_ref().is_some_and(|reason| reason.outcome == told.outcome);
                 observed.require(same, || format!("the best guard fell back for {reason:?}"));
                 told

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use gridguard::cuda::{CompileOptions, Compiler, CudaError, Image, device_count};
+use gridguard::cuda::{CompileOptions, Compiler, Image, device_count};
 use gridguard::{Axis, BatchAxis, Choice, ComputeCapability, DeviceLimits, Dim3, Guard};
 use gridguard::{HostLauncher, KernelLimits, LaunchRequest};
 
@@ -13,7 +13,7 @@ use crate::fake_library::{COMPILER, DRIVER};
 use crate::fault::Case;
 use crate::ground::{Ground, PTX, before_others};
 use crate::judge::{Expected, Observed};
-use crate::naming::{Tell, Told, told};
+use crate::naming::{Tell, Told, told, why_host};
 use crate::random::Random;
 
 /// What is found in the place of a library.
@@ -337,7 +337,7 @@ fn compile() -> Told {
 /// The host serves instead, with the reason in hand.
 fn fall_back(observed: &mut Observed) {
     let guard = Guard::best();
-    let reason: Option<Told> = guard.fallback().map(CudaError::told);
+    let reason = why_host(&guard);
     let same = reason.as_ref().is_some_and(|reason| reason.outcome == observed.told.outcome);
     observed.require(!guard.is_cuda() && same, || format!("the host serves for {reason:?}"));
     let loaded = told(&guard.load(&Image::new(PTX).expect("PTX")));

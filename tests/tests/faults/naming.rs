@@ -1,12 +1,12 @@
 //! Errors as the path of their enums, such as `LaunchError::Stopped/700 CUDA_ERROR_ILLEGAL_ADDRESS`.
 
-use gridguard::Unsettled;
 use gridguard::cuda::{
     CudaError, DriverError, DriverUnavailable, ImageError, LaunchError, LoadError, NvrtcError,
     NvrtcUnavailable,
 };
 use gridguard::diagnose::{Diagnosis, Evidence, Subject, diagnose};
 use gridguard::profile::{Finding, StoreError};
+use gridguard::{FallbackReason, Guard, Unsettled};
 use serde::{Deserialize, Serialize};
 
 /// An error as it is told, or what came in its place.
@@ -95,6 +95,14 @@ pub(crate) fn told<T, E: Tell>(result: &Result<T, E>) -> Told {
     match result {
         Ok(_) => Told::outcome("Ok"),
         Err(error) => error.told(),
+    }
+}
+
+/// Why `guard` serves the host, where a device was wanted.
+pub(crate) fn why_host(guard: &Guard) -> Option<Told> {
+    match guard.fallback()? {
+        FallbackReason::Cuda(reason) => Some(reason.told()),
+        _ => None,
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::child::{BEGINS, FAULTS, OWN_FOLDER, TOLD, asked_for};
+use crate::child::{BEGINS, DOES, FAULTS, OWN_FOLDER, TOLD, asked_for};
 use crate::fault::{Fault, Kind};
 use crate::ground::Ground;
 use crate::judge::Observed;
@@ -129,6 +129,10 @@ fn run_batch(ground: &Ground, batch: &[Fault]) -> (Vec<Verdict>, Batch) {
     let begun = |fault: &Fault| {
         let line = format!("{BEGINS}{}", fault.number);
         out.lines().any(|one| one == line)
+    };
+    let errors = match out.lines().rev().find_map(|line| line.strip_prefix(DOES)) {
+        Some(last) if end == End::Hung => format!("it was to {last}\n{errors}"),
+        _ => errors,
     };
     let mut verdicts = Vec::new();
     for (place, fault) in batch.iter().enumerate() {
