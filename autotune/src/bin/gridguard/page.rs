@@ -6,6 +6,8 @@ use console::Term;
 
 /// Lines are not made narrower than this, however narrow the terminal is.
 const NARROWEST: usize = 60;
+/// The beginning of a command at the end of a line.
+const COMMAND: &str = "pip install --";
 
 /// Writes `text` to standard output; longer lines than the terminal's go on below their own text.
 pub(crate) fn print(text: &str) -> io::Result<()> {
@@ -32,7 +34,11 @@ fn fold(line: &str, width: usize) -> String {
     let hang = hang(line);
     let mut folded = String::with_capacity(line.len() + 1);
     let mut column = 0;
-    for (place, word) in line.split(' ').enumerate() {
+    // What is there to be copied stays in one piece.
+    let (text, command) = line.split_at(line.find(COMMAND).unwrap_or(line.len()));
+    let command = Some(command).filter(|command| !command.is_empty());
+    let text = text.strip_suffix(' ').unwrap_or(text);
+    for (place, word) in text.split(' ').chain(command).enumerate() {
         let length = word.chars().count();
         if place > 0 && !word.is_empty() && column > hang && column + 1 + length > width {
             folded.push('\n');
@@ -90,6 +96,16 @@ mod tests {
             let joined: Vec<&str> = folded.split_whitespace().collect();
             assert!(joined.join(" ").ends_with(&words));
         }
+    }
+
+    #[test]
+    fn a_command_stays_in_one_piece() {
+        let command =
+            "pip install --force-reinstall torch --index-url https://download.pytorch.org/x";
+        let line = format!("         -> update the driver, or {command}");
+        let folded = format!("         -> update the driver, or\n            {command}\n");
+        assert_eq!(fold(&line, 72), folded);
+        assert_eq!(fold(&line, 200), line + "\n");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The failure that one line tells of.
 
-use super::number::{bare, numbered, xid};
+use super::code::{bare, numbered, xid};
 use super::phrases::{Counts, Phrases};
 use crate::diagnose::failure::Origin;
 use crate::diagnose::subject::Subject;

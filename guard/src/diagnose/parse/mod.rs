@@ -1,11 +1,11 @@
 //! Finds CUDA failures in text.
 
+mod code;
 mod input;
 mod line;
 mod log;
 #[cfg(test)]
 mod messages;
-mod number;
 mod numbers;
 mod phrases;
 

@@ -60,8 +60,12 @@ pub(super) fn ask(profile: Option<&Path>, within: Duration) -> Told {
             Line::Told(line) => {
                 let told = line.strip_prefix(MARK).and_then(|text| serde_json::from_str(text).ok());
                 match told {
-                    // What it does at its end is its own matter.
-                    Some(Event::Done) => break End::Whole,
+                    Some(Event::Done) => {
+                        // Its contexts are gone then, which the next process may need; how it ends
+                        // is its own matter.
+                        program.ended();
+                        break End::Whole;
+                    }
                     event => events.extend(event),
                 }
             }
