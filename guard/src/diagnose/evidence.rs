@@ -86,7 +86,7 @@ impl Evidence {
             Hint::DriverAge => self.driver_age(),
             Hint::NoDevice => match self.visible_devices {
                 Some(0) => Likely("the driver shows 0 devices".into()),
-                Some(count) => Excluded(format!("devices are visible: {count}")),
+                Some(count) => Excluded(format!("hidden devices: {count} visible")),
                 None => Open,
             },
             Hint::Ordinal => self.ordinal_is_visible(),
