@@ -12,6 +12,7 @@ fn main() {
         dependent: false,
         priority: None,
         together: false,
+        plain: true,
         limits: 1,
     };
 }
