@@ -248,8 +248,9 @@ run() {
     local toolkit=/usr/local/cuda/targets/x86_64-linux/lib
     export LD_LIBRARY_PATH=$toolkit${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-    # Conformance and facts have the device for themselves: they fill it.
-    step tests 240 "$folder/gpu" --ignored --test-threads 8 --skip conformance::
+    # Some have the device for themselves: they fill it, or take all its memory.
+    step tests 240 "$folder/gpu" --ignored --test-threads 8 --skip conformance:: --skip memory::
+    step memory 60 "$folder/gpu" --ignored --test-threads 1 memory::
     step conformance 150 "$folder/gpu" --ignored --nocapture the_guard_agrees_with_the_driver
     step facts 90 "$folder/gpu" --ignored --nocapture answers_beyond_the_rules
     step faults 400 "$folder/faults" --ignored --nocapture
