@@ -140,7 +140,7 @@ doctor_pages() {
         page 1 1 'CUDA_VISIBLE_DEVICES=0, 1'
     fi
     page 0 "$gpus" CUDA_DEVICE_ORDER=PCI_BUS_ID
-    page 0 "$gpus" CUDA_DEVICE_ORDER=nonsense
+    page 1 0 CUDA_DEVICE_ORDER=nonsense
     page 0 "$gpus" NVIDIA_VISIBLE_DEVICES=void
     for stubs in /usr/local/cuda/lib64/stubs /usr/local/cuda/targets/x86_64-linux/lib/stubs none; do
         [ -e "$stubs/libcuda.so" ] && break

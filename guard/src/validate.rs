@@ -210,7 +210,18 @@ impl ValidLaunch {
 /// ```
 #[inline]
 pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidLaunch, Violations> {
-    judge(request, limits).map_err(|broken| explain(request, limits, broken))
+    match ValidLaunch::plain(request, limits) {
+        Some(launch) => Ok(launch),
+        None => validate_by_rules(request, limits),
+    }
+}
+
+#[inline(never)]
+fn validate_by_rules(
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+) -> Result<ValidLaunch, Violations> {
+    judge_by_rules(request, limits).map_err(|broken| explain(request, limits, broken))
 }
 
 /// The launch, or the rules that `request` breaks.

@@ -219,8 +219,7 @@ impl Guard {
         args: Args<'_>,
     ) -> Result<u64, LaunchError> {
         if let Some(batch) = batch {
-            let plan = self.plan(request, Some(batch), kernel.limits(), Choice::AUTOMATIC)?;
-            return self.launch(kernel, &plan, args);
+            return self.plan_and_launch_batch(kernel, request, batch, args);
         }
         // One launch needs no plan around it, and the way of a launch is short.
         let chunk = Chunk::only(1);
@@ -229,6 +228,20 @@ impl Guard {
         // SAFETY: as in `launch`; validated against this kernel's limits just now.
         let launched = unsafe { submit_one(kernel, stream, &chunk, &launch, args.values(), watch) };
         self.count(launched.map(|()| 1))
+    }
+
+    /// Apart from the short way of launches without a batch.
+    #[inline(never)]
+    #[track_caller]
+    fn plan_and_launch_batch(
+        &self,
+        kernel: &Kernel,
+        request: &LaunchRequest,
+        batch: &BatchAxis,
+        args: Args<'_>,
+    ) -> Result<u64, LaunchError> {
+        let plan = self.plan(request, Some(batch), kernel.limits(), Choice::AUTOMATIC)?;
+        self.launch(kernel, &plan, args)
     }
 
     #[inline]

@@ -41,6 +41,23 @@ pub(super) unsafe fn submit(
         // SAFETY: the caller's promise; the plan is for this kernel.
         return unsafe { submit_one(kernel, stream, &chunk, launch, args, watch) }.map(|()| 1);
     }
+    // SAFETY: the caller's promise; the plan is for this kernel.
+    unsafe { submit_chunks(kernel, stream, plan, args, watch) }
+}
+
+/// Submits the launches of a plan of several, apart from the short way.
+///
+/// # Safety
+///
+/// As [`submit`], and the plan is for this kernel.
+#[inline(never)]
+unsafe fn submit_chunks(
+    kernel: &Kernel,
+    stream: Handle,
+    plan: &Plan,
+    args: &KernelArgs<'_>,
+    watch: Watch,
+) -> Result<u64, LaunchError> {
     prepare(kernel, plan.largest_launch(), plan.items(), args)?;
     let mut packed = Packed::new();
     let overlap = kernel.overlaps_chunks();

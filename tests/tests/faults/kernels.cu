@@ -64,7 +64,7 @@ extern "C" __global__ void fault_assert(u64 *out, u64 first, u64 items, u64 faul
 static __device__ __noinline__ u64 deeper(u64 depth, volatile u64 *stop) {
     volatile u64 frame[128];
     frame[depth % 128] = depth;
-    if (*stop == ~0ull) return depth;
+    if (*stop == 0xfedcba9876543210ull) return depth;
     return deeper(depth + 1, stop) + frame[depth % 128];
 }
 

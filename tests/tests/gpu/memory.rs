@@ -1,8 +1,11 @@
 //! Workspace beyond what the device has: a launch settles on what fits, and its output is right.
+#![allow(unsafe_code, reason = "the driver's memory of graphs")]
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::sys::{
+    CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuDeviceGraphMemTrim,
+};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError};
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{
@@ -137,6 +140,10 @@ fn a_captured_workspace_larger_than_the_device_is_refused_with_the_graph() {
     let bytes = total / 8 / 256 * 256;
     let (settled, replayed) = replay_count(bytes, WorkspaceUse::Shared);
     assert_eq!(settled.tried, [16], "nothing is settled in a capture");
+    // What graphs allocate stays with them until someone asks for it.
+    // SAFETY: the first device is there, and no graph runs.
+    let trimmed = unsafe { cuDeviceGraphMemTrim(0) };
+    assert_eq!(trimmed, CUresult::CUDA_SUCCESS);
     let refused = replayed.expect_err("twice the device");
     assert_eq!(refused.0, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     stream().synchronize().expect("no sticky error");

@@ -115,6 +115,11 @@ pub(super) const FAILURES: &[Failure] = &[
                  numbers them anew from 0",
                 "count the devices that the process sees, and use a number below",
             ),
+            cause(
+                "cuInit refuses to begin: CUDA_VISIBLE_DEVICES names a device twice, or \
+                 CUDA_DEVICE_ORDER is none of CUDA's",
+                "unset both",
+            ),
             cause("more processes than devices were started", "start one for each device"),
         ],
     )

@@ -145,9 +145,10 @@ fn order(sight: &Sight) -> Option<Finding> {
             "GPUs of several models: CUDA counts the fastest first, nvidia-smi by their slots",
             "set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that both mean the same by a number",
         )),
-        Some(other) => Some(Finding::warning(
+        // Then cuInit answers 101 (H200).
+        Some(other) => Some(Finding::bad(
             SUBJECT,
-            format!("CUDA_DEVICE_ORDER={other:?} is none of CUDA's"),
+            format!("CUDA_DEVICE_ORDER={other:?} is none of CUDA's: the driver refuses to begin"),
             "set it to PCI_BUS_ID or FASTEST_FIRST, or unset it",
         )),
     }
