@@ -4,11 +4,12 @@ use core::cmp::Ordering;
 use core::fmt;
 
 use gridguard::profile::{Named, StoredChoice};
-use gridguard::{BatchAxis, LaunchLimits, LaunchRequest, Strategy};
+use gridguard::{BatchAxis, DeviceLimits, KernelLimits, LaunchLimits, LaunchRequest, Strategy};
 use serde::{Deserialize, Serialize};
 
 /// A kernel with one set of launch parameters: what a candidate is planned from.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Described", into = "Described")]
 pub struct Configuration {
     /// Names and values; empty for a kernel that has none.
     pub parameters: Named,
@@ -18,6 +19,32 @@ pub struct Configuration {
     pub batch: BatchAxis,
     /// What device and kernel allow.
     pub limits: LaunchLimits,
+}
+
+/// A [`Configuration`] as data: its limits without their identity.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Described {
+    parameters: Named,
+    request: LaunchRequest,
+    batch: BatchAxis,
+    device: DeviceLimits,
+    kernel: KernelLimits,
+}
+
+impl From<Configuration> for Described {
+    fn from(configuration: Configuration) -> Self {
+        let Configuration { parameters, request, batch, limits } = configuration;
+        let (device, kernel) = (limits.device().clone(), limits.kernel().clone());
+        Self { parameters, request, batch, device, kernel }
+    }
+}
+
+impl From<Described> for Configuration {
+    fn from(described: Described) -> Self {
+        let Described { parameters, request, batch, device, kernel } = described;
+        Self { parameters, request, batch, limits: LaunchLimits::new(device, kernel) }
+    }
 }
 
 /// One way to run the launch, legal by the planner's word.

@@ -1,6 +1,7 @@
 //! Everything a measurer answered, in order, so that an unfinished search can go on.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::BufRead;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,17 @@ pub struct Journal {
     pub problem: String,
     /// The answers.
     pub records: Vec<Record>,
+}
+
+impl Journal {
+    /// Reads JSON lines: what was measured, then a record each, up to the line that was being written
+    /// when all ended. `None` where the first line is none.
+    pub fn read_lines(input: impl BufRead) -> Option<Self> {
+        let mut lines = input.lines();
+        let problem = serde_json::from_str(&lines.next()?.ok()?).ok()?;
+        let record = |line: std::io::Result<String>| serde_json::from_str(&line.ok()?).ok();
+        Some(Self { problem, records: lines.map_while(record).collect() })
+    }
 }
 
 /// A measurer that answers from a journal as long as it can, then goes on by itself.

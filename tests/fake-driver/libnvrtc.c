@@ -1,22 +1,33 @@
 /*
  * A stand-in for NVRTC, for tests on machines without one: whatever it is given compiles to PTX of
- * `gridguard_invert`, which the fake driver runs, but for braces that do not match. README.md says
- * what it answers.
+ * `gridguard_invert`, which the fake driver runs, or to machine code of a kernel with the program's
+ * name, but for braces that do not match. README.md says what it answers.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef int nvrtcResult;
-typedef struct Program { int depth; } *nvrtcProgram;
+typedef struct Program { int depth; char name[256]; } *nvrtcProgram;
 
 static const char PTX[] =
     ".version 8.0\n.target sm_90\n.address_size 64\n"
     "// fake gridguard_invert params=8,8\n"
     ".visible .entry gridguard_invert(.param .u64 values, .param .u64 items)\n{ ret; }\n";
 
+/* A 64-bit ELF of CUDA without sections, whose flags tell the fake driver that text follows. */
+static const unsigned char ELF_HEADER[64] = {
+    0x7f, 'E', 'L', 'F', 2, 1, 1, [16] = 2, [18] = 190, [48] = 'F', 'A', 'K', 'E', [52] = 64,
+};
+
+static int setting(const char *name, int fallback) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : fallback;
+}
+
 nvrtcResult nvrtcVersion(int *major, int *minor) {
-    const char *text = getenv("GRIDGUARD_FAKE_NVRTC_VERSION");
-    int version = text ? atoi(text) : 13000;
+    int version = setting("GRIDGUARD_FAKE_NVRTC_VERSION", 13000);
     *major = version / 1000;
     *minor = version % 1000 / 10;
     return 0;
@@ -31,8 +42,10 @@ const char *nvrtcGetErrorString(nvrtcResult code) {
 
 nvrtcResult nvrtcCreateProgram(nvrtcProgram *program, const char *source, const char *name, int headers,
                                const char *const *texts, const char *const *names) {
-    (void)name, (void)headers, (void)texts, (void)names;
+    (void)headers, (void)texts, (void)names;
     *program = calloc(1, sizeof **program);
+    if (!*program) abort();
+    snprintf((*program)->name, sizeof (*program)->name, "%s", name ? name : "");
     for (; *source; source++) (*program)->depth += (*source == '{') - (*source == '}');
     return 0;
 }
@@ -44,18 +57,36 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram *program) {
 
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *options) {
     (void)count, (void)options;
+    const char *path = getenv("GRIDGUARD_FAKE_LOG");
+    FILE *log = path && *path ? fopen(path, "a") : NULL;
+    if (log) fprintf(log, "compile %s\n", program->name), fclose(log);
+    usleep((useconds_t)setting("GRIDGUARD_FAKE_NVRTC_MS", 0) * 1000);
     return program->depth ? NVRTC_ERROR_COMPILATION : NVRTC_SUCCESS;
 }
 
+/* Writes the image where there is room for it, and answers its size. */
+static size_t image(nvrtcProgram program, char *to) {
+    const char *params = getenv("GRIDGUARD_FAKE_NVRTC_CUBIN");
+    if (!params) {
+        if (to) memcpy(to, PTX, sizeof PTX);
+        return sizeof PTX;
+    }
+    char text[1024];
+    int stem = (int)strcspn(program->name, ".");
+    int length = snprintf(text, sizeof text,
+                          ".version 8.0\n.target sm_90\n// fake %.*s params=%.64s\n.visible .entry %.*s(\n)\n",
+                          stem, program->name, params, stem, program->name);
+    if (to) memcpy(to, ELF_HEADER, sizeof ELF_HEADER), memcpy(to + sizeof ELF_HEADER, text, length + 1);
+    return sizeof ELF_HEADER + (size_t)length + 1;
+}
+
 nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, size_t *size) {
-    (void)program;
-    *size = sizeof PTX;
+    *size = image(program, NULL);
     return 0;
 }
 
 nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char *cubin) {
-    (void)program;
-    memcpy(cubin, PTX, sizeof PTX);
+    image(program, cubin);
     return 0;
 }
 

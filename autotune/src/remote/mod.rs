@@ -154,7 +154,7 @@ impl Remote {
         let request = Request::Open { problem: self.problem.clone() };
         let failure = match process.ask(&request, self.patience.open) {
             Ok(Answer::Opened { configurations }) => {
-                return Ok((process, configurations.into_iter().map(Into::into).collect()));
+                return Ok((process, configurations));
             }
             Ok(Answer::Failed { failure }) => failure,
             Ok(other) => process.into_failure(unexpected(&other)),

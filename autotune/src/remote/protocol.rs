@@ -1,7 +1,5 @@
 //! What a tuner and the process that measures for it say to each other: one JSON value a line.
 
-use gridguard::profile::Named;
-use gridguard::{BatchAxis, DeviceLimits, KernelLimits, LaunchLimits, LaunchRequest};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, Configuration};
@@ -33,7 +31,7 @@ pub(super) enum Answer {
     /// around it, is none of the protocol.
     Serving { protocol: u32 },
     /// The problem is open.
-    Opened { configurations: Vec<Described> },
+    Opened { configurations: Vec<Configuration> },
     /// The candidate is right.
     Checked,
     /// Its times.
@@ -42,35 +40,12 @@ pub(super) enum Answer {
     Failed { failure: Failure },
 }
 
-/// A [`Configuration`] as data.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Described {
-    parameters: Named,
-    request: LaunchRequest,
-    batch: BatchAxis,
-    device: DeviceLimits,
-    kernel: KernelLimits,
-}
-
-impl From<Configuration> for Described {
-    fn from(configuration: Configuration) -> Self {
-        let Configuration { parameters, request, batch, limits } = configuration;
-        let (device, kernel) = (limits.device().clone(), limits.kernel().clone());
-        Self { parameters, request, batch, device, kernel }
-    }
-}
-
-impl From<Described> for Configuration {
-    fn from(described: Described) -> Self {
-        let Described { parameters, request, batch, device, kernel } = described;
-        Self { parameters, request, batch, limits: LaunchLimits::new(device, kernel) }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use gridguard::{Axis, Choice, Dim3, Plan};
+    use gridguard::{
+        Axis, BatchAxis, Choice, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest,
+        Plan,
+    };
 
     use super::*;
 
@@ -97,9 +72,8 @@ mod tests {
             plan.launches().map(|one| (one.chunk, one.launch.grid())).collect::<Vec<_>>()
         };
         let expected = plan(&configuration);
-        let line = serde_json::to_string(&Described::from(configuration)).expect("data");
-        let described: Described = serde_json::from_str(&line).expect("a configuration");
-        let received = Configuration::from(described);
+        let line = serde_json::to_string(&configuration).expect("data");
+        let received: Configuration = serde_json::from_str(&line).expect("a configuration");
         assert_eq!(received.parameters, [("rows".to_owned(), 4)]);
         assert_eq!(plan(&received), expected);
         assert_eq!(received.limits.kernel().max_threads_per_block, u64::MAX);

@@ -69,7 +69,6 @@ where
                 open(&problem).and_then(|mut opened| {
                     let configurations = opened.configurations()?;
                     served = Some(opened);
-                    let configurations = configurations.into_iter().map(Into::into).collect();
                     Ok(Answer::Opened { configurations })
                 })
             }

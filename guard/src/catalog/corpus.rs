@@ -56,11 +56,19 @@ const FILE: &str = "corpus.ron";
 /// [`CatalogError`] where the data that was built in does not parse.
 pub fn corpus() -> Result<&'static [CorpusRow], CatalogError> {
     static ROWS: OnceCell<Result<Vec<CorpusRow>, CatalogError>> = OnceCell::new();
-    let rows = ROWS.get_or_init(|| {
-        let file: File = ron::from_str(gridguard_data::CORPUS_RON)
-            .map_err(|error| CatalogError::Syntax { file: FILE, error })?;
-        super::gpus::check_schema(FILE, file.schema)?;
-        Ok(file.rows)
-    });
+    let rows = ROWS.get_or_init(|| parse_corpus(gridguard_data::CORPUS_RON));
     rows.as_deref().map_err(Clone::clone)
+}
+
+/// The rows of a corpus of one's own, in the layout of the one that is built in.
+///
+/// # Errors
+///
+/// [`CatalogError::Syntax`] with the place, [`CatalogError::Inconsistent`] for another schema; both
+/// speak of `corpus.ron`.
+pub fn parse_corpus(text: &str) -> Result<Vec<CorpusRow>, CatalogError> {
+    let file: File =
+        ron::from_str(text).map_err(|error| CatalogError::Syntax { file: FILE, error })?;
+    super::gpus::check_schema(FILE, file.schema)?;
+    Ok(file.rows)
 }

@@ -134,7 +134,7 @@ const SCHEMA: u32 = 1;
 /// [`CatalogError`] where the data that was built in does not parse.
 pub fn gpus() -> Result<&'static [Gpu], CatalogError> {
     static GPUS: OnceCell<Result<Vec<Gpu>, CatalogError>> = OnceCell::new();
-    GPUS.get_or_init(|| parse(gridguard_data::GPUS_RON)).as_deref().map_err(Clone::clone)
+    GPUS.get_or_init(|| parse_gpus(gridguard_data::GPUS_RON)).as_deref().map_err(Clone::clone)
 }
 
 /// The GPU of this name or alias, whatever the case.
@@ -171,7 +171,13 @@ pub(super) fn check_schema(file: &'static str, schema: u32) -> Result<(), Catalo
     Err(CatalogError::Inconsistent { file, what })
 }
 
-fn parse(text: &str) -> Result<Vec<Gpu>, CatalogError> {
+/// The GPUs of a catalogue of one's own, in the layout of the one that is built in.
+///
+/// # Errors
+///
+/// [`CatalogError::Syntax`] with the place, [`CatalogError::Inconsistent`] for another schema or
+/// where a capability or a source is missing; all speak of `gpus.ron`.
+pub fn parse_gpus(text: &str) -> Result<Vec<Gpu>, CatalogError> {
     let file: File =
         ron::from_str(text).map_err(|error| CatalogError::Syntax { file: FILE, error })?;
     check_schema(FILE, file.schema)?;
@@ -283,9 +289,10 @@ mod tests {
 
     #[test]
     fn broken_data_is_an_error_with_its_place() {
-        let error = parse("(schema: 1,\n sources: oops)").expect_err("no map");
+        let error = parse_gpus("(schema: 1,\n sources: oops)").expect_err("no map");
         assert!(error.to_string().starts_with("gpus.ron:2:"), "{error}");
-        let error = parse("(schema: 2, sources: {}, capabilities: [], gpus: [])").expect_err("new");
+        let error =
+            parse_gpus("(schema: 2, sources: {}, capabilities: [], gpus: [])").expect_err("new");
         assert_eq!(error.to_string(), "gpus.ron: schema 2, this version reads 1");
     }
 }

@@ -4,8 +4,8 @@
 mod corpus;
 mod gpus;
 
-pub use corpus::{CorpusRow, Expected, corpus};
-pub use gpus::{Fact, Gpu, Source, gpu, gpus};
+pub use corpus::{CorpusRow, Expected, corpus, parse_corpus};
+pub use gpus::{Fact, Gpu, Source, gpu, gpus, parse_gpus};
 
 /// Why the catalogue cannot answer.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

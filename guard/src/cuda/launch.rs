@@ -323,3 +323,6 @@ fn attributes(launch: &ValidLaunch, overlap: bool) -> ([LaunchAttribute; 4], u32
     }
     (attributes, count)
 }
+
+#[cfg(test)]
+mod tests;

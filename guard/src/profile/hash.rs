@@ -90,6 +90,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn texts_that_differ_anywhere_hash_differently() {
         let builder = FoldedBuilder::default();
         let mut seen = HashSet::new();
@@ -103,6 +104,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn low_and_high_bits_both_spread() {
         let builder = FoldedBuilder::default();
         let hashes: Vec<u64> = (0..4096_u64).map(|number| builder.hash_one(number)).collect();

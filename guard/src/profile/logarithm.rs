@@ -39,6 +39,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn others_agree_with_floating_point() {
         for size in (1..10_000_u32).chain([u32::MAX - 1, u32::MAX]) {
             let expected = f64::from(size).log2() * 65_536.0;

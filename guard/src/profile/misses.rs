@@ -11,7 +11,7 @@ use super::error::{ProfileError, StoreError};
 use super::file::{Replacement, read, replace};
 use super::key::Key;
 use super::matching::MatchKind;
-use super::shapes::{ParsedShapes, parse_shapes, write_shapes};
+use super::shapes::{ParsedShapes, write_shapes};
 
 /// A shape that was asked for and not found exactly.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,7 +142,7 @@ impl MissLog {
     ///
     /// As [`load`](super::load).
     pub fn read(path: &Path) -> Result<Option<ParsedShapes>, ProfileError> {
-        read(path)?.map(|text| parse_shapes(&text)).transpose()
+        read(path)?.map(|text| ParsedShapes::parse(&text)).transpose()
     }
 }
 
@@ -166,7 +166,7 @@ impl MissedShape {
 
 fn add_to_file(path: &Path, ours: &[MissedShape]) -> Result<usize, StoreError> {
     let (shapes, _) = replace(path, |old| {
-        let old = old.map(parse_shapes).transpose();
+        let old = old.map(ParsedShapes::parse).transpose();
         let old = old.map_err(|error| StoreError::Existing { path: path.to_owned(), error })?;
         let ParsedShapes { mut shapes, faults } = old.unwrap_or_default();
         shapes.extend(ours.iter().cloned().map(without_source));

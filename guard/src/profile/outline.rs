@@ -174,6 +174,8 @@ pub(super) fn locate(text: &str, mut bad: Vec<(usize, Fault)>) -> Vec<Fault> {
             message: fault.message,
         });
     }
+    // What is wrong with an entry may be told behind the beginning of the next one.
+    faults.sort_by_key(|fault| (fault.line, fault.column));
     faults
 }
 

@@ -52,18 +52,31 @@ const fn once() -> u64 {
     1
 }
 
-/// Reads the text of a file of shapes.
-pub(super) fn parse_shapes(text: &str) -> Result<ParsedShapes, ProfileError> {
-    let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
-    if bytes > MAX_FILE_BYTES {
-        return Err(ProfileError::TooLarge { bytes });
+impl ParsedShapes {
+    /// Reads a file's text, as [`MissLog::read`](super::MissLog::read) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Document::parse`](super::Document::parse).
+    pub fn parse(text: &str) -> Result<Self, ProfileError> {
+        let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        if bytes > MAX_FILE_BYTES {
+            return Err(ProfileError::TooLarge { bytes });
+        }
+        let outline = Outline::open(text, LAYOUT, |schema| schema == SHAPES_SCHEMA)?;
+        let closed = format!("{})", outline.header);
+        ron::from_str::<HeaderRow>(&closed)
+            .map_err(|error| ProfileError::Header(from_ron(&error)))?;
+        let read = outline.elements(|_| None, shape)?;
+        let shapes = read.good.into_iter().map(|(_, shape)| shape).collect();
+        Ok(Self { shapes: combined(shapes), faults: locate(text, read.bad) })
     }
-    let outline = Outline::open(text, LAYOUT, |schema| schema == SHAPES_SCHEMA)?;
-    let closed = format!("{})", outline.header);
-    ron::from_str::<HeaderRow>(&closed).map_err(|error| ProfileError::Header(from_ron(&error)))?;
-    let read = outline.elements(|_| None, shape)?;
-    let shapes = read.good.into_iter().map(|(_, shape)| shape).collect();
-    Ok(ParsedShapes { shapes: combined(shapes), faults: locate(text, read.bad) })
+
+    /// The text of a file with the good ones.
+    #[must_use]
+    pub fn to_ron(&self) -> String {
+        write_shapes(&self.shapes)
+    }
 }
 
 /// The text of a file with these shapes.

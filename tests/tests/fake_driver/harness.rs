@@ -2,7 +2,7 @@
 
 use std::any::type_name;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use crate::fake_library;
@@ -17,6 +17,8 @@ const LOG: &str = "GRIDGUARD_FAKE_LOG";
 pub(crate) enum Driver {
     /// The fake one, whole.
     Whole,
+    /// The same, and the fake compiler beside it.
+    WithCompiler,
     /// One that is too old for clusters and parameter sizes.
     Old,
     /// One without `cuLaunchKernel`.
@@ -36,6 +38,32 @@ pub(crate) fn with_driver<B: FnOnce()>(driver: Driver, settings: &[(&str, &str)]
         return body();
     }
     let folder = tempfile::tempdir().expect("a folder for the log");
+    let child = start(test, driver, settings, &folder.path().join("launches"));
+    has_passed(test, &child.wait_with_output().expect("it ends"));
+}
+
+/// [`with_driver`] in so many processes at the same time, which have one log.
+pub(crate) fn in_processes<B: FnOnce()>(
+    processes: usize,
+    driver: Driver,
+    settings: &[(&str, &str)],
+    body: B,
+) {
+    let test = test_of::<B>();
+    if std::env::var_os(CHILD).is_some_and(|child| child == test) {
+        return body();
+    }
+    let folder = tempfile::tempdir().expect("a folder for the log");
+    let log = folder.path().join("launches");
+    let start = |_| start(test, driver, settings, &log);
+    let children: Vec<Child> = (0..processes).map(start).collect();
+    let ended = children.into_iter().map(Child::wait_with_output);
+    let outputs: Vec<Output> = ended.map(|output| output.expect("it ends")).collect();
+    outputs.iter().for_each(|output| has_passed(test, output));
+}
+
+/// Starts this program again for the body of one test.
+fn start(test: &str, driver: Driver, settings: &[(&str, &str)], log: &Path) -> Child {
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -43,14 +71,19 @@ pub(crate) fn with_driver<B: FnOnce()>(driver: Driver, settings: &[(&str, &str)]
             child.env_remove(&name);
         }
     }
-    let output = child
+    child
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, test)
         .env("LD_LIBRARY_PATH", library_path(driver))
-        .env(LOG, folder.path().join("launches"))
+        .env(LOG, log)
         .envs(settings.iter().copied())
-        .output()
-        .expect("this program runs again");
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("this program runs again")
+}
+
+fn has_passed(test: &str, output: &Output) {
     let printed = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     // A name that matches no test would pass with nothing run.
@@ -74,6 +107,17 @@ pub(crate) fn launches() -> Vec<String> {
 /// The function attributes that were set in this process, in order.
 pub(crate) fn set_attributes() -> Vec<String> {
     logged("attribute ")
+}
+
+/// Programs that the fake compiler compiled, in order.
+pub(crate) fn compilations() -> Vec<String> {
+    logged("compile ")
+}
+
+/// How often the driver was initialised in this process.
+pub(crate) fn initialisations() -> usize {
+    let own = std::process::id().to_string();
+    logged("init ").into_iter().filter(|process| *process == own).count()
 }
 
 /// The questions about residency in this process, in order.
@@ -110,13 +154,14 @@ fn library_path(driver: Driver) -> std::ffi::OsString {
 
 /// The folder in which `driver` lies, built once for each run.
 fn library_folder(driver: Driver) -> PathBuf {
-    static BUILT: [OnceLock<PathBuf>; 5] = [const { OnceLock::new() }; 5];
+    static BUILT: [OnceLock<PathBuf>; 6] = [const { OnceLock::new() }; 6];
     let (place, name, switch) = match driver {
         Driver::Whole => (0, "whole", None),
         Driver::Old => (1, "old", Some("-DFAKE_OLD")),
         Driver::Broken => (2, "broken", Some("-DFAKE_BROKEN")),
         Driver::Missing => (3, "missing", None),
         Driver::Two => (4, "two", None),
+        Driver::WithCompiler => (5, "with-compiler", None),
     };
     let built = BUILT[place].get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-driver-{name}"));
@@ -132,6 +177,10 @@ fn library_folder(driver: Driver) -> PathBuf {
                 let copy = folder.join(format!("copy-{}", std::process::id()));
                 std::fs::copy(folder.join(library), &copy).expect("another library");
                 std::fs::rename(&copy, folder.join(link)).expect("it takes the link's place");
+            }
+            if matches!(driver, Driver::WithCompiler) {
+                let [library, link, ..] = fake_library::COMPILER;
+                fake_library::build(&folder, "libnvrtc.c", library, link, None);
             }
         }
         folder

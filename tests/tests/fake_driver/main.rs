@@ -16,6 +16,7 @@ mod devices;
 mod driver_log;
 #[path = "../fake_library/mod.rs"]
 mod fake_library;
+mod first_use;
 mod harness;
 mod kernels;
 mod late_errors;

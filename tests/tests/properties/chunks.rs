@@ -1,10 +1,10 @@
 //! Chunks of any number of items: exact cover, balance, alignment, and no chunk too many.
 
 use gridguard::{Chunk, Chunks};
+use gridguard_tests::invariants::size;
 use proptest::prelude::*;
 
 use crate::cases;
-use crate::generate::size;
 
 /// Chunks that are walked one by one; of more, some neighbours are looked at.
 const WALKED: u64 = 100_000;

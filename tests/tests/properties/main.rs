@@ -1,10 +1,7 @@
 //! What holds for every number of items, every request and every plan.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod case;
 mod chunks;
-mod generate;
-mod oracle;
 mod plans;
 mod settling;
 mod validation;

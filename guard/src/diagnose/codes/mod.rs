@@ -129,6 +129,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn no_row_leaves_anything_open() {
         for row in failures().chain([&UNLISTED_CUDA, &UNLISTED_XID]) {
             let name = row.name;
@@ -145,6 +146,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn numbers_and_names_are_unique_and_every_one_finds_its_row() {
         let [mut numbers, mut formers] = [BTreeSet::new(), BTreeSet::new()];
         let mut names = BTreeSet::new();

@@ -219,6 +219,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn every_wording_and_every_name_is_recognised_as_its_own_row() {
         for row in failures().filter(|row| row.origin != Origin::Xid) {
             for words in row.wordings.iter().chain(&row.runtime_name) {

@@ -44,6 +44,7 @@ fn a_bad_entry_is_told_by_line_and_column_and_costs_no_other() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn wrong_types_and_values_are_faults() {
     for (from, to) in [
         ("launches: 1", "launches: NaN"),
@@ -70,6 +71,7 @@ fn wrong_types_and_values_are_faults() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn sizes_and_names_out_of_bounds_are_faults_at_the_entry() {
     let many = |count| {
         let sizes: Vec<_> = (0..count).map(|name| format!("(\"{name}\", 5)")).collect();
@@ -113,6 +115,7 @@ fn of_two_entries_about_the_same_the_first_stays() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn a_broken_bracket_string_or_comment_costs_its_entry_alone() {
     for (from, to) in [
         ("[(\"rows\", 7)", "[(\"rows\", 7"),
@@ -132,6 +135,17 @@ fn a_broken_bracket_string_or_comment_costs_its_entry_alone() {
 }
 
 #[test]
+fn faults_are_told_in_the_file_s_order_also_where_an_entry_runs_into_the_next() {
+    let (text, middle) = three();
+    let broken = "br\"\n (kernel: \"b\", source: \"\", dtypes:)(1: 1),\n launches: -1,\n";
+    let text = format!("{}{broken}{}", &text[..middle.start], &text[middle.end..]);
+    let parsed = Document::parse(&text).expect("a header");
+    assert!(parsed.faults.len() > 1, "{:?}", parsed.faults);
+    assert!(parsed.faults.is_sorted_by_key(|fault| (fault.line, fault.column)));
+    assert_eq!(parsed.document.entries(), [entry("a", 7, 5), entry("c", 7, 5)]);
+}
+
+#[test]
 fn a_file_that_was_cut_keeps_its_whole_entries() {
     let (text, middle) = three();
     let parsed = Document::parse(&text[..middle.start + 40]).expect("a header");
@@ -140,6 +154,7 @@ fn a_file_that_was_cut_keeps_its_whole_entries() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn deep_nesting_is_refused_before_any_parser_recurses() {
     let deep = "(".repeat(100_000);
     let fault = fault_of("launches: 1", &format!("launches: {deep}"));
@@ -191,6 +206,7 @@ fn a_broken_header_refuses_the_file_with_its_place() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn too_many_entries_and_too_many_bytes_are_refused() {
     let (text, _) = three();
     let (header, _) = text.split_once("entries: [").expect("a list");
@@ -202,6 +218,7 @@ fn too_many_entries_and_too_many_bytes_are_refused() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn entries_without_an_end_are_given_up_in_good_time() {
     let (text, _) = three();
     let (header, _) = text.split_once("entries: [").expect("a list");
@@ -219,6 +236,7 @@ fn entries_without_an_end_are_given_up_in_good_time() {
 
 proptest! {
     #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
         let _ = Document::parse(&text);
         let _ = Document::parse(&format!("(schema: 1, entries: [{text}"));
@@ -246,6 +264,7 @@ proptest! {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
     fn a_bitten_file_is_read_or_refused(
         at in any::<prop::sample::Index>(),
         bite in 0..400_usize,
@@ -263,6 +282,7 @@ proptest! {
 
 /// Brackets, quotes and commas, put in or taken out anywhere: what chance seldom draws.
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn no_single_bracket_quote_or_comma_costs_another_entry() {
     let (text, middle) = three();
     let entry = text[middle.clone()].trim_end();

@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn every_record_that_is_read_while_eight_threads_write_is_whole() {
         /// Launches of each thread.
-        const LAUNCHES: u64 = 200_000;
+        const LAUNCHES: u64 = if cfg!(miri) { 25 } else { 200_000 };
         let recorder = Recorder::new();
         let done = AtomicBool::new(false);
         let read = std::thread::scope(|scope| {
@@ -346,7 +346,7 @@ mod tests {
             done.store(true, Ordering::Relaxed);
             reader.join().expect("every record is whole")
         });
-        assert!(read > 0, "nothing was read, so nothing was tested");
+        assert!(read > 0 || cfg!(miri), "nothing was read, so nothing was tested");
         let numbered: u64 = [0, 1].iter().flat_map(|stream| recorder.mark(*stream).numbers).sum();
         assert_eq!(numbered + recorder.unrecorded(), 8 * LAUNCHES);
         // Of both streams the owner's ring and that of the others.

@@ -1,7 +1,7 @@
 //! What an unfinished search has measured, beside its profile, for the next run to go on from.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use gridguard::profile::{Key, Named};
@@ -101,14 +101,8 @@ fn name(key: &Key, shape: &Named) -> String {
 }
 
 fn read(path: &Path, subject: &str) -> Option<Vec<Record>> {
-    let mut lines = BufReader::new(File::open(path).ok()?.take(MOST_BYTES)).lines();
-    let first: String = serde_json::from_str(&lines.next()?.ok()?).ok()?;
-    if first != subject {
-        return None;
-    }
-    // Up to the line that was being written when all ended.
-    let record = |line: std::io::Result<String>| serde_json::from_str(&line.ok()?).ok();
-    Some(lines.map_while(record).collect())
+    let file = BufReader::new(File::open(path).ok()?.take(MOST_BYTES));
+    Journal::read_lines(file).filter(|journal| journal.problem == subject).map(|it| it.records)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use gridguard::{Axis, DeviceLimits, Dim3, KernelLimits, LaunchRequest, Rule};
 
-use crate::generate::Batch;
+use super::generate::Batch;
 
 /// The largest size that the driver takes.
 const DRIVER: u64 = 0xffff_ffff;
@@ -26,7 +26,7 @@ fn grid_rule(axis: Axis) -> Rule {
 }
 
 /// The rules that `request` breaks as one launch.
-pub(crate) fn broken(
+pub(super) fn broken(
     request: &LaunchRequest,
     device: &DeviceLimits,
     kernel: &KernelLimits,
@@ -80,7 +80,7 @@ pub(crate) fn broken(
             let own = kernel.required_cluster;
             breaks(Rule::ClusterRequired, own.is_some_and(|own| own != cluster));
             let most = if kernel.non_portable_cluster_allowed {
-                16
+                device.max_portable_cluster_blocks.max(16)
             } else {
                 device.max_portable_cluster_blocks
             };
@@ -97,26 +97,38 @@ pub(crate) fn broken(
 
 /// Registers of a block of `threads`: whole units for each warp, whole groups of warps.
 fn registers(threads: u128, device: &DeviceLimits, kernel: &KernelLimits) -> u128 {
-    let up = |number: u128, unit: u64| number.div_ceil(unit.into()).saturating_mul(unit.into());
+    // A unit of zero counts as one.
+    let up = |number: u128, unit: u64| {
+        let unit = u128::from(unit.max(1));
+        number.div_ceil(unit).saturating_mul(unit)
+    };
     let warp = u128::from(device.warp_size);
     let of_warp =
         up(u128::from(kernel.registers_per_thread) * warp, device.register_allocation_unit);
-    up(threads.div_ceil(warp), device.warp_allocation_granularity).saturating_mul(of_warp)
+    up(threads.div_ceil(warp.max(1)), device.warp_allocation_granularity).saturating_mul(of_warp)
 }
 
 impl Batch {
+    /// Blocks that so many items take, zero counting as one.
+    fn shares(&self) -> (u128, u128) {
+        let (blocks, items) = self.share;
+        (blocks.max(1).into(), items.max(1).into())
+    }
+
     /// Blocks along the axis that `items` take.
-    pub(crate) fn blocks(&self, items: u64) -> u128 {
-        let items = u128::from(items);
-        match (self.blocks_per_item, self.items_per_block) {
-            (Some(blocks), _) => items * u128::from(blocks.max(1)),
-            (_, Some(per_block)) => items.div_ceil(per_block.max(1).into()),
-            _ => items,
-        }
+    pub(super) fn blocks(&self, items: u64) -> u128 {
+        let (blocks, of_items) = self.shares();
+        (u128::from(items) * blocks).div_ceil(of_items)
+    }
+
+    /// Whether a chunk that starts at `item` starts a block.
+    pub(super) fn starts_a_block(&self, item: u64) -> bool {
+        let (blocks, of_items) = self.shares();
+        (u128::from(item) * blocks).is_multiple_of(of_items)
     }
 
     /// Whether `items` of one launch keep to the index width and the workspace.
-    pub(crate) fn holds(&self, items: u64) -> bool {
+    pub(super) fn holds(&self, items: u64) -> bool {
         let items = u128::from(items);
         let indexed = self.elements.is_none_or(|each| items * u128::from(each) <= INDEX_32);
         let worked =
@@ -125,12 +137,9 @@ impl Batch {
     }
 
     /// The most items of a launch of at most `blocks` along the axis.
-    pub(crate) fn most_items(&self, blocks: u64) -> u128 {
-        let blocks = u128::from(blocks);
-        let by_blocks = match self.items_per_block {
-            Some(items) => blocks * u128::from(items.max(1)),
-            None => blocks / u128::from(self.blocks_per_item.unwrap_or(1).max(1)),
-        };
+    pub(super) fn most_items(&self, blocks: u64) -> u128 {
+        let (share, of_items) = self.shares();
+        let by_blocks = u128::from(blocks) * of_items / share;
         let each = self.elements.filter(|each| *each > 0);
         let by_index = each.map_or(u128::MAX, |each| INDEX_32 / u128::from(each));
         let each = self.workspace.filter(|(each, _)| *each > 0);
@@ -140,20 +149,22 @@ impl Batch {
 
     /// The smallest chunk, in items, that starts the next one at the alignment, at a block of its
     /// own and at a whole cluster of `cluster` blocks; none past u64.
-    pub(crate) fn unit(&self, cluster: u64) -> Option<u64> {
-        let per_block = u128::from(self.items_per_block.unwrap_or(1).max(1));
-        let per_item = u128::from(self.blocks_per_item.unwrap_or(1).max(1));
-        let aligned = lcm(self.align.max(1).into(), per_block);
-        let blocks = aligned / per_block * per_item;
-        let times = lcm(blocks, cluster.into()) / blocks;
-        u64::try_from(aligned.checked_mul(times)?).ok()
+    pub(super) fn unit(&self, cluster: u64) -> Option<u64> {
+        let (blocks, of_items) = self.shares();
+        // Every so many items end at the end of a block.
+        let whole = of_items / gcd(blocks, of_items);
+        let align = u128::from(self.align.max(1));
+        let aligned = u64::try_from(align / gcd(align, whole) * whole).ok()?;
+        let cluster = u128::from(cluster.max(1));
+        let times = cluster / gcd(self.blocks(aligned), cluster);
+        u64::try_from(u128::from(aligned) * times).ok()
     }
 }
 
-fn lcm(a: u128, b: u128) -> u128 {
+fn gcd(a: u128, b: u128) -> u128 {
     let (mut rest, mut divisor) = (a, b);
     while rest != 0 {
         (rest, divisor) = (divisor % rest, rest);
     }
-    (a / divisor).saturating_mul(b)
+    divisor
 }

@@ -1,0 +1,44 @@
+//! The launch corpus and the catalogue of GPUs.
+
+use gridguard::catalog::{self, CatalogError, parse_corpus, parse_gpus};
+use gridguard::{Axis, DeviceLimits, KernelLimits};
+
+use super::bytes::Bytes;
+use super::case::case;
+use super::{description, plans};
+
+/// Any text is a corpus, a catalogue, or refused with its place; each launch of the one gets a true
+/// verdict, and the GPUs of the other are planned for as any device is.
+pub(super) fn check(bytes: &[u8]) {
+    let Ok(text) = core::str::from_utf8(bytes) else { return };
+    match parse_corpus(text) {
+        Ok(rows) => {
+            let h200 = &catalog::gpu("h200").expect("catalogued").limits;
+            rows.iter().for_each(|row| description::check(&row.request, h200));
+        }
+        Err(error) => is_told(&error, "corpus.ron"),
+    }
+    match parse_gpus(text) {
+        Ok(gpus) => {
+            for gpu in gpus {
+                assert_eq!(gpu.facts.len(), 28, "{}", gpu.limits.name);
+                is_planned_for(&gpu.limits, bytes);
+            }
+        }
+        Err(error) => is_told(&error, "gpus.ron"),
+    }
+}
+
+fn is_told(error: &CatalogError, file: &str) {
+    assert!(!matches!(error, CatalogError::UnknownGpu { .. }), "{error}");
+    assert!(error.to_string().starts_with(file), "{error}");
+}
+
+/// A launch that is made of `bytes`.
+fn is_planned_for(device: &DeviceLimits, bytes: &[u8]) {
+    let mut case = case(&mut Bytes::new(bytes));
+    case.device = device.clone();
+    case.kernel = KernelLimits::unknown("k");
+    case.batch.axis = Axis::Y;
+    plans::what_is_planned_is_legal_and_what_is_refused_is_hopeless(&case);
+}

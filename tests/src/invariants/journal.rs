@@ -1,0 +1,74 @@
+//! Journals of unfinished searches.
+
+use gridguard::profile::{Named, Objective};
+use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
+use gridguard_autotune::{
+    Budget, Candidate, Configuration, Failure, Journal, Measurer, Outcome, Portion, Resumed,
+    Sample, Space, TuneError, tune,
+};
+
+/// Any bytes are a journal or none. What is read is read again as it was written; and a search that
+/// goes on from it ends, with a candidate of its own that did not fail, the same whenever it is done.
+pub(super) fn check(bytes: &[u8]) {
+    let Some(journal) = Journal::read_lines(bytes) else { return };
+    let first = serde_json::to_string(&journal.problem).expect("data");
+    let records = journal.records.iter().map(|record| serde_json::to_string(record).expect("data"));
+    let lines: Vec<String> = core::iter::once(first).chain(records).collect();
+    let again = Journal::read_lines(lines.join("\n").as_bytes());
+    assert_eq!(again.as_ref(), Some(&journal));
+    for objective in [Objective::Throughput, Objective::Latency { max_launch_us: 60 }] {
+        let (first, full) = searched(objective, journal.clone());
+        assert_eq!(&full.records[..journal.records.len()], journal.records);
+        let (second, _) = searched(objective, full);
+        match (first, second) {
+            (Ok(first), Ok(second)) => {
+                assert_eq!(first.winner, second.winner);
+                assert!(!first.failures.iter().any(|(failed, _)| *failed == first.winner));
+            }
+            (first, second) => assert_eq!(first.err(), second.err()),
+        }
+    }
+}
+
+/// A search from `journal` on, and its own journal.
+fn searched(objective: Objective, journal: Journal) -> (Result<Outcome, TuneError>, Journal) {
+    let mut space = space();
+    let mut measurer = Resumed::new(ByTheBook, journal);
+    let budget = Budget { evaluations: Some(EVALUATIONS), pause: |_| (), ..Budget::default() };
+    let outcome = tune(&mut measurer, &mut space, objective, &budget, &mut ());
+    (outcome, measurer.into_parts().1)
+}
+
+/// A few hundred would do.
+const EVALUATIONS: u64 = 2000;
+
+fn space() -> Space {
+    let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("k"));
+    let request = LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::new(128, 1, 1));
+    let batch = BatchAxis::new(Axis::Y, 70_000).align(10_000);
+    Space::new(vec![Configuration { parameters: Named::new(), request, batch, limits }])
+}
+
+/// A launch takes 3 us, an item a nanosecond.
+struct ByTheBook;
+
+impl Measurer for ByTheBook {
+    fn check(&mut self, _: &Candidate) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn sample(
+        &mut self,
+        candidate: &Candidate,
+        portion: Portion,
+        count: u32,
+    ) -> Result<Vec<Sample>, Failure> {
+        let launches = match portion {
+            Portion::Sequence => candidate.launches,
+            Portion::LargestLaunch => 1,
+        };
+        let real = |number: u64| f64::from(u32::try_from(number).expect("few"));
+        let time_ns = real(launches) * (3000.0 + real(candidate.largest_chunk));
+        Ok((0..count).map(|_| Sample { time_ns, clock_mhz: Some(1980.0) }).collect())
+    }
+}

@@ -1,0 +1,79 @@
+//! Any log at all, as `gridguard explain` reads it.
+
+use std::io::BufReader;
+
+use gridguard::diagnose::{Finding, Log, MOST_FINDINGS, diagnose};
+
+/// A line's text in a finding, with room for the bytes that stand for what is no text.
+const MOST_SHOWN_BYTES: usize = 400;
+/// Lines that are looked at one by one have no more bytes: what is no text takes three times as many.
+const SHORT_LINE_BYTES: usize = 16 << 10;
+
+/// Any bytes are read: in bounded memory, the same in whatever portions they come, the same again
+/// from the same lines, and each failure that is found has a diagnosis.
+pub(super) fn check(bytes: &[u8]) {
+    let asked = is_sound(Log::asked(), bytes);
+    assert_eq!(read(Log::asked(), bytes, 1).findings(), asked.findings());
+    let log = is_sound(Log::new(), bytes);
+    // Colours and the like are seen where bytes are read.
+    let is_plain = bytes.iter().all(|byte| matches!(byte, b'\n' | b' '..=b'~'));
+    if is_plain && lines(bytes).all(|line| line.len() <= SHORT_LINE_BYTES) {
+        let mut by_line = Log::new();
+        lines(bytes).for_each(|line| by_line.line(&String::from_utf8_lossy(line)));
+        assert_eq!(by_line.findings(), log.findings());
+    }
+    let findings = log.findings();
+    twice_tells_the_same(log, bytes, &findings);
+}
+
+fn is_sound(log: Log, bytes: &[u8]) -> Log {
+    let log = read(log, bytes, bytes.len().max(1));
+    assert_eq!(log.lines(), count(lines(bytes).count()));
+    let findings = log.findings();
+    are_sound(&findings, log.lines());
+    for finding in &findings {
+        let diagnosis = diagnose(&finding.subject, &finding.evidence);
+        assert!(!diagnosis.causes.is_empty() || !diagnosis.not.is_empty(), "{finding:?}");
+        assert!(!diagnosis.to_string().is_empty());
+        serde_json::to_string(&diagnosis).expect("data");
+    }
+    log
+}
+
+fn read(mut log: Log, bytes: &[u8], portion: usize) -> Log {
+    log.read(BufReader::with_capacity(portion, bytes)).expect("memory can be read");
+    log
+}
+
+/// The lines, without an empty one at the end.
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split_inclusive(|byte| *byte == b'\n').map(|it| it.strip_suffix(b"\n").unwrap_or(it))
+}
+
+fn count(lines: usize) -> u64 {
+    u64::try_from(lines).expect("few")
+}
+
+fn are_sound(findings: &[Finding], lines: u64) {
+    assert!(findings.len() <= MOST_FINDINGS);
+    assert!(findings.is_sorted_by_key(|finding| finding.line));
+    assert!(findings.iter().map(|finding| finding.times).sum::<u64>() <= lines);
+    for (place, finding) in findings.iter().enumerate() {
+        assert!((1..=lines).contains(&finding.line) && finding.times > 0, "{finding:?}");
+        assert!(finding.text.len() <= MOST_SHOWN_BYTES, "{finding:?}");
+        let earlier = &findings[..place];
+        assert!(earlier.iter().all(|other| other.subject != finding.subject), "{finding:?} twice");
+        let after = finding.consequence_of;
+        assert!(after.is_none_or(|first| earlier.iter().any(|other| other.subject == first)));
+    }
+}
+
+/// The same lines again tell of the same failures, once more each.
+fn twice_tells_the_same(log: Log, bytes: &[u8], findings: &[Finding]) {
+    let twice = read(log, bytes, bytes.len().max(1)).findings();
+    assert_eq!(twice.len(), findings.len());
+    for (again, once) in twice.iter().zip(findings) {
+        assert_eq!((again.subject, again.line, &again.text), (once.subject, once.line, &once.text));
+        assert_eq!(again.times, 2 * once.times);
+    }
+}

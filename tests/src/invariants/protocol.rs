@@ -1,0 +1,92 @@
+//! What a tuner and the process that measures for it say to each other.
+
+use std::io::Cursor;
+
+use gridguard::Plan;
+use gridguard_autotune::{
+    Candidate, Configuration, Failure, FailureKind, Measurer, Portion, Sample, ServeError, Served,
+    Space, serve,
+};
+
+/// Whatever comes in, the measuring process answers each request in one line of JSON, or ends with a
+/// reason; and whatever it says may be launched, only legal plans come of it.
+pub(super) fn check(bytes: &[u8]) {
+    let mut output = Vec::new();
+    let open = |problem: &str| -> Result<Box<dyn Served>, Failure> {
+        match problem {
+            "none" => Err(Failure::new(FailureKind::Launch, "no such problem")),
+            _ => Ok(Box::new(Quick)),
+        }
+    };
+    let ended = serve(Cursor::new(bytes.to_vec()), &mut output, open);
+    let requests = bytes.split(|byte| *byte == b'\n').count();
+    let output = String::from_utf8(output).expect("text");
+    // A line that ends what may be another's, and the greeting.
+    let answers: Vec<&str> = output.lines().skip(2).collect();
+    assert!(answers.len() <= requests);
+    for answer in answers {
+        serde_json::from_str::<serde_json::Value>(answer).expect("JSON");
+    }
+    if let Err(error) = ended {
+        assert!(!matches!(error, ServeError::Write(_)), "{error}");
+    }
+    for line in bytes.split(|byte| *byte == b'\n') {
+        if let Ok(configuration) = serde_json::from_slice::<Configuration>(line) {
+            makes_legal_plans(configuration);
+        }
+    }
+}
+
+/// Launches of a plan that are looked at.
+const LOOKED_AT: usize = 100;
+
+fn makes_legal_plans(configuration: Configuration) {
+    let (batch, limits) = (configuration.batch, configuration.limits.clone());
+    let text = serde_json::to_string(&configuration).expect("data");
+    let again: Configuration = serde_json::from_str(&text).expect("its own text");
+    assert_eq!((again.request, again.batch), (configuration.request, batch));
+    assert_eq!(again.limits.device(), limits.device());
+    assert_eq!(again.limits.kernel(), limits.kernel());
+    let space = Space::new(vec![configuration]);
+    for candidate in space.candidates() {
+        let plan = space.plan(candidate).expect("it was planned before");
+        assert_eq!(
+            (plan.len(), plan.largest_chunk()),
+            (candidate.launches, candidate.largest_chunk)
+        );
+        is_exact(&plan, batch.items());
+    }
+}
+
+fn is_exact(plan: &Plan, items: u64) {
+    assert_eq!(plan.items(), items);
+    let mut next = 0;
+    for one in plan.launches().take(LOOKED_AT) {
+        assert!(one.chunk.start == next && one.chunk.items > 0, "{:?}", one.chunk);
+        next = one.chunk.end();
+    }
+    assert!(plan.launches().len() > LOOKED_AT || next == items);
+}
+
+/// Measures in no time.
+struct Quick;
+
+impl Measurer for Quick {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+        match candidate.launches {
+            0 => Err(Failure::new(FailureKind::Illegal, "no launch")),
+            _ => Ok(()),
+        }
+    }
+
+    fn sample(&mut self, _: &Candidate, _: Portion, count: u32) -> Result<Vec<Sample>, Failure> {
+        let samples = (0..count.min(3)).map(|_| Sample { time_ns: 1.0, clock_mhz: None });
+        Ok(samples.collect())
+    }
+}
+
+impl Served for Quick {
+    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,29 @@
+//! Files of shapes: what the log of misses writes and people add to.
+
+use gridguard::profile::{ParsedShapes, ProfileError};
+
+/// Any text is read or refused with its place; what is read is within bounds, each shape once, and
+/// is read again as it was written.
+pub(super) fn check(bytes: &[u8]) {
+    let Ok(text) = core::str::from_utf8(bytes) else { return };
+    let read = match ParsedShapes::parse(text) {
+        Ok(read) => read,
+        Err(ProfileError::Header(fault) | ProfileError::Structure(fault)) => {
+            return super::profile::is_in(&fault, text);
+        }
+        Err(error) => return assert!(!error.to_string().is_empty()),
+    };
+    read.faults.iter().for_each(|fault| super::profile::is_in(fault, text));
+    for (place, missed) in read.shapes.iter().enumerate() {
+        assert_eq!(missed.check(), Ok(()));
+        let again = read.shapes.iter().skip(place + 1);
+        let twice =
+            again.filter(|other| (&other.key, &other.shape) == (&missed.key, &missed.shape));
+        assert_eq!(twice.count(), 0, "{missed:?} stands twice");
+    }
+    let written = read.to_ron();
+    let again = ParsedShapes::parse(&written).expect("its own text");
+    assert_eq!(again.faults, []);
+    assert_eq!(again.shapes, read.shapes);
+    assert_eq!(again.to_ron(), written);
+}
