@@ -49,8 +49,8 @@ fn a_container_without_gpus_says_so() {
 }
 
 #[test]
-fn an_order_that_is_none_warns() {
-    let ran = Machine::healthy().set("CUDA_DEVICE_ORDER", "PCI").doctor(&[]).exits(0);
+fn an_order_that_is_none_is_bad() {
+    let ran = Machine::healthy().set("CUDA_DEVICE_ORDER", "PCI").doctor(&[]).exits(1);
     let what = "bad      devices: CUDA_DEVICE_ORDER=\"PCI\" is none of CUDA's";
     assert_eq!(line(&ran.out, "warning  devices"), what);
 }
