@@ -51,6 +51,7 @@ fn a_container_without_gpus_says_so() {
 #[test]
 fn an_order_that_is_none_is_bad() {
     let ran = Machine::healthy().set("CUDA_DEVICE_ORDER", "PCI").doctor(&[]).exits(1);
-    let what = "bad      devices: CUDA_DEVICE_ORDER=\"PCI\" is none of CUDA's";
-    assert_eq!(line(&ran.out, "warning  devices"), what);
+    let what = "bad      devices: CUDA_DEVICE_ORDER=\"PCI\" is none of CUDA's: the driver \
+                refuses to begin";
+    assert_eq!(line(&ran.out, "bad "), what);
 }
