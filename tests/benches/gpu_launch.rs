@@ -15,7 +15,7 @@ use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
     Args, CompileOptions, Compiler, GuardedStream, Kernel, RawKernel, driver_version,
 };
-use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
+use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest};
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{Element, Kernels, Prepared, Tensor, TensorMut};
@@ -226,9 +226,8 @@ impl<'b> Empty<'b> {
     fn raw_guarded(&self) -> Result<(), Box<dyn Error>> {
         let stream = self.stream.cu_stream().cast();
         for _ in 0..BURST {
-            let plan = Plan::new(&request(), None, self.raw.limits(), Choice::AUTOMATIC)?;
             // SAFETY: the stream is of the kernel's context; there are no parameters.
-            unsafe { self.raw.launch(stream, &plan, &KernelArgs::new())? };
+            unsafe { self.raw.plan_and_launch(stream, &request(), None, &KernelArgs::new())? };
         }
         Ok(())
     }

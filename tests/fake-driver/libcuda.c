@@ -499,8 +499,12 @@ static const char *find_name(const char *text, const char *before, const char *n
     return NULL;
 }
 
+/* Functions of modules that are gone, whose handles are to be used anew. */
+static CUfunction retired;
+
 static CUfunction make_function(CUmodule module, const char *name) {
-    CUfunction f = make(sizeof *f);
+    CUfunction f = retired ? retired : make(sizeof *f);
+    if (retired) retired = f->next, *f = (struct Function){0};
     const char *line = find_name(module->text, "// fake", name);
     f->module = module;
     snprintf(f->name, sizeof f->name, "%s", name);
@@ -564,6 +568,8 @@ CUresult cuModuleUnload(CUmodule module) {
     CONTEXT;
     REQUIRE(loaded(module), INVALID_HANDLE);
     module->dead = true;
+    for (CUfunction f = module->functions, next; f && setting("GRIDGUARD_FAKE_REUSE", 0); f = next)
+        next = f->next, f->next = retired, retired = f, module->functions = next;
     FILE *log = open_log();
     if (log) fprintf(log, "unload %d\n", ctx->device), fclose(log);
     return SUCCESS;

@@ -10,17 +10,15 @@ use super::args::Args;
 use super::checked::{self, Watch};
 use super::driver::{Driver, Handle};
 use super::error::{CudaError, DriverError, LaunchError, LoadError};
-use super::history::{History, LaunchRecord};
+use super::history::{ContextHistory, LaunchRecord};
 use super::image::Image;
 use super::kernel::Kernel;
-use super::launch::{submit, submit_one};
+use super::launch::{plan_and_submit, submit};
 use super::memory::free_memory;
 use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
 use crate::batch::BatchAxis;
-use crate::choice::Choice;
-use crate::chunk::Chunk;
 use crate::guard::{Backend, FallbackReason, Guard};
 use crate::plan::Plan;
 use crate::record::Counts;
@@ -30,7 +28,7 @@ use crate::request::LaunchRequest;
 #[derive(Clone, Debug)]
 pub(crate) struct CudaBackend {
     context: Arc<CudaContext>,
-    history: Arc<History>,
+    history: Arc<ContextHistory>,
     /// Whether each launch is waited for.
     checked: bool,
 }
@@ -66,7 +64,7 @@ impl Guard {
     pub fn with_context(context: Arc<CudaContext>) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
         let limits = query::limits_of_context(driver, &context)?;
-        let history = History::of(context.cu_ctx().cast());
+        let history = ContextHistory::of(context.cu_ctx().cast());
         let checked = checked::by_environment();
         Ok(Self::new(limits, Backend::Cuda(CudaBackend { context, history, checked }), None))
     }
@@ -94,7 +92,7 @@ impl Guard {
     pub fn synchronize(&self, stream: &CudaStream) -> Result<(), CudaError> {
         let (driver, context) = (Driver::get()?, stream.context().cu_ctx().cast());
         driver.bind(context)?;
-        let history = History::of(context);
+        let history = ContextHistory::of(context);
         Ok(checked::synchronize(driver, &history, stream.cu_stream().cast())?)
     }
 
@@ -218,30 +216,9 @@ impl Guard {
         batch: Option<&BatchAxis>,
         args: Args<'_>,
     ) -> Result<u64, LaunchError> {
-        if let Some(batch) = batch {
-            return self.plan_and_launch_batch(kernel, request, batch, args);
-        }
-        // One launch needs no plan around it, and the way of a launch is short.
-        let chunk = Chunk::only(1);
-        let launch = self.validate(request, kernel.limits())?;
         let (stream, watch) = (self.bind(kernel, &args)?, self.watch(Location::caller()));
-        // SAFETY: as in `launch`; validated against this kernel's limits just now.
-        let launched = unsafe { submit_one(kernel, stream, &chunk, &launch, args.values(), watch) };
-        self.count(launched.map(|()| 1))
-    }
-
-    /// Apart from the short way of launches without a batch.
-    #[inline(never)]
-    #[track_caller]
-    fn plan_and_launch_batch(
-        &self,
-        kernel: &Kernel,
-        request: &LaunchRequest,
-        batch: &BatchAxis,
-        args: Args<'_>,
-    ) -> Result<u64, LaunchError> {
-        let plan = self.plan(request, Some(batch), kernel.limits(), Choice::AUTOMATIC)?;
-        self.launch(kernel, &plan, args)
+        // SAFETY: as in `launch`.
+        self.count(unsafe { plan_and_submit(kernel, stream, request, batch, args.values(), watch) })
     }
 
     #[inline]

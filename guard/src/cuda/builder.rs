@@ -1,6 +1,8 @@
 //! cudarc's launch builder with validation in front: existing code changes by one word.
 
+use core::cell::RefCell;
 use core::hash::{BuildHasherDefault, Hasher};
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use parking_lot::RwLock;
 use super::checked::Watch;
 use super::driver::Driver;
 use super::error::{CudaError, DriverError, LaunchError};
-use super::kernel::{Keep, Kernel};
+use super::kernel::{Inner, Keep, Kernel};
 use crate::chunk::Chunk;
 use crate::request::LaunchRequest;
 use crate::validate::validate;
@@ -81,7 +83,7 @@ impl GuardedLaunchArgs<'_> {
     ///
     /// Why the limits could not be queried, at the function's first use.
     pub fn kernel(&self) -> Result<Kernel, CudaError> {
-        with_kernel(self.stream, self.function, Kernel::clone)
+        find_kernel(self.stream, self.function)
     }
 
     /// As [`LaunchArgs::record_kernel_launch`].
@@ -144,7 +146,7 @@ impl GuardedLaunchArgs<'_> {
         &mut self,
         config: LaunchConfig,
         cooperative: bool,
-        send: impl FnOnce(&mut LaunchArgs<'_>) -> Result<T, Refusal>,
+        send: impl Fn(&mut LaunchArgs<'_>) -> Result<T, Refusal>,
         watch: Watch,
     ) -> Result<T, LaunchError> {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = config;
@@ -153,10 +155,9 @@ impl GuardedLaunchArgs<'_> {
         request.cooperative = cooperative;
         let Self { stream, function, inner, given } = self;
         // The kernel is only lent, so that its launch takes part in no counting of owners.
-        let check_and_send = |kernel: &Kernel| {
+        let check_and_send = |kernel: &Inner| {
             let launch = validate(&request, kernel.limits())?;
-            kernel.signature().check_count(kernel.name(), *given)?;
-            let kernel = kernel.inner();
+            kernel.signature().check_count(&kernel.limits().kernel().name, *given)?;
             let together = launch.runs_together();
             if together || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
                 kernel.driver().bind(kernel.context())?;
@@ -185,8 +186,28 @@ type Refusal = (&'static str, cudarc::driver::DriverError);
 
 /// Kernels by handles. Each holds its function and its context, so that no handle is ever used anew
 /// while it stands here.
-static KNOWN: Lazy<RwLock<HashMap<Handles, Kernel, BuildHasherDefault<AddressHasher>>>> =
-    Lazy::new(RwLock::default);
+static KNOWN: Lazy<RwLock<ByHandles<Kernel>>> = Lazy::new(RwLock::default);
+
+/// How often [`KNOWN`] was emptied; changed under its lock.
+static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// What this thread found in [`KNOWN`], so that a launch takes no lock: the second locked
+    /// instruction would wait until the device's doorbell has been written.
+    ///
+    /// Holds no function: whoever launches one holds it, and a handle is used anew only after its
+    /// function was forgotten.
+    static SEEN: RefCell<Seen> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Seen {
+    /// [`FORGOTTEN`] at the time.
+    forgotten: u64,
+    kernels: ByHandles<Arc<Inner>>,
+}
+
+type ByHandles<T> = HashMap<Handles, T, BuildHasherDefault<AddressHasher>>;
 
 /// A function and the context that it was launched in, which need not be its own.
 type Handles = (usize, usize);
@@ -221,7 +242,12 @@ impl Hasher for AddressHasher {
 /// Lets go of every function that [`GuardedStream::launch_builder_guarded`] has seen, so that
 /// their modules can be unloaded. They are queried anew at their next use.
 pub fn forget_functions() {
-    KNOWN.write().clear();
+    let mut known = KNOWN.write();
+    let functions = core::mem::take(&mut *known);
+    // Before any of them is unloaded, and its handle used anew.
+    FORGOTTEN.fetch_add(1, Ordering::Release);
+    drop(known);
+    drop(functions);
 }
 
 /// Looks at the kernel of `function` where it stands, queried at its first use.
@@ -229,16 +255,52 @@ pub fn forget_functions() {
 fn with_kernel<R>(
     stream: &CudaStream,
     function: &CudaFunction,
-    look: impl FnOnce(&Kernel) -> R,
+    mut look: impl FnMut(&Inner) -> R,
 ) -> Result<R, CudaError> {
-    let handles = (function.cu_function().addr(), stream.context().cu_ctx().addr());
-    if let Some(kernel) = KNOWN.read().get(&handles) {
-        return Ok(look(kernel));
+    let handles = handles_of(stream, function);
+    let seen = SEEN.try_with(|seen| {
+        let seen = seen.try_borrow().ok()?;
+        let is_current = seen.forgotten == FORGOTTEN.load(Ordering::Acquire);
+        seen.kernels.get(&handles).filter(|_| is_current).map(|kernel| look(kernel))
+    });
+    match seen {
+        Ok(Some(answer)) => Ok(answer),
+        _ => Ok(look(find_kernel(stream, function)?.inner())),
     }
-    let kernel = query_kernel(stream, function)?;
-    // Two threads may get here at once; the first one's limits stay.
-    let kernel = KNOWN.write().entry(handles).or_insert(kernel).clone();
-    Ok(look(&kernel))
+}
+
+fn handles_of(stream: &CudaStream, function: &CudaFunction) -> Handles {
+    (function.cu_function().addr(), stream.context().cu_ctx().addr())
+}
+
+/// The kernel of `function`, which this thread has seen from now on.
+#[cold]
+fn find_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
+    let handles = handles_of(stream, function);
+    let find = |known: &ByHandles<Kernel>| {
+        Some((known.get(&handles)?.clone(), FORGOTTEN.load(Ordering::Relaxed)))
+    };
+    let found = find(&KNOWN.read());
+    let (kernel, forgotten) = match found {
+        Some(found) => found,
+        None => {
+            let kernel = query_kernel(stream, function)?;
+            let mut known = KNOWN.write();
+            // Two threads may get here at once; the first one's limits stay.
+            let kernel = known.entry(handles).or_insert(kernel).clone();
+            (kernel, FORGOTTEN.load(Ordering::Relaxed))
+        }
+    };
+    let inner = Arc::clone(kernel.inner());
+    // A thread that ends, or is in the midst of a launch, sees it again the next time.
+    let _ = SEEN.try_with(|seen| {
+        let mut seen = seen.try_borrow_mut().ok()?;
+        if seen.forgotten != forgotten {
+            *seen = Seen { forgotten, ..Seen::default() };
+        }
+        seen.kernels.insert(handles, inner)
+    });
+    Ok(kernel)
 }
 
 #[cold]

@@ -1,6 +1,7 @@
 //! The recent launches of each context, with all that tells them apart for a person.
 
 use core::fmt;
+use core::ops::Deref;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -24,10 +25,15 @@ pub(super) struct History {
     unchecked_in_capture: AtomicU64,
 }
 
-/// The histories of all contexts that a guard or a kernel is of.
-static HISTORIES: Mutex<Vec<(usize, Weak<History>)>> = Mutex::new(Vec::new());
+/// The history of a context that a guard or a kernel is of. While there is one it is found by the
+/// context's handle; after that the handle may be another context's, whoever still has the history.
+#[derive(Debug)]
+pub(super) struct ContextHistory(Arc<History>);
 
-impl History {
+/// The histories of all contexts that a guard or a kernel is of.
+static HISTORIES: Mutex<Vec<(usize, Weak<ContextHistory>)>> = Mutex::new(Vec::new());
+
+impl ContextHistory {
     /// The history of `context`.
     pub(super) fn of(context: Handle) -> Arc<Self> {
         let mut histories = HISTORIES.lock();
@@ -36,14 +42,32 @@ impl History {
         if let Some(history) = known.and_then(|(_, history)| history.upgrade()) {
             return history;
         }
-        let history = Arc::new(Self {
+        let history = Arc::new(Self(Arc::new(History::new())));
+        histories.push((context.addr(), Arc::downgrade(&history)));
+        history
+    }
+
+    pub(super) fn share(&self) -> Arc<History> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Deref for ContextHistory {
+    type Target = History;
+
+    fn deref(&self) -> &History {
+        &self.0
+    }
+}
+
+impl History {
+    fn new() -> Self {
+        Self {
             recorder: Recorder::new(),
             names: RwLock::default(),
             checked: AtomicU64::new(0),
             unchecked_in_capture: AtomicU64::new(0),
-        });
-        histories.push((context.addr(), Arc::downgrade(&history)));
-        history
+        }
     }
 
     /// The histories of `context`, or of all where it is not known.
@@ -51,7 +75,7 @@ impl History {
         let histories = HISTORIES.lock();
         let wanted = |handle: usize| context.is_none_or(|context| context.addr() == handle);
         let found = histories.iter().filter(|(handle, _)| wanted(*handle));
-        found.filter_map(|(_, history)| history.upgrade()).collect()
+        found.filter_map(|(_, history)| Some(history.upgrade()?.share())).collect()
     }
 
     /// The number under which launches of `kernel` are recorded: the last one for all kernels past

@@ -10,7 +10,7 @@ use super::blame::Blame;
 use super::checked::{self, Watch};
 use super::driver::{Driver, Handle};
 use super::error::{DriverError, LaunchError};
-use super::history::History;
+use super::history::{ContextHistory, History};
 use super::module::Loaded;
 use super::occupancy::{Configuration, Occupancy};
 use super::query::{self, function_attribute};
@@ -28,12 +28,15 @@ const OVERLAP_DRIVER: i32 = 12_030;
 #[derive(Clone)]
 pub struct Kernel {
     inner: Arc<Inner>,
+    #[allow(dead_code, reason = "held, not looked at")]
+    keep: Arc<(Keep, Arc<ContextHistory>)>,
     /// Whether a chunk may begin before the one before it has ended.
     overlap: bool,
     /// Whether a launch may begin before the one before it has ended.
     dependent: bool,
 }
 
+/// All that a launch looks at. Holds neither the function of a launch builder nor its context.
 pub(super) struct Inner {
     driver: &'static Driver,
     function: Handle,
@@ -51,8 +54,6 @@ pub(super) struct Inner {
     history: Arc<History>,
     /// The kernel's number there.
     number: u32,
-    #[allow(dead_code, reason = "holds what the function is of")]
-    keep: Keep,
 }
 
 /// What keeps the function loaded.
@@ -88,7 +89,7 @@ impl Kernel {
         let dynamic_shared_bytes = limits.max_dynamic_shared_bytes;
         let limits = LaunchLimits::new(device, limits).with_automatic_opt_in();
         let opt_in = OnceCell::new();
-        let history = History::of(context);
+        let history = ContextHistory::of(context);
         let number = history.number_of(&limits.kernel().name);
         let owned = match &keep {
             Keep::Module(module) => Some(Arc::clone(module.context())),
@@ -104,11 +105,11 @@ impl Kernel {
             dynamic_shared_bytes,
             opt_in,
             occupancy: Occupancy::default(),
-            history,
+            history: history.share(),
             number,
-            keep,
         });
-        Ok(Self { inner, overlap: false, dependent: false })
+        let keep = Arc::new((keep, history));
+        Ok(Self { inner, keep, overlap: false, dependent: false })
     }
 
     /// The same kernel, whose chunks overlap where the device and the driver can: a chunk of a split
@@ -184,7 +185,7 @@ impl Kernel {
     }
 
     pub(super) fn signature(&self) -> &Signature {
-        &self.inner.signature
+        self.inner.signature()
     }
 
     /// The context of a kernel that the guard loaded.
@@ -192,7 +193,7 @@ impl Kernel {
         self.inner.owned.as_ref()
     }
 
-    pub(super) fn inner(&self) -> &Inner {
+    pub(super) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }
 }
@@ -208,6 +209,14 @@ impl Inner {
 
     pub(super) const fn context(&self) -> Handle {
         self.context
+    }
+
+    pub(super) const fn limits(&self) -> &LaunchLimits {
+        &self.limits
+    }
+
+    pub(super) const fn signature(&self) -> &Signature {
+        &self.signature
     }
 
     /// Records a launch that the driver accepted, one of so many `launches`, and waits for it where

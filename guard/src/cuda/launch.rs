@@ -12,10 +12,56 @@ use super::driver::{
 use super::error::{DriverError, LaunchError};
 use super::kernel::{Inner, Kernel};
 use crate::args::{KernelArgs, MAX_ARGS, Slot};
+use crate::batch::BatchAxis;
+use crate::choice::Choice;
 use crate::chunk::Chunk;
 use crate::launch::{Launcher, Stopped, run};
 use crate::plan::{Plan, PlannedLaunch};
-use crate::validate::ValidLaunch;
+use crate::request::LaunchRequest;
+use crate::validate::{ValidLaunch, validate};
+
+/// Plans `request` and submits it to `stream`. The kernel's context is current.
+///
+/// # Safety
+///
+/// As [`submit`].
+#[inline]
+pub(super) unsafe fn plan_and_submit(
+    kernel: &Kernel,
+    stream: Handle,
+    request: &LaunchRequest,
+    batch: Option<&BatchAxis>,
+    args: &KernelArgs<'_>,
+    watch: Watch,
+) -> Result<u64, LaunchError> {
+    if let Some(batch) = batch {
+        // SAFETY: the caller's promise.
+        return unsafe { plan_and_submit_batch(kernel, stream, request, batch, args, watch) };
+    }
+    // One launch needs no plan around it, and the way of a launch is short.
+    let (chunk, launch) = (Chunk::only(1), validate(request, kernel.limits())?);
+    // SAFETY: the caller's promise; validated against this kernel's limits just now.
+    unsafe { submit_one(kernel, stream, &chunk, &launch, args, watch) }.map(|()| 1)
+}
+
+/// Apart from the short way of launches without a batch.
+///
+/// # Safety
+///
+/// As [`submit`].
+#[inline(never)]
+unsafe fn plan_and_submit_batch(
+    kernel: &Kernel,
+    stream: Handle,
+    request: &LaunchRequest,
+    batch: &BatchAxis,
+    args: &KernelArgs<'_>,
+    watch: Watch,
+) -> Result<u64, LaunchError> {
+    let plan = Plan::new(request, Some(batch), kernel.limits(), Choice::AUTOMATIC)?;
+    // SAFETY: the caller's promise.
+    unsafe { submit(kernel, stream, &plan, args, watch) }
+}
 
 /// Submits every launch of `plan` to `stream`. The kernel's context is current.
 ///
@@ -72,7 +118,7 @@ unsafe fn submit_chunks(
 ///
 /// As [`submit`], and `launch` was validated against the limits of `kernel`.
 #[inline]
-pub(super) unsafe fn submit_one(
+unsafe fn submit_one(
     kernel: &Kernel,
     stream: Handle,
     chunk: &Chunk,

@@ -7,9 +7,10 @@ use super::current::Pushed;
 use super::driver::Driver;
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Keep, Kernel};
-use super::launch::submit;
+use super::launch::{plan_and_submit, submit};
 use super::query;
 use crate::args::KernelArgs;
+use crate::batch::BatchAxis;
 use crate::limits::LaunchLimits;
 use crate::plan::Plan;
 use crate::request::LaunchRequest;
@@ -20,18 +21,17 @@ use crate::residency::ResidencyLimits;
 /// ```no_run
 /// # fn handles() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, *mut std::ffi::c_void) { unreachable!("the caller has them") }
 /// use gridguard::cuda::RawKernel;
-/// use gridguard::{Axis, BatchAxis, Choice, Dim3, KernelArgs, LaunchRequest, Plan};
+/// use gridguard::{Axis, BatchAxis, Dim3, KernelArgs, LaunchRequest};
 ///
 /// let (context, function, stream) = handles(); // CUcontext, CUfunction, CUstream
 /// // SAFETY: both handles are alive, and the function was loaded in this context.
 /// let kernel = unsafe { RawKernel::from_handles(context, function, "attention")? };
 /// let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
 /// let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
-/// let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC)?;
 /// let mut args = KernelArgs::new();
 /// args.items_at(0x7f00_0000_0000, 10_240).length();
 /// // SAFETY: the stream is of the same context, and the arguments are what the kernel takes.
-/// unsafe { kernel.launch(stream, &plan, &args)? };
+/// unsafe { kernel.plan_and_launch(stream, &request, Some(&batch), &args)? };
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -81,6 +81,30 @@ impl RawKernel {
         let inner = self.0.inner();
         let _current = Pushed::new(inner.driver(), inner.context())?;
         inner.residency(request)
+    }
+
+    /// Plans `request` under the function's limits and launches it: a legal one as it is, one that is
+    /// too large along the axis of `batch` in chunks. Otherwise as [`Self::launch`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::launch`].
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Invalid`] where no plan is legal, and as [`Self::launch`].
+    #[track_caller]
+    pub unsafe fn plan_and_launch(
+        &self,
+        stream: *mut c_void,
+        request: &LaunchRequest,
+        batch: Option<&BatchAxis>,
+        args: &KernelArgs<'_>,
+    ) -> Result<u64, LaunchError> {
+        let inner = self.0.inner();
+        let _current = Pushed::new(inner.driver(), inner.context())?;
+        // SAFETY: the caller's promise, and the context is current.
+        unsafe { plan_and_submit(&self.0, stream, request, batch, args, Watch::here()) }
     }
 
     /// Submits every launch of `plan` to `stream` (a `CUstream`, null for the default one) and

@@ -169,6 +169,84 @@ fn forgotten_functions_are_queried_anew() {
 }
 
 #[test]
+fn a_handle_that_is_used_anew_has_the_limits_of_its_new_function_on_every_thread() {
+    with_fake(&[("GRIDGUARD_FAKE_REUSE", "1")], || {
+        /// Too many for `wide`, not for `idle`.
+        const BLOCK: (u32, u32, u32) = (512, 1, 1);
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.default_stream();
+        let large = LaunchConfig { block_dim: BLOCK, ..config(8) };
+        let launch_idle = |function: &CudaFunction| {
+            let mut launch = stream.launch_builder_guarded(function);
+            // SAFETY: the function takes a number.
+            unsafe { launch.arg(&0_u64).launch(large) }.map(drop)
+        };
+        let launch_wide = |function: &CudaFunction| {
+            // SAFETY: the function takes nothing.
+            unsafe { stream.launch_builder_guarded(function).launch(large) }.map(drop)
+        };
+        let (functions, given) = std::sync::mpsc::channel::<CudaFunction>();
+        let (done, answers) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for function in given {
+                    let answer = (launch_idle(&function), launch_wide(&function));
+                    drop(function);
+                    done.send(answer).expect("the test waits");
+                }
+            });
+            for _ in 0..3 {
+                let idle = function(&context, "idle");
+                let handle = idle.cu_function();
+                launch_idle(&idle).expect("legal");
+                functions.send(idle).expect("the thread waits");
+                let (as_idle, as_wide) = answers.recv().expect("it answers");
+                assert_eq!(as_idle, Ok(()));
+                assert!(matches!(as_wide, Err(LaunchError::Args(_))), "{as_wide:?}");
+                forget_functions();
+
+                let wide = function(&context, "wide");
+                assert_eq!(wide.cu_function(), handle, "the driver uses it anew");
+                functions.send(wide.clone()).expect("the thread waits");
+                let (as_idle, as_wide) = answers.recv().expect("it answers");
+                for answer in [as_idle, as_wide, launch_wide(&wide)] {
+                    let of_wide = |broken: &gridguard::Violations| {
+                        broken.contains(Rule::RegistersPerBlock)
+                            || broken.contains(Rule::KernelThreadsPerBlock)
+                    };
+                    assert!(
+                        matches!(&answer, Err(LaunchError::Invalid(broken)) if of_wide(broken)),
+                        "{answer:?}"
+                    );
+                }
+                drop(wide);
+                forget_functions();
+            }
+            drop(functions);
+        });
+    });
+}
+
+#[test]
+fn a_context_at_the_handle_of_one_that_is_gone_has_launched_nothing() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let stream = context.default_stream();
+        // SAFETY: the function takes nothing.
+        unsafe { stream.launch_builder_guarded(&function).launch(config(8)) }.expect("legal");
+        let recent = || {
+            let guard = gridguard::Guard::with_context(Arc::clone(&context)).expect("its limits");
+            guard.recent_launches().len()
+        };
+        assert_eq!(recent(), 1);
+        // This thread has seen the kernel, which holds the launches; nobody has the context's.
+        forget_functions();
+        assert_eq!(recent(), 0);
+    });
+}
+
+#[test]
 fn a_function_is_held_until_it_is_forgotten() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
