@@ -192,8 +192,7 @@ static KNOWN: Lazy<RwLock<ByHandles<Kernel>>> = Lazy::new(RwLock::default);
 static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// What this thread found in [`KNOWN`], so that a launch takes no lock: the second locked
-    /// instruction would wait until the device's doorbell has been written.
+    /// What this thread found in [`KNOWN`], so that threads that launch at once share no lock.
     ///
     /// Holds no function: whoever launches one holds it, and a handle is used anew only after its
     /// function was forgotten.

@@ -168,7 +168,7 @@ impl Driver {
         // SAFETY: cuInit takes no pointer, and zero is its only legal flag.
         let status = unsafe { (driver.init)(0) };
         if status == NO_DEVICE {
-            return Err(DriverUnavailable::no_device());
+            return Err(DriverUnavailable::no_device(&driver));
         }
         driver.check("cuInit", status).map_err(DriverUnavailable::InitFailed)?;
         words::begin(&driver);

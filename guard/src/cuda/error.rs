@@ -161,14 +161,16 @@ pub enum DriverUnavailable {
     NoDevice {
         /// The value of `CUDA_VISIBLE_DEVICES`, where it is set and may hide them.
         cuda_visible_devices: Option<String>,
+        /// The CUDA version that the driver supports, where it tells: 1000 * major + 10 * minor.
+        driver_version: Option<i32>,
     },
 }
 
 impl DriverUnavailable {
-    pub(super) fn no_device() -> Self {
+    pub(super) fn no_device(driver: &Driver) -> Self {
         let value = std::env::var_os("CUDA_VISIBLE_DEVICES");
         let cuda_visible_devices = value.map(|value| value.to_string_lossy().into_owned());
-        Self::NoDevice { cuda_visible_devices }
+        Self::NoDevice { cuda_visible_devices, driver_version: driver.version().ok() }
     }
 }
 
@@ -193,10 +195,10 @@ impl fmt::Display for DriverUnavailable {
                 cuda_version(*oldest)
             ),
             Self::InitFailed(error) => write!(f, "the CUDA driver did not initialise: {error}"),
-            Self::NoDevice { cuda_visible_devices: None } => {
+            Self::NoDevice { cuda_visible_devices: None, .. } => {
                 f.write_str("the CUDA driver sees no device")
             }
-            Self::NoDevice { cuda_visible_devices: Some(value) } => write!(
+            Self::NoDevice { cuda_visible_devices: Some(value), .. } => write!(
                 f,
                 "the CUDA driver sees no device under CUDA_VISIBLE_DEVICES={value:?}: unset it, or \
                  name a device that exists"

@@ -95,7 +95,7 @@ pub fn device_count() -> Result<usize, CudaError> {
     driver.check("cuDeviceGetCount", status)?;
     match usize::try_from(count) {
         Ok(count) if count > 0 => Ok(count),
-        _ => Err(super::error::DriverUnavailable::no_device().into()),
+        _ => Err(super::error::DriverUnavailable::no_device(driver).into()),
     }
 }
 

@@ -166,7 +166,10 @@ fn devices() -> Vec<Diagnosis> {
     };
     let (driver_cuda, program_cuda) = (Some(CudaVersion(12_080)), Some(CudaVersion(13_000)));
     let old_driver = Evidence { driver_cuda, program_cuda, ..Evidence::default() };
-    let hidden = DriverUnavailable::NoDevice { cuda_visible_devices: Some(String::new()) };
+    let hidden = DriverUnavailable::NoDevice {
+        cuda_visible_devices: Some(String::new()),
+        driver_version: None,
+    };
     vec![
         of_code(209, &too_new),
         of_code(222, &old_driver),

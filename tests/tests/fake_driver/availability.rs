@@ -87,7 +87,10 @@ fn a_driver_that_shows_no_device_says_so() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "100")], || {
         let reason = unavailable();
         assert_eq!(reason.to_string(), "the CUDA driver sees no device");
-        let none = DriverUnavailable::NoDevice { cuda_visible_devices: None };
+        let none = DriverUnavailable::NoDevice {
+            cuda_visible_devices: None,
+            driver_version: Some(13_000),
+        };
         assert_eq!(reason, none);
         assert_eq!(Guard::best().fallback(), Some(&CudaError::Unavailable(reason).into()));
     });
@@ -109,7 +112,10 @@ fn a_visible_device_that_does_not_exist_is_named() {
     with_fake(&[("CUDA_VISIBLE_DEVICES", "7")], || {
         let reason = unavailable();
         assert!(reason.to_string().contains("CUDA_VISIBLE_DEVICES=\"7\""));
-        let hidden = DriverUnavailable::NoDevice { cuda_visible_devices: Some("7".into()) };
+        let hidden = DriverUnavailable::NoDevice {
+            cuda_visible_devices: Some("7".into()),
+            driver_version: Some(13_000),
+        };
         assert_eq!(reason, hidden);
     });
 }

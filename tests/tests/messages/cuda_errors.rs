@@ -70,7 +70,10 @@ fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
         ("libcuda.so.1".to_owned(), NO_FILE.to_owned()),
         ("libcuda.so".to_owned(), NO_FILE.to_owned()),
     ];
-    let hidden = DriverUnavailable::NoDevice { cuda_visible_devices: Some("7".into()) };
+    let hidden = DriverUnavailable::NoDevice {
+        cuda_visible_devices: Some("7".into()),
+        driver_version: Some(13_000),
+    };
     read_as(&[
         (
             &DriverUnavailable::LibraryMissing { tried },
@@ -88,7 +91,10 @@ fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
             "the driver supports CUDA 11.8, at least 12.0 is needed: update the driver",
         ),
         (
-            &DriverUnavailable::NoDevice { cuda_visible_devices: None },
+            &DriverUnavailable::NoDevice {
+                cuda_visible_devices: None,
+                driver_version: Some(13_000),
+            },
             "the CUDA driver sees no device",
         ),
         (

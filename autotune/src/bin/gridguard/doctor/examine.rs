@@ -122,8 +122,8 @@ impl Driver {
                 };
                 Self { loaded, version: Some(version), shown, fault }
             }
-            Err(CudaError::Unavailable(DriverUnavailable::NoDevice { .. })) => {
-                Self { loaded, shown: Some(0), ..Self::default() }
+            Err(CudaError::Unavailable(DriverUnavailable::NoDevice { driver_version, .. })) => {
+                Self { loaded, version: driver_version, shown: Some(0), fault: None }
             }
             Err(error) => Self { loaded, fault: Some(Fault::of(&error)), ..Self::default() },
         }

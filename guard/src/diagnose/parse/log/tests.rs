@@ -151,8 +151,6 @@ fn what_there_is_no_room_for_is_counted() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn garbage_is_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..4096)) {
         let mut log = Log::asked();
