@@ -31,6 +31,7 @@ pack() {
     {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch &&
+            cargo bench --no-run --message-format json -p gridguard --bench plan --bench record &&
             cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example 05_tune &&
             cargo build --release --message-format json -p gridguard-autotune --bin gridguard
@@ -189,6 +190,14 @@ PYTHON
     return $wrong
 }
 
+# What the guard costs the machine that serves the device.
+host_costs() {
+    grep -m 1 '^model name' /proc/cpuinfo || true
+    # Its medians of interleaved rounds; no bench has that name.
+    "$1/record" --bench none
+    "$1/plan" --bench --quick
+}
+
 # The same problems on one device and on all of them, in turn, with everything compiled before.
 tune_devices() {
     local folder=$1 results=$2 round devices
@@ -267,6 +276,7 @@ run() {
         step tune-devices 400 tune_devices "$folder" "$results"
     fi
     step launch 200 "$folder/gpu_launch" "$results/launch.json"
+    step host 60 host_costs "$folder"
     if python3 -c 'import torch, triton' 2>/dev/null; then
         step peers-attention 480 python3 "$folder/peers/attention.py" --bench "$folder/attention" --output "$results"
         step peers-kernels 200 python3 "$folder/peers/kernels.py" --bench "$folder/kernels" --output "$results"

@@ -51,7 +51,10 @@ impl LaunchLimits {
             return 0;
         }
         let partitions = device.warp_allocation_granularity.max(1);
-        let warps_per_partition = device.registers_per_multiprocessor / partitions / per_warp;
+        let of_partition = device.registers_per_multiprocessor / partitions;
+        // At most what it was.
+        let warps_per_partition =
+            u64::try_from(u128::from(of_partition) / per_warp).unwrap_or(u64::MAX);
         warps_per_partition.saturating_mul(partitions) / warps
     }
 

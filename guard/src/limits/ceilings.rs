@@ -26,7 +26,7 @@ pub(crate) struct Ceilings {
     /// Threads by launch bounds, where they are known.
     pub(crate) kernel_threads: Option<u64>,
     /// Threads of a block whose registers still fit, where these are known.
-    pub(crate) register_threads: Option<u64>,
+    pub(crate) register_threads: Option<u128>,
     pub(crate) dynamic_shared_bytes: u64,
     /// Dynamic bytes that still fit beside the static ones; `None` where these alone do not.
     pub(crate) shared_room_bytes: Option<u64>,
@@ -97,7 +97,9 @@ impl PlainCeilings {
     /// rules decide.
     pub(super) fn of(ceilings: &Ceilings) -> Self {
         let needs_cluster = ceilings.required_cluster.is_some() || ceilings.cluster_must_be_set;
-        let of_kernel = [ceilings.kernel_threads, ceilings.register_threads].into_iter().flatten();
+        let by_registers = ceilings.register_threads;
+        let by_registers = by_registers.map(|threads| u64::try_from(threads).unwrap_or(u64::MAX));
+        let of_kernel = [ceilings.kernel_threads, by_registers].into_iter().flatten();
         let threads = of_kernel.fold(ceilings.device_threads, u64::min);
         let shared_room_bytes = ceilings.shared_room_bytes.unwrap_or(0);
         let none = needs_cluster || ceilings.shared_room_bytes.is_none();
@@ -124,19 +126,19 @@ fn at_most_32_bits(dim: Dim3) -> Dim3 {
     Dim3::new(dim.x.min(most), dim.y.min(most), dim.z.min(most))
 }
 
-pub(super) fn registers_per_warp(device: &DeviceLimits, kernel: &KernelLimits) -> u64 {
-    let unit = device.register_allocation_unit.max(1);
-    let exact = kernel.registers_per_thread.saturating_mul(device.warp_size);
+pub(super) fn registers_per_warp(device: &DeviceLimits, kernel: &KernelLimits) -> u128 {
+    let unit = u128::from(device.register_allocation_unit.max(1));
+    let exact = u128::from(kernel.registers_per_thread) * u128::from(device.warp_size);
     exact.div_ceil(unit).saturating_mul(unit)
 }
 
 /// The most threads of a block whose registers fit, where registers are known.
-fn register_threads(device: &DeviceLimits, kernel: &KernelLimits) -> Option<u64> {
+fn register_threads(device: &DeviceLimits, kernel: &KernelLimits) -> Option<u128> {
     let per_warp = registers_per_warp(device, kernel);
     if per_warp == 0 {
         return None;
     }
-    let granularity = device.warp_allocation_granularity.max(1);
-    let warps = device.max_registers_per_block / per_warp / granularity * granularity;
-    Some(warps.saturating_mul(device.warp_size))
+    let granularity = u128::from(device.warp_allocation_granularity.max(1));
+    let warps = u128::from(device.max_registers_per_block) / per_warp / granularity * granularity;
+    Some(warps * u128::from(device.warp_size))
 }

@@ -66,7 +66,7 @@ impl LaunchLimits {
     }
 
     /// Registers that a warp takes, rounded up by the allocator; 0 where not known.
-    pub(crate) fn registers_per_warp(&self) -> u64 {
+    pub(crate) fn registers_per_warp(&self) -> u128 {
         registers_per_warp(&self.device, &self.kernel)
     }
 
@@ -76,7 +76,7 @@ impl LaunchLimits {
         let warps = threads.div_ceil(warp);
         let granularity = u128::from(self.device.warp_allocation_granularity.max(1));
         let warps = warps.div_ceil(granularity).saturating_mul(granularity);
-        warps.saturating_mul(u128::from(self.registers_per_warp()))
+        warps.saturating_mul(self.registers_per_warp())
     }
 }
 

@@ -69,7 +69,9 @@ fn explain_rule(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, out:
             report(None, threads, limit, of_kernel(), Remedy::SmallerBlocks { threads: limit });
         }
         Rule::RegistersPerBlock => {
-            let remedy = Remedy::FewerRegisters { threads: ceilings.register_threads.unwrap_or(0) };
+            let threads_that_fit = ceilings.register_threads.unwrap_or(0);
+            let threads_that_fit = u64::try_from(threads_that_fit).unwrap_or(u64::MAX);
+            let remedy = Remedy::FewerRegisters { threads: threads_that_fit };
             let registers = limits.registers_per_block(threads);
             report(None, registers, device.max_registers_per_block, of_device(), remedy);
         }

@@ -96,8 +96,9 @@ pub(crate) fn broken_rules(request: &LaunchRequest, limits: &LaunchLimits) -> Ru
     broken.add(Rule::BlockDimZ, block.z > ceilings.block.z);
     broken.add(Rule::BlockDimZero, block.has_zero());
     broken.add(Rule::ThreadsPerBlock, threads > ceilings.device_threads.into());
-    let more_than = |most: Option<u64>| most.is_some_and(|most| threads > most.into());
-    broken.add(Rule::KernelThreadsPerBlock, more_than(ceilings.kernel_threads));
+    let more_than = |most: Option<u128>| most.is_some_and(|most| threads > most);
+    let of_kernel = ceilings.kernel_threads.map(u128::from);
+    broken.add(Rule::KernelThreadsPerBlock, more_than(of_kernel));
     broken.add(Rule::RegistersPerBlock, more_than(ceilings.register_threads));
     let too_much_shared = ceilings.shared_room_bytes.is_none_or(|room| dynamic_shared_bytes > room);
     broken.add(Rule::SharedMemoryTotal, too_much_shared);

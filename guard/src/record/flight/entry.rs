@@ -38,7 +38,8 @@ const BLOCK_BITS: [u32; 3] = [12, 12, 8];
 
 impl Entry {
     /// All but the stream.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "what it packs is in registers")]
     pub(super) fn record(&self) -> Record<WORDS> {
         let ([gx, gy, gz], [bx, by, bz]) = (self.grid, self.block);
         let ([start, items], [index, launches]) = (self.items, self.place);

@@ -72,25 +72,27 @@ impl Recorder {
     }
 
     /// Records a launch.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "it stands once, and an entry is dear to pass on")]
     pub(crate) fn record(&self, entry: &Entry) {
+        // Packed where it is written, so that on the way of most nothing need stand in memory.
+        let record = || entry.record();
         match self.rings.get(self.place_of(entry.stream)) {
             Some(rings) => {
-                let record = entry.record();
-                if !rings.of_owner.write_as_owner(&record) {
-                    rings.of_others.write(&record);
+                if !rings.of_owner.write_as_owner(record) {
+                    rings.of_others.write(&record());
                 }
             }
-            None => self.record_shared(entry),
+            None => self.record_shared(entry.stream, record()),
         }
     }
 
     #[cold]
-    fn record_shared(&self, entry: &Entry) {
+    fn record_shared(&self, stream: usize, record: Record<WORDS>) {
         self.shared.fetch_add(1, Ordering::Relaxed);
-        let Record { words: [a, b, c, d, e, f], call_site } = entry.record();
+        let Record { words: [a, b, c, d, e, f], call_site } = record;
         // No platform has handles wider than 64 bits.
-        let stream = u64::try_from(entry.stream).unwrap_or(u64::MAX);
+        let stream = u64::try_from(stream).unwrap_or(u64::MAX);
         self.shared_ring.write(&Record { words: [a, b, c, d, e, f, stream], call_site });
     }
 
@@ -161,6 +163,12 @@ impl Recorder {
     #[inline]
     fn place_of(&self, stream: usize) -> usize {
         let wanted = stream.wrapping_add(1);
+        let known = self.streams.iter().position(|key| key.load(Ordering::Relaxed) == wanted);
+        known.unwrap_or_else(|| self.take_place_of(wanted))
+    }
+
+    #[cold]
+    fn take_place_of(&self, wanted: usize) -> usize {
         for (place, known) in self.streams.iter().enumerate() {
             let mut key = known.load(Ordering::Relaxed);
             if key == 0 {

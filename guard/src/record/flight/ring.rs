@@ -72,14 +72,14 @@ impl<const WORDS: usize> Ring<WORDS> {
     /// Records a launch without locking the bus, where this thread owns the ring: the first that
     /// asks does. None uses [`Self::write`] on such a ring.
     #[inline]
-    pub(super) fn write_as_owner(&self, record: &Record<WORDS>) -> bool {
+    pub(super) fn write_as_owner(&self, record: impl FnOnce() -> Record<WORDS>) -> bool {
         let owned = self.is_mine();
         if owned {
             let number = self.next.load(Ordering::Relaxed);
             let slot = self.slot(number);
             self.next.store(number + 1, Ordering::Relaxed);
             slot.sequence.store(2 * number + 1, Ordering::Relaxed);
-            slot.fill(number, record);
+            slot.fill(number, &record());
         }
         owned
     }
