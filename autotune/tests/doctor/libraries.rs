@@ -23,6 +23,22 @@ fn a_stub_under_the_other_name_is_bad_where_programs_ask_for_that_name() {
 }
 
 #[test]
+fn a_compiler_s_stub_is_passed_over_and_its_words_are_not_in_the_page() {
+    let stub = Machine::stub_compiler();
+    let ran = Machine::healthy().library_first("stubs", "libnvrtc.so", &stub).doctor(&[]).exits(0);
+    assert!(ran.out.starts_with("good "), "{}", ran.out);
+    // The file that serves is in another folder.
+    let machine = Machine::without_compiler().library_first("stubs", "libnvrtc.so", &stub);
+    let out = machine.doctor(&[]).exits(0).out;
+    let what = "warning  nvrtc: it does not load: libnvrtc.so: a toolkit's stub, which is for ";
+    assert!(line(&out, "warning  nvrtc").starts_with(what), "{out}");
+    // Nor does one that has left its folder end the process.
+    let machine = Machine::without_compiler().library_first("moved", "libnvrtc.so", &stub);
+    let out = machine.doctor(&[]).exits(0).out;
+    assert!(line(&out, "warning  nvrtc").starts_with(what), "{out}");
+}
+
+#[test]
 fn another_driver_library_is_worth_a_word() {
     let other = |folder: &str| {
         let driver = Machine::driver_library();

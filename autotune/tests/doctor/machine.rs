@@ -96,6 +96,29 @@ impl Machine {
         fs::read(compiled("stub", source, "libcuda.so").join("libcuda.so")).expect("it was built")
     }
 
+    /// The same of the compiler: what its functions answer are numbers of bytes that they print, also
+    /// in the place of pointers.
+    pub(crate) fn stub_compiler() -> Vec<u8> {
+        let call =
+            |name| format!("int nvrtc{name}(void) {{ return puts(\"a stub of nvrtc\"); }}\n");
+        let calls = [
+            "Version",
+            "GetErrorString",
+            "CreateProgram",
+            "DestroyProgram",
+            "CompileProgram",
+            "GetPTX",
+            "GetPTXSize",
+            "GetCUBIN",
+            "GetCUBINSize",
+            "GetProgramLog",
+            "GetProgramLogSize",
+        ];
+        let source = "#include <stdio.h>\n".to_owned() + &calls.map(call).concat();
+        let folder = compiled("stub-nvrtc", &source, "libnvrtc.so");
+        fs::read(folder.join("libnvrtc.so")).expect("it was built")
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }

@@ -70,7 +70,9 @@ impl Guard {
     }
 
     /// The same guard, which waits for each launch, so that an error names the launch at fault and
-    /// not those that can be. Slow: for the search, not for serving.
+    /// not those that can be. Slow: for the search, not for serving. Where other processes fault the
+    /// same device at the same time the driver may tell of a fault one launch late (seen once in some
+    /// hundreds, H200, driver 580.159.04).
     ///
     /// Without this call the variable `GRIDGUARD_SYNC` decides, read once: `1` asks for it, also in
     /// launches without a guard. A launch that a stream capture takes up is not waited for, and

@@ -1,5 +1,9 @@
 //! Finds a shared library and says what was tried where there is none.
 
+use core::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
 use libloading::Library;
 
 /// Why no library was found: each name with the loader's own words.
@@ -37,6 +41,49 @@ fn words(error: &libloading::Error) -> String {
 pub(super) unsafe fn symbol<F: Copy>(library: &Library, symbol: &'static str) -> Option<F> {
     // SAFETY: the caller vouches for the type.
     unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|found| *found)
+}
+
+/// The file that `library`, which has `symbol`, was loaded from, where the system tells.
+#[cfg(unix)]
+pub(super) fn file_of(library: &Library, symbol: &'static str) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+
+    /// `Dl_info`.
+    #[repr(C)]
+    struct Found {
+        file: *const c_char,
+        base: *mut c_void,
+        name: *const c_char,
+        address: *mut c_void,
+    }
+
+    unsafe extern "C" {
+        fn dladdr(address: *const c_void, found: *mut Found) -> c_int;
+    }
+
+    // SAFETY: the address is only looked at.
+    let address = *unsafe { library.get::<*const c_void>(symbol.as_bytes()) }.ok()?;
+    let mut found = Found {
+        file: core::ptr::null(),
+        base: core::ptr::null_mut(),
+        name: core::ptr::null(),
+        address: core::ptr::null_mut(),
+    };
+    // SAFETY: the C library that std links has it; any address may be asked about, and the pointer is
+    // to a live struct of the layout that it has.
+    let known = unsafe { dladdr(address, &raw mut found) };
+    if known == 0 || found.file.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so a zero-terminated path that lives as long as the library.
+    let path = unsafe { CStr::from_ptr(found.file) };
+    Some(OsStr::from_bytes(path.to_bytes()).into())
+}
+
+/// No system but Unix has folders of stubs.
+#[cfg(not(unix))]
+pub(super) const fn file_of(_library: &Library, _symbol: &'static str) -> Option<PathBuf> {
+    None
 }
 
 /// Declares a table of a library's functions, each with its C signature, and how to fill it.

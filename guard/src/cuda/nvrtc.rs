@@ -199,11 +199,46 @@ fn load() -> Result<(Nvrtc, String), NvrtcUnavailable> {
             names.extend(path.to_str().map(str::to_owned));
         }
     }
-    let (library, name) = library::open(&names)
-        .map_err(|missing| NvrtcUnavailable::LibraryMissing { tried: missing.tried })?;
-    let nvrtc = Nvrtc::resolve(library)
-        .map_err(|symbol| NvrtcUnavailable::SymbolMissing { library: name.clone(), symbol })?;
-    Ok((nvrtc, name))
+    let mut tried = Vec::new();
+    for name in names {
+        let library = match library::open(core::slice::from_ref(&name)) {
+            Ok((library, _)) => library,
+            Err(missing) => {
+                tried.extend(missing.tried);
+                continue;
+            }
+        };
+        let nvrtc = match Nvrtc::resolve(library) {
+            Ok(nvrtc) => nvrtc,
+            Err(symbol) => return Err(NvrtcUnavailable::SymbolMissing { library: name, symbol }),
+        };
+        if !nvrtc.is_stub() {
+            return Ok((nvrtc, name));
+        }
+        // Closed again, or else the loader would take it for the next one, which has its name inside.
+        drop(nvrtc);
+        tried.push((name, STUB.to_owned()));
+    }
+    Err(NvrtcUnavailable::LibraryMissing { tried })
+}
+
+const STUB: &str = "a toolkit's stub, which is for linkers only";
+
+impl Nvrtc {
+    /// Whether this is what toolkits have for linkers, in a folder of that name. Its functions print
+    /// to standard output, and what they answer is the number of bytes printed, also in the place of
+    /// pointers (CUDA 13.0).
+    fn is_stub(&self) -> bool {
+        let file = library::file_of(&self.library, "nvrtcVersion");
+        let folder = file.as_deref().and_then(Path::parent).and_then(Path::file_name);
+        if folder.is_some_and(|folder| folder == "stubs") {
+            return true;
+        }
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both pointers are to live integers.
+        let status = unsafe { (self.version)(&raw mut major, &raw mut minor) };
+        status != 0
+    }
 }
 
 fn c_string(text: &str, what: &'static str) -> Result<CString, NvrtcError> {

@@ -73,6 +73,11 @@ impl Kind {
         matches!(self, Self::OutOfMemory)
     }
 
+    /// Whether the device itself is stopped and has to recover.
+    pub(crate) const fn stops_the_device(self) -> bool {
+        matches!(self, Self::IllegalAccess)
+    }
+
     /// Faults of it that one process injects, where they leave the process whole.
     pub(crate) const fn batch(self) -> usize {
         match self {

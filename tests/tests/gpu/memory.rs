@@ -1,11 +1,7 @@
 //! Workspace beyond what the device has: a launch settles on what fits, and its output is right.
-#![allow(unsafe_code, reason = "the driver's memory of graphs")]
-
 use std::sync::Arc;
 
-use cudarc::driver::sys::{
-    CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode, cuDeviceGraphMemTrim,
-};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError};
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{
@@ -81,7 +77,8 @@ fn chunks_planned_by_free_memory_fit_at_once() {
 /// launches it three times.
 #[allow(unsafe_code, reason = "event tracking and capture exclude each other")]
 fn replay_count(bytes: u64, usage: WorkspaceUse) -> (Settled, Result<(), DriverError>) {
-    let context = CudaContext::new(0).expect("a context");
+    // What graphs allocate stays with their context.
+    let context = CudaContext::new_non_primary(0, 0).expect("a context");
     // SAFETY: one stream is used, and its memory freed after it was synchronized.
     unsafe { context.disable_event_tracking() };
     let guard = Guard::with_context(context.clone()).expect("a guard");
@@ -140,10 +137,6 @@ fn a_captured_workspace_larger_than_the_device_is_refused_with_the_graph() {
     let bytes = total / 8 / 256 * 256;
     let (settled, replayed) = replay_count(bytes, WorkspaceUse::Shared);
     assert_eq!(settled.tried, [16], "nothing is settled in a capture");
-    // What graphs allocate stays with them until someone asks for it.
-    // SAFETY: the first device is there, and no graph runs.
-    let trimmed = unsafe { cuDeviceGraphMemTrim(0) };
-    assert_eq!(trimmed, CUresult::CUDA_SUCCESS);
     let refused = replayed.expect_err("twice the device");
     assert_eq!(refused.0, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     stream().synchronize().expect("no sticky error");
