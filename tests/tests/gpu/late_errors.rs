@@ -3,8 +3,6 @@
 //! A fault takes the context with it, so each test runs in a process of its own.
 #![allow(unsafe_code, reason = "a kernel that breaks its promise on purpose")]
 
-use std::process::Command;
-
 use cudarc::driver::LaunchConfig;
 use cudarc::driver::sys::CUfunction_attribute_enum;
 use cudarc::nvrtc::Ptx;
@@ -14,10 +12,8 @@ use gridguard::cuda::{
 };
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter};
 
-use super::support::{context, guard, stream};
+use super::support::{alone, context, guard, stream};
 
-/// Names the test whose body a child process runs.
-const CHILD: &str = "GRIDGUARD_TEST_CHILD";
 /// Items of three chunks of a thousand.
 const ITEMS: u64 = 3000;
 /// An item of chunk 1.
@@ -42,27 +38,6 @@ extern "C" __global__ void count_or_fault(u64 *out, u64 first, u64 faulty, u64 c
 const SHARED: &str = r#"
 extern "C" __global__ void shared() {}
 "#;
-
-/// Runs `body`, the body of `test`, in a process of its own.
-fn alone(test: &str, body: impl FnOnce()) {
-    let test = format!("late_errors::{test}");
-    if std::env::var_os(CHILD).is_some_and(|child| child == *test) {
-        return body();
-    }
-    let output = Command::new(std::env::current_exe().expect("this program"))
-        .args([&test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-        .env(CHILD, &test)
-        .output()
-        .expect("this program runs again");
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && printed.contains("test result: ok. 1 passed"),
-        "{test} failed in its own process ({}):\n{printed}\n{errors}",
-        output.status
-    );
-    print!("{printed}");
-}
 
 /// Launches three chunks of which chunk 1 faults, and answers what launching and then synchronising
 /// say.
@@ -96,31 +71,34 @@ fn suspects(error: &DriverError) -> Vec<u64> {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn an_illegal_access_surfaces_late_and_is_blamed_on_the_chunks_under_way() {
-    alone("an_illegal_access_surfaces_late_and_is_blamed_on_the_chunks_under_way", || {
-        let guard = Guard::with_context(context()).expect("a guard");
-        let (launched, waited) = launch_faulty(&guard);
-        assert_eq!(launched, Ok(3), "the fault comes later");
-        let Err(CudaError::Driver(error)) = waited else {
-            panic!("the fault surfaces here: {waited:?}");
-        };
-        println!("{error}");
-        assert_eq!((error.call, error.code), ("cuStreamSynchronize", 700));
-        assert_eq!(suspects(&error), [0, 1, 2]);
-        let later = guard.compile("late_errors.cu", SOURCE).expect_err("the context is lost");
-        println!("{later}");
-        let (CudaError::Driver(later) | CudaError::Load(LoadError::Refused { error: later, .. })) =
-            later
-        else {
-            panic!("another error: {later:?}");
-        };
-        assert_eq!(suspects(&later), [0, 1, 2]);
-    });
+    alone(
+        "late_errors::an_illegal_access_surfaces_late_and_is_blamed_on_the_chunks_under_way",
+        || {
+            let guard = Guard::with_context(context()).expect("a guard");
+            let (launched, waited) = launch_faulty(&guard);
+            assert_eq!(launched, Ok(3), "the fault comes later");
+            let Err(CudaError::Driver(error)) = waited else {
+                panic!("the fault surfaces here: {waited:?}");
+            };
+            println!("{error}");
+            assert_eq!((error.call, error.code), ("cuStreamSynchronize", 700));
+            assert_eq!(suspects(&error), [0, 1, 2]);
+            let later = guard.compile("late_errors.cu", SOURCE).expect_err("the context is lost");
+            println!("{later}");
+            let (CudaError::Driver(later)
+            | CudaError::Load(LoadError::Refused { error: later, .. })) = later
+            else {
+                panic!("another error: {later:?}");
+            };
+            assert_eq!(suspects(&later), [0, 1, 2]);
+        },
+    );
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn checked_launches_name_the_chunk_that_accesses_illegally() {
-    alone("checked_launches_name_the_chunk_that_accesses_illegally", || {
+    alone("late_errors::checked_launches_name_the_chunk_that_accesses_illegally", || {
         let guard = Guard::with_context(context()).expect("a guard").with_checked_launches(true);
         let (launched, _) = launch_faulty(&guard);
         let Err(LaunchError::Stopped(stopped)) = launched else {
@@ -140,7 +118,7 @@ fn checked_launches_name_the_chunk_that_accesses_illegally() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn the_driver_explains_a_refusal_where_it_keeps_a_log() {
-    alone("the_driver_explains_a_refusal_where_it_keeps_a_log", || {
+    alone("late_errors::the_driver_explains_a_refusal_where_it_keeps_a_log", || {
         let options = CompileOptions::new("late_errors.cu", guard().limits().compute_capability);
         let compiled = Compiler::find().expect("NVRTC").compile(SHARED, &options);
         let image = Ptx::from_binary(compiled.expect("compiles").image.bytes().to_vec());

@@ -184,3 +184,24 @@ pub(crate) fn count(axis: Axis, items: u64, choice: Choice) -> (u64, Vec<u64>) {
 pub(crate) fn is_counting(numbers: &[u64]) -> bool {
     numbers.iter().zip(0..).all(|(number, place)| *number == place)
 }
+
+/// Runs `body`, the body of `test` with its module's name, in a process of its own.
+pub(crate) fn alone(test: &str, body: impl FnOnce()) {
+    const CHILD: &str = "GRIDGUARD_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some_and(|child| child == *test) {
+        return body();
+    }
+    let output = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .env(CHILD, test)
+        .output()
+        .expect("this program runs again");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && printed.contains("test result: ok. 1 passed"),
+        "{test} failed in its own process ({}):\n{printed}\n{errors}",
+        output.status
+    );
+    print!("{printed}");
+}
