@@ -1,7 +1,5 @@
 //! Finds a shared library and says what was tried where there is none.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
-use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use libloading::Library;
@@ -46,6 +44,8 @@ pub(super) unsafe fn symbol<F: Copy>(library: &Library, symbol: &'static str) ->
 /// The file that `library`, which has `symbol`, was loaded from, where the system tells.
 #[cfg(unix)]
 pub(super) fn file_of(library: &Library, symbol: &'static str) -> Option<PathBuf> {
+    use core::ffi::{CStr, c_char, c_int, c_void};
+    use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
     /// `Dl_info`.
