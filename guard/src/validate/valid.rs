@@ -6,7 +6,7 @@ use crate::request::LaunchRequest;
 
 /// A launch that obeys every rule that limits alone can decide, for one kernel on one device.
 ///
-/// Made by [`validate`] and by plans only, so whoever holds one need not check again.
+/// Made by [`validate`](crate::validate()) and by plans only, so whoever holds one need not check again.
 ///
 /// ```compile_fail
 /// use gridguard::{Dim3, ValidLaunch};
