@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs under Miri what needs no driver: the pure rooms, the reading of profiles, arguments as the driver
 # reads them, and the recorder, with its threads in sixteen orders and as little memory order as the
-# language promises. Some fifteen minutes on one core.
+# language promises. Some eight minutes on one core.
 #
 # Needs a nightly toolchain with the components miri and rust-src.
 set -eu -o pipefail
