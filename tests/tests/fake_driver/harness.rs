@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use gridguard_tests::assert_passed;
+
 use crate::fake_library;
 
 /// Names the test whose body a child process runs.
@@ -39,7 +41,7 @@ pub(crate) fn with_driver<B: FnOnce()>(driver: Driver, settings: &[(&str, &str)]
     }
     let folder = tempfile::tempdir().expect("a folder for the log");
     let child = start(test, driver, settings, &folder.path().join("launches"));
-    has_passed(test, &child.wait_with_output().expect("it ends"));
+    assert_passed(test, &child.wait_with_output().expect("it ends"));
 }
 
 /// [`with_driver`] in so many processes at the same time, which have one log.
@@ -59,7 +61,7 @@ pub(crate) fn in_processes<B: FnOnce()>(
     let children: Vec<Child> = (0..processes).map(start).collect();
     let ended = children.into_iter().map(Child::wait_with_output);
     let outputs: Vec<Output> = ended.map(|output| output.expect("it ends")).collect();
-    outputs.iter().for_each(|output| has_passed(test, output));
+    outputs.iter().for_each(|output| assert_passed(test, output));
 }
 
 /// Starts this program again for the body of one test.
@@ -81,17 +83,6 @@ fn start(test: &str, driver: Driver, settings: &[(&str, &str)], log: &Path) -> C
         .stderr(Stdio::piped())
         .spawn()
         .expect("this program runs again")
-}
-
-fn has_passed(test: &str, output: &Output) {
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    // A name that matches no test would pass with nothing run.
-    assert!(
-        output.status.success() && printed.contains("test result: ok. 1 passed"),
-        "{test} failed in its own process ({}):\n{printed}\n{errors}",
-        output.status
-    );
 }
 
 /// [`with_driver`] with the whole fake driver.

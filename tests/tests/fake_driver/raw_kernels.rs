@@ -1,6 +1,7 @@
 //! The guard over raw handles.
 #![allow(unsafe_code, reason = "raw handles")]
 
+use core::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, result};
@@ -41,46 +42,43 @@ fn current() -> Option<cudarc::driver::sys::CUcontext> {
     result::ctx::get_current().expect("the driver answers")
 }
 
+/// Has `launch` launch `fake_iota_y` over 76,800 items on a stream, and looks at what was written.
+fn writes_every_item(launch: impl Fn(&RawKernel, *mut c_void, &KernelArgs<'_>)) {
+    let context = CudaContext::new(0).expect("a device");
+    let function = function(&context, "fake_iota_y");
+    let stream = context.new_stream().expect("a stream");
+    let out = poisoned(&stream, 76_800);
+    let args = args(&stream, &out, 76_800);
+    launch(&raw(&context, &function), stream.cu_stream().cast(), &args);
+    assert_eq!(read(&stream, &out), iota(76_800));
+}
+
 #[test]
 fn a_raw_kernel_splits_and_writes_every_item() {
-    with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let stream = context.new_stream().expect("a stream");
-        let out = poisoned(&stream, 76_800);
-        let kernel = raw(&context, &function);
-        let args = args(&stream, &out, 76_800);
-        let handle = stream.cu_stream().cast();
+    let launch = |kernel: &RawKernel, stream, args: &KernelArgs<'_>| {
         // SAFETY: the stream is of the same context, the arguments are the kernel's.
-        let launched = unsafe { kernel.launch(handle, &plan(&kernel, 76_800), &args) };
+        let launched = unsafe { kernel.launch(stream, &plan(kernel, 76_800), args) };
         assert_eq!(launched, Ok(2));
-        assert_eq!(read(&stream, &out), iota(76_800));
-    });
+    };
+    with_fake(&[], || writes_every_item(launch));
 }
 
 #[test]
 fn a_raw_kernel_plans_and_launches_in_one() {
-    with_fake(&[], || {
-        let context = CudaContext::new(0).expect("a device");
-        let function = function(&context, "fake_iota_y");
-        let stream = context.new_stream().expect("a stream");
-        let out = poisoned(&stream, 76_800);
-        let kernel = raw(&context, &function);
-        let args = args(&stream, &out, 76_800);
-        let handle = stream.cu_stream().cast();
+    let launch = |kernel: &RawKernel, stream, args: &KernelArgs<'_>| {
         let launch = |items, batch: Option<&BatchAxis>| {
             let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(128, 1, 1));
             // SAFETY: the stream is of the same context, the arguments are the kernel's.
-            unsafe { kernel.plan_and_launch(handle, &request, batch, &args) }
+            unsafe { kernel.plan_and_launch(stream, &request, batch, args) }
         };
         let refused = launch(76_800, None).expect_err("no batch to split");
         assert!(matches!(refused, LaunchError::Invalid(v) if v.contains(Rule::GridDimY)));
         assert_eq!(launch(0, Some(&BatchAxis::new(Axis::Y, 0))), Ok(0));
         assert!(launches().is_empty());
         assert_eq!(launch(76_800, Some(&BatchAxis::new(Axis::Y, 76_800))), Ok(2));
-        assert_eq!(read(&stream, &out), iota(76_800));
         assert_eq!(launch(8, None), Ok(1));
-    });
+    };
+    with_fake(&[], || writes_every_item(launch));
 }
 
 #[test]

@@ -69,15 +69,16 @@ pub(crate) fn run(ground: &Ground, seed: u64) -> Vec<Verdict> {
         faults.into_iter().partition(|fault| fault.kind.needs_the_device_alone());
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let at_once = if ground.is_fake() { cores + 2 } else { cores.clamp(2, MOST_WORKERS) };
-    let mut verdicts =
-        run_batches(ground, batches(&alone), if ground.is_fake() { at_once } else { 1 });
+    let workers = if ground.is_fake() { at_once } else { 1 };
+    let mut verdicts = run_batches(ground, batches(&alone), workers);
     // A device recovers from one fault at a time: with eight at once about one in a thousand was told
     // late, or never (H200, 580.159.04).
     let (faulty, sound): (Vec<_>, Vec<_>) =
         others.into_iter().partition(|fault| !ground.is_fake() && fault.kind.stops_the_device());
+    let others_at_once = if faulty.is_empty() { at_once } else { at_once - 1 };
     std::thread::scope(|scope| {
         let one_by_one = scope.spawn(|| run_batches(ground, batches(&faulty), 1));
-        verdicts.extend(run_batches(ground, batches(&sound), at_once - 1));
+        verdicts.extend(run_batches(ground, batches(&sound), others_at_once));
         verdicts.extend(one_by_one.join().expect("no panic"));
     });
     verdicts.sort_by_key(|verdict| (verdict.fault.kind, verdict.fault.number));

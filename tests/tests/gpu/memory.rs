@@ -1,4 +1,5 @@
 //! Workspace beyond what the device has: a launch settles on what fits, and its output is right.
+
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};

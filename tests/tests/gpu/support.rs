@@ -6,6 +6,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr};
 use gridguard::cuda::{Args, Kernel, Module};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan, Strategy};
 use gridguard_kernels::{Element, KernelError, Kernels, Operation};
+use gridguard_tests::assert_passed;
 
 /// Small kernels, each writing what a test can check.
 pub(crate) const SOURCE: &str = r#"
@@ -196,12 +197,6 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
         .env(CHILD, test)
         .output()
         .expect("this program runs again");
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && printed.contains("test result: ok. 1 passed"),
-        "{test} failed in its own process ({}):\n{printed}\n{errors}",
-        output.status
-    );
-    print!("{printed}");
+    assert_passed(test, &output);
+    print!("{}", String::from_utf8_lossy(&output.stdout));
 }
