@@ -34,7 +34,7 @@ pack() {
             cargo bench --no-run --message-format json -p gridguard --bench plan --bench record &&
             cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example 05_tune &&
-            cargo build --release --message-format json -p gridguard-autotune --bin gridguard
+            cargo build --release --message-format json -p gridguard-cli --bin gridguard
     } | executables | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use gridguard::profile::{Entry, Key, Named, Objective, Provenance, Stopped, Summary};
+use gridguard::profile::{Entry, Key, Named, Objective, Provenance, StopReason, Summary};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
@@ -90,7 +90,7 @@ pub struct Outcome {
     /// Samples of all candidates, dropped ones included.
     pub evaluations: u64,
     /// Why the last sampling ended.
-    pub stopped: Stopped,
+    pub stopped: StopReason,
     /// Whether the search came to its end, and was not cut short.
     pub complete: bool,
     /// Whether some samples had to be taken at a lowered clock.

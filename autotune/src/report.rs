@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use gridguard::profile::{Objective, Stopped, Summary};
+use gridguard::profile::{Objective, StopReason, Summary};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
@@ -32,7 +32,7 @@ pub struct Report {
     /// Samples of all candidates, dropped ones included.
     pub evaluations: u64,
     /// Why the last sampling ended.
-    pub stopped: Stopped,
+    pub stopped: StopReason,
     /// Whether the search came to its end.
     pub complete: bool,
     /// Whether some samples had to be taken at a lowered clock.
@@ -185,10 +185,10 @@ impl Report {
         let timed = count(self.rows.iter().filter(|row| row.summary.samples > 0).count());
         let failed = count(self.rows.iter().filter(|row| row.failure.is_some()).count());
         let stopped = match self.stopped {
-            Stopped::Precise => "precise",
-            Stopped::Noise => "noise",
-            Stopped::Ceiling => "ceiling",
-            Stopped::Timeout => "timeout",
+            StopReason::Precise => "precise",
+            StopReason::Noise => "noise",
+            StopReason::Ceiling => "ceiling",
+            StopReason::Timeout => "timeout",
         };
         writeln!(
             f,

@@ -19,7 +19,7 @@ use run::{DEFAULT, Halt, Run};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Findings {
     /// Why the last sampling ended.
-    pub(crate) stopped: Option<gridguard::profile::Stopped>,
+    pub(crate) stopped: Option<gridguard::profile::StopReason>,
     /// Who was compared to the end, the default among them.
     pub(crate) finalists: Vec<usize>,
     /// What the bound on a launch came to.

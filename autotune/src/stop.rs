@@ -1,6 +1,6 @@
 //! When a series has enough samples: plain numbers in, a reason out.
 
-use gridguard::profile::Stopped;
+use gridguard::profile::StopReason;
 
 use crate::number::{count, position};
 use crate::stats::Samples;
@@ -24,22 +24,22 @@ impl StoppingRule {
     pub(crate) const SLOW: Self = Self { floor: 3, ceiling: 9, relative_deviation: 0.005 };
 
     /// Why `times` are enough, or `None` where they are not. Times that are not finite never are.
-    pub(crate) fn judge(&self, times: &[f64]) -> Option<Stopped> {
+    pub(crate) fn judge(&self, times: &[f64]) -> Option<StopReason> {
         let taken = count(times.len());
         if taken < self.floor {
             return None;
         }
         let deviation = Samples::new(times.iter().copied())?.relative_deviation();
         if deviation <= self.relative_deviation {
-            return Some(Stopped::Precise);
+            return Some(StopReason::Precise);
         }
         if taken >= self.ceiling {
-            return Some(Stopped::Ceiling);
+            return Some(StopReason::Ceiling);
         }
         let half = times.get(..position(taken / 2))?;
         let before = Samples::new(half.iter().copied())?.relative_deviation();
         let settled = taken >= self.floor.saturating_mul(2) && deviation >= STALLED * before;
-        settled.then_some(Stopped::Noise)
+        settled.then_some(StopReason::Noise)
     }
 }
 
@@ -56,7 +56,7 @@ mod tests {
     use crate::recorded;
 
     /// Feeds a series in, again and again, until the rule has enough.
-    fn run(rule: StoppingRule, times: &[f64]) -> (Stopped, usize) {
+    fn run(rule: StoppingRule, times: &[f64]) -> (StopReason, usize) {
         let mut taken = Vec::new();
         for time in times.iter().cycle() {
             taken.push(*time);
@@ -69,27 +69,27 @@ mod tests {
 
     #[test]
     fn a_stable_series_ends_at_the_floor() {
-        assert_eq!(run(StoppingRule::FAST, &recorded::STABLE), (Stopped::Precise, 10));
-        assert_eq!(run(StoppingRule::FAST, &recorded::OUTLIERS), (Stopped::Precise, 10));
+        assert_eq!(run(StoppingRule::FAST, &recorded::STABLE), (StopReason::Precise, 10));
+        assert_eq!(run(StoppingRule::FAST, &recorded::OUTLIERS), (StopReason::Precise, 10));
     }
 
     #[test]
     fn two_modes_end_before_the_ceiling_or_at_it_but_never_precise() {
         let (stopped, taken) = run(StoppingRule::FAST, &recorded::BIMODAL);
-        assert_ne!(stopped, Stopped::Precise);
+        assert_ne!(stopped, StopReason::Precise);
         assert!((20..=60).contains(&taken), "{taken}");
     }
 
     #[test]
     fn a_drift_that_never_ends_is_noise() {
         let drift: Vec<f64> = (0..60).map(|round| 100.0 * 1.01_f64.powi(round)).collect();
-        assert_eq!(run(StoppingRule::FAST, &drift), (Stopped::Noise, 20));
+        assert_eq!(run(StoppingRule::FAST, &drift), (StopReason::Noise, 20));
     }
 
     #[test]
     fn steady_noise_that_is_too_strong_ends_at_the_ceiling() {
         let rule = StoppingRule { relative_deviation: 1e-6, ..StoppingRule::FAST };
-        assert_eq!(run(rule, &recorded::STABLE), (Stopped::Ceiling, 60));
+        assert_eq!(run(rule, &recorded::STABLE), (StopReason::Ceiling, 60));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The tuner: a space and a measurer in, an outcome out.
 
-use gridguard::profile::{Objective, Stopped};
+use gridguard::profile::{Objective, StopReason};
 
 use crate::budget::Budget;
 use crate::measurer::{Failure, Measurer};
@@ -102,7 +102,7 @@ fn outcome(
         candidates,
         latency: latency(objective, found, findings),
         evaluations: run.evaluations,
-        stopped: findings.stopped.unwrap_or(Stopped::Timeout),
+        stopped: findings.stopped.unwrap_or(StopReason::Timeout),
         complete,
         throttled: run.throttle.happened(),
         wall_time: run.elapsed(),

@@ -1,6 +1,6 @@
 //! What the program says, one labelled line a fact.
 
-use gridguard::profile::Answer;
+use gridguard::profile::TunedChoice;
 use gridguard::{Guard, LaunchRequest, Plan, ValidLaunch, Violations};
 use gridguard_kernels::Element;
 use gridguard_kernels::temporal_attention::{Shape, TemporalAttention};
@@ -55,7 +55,7 @@ fn lines(label: &str, verdict: &str, violations: &Violations) {
     }
 }
 
-pub(crate) fn profile(guard: &Guard, answer: &Answer<'_>) {
+pub(crate) fn profile(guard: &Guard, answer: &TunedChoice<'_>) {
     if guard.profile().is_none_or(|profile| profile.is_empty()) {
         let whose = if guard.is_cuda() { "this device" } else { "the host" };
         println!("profile  none of {whose}: the planner chooses");

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use gridguard::profile::{Answer, Layers, Objective, Policy};
+use gridguard::profile::{Layers, Objective, Policy, TunedChoice};
 use gridguard::{Choice, Guard, Plan};
 use gridguard_kernels::temporal_attention::TemporalAttention;
 use gridguard_kernels::{Operation, Tunable};
@@ -49,7 +49,7 @@ fn replay(
     guard: &Guard,
     backend: &Backend,
     attention: TemporalAttention,
-    answer: &Answer<'_>,
+    answer: &TunedChoice<'_>,
 ) -> Result<TemporalAttention, Box<dyn Error>> {
     let tuned = Tunable::with_parameters(&attention, answer.parameters())?;
     let limits = backend.limits(guard, &tuned)?;

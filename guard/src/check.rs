@@ -3,15 +3,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::batch::BatchAxis;
-use crate::choice::{Choice, Strategy};
-use crate::chunk::Chunk;
 use crate::dim::{Axis, Dim3};
+use crate::launch::request::LaunchRequest;
+use crate::launch::violation::Violations;
 use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
-use crate::plan::Plan;
-use crate::refusal::explain_whole;
-use crate::request::LaunchRequest;
-use crate::violation::Violations;
+use crate::plan::batch::BatchAxis;
+use crate::plan::choice::{Choice, Strategy};
+use crate::plan::chunk::Chunk;
+use crate::plan::explain::explain_whole;
+use crate::plan::launches::Plan;
 
 /// A launch with what is known of its kernel and its batch. All but `grid` and `block` may be left
 /// out; an unknown field is an error.

@@ -1,7 +1,7 @@
 //! One error over those of the rooms.
 
-use crate::args::ArgsError;
-use crate::violation::Violations;
+use crate::launch::violation::Violations;
+use crate::plan::arguments::ArgsError;
 
 /// Anything that can go wrong, for callers who do not tell the rooms apart.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum Error {
     /// A launch on the host.
     #[cfg(feature = "host")]
     #[error(transparent)]
-    Host(#[from] crate::launch::Stopped<crate::host::HostError>),
+    Host(#[from] crate::plan::run::PartialRun<crate::host::HostError>),
     /// The catalogue.
     #[cfg(feature = "catalog")]
     #[error(transparent)]

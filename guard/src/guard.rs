@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::batch::BatchAxis;
-use crate::choice::Choice;
-use crate::launch::{Launcher, Stopped, run};
+use crate::launch::request::LaunchRequest;
+use crate::launch::validate::{ValidLaunch, validate};
+use crate::launch::violation::Violations;
 use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
-use crate::plan::Plan;
+use crate::plan::batch::BatchAxis;
+use crate::plan::choice::Choice;
+use crate::plan::launches::Plan;
+use crate::plan::run::{Launcher, PartialRun, run};
 #[cfg(feature = "profile")]
-use crate::profile::{Answer, DeviceIdentity, Environment, Key, MissLog, Profile, Reason};
+use crate::profile::{DeviceIdentity, Environment, Key, MissLog, Profile, Reason, TunedChoice};
 use crate::record::{Counters, Counts};
-use crate::request::LaunchRequest;
-use crate::validate::{ValidLaunch, validate};
-use crate::violation::Violations;
 
 /// Stands between a program and its launches: validates, plans, launches, counts.
 ///
@@ -190,7 +190,7 @@ impl Guard {
     /// # Errors
     ///
     /// As [`run`].
-    pub fn run<L>(&self, plan: &Plan, launcher: &mut L) -> Result<u64, Stopped<L::Error>>
+    pub fn run<L>(&self, plan: &Plan, launcher: &mut L) -> Result<u64, PartialRun<L::Error>>
     where
         L: Launcher,
         L::Error: core::error::Error + 'static,
@@ -281,10 +281,10 @@ impl Guard {
     ///
     /// The choice is a wish: whoever plans with it and is refused plans anew with
     /// [`Choice::AUTOMATIC`], and tells [`Profile::refused`].
-    pub fn tuned(&self, key: &Key, names: &[&str], sizes: &[u64]) -> Answer<'_> {
+    pub fn tuned(&self, key: &Key, names: &[&str], sizes: &[u64]) -> TunedChoice<'_> {
         let answer = match &self.tuning.profile {
             Some(profile) => profile.lookup(key, sizes),
-            None => Answer::default_for(Reason::NoProfile),
+            None => TunedChoice::default_for(Reason::NoProfile),
         };
         if let Some(misses) = &self.tuning.misses {
             misses.record(key, names, sizes, answer.matched.kind());
@@ -343,7 +343,7 @@ mod tests {
         #[cfg(feature = "cuda")]
         {
             error::<crate::cuda::LaunchError>();
-            error::<crate::SettleError<crate::cuda::DriverError>>();
+            error::<crate::BackoffError<crate::cuda::DriverError>>();
         }
     }
 }

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rayon::prelude::*;
 
-use crate::launch::Launcher;
-use crate::plan::PlannedLaunch;
+use crate::plan::launches::PlannedLaunch;
+use crate::plan::run::Launcher;
 
 /// Why the host could not run a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

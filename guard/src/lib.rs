@@ -37,18 +37,12 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod answer;
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
-mod args;
-mod batch;
 #[cfg(feature = "catalog")]
 pub mod catalog;
 #[cfg(feature = "serde")]
 pub mod check;
-mod choice;
-mod chunk;
 #[cfg(feature = "cuda")]
-#[allow(unsafe_code, reason = "the one room that talks to the driver")]
+#[allow(unsafe_code, reason = "the one module that calls the driver")]
 pub mod cuda;
 pub mod diagnose;
 mod dim;
@@ -58,45 +52,39 @@ mod guard;
 mod host;
 mod launch;
 mod limits;
-mod occupancy;
+#[cfg_attr(
+    not(feature = "cuda"),
+    allow(dead_code, reason = "only the CUDA module sends arguments")
+)]
 mod plan;
-mod planner;
 #[cfg(feature = "profile")]
 pub mod profile;
 mod record;
-mod refusal;
-mod request;
-mod residency;
-mod rule;
-mod settle;
-#[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only the CUDA room sends them"))]
-mod signature;
-mod validate;
-mod violation;
 
-pub use args::{ArgsError, KernelArgs, MAX_ARGS, Scalar};
-pub use batch::BatchAxis;
-pub use choice::{Choice, Strategy};
-pub use chunk::{Chunk, Chunks};
 pub use dim::{Axis, Dim3};
 pub use error::Error;
 pub use guard::{FallbackReason, Guard};
 #[cfg(feature = "host")]
 pub use host::{HostError, HostLauncher};
-pub use launch::{Launcher, Stopped, run};
+pub use launch::co_resident::{OccupancyLimits, validate_co_resident};
+pub use launch::request::LaunchRequest;
+pub use launch::rule::{Rule, Unit};
+pub use launch::validate::{ValidLaunch, validate};
+pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, LaunchLimits,
     PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
 };
-pub use plan::{Launches, Plan, PlannedLaunch};
-pub use record::Counts;
-pub use refusal::explain_whole;
-pub use request::LaunchRequest;
-pub use residency::{ResidencyLimits, validate_resident};
-pub use rule::{Rule, Unit};
-pub use settle::{
-    AllocationError, SettleError, Settled, Unsettled, WorkspaceLauncher, WorkspaceUse, settle,
+pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS, Scalar};
+pub use plan::backoff::{
+    AllocationError, BackoffError, ChunkedRun, OutOfWorkspace, WorkspaceLauncher, WorkspaceUse,
+    launch_with_backoff,
 };
-pub use signature::Parameter;
-pub use validate::{ValidLaunch, validate};
-pub use violation::{Owner, Remedy, Violation, Violations};
+pub use plan::batch::BatchAxis;
+pub use plan::choice::{Choice, Strategy};
+pub use plan::chunk::{Chunk, Chunks};
+pub use plan::explain::explain_whole;
+pub use plan::launches::{Launches, Plan, PlannedLaunch};
+pub use plan::run::{Launcher, PartialRun, run};
+pub use plan::signature::Parameter;
+pub use record::Counts;

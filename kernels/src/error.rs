@@ -186,7 +186,7 @@ pub enum KernelError {
     /// The host backend failed.
     #[cfg(feature = "host")]
     #[error(transparent)]
-    Host(#[from] gridguard::Stopped<gridguard::HostError>),
+    Host(#[from] gridguard::PartialRun<gridguard::HostError>),
 }
 
 #[cfg(feature = "cuda")]

@@ -147,7 +147,7 @@ hostile! {
     "profile": each_seed_of_profile_holds, mangled_profiles_hold;
     "protocol": each_seed_of_protocol_holds, mangled_sessions_hold;
     "requests": each_seed_of_requests_holds, mangled_requests_hold;
-    "settle": each_seed_of_settle_holds, mangled_batches_hold;
+    "backoff": each_seed_of_backoff_holds, mangled_batches_hold;
     "shapes": each_seed_of_shapes_holds, mangled_shapes_hold;
     "validate": each_seed_of_validate_holds, mangled_questions_hold;
 }

@@ -6,7 +6,7 @@ use core::num::NonZeroU64;
 use gridguard::ComputeCapability;
 use gridguard::profile::{
     Backend, DeviceIdentity, Document, Entry, Environment, Key, L2, Mismatch, Objective, Policy,
-    Processor, Provenance, Stopped, StoredChoice, Submission, Summary,
+    Processor, Provenance, StopReason, StoredChoice, Submission, Summary,
 };
 
 /// Written once, never changed: whoever changes the schema adds a file.
@@ -22,7 +22,7 @@ fn named(values: &[(&str, u64)]) -> Vec<(String, u64)> {
     values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
 }
 
-fn found(date: &str, numbers: [u64; 3], stopped: Stopped) -> Provenance {
+fn found(date: &str, numbers: [u64; 3], stopped: StopReason) -> Provenance {
     let [candidates, failed, samples] = numbers;
     let (driver, compiler, tuner) = ("13.0".into(), "13.0".into(), "0.1.0".into());
     Provenance { date: date.into(), driver, compiler, tuner, candidates, failed, samples, stopped }
@@ -43,7 +43,7 @@ fn rms_norm() -> Entry {
         launches: 4,
         chosen: summary(123_456, 123_000, 124_000, 41),
         default: summary(130_000, 129_500, 130_700, 41),
-        found: found("2026-11-20T12:00:00Z", [48, 2, 1310], Stopped::Precise),
+        found: found("2026-11-20T12:00:00Z", [48, 2, 1310], StopReason::Precise),
     }
 }
 
@@ -72,7 +72,7 @@ fn attention() -> [Entry; 2] {
         launches: 1,
         chosen: summary(88_000, 87_500, 88_100, 20),
         default: summary(90_000, 89_900, 90_100, 20),
-        found: found("2026-11-20T12:05:00Z", [6, 0, 120], Stopped::Timeout),
+        found: found("2026-11-20T12:05:00Z", [6, 0, 120], StopReason::Timeout),
     };
     let memory = Entry {
         key: memory,
@@ -82,7 +82,7 @@ fn attention() -> [Entry; 2] {
         launches: 2,
         chosen: summary(1, 0, u64::MAX, 0),
         default: Summary::default(),
-        found: Provenance { stopped: Stopped::Noise, ..Provenance::default() },
+        found: Provenance { stopped: StopReason::Noise, ..Provenance::default() },
     };
     [latency, memory]
 }

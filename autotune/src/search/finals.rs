@@ -1,6 +1,6 @@
 //! The last comparison: the best few beside the default, round by round, until it is clear.
 
-use gridguard::profile::Stopped;
+use gridguard::profile::StopReason;
 
 use crate::candidate::Candidate;
 use crate::number::count;
@@ -15,7 +15,7 @@ pub(crate) fn play(run: &mut Run<'_>, pool: &[usize], findings: &mut Findings) -
         run.eliminate(*place, Stage::Finals);
     }
     run.enter(Stage::Finals, count(finalists.len()) * run.effort.finals);
-    findings.stopped = Some(Stopped::Timeout);
+    findings.stopped = Some(StopReason::Timeout);
     findings.finalists.clone_from(&finalists);
     let mut playing = run.open(&finalists);
     for _ in 0..run.effort.finals {
@@ -25,7 +25,7 @@ pub(crate) fn play(run: &mut Run<'_>, pool: &[usize], findings: &mut Findings) -
         let winner = decide(run, &finalists).winner;
         playing = contenders(run, &finalists, winner);
         let rule = run.effort.rule;
-        let reasons: Vec<Option<Stopped>> =
+        let reasons: Vec<Option<StopReason>> =
             playing.iter().map(|place| rule.judge(&run.times(*place))).collect();
         let stopped = reasons.into_iter().collect::<Option<Vec<_>>>();
         if let Some(stopped) = stopped.filter(|_| !is_worth_more(run, &playing)) {
@@ -33,7 +33,7 @@ pub(crate) fn play(run: &mut Run<'_>, pool: &[usize], findings: &mut Findings) -
             return Ok(());
         }
         if is_beyond(run, &playing, run.effort.most) {
-            findings.stopped = Some(Stopped::Ceiling);
+            findings.stopped = Some(StopReason::Ceiling);
             return Ok(());
         }
         run.enter(Stage::Finals, count(playing.len()));
@@ -152,11 +152,11 @@ fn is_worth_more(run: &Run<'_>, playing: &[usize]) -> bool {
     playing.iter().any(|one| playing.iter().any(|other| unclear(one, other)))
 }
 
-const fn severity(stopped: Stopped) -> u8 {
+const fn severity(stopped: StopReason) -> u8 {
     match stopped {
-        Stopped::Precise => 0,
-        Stopped::Noise => 1,
-        Stopped::Ceiling => 2,
-        Stopped::Timeout => 3,
+        StopReason::Precise => 0,
+        StopReason::Noise => 1,
+        StopReason::Ceiling => 2,
+        StopReason::Timeout => 3,
     }
 }

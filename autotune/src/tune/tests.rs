@@ -99,7 +99,7 @@ fn an_interrupt_ends_the_search_with_what_is_known() {
     .expect("what is known");
     assert!(!outcome.complete);
     assert!(outcome.baseline.samples > 0);
-    assert_eq!(outcome.stopped, Stopped::Timeout);
+    assert_eq!(outcome.stopped, StopReason::Timeout);
 }
 
 #[test]

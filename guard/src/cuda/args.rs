@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
-use crate::args::{KernelArgs, MAX_ARGS, Scalar};
+use crate::plan::arguments::{KernelArgs, MAX_ARGS, Scalar};
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///

@@ -18,11 +18,11 @@ use super::memory::free_memory;
 use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
-use crate::batch::BatchAxis;
 use crate::guard::{Backend, FallbackReason, Guard};
-use crate::plan::Plan;
+use crate::launch::request::LaunchRequest;
+use crate::plan::batch::BatchAxis;
+use crate::plan::launches::Plan;
 use crate::record::Counts;
-use crate::request::LaunchRequest;
 
 /// A device that a guard serves.
 #[derive(Clone, Debug)]

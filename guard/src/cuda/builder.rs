@@ -16,9 +16,9 @@ use super::checked::Watch;
 use super::driver::Driver;
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Inner, Keep, Kernel};
-use crate::chunk::Chunk;
-use crate::request::LaunchRequest;
-use crate::validate::validate;
+use crate::launch::request::LaunchRequest;
+use crate::launch::validate::validate;
+use crate::plan::chunk::Chunk;
 
 /// Launch builders that validate, on cudarc's streams.
 #[allow(private_bounds, reason = "for cudarc's streams alone, so that it may grow")]
@@ -164,7 +164,7 @@ impl GuardedLaunchArgs<'_> {
                 kernel.opt_in(launch.dynamic_shared_bytes())?;
             }
             if together {
-                kernel.check_residency(&launch)?;
+                kernel.check_occupancy(&launch)?;
             }
             let (handle, chunk) = (stream.cu_stream().cast(), Chunk::only(1));
             let sent = send(inner).map_err(|(call, error)| {

@@ -1,12 +1,12 @@
 //! The guard's own errors, explained with what they know.
 
-use super::blame::{Blame, NAMED};
 use super::error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
+use super::suspects::{FaultSuspects, NAMED};
 use crate::diagnose::{CudaVersion, Diagnosis, Evidence, Subject, answers, architecture, diagnose};
 use crate::error::Error;
-use crate::violation::Violations;
+use crate::launch::violation::Violations;
 
 const STUB_LIBRARY: i32 = 34;
 const INSUFFICIENT_DRIVER: i32 = 35;
@@ -23,7 +23,7 @@ impl DriverError {
     #[must_use]
     pub fn diagnosis(&self, evidence: &Evidence) -> Diagnosis {
         let subject = Subject::of_code(self.code);
-        match self.blame() {
+        match self.suspects() {
             Some(blame) if evidence.at_fault.is_none() && evidence.recent_launches.is_empty() => {
                 diagnose(&subject, &blamed(blame, evidence.clone()))
             }
@@ -33,12 +33,12 @@ impl DriverError {
 }
 
 /// `evidence` with the launches that can be to blame, the last of them by name.
-fn blamed(blame: &Blame, evidence: Evidence) -> Evidence {
+fn blamed(blame: &FaultSuspects, evidence: Evidence) -> Evidence {
     let (launches, forgotten) = match blame {
-        Blame::Launch(launch) => {
+        FaultSuspects::Launch(launch) => {
             return Evidence { at_fault: Some(launch.to_string()), ..evidence };
         }
-        Blame::OneOf { launches, forgotten } => (launches, *forgotten),
+        FaultSuspects::OneOf { launches, forgotten } => (launches, *forgotten),
     };
     let (others, named) = launches.split_at(launches.len().saturating_sub(NAMED));
     let others = u64::try_from(others.len()).unwrap_or(u64::MAX).saturating_add(forgotten);
@@ -108,7 +108,7 @@ impl LaunchError {
                 violations: Some(Violations::default()),
                 ..Evidence::default()
             })),
-            Self::Unsettled(end) => Some(end.source_error().diagnosis(&Evidence {
+            Self::OutOfWorkspace(end) => Some(end.source_error().diagnosis(&Evidence {
                 violations: Some(Violations::default()),
                 ..Evidence::default()
             })),

@@ -9,9 +9,9 @@ use cudarc::driver::sys;
 use libloading::Library;
 use once_cell::sync::OnceCell;
 
+use super::driver_log::{self, Mark};
 use super::error::{Background, DriverError, DriverUnavailable};
 use super::library::{self, function_table};
-use super::words::{self, Mark};
 
 /// A context, module, function or stream of the driver.
 pub(super) type Handle = *mut c_void;
@@ -171,7 +171,7 @@ impl Driver {
             return Err(DriverUnavailable::no_device(&driver));
         }
         driver.check("cuInit", status).map_err(DriverUnavailable::InitFailed)?;
-        words::begin(&driver);
+        driver_log::begin(&driver);
         let version = driver.version().map_err(DriverUnavailable::InitFailed)?;
         if version < OLDEST_DRIVER {
             return Err(DriverUnavailable::TooOld { version, oldest: OLDEST_DRIVER });

@@ -4,15 +4,15 @@ use core::fmt;
 
 use cudarc::driver::CudaContext;
 
-use super::blame::Blame;
 use super::driver::{Driver, Handle, Status};
+use super::driver_log::{self, DriverLog, Mark};
 use super::image::ImageError;
-use super::words::{self, DriverWords, Mark};
-use crate::args::ArgsError;
-use crate::launch::Stopped;
+use super::suspects::FaultSuspects;
+use crate::launch::violation::Violations;
 use crate::limits::ComputeCapability;
-use crate::settle::Unsettled;
-use crate::violation::Violations;
+use crate::plan::arguments::ArgsError;
+use crate::plan::backoff::OutOfWorkspace;
+use crate::plan::run::PartialRun;
 
 /// A driver call that failed, with the driver's own name and words for the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub struct DriverError {
 /// What is known beyond the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Background {
-    pub(super) driver_says: Option<DriverWords>,
-    pub(super) blame: Option<Blame>,
+    pub(super) driver_log: Option<DriverLog>,
+    pub(super) blame: Option<FaultSuspects>,
 }
 
 impl Background {
@@ -47,10 +47,10 @@ impl Background {
         mark: Option<Mark>,
         context: Option<Handle>,
     ) -> Option<Box<Self>> {
-        let driver_says = words::since_last(driver, call, mark);
-        let blame = Blame::of(driver, status, context);
-        let known = driver_says.is_some() || blame.is_some();
-        known.then(|| Box::new(Self { driver_says, blame }))
+        let driver_log = driver_log::since_last(driver, call, mark);
+        let blame = FaultSuspects::of(driver, status, context);
+        let known = driver_log.is_some() || blame.is_some();
+        known.then(|| Box::new(Self { driver_log, blame }))
     }
 }
 
@@ -61,10 +61,10 @@ impl fmt::Display for DriverError {
         if !description.is_empty() {
             write!(f, ": {description}")?;
         }
-        if let Some(words) = self.driver_says() {
+        if let Some(words) = self.driver_log() {
             write!(f, "; {words}")?;
         }
-        self.blame().map_or(Ok(()), |blame| write!(f, "; {blame}"))
+        self.suspects().map_or(Ok(()), |blame| write!(f, "; {blame}"))
     }
 }
 
@@ -74,20 +74,20 @@ impl DriverError {
     /// What the driver logged about the call, where it keeps a log (CUDA 12.9 and later) and wrote
     /// something.
     #[must_use]
-    pub fn driver_says(&self) -> Option<&DriverWords> {
-        self.background.as_ref().and_then(|background| background.driver_says.as_ref())
+    pub fn driver_log(&self) -> Option<&DriverLog> {
+        self.background.as_ref().and_then(|background| background.driver_log.as_ref())
     }
 
     /// Which launches are to blame, where the error is not the call's own but an earlier launch's.
     #[must_use]
-    pub fn blame(&self) -> Option<&Blame> {
+    pub fn suspects(&self) -> Option<&FaultSuspects> {
         self.background.as_ref().and_then(|background| background.blame.as_ref())
     }
 
     /// The same error, of a call that waited for the newest launch at once.
     pub(super) fn at_a_check(mut self) -> Self {
         if let Some(background) = &mut self.background {
-            background.blame = background.blame.take().map(Blame::at_a_check);
+            background.blame = background.blame.take().map(FaultSuspects::at_a_check);
         }
         self
     }
@@ -95,7 +95,7 @@ impl DriverError {
     /// The same error, blamed on what is on record of `context` by now.
     pub(super) fn blamed_anew(mut self, driver: &Driver, context: Handle) -> Self {
         if let Some(background) = &mut self.background {
-            background.blame = Blame::of(driver, self.code, Some(context));
+            background.blame = FaultSuspects::of(driver, self.code, Some(context));
         }
         self
     }
@@ -416,10 +416,10 @@ pub enum LaunchError {
     },
     /// The driver refused a launch that was valid; earlier chunks were submitted.
     #[error(transparent)]
-    Stopped(#[from] Stopped<DriverError>),
+    Stopped(#[from] PartialRun<DriverError>),
     /// A launch that brings its own workspace came to an end before the batch did.
     #[error(transparent)]
-    Unsettled(#[from] Box<Unsettled<DriverError>>),
+    OutOfWorkspace(#[from] Box<OutOfWorkspace<DriverError>>),
 }
 
 /// Any failure of the CUDA room.

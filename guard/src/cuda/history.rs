@@ -11,10 +11,10 @@ use parking_lot::{Mutex, RwLock};
 
 use super::clock::now_ns;
 use super::driver::Handle;
-use crate::chunk::Chunk;
+use crate::launch::validate::ValidLaunch;
+use crate::plan::chunk::Chunk;
 use crate::record::Counts;
 use crate::record::flight::{Entry, KERNELS, Mark, Recorded, Recorder};
-use crate::validate::ValidLaunch;
 
 /// The recent launches of a context.
 pub(super) struct History {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaFunction};
 use once_cell::sync::OnceCell;
 
-use super::blame::Blame;
 use super::checked::{self, Watch};
 use super::driver::{Driver, Handle};
 use super::error::{DriverError, LaunchError};
@@ -14,12 +13,13 @@ use super::history::{ContextHistory, History};
 use super::module::Loaded;
 use super::occupancy::{Configuration, Occupancy};
 use super::query::{self, function_attribute};
-use crate::chunk::Chunk;
+use super::suspects::FaultSuspects;
+use crate::launch::co_resident::{OccupancyLimits, validate_co_resident};
+use crate::launch::request::LaunchRequest;
+use crate::launch::validate::ValidLaunch;
 use crate::limits::{DeviceLimits, LaunchLimits};
-use crate::request::LaunchRequest;
-use crate::residency::{ResidencyLimits, validate_resident};
-use crate::signature::Signature;
-use crate::validate::ValidLaunch;
+use crate::plan::chunk::Chunk;
+use crate::plan::signature::Signature;
 
 /// CUDA 12.3, the first driver that also captures such launches into graphs.
 const OVERLAP_DRIVER: i32 = 12_030;
@@ -179,9 +179,9 @@ impl Kernel {
     /// # Errors
     ///
     /// [`DriverError`] where the driver does not answer.
-    pub fn residency(&self, request: &LaunchRequest) -> Result<ResidencyLimits, DriverError> {
+    pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
         self.inner.driver.bind(self.inner.context)?;
-        self.inner.residency(request)
+        self.inner.occupancy(request)
     }
 
     pub(super) fn signature(&self) -> &Signature {
@@ -247,11 +247,11 @@ impl Inner {
     ) -> DriverError {
         let name = &self.limits.kernel().name;
         // Who goes on launching in a lost context does not crowd out the others.
-        let is_named = |blame: &Blame| {
+        let is_named = |blame: &FaultSuspects| {
             let mut launches = blame.launches().iter();
             launches.any(|one| *one.kernel == **name && one.call_site == watch.call_site)
         };
-        match error.blame() {
+        match error.suspects() {
             Some(blame) if !is_named(blame) => {
                 self.history.record(self.number, stream, chunk, launch, 1, watch.call_site);
                 error.blamed_anew(self.driver, self.context)
@@ -276,28 +276,28 @@ impl Inner {
         Ok(())
     }
 
-    /// [`Kernel::residency`] with the context current.
-    pub(super) fn residency(
+    /// [`Kernel::occupancy`] with the context current.
+    pub(super) fn occupancy(
         &self,
         request: &LaunchRequest,
-    ) -> Result<ResidencyLimits, DriverError> {
+    ) -> Result<OccupancyLimits, DriverError> {
         match Configuration::of(request, &self.limits) {
             Some(configuration) => self.residency_of(configuration),
-            None => Ok(ResidencyLimits::UNKNOWN),
+            None => Ok(OccupancyLimits::UNKNOWN),
         }
     }
 
-    fn residency_of(&self, configuration: Configuration) -> Result<ResidencyLimits, DriverError> {
+    fn residency_of(&self, configuration: Configuration) -> Result<OccupancyLimits, DriverError> {
         // Until then the driver sees no room for blocks with so much.
         self.opt_in(configuration.dynamic_shared_bytes())?;
         self.occupancy.of(self.driver, self.function, &self.limits, configuration)
     }
 
     /// Holds a valid launch against what the device holds at once. The context is current.
-    pub(super) fn check_residency(&self, launch: &ValidLaunch) -> Result<(), LaunchError> {
+    pub(super) fn check_occupancy(&self, launch: &ValidLaunch) -> Result<(), LaunchError> {
         let request = launch.request();
-        let residency = self.residency(&request)?;
-        let _still_valid = validate_resident(&request, &self.limits, &residency)?;
+        let residency = self.occupancy(&request)?;
+        let _still_valid = validate_co_resident(&request, &self.limits, &residency)?;
         Ok(())
     }
 

@@ -11,14 +11,14 @@ use super::driver::{
 };
 use super::error::{DriverError, LaunchError};
 use super::kernel::{Inner, Kernel};
-use crate::args::{KernelArgs, MAX_ARGS, Slot};
-use crate::batch::BatchAxis;
-use crate::choice::Choice;
-use crate::chunk::Chunk;
-use crate::launch::{Launcher, Stopped, run};
-use crate::plan::{Plan, PlannedLaunch};
-use crate::request::LaunchRequest;
-use crate::validate::{ValidLaunch, validate};
+use crate::launch::request::LaunchRequest;
+use crate::launch::validate::{ValidLaunch, validate};
+use crate::plan::arguments::{KernelArgs, MAX_ARGS, Slot};
+use crate::plan::batch::BatchAxis;
+use crate::plan::choice::Choice;
+use crate::plan::chunk::Chunk;
+use crate::plan::launches::{Plan, PlannedLaunch};
+use crate::plan::run::{Launcher, PartialRun, run};
 
 /// Plans `request` and submits it to `stream`. The kernel's context is current.
 ///
@@ -201,7 +201,7 @@ fn prepare_together(kernel: &Inner, launch: &ValidLaunch) -> Result<(), LaunchEr
     if launch.cluster().is_some() {
         need_launch_kernel_ex(kernel, "clusters")?;
     }
-    kernel.check_residency(launch)
+    kernel.check_occupancy(launch)
 }
 
 fn need_launch_kernel_ex(kernel: &Inner, what: &'static str) -> Result<(), LaunchError> {
@@ -218,7 +218,7 @@ fn other_kernel(kernel: &Kernel) -> LaunchError {
 
 #[cold]
 fn stopped_at_once(items: u64, source: DriverError) -> LaunchError {
-    Stopped { chunk: 0, launches: 1, items_done: 0, items, source }.into()
+    PartialRun { chunk: 0, launches: 1, items_done: 0, items, source }.into()
 }
 
 struct StreamLauncher<'a> {

@@ -13,15 +13,15 @@ use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::Kernel;
 use super::launch::{prepare, submit_chunk};
 use super::query;
-use crate::args::{ArgsError, KernelArgs};
-use crate::batch::BatchAxis;
-use crate::choice::Choice;
 use crate::guard::Guard;
-use crate::plan::PlannedLaunch;
-use crate::request::LaunchRequest;
-use crate::settle::{
-    AllocationError, SettleError, Settled, WorkspaceLauncher, WorkspaceUse, settle,
+use crate::launch::request::LaunchRequest;
+use crate::plan::arguments::{ArgsError, KernelArgs};
+use crate::plan::backoff::{
+    AllocationError, BackoffError, ChunkedRun, WorkspaceLauncher, WorkspaceUse, launch_with_backoff,
 };
+use crate::plan::batch::BatchAxis;
+use crate::plan::choice::Choice;
+use crate::plan::launches::PlannedLaunch;
 
 /// What CUDA aligns every allocation to, at least, in bytes: a kernel that wants more of its
 /// workspace is refused, since it would not always get it.
@@ -112,7 +112,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`LaunchError::Unsettled`] with what was done, where not even the smallest chunk fits, an
+    /// [`LaunchError::OutOfWorkspace`] with what was done, where not even the smallest chunk fits, an
     /// allocation fails for another reason than memory, or the driver refuses a launch;
     /// [`LaunchError::Unsupported`] under stream capture on a device without memory pools, whose
     /// memory would be gone before the graph runs; and as [`Self::plan_and_launch`]. What a capture
@@ -126,7 +126,7 @@ impl Guard {
         choice: Choice,
         usage: WorkspaceUse,
         args: Args<'_>,
-    ) -> Result<Settled, LaunchError> {
+    ) -> Result<ChunkedRun, LaunchError> {
         let watch = self.watch(Location::caller());
         let plan = self.plan(request, Some(batch), kernel.limits(), choice)?;
         let owner = args.workspace_stream()?;
@@ -140,11 +140,12 @@ impl Guard {
         }
         let request = &LaunchRequest { dependent: false, ..*request };
         let mut launcher = Bringer { kernel, owner, stream, template, watch };
-        let settled = settle(request, batch, kernel.limits(), choice, usage, &mut launcher);
+        let settled =
+            launch_with_backoff(request, batch, kernel.limits(), choice, usage, &mut launcher);
         match &settled {
             Ok(done) => self.counters().ran(done.launches),
-            Err(SettleError::Unsettled(end)) => self.counters().stopped(end.done().launches),
-            Err(SettleError::Invalid(violations)) => self.counters().rejected(violations),
+            Err(BackoffError::OutOfWorkspace(end)) => self.counters().stopped(end.done().launches),
+            Err(BackoffError::Invalid(violations)) => self.counters().rejected(violations),
         }
         Ok(settled?)
     }
@@ -171,11 +172,11 @@ impl<'a> Args<'a> {
     }
 }
 
-impl From<SettleError<DriverError>> for LaunchError {
-    fn from(error: SettleError<DriverError>) -> Self {
+impl From<BackoffError<DriverError>> for LaunchError {
+    fn from(error: BackoffError<DriverError>) -> Self {
         match error {
-            SettleError::Invalid(violations) => Self::Invalid(violations),
-            SettleError::Unsettled(end) => Self::Unsettled(Box::new(end)),
+            BackoffError::Invalid(violations) => Self::Invalid(violations),
+            BackoffError::OutOfWorkspace(end) => Self::OutOfWorkspace(Box::new(end)),
         }
     }
 }

@@ -12,13 +12,13 @@
 
 mod args;
 mod backend;
-mod blame;
 mod builder;
 mod checked;
 mod clock;
 mod current;
 mod diagnosis;
 mod driver;
+mod driver_log;
 mod error;
 mod history;
 mod image;
@@ -32,12 +32,12 @@ mod nvrtc;
 mod occupancy;
 mod query;
 mod raw;
-mod words;
+mod suspects;
 
 pub use args::Args;
 pub(crate) use backend::CudaBackend;
-pub use blame::Blame;
 pub use builder::{GuardedLaunchArgs, GuardedStream, forget_functions};
+pub use driver_log::DriverLog;
 pub use error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
@@ -50,4 +50,4 @@ pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
 pub use query::{device_count, device_limits, driver_version};
 pub use raw::RawKernel;
-pub use words::DriverWords;
+pub use suspects::FaultSuspects;

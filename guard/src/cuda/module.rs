@@ -8,13 +8,13 @@ use cudarc::driver::CudaContext;
 
 use super::current::Pushed;
 use super::driver::{Driver, Handle};
+use super::driver_log::Mark;
 use super::error::{CudaError, LoadError, cuda_version};
 use super::image::Image;
 use super::kernel::{Keep, Kernel};
 use super::query;
-use super::words::Mark;
 use crate::limits::DeviceLimits;
-use crate::signature::{Parameter, Signature};
+use crate::plan::signature::{Parameter, Signature};
 
 /// An image loaded into a context. Unloaded when the last kernel of it is gone.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ impl Module {
     }
 
     /// As [`Self::kernel`], for launches in clusters of up to 16 blocks, also above the portable 8:
-    /// what a device has room for is another question, [`Kernel::residency`].
+    /// what a device has room for is another question, [`Kernel::occupancy`].
     ///
     /// # Safety
     ///

@@ -7,13 +7,13 @@ use parking_lot::RwLock;
 use super::driver::{
     ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, LaunchAttribute, LaunchConfigEx, Status,
 };
+use super::driver_log::{self, Mark};
 use super::error::DriverError;
-use super::words::{self, Mark};
 use crate::dim::Dim3;
+use crate::launch::co_resident::OccupancyLimits;
+use crate::launch::request::LaunchRequest;
+use crate::launch::validate::validate;
 use crate::limits::LaunchLimits;
-use crate::request::LaunchRequest;
-use crate::residency::ResidencyLimits;
-use crate::validate::validate;
 
 /// Configurations that are kept of a kernel, far more than a program uses; the oldest goes first.
 const KEPT: usize = 64;
@@ -23,7 +23,7 @@ const INVALID_CLUSTER_SIZE: Status = 912;
 /// The answers so far.
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
-    known: RwLock<Vec<(Configuration, ResidencyLimits)>>,
+    known: RwLock<Vec<(Configuration, OccupancyLimits)>>,
 }
 
 /// All of a launch that its residency depends on.
@@ -65,8 +65,8 @@ impl Occupancy {
         function: Handle,
         limits: &LaunchLimits,
         configuration: Configuration,
-    ) -> Result<ResidencyLimits, DriverError> {
-        let find = |known: &[(Configuration, ResidencyLimits)]| {
+    ) -> Result<OccupancyLimits, DriverError> {
+        let find = |known: &[(Configuration, OccupancyLimits)]| {
             known.iter().find(|(other, _)| *other == configuration).map(|(_, limits)| *limits)
         };
         if let Some(known) = find(&self.known.read()) {
@@ -91,24 +91,24 @@ fn ask(
     function: Handle,
     limits: &LaunchLimits,
     configuration: Configuration,
-) -> Result<ResidencyLimits, DriverError> {
+) -> Result<OccupancyLimits, DriverError> {
     let each = blocks_per_multiprocessor(driver, function, configuration)?;
     let blocks = each.saturating_mul(limits.device().multiprocessors);
     let Some(cluster) = configuration.cluster else {
-        return Ok(ResidencyLimits { blocks: Some(blocks), cluster_blocks: None });
+        return Ok(OccupancyLimits { blocks: Some(blocks), cluster_blocks: None });
     };
     let blocks_of_one: u64 = cluster.iter().map(|blocks| u64::from(*blocks)).product();
     let kernel = limits.kernel();
     let must_be_named = kernel.cluster_must_be_set && kernel.required_cluster.is_none();
     let largest = largest_cluster(driver, function, configuration, cluster, must_be_named)?;
     let Some(clusters) = active_clusters(driver, function, configuration, cluster)? else {
-        return Ok(ResidencyLimits { blocks: Some(blocks), cluster_blocks: largest });
+        return Ok(OccupancyLimits { blocks: Some(blocks), cluster_blocks: largest });
     };
     // Clusters do not spread over parts of the device, so some multiprocessors may stay empty.
     let blocks = blocks.min(clusters.saturating_mul(blocks_of_one));
     let none = (clusters == 0).then(|| blocks_of_one.saturating_sub(1));
     let cluster_blocks = largest.into_iter().chain(none).min();
-    Ok(ResidencyLimits { blocks: Some(blocks), cluster_blocks })
+    Ok(OccupancyLimits { blocks: Some(blocks), cluster_blocks })
 }
 
 fn blocks_per_multiprocessor(
@@ -150,7 +150,7 @@ fn largest_cluster(
     // values, and the configuration's attribute outlives the call.
     let status = unsafe { look_up(&raw mut blocks, function, &raw const config) };
     if must_be_named && status == INVALID_CLUSTER_SIZE {
-        words::drop_own(driver);
+        driver_log::drop_own(driver);
         return Ok(None);
     }
     driver.check_since(mark, "cuOccupancyMaxPotentialClusterSize", status)?;
@@ -174,7 +174,7 @@ fn active_clusters(
     // SAFETY: as above; the configuration's attribute outlives the call.
     let status = unsafe { look_up(&raw mut clusters, function, &raw const config) };
     if status == INVALID_CLUSTER_SIZE {
-        words::drop_own(driver);
+        driver_log::drop_own(driver);
         return Ok(Some(0));
     }
     driver.check_since(mark, "cuOccupancyMaxActiveClusters", status)?;

@@ -9,14 +9,14 @@ use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 
 use super::driver::{Driver, Handle};
+use super::driver_log::{self, Mark};
 use super::error::{CudaError, DriverError};
-use super::words::{self, Mark};
 use crate::dim::Dim3;
+use crate::launch::rule::INVALID_VALUE;
 use crate::limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, PARAMETER_BYTES,
 };
-use crate::rule::INVALID_VALUE;
-use crate::signature::Signature;
+use crate::plan::signature::Signature;
 
 /// Numbers of `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
 mod device_attribute {
@@ -320,7 +320,7 @@ pub(super) fn parameter_sizes(
         driver.check_since(mark, "cuFuncGetParamInfo", status)?;
         sizes.push(size);
     }
-    words::drop_own(driver);
+    driver_log::drop_own(driver);
     Ok(Some(sizes))
 }
 

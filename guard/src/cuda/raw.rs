@@ -9,12 +9,12 @@ use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Keep, Kernel};
 use super::launch::{plan_and_submit, submit};
 use super::query;
-use crate::args::KernelArgs;
-use crate::batch::BatchAxis;
+use crate::launch::co_resident::OccupancyLimits;
+use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
-use crate::plan::Plan;
-use crate::request::LaunchRequest;
-use crate::residency::ResidencyLimits;
+use crate::plan::arguments::KernelArgs;
+use crate::plan::batch::BatchAxis;
+use crate::plan::launches::Plan;
 
 /// A function that someone else loaded, given by its handles.
 ///
@@ -72,15 +72,15 @@ impl RawKernel {
         self.0.limits()
     }
 
-    /// As [`Kernel::residency`]. The calling thread's current context is the same afterwards.
+    /// As [`Kernel::occupancy`]. The calling thread's current context is the same afterwards.
     ///
     /// # Errors
     ///
     /// [`DriverError`] where the driver does not answer.
-    pub fn residency(&self, request: &LaunchRequest) -> Result<ResidencyLimits, DriverError> {
+    pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
         let inner = self.0.inner();
         let _current = Pushed::new(inner.driver(), inner.context())?;
-        inner.residency(request)
+        inner.occupancy(request)
     }
 
     /// Plans `request` under the function's limits and launches it: a legal one as it is, one that is

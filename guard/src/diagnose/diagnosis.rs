@@ -6,8 +6,8 @@ use super::codes::CHECK;
 use super::evidence::{Evidence, Judgement, answers};
 use super::failure::{Hint, UsualCause};
 use super::subject::Subject;
-use crate::request::LaunchRequest;
-use crate::violation::Violation;
+use crate::launch::request::LaunchRequest;
+use crate::launch::violation::Violation;
 
 /// What a failure means and where it probably comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use core::fmt;
 use std::sync::Arc;
 
 use super::failure::Hint;
+use crate::launch::request::LaunchRequest;
+use crate::launch::rule::Rule;
+use crate::launch::violation::Violations;
 use crate::limits::{ComputeCapability, DeviceLimits};
-use crate::request::LaunchRequest;
-use crate::rule::Rule;
-use crate::violation::Violations;
 
 /// What is known beside the failure itself. All of it may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

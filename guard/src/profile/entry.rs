@@ -6,7 +6,7 @@ use core::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 
 use super::key::Key;
-use crate::choice::{Choice, Strategy};
+use crate::plan::choice::{Choice, Strategy};
 
 /// A choice as a profile stores it.
 ///
@@ -78,7 +78,7 @@ pub struct Summary {
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
-pub enum Stopped {
+pub enum StopReason {
     /// The relative deviation is as small as asked for.
     #[default]
     Precise,
@@ -109,7 +109,7 @@ pub struct Provenance {
     /// Samples that were taken of all candidates together, dropped ones included.
     pub samples: u64,
     /// Why the last sampling ended.
-    pub stopped: Stopped,
+    pub stopped: StopReason,
 }
 
 /// One tuned shape.

@@ -13,7 +13,7 @@ use super::layers::Layer;
 use super::matching::{Match, Reason};
 use super::record::{Counters, LookupCounts};
 use super::table::{Row, Table};
-use crate::choice::Choice;
+use crate::plan::choice::Choice;
 
 /// The entries that serve one device, ready for lookup from any number of threads.
 ///
@@ -48,7 +48,7 @@ pub struct Tuned<'a> {
 /// What a profile says of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub struct Answer<'a> {
+pub struct TunedChoice<'a> {
     /// How the entry matches, or why there is none.
     pub matched: Match,
     /// The entry that serves.
@@ -130,10 +130,10 @@ impl Profile {
     /// an octave each. Beyond the powers of two that were tuned nothing serves. A size of 0, such as
     /// no pad, is served by entries that have 0 there and by no others; without items, which the
     /// first size counts, there is nothing to serve.
-    pub fn lookup(&self, key: &Key, sizes: &[u64]) -> Answer<'_> {
+    pub fn lookup(&self, key: &Key, sizes: &[u64]) -> TunedChoice<'_> {
         match self.tables.get(key) {
             Some(table) => self.answer(table, sizes),
-            None => self.counted(Answer::default_for(self.why_unknown(key))),
+            None => self.counted(TunedChoice::default_for(self.why_unknown(key))),
         }
     }
 
@@ -166,9 +166,9 @@ impl Profile {
     }
 
     #[inline]
-    fn answer<'a>(&'a self, table: &'a Table, sizes: &[u64]) -> Answer<'a> {
+    fn answer<'a>(&'a self, table: &'a Table, sizes: &[u64]) -> TunedChoice<'a> {
         let (matched, row) = table.find(sizes);
-        self.counted(Answer {
+        self.counted(TunedChoice {
             matched,
             entry: row.and_then(|row| self.served.get(row.entry)).map(|served| &served.entry),
             layer: row.map(|row| row.layer),
@@ -177,7 +177,7 @@ impl Profile {
     }
 
     #[inline]
-    fn counted<'a>(&self, answer: Answer<'a>) -> Answer<'a> {
+    fn counted<'a>(&self, answer: TunedChoice<'a>) -> TunedChoice<'a> {
         self.counters.answered(answer.matched.kind(), answer.degraded);
         answer
     }
@@ -195,7 +195,7 @@ impl Profile {
 
 impl<'a> Tuned<'a> {
     /// As [`Profile::lookup`].
-    pub fn lookup(&self, sizes: &[u64]) -> Answer<'a> {
+    pub fn lookup(&self, sizes: &[u64]) -> TunedChoice<'a> {
         self.profile.answer(self.table, sizes)
     }
 
@@ -206,7 +206,7 @@ impl<'a> Tuned<'a> {
     }
 }
 
-impl<'a> Answer<'a> {
+impl<'a> TunedChoice<'a> {
     /// The answer that nothing serves.
     pub(crate) const fn default_for(reason: Reason) -> Self {
         Self { matched: Match::Default(reason), entry: None, layer: None, degraded: false }

@@ -92,14 +92,14 @@ mod writer;
 
 pub use bounds::{EntryFault, MAX_ENTRIES, MAX_FILE_BYTES, MAX_NAME_BYTES, MAX_SIZES};
 pub use document::{Document, Parsed, SCHEMA};
-pub use entry::{Entry, Named, Provenance, Stopped, StoredChoice, Summary};
+pub use entry::{Entry, Named, Provenance, StopReason, StoredChoice, Summary};
 pub use environment::Environment;
 pub use error::{Fault, InsertError, ProfileError, StoreError};
 pub use finding::{Finding, LayerFinding, Level};
 pub use identity::{Backend, DeviceIdentity, Mismatch};
 pub use key::{Key, L2, Objective, Policy, Submission};
 pub use layers::{Layer, Layers, Loaded, user_folder};
-pub use lookup::{Answer, Profile, Tuned};
+pub use lookup::{Profile, Tuned, TunedChoice};
 pub use matching::{Match, MatchKind, Reason};
 pub use merge::{Conflict, Contender, Difference, MergeError};
 pub use misses::{MissLog, MissedShape};

@@ -5,7 +5,7 @@
 
 use core::num::NonZeroU64;
 
-use super::entry::{Entry, Named, Provenance, Stopped, StoredChoice, Summary};
+use super::entry::{Entry, Named, Provenance, StopReason, StoredChoice, Summary};
 use super::key::{Key, L2, Objective, Policy, Submission};
 
 /// The entry at the beginning of `text` and the bytes that it takes.
@@ -116,10 +116,10 @@ impl Reader<'_> {
             failed: self.next("failed")?.number()?,
             samples: self.next("samples")?.number()?,
             stopped: match self.next("stopped")?.word()? {
-                "precise" => Stopped::Precise,
-                "noise" => Stopped::Noise,
-                "ceiling" => Stopped::Ceiling,
-                "timeout" => Stopped::Timeout,
+                "precise" => StopReason::Precise,
+                "noise" => StopReason::Noise,
+                "ceiling" => StopReason::Ceiling,
+                "timeout" => StopReason::Timeout,
                 _ => return None,
             },
         };

@@ -6,7 +6,7 @@
 use core::fmt::{self, Write};
 
 use super::document::{Document, SCHEMA};
-use super::entry::{Entry, Named, Provenance, Stopped, StoredChoice, Summary};
+use super::entry::{Entry, Named, Provenance, StopReason, StoredChoice, Summary};
 use super::identity::DeviceIdentity;
 use super::key::{Key, L2, Objective, Policy, Submission};
 use super::processor::Processor;
@@ -127,10 +127,10 @@ fn summary(f: &mut fmt::Formatter<'_>, summary: Summary) -> fmt::Result {
 fn provenance(f: &mut fmt::Formatter<'_>, found: &Provenance) -> fmt::Result {
     let Provenance { date, driver, compiler, tuner, candidates, failed, samples, stopped } = found;
     let stopped = match stopped {
-        Stopped::Precise => "precise",
-        Stopped::Noise => "noise",
-        Stopped::Ceiling => "ceiling",
-        Stopped::Timeout => "timeout",
+        StopReason::Precise => "precise",
+        StopReason::Noise => "noise",
+        StopReason::Ceiling => "ceiling",
+        StopReason::Timeout => "timeout",
     };
     write!(
         f,

@@ -3,8 +3,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::alone::Tally;
-use crate::rule::Rule;
-use crate::violation::Violations;
+use crate::launch::rule::Rule;
+use crate::launch::violation::Violations;
 
 /// What a guard counts while it serves.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 //! these are made of them, by the same generators that property tests give random bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+pub mod backoff;
 mod bytes;
 mod case;
 mod catalog;
@@ -17,7 +18,6 @@ pub mod plans;
 mod profile;
 mod protocol;
 mod requests;
-pub mod settling;
 mod shapes;
 pub mod validation;
 
@@ -42,7 +42,7 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "profile", check: profile::check },
     Target { name: "protocol", check: protocol::check },
     Target { name: "requests", check: requests::check },
-    Target { name: "settle", check: settling::check },
+    Target { name: "backoff", check: backoff::check },
     Target { name: "shapes", check: shapes::check },
     Target { name: "validate", check: validation::check },
 ];

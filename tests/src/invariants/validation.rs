@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use gridguard::{
-    Axis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, ResidencyLimits, Rule,
-    validate, validate_resident,
+    Axis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, OccupancyLimits, Rule,
+    validate, validate_co_resident,
 };
 use proptest::strategy::BoxedStrategy;
 
@@ -18,7 +18,7 @@ pub struct Question {
     request: LaunchRequest,
     device: DeviceLimits,
     kernel: KernelLimits,
-    room: ResidencyLimits,
+    room: OccupancyLimits,
 }
 
 /// Questions, most of them about requests that are nearly legal.
@@ -30,7 +30,7 @@ fn question(from: &mut Bytes<'_>) -> Question {
     let request = if from.one_in(5) { wild_request(from) } else { request(from) };
     let (device, kernel) = (device(from), kernel(from));
     let (blocks, cluster_blocks) = (from.maybe(2, size), from.maybe(2, |from| from.within(0..20)));
-    Question { request, device, kernel, room: ResidencyLimits { blocks, cluster_blocks } }
+    Question { request, device, kernel, room: OccupancyLimits { blocks, cluster_blocks } }
 }
 
 /// Makes a question of `bytes` and holds the answer against all below.
@@ -99,7 +99,7 @@ pub fn residency_adds_its_own_rules_alone(question: &Question) {
         expected.insert(Rule::ClusterResidency);
     }
     let limits = LaunchLimits::new(device.clone(), kernel.clone());
-    let broken: BTreeSet<Rule> = match validate_resident(request, &limits, room) {
+    let broken: BTreeSet<Rule> = match validate_co_resident(request, &limits, room) {
         Ok(_) => BTreeSet::new(),
         Err(violations) => violations.iter().map(|violation| violation.rule).collect(),
     };

@@ -5,8 +5,8 @@
 use gridguard::cuda::{CudaError, DriverUnavailable, LaunchError, LoadError};
 use gridguard::diagnose::{CudaVersion, Diagnosis, Evidence, Log, Subject, diagnose};
 use gridguard::{
-    ComputeCapability, Dim3, KernelLimits, LaunchLimits, LaunchRequest, ResidencyLimits, Rule,
-    Violations, catalog, validate, validate_resident,
+    ComputeCapability, Dim3, KernelLimits, LaunchLimits, LaunchRequest, OccupancyLimits, Rule,
+    Violations, catalog, validate, validate_co_resident,
 };
 
 const TEXTS: &str = include_str!("texts.txt");
@@ -45,12 +45,12 @@ fn too_little_room_at_once_is_the_first_cause() {
     let device = &catalog::gpu("h200").expect("catalogued").limits;
     let limits = LaunchLimits::new(device.clone(), KernelLimits::unknown("attention"));
     let request = LaunchRequest::new(Dim3::new(272, 1, 1), Dim3::new(1024, 1, 1));
-    let room = ResidencyLimits { blocks: Some(264), cluster_blocks: Some(4) };
+    let room = OccupancyLimits { blocks: Some(264), cluster_blocks: Some(4) };
     for (request, number, rule) in [
         (request.cooperative(), 720, Rule::CooperativeResidency),
         (request.cluster(Dim3::new(8, 1, 1)), 912, Rule::ClusterResidency),
     ] {
-        let violations = validate_resident(&request, &limits, &room).expect_err("no room");
+        let violations = validate_co_resident(&request, &limits, &room).expect_err("no room");
         let found = LaunchError::from(violations).diagnosis().expect("CUDA refuses it");
         assert_eq!(found.subject.number(), Some(number));
         let why = format!("the launch breaks the rule {rule}");

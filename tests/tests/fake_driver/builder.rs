@@ -274,7 +274,7 @@ fn the_context_of_a_stream_is_held_as_long_as_a_kernel_that_was_asked_about_ther
         let held = Arc::downgrade(&other);
         drop((stream, other));
         let request = gridguard::LaunchRequest::new(Dim3::ONE, Dim3::ONE).cooperative();
-        assert!(kernel.residency(&request).is_ok(), "it is asked in that context");
+        assert!(kernel.occupancy(&request).is_ok(), "it is asked in that context");
         drop(kernel);
         assert_eq!(held.strong_count(), 0);
     });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use gridguard::cuda::{Args, LaunchError};
-use gridguard::{Axis, Choice, Guard, Settled, WorkspaceUse};
+use gridguard::{Axis, Choice, ChunkedRun, Guard, WorkspaceUse};
 
 use crate::harness::{launches, with_fake};
 use crate::kernels::{
@@ -70,7 +70,7 @@ fn capture_spill(
     (guard, stream, out): (&Guard, &Arc<CudaStream>, &mut CudaSlice<u64>),
     usage: WorkspaceUse,
     mode: CUstreamCaptureMode,
-) -> (Result<Settled, LaunchError>, Option<CudaGraph>) {
+) -> (Result<ChunkedRun, LaunchError>, Option<CudaGraph>) {
     let kernel = kernel(guard, "fake_spill_y");
     let (request, batch) = items_along(Axis::Y, ITEMS);
     // In chunks of 32.

@@ -4,7 +4,7 @@
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{Blame, GuardedStream, LaunchError};
+use gridguard::cuda::{FaultSuspects, GuardedStream, LaunchError};
 use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
 
 use crate::harness::{launches, with_fake};
@@ -39,7 +39,7 @@ fn names_chunk_1(guard: &Guard) {
     assert!(text.starts_with(start), "{text}");
     let (chunk, error) = stopped(error);
     assert_eq!(chunk, 1);
-    assert!(matches!(error.blame(), Some(Blame::Launch(_))), "{:?}", error.blame());
+    assert!(matches!(error.suspects(), Some(FaultSuspects::Launch(_))), "{:?}", error.suspects());
     assert_eq!(launches().len(), 3, "chunk 2 was not launched");
     assert_eq!((guard.counts().checked, guard.counts().unchecked_in_capture), (2, 0));
 }
@@ -54,7 +54,7 @@ fn a_check_that_is_not_alone_names_all_that_can_be_at_fault() {
         idle(&plain, &kernel, &other).expect("under way on another stream");
         let (_, error) = stopped(idle(&checked, &kernel, &stream).expect_err("it surfaces"));
         assert_eq!(suspects(&error).len(), 2);
-        assert!(matches!(error.blame(), Some(Blame::OneOf { forgotten: 0, .. })));
+        assert!(matches!(error.suspects(), Some(FaultSuspects::OneOf { forgotten: 0, .. })));
     });
 }
 
@@ -103,7 +103,11 @@ fn a_raw_launch_is_checked_where_the_environment_asks_for_it() {
         // SAFETY: null is the default stream, and the function takes nothing.
         let launched = unsafe { raw.launch(std::ptr::null_mut(), &plan, &KernelArgs::new()) };
         let (_, error) = stopped(launched.expect_err("at fault"));
-        assert!(matches!(error.blame(), Some(Blame::Launch(_))), "{:?}", error.blame());
+        assert!(
+            matches!(error.suspects(), Some(FaultSuspects::Launch(_))),
+            "{:?}",
+            error.suspects()
+        );
     });
 }
 
@@ -123,6 +127,10 @@ fn a_built_launch_is_checked_where_the_environment_asks_for_it() {
         let LaunchError::Driver(error) = error else {
             panic!("another error: {error:?}");
         };
-        assert!(matches!(error.blame(), Some(Blame::Launch(_))), "{:?}", error.blame());
+        assert!(
+            matches!(error.suspects(), Some(FaultSuspects::Launch(_))),
+            "{:?}",
+            error.suspects()
+        );
     });
 }

@@ -20,7 +20,7 @@ fn what_the_driver_logs_about_a_refusal_is_in_the_error() {
         let kernel = kernel(&guard, "idle");
         let stream = context(&guard).default_stream();
         let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
-        let words = error.driver_says().expect("the driver explains itself");
+        let words = error.driver_log().expect("the driver explains itself");
         assert_eq!(
             (words.text.as_str(), words.may_be_of_another_thread),
             ("gridDimY is 65536", false)
@@ -71,8 +71,8 @@ fn what_the_driver_logged_before_a_question_is_not_said_about_it() {
         let refused = unsafe { stream.launch_builder(&function).launch(config) };
         assert!(refused.is_err(), "the driver refuses it, and says why");
         let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1)).cooperative();
-        let error = kernel(&guard, "idle").residency(&request).expect_err("no answer");
-        assert_eq!((error.code, error.driver_says()), (999, None));
+        let error = kernel(&guard, "idle").occupancy(&request).expect_err("no answer");
+        assert_eq!((error.code, error.driver_log()), (999, None));
     });
 }
 
@@ -84,6 +84,6 @@ fn a_driver_without_a_log_refuses_without_more_words() {
         let kernel = kernel(&guard, "idle");
         let stream = context(&guard).default_stream();
         let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
-        assert_eq!(error.driver_says(), None);
+        assert_eq!(error.driver_log(), None);
     });
 }

@@ -182,13 +182,13 @@ fn a_kernel_that_many_threads_first_launch_is_opted_in_and_asked_about_once() {
             let together = together.dynamic_shared_bytes(60_000).cooperative();
             let answers = race(|_| {
                 assert_eq!(launch_idle(&guard, &kernel, &together), Ok(1));
-                kernel.residency(&together).expect("it answers")
+                kernel.occupancy(&together).expect("it answers")
             });
             assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
             // Who comes while it is being asked asks too; nobody asks again.
             let asked = occupancy_questions().len() - before;
             assert!((1..=THREADS).contains(&asked), "{asked}");
-            race(|_| kernel.residency(&together).expect("it is known"));
+            race(|_| kernel.occupancy(&together).expect("it is known"));
             assert_eq!(occupancy_questions().len(), before + asked);
         }
     });

@@ -4,7 +4,7 @@
 use cudarc::driver::{CudaContext, CudaStream, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
-    Args, Blame, CudaError, DriverError, GuardedStream, Kernel, LaunchError, RawKernel,
+    Args, CudaError, DriverError, FaultSuspects, GuardedStream, Kernel, LaunchError, RawKernel,
 };
 use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
 
@@ -40,7 +40,7 @@ pub(crate) fn stopped(error: LaunchError) -> (u64, DriverError) {
 
 /// The launches that `error` is blamed on: kernel and chunk, the newest last.
 pub(crate) fn suspects(error: &DriverError) -> Vec<(&str, u64)> {
-    let blame = error.blame().expect("someone is to blame");
+    let blame = error.suspects().expect("someone is to blame");
     blame.launches().iter().map(|launch| (&*launch.kernel, launch.chunk.index)).collect()
 }
 
@@ -75,7 +75,7 @@ fn a_fault_that_surfaces_at_the_next_chunk_is_blamed_on_the_launches_before_it()
         let (chunk, error) = stopped(error);
         assert_eq!(chunk, 2);
         assert_eq!(suspects(&error), [("idle", 0), ("fake_iota_y", 0), ("fake_iota_y", 1)]);
-        let blame = error.blame().expect("checked above");
+        let blame = error.suspects().expect("checked above");
         let last = blame.launches().last().expect("three");
         assert_eq!((last.chunk.start, last.chunk.items, last.launches), (43_690, 43_690, 3));
         assert_eq!((last.block, last.stream), ([128, 1, 1], 0));
@@ -124,7 +124,7 @@ fn a_refusal_of_the_call_itself_is_blamed_on_no_other_launch() {
         let stream = context(&guard).default_stream();
         idle(&guard, &kernel, &stream).expect("accepted");
         let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
-        assert_eq!((error.blame(), error.driver_says()), (None, None));
+        assert_eq!((error.suspects(), error.driver_log()), (None, None));
     });
 }
 
@@ -143,8 +143,8 @@ fn more_launches_than_there_is_room_for_are_counted_and_the_last_ones_named() {
                     idle (grid 8 x 1 x 1, ";
         assert!(text.contains(some), "{text}");
         assert_eq!(text.matches("idle (").count(), 8);
-        let Some(Blame::OneOf { launches, forgotten: 36, .. }) = error.blame() else {
-            panic!("{:?}", error.blame());
+        let Some(FaultSuspects::OneOf { launches, forgotten: 36, .. }) = error.suspects() else {
+            panic!("{:?}", error.suspects());
         };
         assert_eq!(launches.len(), 64);
     });
@@ -258,7 +258,7 @@ fn a_built_launch_is_blamed_for_a_fault_that_surfaces_while_its_events_are_recor
         };
         for _ in 0..3 {
             let error = launch_again();
-            let blamed = error.blame().expect("someone is to blame").launches();
+            let blamed = error.suspects().expect("someone is to blame").launches();
             let grids: Vec<_> = blamed.iter().map(|launch| launch.grid).collect();
             assert_eq!(grids, [[1, 8, 1], [1, 4, 1]], "{error}");
         }

@@ -5,7 +5,6 @@ mod arguments;
 mod attributes;
 mod availability;
 mod belonging;
-mod blame;
 mod builder;
 mod capture;
 mod checked_launches;
@@ -27,6 +26,7 @@ mod raw_kernels;
 mod refusals;
 mod residency;
 mod splitting;
+mod suspects;
 mod threads;
 
 #[global_allocator]

@@ -3,7 +3,7 @@
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, CudaError, Image, Kernel, LaunchError};
 use gridguard::{
-    ArgsError, Axis, BatchAxis, Choice, DeviceLimits, Guard, Parameter, Settled, Unsettled,
+    ArgsError, Axis, BatchAxis, Choice, ChunkedRun, DeviceLimits, Guard, OutOfWorkspace, Parameter,
     WorkspaceUse,
 };
 
@@ -19,7 +19,7 @@ fn spill(
     guard: &Guard,
     kernel: &Kernel,
     usage: WorkspaceUse,
-) -> (Result<Settled, LaunchError>, Vec<u64>) {
+) -> (Result<ChunkedRun, LaunchError>, Vec<u64>) {
     let stream = context(guard).default_stream();
     let mut out: CudaSlice<u64> = poisoned(&stream, ITEMS);
     let (request, batch) = items_along(Axis::Y, ITEMS);
@@ -32,9 +32,11 @@ fn spill(
     (settled, written)
 }
 
-fn unsettled(settled: Result<Settled, LaunchError>) -> Unsettled<gridguard::cuda::DriverError> {
+fn unsettled(
+    settled: Result<ChunkedRun, LaunchError>,
+) -> OutOfWorkspace<gridguard::cuda::DriverError> {
     match settled {
-        Err(LaunchError::Unsettled(end)) => *end,
+        Err(LaunchError::OutOfWorkspace(end)) => *end,
         other => panic!("{other:?}"),
     }
 }
@@ -93,7 +95,8 @@ fn an_allocation_that_fails_for_another_reason_ends_it_at_once() {
         let guard = guard();
         let (settled, written) =
             spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let Unsettled::Allocation { bytes: 64_000, done, source, .. } = unsettled(settled) else {
+        let OutOfWorkspace::Allocation { bytes: 64_000, done, source, .. } = unsettled(settled)
+        else {
             panic!("another end");
         };
         assert_eq!((done.items_done, source.code), (0, 999));
@@ -109,7 +112,7 @@ fn a_launch_that_is_out_of_memory_is_not_tried_again() {
         let guard = guard();
         let (settled, written) =
             spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let Unsettled::Launch { chunk: 16, done, source, .. } = unsettled(settled) else {
+        let OutOfWorkspace::Launch { chunk: 16, done, source, .. } = unsettled(settled) else {
             panic!("another end");
         };
         assert_eq!((done.items_done, done.launches, source.code), (16, 1, 2));
@@ -123,7 +126,7 @@ fn where_not_even_one_item_fits_it_says_what_was_tried() {
     with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1500")], || {
         let guard = guard();
         let (settled, _) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let Unsettled::NoRoom { chunk: 1, bytes: 1000, done, source, .. } = unsettled(settled)
+        let OutOfWorkspace::NoRoom { chunk: 1, bytes: 1000, done, source, .. } = unsettled(settled)
         else {
             panic!("another end");
         };

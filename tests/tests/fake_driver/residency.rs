@@ -1,7 +1,7 @@
 //! What a device holds at once: asked of the driver where a launch needs it, and only once.
 
 use gridguard::cuda::{Args, GuardedStream, LaunchError, RawKernel};
-use gridguard::{Choice, Dim3, LaunchRequest, Plan, ResidencyLimits, Rule};
+use gridguard::{Choice, Dim3, LaunchRequest, OccupancyLimits, Plan, Rule};
 
 use crate::counting_allocator::allocations_of;
 use crate::harness::{
@@ -70,11 +70,11 @@ fn many_kinds_of_blocks_are_all_judged_right() {
         for round in 0..2 {
             for bytes in 0..100 {
                 let most = blocks_of(32, SMALL_BLOCKS).dynamic_shared_bytes(bytes).cooperative();
-                let room = kernel.residency(&most).expect("answers").blocks;
+                let room = kernel.occupancy(&most).expect("answers").blocks;
                 assert_eq!(room, Some(SMALL_BLOCKS), "{bytes} bytes in round {round}");
             }
         }
-        let kept = kernel.residency(&blocks_of(32, 1).dynamic_shared_bytes(99).cooperative());
+        let kept = kernel.occupancy(&blocks_of(32, 1).dynamic_shared_bytes(99).cooperative());
         assert!(kept.is_ok());
         assert_eq!(occupancy_questions().len(), 200, "the oldest are asked for anew");
     });
@@ -86,8 +86,8 @@ fn a_known_kind_of_block_is_looked_up_without_allocation() {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
         let request = blocks_of(32, 8).cooperative().cluster(Dim3::new(2, 1, 1));
-        let first = kernel.residency(&request);
-        let (again, allocations) = allocations_of(|| kernel.residency(&request));
+        let first = kernel.occupancy(&request);
+        let (again, allocations) = allocations_of(|| kernel.occupancy(&request));
         assert_eq!((again, allocations), (first, 0));
     });
 }
@@ -116,10 +116,10 @@ fn a_kernel_that_must_be_given_a_cluster_is_asked_about_with_one() {
         // SAFETY: the kernel does nothing.
         let kernel = unsafe { module.kernel("explicit", &[]) }.expect("a kernel");
         let request = blocks_of(32, 8).cooperative().cluster(Dim3::new(4, 1, 1));
-        let room = ResidencyLimits { blocks: Some(SMALL_BLOCKS), cluster_blocks: Some(8) };
-        assert_eq!(kernel.residency(&request), Ok(room));
+        let room = OccupancyLimits { blocks: Some(SMALL_BLOCKS), cluster_blocks: Some(8) };
+        assert_eq!(kernel.occupancy(&request), Ok(room));
         let none = request.cluster(Dim3::new(0, 0, 0));
-        assert_eq!(kernel.residency(&none), Ok(ResidencyLimits::UNKNOWN));
+        assert_eq!(kernel.occupancy(&none), Ok(OccupancyLimits::UNKNOWN));
     });
 }
 
@@ -129,8 +129,8 @@ fn large_shared_memory_is_opted_in_to_before_the_driver_is_asked() {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
         let request = blocks_of(32, 1).dynamic_shared_bytes(200_000).cooperative();
-        let one_each = ResidencyLimits { blocks: Some(132), cluster_blocks: None };
-        assert_eq!(kernel.residency(&request), Ok(one_each));
+        let one_each = OccupancyLimits { blocks: Some(132), cluster_blocks: None };
+        assert_eq!(kernel.occupancy(&request), Ok(one_each));
         assert_eq!(set_attributes(), ["idle 8=232448"]);
     });
 }
@@ -205,7 +205,7 @@ fn blocks_that_break_a_rule_are_not_asked_for() {
             blocks_of(32, 1).cluster(Dim3::new(9, 1, 1)),
             blocks_of(32, 1),
         ] {
-            assert_eq!(kernel.residency(&request), Ok(ResidencyLimits::UNKNOWN));
+            assert_eq!(kernel.occupancy(&request), Ok(OccupancyLimits::UNKNOWN));
         }
         assert_eq!(occupancy_questions(), Vec::<String>::new());
     });
@@ -232,9 +232,9 @@ fn an_old_driver_tells_of_blocks_but_not_of_clusters() {
     with_driver(Driver::Old, &[], || {
         let kernel = kernel(&guard(), "idle");
         let request = blocks_of(32, 8).cooperative();
-        let blocks = ResidencyLimits { blocks: Some(SMALL_BLOCKS), cluster_blocks: None };
-        assert_eq!(kernel.residency(&request), Ok(blocks));
-        assert_eq!(kernel.residency(&request.cluster(Dim3::new(2, 1, 1))), Ok(blocks));
+        let blocks = OccupancyLimits { blocks: Some(SMALL_BLOCKS), cluster_blocks: None };
+        assert_eq!(kernel.occupancy(&request), Ok(blocks));
+        assert_eq!(kernel.occupancy(&request.cluster(Dim3::new(2, 1, 1))), Ok(blocks));
     });
 }
 
@@ -267,7 +267,7 @@ fn cudarc_s_builder_and_raw_handles_are_held_to_residency_as_well() {
 
         let raw = raw.expect("limits");
         let request = blocks_of(32, 4226).cooperative();
-        assert_eq!(raw.residency(&request).expect("answers").blocks, Some(SMALL_BLOCKS));
+        assert_eq!(raw.occupancy(&request).expect("answers").blocks, Some(SMALL_BLOCKS));
         let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("a plan");
         let args = gridguard::KernelArgs::new();
         // SAFETY: the default stream is of the current context, and the function takes nothing.

@@ -10,7 +10,7 @@ use gridguard::profile::{
     DeviceIdentity, Document, Entry, Environment, Key, Provenance, StoredChoice, Summary, publish,
 };
 use gridguard::{
-    Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, LaunchRequest, Parameter, Settled,
+    Axis, BatchAxis, Choice, ChunkedRun, DeviceLimits, Dim3, Guard, LaunchRequest, Parameter,
     WorkspaceUse,
 };
 
@@ -124,7 +124,7 @@ pub(crate) fn spill(
     items: u64,
     bytes: u64,
     usage: WorkspaceUse,
-) -> Result<Settled, LaunchError> {
+) -> Result<ChunkedRun, LaunchError> {
     let (request, batch) = along_y(items);
     let batch = batch.workspace(bytes, u64::MAX);
     let mut args = Args::with_workspace(stream);

@@ -159,7 +159,7 @@ impl Destroyed {
             First::Load => told(&scene.guard.load(&bench.image("kernels"))),
             First::FreeMemory => told(&scene.guard.free_memory()),
             First::Priorities => told(&scene.guard.priorities()),
-            First::Residency => told(&scene.iota.residency(&cooperative)),
+            First::Residency => told(&scene.iota.occupancy(&cooperative)),
         }
     }
 }

@@ -6,7 +6,7 @@ use gridguard::cuda::{
 };
 use gridguard::diagnose::{Diagnosis, Evidence, Subject, diagnose};
 use gridguard::profile::{Finding, StoreError};
-use gridguard::{FallbackReason, Guard, Unsettled};
+use gridguard::{FallbackReason, Guard, OutOfWorkspace};
 use serde::{Deserialize, Serialize};
 
 /// An error as it is told, or what came in its place.
@@ -65,7 +65,7 @@ impl Told {
     fn driver(path: &str, error: &DriverError) -> Self {
         let diagnosis = error.diagnosis(&Evidence::default());
         let path = format!("{path}/{} {}", error.code, error.name);
-        let launches = error.blame().map(|blame| blame.launches().iter());
+        let launches = error.suspects().map(|blame| blame.launches().iter());
         let blamed = launches.into_iter().flatten().map(|launch| Blamed {
             kernel: launch.kernel.to_string(),
             start: launch.chunk.start,
@@ -193,14 +193,14 @@ impl Tell for LaunchError {
         let variant = match self {
             Self::Driver(error) => Told::driver("LaunchError::Driver", error),
             Self::Stopped(stopped) => Told::driver("LaunchError::Stopped", &stopped.source),
-            Self::Unsettled(end) => {
+            Self::OutOfWorkspace(end) => {
                 let how = match &**end {
-                    Unsettled::NoRoom { .. } => "NoRoom",
-                    Unsettled::Allocation { .. } => "Allocation",
-                    Unsettled::Launch { .. } => "Launch",
+                    OutOfWorkspace::NoRoom { .. } => "NoRoom",
+                    OutOfWorkspace::Allocation { .. } => "Allocation",
+                    OutOfWorkspace::Launch { .. } => "Launch",
                     _ => "unknown",
                 };
-                Told::driver(&format!("LaunchError::Unsettled/{how}"), end.source_error())
+                Told::driver(&format!("LaunchError::OutOfWorkspace/{how}"), end.source_error())
             }
             Self::Invalid(_) => Told::outcome("LaunchError::Invalid"),
             Self::OtherKernel { .. } => Told::outcome("LaunchError::OtherKernel"),

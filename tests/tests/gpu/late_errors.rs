@@ -7,8 +7,8 @@ use cudarc::driver::LaunchConfig;
 use cudarc::driver::sys::CUfunction_attribute_enum;
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
-    Args, Blame, CompileOptions, Compiler, CudaError, DriverError, GuardedStream, LaunchError,
-    LoadError, driver_version,
+    Args, CompileOptions, Compiler, CudaError, DriverError, FaultSuspects, GuardedStream,
+    LaunchError, LoadError, driver_version,
 };
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter};
 
@@ -62,7 +62,7 @@ fn launch_faulty(guard: &Guard) -> (Result<u64, LaunchError>, Result<(), CudaErr
 
 /// The chunks that `error` is blamed on, the newest last.
 fn suspects(error: &DriverError) -> Vec<u64> {
-    let blame = error.blame().expect("an earlier launch is to blame");
+    let blame = error.suspects().expect("an earlier launch is to blame");
     let launches = blame.launches();
     assert!(launches.iter().all(|launch| &*launch.kernel == "count_or_fault"), "{blame}");
     launches.iter().map(|launch| launch.chunk.index).collect()
@@ -106,8 +106,8 @@ fn checked_launches_name_the_chunk_that_accesses_illegally() {
         };
         println!("{stopped}");
         assert_eq!((stopped.chunk, stopped.items_done, stopped.source.code), (1, 1000, 700));
-        let Some(Blame::Launch(launch)) = stopped.source.blame() else {
-            panic!("{:?}", stopped.source.blame());
+        let Some(FaultSuspects::Launch(launch)) = stopped.source.suspects() else {
+            panic!("{:?}", stopped.source.suspects());
         };
         assert_eq!((launch.chunk.index, launch.chunk.start, launch.launches), (1, 1000, 3));
         assert_eq!(launch.call_site.file(), file!());
@@ -140,8 +140,8 @@ fn the_driver_explains_a_refusal_where_it_keeps_a_log() {
             panic!("the driver holds the limit");
         };
         println!("{error}");
-        assert_eq!((error.code, error.blame()), (1, None), "it is the launch's own error");
+        assert_eq!((error.code, error.suspects()), (1, None), "it is the launch's own error");
         let keeps_a_log = driver_version().expect("a driver") >= 12_090;
-        assert_eq!(error.driver_says().is_some(), keeps_a_log, "{error}");
+        assert_eq!(error.driver_log().is_some(), keeps_a_log, "{error}");
     });
 }

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMod
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError};
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{
-    Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Settled, Unsettled, WorkspaceUse,
+    Axis, BatchAxis, Choice, ChunkedRun, Dim3, Guard, LaunchRequest, OutOfWorkspace, WorkspaceUse,
 };
 
 use super::support::{SOURCE, alone, guard, is_counting, kernel, kernel_of, stream};
@@ -14,7 +14,7 @@ use super::support::{SOURCE, alone, guard, is_counting, kernel, kernel_of, strea
 const ITEMS: u64 = 64;
 
 /// Counts 64 items through a workspace of `bytes` each, whose last word the kernel uses.
-fn count_through(bytes: u64, usage: WorkspaceUse) -> (Result<Settled, LaunchError>, Vec<u64>) {
+fn count_through(bytes: u64, usage: WorkspaceUse) -> (Result<ChunkedRun, LaunchError>, Vec<u64>) {
     let (kernel, stream) = (kernel("count_through"), stream());
     let items = usize::try_from(ITEMS).expect("items");
     let mut out = stream.clone_htod(&vec![u64::MAX; items]).expect("memory");
@@ -53,10 +53,10 @@ fn a_workspace_larger_than_the_device_settles_and_the_output_is_right() {
 #[ignore = "needs a CUDA GPU"]
 fn an_item_that_no_device_has_memory_for_is_told_with_all_that_was_tried() {
     let (settled, out) = count_through(1 << 45, WorkspaceUse::Shared);
-    let Err(LaunchError::Unsettled(end)) = settled else {
+    let Err(LaunchError::OutOfWorkspace(end)) = settled else {
         panic!("{settled:?}");
     };
-    let Unsettled::NoRoom { chunk: 1, bytes, done, source, .. } = *end else {
+    let OutOfWorkspace::NoRoom { chunk: 1, bytes, done, source, .. } = *end else {
         panic!("{end:?}");
     };
     assert_eq!((bytes, source.code), (1 << 45, 2));
@@ -77,7 +77,7 @@ fn chunks_planned_by_free_memory_fit_at_once() {
 /// Captures a count of 64 items through a workspace of `bytes` each, in a context of its own, and
 /// launches it three times.
 #[allow(unsafe_code, reason = "event tracking and capture exclude each other")]
-fn replay_count(bytes: u64, usage: WorkspaceUse) -> (Settled, Result<(), DriverError>) {
+fn replay_count(bytes: u64, usage: WorkspaceUse) -> (ChunkedRun, Result<(), DriverError>) {
     let context = CudaContext::new(0).expect("a context");
     // SAFETY: one stream is used, and its memory freed after it was synchronized.
     unsafe { context.disable_event_tracking() };

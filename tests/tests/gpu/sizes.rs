@@ -98,7 +98,7 @@ fn clusters_above_the_portable_size_run_where_there_is_room_for_them() {
         return;
     }
     let (wide, stream) = (wide.expect("a kernel"), stream());
-    let room = wide.residency(&request).expect("answers").cluster_blocks.expect("it can tell");
+    let room = wide.occupancy(&request).expect("answers").cluster_blocks.expect("it can tell");
     let mut out = stream.clone_htod(&[u32::MAX; 64]).expect("memory");
     let mut args = Args::new(&stream);
     args.write(&mut out);

@@ -5,7 +5,8 @@ use gridguard::catalog::{self, CatalogError};
 use gridguard::check::{DescriptionError, LaunchDescription};
 use gridguard::cuda::{CudaError, LaunchError};
 use gridguard::{
-    ArgsError, Dim3, HostError, LaunchRequest, SettleError, Settled, Stopped, Unsettled, validate,
+    ArgsError, BackoffError, ChunkedRun, Dim3, HostError, LaunchRequest, OutOfWorkspace,
+    PartialRun, validate,
 };
 
 use crate::{on_h200, read_as};
@@ -72,7 +73,7 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
 #[test]
 fn a_stopped_plan_says_how_far_it_came_and_why() {
     let source = HostError::KernelPanicked { message: "item 7 is bad".into() };
-    let stopped = Stopped { chunk: 2, launches: 4, items_done: 98_302, items: 196_606, source };
+    let stopped = PartialRun { chunk: 2, launches: 4, items_done: 98_302, items: 196_606, source };
     let text = "launch 2 of 4 was refused after 98302 of 196606 items: the host kernel panicked: \
                 item 7 is bad";
     let short = HostError::OutputTooShort { end: 10, needed: 20, available: 19 };
@@ -86,14 +87,15 @@ fn a_stopped_plan_says_how_far_it_came_and_why() {
 #[test]
 fn a_batch_that_did_not_settle_says_what_was_done_and_what_would_help() {
     let source = HostError::KernelPanicked { message: "no".into() };
-    let mut done = Settled::default();
+    let mut done = ChunkedRun::default();
     (done.tried, done.launches, done.items_done) = (vec![8, 4], 3, 10);
     let done = || done.clone();
     let (bytes, items) = (2048, 16);
     let no_room =
-        Unsettled::NoRoom { chunk: 2, bytes, items, done: done(), source: source.clone() };
-    let allocation = Unsettled::Allocation { bytes, items, done: done(), source: source.clone() };
-    let launch = Unsettled::Launch { chunk: 2, items, done: done(), source };
+        OutOfWorkspace::NoRoom { chunk: 2, bytes, items, done: done(), source: source.clone() };
+    let allocation =
+        OutOfWorkspace::Allocation { bytes, items, done: done(), source: source.clone() };
+    let launch = OutOfWorkspace::Launch { chunk: 2, items, done: done(), source };
     let text = "launch 3 of 2 items was refused after 10 of 16 items: the host kernel panicked: no";
     read_as(&[
         (
@@ -108,7 +110,7 @@ fn a_batch_that_did_not_settle_says_what_was_done_and_what_would_help() {
              panicked: no",
         ),
         (&launch, text),
-        (&SettleError::from(launch.clone()), text),
+        (&BackoffError::from(launch.clone()), text),
     ]);
 }
 

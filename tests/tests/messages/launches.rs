@@ -1,8 +1,8 @@
 //! What one launch can do wrong.
 
 use gridguard::{
-    Axis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, ResidencyLimits, validate,
-    validate_resident,
+    Axis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, OccupancyLimits, validate,
+    validate_co_resident,
 };
 
 use crate::{Snapshot, blocks_along, on_h200};
@@ -28,8 +28,8 @@ fn crowded(
     request: LaunchRequest,
     text: &'static str,
 ) -> Snapshot {
-    let room = ResidencyLimits { blocks: Some(blocks), cluster_blocks: Some(cluster_blocks) };
-    let violations = validate_resident(&request, &on_h200(|_| {}), &room).expect_err("no room");
+    let room = OccupancyLimits { blocks: Some(blocks), cluster_blocks: Some(cluster_blocks) };
+    let violations = validate_co_resident(&request, &on_h200(|_| {}), &room).expect_err("no room");
     (violations, text)
 }
 

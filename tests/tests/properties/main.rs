@@ -1,9 +1,9 @@
 //! What holds for every number of items, every request and every plan.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod backoff;
 mod chunks;
 mod plans;
-mod settling;
 mod validation;
 
 use proptest::prelude::ProptestConfig;

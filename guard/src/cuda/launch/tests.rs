@@ -1,8 +1,8 @@
 //! What the driver finds behind the pointers that it is given; also under Miri.
 
 use super::*;
+use crate::launch::request::LaunchRequest;
 use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
-use crate::request::LaunchRequest;
 use crate::{Dim3, validate};
 
 const CHUNK: Chunk = Chunk { index: 1, start: 7680, items: 5 };

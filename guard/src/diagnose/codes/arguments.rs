@@ -97,7 +97,7 @@ pub(super) const FAILURES: &[Failure] = &[
         &[hinted(
             Hint::Rules,
             "the grid is larger than blocks a multiprocessor times multiprocessors",
-            "size the grid by Kernel::residency or cuOccupancyMaxActiveBlocksPerMultiprocessor, and \
+            "size the grid by Kernel::occupancy or cuOccupancyMaxActiveBlocksPerMultiprocessor, and \
              loop in the kernel",
         )],
     )
@@ -119,7 +119,7 @@ pub(super) const FAILURES: &[Failure] = &[
             hinted(
                 Hint::Rules,
                 "blocks of so many threads and so much shared memory leave no room for the cluster",
-                "use a smaller cluster or smaller blocks; Kernel::residency tells what there is room \
+                "use a smaller cluster or smaller blocks; Kernel::occupancy tells what there is room \
                  for",
             ),
             cause(

@@ -64,10 +64,10 @@ fn summary() -> impl Strategy<Value = Summary> {
 
 fn provenance() -> impl Strategy<Value = Provenance> {
     let stopped = prop_oneof![
-        Just(Stopped::Precise),
-        Just(Stopped::Noise),
-        Just(Stopped::Ceiling),
-        Just(Stopped::Timeout),
+        Just(StopReason::Precise),
+        Just(StopReason::Noise),
+        Just(StopReason::Ceiling),
+        Just(StopReason::Timeout),
     ];
     (vec(name(), 4), any::<[u64; 3]>(), stopped).prop_map(|(texts, numbers, stopped)| {
         let [candidates, failed, samples] = numbers;

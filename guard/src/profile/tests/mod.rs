@@ -43,7 +43,7 @@ pub(super) fn entry(kernel: &str, rows: u64, columns: u64) -> Entry {
             candidates: 12,
             failed: 1,
             samples: 400,
-            stopped: Stopped::Noise,
+            stopped: StopReason::Noise,
         },
     }
 }

@@ -73,7 +73,7 @@ fn a_size_of_nothing_is_served_by_its_like_alone() {
     let tuned = profile([entry("copy", 64, 0), entry("copy", 64, 4)]);
     assert_eq!(served(&tuned, 64, 0), (Match::Exact, Some(64)));
     assert_eq!(served(&tuned, 100, 0), (Match::Bucket, Some(64)));
-    let columns = |answer: Answer<'_>| answer.entry.map(|entry| entry.shape[1].1);
+    let columns = |answer: TunedChoice<'_>| answer.entry.map(|entry| entry.shape[1].1);
     assert_eq!(columns(tuned.lookup(&key("copy"), &[100, 0])), Some(0));
     assert_eq!(columns(tuned.lookup(&key("copy"), &[100, 5])), Some(4));
     assert_eq!(served(&tuned, 64, 1).0, Match::Default(Reason::NoNeighbour));

@@ -141,7 +141,7 @@ impl Access {
         let may = [
             ("free_memory", told(&guard.free_memory())),
             ("priorities", told(&guard.priorities())),
-            ("residency", told(&scene.spiller.residency(&cooperative))),
+            ("residency", told(&scene.spiller.occupancy(&cooperative))),
             ("with_context", told(&fresh)),
             ("cuda", told(&Guard::cuda(0))),
         ];

@@ -173,7 +173,7 @@ impl Tally {
                 call: format!("{way:?}"),
                 guard: guard.to_owned(),
                 driver,
-                residency: format!("{:?}", subject.residency(request)),
+                residency: format!("{:?}", subject.occupancy(request)),
                 limits: format!("{:?}", subject.limits.kernel()),
             });
         }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use gridguard::{
-    Axis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, ResidencyLimits, Rule, catalog,
-    validate_resident,
+    Axis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, OccupancyLimits, Rule, catalog,
+    validate_co_resident,
 };
 
 use super::compare::cause;
@@ -45,8 +45,8 @@ fn drawn(limits: &LaunchLimits, seed: u64) -> Vec<LaunchRequest> {
 }
 
 fn broken(limits: &LaunchLimits, request: &LaunchRequest) -> Vec<Rule> {
-    let room = ResidencyLimits { blocks: Some(RESIDENT), cluster_blocks: None };
-    let mut rules: Vec<Rule> = match validate_resident(request, limits, &room) {
+    let room = OccupancyLimits { blocks: Some(RESIDENT), cluster_blocks: None };
+    let mut rules: Vec<Rule> = match validate_co_resident(request, limits, &room) {
         Ok(_) => Vec::new(),
         Err(violations) => violations.iter().map(|violation| violation.rule).collect(),
     };

@@ -38,7 +38,7 @@ pub(crate) fn run(driver: &RawDriver, subjects: &[Subject], launches: u64, seed:
         if outcome.tally.launches >= launches || outcome.sticky.is_some() {
             break;
         }
-        let request = generator.draw(&mut random, |request| subject.residency(request).blocks);
+        let request = generator.draw(&mut random, |request| subject.occupancy(request).blocks);
         let request = attributes(request, &subject.limits, &mut apart);
         let way = random.pick(&[Way::Oldest, Way::Extended]);
         // The driver has no word for the bytes of parameters.

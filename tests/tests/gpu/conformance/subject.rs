@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use gridguard::cuda::RawKernel;
-use gridguard::validate_resident;
-use gridguard::{LaunchLimits, LaunchRequest, ResidencyLimits, ValidLaunch, Violations};
+use gridguard::validate_co_resident;
+use gridguard::{LaunchLimits, LaunchRequest, OccupancyLimits, ValidLaunch, Violations};
 
 use super::raw::{Handle, RawDriver};
 
@@ -48,19 +48,19 @@ impl Subject {
     }
 
     /// What the guard knows of the residency of such blocks.
-    pub(crate) fn residency(&self, request: &LaunchRequest) -> ResidencyLimits {
+    pub(crate) fn occupancy(&self, request: &LaunchRequest) -> OccupancyLimits {
         // The guard would opt in to more, and so change what is tested.
         if request.dynamic_shared_bytes > self.limits.kernel().max_dynamic_shared_bytes {
-            return ResidencyLimits::UNKNOWN;
+            return OccupancyLimits::UNKNOWN;
         }
-        self.kernel.residency(request).unwrap_or_else(|error| {
+        self.kernel.occupancy(request).unwrap_or_else(|error| {
             *self.unanswered.borrow_mut().entry(error.to_string()).or_default() += 1;
-            ResidencyLimits::UNKNOWN
+            OccupancyLimits::UNKNOWN
         })
     }
 
     /// The guard's verdict.
     pub(crate) fn verdict(&self, request: &LaunchRequest) -> Result<ValidLaunch, Violations> {
-        validate_resident(request, &self.limits, &self.residency(request))
+        validate_co_resident(request, &self.limits, &self.occupancy(request))
     }
 }

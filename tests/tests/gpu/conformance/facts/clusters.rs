@@ -42,7 +42,7 @@ fn sizes(driver: &RawDriver, facts: &mut Facts) {
         let answers: Vec<(u64, i32)> =
             (0..=17).map(|x| (x, kernel.answer(driver, &of(x), Way::Extended).0)).collect();
         facts.note(format!("clusters of 0 to 17 along x, {what}"), debug(&answers));
-        let rooms: Vec<_> = [2, 7, 8, 16].map(|x| (x, kernel.subject.residency(&of(x)))).into();
+        let rooms: Vec<_> = [2, 7, 8, 16].map(|x| (x, kernel.subject.occupancy(&of(x)))).into();
         facts.note(format!("room for clusters, {what}"), debug(&rooms));
     }
     let plain = loaded(driver, &[], Opened::No).expect("a kernel");
@@ -94,7 +94,7 @@ fn cooperative(driver: &RawDriver, facts: &mut Facts) {
                 _ => request.cluster(Dim3::new(blocks, 1, 1)),
             };
             let most = most_blocks(driver, &kernel, &request, blocks.max(1));
-            let room = kernel.subject.residency(&request);
+            let room = kernel.subject.occupancy(&request);
             let what =
                 format!("cooperative, {threads} threads, {bytes} bytes, cluster of {blocks}");
             facts.note(what, format!("accepted up to {most} blocks, the guard says {room:?}"));
@@ -104,7 +104,7 @@ fn cooperative(driver: &RawDriver, facts: &mut Facts) {
     let kernel = loaded(driver, &own, Opened::No).expect("a kernel");
     let request = blocks_of(1024, 2).cooperative();
     let most = most_blocks(driver, &kernel, &request, 2);
-    let room = kernel.subject.residency(&request);
+    let room = kernel.subject.occupancy(&request);
     let what = "cooperative, compiled for clusters of 2, 1024 threads";
     facts.note(what, format!("accepted up to {most} blocks, the guard says {room:?}"));
 }

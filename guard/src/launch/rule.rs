@@ -1,0 +1,342 @@
+//! The rules that a launch can break.
+//!
+//! `DA` stands for `CU_DEVICE_ATTRIBUTE_`, `FA` for `CU_FUNC_ATTRIBUTE_`. The driver's answers were
+//! measured on an NVIDIA H200 with driver 580.159.04 where a rule says so; `RULES.md` has them all.
+
+use core::fmt;
+
+use crate::dim::Axis;
+
+macro_rules! rules {
+    ($($(#[$doc:meta])* $variant:ident = $id:literal, $unit:ident;)*) => {
+        /// A constraint on launches, with a stable id that can be searched for.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        #[non_exhaustive]
+        #[repr(u8)]
+        pub enum Rule {
+            $(
+                $(#[$doc])*
+                #[cfg_attr(feature = "serde", serde(rename = $id))]
+                $variant,
+            )*
+        }
+
+        impl Rule {
+            /// Every rule, in the order in which violations are reported.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The stable id, in kebab case.
+            #[must_use]
+            pub const fn id(self) -> &'static str {
+                match self { $(Self::$variant => $id,)* }
+            }
+
+            /// What `requested` and `limit` of this rule's violations count.
+            #[must_use]
+            pub const fn unit(self) -> Unit {
+                match self { $(Self::$variant => Unit::$unit,)* }
+            }
+        }
+    };
+}
+
+rules! {
+    /// Blocks along x of the grid, `DA MAX_GRID_DIM_X`. The driver answers
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 2^31).
+    GridDimX = "grid-dim-x", Blocks;
+    /// Blocks along y of the grid, `DA MAX_GRID_DIM_Y`. The driver answers
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 65,536).
+    GridDimY = "grid-dim-y", Blocks;
+    /// Blocks along z of the grid, `DA MAX_GRID_DIM_Z`. The driver answers
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 65,536).
+    GridDimZ = "grid-dim-z", Blocks;
+    /// An axis of the grid without blocks. The driver answers `CUDA_ERROR_INVALID_VALUE` (H200).
+    GridDimZero = "grid-dim-zero", Blocks;
+    /// Threads along x of a block, `DA MAX_BLOCK_DIM_X`. The driver answers
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
+    BlockDimX = "block-dim-x", Threads;
+    /// Threads along y of a block, `DA MAX_BLOCK_DIM_Y`. The driver answers
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
+    BlockDimY = "block-dim-y", Threads;
+    /// Threads along z of a block, `DA MAX_BLOCK_DIM_Z`. The driver answers
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 65).
+    BlockDimZ = "block-dim-z", Threads;
+    /// An axis of the block without threads. The driver answers `CUDA_ERROR_INVALID_VALUE` (H200).
+    BlockDimZero = "block-dim-zero", Threads;
+    /// Threads of a block, `DA MAX_THREADS_PER_BLOCK`. The driver answers
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 32 x 33).
+    ThreadsPerBlock = "threads-per-block", Threads;
+    /// Threads of a block of this kernel, `FA MAX_THREADS_PER_BLOCK`. The driver answers
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 129 threads under `__launch_bounds__(128)`).
+    KernelThreadsPerBlock = "kernel-threads-per-block", Threads;
+    /// Registers of a block: `FA NUM_REGS` with the allocator's roundings against
+    /// `DA MAX_REGISTERS_PER_BLOCK`. The driver answers `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`
+    /// (H200: 257 threads of 210 registers).
+    RegistersPerBlock = "registers-per-block", Registers;
+    /// Static plus dynamic shared memory, `FA SHARED_SIZE_BYTES` against
+    /// `DA MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`. `cuFuncSetAttribute` answers
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 232,449 bytes).
+    SharedMemoryTotal = "shared-memory-total", Bytes;
+    /// Dynamic shared memory above what the kernel opted in to,
+    /// `FA MAX_DYNAMIC_SHARED_SIZE_BYTES`. The driver answers `CUDA_ERROR_INVALID_VALUE`
+    /// (H200: 49,153 bytes without opt-in).
+    DynamicSharedMemoryOptIn = "dynamic-shared-memory-opt-in", Bytes;
+    /// A cluster on a device without clusters, `DA CLUSTER_LAUNCH`.
+    ClusterUnsupported = "cluster-unsupported", Blocks;
+    /// Blocks of a cluster: 8, or 16 where the kernel sets `FA NON_PORTABLE_CLUSTER_SIZE_ALLOWED`,
+    /// also where the kernel was compiled with it; no axis may be zero, unless all are, which names
+    /// no cluster. The driver answers `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200).
+    ClusterSize = "cluster-size", Blocks;
+    /// Each axis of the grid is a multiple of the cluster's, also where the kernel was compiled
+    /// with one. The driver answers `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200: 9 by 8).
+    ClusterDividesGrid = "cluster-divides-grid", Blocks;
+    /// A kernel compiled with `__cluster_dims__` takes that cluster only, and one with
+    /// `FA CLUSTER_SIZE_MUST_BE_SET` needs some. The driver answers
+    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200, another size).
+    ClusterRequired = "cluster-required", Blocks;
+    /// Blocks of a cluster that the device holds together at this block and shared memory:
+    /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`. Checked where they
+    /// are known, see [`OccupancyLimits`](crate::OccupancyLimits). The driver answers
+    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (not met on an H200, which has room for all sizes).
+    ClusterResidency = "cluster-residency", Blocks;
+    /// A cooperative launch on a device without, `DA COOPERATIVE_LAUNCH`.
+    CooperativeUnsupported = "cooperative-unsupported", Launches;
+    /// Blocks of a cooperative grid, all of which are resident at once:
+    /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` times `DA MULTIPROCESSOR_COUNT`, or the blocks
+    /// of `cuOccupancyMaxActiveClusters` where these are fewer. Checked where they are known, see
+    /// [`OccupancyLimits`](crate::OccupancyLimits). The driver answers
+    /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` (H200: 265 blocks of 1,024 threads, or 236 in
+    /// clusters of 5).
+    CooperativeResidency = "cooperative-residency", Blocks;
+    /// A launch that may begin before the one before it has ended, on a device before compute
+    /// capability 9.0.
+    DependentUnsupported = "dependent-unsupported", Launches;
+    /// Bytes of kernel parameters: 4,096, or 32,764 from compute capability 7.0 on with a driver
+    /// of CUDA 12.1 or later. Compilers hold it: NVRTC refuses 32,765, and PTX with as many does not
+    /// load, `CUDA_ERROR_INVALID_PTX` (H200).
+    ParameterBytes = "parameter-bytes", Bytes;
+    /// Elements that one launch of a kernel with 32-bit indices addresses, at most 2^31 - 1. The
+    /// driver does not check: the index wraps silently.
+    IndexWidth = "index-width", Elements;
+    /// Workspace of one launch against the memory it may take. Surfaces as
+    /// `CUDA_ERROR_OUT_OF_MEMORY` at the allocation.
+    WorkspaceMemory = "workspace-memory", Bytes;
+    /// The grid's batch axis has as many blocks as the declared items make. The driver cannot
+    /// check: missing blocks leave output unwritten.
+    BatchCoversGrid = "batch-covers-grid", Blocks;
+    /// A cooperative launch cannot be split: its barrier spans the whole grid.
+    SplitCooperative = "split-cooperative", Launches;
+    /// A launch cannot be split where every chunk would cut a cluster.
+    SplitCluster = "split-cluster", Items;
+    /// A launch cannot be split into chunks smaller than one unit of the batch's alignment.
+    SplitAlignment = "split-alignment", Items;
+    /// A launch cannot be split where one item alone takes more blocks than the axis has.
+    SplitItem = "split-item", Blocks;
+    /// A folded launch was chosen, but no flat layout is declared, or nothing is on another axis
+    /// than x, or a cluster lies along the axis.
+    FoldUnavailable = "fold-unavailable", Launches;
+}
+
+/// A [`RuleSet`] has a bit for each.
+const _: () = assert!(Rule::ALL.len() <= 32);
+
+/// `CUDA_ERROR_INVALID_VALUE`.
+pub(crate) const INVALID_VALUE: i32 = 1;
+/// `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`.
+pub(crate) const LAUNCH_OUT_OF_RESOURCES: i32 = 701;
+/// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE`.
+pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: i32 = 720;
+/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+pub(crate) const INVALID_CLUSTER_SIZE: i32 = 912;
+
+impl Rule {
+    /// The `CUresult` that the driver answers to a launch without a barrier which breaks this rule
+    /// and no other; [`Rule::CooperativeResidency`] tells that of a cooperative one.
+    ///
+    /// `None` where no answer was measured, and for rules that the driver does not check at the
+    /// launch: those of plans, and [`Rule::ParameterBytes`], which compilers hold. Where several are
+    /// broken, or the launch is cooperative,
+    /// [`Violations::driver_code`](crate::Violations::driver_code) says which answer comes.
+    ///
+    /// ```
+    /// use gridguard::Rule;
+    /// assert_eq!(Rule::GridDimY.driver_code(), Some(1)); // CUDA_ERROR_INVALID_VALUE
+    /// assert_eq!(Rule::CooperativeResidency.driver_code(), Some(720));
+    /// assert_eq!(Rule::IndexWidth.driver_code(), None); // it wraps silently
+    /// ```
+    #[must_use]
+    pub const fn driver_code(self) -> Option<i32> {
+        match self {
+            Self::GridDimX
+            | Self::GridDimY
+            | Self::GridDimZ
+            | Self::GridDimZero
+            | Self::BlockDimX
+            | Self::BlockDimY
+            | Self::BlockDimZ
+            | Self::BlockDimZero
+            | Self::ThreadsPerBlock
+            | Self::KernelThreadsPerBlock
+            | Self::SharedMemoryTotal
+            | Self::DynamicSharedMemoryOptIn => Some(INVALID_VALUE),
+            Self::RegistersPerBlock => Some(LAUNCH_OUT_OF_RESOURCES),
+            Self::ClusterSize
+            | Self::ClusterDividesGrid
+            | Self::ClusterRequired
+            | Self::ClusterResidency => Some(INVALID_CLUSTER_SIZE),
+            Self::CooperativeResidency => Some(COOPERATIVE_LAUNCH_TOO_LARGE),
+            Self::ClusterUnsupported
+            | Self::CooperativeUnsupported
+            | Self::DependentUnsupported
+            | Self::ParameterBytes
+            | Self::IndexWidth
+            | Self::WorkspaceMemory
+            | Self::BatchCoversGrid
+            | Self::SplitCooperative
+            | Self::SplitCluster
+            | Self::SplitAlignment
+            | Self::SplitItem
+            | Self::FoldUnavailable => None,
+        }
+    }
+
+    /// The rule's place in [`Rule::ALL`].
+    #[allow(clippy::as_conversions, reason = "the discriminant of a field-less `repr(u8)` enum")]
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+
+    const fn bit(self) -> u32 {
+        1 << self.index()
+    }
+
+    pub(crate) const fn grid_dim(axis: Axis) -> Self {
+        match axis {
+            Axis::X => Self::GridDimX,
+            Axis::Y => Self::GridDimY,
+            Axis::Z => Self::GridDimZ,
+        }
+    }
+
+    pub(crate) const fn block_dim(axis: Axis) -> Self {
+        match axis {
+            Axis::X => Self::BlockDimX,
+            Axis::Y => Self::BlockDimY,
+            Axis::Z => Self::BlockDimZ,
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.id())
+    }
+}
+
+/// What a violation counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+#[non_exhaustive]
+pub enum Unit {
+    /// Blocks of a grid or a cluster.
+    Blocks,
+    /// Threads of a block.
+    Threads,
+    /// 32-bit registers.
+    Registers,
+    /// Bytes.
+    Bytes,
+    /// Elements of the addressed tensors.
+    Elements,
+    /// Independent items of a batch.
+    Items,
+    /// Launches.
+    Launches,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Blocks => "blocks",
+            Self::Threads => "threads",
+            Self::Registers => "registers",
+            Self::Bytes => "bytes",
+            Self::Elements => "elements",
+            Self::Items => "items",
+            Self::Launches => "launches",
+        })
+    }
+}
+
+/// A set of rules without allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RuleSet(u32);
+
+impl RuleSet {
+    pub(crate) const EMPTY: Self = Self(0);
+
+    pub(crate) const fn without(self, rule: Rule) -> Self {
+        Self(self.0 & !rule.bit())
+    }
+
+    /// Adds `rule` where `broken` holds.
+    #[inline]
+    pub(crate) const fn add(&mut self, rule: Rule, broken: bool) {
+        if broken {
+            self.0 |= rule.bit();
+        }
+    }
+
+    pub(crate) const fn contains(self, rule: Rule) -> bool {
+        self.0 & rule.bit() != 0
+    }
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_kebab_case() {
+        let ids: BTreeSet<_> = Rule::ALL.iter().map(|rule| rule.id()).collect();
+        assert_eq!(ids.len(), Rule::ALL.len());
+        for id in ids {
+            assert!(id.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{id}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_rules_has_every_rule_with_its_code() {
+        let table = include_str!("../../RULES.md");
+        let rows: Vec<Vec<&str>> = table
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .map(|line| line.split('|').map(str::trim).collect())
+            .collect();
+        assert_eq!(rows.len(), Rule::ALL.len());
+        for (row, rule) in rows.iter().zip(Rule::ALL) {
+            assert_eq!(row[1], format!("`{rule}`"));
+            let code = row[3].split_whitespace().next().and_then(|code| code.parse().ok());
+            assert_eq!(rule.driver_code(), code, "{rule}");
+        }
+    }
+
+    #[test]
+    fn every_rule_has_its_place_and_its_bit() {
+        for (place, rule) in Rule::ALL.iter().enumerate() {
+            assert_eq!(rule.index(), place);
+            let mut broken = RuleSet::EMPTY;
+            broken.add(*rule, true);
+            assert!(broken.contains(*rule));
+            assert!(broken.without(*rule).is_empty());
+        }
+    }
+}

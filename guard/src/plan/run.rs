@@ -1,0 +1,122 @@
+//! Runs a plan through whatever can launch a chunk.
+
+use core::fmt;
+
+use crate::plan::launches::{Plan, PlannedLaunch};
+
+/// Something that can launch one chunk: a CUDA stream, the host, a test's recorder.
+pub trait Launcher {
+    /// Why a launch was refused.
+    type Error;
+
+    /// Launches one chunk of a plan.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the backend answers.
+    fn launch(&mut self, launch: &PlannedLaunch) -> Result<(), Self::Error>;
+}
+
+/// A plan that stopped at a chunk, and how far it had come. Its text ends with that of the refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartialRun<E: core::error::Error + 'static> {
+    /// The refused launch, from 0.
+    pub chunk: u64,
+    /// Launches of the plan.
+    pub launches: u64,
+    /// Items of the launches before it, all submitted.
+    pub items_done: u64,
+    /// Items of the batch.
+    pub items: u64,
+    /// The refusal.
+    pub source: E,
+}
+
+impl<E: core::error::Error + 'static> fmt::Display for PartialRun<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { chunk, launches, items_done, items, source } = self;
+        write!(
+            f,
+            "launch {chunk} of {launches} was refused after {items_done} of {items} items: {source}"
+        )
+    }
+}
+
+impl<E: core::error::Error + 'static> core::error::Error for PartialRun<E> {}
+
+/// Launches every chunk of `plan` in order and answers how many launches there were.
+///
+/// # Errors
+///
+/// Stops at the first refusal and says which chunk it was and which items were done.
+#[inline]
+pub fn run<L>(plan: &Plan, launcher: &mut L) -> Result<u64, PartialRun<L::Error>>
+where
+    L: Launcher,
+    L::Error: core::error::Error + 'static,
+{
+    for planned in plan.launches() {
+        if let Err(source) = launcher.launch(&planned) {
+            return Err(stopped(plan, &planned, source));
+        }
+    }
+    Ok(plan.len())
+}
+
+#[cold]
+fn stopped<E>(plan: &Plan, planned: &PlannedLaunch, source: E) -> PartialRun<E>
+where
+    E: core::error::Error + 'static,
+{
+    PartialRun {
+        chunk: planned.chunk.index,
+        launches: plan.len(),
+        items_done: planned.chunk.start,
+        items: plan.items(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Axis, BatchAxis, Choice, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest,
+    };
+
+    #[derive(Debug, PartialEq, Eq, thiserror::Error)]
+    #[error("refused")]
+    struct Refused;
+
+    struct RefusesAt(u64);
+
+    impl Launcher for RefusesAt {
+        type Error = Refused;
+
+        fn launch(&mut self, launch: &PlannedLaunch) -> Result<(), Refused> {
+            if launch.chunk.index == self.0 { Err(Refused) } else { Ok(()) }
+        }
+    }
+
+    fn plan() -> Plan {
+        let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("k"));
+        let request = LaunchRequest::new(Dim3::new(1, 196_606, 1), Dim3::ONE);
+        let batch = BatchAxis::new(Axis::Y, 196_606);
+        Plan::new(&request, Some(&batch), &limits, Choice::AUTOMATIC).expect("splits")
+    }
+
+    #[test]
+    fn all_launches_are_counted() {
+        assert_eq!(run(&plan(), &mut RefusesAt(9)), Ok(4));
+    }
+
+    #[test]
+    fn a_refusal_says_how_far_the_plan_came() {
+        let stopped = run(&plan(), &mut RefusesAt(2)).expect_err("refused at the third");
+        assert_eq!((stopped.chunk, stopped.items_done), (2, 98_302));
+        assert_eq!(
+            stopped.to_string(),
+            "launch 2 of 4 was refused after 98302 of 196606 items: refused"
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! What a kernel takes, and whether arguments are that.
+
+use crate::plan::arguments::{ArgsError, KernelArgs, Slot};
+
+/// A parameter of a kernel, as its source declares it.
+///
+/// ```
+/// use gridguard::Parameter;
+/// // __global__ void scale(float *x, float by, unsigned n)
+/// const SCALE: [Parameter; 3] = [Parameter::Memory, Parameter::of::<f32>(), Parameter::of::<u32>()];
+/// assert_eq!(SCALE[1].bytes(), 4);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Parameter {
+    /// A pointer to device memory: takes slices and views, no numbers.
+    Memory,
+    /// As [`Self::Memory`], at multiples of so many bytes, for kernels that load several elements at
+    /// once: a slice or a chunk that begins elsewhere is refused.
+    AlignedMemory {
+        /// The alignment, a power of two. Zero counts as one.
+        bytes: u64,
+    },
+    /// Anything passed by value, of so many bytes.
+    Value {
+        /// Its size.
+        bytes: usize,
+    },
+}
+
+impl Parameter {
+    /// A parameter passed by value, of the size of `T`.
+    #[must_use]
+    pub const fn of<T>() -> Self {
+        Self::Value { bytes: size_of::<T>() }
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Memory | Self::AlignedMemory { .. } => size_of::<u64>(),
+            Self::Value { bytes } => bytes,
+        }
+    }
+
+    const fn takes(self, slot: &Slot<'_>) -> bool {
+        !matches!(self, Self::Value { .. }) == slot.is_memory()
+    }
+
+    /// The alignment that `slot` misses, if any.
+    const fn missed_alignment(self, slot: &Slot<'_>) -> Option<u64> {
+        let Self::AlignedMemory { bytes } = self else {
+            return None;
+        };
+        let bytes = if bytes == 0 { 1 } else { bytes };
+        let aligned = match *slot {
+            Slot::Address(address) => address.is_multiple_of(bytes),
+            Slot::Items { base, stride_bytes, .. } => {
+                base.is_multiple_of(bytes) && stride_bytes.is_multiple_of(bytes)
+            }
+            _ => true,
+        };
+        if aligned { None } else { Some(bytes) }
+    }
+}
+
+/// What is known of a kernel's parameters.
+#[derive(Clone, Debug)]
+pub(crate) enum Signature {
+    /// Kinds and sizes, as declared by who loaded the kernel.
+    Declared(Vec<Parameter>),
+    /// Sizes, as the driver tells.
+    Sizes(Vec<usize>),
+    /// Nothing: a driver before CUDA 12.4.
+    Unknown,
+}
+
+impl Signature {
+    /// How many parameters there are, where that is known.
+    pub(crate) const fn len(&self) -> Option<usize> {
+        match self {
+            Self::Declared(parameters) => Some(parameters.len()),
+            Self::Sizes(sizes) => Some(sizes.len()),
+            Self::Unknown => None,
+        }
+    }
+
+    /// Checks number, sizes and kinds of `args` as far as they are known.
+    #[inline]
+    pub(crate) fn check(&self, kernel: &str, args: &KernelArgs<'_>) -> Result<(), ArgsError> {
+        self.check_count(kernel, args.len())?;
+        for (index, slot) in args.slots().iter().enumerate() {
+            let (bytes, takes, missed) = match self {
+                Self::Declared(parameters) => match parameters.get(index) {
+                    Some(parameter) => {
+                        let missed = parameter.missed_alignment(slot);
+                        (parameter.bytes(), parameter.takes(slot), missed)
+                    }
+                    None => continue,
+                },
+                Self::Sizes(sizes) => (sizes.get(index).copied().unwrap_or(0), true, None),
+                Self::Unknown => continue,
+            };
+            if let Some(alignment) = missed {
+                let kernel = kernel.to_owned();
+                return Err(ArgsError::Misaligned { kernel, index, alignment });
+            }
+            if !takes {
+                let name = |memory| if memory { "memory" } else { "a value" };
+                let (kernel, given) = (kernel.to_owned(), name(slot.is_memory()));
+                let expected = name(!slot.is_memory());
+                return Err(ArgsError::WrongKind { kernel, index, expected, given });
+            }
+            if bytes != slot.size() {
+                let (kernel, given) = (kernel.to_owned(), slot.size());
+                return Err(ArgsError::WrongSize { kernel, index, expected: bytes, given });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the number of arguments alone.
+    pub(crate) fn check_count(&self, kernel: &str, given: usize) -> Result<(), ArgsError> {
+        match self.len() {
+            Some(expected) if expected != given => {
+                Err(ArgsError::WrongCount { kernel: kernel.to_owned(), expected, given })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_between_the_multiples_that_a_kernel_takes_is_refused() {
+        let aligned = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 16 }]);
+        let check = |fill: fn(&mut KernelArgs<'_>)| {
+            let mut args = KernelArgs::new();
+            fill(&mut args);
+            aligned.check("k", &args)
+        };
+        let misaligned = ArgsError::Misaligned { kernel: "k".into(), index: 0, alignment: 16 };
+        assert_eq!(check(|args| _ = args.items_at(4096, 32)), Ok(()));
+        assert_eq!(check(|args| _ = args.address(4096)), Ok(()));
+        assert_eq!(check(|args| _ = args.items_at(4098, 32)), Err(misaligned.clone()));
+        assert_eq!(check(|args| _ = args.items_at(4096, 40)), Err(misaligned.clone()));
+        assert_eq!(check(|args| _ = args.address(4104)), Err(misaligned));
+    }
+
+    #[test]
+    fn an_alignment_of_zero_is_none() {
+        let any = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 0 }]);
+        let mut args = KernelArgs::new();
+        args.items_at(4097, 3);
+        assert_eq!(any.check("k", &args), Ok(()));
+    }
+}
