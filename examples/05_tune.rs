@@ -16,8 +16,8 @@ use gridguard::{
     Axis, BatchAxis, Chunk, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest, Parameter, Plan,
 };
 use gridguard_autotune::{
-    Budget, Candidate, Configuration, DeviceClock, Failure, FailureKind, HostClock, InProcess,
-    Measurer, Portion, Report, Served, Space, Workload, tune,
+    Budget, Candidate, LaunchConfig, DeviceClock, MeasureFailure, FailureKind, HostClock, InProcess,
+    Measurer, Portion, TuningReport, ProblemMeasurer, Space, Workload, tune,
 };
 use rayon::prelude::*;
 
@@ -39,7 +39,7 @@ extern "C" __global__ void pass(float4 *x) {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guard = Arc::new(Guard::best());
-    let mut measurer: Box<dyn Served> = match guard.context() {
+    let mut measurer: Box<dyn ProblemMeasurer> = match guard.context() {
         Some(context) => {
             let stream = context.new_stream()?;
             let clock = DeviceClock::new(&guard, Arc::clone(&stream), Policy::default())?;
@@ -52,25 +52,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let outcome = tune(measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
     let whose = if guard.is_cuda() { &guard.limits().name } else { "the host" };
     let name = format!("{PASSES} passes over rows of {COLUMNS} on {whose}");
-    println!("{}", Report::new(name, &outcome));
+    println!("{}", TuningReport::new(name, &outcome));
     Ok(())
 }
 
 /// What the passes are to the planner, wherever they run.
-fn configuration(rows: u64, limits: LaunchLimits) -> Configuration {
+fn configuration(rows: u64, limits: LaunchLimits) -> LaunchConfig {
     let request = LaunchRequest::new(Dim3::new(1, rows, 1), Dim3::new(256, 1, 1));
-    Configuration { parameters: Vec::new(), request, batch: BatchAxis::new(Axis::Y, rows), limits }
+    LaunchConfig { parameters: Vec::new(), request, batch: BatchAxis::new(Axis::Y, rows), limits }
 }
 
 /// The chunks of a candidate, or the largest one alone.
 fn chunks(
-    configuration: &Configuration,
+    configuration: &LaunchConfig,
     candidate: &Candidate,
     portion: Portion,
-) -> Result<impl Iterator<Item = Chunk>, Failure> {
-    let Configuration { request, batch, limits, .. } = configuration;
+) -> Result<impl Iterator<Item = Chunk>, MeasureFailure> {
+    let LaunchConfig { request, batch, limits, .. } = configuration;
     let plan = Plan::new(request, Some(batch), limits, candidate.choice.into())
-        .map_err(|violations| Failure::new(FailureKind::Illegal, violations.to_string()))?;
+        .map_err(|violations| MeasureFailure::new(FailureKind::Illegal, violations.to_string()))?;
     let largest = plan.largest_chunk();
     let (some, least) = match portion {
         Portion::Sequence => (usize::MAX, 0),
@@ -80,11 +80,11 @@ fn chunks(
 }
 
 /// What every element is after one chain that began with zeros.
-fn check(mut elements: impl Iterator<Item = f32>) -> Result<(), Failure> {
+fn check(mut elements: impl Iterator<Item = f32>) -> Result<(), MeasureFailure> {
     let expected = (0..PASSES).fold(0.0_f32, |x, _| x * 0.5 + 1.0);
     match elements.find(|x| *x != expected) {
         None => Ok(()),
-        Some(x) => Err(Failure::new(FailureKind::Mismatch, format!("{x} is not {expected}"))),
+        Some(x) => Err(MeasureFailure::new(FailureKind::Mismatch, format!("{x} is not {expected}"))),
     }
 }
 
@@ -93,7 +93,7 @@ struct OnDevice {
     stream: Arc<CudaStream>,
     kernel: Kernel,
     x: CudaSlice<f32>,
-    configuration: Configuration,
+    configuration: LaunchConfig,
 }
 
 impl OnDevice {
@@ -112,15 +112,15 @@ impl OnDevice {
 }
 
 impl Workload for OnDevice {
-    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         Ok(vec![self.configuration.clone()])
     }
 
-    fn prepare(&mut self, _: &Candidate) -> Result<(), Failure> {
+    fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
         Ok(())
     }
 
-    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure> {
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         for chunk in chunks(&self.configuration, candidate, portion)? {
             let place = |row| usize::try_from(row * COLUMNS).unwrap_or(usize::MAX);
             let mut rows = self.x.slice_mut(place(chunk.start)..place(chunk.end()));
@@ -134,7 +134,7 @@ impl Workload for OnDevice {
         Ok(())
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.stream.memset_zeros(&mut self.x)?;
         self.launch(candidate, Portion::Sequence)?;
         check(self.stream.clone_dtoh(&self.x)?.into_iter())
@@ -143,7 +143,7 @@ impl Workload for OnDevice {
 
 struct OnHost {
     x: Vec<f32>,
-    configuration: Configuration,
+    configuration: LaunchConfig,
 }
 
 impl OnHost {
@@ -156,15 +156,15 @@ impl OnHost {
 }
 
 impl Workload for OnHost {
-    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         Ok(vec![self.configuration.clone()])
     }
 
-    fn prepare(&mut self, _: &Candidate) -> Result<(), Failure> {
+    fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
         Ok(())
     }
 
-    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure> {
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         let row = usize::try_from(COLUMNS).unwrap_or(1);
         for chunk in chunks(&self.configuration, candidate, portion)? {
             let place = |item| usize::try_from(item).unwrap_or(0) * row;
@@ -178,7 +178,7 @@ impl Workload for OnHost {
         Ok(())
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.x.fill(0.0);
         self.launch(candidate, Portion::Sequence)?;
         check(self.x.iter().copied())

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// A kernel with one set of launch parameters: what a candidate is planned from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "Described", into = "Described")]
-pub struct Configuration {
+pub struct LaunchConfig {
     /// Names and values; empty for a kernel that has none.
     pub parameters: Named,
     /// The launch over the whole problem.
@@ -21,7 +21,7 @@ pub struct Configuration {
     pub limits: LaunchLimits,
 }
 
-/// A [`Configuration`] as data: its limits without their identity.
+/// A [`LaunchConfig`] as data: its limits without their identity.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Described {
@@ -32,15 +32,15 @@ struct Described {
     kernel: KernelLimits,
 }
 
-impl From<Configuration> for Described {
-    fn from(configuration: Configuration) -> Self {
-        let Configuration { parameters, request, batch, limits } = configuration;
+impl From<LaunchConfig> for Described {
+    fn from(configuration: LaunchConfig) -> Self {
+        let LaunchConfig { parameters, request, batch, limits } = configuration;
         let (device, kernel) = (limits.device().clone(), limits.kernel().clone());
         Self { parameters, request, batch, device, kernel }
     }
 }
 
-impl From<Described> for Configuration {
+impl From<Described> for LaunchConfig {
     fn from(described: Described) -> Self {
         let Described { parameters, request, batch, device, kernel } = described;
         Self { parameters, request, batch, limits: LaunchLimits::new(device, kernel) }

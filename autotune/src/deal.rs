@@ -69,7 +69,7 @@ impl Part {
 
 /// What a device is given to do.
 #[derive(Debug)]
-pub enum Turn<'a, P, S> {
+pub enum WorkItem<'a, P, S> {
     /// Search a share of the candidates.
     Search(&'a P, Part),
     /// Decide between what the shares brought, in the order of the parts.
@@ -79,14 +79,14 @@ pub enum Turn<'a, P, S> {
 /// Problems on their way to equal devices. Where there are fewer problems than devices, the
 /// candidates of each are dealt out, and the winner is confirmed on one.
 #[derive(Debug)]
-pub struct Deal<P, S> {
+pub struct WorkQueue<P, S> {
     problems: Vec<P>,
     parts: usize,
     next: AtomicUsize,
     shares: Vec<Mutex<Vec<(usize, S)>>>,
 }
 
-impl<P, S> Deal<P, S> {
+impl<P, S> WorkQueue<P, S> {
     /// Deals `problems` to so many devices.
     #[must_use]
     pub fn new(problems: Vec<P>, devices: usize) -> Self {
@@ -104,7 +104,7 @@ impl<P, S> Deal<P, S> {
     /// Keeps one device busy until nothing is left to begin. `turn` answers a share where it
     /// searched one; without an answer the problem is not decided. Whoever brings the last share
     /// confirms, so that no device waits for another.
-    pub fn serve(&self, mut turn: impl FnMut(Turn<'_, P, S>) -> Option<S>) {
+    pub fn serve(&self, mut turn: impl FnMut(WorkItem<'_, P, S>) -> Option<S>) {
         loop {
             let place = self.next.fetch_add(1, Ordering::Relaxed);
             // Neighbours in the queue are parts of one problem: they run at the same time.
@@ -112,14 +112,14 @@ impl<P, S> Deal<P, S> {
                 return;
             };
             let part = Part { index: place % self.parts, count: self.parts };
-            let Some(share) = turn(Turn::Search(problem, part)) else {
+            let Some(share) = turn(WorkItem::Search(problem, part)) else {
                 continue;
             };
             let Some(shares) = self.shares.get(place / self.parts) else {
                 return;
             };
             if let Some(all) = complete(shares, part, share) {
-                turn(Turn::Confirm(problem, all));
+                turn(WorkItem::Confirm(problem, all));
             }
         }
     }
@@ -167,14 +167,14 @@ mod tests {
 
     /// Runs a deal on so many threads and gives what was confirmed, sorted.
     fn run(problems: usize, devices: usize) -> Vec<(usize, Vec<usize>)> {
-        let deal = Deal::new((0..problems).collect(), devices);
+        let deal = WorkQueue::new((0..problems).collect(), devices);
         let confirmed = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..devices {
                 scope.spawn(|| {
                     deal.serve(|turn| match turn {
-                        Turn::Search(_, part) => Some(part.index),
-                        Turn::Confirm(problem, shares) => {
+                        WorkItem::Search(_, part) => Some(part.index),
+                        WorkItem::Confirm(problem, shares) => {
                             confirmed.lock().expect("no panic").push((*problem, shares));
                             None
                         }
@@ -197,12 +197,12 @@ mod tests {
 
     #[test]
     fn a_share_that_failed_leaves_its_problem_undecided_and_others_go_on() {
-        let deal = Deal::new(vec![0, 1, 2], 1);
+        let deal = WorkQueue::new(vec![0, 1, 2], 1);
         let mut confirmed = Vec::new();
         deal.serve(|turn| match turn {
-            Turn::Search(1, _) => None,
-            Turn::Search(problem, _) => Some(*problem),
-            Turn::Confirm(problem, shares) => {
+            WorkItem::Search(1, _) => None,
+            WorkItem::Search(problem, _) => Some(*problem),
+            WorkItem::Confirm(problem, shares) => {
                 confirmed.push((*problem, shares));
                 None
             }

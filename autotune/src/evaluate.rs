@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::candidate::Candidate;
-use crate::measurer::{Failure, FailureKind, Measurer};
+use crate::measurer::{MeasureFailure, FailureKind, Measurer};
 use crate::number::count;
 use crate::sample::{Portion, Sample};
 use crate::space::Space;
@@ -14,7 +14,7 @@ use crate::tune::{TuneError, tune};
 
 /// What an evaluation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effort {
+pub struct EvaluationEffort {
     /// Samples of every candidate in the exhaustive search, the first one dropped: two at least.
     pub exhaustive_samples: u32,
     /// Searches of the tuner.
@@ -23,7 +23,7 @@ pub struct Effort {
     pub paired_rounds: u32,
 }
 
-impl Default for Effort {
+impl Default for EvaluationEffort {
     fn default() -> Self {
         Self { exhaustive_samples: 40, runs: 10, paired_rounds: 41 }
     }
@@ -43,15 +43,15 @@ pub struct Evaluation {
     /// Samples of the exhaustive search.
     pub exhaustive_evaluations: u64,
     /// The tuner's searches.
-    pub runs: Vec<Run>,
+    pub runs: Vec<SearchRun>,
     /// Searches that took the slowest candidate for the default: what the tuner finds where nobody
     /// chose well before it.
-    pub runs_from_slowest: Vec<Run>,
+    pub runs_from_slowest: Vec<SearchRun>,
 }
 
 /// One search of the tuner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub struct SearchRun {
     /// Its choice.
     pub winner: Candidate,
     /// Samples that it took.
@@ -72,7 +72,7 @@ pub enum EvaluateError {
     Tune(#[from] TuneError),
     /// A candidate that was right before failed.
     #[error("a candidate failed while it was measured: {0}")]
-    Failure(#[from] Failure),
+    MeasureFailure(#[from] MeasureFailure),
     /// Somebody interrupted, or the budget was spent.
     #[error("the evaluation was ended before it was done")]
     Ended,
@@ -80,14 +80,14 @@ pub enum EvaluateError {
 
 /// What an exhaustive search found: every candidate measured as often as any other.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Oracle {
+pub struct ExhaustiveSearch {
     /// Those that could be timed, with their medians in nanoseconds, the default first.
     pub medians: Vec<(Candidate, f64)>,
     /// Samples that it took.
     pub evaluations: u64,
 }
 
-impl Oracle {
+impl ExhaustiveSearch {
     /// Checks all candidates of `space` and measures those that are right, so many samples each.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Oracle {
         measurer: &mut dyn Measurer,
         choice: &Candidate,
         rounds: u32,
-    ) -> Result<f64, Failure> {
+    ) -> Result<f64, MeasureFailure> {
         let best = self.best().map_or(choice, |(best, _)| best);
         Ok((ratio(measurer, choice, best, rounds)? - 1.0).max(0.0))
     }
@@ -143,13 +143,13 @@ impl Oracle {
 ///
 /// # Errors
 ///
-/// As [`Oracle::new`], where a search fails, and [`EvaluateError::Ended`] where one is cut short.
+/// As [`ExhaustiveSearch::new`], where a search fails, and [`EvaluateError::Ended`] where one is cut short.
 pub fn evaluate(
     measurer: &mut dyn Measurer,
     space: &Space,
     objective: Objective,
     budget: &Budget<'_>,
-    effort: Effort,
+    effort: EvaluationEffort,
 ) -> Result<Evaluation, EvaluateError> {
     let mut heeding = Heeding { measurer, budget };
     let evaluated = evaluated(&mut heeding, space, objective, budget, effort);
@@ -164,16 +164,16 @@ struct Heeding<'a, 'b> {
 }
 
 impl Heeding<'_, '_> {
-    fn go_on(&self) -> Result<(), Failure> {
+    fn go_on(&self) -> Result<(), MeasureFailure> {
         match self.budget.is_interrupted() {
-            true => Err(Failure::new(FailureKind::Timeout, "interrupted")),
+            true => Err(MeasureFailure::new(FailureKind::Timeout, "interrupted")),
             false => Ok(()),
         }
     }
 }
 
 impl Measurer for Heeding<'_, '_> {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.go_on()?;
         self.measurer.check(candidate)
     }
@@ -183,7 +183,7 @@ impl Measurer for Heeding<'_, '_> {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         self.go_on()?;
         self.measurer.sample(candidate, portion, count)
     }
@@ -194,11 +194,11 @@ fn evaluated(
     space: &Space,
     objective: Objective,
     budget: &Budget<'_>,
-    effort: Effort,
+    effort: EvaluationEffort,
 ) -> Result<Evaluation, EvaluateError> {
     let mut space = space.clone();
     space.restrict(objective);
-    let oracle = Oracle::new(measurer, &space, effort.exhaustive_samples)?;
+    let oracle = ExhaustiveSearch::new(measurer, &space, effort.exhaustive_samples)?;
     let ends = oracle.best().cloned().zip(oracle.medians.first().cloned());
     let ((best, best_ns), (_, default_ns)) = ends.ok_or(TuneError::NoCandidate)?;
     let mut evaluate = Evaluated { measurer, oracle: &oracle, objective, budget, effort };
@@ -221,15 +221,15 @@ fn evaluated(
 /// What all searches of a problem have in common.
 struct Evaluated<'a, 'b> {
     measurer: &'a mut dyn Measurer,
-    oracle: &'a Oracle,
+    oracle: &'a ExhaustiveSearch,
     objective: Objective,
     budget: &'a Budget<'b>,
-    effort: Effort,
+    effort: EvaluationEffort,
 }
 
 impl Evaluated<'_, '_> {
-    fn runs(&mut self, space: &Space) -> Result<Vec<Run>, EvaluateError> {
-        let mut runs: Vec<Run> = Vec::new();
+    fn runs(&mut self, space: &Space) -> Result<Vec<SearchRun>, EvaluateError> {
+        let mut runs: Vec<SearchRun> = Vec::new();
         for _ in 0..self.effort.runs {
             let mut space = space.clone();
             let outcome = tune(self.measurer, &mut space, self.objective, self.budget, &mut ())?;
@@ -242,20 +242,20 @@ impl Evaluated<'_, '_> {
                 Some(run) => run,
                 None => self.judge(outcome.winner, &outcome.default)?,
             };
-            runs.push(Run { evaluations, ..run });
+            runs.push(SearchRun { evaluations, ..run });
         }
         Ok(runs)
     }
 
-    fn judge(&mut self, winner: Candidate, default: &Candidate) -> Result<Run, Failure> {
+    fn judge(&mut self, winner: Candidate, default: &Candidate) -> Result<SearchRun, MeasureFailure> {
         let rounds = self.effort.paired_rounds;
         let regret = self.oracle.regret(self.measurer, &winner, rounds)?;
         let against_default = ratio(self.measurer, &winner, default, rounds)?;
-        Ok(Run { winner, evaluations: 0, regret, against_default })
+        Ok(SearchRun { winner, evaluations: 0, regret, against_default })
     }
 }
 
-impl Run {
+impl SearchRun {
     /// The choice of most searches and how many made it.
     #[must_use]
     pub fn usual(runs: &[Self]) -> Option<(&Self, usize)> {
@@ -275,7 +275,7 @@ fn exhaustive(
     measurer: &mut dyn Measurer,
     candidates: &[Candidate],
     samples: u32,
-) -> Result<Vec<f64>, Failure> {
+) -> Result<Vec<f64>, MeasureFailure> {
     let mut times = vec![Vec::new(); candidates.len()];
     for round in 0..samples {
         for place in 0..candidates.len() {
@@ -303,7 +303,7 @@ pub fn ratio(
     one: &Candidate,
     other: &Candidate,
     rounds: u32,
-) -> Result<f64, Failure> {
+) -> Result<f64, MeasureFailure> {
     if one == other {
         return Ok(1.0);
     }
@@ -324,7 +324,7 @@ pub fn ratio(
     Ok(PairedRatio::new(pairs).map_or(f64::NAN, |ratio| ratio.median))
 }
 
-fn sample(measurer: &mut dyn Measurer, candidate: &Candidate) -> Result<f64, Failure> {
+fn sample(measurer: &mut dyn Measurer, candidate: &Candidate) -> Result<f64, MeasureFailure> {
     let samples = measurer.sample(candidate, Portion::Sequence, 1)?;
     Ok(samples.first().map_or(f64::NAN, |sample| sample.time_ns))
 }

@@ -2,7 +2,7 @@
 
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
 
-use crate::measurer::{Failure, FailureKind};
+use crate::measurer::{MeasureFailure, FailureKind};
 
 impl FailureKind {
     /// Whether the process that met it is of no further use: its context is in error, or still busy
@@ -16,7 +16,7 @@ impl FailureKind {
     }
 }
 
-impl Failure {
+impl MeasureFailure {
     /// A failure of `kind`, in words.
     #[must_use]
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
@@ -34,13 +34,13 @@ impl Failure {
     }
 }
 
-impl From<DriverError> for Failure {
+impl From<DriverError> for MeasureFailure {
     fn from(error: DriverError) -> Self {
         Self::new(kind_of(error.code), error.to_string())
     }
 }
 
-impl From<CudaError> for Failure {
+impl From<CudaError> for MeasureFailure {
     fn from(error: CudaError) -> Self {
         let kind = match &error {
             CudaError::Driver(error)
@@ -53,13 +53,13 @@ impl From<CudaError> for Failure {
     }
 }
 
-impl From<LoadError> for Failure {
+impl From<LoadError> for MeasureFailure {
     fn from(error: LoadError) -> Self {
         CudaError::from(error).into()
     }
 }
 
-impl From<LaunchError> for Failure {
+impl From<LaunchError> for MeasureFailure {
     fn from(error: LaunchError) -> Self {
         let kind = match &error {
             LaunchError::Invalid(_) => FailureKind::Illegal,
@@ -71,7 +71,7 @@ impl From<LaunchError> for Failure {
     }
 }
 
-impl From<cudarc::driver::DriverError> for Failure {
+impl From<cudarc::driver::DriverError> for MeasureFailure {
     fn from(error: cudarc::driver::DriverError) -> Self {
         Self::of_driver("the driver", error)
     }

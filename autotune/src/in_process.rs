@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
-use crate::candidate::{Candidate, Configuration};
+use crate::candidate::{Candidate, LaunchConfig};
 use crate::clock::{Clock, WarmUp, WorkId};
-use crate::measurer::{Failure, FailureKind, Measurer};
-use crate::remote::Served;
+use crate::measurer::{MeasureFailure, FailureKind, Measurer};
+use crate::remote::ProblemMeasurer;
 use crate::sample::{Portion, Sample};
 use crate::workload::Workload;
 
@@ -24,7 +24,7 @@ pub struct InProcess<W, C> {
     sampled: HashMap<(Candidate, Portion), WorkId>,
     is_warm: bool,
     /// The failure that this process did not outlive.
-    lost: Option<Failure>,
+    lost: Option<MeasureFailure>,
 }
 
 impl<W: Workload, C: Clock> InProcess<W, C> {
@@ -37,13 +37,13 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
 
     /// Runs what may fail fatally. What an asynchronous failure leaves behind shows when all is
     /// done, and outweighs the answer that came before.
-    fn run<T>(&mut self, run: impl FnOnce(&mut Self) -> Result<T, Failure>) -> Result<T, Failure> {
-        if let Some(Failure { message, .. }) = &self.lost {
+    fn run<T>(&mut self, run: impl FnOnce(&mut Self) -> Result<T, MeasureFailure>) -> Result<T, MeasureFailure> {
+        if let Some(MeasureFailure { message, .. }) = &self.lost {
             let message = format!("an earlier candidate took the process with it: {message}");
-            return Err(Failure::new(FailureKind::Crash, message));
+            return Err(MeasureFailure::new(FailureKind::Crash, message));
         }
         let mut answer = run(self);
-        let is_fatal = |answer: &Result<T, Failure>| {
+        let is_fatal = |answer: &Result<T, MeasureFailure>| {
             answer.as_ref().err().filter(|failure| failure.kind.is_fatal()).cloned()
         };
         if is_fatal(&answer).is_none()
@@ -55,7 +55,7 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
         answer
     }
 
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         if !self.prepared.contains(candidate) {
             self.workload.prepare(candidate)?;
             self.prepared.insert(candidate.clone());
@@ -68,7 +68,7 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
         *self.sampled.entry((candidate.clone(), portion)).or_insert(next)
     }
 
-    fn warm_up(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure> {
+    fn warm_up(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         let id = self.id_of(candidate, portion);
         let (start, mut warm_up) = (Instant::now(), WarmUp::new());
         while !self.is_warm {
@@ -83,19 +83,19 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
         id: WorkId,
         candidate: &Candidate,
         portion: Portion,
-    ) -> Result<Sample, Failure> {
+    ) -> Result<Sample, MeasureFailure> {
         let Self { workload, clock, .. } = self;
         let sample = clock.sample(id, &mut || workload.launch(candidate, portion))?;
         if sample.time_ns.is_finite() && sample.time_ns > 0.0 {
             return Ok(sample);
         }
         let message = format!("{} ns are no time: is there anything to launch?", sample.time_ns);
-        Err(Failure::new(FailureKind::Launch, message))
+        Err(MeasureFailure::new(FailureKind::Launch, message))
     }
 }
 
 impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.run(|this| {
             this.prepare(candidate)?;
             this.workload.check(candidate)
@@ -107,7 +107,7 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         self.run(|this| {
             this.prepare(candidate)?;
             this.warm_up(candidate, portion)?;
@@ -117,8 +117,8 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
     }
 }
 
-impl<W: Workload, C: Clock> Served for InProcess<W, C> {
-    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+impl<W: Workload, C: Clock> ProblemMeasurer for InProcess<W, C> {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         self.workload.configurations()
     }
 }
@@ -135,25 +135,25 @@ mod tests {
     struct Counting {
         prepared: u32,
         launched: u32,
-        failure: Option<Failure>,
+        failure: Option<MeasureFailure>,
     }
 
     impl Workload for Counting {
-        fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+        fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
             Ok(Vec::new())
         }
 
-        fn prepare(&mut self, _: &Candidate) -> Result<(), Failure> {
+        fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
             self.prepared += 1;
             Ok(())
         }
 
-        fn launch(&mut self, _: &Candidate, _: Portion) -> Result<(), Failure> {
+        fn launch(&mut self, _: &Candidate, _: Portion) -> Result<(), MeasureFailure> {
             self.launched += 1;
             self.failure.clone().map_or(Ok(()), Err)
         }
 
-        fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+        fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
             self.launch(candidate, Portion::Sequence)
         }
     }
@@ -161,20 +161,20 @@ mod tests {
     /// A clock that gives the same time always, and of which work ends as it is told.
     struct Scripted {
         time_ns: f64,
-        end: Result<(), Failure>,
+        end: Result<(), MeasureFailure>,
     }
 
     impl Clock for Scripted {
         fn sample(
             &mut self,
             _: WorkId,
-            work: &mut dyn FnMut() -> Result<(), Failure>,
-        ) -> Result<Sample, Failure> {
+            work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
+        ) -> Result<Sample, MeasureFailure> {
             work()?;
             Ok(Sample { time_ns: self.time_ns, clock_mhz: None })
         }
 
-        fn finish(&mut self) -> Result<(), Failure> {
+        fn finish(&mut self) -> Result<(), MeasureFailure> {
             self.end.clone()
         }
     }
@@ -213,8 +213,8 @@ mod tests {
     #[test]
     fn what_shows_when_all_is_done_outweighs_the_answer() {
         let mut measurer = measurer();
-        measurer.workload.failure = Some(Failure::new(FailureKind::Mismatch, "wrong"));
-        measurer.clock.end = Err(Failure::new(FailureKind::Crash, "illegal address"));
+        measurer.workload.failure = Some(MeasureFailure::new(FailureKind::Mismatch, "wrong"));
+        measurer.clock.end = Err(MeasureFailure::new(FailureKind::Crash, "illegal address"));
         let failure = measurer.check(&candidate(32)).expect_err("a crash");
         assert_eq!(
             (failure.kind, failure.message.as_str()),
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn after_a_fatal_failure_nothing_is_run_any_more() {
         let mut measurer = measurer();
-        measurer.workload.failure = Some(Failure::new(FailureKind::Timeout, "endless"));
+        measurer.workload.failure = Some(MeasureFailure::new(FailureKind::Timeout, "endless"));
         let failure = measurer.sample(&candidate(32), Portion::Sequence, 3).expect_err("endless");
         assert_eq!((failure.kind, measurer.workload.launched), (FailureKind::Timeout, 1));
         measurer.workload.failure = None;
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_failure_that_is_not_fatal_leaves_the_others_alone() {
         let mut measurer = measurer();
-        measurer.workload.failure = Some(Failure::new(FailureKind::Mismatch, "wrong"));
+        measurer.workload.failure = Some(MeasureFailure::new(FailureKind::Mismatch, "wrong"));
         measurer.check(&candidate(32)).expect_err("wrong");
         measurer.workload.failure = None;
         measurer.check(&candidate(64)).expect("right");

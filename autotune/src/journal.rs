@@ -6,20 +6,20 @@ use std::io::BufRead;
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::measurer::{Failure, Measurer};
+use crate::measurer::{MeasureFailure, Measurer};
 use crate::number::position;
 use crate::sample::{Portion, Sample};
 
 /// One answer of a measurer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Record {
+pub enum JournalRecord {
     /// A candidate was checked.
     Check {
         /// Which.
         candidate: Candidate,
         /// Why it is out, if it is.
-        failure: Option<Failure>,
+        failure: Option<MeasureFailure>,
     },
     /// A candidate was timed.
     Samples {
@@ -37,7 +37,7 @@ pub enum Record {
         /// What of it.
         portion: Portion,
         /// Why.
-        failure: Failure,
+        failure: MeasureFailure,
     },
 }
 
@@ -48,7 +48,7 @@ pub struct Journal {
     /// What was measured, and where: answers for something else are worth nothing.
     pub problem: String,
     /// The answers.
-    pub records: Vec<Record>,
+    pub records: Vec<JournalRecord>,
 }
 
 impl Journal {
@@ -69,8 +69,8 @@ impl Journal {
 pub struct Resumed<M> {
     measurer: M,
     journal: Journal,
-    checks: BTreeMap<Candidate, Result<(), Failure>>,
-    times: BTreeMap<(Candidate, Portion), VecDeque<Result<Sample, Failure>>>,
+    checks: BTreeMap<Candidate, Result<(), MeasureFailure>>,
+    times: BTreeMap<(Candidate, Portion), VecDeque<Result<Sample, MeasureFailure>>>,
     /// Candidates that the measurer itself has checked.
     live: BTreeSet<Candidate>,
     on_record: Box<dyn FnMut(&Journal) + Send>,
@@ -84,16 +84,16 @@ impl<M: Measurer> Resumed<M> {
         let mut times: BTreeMap<_, VecDeque<_>> = BTreeMap::new();
         for record in journal.records.iter().cloned() {
             match record {
-                Record::Check { candidate, failure } => {
+                JournalRecord::Check { candidate, failure } => {
                     checks.insert(candidate, failure.map_or(Ok(()), Err));
                 }
-                Record::Samples { candidate, portion, samples } => {
+                JournalRecord::Samples { candidate, portion, samples } => {
                     times
                         .entry((candidate, portion))
                         .or_default()
                         .extend(samples.into_iter().map(Ok));
                 }
-                Record::Failure { candidate, portion, failure } => {
+                JournalRecord::Failure { candidate, portion, failure } => {
                     times.entry((candidate, portion)).or_default().push_back(Err(failure));
                 }
             }
@@ -121,7 +121,7 @@ impl<M: Measurer> Resumed<M> {
         (self.measurer, self.journal)
     }
 
-    fn record(&mut self, record: Record) {
+    fn record(&mut self, record: JournalRecord) {
         self.journal.records.push(record);
         (self.on_record)(&self.journal);
     }
@@ -131,7 +131,7 @@ impl<M: Measurer> Resumed<M> {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         let mut answers = Vec::new();
         if let Some(times) = self.times.get_mut(&(candidate.clone(), portion)) {
             while answers.len() < position(count.into()) {
@@ -149,14 +149,14 @@ impl<M: Measurer> Resumed<M> {
 }
 
 impl<M: Measurer> Measurer for Resumed<M> {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         if let Some(known) = self.checks.get(candidate) {
             return known.clone();
         }
         let answer = self.measurer.check(candidate);
         self.live.insert(candidate.clone());
         let failure = answer.as_ref().err().cloned();
-        self.record(Record::Check { candidate: candidate.clone(), failure });
+        self.record(JournalRecord::Check { candidate: candidate.clone(), failure });
         answer
     }
 
@@ -165,7 +165,7 @@ impl<M: Measurer> Measurer for Resumed<M> {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         let mut samples = self.recorded(candidate, portion, count)?;
         let left = position(count.into()).saturating_sub(samples.len());
         let Some(left) = u32::try_from(left).ok().filter(|left| *left > 0) else {
@@ -180,12 +180,12 @@ impl<M: Measurer> Measurer for Resumed<M> {
         };
         match checked.and_then(|()| self.measurer.sample(&candidate, portion, left)) {
             Ok(live) => {
-                self.record(Record::Samples { candidate, portion, samples: live.clone() });
+                self.record(JournalRecord::Samples { candidate, portion, samples: live.clone() });
                 samples.extend(live);
                 Ok(samples)
             }
             Err(failure) => {
-                let record = Record::Failure { candidate, portion, failure: failure.clone() };
+                let record = JournalRecord::Failure { candidate, portion, failure: failure.clone() };
                 self.record(record);
                 Err(failure)
             }

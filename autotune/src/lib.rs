@@ -2,7 +2,7 @@
 //!
 //! The way of a tuning: a [`Workload`] says what may be varied, [`Space`] makes legal candidates of
 //! it through the guard's planner, a [`Measurer`] checks and times them, [`tune`] searches, and
-//! the [`Outcome`] becomes an entry of a [`gridguard::profile`].
+//! the [`TuningOutcome`] becomes an entry of a [`gridguard::profile`].
 //!
 //! # A workload of one's own
 //!
@@ -19,8 +19,8 @@
 //!     Plan,
 //! };
 //! use gridguard_autotune::{
-//!     Budget, Candidate, Configuration, Failure, FailureKind, HostClock, InProcess, Portion, Report,
-//!     Served, Space, Workload, tune,
+//!     Budget, Candidate, LaunchConfig, MeasureFailure, FailureKind, HostClock, InProcess, Portion, TuningReport,
+//!     ProblemMeasurer, Space, Workload, tune,
 //! };
 //!
 //! const ROWS: u64 = 100_000;
@@ -31,14 +31,14 @@
 //!     sums: Vec<u64>,
 //! }
 //!
-//! fn failure(error: impl ToString) -> Failure {
-//!     Failure::new(FailureKind::Launch, error.to_string())
+//! fn failure(error: impl ToString) -> MeasureFailure {
+//!     MeasureFailure::new(FailureKind::Launch, error.to_string())
 //! }
 //!
 //! impl Sums {
 //!     /// One row a block on y, where the grid ends at 65,535: the planner splits.
-//!     fn configuration(&self, step: u64) -> Configuration {
-//!         Configuration {
+//!     fn configuration(&self, step: u64) -> LaunchConfig {
+//!         LaunchConfig {
 //!             parameters: vec![("step".to_owned(), step)],
 //!             request: LaunchRequest::new(Dim3::new(1, ROWS, 1), Dim3::new(step, 1, 1)),
 //!             batch: BatchAxis::new(Axis::Y, ROWS),
@@ -48,17 +48,17 @@
 //! }
 //!
 //! impl Workload for Sums {
-//!     fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+//!     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
 //!         Ok([8, 1].map(|step| self.configuration(step)).into())
 //!     }
 //!
-//!     fn prepare(&mut self, _: &Candidate) -> Result<(), Failure> {
+//!     fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
 //!         Ok(()) // Nothing to compile or to allocate.
 //!     }
 //!
-//!     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure> {
+//!     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
 //!         let step = candidate.parameters[0].1;
-//!         let Configuration { request, batch, limits, .. } = self.configuration(step);
+//!         let LaunchConfig { request, batch, limits, .. } = self.configuration(step);
 //!         let plan = Plan::new(&request, Some(&batch), &limits, candidate.choice.into());
 //!         let plan = plan.map_err(failure)?;
 //!         let kernel = move |row: u64, sum: &mut [u64]| {
@@ -73,13 +73,13 @@
 //!         }
 //!     }
 //!
-//!     fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+//!     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
 //!         self.sums.fill(u64::MAX);
 //!         self.launch(candidate, Portion::Sequence)?;
 //!         let is_right = |(row, sum): (u64, &u64)| *sum == (row % 64) * (row % 64 + 1) / 2;
 //!         match (0..).zip(&self.sums).all(is_right) {
 //!             true => Ok(()),
-//!             false => Err(Failure::new(FailureKind::Mismatch, "another sum")),
+//!             false => Err(MeasureFailure::new(FailureKind::Mismatch, "another sum")),
 //!         }
 //!     }
 //! }
@@ -95,7 +95,7 @@
 //! let budget = Budget::default();
 //! # */
 //! let outcome = tune(&mut measurer, &mut space, Default::default(), &budget, &mut ())?;
-//! println!("{}", Report::new("sums", &outcome));
+//! println!("{}", TuningReport::new("sums", &outcome));
 //!
 //! // What a server will look up.
 //! let key = Key {
@@ -158,18 +158,18 @@ mod tune;
 mod workload;
 
 pub use budget::Budget;
-pub use candidate::{Candidate, Configuration};
+pub use candidate::{Candidate, LaunchConfig};
 pub use clock::{Clock, DeviceClock, HostClock, WarmUp, WorkId};
-pub use deal::{Deal, Part, Shard, ShardError, Turn};
-pub use evaluate::{Effort, EvaluateError, Evaluation, Oracle, Run, evaluate, ratio};
+pub use deal::{WorkQueue, Part, Shard, ShardError, WorkItem};
+pub use evaluate::{EvaluationEffort, EvaluateError, Evaluation, ExhaustiveSearch, SearchRun, evaluate, ratio};
 pub use in_process::InProcess;
-pub use journal::{Journal, Record, Resumed};
-pub use measurer::{Failure, FailureKind, Measurer};
-pub use observer::{Observer, Progress, Stage};
-pub use outcome::{LatencyOutcome, Measured, Outcome, Verdict};
+pub use journal::{Journal, JournalRecord, Resumed};
+pub use measurer::{MeasureFailure, FailureKind, Measurer};
+pub use observer::{Observer, SearchProgress, Stage};
+pub use outcome::{LatencyOutcome, MeasuredCandidate, TuningOutcome, CandidateVerdict};
 pub use plot::{Chart, PlotError};
-pub use remote::{LineError, Patience, Remote, RemoteError, ServeError, Served, serve};
-pub use report::{Report, Row, duration};
+pub use remote::{LineError, Timeouts, Remote, RemoteError, ServeError, ProblemMeasurer, serve};
+pub use report::{TuningReport, ReportRow, duration};
 pub use sample::{Portion, Sample};
 pub use space::Space;
 pub use stats::{Interval, PairedRatio, Samples};

@@ -24,7 +24,7 @@ pub enum FailureKind {
 /// A candidate that failed, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
-pub struct Failure {
+pub struct MeasureFailure {
     /// What kind of failure.
     pub kind: FailureKind,
     /// In words.
@@ -38,8 +38,8 @@ pub trait Measurer {
     ///
     /// # Errors
     ///
-    /// [`Failure`]: the candidate is out, others go on.
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure>;
+    /// [`MeasureFailure`]: the candidate is out, others go on.
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
 
     /// Times a candidate that was checked, `count` times.
     ///
@@ -51,5 +51,5 @@ pub trait Measurer {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure>;
+    ) -> Result<Vec<Sample>, MeasureFailure>;
 }

@@ -40,7 +40,7 @@ impl fmt::Display for Stage {
 
 /// One moment of a search.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress<'a> {
+pub struct SearchProgress<'a> {
     /// Where it stands.
     pub stage: Stage,
     /// What is checked or measured next.
@@ -56,7 +56,7 @@ pub struct Progress<'a> {
 /// Watches a search. `()` looks away.
 pub trait Observer {
     /// Before each check and each sample.
-    fn progress(&mut self, _progress: &Progress<'_>) {}
+    fn progress(&mut self, _progress: &SearchProgress<'_>) {}
 
     /// A sample was thrown away because the device had lowered its clock; the search now waits.
     fn throttled(&mut self, _pause: Duration) {}

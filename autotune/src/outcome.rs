@@ -6,7 +6,7 @@ use gridguard::profile::{Entry, Key, Named, Objective, Provenance, StopReason, S
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::measurer::Failure;
+use crate::measurer::MeasureFailure;
 use crate::number::count;
 use crate::observer::Stage;
 use crate::stats::PairedRatio;
@@ -14,7 +14,7 @@ use crate::stats::PairedRatio;
 /// What a search says of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum CandidateVerdict {
     /// What runs where nothing was tuned.
     Default,
     /// The choice, where it is not the default.
@@ -36,7 +36,7 @@ pub enum Verdict {
 
 /// What is known of one candidate.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Measured {
+pub struct MeasuredCandidate {
     /// Which.
     pub candidate: Candidate,
     /// Its samples; none where it has none.
@@ -46,7 +46,7 @@ pub struct Measured {
     /// Its time over the default's, from rounds that have both.
     pub against_default: Option<PairedRatio>,
     /// What the search says of it.
-    pub verdict: Verdict,
+    pub verdict: CandidateVerdict,
 }
 
 /// How a bound on the time of a launch was kept.
@@ -70,7 +70,7 @@ pub struct LatencyOutcome {
 /// What a search came to.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
-pub struct Outcome {
+pub struct TuningOutcome {
     /// What the choice is good at.
     pub objective: Objective,
     /// The choice; the default, where that is not clearly beaten.
@@ -82,9 +82,9 @@ pub struct Outcome {
     /// Times of the default.
     pub baseline: Summary,
     /// Every candidate, the default first.
-    pub candidates: Vec<Measured>,
+    pub candidates: Vec<MeasuredCandidate>,
     /// Those that failed, and how.
-    pub failures: Vec<(Candidate, Failure)>,
+    pub failures: Vec<(Candidate, MeasureFailure)>,
     /// How a bound on the time of a launch was kept, where there was one.
     pub latency: Option<LatencyOutcome>,
     /// Samples of all candidates, dropped ones included.
@@ -99,7 +99,7 @@ pub struct Outcome {
     pub wall_time: Duration,
 }
 
-impl Outcome {
+impl TuningOutcome {
     /// Whether the choice is not the default.
     #[must_use]
     pub fn beats_default(&self) -> bool {
@@ -108,7 +108,7 @@ impl Outcome {
 
     /// What is known of the choice.
     #[must_use]
-    pub fn winner(&self) -> Option<&Measured> {
+    pub fn winner(&self) -> Option<&MeasuredCandidate> {
         self.candidates.iter().find(|measured| measured.candidate == self.winner)
     }
 

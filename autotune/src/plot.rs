@@ -11,7 +11,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::number::{real, whole};
-use crate::outcome::{Measured, Outcome};
+use crate::outcome::{MeasuredCandidate, TuningOutcome};
 use crate::stats::FEWEST_FOR_INTERVAL;
 use scale::Scale;
 
@@ -47,7 +47,7 @@ impl Chart {
     /// # Errors
     ///
     /// [`PlotError`] where nothing was measured.
-    pub fn svg(&self, outcome: &Outcome) -> Result<String, PlotError> {
+    pub fn svg(&self, outcome: &TuningOutcome) -> Result<String, PlotError> {
         let curves = curves(outcome);
         if curves.is_empty() {
             return Err(PlotError::Nothing);
@@ -72,13 +72,13 @@ impl Chart {
 /// The points of one set of parameters, by chunk size.
 struct Curve<'a> {
     parameters: &'a Named,
-    points: Vec<&'a Measured>,
+    points: Vec<&'a MeasuredCandidate>,
     colour: Option<RGBColor>,
 }
 
 /// A curve for each set of parameters: the default's first, then the fastest. Only the first few have
 /// a colour.
-fn curves(outcome: &Outcome) -> Vec<Curve<'_>> {
+fn curves(outcome: &TuningOutcome) -> Vec<Curve<'_>> {
     let mut curves: Vec<Curve<'_>> = Vec::new();
     for measured in outcome.candidates.iter().filter(|one| one.summary.samples > 0) {
         let parameters = &measured.candidate.parameters;
@@ -132,7 +132,7 @@ impl<'r, 'a> Picture<'r, 'a> {
         between(BOTTOM, TOP, self.times.fraction(ns))
     }
 
-    fn at(&self, one: &Measured) -> (i32, i32) {
+    fn at(&self, one: &MeasuredCandidate) -> (i32, i32) {
         (self.x(real(one.candidate.largest_chunk.max(1))), self.y(real(one.summary.median_ns)))
     }
 
@@ -203,7 +203,7 @@ impl<'r, 'a> Picture<'r, 'a> {
     }
 
     /// A median: with its interval, or hollow where it has none.
-    fn point(&self, at: (i32, i32), one: &Measured, colour: RGBColor) -> Drawn {
+    fn point(&self, at: (i32, i32), one: &MeasuredCandidate, colour: RGBColor) -> Drawn {
         let Some(ends) = interval(one) else {
             self.root.draw(&Circle::new(at, 3, WHITE.filled())).map_err(drawing)?;
             return self.root.draw(&Circle::new(at, 3, colour.stroke_width(1))).map_err(drawing);
@@ -248,7 +248,7 @@ impl<'r, 'a> Picture<'r, 'a> {
         Ok(())
     }
 
-    fn marks(&self, outcome: &Outcome) -> Drawn {
+    fn marks(&self, outcome: &TuningOutcome) -> Drawn {
         for one in outcome.candidates.iter().filter(|one| one.summary.samples > 0) {
             if one.candidate == outcome.default {
                 self.default_mark(self.at(one))?;
@@ -271,7 +271,7 @@ impl<'r, 'a> Picture<'r, 'a> {
 }
 
 /// The ends of the 95 % interval of a median, where there are samples enough to have one.
-fn interval(one: &Measured) -> Option<[u64; 2]> {
+fn interval(one: &MeasuredCandidate) -> Option<[u64; 2]> {
     let Summary { low_ns, high_ns, samples, .. } = one.summary;
     (samples >= FEWEST_FOR_INTERVAL).then_some([low_ns, high_ns])
 }

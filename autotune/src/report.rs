@@ -6,13 +6,13 @@ use gridguard::profile::{Objective, StopReason, Summary};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::measurer::Failure;
+use crate::measurer::MeasureFailure;
 use crate::number::{count, real};
-use crate::outcome::{LatencyOutcome, Measured, Outcome, Verdict};
+use crate::outcome::{LatencyOutcome, MeasuredCandidate, TuningOutcome, CandidateVerdict};
 
 /// An outcome with nothing but data in it. Displays as a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct TuningReport {
     /// What was tuned, and where.
     pub problem: String,
     /// What the choice is good at.
@@ -28,7 +28,7 @@ pub struct Report {
     /// How a bound on the time of a launch was kept, where there was one.
     pub latency: Option<LatencyOutcome>,
     /// What was measured, the fastest first; the rest in the order of the space.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReportRow>,
     /// Samples of all candidates, dropped ones included.
     pub evaluations: u64,
     /// Why the last sampling ended.
@@ -43,7 +43,7 @@ pub struct Report {
 
 /// A candidate in a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ReportRow {
     /// Which.
     pub candidate: Candidate,
     /// Its samples.
@@ -53,17 +53,17 @@ pub struct Row {
     /// Its time over the default's.
     pub against_default: Option<f64>,
     /// What the search says of it.
-    pub verdict: Verdict,
+    pub verdict: CandidateVerdict,
     /// How it failed, if it did.
-    pub failure: Option<Failure>,
+    pub failure: Option<MeasureFailure>,
 }
 
-impl Report {
+impl TuningReport {
     /// The report of `outcome` on `problem`, such as `rms_norm 32768 x 4096 f16 on NVIDIA H200`.
     #[must_use]
-    pub fn new(problem: impl Into<String>, outcome: &Outcome) -> Self {
-        let mut rows: Vec<Row> =
-            outcome.candidates.iter().map(|measured| Row::new(measured, outcome)).collect();
+    pub fn new(problem: impl Into<String>, outcome: &TuningOutcome) -> Self {
+        let mut rows: Vec<ReportRow> =
+            outcome.candidates.iter().map(|measured| ReportRow::new(measured, outcome)).collect();
         rows.sort_by_key(|row| match row.summary.samples {
             0 => u64::MAX,
             _ => row.summary.median_ns,
@@ -86,8 +86,8 @@ impl Report {
     }
 }
 
-impl Row {
-    fn new(measured: &Measured, outcome: &Outcome) -> Self {
+impl ReportRow {
+    fn new(measured: &MeasuredCandidate, outcome: &TuningOutcome) -> Self {
         let failed = outcome.failures.iter().find(|(failed, _)| *failed == measured.candidate);
         Self {
             candidate: measured.candidate.clone(),
@@ -122,7 +122,7 @@ impl Row {
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CandidateVerdict {
     /// `eliminated (coarse)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -137,13 +137,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for TuningReport {
     /// A headline, a table, and what it comes to.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.problem, self.objective)?;
         let heads = HEADS.map(str::to_owned);
         let rows: Vec<_> =
-            core::iter::once(heads).chain(self.rows.iter().map(Row::cells)).collect();
+            core::iter::once(heads).chain(self.rows.iter().map(ReportRow::cells)).collect();
         let width = |column: usize| {
             let cells = rows.iter().filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -164,9 +164,9 @@ impl fmt::Display for Report {
     }
 }
 
-impl Report {
+impl TuningReport {
     fn footer(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let default = self.rows.iter().find(|row| row.verdict == Verdict::Default);
+        let default = self.rows.iter().find(|row| row.verdict == CandidateVerdict::Default);
         match default.is_some_and(|row| row.candidate == self.winner) {
             true => writeln!(f, "the default stays: {}", self.winner)?,
             false => writeln!(
@@ -222,7 +222,7 @@ impl LatencyOutcome {
     }
 }
 
-fn speedup(outcome: &Outcome) -> f64 {
+fn speedup(outcome: &TuningOutcome) -> f64 {
     let ratio = outcome.winner().and_then(|winner| winner.against_default);
     ratio.map_or(1.0, |ratio| ratio.median.recip())
 }

@@ -13,7 +13,7 @@ use gridguard::profile::Objective;
 use crate::number::count;
 use crate::observer::Stage;
 use crate::space::Space;
-use run::{DEFAULT, Halt, Run};
+use run::{DEFAULT, Halt, Search};
 
 /// What a search came to, beside the samples.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub(crate) struct Findings {
 
 /// Searches until it is done or halted; `findings` has what is known either way.
 pub(crate) fn search(
-    run: &mut Run<'_>,
+    run: &mut Search<'_>,
     space: &mut Space,
     objective: Objective,
     findings: &mut Findings,
@@ -53,22 +53,22 @@ pub(crate) fn search(
 }
 
 /// The coarse and the fine stage over `places`; who is left.
-pub(crate) fn staged(run: &mut Run<'_>, places: &[usize]) -> Result<Vec<usize>, Halt> {
+pub(crate) fn staged(run: &mut Search<'_>, places: &[usize]) -> Result<Vec<usize>, Halt> {
     run.enter(Stage::Coarse, expected(count(places.len())));
     // Whether samples are slow is known after the default's first one.
     run.round(places)?;
     run.rounds_up_to(places, run.effort.coarse)?;
-    let left = keep_within(run, &run.open(places), Run::least, COARSE_FACTOR, Stage::Coarse);
+    let left = keep_within(run, &run.open(places), Search::least, COARSE_FACTOR, Stage::Coarse);
     run.enter(Stage::Fine, count(left.len()) * (run.effort.fine - run.effort.coarse) + FINALS);
     run.rounds_up_to(&left, run.effort.fine)?;
-    Ok(keep_within(run, &run.open(&left), Run::median, FINE_FACTOR, Stage::Fine))
+    Ok(keep_within(run, &run.open(&left), Search::median, FINE_FACTOR, Stage::Fine))
 }
 
 /// Puts out what is slower than the fastest by more than `factor`; never the default.
 pub(crate) fn keep_within<'a>(
-    run: &mut Run<'a>,
+    run: &mut Search<'a>,
     places: &[usize],
-    time: fn(&Run<'a>, usize) -> f64,
+    time: fn(&Search<'a>, usize) -> f64,
     factor: f64,
     stage: Stage,
 ) -> Vec<usize> {

@@ -7,9 +7,9 @@ use gridguard::profile::Objective;
 use gridguard::{Axis, BatchAxis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, catalog};
 
 use crate::budget::Budget;
-use crate::candidate::{Candidate, Configuration};
-use crate::measurer::{Failure, FailureKind, Measurer};
-use crate::outcome::Outcome;
+use crate::candidate::{Candidate, LaunchConfig};
+use crate::measurer::{MeasureFailure, FailureKind, Measurer};
+use crate::outcome::TuningOutcome;
 use crate::sample::{Portion, Sample};
 use crate::space::Space;
 use crate::tune::tune;
@@ -110,7 +110,7 @@ impl Nature {
 }
 
 impl Measurer for Simulated {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.checked.insert(candidate.clone());
         match self.nature.failing.get(candidate) {
             Some(kind) if *kind != FailureKind::Crash => Err(failure(*kind)),
@@ -123,7 +123,7 @@ impl Measurer for Simulated {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         assert!(self.checked.contains(candidate), "{candidate} was not checked");
         if let Some(kind) = self.nature.failing.get(candidate) {
             return Err(failure(*kind));
@@ -145,18 +145,18 @@ impl Measurer for Simulated {
     }
 }
 
-fn failure(kind: FailureKind) -> Failure {
-    Failure { kind, message: format!("{kind:?} as told") }
+fn failure(kind: FailureKind) -> MeasureFailure {
+    MeasureFailure { kind, message: format!("{kind:?} as told") }
 }
 
 /// A launch on an H200 with `sets` block sizes over `items` items.
-pub(crate) fn configurations(items: u64, sets: u64, foldable: bool) -> Vec<Configuration> {
+pub(crate) fn configurations(items: u64, sets: u64, foldable: bool) -> Vec<LaunchConfig> {
     let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
     let batch = BatchAxis::new(Axis::Y, items);
     let batch = if foldable { batch.foldable() } else { batch };
     let one = |set: u64| {
         let threads = 64 << (set % 4);
-        Configuration {
+        LaunchConfig {
             parameters: vec![("block".to_owned(), threads), ("unroll".to_owned(), 1 << (set / 4))],
             request: LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(threads, 1, 1)),
             batch,
@@ -206,7 +206,7 @@ pub(crate) fn problem(seed: u64, sets: u64) -> (Space, Nature) {
 }
 
 /// Tunes for throughput, without a limit.
-pub(crate) fn throughput(space: &Space, measurer: &mut dyn Measurer) -> Outcome {
+pub(crate) fn throughput(space: &Space, measurer: &mut dyn Measurer) -> TuningOutcome {
     let budget = Budget { pause: |_| {}, ..Budget::default() };
     tune(measurer, &mut space.clone(), Objective::Throughput, &budget, &mut ())
         .expect("the default runs")

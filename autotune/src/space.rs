@@ -7,7 +7,7 @@ use core::num::NonZeroU64;
 use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{BatchAxis, Choice, Plan, Strategy};
 
-use crate::candidate::{Candidate, Configuration};
+use crate::candidate::{Candidate, LaunchConfig};
 use crate::deal::Part;
 
 /// All candidates of a problem, the default first.
@@ -15,7 +15,7 @@ use crate::deal::Part;
 /// The default is what the planner does by itself with the first configuration that it accepts.
 #[derive(Clone, Debug)]
 pub struct Space {
-    configurations: Vec<Configuration>,
+    configurations: Vec<LaunchConfig>,
     /// Their batches as they were given, without the workspace of an objective.
     batches: Vec<BatchAxis>,
     candidates: Vec<Candidate>,
@@ -30,7 +30,7 @@ impl Space {
     /// configuration has none, [`Plan::new`] says of its request. Candidates are told apart by their
     /// parameters, so no two configurations have the same.
     #[must_use]
-    pub fn new(configurations: Vec<Configuration>) -> Self {
+    pub fn new(configurations: Vec<LaunchConfig>) -> Self {
         let objective = Objective::Throughput;
         let batches = configurations.iter().map(|configuration| configuration.batch).collect();
         let mut space = Self { configurations, batches, candidates: Vec::new(), objective };
@@ -98,7 +98,7 @@ impl Space {
 
     /// The configuration that a candidate was planned from.
     #[must_use]
-    pub fn configuration(&self, parameters: &Named) -> Option<&Configuration> {
+    pub fn configuration(&self, parameters: &Named) -> Option<&LaunchConfig> {
         self.configurations.iter().find(|one| one.parameters == *parameters)
     }
 
@@ -174,7 +174,7 @@ pub(crate) struct Waves {
     pub(crate) begun_blocks: u64,
 }
 
-fn choices(configuration: &Configuration) -> Vec<StoredChoice> {
+fn choices(configuration: &LaunchConfig) -> Vec<StoredChoice> {
     let mut choices = vec![StoredChoice::Automatic, StoredChoice::Whole, StoredChoice::Folded];
     choices.extend(ladder::chunk_sizes(configuration).into_iter().map(chunked));
     choices
@@ -185,13 +185,13 @@ pub(crate) fn chunked(items: u64) -> StoredChoice {
     StoredChoice::Chunked { max_items: NonZeroU64::new(items).unwrap_or(NonZeroU64::MIN) }
 }
 
-fn plan(configuration: &Configuration, choice: StoredChoice) -> Option<Plan> {
-    let Configuration { request, batch, limits, .. } = configuration;
+fn plan(configuration: &LaunchConfig, choice: StoredChoice) -> Option<Plan> {
+    let LaunchConfig { request, batch, limits, .. } = configuration;
     Plan::new(request, Some(batch), limits, Choice::from(choice)).ok()
 }
 
 fn candidate(
-    configuration: &Configuration,
+    configuration: &LaunchConfig,
     choice: StoredChoice,
     objective: Objective,
 ) -> Option<Candidate> {

@@ -3,12 +3,12 @@
 use gridguard::profile::{Objective, StopReason};
 
 use crate::budget::Budget;
-use crate::measurer::{Failure, Measurer};
+use crate::measurer::{MeasureFailure, Measurer};
 use crate::observer::Observer;
-use crate::outcome::{LatencyOutcome, Measured, Outcome, Verdict};
+use crate::outcome::{LatencyOutcome, MeasuredCandidate, TuningOutcome, CandidateVerdict};
 use crate::search::finals;
 use crate::search::latency::{Found, NANOSECONDS_OF_A_MICROSECOND};
-use crate::search::run::{DEFAULT, Halt, Run, Series, Standing};
+use crate::search::run::{DEFAULT, Halt, Search, Series, Standing};
 use crate::search::{Findings, search};
 use crate::space::Space;
 use crate::stats::Samples;
@@ -21,7 +21,7 @@ pub enum TuneError {
     NoCandidate,
     /// What everything is compared with does not run.
     #[error("the default failed: {0}")]
-    Default(#[source] Failure),
+    Default(#[source] MeasureFailure),
 }
 
 /// Finds the best candidate of `space` for `objective`.
@@ -43,12 +43,12 @@ pub fn tune(
     objective: Objective,
     budget: &Budget<'_>,
     observer: &mut dyn Observer,
-) -> Result<Outcome, TuneError> {
+) -> Result<TuningOutcome, TuneError> {
     space.restrict(objective);
     if space.default().is_none() {
         return Err(TuneError::NoCandidate);
     }
-    let mut run = Run::new(measurer, observer, budget, space);
+    let mut run = Search::new(measurer, observer, budget, space);
     let mut findings = Findings::default();
     let complete = match search(&mut run, space, objective, &mut findings) {
         Ok(()) => true,
@@ -60,11 +60,11 @@ pub fn tune(
 
 /// `None` only where there is no default.
 fn outcome(
-    run: &Run<'_>,
+    run: &Search<'_>,
     objective: Objective,
     findings: &Findings,
     complete: bool,
-) -> Option<Outcome> {
+) -> Option<TuningOutcome> {
     let finalists = match findings.finalists.is_empty() {
         false => findings.finalists.clone(),
         true => (0..run.series.len()).collect(),
@@ -76,23 +76,23 @@ fn outcome(
         _ => decision.winner,
     };
     let verdict = |place: usize, series: &Series| match &series.standing {
-        Standing::Failed(_) => Verdict::Failed,
-        _ if place == DEFAULT => Verdict::Default,
-        _ if place == winner => Verdict::Winner,
-        Standing::Eliminated(stage) => Verdict::Eliminated { stage: *stage },
-        Standing::Open if run.times(place).is_empty() => Verdict::Unmeasured,
-        Standing::Open if decision.ties.contains(&place) => Verdict::Tie,
-        Standing::Open => Verdict::Slower,
+        Standing::Failed(_) => CandidateVerdict::Failed,
+        _ if place == DEFAULT => CandidateVerdict::Default,
+        _ if place == winner => CandidateVerdict::Winner,
+        Standing::Eliminated(stage) => CandidateVerdict::Eliminated { stage: *stage },
+        Standing::Open if run.times(place).is_empty() => CandidateVerdict::Unmeasured,
+        Standing::Open if decision.ties.contains(&place) => CandidateVerdict::Tie,
+        Standing::Open => CandidateVerdict::Slower,
     };
     let places = run.series.iter().enumerate();
-    let candidates: Vec<Measured> = places
+    let candidates: Vec<MeasuredCandidate> = places
         .map(|(place, series)| measured(run, place, series, verdict(place, series)))
         .collect();
     let failures = run.series.iter().filter_map(|series| match &series.standing {
         Standing::Failed(failure) => Some((series.candidate.clone(), failure.clone())),
         _ => None,
     });
-    Some(Outcome {
+    Some(TuningOutcome {
         objective,
         winner: candidates.get(winner)?.candidate.clone(),
         default: candidates.get(DEFAULT)?.candidate.clone(),
@@ -109,9 +109,9 @@ fn outcome(
     })
 }
 
-fn measured(run: &Run<'_>, place: usize, series: &Series, verdict: Verdict) -> Measured {
+fn measured(run: &Search<'_>, place: usize, series: &Series, verdict: CandidateVerdict) -> MeasuredCandidate {
     let samples = run.samples(place);
-    Measured {
+    MeasuredCandidate {
         candidate: series.candidate.clone(),
         summary: samples.as_ref().map(Samples::summary).unwrap_or_default(),
         spread: samples.map(|samples| samples.spread()),

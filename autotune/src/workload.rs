@@ -1,7 +1,7 @@
 //! What is tuned: anything that can be launched as a candidate says.
 
-use crate::candidate::{Candidate, Configuration};
-use crate::measurer::Failure;
+use crate::candidate::{Candidate, LaunchConfig};
+use crate::measurer::MeasureFailure;
 use crate::sample::Portion;
 
 /// A problem with its memory, on a device or on the host.
@@ -16,15 +16,15 @@ pub trait Workload {
     ///
     /// # Errors
     ///
-    /// [`Failure`] where not even the default can be prepared.
-    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure>;
+    /// [`MeasureFailure`] where not even the default can be prepared.
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure>;
 
     /// Makes everything ready that is not to be timed: compiles, plans, allocates.
     ///
     /// # Errors
     ///
-    /// [`Failure`] where this candidate cannot run.
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), Failure>;
+    /// [`MeasureFailure`] where this candidate cannot run.
+    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
 
     /// Submits the launches of a candidate that was prepared: those of the plan that its choice makes
     /// of its configuration, or the one of them that has the most items. On a device it returns
@@ -32,14 +32,14 @@ pub trait Workload {
     ///
     /// # Errors
     ///
-    /// [`Failure`] where a launch is refused.
-    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure>;
+    /// [`MeasureFailure`] where a launch is refused.
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure>;
 
     /// Spoils the output, runs the candidate once and compares all of the output with the default's,
     /// which was itself held against a reference.
     ///
     /// # Errors
     ///
-    /// [`Failure`] where it is wrong or does not run.
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure>;
+    /// [`MeasureFailure`] where it is wrong or does not run.
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
 }

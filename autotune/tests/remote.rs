@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gridguard::profile::{L2, Policy, StoredChoice, Submission};
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 use gridguard_autotune::{
-    Candidate, Configuration, Failure, FailureKind, HostClock, InProcess, Measurer, Patience,
+    Candidate, LaunchConfig, MeasureFailure, FailureKind, HostClock, InProcess, Measurer, Timeouts,
     Portion, Remote, RemoteError, Workload, serve,
 };
 
@@ -33,7 +33,7 @@ const CLOSES_ITS_OUTPUT: u64 = 8;
 struct Faulty;
 
 impl Faulty {
-    fn run(candidate: &Candidate) -> Result<(), Failure> {
+    fn run(candidate: &Candidate) -> Result<(), MeasureFailure> {
         let (_, fault) = candidate.parameters.first().expect("a fault");
         match *fault {
             ABORTS => process::abort(),
@@ -47,7 +47,7 @@ impl Faulty {
             PRINTS => io::stdout().write_all(b"frobnicate\n").expect("prints"),
             ANSWERS_LATE => thread::sleep(Duration::from_secs(3)),
             PANICS => panic!("the candidate panics"),
-            IS_WRONG => return Err(Failure::new(FailureKind::Mismatch, "wrong at 7")),
+            IS_WRONG => return Err(MeasureFailure::new(FailureKind::Mismatch, "wrong at 7")),
             CLOSES_ITS_OUTPUT => close_output(),
             _ => thread::sleep(Duration::from_micros(200)),
         }
@@ -65,9 +65,9 @@ fn close_output() {
 }
 
 impl Workload for Faulty {
-    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("faulty"));
-        let configuration = |fault| Configuration {
+        let configuration = |fault| LaunchConfig {
             parameters: vec![("fault".into(), fault)],
             request: LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::new(32, 1, 1)),
             batch: BatchAxis::new(Axis::Y, 70_000),
@@ -76,15 +76,15 @@ impl Workload for Faulty {
         Ok((FINE..=CLOSES_ITS_OUTPUT).map(configuration).collect())
     }
 
-    fn prepare(&mut self, _: &Candidate) -> Result<(), Failure> {
+    fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
         Ok(())
     }
 
-    fn launch(&mut self, candidate: &Candidate, _: Portion) -> Result<(), Failure> {
+    fn launch(&mut self, candidate: &Candidate, _: Portion) -> Result<(), MeasureFailure> {
         Self::run(candidate)
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         Self::run(candidate)
     }
 }
@@ -99,7 +99,7 @@ fn plays_its_role() {
                 Ok(Box::new(InProcess::new(Faulty, HostClock::new(policy))))
             }
             "fatal" => process::exit(4),
-            other => Err(Failure::new(FailureKind::Launch, format!("no problem {other}"))),
+            other => Err(MeasureFailure::new(FailureKind::Launch, format!("no problem {other}"))),
         })
         .expect("serves"),
         // Holds a measurer of its own until it is killed, and says whose parent it is.
@@ -121,13 +121,13 @@ fn this_program(role: &str) -> Command {
     command
 }
 
-fn patience() -> Patience {
+fn patience() -> Timeouts {
     let seconds = Duration::from_secs;
-    Patience { open: seconds(20), request: seconds(1), sample: seconds(0), close: seconds(5) }
+    Timeouts { open: seconds(20), request: seconds(1), sample: seconds(0), close: seconds(5) }
 }
 
 fn remote() -> Remote {
-    let patience = Patience { request: Duration::from_secs(600), ..patience() };
+    let patience = Timeouts { request: Duration::from_secs(600), ..patience() };
     Remote::spawn(|| this_program("measures"), "faulty", patience).expect("a measurer")
 }
 
@@ -166,7 +166,7 @@ fn ends_within(id: u32, within: Duration) -> bool {
 }
 
 /// Checks a candidate that must take its process with it, between others that go on.
-fn fatal(fault: u64) -> Failure {
+fn fatal(fault: u64) -> MeasureFailure {
     let mut remote = impatient();
     remote.check(&candidate(FINE)).expect("fine");
     let id = remote.process_id().expect("a process");
@@ -216,7 +216,7 @@ fn candidates_are_measured_one_after_another_in_one_process() {
         assert!(samples.len() == 5 && samples.iter().all(|sample| sample.time_ns > 2e5));
     }
     let failure = remote.check(&candidate(IS_WRONG)).expect_err("wrong");
-    assert_eq!(failure, Failure::new(FailureKind::Mismatch, "wrong at 7"));
+    assert_eq!(failure, MeasureFailure::new(FailureKind::Mismatch, "wrong at 7"));
     assert_eq!(remote.process_id(), id, "a candidate that is wrong takes no process");
 }
 
@@ -287,7 +287,7 @@ fn a_default_that_is_fatal_again_and_again_is_the_end() {
     remote.check(&default).expect("fine");
     drop(remote);
 
-    let none = Patience { request: Duration::ZERO, ..patience() };
+    let none = Timeouts { request: Duration::ZERO, ..patience() };
     let mut remote =
         Remote::spawn(|| this_program("measures"), "faulty", none).expect("a measurer");
     for _ in 0..3 {

@@ -106,7 +106,7 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Serve(#[from] ServeError),
     #[error(transparent)]
-    Measuring(#[from] gridguard_autotune::Failure),
+    Measuring(#[from] gridguard_autotune::MeasureFailure),
     #[error("the picture could not be drawn: {0}")]
     Plot(#[from] PlotError),
     #[error("signals could not be handled: {0}")]

@@ -6,7 +6,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel, Module};
 use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
-use crate::measurer::{Failure, FailureKind};
+use crate::measurer::{MeasureFailure, FailureKind};
 
 /// The delay kernel with its memory.
 pub(super) struct Delay {
@@ -16,20 +16,20 @@ pub(super) struct Delay {
 }
 
 impl Delay {
-    pub(super) fn new(guard: &Guard, stream: &Arc<CudaStream>) -> Result<Self, Failure> {
+    pub(super) fn new(guard: &Guard, stream: &Arc<CudaStream>) -> Result<Self, MeasureFailure> {
         let kernel = kernel(&guard.compile("delay.cu", SOURCE)?)?;
         let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
         let plan = guard
             .plan(&request, None, kernel.limits(), Choice::AUTOMATIC)
-            .map_err(|violations| Failure::new(FailureKind::Illegal, violations.to_string()))?;
+            .map_err(|violations| MeasureFailure::new(FailureKind::Illegal, violations.to_string()))?;
         let stamps = stream
             .alloc_zeros(STAMPS)
-            .map_err(|error| Failure::of_driver("cuMemAllocAsync", error))?;
+            .map_err(|error| MeasureFailure::of_driver("cuMemAllocAsync", error))?;
         Ok(Self { kernel, plan, stamps })
     }
 
     /// Holds `stream` for [`WINDOW_NS`] from when the device comes to it.
-    pub(super) fn submit(&mut self, guard: &Guard, stream: &CudaStream) -> Result<(), Failure> {
+    pub(super) fn submit(&mut self, guard: &Guard, stream: &CudaStream) -> Result<(), MeasureFailure> {
         let mut args = Args::new(stream);
         args.write(&mut self.stamps).value(WINDOW_NS);
         guard.launch(&self.kernel, &self.plan, args)?;
@@ -37,11 +37,11 @@ impl Delay {
     }
 
     /// The clock that the last delay saw, once all before `stream`'s end is done.
-    pub(super) fn clock_mhz(&self, stream: &Arc<CudaStream>) -> Result<Option<f64>, Failure> {
+    pub(super) fn clock_mhz(&self, stream: &Arc<CudaStream>) -> Result<Option<f64>, MeasureFailure> {
         let mut stamps = [0; STAMPS];
         stream
             .memcpy_dtoh(&self.stamps, &mut stamps)
-            .map_err(|error| Failure::of_driver("cuMemcpyDtoHAsync", error))?;
+            .map_err(|error| MeasureFailure::of_driver("cuMemcpyDtoHAsync", error))?;
         Ok(clock_mhz(stamps))
     }
 }
@@ -55,7 +55,7 @@ fn clock_mhz([begin_cycles, begin_ns, end_cycles, end_ns]: [u64; STAMPS]) -> Opt
 }
 
 #[allow(unsafe_code, reason = "the promise for the kernel below")]
-fn kernel(module: &Module) -> Result<Kernel, Failure> {
+fn kernel(module: &Module) -> Result<Kernel, MeasureFailure> {
     let parameters = [Parameter::Memory, Parameter::of::<u64>()];
     // SAFETY: `delay` takes memory and a word, and its one thread writes the first four words of the
     // memory, which is `STAMPS` long.

@@ -13,7 +13,7 @@ use gridguard::profile::{L2, Policy, Submission};
 use super::delay::Delay;
 use super::graphs::Graphs;
 use super::{Clock, WorkId};
-use crate::measurer::{Failure, FailureKind};
+use crate::measurer::{MeasureFailure, FailureKind};
 use crate::sample::Sample;
 
 /// Times work on a stream by events around all of it.
@@ -47,22 +47,22 @@ impl DeviceClock {
     ///
     /// # Errors
     ///
-    /// [`Failure`] where the stream cannot be captured and the policy wants it, the delay kernel does
+    /// [`MeasureFailure`] where the stream cannot be captured and the policy wants it, the delay kernel does
     /// not compile, or there is no memory for the flush, twice the L2 cache.
     pub fn new(
         guard: &Arc<Guard>,
         stream: Arc<CudaStream>,
         policy: Policy,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, MeasureFailure> {
         let context = stream.context();
         if policy.submission == Submission::Graph && context.is_managing_stream_synchronization() {
             let message = "work is captured only in a context whose event tracking is disabled";
-            return Err(Failure::new(FailureKind::Launch, message));
+            return Err(MeasureFailure::new(FailureKind::Launch, message));
         }
         let event = || {
             context
                 .new_event(Some(CUevent_flags::CU_EVENT_DEFAULT))
-                .map_err(|error| Failure::of_driver("cuEventCreate", error))
+                .map_err(|error| MeasureFailure::of_driver("cuEventCreate", error))
         };
         let (start, end) = (event()?, event()?);
         let flush = match policy.l2 {
@@ -85,8 +85,8 @@ impl DeviceClock {
     fn submit(
         &mut self,
         id: WorkId,
-        work: &mut dyn FnMut() -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
+        work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
+    ) -> Result<(), MeasureFailure> {
         let Self { guard, stream, policy, start, end, delay, flush, graphs, .. } = self;
         let graph = match policy.submission {
             Submission::Graph => Some(graphs.of(id, stream, work)?),
@@ -94,14 +94,14 @@ impl DeviceClock {
         };
         let mut run = || match graph {
             Some(graph) => {
-                graph.launch().map_err(|error| Failure::of_driver("cuGraphLaunch", error))
+                graph.launch().map_err(|error| MeasureFailure::of_driver("cuGraphLaunch", error))
             }
             None => work(),
         };
         match flush {
             Some(flush) => stream
                 .memset_zeros(flush)
-                .map_err(|error| Failure::of_driver("cuMemsetD8Async", error))?,
+                .map_err(|error| MeasureFailure::of_driver("cuMemsetD8Async", error))?,
             None => run()?,
         }
         delay.submit(guard, stream)?;
@@ -111,14 +111,14 @@ impl DeviceClock {
     }
 
     /// Waits for the event at the end, no longer than the timeout.
-    fn wait(&self) -> Result<(), Failure> {
+    fn wait(&self) -> Result<(), MeasureFailure> {
         let since = Instant::now();
         loop {
             let done = self.end.try_is_complete();
             // Whatever it is, it came of what was submitted, and the driver tells it here first.
-            let done = done.map_err(|error| Failure {
+            let done = done.map_err(|error| MeasureFailure {
                 kind: FailureKind::Crash,
-                ..Failure::of_driver("cuEventQuery", error)
+                ..MeasureFailure::of_driver("cuEventQuery", error)
             })?;
             let waited = since.elapsed();
             if done {
@@ -126,7 +126,7 @@ impl DeviceClock {
             }
             if waited > self.timeout {
                 let message = format!("it did not end within {:?}", self.timeout);
-                return Err(Failure::new(FailureKind::Timeout, message));
+                return Err(MeasureFailure::new(FailureKind::Timeout, message));
             }
             if waited > BUSY_WAIT {
                 thread::sleep(PAUSE);
@@ -139,19 +139,19 @@ impl Clock for DeviceClock {
     fn sample(
         &mut self,
         id: WorkId,
-        work: &mut dyn FnMut() -> Result<(), Failure>,
-    ) -> Result<Sample, Failure> {
+        work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
+    ) -> Result<Sample, MeasureFailure> {
         self.submit(id, work)?;
         self.wait()?;
         let time_ms = self
             .start
             .elapsed_ms(&self.end)
-            .map_err(|error| Failure::of_driver("cuEventElapsedTime", error))?;
+            .map_err(|error| MeasureFailure::of_driver("cuEventElapsedTime", error))?;
         let clock_mhz = self.delay.clock_mhz(&self.stream)?;
         Ok(Sample { time_ns: f64::from(time_ms) * 1e6, clock_mhz })
     }
 
-    fn finish(&mut self) -> Result<(), Failure> {
+    fn finish(&mut self) -> Result<(), MeasureFailure> {
         record(&self.end, &self.stream)?;
         self.wait()
     }
@@ -163,16 +163,16 @@ impl fmt::Debug for DeviceClock {
     }
 }
 
-fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), Failure> {
-    event.record(stream).map_err(|error| Failure::of_driver("cuEventRecord", error))
+fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), MeasureFailure> {
+    event.record(stream).map_err(|error| MeasureFailure::of_driver("cuEventRecord", error))
 }
 
 /// Twice the L2 cache: whatever its policy of replacement, nothing else is left in it.
-fn flush_memory(guard: &Guard, stream: &Arc<CudaStream>) -> Result<CudaSlice<u8>, Failure> {
+fn flush_memory(guard: &Guard, stream: &Arc<CudaStream>) -> Result<CudaSlice<u8>, MeasureFailure> {
     let bytes = guard.limits().l2_bytes.saturating_mul(2).max(1);
     let bytes = usize::try_from(bytes)
-        .map_err(|_| Failure::new(FailureKind::Launch, "the L2 cache is larger than memory"))?;
-    stream.alloc_zeros(bytes).map_err(|error| Failure::of_driver("cuMemAllocAsync", error))
+        .map_err(|_| MeasureFailure::new(FailureKind::Launch, "the L2 cache is larger than memory"))?;
+    stream.alloc_zeros(bytes).map_err(|error| MeasureFailure::of_driver("cuMemAllocAsync", error))
 }
 
 /// The longest time of a sample, unless another is asked for: what a tuner waits for, and far more

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaStream};
 
 use super::WorkId;
-use crate::measurer::{Failure, FailureKind};
+use crate::measurer::{MeasureFailure, FailureKind};
 
 /// Graphs of the work that was timed last.
 #[derive(Default)]
@@ -21,8 +21,8 @@ impl Graphs {
         &mut self,
         id: WorkId,
         stream: &Arc<CudaStream>,
-        work: &mut dyn FnMut() -> Result<(), Failure>,
-    ) -> Result<&CudaGraph, Failure> {
+        work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
+    ) -> Result<&CudaGraph, MeasureFailure> {
         let place = self.kept.iter().position(|(kept, _)| *kept == id);
         let entry = match place {
             Some(place) => self.kept.remove(place),
@@ -38,20 +38,20 @@ impl Graphs {
 /// Captures what `work` submits to `stream`, instead of running it.
 fn capture(
     stream: &Arc<CudaStream>,
-    work: &mut dyn FnMut() -> Result<(), Failure>,
-) -> Result<CudaGraph, Failure> {
+    work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
+) -> Result<CudaGraph, MeasureFailure> {
     // Calls of other threads that cannot be captured are none of this stream's business.
     stream
         .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-        .map_err(|error| Failure::of_driver("cuStreamBeginCapture", error))?;
+        .map_err(|error| MeasureFailure::of_driver("cuStreamBeginCapture", error))?;
     let worked = work();
     // Ended in any case: a stream under capture is good for nothing else.
     let graph = stream.end_capture(CUgraphInstantiate_flags(0));
     worked?;
     let graph = graph
-        .map_err(|error| Failure::of_driver("cuStreamEndCapture or cuGraphInstantiate", error))?
-        .ok_or_else(|| Failure::new(FailureKind::Launch, "nothing was captured"))?;
-    graph.upload().map_err(|error| Failure::of_driver("cuGraphUpload", error))?;
+        .map_err(|error| MeasureFailure::of_driver("cuStreamEndCapture or cuGraphInstantiate", error))?
+        .ok_or_else(|| MeasureFailure::new(FailureKind::Launch, "nothing was captured"))?;
+    graph.upload().map_err(|error| MeasureFailure::of_driver("cuGraphUpload", error))?;
     Ok(graph)
 }
 

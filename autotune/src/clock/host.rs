@@ -9,7 +9,7 @@ use gridguard::profile::{L2, Policy};
 use rayon::prelude::*;
 
 use super::{Clock, WorkId};
-use crate::measurer::Failure;
+use crate::measurer::MeasureFailure;
 use crate::sample::Sample;
 
 /// Times work on the host by its monotonic clock.
@@ -49,8 +49,8 @@ impl Clock for HostClock {
     fn sample(
         &mut self,
         _: WorkId,
-        work: &mut dyn FnMut() -> Result<(), Failure>,
-    ) -> Result<Sample, Failure> {
+        work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
+    ) -> Result<Sample, MeasureFailure> {
         match self.l2 {
             L2::Cold => self.flush(),
             L2::Hot => work()?,
@@ -62,7 +62,7 @@ impl Clock for HostClock {
     }
 
     /// Work on the host is done when it returns.
-    fn finish(&mut self) -> Result<(), Failure> {
+    fn finish(&mut self) -> Result<(), MeasureFailure> {
         Ok(())
     }
 }
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn the_failure_of_the_work_is_the_failure_of_the_sample() {
         let mut clock = HostClock::new(Policy { l2: L2::Hot, submission: Submission::Eager });
-        let failure = Failure::new(FailureKind::Launch, "refused");
+        let failure = MeasureFailure::new(FailureKind::Launch, "refused");
         let answer = clock.sample(WorkId(0), &mut || Err(failure.clone()));
         assert_eq!(answer, Err(failure));
     }

@@ -10,7 +10,7 @@ pub use device::DeviceClock;
 pub use host::HostClock;
 pub use warm_up::WarmUp;
 
-use crate::measurer::Failure;
+use crate::measurer::MeasureFailure;
 use crate::sample::Sample;
 
 /// Which work is timed. What a clock captures of it once serves every later sample.
@@ -27,18 +27,18 @@ pub trait Clock {
     ///
     /// # Errors
     ///
-    /// What `work` fails with; a [`Failure`] of kind `Timeout` where it does not end and `Crash`
+    /// What `work` fails with; a [`MeasureFailure`] of kind `Timeout` where it does not end and `Crash`
     /// where it takes the context with it: after either the process is of no further use.
     fn sample(
         &mut self,
         id: WorkId,
-        work: &mut dyn FnMut() -> Result<(), Failure>,
-    ) -> Result<Sample, Failure>;
+        work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
+    ) -> Result<Sample, MeasureFailure>;
 
     /// Waits until all work that was submitted is done.
     ///
     /// # Errors
     ///
     /// As [`Self::sample`].
-    fn finish(&mut self) -> Result<(), Failure>;
+    fn finish(&mut self) -> Result<(), MeasureFailure>;
 }

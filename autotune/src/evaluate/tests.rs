@@ -14,7 +14,7 @@ fn a_tuner_is_held_against_the_best_and_pays_less_than_to_measure_everything() {
     let (space, nature) = problem();
     let mut measurer = Simulated::new(nature.clone(), 7);
     let budget = Budget::default();
-    let effort = Effort { runs: 5, ..Effort::default() };
+    let effort = EvaluationEffort { runs: 5, ..EvaluationEffort::default() };
     let objective = Objective::Throughput;
     let evaluation =
         evaluate(&mut measurer, &space, objective, &budget, effort).expect("an evaluation");
@@ -27,8 +27,8 @@ fn a_tuner_is_held_against_the_best_and_pays_less_than_to_measure_everything() {
         assert!((run.regret - nature.regret(&run.winner)).abs() < 0.01, "{run:?}");
         assert!(4 * run.evaluations <= evaluation.exhaustive_evaluations);
     }
-    let (_, times) = Run::usual(&evaluation.runs).expect("runs");
-    assert_eq!(Run::flips(&evaluation.runs), 5 - times);
+    let (_, times) = SearchRun::usual(&evaluation.runs).expect("runs");
+    assert_eq!(SearchRun::flips(&evaluation.runs), 5 - times);
 }
 
 /// Interrupts after so many samples.
@@ -39,7 +39,7 @@ struct Interrupting<'a> {
 }
 
 impl Measurer for Interrupting<'_> {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.device.check(candidate)
     }
 
@@ -48,7 +48,7 @@ impl Measurer for Interrupting<'_> {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         self.left = self.left.saturating_sub(1);
         self.flag.store(self.left == 0, Ordering::Relaxed);
         self.device.sample(candidate, portion, count)
@@ -65,13 +65,13 @@ fn an_evaluation_that_is_cut_short_is_none() {
         let device = Simulated::new(nature.clone(), 7);
         let mut measurer = Interrupting { device, left, flag: &flag };
         let budget = Budget { interrupt: Some(&flag), ..Budget::default() };
-        let effort = Effort::default();
+        let effort = EvaluationEffort::default();
         let ended = evaluate(&mut measurer, &space, Objective::Throughput, &budget, effort);
         assert_eq!(ended, Err(EvaluateError::Ended));
     }
     let budget = Budget { evaluations: Some(20), ..Budget::default() };
     let mut measurer = Simulated::new(nature, 7);
-    let effort = Effort::default();
+    let effort = EvaluationEffort::default();
     let ended = evaluate(&mut measurer, &space, Objective::Throughput, &budget, effort);
     assert_eq!(ended, Err(EvaluateError::Ended));
 }
@@ -84,10 +84,10 @@ fn what_fails_is_not_measured_and_a_default_that_fails_is_an_error() {
     let default = space.default().expect("a default").clone();
     assert_ne!(fast, default);
     nature.failing = BTreeMap::from([(fast.clone(), FailureKind::Mismatch)]);
-    let oracle = Oracle::new(&mut Simulated::new(nature.clone(), 1), &space, 5);
+    let oracle = ExhaustiveSearch::new(&mut Simulated::new(nature.clone(), 1), &space, 5);
     let oracle = oracle.expect("the others run");
     assert!(oracle.medians.iter().all(|(candidate, _)| *candidate != fast));
     nature.failing.insert(default, FailureKind::Mismatch);
-    let error = Oracle::new(&mut Simulated::new(nature, 1), &space, 5);
+    let error = ExhaustiveSearch::new(&mut Simulated::new(nature, 1), &space, 5);
     assert!(matches!(error, Err(EvaluateError::Tune(TuneError::Default(_)))));
 }

@@ -4,7 +4,7 @@ use super::figure::{grouped, shortened};
 use super::{Curve, Drawn, FAINT, Picture, RIGHT, TOP, drawing};
 use crate::candidate::Candidate;
 use crate::number::real;
-use crate::outcome::Outcome;
+use crate::outcome::TuningOutcome;
 use crate::report::{duration, parameters};
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
@@ -15,7 +15,7 @@ impl Picture<'_, '_> {
         &self,
         curves: &[Curve<'_>],
         limit: Option<u64>,
-        outcome: &Outcome,
+        outcome: &TuningOutcome,
     ) -> Drawn {
         let (sign, words) = (RIGHT + 32, RIGHT + 54);
         let mut y = TOP + 8;
@@ -60,7 +60,7 @@ impl Picture<'_, '_> {
 }
 
 /// `4 x 4,096 items, 102.4 us`.
-fn described(outcome: &Outcome, candidate: &Candidate) -> String {
+fn described(outcome: &TuningOutcome, candidate: &Candidate) -> String {
     let measured = outcome.candidates.iter().find(|one| one.candidate == *candidate);
     let time = measured.map_or(0, |one| one.summary.median_ns);
     let (launches, items) = (grouped(candidate.launches), grouped(candidate.largest_chunk));

@@ -3,7 +3,7 @@ use crate::simulation::{Simulated, problem};
 use crate::{Budget, Candidate, Space, tune};
 use gridguard::profile::Objective;
 
-fn outcome(seed: u64, sets: u64) -> (Space, Outcome) {
+fn outcome(seed: u64, sets: u64) -> (Space, TuningOutcome) {
     let (mut space, nature) = problem(seed, sets);
     let mut measurer = Simulated::new(nature, seed);
     let outcome =
@@ -12,7 +12,7 @@ fn outcome(seed: u64, sets: u64) -> (Space, Outcome) {
     (space, outcome)
 }
 
-fn draw(space: &Space, outcome: &Outcome) -> String {
+fn draw(space: &Space, outcome: &TuningOutcome) -> String {
     let chart = Chart {
         title: "temporal attention 15,360 x 5 heads, 16 frames of 64, f16".into(),
         subtitle: "NVIDIA H200, cold-eager, throughput".into(),
@@ -65,7 +65,7 @@ fn no_text_covers_another_in_ordinary_pictures() {
     }
 }
 
-fn reshape(outcome: &mut Outcome, change: impl Fn(&mut Measured)) {
+fn reshape(outcome: &mut TuningOutcome, change: impl Fn(&mut MeasuredCandidate)) {
     for one in &mut outcome.candidates {
         let old = one.candidate.clone();
         change(one);

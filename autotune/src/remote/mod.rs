@@ -15,15 +15,15 @@ use gridguard::profile::{Named, StoredChoice};
 pub use line::LineError;
 use process::Process;
 use protocol::{Answer, Request};
-pub use serve::{ServeError, Served, serve};
+pub use serve::{ServeError, ProblemMeasurer, serve};
 
-use crate::candidate::{Candidate, Configuration};
-use crate::measurer::{Failure, FailureKind, Measurer};
+use crate::candidate::{Candidate, LaunchConfig};
+use crate::measurer::{MeasureFailure, FailureKind, Measurer};
 use crate::sample::{Portion, Sample};
 
 /// How long a measuring process may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// To start and to open the problem: contexts, memory, the first compilation.
     pub open: Duration,
     /// For any request: a candidate's compilation, its check, its warm-up.
@@ -34,7 +34,7 @@ pub struct Patience {
     pub close: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     /// Two minutes to open, one for a request and 2 s for each sample, 5 s to end.
     fn default() -> Self {
         Self {
@@ -55,7 +55,7 @@ pub enum RemoteError {
     Start(#[source] std::io::Error),
     /// It does not open the problem, or dies of that.
     #[error("the problem cannot be opened: {0}")]
-    Open(#[source] Failure),
+    Open(#[source] MeasureFailure),
     /// The default itself takes one process after another with it.
     #[error("the default was fatal {times} times in a row: {failure}")]
     FatalDefault {
@@ -63,20 +63,20 @@ pub enum RemoteError {
         times: u32,
         /// The last time.
         #[source]
-        failure: Failure,
+        failure: MeasureFailure,
     },
 }
 
 /// Checks and times candidates in a child process that runs [`serve`].
 ///
 /// A candidate that takes the process with it, or does not answer in time, is answered with a
-/// [`Failure`] of kind `Crash` or `Timeout`; the next request goes to a new process. The child ends
+/// [`MeasureFailure`] of kind `Crash` or `Timeout`; the next request goes to a new process. The child ends
 /// with this, and with the process that holds it.
 pub struct Remote {
     command: Box<dyn Fn() -> Command + Send>,
     problem: String,
-    patience: Patience,
-    configurations: Vec<Configuration>,
+    patience: Timeouts,
+    configurations: Vec<LaunchConfig>,
     process: Option<Process>,
     /// Processes that the default took in a row.
     fatal_defaults: u32,
@@ -92,7 +92,7 @@ impl Remote {
     pub fn spawn(
         command: impl Fn() -> Command + Send + 'static,
         problem: impl Into<String>,
-        patience: Patience,
+        patience: Timeouts,
     ) -> Result<Self, RemoteError> {
         let mut remote = Self {
             command: Box::new(command),
@@ -110,7 +110,7 @@ impl Remote {
 
     /// The launch with each set of parameters that is worth measuring, the default first.
     #[must_use]
-    pub fn configurations(&self) -> &[Configuration] {
+    pub fn configurations(&self) -> &[LaunchConfig] {
         &self.configurations
     }
 
@@ -142,7 +142,7 @@ impl Remote {
         self.process.as_ref().map(Process::id)
     }
 
-    fn open(&self) -> Result<(Process, Vec<Configuration>), RemoteError> {
+    fn open(&self) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
         let mut process = Process::start((self.command)()).map_err(RemoteError::Start)?;
         match process.greeted(self.patience.open) {
             Ok(()) => self.open_in(process),
@@ -150,7 +150,7 @@ impl Remote {
         }
     }
 
-    fn open_in(&self, mut process: Process) -> Result<(Process, Vec<Configuration>), RemoteError> {
+    fn open_in(&self, mut process: Process) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
         let request = Request::Open { problem: self.problem.clone() };
         let failure = match process.ask(&request, self.patience.open) {
             Ok(Answer::Opened { configurations }) => {
@@ -164,7 +164,7 @@ impl Remote {
     }
 
     /// The process, or a new one where it has ended: no candidate is to blame for the one before it.
-    fn process(&mut self) -> Result<Process, Failure> {
+    fn process(&mut self) -> Result<Process, MeasureFailure> {
         if let Some(error) = &self.lost {
             return Err(gone(error));
         }
@@ -192,7 +192,7 @@ impl Remote {
         request: &Request,
         within: Duration,
         take: impl FnOnce(Answer) -> Result<T, Answer>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, MeasureFailure> {
         let mut process = self.process()?;
         let failure = match process.ask(request, within) {
             Ok(Answer::Failed { failure }) if failure.kind.is_fatal() => failure,
@@ -220,7 +220,7 @@ impl Remote {
         }
     }
 
-    fn note_death(&mut self, candidate: &Candidate, failure: &Failure) {
+    fn note_death(&mut self, candidate: &Candidate, failure: &MeasureFailure) {
         if self.is_default(candidate) {
             self.fatal_defaults += 1;
             if self.fatal_defaults >= MOST_FATAL_DEFAULTS {
@@ -237,7 +237,7 @@ impl Remote {
 }
 
 impl Measurer for Remote {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         let request = Request::Check { candidate: candidate.clone() };
         self.ask(candidate, &request, self.patience.request, |answer| match answer {
             Answer::Checked => Ok(()),
@@ -250,7 +250,7 @@ impl Measurer for Remote {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         let request = Request::Sample { candidate: candidate.clone(), portion, count };
         let samples = self.patience.sample.saturating_mul(count);
         let within = self.patience.request.saturating_add(samples);
@@ -290,8 +290,8 @@ fn unexpected(answer: &Answer) -> process::Broken {
 }
 
 /// The failure of a candidate that is not to blame.
-fn gone(why: impl fmt::Display) -> Failure {
-    Failure::new(FailureKind::Crash, format!("nothing can be measured any more: {why}"))
+fn gone(why: impl fmt::Display) -> MeasureFailure {
+    MeasureFailure::new(FailureKind::Crash, format!("nothing can be measured any more: {why}"))
 }
 
 /// How often a process is started before that is given up.

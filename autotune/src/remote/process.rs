@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::line::{LineError, read_line};
 use super::protocol::{Answer, PROTOCOL, Request};
-use crate::measurer::{Failure, FailureKind};
+use crate::measurer::{MeasureFailure, FailureKind};
 
 /// A child that serves. It does not outlive this.
 pub(super) struct Process {
@@ -95,11 +95,11 @@ impl Process {
     }
 
     /// Ends it, and says what became of it.
-    pub(super) fn into_failure(mut self, broken: Broken) -> Failure {
+    pub(super) fn into_failure(mut self, broken: Broken) -> MeasureFailure {
         match broken {
             Broken::Late(within) => {
                 let message = format!("its process did not answer within {within:?}");
-                Failure::new(FailureKind::Timeout, message)
+                MeasureFailure::new(FailureKind::Timeout, message)
             }
             // What it says while it dies, such as a program around it of a panic, is no answer either.
             Broken::Garbled(line) => {
@@ -112,14 +112,14 @@ impl Process {
     }
 
     /// What it died of, with its last words; `alive` says what it did where it has not.
-    fn crash(&mut self, alive: impl FnOnce() -> String) -> Failure {
+    fn crash(&mut self, alive: impl FnOnce() -> String) -> MeasureFailure {
         let Some(status) = self.wait(DYING) else {
-            return Failure::new(FailureKind::Crash, alive());
+            return MeasureFailure::new(FailureKind::Crash, alive());
         };
         let words = self.last_words.recv_timeout(DYING).unwrap_or_default();
         let separator = if words.trim().is_empty() { "" } else { ": " };
         let message = format!("its process died ({status}){separator}{}", words.trim());
-        Failure::new(FailureKind::Crash, message)
+        MeasureFailure::new(FailureKind::Crash, message)
     }
 
     /// Asks it to end and waits so long; then it is killed.

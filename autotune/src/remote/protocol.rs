@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::candidate::{Candidate, Configuration};
-use crate::measurer::Failure;
+use crate::candidate::{Candidate, LaunchConfig};
+use crate::measurer::MeasureFailure;
 use crate::sample::{Portion, Sample};
 
 /// The version of what follows: both sides are one program, unless one was replaced meanwhile.
@@ -31,13 +31,13 @@ pub(super) enum Answer {
     /// around it, is none of the protocol.
     Serving { protocol: u32 },
     /// The problem is open.
-    Opened { configurations: Vec<Configuration> },
+    Opened { configurations: Vec<LaunchConfig> },
     /// The candidate is right.
     Checked,
     /// Its times.
     Sampled { samples: Vec<Sample> },
     /// It could not do what was asked.
-    Failed { failure: Failure },
+    Failed { failure: MeasureFailure },
 }
 
 #[cfg(test)]
@@ -58,22 +58,22 @@ mod tests {
         device.max_shared_bytes_per_block_opt_in = 101_376;
         device.cluster_launch = true;
         device.max_portable_cluster_blocks = 8;
-        let configuration = Configuration {
+        let configuration = LaunchConfig {
             parameters: vec![("rows".into(), 4)],
             request: LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1))
                 .dynamic_shared_bytes(60_000),
             batch: BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5).align(3),
             limits: LaunchLimits::new(device, kernel),
         };
-        let plan = |configuration: &Configuration| {
-            let Configuration { request, batch, limits, .. } = configuration;
+        let plan = |configuration: &LaunchConfig| {
+            let LaunchConfig { request, batch, limits, .. } = configuration;
             let plan = Plan::new(request, Some(batch), limits, Choice::at_most(5000));
             let plan = plan.expect("a plan");
             plan.launches().map(|one| (one.chunk, one.launch.grid())).collect::<Vec<_>>()
         };
         let expected = plan(&configuration);
         let line = serde_json::to_string(&configuration).expect("data");
-        let received: Configuration = serde_json::from_str(&line).expect("a configuration");
+        let received: LaunchConfig = serde_json::from_str(&line).expect("a configuration");
         assert_eq!(received.parameters, [("rows".to_owned(), 4)]);
         assert_eq!(plan(&received), expected);
         assert_eq!(received.limits.kernel().max_threads_per_block, u64::MAX);

@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use super::line::{LineError, read_line};
 use super::protocol::{Answer, PROTOCOL, Request};
-use crate::candidate::Configuration;
-use crate::measurer::{Failure, FailureKind, Measurer};
+use crate::candidate::LaunchConfig;
+use crate::measurer::{MeasureFailure, FailureKind, Measurer};
 
 /// What a measuring process serves.
-pub trait Served: Measurer {
+pub trait ProblemMeasurer: Measurer {
     /// The launch with each set of parameters that is worth measuring, the default first.
     ///
     /// # Errors
     ///
-    /// [`Failure`] where not even the default can be prepared.
-    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure>;
+    /// [`MeasureFailure`] where not even the default can be prepared.
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure>;
 }
 
 /// Why a measuring process ends before it is told to.
@@ -49,7 +49,7 @@ pub enum ServeError {
 pub fn serve<I, O>(
     input: I,
     mut output: O,
-    mut open: impl FnMut(&str) -> Result<Box<dyn Served>, Failure>,
+    mut open: impl FnMut(&str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure>,
 ) -> Result<(), ServeError>
 where
     I: Read + Send + 'static,
@@ -59,7 +59,7 @@ where
     // The line of whoever wrote before is ended first.
     output.write_all(b"\n").map_err(ServeError::Write)?;
     say(&mut output, &Answer::Serving { protocol: PROTOCOL })?;
-    let mut served: Option<Box<dyn Served>> = None;
+    let mut served: Option<Box<dyn ProblemMeasurer>> = None;
     while let Ok(line) = requests.lines.recv() {
         let answer = match serde_json::from_str(&line?).map_err(ServeError::Malformed)? {
             Request::Close => break,
@@ -83,7 +83,7 @@ where
 }
 
 /// The answer to a request about a candidate.
-fn answer(served: &mut dyn Served, request: Request) -> Result<Answer, Failure> {
+fn answer(served: &mut dyn ProblemMeasurer, request: Request) -> Result<Answer, MeasureFailure> {
     match request {
         Request::Check { candidate } => served.check(&candidate).map(|()| Answer::Checked),
         Request::Sample { candidate, portion, count } => {
@@ -94,8 +94,8 @@ fn answer(served: &mut dyn Served, request: Request) -> Result<Answer, Failure> 
     }
 }
 
-fn not_open() -> Failure {
-    Failure::new(FailureKind::Launch, "no problem is open")
+fn not_open() -> MeasureFailure {
+    MeasureFailure::new(FailureKind::Launch, "no problem is open")
 }
 
 fn say(output: &mut impl Write, answer: &Answer) -> Result<(), ServeError> {
@@ -143,17 +143,17 @@ mod tests {
     struct Empty;
 
     impl Measurer for Empty {
-        fn check(&mut self, _: &Candidate) -> Result<(), Failure> {
+        fn check(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
             Ok(())
         }
 
-        fn sample(&mut self, _: &Candidate, _: Portion, _: u32) -> Result<Vec<Sample>, Failure> {
+        fn sample(&mut self, _: &Candidate, _: Portion, _: u32) -> Result<Vec<Sample>, MeasureFailure> {
             Ok(Vec::new())
         }
     }
 
-    impl Served for Empty {
-        fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+    impl ProblemMeasurer for Empty {
+        fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
             Ok(Vec::new())
         }
     }
@@ -165,7 +165,7 @@ mod tests {
         let input = std::io::Cursor::new(requests.to_owned().into_bytes());
         let ended = serve(input, &mut output, |problem| match problem {
             "empty" => Ok(Box::new(Empty)),
-            other => Err(Failure::new(FailureKind::Launch, format!("no problem {other}"))),
+            other => Err(MeasureFailure::new(FailureKind::Launch, format!("no problem {other}"))),
         });
         let output = String::from_utf8(output).expect("text");
         (ended, output.lines().map(str::to_owned).collect())

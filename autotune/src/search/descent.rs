@@ -4,13 +4,13 @@ use crate::candidate::Candidate;
 use crate::number::count;
 use crate::observer::Stage;
 use crate::search::model::{Distances, start};
-use crate::search::run::{DEFAULT, Halt, Run};
+use crate::search::run::{DEFAULT, Halt, Search};
 use crate::search::{COARSE_FACTOR, FINE_FACTOR, keep_within, staged};
 use crate::space::Space;
 
 /// Measures a start that the model proposes, then walks from the best to its neighbours until none
 /// is better. Everything measured that is not far behind is left for the finals.
-pub(crate) fn search(run: &mut Run<'_>, space: &Space) -> Result<Vec<usize>, Halt> {
+pub(crate) fn search(run: &mut Search<'_>, space: &Space) -> Result<Vec<usize>, Halt> {
     run.round(&[DEFAULT])?;
     let mut pool = staged(run, &start(space, run.median(DEFAULT), STARTS))?;
     let distances = Distances::new(space);
@@ -30,11 +30,11 @@ pub(crate) fn search(run: &mut Run<'_>, space: &Space) -> Result<Vec<usize>, Hal
             break;
         }
     }
-    Ok(keep_within(run, &run.open(&pool), Run::median, FINE_FACTOR, Stage::Descent))
+    Ok(keep_within(run, &run.open(&pool), Search::median, FINE_FACTOR, Stage::Descent))
 }
 
 /// Measures `new` beside the incumbent; those that are not far behind it.
-fn step(run: &mut Run<'_>, incumbent: usize, new: &[usize]) -> Result<Vec<usize>, Halt> {
+fn step(run: &mut Search<'_>, incumbent: usize, new: &[usize]) -> Result<Vec<usize>, Halt> {
     run.enter(Stage::Descent, (count(new.len()) + 1) * (run.effort.fine + 1));
     let mut places = new.to_vec();
     places.push(incumbent);
@@ -49,7 +49,7 @@ fn step(run: &mut Run<'_>, incumbent: usize, new: &[usize]) -> Result<Vec<usize>
     Ok(places)
 }
 
-fn gains(run: &Run<'_>, place: usize, incumbent: usize) -> bool {
+fn gains(run: &Search<'_>, place: usize, incumbent: usize) -> bool {
     run.ratio(place, incumbent).is_some_and(|ratio| ratio.median < WORTH_A_STEP)
 }
 

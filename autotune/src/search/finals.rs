@@ -6,10 +6,10 @@ use crate::candidate::Candidate;
 use crate::number::count;
 use crate::observer::Stage;
 use crate::search::Findings;
-use crate::search::run::{DEFAULT, Halt, Run};
+use crate::search::run::{DEFAULT, Halt, Search};
 
 /// Measures the finalists of `pool` to the end.
-pub(crate) fn play(run: &mut Run<'_>, pool: &[usize], findings: &mut Findings) -> Result<(), Halt> {
+pub(crate) fn play(run: &mut Search<'_>, pool: &[usize], findings: &mut Findings) -> Result<(), Halt> {
     let finalists = select(run, pool);
     for place in pool.iter().filter(|place| !finalists.contains(place)) {
         run.eliminate(*place, Stage::Finals);
@@ -53,7 +53,7 @@ pub(crate) struct Decision {
 ///
 /// Whoever is not clearly slower than the best ties with it. Among those the default goes first;
 /// else the first in the order of ties of those that clearly beat the default.
-pub(crate) fn decide(run: &Run<'_>, finalists: &[usize]) -> Decision {
+pub(crate) fn decide(run: &Search<'_>, finalists: &[usize]) -> Decision {
     let open = run.open(finalists);
     let against_default = |place: usize| match place {
         DEFAULT => 1.0,
@@ -76,7 +76,7 @@ pub(crate) fn decide(run: &Run<'_>, finalists: &[usize]) -> Decision {
 pub(crate) const TIE_FACTOR: f64 = 1.02;
 
 /// Whether `place` is slower than `base` by more than a tie, and surely slower.
-fn is_slower(run: &Run<'_>, place: usize, base: usize) -> bool {
+fn is_slower(run: &Search<'_>, place: usize, base: usize) -> bool {
     run.ratio(place, base).is_some_and(|ratio| {
         ratio.pairs >= FEWEST_PAIRS && ratio.median > TIE_FACTOR && ratio.interval.low > 1.0
     })
@@ -90,7 +90,7 @@ const FEWEST_PAIRS: u64 = 3;
 ///
 /// On a plateau chance decides who is fastest, but not who is first in the order of ties: that one
 /// makes the winner the same in every run.
-fn select(run: &Run<'_>, pool: &[usize]) -> Vec<usize> {
+fn select(run: &Search<'_>, pool: &[usize]) -> Vec<usize> {
     let mut by_time = run.open(pool);
     by_time.sort_by(|one, other| run.median(*one).total_cmp(&run.median(*other)));
     let near = by_time.first().map_or(0.0, |best| NEAR_FACTOR * run.median(*best));
@@ -113,7 +113,7 @@ const SIMPLEST: usize = 2;
 /// Finalists by time.
 const FASTEST: usize = 2;
 
-fn in_tie_order(run: &Run<'_>, mut places: Vec<usize>) -> Vec<usize> {
+fn in_tie_order(run: &Search<'_>, mut places: Vec<usize>) -> Vec<usize> {
     let candidate = |place: &usize| run.series.get(*place).map(|series| &series.candidate);
     places.sort_by(|one, other| match (candidate(one), candidate(other)) {
         (Some(one), Some(other)) => Candidate::tie_order(one, other),
@@ -123,14 +123,14 @@ fn in_tie_order(run: &Run<'_>, mut places: Vec<usize>) -> Vec<usize> {
 }
 
 /// The default, and who is not clearly slower than the winner.
-fn contenders(run: &Run<'_>, finalists: &[usize], winner: usize) -> Vec<usize> {
+fn contenders(run: &Search<'_>, finalists: &[usize], winner: usize) -> Vec<usize> {
     let stays =
         |place: &usize| *place == DEFAULT || *place == winner || !is_slower(run, *place, winner);
     run.open(finalists).into_iter().filter(stays).collect()
 }
 
 /// Whether another round would take more than so many samples of each candidate, on average.
-fn is_beyond(run: &Run<'_>, playing: &[usize], samples_each: u64) -> bool {
+fn is_beyond(run: &Search<'_>, playing: &[usize], samples_each: u64) -> bool {
     let candidates = count(run.series.len()).max(SMALL_SPACE);
     run.evaluations + count(playing.len()) > samples_each * candidates
 }
@@ -139,7 +139,7 @@ fn is_beyond(run: &Run<'_>, playing: &[usize], samples_each: u64) -> bool {
 const SMALL_SPACE: u64 = 6;
 
 /// Whether another round may change who wins, in a search that has been cheap so far.
-fn is_worth_more(run: &Run<'_>, playing: &[usize]) -> bool {
+fn is_worth_more(run: &Search<'_>, playing: &[usize]) -> bool {
     let ceiling = count(run.times(DEFAULT).len()) >= run.effort.rule.ceiling;
     if ceiling || is_beyond(run, playing, run.effort.affordable) {
         return false;

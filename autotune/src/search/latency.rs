@@ -8,7 +8,7 @@ use crate::number::{count, real};
 use crate::observer::Stage;
 use crate::sample::Portion;
 use crate::search::finals;
-use crate::search::run::{DEFAULT, Halt, Run};
+use crate::search::run::{DEFAULT, Halt, Search};
 use crate::search::{FINE_FACTOR, Findings};
 use crate::space::{Space, chunked};
 use crate::stats::Samples;
@@ -27,7 +27,7 @@ pub(crate) struct Found {
 /// sequences with the default's. Where a chunk that met the bound fails there, the next best is
 /// compared; where none is left, the default stands in.
 pub(crate) fn search(
-    run: &mut Run<'_>,
+    run: &mut Search<'_>,
     space: &mut Space,
     max_launch_us: u64,
     findings: &mut Findings,
@@ -53,7 +53,7 @@ pub(crate) fn search(
 }
 
 /// The largest chunk among those that meet the bound, the smallest where none does.
-fn is_better(run: &Run<'_>, one: &Found, other: &Found) -> bool {
+fn is_better(run: &Search<'_>, one: &Found, other: &Found) -> bool {
     let items = |found: &Found| {
         run.series.get(found.place).map_or(0, |series| series.candidate.largest_chunk)
     };
@@ -65,7 +65,7 @@ fn is_better(run: &Run<'_>, one: &Found, other: &Found) -> bool {
 }
 
 struct Bisection<'r, 'a> {
-    run: &'r mut Run<'a>,
+    run: &'r mut Search<'a>,
     space: &'r mut Space,
     bound_ns: f64,
     launches: BTreeMap<usize, Vec<f64>>,

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use crate::budget::Budget;
 use crate::candidate::Candidate;
-use crate::measurer::{Failure, FailureKind, Measurer};
+use crate::measurer::{MeasureFailure, FailureKind, Measurer};
 use crate::number::count;
-use crate::observer::{Observer, Progress, Stage};
+use crate::observer::{Observer, SearchProgress, Stage};
 use crate::sample::Portion;
 use crate::search::effort::Effort;
 use crate::search::turns::order;
@@ -35,7 +35,7 @@ pub(crate) struct Series {
 pub(crate) enum Standing {
     Open,
     Eliminated(Stage),
-    Failed(Failure),
+    Failed(MeasureFailure),
 }
 
 /// Why a search ends before it is done.
@@ -44,10 +44,10 @@ pub(crate) enum Halt {
     /// Interrupted, or out of budget.
     Ended,
     /// There is nothing to compare with.
-    DefaultFailed(Failure),
+    DefaultFailed(MeasureFailure),
 }
 
-pub(crate) struct Run<'a> {
+pub(crate) struct Search<'a> {
     measurer: &'a mut dyn Measurer,
     observer: &'a mut dyn Observer,
     budget: Budget<'a>,
@@ -61,7 +61,7 @@ pub(crate) struct Run<'a> {
     pub(crate) series: Vec<Series>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Search<'a> {
     pub(crate) fn new(
         measurer: &'a mut dyn Measurer,
         observer: &'a mut dyn Observer,
@@ -276,7 +276,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn fail(&mut self, place: usize, failure: Failure) -> Result<(), Halt> {
+    fn fail(&mut self, place: usize, failure: MeasureFailure) -> Result<(), Halt> {
         if let Some(series) = self.series.get_mut(place) {
             series.standing = Standing::Failed(failure.clone());
         }
@@ -296,7 +296,7 @@ impl<'a> Run<'a> {
         let median = fastest.map_or(f64::INFINITY, |place| self.median(place));
         let best = fastest.and_then(|place| self.series.get(place));
         let best = best.map(|series| (&series.candidate, median));
-        let progress = Progress {
+        let progress = SearchProgress {
             stage: self.stage,
             candidate,
             best,
@@ -307,10 +307,10 @@ impl<'a> Run<'a> {
     }
 }
 
-fn not_a_time(time_ns: Option<f64>) -> Failure {
+fn not_a_time(time_ns: Option<f64>) -> MeasureFailure {
     let message = match time_ns {
         Some(time) => format!("its time was {time} ns"),
         None => "it was not timed".to_owned(),
     };
-    Failure { kind: FailureKind::Launch, message }
+    MeasureFailure { kind: FailureKind::Launch, message }
 }

@@ -2,14 +2,14 @@
 
 use gridguard::Dim3;
 
-use crate::candidate::Configuration;
+use crate::candidate::LaunchConfig;
 
 /// Sizes in items, ascending: from the chunk that fills the device once, each twice the one before,
 /// up to all items. The planner decides which of them are legal.
 ///
 /// A chunk of less than a wave leaves multiprocessors idle, and between two powers of two lies
 /// little: time against chunk size is flat but for its ends.
-pub(crate) fn chunk_sizes(configuration: &Configuration) -> Vec<u64> {
+pub(crate) fn chunk_sizes(configuration: &LaunchConfig) -> Vec<u64> {
     let batch = &configuration.batch;
     let Some(unit) = batch.unit().filter(|_| batch.items() > 0) else {
         return Vec::new();
@@ -31,7 +31,7 @@ pub(crate) fn chunk_sizes(configuration: &Configuration) -> Vec<u64> {
 }
 
 /// Blocks that fill the device once, at least one.
-pub(crate) fn wave_blocks(configuration: &Configuration) -> u64 {
+pub(crate) fn wave_blocks(configuration: &LaunchConfig) -> u64 {
     let resident = configuration.limits.resident_blocks(&configuration.request);
     configuration.limits.device().multiprocessors.saturating_mul(resident).max(1)
 }
@@ -41,7 +41,7 @@ pub(crate) fn wave_blocks(configuration: &Configuration) -> u64 {
 pub(crate) const MOST_POINTS: usize = 12;
 
 /// Items whose blocks fill the device once.
-fn wave_items(configuration: &Configuration) -> u64 {
+fn wave_items(configuration: &LaunchConfig) -> u64 {
     let (batch, grid) = (&configuration.batch, configuration.request.grid);
     let beside = grid.with(batch.axis(), 1);
     let Dim3 { x, y, z } = beside;

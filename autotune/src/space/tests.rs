@@ -3,10 +3,10 @@ use gridguard::{Axis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Strategy,
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
-fn configuration(threads: u64, batch: BatchAxis) -> Configuration {
+fn configuration(threads: u64, batch: BatchAxis) -> LaunchConfig {
     let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
     let blocks = batch.blocks(batch.items()).expect("fits");
-    Configuration {
+    LaunchConfig {
         parameters: vec![("block".to_owned(), threads)],
         request: LaunchRequest::new(Dim3::ONE.with(batch.axis(), blocks), Dim3::new(threads, 1, 1)),
         batch,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use super::*;
 use crate::number::{count, real};
 use crate::simulation::{Nature, Simulated, ordinary, problem, throughput};
-use crate::{Candidate, FailureKind, Journal, Portion, Progress, Resumed, Sample, Stage};
+use crate::{Candidate, FailureKind, Journal, Portion, SearchProgress, Resumed, Sample, Stage};
 
 fn quantile(values: &[f64], fraction: f64) -> f64 {
     Samples::new(values.iter().copied()).expect("finite").quantile(fraction)
@@ -79,7 +79,7 @@ fn a_large_space_is_searched_with_a_fraction_of_the_samples() {
 fn an_interrupt_ends_the_search_with_what_is_known() {
     struct Interrupter<'a>(&'a AtomicBool);
     impl Observer for Interrupter<'_> {
-        fn progress(&mut self, progress: &Progress<'_>) {
+        fn progress(&mut self, progress: &SearchProgress<'_>) {
             if progress.stage == Stage::Fine {
                 self.0.store(true, Ordering::Relaxed);
             }
@@ -202,7 +202,7 @@ fn no_time_at_all_leaves_the_default_without_samples() {
         .expect("what is known");
     assert_eq!((outcome.complete, outcome.evaluations), (false, 0));
     assert_eq!(outcome.winner, outcome.default);
-    assert!(outcome.candidates.iter().skip(1).all(|one| one.verdict == Verdict::Unmeasured));
+    assert!(outcome.candidates.iter().skip(1).all(|one| one.verdict == CandidateVerdict::Unmeasured));
 }
 
 /// A device whose clock falls for some samples, and times with it.
@@ -213,7 +213,7 @@ struct Capped {
 }
 
 impl Measurer for Capped {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.device.check(candidate)
     }
 
@@ -222,7 +222,7 @@ impl Measurer for Capped {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         self.taken += 1;
         let clock_mhz = if self.capped.contains(&self.taken) { 1200.0 } else { 1980.0 };
         let mut samples = self.device.sample(candidate, portion, count)?;
@@ -258,7 +258,7 @@ fn an_observer_sees_every_sample_and_what_is_still_to_come() {
     #[derive(Default)]
     struct Counter(u64, BTreeSet<String>);
     impl Observer for Counter {
-        fn progress(&mut self, progress: &Progress<'_>) {
+        fn progress(&mut self, progress: &SearchProgress<'_>) {
             assert!(progress.evaluations <= progress.expected);
             self.0 = self.0.max(progress.evaluations);
             self.1.insert(progress.stage.to_string());
@@ -278,11 +278,11 @@ fn an_observer_sees_every_sample_and_what_is_still_to_come() {
 fn a_report_is_a_table_and_json() {
     let (space, nature) = problem(10, 1);
     let outcome = throughput(&space, &mut Simulated::new(nature, 10));
-    let report = crate::Report::new("attention on NVIDIA H200", &outcome);
+    let report = crate::TuningReport::new("attention on NVIDIA H200", &outcome);
     let text = report.to_string();
     assert!(text.starts_with("attention on NVIDIA H200: throughput\nstrategy "), "{text}");
     assert_eq!(text.lines().filter(|line| line.ends_with(" default")).count(), 1, "{text}");
     let json = serde_json::to_string(&report).expect("serialises");
-    let read: crate::Report = serde_json::from_str(&json).expect("reads");
+    let read: crate::TuningReport = serde_json::from_str(&json).expect("reads");
     assert_eq!(read.to_string(), text);
 }

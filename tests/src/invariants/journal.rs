@@ -3,7 +3,7 @@
 use gridguard::profile::{Named, Objective};
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 use gridguard_autotune::{
-    Budget, Candidate, Configuration, Failure, Journal, Measurer, Outcome, Portion, Resumed,
+    Budget, Candidate, LaunchConfig, MeasureFailure, Journal, Measurer, TuningOutcome, Portion, Resumed,
     Sample, Space, TuneError, tune,
 };
 
@@ -31,7 +31,7 @@ pub(super) fn check(bytes: &[u8]) {
 }
 
 /// A search from `journal` on, and its own journal.
-fn searched(objective: Objective, journal: Journal) -> (Result<Outcome, TuneError>, Journal) {
+fn searched(objective: Objective, journal: Journal) -> (Result<TuningOutcome, TuneError>, Journal) {
     let mut space = space();
     let mut measurer = Resumed::new(ByTheBook, journal);
     let budget = Budget { evaluations: Some(EVALUATIONS), pause: |_| (), ..Budget::default() };
@@ -46,14 +46,14 @@ fn space() -> Space {
     let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("k"));
     let request = LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::new(128, 1, 1));
     let batch = BatchAxis::new(Axis::Y, 70_000).align(10_000);
-    Space::new(vec![Configuration { parameters: Named::new(), request, batch, limits }])
+    Space::new(vec![LaunchConfig { parameters: Named::new(), request, batch, limits }])
 }
 
 /// A launch takes 3 us, an item a nanosecond.
 struct ByTheBook;
 
 impl Measurer for ByTheBook {
-    fn check(&mut self, _: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Measurer for ByTheBook {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         let launches = match portion {
             Portion::Sequence => candidate.launches,
             Portion::LargestLaunch => 1,

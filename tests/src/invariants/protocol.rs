@@ -4,7 +4,7 @@ use std::io::Cursor;
 
 use gridguard::Plan;
 use gridguard_autotune::{
-    Candidate, Configuration, Failure, FailureKind, Measurer, Portion, Sample, ServeError, Served,
+    Candidate, LaunchConfig, MeasureFailure, FailureKind, Measurer, Portion, Sample, ServeError, ProblemMeasurer,
     Space, serve,
 };
 
@@ -12,9 +12,9 @@ use gridguard_autotune::{
 /// reason; and whatever it says may be launched, only legal plans come of it.
 pub(super) fn check(bytes: &[u8]) {
     let mut output = Vec::new();
-    let open = |problem: &str| -> Result<Box<dyn Served>, Failure> {
+    let open = |problem: &str| -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
         match problem {
-            "none" => Err(Failure::new(FailureKind::Launch, "no such problem")),
+            "none" => Err(MeasureFailure::new(FailureKind::Launch, "no such problem")),
             _ => Ok(Box::new(Quick)),
         }
     };
@@ -31,7 +31,7 @@ pub(super) fn check(bytes: &[u8]) {
         assert!(!matches!(error, ServeError::Write(_)), "{error}");
     }
     for line in bytes.split(|byte| *byte == b'\n') {
-        if let Ok(configuration) = serde_json::from_slice::<Configuration>(line) {
+        if let Ok(configuration) = serde_json::from_slice::<LaunchConfig>(line) {
             makes_legal_plans(configuration);
         }
     }
@@ -40,10 +40,10 @@ pub(super) fn check(bytes: &[u8]) {
 /// Launches of a plan that are looked at.
 const LOOKED_AT: usize = 100;
 
-fn makes_legal_plans(configuration: Configuration) {
+fn makes_legal_plans(configuration: LaunchConfig) {
     let (batch, limits) = (configuration.batch, configuration.limits.clone());
     let text = serde_json::to_string(&configuration).expect("data");
-    let again: Configuration = serde_json::from_str(&text).expect("its own text");
+    let again: LaunchConfig = serde_json::from_str(&text).expect("its own text");
     assert_eq!((again.request, again.batch), (configuration.request, batch));
     assert_eq!(again.limits.device(), limits.device());
     assert_eq!(again.limits.kernel(), limits.kernel());
@@ -72,21 +72,21 @@ fn is_exact(plan: &Plan, items: u64) {
 struct Quick;
 
 impl Measurer for Quick {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         match candidate.launches {
-            0 => Err(Failure::new(FailureKind::Illegal, "no launch")),
+            0 => Err(MeasureFailure::new(FailureKind::Illegal, "no launch")),
             _ => Ok(()),
         }
     }
 
-    fn sample(&mut self, _: &Candidate, _: Portion, count: u32) -> Result<Vec<Sample>, Failure> {
+    fn sample(&mut self, _: &Candidate, _: Portion, count: u32) -> Result<Vec<Sample>, MeasureFailure> {
         let samples = (0..count.min(3)).map(|_| Sample { time_ns: 1.0, clock_mhz: None });
         Ok(samples.collect())
     }
 }
 
-impl Served for Quick {
-    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+impl ProblemMeasurer for Quick {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         Ok(Vec::new())
     }
 }

@@ -12,7 +12,7 @@ use gridguard::cuda::{Args, Kernel};
 use gridguard::profile::{L2, Policy, StoredChoice, Submission};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter, Plan};
 use gridguard_autotune::{
-    Candidate, Configuration, DeviceClock, Failure, FailureKind, InProcess, Measurer, Patience,
+    Candidate, LaunchConfig, DeviceClock, MeasureFailure, FailureKind, InProcess, Measurer, Timeouts,
     Portion, Remote, Sample, Workload, serve,
 };
 
@@ -45,7 +45,7 @@ const CHUNK: NonZeroU64 = NonZeroU64::new(1024).unwrap();
 
 /// Within the child: shorter than the tuner's patience, so that either can be tested.
 const CLOCK_TIMEOUT: Duration = Duration::from_secs(1);
-const PATIENCE: Patience = Patience {
+const PATIENCE: Timeouts = Timeouts {
     open: Duration::from_secs(60),
     request: Duration::from_secs(6),
     sample: Duration::from_millis(100),
@@ -66,7 +66,7 @@ struct Faulty {
 
 impl Faulty {
     #[allow(unsafe_code, reason = "the promise for the kernel above")]
-    fn new(guard: &Arc<Guard>, stream: &Arc<CudaStream>) -> Result<Self, Failure> {
+    fn new(guard: &Arc<Guard>, stream: &Arc<CudaStream>) -> Result<Self, MeasureFailure> {
         let module = guard.compile("faulty.cu", SOURCE)?;
         let parameters = [Parameter::Memory, Parameter::Memory, Parameter::of::<u32>()];
         // SAFETY: `faulty` stays within the elements of its items, but for the fault that these tests
@@ -84,7 +84,7 @@ impl Faulty {
         LaunchRequest::new(Dim3::new(1, ITEMS, 1), Dim3::new(128, 1, 1))
     }
 
-    fn plan(&self, candidate: &Candidate, portion: Portion) -> Result<Plan, Failure> {
+    fn plan(&self, candidate: &Candidate, portion: Portion) -> Result<Plan, MeasureFailure> {
         let (items, choice) = match portion {
             Portion::Sequence => (ITEMS, candidate.choice),
             Portion::LargestLaunch => (candidate.largest_chunk, StoredChoice::Automatic),
@@ -93,13 +93,13 @@ impl Faulty {
         let batch = BatchAxis::new(Axis::Y, items);
         self.guard
             .plan(&request, Some(&batch), self.kernel.limits(), choice.into())
-            .map_err(|violations| Failure::new(FailureKind::Illegal, violations.to_string()))
+            .map_err(|violations| MeasureFailure::new(FailureKind::Illegal, violations.to_string()))
     }
 }
 
 impl Workload for Faulty {
-    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
-        let configuration = |fault| Configuration {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+        let configuration = |fault| LaunchConfig {
             parameters: vec![("fault".into(), fault)],
             request: Self::request(),
             batch: BatchAxis::new(Axis::Y, ITEMS),
@@ -108,11 +108,11 @@ impl Workload for Faulty {
         Ok((FINE..=WRONG).map(configuration).collect())
     }
 
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.plan(candidate, Portion::Sequence).map(drop)
     }
 
-    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure> {
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         let plan = self.plan(candidate, portion)?;
         let (_, fault) = candidate.parameters.first().expect("a fault");
         let mut args = Args::new(&self.stream);
@@ -123,13 +123,13 @@ impl Workload for Faulty {
         Ok(())
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.stream.memset_zeros(&mut self.out)?;
         self.launch(candidate, Portion::Sequence)?;
         let out = self.stream.clone_dtoh(&self.out)?;
         match out.iter().zip(&self.numbers).position(|(out, number)| *out != number + 1) {
             None => Ok(()),
-            Some(at) => Err(Failure::new(FailureKind::Mismatch, format!("wrong at {at}"))),
+            Some(at) => Err(MeasureFailure::new(FailureKind::Mismatch, format!("wrong at {at}"))),
         }
     }
 }
@@ -148,7 +148,7 @@ fn plays_its_role() {
 }
 
 #[allow(unsafe_code, reason = "event tracking and capture exclude each other")]
-fn measurer(policy: Policy) -> Result<InProcess<Faulty, DeviceClock>, Failure> {
+fn measurer(policy: Policy) -> Result<InProcess<Faulty, DeviceClock>, MeasureFailure> {
     let context = CudaContext::new(0)?;
     // SAFETY: the process uses one stream only.
     unsafe { context.disable_event_tracking() };
@@ -182,9 +182,9 @@ fn remote(policy: Policy) -> Remote {
 
 /// A candidate as a space makes it, by the guard's planner.
 fn candidate(remote: &Remote, fault: u64, choice: StoredChoice) -> Candidate {
-    let is_faulty = |one: &&Configuration| one.parameters == [("fault".to_owned(), fault)];
+    let is_faulty = |one: &&LaunchConfig| one.parameters == [("fault".to_owned(), fault)];
     let configuration = remote.configurations().iter().find(is_faulty).expect("a configuration");
-    let Configuration { parameters, request, batch, limits } = configuration;
+    let LaunchConfig { parameters, request, batch, limits } = configuration;
     let plan = Plan::new(request, Some(batch), limits, choice.into()).expect("a plan");
     Candidate {
         parameters: parameters.clone(),
@@ -215,8 +215,8 @@ fn shortest(remote: &mut Remote, choice: StoredChoice, portion: Portion) -> f64 
 fn fault(
     remote: &mut Remote,
     fault: u64,
-    request: fn(&mut Remote, &Candidate) -> Result<(), Failure>,
-) -> Failure {
+    request: fn(&mut Remote, &Candidate) -> Result<(), MeasureFailure>,
+) -> MeasureFailure {
     shortest(remote, StoredChoice::Automatic, Portion::Sequence);
     let faulty = candidate(remote, fault, StoredChoice::Automatic);
     let failure = request(remote, &faulty).expect_err("a fault");
@@ -231,14 +231,14 @@ fn a_fault_in_a_check_is_told_and_leaves_the_device_to_the_next_candidate() {
     let mut remote = remote(Policy::default());
     let mut check = |kind| fault(&mut remote, kind, |remote, faulty| remote.check(faulty));
     let failure = check(WRONG);
-    assert_eq!(failure, Failure::new(FailureKind::Mismatch, "wrong at 0"));
+    assert_eq!(failure, MeasureFailure::new(FailureKind::Mismatch, "wrong at 0"));
     let failure = check(ILLEGAL_ADDRESS);
     assert_eq!(failure.kind, FailureKind::Crash, "{failure}");
     assert!(failure.message.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{failure}");
     // The check waits in the driver, which only the tuner's patience ends.
     let failure = check(ENDLESS);
     let late = "its process did not answer within 6s";
-    assert_eq!(failure, Failure::new(FailureKind::Timeout, late));
+    assert_eq!(failure, MeasureFailure::new(FailureKind::Timeout, late));
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_fault_in_a_sample_is_told_under_each_policy() {
         assert!(failure.message.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{policy}: {failure}");
         let failure = sample(ENDLESS);
         let late = "it did not end within 1s";
-        assert_eq!(failure, Failure::new(FailureKind::Timeout, late), "{policy}");
+        assert_eq!(failure, MeasureFailure::new(FailureKind::Timeout, late), "{policy}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The figures of an evaluation: of each problem, and of all of them.
 
-use gridguard_autotune::{Evaluation, Run, Samples, duration};
+use gridguard_autotune::{Evaluation, SearchRun, Samples, duration};
 use serde::Serialize;
 
 /// The figures that count.
@@ -58,7 +58,7 @@ impl OfProblem {
     pub(super) fn line(&self) -> String {
         let Evaluation { candidates, best_ns, default_ns, runs, runs_from_slowest, .. } =
             &self.evaluation;
-        let worst = |runs: &[Run]| 100.0 * runs.iter().map(|run| run.regret).fold(0.0, f64::max);
+        let worst = |runs: &[SearchRun]| 100.0 * runs.iter().map(|run| run.regret).fold(0.0, f64::max);
         format!(
             "{}: {candidates} candidates, best {}, default {}; regret {:.2} %, flips {} of {}; \
              from the slowest: regret {:.2} %, flips {}",
@@ -66,10 +66,10 @@ impl OfProblem {
             duration(*best_ns),
             duration(*default_ns),
             worst(runs),
-            Run::flips(runs),
+            SearchRun::flips(runs),
             runs.len(),
             worst(runs_from_slowest),
-            Run::flips(runs_from_slowest),
+            SearchRun::flips(runs_from_slowest),
         )
     }
 }
@@ -108,12 +108,12 @@ impl Summary {
 }
 
 impl Figures {
-    fn new(problems: &[OfProblem], runs_of: fn(&Evaluation) -> &Vec<Run>) -> Self {
+    fn new(problems: &[OfProblem], runs_of: fn(&Evaluation) -> &Vec<SearchRun>) -> Self {
         let all =
             || problems.iter().map(|problem| (&problem.evaluation, runs_of(&problem.evaluation)));
         let runs = || all().flat_map(|(_, runs)| runs);
         let regrets = Samples::new(runs().map(|run| run.regret));
-        let share = |(evaluation, runs): (&'_ Evaluation, &'_ Vec<Run>)| {
+        let share = |(evaluation, runs): (&'_ Evaluation, &'_ Vec<SearchRun>)| {
             let exhaustive = evaluation.exhaustive_evaluations;
             runs.iter().map(|run| fraction(run.evaluations, exhaustive)).collect::<Vec<_>>()
         };
@@ -121,7 +121,7 @@ impl Figures {
         let exhaustive = all().map(|(one, runs)| one.exhaustive_evaluations * count(runs)).sum();
         let speedups = Samples::new(runs().map(|run| run.against_default.recip()));
         let flipped = all().flat_map(|(_, runs)| {
-            let usual = Run::usual(runs).map(|(run, _)| &run.winner);
+            let usual = SearchRun::usual(runs).map(|(run, _)| &run.winner);
             runs.iter().filter(move |run| Some(&run.winner) != usual).map(|run| run.regret)
         });
         Self {
@@ -132,8 +132,8 @@ impl Figures {
             evaluations_median: figure(&shares, Samples::median),
             evaluations_worst: figure(&shares, Samples::greatest),
             evaluations_of_all: fraction(runs().map(|run| run.evaluations).sum(), exhaustive),
-            flips: all().map(|(_, runs)| Run::flips(runs)).sum(),
-            flips_worst: all().map(|(_, runs)| Run::flips(runs)).max().unwrap_or(0),
+            flips: all().map(|(_, runs)| SearchRun::flips(runs)).sum(),
+            flips_worst: all().map(|(_, runs)| SearchRun::flips(runs)).max().unwrap_or(0),
             flip_regret_worst: flipped.fold(0.0, f64::max),
             against_default_worst: figure(&speedups, |samples| samples.least().recip()),
             speedup_median: figure(&speedups, Samples::median),
@@ -171,7 +171,7 @@ fn percent(fraction: f64) -> String {
     format!("{:.2} %", fraction * 100.0)
 }
 
-fn count(runs: &[Run]) -> u64 {
+fn count(runs: &[SearchRun]) -> u64 {
     u64::try_from(runs.len()).unwrap_or(u64::MAX)
 }
 

@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 use clap::Args;
 use gridguard::profile::{self, Objective, Policy, Profile};
 use gridguard_autotune::{
-    Budget, Effort, EvaluateError, Measurer, Oracle, Served, Space, evaluate,
+    Budget, EvaluationEffort, EvaluateError, Measurer, ExhaustiveSearch, ProblemMeasurer, Space, evaluate,
 };
 use gridguard_kernels::exercise::Problem;
 use serde::Serialize;
@@ -41,11 +41,11 @@ pub(crate) struct Evaluate {
     #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = values::policy)]
     policy: Policy,
     /// Searches of each problem
-    #[arg(long, value_name = "N", default_value_t = Effort::default().runs, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = EvaluationEffort::default().runs, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
     /// Samples of each candidate in the exhaustive search, of which the first is dropped
     #[arg(
-        long, value_name = "N", default_value_t = Effort::default().exhaustive_samples,
+        long, value_name = "N", default_value_t = EvaluationEffort::default().exhaustive_samples,
         value_parser = clap::value_parser!(u32).range(2..)
     )]
     samples: u32,
@@ -194,7 +194,7 @@ impl Evaluate {
     ) -> Result<OfProblem, Failure> {
         let (mut served, space) = open(bench, problem)?;
         let effort =
-            Effort { exhaustive_samples: self.samples, runs: self.runs, ..Effort::default() };
+            EvaluationEffort { exhaustive_samples: self.samples, runs: self.runs, ..EvaluationEffort::default() };
         let measurer: &mut dyn Measurer = served.as_mut();
         let evaluation = evaluate(measurer, &space, Objective::Throughput, budget, effort)?;
         Ok(OfProblem { problem: problem.to_string(), evaluation })
@@ -216,13 +216,13 @@ impl Evaluate {
         let choice = answer.entry.and_then(|entry| space.add(&entry.parameters, entry.choice));
         let choice = choice.unwrap_or(default);
         let measurer: &mut dyn Measurer = served.as_mut();
-        let oracle = Oracle::new(measurer, &space, self.samples)?;
-        let regret = oracle.regret(measurer, &choice, Effort::default().paired_rounds)?;
+        let oracle = ExhaustiveSearch::new(measurer, &space, self.samples)?;
+        let regret = oracle.regret(measurer, &choice, EvaluationEffort::default().paired_rounds)?;
         Ok(Between { problem: problem.to_string(), matched: answer.matched.to_string(), regret })
     }
 }
 
-fn open(bench: &Bench, problem: &Problem) -> Result<(Box<dyn Served>, Space), Failure> {
+fn open(bench: &Bench, problem: &Problem) -> Result<(Box<dyn ProblemMeasurer>, Space), Failure> {
     let mut served = bench.open(&problem.to_string())?;
     let space = Space::new(served.configurations()?);
     Ok((served, space))

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gridguard::profile::{Entry, Key, Objective, Policy};
 use gridguard::{Choice, Plan};
 use gridguard_autotune::{
-    Budget, Candidate, FailureKind, Measurer, PairedRatio, Patience, Portion, Remote, Samples,
+    Budget, Candidate, FailureKind, Measurer, PairedRatio, Timeouts, Portion, Remote, Samples,
     Space, duration, tune,
 };
 use gridguard_kernels::exercise::Problem;
@@ -106,7 +106,7 @@ impl<'a> Bench<'a> {
             return Ok(remote);
         }
         let command = child::command(self.target, self.gpu, policy)?;
-        Ok(Remote::spawn(command, problem.to_string(), Patience::default())?)
+        Ok(Remote::spawn(command, problem.to_string(), Timeouts::default())?)
     }
 
     /// Times both in turns, each first as often as the other.
@@ -138,7 +138,7 @@ impl<'a> Bench<'a> {
             let median_ns = times.summary().median_ns;
             Verified { fresh, regret: ratio.median - 1.0, median_ns }
         });
-        let none = || gridguard_autotune::Failure::new(FailureKind::Launch, "no time was measured");
+        let none = || gridguard_autotune::MeasureFailure::new(FailureKind::Launch, "no time was measured");
         Ok(Some(verified.ok_or_else(none)?))
     }
 

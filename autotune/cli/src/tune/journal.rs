@@ -5,7 +5,7 @@ use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use gridguard::profile::{Key, Named};
-use gridguard_autotune::{Candidate, Journal, Part, Record};
+use gridguard_autotune::{Candidate, Journal, Part, JournalRecord};
 
 /// The most that a journal holds: a search takes some hundred records of less than 1 KB.
 const MOST_BYTES: u64 = 64 << 20;
@@ -14,7 +14,7 @@ const MOST_BYTES: u64 = 64 << 20;
 pub(crate) struct Kept {
     path: PathBuf,
     subject: String,
-    records: Vec<Record>,
+    records: Vec<JournalRecord>,
 }
 
 impl Kept {
@@ -100,14 +100,14 @@ fn name(key: &Key, shape: &Named) -> String {
     words.chars().map(dashed).take(200).collect()
 }
 
-fn read(path: &Path, subject: &str) -> Option<Vec<Record>> {
+fn read(path: &Path, subject: &str) -> Option<Vec<JournalRecord>> {
     let file = BufReader::new(File::open(path).ok()?.take(MOST_BYTES));
     Journal::read_lines(file).filter(|journal| journal.problem == subject).map(|it| it.records)
 }
 
 #[cfg(test)]
 mod tests {
-    use gridguard_autotune::{Failure, FailureKind};
+    use gridguard_autotune::{MeasureFailure, FailureKind};
 
     use super::*;
 
@@ -116,7 +116,7 @@ mod tests {
         Kept::open(profile, "a device", &key, &vec![("rows".into(), rows)], Part::ALL, &[])
     }
 
-    fn record(message: &str) -> Record {
+    fn record(message: &str) -> JournalRecord {
         let candidate = Candidate {
             parameters: Named::new(),
             choice: gridguard::profile::StoredChoice::Whole,
@@ -125,8 +125,8 @@ mod tests {
             largest_chunk: 5,
             block_threads: 128,
         };
-        let failure = Some(Failure { kind: FailureKind::Mismatch, message: message.into() });
-        Record::Check { candidate, failure }
+        let failure = Some(MeasureFailure { kind: FailureKind::Mismatch, message: message.into() });
+        JournalRecord::Check { candidate, failure }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gridguard_autotune::{Deal, Shard};
+use gridguard_autotune::{WorkQueue, Shard};
 
 use crate::failure::{Answer, Failure};
 use crate::format::Format;
@@ -94,7 +94,7 @@ impl Tune {
         let deals: Vec<_> = groups
             .iter()
             .zip(unknown)
-            .map(|(group, (tasks, _))| (group, Deal::new(tasks, group.targets.len())))
+            .map(|(group, (tasks, _))| (group, WorkQueue::new(tasks, group.targets.len())))
             .collect();
         serve_all(&run, &deals, &output)?;
 
@@ -120,7 +120,7 @@ impl Tune {
 /// Lets every device of every group measure, all at the same time, each one thing after another.
 fn serve_all(
     run: &Run<'_>,
-    deals: &[(&Group, Deal<Task, Found>)],
+    deals: &[(&Group, WorkQueue<Task, Found>)],
     output: &Output<'_>,
 ) -> Result<(), Failure> {
     let mut sessions = Vec::new();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use gridguard_autotune::{Chart, Report};
+use gridguard_autotune::{Chart, TuningReport};
 use serde::Serialize;
 
 use super::progress::{Progress, Screen};
@@ -36,7 +36,7 @@ pub(crate) struct Tuning {
     policy: String,
     objective: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    report: Option<Report>,
+    report: Option<TuningReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -75,7 +75,7 @@ impl<'a> Output<'a> {
                     self.undrawn.store(true, Ordering::Relaxed);
                     self.screen.above(|| eprintln!("{error}"));
                 }
-                let report = Some(Report::new(format!("{name} on {device}"), &found.outcome));
+                let report = Some(TuningReport::new(format!("{name} on {device}"), &found.outcome));
                 Tuning { problem: name, device, policy, objective, report, error: None }
             }
             Err(failure) => {

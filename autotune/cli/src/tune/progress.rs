@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gridguard_autotune::{Candidate, Observer, Progress as Moment, duration};
+use gridguard_autotune::{Candidate, Observer, SearchProgress, duration};
 use gridguard_kernels::exercise::Problem;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
@@ -65,7 +65,7 @@ impl Progress {
 }
 
 impl Observer for Progress {
-    fn progress(&mut self, moment: &Moment<'_>) {
+    fn progress(&mut self, moment: &SearchProgress<'_>) {
         self.line.set_length(moment.expected.max(moment.evaluations));
         self.line.set_position(moment.evaluations);
         let best = moment.best.map_or_else(String::new, |(candidate, median_ns)| {

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use gridguard::profile::{self, Document, Entry, Environment, Policy, Provenance};
 use gridguard_autotune::{
-    Budget, Candidate, Outcome, Part, Patience, Remote, Resumed, Space, Turn, tune,
+    Budget, Candidate, TuningOutcome, Part, Timeouts, Remote, Resumed, Space, WorkItem, tune,
 };
 
 use super::child;
@@ -34,7 +34,7 @@ pub(crate) struct Tuned {
 
 /// The search of a problem, or of a share of its candidates.
 pub(crate) struct Found {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: TuningOutcome,
     pub(crate) largest_legal_chunk: Option<u64>,
     /// The entry, where the search came to its end.
     pub(crate) entry: Option<Entry>,
@@ -65,18 +65,18 @@ impl<'a> Session<'a> {
     /// Does what it is given. A share answers with what it found; whatever is final goes to `tell`.
     pub(crate) fn turn(
         &mut self,
-        turn: Turn<'_, Task, Found>,
+        turn: WorkItem<'_, Task, Found>,
         tell: impl Fn(Tuned),
     ) -> Option<Found> {
         if self.is_over() {
             return None;
         }
         let (task, result) = match turn {
-            Turn::Search(task, part) => match self.search(task, part, &[]) {
+            WorkItem::Search(task, part) => match self.search(task, part, &[]) {
                 Ok(found) => return Some(found),
                 Err(failure) => (task, Err(failure)),
             },
-            Turn::Confirm(task, shares) => (task, self.confirm(task, shares)),
+            WorkItem::Confirm(task, shares) => (task, self.confirm(task, shares)),
         };
         let device = self.target.to_string();
         tell(Tuned { task: *task, device, result });
@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
             return Ok(remote);
         }
         let command = child::command(self.target, self.run.gpu, *policy)?;
-        Ok(Remote::spawn(command, problem.to_string(), Patience::default())?)
+        Ok(Remote::spawn(command, problem.to_string(), Timeouts::default())?)
     }
 
     /// Decides between the winners of all shares, and publishes the choice.

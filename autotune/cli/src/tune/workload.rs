@@ -7,8 +7,8 @@ use gridguard::cuda::{Compiler, CudaError, NvrtcError};
 use gridguard::profile::{Policy, Submission};
 use gridguard::{Choice, Guard};
 use gridguard_autotune::{
-    Candidate, Configuration, DeviceClock, Failure, FailureKind, HostClock, InProcess, Portion,
-    Served, Workload,
+    Candidate, LaunchConfig, DeviceClock, MeasureFailure, FailureKind, HostClock, InProcess, Portion,
+    ProblemMeasurer, Workload,
 };
 use gridguard_kernels::Kernels;
 use gridguard_kernels::exercise::{self, Exercise, ExerciseError, Handle, Problem};
@@ -24,7 +24,7 @@ impl Exercised {
         Self { exercise, prepared: HashMap::new() }
     }
 
-    fn handle(&mut self, candidate: &Candidate, portion: Portion) -> Result<Handle, Failure> {
+    fn handle(&mut self, candidate: &Candidate, portion: Portion) -> Result<Handle, MeasureFailure> {
         let known = (candidate.clone(), portion);
         if let Some(handle) = self.prepared.get(&known) {
             return Ok(*handle);
@@ -45,9 +45,9 @@ impl Exercised {
 }
 
 impl Workload for Exercised {
-    fn configurations(&mut self) -> Result<Vec<Configuration>, Failure> {
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         let configurations = self.exercise.configurations().map_err(failure)?;
-        let configuration = |one: exercise::Configuration| Configuration {
+        let configuration = |one: exercise::Configuration| LaunchConfig {
             parameters: one.parameters,
             request: one.request,
             batch: one.batch,
@@ -56,23 +56,23 @@ impl Workload for Exercised {
         Ok(configurations.into_iter().map(configuration).collect())
     }
 
-    fn prepare(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         self.handle(candidate, Portion::Sequence).map(drop)
     }
 
-    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), Failure> {
+    fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         let handle = self.handle(candidate, portion)?;
         self.exercise.launch(handle).map(drop).map_err(failure)
     }
 
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         let handle = self.handle(candidate, Portion::Sequence)?;
         self.exercise.check(handle).map_err(failure)
     }
 }
 
 /// What an exercise's failure is to a tuner.
-fn failure(error: ExerciseError) -> Failure {
+fn failure(error: ExerciseError) -> MeasureFailure {
     use gridguard_kernels::KernelError;
     match error {
         ExerciseError::Kernel(KernelError::Launch(error)) => error.into(),
@@ -80,12 +80,12 @@ fn failure(error: ExerciseError) -> Failure {
         ExerciseError::Kernel(KernelError::Memory(error)) => error.into(),
         ExerciseError::Memory(error) => error.into(),
         ExerciseError::Kernel(KernelError::Violations(violations)) => {
-            Failure::new(FailureKind::Illegal, violations.to_string())
+            MeasureFailure::new(FailureKind::Illegal, violations.to_string())
         }
         ExerciseError::Reference { .. } | ExerciseError::Mismatch { .. } => {
-            Failure::new(FailureKind::Mismatch, error.to_string())
+            MeasureFailure::new(FailureKind::Mismatch, error.to_string())
         }
-        _ => Failure::new(FailureKind::Launch, error.to_string()),
+        _ => MeasureFailure::new(FailureKind::Launch, error.to_string()),
     }
 }
 
@@ -109,17 +109,17 @@ impl Bench {
     }
 
     /// Opens a problem in its words.
-    pub(crate) fn open(&self, problem: &str) -> Result<Box<dyn Served>, Failure> {
+    pub(crate) fn open(&self, problem: &str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
         let problem: Problem = problem
             .parse()
-            .map_err(|error| Failure::new(FailureKind::Launch, format!("{error}")))?;
+            .map_err(|error| MeasureFailure::new(FailureKind::Launch, format!("{error}")))?;
         match self {
             Self::Host { guard, policy } => {
                 let exercise = exercise::on_host(guard, &problem).map_err(failure)?;
                 Ok(Box::new(InProcess::new(Exercised::new(exercise), HostClock::new(*policy))))
             }
             Self::Device { kernels, policy } => {
-                let no_context = || Failure::new(FailureKind::Launch, "the guard has no context");
+                let no_context = || MeasureFailure::new(FailureKind::Launch, "the guard has no context");
                 let context = kernels.guard().context().ok_or_else(no_context)?;
                 if policy.submission == Submission::Graph {
                     disable_event_tracking(context);

@@ -4,11 +4,11 @@ use gridguard::profile::Objective;
 
 use crate::simulation::{Nature, Simulated, configurations};
 use crate::{
-    Budget, Candidate, Failure, FailureKind, Measurer, Outcome, Portion, Report, Sample, Space,
-    Verdict, tune,
+    Budget, Candidate, MeasureFailure, FailureKind, Measurer, TuningOutcome, Portion, TuningReport, Sample, Space,
+    CandidateVerdict, tune,
 };
 
-fn latency(space: &Space, nature: &Nature, max_launch_us: u64) -> (Space, Outcome) {
+fn latency(space: &Space, nature: &Nature, max_launch_us: u64) -> (Space, TuningOutcome) {
     let mut space = space.clone();
     let outcome = tune(
         &mut Simulated::new(nature.clone(), 5),
@@ -38,7 +38,7 @@ fn a_bound_on_a_launch_finds_the_largest_chunk_within_it() {
     // 10,200 items would take 105 us; balanced, that is four launches of 10,000.
     let chunk = outcome.winner.largest_chunk;
     assert_eq!(chunk, 10_000);
-    assert_eq!(outcome.winner().map(|one| one.verdict), Some(Verdict::Winner));
+    assert_eq!(outcome.winner().map(|one| one.verdict), Some(CandidateVerdict::Winner));
     println!("latency: {chunk} items, {} evaluations", outcome.evaluations);
 }
 
@@ -50,9 +50,9 @@ struct Brittle {
 }
 
 impl Measurer for Brittle {
-    fn check(&mut self, candidate: &Candidate) -> Result<(), Failure> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         match (self.wrong)(candidate) {
-            true => Err(Failure::new(FailureKind::Mismatch, "wrong")),
+            true => Err(MeasureFailure::new(FailureKind::Mismatch, "wrong")),
             false => self.device.check(candidate),
         }
     }
@@ -62,10 +62,10 @@ impl Measurer for Brittle {
         candidate: &Candidate,
         portion: Portion,
         count: u32,
-    ) -> Result<Vec<Sample>, Failure> {
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         match portion {
             Portion::Sequence if (self.fails)(candidate) => {
-                Err(Failure::new(FailureKind::Crash, "it crashed"))
+                Err(MeasureFailure::new(FailureKind::Crash, "it crashed"))
             }
             _ => self.device.sample(candidate, portion, count),
         }
@@ -74,13 +74,13 @@ impl Measurer for Brittle {
 
 const NONE: fn(&Candidate) -> bool = |_| false;
 
-fn brittle(fails: fn(&Candidate) -> bool, wrong: fn(&Candidate) -> bool) -> (Outcome, String) {
+fn brittle(fails: fn(&Candidate) -> bool, wrong: fn(&Candidate) -> bool) -> (TuningOutcome, String) {
     let (mut space, nature) = proportional(40_000, 1);
     let mut measurer = Brittle { device: Simulated::new(nature, 5), fails, wrong };
     let objective = Objective::Latency { max_launch_us: 105 };
     let outcome = tune(&mut measurer, &mut space, objective, &Budget::default(), &mut ())
         .expect("the default runs");
-    let report = Report::new("any", &outcome).to_string();
+    let report = TuningReport::new("any", &outcome).to_string();
     (outcome, report)
 }
 
