@@ -16,8 +16,8 @@ use gridguard::{
     Axis, BatchAxis, Chunk, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest, Parameter, Plan,
 };
 use gridguard_autotune::{
-    Budget, Candidate, LaunchConfig, DeviceClock, MeasureFailure, FailureKind, HostClock, InProcess,
-    Measurer, Portion, TuningReport, ProblemMeasurer, Space, Workload, tune,
+    Budget, Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig,
+    MeasureFailure, Measurer, Portion, ProblemMeasurer, Space, TuningReport, Workload, tune,
 };
 use rayon::prelude::*;
 
@@ -84,7 +84,9 @@ fn check(mut elements: impl Iterator<Item = f32>) -> Result<(), MeasureFailure> 
     let expected = (0..PASSES).fold(0.0_f32, |x, _| x * 0.5 + 1.0);
     match elements.find(|x| *x != expected) {
         None => Ok(()),
-        Some(x) => Err(MeasureFailure::new(FailureKind::Mismatch, format!("{x} is not {expected}"))),
+        Some(x) => {
+            Err(MeasureFailure::new(FailureKind::Mismatch, format!("{x} is not {expected}")))
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::candidate::Candidate;
-use crate::measurer::{MeasureFailure, FailureKind, Measurer};
+use crate::measurer::{FailureKind, MeasureFailure, Measurer};
 use crate::number::count;
 use crate::sample::{Portion, Sample};
 use crate::space::Space;
@@ -247,7 +247,11 @@ impl Evaluated<'_, '_> {
         Ok(runs)
     }
 
-    fn judge(&mut self, winner: Candidate, default: &Candidate) -> Result<SearchRun, MeasureFailure> {
+    fn judge(
+        &mut self,
+        winner: Candidate,
+        default: &Candidate,
+    ) -> Result<SearchRun, MeasureFailure> {
         let rounds = self.effort.paired_rounds;
         let regret = self.oracle.regret(self.measurer, &winner, rounds)?;
         let against_default = ratio(self.measurer, &winner, default, rounds)?;

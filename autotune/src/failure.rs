@@ -2,7 +2,7 @@
 
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
 
-use crate::measurer::{MeasureFailure, FailureKind};
+use crate::measurer::{FailureKind, MeasureFailure};
 
 impl FailureKind {
     /// Whether the process that met it is of no further use: its context is in error, or still busy

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::clock::{Clock, WarmUp, WorkId};
-use crate::measurer::{MeasureFailure, FailureKind, Measurer};
+use crate::measurer::{FailureKind, MeasureFailure, Measurer};
 use crate::remote::ProblemMeasurer;
 use crate::sample::{Portion, Sample};
 use crate::workload::Workload;
@@ -37,7 +37,10 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
 
     /// Runs what may fail fatally. What an asynchronous failure leaves behind shows when all is
     /// done, and outweighs the answer that came before.
-    fn run<T>(&mut self, run: impl FnOnce(&mut Self) -> Result<T, MeasureFailure>) -> Result<T, MeasureFailure> {
+    fn run<T>(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<T, MeasureFailure>,
+    ) -> Result<T, MeasureFailure> {
         if let Some(MeasureFailure { message, .. }) = &self.lost {
             let message = format!("an earlier candidate took the process with it: {message}");
             return Err(MeasureFailure::new(FailureKind::Crash, message));

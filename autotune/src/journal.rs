@@ -185,7 +185,8 @@ impl<M: Measurer> Measurer for Resumed<M> {
                 Ok(samples)
             }
             Err(failure) => {
-                let record = JournalRecord::Failure { candidate, portion, failure: failure.clone() };
+                let record =
+                    JournalRecord::Failure { candidate, portion, failure: failure.clone() };
                 self.record(record);
                 Err(failure)
             }

@@ -160,16 +160,18 @@ mod workload;
 pub use budget::Budget;
 pub use candidate::{Candidate, LaunchConfig};
 pub use clock::{Clock, DeviceClock, HostClock, WarmUp, WorkId};
-pub use deal::{WorkQueue, Part, Shard, ShardError, WorkItem};
-pub use evaluate::{EvaluationEffort, EvaluateError, Evaluation, ExhaustiveSearch, SearchRun, evaluate, ratio};
+pub use deal::{Part, Shard, ShardError, WorkItem, WorkQueue};
+pub use evaluate::{
+    EvaluateError, Evaluation, EvaluationEffort, ExhaustiveSearch, SearchRun, evaluate, ratio,
+};
 pub use in_process::InProcess;
 pub use journal::{Journal, JournalRecord, Resumed};
-pub use measurer::{MeasureFailure, FailureKind, Measurer};
+pub use measurer::{FailureKind, MeasureFailure, Measurer};
 pub use observer::{Observer, SearchProgress, Stage};
-pub use outcome::{LatencyOutcome, MeasuredCandidate, TuningOutcome, CandidateVerdict};
+pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use plot::{Chart, PlotError};
-pub use remote::{LineError, Timeouts, Remote, RemoteError, ServeError, ProblemMeasurer, serve};
-pub use report::{TuningReport, ReportRow, duration};
+pub use remote::{LineError, ProblemMeasurer, Remote, RemoteError, ServeError, Timeouts, serve};
+pub use report::{ReportRow, TuningReport, duration};
 pub use sample::{Portion, Sample};
 pub use space::Space;
 pub use stats::{Interval, PairedRatio, Samples};

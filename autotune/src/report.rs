@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::candidate::Candidate;
 use crate::measurer::MeasureFailure;
 use crate::number::{count, real};
-use crate::outcome::{LatencyOutcome, MeasuredCandidate, TuningOutcome, CandidateVerdict};
+use crate::outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 
 /// An outcome with nothing but data in it. Displays as a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

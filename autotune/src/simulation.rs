@@ -8,7 +8,7 @@ use gridguard::{Axis, BatchAxis, Dim3, KernelLimits, LaunchLimits, LaunchRequest
 
 use crate::budget::Budget;
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::measurer::{MeasureFailure, FailureKind, Measurer};
+use crate::measurer::{FailureKind, MeasureFailure, Measurer};
 use crate::outcome::TuningOutcome;
 use crate::sample::{Portion, Sample};
 use crate::space::Space;

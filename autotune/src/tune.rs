@@ -5,7 +5,7 @@ use gridguard::profile::{Objective, StopReason};
 use crate::budget::Budget;
 use crate::measurer::{MeasureFailure, Measurer};
 use crate::observer::Observer;
-use crate::outcome::{LatencyOutcome, MeasuredCandidate, TuningOutcome, CandidateVerdict};
+use crate::outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 use crate::search::finals;
 use crate::search::latency::{Found, NANOSECONDS_OF_A_MICROSECOND};
 use crate::search::run::{DEFAULT, Halt, Search, Series, Standing};
@@ -109,7 +109,12 @@ fn outcome(
     })
 }
 
-fn measured(run: &Search<'_>, place: usize, series: &Series, verdict: CandidateVerdict) -> MeasuredCandidate {
+fn measured(
+    run: &Search<'_>,
+    place: usize,
+    series: &Series,
+    verdict: CandidateVerdict,
+) -> MeasuredCandidate {
     let samples = run.samples(place);
     MeasuredCandidate {
         candidate: series.candidate.clone(),

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use gridguard::profile::{L2, Policy, StoredChoice, Submission};
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 use gridguard_autotune::{
-    Candidate, LaunchConfig, MeasureFailure, FailureKind, HostClock, InProcess, Measurer, Timeouts,
-    Portion, Remote, RemoteError, Workload, serve,
+    Candidate, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure, Measurer, Portion,
+    Remote, RemoteError, Timeouts, Workload, serve,
 };
 
 /// What a process of this program is to be; none for the tests themselves.

@@ -6,7 +6,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel, Module};
 use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
-use crate::measurer::{MeasureFailure, FailureKind};
+use crate::measurer::{FailureKind, MeasureFailure};
 
 /// The delay kernel with its memory.
 pub(super) struct Delay {
@@ -19,9 +19,9 @@ impl Delay {
     pub(super) fn new(guard: &Guard, stream: &Arc<CudaStream>) -> Result<Self, MeasureFailure> {
         let kernel = kernel(&guard.compile("delay.cu", SOURCE)?)?;
         let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
-        let plan = guard
-            .plan(&request, None, kernel.limits(), Choice::AUTOMATIC)
-            .map_err(|violations| MeasureFailure::new(FailureKind::Illegal, violations.to_string()))?;
+        let plan = guard.plan(&request, None, kernel.limits(), Choice::AUTOMATIC).map_err(
+            |violations| MeasureFailure::new(FailureKind::Illegal, violations.to_string()),
+        )?;
         let stamps = stream
             .alloc_zeros(STAMPS)
             .map_err(|error| MeasureFailure::of_driver("cuMemAllocAsync", error))?;
@@ -29,7 +29,11 @@ impl Delay {
     }
 
     /// Holds `stream` for [`WINDOW_NS`] from when the device comes to it.
-    pub(super) fn submit(&mut self, guard: &Guard, stream: &CudaStream) -> Result<(), MeasureFailure> {
+    pub(super) fn submit(
+        &mut self,
+        guard: &Guard,
+        stream: &CudaStream,
+    ) -> Result<(), MeasureFailure> {
         let mut args = Args::new(stream);
         args.write(&mut self.stamps).value(WINDOW_NS);
         guard.launch(&self.kernel, &self.plan, args)?;
@@ -37,7 +41,10 @@ impl Delay {
     }
 
     /// The clock that the last delay saw, once all before `stream`'s end is done.
-    pub(super) fn clock_mhz(&self, stream: &Arc<CudaStream>) -> Result<Option<f64>, MeasureFailure> {
+    pub(super) fn clock_mhz(
+        &self,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Option<f64>, MeasureFailure> {
         let mut stamps = [0; STAMPS];
         stream
             .memcpy_dtoh(&self.stamps, &mut stamps)

@@ -13,7 +13,7 @@ use gridguard::profile::{L2, Policy, Submission};
 use super::delay::Delay;
 use super::graphs::Graphs;
 use super::{Clock, WorkId};
-use crate::measurer::{MeasureFailure, FailureKind};
+use crate::measurer::{FailureKind, MeasureFailure};
 use crate::sample::Sample;
 
 /// Times work on a stream by events around all of it.
@@ -170,8 +170,9 @@ fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), MeasureFailure> 
 /// Twice the L2 cache: whatever its policy of replacement, nothing else is left in it.
 fn flush_memory(guard: &Guard, stream: &Arc<CudaStream>) -> Result<CudaSlice<u8>, MeasureFailure> {
     let bytes = guard.limits().l2_bytes.saturating_mul(2).max(1);
-    let bytes = usize::try_from(bytes)
-        .map_err(|_| MeasureFailure::new(FailureKind::Launch, "the L2 cache is larger than memory"))?;
+    let bytes = usize::try_from(bytes).map_err(|_| {
+        MeasureFailure::new(FailureKind::Launch, "the L2 cache is larger than memory")
+    })?;
     stream.alloc_zeros(bytes).map_err(|error| MeasureFailure::of_driver("cuMemAllocAsync", error))
 }
 

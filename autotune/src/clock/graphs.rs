@@ -6,7 +6,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaStream};
 
 use super::WorkId;
-use crate::measurer::{MeasureFailure, FailureKind};
+use crate::measurer::{FailureKind, MeasureFailure};
 
 /// Graphs of the work that was timed last.
 #[derive(Default)]
@@ -49,7 +49,9 @@ fn capture(
     let graph = stream.end_capture(CUgraphInstantiate_flags(0));
     worked?;
     let graph = graph
-        .map_err(|error| MeasureFailure::of_driver("cuStreamEndCapture or cuGraphInstantiate", error))?
+        .map_err(|error| {
+            MeasureFailure::of_driver("cuStreamEndCapture or cuGraphInstantiate", error)
+        })?
         .ok_or_else(|| MeasureFailure::new(FailureKind::Launch, "nothing was captured"))?;
     graph.upload().map_err(|error| MeasureFailure::of_driver("cuGraphUpload", error))?;
     Ok(graph)

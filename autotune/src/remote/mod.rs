@@ -15,10 +15,10 @@ use gridguard::profile::{Named, StoredChoice};
 pub use line::LineError;
 use process::Process;
 use protocol::{Answer, Request};
-pub use serve::{ServeError, ProblemMeasurer, serve};
+pub use serve::{ProblemMeasurer, ServeError, serve};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::measurer::{MeasureFailure, FailureKind, Measurer};
+use crate::measurer::{FailureKind, MeasureFailure, Measurer};
 use crate::sample::{Portion, Sample};
 
 /// How long a measuring process may take.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::line::{LineError, read_line};
 use super::protocol::{Answer, PROTOCOL, Request};
-use crate::measurer::{MeasureFailure, FailureKind};
+use crate::measurer::{FailureKind, MeasureFailure};
 
 /// A child that serves. It does not outlive this.
 pub(super) struct Process {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::line::{LineError, read_line};
 use super::protocol::{Answer, PROTOCOL, Request};
 use crate::candidate::LaunchConfig;
-use crate::measurer::{MeasureFailure, FailureKind, Measurer};
+use crate::measurer::{FailureKind, MeasureFailure, Measurer};
 
 /// What a measuring process serves.
 pub trait ProblemMeasurer: Measurer {
@@ -147,7 +147,12 @@ mod tests {
             Ok(())
         }
 
-        fn sample(&mut self, _: &Candidate, _: Portion, _: u32) -> Result<Vec<Sample>, MeasureFailure> {
+        fn sample(
+            &mut self,
+            _: &Candidate,
+            _: Portion,
+            _: u32,
+        ) -> Result<Vec<Sample>, MeasureFailure> {
             Ok(Vec::new())
         }
     }

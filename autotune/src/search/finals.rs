@@ -9,7 +9,11 @@ use crate::search::Findings;
 use crate::search::run::{DEFAULT, Halt, Search};
 
 /// Measures the finalists of `pool` to the end.
-pub(crate) fn play(run: &mut Search<'_>, pool: &[usize], findings: &mut Findings) -> Result<(), Halt> {
+pub(crate) fn play(
+    run: &mut Search<'_>,
+    pool: &[usize],
+    findings: &mut Findings,
+) -> Result<(), Halt> {
     let finalists = select(run, pool);
     for place in pool.iter().filter(|place| !finalists.contains(place)) {
         run.eliminate(*place, Stage::Finals);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::budget::Budget;
 use crate::candidate::Candidate;
-use crate::measurer::{MeasureFailure, FailureKind, Measurer};
+use crate::measurer::{FailureKind, MeasureFailure, Measurer};
 use crate::number::count;
 use crate::observer::{Observer, SearchProgress, Stage};
 use crate::sample::Portion;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use super::*;
 use crate::number::{count, real};
 use crate::simulation::{Nature, Simulated, ordinary, problem, throughput};
-use crate::{Candidate, FailureKind, Journal, Portion, SearchProgress, Resumed, Sample, Stage};
+use crate::{Candidate, FailureKind, Journal, Portion, Resumed, Sample, SearchProgress, Stage};
 
 fn quantile(values: &[f64], fraction: f64) -> f64 {
     Samples::new(values.iter().copied()).expect("finite").quantile(fraction)
@@ -202,7 +202,9 @@ fn no_time_at_all_leaves_the_default_without_samples() {
         .expect("what is known");
     assert_eq!((outcome.complete, outcome.evaluations), (false, 0));
     assert_eq!(outcome.winner, outcome.default);
-    assert!(outcome.candidates.iter().skip(1).all(|one| one.verdict == CandidateVerdict::Unmeasured));
+    assert!(
+        outcome.candidates.iter().skip(1).all(|one| one.verdict == CandidateVerdict::Unmeasured)
+    );
 }
 
 /// A device whose clock falls for some samples, and times with it.

@@ -3,8 +3,8 @@
 use gridguard::profile::{Named, Objective};
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 use gridguard_autotune::{
-    Budget, Candidate, LaunchConfig, MeasureFailure, Journal, Measurer, TuningOutcome, Portion, Resumed,
-    Sample, Space, TuneError, tune,
+    Budget, Candidate, Journal, LaunchConfig, MeasureFailure, Measurer, Portion, Resumed, Sample,
+    Space, TuneError, TuningOutcome, tune,
 };
 
 /// Any bytes are a journal or none. What is read is read again as it was written; and a search that

@@ -4,8 +4,8 @@ use std::io::Cursor;
 
 use gridguard::Plan;
 use gridguard_autotune::{
-    Candidate, LaunchConfig, MeasureFailure, FailureKind, Measurer, Portion, Sample, ServeError, ProblemMeasurer,
-    Space, serve,
+    Candidate, FailureKind, LaunchConfig, MeasureFailure, Measurer, Portion, ProblemMeasurer,
+    Sample, ServeError, Space, serve,
 };
 
 /// Whatever comes in, the measuring process answers each request in one line of JSON, or ends with a
@@ -79,7 +79,12 @@ impl Measurer for Quick {
         }
     }
 
-    fn sample(&mut self, _: &Candidate, _: Portion, count: u32) -> Result<Vec<Sample>, MeasureFailure> {
+    fn sample(
+        &mut self,
+        _: &Candidate,
+        _: Portion,
+        count: u32,
+    ) -> Result<Vec<Sample>, MeasureFailure> {
         let samples = (0..count.min(3)).map(|_| Sample { time_ns: 1.0, clock_mhz: None });
         Ok(samples.collect())
     }

@@ -12,8 +12,8 @@ use gridguard::cuda::{Args, Kernel};
 use gridguard::profile::{L2, Policy, StoredChoice, Submission};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter, Plan};
 use gridguard_autotune::{
-    Candidate, LaunchConfig, DeviceClock, MeasureFailure, FailureKind, InProcess, Measurer, Timeouts,
-    Portion, Remote, Sample, Workload, serve,
+    Candidate, DeviceClock, FailureKind, InProcess, LaunchConfig, MeasureFailure, Measurer,
+    Portion, Remote, Sample, Timeouts, Workload, serve,
 };
 
 const SOURCE: &str = r#"

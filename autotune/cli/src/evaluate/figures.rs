@@ -1,6 +1,6 @@
 //! The figures of an evaluation: of each problem, and of all of them.
 
-use gridguard_autotune::{Evaluation, SearchRun, Samples, duration};
+use gridguard_autotune::{Evaluation, Samples, SearchRun, duration};
 use serde::Serialize;
 
 /// The figures that count.
@@ -58,7 +58,8 @@ impl OfProblem {
     pub(super) fn line(&self) -> String {
         let Evaluation { candidates, best_ns, default_ns, runs, runs_from_slowest, .. } =
             &self.evaluation;
-        let worst = |runs: &[SearchRun]| 100.0 * runs.iter().map(|run| run.regret).fold(0.0, f64::max);
+        let worst =
+            |runs: &[SearchRun]| 100.0 * runs.iter().map(|run| run.regret).fold(0.0, f64::max);
         format!(
             "{}: {candidates} candidates, best {}, default {}; regret {:.2} %, flips {} of {}; \
              from the slowest: regret {:.2} %, flips {}",

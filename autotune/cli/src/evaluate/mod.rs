@@ -11,7 +11,8 @@ use std::time::{Instant, SystemTime};
 use clap::Args;
 use gridguard::profile::{self, Objective, Policy, Profile};
 use gridguard_autotune::{
-    Budget, EvaluationEffort, EvaluateError, Measurer, ExhaustiveSearch, ProblemMeasurer, Space, evaluate,
+    Budget, EvaluateError, EvaluationEffort, ExhaustiveSearch, Measurer, ProblemMeasurer, Space,
+    evaluate,
 };
 use gridguard_kernels::exercise::Problem;
 use serde::Serialize;
@@ -193,8 +194,11 @@ impl Evaluate {
         budget: &Budget<'_>,
     ) -> Result<OfProblem, Failure> {
         let (mut served, space) = open(bench, problem)?;
-        let effort =
-            EvaluationEffort { exhaustive_samples: self.samples, runs: self.runs, ..EvaluationEffort::default() };
+        let effort = EvaluationEffort {
+            exhaustive_samples: self.samples,
+            runs: self.runs,
+            ..EvaluationEffort::default()
+        };
         let measurer: &mut dyn Measurer = served.as_mut();
         let evaluation = evaluate(measurer, &space, Objective::Throughput, budget, effort)?;
         Ok(OfProblem { problem: problem.to_string(), evaluation })

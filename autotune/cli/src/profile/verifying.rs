@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gridguard::profile::{Entry, Key, Objective, Policy};
 use gridguard::{Choice, Plan};
 use gridguard_autotune::{
-    Budget, Candidate, FailureKind, Measurer, PairedRatio, Timeouts, Portion, Remote, Samples,
-    Space, duration, tune,
+    Budget, Candidate, FailureKind, Measurer, PairedRatio, Portion, Remote, Samples, Space,
+    Timeouts, duration, tune,
 };
 use gridguard_kernels::exercise::Problem;
 use serde::Serialize;
@@ -138,7 +138,8 @@ impl<'a> Bench<'a> {
             let median_ns = times.summary().median_ns;
             Verified { fresh, regret: ratio.median - 1.0, median_ns }
         });
-        let none = || gridguard_autotune::MeasureFailure::new(FailureKind::Launch, "no time was measured");
+        let none =
+            || gridguard_autotune::MeasureFailure::new(FailureKind::Launch, "no time was measured");
         Ok(Some(verified.ok_or_else(none)?))
     }
 

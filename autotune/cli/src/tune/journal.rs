@@ -5,7 +5,7 @@ use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use gridguard::profile::{Key, Named};
-use gridguard_autotune::{Candidate, Journal, Part, JournalRecord};
+use gridguard_autotune::{Candidate, Journal, JournalRecord, Part};
 
 /// The most that a journal holds: a search takes some hundred records of less than 1 KB.
 const MOST_BYTES: u64 = 64 << 20;
@@ -107,7 +107,7 @@ fn read(path: &Path, subject: &str) -> Option<Vec<JournalRecord>> {
 
 #[cfg(test)]
 mod tests {
-    use gridguard_autotune::{MeasureFailure, FailureKind};
+    use gridguard_autotune::{FailureKind, MeasureFailure};
 
     use super::*;
 

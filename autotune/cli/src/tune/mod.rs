@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gridguard_autotune::{WorkQueue, Shard};
+use gridguard_autotune::{Shard, WorkQueue};
 
 use crate::failure::{Answer, Failure};
 use crate::format::Format;

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime};
 
 use gridguard::profile::{self, Document, Entry, Environment, Policy, Provenance};
 use gridguard_autotune::{
-    Budget, Candidate, TuningOutcome, Part, Timeouts, Remote, Resumed, Space, WorkItem, tune,
+    Budget, Candidate, Part, Remote, Resumed, Space, Timeouts, TuningOutcome, WorkItem, tune,
 };
 
 use super::child;

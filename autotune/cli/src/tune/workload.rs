@@ -7,8 +7,8 @@ use gridguard::cuda::{Compiler, CudaError, NvrtcError};
 use gridguard::profile::{Policy, Submission};
 use gridguard::{Choice, Guard};
 use gridguard_autotune::{
-    Candidate, LaunchConfig, DeviceClock, MeasureFailure, FailureKind, HostClock, InProcess, Portion,
-    ProblemMeasurer, Workload,
+    Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
+    Portion, ProblemMeasurer, Workload,
 };
 use gridguard_kernels::Kernels;
 use gridguard_kernels::exercise::{self, Exercise, ExerciseError, Handle, Problem};
@@ -24,7 +24,11 @@ impl Exercised {
         Self { exercise, prepared: HashMap::new() }
     }
 
-    fn handle(&mut self, candidate: &Candidate, portion: Portion) -> Result<Handle, MeasureFailure> {
+    fn handle(
+        &mut self,
+        candidate: &Candidate,
+        portion: Portion,
+    ) -> Result<Handle, MeasureFailure> {
         let known = (candidate.clone(), portion);
         if let Some(handle) = self.prepared.get(&known) {
             return Ok(*handle);
@@ -119,7 +123,8 @@ impl Bench {
                 Ok(Box::new(InProcess::new(Exercised::new(exercise), HostClock::new(*policy))))
             }
             Self::Device { kernels, policy } => {
-                let no_context = || MeasureFailure::new(FailureKind::Launch, "the guard has no context");
+                let no_context =
+                    || MeasureFailure::new(FailureKind::Launch, "the guard has no context");
                 let context = kernels.guard().context().ok_or_else(no_context)?;
                 if policy.submission == Submission::Graph {
                     disable_event_tracking(context);

@@ -4,8 +4,8 @@ use gridguard::profile::Objective;
 
 use crate::simulation::{Nature, Simulated, configurations};
 use crate::{
-    Budget, Candidate, MeasureFailure, FailureKind, Measurer, TuningOutcome, Portion, TuningReport, Sample, Space,
-    CandidateVerdict, tune,
+    Budget, Candidate, CandidateVerdict, FailureKind, MeasureFailure, Measurer, Portion, Sample,
+    Space, TuningOutcome, TuningReport, tune,
 };
 
 fn latency(space: &Space, nature: &Nature, max_launch_us: u64) -> (Space, TuningOutcome) {
@@ -74,7 +74,10 @@ impl Measurer for Brittle {
 
 const NONE: fn(&Candidate) -> bool = |_| false;
 
-fn brittle(fails: fn(&Candidate) -> bool, wrong: fn(&Candidate) -> bool) -> (TuningOutcome, String) {
+fn brittle(
+    fails: fn(&Candidate) -> bool,
+    wrong: fn(&Candidate) -> bool,
+) -> (TuningOutcome, String) {
     let (mut space, nature) = proportional(40_000, 1);
     let mut measurer = Brittle { device: Simulated::new(nature, 5), fails, wrong };
     let objective = Objective::Latency { max_launch_us: 105 };
