@@ -1,6 +1,6 @@
 //! `gridguard check`: whether a launch is legal, and how to split it where it is not.
 
-use std::io::{self, Write};
+use std::fmt::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use gridguard::check::{BatchDescription, KernelDescription, LaunchDescription, O
 use gridguard::{Axis, DeviceLimits, Dim3};
 
 use crate::device::DeviceChoice;
-use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::error::{CommandError, Exit};
+use crate::output::OutputArgs;
 use crate::requests;
 
 #[derive(Args)]
@@ -81,8 +81,8 @@ pub(crate) struct Check {
     /// line
     #[arg(long, value_name = "FILE|-", conflicts_with_all = OF_ONE_LAUNCH)]
     requests: Option<PathBuf>,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -123,10 +123,10 @@ impl FromStr for Size {
 }
 
 impl Check {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let Some(limits) = self.device.limits()? else {
             // The group of arguments asks for one of them.
-            return Ok(Answer::Malformed);
+            return Ok(Exit::InvalidInput);
         };
         match &self.requests {
             Some(path) => requests::answer(path, &limits),
@@ -134,9 +134,9 @@ impl Check {
         }
     }
 
-    fn answer_one(&self, limits: &Arc<DeviceLimits>) -> Result<Answer, Failure> {
+    fn answer_one(&self, limits: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
         let verdict = self.description().check(limits)?;
-        self.format.write(&verdict, |out| write_text(out, &verdict, limits))?;
+        self.output.print(&verdict, fmt::from_fn(|f| write_text(f, &verdict, limits)))?;
         Ok(answer_of(verdict.outcome))
     }
 
@@ -173,10 +173,10 @@ impl Check {
     }
 }
 
-pub(crate) const fn answer_of(outcome: Outcome) -> Answer {
+pub(crate) const fn answer_of(outcome: Outcome) -> Exit {
     match outcome {
-        Outcome::Legal | Outcome::Chunked => Answer::Yes,
-        _ => Answer::No,
+        Outcome::Legal | Outcome::Chunked => Exit::Yes,
+        _ => Exit::No,
     }
 }
 
@@ -197,7 +197,7 @@ const OF_ONE_LAUNCH: [&str; 11] = [
 /// Launches of a plan that are shown; the rest is counted.
 const SHOWN: usize = 16;
 
-fn write_text(out: &mut dyn Write, verdict: &Verdict, limits: &DeviceLimits) -> io::Result<()> {
+fn write_text(out: &mut impl Write, verdict: &Verdict, limits: &DeviceLimits) -> fmt::Result {
     let word = match verdict.outcome {
         Outcome::Legal => "legal",
         Outcome::Chunked => "legal in chunks",

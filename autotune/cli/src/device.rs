@@ -5,7 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use gridguard::{DeviceLimits, catalog, cuda};
 
-use crate::failure::Failure;
+use crate::error::CommandError;
 
 #[derive(Args)]
 #[group(multiple = false)]
@@ -20,7 +20,7 @@ pub(crate) struct DeviceChoice {
 
 impl DeviceChoice {
     /// The limits of the choice, or `None` where none was made.
-    pub(crate) fn limits(&self) -> Result<Option<Arc<DeviceLimits>>, Failure> {
+    pub(crate) fn limits(&self) -> Result<Option<Arc<DeviceLimits>>, CommandError> {
         match (&self.gpu, self.device) {
             (Some(name), _) => Ok(Some(Arc::clone(&catalog::gpu(name)?.limits))),
             (None, Some(ordinal)) => Ok(Some(cuda::device_limits(ordinal)?)),

@@ -1,5 +1,6 @@
 //! `gridguard explain`: what a CUDA failure means, where it comes from, and what to do.
 
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
@@ -9,9 +10,8 @@ use gridguard::diagnose::{CudaVersion, Diagnosis, Evidence, Finding, Log, Subjec
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
-use crate::failure::{Answer, Failure};
-use crate::format::{Format, json};
-use crate::page;
+use crate::error::{CommandError, Exit};
+use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
 pub(crate) struct Explain {
@@ -20,8 +20,8 @@ pub(crate) struct Explain {
     text: Vec<String>,
     #[command(flatten)]
     device: DeviceChoice,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -54,40 +54,36 @@ nothing that CUDA says was recognised; what is looked for:
   gridguard explain < training.log                 a log with such lines";
 
 impl Explain {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let text = self.text.join(" ");
         let is_blank = text.trim().is_empty() && !self.text.is_empty();
         let log = if is_blank { None } else { log_of(text.trim())? };
         let Some(mut log) = log else {
-            page::note(
+            note(
                 "error: nothing to explain: give a message, a name or a number, or pipe a log in",
             );
-            return Ok(Answer::Malformed);
+            return Ok(Exit::InvalidInput);
         };
         if log.findings().is_empty() {
             match Subject::similar(&text).as_slice() {
                 [one] => {
-                    page::note(&format!("{:?} is taken for {one}", text.trim()));
+                    note(format_args!("{:?} is taken for {one}", text.trim()));
                     log = Log::asked();
                     log.line(one.failure().name);
                 }
-                several => page::note(&nothing(text.trim(), several)),
+                several => note(nothing(text.trim(), several)),
             }
         }
         let machine = self.machine()?;
         let findings = log.findings().into_iter().map(|it| Record::new(it, &machine));
         let (lines, dropped) = (log.lines(), log.dropped());
         let report = Report { lines, dropped, findings: findings.collect() };
-        let text = match self.format {
-            Format::Text => report.to_text(),
-            Format::Json => json(&report)? + "\n",
-        };
-        Failure::written(page::print(&text), "writing the explanation")?;
-        Ok(if report.findings.is_empty() { Answer::No } else { Answer::Yes })
+        self.output.print(&report, fmt::from_fn(|f| f.write_str(&report.to_text())))?;
+        Ok(if report.findings.is_empty() { Exit::No } else { Exit::Yes })
     }
 
     /// What is known of the device that was named; of one of this machine also what drives it.
-    fn machine(&self) -> Result<Evidence, Failure> {
+    fn machine(&self) -> Result<Evidence, CommandError> {
         let device = self.device.limits()?;
         if self.device.device.is_none() {
             return Ok(Evidence { device, ..Evidence::default() });
@@ -99,11 +95,11 @@ impl Explain {
 }
 
 /// What is to be explained: `text`, or a log on standard input; `None` where there is neither.
-fn log_of(text: &str) -> Result<Option<Log>, Failure> {
+fn log_of(text: &str) -> Result<Option<Log>, CommandError> {
     if !text.is_empty() && text != "-" {
         // One line is a question; several were copied from somewhere.
         let mut log = if text.contains('\n') { Log::new() } else { Log::asked() };
-        log.read(text.as_bytes()).map_err(Failure::io("reading the text"))?;
+        log.read(text.as_bytes()).map_err(CommandError::io("reading the text"))?;
         return Ok(Some(log));
     }
     let input = io::stdin().lock();
@@ -111,7 +107,7 @@ fn log_of(text: &str) -> Result<Option<Log>, Failure> {
         return Ok(None);
     }
     let mut log = Log::new();
-    log.read(input).map_err(Failure::io("standard input"))?;
+    log.read(input).map_err(CommandError::io("standard input"))?;
     Ok(Some(log))
 }
 

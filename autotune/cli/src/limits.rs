@@ -8,7 +8,8 @@ use gridguard::{DeviceLimits, cuda};
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
-use crate::failure::{Answer, Failure};
+use crate::error::{CommandError, Exit};
+use crate::output::note;
 
 #[derive(Args)]
 pub(crate) struct Limits {
@@ -44,7 +45,7 @@ struct SourceRecord<'a> {
 }
 
 impl Limits {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let mut out = io::stdout().lock();
         let written = match (&self.device.gpu, self.device.limits()?) {
             (Some(name), _) => {
@@ -54,8 +55,8 @@ impl Limits {
             (None, Some(limits)) => self.write_one(&mut out, &limits, &[]),
             (None, None) => return self.list(&mut out),
         }?;
-        Failure::written(written.and_then(|()| out.flush()), "writing the limits")?;
-        Ok(Answer::Yes)
+        CommandError::check_write(written.and_then(|()| out.flush()), "writing the limits")?;
+        Ok(Exit::Yes)
     }
 
     fn write_one(
@@ -63,7 +64,7 @@ impl Limits {
         out: &mut impl Write,
         limits: &DeviceLimits,
         facts: &[Fact],
-    ) -> Result<io::Result<()>, Failure> {
+    ) -> Result<io::Result<()>, CommandError> {
         Ok(match self.format {
             Format::Text => write_text(out, limits, facts),
             Format::Json => writeln!(out, "{}", json(&Record::new(limits, facts))?),
@@ -72,12 +73,12 @@ impl Limits {
     }
 
     /// The catalogue, and the devices of this machine where there are some.
-    fn list(&self, out: &mut impl Write) -> Result<Answer, Failure> {
+    fn list(&self, out: &mut impl Write) -> Result<Exit, CommandError> {
         let gpus = catalog::gpus()?;
         let present: Vec<_> = match cuda::device_count() {
             Ok(count) => (0..count).map(cuda::device_limits).collect::<Result<_, _>>()?,
             Err(reason) => {
-                eprintln!("no device of this machine: {reason}");
+                note(format_args!("no device of this machine: {reason}"));
                 Vec::new()
             }
         };
@@ -91,8 +92,8 @@ impl Limits {
             Format::Json => writeln!(out, "{}", json(&all)?),
             Format::Ron => writeln!(out, "{}", ron(&all)?),
         };
-        Failure::written(written.and_then(|()| out.flush()), "writing the limits")?;
-        Ok(Answer::Yes)
+        CommandError::check_write(written.and_then(|()| out.flush()), "writing the limits")?;
+        Ok(Exit::Yes)
     }
 }
 
@@ -108,14 +109,14 @@ impl<'a> Record<'a> {
     }
 }
 
-fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
+fn json<T: Serialize>(value: &T) -> Result<String, CommandError> {
     serde_json::to_string_pretty(value)
-        .map_err(|error| Failure::Format { format: "JSON", error: error.to_string() })
+        .map_err(|error| CommandError::Failed(format!("cannot write the limits as JSON: {error}")))
 }
 
-fn ron<T: Serialize>(value: &T) -> Result<String, Failure> {
+fn ron<T: Serialize>(value: &T) -> Result<String, CommandError> {
     ron::ser::to_string_pretty(value, ron::ser::PrettyConfig::new())
-        .map_err(|error| Failure::Format { format: "RON", error: error.to_string() })
+        .map_err(|error| CommandError::Failed(format!("cannot write the limits as RON: {error}")))
 }
 
 fn write_text(out: &mut impl Write, limits: &DeviceLimits, facts: &[Fact]) -> io::Result<()> {

@@ -4,29 +4,20 @@
 //! Text for people, JSON for programs: one document on stdout, diagnostics on stderr. Exit 0: yes;
 //! 1: the answer is no; 2: usage or malformed input; 3: could not find out; 130: interrupted.
 
-/// As std's, but for a stderr that cannot be written, such as a closed pipe or a full disk: that is
-/// no reason to panic, and no answer is lost with it. Stands before all modules, which are to use it.
-macro_rules! eprintln {
-    ($($arg:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($arg)*);
-    }};
-}
+#![deny(clippy::print_stdout, clippy::print_stderr, reason = "both panic on a closed pipe")]
 
 mod check;
 mod device;
 mod doctor;
+mod error;
 mod evaluate;
 mod explain;
-mod failure;
-mod format;
 mod interrupt;
 mod limits;
-mod page;
+mod output;
 mod profile;
 mod requests;
 mod tune;
-mod writable;
 
 use std::process::ExitCode;
 
@@ -65,7 +56,7 @@ enum Subcommands {
 }
 
 fn main() -> ExitCode {
-    let answer = match Command::parse().subcommand {
+    let result = match Command::parse().subcommand {
         Subcommands::Limits(limits) => limits.run(),
         Subcommands::Check(check) => check.run(),
         Subcommands::Tune(tune) => tune.run(),
@@ -76,8 +67,8 @@ fn main() -> ExitCode {
         Subcommands::Doctor(doctor) => doctor.run(),
         Subcommands::Examine(examine) => examine.run(),
     };
-    match answer {
-        Ok(answer) => answer.into(),
-        Err(failure) => failure.report(),
+    match result {
+        Ok(exit) => exit.into(),
+        Err(error) => error.report(),
     }
 }

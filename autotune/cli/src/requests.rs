@@ -10,8 +10,8 @@ use gridguard::check::{LaunchDescription, Verdict};
 use serde::Serialize;
 
 use crate::check::answer_of;
-use crate::failure::{Answer, Failure};
-use crate::format::json;
+use crate::error::{CommandError, Exit};
+use crate::output::{json, note};
 
 /// The longest line that is read; a request takes less than 1,000 bytes.
 const LINE_BYTES: u64 = 1 << 20;
@@ -26,17 +26,17 @@ struct Malformed {
 }
 
 /// Answers every line of `path`, or of standard input for `-`.
-pub(crate) fn answer(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Answer, Failure> {
+pub(crate) fn answer(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
     let name = path.display().to_string();
     let mut input: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
     } else {
-        Box::new(BufReader::new(File::open(path).map_err(Failure::io(&name))?))
+        Box::new(BufReader::new(File::open(path).map_err(CommandError::io(&name))?))
     };
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let mut worst = Answer::Yes;
+    let mut worst = Exit::Yes;
     let mut number = 0;
-    while let Some(line) = read_line(&mut input).map_err(Failure::io(&name))? {
+    while let Some(line) = read_line(&mut input).map_err(CommandError::io(&name))? {
         number += 1;
         let text = match line {
             Line::Blank => continue,
@@ -46,28 +46,28 @@ pub(crate) fn answer(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Answer, 
         let (answer, reply) = match text.and_then(|text| check(&text, limits)) {
             Ok(verdict) => (answer_of(verdict.outcome), json(&verdict)?),
             Err(error) => {
-                eprintln!("line {number}: {error}");
+                note(format_args!("line {number}: {error}"));
                 let reply = Malformed { line: number, verdict: "error", error };
-                (Answer::Malformed, json(&reply)?)
+                (Exit::InvalidInput, json(&reply)?)
             }
         };
         worst = worse(worst, answer);
         match writeln!(out, "{reply}") {
             // Nobody reads what the other lines are answered.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(worst),
-            other => other.map_err(Failure::io("writing the verdicts"))?,
+            other => other.map_err(CommandError::io("writing the verdicts"))?,
         }
     }
-    Failure::written(out.flush(), "writing the verdicts")?;
+    CommandError::check_write(out.flush(), "writing the verdicts")?;
     Ok(worst)
 }
 
-const fn worse(one: Answer, other: Answer) -> Answer {
+const fn worse(one: Exit, other: Exit) -> Exit {
     match (one, other) {
-        (Answer::Malformed, _) | (_, Answer::Malformed) => Answer::Malformed,
-        (Answer::No, _) | (_, Answer::No) => Answer::No,
-        (Answer::Unknown, _) | (_, Answer::Unknown) => Answer::Unknown,
-        (Answer::Yes | Answer::Interrupted, _) => other,
+        (Exit::InvalidInput, _) | (_, Exit::InvalidInput) => Exit::InvalidInput,
+        (Exit::No, _) | (_, Exit::No) => Exit::No,
+        (Exit::Unknown, _) | (_, Exit::Unknown) => Exit::Unknown,
+        (Exit::Yes | Exit::Interrupted, _) => other,
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::finding::Finding;
 use super::{device, library, profiles, trip, version};
-use crate::failure::{Answer, Failure};
+use crate::error::{CommandError, Exit};
 
 /// What stands before each line.
 pub(super) const MARK: &str = "gridguard-doctor ";
@@ -76,7 +76,7 @@ pub(super) enum Kind {
 }
 
 impl Examine {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let driver = Driver::ask();
         let count = driver.shown.unwrap_or(0);
         tell(&Event::Driver(driver))?;
@@ -96,15 +96,15 @@ impl Examine {
         let profiles = profiles.join().unwrap_or_default();
         tell(&Event::Profiles(profiles.iter().flat_map(profiles::findings).collect()))?;
         tell(&Event::Done)?;
-        Ok(Answer::Yes)
+        Ok(Exit::Yes)
     }
 }
 
-fn tell(event: &Event) -> Result<(), Failure> {
-    let line = crate::format::json(event)?;
+fn tell(event: &Event) -> Result<(), CommandError> {
+    let line = crate::output::json(event)?;
     let mut out = io::stdout().lock();
     let written = writeln!(out, "\n{MARK}{line}").and_then(|()| out.flush());
-    written.map_err(Failure::io("telling what was found"))
+    written.map_err(CommandError::io("telling what was found"))
 }
 
 impl Driver {

@@ -31,9 +31,8 @@ use self::sight::{Present, Sight};
 use self::smi::Smi;
 use self::torch::Machine;
 use self::version::Nvrtc;
-use crate::failure::{Answer, Failure};
-use crate::format::{Format, json};
-use crate::page;
+use crate::error::{CommandError, Exit};
+use crate::output::OutputArgs;
 
 #[derive(Args)]
 pub(crate) struct Doctor {
@@ -46,8 +45,8 @@ pub(crate) struct Doctor {
     /// A profile that goes before the user's own and those built in
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -61,13 +60,9 @@ struct Report {
 }
 
 impl Doctor {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let report = Report::new(self.findings());
-        let text = match self.format {
-            Format::Text => report.to_text(),
-            Format::Json => json(&report)? + "\n",
-        };
-        Failure::written(page::print(&text), "writing the findings")?;
+        self.output.print(&report, report.to_text())?;
         Ok(report.answer())
     }
 
@@ -165,11 +160,11 @@ impl Report {
     }
 
     /// What is bad counts before what could not be found out.
-    const fn answer(&self) -> Answer {
+    const fn answer(&self) -> Exit {
         match (self.bad, self.unknown) {
-            (0, 0) => Answer::Yes,
-            (0, _) => Answer::Unknown,
-            _ => Answer::No,
+            (0, 0) => Exit::Yes,
+            (0, _) => Exit::Unknown,
+            _ => Exit::No,
         }
     }
 
@@ -202,9 +197,9 @@ mod tests {
         let answer = |findings: &[&Finding]| {
             Report::new(findings.iter().copied().cloned().collect()).answer()
         };
-        assert_eq!(answer(&[&good, &warning]), Answer::Yes);
-        assert_eq!(answer(&[&good, &unknown]), Answer::Unknown);
-        assert_eq!(answer(&[&unknown, &bad]), Answer::No);
+        assert_eq!(answer(&[&good, &warning]), Exit::Yes);
+        assert_eq!(answer(&[&good, &unknown]), Exit::Unknown);
+        assert_eq!(answer(&[&unknown, &bad]), Exit::No);
     }
 
     #[test]

@@ -18,14 +18,13 @@ use gridguard_kernels::exercise::Problem;
 use serde::Serialize;
 
 use self::figures::{Between, OfProblem, Summary};
-use crate::failure::{Answer, Failure};
-use crate::format::json;
+use crate::error::{CommandError, Exit, check_writable};
+use crate::output::{json, note};
 use crate::interrupt;
 use crate::tune::selection::check_kernels;
 use crate::tune::target::{Selected, Target, targets};
 use crate::tune::values::{self, DeviceSelection};
 use crate::tune::workload::Bench;
-use crate::writable;
 
 #[derive(Args)]
 pub(crate) struct Evaluate {
@@ -77,15 +76,15 @@ struct Document {
 }
 
 impl Evaluate {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         if self.device == Some(DeviceSelection::All) {
-            return Err(Failure::Usage("one device is evaluated: name one, or host".into()));
+            return Err(CommandError::Invalid("one device is evaluated: name one, or host".into()));
         }
         let Selected { targets, .. } = targets(self.device, self.gpu.as_deref())?;
-        let target = targets.into_iter().next().ok_or(Failure::NoTarget)?;
+        let target = targets.into_iter().next().ok_or(CommandError::Failed("there is no device to measure on".into()))?;
         let wanted = self.problems(&target)?;
         if let Some(path) = &self.output {
-            writable::check(path)?;
+            check_writable(path)?;
         }
         let bench = Bench::new(target.guard()?, self.policy)?;
         let profile = self.profile(&target)?;
@@ -99,7 +98,7 @@ impl Evaluate {
                     self.println(&one.line())?;
                     problems.push(one);
                 }
-                Err(Failure::Evaluate(EvaluateError::Ended)) => break,
+                Err(CommandError::Evaluate(EvaluateError::Ended)) => break,
                 Err(failure) => failed.push(format!("{problem}: {failure}")),
             }
         }
@@ -118,7 +117,7 @@ impl Evaluate {
             }
         }
         for failure in &failed {
-            eprintln!("{failure}");
+            note(format_args!("{failure}"));
         }
         let environment = target.environment()?;
         let document = Document {
@@ -140,12 +139,12 @@ impl Evaluate {
         }
         if let Some(path) = &self.output {
             let name = path.display().to_string();
-            std::fs::write(path, json(&document)? + "\n").map_err(Failure::io(name))?;
+            std::fs::write(path, json(&document)? + "\n").map_err(CommandError::io(name))?;
         }
         Ok(match () {
-            () if document.interrupted => Answer::Interrupted,
-            () if !document.failed.is_empty() => Answer::No,
-            () => Answer::Yes,
+            () if document.interrupted => Exit::Interrupted,
+            () if !document.failed.is_empty() => Exit::No,
+            () => Exit::Yes,
         })
     }
 
@@ -153,36 +152,36 @@ impl Evaluate {
         self.kernels.is_empty() || self.kernels.iter().any(|kernel| kernel == problem.kernel())
     }
 
-    fn problems(&self, target: &Target) -> Result<Vec<Problem>, Failure> {
+    fn problems(&self, target: &Target) -> Result<Vec<Problem>, CommandError> {
         check_kernels(&self.kernels)?;
         let all = if target.is_host() { Problem::small() } else { Problem::evaluation() };
         let known: BTreeSet<&str> = all.iter().map(Problem::kernel).collect();
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
         let wanted: Vec<Problem> = all.into_iter().filter(|one| self.takes(one)).collect();
         if wanted.is_empty() {
-            return Err(Failure::Usage(format!("evaluated are problems of {known}: name one")));
+            return Err(CommandError::Invalid(format!("evaluated are problems of {known}: name one")));
         }
         Ok(wanted)
     }
 
     /// Tells of figures. Without a file to keep them in nobody needs those that nobody reads.
-    fn println(&self, line: &str) -> Result<(), Failure> {
+    fn println(&self, line: &str) -> Result<(), CommandError> {
         let written = writeln!(io::stdout(), "{line}");
         match self.output {
-            Some(_) => Failure::written(written, "writing the figures"),
-            None => written.map_err(Failure::io("writing the figures")),
+            Some(_) => CommandError::check_write(written, "writing the figures"),
+            None => written.map_err(CommandError::io("writing the figures")),
         }
     }
 
-    fn profile(&self, target: &Target) -> Result<Option<Profile>, Failure> {
+    fn profile(&self, target: &Target) -> Result<Option<Profile>, CommandError> {
         let Some(path) = &self.profile else { return Ok(None) };
-        let missing = || Failure::Missing { path: path.clone() };
-        let parsed = profile::load(path).map_err(Failure::profile(path))?.ok_or_else(missing)?;
+        let missing = || CommandError::missing_file(path);
+        let parsed = profile::load(path).map_err(CommandError::profile(path))?.ok_or_else(missing)?;
         let environment = target.environment()?;
         let (profile, findings) =
             Profile::from_document(parsed.document, &target.identity, &environment);
         for finding in findings {
-            eprintln!("{}: {finding}", path.display());
+            note(format_args!("{}: {finding}", path.display()));
         }
         Ok(Some(profile))
     }
@@ -192,7 +191,7 @@ impl Evaluate {
         bench: &Bench,
         problem: &Problem,
         budget: &Budget<'_>,
-    ) -> Result<OfProblem, Failure> {
+    ) -> Result<OfProblem, CommandError> {
         let (mut served, space) = open(bench, problem)?;
         let effort = EvaluationEffort {
             exhaustive_samples: self.samples,
@@ -211,12 +210,12 @@ impl Evaluate {
         target: &Target,
         profile: &Profile,
         problem: &Problem,
-    ) -> Result<Between, Failure> {
+    ) -> Result<Between, CommandError> {
         let key = problem.key(&target.limits, self.policy, Objective::Throughput)?;
         let sizes: Vec<u64> = problem.shape().into_iter().map(|(_, size)| size).collect();
         let answer = profile.lookup(&key, &sizes);
         let (mut served, mut space) = open(bench, problem)?;
-        let default = space.default().cloned().ok_or(Failure::NoTarget)?;
+        let default = space.default().cloned().ok_or(CommandError::Failed("there is no device to measure on".into()))?;
         let choice = answer.entry.and_then(|entry| space.add(&entry.parameters, entry.choice));
         let choice = choice.unwrap_or(default);
         let measurer: &mut dyn Measurer = served.as_mut();
@@ -226,7 +225,10 @@ impl Evaluate {
     }
 }
 
-fn open(bench: &Bench, problem: &Problem) -> Result<(Box<dyn ProblemMeasurer>, Space), Failure> {
+fn open(
+    bench: &Bench,
+    problem: &Problem,
+) -> Result<(Box<dyn ProblemMeasurer>, Space), CommandError> {
     let mut served = bench.open(&problem.to_string())?;
     let space = Space::new(served.configurations()?);
     Ok((served, space))

@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::record::EntryRecord;
 use super::{read, words};
-use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::error::{CommandError, Exit};
+use crate::output::OutputArgs;
 use crate::tune::values;
 
 #[derive(Args)]
@@ -22,8 +22,8 @@ pub(crate) struct Diff {
     /// Times that differ by no more than this are the same
     #[arg(long, value_name = "PERCENT", default_value = "2%", value_parser = values::percent)]
     times: f64,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -48,13 +48,13 @@ struct Sorted<'a> {
 }
 
 impl Diff {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let (first, second) = (read(&self.first)?.document, read(&self.second)?.document);
         let sorted = self.sorted(first.diff(&second));
         let devices = [first.device(), second.device()];
         let devices = Some(devices).filter(|[one, other]| one != other);
         let record = sorted.record(devices);
-        self.format.write(&record, |out| {
+        self.output.write(&record, |out| {
             if let Some([one, other]) = record.devices {
                 self.write_devices(out, one, other)?;
             }
@@ -65,7 +65,7 @@ impl Diff {
             }
             Ok(())
         })?;
-        Ok(if record.same { Answer::Yes } else { Answer::No })
+        Ok(if record.same { Exit::Yes } else { Exit::No })
     }
 
     fn sorted<'a>(&self, differences: Vec<Difference<'a>>) -> Sorted<'a> {

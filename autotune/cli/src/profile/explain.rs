@@ -13,8 +13,8 @@ use gridguard_kernels::exercise::Problem;
 use super::explanation::{Explanation, Planned};
 use super::nearest::Wanted;
 use super::record::EntryRecord;
-use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::error::{CommandError, Exit};
+use crate::output::OutputArgs;
 use crate::tune::target::{DEFAULT_GPU, Target, gpu_of_no_host};
 use crate::tune::values::{self, DeviceSelection};
 
@@ -43,12 +43,12 @@ pub(crate) struct Explain {
     /// on, which is h200 else
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl Explain {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let problem = Problem::new(&self.kernel, &self.dtype, &self.shape)?;
         let target = self.target()?;
         let key = problem.key(&target.limits, self.policy, self.objective)?;
@@ -79,16 +79,16 @@ impl Explain {
             findings: findings.iter().map(ToString::to_string).collect(),
             considered,
         };
-        self.format.write(&record, |out| record.write_text(out, &key, &found))?;
+        self.output.write(&record, |out| record.write_text(out, &key, &found))?;
         let serves = found.entry.is_some() && record.plan.refused.is_none();
-        Ok(if serves { Answer::Yes } else { Answer::No })
+        Ok(if serves { Exit::Yes } else { Exit::No })
     }
 
     /// Whom the lookup is for.
-    fn target(&self) -> Result<Target, Failure> {
+    fn target(&self) -> Result<Target, CommandError> {
         match (self.device, self.gpu.as_deref()) {
             (Some(DeviceSelection::All), _) => {
-                Err(Failure::Usage("a lookup is for one device: name one, or host".into()))
+                Err(CommandError::Invalid("a lookup is for one device: name one, or host".into()))
             }
             (Some(DeviceSelection::Host), gpu) => Target::host(gpu.unwrap_or(DEFAULT_GPU)),
             (Some(DeviceSelection::One(_)), Some(_)) => Err(gpu_of_no_host()),
@@ -176,9 +176,9 @@ fn reason(matched: Match, shape: &Named) -> Option<String> {
     })
 }
 
-fn no_device(failure: Failure) -> Failure {
+fn no_device(failure: CommandError) -> CommandError {
     match failure {
-        Failure::Device(reason) => Failure::NoDevice(reason),
+        CommandError::Device(reason) => CommandError::Failed(format!("{reason}: name a GPU of the catalogue with --gpu, or the host with --device host")),
         other => other,
     }
 }

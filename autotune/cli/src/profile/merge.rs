@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use super::record::{FaultRecord, KeyRecord};
 use super::{empty_like, read, words};
-use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::error::{CommandError, Exit};
+use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
 pub(crate) struct Merge {
@@ -25,8 +25,8 @@ pub(crate) struct Merge {
     /// Replaces the output also where that loses entries
     #[arg(long)]
     force: bool,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    format: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -65,12 +65,12 @@ struct Merged {
 }
 
 impl Merge {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let Merged { document, conflicts, faults } = merged(&self.files)?;
         let (conflicts, repeated): (Vec<_>, Vec<_>) =
             conflicts.into_iter().partition(chose_differently);
         for conflict in &conflicts {
-            eprintln!("conflict: {conflict}");
+            note(format_args!("conflict: {conflict}"));
         }
         self.put(&document)?;
         let record = Record {
@@ -98,14 +98,14 @@ impl Merge {
             }
             writeln!(out, "\nprofile {}", record.output)
         })?;
-        Ok(if record.faults.is_empty() { Answer::Yes } else { Answer::Malformed })
+        Ok(if record.faults.is_empty() { Exit::Yes } else { Exit::InvalidInput })
     }
 
     /// Puts the merge in its place, whole.
-    fn put(&self, document: &Document) -> Result<(), Failure> {
-        let refused = |error| Failure::Merge { path: self.output.clone(), error };
+    fn put(&self, document: &Document) -> Result<(), CommandError> {
+        let refused = |error| CommandError::invalid_file(&self.output, error);
         // Before the lock is taken: what is refused leaves the file untouched.
-        let there = profile::load(&self.output).map_err(Failure::profile(&self.output))?;
+        let there = profile::load(&self.output).map_err(CommandError::profile(&self.output))?;
         if let Some(there) = there {
             self.may_replace(lost(&there.document, document).map_err(refused)?)?;
         }
@@ -118,25 +118,29 @@ impl Merge {
             Ok(lost)
         })?;
         if let Some(backup) = published.backup {
-            eprintln!(
+            note(format_args!(
                 "{} had bad entries and is kept as {}",
                 self.output.display(),
                 backup.display()
-            );
+            ));
         }
         self.may_replace(published.outcome.map_err(refused)?)
     }
 
-    fn may_replace(&self, entries: usize) -> Result<(), Failure> {
+    fn may_replace(&self, entries: usize) -> Result<(), CommandError> {
         match entries {
             0 => Ok(()),
             _ if self.force => Ok(()),
-            entries => Err(Failure::WouldLose { path: self.output.clone(), entries }),
+            entries => Err(CommandError::Invalid(format!(
+                "the merge would drop {entries} of the entries of {}: add it to the files to keep \
+                 them, or use --force to drop them",
+                self.output.display()
+            ))),
         }
     }
 }
 
-fn merged(files: &[PathBuf]) -> Result<Merged, Failure> {
+fn merged(files: &[PathBuf]) -> Result<Merged, CommandError> {
     let mut seen: BTreeSet<&Path> = BTreeSet::new();
     let files: Vec<&PathBuf> = files.iter().filter(|path| seen.insert(path.as_path())).collect();
     let (mut documents, mut faults) = (Vec::new(), Vec::new());
@@ -146,14 +150,14 @@ fn merged(files: &[PathBuf]) -> Result<Merged, Failure> {
         documents.push(parsed.document);
     }
     let Some((document, others)) = documents.split_first_mut() else {
-        return Err(Failure::Usage("there is no file to merge: name one".into()));
+        return Err(CommandError::Invalid("there is no file to merge: name one".into()));
     };
     let conflicts = document.merge_all(others).map_err(|error| {
         let guilty = match &error {
             MergeError::OtherDevice { document, .. } => files.get(*document).copied(),
             _ => files.last().copied(),
         };
-        Failure::Merge { path: guilty.cloned().unwrap_or_default(), error }
+        CommandError::invalid_file(guilty.map_or(Path::new(""), |path| path), error)
     })?;
     Ok(Merged { document: document.clone(), conflicts, faults })
 }

@@ -18,7 +18,8 @@ use std::path::Path;
 use clap::Subcommand;
 use gridguard::profile::{self, Document, Parsed};
 
-use crate::failure::{Answer, Failure};
+use crate::error::{CommandError, Exit};
+use crate::output::note;
 
 #[derive(Subcommand)]
 pub(crate) enum Profile {
@@ -37,7 +38,7 @@ pub(crate) enum Profile {
 }
 
 impl Profile {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         match self {
             Self::Show(show) => show.run(),
             Self::Merge(merge) => merge.run(),
@@ -50,11 +51,11 @@ impl Profile {
 }
 
 /// Reads a profile that has to be there, and tells of its bad entries.
-fn read(path: &Path) -> Result<Parsed, Failure> {
-    let parsed = profile::load(path).map_err(Failure::profile(path))?;
-    let parsed = parsed.ok_or_else(|| Failure::Missing { path: path.to_owned() })?;
+fn read(path: &Path) -> Result<Parsed, CommandError> {
+    let parsed = profile::load(path).map_err(CommandError::profile(path))?;
+    let parsed = parsed.ok_or_else(|| CommandError::missing_file(path))?;
     for fault in &parsed.faults {
-        eprintln!("{}:{fault}", path.display());
+        note(format_args!("{}:{fault}", path.display()));
     }
     Ok(parsed)
 }

@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::record::EntryRecord;
 use super::table::{Side, Table};
 use super::{empty_like, is_wanted, read, words};
-use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::error::{CommandError, Exit};
+use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
 pub(crate) struct Prune {
@@ -31,8 +31,8 @@ pub(crate) struct Prune {
     /// Says what would go and changes nothing
     #[arg(long)]
     dry_run: bool,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -54,7 +54,7 @@ struct RemovedRecord<'a> {
 type Removed = (Entry, &'static str);
 
 impl Prune {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let mut document = read(&self.file)?.document;
         let mut removed = self.remove_from(&mut document);
         let mut kept = document.entries().len();
@@ -64,12 +64,12 @@ impl Prune {
             })?;
             if let Some(backup) = &published.backup {
                 let file = self.file.display();
-                eprintln!("{file} had bad entries and is kept as {}", backup.display());
+                note(format_args!("{file} had bad entries and is kept as {}", backup.display()));
             }
             (removed, kept) = (published.outcome, published.entries);
         }
         self.tell(&removed, kept)?;
-        Ok(Answer::Yes)
+        Ok(Exit::Yes)
     }
 
     fn remove_from(&self, document: &mut Document) -> Vec<Removed> {
@@ -103,7 +103,7 @@ impl Prune {
         self.older_than.zip(found).and_then(|(end, found)| (found < end).then_some("old"))
     }
 
-    fn tell(&self, removed: &[Removed], kept: usize) -> Result<(), Failure> {
+    fn tell(&self, removed: &[Removed], kept: usize) -> Result<(), CommandError> {
         let record = Record {
             file: self.file.display().to_string(),
             removed: removed
@@ -113,7 +113,7 @@ impl Prune {
             kept,
             dry_run: self.dry_run,
         };
-        self.format.write(&record, |out| {
+        self.output.write(&record, |out| {
             let table = table(removed);
             if !table.is_empty() {
                 write!(out, "{table}")?;

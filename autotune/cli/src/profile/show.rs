@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::record::{EntryRecord, FaultRecord};
 use super::table::{Side, Table};
 use super::{is_wanted, read, words};
-use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::error::{CommandError, Exit};
+use crate::output::OutputArgs;
 
 #[derive(Args)]
 pub(crate) struct Show {
@@ -20,8 +20,8 @@ pub(crate) struct Show {
     /// Only entries of this kernel, or of several
     #[arg(long = "kernel", value_name = "NAME")]
     kernels: Vec<String>,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -35,7 +35,7 @@ struct Record<'a> {
 }
 
 impl Show {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let Parsed { document, faults } = read(&self.file)?;
         let wanted = |entry: &&Entry| is_wanted(&self.kernels, &entry.key.kernel);
         let entries: Vec<&Entry> = document.entries().iter().filter(wanted).collect();
@@ -47,7 +47,7 @@ impl Show {
             faults: FaultRecord::all(&self.file, &faults),
             entries: entries.iter().copied().map(EntryRecord::from).collect(),
         };
-        self.format.write(&record, |out| {
+        self.output.write(&record, |out| {
             write_header(out, &document)?;
             let all = words::count(document.entries().len(), "entry", "entries");
             match entries.len() {
@@ -61,7 +61,7 @@ impl Show {
             let table = table(&entries);
             if table.is_empty() { Ok(()) } else { write!(out, "\n{table}") }
         })?;
-        Ok(Answer::Yes)
+        Ok(Exit::Yes)
     }
 }
 

@@ -13,8 +13,8 @@ use super::record::EntryRecord;
 use super::table::{Side, Table};
 use super::verifying::{Bench, Verified};
 use super::{is_wanted, read, words};
-use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::error::{CommandError, Exit};
+use crate::output::{OutputArgs, note};
 use crate::interrupt;
 use crate::tune::progress::Screen;
 use crate::tune::target::{Target, gpu_of_no_host};
@@ -37,8 +37,8 @@ pub(crate) struct Verify {
     /// How much slower than the fastest a choice may be
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = values::percent)]
     tolerance: f64,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Serialize)]
@@ -78,38 +78,38 @@ struct PassedRecord<'a> {
 }
 
 /// An entry and what came of it.
-type Row<'a> = (&'a Entry, Result<Verified, Failure>);
+type Row<'a> = (&'a Entry, Result<Verified, CommandError>);
 
 impl Verify {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let Parsed { document, .. } = read(&self.file)?;
         let gpu = self.gpu.as_deref().unwrap_or(&document.device().name);
         let target = self.target(&document, gpu)?;
         let (wanted, passed_over) = self.wanted(&document, &target);
         if wanted.is_empty() {
-            return Err(Failure::NothingToVerify { path: self.file.clone() });
+            return Err(CommandError::Failed(format!("{} has no entry to measure", self.file.display())));
         }
         let interrupt = interrupt::flag()?;
         let rows = measure(&target, gpu, &wanted, interrupt);
         let interrupted = interrupt.load(Ordering::Relaxed);
         let mut record = self.record(&target, &rows, passed_over);
         (record.left, record.interrupted) = (wanted.len() - rows.len(), interrupted);
-        self.format.write(&record, |out| {
+        self.output.write(&record, |out| {
             write!(out, "{}", table(&rows))?;
             writeln!(out, "{}", record.summary())
         })?;
         Ok(match () {
-            () if interrupted => Answer::Interrupted,
-            () if record.above_tolerance > 0 || record.failed > 0 => Answer::No,
-            () => Answer::Yes,
+            () if interrupted => Exit::Interrupted,
+            () if record.above_tolerance > 0 || record.failed > 0 => Exit::No,
+            () => Exit::Yes,
         })
     }
 
     /// The device that measures, which has to be the profile's.
-    fn target(&self, document: &Document, gpu: &str) -> Result<Target, Failure> {
+    fn target(&self, document: &Document, gpu: &str) -> Result<Target, CommandError> {
         let target = match (self.device, document.device().backend) {
             (Some(DeviceSelection::All), _) => {
-                return Err(Failure::Usage("one device measures: name one, or host".into()));
+                return Err(CommandError::Invalid("one device measures: name one, or host".into()));
             }
             (Some(DeviceSelection::Host), _) | (None, Backend::Host) => Target::host(gpu)?,
             _ if self.gpu.is_some() => return Err(gpu_of_no_host()),
@@ -117,7 +117,7 @@ impl Verify {
             (None, Backend::Cuda) => Target::device(0)?,
         };
         let serves = document.device().serves(document.aliases(), &target.identity);
-        serves.map_err(|mismatch| Failure::OtherDevice { path: self.file.clone(), mismatch })?;
+        serves.map_err(|mismatch| CommandError::invalid_file(&self.file, mismatch))?;
         Ok(target)
     }
 
@@ -135,7 +135,7 @@ impl Verify {
             match problem_of(entry, target) {
                 Ok(problem) => wanted.push((problem, entry)),
                 Err(reason) => {
-                    eprintln!("passed over: {}: {reason}", words::subject(entry));
+                    note(format_args!("passed over: {}: {reason}", words::subject(entry)));
                     passed_over.push(PassedRecord { entry: entry.into(), reason });
                 }
             }
@@ -183,7 +183,7 @@ fn measure<'a>(
     for (problem, entry) in wanted {
         let Some(result) = bench.verify(problem, entry).transpose() else { break };
         if let Err(failure) = &result {
-            screen.above(|| eprintln!("{problem}: {failure}"));
+            screen.above(|| note(format_args!("{problem}: {failure}")));
         }
         rows.push((*entry, result));
         screen.tick();

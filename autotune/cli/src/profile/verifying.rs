@@ -12,7 +12,7 @@ use gridguard_kernels::exercise::Problem;
 use serde::Serialize;
 
 use super::words;
-use crate::failure::Failure;
+use crate::error::CommandError;
 use crate::tune::child;
 use crate::tune::progress::Progress;
 use crate::tune::target::Target;
@@ -53,7 +53,7 @@ impl<'a> Bench<'a> {
         &mut self,
         problem: &Problem,
         entry: &Entry,
-    ) -> Result<Option<Verified>, Failure> {
+    ) -> Result<Option<Verified>, CommandError> {
         if self.is_interrupted() {
             return Ok(None);
         }
@@ -71,7 +71,7 @@ impl<'a> Bench<'a> {
         remote: &mut Remote,
         objective: Objective,
         entry: &Entry,
-    ) -> Result<Option<Verified>, Failure> {
+    ) -> Result<Option<Verified>, CommandError> {
         let mut space = Space::new(remote.configurations().to_vec());
         space.restrict(objective);
         // In a copy: what is stored must not lead the new search.
@@ -98,7 +98,7 @@ impl<'a> Bench<'a> {
     }
 
     /// The process that measures, with the problem open.
-    fn open(&mut self, problem: &Problem, policy: Policy) -> Result<Remote, Failure> {
+    fn open(&mut self, problem: &Problem, policy: Policy) -> Result<Remote, CommandError> {
         if let Some((before, mut remote)) = self.remote.take()
             && before == policy
             && remote.reopen(problem.to_string()).is_ok()
@@ -115,7 +115,7 @@ impl<'a> Bench<'a> {
         remote: &mut Remote,
         stored: &Candidate,
         fresh: Candidate,
-    ) -> Result<Option<Verified>, Failure> {
+    ) -> Result<Option<Verified>, CommandError> {
         let mut pairs = Vec::new();
         for round in 0..=ROUNDS {
             if self.is_interrupted() {
@@ -150,7 +150,7 @@ impl<'a> Bench<'a> {
         remote: &mut Remote,
         stored: &Candidate,
         bound_ns: u64,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, CommandError> {
         let mut times = Vec::new();
         for round in 0..=ROUNDS {
             if self.is_interrupted() {
@@ -167,7 +167,7 @@ impl<'a> Bench<'a> {
             return Ok(true);
         }
         let (median, bound) = (duration(median), duration(bound));
-        Err(Failure::Unkept { message: format!("a launch takes {median}, {bound} is the bound") })
+        Err(CommandError::Failed(format!("the stored choice is no longer valid: a launch takes {median}, the limit is {bound}")))
     }
 
     fn is_interrupted(&self) -> bool {
@@ -176,13 +176,13 @@ impl<'a> Bench<'a> {
 }
 
 /// One time in nanoseconds.
-fn time(remote: &mut Remote, candidate: &Candidate, portion: Portion) -> Result<f64, Failure> {
+fn time(remote: &mut Remote, candidate: &Candidate, portion: Portion) -> Result<f64, CommandError> {
     let samples = remote.sample(candidate, portion, 1)?;
     Ok(samples.first().map_or(f64::NAN, |sample| sample.time_ns))
 }
 
 /// Why an entry stands for no candidate.
-fn why_illegal(space: &Space, entry: &Entry) -> Failure {
+fn why_illegal(space: &Space, entry: &Entry) -> CommandError {
     let planned = space.configuration(&entry.parameters).map(|configuration| {
         let (request, batch) = (&configuration.request, Some(&configuration.batch));
         Plan::new(request, batch, &configuration.limits, Choice::from(entry.choice))
@@ -195,7 +195,7 @@ fn why_illegal(space: &Space, entry: &Entry) -> Failure {
         Some(Err(violations)) => violations.to_string(),
         Some(Ok(_)) => "the choice makes no plan: tune it anew".into(),
     };
-    Failure::Unkept { message }
+    CommandError::Failed(format!("the stored choice is no longer valid: {message}"))
 }
 
 fn same_plan(one: &Candidate, other: &Candidate) -> bool {

@@ -10,7 +10,7 @@ use gridguard_autotune::serve;
 use super::target::Target;
 use super::values::{self, DeviceSelection};
 use super::workload::Bench;
-use crate::failure::{Answer, Failure};
+use crate::error::{CommandError, Exit};
 use crate::interrupt;
 
 /// Measures what is asked for on standard input; started by `tune`.
@@ -25,7 +25,7 @@ pub(crate) struct Measure {
 }
 
 impl Measure {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         // Whoever started this closes its input; signals that reach both are the other one's matter.
         interrupt::ignore()?;
         let target = match self.device {
@@ -34,7 +34,7 @@ impl Measure {
         };
         let bench = Bench::new(target.guard()?, self.policy)?;
         serve(io::stdin(), io::stdout(), |problem| bench.open(problem))?;
-        Ok(Answer::Yes)
+        Ok(Exit::Yes)
     }
 }
 
@@ -43,8 +43,8 @@ pub(crate) fn command(
     target: &Target,
     gpu: &str,
     policy: Policy,
-) -> Result<impl Fn() -> Command + Send + 'static, Failure> {
-    let program = std::env::current_exe().map_err(Failure::io("finding this program"))?;
+) -> Result<impl Fn() -> Command + Send + 'static, CommandError> {
+    let program = std::env::current_exe().map_err(CommandError::io("finding this program"))?;
     let device = target.ordinal.map_or("host".to_owned(), |ordinal| ordinal.to_string());
     let (gpu, policy) = (gpu.to_owned(), policy.to_string());
     Ok(move || {

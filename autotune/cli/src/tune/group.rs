@@ -6,7 +6,8 @@ use gridguard::profile::{self, Document, Parsed, user_folder};
 
 use super::target::Target;
 use super::task::Task;
-use crate::failure::Failure;
+use crate::error::CommandError;
+use crate::output::note;
 
 /// Devices of one model.
 pub(crate) struct Group {
@@ -19,7 +20,7 @@ pub(crate) struct Group {
 impl Group {
     /// Groups devices by model, each with its file: `profile`, or one in that folder, or in the
     /// user's own.
-    pub(crate) fn all(targets: Vec<Target>, profile: Option<&Path>) -> Result<Vec<Self>, Failure> {
+    pub(crate) fn all(targets: Vec<Target>, profile: Option<&Path>) -> Result<Vec<Self>, CommandError> {
         let mut models: Vec<Vec<Target>> = Vec::new();
         for target in targets {
             match models.iter_mut().find(|model| target.is_like(model)) {
@@ -31,21 +32,21 @@ impl Group {
         models.into_iter().map(|targets| Self::new(targets, profile, several)).collect()
     }
 
-    fn new(targets: Vec<Target>, profile: Option<&Path>, several: bool) -> Result<Self, Failure> {
+    fn new(targets: Vec<Target>, profile: Option<&Path>, several: bool) -> Result<Self, CommandError> {
         let name = targets.first().map(|target| target.identity.file_name()).unwrap_or_default();
         let file = match profile {
             Some(folder) if is_folder(folder) => folder.join(name),
-            Some(file) if several => return Err(Failure::OneFile { path: file.to_owned() }),
+            Some(file) if several => return Err(CommandError::Invalid(format!("{} is one file, and the devices are of several models: name a folder, such as {0}/", file.display()))),
             Some(file) => file.to_owned(),
-            None => user_folder().ok_or(Failure::NoProfileFolder)?.join(name),
+            None => user_folder().ok_or(CommandError::Invalid("this user has no folder for profiles: name a file with --profile".into()))?.join(name),
         };
         // Read before anything is measured: a file that cannot be used is told at once.
-        let parsed = profile::load(&file).map_err(Failure::profile(&file))?;
+        let parsed = profile::load(&file).map_err(CommandError::profile(&file))?;
         let known = match parsed {
             None => None,
             Some(Parsed { document, faults }) => {
                 for fault in faults {
-                    eprintln!("{}:{fault}", file.display());
+                    note(format_args!("{}:{fault}", file.display()));
                 }
                 Some(document)
             }
@@ -57,12 +58,12 @@ impl Group {
     }
 
     /// Whether the file that is there is these devices'.
-    fn check_device(&self) -> Result<(), Failure> {
+    fn check_device(&self) -> Result<(), CommandError> {
         if let (Some(known), Some(target)) = (&self.known, self.targets.first()) {
             known
                 .device()
                 .serves(known.aliases(), &target.identity)
-                .map_err(|mismatch| Failure::OtherDevice { path: self.file.clone(), mismatch })?;
+                .map_err(|mismatch| CommandError::invalid_file(&self.file, mismatch))?;
         }
         Ok(())
     }
@@ -87,12 +88,12 @@ fn is_folder(path: &Path) -> bool {
 }
 
 /// Makes the file's folder and something in it: where that fails, nothing need be measured.
-fn check_writable(file: &Path) -> Result<(), Failure> {
+fn check_writable(file: &Path) -> Result<(), CommandError> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let name = || Failure::io(file.display().to_string());
+    let name = || CommandError::io(file.display().to_string());
     std::fs::create_dir_all(folder).map_err(name())?;
     tempfile::tempfile_in(folder).map(drop).map_err(name())
 }

@@ -19,10 +19,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use gridguard_autotune::{Shard, WorkQueue};
 
-use crate::failure::{Answer, Failure};
-use crate::format::Format;
+use crate::error::{CommandError, Exit, check_writable};
+use crate::output::{OutputArgs, note};
 use crate::interrupt;
-use crate::writable;
 use group::Group;
 use output::{Output, Summary, Tuning};
 use selection::Selected;
@@ -59,25 +58,25 @@ pub(crate) struct Tune {
     /// Draws time against chunk size; with several problems, one file each
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 impl Tune {
-    pub(crate) fn run(&self) -> Result<Answer, Failure> {
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let target::Selected { targets, gpu, fallback } =
             target::targets(self.device, self.gpu.as_deref())?;
         if let Some(reason) = fallback {
-            eprintln!("the host tunes, under the limits of {gpu}: {reason}");
+            note(format_args!("the host tunes, under the limits of {gpu}: {reason}"));
         }
         if let Some(path) = &self.plot {
-            writable::check(path)?;
+            check_writable(path)?;
         }
-        let first = targets.first().ok_or(Failure::NoTarget)?;
+        let first = targets.first().ok_or(CommandError::Failed("there is no device to measure on".into()))?;
         let Selected { tasks, refused } =
             self.problems.tasks(targets.iter().all(Target::is_host), &first.limits)?;
         for reason in &refused {
-            eprintln!("passed over: {reason}");
+            note(format_args!("passed over: {reason}"));
         }
         let tasks = self.shard.of(tasks);
         let groups = Group::all(targets, self.profile.as_deref())?;
@@ -90,7 +89,7 @@ impl Tune {
             groups.iter().map(|group| group.unknown(&tasks, self.again)).collect();
         let known = unknown.iter().map(|(_, known)| known).sum();
         let wanted = unknown.iter().map(|(tasks, _)| tasks.len()).sum();
-        let output = Output::new(self.format, self.plot.as_deref(), wanted);
+        let output = Output::new(self.output, self.plot.as_deref(), wanted);
         let deals: Vec<_> = groups
             .iter()
             .zip(unknown)
@@ -106,13 +105,13 @@ impl Tune {
         let profiles = groups.iter().map(|group| group.file.display().to_string()).collect();
         let (left, wall_time_s) = (wanted - ended, start.elapsed().as_secs_f64());
         let summary = Summary { profiles, tuned: &tuned, left, known, interrupted, wall_time_s };
-        self.format.write(&summary, |out| summary.write_text(out))?;
+        self.output.write(&summary, |out| summary.write_text(out))?;
         Ok(match () {
-            () if interrupted => Answer::Interrupted,
-            () if !refused.is_empty() => Answer::Malformed,
-            () if failed || left > 0 => Answer::No,
-            () if undrawn => Answer::Unknown,
-            () => Answer::Yes,
+            () if interrupted => Exit::Interrupted,
+            () if !refused.is_empty() => Exit::InvalidInput,
+            () if failed || left > 0 => Exit::No,
+            () if undrawn => Exit::Unknown,
+            () => Exit::Yes,
         })
     }
 }
@@ -122,7 +121,7 @@ fn serve_all(
     run: &Run<'_>,
     deals: &[(&Group, WorkQueue<Task, Found>)],
     output: &Output<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let mut sessions = Vec::new();
     for (group, deal) in deals {
         for target in &group.targets {

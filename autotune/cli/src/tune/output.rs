@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::progress::{Progress, Screen};
 use super::session::{Found, Tuned};
 use super::task::Task;
-use crate::failure::Failure;
-use crate::format::Format;
+use crate::error::CommandError;
+use crate::output::{Format, OutputArgs, note};
 
 /// One document of all that was tuned.
 #[derive(Serialize)]
@@ -42,7 +42,7 @@ pub(crate) struct Tuning {
 }
 
 pub(crate) struct Output<'a> {
-    format: Format,
+    format: OutputArgs,
     plot: Option<&'a Path>,
     /// Whether each problem has a picture of its own.
     several: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    pub(crate) fn new(format: Format, plot: Option<&'a Path>, problems: usize) -> Self {
+    pub(crate) fn new(format: OutputArgs, plot: Option<&'a Path>, problems: usize) -> Self {
         let (several, screen, told) =
             (problems > 1, Screen::new("tuned", problems), Mutex::default());
         Self { format, plot, several, screen, told, undrawn: AtomicBool::new(false) }
@@ -73,7 +73,7 @@ impl<'a> Output<'a> {
             Ok(found) => {
                 if let Err(error) = self.draw(&task, &device, &found) {
                     self.undrawn.store(true, Ordering::Relaxed);
-                    self.screen.above(|| eprintln!("{error}"));
+                    self.screen.above(|| note(format_args!("{error}")));
                 }
                 let report = Some(TuningReport::new(format!("{name} on {device}"), &found.outcome));
                 Tuning { problem: name, device, policy, objective, report, error: None }
@@ -90,16 +90,16 @@ impl<'a> Output<'a> {
     fn print(&self, tuning: &Tuning) {
         self.screen.above(|| {
             if let Some(error) = &tuning.error {
-                eprintln!("{} on {}: {error}", tuning.problem, tuning.device);
+                note(format_args!("{} on {}: {error}", tuning.problem, tuning.device));
             }
-            if let (Format::Text, Some(report)) = (self.format, &tuning.report) {
+            if let (Format::Text, Some(report)) = (self.format.format, &tuning.report) {
                 // Whoever reads may have read enough.
                 let _ = writeln!(io::stdout(), "{report}");
             }
         });
     }
 
-    fn draw(&self, task: &Task, device: &str, found: &Found) -> Result<(), Failure> {
+    fn draw(&self, task: &Task, device: &str, found: &Found) -> Result<(), CommandError> {
         let Some(path) = self.plot else { return Ok(()) };
         let Task { problem, policy, objective } = task;
         let chart = Chart {
@@ -109,7 +109,7 @@ impl<'a> Output<'a> {
         };
         let path = if self.several { beside(path, task) } else { path.to_owned() };
         let svg = chart.svg(&found.outcome)?;
-        fs::write(&path, svg).map_err(Failure::io(path.display().to_string()))
+        fs::write(&path, svg).map_err(CommandError::io(path.display().to_string()))
     }
 
     /// Whether a picture that was asked for is missing.

@@ -9,7 +9,7 @@ use gridguard_kernels::exercise::{Problem, ProblemError};
 
 use super::task::Task;
 use super::values;
-use crate::failure::Failure;
+use crate::error::CommandError;
 
 #[derive(Args)]
 pub(crate) struct Selection {
@@ -45,7 +45,7 @@ pub(crate) struct Selected {
 impl Selection {
     /// What is asked for; where nothing is, the problems of a shipped profile, on the host small
     /// ones.
-    pub(crate) fn tasks(&self, on_host: bool, device: &DeviceLimits) -> Result<Selected, Failure> {
+    pub(crate) fn tasks(&self, on_host: bool, device: &DeviceLimits) -> Result<Selected, CommandError> {
         if let Some(path) = &self.file {
             check_kernels(&self.kernels)?;
             return self.of_file(path, device);
@@ -67,7 +67,7 @@ impl Selection {
         Ok(Selected { tasks, refused: Vec::new() })
     }
 
-    fn problems(&self, on_host: bool) -> Result<Vec<Problem>, Failure> {
+    fn problems(&self, on_host: bool) -> Result<Vec<Problem>, CommandError> {
         if !self.shapes.is_empty() {
             let problem = |kernel: &String, shape| Problem::new(kernel, &self.dtype, shape);
             let of_kernel = |kernel| self.shapes.iter().map(move |shape| problem(kernel, shape));
@@ -79,9 +79,9 @@ impl Selection {
         Ok(problems)
     }
 
-    fn of_file(&self, path: &Path, device: &DeviceLimits) -> Result<Selected, Failure> {
-        let missing = || Failure::Missing { path: path.to_owned() };
-        let parsed = MissLog::read(path).map_err(Failure::profile(path))?.ok_or_else(missing)?;
+    fn of_file(&self, path: &Path, device: &DeviceLimits) -> Result<Selected, CommandError> {
+        let missing = || CommandError::missing_file(path);
+        let parsed = MissLog::read(path).map_err(CommandError::profile(path))?.ok_or_else(missing)?;
         let mut selected = Selected { tasks: Vec::new(), refused: Vec::new() };
         for fault in parsed.faults {
             selected.refused.push(format!("{}:{fault}", path.display()));

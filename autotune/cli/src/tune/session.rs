@@ -14,7 +14,7 @@ use super::journal::Kept;
 use super::progress::Progress;
 use super::target::Target;
 use super::task::Task;
-use crate::failure::Failure;
+use crate::error::CommandError;
 
 /// What all devices of a run have in common.
 pub(crate) struct Run<'a> {
@@ -29,7 +29,7 @@ pub(crate) struct Run<'a> {
 pub(crate) struct Tuned {
     pub(crate) task: Task,
     pub(crate) device: String,
-    pub(crate) result: Result<Found, Failure>,
+    pub(crate) result: Result<Found, CommandError>,
 }
 
 /// The search of a problem, or of a share of its candidates.
@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
     }
 
     /// Searches `part` of the candidates, or `only` some.
-    fn search(&mut self, task: &Task, part: Part, only: &[Candidate]) -> Result<Found, Failure> {
+    fn search(&mut self, task: &Task, part: Part, only: &[Candidate]) -> Result<Found, CommandError> {
         let Task { problem, objective, .. } = *task;
         let key = task.key(&self.target.limits)?;
         self.progress.begin(&problem);
@@ -121,7 +121,7 @@ impl<'a> Session<'a> {
     }
 
     /// The process that measures, with the problem open.
-    fn open(&mut self, task: &Task) -> Result<Remote, Failure> {
+    fn open(&mut self, task: &Task) -> Result<Remote, CommandError> {
         let Task { problem, policy, .. } = task;
         if let Some((of, mut remote)) = self.remote.take()
             && of == *policy
@@ -134,7 +134,7 @@ impl<'a> Session<'a> {
     }
 
     /// Decides between the winners of all shares, and publishes the choice.
-    fn confirm(&mut self, task: &Task, mut shares: Vec<Found>) -> Result<Found, Failure> {
+    fn confirm(&mut self, task: &Task, mut shares: Vec<Found>) -> Result<Found, CommandError> {
         let found = match (shares.len(), shares.pop()) {
             (1, Some(found)) => found,
             (_, last) => {
@@ -149,7 +149,7 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    fn publish(&self, entry: Entry) -> Result<(), Failure> {
+    fn publish(&self, entry: Entry) -> Result<(), CommandError> {
         let empty = Document::new(self.target.identity.clone(), self.environment.clone());
         let mut ours = empty;
         ours.insert(entry.clone())?;

@@ -8,7 +8,7 @@ use gridguard::profile::{DeviceIdentity, Environment};
 use gridguard::{DeviceLimits, Guard, catalog};
 
 use super::values::DeviceSelection;
-use crate::failure::Failure;
+use crate::error::CommandError;
 
 /// A device, or the host.
 #[derive(Clone, Debug)]
@@ -20,13 +20,13 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) fn device(ordinal: usize) -> Result<Self, Failure> {
+    pub(crate) fn device(ordinal: usize) -> Result<Self, CommandError> {
         let limits = cuda::device_limits(ordinal)?;
         Ok(Self { ordinal: Some(ordinal), identity: DeviceIdentity::of(&limits), limits })
     }
 
     /// The host, under the limits of a GPU of the catalogue.
-    pub(crate) fn host(gpu: &str) -> Result<Self, Failure> {
+    pub(crate) fn host(gpu: &str) -> Result<Self, CommandError> {
         let limits = Arc::clone(&catalog::gpu(gpu)?.limits);
         Ok(Self { ordinal: None, identity: DeviceIdentity::of(&limits).on_host(), limits })
     }
@@ -77,7 +77,7 @@ pub(crate) struct Selected<'a> {
 pub(crate) fn targets(
     selection: Option<DeviceSelection>,
     gpu: Option<&str>,
-) -> Result<Selected<'_>, Failure> {
+) -> Result<Selected<'_>, CommandError> {
     let given = gpu.is_some();
     let gpu = gpu.unwrap_or(DEFAULT_GPU);
     if let Some(DeviceSelection::One(_) | DeviceSelection::All) = selection
@@ -93,14 +93,14 @@ pub(crate) fn targets(
 }
 
 /// Somebody wants a device to take on the limits of another one.
-pub(crate) fn gpu_of_no_host() -> Failure {
-    Failure::Usage("--gpu names the limits that the host takes on: ask for --device host".into())
+pub(crate) fn gpu_of_no_host() -> CommandError {
+    CommandError::Invalid("--gpu names the limits that the host takes on: ask for --device host".into())
 }
 
 fn found(
     selection: Option<DeviceSelection>,
     gpu: &str,
-) -> Result<(Vec<Target>, Option<CudaError>), Failure> {
+) -> Result<(Vec<Target>, Option<CudaError>), CommandError> {
     let all = |count| (0..count).map(Target::device).collect::<Result<Vec<_>, _>>();
     match selection {
         Some(DeviceSelection::One(ordinal)) => Ok((vec![Target::device(ordinal)?], None)),

@@ -1,0 +1,229 @@
+//! Writes a subcommand's result to standard output, as text or as one JSON document, and
+//! diagnostics to standard error.
+
+use std::fmt::{self, Display};
+use std::io::{self, Write};
+
+use clap::{Args, ValueEnum};
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, presets};
+use console::Term;
+use serde::Serialize;
+use textwrap::Options;
+
+use crate::error::CommandError;
+
+/// The argument `--format`.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct OutputArgs {
+    /// How to write the result: text for people, or one JSON document for programs
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Text,
+    Json,
+}
+
+impl OutputArgs {
+    /// Writes `document` as one line of JSON, or `text`, wrapped to the width of the terminal.
+    pub(crate) fn print(
+        self,
+        document: &impl Serialize,
+        text: impl Display,
+    ) -> Result<(), CommandError> {
+        match self.format {
+            Format::Text => print(text),
+            Format::Json => print(json(document)? + "\n"),
+        }
+    }
+}
+
+impl OutputArgs {
+    /// As `print`, for text that is written to a stream.
+    pub(crate) fn write(
+        self,
+        document: &impl Serialize,
+        text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), CommandError> {
+        let mut bytes = Vec::new();
+        if self.format == Format::Text {
+            text(&mut bytes).map_err(CommandError::io("writing the result"))?;
+        }
+        self.print(document, String::from_utf8_lossy(&bytes))
+    }
+}
+
+/// Writes `text` to standard output. On a terminal, long lines continue below their own text.
+pub(crate) fn print(text: impl Display) -> Result<(), CommandError> {
+    let text = text.to_string();
+    let text = terminal_width().map_or(text.clone(), |width| {
+        text.lines().map(|line| wrap(line, width) + "\n").collect()
+    });
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    CommandError::check_write(written, "writing the result")
+}
+
+/// Writes a line to standard error. Unlike `eprintln!` it does not panic where standard error is a
+/// closed pipe or a full disk.
+pub(crate) fn note(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// A value as one line of JSON.
+pub(crate) fn json(value: &impl Serialize) -> Result<String, CommandError> {
+    serde_json::to_string(value)
+        .map_err(|error| CommandError::Failed(format!("cannot write the result as JSON: {error}")))
+}
+
+/// `1 entry`, `2 entries`.
+pub(crate) fn count(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
+}
+
+/// Rows of cells under a header, aligned by spaces. A column without content is left out; elsewhere
+/// an empty cell is shown as a dash.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+    right: Vec<bool>,
+}
+
+impl Table {
+    /// A table with this header. Columns whose title starts with `>` are aligned to the right.
+    pub(crate) fn new<'a>(header: impl IntoIterator<Item = &'a str>) -> Self {
+        let titles: Vec<&str> = header.into_iter().collect();
+        let right = titles.iter().map(|title| title.starts_with('>')).collect();
+        let header = titles.iter().map(|title| title.trim_start_matches('>').to_owned()).collect();
+        Self { rows: vec![header], right }
+    }
+
+    /// Adds a row with one cell for each column.
+    pub(crate) fn push(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.len() < 2
+    }
+}
+
+impl Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING).add_rows(self.rows.iter().map(|row| {
+            row.iter().map(|cell| if cell.is_empty() { "-" } else { cell })
+        }));
+        if let Some(width) = terminal_width() {
+            table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+        }
+        for (index, right) in self.right.iter().enumerate() {
+            let Some(column) = table.column_mut(index) else { continue };
+            column.set_padding((0, 2));
+            if *right {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+            let mut cells = self.rows.iter().skip(1).filter_map(|row| row.get(index));
+            if cells.all(String::is_empty) {
+                column.set_constraint(ColumnConstraint::Hidden);
+            }
+        }
+        writeln!(f, "{}", table.trim_fmt())
+    }
+}
+
+fn terminal_width() -> Option<u16> {
+    Term::stdout().size_checked().map(|(_, columns)| columns.max(NARROWEST))
+}
+
+/// `line` in lines of at most `width` columns, where its words allow it.
+fn wrap(line: &str, width: u16) -> String {
+    // A command that may be copied stays in one piece, if need be on a line of its own.
+    let (text, command) = line.split_at(line.find(COMMAND).unwrap_or(line.len()));
+    let indent = " ".repeat(hanging_indent(line));
+    let options =
+        Options::new(width.into()).break_words(false).subsequent_indent(indent.as_str());
+    if command.is_empty() || textwrap::core::display_width(line) <= width.into() {
+        return textwrap::fill(line, options.clone());
+    }
+    format!("{}\n{indent}{command}", textwrap::fill(text.trim_end(), options))
+}
+
+/// Where the text of a line begins: after its indent, and after `1. `, `-> ` or a first column.
+fn hanging_indent(line: &str) -> usize {
+    let text = line.trim_start_matches(' ');
+    let indent = line.len() - text.len();
+    let mark = match text.split_once(' ') {
+        Some((first, rest)) if rest.starts_with(' ') => {
+            first.len() + 1 + (rest.len() - rest.trim_start_matches(' ').len())
+        }
+        Some((first, _)) if first == "->" || first.ends_with('.') && first.len() < 4 => {
+            first.len() + 1
+        }
+        _ => 0,
+    };
+    indent + mark
+}
+
+/// Lines are never wrapped to fewer columns, however narrow the terminal is.
+const NARROWEST: u16 = 60;
+/// Starts a command at the end of a line.
+const COMMAND: &str = "pip install --";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_fits_is_unchanged() {
+        for line in ["", "  a", "good     driver: works", "x  y   z"] {
+            assert_eq!(wrap(line, 80), line);
+        }
+    }
+
+    #[test]
+    fn a_long_line_continues_below_its_own_text() {
+        let words = ["word"; 20].join(" ");
+        for (start, indent) in
+            [("", 0), ("  ", 2), ("  1. ", 5), ("bad      ", 9), ("         -> ", 12)]
+        {
+            let wrapped = wrap(&format!("{start}{words}"), 72);
+            let lines: Vec<&str> = wrapped.lines().collect();
+            assert!(lines.len() > 1 && lines.iter().all(|line| line.len() <= 72), "{wrapped}");
+            assert!(lines[0].starts_with(start));
+            for line in &lines[1..] {
+                assert_eq!(line.find('w'), Some(indent), "{wrapped}");
+            }
+            let joined: Vec<&str> = wrapped.split_whitespace().collect();
+            assert!(joined.join(" ").ends_with(&words));
+        }
+    }
+
+    #[test]
+    fn a_command_stays_in_one_piece() {
+        let command =
+            "pip install --force-reinstall torch --index-url https://download.pytorch.org/x";
+        let line = format!("         -> update the driver, or {command}");
+        let wrapped = format!("         -> update the driver, or\n            {command}");
+        assert_eq!(wrap(&line, 72), wrapped);
+        assert_eq!(wrap(&line, 200), line);
+    }
+
+    #[test]
+    fn a_word_longer_than_the_line_is_not_broken() {
+        let path = "/".repeat(100);
+        assert_eq!(
+            wrap(&format!("good     nvrtc: {path}"), 72),
+            format!("good     nvrtc:\n         {path}")
+        );
+    }
+
+    #[test]
+    fn a_column_without_content_is_left_out_and_an_empty_cell_is_a_dash() {
+        let mut table = Table::new(["name", "nothing", ">size"]);
+        table.push(["long name".into(), String::new(), "5".into()]);
+        table.push(["b".into(), String::new(), String::new()]);
+        assert_eq!(table.to_string(), "name       size\nlong name     5\nb             -\n");
+    }
+}
