@@ -59,9 +59,7 @@ impl Explain {
         let is_blank = text.trim().is_empty() && !self.text.is_empty();
         let log = if is_blank { None } else { log_of(text.trim())? };
         let Some(mut log) = log else {
-            note(
-                "error: nothing to explain: give a message, a name or a number, or pipe a log in",
-            );
+            note("error: nothing to explain: give a message, a name or a number, or pipe a log in");
             return Ok(Exit::InvalidInput);
         };
         if log.findings().is_empty() {

@@ -58,9 +58,8 @@ impl OutputArgs {
 /// Writes `text` to standard output. On a terminal, long lines continue below their own text.
 pub(crate) fn print(text: impl Display) -> Result<(), CommandError> {
     let text = text.to_string();
-    let text = terminal_width().map_or(text.clone(), |width| {
-        text.lines().map(|line| wrap(line, width) + "\n").collect()
-    });
+    let text = terminal_width()
+        .map_or(text.clone(), |width| text.lines().map(|line| wrap(line, width) + "\n").collect());
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     CommandError::check_write(written, "writing the result")
@@ -112,9 +111,11 @@ impl Table {
 impl Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table = comfy_table::Table::new();
-        table.load_style(presets::NOTHING).add_rows(self.rows.iter().map(|row| {
-            row.iter().map(|cell| if cell.is_empty() { "-" } else { cell })
-        }));
+        table.load_style(presets::NOTHING).add_rows(
+            self.rows
+                .iter()
+                .map(|row| row.iter().map(|cell| if cell.is_empty() { "-" } else { cell })),
+        );
         if let Some(width) = terminal_width() {
             table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }
@@ -142,8 +143,7 @@ fn wrap(line: &str, width: u16) -> String {
     // A command that may be copied stays in one piece, if need be on a line of its own.
     let (text, command) = line.split_at(line.find(COMMAND).unwrap_or(line.len()));
     let indent = " ".repeat(hanging_indent(line));
-    let options =
-        Options::new(width.into()).break_words(false).subsequent_indent(indent.as_str());
+    let options = Options::new(width.into()).break_words(false).subsequent_indent(indent.as_str());
     if command.is_empty() || textwrap::core::display_width(line) <= width.into() {
         return textwrap::fill(line, options.clone());
     }

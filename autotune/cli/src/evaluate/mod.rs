@@ -19,8 +19,8 @@ use serde::Serialize;
 
 use self::figures::{Between, OfProblem, Summary};
 use crate::error::{CommandError, Exit, check_writable};
-use crate::output::{json, note};
 use crate::interrupt;
+use crate::output::{json, note};
 use crate::tune::selection::check_kernels;
 use crate::tune::target::{Selected, Target, targets};
 use crate::tune::values::{self, DeviceSelection};
@@ -81,7 +81,10 @@ impl Evaluate {
             return Err(CommandError::Invalid("one device is evaluated: name one, or host".into()));
         }
         let Selected { targets, .. } = targets(self.device, self.gpu.as_deref())?;
-        let target = targets.into_iter().next().ok_or(CommandError::Failed("there is no device to measure on".into()))?;
+        let target = targets
+            .into_iter()
+            .next()
+            .ok_or(CommandError::Failed("there is no device to measure on".into()))?;
         let wanted = self.problems(&target)?;
         if let Some(path) = &self.output {
             check_writable(path)?;
@@ -159,7 +162,9 @@ impl Evaluate {
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
         let wanted: Vec<Problem> = all.into_iter().filter(|one| self.takes(one)).collect();
         if wanted.is_empty() {
-            return Err(CommandError::Invalid(format!("evaluated are problems of {known}: name one")));
+            return Err(CommandError::Invalid(format!(
+                "evaluated are problems of {known}: name one"
+            )));
         }
         Ok(wanted)
     }
@@ -176,7 +181,8 @@ impl Evaluate {
     fn profile(&self, target: &Target) -> Result<Option<Profile>, CommandError> {
         let Some(path) = &self.profile else { return Ok(None) };
         let missing = || CommandError::missing_file(path);
-        let parsed = profile::load(path).map_err(CommandError::profile(path))?.ok_or_else(missing)?;
+        let parsed =
+            profile::load(path).map_err(CommandError::profile(path))?.ok_or_else(missing)?;
         let environment = target.environment()?;
         let (profile, findings) =
             Profile::from_document(parsed.document, &target.identity, &environment);
@@ -215,7 +221,10 @@ impl Evaluate {
         let sizes: Vec<u64> = problem.shape().into_iter().map(|(_, size)| size).collect();
         let answer = profile.lookup(&key, &sizes);
         let (mut served, mut space) = open(bench, problem)?;
-        let default = space.default().cloned().ok_or(CommandError::Failed("there is no device to measure on".into()))?;
+        let default = space
+            .default()
+            .cloned()
+            .ok_or(CommandError::Failed("there is no device to measure on".into()))?;
         let choice = answer.entry.and_then(|entry| space.add(&entry.parameters, entry.choice));
         let choice = choice.unwrap_or(default);
         let measurer: &mut dyn Measurer = served.as_mut();

@@ -178,7 +178,9 @@ fn reason(matched: Match, shape: &Named) -> Option<String> {
 
 fn no_device(failure: CommandError) -> CommandError {
     match failure {
-        CommandError::Device(reason) => CommandError::Failed(format!("{reason}: name a GPU of the catalogue with --gpu, or the host with --device host")),
+        CommandError::Device(reason) => CommandError::Failed(format!(
+            "{reason}: name a GPU of the catalogue with --gpu, or the host with --device host"
+        )),
         other => other,
     }
 }

@@ -14,8 +14,8 @@ use super::table::{Side, Table};
 use super::verifying::{Bench, Verified};
 use super::{is_wanted, read, words};
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, note};
 use crate::interrupt;
+use crate::output::{OutputArgs, note};
 use crate::tune::progress::Screen;
 use crate::tune::target::{Target, gpu_of_no_host};
 use crate::tune::values::{self, DeviceSelection};
@@ -87,7 +87,10 @@ impl Verify {
         let target = self.target(&document, gpu)?;
         let (wanted, passed_over) = self.wanted(&document, &target);
         if wanted.is_empty() {
-            return Err(CommandError::Failed(format!("{} has no entry to measure", self.file.display())));
+            return Err(CommandError::Failed(format!(
+                "{} has no entry to measure",
+                self.file.display()
+            )));
         }
         let interrupt = interrupt::flag()?;
         let rows = measure(&target, gpu, &wanted, interrupt);

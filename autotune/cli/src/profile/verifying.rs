@@ -167,7 +167,9 @@ impl<'a> Bench<'a> {
             return Ok(true);
         }
         let (median, bound) = (duration(median), duration(bound));
-        Err(CommandError::Failed(format!("the stored choice is no longer valid: a launch takes {median}, the limit is {bound}")))
+        Err(CommandError::Failed(format!(
+            "the stored choice is no longer valid: a launch takes {median}, the limit is {bound}"
+        )))
     }
 
     fn is_interrupted(&self) -> bool {

@@ -20,7 +20,10 @@ pub(crate) struct Group {
 impl Group {
     /// Groups devices by model, each with its file: `profile`, or one in that folder, or in the
     /// user's own.
-    pub(crate) fn all(targets: Vec<Target>, profile: Option<&Path>) -> Result<Vec<Self>, CommandError> {
+    pub(crate) fn all(
+        targets: Vec<Target>,
+        profile: Option<&Path>,
+    ) -> Result<Vec<Self>, CommandError> {
         let mut models: Vec<Vec<Target>> = Vec::new();
         for target in targets {
             match models.iter_mut().find(|model| target.is_like(model)) {
@@ -32,13 +35,26 @@ impl Group {
         models.into_iter().map(|targets| Self::new(targets, profile, several)).collect()
     }
 
-    fn new(targets: Vec<Target>, profile: Option<&Path>, several: bool) -> Result<Self, CommandError> {
+    fn new(
+        targets: Vec<Target>,
+        profile: Option<&Path>,
+        several: bool,
+    ) -> Result<Self, CommandError> {
         let name = targets.first().map(|target| target.identity.file_name()).unwrap_or_default();
         let file = match profile {
             Some(folder) if is_folder(folder) => folder.join(name),
-            Some(file) if several => return Err(CommandError::Invalid(format!("{} is one file, and the devices are of several models: name a folder, such as {0}/", file.display()))),
+            Some(file) if several => {
+                return Err(CommandError::Invalid(format!(
+                    "{} is one file, and the devices are of several models: name a folder, such as {0}/",
+                    file.display()
+                )));
+            }
             Some(file) => file.to_owned(),
-            None => user_folder().ok_or(CommandError::Invalid("this user has no folder for profiles: name a file with --profile".into()))?.join(name),
+            None => user_folder()
+                .ok_or(CommandError::Invalid(
+                    "this user has no folder for profiles: name a file with --profile".into(),
+                ))?
+                .join(name),
         };
         // Read before anything is measured: a file that cannot be used is told at once.
         let parsed = profile::load(&file).map_err(CommandError::profile(&file))?;

@@ -20,8 +20,8 @@ use clap::Args;
 use gridguard_autotune::{Shard, WorkQueue};
 
 use crate::error::{CommandError, Exit, check_writable};
-use crate::output::{OutputArgs, note};
 use crate::interrupt;
+use crate::output::{OutputArgs, note};
 use group::Group;
 use output::{Output, Summary, Tuning};
 use selection::Selected;
@@ -72,7 +72,9 @@ impl Tune {
         if let Some(path) = &self.plot {
             check_writable(path)?;
         }
-        let first = targets.first().ok_or(CommandError::Failed("there is no device to measure on".into()))?;
+        let first = targets
+            .first()
+            .ok_or(CommandError::Failed("there is no device to measure on".into()))?;
         let Selected { tasks, refused } =
             self.problems.tasks(targets.iter().all(Target::is_host), &first.limits)?;
         for reason in &refused {

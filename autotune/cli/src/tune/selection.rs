@@ -45,7 +45,11 @@ pub(crate) struct Selected {
 impl Selection {
     /// What is asked for; where nothing is, the problems of a shipped profile, on the host small
     /// ones.
-    pub(crate) fn tasks(&self, on_host: bool, device: &DeviceLimits) -> Result<Selected, CommandError> {
+    pub(crate) fn tasks(
+        &self,
+        on_host: bool,
+        device: &DeviceLimits,
+    ) -> Result<Selected, CommandError> {
         if let Some(path) = &self.file {
             check_kernels(&self.kernels)?;
             return self.of_file(path, device);
@@ -81,7 +85,8 @@ impl Selection {
 
     fn of_file(&self, path: &Path, device: &DeviceLimits) -> Result<Selected, CommandError> {
         let missing = || CommandError::missing_file(path);
-        let parsed = MissLog::read(path).map_err(CommandError::profile(path))?.ok_or_else(missing)?;
+        let parsed =
+            MissLog::read(path).map_err(CommandError::profile(path))?.ok_or_else(missing)?;
         let mut selected = Selected { tasks: Vec::new(), refused: Vec::new() };
         for fault in parsed.faults {
             selected.refused.push(format!("{}:{fault}", path.display()));

@@ -90,7 +90,12 @@ impl<'a> Session<'a> {
     }
 
     /// Searches `part` of the candidates, or `only` some.
-    fn search(&mut self, task: &Task, part: Part, only: &[Candidate]) -> Result<Found, CommandError> {
+    fn search(
+        &mut self,
+        task: &Task,
+        part: Part,
+        only: &[Candidate],
+    ) -> Result<Found, CommandError> {
         let Task { problem, objective, .. } = *task;
         let key = task.key(&self.target.limits)?;
         self.progress.begin(&problem);

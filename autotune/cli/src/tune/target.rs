@@ -94,7 +94,9 @@ pub(crate) fn targets(
 
 /// Somebody wants a device to take on the limits of another one.
 pub(crate) fn gpu_of_no_host() -> CommandError {
-    CommandError::Invalid("--gpu names the limits that the host takes on: ask for --device host".into())
+    CommandError::Invalid(
+        "--gpu names the limits that the host takes on: ask for --device host".into(),
+    )
 }
 
 fn found(
