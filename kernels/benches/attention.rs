@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use cudarc::driver::{CudaEvent, CudaSlice};
 use gridguard::{Choice, DeviceLimits, Guard, KernelLimits};
-use gridguard_kernels::exercise::made_up;
+use gridguard_kernels::bench::synthetic;
 use gridguard_kernels::temporal_attention::{
     Layout, Shape, TemporalAttention, reference, run_on_host, tolerance,
 };
@@ -309,7 +309,7 @@ impl<T: Element> Host<T> {
     fn new(device: &DeviceLimits, way: Way) -> Result<Self, Failure> {
         let operation = way.operation::<T>(device)?;
         let len = usize::try_from(operation.shape().elements())?;
-        let [q, k, v] = [1, 2, 3].map(|seed| made_up(len, seed));
+        let [q, k, v] = [1, 2, 3].map(|seed| synthetic(len, seed));
         Ok(Self { operation, q, k, v, scale: operation.shape().scale() })
     }
 }

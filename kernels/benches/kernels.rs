@@ -9,7 +9,7 @@ mod support;
 use std::hint::black_box;
 
 use gridguard::Choice;
-use gridguard_kernels::exercise::{Problem, made_up, on_device as exercise_on};
+use gridguard_kernels::bench::{Problem, on_device as bench_on, synthetic};
 use gridguard_kernels::{Element, ElementType, rms_norm};
 use half::{bf16, f16};
 
@@ -64,7 +64,7 @@ fn on_device(bench: &mut Bench, device: &Device) {
     }
 }
 
-/// Ours, beside the limit of as many bytes.
+/// Sealed, beside the limit of as many bytes.
 fn beside_limit(bench: &mut Bench, device: &Device, text: &str) -> Result<(), Failure> {
     let problem: Problem = text.parse()?;
     let sizes: Vec<String> = problem.shape().iter().map(|(_, size)| size.to_string()).collect();
@@ -76,10 +76,10 @@ fn beside_limit(bench: &mut Bench, device: &Device, text: &str) -> Result<(), Fa
         bytes: problem.least_bytes(device.limits())?,
     };
     bench.measure(&case, || {
-        let mut exercise = exercise_on(device.kernels(), device.stream(), &problem)?;
-        let error = exercise.verify()?;
-        let handle = exercise.prepare(&[], Choice::AUTOMATIC, None)?;
-        let launch = move || Ok(exercise.launch(handle).map(drop)?);
+        let mut bench_case = bench_on(device.kernels(), device.stream(), &problem)?;
+        let error = bench_case.verify()?;
+        let handle = bench_case.prepare(&[], Choice::AUTOMATIC, None)?;
+        let launch = move || Ok(bench_case.launch(handle).map(drop)?);
         Ok(device.repeated(launch).with_error(error))
     });
     match problem.element() {
@@ -101,8 +101,8 @@ fn rms_norm_reference<T: Element>(bench: &mut Bench) {
     };
     bench.measure(&case, || {
         let columns = usize::try_from(columns)?;
-        let x = made_up::<T>(usize::try_from(rows)? * columns, 1);
-        let weight = made_up::<T>(columns, 2);
+        let x = synthetic::<T>(usize::try_from(rows)? * columns, 1);
+        let weight = synthetic::<T>(columns, 2);
         Ok(Repeated::on_host(move || {
             for row in x.chunks(columns) {
                 black_box(rms_norm::reference(row, &weight, EPSILON));

@@ -9,7 +9,7 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Ours, U64, source};
+use crate::operation::{Code, Operation, Sealed, U64, source};
 use crate::rows::Rows;
 
 /// Shared memory of a multiprocessor holds no more, with what goes along with them.
@@ -116,7 +116,7 @@ impl Argsort {
     }
 }
 
-impl Ours for Argsort {}
+impl Sealed for Argsort {}
 
 impl Operation for Argsort {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

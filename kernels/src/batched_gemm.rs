@@ -7,7 +7,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Ours, U64, memory, source};
+use crate::operation::{Code, Operation, Sealed, U64, memory, source};
 use crate::size::{check_elements, check_size};
 
 /// The most rows and columns of a matrix.
@@ -124,7 +124,7 @@ impl BatchedGemm {
     }
 }
 
-impl Ours for BatchedGemm {}
+impl Sealed for BatchedGemm {}
 
 impl Operation for BatchedGemm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -9,7 +9,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Ours, U64, source};
+use crate::operation::{Code, Operation, Sealed, U64, source};
 use crate::size::check_elements;
 
 #[cfg(feature = "cuda")]
@@ -93,7 +93,7 @@ impl Compare {
     }
 }
 
-impl Ours for Compare {}
+impl Sealed for Compare {}
 
 impl Operation for Compare {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

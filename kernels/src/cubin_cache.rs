@@ -113,7 +113,7 @@ impl CubinCache {
     /// `gridguard/cubins` in `XDG_CACHE_HOME`, else in `.cache` of `HOME`; of the latter two only
     /// an absolute path counts. `None` where no variable says, or the first one is `off`.
     #[must_use]
-    pub fn of_user() -> Option<Self> {
+    pub fn for_user() -> Option<Self> {
         Self::of_environment(std::env::var_os)
     }
 

@@ -14,7 +14,7 @@ use gridguard::{BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::index::{Index, IndexType};
-use crate::operation::{Code, Operation, Ours, U64, source};
+use crate::operation::{Code, Operation, Sealed, U64, source};
 use crate::rows::batch_of;
 use crate::size::{check_elements, check_size};
 
@@ -122,7 +122,7 @@ impl GetRows {
     }
 }
 
-impl Ours for GetRows {}
+impl Sealed for GetRows {}
 
 impl Operation for GetRows {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -53,7 +53,7 @@ impl Kernels {
     /// Kernels for `guard`'s device, with the user's cache on disk where there is one.
     #[must_use]
     pub fn new(guard: impl Into<Arc<Guard>>) -> Self {
-        Self::with_cache(guard, CubinCache::of_user())
+        Self::with_cache(guard, CubinCache::for_user())
     }
 
     /// As [`Self::new`], with a cache of the caller's, or none.

@@ -7,6 +7,8 @@
 
 pub mod argsort;
 pub mod batched_gemm;
+#[cfg(feature = "profile")]
+pub mod bench;
 pub mod compare;
 #[cfg(feature = "cuda")]
 mod cubin_cache;
@@ -15,8 +17,6 @@ mod deviation;
 mod device;
 mod element;
 mod error;
-#[cfg(feature = "profile")]
-pub mod exercise;
 pub mod get_rows;
 mod index;
 #[cfg(feature = "cuda")]
@@ -51,4 +51,4 @@ pub use tensor::{Extent, Tensor, TensorMut};
 #[cfg(feature = "profile")]
 pub use tunable::Tunable;
 #[cfg(all(feature = "profile", feature = "cuda"))]
-pub use tuned::Tuned;
+pub use tuned::TunedKernel;

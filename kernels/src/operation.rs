@@ -12,7 +12,7 @@ use crate::error::KernelError;
 /// Only the kernels of this crate are operations: it vouches for their device code, so that launching
 /// them is safe. Device code of others goes through `gridguard::cuda::Module`.
 #[allow(private_bounds, reason = "nobody else can vouch for device code without `unsafe`")]
-pub trait Operation: Ours {
+pub trait Operation: Sealed {
     /// The device code that serves it on `device`, and how it is specialised.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ pub trait Operation: Ours {
 }
 
 /// What only this crate implements.
-pub(crate) trait Ours {}
+pub(crate) trait Sealed {}
 
 /// A kernel's source and what it is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Ours, U64, source};
+use crate::operation::{Code, Operation, Sealed, U64, source};
 use crate::size::{check_elements, check_size};
 use crate::span::{Span, THREADS};
 
@@ -83,7 +83,7 @@ impl ReflectionPad1d {
     }
 }
 
-impl Ours for ReflectionPad1d {}
+impl Sealed for ReflectionPad1d {}
 
 impl Operation for ReflectionPad1d {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

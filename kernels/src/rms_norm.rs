@@ -7,7 +7,7 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Ours, U64, memory, source};
+use crate::operation::{Code, Operation, Sealed, U64, memory, source};
 use crate::rows::Rows;
 
 /// Columns that a thread of the kernel has room for, at most: 64 Ki threads' worth of rows do not
@@ -67,7 +67,7 @@ impl RmsNorm {
     }
 }
 
-impl Ours for RmsNorm {}
+impl Sealed for RmsNorm {}
 
 impl Operation for RmsNorm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -7,7 +7,7 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Ours, U64, memory, source};
+use crate::operation::{Code, Operation, Sealed, U64, memory, source};
 use crate::rows::Rows;
 
 const MAX_COLUMNS: u64 = 1 << 20;
@@ -108,7 +108,7 @@ impl Softmax {
     }
 }
 
-impl Ours for Softmax {}
+impl Sealed for Softmax {}
 
 impl Operation for Softmax {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -9,13 +9,13 @@ use crate::tunable::Tunable;
 
 /// What was prepared, and which entry of the profile served.
 #[derive(Clone, Debug)]
-pub struct Tuned<O> {
+pub struct TunedKernel<O> {
     /// The operation, with the launch parameters of the entry.
     pub prepared: Prepared<O>,
     /// How the entry matched.
     pub matched: Match,
     /// Why the entry was not taken, where it was not: the default serves then.
-    pub refused: Option<KernelError>,
+    pub rejected: Option<KernelError>,
 }
 
 impl Kernels {
@@ -32,29 +32,29 @@ impl Kernels {
         operation: O,
         policy: Policy,
         objective: Objective,
-    ) -> Result<Tuned<O>, KernelError> {
+    ) -> Result<TunedKernel<O>, KernelError> {
         let key = operation.key(self.guard().limits(), policy, objective)?;
         let (names, sizes): (Vec<&str>, Vec<u64>) = operation.sizes().into_iter().unzip();
         let answer = self.guard().tuned(&key, &names, &sizes);
         let matched = answer.matched;
         if answer.entry.is_none() {
             let prepared = self.prepare(operation, Choice::AUTOMATIC)?;
-            return Ok(Tuned { prepared, matched, refused: None });
+            return Ok(TunedKernel { prepared, matched, rejected: None });
         }
         let tuned = operation.with_parameters(answer.parameters());
-        let refused = match tuned.and_then(|tuned| self.prepare(tuned, answer.choice())) {
-            Ok(prepared) => return Ok(Tuned { prepared, matched, refused: None }),
+        let rejected = match tuned.and_then(|tuned| self.prepare(tuned, answer.choice())) {
+            Ok(prepared) => return Ok(TunedKernel { prepared, matched, rejected: None }),
             Err(
-                refused @ (KernelError::Violations(_)
+                rejected @ (KernelError::Violations(_)
                 | KernelError::LaunchParameter { .. }
                 | KernelError::UnknownParameter { .. }),
-            ) => refused,
+            ) => rejected,
             Err(other) => return Err(other),
         };
         if let Some(profile) = self.guard().profile() {
             profile.refused();
         }
         let prepared = self.prepare(operation, Choice::AUTOMATIC)?;
-        Ok(Tuned { prepared, matched, refused: Some(refused) })
+        Ok(TunedKernel { prepared, matched, rejected: Some(rejected) })
     }
 }

@@ -13,7 +13,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Ours, U64, memory, source};
+use crate::operation::{Code, Operation, Sealed, U64, memory, source};
 use crate::size::{check_elements, check_size};
 use crate::span::{Span, THREADS, vector_elements};
 
@@ -113,7 +113,7 @@ impl UpsampleNearest2d {
     }
 }
 
-impl Ours for UpsampleNearest2d {}
+impl Sealed for UpsampleNearest2d {}
 
 impl Operation for UpsampleNearest2d {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {

@@ -11,7 +11,7 @@ use gridguard::cuda::CudaError;
 use gridguard::profile::{InsertError, ProfileError, StoreError};
 use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
 use gridguard_kernels::KernelError;
-use gridguard_kernels::exercise::ProblemError;
+use gridguard_kernels::bench::ProblemError;
 
 use crate::output::note;
 

@@ -8,7 +8,7 @@ use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaEvent, CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use gridguard::cuda::Module;
 use gridguard::{DeviceLimits, Guard};
-use gridguard_kernels::exercise::made_up;
+use gridguard_kernels::bench::synthetic;
 use gridguard_kernels::{Element, Kernels};
 
 use super::limit::{self, Limit, Reads};
@@ -66,7 +66,7 @@ impl Device {
         seed: u64,
     ) -> Result<CudaSlice<T>, Failure> {
         let mut memory = self.zeros(len)?;
-        let tile = made_up::<T>(len.min(TILE), seed);
+        let tile = synthetic::<T>(len.min(TILE), seed);
         self.stream.memcpy_htod(&tile, &mut memory)?;
         let mut filled = tile.len();
         while filled < len {

@@ -5,7 +5,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 use super::{LaunchParameters, Shape, Variant};
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Ours, U64, source};
+use crate::operation::{Code, Operation, Sealed, U64, source};
 
 /// On which axis the grid numbers items and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -198,7 +198,7 @@ impl TemporalAttention {
 /// Four tensors' strides of items, heads and frames.
 pub(super) const STRIDES_BYTES: usize = 4 * 3 * 8;
 
-impl Ours for TemporalAttention {}
+impl Sealed for TemporalAttention {}
 
 impl Operation for TemporalAttention {
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {

@@ -93,11 +93,11 @@ fn an_entry_that_is_not_legal_here_is_a_miss_and_the_default_serves() {
     let (policy, objective) = (Policy::default(), Objective::default());
     let attention = attention(kernels.guard());
     let tuned = kernels.prepare_tuned(attention, policy, objective).expect("the default");
-    let refused = tuned.refused.expect("whole is not legal").to_string();
+    let refused = tuned.rejected.expect("whole is not legal").to_string();
     assert!(refused.contains("grid.y is 70000 blocks"), "{refused}");
     assert_eq!((tuned.matched, tuned.prepared.plan().len()), (Match::Exact, 2));
     let tuned = kernels.prepare_tuned(norm(ROWS), policy, objective).expect("the default");
-    assert!(tuned.refused.expect("no such parameter").to_string().contains("warps"));
+    assert!(tuned.rejected.expect("no such parameter").to_string().contains("warps"));
     assert_eq!(kernels.guard().profile().expect("one").counts().refused, 2);
 }
 
@@ -108,5 +108,5 @@ fn without_a_profile_the_default_serves_and_says_so() {
     let tuned = kernels.prepare_tuned(norm(ROWS), Policy::default(), Objective::default());
     let tuned = tuned.expect("the default");
     assert_eq!(tuned.matched.to_string(), "default, there is no profile: load one");
-    assert!(tuned.refused.is_none());
+    assert!(tuned.rejected.is_none());
 }

@@ -14,7 +14,7 @@ use gridguard_autotune::{
     Budget, EvaluateError, EvaluationEffort, ExhaustiveSearch, Measurer, ProblemMeasurer, Space,
     evaluate,
 };
-use gridguard_kernels::exercise::Problem;
+use gridguard_kernels::bench::Problem;
 use serde::Serialize;
 
 use self::figures::{Between, OfProblem, Summary};

@@ -8,7 +8,7 @@ use gridguard::profile::{
     user_folder,
 };
 use gridguard::{Choice, Plan};
-use gridguard_kernels::exercise::Problem;
+use gridguard_kernels::bench::Problem;
 
 use super::explanation::{Explanation, Planned};
 use super::nearest::Wanted;
@@ -128,9 +128,8 @@ impl Explain {
     /// Plans the launch as the entry says, else as the planner does by itself.
     fn plan(&self, problem: &Problem, target: &Target, found: &TunedChoice<'_>) -> Planned {
         let plan = |parameters: &[(String, u64)], choice| -> Result<Plan, String> {
-            let configuration = problem
-                .configuration(&target.limits, parameters)
-                .map_err(|error| error.to_string())?;
+            let configuration =
+                problem.setup(&target.limits, parameters).map_err(|error| error.to_string())?;
             let batch = match self.objective {
                 Objective::Memory { bytes_per_item, bytes } => {
                     configuration.batch.workspace(bytes_per_item, bytes)

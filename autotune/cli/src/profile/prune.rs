@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use gridguard::profile::{self, Document, Entry};
-use gridguard_kernels::exercise::current_sources;
+use gridguard_kernels::bench::current_sources;
 use serde::Serialize;
 
 use super::record::EntryRecord;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use gridguard::profile::{Backend, Document, Entry, Parsed};
 use gridguard_autotune::Samples;
-use gridguard_kernels::exercise::{Problem, current_sources};
+use gridguard_kernels::bench::{Problem, current_sources};
 use serde::Serialize;
 
 use super::record::EntryRecord;

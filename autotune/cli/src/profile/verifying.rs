@@ -8,7 +8,7 @@ use gridguard_autotune::{
     Budget, Candidate, FailureKind, Measurer, PairedRatio, Portion, Remote, Samples, Space,
     Timeouts, duration, tune,
 };
-use gridguard_kernels::exercise::Problem;
+use gridguard_kernels::bench::Problem;
 use serde::Serialize;
 
 use super::words;

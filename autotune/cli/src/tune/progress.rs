@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gridguard_autotune::{Candidate, Observer, SearchProgress, duration};
-use gridguard_kernels::exercise::Problem;
+use gridguard_kernels::bench::Problem;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// The lines of all devices; nothing where standard error is no terminal.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use gridguard::DeviceLimits;
 use gridguard::profile::{MissLog, MissedShape, Objective, Policy};
-use gridguard_kernels::exercise::{Problem, ProblemError};
+use gridguard_kernels::bench::{Problem, ProblemError};
 
 use super::task::Task;
 use super::values;

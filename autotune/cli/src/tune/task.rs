@@ -5,7 +5,7 @@ use core::fmt;
 use gridguard::DeviceLimits;
 use gridguard::profile::{Key, Objective, Policy};
 use gridguard_kernels::KernelError;
-use gridguard_kernels::exercise::Problem;
+use gridguard_kernels::bench::Problem;
 
 /// A problem, how its times are taken, and what the choice is to be good at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,35 +11,35 @@ use gridguard_autotune::{
     Portion, ProblemMeasurer, Workload,
 };
 use gridguard_kernels::Kernels;
-use gridguard_kernels::exercise::{self, Exercise, ExerciseError, Handle, Problem};
+use gridguard_kernels::bench::{self, BenchCase, BenchError, LaunchHandle, Problem};
 
 /// A problem with its tensors.
-pub(crate) struct Exercised {
-    exercise: Box<dyn Exercise>,
-    prepared: HashMap<(Candidate, Portion), Handle>,
+pub(crate) struct BenchWorkload {
+    case: Box<dyn BenchCase>,
+    prepared: HashMap<(Candidate, Portion), LaunchHandle>,
 }
 
-impl Exercised {
-    pub(crate) fn new(exercise: Box<dyn Exercise>) -> Self {
-        Self { exercise, prepared: HashMap::new() }
+impl BenchWorkload {
+    pub(crate) fn new(case: Box<dyn BenchCase>) -> Self {
+        Self { case, prepared: HashMap::new() }
     }
 
     fn handle(
         &mut self,
         candidate: &Candidate,
         portion: Portion,
-    ) -> Result<Handle, MeasureFailure> {
+    ) -> Result<LaunchHandle, MeasureFailure> {
         let known = (candidate.clone(), portion);
         if let Some(handle) = self.prepared.get(&known) {
             return Ok(*handle);
         }
         let parameters = &candidate.parameters;
         let handle = match portion {
-            Portion::Sequence => self.exercise.prepare(parameters, candidate.choice.into(), None),
+            Portion::Sequence => self.case.prepare(parameters, candidate.choice.into(), None),
             // As many items as the largest chunk has, in one launch.
             Portion::LargestLaunch => {
                 let items = Some(candidate.largest_chunk);
-                self.exercise.prepare(parameters, Choice::AUTOMATIC, items)
+                self.case.prepare(parameters, Choice::AUTOMATIC, items)
             }
         }
         .map_err(failure)?;
@@ -48,16 +48,16 @@ impl Exercised {
     }
 }
 
-impl Workload for Exercised {
+impl Workload for BenchWorkload {
     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        let configurations = self.exercise.configurations().map_err(failure)?;
-        let configuration = |one: exercise::Configuration| LaunchConfig {
+        let setups = self.case.setups().map_err(failure)?;
+        let configuration = |one: bench::LaunchSetup| LaunchConfig {
             parameters: one.parameters,
             request: one.request,
             batch: one.batch,
             limits: one.limits,
         };
-        Ok(configurations.into_iter().map(configuration).collect())
+        Ok(setups.into_iter().map(configuration).collect())
     }
 
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
@@ -66,27 +66,27 @@ impl Workload for Exercised {
 
     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         let handle = self.handle(candidate, portion)?;
-        self.exercise.launch(handle).map(drop).map_err(failure)
+        self.case.launch(handle).map(drop).map_err(failure)
     }
 
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         let handle = self.handle(candidate, Portion::Sequence)?;
-        self.exercise.check(handle).map_err(failure)
+        self.case.check(handle).map_err(failure)
     }
 }
 
-/// What an exercise's failure is to a tuner.
-fn failure(error: ExerciseError) -> MeasureFailure {
+/// The tuner's kind of each failure of a bench case.
+fn failure(error: BenchError) -> MeasureFailure {
     use gridguard_kernels::KernelError;
     match error {
-        ExerciseError::Kernel(KernelError::Launch(error)) => error.into(),
-        ExerciseError::Kernel(KernelError::Cuda(error)) => error.into(),
-        ExerciseError::Kernel(KernelError::Memory(error)) => error.into(),
-        ExerciseError::Memory(error) => error.into(),
-        ExerciseError::Kernel(KernelError::Violations(violations)) => {
+        BenchError::Kernel(KernelError::Launch(error)) => error.into(),
+        BenchError::Kernel(KernelError::Cuda(error)) => error.into(),
+        BenchError::Kernel(KernelError::Memory(error)) => error.into(),
+        BenchError::Memory(error) => error.into(),
+        BenchError::Kernel(KernelError::Violations(violations)) => {
             MeasureFailure::new(FailureKind::Illegal, violations.to_string())
         }
-        ExerciseError::Reference { .. } | ExerciseError::Mismatch { .. } => {
+        BenchError::Reference { .. } | BenchError::Mismatch { .. } => {
             MeasureFailure::new(FailureKind::Mismatch, error.to_string())
         }
         _ => MeasureFailure::new(FailureKind::Launch, error.to_string()),
@@ -119,8 +119,8 @@ impl Bench {
             .map_err(|error| MeasureFailure::new(FailureKind::Launch, format!("{error}")))?;
         match self {
             Self::Host { guard, policy } => {
-                let exercise = exercise::on_host(guard, &problem).map_err(failure)?;
-                Ok(Box::new(InProcess::new(Exercised::new(exercise), HostClock::new(*policy))))
+                let case = bench::on_host(guard, &problem).map_err(failure)?;
+                Ok(Box::new(InProcess::new(BenchWorkload::new(case), HostClock::new(*policy))))
             }
             Self::Device { kernels, policy } => {
                 let no_context =
@@ -130,9 +130,9 @@ impl Bench {
                     disable_event_tracking(context);
                 }
                 let stream = context.new_stream()?;
-                let exercise = exercise::on_device(kernels, &stream, &problem).map_err(failure)?;
+                let case = bench::on_device(kernels, &stream, &problem).map_err(failure)?;
                 let clock = DeviceClock::new(kernels.guard(), stream, *policy)?;
-                Ok(Box::new(InProcess::new(Exercised::new(exercise), clock)))
+                Ok(Box::new(InProcess::new(BenchWorkload::new(case), clock)))
             }
         }
     }

@@ -4,12 +4,12 @@ use gridguard::profile::{Key, Objective, Policy};
 use gridguard::{DeviceLimits, KernelLimits, LaunchLimits};
 use half::{bf16, f16};
 
-use super::Configuration;
+use super::LaunchSetup;
 #[cfg(feature = "cuda")]
 pub(super) use super::launched::Launched as Exercised;
 use super::problem::{Problem, Sizes};
 #[cfg(not(feature = "cuda"))]
-pub(super) use super::subject::Subject as Exercised;
+pub(super) use super::subject::KernelSpec as Exercised;
 use super::subject::Tensorial;
 use crate::argsort::{Argsort, Order};
 use crate::batched_gemm::BatchedGemm;
@@ -60,12 +60,12 @@ struct Configured<'a> {
 }
 
 impl Visitor for Configured<'_> {
-    type Made = Result<Configuration, KernelError>;
+    type Made = Result<LaunchSetup, KernelError>;
 
     fn visit<T: Tensorial, S: Exercised<T, N>, const N: usize>(self, subject: S) -> Self::Made {
         let subject = subject.with_parameters(self.parameters)?;
         let kernel = KernelLimits::unknown(S::KERNEL);
-        Ok(Configuration {
+        Ok(LaunchSetup {
             parameters: subject.parameters(),
             request: subject.request(),
             batch: subject.batch(),
@@ -81,11 +81,11 @@ impl Problem {
     /// # Errors
     ///
     /// [`KernelError`] where the kernel does not take the sizes, the device or the parameters.
-    pub fn configuration(
+    pub fn setup(
         &self,
         device: &DeviceLimits,
         parameters: &[(String, u64)],
-    ) -> Result<Configuration, KernelError> {
+    ) -> Result<LaunchSetup, KernelError> {
         self.visit(device, Configured { device, parameters })?
     }
 
@@ -225,9 +225,9 @@ mod tests {
     fn a_launch_is_configured_without_tensors() {
         let problem: Problem = "rms_norm f32 70000x8".parse().expect("a problem");
         let device = DeviceLimits::any_device();
-        let configuration = problem.configuration(&device, &[]).expect("taken");
+        let configuration = problem.setup(&device, &[]).expect("taken");
         assert_eq!(configuration.batch.items(), 70_000);
-        let unknown = problem.configuration(&device, &[("warps".to_owned(), 4)]);
+        let unknown = problem.setup(&device, &[("warps".to_owned(), 4)]);
         assert!(matches!(unknown, Err(KernelError::UnknownParameter { .. })));
     }
 

@@ -1,6 +1,6 @@
 //! All kernels, as an exercise must know them.
 
-use super::subject::{Input, Specification, Subject, Tensorial, place};
+use super::subject::{Input, KernelSpec, Specification, Tensorial, place};
 use crate::argsort::{self, Argsort};
 use crate::batched_gemm::{self, BatchedGemm};
 use crate::get_rows::{self, GetRows};
@@ -13,7 +13,7 @@ use crate::upsample_nearest2d::{self, UpsampleNearest2d};
 /// What keeps the roots of rows of zeros finite.
 pub(super) const EPSILON: f32 = 1e-6;
 
-impl<T: Tensorial> Subject<T, 1> for Argsort {
+impl<T: Tensorial> KernelSpec<T, 1> for Argsort {
     type Output = u32;
 
     fn specification(&self) -> Specification<1> {
@@ -32,7 +32,7 @@ impl<T: Tensorial> Subject<T, 1> for Argsort {
     }
 }
 
-impl<T: Tensorial> Subject<T, 2> for BatchedGemm {
+impl<T: Tensorial> KernelSpec<T, 2> for BatchedGemm {
     type Output = T;
 
     fn specification(&self) -> Specification<2> {
@@ -51,7 +51,7 @@ impl<T: Tensorial> Subject<T, 2> for BatchedGemm {
     }
 }
 
-impl<T: Tensorial> Subject<T, 1> for GetRows {
+impl<T: Tensorial> KernelSpec<T, 1> for GetRows {
     type Output = T;
 
     fn specification(&self) -> Specification<1> {
@@ -69,7 +69,7 @@ impl<T: Tensorial> Subject<T, 1> for GetRows {
     }
 }
 
-impl<T: Tensorial> Subject<T, 1> for ReflectionPad1d {
+impl<T: Tensorial> KernelSpec<T, 1> for ReflectionPad1d {
     type Output = T;
 
     fn specification(&self) -> Specification<1> {
@@ -89,7 +89,7 @@ impl<T: Tensorial> Subject<T, 1> for ReflectionPad1d {
     }
 }
 
-impl<T: Tensorial> Subject<T, 2> for RmsNorm {
+impl<T: Tensorial> KernelSpec<T, 2> for RmsNorm {
     type Output = T;
 
     fn specification(&self) -> Specification<2> {
@@ -107,7 +107,7 @@ impl<T: Tensorial> Subject<T, 2> for RmsNorm {
     }
 }
 
-impl<T: Tensorial> Subject<T, 1> for Softmax {
+impl<T: Tensorial> KernelSpec<T, 1> for Softmax {
     type Output = T;
 
     fn specification(&self) -> Specification<1> {
@@ -125,7 +125,7 @@ impl<T: Tensorial> Subject<T, 1> for Softmax {
     }
 }
 
-impl<T: Tensorial> Subject<T, 3> for TemporalAttention {
+impl<T: Tensorial> KernelSpec<T, 3> for TemporalAttention {
     type Output = T;
 
     fn specification(&self) -> Specification<3> {
@@ -160,7 +160,7 @@ impl<T: Tensorial> Subject<T, 3> for TemporalAttention {
     }
 }
 
-impl<T: Tensorial> Subject<T, 1> for UpsampleNearest2d {
+impl<T: Tensorial> KernelSpec<T, 1> for UpsampleNearest2d {
     type Output = T;
 
     fn specification(&self) -> Specification<1> {

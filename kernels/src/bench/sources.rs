@@ -13,7 +13,7 @@ use crate::tunable::Tunable;
 /// never serves again.
 ///
 /// ```
-/// use gridguard_kernels::exercise::current_sources;
+/// use gridguard_kernels::bench::current_sources;
 ///
 /// assert_eq!(current_sources("rms_norm").len(), 1);
 /// assert!(current_sources("frobnicate").is_empty());

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError};
 use gridguard::Choice;
 
-use super::ExerciseError;
+use super::BenchError;
 use super::launched::{Launched, first};
-use super::made_up::{TILE, made_up};
 use super::subject::{Input, Tensorial, place};
+use super::synthetic::{TILE, synthetic};
 use crate::compare::{Compare, Compared, Difference, Sums};
 use crate::kernels::{Kernels, Prepared};
 use crate::tensor::Tensor;
@@ -28,7 +28,7 @@ pub(super) struct Tensors<T: Tensorial, S: Launched<T, N>, const N: usize> {
 
 impl<T: Tensorial, S: Launched<T, N>, const N: usize> Tensors<T, S, N> {
     /// Made-up inputs and an output for `subject`.
-    pub(super) fn new(stream: &Arc<CudaStream>, subject: &S) -> Result<Self, ExerciseError> {
+    pub(super) fn new(stream: &Arc<CudaStream>, subject: &S) -> Result<Self, BenchError> {
         let (items, specified) = (subject.batch().items(), subject.specification());
         let inputs = specified.inputs.into_iter().zip(1..);
         let made = |(input, seed): (Input, u64)| filled(stream, input.elements(items), seed);
@@ -41,7 +41,7 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Tensors<T, S, N> {
     }
 
     /// Submits what was prepared, over as many items as it is for.
-    pub(super) fn launch(&mut self, prepared: &Prepared<S>) -> Result<u64, ExerciseError> {
+    pub(super) fn launch(&mut self, prepared: &Prepared<S>) -> Result<u64, BenchError> {
         let operation = prepared.operation();
         let (items, specified) = (operation.batch().items(), operation.specification());
         let input = |n: usize| first(&self.inputs[n], specified.inputs[n].elements(items));
@@ -83,7 +83,7 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Tensors<T, S, N> {
         kernels: &Kernels,
         elements: u64,
         golden: &CudaSlice<S::Output>,
-    ) -> Result<Difference, ExerciseError> {
+    ) -> Result<Difference, BenchError> {
         let compare = Compare::new(elements, S::Output::COMPARED)?;
         let prepared = kernels.prepare(compare, Choice::AUTOMATIC)?;
         let mut sums = Sums::new(&self.stream)?;
@@ -113,7 +113,7 @@ fn filled<T: Tensorial>(
     seed: u64,
 ) -> Result<CudaSlice<T>, DriverError> {
     let mut memory = stream.alloc_zeros(place(elements))?;
-    repeat(stream, &made_up(TILE.min(place(elements)), seed), &mut memory)?;
+    repeat(stream, &synthetic(TILE.min(place(elements)), seed), &mut memory)?;
     Ok(memory)
 }
 

@@ -1,30 +1,30 @@
-//! Exercises of every kernel, and the comparison that their checks stand on.
+//! Bench cases of every kernel, and the comparison that their checks rely on.
 
 use gridguard::profile::Named;
 use gridguard::{Choice, Strategy};
 use gridguard_kernels::Tensor;
+use gridguard_kernels::bench::{LaunchSetup, Problem, on_device};
 use gridguard_kernels::compare::{Compare, Compared, Sums, reference};
-use gridguard_kernels::exercise::{Configuration, Problem, on_device};
 use half::{bf16, f16};
 
 use super::support::{Tensorial, kernels, stream};
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn every_configuration_of_every_kernel_is_right_whole_and_split() {
+fn every_setup_of_every_kernel_gives_correct_output_whole_and_split() {
     for problem in Problem::small() {
-        let mut exercise = on_device(kernels(), &stream(), &problem).expect("memory");
-        let error = exercise.verify().unwrap_or_else(|error| panic!("{problem}: {error}"));
+        let mut case = on_device(kernels(), &stream(), &problem).expect("memory");
+        let error = case.verify().unwrap_or_else(|error| panic!("{problem}: {error}"));
         assert!(error < 1e-2, "{problem}: {error:e}");
-        for configuration in exercise.configurations().expect("the default") {
-            let Configuration { parameters, batch, .. } = configuration;
+        for setup in case.setups().expect("the default") {
+            let LaunchSetup { parameters, batch, .. } = setup;
             let unit = batch.unit().expect("small");
             // At most some hundred launches.
             let chunk = batch.items().div_ceil(100).next_multiple_of(unit);
             let split = Choice::at_most(chunk).strategy(Strategy::Chunked);
             for choice in [Choice::AUTOMATIC, split] {
-                let handle = exercise.prepare(&parameters, choice, None).expect("a plan");
-                let checked = exercise.check(handle);
+                let handle = case.prepare(&parameters, choice, None).expect("a plan");
+                let checked = case.check(handle);
                 checked.unwrap_or_else(|error| panic!("{problem} {parameters:?}: {error}"));
             }
         }
@@ -35,12 +35,12 @@ fn every_configuration_of_every_kernel_is_right_whole_and_split() {
 #[ignore = "needs a CUDA GPU"]
 fn the_first_items_alone_are_launched_and_checked() {
     for problem in Problem::small() {
-        let mut exercise = on_device(kernels(), &stream(), &problem).expect("memory");
-        let (_, items) = exercise.shape()[0].clone();
-        let part = exercise.prepare(&Named::new(), Choice::AUTOMATIC, Some(items / 3));
+        let mut case = on_device(kernels(), &stream(), &problem).expect("memory");
+        let (_, items) = case.shape()[0].clone();
+        let part = case.prepare(&Named::new(), Choice::AUTOMATIC, Some(items / 3));
         let part = part.expect("a plan");
-        assert_eq!(exercise.launch(part), Ok(1), "{problem}");
-        exercise.check(part).unwrap_or_else(|error| panic!("{problem}: {error}"));
+        assert_eq!(case.launch(part), Ok(1), "{problem}");
+        case.check(part).unwrap_or_else(|error| panic!("{problem}: {error}"));
     }
 }
 

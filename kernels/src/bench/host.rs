@@ -5,11 +5,11 @@ use std::sync::Arc;
 use gridguard::profile::{Key, Named, Objective, Policy};
 use gridguard::{Choice, Guard, KernelLimits, LaunchLimits, Plan};
 
-use super::made_up::{TILE, made_up};
 use super::problem::Problem;
-use super::subject::{Output, Subject, Tensorial, looked_at, place, same, within};
+use super::subject::{KernelSpec, Output, Tensorial, looked_at, place, same, within};
+use super::synthetic::{TILE, synthetic};
 use super::visit::{Exercised, Visitor};
-use super::{Configuration, Exercise, ExerciseError, Handle};
+use super::{BenchCase, BenchError, LaunchHandle, LaunchSetup};
 use crate::compare::{self, Compared as _};
 use crate::deviation::Deviation;
 
@@ -19,16 +19,16 @@ use crate::deviation::Deviation;
 ///
 /// # Errors
 ///
-/// [`ExerciseError::Kernel`] where the kernel does not take the sizes, and
-/// [`ExerciseError::HostMemory`] where there is no room for the tensors.
-pub fn on_host(guard: &Arc<Guard>, problem: &Problem) -> Result<Box<dyn Exercise>, ExerciseError> {
+/// [`BenchError::Kernel`] where the kernel does not take the sizes, and
+/// [`BenchError::HostMemory`] where there is no room for the tensors.
+pub fn on_host(guard: &Arc<Guard>, problem: &Problem) -> Result<Box<dyn BenchCase>, BenchError> {
     problem.visit(guard.limits(), OnHost(guard))?
 }
 
 struct OnHost<'a>(&'a Arc<Guard>);
 
 impl Visitor for OnHost<'_> {
-    type Made = Result<Box<dyn Exercise>, ExerciseError>;
+    type Made = Result<Box<dyn BenchCase>, BenchError>;
 
     fn visit<T: Tensorial, S: Exercised<T, N>, const N: usize>(self, subject: S) -> Self::Made {
         Ok(Box::new(HostExercise::new(Arc::clone(self.0), subject)?))
@@ -36,7 +36,7 @@ impl Visitor for OnHost<'_> {
 }
 
 /// A kernel's reference with tensors on the host.
-struct HostExercise<T: Tensorial, S: Subject<T, N>, const N: usize> {
+struct HostExercise<T: Tensorial, S: KernelSpec<T, N>, const N: usize> {
     guard: Arc<Guard>,
     limits: LaunchLimits,
     subject: S,
@@ -47,13 +47,13 @@ struct HostExercise<T: Tensorial, S: Subject<T, N>, const N: usize> {
     prepared: Vec<(S, Plan)>,
 }
 
-impl<T: Tensorial, S: Subject<T, N>, const N: usize> HostExercise<T, S, N> {
-    fn new(guard: Arc<Guard>, subject: S) -> Result<Self, ExerciseError> {
+impl<T: Tensorial, S: KernelSpec<T, N>, const N: usize> HostExercise<T, S, N> {
+    fn new(guard: Arc<Guard>, subject: S) -> Result<Self, BenchError> {
         let limits = guard.limits_for(KernelLimits::unknown(S::KERNEL)).with_automatic_opt_in();
         let (items, specified) = (subject.batch().items(), subject.specification());
         let mut inputs = [const { Vec::new() }; N];
         for ((input, made), seed) in specified.inputs.iter().zip(&mut inputs).zip(1..) {
-            let (tile, elements) = (made_up::<T>(TILE, seed), place(input.elements(items)));
+            let (tile, elements) = (synthetic::<T>(TILE, seed), place(input.elements(items)));
             *made = room_for(elements)?;
             made.extend(tile.iter().copied().cycle().take(elements));
         }
@@ -64,14 +64,14 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> HostExercise<T, S, N> {
         Ok(Self { guard, limits, subject, inputs, out, golden: None, prepared: Vec::new() })
     }
 
-    fn plan(&self, subject: &S, choice: Choice) -> Result<Plan, ExerciseError> {
+    fn plan(&self, subject: &S, choice: Choice) -> Result<Plan, BenchError> {
         let (request, batch) = (subject.request(), subject.batch());
         let plan = self.guard.plan(&request, Some(&batch), &self.limits, choice);
         Ok(plan.map_err(crate::error::KernelError::from)?)
     }
 
     /// Runs a plan over its items; answers the launches and the elements that they wrote.
-    fn run(&mut self, subject: &S, plan: &Plan) -> Result<(u64, usize), ExerciseError> {
+    fn run(&mut self, subject: &S, plan: &Plan) -> Result<(u64, usize), BenchError> {
         let (items, specified) = (subject.batch().items(), subject.specification());
         let elements = specified.output(items).min(self.out.len());
         let inputs = core::array::from_fn(|n| {
@@ -82,8 +82,8 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> HostExercise<T, S, N> {
         Ok((launches, elements))
     }
 
-    fn prepared(&self, Handle(number): Handle) -> Result<(S, Plan), ExerciseError> {
-        self.prepared.get(number).cloned().ok_or(ExerciseError::Handle(number))
+    fn prepared(&self, LaunchHandle(number): LaunchHandle) -> Result<(S, Plan), BenchError> {
+        self.prepared.get(number).cloned().ok_or(BenchError::LaunchHandle(number))
     }
 
     fn expected(&self, item: u64) -> Vec<f64> {
@@ -93,8 +93,8 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> HostExercise<T, S, N> {
     }
 }
 
-impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T, S, N> {
-    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, ExerciseError> {
+impl<T: Tensorial, S: KernelSpec<T, N>, const N: usize> BenchCase for HostExercise<T, S, N> {
+    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, BenchError> {
         Ok(self.subject.key(self.guard.limits(), policy, objective)?)
     }
 
@@ -106,8 +106,8 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T
         self.subject.specification().least_bytes
     }
 
-    fn configurations(&mut self) -> Result<Vec<Configuration>, ExerciseError> {
-        Ok(vec![Configuration {
+    fn setups(&mut self) -> Result<Vec<LaunchSetup>, BenchError> {
+        Ok(vec![LaunchSetup {
             parameters: self.subject.parameters(),
             request: self.subject.request(),
             batch: self.subject.batch(),
@@ -120,20 +120,20 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T
         parameters: &[(String, u64)],
         choice: Choice,
         items: Option<u64>,
-    ) -> Result<Handle, ExerciseError> {
+    ) -> Result<LaunchHandle, BenchError> {
         let subject = self.subject.with_parameters(parameters)?;
         let subject = super::first_items(subject, items)?;
         let plan = self.plan(&subject, choice)?;
         self.prepared.push((subject, plan));
-        Ok(Handle(self.prepared.len() - 1))
+        Ok(LaunchHandle(self.prepared.len() - 1))
     }
 
-    fn launch(&mut self, handle: Handle) -> Result<u64, ExerciseError> {
+    fn launch(&mut self, handle: LaunchHandle) -> Result<u64, BenchError> {
         let (subject, plan) = self.prepared(handle)?;
         Ok(self.run(&subject, &plan)?.0)
     }
 
-    fn verify(&mut self) -> Result<f64, ExerciseError> {
+    fn verify(&mut self) -> Result<f64, BenchError> {
         let subject = self.subject.clone();
         let plan = self.plan(&subject, Choice::AUTOMATIC)?;
         let [poison, _] = S::Output::poisons();
@@ -149,7 +149,7 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T
         within(&deviation, specified.tolerance)
     }
 
-    fn check(&mut self, handle: Handle) -> Result<(), ExerciseError> {
+    fn check(&mut self, handle: LaunchHandle) -> Result<(), BenchError> {
         let (subject, plan) = self.prepared(handle)?;
         if self.golden.is_none() {
             self.verify()?;
@@ -167,11 +167,11 @@ impl<T: Tensorial, S: Subject<T, N>, const N: usize> Exercise for HostExercise<T
 }
 
 /// An empty vector with room for so many elements.
-fn room_for<T>(elements: usize) -> Result<Vec<T>, ExerciseError> {
+fn room_for<T>(elements: usize) -> Result<Vec<T>, BenchError> {
     let mut room = Vec::new();
     let wide = |count: usize| u128::try_from(count).unwrap_or(u128::MAX);
     let bytes = wide(elements).saturating_mul(wide(size_of::<T>()));
-    room.try_reserve_exact(elements).map_err(|_| ExerciseError::HostMemory { bytes })?;
+    room.try_reserve_exact(elements).map_err(|_| BenchError::HostMemory { bytes })?;
     Ok(room)
 }
 
@@ -188,7 +188,7 @@ mod tests {
         Arc::new(Guard::host(DeviceLimits::any_device()))
     }
 
-    fn exercise(problem: &str) -> Box<dyn Exercise> {
+    fn exercise(problem: &str) -> Box<dyn BenchCase> {
         let problem = problem.parse().expect("a problem");
         on_host(&guard(), &problem).expect("taken")
     }
@@ -213,7 +213,7 @@ mod tests {
             let mut exercise = exercise(problem);
             let whole = exercise.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
             exercise.check(whole).unwrap_or_else(|error| panic!("{problem}: {error}"));
-            let [configuration] = &exercise.configurations().expect("the default")[..] else {
+            let [configuration] = &exercise.setups().expect("the default")[..] else {
                 panic!("{problem}: the host has no launch parameters");
             };
             let unit = configuration.batch.unit().expect("small");
@@ -233,7 +233,7 @@ mod tests {
     fn tensors_that_no_host_has_room_for_are_an_error() {
         let problem: Problem = "rms_norm f16 100000000000000x8".parse().expect("a problem");
         let error = on_host(&guard(), &problem).map(drop).expect_err("1.6 PB");
-        assert_eq!(error, ExerciseError::HostMemory { bytes: 1_600_000_000_000_000 });
+        assert_eq!(error, BenchError::HostMemory { bytes: 1_600_000_000_000_000 });
     }
 
     #[test]
@@ -242,20 +242,20 @@ mod tests {
         let part = exercise.prepare(&[], Choice::AUTOMATIC, Some(30)).expect("fewer items");
         assert_eq!(exercise.check(part), Ok(()));
         let error = exercise.prepare(&[], Choice::AUTOMATIC, Some(101));
-        assert_eq!(error, Err(ExerciseError::Items { given: 101, items: 100 }));
+        assert_eq!(error, Err(BenchError::Items { given: 101, items: 100 }));
     }
 
     #[test]
     fn parameters_and_handles_that_there_are_not_are_errors() {
         let mut exercise = exercise("rms_norm f32 100x64");
         let error = exercise.prepare(&[("warps".to_owned(), 1)], Choice::AUTOMATIC, None);
-        let Err(ExerciseError::Kernel(KernelError::UnknownParameter { given, .. })) = error else {
+        let Err(BenchError::Kernel(KernelError::UnknownParameter { given, .. })) = error else {
             panic!("{error:?}");
         };
         assert_eq!(given, "warps");
-        let other = Handle(3);
-        assert_eq!(exercise.launch(other), Err(ExerciseError::Handle(3)));
-        assert_eq!(exercise.check(other), Err(ExerciseError::Handle(3)));
+        let other = LaunchHandle(3);
+        assert_eq!(exercise.launch(other), Err(BenchError::LaunchHandle(3)));
+        assert_eq!(exercise.check(other), Err(BenchError::LaunchHandle(3)));
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
         exercise.check(handle).expect("right");
         let golden = exercise.golden.as_mut().expect("kept");
         golden[7] = f32::NAN;
-        let Err(ExerciseError::Mismatch { error, differing, not_finite, elements, .. }) =
+        let Err(BenchError::Mismatch { error, differing, not_finite, elements, .. }) =
             exercise.check(handle)
         else {
             panic!("a NaN is passed over");

@@ -11,7 +11,7 @@ use super::problem::Problem;
 use super::subject::{Output as _, Tensorial, looked_at, same, within};
 use super::tensors::Tensors;
 use super::visit::Visitor;
-use super::{Configuration, Exercise, ExerciseError, Handle};
+use super::{BenchCase, BenchError, LaunchHandle, LaunchSetup};
 use crate::compare::Compared as _;
 use crate::deviation::Deviation;
 use crate::kernels::{Kernels, Prepared};
@@ -23,13 +23,13 @@ use crate::tunable::Tunable;
 ///
 /// # Errors
 ///
-/// [`ExerciseError::Kernel`] where the kernel does not take the sizes or the device has no
-/// instructions for it, [`ExerciseError::Memory`] where the tensors do not fit.
+/// [`BenchError::Kernel`] where the kernel does not take the sizes or the device has no
+/// instructions for it, [`BenchError::Memory`] where the tensors do not fit.
 pub fn on_device(
     kernels: &Kernels,
     stream: &Arc<CudaStream>,
     problem: &Problem,
-) -> Result<Box<dyn Exercise>, ExerciseError> {
+) -> Result<Box<dyn BenchCase>, BenchError> {
     problem.visit(kernels.guard().limits(), OnDevice { kernels, stream })?
 }
 
@@ -39,7 +39,7 @@ struct OnDevice<'a> {
 }
 
 impl Visitor for OnDevice<'_> {
-    type Made = Result<Box<dyn Exercise>, ExerciseError>;
+    type Made = Result<Box<dyn BenchCase>, BenchError>;
 
     fn visit<T: Tensorial, S: Launched<T, N>, const N: usize>(self, subject: S) -> Self::Made {
         let tensors = Tensors::new(self.stream, &subject)?;
@@ -58,8 +58,8 @@ struct DeviceExercise<T: Tensorial, S: Launched<T, N>, const N: usize> {
     prepared: Vec<Prepared<S>>,
 }
 
-impl<T: Tensorial, S: Launched<T, N>, const N: usize> Exercise for DeviceExercise<T, S, N> {
-    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, ExerciseError> {
+impl<T: Tensorial, S: Launched<T, N>, const N: usize> BenchCase for DeviceExercise<T, S, N> {
+    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, BenchError> {
         Ok(self.subject.key(self.kernels.guard().limits(), policy, objective)?)
     }
 
@@ -71,11 +71,11 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Exercise for DeviceExercis
         self.subject.specification().least_bytes
     }
 
-    fn configurations(&mut self) -> Result<Vec<Configuration>, ExerciseError> {
-        let default = configuration(&self.kernels, &self.subject, &self.subject.parameters())?;
+    fn setups(&mut self) -> Result<Vec<LaunchSetup>, BenchError> {
+        let default = setup(&self.kernels, &self.subject, &self.subject.parameters())?;
         let candidates = self.subject.candidates();
         let others = candidates.get(1..).unwrap_or_default();
-        let others = configurations(&self.kernels, &self.subject, others).into_iter().flatten();
+        let others = setups(&self.kernels, &self.subject, others).into_iter().flatten();
         Ok(core::iter::once(default).chain(others).collect())
     }
 
@@ -84,18 +84,18 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Exercise for DeviceExercis
         parameters: &[(String, u64)],
         choice: Choice,
         items: Option<u64>,
-    ) -> Result<Handle, ExerciseError> {
+    ) -> Result<LaunchHandle, BenchError> {
         let subject = super::first_items(self.subject.with_parameters(parameters)?, items)?;
         self.prepared.push(self.kernels.prepare(subject, choice)?);
-        Ok(Handle(self.prepared.len() - 1))
+        Ok(LaunchHandle(self.prepared.len() - 1))
     }
 
-    fn launch(&mut self, Handle(number): Handle) -> Result<u64, ExerciseError> {
-        let prepared = self.prepared.get(number).ok_or(ExerciseError::Handle(number))?;
+    fn launch(&mut self, LaunchHandle(number): LaunchHandle) -> Result<u64, BenchError> {
+        let prepared = self.prepared.get(number).ok_or(BenchError::LaunchHandle(number))?;
         self.tensors.launch(prepared)
     }
 
-    fn verify(&mut self) -> Result<f64, ExerciseError> {
+    fn verify(&mut self) -> Result<f64, BenchError> {
         let prepared = self.kernels.prepare(self.subject.clone(), Choice::AUTOMATIC)?;
         let [poison, _] = S::Output::poisons();
         self.tensors.spoil(poison)?;
@@ -111,11 +111,11 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Exercise for DeviceExercis
         within(&deviation, specified.tolerance)
     }
 
-    fn check(&mut self, Handle(number): Handle) -> Result<(), ExerciseError> {
+    fn check(&mut self, LaunchHandle(number): LaunchHandle) -> Result<(), BenchError> {
         if self.golden.is_none() {
             self.verify()?;
         }
-        let prepared = self.prepared.get(number).ok_or(ExerciseError::Handle(number))?;
+        let prepared = self.prepared.get(number).ok_or(BenchError::LaunchHandle(number))?;
         let golden = match &mut self.golden {
             Some(golden) => golden,
             none => none.insert(self.tensors.copy_output()?),
@@ -131,16 +131,16 @@ impl<T: Tensorial, S: Launched<T, N>, const N: usize> Exercise for DeviceExercis
     }
 }
 
-/// The configurations of all `candidates`, in order, as many at a time as there are processors.
-fn configurations<O: Tunable + Send + Sync>(
+/// The setups of all `candidates`, in order, as many at a time as there are processors.
+fn setups<O: Tunable + Send + Sync>(
     kernels: &Kernels,
     operation: &O,
     candidates: &[Named],
-) -> Vec<Result<Configuration, ExerciseError>> {
+) -> Vec<Result<LaunchSetup, BenchError>> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = candidates.len().div_ceil(threads).max(1);
     let all = |share: &[Named]| -> Vec<_> {
-        share.iter().map(|parameters| configuration(kernels, operation, parameters)).collect()
+        share.iter().map(|parameters| setup(kernels, operation, parameters)).collect()
     };
     std::thread::scope(|scope| {
         let shares = candidates.chunks(share);
@@ -154,16 +154,16 @@ fn configurations<O: Tunable + Send + Sync>(
 }
 
 /// The launch with `parameters`, compiled for one launch and for several.
-fn configuration<O: Tunable>(
+fn setup<O: Tunable>(
     kernels: &Kernels,
     operation: &O,
     parameters: &[(String, u64)],
-) -> Result<Configuration, ExerciseError> {
+) -> Result<LaunchSetup, BenchError> {
     let operation = operation.with_parameters(parameters)?;
     let limits = kernels.limits(&operation)?;
     let (request, batch) = (operation.request(), operation.batch());
     // Only to compile it now: what cannot be split will not be asked for.
     let halves = Choice::at_most(batch.items().div_ceil(2)).strategy(Strategy::Chunked);
     let _ = kernels.prepare(operation, halves);
-    Ok(Configuration { parameters: parameters.to_vec(), request, batch, limits })
+    Ok(LaunchSetup { parameters: parameters.to_vec(), request, batch, limits })
 }

@@ -4,8 +4,8 @@ use core::ops::Range;
 
 use gridguard::Plan;
 
-use super::ExerciseError;
-use super::made_up::scattered;
+use super::BenchError;
+use super::synthetic::scattered;
 use crate::compare::Compared;
 use crate::deviation::Deviation;
 use crate::element::Element;
@@ -127,7 +127,7 @@ impl<const N: usize> Specification<N> {
 }
 
 /// A kernel that reads `N` tensors of `T` and writes one.
-pub(super) trait Subject<T: Tensorial, const N: usize>:
+pub(super) trait KernelSpec<T: Tensorial, const N: usize>:
     Tunable + Send + Sync + 'static
 {
     /// The elements that it writes.
@@ -179,23 +179,23 @@ pub(super) fn looked_at(plan: &Plan) -> Vec<u64> {
 const MOST_CHUNKS: usize = 4;
 
 /// The relative error of outputs that were held against the reference, where it is allowed.
-pub(super) fn within(deviation: &Deviation, tolerance: f64) -> Result<f64, ExerciseError> {
+pub(super) fn within(deviation: &Deviation, tolerance: f64) -> Result<f64, BenchError> {
     let error = deviation.relative();
     if deviation.within(tolerance) {
         return Ok(error);
     }
-    Err(ExerciseError::Reference { error, tolerance })
+    Err(BenchError::Reference { error, tolerance })
 }
 
 /// Whether the output is the default's.
 pub(super) fn same(
     difference: &crate::compare::Difference,
     tolerance: f64,
-) -> Result<(), ExerciseError> {
+) -> Result<(), BenchError> {
     if difference.within(tolerance) {
         return Ok(());
     }
-    Err(ExerciseError::Mismatch {
+    Err(BenchError::Mismatch {
         error: difference.relative(),
         tolerance,
         differing: difference.differing(),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DriverError};
 
-use super::made_up::scattered;
-use super::subject::{Subject, Tensorial, place};
+use super::subject::{KernelSpec, Tensorial, place};
 use super::subjects::EPSILON;
+use super::synthetic::scattered;
 use crate::argsort::Argsort;
 use crate::batched_gemm::BatchedGemm;
 use crate::error::KernelError;
@@ -21,7 +21,7 @@ use crate::tensor::{Tensor, TensorMut};
 use crate::upsample_nearest2d::UpsampleNearest2d;
 
 /// A kernel that an exercise launches.
-pub(super) trait Launched<T: Tensorial, const N: usize>: Subject<T, N> {
+pub(super) trait Launched<T: Tensorial, const N: usize>: KernelSpec<T, N> {
     /// What its launches need beside tensors of `T`.
     type Companion: Send;
 
@@ -52,7 +52,7 @@ macro_rules! launched {
                 $stream: &CudaStream,
                 $inputs: [CudaView<'_, T>; $n],
                 (): &mut (),
-                mut $out: CudaViewMut<'_, <Self as Subject<T, $n>>::Output>,
+                mut $out: CudaViewMut<'_, <Self as KernelSpec<T, $n>>::Output>,
             ) -> Result<u64, KernelError> {
                 $launch
             }

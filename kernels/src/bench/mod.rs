@@ -1,6 +1,6 @@
 //! Problems with tensors of their own, for whoever measures kernels: tuners and benches.
 //!
-//! A [`Problem`] says what is computed. An [`Exercise`] is one on a device or on the host, with
+//! A [`Problem`] says what is computed. An [`BenchCase`] is one on a device or on the host, with
 //! made-up tensors; it runs it with any launch parameters and any choice of the planner's, and finds
 //! out whether the output is right.
 
@@ -10,8 +10,6 @@ mod device;
 mod host;
 #[cfg(feature = "cuda")]
 mod launched;
-#[cfg(any(feature = "cuda", feature = "host"))]
-mod made_up;
 mod problem;
 mod shapes;
 #[cfg(any(feature = "cuda", feature = "host"))]
@@ -20,6 +18,8 @@ mod sources;
 mod subject;
 #[cfg(any(feature = "cuda", feature = "host"))]
 mod subjects;
+#[cfg(any(feature = "cuda", feature = "host"))]
+mod synthetic;
 #[cfg(feature = "cuda")]
 mod tensors;
 #[cfg(any(feature = "cuda", feature = "host"))]
@@ -36,20 +36,20 @@ use crate::tunable::Tunable;
 pub use device::on_device;
 #[cfg(feature = "host")]
 pub use host::on_host;
-#[cfg(any(feature = "cuda", feature = "host"))]
-pub use made_up::made_up;
 pub use problem::{Problem, ProblemError};
 #[cfg(any(feature = "cuda", feature = "host"))]
 pub use sources::current_sources;
+#[cfg(any(feature = "cuda", feature = "host"))]
+pub use synthetic::synthetic;
 
 /// A problem with its tensors, on a device or on the host.
-pub trait Exercise: Send {
+pub trait BenchCase: Send {
     /// What a profile stores choices for it under.
     ///
     /// # Errors
     ///
-    /// [`ExerciseError::Kernel`] where the device cannot run it.
-    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, ExerciseError>;
+    /// [`BenchError::Kernel`] where the device cannot run it.
+    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, BenchError>;
 
     /// The sizes, the items first.
     fn shape(&self) -> Named;
@@ -63,58 +63,58 @@ pub trait Exercise: Send {
     ///
     /// # Errors
     ///
-    /// [`ExerciseError::Kernel`] where not even the default is taken.
-    fn configurations(&mut self) -> Result<Vec<Configuration>, ExerciseError>;
+    /// [`BenchError::Kernel`] where not even the default is taken.
+    fn setups(&mut self) -> Result<Vec<LaunchSetup>, BenchError>;
 
     /// Makes ready to launch: compiles and plans. `items` are the first so many alone, all where
     /// `None`.
     ///
     /// # Errors
     ///
-    /// [`ExerciseError::Items`] for more items than there are, [`ExerciseError::Kernel`] where the
+    /// [`BenchError::Items`] for more items than there are, [`BenchError::Kernel`] where the
     /// parameters are not taken, no plan is legal as chosen, or the kernel does not compile.
     fn prepare(
         &mut self,
         parameters: &[(String, u64)],
         choice: Choice,
         items: Option<u64>,
-    ) -> Result<Handle, ExerciseError>;
+    ) -> Result<LaunchHandle, BenchError>;
 
     /// Submits the launches of what was prepared and answers how many there are. On a device it
     /// returns before they have run, on the host after.
     ///
     /// # Errors
     ///
-    /// [`ExerciseError::Handle`] for a handle of another exercise, [`ExerciseError::Kernel`] where a
+    /// [`BenchError::LaunchHandle`] for a handle of another exercise, [`BenchError::Kernel`] where a
     /// launch is refused.
-    fn launch(&mut self, handle: Handle) -> Result<u64, ExerciseError>;
+    fn launch(&mut self, handle: LaunchHandle) -> Result<u64, BenchError>;
 
     /// Runs the default and holds its output against the reference in f64, at the first and the last
     /// item, in the middle and at the ends of chunks. Answers the relative error.
     ///
     /// # Errors
     ///
-    /// [`ExerciseError::Reference`] where it is off, and as [`Self::prepare`] and [`Self::launch`].
-    fn verify(&mut self) -> Result<f64, ExerciseError>;
+    /// [`BenchError::Reference`] where it is off, and as [`Self::prepare`] and [`Self::launch`].
+    fn verify(&mut self) -> Result<f64, BenchError>;
 
     /// Spoils the output, runs what was prepared once, and compares all of its output with the
     /// default's, which [`Self::verify`] has looked at before. Waits for it.
     ///
     /// # Errors
     ///
-    /// [`ExerciseError::Mismatch`] where they differ by more than the kernel's tolerance, in any bit
+    /// [`BenchError::Mismatch`] where they differ by more than the kernel's tolerance, in any bit
     /// where that is zero; and as [`Self::launch`] and [`Self::verify`].
-    fn check(&mut self, handle: Handle) -> Result<(), ExerciseError>;
+    fn check(&mut self, handle: LaunchHandle) -> Result<(), BenchError>;
 }
 
-/// Names something that an [`Exercise`] has prepared.
+/// Names something that an [`BenchCase`] has prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Handle(usize);
+pub struct LaunchHandle(usize);
 
 /// A kernel with one set of launch parameters: what candidates are planned from. The tuner has one of
 /// its own, since its library and this one do not know each other.
 #[derive(Clone, Debug)]
-pub struct Configuration {
+pub struct LaunchSetup {
     /// Names and values; empty for a kernel that has none.
     pub parameters: Named,
     /// The launch over the whole problem.
@@ -128,7 +128,7 @@ pub struct Configuration {
 /// Why an exercise failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ExerciseError {
+pub enum BenchError {
     /// The kernel was not run.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -144,7 +144,7 @@ pub enum ExerciseError {
     },
     /// A handle that this exercise did not give.
     #[error("nothing was prepared as number {0} of this exercise")]
-    Handle(usize),
+    LaunchHandle(usize),
     /// More items than the problem has.
     #[error("{given} items are asked for, the problem has {items}")]
     Items {
@@ -190,12 +190,12 @@ fn shape_of(operation: &impl Tunable) -> Named {
 
 /// The same operation over the first `items` alone, if so many are given.
 #[cfg(any(feature = "cuda", feature = "host"))]
-fn first_items<O: Tunable>(operation: O, items: Option<u64>) -> Result<O, ExerciseError> {
+fn first_items<O: Tunable>(operation: O, items: Option<u64>) -> Result<O, BenchError> {
     let all = operation.batch().items();
     match items {
         None => Ok(operation),
         Some(given) if given <= all => Ok(operation.with_items(given)?),
-        Some(given) => Err(ExerciseError::Items { given, items: all }),
+        Some(given) => Err(BenchError::Items { given, items: all }),
     }
 }
 
@@ -205,16 +205,16 @@ mod tests {
 
     #[test]
     fn errors_say_what_was_found_and_what_is_allowed() {
-        let items = ExerciseError::Items { given: 9, items: 8 };
+        let items = BenchError::Items { given: 9, items: 8 };
         assert_eq!(items.to_string(), "9 items are asked for, the problem has 8");
-        let handle = ExerciseError::Handle(3);
+        let handle = BenchError::LaunchHandle(3);
         assert_eq!(handle.to_string(), "nothing was prepared as number 3 of this exercise");
-        let reference = ExerciseError::Reference { error: 0.25, tolerance: 1e-3 };
+        let reference = BenchError::Reference { error: 0.25, tolerance: 1e-3 };
         assert_eq!(
             reference.to_string(),
             "the default is off its reference: the relative error is 2.5e-1, 1e-3 is allowed"
         );
-        let mismatch = ExerciseError::Mismatch {
+        let mismatch = BenchError::Mismatch {
             error: f64::INFINITY,
             tolerance: 0.0,
             differing: 5,

@@ -9,12 +9,12 @@ pub(super) const TILE: usize = 1_048_573;
 /// `len` elements of mean 0 and variance 1, uniformly distributed, the same for the same `seed`.
 ///
 /// ```
-/// use gridguard_kernels::exercise::made_up;
+/// use gridguard_kernels::bench::synthetic;
 ///
-/// assert_eq!(made_up::<f32>(4, 1), made_up::<f32>(8, 1)[..4]);
+/// assert_eq!(synthetic::<f32>(4, 1), synthetic::<f32>(8, 1)[..4]);
 /// ```
 #[must_use]
-pub fn made_up<T: Element>(len: usize, seed: u64) -> Vec<T> {
+pub fn synthetic<T: Element>(len: usize, seed: u64) -> Vec<T> {
     let mut state = seed.wrapping_mul(0xd6e8_feb8_6659_fd93);
     let element = || {
         // SplitMix64.
@@ -41,12 +41,12 @@ mod tests {
     #[test]
     fn another_seed_makes_up_other_elements_of_the_same_size() {
         let mean_square = |seed| {
-            let elements = made_up::<f32>(10_000, seed);
+            let elements = synthetic::<f32>(10_000, seed);
             elements.iter().map(|x| x * x).sum::<f32>() / 10_000.0
         };
         assert!((mean_square(1) - 1.0).abs() < 0.05 && (mean_square(2) - 1.0).abs() < 0.05);
-        assert_ne!(made_up::<f32>(100, 1), made_up::<f32>(100, 2));
-        assert_eq!(made_up::<f32>(100, 1), made_up::<f32>(100, 1));
+        assert_ne!(synthetic::<f32>(100, 1), synthetic::<f32>(100, 2));
+        assert_eq!(synthetic::<f32>(100, 1), synthetic::<f32>(100, 1));
     }
 
     #[test]

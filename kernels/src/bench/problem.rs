@@ -11,12 +11,12 @@ use crate::index::IndexType;
 /// A kernel with the types and sizes of its tensors.
 ///
 /// ```
-/// use gridguard_kernels::exercise::Problem;
+/// use gridguard_kernels::bench::Problem;
 ///
 /// let problem: Problem = "rms_norm f16 32768x4096".parse()?;
 /// assert_eq!(problem, Problem::new("rms_norm", "f16", "32768x4096")?);
 /// assert_eq!(problem.to_string(), "rms_norm f16 32768x4096");
-/// # Ok::<(), gridguard_kernels::exercise::ProblemError>(())
+/// # Ok::<(), gridguard_kernels::bench::ProblemError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
