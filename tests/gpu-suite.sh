@@ -41,7 +41,7 @@ pack() {
     # Faults of libraries need some that are at fault.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
-        gcc -shared -fPIC -O2 -o "$folder/fake-driver/${name%=*}" "tests/fake-driver/${name#*=}" -lpthread || return 1
+        gcc -shared -fPIC -O2 -o "$folder/fake-driver/${name%=*}" "guard/tests/fake-driver/${name#*=}" -lpthread || return 1
     done
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"

@@ -1,9 +1,4 @@
-//! What several tests share.
+//! What several tests of this package share.
 
-mod child;
 pub mod golden;
 pub mod invariants;
-mod limits;
-
-pub use child::assert_passed;
-pub use limits::assert_same_limits;

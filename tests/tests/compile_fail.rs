@@ -1,6 +1,6 @@
-//! Programs that go around validation do not compile.
+//! Programs that launch foreign device code as this workspace's own do not compile.
 
 #[test]
-fn there_is_no_way_around_validation() {
+fn foreign_device_code_is_no_operation() {
     trybuild::TestCases::new().compile_fail("compile-fail/*.rs");
 }

@@ -2,10 +2,9 @@
 
 use gridguard::catalog::{self, CatalogError, parse_corpus, parse_gpus};
 use gridguard::{Axis, DeviceLimits, KernelLimits};
+use gridguard_test_support::invariants::{Bytes, case, plans};
 
-use super::bytes::Bytes;
-use super::case::case;
-use super::{description, plans};
+use super::description;
 
 /// Any text is a corpus, a catalogue, or refused with its place; each launch of the one gets a true
 /// verdict, and the GPUs of the other are planned for as any device is.

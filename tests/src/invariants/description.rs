@@ -2,10 +2,8 @@
 
 use gridguard::check::{LaunchDescription, Outcome, PlanRecord};
 use gridguard::{DeviceLimits, Strategy};
-
-use super::case::Case;
-use super::generate::{Batch, Preference};
-use super::plans::what_is_planned_is_legal_and_what_is_refused_is_hopeless;
+use gridguard_test_support::invariants::plans::what_is_planned_is_legal_and_what_is_refused_is_hopeless;
+use gridguard_test_support::invariants::{Batch, Case, Preference};
 
 /// The verdict is that of the plan, which keeps to all that plans keep to; or the description
 /// contradicts itself.
@@ -73,6 +71,6 @@ fn case(description: &LaunchDescription, device: &DeviceLimits) -> Case {
         workspace: None,
         foldable: false,
     });
-    let preference = Preference { most_items: None, way: None };
+    let preference = Preference { most_items: None, strategy: None };
     Case { request, batch, preference, device: device.clone(), kernel: limits.kernel().clone() }
 }

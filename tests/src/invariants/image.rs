@@ -1,9 +1,8 @@
 //! Images of device code: what is whole is taken, what is not is refused, and nothing is misjudged.
 
 use gridguard::cuda::{Image, ImageError};
+use gridguard_test_support::invariants::{Bytes, from_bytes};
 use proptest::strategy::BoxedStrategy;
-
-use super::bytes::{Bytes, out_of_bytes};
 
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 const FATBIN_MAGIC: &[u8] = b"\x50\xed\x55\xba";
@@ -44,7 +43,7 @@ pub(super) fn check(bytes: &[u8]) {
 
 /// Images that are whole by the way they are made: the last byte of each belongs to a part of it.
 pub fn whole_images() -> BoxedStrategy<Vec<u8>> {
-    out_of_bytes(|from| if from.one_in(4) { fatbin(from) } else { elf(from) })
+    from_bytes(|from| if from.one_in(4) { fatbin(from) } else { elf(from) })
 }
 
 /// An image, whole by the way it was made, is taken, and refused wherever it is cut.

@@ -1,38 +1,31 @@
-//! What holds whatever comes in, for property tests and for fuzzing alike.
+//! The invariants of every fuzz target, which must hold for any input.
 //!
-//! A [`Target`] takes bytes. Where it reads text or an image they are that. Where it takes numbers
-//! these are made of them, by the same generators that property tests give random bytes.
+//! A [`Target`] takes bytes. Parsers read them as they come; the other targets make their numbers
+//! from them, with the generators of the property tests.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-pub mod backoff;
-mod bytes;
-mod case;
 mod catalog;
 mod description;
-mod generate;
 pub mod image;
 mod journal;
 mod log;
-mod oracle;
-pub mod plans;
 mod profile;
 mod protocol;
 mod requests;
 mod shapes;
-pub mod validation;
 
-use proptest::strategy::BoxedStrategy;
+use gridguard_test_support::invariants::{backoff, plans, validation};
 
-/// Something that must hold for any bytes.
+/// An invariant that must hold for any bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name: that of the fuzz target, of its seeds and of its dictionary.
+    /// The name of the fuzz target, of its folder of seeds and of its dictionary.
     pub name: &'static str,
     /// Panics where it does not hold.
     pub check: fn(&[u8]),
 }
 
-/// All of them.
+/// Every target.
 pub const TARGETS: [Target; 11] = [
     Target { name: "corpus", check: catalog::check },
     Target { name: "image", check: image::check },
@@ -51,13 +44,8 @@ pub const TARGETS: [Target; 11] = [
 ///
 /// # Panics
 ///
-/// Where there is no such target, and where something does not hold.
+/// If there is no such target, or the invariant does not hold.
 pub fn check(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.name == name).expect("a target");
     (target.check)(bytes);
-}
-
-/// Any size: small, at the limits, at the end of u64.
-pub fn size() -> BoxedStrategy<u64> {
-    bytes::out_of_bytes(generate::size)
 }

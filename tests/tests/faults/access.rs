@@ -3,6 +3,8 @@ mod scene;
 
 use std::time::Duration;
 
+use gridguard_test_support::Random;
+
 use self::scene::{INNOCENT, Scene};
 use crate::bench::{Bench, context, count, kernel, poisoned};
 use crate::child::does;
@@ -10,7 +12,6 @@ use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
 use crate::naming::{Tell, Told, told};
-use crate::random::Random;
 
 /// What the kernel does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

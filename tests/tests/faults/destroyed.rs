@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use gridguard::cuda::Kernel;
 use gridguard::{Guard, WorkspaceUse};
+use gridguard_test_support::Random;
 
 use crate::bench::{Bench, along_y, context, count, counts_right, kernel, poisoned, spill};
 use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
 use crate::naming::{Told, told};
-use crate::random::Random;
 use crate::raw;
 
 /// How the context is destroyed.

@@ -8,13 +8,13 @@ use cudarc::driver::CudaContext;
 use gridguard::cuda::{Args, compute_mode, device_count, device_limits, free_memory};
 use gridguard::profile::{DeviceIdentity, Document, Environment, Layers, publish};
 use gridguard::{Choice, DeviceLimits, Guard};
+use gridguard_test_support::Random;
 
 use crate::bench::{Bench, along_y, context, counts_right, document, entry, kernel, poisoned};
 use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
 use crate::naming::{Told, told, why_host};
-use crate::random::Random;
 use crate::raw;
 
 /// What is of another device.

@@ -4,12 +4,12 @@ use std::ffi::OsString;
 use std::fmt::{self, Debug};
 use std::path::Path;
 
+use gridguard_test_support::Random;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::Bench;
 use crate::ground::{Ground, Platform};
 use crate::judge::{Expected, Observed};
-use crate::random::Random;
 use crate::{access, destroyed, device, image, library, memory, undefined, writer};
 
 /// A kind of fault.

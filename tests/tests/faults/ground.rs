@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use gridguard::ComputeCapability;
 use gridguard::cuda::{CompileOptions, Compiler, device_limits};
+use gridguard_test_support::fake_library;
 
-use crate::{cubin, fake_library};
+use crate::cubin;
 
 /// The kernels as the fake driver describes them.
 pub(crate) const PTX: &str = include_str!("kernels.ptx");
@@ -19,7 +20,7 @@ const ARCHITECTURES: [(u32, u32); 7] = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), 
 /// Which driver answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Platform {
-    /// `tests/fake-driver`.
+    /// The fake driver.
     Fake,
     /// The machine's.
     Real,

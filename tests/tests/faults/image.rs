@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "kernels that are not there")]
 
 use gridguard::cuda::{Image, LoadError};
+use gridguard_test_support::Random;
 
 use crate::bench::Bench;
 use crate::cubin::{self, HEADER};
@@ -9,7 +10,6 @@ use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
 use crate::naming::{Tell, Told, told};
-use crate::random::Random;
 
 /// What is wrong with the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use gridguard::cuda::{CompileOptions, Compiler, Image, device_count};
 use gridguard::{Axis, BatchAxis, Choice, ComputeCapability, DeviceLimits, Dim3, Guard};
 use gridguard::{HostLauncher, KernelLimits, LaunchRequest};
+use gridguard_test_support::Random;
+use gridguard_test_support::fake_library::{COMPILER, DRIVER};
 
 use crate::bench::Bench;
-use crate::fake_library::{COMPILER, DRIVER};
 use crate::fault::Case;
 use crate::ground::{Ground, PTX, before_others};
 use crate::judge::{Expected, Observed};
 use crate::naming::{Tell, Told, told, why_host};
-use crate::random::Random;
 
 /// What is found in the place of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

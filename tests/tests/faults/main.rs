@@ -11,8 +11,6 @@ mod child;
 mod cubin;
 mod destroyed;
 mod device;
-#[path = "../fake_library/mod.rs"]
-mod fake_library;
 mod fault;
 mod ground;
 mod image;
@@ -20,8 +18,6 @@ mod judge;
 mod library;
 mod memory;
 mod naming;
-#[path = "../gpu/conformance/random.rs"]
-mod random;
 mod raw;
 mod report;
 mod run;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use gridguard::{Guard, WorkspaceUse};
+use gridguard_test_support::Random;
 
 use crate::bench::{Bench, POISON, context, count, counts_right, kernel, poisoned, spill};
 use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
 use crate::naming::{Tell, Told, told};
-use crate::random::Random;
 
 /// Memory of the fake device.
 const FAKE_BYTES: u64 = 1 << 30;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use gridguard::Guard;
 use gridguard::cuda::Image;
+use gridguard_test_support::Random;
 
 use crate::bench::{Bench, context, count, kernel, poisoned};
 use crate::cubin::{self, HEADER, Section};
@@ -14,7 +15,6 @@ use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
 use crate::naming::{Tell, Told, told};
-use crate::random::Random;
 use crate::raw;
 
 /// A cubin with noise in one of its parts.

@@ -6,13 +6,13 @@ use std::process::{Child, ChildStdout};
 use std::time::Duration;
 
 use gridguard::profile::{Entry, load, publish};
+use gridguard_test_support::Random;
 
 use crate::bench::{Bench, document, entry};
 use crate::fault::Case;
 use crate::ground::Ground;
 use crate::judge::{Expected, Observed};
 use crate::naming::{Tell, Told};
-use crate::random::Random;
 use crate::writing::{ENTRIES, How, WROTE, process};
 
 /// Writers that are killed.

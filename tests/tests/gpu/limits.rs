@@ -1,7 +1,7 @@
 //! Does the device answer what the catalogue says?
 
 use gridguard::{Guard, catalog, cuda};
-use gridguard_tests::assert_same_limits;
+use gridguard_test_support::assert_same_limits;
 
 use super::support::guard;
 

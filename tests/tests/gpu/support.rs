@@ -6,7 +6,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr};
 use gridguard::cuda::{Args, Kernel, Module};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan, Strategy};
 use gridguard_kernels::{Element, KernelError, Kernels, Operation};
-use gridguard_tests::assert_passed;
+use gridguard_test_support::assert_passed;
 
 /// Small kernels, each writing what a test can check.
 pub(crate) const SOURCE: &str = r#"

@@ -175,7 +175,7 @@ fn compiled(folder: &str, source: &str, name: &str) -> PathBuf {
     let fresh = tempfile::tempdir_in(&folder).expect("a folder");
     let (input, output) = (fresh.path().join("library.c"), fresh.path().join(name));
     fs::write(&input, source).expect("the source is written");
-    let fakes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fake-driver");
+    let fakes = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guard/tests/fake-driver");
     let ran = Command::new("gcc")
         .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-I"])
         .args([&fakes, Path::new("-o"), &output, &input])

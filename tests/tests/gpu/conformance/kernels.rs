@@ -1,14 +1,17 @@
-//! A family of kernels, each at another limit. All return at once: their one parameter is zero.
+//! A family of kernels, each close to a different limit. All return at once: their parameter is zero.
+#![allow(unsafe_code, reason = "raw handles of functions")]
 
 use cudarc::driver::CudaFunction;
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{CompileOptions, Compiler};
+use gridguard::cuda::{CompileOptions, Compiler, RawKernel};
+use gridguard_test_support::conformance::kernel::{
+    KernelUnderTest, MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+};
+use gridguard_test_support::conformance::raw::RawDriver;
 
-use super::raw::RawDriver;
-use super::subject::{MAX_DYNAMIC_SHARED_SIZE_BYTES, NON_PORTABLE_CLUSTER_SIZE_ALLOWED, Subject};
 use crate::support::{context, guard};
 
-/// One kernel `k` with everything that a macro may ask of it.
+/// The kernel `k`; macros select what it does.
 const SOURCE: &str = r#"
 typedef unsigned int u32;
 
@@ -50,7 +53,7 @@ extern "C" __global__ void ATTRIBUTES k(const Parameter parameter) {
 }
 "#;
 
-/// A kernel that must be given a cluster, which CUDA C++ has no word for.
+/// A kernel whose launches must name a cluster, which CUDA C++ cannot express.
 const EXPLICIT_CLUSTER: &str = "\
 .version 8.0
 .target sm_90
@@ -62,25 +65,25 @@ const EXPLICIT_CLUSTER: &str = "\
 }
 ";
 
-/// What is done to a kernel before it is launched.
+/// The attributes that are set on a kernel before it is launched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opened {
     /// Nothing.
     No,
-    /// It opts in to some more dynamic shared memory than all kernels have.
+    /// Opts in to more dynamic shared memory than every kernel has.
     SomeShared,
-    /// It opts in to all that the device has.
+    /// Opts in to all that the device has.
     AllShared,
-    /// It allows clusters above the portable size.
+    /// Allows clusters above the portable size.
     Clusters,
-    /// It allows these and opts in to all.
+    /// Both.
     ClustersAndAllShared,
 }
 
 /// A member of the family.
 pub(crate) struct Member {
     name: &'static str,
-    /// Macros with their values.
+    /// Macros and their values.
     macros: &'static [(&'static str, &'static str)],
     opened: Opened,
     parameter_bytes: u64,
@@ -101,7 +104,7 @@ impl Member {
         self
     }
 
-    /// Whether a device without clusters cannot have it.
+    /// Whether it needs a device with clusters.
     fn needs_clusters(&self) -> bool {
         self.name.contains("cluster")
     }
@@ -153,10 +156,10 @@ const FAMILY: [Member; 37] = [
     member("explicit_cluster", &[]),
 ];
 
-/// Kernels, and what keeps them loaded.
+/// The kernels, and the functions that keep them loaded.
 pub(crate) struct Family {
-    pub(crate) subjects: Vec<Subject>,
-    /// Kernels that could not be had, with the reason.
+    pub(crate) kernels: Vec<KernelUnderTest>,
+    /// Kernels that could not be compiled or loaded, with the reason.
     pub(crate) left_out: Vec<(String, String)>,
     _functions: Vec<CudaFunction>,
 }
@@ -164,9 +167,7 @@ pub(crate) struct Family {
 impl Family {
     /// All members, on the tests' device.
     pub(crate) fn new(driver: &RawDriver) -> Self {
-        let mut family =
-            Self { subjects: Vec::new(), left_out: Vec::new(), _functions: Vec::new() };
-        let context = context();
+        let mut family = Self { kernels: Vec::new(), left_out: Vec::new(), _functions: Vec::new() };
         let clusters = guard().limits().cluster_launch;
         for member in FAMILY.iter().filter(|member| clusters || !member.needs_clusters()) {
             let Member { name, macros, opened, parameter_bytes } = member;
@@ -177,9 +178,7 @@ impl Family {
             let opened = loaded.and_then(|function| open(driver, function, *opened));
             match opened {
                 Ok(function) => {
-                    let handle = function.cu_function().cast();
-                    let own = context.cu_ctx().cast();
-                    family.subjects.push(Subject::new(driver, name, own, handle, *parameter_bytes));
+                    family.kernels.push(under_test(driver, name, &function, *parameter_bytes));
                     family._functions.push(function);
                 }
                 Err(reason) => family.left_out.push(((*name).to_owned(), reason)),
@@ -187,6 +186,22 @@ impl Family {
         }
         family
     }
+}
+
+/// The loaded `function` with the limits that the guard queries for it.
+pub(crate) fn under_test(
+    driver: &RawDriver,
+    name: &str,
+    function: &CudaFunction,
+    parameter_bytes: u64,
+) -> KernelUnderTest {
+    let handle = function.cu_function().cast();
+    // SAFETY: the context is the tests' own, and the caller keeps the function loaded.
+    let raw = unsafe { RawKernel::from_handles(context().cu_ctx().cast(), handle, name) };
+    let raw = raw.expect("its limits");
+    let limits = raw.limits().clone();
+    let occupancy = move |request: &_| raw.occupancy(request).map_err(|error| error.to_string());
+    KernelUnderTest::new(driver, name, handle, &limits, parameter_bytes, occupancy)
 }
 
 /// The kernel of [`SOURCE`] under `macros`.
@@ -207,7 +222,7 @@ pub(crate) fn load(image: Ptx) -> Result<CudaFunction, String> {
     module.load_function("k").map_err(|error| error.to_string())
 }
 
-/// Sets what a member wants set.
+/// Sets the attributes of a member.
 pub(crate) fn open(
     driver: &RawDriver,
     function: CudaFunction,
@@ -226,9 +241,9 @@ pub(crate) fn open(
         Opened::ClustersAndAllShared => vec![clusters, all],
     };
     for (attribute, value) in wanted {
-        let answer = driver.set_attribute(handle, attribute, value);
-        if answer != 0 {
-            return Err(format!("attribute {attribute} = {value} answered {answer}"));
+        let result = driver.set_attribute(handle, attribute, value);
+        if result != 0 {
+            return Err(format!("attribute {attribute} = {value} returned {result}"));
         }
     }
     Ok(function)

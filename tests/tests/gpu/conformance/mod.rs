@@ -1,26 +1,20 @@
-//! Does the guard agree with the driver on every launch?
+//! Compares the guard with the driver of a real device on random launches.
 //!
-//! Random launches of a family of kernels, dense around every limit, go to the driver without the
-//! guard; its verdict on each is held against the driver's answer. `PROPTEST_RNG_SEED` repeats a run,
+//! Launches of a family of kernels, dense around every limit, go to the driver without the guard.
+//! Each result is compared with the guard's verdict and with the error code that it predicts. `PROPTEST_RNG_SEED` repeats a run,
 //! `GRIDGUARD_CONFORMANCE_LAUNCHES` sets its length, and `GRIDGUARD_RESULTS` names the folder for
 //! `conformance.json` and `facts.json`.
 
-mod compare;
-mod draw;
-mod draw_tests;
 mod facts;
 mod kernels;
-mod random;
-mod raw;
 mod report;
-mod session;
-mod subject;
 
 use gridguard::{Dim3, LaunchRequest};
+use gridguard_test_support::conformance::compare::Tally;
+use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver, RawLaunch};
+use gridguard_test_support::conformance::session;
 
-use self::compare::Tally;
 use self::kernels::Family;
-use self::raw::{RawDriver, RawLaunch, Way};
 use self::report::{Kernel, Report};
 use super::support::{context, guard};
 
@@ -40,7 +34,7 @@ fn the_guard_agrees_with_the_driver_on_every_launch() {
     let driver = RawDriver::open();
     let family = Family::new(&driver);
     let launches = number("GRIDGUARD_CONFORMANCE_LAUNCHES").unwrap_or(LAUNCHES);
-    let mut outcome = session::run(&driver, &family.subjects, launches, seed);
+    let mut outcome = session::run(&driver, &family.kernels, launches, seed);
     if outcome.sticky.is_none() {
         longest_grid(&driver, &family, &mut outcome.tally);
     }
@@ -48,14 +42,14 @@ fn the_guard_agrees_with_the_driver_on_every_launch() {
         device: &guard.limits().name,
         driver: std::env::var("GRIDGUARD_DRIVER").unwrap_or_else(|_| "unknown".into()),
         seed,
-        kernels: family.subjects.iter().map(Kernel::new).collect(),
+        kernels: family.kernels.iter().map(Kernel::new).collect(),
         left_out: &family.left_out,
         outcome: &outcome,
     };
     report.publish();
-    outcome.assert_agreement();
-    let answered = family.subjects.iter().all(|subject| subject.unanswered.borrow().is_empty());
-    assert!(answered, "questions about residency without an answer");
+    report::assert_agreement(&outcome);
+    let queried = family.kernels.iter().all(|kernel| kernel.failed_queries.borrow().is_empty());
+    assert!(queried, "failed occupancy queries");
     assert!(family.left_out.is_empty(), "left out: {:?}", family.left_out);
 }
 
@@ -63,14 +57,14 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.trim().parse().ok())
 }
 
-/// 2^31 - 1 blocks of a thread along x, which take seconds to begin and end.
+/// Launches 2^31 - 1 blocks of one thread along x, which takes seconds.
 fn longest_grid(driver: &RawDriver, family: &Family, tally: &mut Tally) {
-    let subject = &family.subjects[0];
-    let most = subject.limits.device().max_grid.x;
+    let kernel = &family.kernels[0];
+    let most = kernel.limits.device().max_grid.x;
     let request = LaunchRequest::new(Dim3::new(most, 1, 1), Dim3::ONE)
-        .parameter_bytes(subject.parameter_bytes);
+        .parameter_bytes(kernel.parameter_bytes);
     let launch = RawLaunch::new(&request).expect("32 bits");
-    let answer = driver.launch(subject.function, &launch, Way::Oldest);
-    tally.judge(subject, &request, Way::Oldest, Some(answer));
+    let result = driver.launch(kernel.function, &launch, LaunchCall::Oldest);
+    tally.record(kernel, &request, LaunchCall::Oldest, Some(result));
     assert_eq!(driver.synchronize(), 0, "2^31 - 1 blocks");
 }

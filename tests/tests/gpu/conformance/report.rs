@@ -1,13 +1,12 @@
-//! What a run found, for people and as a file.
+//! The report of a run: printed, and written as `conformance.json`.
 
 use std::collections::BTreeMap;
 
+use gridguard_test_support::conformance::kernel::KernelUnderTest;
+use gridguard_test_support::conformance::session::Outcome;
 use serde::Serialize;
 
-use super::session::Outcome;
-use super::subject::Subject;
-
-/// Where the suite keeps its results.
+/// Environment variable: the folder for results.
 const RESULTS: &str = "GRIDGUARD_RESULTS";
 
 /// The file `conformance.json`.
@@ -17,7 +16,7 @@ pub(crate) struct Report<'a> {
     pub(crate) driver: String,
     pub(crate) seed: u64,
     pub(crate) kernels: Vec<Kernel<'a>>,
-    /// Kernels that could not be had, with the reason.
+    /// Kernels that could not be compiled or loaded, with the reason.
     pub(crate) left_out: &'a [(String, String)],
     #[serde(flatten)]
     pub(crate) outcome: &'a Outcome,
@@ -39,25 +38,25 @@ pub(crate) struct Kernel<'a> {
 }
 
 impl<'a> Kernel<'a> {
-    pub(crate) fn new(subject: &'a Subject) -> Self {
-        let kernel = subject.limits.kernel();
+    pub(crate) fn new(kernel: &'a KernelUnderTest) -> Self {
+        let limits = kernel.limits.kernel();
         Self {
-            name: &subject.name,
-            max_threads: kernel.max_threads_per_block,
-            registers: kernel.registers_per_thread,
-            static_shared_bytes: kernel.static_shared_bytes,
-            max_dynamic_shared_bytes: kernel.max_dynamic_shared_bytes,
-            local_bytes: kernel.local_bytes_per_thread,
-            required_cluster: kernel.required_cluster.map(|c| [c.x, c.y, c.z]),
-            cluster_must_be_set: kernel.cluster_must_be_set,
-            parameter_bytes: subject.parameter_bytes,
-            unanswered: subject.unanswered.borrow().clone(),
+            name: &kernel.name,
+            max_threads: limits.max_threads_per_block,
+            registers: limits.registers_per_thread,
+            static_shared_bytes: limits.static_shared_bytes,
+            max_dynamic_shared_bytes: limits.max_dynamic_shared_bytes,
+            local_bytes: limits.local_bytes_per_thread,
+            required_cluster: limits.required_cluster.map(|c| [c.x, c.y, c.z]),
+            cluster_must_be_set: limits.cluster_must_be_set,
+            parameter_bytes: kernel.parameter_bytes,
+            unanswered: kernel.failed_queries.borrow().clone(),
         }
     }
 }
 
 impl Report<'_> {
-    /// Prints the report and writes it where the suite wants results.
+    /// Prints the report and writes it to the folder for results.
     pub(crate) fn publish(&self) {
         let text = serde_json::to_string_pretty(self).expect("a report") + "\n";
         println!("{text}");
@@ -65,7 +64,7 @@ impl Report<'_> {
     }
 }
 
-/// Writes a result where the suite wants it, if anywhere.
+/// Writes `file` to the folder for results, if the environment names one.
 pub(crate) fn keep(file: &str, text: &str) {
     if let Some(folder) = std::env::var_os(RESULTS) {
         let path = std::path::Path::new(&folder).join(file);
@@ -73,13 +72,11 @@ pub(crate) fn keep(file: &str, text: &str) {
     }
 }
 
-impl Outcome {
-    /// Fails where guard and driver differ in anything.
-    pub(crate) fn assert_agreement(&self) {
-        let tally = &self.tally;
-        assert_eq!(self.sticky, None, "a launch left an error behind");
-        assert_eq!(tally.disagreements, 0, "guard and driver differ: {:#?}", tally.kinds);
-        let right = tally.single.all_right() && tally.several.all_right();
-        assert!(right, "other answers than predicted: {:#?}", tally.wrong_answers);
-    }
+/// Fails where guard and driver differ in anything.
+pub(crate) fn assert_agreement(outcome: &Outcome) {
+    let tally = &outcome.tally;
+    assert_eq!(outcome.sticky, None, "a launch left a sticky error");
+    assert_eq!(tally.disagreements, 0, "guard and driver differ: {:#?}", tally.kinds);
+    let correct = tally.single.all_correct() && tally.several.all_correct();
+    assert!(correct, "other error codes than predicted: {:#?}", tally.wrong_answers);
 }

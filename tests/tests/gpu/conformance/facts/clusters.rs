@@ -1,9 +1,9 @@
 //! Clusters of every size, and cooperative launches of as many blocks as there is room for.
 
 use gridguard::{Dim3, LaunchRequest};
+use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver};
 
 use super::super::kernels::Opened;
-use super::super::raw::{RawDriver, Way};
 use super::features::debug;
 use super::{Facts, Loaded, blocks_of, loaded};
 use crate::support::guard;
@@ -14,7 +14,7 @@ const CLUSTER_ATTRIBUTES: core::ops::RangeInclusive<i32> = 10..=13;
 pub(super) fn measure(driver: &RawDriver, facts: &mut Facts) {
     if !guard().limits().cluster_launch {
         let plain = loaded(driver, &[], Opened::No).expect("a kernel");
-        let answers = [1, 2].map(|x| plain.answer(driver, &clustered(32, x), Way::Extended));
+        let answers = [1, 2].map(|x| plain.answer(driver, &clustered(32, x), LaunchCall::Extended));
         facts.note("a device without clusters, clusters of 1 and 2", debug(&answers));
         return;
     }
@@ -40,15 +40,15 @@ fn sizes(driver: &RawDriver, facts: &mut Facts) {
         let kernel = loaded(driver, macros, opened).expect("a kernel");
         let of = |x| clustered(threads, x).dynamic_shared_bytes(bytes);
         let answers: Vec<(u64, i32)> =
-            (0..=17).map(|x| (x, kernel.answer(driver, &of(x), Way::Extended).0)).collect();
+            (0..=17).map(|x| (x, kernel.answer(driver, &of(x), LaunchCall::Extended).0)).collect();
         facts.note(format!("clusters of 0 to 17 along x, {what}"), debug(&answers));
-        let rooms: Vec<_> = [2, 7, 8, 16].map(|x| (x, kernel.subject.occupancy(&of(x)))).into();
+        let rooms: Vec<_> = [2, 7, 8, 16].map(|x| (x, kernel.kernel.occupancy(&of(x)))).into();
         facts.note(format!("room for clusters, {what}"), debug(&rooms));
     }
     let plain = loaded(driver, &[], Opened::No).expect("a kernel");
     for cluster in [Dim3::new(0, 0, 0), Dim3::new(1, 0, 1), Dim3::new(1, 1, 1)] {
         let request = blocks_of(32, 4).cluster(cluster);
-        let answers = plain.answer(driver, &request, Way::Extended);
+        let answers = plain.answer(driver, &request, LaunchCall::Extended);
         facts.note(format!("a cluster of {cluster}"), debug(&answers));
     }
 }
@@ -67,13 +67,13 @@ fn compiled_sizes(driver: &RawDriver, facts: &mut Facts) {
                 }
             };
             let read: Vec<_> = CLUSTER_ATTRIBUTES
-                .map(|attribute| driver.attribute(kernel.subject.function, attribute))
+                .map(|attribute| driver.attribute(kernel.kernel.function, attribute))
                 .collect();
             facts.note(format!("{what}: attributes 10 to 13"), debug(&read));
             let plainly = blocks_of(32, 2 * blocks);
             let named = plainly.cluster(Dim3::new(blocks, 1, 1));
             for (how, request) in [("plainly", plainly), ("by its own size", named)] {
-                let answers = kernel.answer(driver, &request, Way::Extended);
+                let answers = kernel.answer(driver, &request, LaunchCall::Extended);
                 facts.note(format!("{what}: {how}"), debug(&answers));
             }
         }
@@ -94,7 +94,7 @@ fn cooperative(driver: &RawDriver, facts: &mut Facts) {
                 _ => request.cluster(Dim3::new(blocks, 1, 1)),
             };
             let most = most_blocks(driver, &kernel, &request, blocks.max(1));
-            let room = kernel.subject.occupancy(&request);
+            let room = kernel.kernel.occupancy(&request);
             let what =
                 format!("cooperative, {threads} threads, {bytes} bytes, cluster of {blocks}");
             facts.note(what, format!("accepted up to {most} blocks, the guard says {room:?}"));
@@ -104,7 +104,7 @@ fn cooperative(driver: &RawDriver, facts: &mut Facts) {
     let kernel = loaded(driver, &own, Opened::No).expect("a kernel");
     let request = blocks_of(1024, 2).cooperative();
     let most = most_blocks(driver, &kernel, &request, 2);
-    let room = kernel.subject.occupancy(&request);
+    let room = kernel.kernel.occupancy(&request);
     let what = "cooperative, compiled for clusters of 2, 1024 threads";
     facts.note(what, format!("accepted up to {most} blocks, the guard says {room:?}"));
 }
@@ -113,7 +113,7 @@ fn cooperative(driver: &RawDriver, facts: &mut Facts) {
 fn most_blocks(driver: &RawDriver, kernel: &Loaded, request: &LaunchRequest, unit: u64) -> u64 {
     let accepts = |count: u64| {
         let request = request.grid(Dim3::new(count * unit, 1, 1));
-        kernel.answer(driver, &request, Way::Extended).0 == 0
+        kernel.answer(driver, &request, LaunchCall::Extended).0 == 0
     };
     let (mut most, mut too_many) = (0_u64, 10_000);
     while too_many - most > 1 {

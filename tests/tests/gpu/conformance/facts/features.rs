@@ -2,10 +2,10 @@
 //! violations the driver tells.
 
 use gridguard::{Dim3, LaunchRequest};
+use gridguard_test_support::conformance::kernel::MAX_DYNAMIC_SHARED_SIZE_BYTES;
+use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver};
 
 use super::super::kernels::Opened;
-use super::super::raw::{RawDriver, Way};
-use super::super::subject::MAX_DYNAMIC_SHARED_SIZE_BYTES;
 use super::{Facts, blocks_of, loaded};
 use crate::support::guard;
 
@@ -30,14 +30,14 @@ fn dependent(driver: &RawDriver, facts: &mut Facts) {
         }),
         ("with a priority", blocks_of(32, 8).priority(-1)),
     ] {
-        let answers = plain.answer(driver, &request.dependent(), Way::Extended);
+        let answers = plain.answer(driver, &request.dependent(), LaunchCall::Extended);
         facts.note(format!("dependent, {what}: launch and synchronize"), debug(&answers));
     }
 }
 
 fn opting_in(driver: &RawDriver, facts: &mut Facts) {
     let plain = loaded(driver, &[], Opened::No).expect("a kernel");
-    let function = plain.subject.function;
+    let function = plain.kernel.function;
     let all = guard().limits().max_shared_bytes_per_block_opt_in;
     for bytes in [49_152, 49_153, all] {
         let wide = usize::try_from(bytes).expect("bytes");
@@ -55,7 +55,7 @@ fn opting_in(driver: &RawDriver, facts: &mut Facts) {
     let full = loaded(driver, &[("STATIC_WORDS", "12288")], Opened::No).expect("a kernel");
     for bytes in [all - 49_152, all - 49_151] {
         let value = i32::try_from(bytes).expect("bytes");
-        let function = full.subject.function;
+        let function = full.kernel.function;
         let answer = driver.set_attribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES, value);
         facts.note(format!("opting in to {bytes} bytes beside 49152 static ones"), answer);
     }
@@ -94,7 +94,7 @@ fn order_of_checks(driver: &RawDriver, facts: &mut Facts) {
         }),
     ];
     for (what, kernel, request) in cases {
-        for way in [Way::Oldest, Way::Extended] {
+        for way in [LaunchCall::Oldest, LaunchCall::Extended] {
             let answers = kernel.answer(driver, &request, way);
             facts.note(format!("{what}, {way:?}: launch and synchronize"), debug(&answers));
         }

@@ -1,9 +1,9 @@
 //! Local memory for more threads than the device has memory for.
 
 use gridguard::cuda;
+use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver};
 
 use super::super::kernels::Opened;
-use super::super::raw::{RawDriver, Way};
 use super::features::debug;
 use super::{Facts, blocks_of, loaded};
 
@@ -27,11 +27,12 @@ pub(super) fn measure(driver: &RawDriver, facts: &mut Facts) {
         };
         facts.note(
             format!("{what}: bytes a thread"),
-            kernel.subject.limits.kernel().local_bytes_per_thread,
+            kernel.kernel.limits.kernel().local_bytes_per_thread,
         );
-        let full = driver.with_memory_taken(taken, || kernel.answer(driver, &request, Way::Oldest));
+        let full =
+            driver.with_memory_taken(taken, || kernel.answer(driver, &request, LaunchCall::Oldest));
         facts.note(format!("{what}: launch and synchronize, {LEFT} bytes free"), debug(&full));
-        let empty = kernel.answer(driver, &request, Way::Oldest);
+        let empty = kernel.answer(driver, &request, LaunchCall::Oldest);
         facts.note(format!("{what}: launch and synchronize, memory free"), debug(&empty));
         let (after, _) = cuda::free_memory(0).expect("memory");
         facts.note(format!("{what}: bytes that the device lost"), free.saturating_sub(after));

@@ -1,4 +1,4 @@
-//! Answers of the driver that shaped a rule, or that no rule can predict: measured and printed.
+//! Measures results of the driver that shaped a rule, or that no rule can predict.
 
 mod clusters;
 mod features;
@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 
 use cudarc::driver::CudaFunction;
 use gridguard::{Dim3, LaunchRequest};
+use gridguard_test_support::conformance::kernel::KernelUnderTest;
+use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver, RawLaunch};
 
-use super::kernels::{Opened, compile, load, open};
-use super::raw::{RawDriver, RawLaunch, Way};
+use super::kernels::{Opened, compile, load, open, under_test};
 use super::report::keep;
-use super::subject::Subject;
 use crate::support::context;
 
 /// What was measured, by what was asked.
@@ -45,22 +45,21 @@ fn the_driver_s_answers_beyond_the_rules_are_measured() {
 
 /// A kernel with the module that holds it.
 struct Loaded {
-    subject: Subject,
+    kernel: KernelUnderTest,
     _function: CudaFunction,
 }
 
 fn loaded(driver: &RawDriver, macros: &[(&str, &str)], opened: Opened) -> Result<Loaded, String> {
     let function = open(driver, compile(macros).and_then(load)?, opened)?;
-    let context = context();
-    let (own, handle) = (context.cu_ctx().cast(), function.cu_function().cast());
-    Ok(Loaded { subject: Subject::new(driver, "k", own, handle, 8), _function: function })
+    let kernel = under_test(driver, "k", &function, 8);
+    Ok(Loaded { kernel, _function: function })
 }
 
 impl Loaded {
     /// The driver's answer to `request`, at once and after it has run.
-    fn answer(&self, driver: &RawDriver, request: &LaunchRequest, way: Way) -> (i32, i32) {
+    fn answer(&self, driver: &RawDriver, request: &LaunchRequest, call: LaunchCall) -> (i32, i32) {
         let launch = RawLaunch::new(request).expect("32 bits");
-        let answer = driver.launch(self.subject.function, &launch, way);
+        let answer = driver.launch(self.kernel.function, &launch, call);
         (answer, driver.synchronize())
     }
 }

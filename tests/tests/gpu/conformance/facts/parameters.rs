@@ -1,9 +1,9 @@
 //! Bytes of kernel parameters at and past their limits, at the compiler, the loader and the launch.
 
 use cudarc::nvrtc::Ptx;
+use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver, RawLaunch};
 
 use super::super::kernels::{compile, load};
-use super::super::raw::{RawDriver, RawLaunch, Way};
 use super::{Facts, blocks_of};
 use crate::support::guard;
 
@@ -33,7 +33,7 @@ pub(super) fn measure(driver: &RawDriver, facts: &mut Facts) {
         });
         if let Ok(function) = load(Ptx::from_src(source)) {
             let one = RawLaunch::new(&blocks_of(1, 1)).expect("32 bits");
-            let answer = driver.launch(function.cu_function().cast(), &one, Way::Oldest);
+            let answer = driver.launch(function.cu_function().cast(), &one, LaunchCall::Oldest);
             facts.note(format!("{what}: launch"), answer);
         }
     }

@@ -1,0 +1,138 @@
+//! Arguments that do not fit the kernel or the batch are refused before anything is launched.
+
+use cudarc::driver::CudaSlice;
+use gridguard::cuda::{Args, Kernel, LaunchError};
+use gridguard::{ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, MAX_ARGS, Plan};
+use gridguard_test_support::fake_driver::{launches, with_fake};
+
+use crate::kernels::{context, guard, kernel, plan_along, poisoned};
+
+/// What is wrong with the arguments that `fill` gives to a launch over `items` items, with memory for
+/// `elements`. Nothing was launched with them.
+fn refused(
+    elements: u64,
+    items: u64,
+    fill: impl for<'a> FnOnce(&mut Args<'a>, &'a mut CudaSlice<u64>),
+) -> ArgsError {
+    let guard = guard();
+    let kernel = kernel(&guard, "fake_iota_y");
+    let stream = context(&guard).default_stream();
+    let mut memory = poisoned(&stream, elements);
+    let mut args = Args::new(&stream);
+    fill(&mut args, &mut memory);
+    refusal_of(&guard, &kernel, &plan_along(&kernel, Axis::Y, items), args)
+}
+
+fn refusal_of(guard: &Guard, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> ArgsError {
+    let error = guard.launch(kernel, plan, args).expect_err("the arguments do not fit");
+    assert_eq!(launches(), Vec::<String>::new());
+    assert_eq!(guard.counts().launches, 0);
+    match error {
+        LaunchError::Args(error) => error,
+        other => panic!("another error: {other:?}"),
+    }
+}
+
+#[test]
+fn too_few_arguments_are_refused() {
+    with_fake(&[], || {
+        let refused = refused(8, 8, |args, out| {
+            args.write_items(out, 1).offset();
+        });
+        let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 2 };
+        assert_eq!(refused, wrong);
+    });
+}
+
+#[test]
+fn one_argument_too_many_is_refused() {
+    with_fake(&[], || {
+        let refused = refused(8, 8, |args, out| {
+            args.write_items(out, 1).offset().length().value(0_u64);
+        });
+        let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 4 };
+        assert_eq!(refused, wrong);
+    });
+}
+
+#[test]
+fn an_argument_of_another_size_is_refused() {
+    with_fake(&[], || {
+        let refused = refused(8, 8, |args, out| {
+            args.write_items(out, 1).offset().length_u32();
+        });
+        let wrong =
+            ArgsError::WrongSize { kernel: "fake_iota_y".into(), index: 2, expected: 8, given: 4 };
+        assert_eq!(refused, wrong);
+    });
+}
+
+#[test]
+fn more_arguments_than_fit_inline_are_refused_with_their_number() {
+    with_fake(&[], || {
+        let refused = refused(8, 8, |args, _| {
+            for _ in 0..=MAX_ARGS {
+                args.value(0_u64);
+            }
+        });
+        assert_eq!(refused, ArgsError::TooMany { given: 33 });
+    });
+}
+
+#[test]
+fn memory_that_is_one_item_short_is_refused() {
+    with_fake(&[], || {
+        let refused = refused(69_999, 70_000, |args, out| {
+            args.write_items(out, 1).offset().length();
+        });
+        let wrong = ArgsError::OutOfReach { index: 0, needed: 560_000, available: 559_992 };
+        assert_eq!(refused, wrong);
+    });
+}
+
+#[test]
+fn memory_read_by_items_is_measured_too() {
+    with_fake(&[], || {
+        let refused = refused(15, 8, |args, input| {
+            args.value(0_u64).read_items(&*input, 2).length();
+        });
+        assert_eq!(refused, ArgsError::OutOfReach { index: 1, needed: 128, available: 120 });
+    });
+}
+
+#[test]
+fn a_32_bit_offset_into_a_batch_past_32_bits_is_refused() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_x");
+        let stream = context(&guard).default_stream();
+        let items = 1 << 32;
+        let batch = BatchAxis::new(Axis::X, items).items_per_block(4);
+        let request = LaunchRequest::new(Dim3::new(items / 4, 1, 1), Dim3::ONE);
+        let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC)
+            .expect("x takes 2^30 blocks");
+        let mut args = Args::new(&stream);
+        args.value(0_u64).offset_u32().length();
+        let wrong = ArgsError::ItemsPast32Bits { index: 1, items };
+        assert_eq!(refusal_of(&guard, &kernel, &plan, args), wrong);
+    });
+}
+
+#[test]
+fn whole_memory_values_and_structs_reach_the_kernel_as_they_are() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 8);
+        let plan = plan_along(&kernel, Axis::Y, 8);
+        let first = 1000_u64.to_le_bytes();
+        let mut args = Args::new(&stream);
+        args.write(&mut out).bytes(&first).value(-1_i64);
+        assert_eq!(guard.launch(&kernel, &plan, args), Ok(1));
+        let line = launches().pop().expect("one launch");
+        assert!(line.ends_with(",3e8,ffffffffffffffff"), "{line}");
+        let written = crate::kernels::read(&stream, &out);
+        assert_eq!(written, (1000..1008).collect::<Vec<u64>>());
+    });
+}

@@ -1,0 +1,181 @@
+//! Priorities and dependent launches: what reaches the driver, and what does not.
+#![allow(unsafe_code, reason = "promises about kernels that do nothing")]
+
+use gridguard::cuda::{Args, Kernel, LaunchError};
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan, WorkspaceUse};
+use gridguard_test_support::allocator::allocations_of;
+use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
+
+use crate::kernels::{context, guard, iota, items_along, kernel, poisoned, read};
+use crate::optional_features::launch_idle;
+
+fn small() -> LaunchRequest {
+    LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(128, 1, 1))
+}
+
+/// The kernel `name`, which takes dependent launches.
+fn dependent(guard: &Guard, name: &str) -> Kernel {
+    // SAFETY: the fake driver runs one launch after another.
+    unsafe { kernel(guard, name).with_dependent_launches() }
+}
+
+/// Launches 131,071 items on y, in three chunks, and gives what was said of overlap and priority.
+fn launch_three(
+    guard: &Guard,
+    kernel: &Kernel,
+    change: impl Fn(LaunchRequest) -> LaunchRequest,
+) -> Vec<String> {
+    let stream = context(guard).default_stream();
+    let mut out = poisoned(&stream, 131_071);
+    let (request, batch) = items_along(Axis::Y, 131_071);
+    let mut args = Args::new(&stream);
+    args.write_items(&mut out, 1).offset().length();
+    let launched = guard.plan_and_launch(kernel, &change(request), Some(&batch), args);
+    assert_eq!(launched, Ok(3));
+    assert_eq!(read(&stream, &out), iota(131_071));
+    launches().iter().rev().take(3).rev().map(|line| attributes(line)).collect()
+}
+
+/// What follows the arguments of a launch.
+fn attributes(line: &str) -> String {
+    let (_, rest) = line.split_once("args=").expect("a launch has arguments");
+    rest.split_once(' ').map_or(String::new(), |(_, attributes)| attributes.to_owned())
+}
+
+#[test]
+fn a_priority_reaches_the_driver_with_every_chunk() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let seen = launch_three(&guard, &kernel, |request| request.priority(-3));
+        assert_eq!(seen, ["priority=-3"; 3]);
+        assert_eq!(launch_three(&guard, &kernel, |request| request), [""; 3]);
+    });
+}
+
+#[test]
+fn a_priority_goes_along_with_a_cluster_and_a_barrier() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let request = small().priority(1000).cooperative();
+        assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1));
+        let request = request.cluster(Dim3::new(2, 1, 1));
+        assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1));
+        let seen: Vec<String> = launches().iter().map(|line| attributes(line)).collect();
+        let expected = ["cooperative=1 priority=1000", "cluster=2,1,1 cooperative=1 priority=1000"];
+        assert_eq!(seen, expected);
+    });
+}
+
+#[test]
+fn a_dependent_launch_is_so_whole_and_in_its_first_chunk() {
+    with_fake(&[], || {
+        let guard = guard();
+        let idle = dependent(&guard, "idle");
+        assert_eq!(launch_idle(&guard, &idle, &small().dependent()), Ok(1));
+        assert_eq!(attributes(&launches()[0]), "overlap=1");
+        assert_eq!(launch_idle(&guard, &idle, &small()), Ok(1));
+        assert_eq!(attributes(&launches()[1]), "");
+        let split = dependent(&guard, "fake_iota_y");
+        let seen = launch_three(&guard, &split, |request| request.dependent());
+        assert_eq!(seen, ["overlap=1", "", ""]);
+        // SAFETY: as above.
+        let overlapping = unsafe { split.with_overlapping_chunks() };
+        let seen = launch_three(&guard, &overlapping, |request| request.dependent());
+        assert_eq!(seen, ["overlap=1"; 3]);
+        assert_eq!(launch_three(&guard, &overlapping, |request| request)[0], "");
+    });
+}
+
+#[test]
+fn a_kernel_that_nobody_vouched_for_takes_no_dependent_launch() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        assert!(!kernel.takes_dependent_launches());
+        let error = launch_idle(&guard, &kernel, &small().dependent());
+        assert_eq!(error, Err(LaunchError::NotDependent { kernel: "idle".into() }));
+        assert_eq!(launches().len(), 0);
+    });
+}
+
+#[test]
+fn a_launch_with_its_own_workspace_waits_for_the_one_before_it() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = dependent(&guard, "fake_spill_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 8);
+        let (request, batch) = items_along(Axis::Y, 8);
+        let (request, batch) = (request.dependent().priority(-1), batch.workspace(8, 32));
+        let mut args = Args::with_workspace(&stream);
+        args.write_items(&mut out, 1).offset().length().workspace();
+        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
+        let settled = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+        assert_eq!(settled.map(|settled| settled.launches), Ok(2));
+        let seen: Vec<String> = launches().iter().map(|line| attributes(line)).collect();
+        assert_eq!(seen, ["priority=-1"; 2]);
+    });
+}
+
+#[test]
+fn a_dependent_launch_with_its_own_workspace_is_checked_like_any_other() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_spill_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 8);
+        let (request, batch) = items_along(Axis::Y, 8);
+        let (request, batch) = (request.dependent(), batch.workspace(8, 32));
+        let mut args = Args::with_workspace(&stream);
+        args.write_items(&mut out, 1).offset().length().workspace();
+        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
+        let refused = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+        let kernel = "fake_spill_y".to_owned();
+        assert_eq!(refused, Err(LaunchError::NotDependent { kernel }));
+        assert_eq!(launches().len(), 0);
+    });
+}
+
+#[test]
+fn a_driver_without_attributes_refuses_them_by_name() {
+    with_driver(Driver::Old, &[], || {
+        let guard = guard();
+        let kernel = dependent(&guard, "idle");
+        let symbol = "cuLaunchKernelEx";
+        for (request, what) in [
+            (small().priority(0), "launch priorities"),
+            (small().dependent(), "dependent launches"),
+        ] {
+            let refused = launch_idle(&guard, &kernel, &request);
+            assert_eq!(refused, Err(LaunchError::Unsupported { symbol, what }));
+        }
+        assert_eq!(launches().len(), 0);
+    });
+}
+
+#[test]
+fn the_range_of_priorities_begins_with_the_first() {
+    with_fake(&[], || assert_eq!(guard().priorities(), Ok(Some(-5..=0))));
+}
+
+#[test]
+fn attributes_cost_no_allocation() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = dependent(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let batch = BatchAxis::new(Axis::X, 8);
+        let request = small().priority(-2).dependent();
+        let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::at_most(4));
+        let plan = plan.expect("a plan");
+        let launch = || {
+            let mut args = Args::new(&stream);
+            args.value(0_u64);
+            guard.launch(&kernel, &plan, args)
+        };
+        assert_eq!(launch(), Ok(2));
+        assert_eq!(allocations_of(launch), (Ok(2), 0));
+    });
+}

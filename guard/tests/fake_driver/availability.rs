@@ -1,0 +1,230 @@
+//! Drivers that are missing, too old, broken or show no device: always a typed error.
+
+use std::path::Path;
+
+use gridguard::catalog;
+use gridguard::cuda::{
+    Compiler, CudaError, DriverUnavailable, Image, LoadError, NvrtcError, NvrtcUnavailable,
+};
+use gridguard::{DeviceLimits, FallbackReason, Guard};
+use gridguard_test_support::fake_driver::{Driver, with_driver, with_fake};
+
+use crate::kernels::{self, PTX};
+
+/// Why there is no guard of device 0.
+fn unavailable() -> DriverUnavailable {
+    match Guard::cuda(0).expect_err("there is no usable driver") {
+        CudaError::Unavailable(reason) => reason,
+        other => panic!("another error: {other:?}"),
+    }
+}
+
+#[test]
+fn a_missing_driver_is_named_with_everything_that_was_tried() {
+    with_driver(Driver::Missing, &[], || {
+        let reason = unavailable();
+        let text = reason.to_string();
+        assert!(text.starts_with("no CUDA driver library found (tried libcuda.so.1: "), "{text}");
+        assert!(text.contains("file too short"), "the loader's words are kept: {text}");
+        let DriverUnavailable::LibraryMissing { tried } = reason else {
+            panic!("another reason: {reason:?}");
+        };
+        let names: Vec<_> = tried.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["libcuda.so.1", "libcuda.so"]);
+        assert!(tried.iter().all(|(name, words)| words.contains(name.as_str())));
+    });
+}
+
+#[test]
+fn a_driver_that_cudarc_does_not_find_is_refused_before_anything_goes_from_one_to_the_other() {
+    with_driver(Driver::Two, &[], || {
+        let reason = unavailable();
+        assert_eq!(reason, DriverUnavailable::OtherLibrary { ours: "libcuda.so.1".into() });
+        assert_eq!(
+            reason.to_string(),
+            "cudarc finds another libcuda than libcuda.so.1: take what is no driver, such as a \
+             toolkit's stub, off the library path"
+        );
+        let diagnosis = reason.diagnosis().expect("a failure of CUDA");
+        assert_eq!(diagnosis.subject.number(), Some(34));
+        let reason = FallbackReason::Cuda(CudaError::Unavailable(reason));
+        assert_eq!(Guard::best().fallback(), Some(&reason));
+    });
+}
+
+#[test]
+fn without_a_driver_the_best_guard_is_the_host_under_h200_limits_and_says_why() {
+    with_driver(Driver::Missing, &[], || {
+        let guard = Guard::best();
+        assert!(!guard.is_cuda());
+        assert!(guard.context().is_none());
+        let h200 = catalog::gpu("h200").expect("catalogued");
+        assert_eq!(guard.limits(), &*h200.limits);
+        let reason = guard.fallback().expect("no silent fallback");
+        let FallbackReason::Cuda(reason) = reason else {
+            panic!("another reason: {reason}");
+        };
+        assert!(matches!(reason, CudaError::Unavailable(DriverUnavailable::LibraryMissing { .. })));
+        let image = Image::new(PTX).expect("PTX");
+        let refused = guard.load(&image).expect_err("the host loads nothing");
+        assert_eq!(&refused, reason);
+    });
+}
+
+#[test]
+fn a_chosen_host_is_no_fallback_and_loads_nothing() {
+    with_fake(&[], || {
+        let guard = Guard::host(DeviceLimits::any_device());
+        assert!(guard.fallback().is_none());
+        let image = Image::new(PTX).expect("PTX");
+        let refused = guard.load(&image).expect_err("the host loads nothing");
+        assert_eq!(refused, CudaError::Load(LoadError::NoDevice));
+    });
+}
+
+#[test]
+fn a_driver_that_shows_no_device_says_so() {
+    with_fake(&[("GRIDGUARD_FAKE_INIT", "100")], || {
+        let reason = unavailable();
+        assert_eq!(reason.to_string(), "the CUDA driver sees no device");
+        let none = DriverUnavailable::NoDevice {
+            cuda_visible_devices: None,
+            driver_version: Some(13_000),
+        };
+        assert_eq!(reason, none);
+        assert_eq!(Guard::best().fallback(), Some(&CudaError::Unavailable(reason).into()));
+    });
+}
+
+#[test]
+fn an_empty_list_of_visible_devices_is_named() {
+    with_fake(&[("CUDA_VISIBLE_DEVICES", "")], || {
+        assert_eq!(
+            unavailable().to_string(),
+            "the CUDA driver sees no device under CUDA_VISIBLE_DEVICES=\"\": unset it, or name a \
+             device that exists"
+        );
+    });
+}
+
+#[test]
+fn a_visible_device_that_does_not_exist_is_named() {
+    with_fake(&[("CUDA_VISIBLE_DEVICES", "7")], || {
+        let reason = unavailable();
+        assert!(reason.to_string().contains("CUDA_VISIBLE_DEVICES=\"7\""));
+        let hidden = DriverUnavailable::NoDevice {
+            cuda_visible_devices: Some("7".into()),
+            driver_version: Some(13_000),
+        };
+        assert_eq!(reason, hidden);
+    });
+}
+
+#[test]
+fn a_driver_that_does_not_match_the_kernel_module_keeps_its_own_words() {
+    with_fake(&[("GRIDGUARD_FAKE_INIT", "803")], || {
+        let reason = unavailable();
+        assert_eq!(
+            reason.to_string(),
+            "the CUDA driver did not initialise: cuInit answered \
+             CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): system has unsupported display driver / \
+             cuda driver combination"
+        );
+        let DriverUnavailable::InitFailed(error) = reason else {
+            panic!("another reason: {reason:?}");
+        };
+        assert_eq!((error.call, error.code), ("cuInit", 803));
+    });
+}
+
+#[test]
+fn an_unknown_failure_of_the_driver_keeps_its_code() {
+    with_fake(&[("GRIDGUARD_FAKE_INIT", "999")], || {
+        let DriverUnavailable::InitFailed(error) = unavailable() else {
+            panic!("another reason");
+        };
+        assert_eq!((error.code, error.name.as_str()), (999, "CUDA_ERROR_UNKNOWN"));
+    });
+}
+
+#[test]
+fn an_error_code_that_the_driver_itself_cannot_name_is_still_typed() {
+    with_fake(&[("GRIDGUARD_FAKE_INIT", "54321")], || {
+        let DriverUnavailable::InitFailed(error) = unavailable() else {
+            panic!("another reason");
+        };
+        assert_eq!((error.code, error.name.as_str()), (54_321, "unknown error"));
+    });
+}
+
+#[test]
+fn a_driver_without_a_needed_function_is_told_by_the_function() {
+    with_driver(Driver::Broken, &[], || {
+        let reason = unavailable();
+        assert_eq!(
+            reason.to_string(),
+            "libcuda.so.1 has no cuLaunchKernel: it is too old, or not the CUDA driver"
+        );
+        let missing = DriverUnavailable::SymbolMissing {
+            library: "libcuda.so.1".into(),
+            symbol: "cuLaunchKernel",
+        };
+        assert_eq!(reason, missing);
+    });
+}
+
+#[test]
+fn a_driver_older_than_cuda_12_is_refused_with_both_versions() {
+    with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "11080")], || {
+        let reason = unavailable();
+        assert_eq!(
+            reason.to_string(),
+            "the driver supports CUDA 11.8, at least 12.0 is needed: update the driver"
+        );
+        let old = DriverUnavailable::TooOld { version: 11_080, oldest: 12_000 };
+        assert_eq!(reason, old);
+    });
+}
+
+#[test]
+fn a_missing_compiler_is_an_error_that_names_every_place() {
+    with_driver(Driver::Missing, &[], || {
+        // The one place that the environment does not move.
+        let toolkit = ["lib64", "targets/x86_64-linux/lib"]
+            .map(|folder| Path::new("/usr/local/cuda").join(folder).join("libnvrtc.so"))
+            .into_iter()
+            .find(|path| path.exists());
+        match (Compiler::find(), toolkit) {
+            (Ok(compiler), Some(path)) => assert_eq!(Path::new(compiler.library()), path),
+            (Err(NvrtcUnavailable::LibraryMissing { tried }), None) => {
+                let names: Vec<_> = tried.iter().map(|(name, _)| name.as_str()).collect();
+                assert!(names.starts_with(&["libnvrtc.so", "libnvrtc.so.13"]), "{names:?}");
+                assert!(names.contains(&"/usr/local/cuda/lib64/libnvrtc.so"), "{names:?}");
+            }
+            (found, toolkit) => panic!("{found:?} with {toolkit:?}"),
+        }
+    });
+}
+
+#[test]
+fn compiling_without_a_compiler_is_an_error_and_no_panic() {
+    with_fake(&[("CUDA_HOME", "/nowhere")], || {
+        let guard = kernels::guard();
+        // Where the machine has a compiler, it refuses this source.
+        let error =
+            guard.compile("broken.cu", "this is no CUDA").expect_err("no compiler, or no program");
+        let CudaError::Compile(error) = error else {
+            panic!("another error: {error:?}");
+        };
+        match error {
+            NvrtcError::Unavailable(missing) => {
+                assert!(missing.to_string().contains("/nowhere/lib64/libnvrtc.so"));
+            }
+            NvrtcError::Compilation { program, log, .. } => {
+                assert_eq!(program, "broken.cu");
+                assert!(!log.is_empty());
+            }
+            other => panic!("another error: {other:?}"),
+        }
+    });
+}

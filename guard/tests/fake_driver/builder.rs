@@ -1,0 +1,283 @@
+//! cudarc's launch builder with validation in front.
+#![allow(unsafe_code, reason = "cudarc's launches are unsafe")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{GuardedStream, LaunchError, forget_functions};
+use gridguard::{Dim3, Rule};
+use gridguard_test_support::fake_driver::{
+    Driver, launches, set_attributes, with_driver, with_fake,
+};
+
+use crate::kernels::{POISON, PTX, iota, poisoned, read};
+
+/// A function that cudarc loaded, and a stream for it.
+fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
+    let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
+    module.load_function(name).expect("it is in the PTX")
+}
+
+fn config(grid_y: u32) -> LaunchConfig {
+    LaunchConfig { grid_dim: (1, grid_y, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 }
+}
+
+/// Launches `fake_iota_y` over `out` through the guarded builder.
+fn launch_iota(
+    stream: &CudaStream,
+    function: &CudaFunction,
+    out: &mut CudaSlice<u64>,
+    config: LaunchConfig,
+) -> Result<(), LaunchError> {
+    let (first, items) = (0_u64, u64::from(config.grid_dim.1));
+    let mut launch = stream.launch_builder_guarded(function);
+    launch.arg(out).arg(&first).arg(&items);
+    // SAFETY: the function takes these three, and the fake driver checks the memory.
+    unsafe { launch.launch(config) }.map(|events| assert!(events.is_none()))
+}
+
+#[test]
+fn a_legal_launch_runs_as_before() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let stream = context.new_stream().expect("a stream");
+        let mut out = poisoned(&stream, 65_535);
+        launch_iota(&stream, &function, &mut out, config(65_535)).expect("legal");
+        assert_eq!(read(&stream, &out), iota(65_535));
+        assert_eq!(launches().len(), 1);
+    });
+}
+
+#[test]
+fn an_overflow_is_told_in_full_and_nothing_is_launched() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let stream = context.default_stream();
+        let mut out = poisoned(&stream, 65_536);
+        let error = launch_iota(&stream, &function, &mut out, config(65_536))
+            .expect_err("one block too many");
+        assert_eq!(
+            error.to_string(),
+            "grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
+             launches of 32768, or fold it into x"
+        );
+        assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::GridDimY)));
+        assert_eq!(launches(), Vec::<String>::new());
+        assert!(read(&stream, &out).iter().all(|item| *item == POISON));
+    });
+}
+
+#[test]
+fn the_kernel_behind_a_builder_has_its_name_and_its_limits() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let stream = context.default_stream();
+        let launch = stream.launch_builder_guarded(&function);
+        let kernel = launch.kernel().expect("the limits are known");
+        assert_eq!(kernel.name(), "wide");
+        assert_eq!(kernel.limits().kernel().registers_per_thread, 210);
+    });
+}
+
+#[test]
+fn a_driver_that_cannot_tell_names_still_validates() {
+    with_driver(Driver::Old, &[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let stream = context.default_stream();
+        let mut launch = stream.launch_builder_guarded(&function);
+        assert_eq!(launch.kernel().expect("known").name(), "of the launch");
+        let wide = LaunchConfig { block_dim: (257, 1, 1), ..config(1) };
+        // SAFETY: the function takes nothing.
+        let error = unsafe { launch.launch(wide) }.expect_err("too many registers");
+        assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::RegistersPerBlock)));
+    });
+}
+
+#[test]
+fn large_shared_memory_is_opted_in_to_on_the_way() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let stream = context.default_stream();
+        let mut out = poisoned(&stream, 8);
+        let large = LaunchConfig { shared_mem_bytes: 60_000, ..config(8) };
+        launch_iota(&stream, &function, &mut out, large).expect("the device has as much");
+        launch_iota(&stream, &function, &mut out, large).expect("the device has as much");
+        assert_eq!(set_attributes(), ["fake_iota_y 8=232448"]);
+    });
+}
+
+#[test]
+fn a_cooperative_launch_is_validated_and_cooperative() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let stream = context.default_stream();
+        let mut launch = stream.launch_builder_guarded(&function);
+        // SAFETY: the function takes nothing.
+        unsafe { launch.launch_cooperative(config(8)) }.expect("legal");
+        // SAFETY: as above.
+        let error = unsafe { launch.launch_cooperative(config(0)) }.expect_err("no blocks");
+        assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::GridDimZero)));
+        let lines = launches();
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].ends_with(" cooperative=1"), "{lines:?}");
+    });
+}
+
+#[test]
+fn a_refusal_of_the_driver_is_typed() {
+    with_fake(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "0")], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let stream = context.default_stream();
+        let mut out = poisoned(&stream, 8);
+        let error = launch_iota(&stream, &function, &mut out, config(8)).expect_err("refused");
+        let LaunchError::Driver(error) = error else {
+            panic!("another error: {error:?}");
+        };
+        assert_eq!((error.call, error.code), ("cuLaunchKernel", 719));
+        assert_eq!(error.name, "CUDA_ERROR_LAUNCH_FAILED");
+    });
+}
+
+#[test]
+fn forgotten_functions_are_queried_anew() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let stream = context.default_stream();
+        let mut out = poisoned(&stream, 8);
+        let limits = |stream: &CudaStream| {
+            let launch = stream.launch_builder_guarded(&function);
+            launch.kernel().expect("known").limits().clone()
+        };
+        let request = gridguard::LaunchRequest::new(Dim3::ONE, Dim3::ONE);
+        let before = limits(&stream);
+        let launch = gridguard::validate(&request, &before).expect("legal");
+        assert!(launch.is_for(&limits(&stream)), "kept");
+        forget_functions();
+        assert!(!launch.is_for(&limits(&stream)), "forgotten");
+        launch_iota(&stream, &function, &mut out, config(8)).expect("legal");
+        assert_eq!(read(&stream, &out), iota(8));
+    });
+}
+
+#[test]
+fn a_handle_that_is_used_anew_has_the_limits_of_its_new_function_on_every_thread() {
+    with_fake(&[("GRIDGUARD_FAKE_REUSE", "1")], || {
+        /// Too many for `wide`, not for `idle`.
+        const BLOCK: (u32, u32, u32) = (512, 1, 1);
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.default_stream();
+        let large = LaunchConfig { block_dim: BLOCK, ..config(8) };
+        let launch_idle = |function: &CudaFunction| {
+            let mut launch = stream.launch_builder_guarded(function);
+            // SAFETY: the function takes a number.
+            unsafe { launch.arg(&0_u64).launch(large) }.map(drop)
+        };
+        let launch_wide = |function: &CudaFunction| {
+            // SAFETY: the function takes nothing.
+            unsafe { stream.launch_builder_guarded(function).launch(large) }.map(drop)
+        };
+        let (functions, given) = std::sync::mpsc::channel::<CudaFunction>();
+        let (done, answers) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for function in given {
+                    let answer = (launch_idle(&function), launch_wide(&function));
+                    drop(function);
+                    done.send(answer).expect("the test waits");
+                }
+            });
+            for _ in 0..3 {
+                let idle = function(&context, "idle");
+                let handle = idle.cu_function();
+                launch_idle(&idle).expect("legal");
+                functions.send(idle).expect("the thread waits");
+                let (as_idle, as_wide) = answers.recv().expect("it answers");
+                assert_eq!(as_idle, Ok(()));
+                assert!(matches!(as_wide, Err(LaunchError::Args(_))), "{as_wide:?}");
+                forget_functions();
+
+                let wide = function(&context, "wide");
+                assert_eq!(wide.cu_function(), handle, "the driver uses it anew");
+                functions.send(wide.clone()).expect("the thread waits");
+                let (as_idle, as_wide) = answers.recv().expect("it answers");
+                for answer in [as_idle, as_wide, launch_wide(&wide)] {
+                    let of_wide = |broken: &gridguard::Violations| {
+                        broken.contains(Rule::RegistersPerBlock)
+                            || broken.contains(Rule::KernelThreadsPerBlock)
+                    };
+                    assert!(
+                        matches!(&answer, Err(LaunchError::Invalid(broken)) if of_wide(broken)),
+                        "{answer:?}"
+                    );
+                }
+                drop(wide);
+                forget_functions();
+            }
+            drop(functions);
+        });
+    });
+}
+
+#[test]
+fn a_context_at_the_handle_of_one_that_is_gone_has_launched_nothing() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let stream = context.default_stream();
+        // SAFETY: the function takes nothing.
+        unsafe { stream.launch_builder_guarded(&function).launch(config(8)) }.expect("legal");
+        let recent = || {
+            let guard = gridguard::Guard::with_context(Arc::clone(&context)).expect("its limits");
+            guard.recent_launches().len()
+        };
+        assert_eq!(recent(), 1);
+        // This thread has seen the kernel, which holds the launches; nobody has the context's.
+        forget_functions();
+        assert_eq!(recent(), 0);
+    });
+}
+
+#[test]
+fn a_function_is_held_until_it_is_forgotten() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let stream = context.default_stream();
+        let kernel = stream.launch_builder_guarded(&function).kernel().expect("known").clone();
+        let owners = || Arc::strong_count(&context);
+        let before = owners();
+        drop((function, kernel));
+        assert_eq!(owners(), before, "the table holds module and context, and the module its own");
+        forget_functions();
+        assert_eq!(owners(), before - 2, "both are gone");
+    });
+}
+
+#[test]
+fn the_context_of_a_stream_is_held_as_long_as_a_kernel_that_was_asked_about_there() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let other = CudaContext::new_non_primary(0, 0).expect("a context beside the primary one");
+        let stream = other.default_stream();
+        let kernel = stream.launch_builder_guarded(&function).kernel().expect("known");
+        forget_functions();
+        let held = Arc::downgrade(&other);
+        drop((stream, other));
+        let request = gridguard::LaunchRequest::new(Dim3::ONE, Dim3::ONE).cooperative();
+        assert!(kernel.occupancy(&request).is_ok(), "it is asked in that context");
+        drop(kernel);
+        assert_eq!(held.strong_count(), 0);
+    });
+}

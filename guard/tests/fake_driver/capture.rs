@@ -1,0 +1,129 @@
+//! Plans under stream capture: the chunks become nodes of a graph.
+#![allow(unsafe_code, reason = "cudarc's event tracking is switched unsafely")]
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
+use gridguard::cuda::{Args, LaunchError};
+use gridguard::{Axis, Choice, ChunkedRun, Guard, WorkspaceUse};
+use gridguard_test_support::fake_driver::{launches, with_fake};
+
+use crate::kernels::{
+    POISON, context, guard, iota, items_along, kernel, launch_iota, plan_along, poisoned, read,
+};
+
+#[test]
+fn captured_chunks_run_at_every_replay_and_not_before() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        // SAFETY: everything happens on one stream, in order. A captured stream may not wait for
+        // events of the time before the capture.
+        unsafe { context(&guard).disable_event_tracking() };
+        let stream = context(&guard).new_stream().expect("a stream");
+        let mut out = poisoned(&stream, 76_800);
+        let plan = plan_along(&kernel, Axis::Y, 76_800);
+
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL)
+            .expect("the stream is idle");
+        let launched = launch_iota(&guard, &kernel, &plan, &stream, &mut out);
+        let graph = stream
+            .end_capture(CUgraphInstantiate_flags(0))
+            .expect("the capture is whole")
+            .expect("and holds something");
+        assert_eq!(launched, Ok(2));
+        assert!(read(&stream, &out).iter().all(|item| *item == POISON), "nothing ran yet");
+        let captured = launches();
+        assert!(captured.iter().all(|line| line.contains(" stream=capturing ")));
+        assert_eq!(captured.len(), 2);
+
+        for _ in 0..2 {
+            let poison = vec![POISON; 76_800];
+            stream.memcpy_htod(&poison, &mut out).expect("the memory is ours");
+            graph.launch().expect("the graph is whole");
+            assert_eq!(read(&stream, &out), iota(76_800));
+        }
+        let replayed = &launches()[2..];
+        assert!(replayed.iter().all(|line| line.contains(" stream=graph ")));
+        assert_eq!(replayed.len(), 4);
+    });
+}
+
+const ITEMS: u64 = 64;
+const GLOBAL: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+const RELAXED: CUstreamCaptureMode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+
+/// A guard, a stream of its context without event tracking, and memory that nobody wrote to.
+fn idle() -> (Guard, Arc<CudaStream>, CudaSlice<u64>) {
+    let guard = guard();
+    // SAFETY: everything happens on one stream, in order.
+    unsafe { context(&guard).disable_event_tracking() };
+    let stream = context(&guard).new_stream().expect("a stream");
+    let out = poisoned(&stream, ITEMS);
+    (guard, stream, out)
+}
+
+/// Captures `fake_spill_y` over 64 items of 1,000 bytes of workspace each.
+fn capture_spill(
+    (guard, stream, out): (&Guard, &Arc<CudaStream>, &mut CudaSlice<u64>),
+    usage: WorkspaceUse,
+    mode: CUstreamCaptureMode,
+) -> (Result<ChunkedRun, LaunchError>, Option<CudaGraph>) {
+    let kernel = kernel(guard, "fake_spill_y");
+    let (request, batch) = items_along(Axis::Y, ITEMS);
+    // In chunks of 32.
+    let batch = batch.workspace(1000, 32_000);
+    stream.begin_capture(mode).expect("the stream is idle");
+    let mut args = Args::with_workspace(stream);
+    args.write_items(out, 1).offset().length().workspace();
+    let choice = Choice::AUTOMATIC;
+    let settled = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("the capture is whole");
+    (settled, graph)
+}
+
+#[test]
+fn a_captured_workspace_is_there_at_every_replay() {
+    with_fake(&[], || {
+        let (guard, stream, mut out) = idle();
+        for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
+            let (settled, graph) = capture_spill((&guard, &stream, &mut out), usage, GLOBAL);
+            assert_eq!(settled.map(|settled| (settled.tried, settled.launches)), Ok((vec![32], 2)));
+            for _ in 0..2 {
+                stream.memcpy_htod(&[POISON; 64], &mut out).expect("the memory is ours");
+                graph.as_ref().expect("it holds something").launch().expect("there is room");
+                assert_eq!(read(&stream, &out), iota(ITEMS));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_captured_workspace_that_is_not_there_fails_the_graph_s_launch_and_settles_nothing() {
+    with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "17000")], || {
+        let (guard, stream, mut out) = idle();
+        let (settled, graph) =
+            capture_spill((&guard, &stream, &mut out), WorkspaceUse::Shared, GLOBAL);
+        assert_eq!(settled.map(|settled| settled.tried), Ok(vec![32]), "nobody could tell");
+        let refused = graph.expect("it holds something").launch().expect_err("there is no room");
+        assert_eq!(refused.0, cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        assert_eq!(read(&stream, &out), [POISON; 64]);
+    });
+}
+
+#[test]
+fn without_memory_pools_no_workspace_is_captured_and_the_capture_stays_whole() {
+    with_fake(&[("GRIDGUARD_FAKE_MEMORY_POOLS", "0")], || {
+        let (guard, stream, mut out) = idle();
+        for mode in [GLOBAL, RELAXED] {
+            let (settled, graph) =
+                capture_spill((&guard, &stream, &mut out), WorkspaceUse::Shared, mode);
+            let what = "workspaces under stream capture";
+            assert_eq!(settled, Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }));
+            graph.expect("it is whole").launch().expect("and empty");
+        }
+        assert_eq!((launches().len(), read(&stream, &out)), (0, vec![POISON; 64]));
+    });
+}

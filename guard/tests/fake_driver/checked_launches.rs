@@ -1,0 +1,136 @@
+//! Launches that are waited for one by one, and name the one at fault.
+#![allow(unsafe_code, reason = "cudarc's event tracking is switched unsafely, and raw launches")]
+
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{FaultSuspects, GuardedStream, LaunchError};
+use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
+use gridguard_test_support::fake_driver::{launches, with_fake};
+
+use crate::kernels::{PTX, context, guard, kernel, launch_iota, plan_along, poisoned};
+use crate::late_errors::{FAULT, idle, raw, stopped, suspects};
+
+#[test]
+fn checked_launches_name_the_chunk_at_fault_and_launch_nothing_after_it() {
+    with_fake(&[(FAULT, "2")], || {
+        let guard = guard().with_checked_launches(true);
+        names_chunk_1(&guard);
+    });
+}
+
+#[test]
+fn the_environment_asks_for_checked_launches_too() {
+    with_fake(&[(FAULT, "2"), ("GRIDGUARD_SYNC", "1")], || names_chunk_1(&guard()));
+}
+
+/// Launches of which the third, chunk 1 of the second plan, is at fault.
+fn names_chunk_1(guard: &Guard) {
+    let (idler, kernel) = (kernel(guard, "idle"), kernel(guard, "fake_iota_y"));
+    let stream = context(guard).new_stream().expect("a stream");
+    let mut out = poisoned(&stream, 131_071);
+    let plan = plan_along(&kernel, Axis::Y, 131_071);
+    idle(guard, &idler, &stream).expect("no fault of its own");
+    let error = launch_iota(guard, &kernel, &plan, &stream, &mut out).expect_err("chunk 1");
+    let text = error.to_string();
+    let start = "launch 1 of 3 was refused after 43690 of 131071 items: cuStreamIsCapturing \
+                 answered CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was \
+                 encountered; the launch at fault is fake_iota_y (grid 1 x 43690 x 1, chunk 1 of 3, ";
+    assert!(text.starts_with(start), "{text}");
+    let (chunk, error) = stopped(error);
+    assert_eq!(chunk, 1);
+    assert!(matches!(error.suspects(), Some(FaultSuspects::Launch(_))), "{:?}", error.suspects());
+    assert_eq!(launches().len(), 3, "chunk 2 was not launched");
+    assert_eq!((guard.counts().checked, guard.counts().unchecked_in_capture), (2, 0));
+}
+
+#[test]
+fn a_check_that_is_not_alone_names_all_that_can_be_at_fault() {
+    with_fake(&[(FAULT, "1")], || {
+        let (plain, checked) = (guard(), guard().with_checked_launches(true));
+        let kernel = kernel(&plain, "idle");
+        let stream = context(&plain).default_stream();
+        let other = context(&plain).new_stream().expect("a stream");
+        idle(&plain, &kernel, &other).expect("under way on another stream");
+        let (_, error) = stopped(idle(&checked, &kernel, &stream).expect_err("it surfaces"));
+        assert_eq!(suspects(&error).len(), 2);
+        assert!(matches!(error.suspects(), Some(FaultSuspects::OneOf { forgotten: 0, .. })));
+    });
+}
+
+#[test]
+fn captured_launches_are_not_waited_for_and_counted() {
+    with_fake(&[], || {
+        let guard = guard().with_checked_launches(true);
+        let kernel = kernel(&guard, "fake_iota_y");
+        // SAFETY: everything happens on one stream, in order.
+        unsafe { context(&guard).disable_event_tracking() };
+        let stream = context(&guard).new_stream().expect("a stream");
+        let mut out = poisoned(&stream, 76_800);
+        let plan = plan_along(&kernel, Axis::Y, 76_800);
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        stream.begin_capture(mode).expect("the stream is idle");
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("it is whole");
+        assert!(graph.is_some());
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
+        assert_eq!((guard.counts().checked, guard.counts().unchecked_in_capture), (2, 2));
+    });
+}
+
+#[test]
+fn a_diagnosis_names_the_launch_at_fault_where_launches_are_checked() {
+    with_fake(&[(FAULT, "0")], || {
+        let guard = guard().with_checked_launches(true);
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let error = idle(&guard, &kernel, &stream).expect_err("the fault at once");
+        let cause = error.diagnosis().expect("a failure of CUDA").causes.swap_remove(0);
+        let why = cause.why_likely.expect("the launch");
+        assert!(why.starts_with("the launch at fault is idle (grid 8 x 1 x 1, "), "{why}");
+    });
+}
+
+#[test]
+fn a_raw_launch_is_checked_where_the_environment_asks_for_it() {
+    with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
+        let context = CudaContext::new(0).expect("a device");
+        let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
+        let function = module.load_function("wide").expect("it is in the PTX");
+        let raw = raw(&context, &function);
+        let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1));
+        let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("legal");
+        // SAFETY: null is the default stream, and the function takes nothing.
+        let launched = unsafe { raw.launch(std::ptr::null_mut(), &plan, &KernelArgs::new()) };
+        let (_, error) = stopped(launched.expect_err("at fault"));
+        assert!(
+            matches!(error.suspects(), Some(FaultSuspects::Launch(_))),
+            "{:?}",
+            error.suspects()
+        );
+    });
+}
+
+#[test]
+fn a_built_launch_is_checked_where_the_environment_asks_for_it() {
+    with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
+        let context = CudaContext::new(0).expect("a device");
+        let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
+        let function = module.load_function("idle").expect("it is in the PTX");
+        let stream = context.default_stream();
+        let mut launch = stream.launch_builder_guarded(&function);
+        launch.arg(&0_u64);
+        let config =
+            LaunchConfig { grid_dim: (2, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the function takes eight bytes.
+        let error = unsafe { launch.launch(config) }.expect_err("at fault");
+        let LaunchError::Driver(error) = error else {
+            panic!("another error: {error:?}");
+        };
+        assert!(
+            matches!(error.suspects(), Some(FaultSuspects::Launch(_))),
+            "{:?}",
+            error.suspects()
+        );
+    });
+}

@@ -1,0 +1,111 @@
+//! What the guard learns of devices, and which one it takes.
+
+use gridguard::catalog;
+use gridguard::cuda::{CudaError, device_count, device_limits, driver_version, free_memory};
+use gridguard::{DeviceLimits, Dim3, Guard, KernelLimits, LaunchRequest, Rule};
+use gridguard_test_support::assert_same_limits;
+use gridguard_test_support::fake_driver::with_fake;
+
+use crate::kernels::{context, guard};
+
+#[test]
+fn the_limits_of_an_h200_are_those_of_its_catalogue_row() {
+    with_fake(&[], || {
+        let queried = device_limits(0).expect("a device");
+        let row = &catalog::gpu("h200").expect("catalogued").limits;
+        let apart = queried.memory_bytes.abs_diff(row.memory_bytes);
+        assert_same_limits(
+            &queried,
+            &DeviceLimits { memory_bytes: queried.memory_bytes, ..(**row).clone() },
+        );
+        assert!(apart < row.memory_bytes / 20, "{}", queried.memory_bytes);
+    });
+}
+
+#[test]
+fn a_guard_has_the_limits_that_its_device_answers() {
+    with_fake(&[], || {
+        let queried = device_limits(0).expect("a device");
+        assert_eq!(guard().limits(), &*queried);
+        assert_eq!(driver_version(), Ok(13_000));
+    });
+}
+
+#[test]
+fn a_driver_before_cuda_12_1_takes_4096_bytes_of_parameters() {
+    with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12000")], || {
+        let guard = guard();
+        assert_eq!(guard.limits().max_parameter_bytes, 4096);
+        let limits = guard.limits_for(KernelLimits::unknown("k"));
+        let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
+        assert!(guard.validate(&request.parameter_bytes(4096), &limits).is_ok());
+        let refused =
+            guard.validate(&request.parameter_bytes(4097), &limits).expect_err("one byte too many");
+        assert!(refused.contains(Rule::ParameterBytes));
+    });
+}
+
+#[test]
+fn an_ordinal_past_the_devices_is_refused_with_their_number() {
+    with_fake(&[], || {
+        let missing = CudaError::NoSuchDevice { ordinal: 1, count: 1 };
+        assert_eq!(Guard::cuda(1).expect_err("one device"), missing);
+        assert_eq!(device_limits(1).expect_err("one device"), missing);
+        assert_eq!(free_memory(1).expect_err("one device"), missing);
+        assert_eq!(missing.to_string(), "there is no device 1: the driver shows 1, number 0");
+    });
+}
+
+#[test]
+fn an_ordinal_past_any_integer_of_the_driver_is_refused() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "3")], || {
+        let error = Guard::cuda(usize::MAX).expect_err("three devices");
+        assert_eq!(
+            error.to_string(),
+            "there is no device 18446744073709551615: the driver shows 3, numbers 0 to 2"
+        );
+    });
+}
+
+#[test]
+fn the_best_of_two_devices_has_more_free_memory() {
+    let settings = [
+        ("GRIDGUARD_FAKE_DEVICES", "2"),
+        ("GRIDGUARD_FAKE_FREE_0", "1000"),
+        ("GRIDGUARD_FAKE_FREE_1", "2000"),
+    ];
+    with_fake(&settings, || {
+        assert_eq!(device_count(), Ok(2));
+        assert_eq!(free_memory(1).expect("a device").0, 2000);
+        let guard = Guard::best();
+        assert!(guard.fallback().is_none());
+        assert_eq!(context(&guard).ordinal(), 1);
+    });
+}
+
+#[test]
+fn the_best_of_equal_devices_is_the_first() {
+    let settings = [
+        ("GRIDGUARD_FAKE_DEVICES", "3"),
+        ("GRIDGUARD_FAKE_FREE_0", "10"),
+        ("GRIDGUARD_FAKE_FREE_1", "2000"),
+        ("GRIDGUARD_FAKE_FREE_2", "2000"),
+    ];
+    with_fake(&settings, || {
+        assert_eq!(context(&Guard::best()).ordinal(), 1);
+    });
+}
+
+#[test]
+fn a_hidden_device_is_not_counted_and_the_visible_one_is_number_0() {
+    let settings = [
+        ("GRIDGUARD_FAKE_DEVICES", "2"),
+        ("CUDA_VISIBLE_DEVICES", "1"),
+        ("GRIDGUARD_FAKE_FREE_1", "77"),
+    ];
+    with_fake(&settings, || {
+        assert_eq!(device_count(), Ok(1));
+        assert_eq!(free_memory(0).expect("a device").0, 77);
+        assert_eq!(context(&Guard::best()).ordinal(), 0);
+    });
+}

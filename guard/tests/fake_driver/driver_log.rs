@@ -1,0 +1,89 @@
+//! What the driver's own log says of a refusal, and whose words they are.
+#![allow(unsafe_code, reason = "a launch around the guard")]
+
+use cudarc::driver::LaunchConfig;
+use cudarc::nvrtc::Ptx;
+use gridguard::{Dim3, LaunchRequest};
+use gridguard_test_support::fake_driver::{Driver, with_driver, with_fake};
+
+use crate::kernels::{PTX, context, guard, kernel};
+use crate::late_errors::{FAIL, idle, stopped};
+
+/// What the fake driver's log then says.
+const SAYS: &str = "GRIDGUARD_FAKE_SAYS";
+
+#[test]
+fn what_the_driver_logs_about_a_refusal_is_in_the_error() {
+    let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
+    with_fake(&settings, || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
+        let words = error.driver_log().expect("the driver explains itself");
+        assert_eq!(
+            (words.text.as_str(), words.may_be_of_another_thread),
+            ("gridDimY is 65536", false)
+        );
+        assert_eq!(
+            error.to_string(),
+            "cuLaunchKernel answered CUDA_ERROR_INVALID_VALUE (1): invalid argument; the driver's \
+             log says: gridDimY is 65536"
+        );
+    });
+}
+
+#[test]
+fn what_the_driver_logs_may_be_of_another_thread_and_is_marked_then() {
+    let settings = [
+        (FAIL, "0"),
+        ("GRIDGUARD_FAKE_FAIL_CODE", "1"),
+        (SAYS, "gridDimY is 65536"),
+        ("GRIDGUARD_FAKE_SAYS_THREAD", "1"),
+    ];
+    with_fake(&settings, || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let text = idle(&guard, &kernel, &stream).expect_err("refused").to_string();
+        let end = "; the driver's log says, maybe of another thread: gridDimY is 65536";
+        assert!(text.ends_with(end), "{text}");
+    });
+}
+
+#[test]
+fn what_the_driver_logged_before_a_question_is_not_said_about_it() {
+    let settings = [
+        (FAIL, "0"),
+        ("GRIDGUARD_FAKE_FAIL_CODE", "1"),
+        (SAYS, "gridDimY is 65536"),
+        ("GRIDGUARD_FAKE_FAIL_OCCUPANCY", "999"),
+    ];
+    with_fake(&settings, || {
+        let guard = guard();
+        let context = context(&guard);
+        let module = context.load_module(Ptx::from_src(PTX)).expect("loads");
+        let function = module.load_function("wide").expect("a function");
+        let stream = context.default_stream();
+        let config =
+            LaunchConfig { grid_dim: (1, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+        // SAFETY: the function takes nothing.
+        let refused = unsafe { stream.launch_builder(&function).launch(config) };
+        assert!(refused.is_err(), "the driver refuses it, and says why");
+        let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1)).cooperative();
+        let error = kernel(&guard, "idle").occupancy(&request).expect_err("no answer");
+        assert_eq!((error.code, error.driver_log()), (999, None));
+    });
+}
+
+#[test]
+fn a_driver_without_a_log_refuses_without_more_words() {
+    let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
+    with_driver(Driver::Old, &settings, || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
+        assert_eq!(error.driver_log(), None);
+    });
+}

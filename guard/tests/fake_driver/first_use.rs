@@ -1,0 +1,164 @@
+//! Threads and processes that race to use something for the first time.
+#![allow(unsafe_code, reason = "the caller vouches for the kernel's contract")]
+
+use std::collections::BTreeMap;
+
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{Args, Compiler, GuardedStream, Image, driver_version, forget_functions};
+use gridguard::diagnose::Log;
+use gridguard::{Choice, Dim3, Guard, LaunchLimits, LaunchRequest, Plan, catalog};
+use gridguard_test_support::fake_driver::{
+    Driver, in_processes, initialisations, occupancy_queries, set_attributes, with_fake,
+};
+use gridguard_test_support::{THREADS, race};
+
+use crate::kernels::{PTX, context, guard, kernel, parameters};
+use crate::optional_features::launch_idle;
+
+/// Races, each for something fresh.
+const ROUNDS: usize = 20;
+
+/// Whether all are the same kernel: a plan for one is a plan for each.
+fn are_one(kernels: &[LaunchLimits]) -> bool {
+    let plan = |limits: &LaunchLimits| {
+        let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
+        Plan::new(&request, None, limits, Choice::AUTOMATIC).expect("legal")
+    };
+    kernels.iter().all(|limits| plan(&kernels[0]).is_for(limits))
+}
+
+#[test]
+fn a_kernel_that_many_threads_first_launch_is_opted_in_and_asked_about_once() {
+    with_fake(&[], || {
+        let guard = guard();
+        for round in 1..=ROUNDS {
+            let module = guard.load(&Image::new(PTX).expect("PTX")).expect("loads");
+            // SAFETY: the fake driver's kernels write their items and nothing else.
+            let idle =
+                || unsafe { module.kernel("idle", parameters("idle")) }.expect("it is there");
+            assert!(!are_one(&race(|_| idle().limits().clone())), "each asked for one of its own");
+
+            let kernel = idle();
+            let large = LaunchRequest::new(Dim3::ONE, Dim3::ONE).dynamic_shared_bytes(100_000);
+            for launched in race(|_| launch_idle(&guard, &kernel, &large)) {
+                assert_eq!(launched, Ok(1));
+            }
+            assert_eq!(set_attributes().len(), round, "once for each kernel");
+
+            let before = occupancy_queries().len();
+            let together = LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(128, 1, 1));
+            let together = together.dynamic_shared_bytes(60_000).cooperative();
+            let answers = race(|_| {
+                assert_eq!(launch_idle(&guard, &kernel, &together), Ok(1));
+                kernel.occupancy(&together).expect("it answers")
+            });
+            assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+            // Who comes while it is being asked asks too; nobody asks again.
+            let asked = occupancy_queries().len() - before;
+            assert!((1..=THREADS).contains(&asked), "{asked}");
+            race(|_| kernel.occupancy(&together).expect("it is known"));
+            assert_eq!(occupancy_queries().len(), before + asked);
+        }
+    });
+}
+
+#[test]
+fn a_function_of_cudarc_that_many_threads_first_launch_is_one_kernel_to_all() {
+    with_fake(&[], || {
+        let guard = guard();
+        let context = context(&guard);
+        for _ in 0..ROUNDS {
+            let module = context.load_module(Ptx::from_src(PTX)).expect("loads");
+            let function = module.load_function("idle").expect("it is there");
+            let kernels = race(|_| {
+                let stream = context.default_stream();
+                let kernel = stream.launch_builder_guarded(&function).kernel();
+                kernel.expect("its limits").limits().clone()
+            });
+            assert!(are_one(&kernels));
+            forget_functions();
+        }
+    });
+}
+
+#[test]
+fn the_first_launches_on_new_streams_are_all_on_record() {
+    with_fake(&[], || {
+        /// Launches of each thread on each stream; all of them fit in a ring.
+        const LAUNCHES: usize = 7;
+        for _ in 0..ROUNDS {
+            // A context of its own, and so a record of its own.
+            let guard = guard();
+            let kernel = kernel(&guard, "idle");
+            let shared = context(&guard).new_stream().expect("a stream");
+            let streams = race(|_| {
+                let own = context(&guard).new_stream().expect("a stream");
+                for stream in [&shared, &own].into_iter().cycle().take(2 * LAUNCHES) {
+                    let mut args = Args::new(stream);
+                    args.value(0_u64);
+                    let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
+                    assert_eq!(guard.plan_and_launch(&kernel, &request, None, args), Ok(1));
+                }
+                own
+            });
+            let mut times = BTreeMap::new();
+            for launch in guard.recent_launches() {
+                *times.entry(launch.stream).or_insert(0) += 1;
+            }
+            let handle = |stream: &cudarc::driver::CudaStream| stream.cu_stream().addr();
+            assert_eq!(times.remove(&handle(&shared)), Some(LAUNCHES * THREADS));
+            for own in &streams {
+                assert_eq!(times.remove(&handle(own)), Some(LAUNCHES));
+            }
+            assert!(times.is_empty(), "{times:?}");
+            let counts = guard.counts();
+            assert_eq!((counts.sharing_a_record, counts.unrecorded), (0, 0));
+            assert_eq!(counts.launches, u64::try_from(2 * LAUNCHES * THREADS).expect("few"));
+        }
+    });
+}
+
+#[test]
+fn what_a_process_finds_once_is_found_by_threads_that_ask_together() {
+    // Each process is one race.
+    in_processes(5, Driver::WithCompiler, &[], || {
+        let versions = race(|_| (driver_version(), Compiler::find().expect("NVRTC").version()));
+        assert!(versions.iter().all(|both| *both == (Ok(13_000), Ok((13, 0)))), "{versions:?}");
+        assert_eq!(initialisations(), 1);
+
+        let gpus = race(|_| catalog::gpus().expect("parses").as_ptr().addr());
+        assert!(gpus.iter().all(|table| *table == gpus[0]), "one table for all");
+        let rows = race(|_| catalog::corpus().expect("parses").as_ptr().addr());
+        assert!(rows.iter().all(|table| *table == rows[0]), "one table for all");
+
+        let found = race(|_| {
+            let mut log = Log::new();
+            log.line("RuntimeError: CUDA error: invalid configuration argument");
+            log.findings()
+        });
+        assert!(found.iter().all(|one| one.len() == 1 && *one == found[0]), "{found:?}");
+
+        let guards = race(|_| Guard::cuda(0).expect("a guard"));
+        assert!(guards.iter().all(|one| context(one) == context(&guards[0])));
+    });
+}
+
+#[test]
+#[cfg(feature = "profile")]
+fn profiles_that_threads_load_together_are_the_same() {
+    use gridguard::profile::{Layers, Match};
+
+    in_processes(5, Driver::WithCompiler, &[], || {
+        let guards = race(|_| Guard::cuda(0).expect("a guard"));
+        let loaded = race(|thread| {
+            let (identity, environment) = (guards[thread].identity(), guards[thread].environment());
+            Layers::new().built_in(&identity).load(&identity, &environment).profile
+        });
+        let (_, first) = loaded[0].entries().next().expect("an H200 is tuned");
+        for profile in &loaded {
+            assert_eq!(profile.entries().count(), loaded[0].entries().count());
+            let sizes: Vec<u64> = first.shape.iter().map(|(_, size)| *size).collect();
+            assert_eq!(profile.lookup(&first.key, &sizes).matched, Match::Exact);
+        }
+    });
+}

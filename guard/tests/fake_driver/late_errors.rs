@@ -1,0 +1,288 @@
+//! Errors of a launch that surface at a later call, and the launches that they are blamed on.
+#![allow(unsafe_code, reason = "launches around the guard's own")]
+
+use cudarc::driver::{CudaContext, CudaStream, LaunchConfig, PushKernelArg};
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{
+    Args, CudaError, DriverError, FaultSuspects, GuardedStream, Kernel, LaunchError, RawKernel,
+};
+use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
+use gridguard_test_support::allocator::allocations_of;
+use gridguard_test_support::fake_driver::with_fake;
+
+use crate::kernels::{PTX, context, guard, kernel, launch_iota, plan_along, poisoned};
+
+/// Which launch is at fault: the fake driver accepts it, and every call after it fails.
+pub(crate) const FAULT: &str = "GRIDGUARD_FAKE_FAULT_LAUNCH";
+/// Which launch the fake driver refuses.
+pub(crate) const FAIL: &str = "GRIDGUARD_FAKE_FAIL_LAUNCH";
+
+/// Launches the kernel `idle`, on behalf of the caller.
+#[track_caller]
+pub(crate) fn idle(
+    guard: &Guard,
+    kernel: &Kernel,
+    stream: &CudaStream,
+) -> Result<u64, LaunchError> {
+    let mut args = Args::new(stream);
+    args.value(0_u64);
+    let request = LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(128, 1, 1));
+    guard.plan_and_launch(kernel, &request, None, args)
+}
+
+/// The driver's error behind a launch that stopped, and the chunk at which it did.
+pub(crate) fn stopped(error: LaunchError) -> (u64, DriverError) {
+    match error {
+        LaunchError::Stopped(stopped) => (stopped.chunk, stopped.source),
+        other => panic!("another error: {other:?}"),
+    }
+}
+
+/// The launches that `error` is blamed on: kernel and chunk, the newest last.
+pub(crate) fn suspects(error: &DriverError) -> Vec<(&str, u64)> {
+    let blame = error.suspects().expect("someone is to blame");
+    blame.launches().iter().map(|launch| (&*launch.kernel, launch.chunk.index)).collect()
+}
+
+#[test]
+fn a_fault_that_surfaces_at_the_next_chunk_is_blamed_on_the_launches_before_it() {
+    with_fake(&[(FAULT, "3")], || {
+        let guard = guard();
+        let (idler, kernel) = (kernel(&guard, "idle"), kernel(&guard, "fake_iota_y"));
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 131_071);
+        let plan = plan_along(&kernel, Axis::Y, 131_071);
+        idle(&guard, &idler, &stream).expect("no fault of its own");
+        guard.synchronize(&stream).expect("so far all is well");
+        let idle_line = line!() + 1;
+        idle(&guard, &idler, &stream).expect("no fault of its own");
+        let line = line!() + 3;
+        let mut args = Args::new(&stream);
+        args.write_items(&mut out, 1).offset().length();
+        let error = guard.launch(&kernel, &plan, args).expect_err("the fault of chunk 1");
+        let text = error.to_string();
+        assert_eq!(
+            text,
+            format!(
+                "launch 2 of 3 was refused after 87380 of 131071 items: cuLaunchKernel answered \
+                 CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; this \
+                 call is not to blame: 3 launches since the last synchronisation can be: idle (grid \
+                 8 x 1 x 1, {file}:{idle_line}:9), fake_iota_y (grid 1 x 43690 x 1, chunk 0 of 3, \
+                 {file}:{line}:27), fake_iota_y (grid 1 x 43690 x 1, chunk 1 of 3, {file}:{line}:27)",
+                file = file!(),
+            )
+        );
+        let (chunk, error) = stopped(error);
+        assert_eq!(chunk, 2);
+        assert_eq!(suspects(&error), [("idle", 0), ("fake_iota_y", 0), ("fake_iota_y", 1)]);
+        let blame = error.suspects().expect("checked above");
+        let last = blame.launches().last().expect("three");
+        assert_eq!((last.chunk.start, last.chunk.items, last.launches), (43_690, 43_690, 3));
+        assert_eq!((last.block, last.stream), ([128, 1, 1], 0));
+        assert_eq!(last.call_site.line(), line);
+    });
+}
+
+#[test]
+fn a_fault_that_surfaces_at_a_synchronisation_a_load_or_a_query_has_suspects_too() {
+    with_fake(&[(FAULT, "1")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).new_stream().expect("a stream");
+        idle(&guard, &kernel, &stream).expect("accepted");
+        idle(&guard, &kernel, &stream).expect("accepted, and at fault");
+        let Err(CudaError::Driver(error)) = guard.synchronize(&stream) else {
+            panic!("the fault surfaces here");
+        };
+        assert_eq!((error.call, error.code), ("cuStreamSynchronize", 700));
+        assert_eq!(suspects(&error), [("idle", 0), ("idle", 0)]);
+        let image = gridguard::cuda::Image::new(PTX).expect("PTX");
+        let text = guard.load(&image).expect_err("the context is lost").to_string();
+        assert!(text.contains("this call is not to blame: 2 launches"), "{text}");
+        let text = idle(&guard, &kernel, &stream).expect_err("it stays lost").to_string();
+        assert!(text.contains("this call is not to blame: 2 launches"), "{text}");
+    });
+}
+
+#[test]
+fn a_fault_with_no_launch_on_record_is_blamed_on_those_around_the_guard() {
+    with_fake(&[(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "700")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let text = idle(&guard, &kernel, &stream).expect_err("refused").to_string();
+        let end = "; this call is not to blame: a launch that is not on record must be";
+        assert!(text.ends_with(end), "{text}");
+    });
+}
+
+#[test]
+fn a_refusal_of_the_call_itself_is_blamed_on_no_other_launch() {
+    with_fake(&[(FAIL, "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        idle(&guard, &kernel, &stream).expect("accepted");
+        let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
+        assert_eq!((error.suspects(), error.driver_log()), (None, None));
+    });
+}
+
+#[test]
+fn more_launches_than_there_is_room_for_are_counted_and_the_last_ones_named() {
+    with_fake(&[(FAULT, "99")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        for _ in 0..100 {
+            idle(&guard, &kernel, &stream).expect("accepted");
+        }
+        let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("it surfaces"));
+        let text = error.to_string();
+        let some = "100 launches since the last synchronisation can be, the last 8 on record being \
+                    idle (grid 8 x 1 x 1, ";
+        assert!(text.contains(some), "{text}");
+        assert_eq!(text.matches("idle (").count(), 8);
+        let Some(FaultSuspects::OneOf { launches, forgotten: 36, .. }) = error.suspects() else {
+            panic!("{:?}", error.suspects());
+        };
+        assert_eq!(launches.len(), 64);
+    });
+}
+
+#[test]
+fn the_recent_launches_are_told_newest_first_whatever_way_they_took() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let context = context(&guard);
+        let stream = context.default_stream();
+        let handles = || {
+            let function = context.load_module(Ptx::from_src(PTX)).expect("PTX");
+            function.load_function("wide").expect("it is in the PTX")
+        };
+        idle(&guard, &kernel, &stream).expect("through the guard");
+
+        let function = handles();
+        let mut launch = stream.launch_builder_guarded(&function);
+        let config =
+            LaunchConfig { grid_dim: (2, 1, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+        let built = line!() + 2;
+        // SAFETY: the function takes nothing.
+        unsafe { launch.launch(config) }.expect("through a builder");
+
+        let raw = raw(context, &function);
+        let request = LaunchRequest::new(Dim3::new(3, 1, 1), Dim3::new(32, 2, 1));
+        let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("legal");
+        // SAFETY: null is the default stream, and the function takes nothing.
+        unsafe { raw.launch(std::ptr::null_mut(), &plan, &KernelArgs::new()) }.expect("raw");
+
+        let recent = guard.recent_launches();
+        let told: Vec<_> =
+            recent.iter().map(|one| (&*one.kernel, one.grid[0], one.block)).collect();
+        let expected =
+            [("by handle", 3, [32, 2, 1]), ("wide", 2, [64, 1, 1]), ("idle", 8, [128, 1, 1])];
+        assert_eq!(told, expected);
+        assert_eq!((recent[1].call_site.file(), recent[1].call_site.line()), (file!(), built));
+        assert!(recent.iter().all(|one| one.age.as_secs() < 60));
+        assert!(Guard::host(guard.limits().clone()).recent_launches().is_empty());
+    });
+}
+
+/// The function by its handles.
+pub(crate) fn raw(context: &CudaContext, function: &cudarc::driver::CudaFunction) -> RawKernel {
+    let (context, function) = (context.cu_ctx().cast(), function.cu_function().cast());
+    // SAFETY: both handles live in the caller, and the function is of this context.
+    unsafe { RawKernel::from_handles(context, function, "by handle") }.expect("both are alive")
+}
+
+#[test]
+fn a_diagnosis_names_the_launches_that_can_be_to_blame() {
+    with_fake(&[(FAULT, "0")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let line = line!() + 1;
+        idle(&guard, &kernel, &stream).expect("the fault comes later");
+        let suspect = format!("idle (grid 8 x 1 x 1, {}:{line}:9)", file!());
+        let at_a_wait = guard.synchronize(&stream).expect_err("the fault").diagnosis();
+        let at_a_launch = idle(&guard, &kernel, &stream).expect_err("the fault").diagnosis();
+        for diagnosis in [at_a_wait, at_a_launch] {
+            let cause = diagnosis.expect("a failure of CUDA").causes.swap_remove(0);
+            assert_eq!(cause.what, "an earlier kernel is at fault, not the call that reports it");
+            let why = format!("recent launches, the newest last: {suspect}");
+            assert_eq!(cause.why_likely, Some(why));
+        }
+    });
+}
+
+#[test]
+fn a_diagnosis_counts_the_launches_that_it_does_not_name() {
+    with_fake(&[(FAULT, "10")], || {
+        let unchecked = guard();
+        let kernel = kernel(&unchecked, "idle");
+        let stream = context(&unchecked).default_stream();
+        for _ in 0..11 {
+            idle(&unchecked, &kernel, &stream).expect("it comes later");
+        }
+        let error = unchecked.synchronize(&stream).expect_err("the fault");
+        let cause = error.diagnosis().expect("a failure of CUDA").causes.swap_remove(0);
+        let why = cause.why_likely.expect("the launches");
+        assert!(why.starts_with("recent launches, the newest last: 3 others, idle (grid"), "{why}");
+        assert_eq!(why.matches("idle").count(), 8);
+    });
+}
+
+#[test]
+fn a_built_launch_is_blamed_for_a_fault_that_surfaces_while_its_events_are_recorded() {
+    with_fake(&[(FAULT, "1")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let context = context(&guard);
+        let stream = context.new_stream().expect("a stream");
+        let (mut out, mut other) = (poisoned(&stream, 8), poisoned(&stream, 8));
+        let plan = plan_along(&kernel, Axis::Y, 8);
+        launch_iota(&guard, &kernel, &plan, &stream, &mut out).expect("no fault of its own");
+        let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
+        let function = module.load_function("fake_iota_y").expect("it is in the PTX");
+        let mut launch_again = || {
+            let mut launch = stream.launch_builder_guarded(&function);
+            launch.arg(&mut other).arg(&0_u64).arg(&4_u64);
+            let config =
+                LaunchConfig { grid_dim: (1, 4, 1), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+            // SAFETY: the function takes these three, and writes four elements.
+            match unsafe { launch.launch(config) } {
+                Err(LaunchError::Driver(error)) => error,
+                other => panic!("the fault surfaces at once: {other:?}"),
+            }
+        };
+        for _ in 0..3 {
+            let error = launch_again();
+            let blamed = error.suspects().expect("someone is to blame").launches();
+            let grids: Vec<_> = blamed.iter().map(|launch| launch.grid).collect();
+            assert_eq!(grids, [[1, 8, 1], [1, 4, 1]], "{error}");
+        }
+    });
+}
+
+#[test]
+fn recording_a_launch_allocates_nothing() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let plan = plan_along(&kernel, Axis::Y, 131_071);
+        // The first launch on a stream gives it its record.
+        let streams = [(); 20].map(|()| context(&guard).new_stream().expect("a stream"));
+        let (launched, allocations) = allocations_of(|| {
+            streams.iter().all(|stream| {
+                let mut args = Args::new(stream);
+                args.value(0_u64);
+                idle(&guard, &kernel, stream).is_ok() && guard.launch(&kernel, &plan, args).is_ok()
+            })
+        });
+        assert!(launched);
+        assert_eq!(allocations, 0);
+        assert_eq!(guard.counts().launches, 20 * 4);
+        assert_eq!(guard.counts().sharing_a_record, 5 * 4);
+    });
+}

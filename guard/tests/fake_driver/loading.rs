@@ -1,0 +1,191 @@
+//! Images that cannot be loaded, and kernels that are not in them.
+#![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
+
+use cudarc::driver::{result, sys::CUresult};
+use gridguard::cuda::{CudaError, Image, ImageError, LoadError};
+use gridguard::{ComputeCapability, Guard, Parameter};
+use gridguard_test_support::fake_driver::{unloads, with_fake};
+
+use crate::kernels::{PTX, context, guard, kernel, parameters};
+
+/// A whole CUDA ELF without sections or segments.
+fn empty_cubin() -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    bytes[18] = 190; // EM_CUDA
+    bytes
+}
+
+fn load_error(ptx: &str) -> LoadError {
+    let image = Image::new(ptx).expect("it is whole");
+    match guard().load(&image).expect_err("it cannot be loaded") {
+        CudaError::Load(error) => error,
+        other => panic!("another error: {other:?}"),
+    }
+}
+
+#[test]
+fn bytes_that_are_no_whole_image_never_reach_the_driver() {
+    assert_eq!(Image::new(""), Err(ImageError::Empty));
+    assert!(matches!(
+        Image::new("<html>not found</html>"),
+        Err(ImageError::Unknown { start }) if start == b"<html>no"
+    ));
+    let cubin = empty_cubin();
+    assert!(Image::new(cubin.clone()).is_ok());
+    assert!(matches!(
+        Image::new(&cubin[..63]),
+        Err(ImageError::Truncated { part: "ELF header", needed: 64, available: 63 })
+    ));
+}
+
+#[test]
+fn ptx_for_a_later_architecture_is_refused_with_both_names() {
+    with_fake(&[], || {
+        let error = load_error(&PTX.replace("sm_90", "sm_120"));
+        assert_eq!(
+            error.to_string(),
+            "the image is for sm_120, NVIDIA H200 has compute capability 9.0"
+        );
+        let wrong = LoadError::WrongArchitecture {
+            image: "sm_120".into(),
+            device: "NVIDIA H200".into(),
+            capability: ComputeCapability::new(9, 0),
+        };
+        assert_eq!(error, wrong);
+    });
+}
+
+#[test]
+fn ptx_newer_than_the_driver_is_refused_with_both_versions() {
+    with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12020")], || {
+        let error = load_error(&PTX.replace(".version 8.0", ".version 99.0"));
+        assert_eq!(
+            error.to_string(),
+            "the PTX version 99.0 is newer than the driver, which supports CUDA 12.2: update the \
+             driver, or compile with an older toolkit"
+        );
+        let new = LoadError::PtxTooNew { ptx: "99.0".into(), driver: "12.2".into() };
+        assert_eq!(error, new);
+    });
+}
+
+#[test]
+fn an_image_that_the_driver_refuses_keeps_its_words_and_its_log() {
+    with_fake(&[], || {
+        // A fatbin whose header says that nothing follows; the fake driver takes none.
+        let mut fatbin = vec![0; 16];
+        fatbin[..4].copy_from_slice(&0xba55_ed50_u32.to_le_bytes());
+        fatbin[6] = 16;
+        let image = Image::new(fatbin).expect("it is whole");
+        let error = guard().load(&image).expect_err("the driver refuses it");
+        assert_eq!(
+            error.to_string(),
+            "cuModuleLoadDataEx answered CUDA_ERROR_INVALID_IMAGE (200): device kernel image is \
+             invalid\nfake: image refused (200)"
+        );
+        let CudaError::Load(LoadError::Refused { error, log }) = error else {
+            panic!("another error: {error:?}");
+        };
+        assert_eq!((error.code, log.as_str()), (200, "fake: image refused (200)"));
+    });
+}
+
+#[test]
+fn an_unknown_kernel_is_refused_with_those_that_there_are() {
+    with_fake(&[], || {
+        let image = Image::new(PTX).expect("PTX");
+        let module = guard().load(&image).expect("it is for this device");
+        // SAFETY: there is no such kernel to launch.
+        let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
+        assert_eq!(
+            error.to_string(),
+            "the module has no kernel \"attention\", it has fake_iota_x, fake_iota_y, \
+             fake_spill_y, idle, wide, clustered"
+        );
+        assert!(matches!(error, LoadError::NoSuchKernel { name, known }
+            if name == "attention" && known.len() == 6));
+        // SAFETY: as above.
+        let error = unsafe { module.kernel("", &[]) }.expect_err("no name at all");
+        assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name.is_empty()));
+        // SAFETY: as above.
+        let error = unsafe { module.kernel("fake\0iota", &[]) }.expect_err("no name of a kernel");
+        assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name == "fake\0iota"));
+    });
+}
+
+#[test]
+fn a_cubin_does_not_tell_its_kernels() {
+    with_fake(&[], || {
+        let image = Image::new(empty_cubin()).expect("it is whole");
+        let module = guard().load(&image).expect("the fake driver takes any");
+        // SAFETY: there is no such kernel to launch.
+        let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
+        assert_eq!(error.to_string(), "the module has no kernel \"attention\"");
+    });
+}
+
+#[test]
+fn parameters_that_the_driver_knows_otherwise_are_refused() {
+    with_fake(&[], || {
+        let module = guard().load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
+        // SAFETY: the declaration is wrong, and refused.
+        let error = unsafe { module.kernel("fake_iota_y", &[Parameter::Memory]) };
+        assert_eq!(
+            error.expect_err("two are missing").to_string(),
+            "kernel fake_iota_y takes parameters of [8, 8, 8] bytes, declared are [8]"
+        );
+    });
+}
+
+#[test]
+fn a_loaded_kernel_tells_its_name_and_its_limits() {
+    with_fake(&[], || {
+        let guard = guard();
+        let iota = kernel(&guard, "fake_iota_y");
+        assert_eq!(iota.name(), "fake_iota_y");
+        assert_eq!(iota.limits().device(), guard.limits());
+        let wide = kernel(&guard, "wide");
+        assert_eq!(wide.limits().kernel().registers_per_thread, 210);
+        assert_eq!(wide.limits().kernel().max_threads_per_block, 256);
+    });
+}
+
+#[test]
+fn parameters_that_the_driver_does_not_tell_are_not_taken_for_none() {
+    with_fake(&[("GRIDGUARD_FAKE_FAIL_PARAMETERS", "999")], || {
+        let module = guard().load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
+        // SAFETY: it is not launched.
+        let kernel = unsafe { module.kernel("fake_iota_y", parameters("fake_iota_y")) };
+        let Err(LoadError::Driver(error)) = kernel else {
+            panic!("another answer: {kernel:?}");
+        };
+        assert_eq!((error.call, error.code), ("cuFuncGetParamInfo", 999));
+    });
+}
+
+#[test]
+fn a_module_that_goes_takes_no_failure_with_it_that_cudarc_recorded() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let failed = cudarc::driver::DriverError(CUresult::CUDA_ERROR_UNKNOWN);
+        context(&guard).record_err::<()>(Err(failed));
+        drop(kernel);
+        assert_eq!(unloads(), ["0"], "and goes all the same");
+        assert_eq!(context(&guard).check_err(), Err(failed));
+    });
+}
+
+#[test]
+fn a_module_that_goes_leaves_the_current_context() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let (guard, other) = (guard(), Guard::cuda(1).expect("a second device"));
+        let kernel = kernel(&guard, "idle");
+        context(&other).bind_to_thread().expect("alive");
+        drop(kernel);
+        assert_eq!(unloads(), ["0"]);
+        let current = result::ctx::get_current().expect("the driver answers");
+        assert_eq!(current, Some(context(&other).cu_ctx()));
+    });
+}

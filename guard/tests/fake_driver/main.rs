@@ -1,0 +1,31 @@
+//! The `cuda` module on a fake driver: needs gcc, but no GPU.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod arguments;
+mod attributes;
+mod availability;
+mod belonging;
+mod builder;
+mod capture;
+mod checked_launches;
+mod conformance;
+mod devices;
+mod draws;
+mod driver_log;
+mod first_use;
+mod kernels;
+mod late_errors;
+mod loading;
+mod memory;
+mod optional_features;
+mod raw_kernels;
+mod refusals;
+mod residency;
+mod splitting;
+mod suspects;
+mod threads;
+
+use gridguard_test_support::allocator::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;

@@ -1,0 +1,200 @@
+//! Launches that bring their own workspace: they settle on what fits, and on nothing else.
+
+use cudarc::driver::CudaSlice;
+use gridguard::cuda::{Args, CudaError, Image, Kernel, LaunchError};
+use gridguard::{
+    ArgsError, Axis, BatchAxis, Choice, ChunkedRun, DeviceLimits, Guard, OutOfWorkspace, Parameter,
+    WorkspaceUse,
+};
+use gridguard_test_support::fake_driver::{launches, with_fake};
+
+use crate::kernels::{POISON, PTX, context, guard, iota, items_along, kernel, poisoned, read};
+
+const ITEMS: u64 = 64;
+/// The output's 512 bytes beside 16 items of workspace, and less than 17.
+const ROOM_FOR_16: (&str, &str) = ("GRIDGUARD_FAKE_ALLOC_LIMIT", "17000");
+
+/// Launches `fake_spill_y` over 64 items of 1,000 bytes of workspace each.
+fn spill(
+    guard: &Guard,
+    kernel: &Kernel,
+    usage: WorkspaceUse,
+) -> (Result<ChunkedRun, LaunchError>, Vec<u64>) {
+    let stream = context(guard).default_stream();
+    let mut out: CudaSlice<u64> = poisoned(&stream, ITEMS);
+    let (request, batch) = items_along(Axis::Y, ITEMS);
+    let batch = batch.workspace(1000, u64::MAX);
+    let mut args = Args::with_workspace(&stream);
+    args.write_items(&mut out, 1).offset().length().workspace();
+    let choice = Choice::AUTOMATIC;
+    let settled = guard.launch_with_workspace(kernel, &request, &batch, choice, usage, args);
+    let written = read(&stream, &out);
+    (settled, written)
+}
+
+fn unsettled(
+    settled: Result<ChunkedRun, LaunchError>,
+) -> OutOfWorkspace<gridguard::cuda::DriverError> {
+    match settled {
+        Err(LaunchError::OutOfWorkspace(end)) => *end,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_workspace_that_does_not_fit_is_halved_until_it_does() {
+    with_fake(&[ROOM_FOR_16], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_spill_y");
+        for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
+            let (settled, written) = spill(&guard, &kernel, usage);
+            let settled = settled.expect("16 at a time");
+            assert_eq!(settled.tried, [64, 32, 16]);
+            assert_eq!((settled.launches, settled.items_done), (4, 64));
+            assert_eq!(settled.workspace_bytes, 16_000);
+            assert_eq!(written, iota(ITEMS));
+        }
+        assert_eq!(launches().len(), 8);
+        let counts = guard.counts();
+        assert_eq!((counts.plans, counts.launches, counts.split), (2, 8, 2));
+    });
+}
+
+#[test]
+fn where_it_fits_it_is_one_launch() {
+    with_fake(&[], || {
+        let guard = guard();
+        let (settled, written) =
+            spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
+        assert_eq!(settled.map(|settled| settled.tried), Ok(vec![64]));
+        assert_eq!((launches().len(), written), (1, iota(ITEMS)));
+    });
+}
+
+#[test]
+fn memory_that_goes_away_midway_costs_no_launch_and_repeats_none() {
+    // The output is allocation 0; then 64 fail by the limit, 32 pass, and the second 32 fail.
+    let settings = [("GRIDGUARD_FAKE_ALLOC_LIMIT", "33000"), ("GRIDGUARD_FAKE_FAIL_ALLOC", "3")];
+    with_fake(&settings, || {
+        let guard = guard();
+        let (settled, written) =
+            spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::PerChunk);
+        let settled = settled.expect("settles");
+        assert_eq!((settled.tried, settled.launches), (vec![64, 32, 16], 3));
+        assert_eq!(written, iota(ITEMS));
+        let grids: Vec<bool> =
+            launches().iter().map(|line| line.contains(" grid=1,32,1 ")).collect();
+        assert_eq!(grids, [true, false, false]);
+    });
+}
+
+#[test]
+fn an_allocation_that_fails_for_another_reason_ends_it_at_once() {
+    let settings = [("GRIDGUARD_FAKE_FAIL_ALLOC", "1"), ("GRIDGUARD_FAKE_FAIL_ALLOC_CODE", "999")];
+    with_fake(&settings, || {
+        let guard = guard();
+        let (settled, written) =
+            spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
+        let OutOfWorkspace::Allocation { bytes: 64_000, done, source, .. } = unsettled(settled)
+        else {
+            panic!("another end");
+        };
+        assert_eq!((done.items_done, source.code), (0, 999));
+        assert_eq!((launches().len(), written), (0, vec![POISON; 64]));
+    });
+}
+
+#[test]
+fn a_launch_that_is_out_of_memory_is_not_tried_again() {
+    let settings =
+        [ROOM_FOR_16, ("GRIDGUARD_FAKE_FAIL_LAUNCH", "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
+    with_fake(&settings, || {
+        let guard = guard();
+        let (settled, written) =
+            spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
+        let OutOfWorkspace::Launch { chunk: 16, done, source, .. } = unsettled(settled) else {
+            panic!("another end");
+        };
+        assert_eq!((done.items_done, done.launches, source.code), (16, 1, 2));
+        assert_eq!(written[..16], iota(16)[..]);
+        assert_eq!(written[16..], [POISON; 48]);
+    });
+}
+
+#[test]
+fn where_not_even_one_item_fits_it_says_what_was_tried() {
+    with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1500")], || {
+        let guard = guard();
+        let (settled, _) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
+        let OutOfWorkspace::NoRoom { chunk: 1, bytes: 1000, done, source, .. } = unsettled(settled)
+        else {
+            panic!("another end");
+        };
+        assert_eq!(done.tried, [64, 32, 16, 8, 4, 2, 1]);
+        assert_eq!((source.code, launches().len()), (2, 0));
+        assert_eq!(guard.counts().refused_by_driver, 1);
+    });
+}
+
+#[test]
+fn a_workspace_that_nobody_brings_or_takes_is_refused() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_spill_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 8);
+        let (request, batch) = items_along(Axis::Y, 8);
+        let bring = |args: Args<'_>| {
+            let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
+            guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args)
+        };
+        let not_brought = LaunchError::Args(ArgsError::WorkspaceNotBrought { index: 3 });
+        let mut args = Args::new(&stream);
+        args.write_items(&mut out, 1).offset().length().workspace();
+        assert_eq!(bring(args), Err(not_brought.clone()));
+        let mut args = Args::with_workspace(&stream);
+        args.write_items(&mut out, 1).offset().length().workspace();
+        let plain = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        assert_eq!(plain, Err(not_brought));
+        let mut args = Args::with_workspace(&stream);
+        args.write_items(&mut out, 1).offset().length();
+        assert_eq!(bring(args), Err(LaunchError::Args(ArgsError::WorkspaceNotTaken)));
+        assert_eq!(launches().len(), 0);
+    });
+}
+
+#[test]
+#[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
+fn a_workspace_is_not_promised_at_wider_multiples_than_cuda_aligns_memory_to() {
+    with_fake(&[], || {
+        let guard = guard();
+        let module = guard.load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
+        let number = Parameter::of::<u64>();
+        let parameters =
+            [Parameter::Memory, number, number, Parameter::AlignedMemory { bytes: 512 }];
+        // SAFETY: the kernel writes as many words as it has blocks, and is content with less.
+        let kernel = unsafe { module.kernel("fake_spill_y", &parameters) }.expect("a kernel");
+        let (settled, _) = spill(&guard, &kernel, WorkspaceUse::Shared);
+        let wider =
+            ArgsError::Misaligned { kernel: "fake_spill_y".into(), index: 3, alignment: 512 };
+        assert_eq!(settled, Err(LaunchError::Args(wider)));
+    });
+}
+
+#[test]
+fn free_memory_caps_the_chunks_with_a_tenth_to_spare() {
+    with_fake(&[("GRIDGUARD_FAKE_FREE_0", "100000")], || {
+        let guard = guard();
+        assert_eq!(guard.free_memory().expect("answers").0, 100_000);
+        let batch = BatchAxis::new(Axis::Y, 1000);
+        let capped = guard.workspace(batch, 1000).expect("answers");
+        assert_eq!(capped, batch.workspace(1000, 90_000));
+        assert_eq!(capped.items_within(65_535), 90);
+    });
+}
+
+#[test]
+fn a_host_has_no_device_memory() {
+    let guard = Guard::host(DeviceLimits::any_device());
+    assert!(matches!(guard.free_memory(), Err(CudaError::Load(_))));
+}

@@ -1,0 +1,167 @@
+//! Large shared memory, clusters and cooperative launches: what not every driver and kernel has.
+
+use gridguard::cuda::{Args, Kernel, LaunchError};
+use gridguard::{ArgsError, Choice, Dim3, Guard, LaunchRequest, Plan, Rule};
+use gridguard_test_support::fake_driver::{
+    Driver, launches, set_attributes, with_driver, with_fake,
+};
+
+use crate::kernels::{context, guard, kernel};
+
+/// Launches `request` of the kernel `idle`, which takes one value of 8 bytes.
+pub(crate) fn launch_idle(
+    guard: &Guard,
+    kernel: &Kernel,
+    request: &LaunchRequest,
+) -> Result<u64, LaunchError> {
+    let stream = context(guard).default_stream();
+    let mut args = Args::new(&stream);
+    args.value(0_u64);
+    guard.plan_and_launch(kernel, request, None, args)
+}
+
+fn small() -> LaunchRequest {
+    LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(128, 1, 1))
+}
+
+#[test]
+fn large_dynamic_shared_memory_is_opted_in_to_once() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        assert_eq!(launch_idle(&guard, &kernel, &small().dynamic_shared_bytes(49_152)), Ok(1));
+        assert_eq!(set_attributes(), Vec::<String>::new(), "48 KiB need no opt-in");
+        for bytes in [60_000, 49_153, 232_448, 60_000] {
+            let request = small().dynamic_shared_bytes(bytes);
+            assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1), "{bytes} bytes");
+        }
+        // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, to all that the device allows.
+        assert_eq!(set_attributes(), ["idle 8=232448"]);
+    });
+}
+
+#[test]
+fn an_opt_in_that_fails_is_tried_again_by_the_next_launch() {
+    with_fake(&[("GRIDGUARD_FAKE_FAIL_ATTRIBUTE", "0")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let large = small().dynamic_shared_bytes(60_000);
+        let Err(LaunchError::Driver(error)) = launch_idle(&guard, &kernel, &large) else {
+            panic!("the driver refuses");
+        };
+        assert_eq!((error.call, error.code), ("cuFuncSetAttribute", 999));
+        assert_eq!(launch_idle(&guard, &kernel, &large), Ok(1));
+        assert_eq!(set_attributes(), ["idle 8=232448"]);
+    });
+}
+
+#[test]
+fn shared_memory_that_no_opt_in_gives_is_a_violation() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let error = launch_idle(&guard, &kernel, &small().dynamic_shared_bytes(300_000))
+            .expect_err("more than the device has");
+        let LaunchError::Invalid(violations) = error else {
+            panic!("another error: {error:?}");
+        };
+        assert!(violations.contains(Rule::SharedMemoryTotal));
+        assert_eq!(violations.len(), 1);
+        assert_eq!(launches(), Vec::<String>::new());
+        assert_eq!(guard.counts().rejections, [(Rule::SharedMemoryTotal, 1)]);
+    });
+}
+
+#[test]
+fn a_cluster_launch_reaches_the_driver_as_one() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let request = small().cluster(Dim3::new(4, 1, 1));
+        assert_eq!(launch_idle(&guard, &kernel, &request), Ok(1));
+        let line = launches().pop().expect("one launch");
+        assert!(line.ends_with(" cluster=4,1,1"), "{line}");
+    });
+}
+
+#[test]
+fn a_cooperative_launch_reaches_the_driver_as_one_with_and_without_a_cluster() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        assert_eq!(launch_idle(&guard, &kernel, &small().cooperative()), Ok(1));
+        let both = small().cooperative().cluster(Dim3::new(2, 1, 1));
+        assert_eq!(launch_idle(&guard, &kernel, &both), Ok(1));
+        let lines = launches();
+        assert!(lines[0].ends_with(" args=0 cooperative=1"), "{lines:?}");
+        assert!(lines[1].ends_with(" cluster=2,1,1 cooperative=1"), "{lines:?}");
+    });
+}
+
+#[test]
+fn a_driver_without_clusters_refuses_a_cluster_launch_and_serves_plain_ones() {
+    with_driver(Driver::Old, &[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let error = launch_idle(&guard, &kernel, &small().cluster(Dim3::new(4, 1, 1)))
+            .expect_err("no cuLaunchKernelEx");
+        let unsupported = LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" };
+        assert_eq!(error, unsupported);
+        assert_eq!(
+            error.to_string(),
+            "the driver has no cuLaunchKernelEx, which clusters need: update the driver"
+        );
+        assert_eq!(launches(), Vec::<String>::new());
+        assert_eq!(launch_idle(&guard, &kernel, &small()), Ok(1));
+        assert_eq!(launches().len(), 1);
+    });
+}
+
+#[test]
+fn declared_parameters_are_checked_where_the_driver_cannot_tell_any() {
+    with_driver(Driver::Old, &[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let stream = context(&guard).default_stream();
+        let plan = Plan::new(&small(), None, kernel.limits(), Choice::AUTOMATIC).expect("legal");
+        let mut args = Args::new(&stream);
+        args.value(7_u64).value(0_u8);
+        let refused = guard.launch(&kernel, &plan, args).expect_err("one too many");
+        let count = ArgsError::WrongCount { kernel: "idle".into(), expected: 1, given: 2 };
+        assert_eq!(refused, LaunchError::Args(count));
+        let memory = stream.alloc_zeros::<u64>(1).expect("memory");
+        let mut args = Args::new(&stream);
+        args.read(&memory);
+        let refused = guard.launch(&kernel, &plan, args).expect_err("memory for a number");
+        assert_eq!(
+            refused.to_string(),
+            "parameter 0 of kernel idle takes a value, the argument is memory"
+        );
+        assert_eq!(launches(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_kernel_with_a_cluster_of_its_own_runs_with_it_and_with_no_other() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "clustered");
+        assert_eq!(kernel.limits().kernel().required_cluster, Some(Dim3::new(2, 1, 1)));
+        let stream = context(&guard).default_stream();
+        let launch = |request: &LaunchRequest| {
+            guard.plan_and_launch(&kernel, request, None, Args::new(&stream))
+        };
+        assert_eq!(launch(&small()), Ok(1));
+        let odd = LaunchRequest::new(Dim3::new(7, 1, 1), Dim3::ONE);
+        for (request, rule) in [
+            (small().cluster(Dim3::new(4, 1, 1)), Rule::ClusterRequired),
+            (odd, Rule::ClusterDividesGrid),
+        ] {
+            match launch(&request) {
+                Err(LaunchError::Invalid(violations)) => assert!(violations.contains(rule)),
+                other => panic!("{rule} did not refuse it: {other:?}"),
+            }
+        }
+        assert_eq!(launches().len(), 1);
+    });
+}

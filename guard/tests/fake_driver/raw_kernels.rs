@@ -1,0 +1,164 @@
+//! The guard over raw handles.
+#![allow(unsafe_code, reason = "raw handles")]
+
+use core::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, result};
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{LaunchError, RawKernel};
+use gridguard::{ArgsError, Axis, BatchAxis, Choice, Dim3, KernelArgs, LaunchRequest, Plan, Rule};
+use gridguard_test_support::fake_driver::{launches, with_fake};
+
+use crate::kernels::{PTX, iota, poisoned, read};
+
+fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
+    let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
+    module.load_function(name).expect("it is in the PTX")
+}
+
+fn raw(context: &CudaContext, function: &CudaFunction) -> RawKernel {
+    let (context, function) = (context.cu_ctx().cast(), function.cu_function().cast());
+    // SAFETY: both handles live in the caller, and the function is of this context.
+    unsafe { RawKernel::from_handles(context, function, "fake_iota_y") }.expect("both are alive")
+}
+
+fn plan(kernel: &RawKernel, items: u64) -> Plan {
+    let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(128, 1, 1));
+    let batch = BatchAxis::new(Axis::Y, items);
+    Plan::new(&request, Some(&batch), kernel.limits(), Choice::AUTOMATIC).expect("it splits")
+}
+
+/// The arguments of `fake_iota_y` over `out`.
+fn args(stream: &CudaStream, out: &CudaSlice<u64>, items: u64) -> KernelArgs<'static> {
+    let (address, _sync) = out.device_ptr(stream);
+    let mut args = KernelArgs::new();
+    args.items_within(address, 8, 8 * items).offset().length();
+    args
+}
+
+/// The context that is current on this thread.
+fn current() -> Option<cudarc::driver::sys::CUcontext> {
+    result::ctx::get_current().expect("the driver answers")
+}
+
+/// Has `launch` launch `fake_iota_y` over 76,800 items on a stream, and looks at what was written.
+fn writes_every_item(launch: impl Fn(&RawKernel, *mut c_void, &KernelArgs<'_>)) {
+    let context = CudaContext::new(0).expect("a device");
+    let function = function(&context, "fake_iota_y");
+    let stream = context.new_stream().expect("a stream");
+    let out = poisoned(&stream, 76_800);
+    let args = args(&stream, &out, 76_800);
+    launch(&raw(&context, &function), stream.cu_stream().cast(), &args);
+    assert_eq!(read(&stream, &out), iota(76_800));
+}
+
+#[test]
+fn a_raw_kernel_splits_and_writes_every_item() {
+    let launch = |kernel: &RawKernel, stream, args: &KernelArgs<'_>| {
+        // SAFETY: the stream is of the same context, the arguments are the kernel's.
+        let launched = unsafe { kernel.launch(stream, &plan(kernel, 76_800), args) };
+        assert_eq!(launched, Ok(2));
+    };
+    with_fake(&[], || writes_every_item(launch));
+}
+
+#[test]
+fn a_raw_kernel_plans_and_launches_in_one() {
+    let launch = |kernel: &RawKernel, stream, args: &KernelArgs<'_>| {
+        let launch = |items, batch: Option<&BatchAxis>| {
+            let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(128, 1, 1));
+            // SAFETY: the stream is of the same context, the arguments are the kernel's.
+            unsafe { kernel.plan_and_launch(stream, &request, batch, args) }
+        };
+        let refused = launch(76_800, None).expect_err("no batch to split");
+        assert!(matches!(refused, LaunchError::Invalid(v) if v.contains(Rule::GridDimY)));
+        assert_eq!(launch(0, Some(&BatchAxis::new(Axis::Y, 0))), Ok(0));
+        assert!(launches().is_empty());
+        assert_eq!(launch(76_800, Some(&BatchAxis::new(Axis::Y, 76_800))), Ok(2));
+        assert_eq!(launch(8, None), Ok(1));
+    };
+    with_fake(&[], || writes_every_item(launch));
+}
+
+#[test]
+fn a_null_stream_is_the_default_one() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let stream = context.default_stream();
+        let out = poisoned(&stream, 8);
+        let kernel = raw(&context, &function);
+        let args = args(&stream, &out, 8);
+        // SAFETY: null is the default stream, the arguments are the kernel's.
+        let launched = unsafe { kernel.launch(std::ptr::null_mut(), &plan(&kernel, 8), &args) };
+        assert_eq!(launched, Ok(1));
+        assert_eq!(read(&stream, &out), iota(8));
+    });
+}
+
+#[test]
+fn the_threads_current_context_is_the_same_afterwards() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let stream = context.default_stream();
+        let out = poisoned(&stream, 70_000);
+        let args = args(&stream, &out, 70_000);
+        let other = CudaContext::new(1).expect("a second device");
+        let both = || {
+            let kernel = raw(&context, &function);
+            let plan = plan(&kernel, 70_000);
+            // SAFETY: null is the default stream, the arguments are the kernel's.
+            let launched = unsafe { kernel.launch(std::ptr::null_mut(), &plan, &args) };
+            assert_eq!(launched, Ok(2));
+        };
+        other.bind_to_thread().expect("alive");
+        both();
+        assert_eq!(current(), Some(other.cu_ctx()));
+        context.bind_to_thread().expect("alive");
+        both();
+        assert_eq!(current(), Some(context.cu_ctx()));
+        std::thread::scope(|scope| {
+            let fresh = scope.spawn(|| {
+                assert_eq!(current(), None);
+                both();
+                assert_eq!(current(), None);
+            });
+            fresh.join().expect("it launches");
+        });
+        assert!(launches().iter().all(|line| !line.contains(" device=")));
+    });
+}
+
+#[test]
+fn a_refused_launch_leaves_the_current_context_too() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let other = CudaContext::new(1).expect("a second device");
+        other.bind_to_thread().expect("alive");
+        let kernel = raw(&context, &function);
+        let args = KernelArgs::new();
+        // SAFETY: nothing is launched, since the arguments are missing.
+        let refused = unsafe { kernel.launch(std::ptr::null_mut(), &plan(&kernel, 8), &args) };
+        let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 0 };
+        assert_eq!(refused, Err(LaunchError::Args(wrong)));
+        assert_eq!(current(), Some(other.cu_ctx()));
+        assert_eq!(launches(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_plan_of_another_raw_kernel_is_refused() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let (ours, theirs) = (raw(&context, &function), raw(&context, &function));
+        let args = KernelArgs::new();
+        // SAFETY: nothing is launched, since the plan is another kernel's.
+        let refused = unsafe { ours.launch(std::ptr::null_mut(), &plan(&theirs, 8), &args) };
+        let other = LaunchError::OtherKernel { kernel: "fake_iota_y".into() };
+        assert_eq!(refused, Err(other));
+    });
+}

@@ -1,0 +1,104 @@
+//! Launches that were valid and that the driver refuses all the same.
+
+use gridguard::Axis;
+use gridguard::cuda::LaunchError;
+use gridguard_test_support::fake_driver::{launches, with_fake};
+
+use crate::kernels::{
+    POISON, context, guard, iota, kernel, launch_iota, plan_along, poisoned, read,
+};
+
+/// The boundaries of the three chunks of 131,071 items.
+const CHUNK_STARTS: [usize; 4] = [0, 43_690, 87_380, 131_071];
+
+/// Launches three chunks of which the driver refuses number `chunk`, and checks everything that
+/// is said and done about it.
+fn stops_at(chunk: u8) {
+    let guard = guard();
+    let kernel = kernel(&guard, "fake_iota_y");
+    let stream = context(&guard).default_stream();
+    let mut out = poisoned(&stream, 131_071);
+    let plan = plan_along(&kernel, Axis::Y, 131_071);
+    let error = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
+        .expect_err("the driver refuses a chunk");
+    let done = CHUNK_STARTS[usize::from(chunk)];
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "launch {chunk} of 3 was refused after {done} of 131071 items: cuLaunchKernel answered \
+             CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701): too many resources requested for launch"
+        )
+    );
+    let diagnosis = error.diagnosis().expect("a failure of CUDA");
+    assert_eq!(diagnosis.subject.number(), Some(701));
+    let LaunchError::Stopped(stopped) = error else {
+        panic!("another error: {error:?}");
+    };
+    assert_eq!((stopped.chunk, stopped.launches), (chunk.into(), 3));
+    assert_eq!(usize::try_from(stopped.items_done), Ok(done));
+    assert_eq!(stopped.items, 131_071);
+    assert_eq!(stopped.source.code, 701);
+
+    let written = read(&stream, &out);
+    assert_eq!(written[..done], iota(stopped.items_done), "the chunks before it ran");
+    assert!(written[done..].iter().all(|item| *item == POISON), "and no other");
+    assert_eq!(launches().len(), usize::from(chunk));
+    let counts = guard.counts();
+    assert_eq!(counts.refused_by_driver, 1);
+    assert_eq!((counts.plans, counts.launches), (1, chunk.into()));
+}
+
+#[test]
+fn a_refusal_of_the_first_chunk_leaves_nothing_done() {
+    let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")];
+    with_fake(&settings, || stops_at(0));
+}
+
+#[test]
+fn a_refusal_in_the_middle_says_which_items_are_done() {
+    let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")];
+    with_fake(&settings, || stops_at(1));
+}
+
+#[test]
+fn a_refusal_of_the_last_chunk_says_that_the_others_are_done() {
+    let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "2"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")];
+    with_fake(&settings, || stops_at(2));
+}
+
+#[test]
+fn after_a_refusal_the_next_plan_runs() {
+    with_fake(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "1")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 70_000);
+        let plan = plan_along(&kernel, Axis::Y, 70_000);
+        launch_iota(&guard, &kernel, &plan, &stream, &mut out).expect_err("the second fails");
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
+        assert_eq!(read(&stream, &out), iota(70_000));
+        let counts = guard.counts();
+        assert_eq!((counts.plans, counts.launches), (2, 3));
+        assert_eq!((counts.refused_by_driver, counts.split), (1, 1));
+    });
+}
+
+#[test]
+fn an_earlier_fault_that_surfaces_late_is_answered_with_its_own_name() {
+    let settings = [
+        ("GRIDGUARD_FAKE_FAIL_LAUNCH", "0"),
+        ("GRIDGUARD_FAKE_FAIL_CODE", "700"),
+        ("GRIDGUARD_FAKE_STICKY", "1"),
+    ];
+    with_fake(&settings, || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 8);
+        let plan = plan_along(&kernel, Axis::Y, 8);
+        launch_iota(&guard, &kernel, &plan, &stream, &mut out).expect_err("the fault");
+        let late = launch_iota(&guard, &kernel, &plan, &stream, &mut out)
+            .expect_err("the context is lost");
+        assert!(late.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{late}");
+    });
+}

@@ -1,0 +1,277 @@
+//! What a device holds at once: asked of the driver where a launch needs it, and only once.
+
+use gridguard::cuda::{Args, GuardedStream, LaunchError, RawKernel};
+use gridguard::{Choice, Dim3, LaunchRequest, OccupancyLimits, Plan, Rule};
+use gridguard_test_support::allocator::allocations_of;
+use gridguard_test_support::fake_driver::{
+    Driver, launches, occupancy_queries, set_attributes, with_driver, with_fake,
+};
+
+use crate::kernels::{context, guard, kernel};
+use crate::optional_features::launch_idle;
+
+/// Blocks of 32 threads that an H200 holds at once: 32 on each of 132 multiprocessors.
+const SMALL_BLOCKS: u64 = 4224;
+
+fn blocks_of(threads: u64, blocks: u64) -> LaunchRequest {
+    LaunchRequest::new(Dim3::new(blocks, 1, 1), Dim3::new(threads, 1, 1))
+}
+
+fn rules(error: LaunchError) -> Vec<Rule> {
+    let LaunchError::Invalid(violations) = error else {
+        panic!("another error: {error:?}");
+    };
+    violations.iter().map(|violation| violation.rule).collect()
+}
+
+#[test]
+fn a_cooperative_launch_that_cannot_be_resident_is_refused_before_the_driver_sees_it() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        for (threads, most) in [(32, SMALL_BLOCKS), (1024, 264)] {
+            let most_of = blocks_of(threads, most).cooperative();
+            assert_eq!(launch_idle(&guard, &kernel, &most_of), Ok(1));
+            let more = blocks_of(threads, most + 1).cooperative();
+            let error = launch_idle(&guard, &kernel, &more).expect_err("one too many");
+            assert_eq!(rules(error), [Rule::CooperativeResidency]);
+        }
+        assert_eq!(launches().len(), 2);
+        assert_eq!(guard.counts().rejections, [(Rule::CooperativeResidency, 2)]);
+    });
+}
+
+#[test]
+fn the_driver_is_asked_once_for_each_kind_of_block_and_never_for_plain_launches() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let launch = |request: &LaunchRequest| launch_idle(&guard, &kernel, request);
+        assert_eq!(launch(&blocks_of(32, 8)), Ok(1));
+        assert_eq!(occupancy_queries(), Vec::<String>::new());
+        for blocks in [8, 16, 8] {
+            assert_eq!(launch(&blocks_of(32, blocks).cooperative()), Ok(1));
+        }
+        assert_eq!(occupancy_queries(), ["idle blocks"]);
+        assert_eq!(launch(&blocks_of(64, 8).cooperative()), Ok(1));
+        assert_eq!(occupancy_queries().len(), 2, "other blocks");
+        for _ in 0..3 {
+            assert_eq!(launch(&blocks_of(32, 8).cluster(Dim3::new(4, 1, 1))), Ok(1));
+        }
+        assert_eq!(occupancy_queries()[2..], ["idle blocks", "idle cluster", "idle clusters"]);
+    });
+}
+
+#[test]
+fn many_kinds_of_blocks_are_all_judged_right() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        for round in 0..2 {
+            for bytes in 0..100 {
+                let most = blocks_of(32, SMALL_BLOCKS).dynamic_shared_bytes(bytes).cooperative();
+                let room = kernel.occupancy(&most).expect("answers").blocks;
+                assert_eq!(room, Some(SMALL_BLOCKS), "{bytes} bytes in round {round}");
+            }
+        }
+        let kept = kernel.occupancy(&blocks_of(32, 1).dynamic_shared_bytes(99).cooperative());
+        assert!(kept.is_ok());
+        assert_eq!(occupancy_queries().len(), 200, "the oldest are asked for anew");
+    });
+}
+
+#[test]
+fn a_known_kind_of_block_is_looked_up_without_allocation() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let request = blocks_of(32, 8).cooperative().cluster(Dim3::new(2, 1, 1));
+        let first = kernel.occupancy(&request);
+        let (again, allocations) = allocations_of(|| kernel.occupancy(&request));
+        assert_eq!((again, allocations), (first, 0));
+    });
+}
+
+#[test]
+fn residency_counts_blocks_and_not_clusters() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let of = |blocks| blocks_of(32, blocks).cooperative().cluster(Dim3::new(8, 1, 1));
+        assert_eq!(launch_idle(&guard, &kernel, &of(SMALL_BLOCKS)), Ok(1));
+        let error = launch_idle(&guard, &kernel, &of(SMALL_BLOCKS + 8)).expect_err("too many");
+        assert_eq!(rules(error), [Rule::CooperativeResidency]);
+    });
+}
+
+#[test]
+#[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
+fn a_kernel_that_must_be_given_a_cluster_is_asked_about_with_one() {
+    const PTX: &str = ".version 8.0\n.target sm_90\n.address_size 64\n\
+        // fake explicit explicit_cluster=1\n.visible .entry explicit()\n{ ret; }\n";
+    with_fake(&[], || {
+        let guard = guard();
+        let image = gridguard::cuda::Image::new(PTX).expect("PTX");
+        let module = guard.load(&image).expect("loads");
+        // SAFETY: the kernel does nothing.
+        let kernel = unsafe { module.kernel("explicit", &[]) }.expect("a kernel");
+        let request = blocks_of(32, 8).cooperative().cluster(Dim3::new(4, 1, 1));
+        let room = OccupancyLimits { blocks: Some(SMALL_BLOCKS), cluster_blocks: Some(8) };
+        assert_eq!(kernel.occupancy(&request), Ok(room));
+        let none = request.cluster(Dim3::new(0, 0, 0));
+        assert_eq!(kernel.occupancy(&none), Ok(OccupancyLimits::UNKNOWN));
+    });
+}
+
+#[test]
+fn large_shared_memory_is_opted_in_to_before_the_driver_is_asked() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let request = blocks_of(32, 1).dynamic_shared_bytes(200_000).cooperative();
+        let one_each = OccupancyLimits { blocks: Some(132), cluster_blocks: None };
+        assert_eq!(kernel.occupancy(&request), Ok(one_each));
+        assert_eq!(set_attributes(), ["idle 8=232448"]);
+    });
+}
+
+#[test]
+#[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
+fn clusters_above_the_portable_size_are_for_kernels_that_ask_for_them() {
+    with_fake(&[], || {
+        let guard = guard();
+        let image = gridguard::cuda::Image::new(crate::kernels::PTX).expect("PTX");
+        let module = guard.load(&image).expect("loads");
+        let parameters = crate::kernels::parameters("idle");
+        let wide = blocks_of(32, 64).cluster(Dim3::new(16, 1, 1));
+        // SAFETY: the kernel does nothing.
+        let portable = unsafe { module.kernel("idle", parameters) }.expect("a kernel");
+        let error = launch_idle(&guard, &portable, &wide).expect_err("8 are portable");
+        assert_eq!(rules(error), [Rule::ClusterSize]);
+        // SAFETY: as above.
+        let kernel = unsafe { module.kernel_in_wide_clusters("idle", parameters) };
+        assert_eq!(launch_idle(&guard, &kernel.expect("a kernel"), &wide), Ok(1));
+        assert_eq!(set_attributes(), ["idle 14=1"]);
+    });
+}
+
+#[test]
+fn a_cluster_without_room_is_refused_before_the_driver_sees_it() {
+    with_fake(&[("GRIDGUARD_FAKE_CLUSTER_ROOM", "4")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let of = |blocks| blocks_of(32, 64).cluster(Dim3::new(blocks, 1, 1));
+        assert_eq!(launch_idle(&guard, &kernel, &of(4)), Ok(1));
+        let error = launch_idle(&guard, &kernel, &of(8)).expect_err("no room");
+        assert_eq!(rules(error), [Rule::ClusterResidency]);
+        assert_eq!(launches().len(), 1);
+    });
+}
+
+#[test]
+#[allow(unsafe_code, reason = "launches as cudarc makes them")]
+fn a_kernel_s_own_cluster_without_room_is_refused_as_one_that_is_named() {
+    with_fake(&[("GRIDGUARD_FAKE_CLUSTER_ROOM", "1")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "clustered");
+        let stream = context(&guard).default_stream();
+        let plain = blocks_of(32, 64);
+        for request in [plain, plain.cluster(Dim3::new(2, 1, 1))] {
+            let launched = guard.plan_and_launch(&kernel, &request, None, Args::new(&stream));
+            assert_eq!(rules(launched.expect_err("no room")), [Rule::ClusterResidency]);
+        }
+        assert_eq!(occupancy_queries().len(), 3, "asked once");
+        let module = context(&guard).load_module(crate::kernels::PTX.into()).expect("loads");
+        let function = module.load_function("clustered").expect("a function");
+        let config = cudarc::driver::LaunchConfig {
+            grid_dim: (64, 1, 1),
+            block_dim: (32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the function takes nothing.
+        let launched = unsafe { stream.launch_builder_guarded(&function).launch(config) };
+        assert_eq!(rules(launched.expect_err("no room")), [Rule::ClusterResidency]);
+        assert_eq!(launches(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn blocks_that_break_a_rule_are_not_asked_for() {
+    with_fake(&[], || {
+        let kernel = kernel(&guard(), "idle");
+        for request in [
+            blocks_of(2048, 1).cooperative(),
+            blocks_of(32, 1).dynamic_shared_bytes(1 << 40).cooperative(),
+            blocks_of(32, 1).cluster(Dim3::new(9, 1, 1)),
+            blocks_of(32, 1),
+        ] {
+            assert_eq!(kernel.occupancy(&request), Ok(OccupancyLimits::UNKNOWN));
+        }
+        assert_eq!(occupancy_queries(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_driver_that_does_not_answer_stops_the_launch() {
+    with_fake(&[("GRIDGUARD_FAKE_FAIL_OCCUPANCY", "999")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let error = launch_idle(&guard, &kernel, &blocks_of(32, 8).cooperative());
+        let Err(LaunchError::Driver(error)) = error else {
+            panic!("another answer: {error:?}");
+        };
+        let call = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
+        assert_eq!((error.call, error.code), (call, 999));
+        assert_eq!(launches(), Vec::<String>::new());
+        assert_eq!(launch_idle(&guard, &kernel, &blocks_of(32, 8)), Ok(1), "plain ones run");
+    });
+}
+
+#[test]
+fn an_old_driver_tells_of_blocks_but_not_of_clusters() {
+    with_driver(Driver::Old, &[], || {
+        let kernel = kernel(&guard(), "idle");
+        let request = blocks_of(32, 8).cooperative();
+        let blocks = OccupancyLimits { blocks: Some(SMALL_BLOCKS), cluster_blocks: None };
+        assert_eq!(kernel.occupancy(&request), Ok(blocks));
+        assert_eq!(kernel.occupancy(&request.cluster(Dim3::new(2, 1, 1))), Ok(blocks));
+    });
+}
+
+#[test]
+#[allow(unsafe_code, reason = "launches as cudarc and C++ make them")]
+fn cudarc_s_builder_and_raw_handles_are_held_to_residency_as_well() {
+    with_fake(&[], || {
+        let guard = guard();
+        let context = context(&guard);
+        let module = context.load_module(crate::kernels::PTX.into()).expect("loads");
+        let function = module.load_function("clustered").expect("a function");
+        let stream = context.default_stream();
+        let mut launch = stream.launch_builder_guarded(&function);
+        let config = cudarc::driver::LaunchConfig {
+            grid_dim: (4226, 1, 1),
+            block_dim: (32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the function takes nothing.
+        let error = unsafe { launch.launch_cooperative(config) }.expect_err("too many");
+        assert_eq!(rules(error), [Rule::CooperativeResidency]);
+        // SAFETY: as above.
+        assert!(unsafe { launch.launch(config) }.is_ok(), "without a barrier it runs");
+
+        // SAFETY: context and module live through this test.
+        let raw = unsafe {
+            let function = function.cu_function().cast();
+            RawKernel::from_handles(context.cu_ctx().cast(), function, "clustered")
+        };
+
+        let raw = raw.expect("limits");
+        let request = blocks_of(32, 4226).cooperative();
+        assert_eq!(raw.occupancy(&request).expect("answers").blocks, Some(SMALL_BLOCKS));
+        let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("a plan");
+        let args = gridguard::KernelArgs::new();
+        // SAFETY: the default stream is of the current context, and the function takes nothing.
+        let error = unsafe { raw.launch(std::ptr::null_mut(), &plan, &args) };
+        assert_eq!(rules(error.expect_err("too many")), [Rule::CooperativeResidency]);
+    });
+}

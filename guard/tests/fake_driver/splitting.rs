@@ -1,0 +1,218 @@
+//! Plans of several launches on a device: every item is written once, in its place.
+
+use gridguard::cuda::Args;
+use gridguard::{Axis, Choice, Plan, Strategy};
+use gridguard_test_support::allocator::allocations_of;
+use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
+
+use crate::kernels::{
+    context, guard, iota, items_along, kernel, launch_iota, plan_along, poisoned, read,
+};
+
+#[test]
+fn a_launch_of_76_800_blocks_on_y_runs_as_two_and_writes_every_item() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 76_800);
+        let plan = plan_along(&kernel, Axis::Y, 76_800);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
+        assert_eq!(read(&stream, &out), iota(76_800));
+        for line in launches() {
+            assert!(line.contains(" grid=1,38400,1 block=128,1,1 "), "{line}");
+        }
+        assert_eq!(launches().len(), 2);
+        let counts = guard.counts();
+        assert_eq!((counts.plans, counts.launches, counts.split), (1, 2, 1));
+        assert!(counts.rejections.is_empty());
+    });
+}
+
+/// The kernel `fake_iota_y`, whose chunks may overlap.
+fn overlapping(guard: &gridguard::Guard) -> gridguard::cuda::Kernel {
+    // SAFETY: the fake driver runs one launch after another.
+    #[allow(unsafe_code, reason = "the promise is what is tested")]
+    unsafe {
+        kernel(guard, "fake_iota_y").with_overlapping_chunks()
+    }
+}
+
+#[test]
+fn chunks_overlap_those_before_them_where_the_kernel_allows_it() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = overlapping(&guard);
+        assert!(kernel.overlaps_chunks());
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 131_071);
+        let plan = plan_along(&kernel, Axis::Y, 131_071);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(3));
+        assert_eq!(read(&stream, &out), iota(131_071));
+        let overlap: Vec<bool> = launches().iter().map(|line| line.contains("overlap=1")).collect();
+        // The first waits for what the stream was given before.
+        assert_eq!(overlap, [false, true, true]);
+        let mut one = poisoned(&stream, 8);
+        let plan = plan_along(&kernel, Axis::Y, 8);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut one), Ok(1));
+        assert!(!launches()[3].contains("overlap"));
+    });
+}
+
+#[test]
+fn chunks_follow_one_another_with_a_driver_that_cannot_overlap_them() {
+    with_driver(Driver::Old, &[], || {
+        let guard = guard();
+        let kernel = overlapping(&guard);
+        assert!(!kernel.overlaps_chunks());
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 76_800);
+        let plan = plan_along(&kernel, Axis::Y, 76_800);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
+        assert_eq!(read(&stream, &out), iota(76_800));
+    });
+}
+
+#[test]
+fn every_chunk_gets_its_address_its_first_item_and_its_length() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 131_071);
+        let plan = plan_along(&kernel, Axis::Y, 131_071);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(3));
+        let args: Vec<Vec<u64>> = launches().iter().map(|line| args_of(line)).collect();
+        let base = args[0][0];
+        let expected = [
+            vec![base, 0, 43_690],
+            vec![base + 8 * 43_690, 43_690, 43_690],
+            vec![base + 8 * 87_380, 87_380, 43_691],
+        ];
+        assert_eq!(args, expected);
+    });
+}
+
+#[test]
+fn on_x_the_same_launch_is_whole_and_a_chosen_cap_splits_it() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_x");
+        let stream = context(&guard).default_stream();
+        let plan = plan_along(&kernel, Axis::X, 76_800);
+        assert_eq!(plan.strategy(), Strategy::Whole);
+        let mut out = poisoned(&stream, 76_800);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(1));
+        assert_eq!(read(&stream, &out), iota(76_800));
+
+        let (request, batch) = items_along(Axis::X, 76_800);
+        let choice = Choice::at_most(65_535);
+        let plan = Plan::new(&request, Some(&batch), kernel.limits(), choice).expect("it splits");
+        let mut out = poisoned(&stream, 76_800);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
+        assert_eq!(read(&stream, &out), iota(76_800));
+    });
+}
+
+#[test]
+fn batches_at_the_boundary_of_the_axis_take_the_fewest_launches_and_miss_nothing() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        for (items, expected) in [
+            (1, 1),
+            (65_534, 1),
+            (65_535, 1),
+            (65_536, 2),
+            (131_070, 2),
+            (131_071, 3),
+            (196_605, 3),
+            (196_606, 4),
+        ] {
+            let mut out = poisoned(&stream, items);
+            let plan = plan_along(&kernel, Axis::Y, items);
+            let launched = launch_iota(&guard, &kernel, &plan, &stream, &mut out);
+            assert_eq!(launched, Ok(expected), "{items} items");
+            assert_eq!(read(&stream, &out), iota(items), "{items} items");
+        }
+        let counts = guard.counts();
+        assert_eq!((counts.plans, counts.launches, counts.split), (8, 17, 5));
+    });
+}
+
+#[test]
+fn nothing_outside_the_items_is_written() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 70_002);
+        let plan = plan_along(&kernel, Axis::Y, 70_000);
+        let mut inner = out.slice_mut(1..70_001);
+        let mut args = Args::new(&stream);
+        args.write_items(&mut inner, 1).offset().length();
+        assert_eq!(guard.launch(&kernel, &plan, args), Ok(2));
+        let written = read(&stream, &out);
+        assert_eq!(written[1..70_001], iota(70_000));
+        assert_eq!(
+            [written[0], written[70_001]],
+            [crate::kernels::POISON; 2],
+            "the frame is untouched"
+        );
+    });
+}
+
+#[test]
+fn a_batch_of_no_items_launches_nothing() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 4);
+        let plan = plan_along(&kernel, Axis::Y, 0);
+        assert!(plan.is_empty());
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(0));
+        assert_eq!(launches(), Vec::<String>::new());
+        assert_eq!(read(&stream, &out), [crate::kernels::POISON; 4]);
+        assert_eq!(guard.counts().launches, 0);
+    });
+}
+
+#[test]
+fn planning_and_launching_in_one_call_does_both() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 65_536);
+        let (request, batch) = items_along(Axis::Y, 65_536);
+        let mut args = Args::new(&stream);
+        args.write_items(&mut out, 1).offset().length();
+        let launched = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        assert_eq!(launched, Ok(2));
+        assert_eq!(read(&stream, &out), iota(65_536));
+    });
+}
+
+#[test]
+fn launching_two_chunks_allocates_nothing() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 76_800);
+        let plan = plan_along(&kernel, Axis::Y, 76_800);
+        // cudarc looks its functions up at their first use.
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
+        let (launched, allocations) =
+            allocations_of(|| launch_iota(&guard, &kernel, &plan, &stream, &mut out));
+        assert_eq!((launched, allocations), (Ok(2), 0));
+    });
+}
+
+fn args_of(line: &str) -> Vec<u64> {
+    let (_, rest) = line.split_once("args=").expect("a launch has arguments");
+    let args = rest.split(' ').next().expect("something follows args=");
+    args.split(',').map(|number| u64::from_str_radix(number, 16).expect("hexadecimal")).collect()
+}

@@ -1,0 +1,64 @@
+//! One guard, many threads.
+
+use gridguard::{Axis, Dim3, LaunchRequest, Rule};
+use gridguard_test_support::fake_driver::{launches, with_fake};
+
+use crate::kernels::{context, guard, iota, kernel, launch_iota, plan_along, poisoned, read};
+
+/// Threads that launch at once.
+const THREADS: u64 = 8;
+/// Plans of each thread.
+const ROUNDS: u64 = 5;
+
+#[test]
+fn eight_threads_launch_at_once_and_every_result_and_count_is_right() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let start = std::sync::Barrier::new(8);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (guard, kernel, start) = (&guard, &kernel, &start);
+                scope.spawn(move || {
+                    // Sizes on both sides of the limit, another for each thread.
+                    let items = 65_532 + thread;
+                    let expected = if items > 65_535 { 2 } else { 1 };
+                    let stream = context(guard).new_stream().expect("a stream");
+                    let plan = plan_along(kernel, Axis::Y, items);
+                    start.wait();
+                    for _ in 0..ROUNDS {
+                        let mut out = poisoned(&stream, items);
+                        let launched = launch_iota(guard, kernel, &plan, &stream, &mut out);
+                        assert_eq!(launched, Ok(expected));
+                        assert_eq!(read(&stream, &out), iota(items));
+                    }
+                });
+            }
+        });
+        let counts = guard.counts();
+        assert_eq!(counts.plans, THREADS * ROUNDS);
+        assert_eq!(counts.split, THREADS / 2 * ROUNDS);
+        assert_eq!(counts.launches, (4 + 2 * 4) * ROUNDS);
+        assert_eq!(counts.refused_by_driver, 0);
+        assert_eq!(launches().len(), 60);
+    });
+}
+
+#[test]
+fn rejections_of_many_threads_are_all_counted() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let request = LaunchRequest::new(Dim3::new(1, 65_536, 65_536), Dim3::ONE);
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        guard.validate(&request, kernel.limits()).expect_err("two axes overflow");
+                    }
+                });
+            }
+        });
+        assert_eq!(guard.counts().rejections, [(Rule::GridDimY, 8000), (Rule::GridDimZ, 8000)]);
+    });
+}

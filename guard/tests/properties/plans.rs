@@ -1,0 +1,51 @@
+//! Plans of any request and batch: what is planned is legal and whole, what is refused is hopeless.
+
+use std::collections::BTreeSet;
+
+use gridguard::Rule;
+use gridguard_test_support::invariants::plans::{
+    cases, what_is_planned_is_legal_and_what_is_refused_is_hopeless,
+    without_a_batch_a_plan_is_the_launch,
+};
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(crate::cases(5000))]
+
+    #[test]
+    fn what_is_planned_is_legal_and_whole_and_what_is_refused_is_hopeless(case in cases()) {
+        what_is_planned_is_legal_and_what_is_refused_is_hopeless(&case);
+    }
+
+    #[test]
+    fn without_a_batch_a_plan_is_the_launch_or_its_violations(case in cases()) {
+        without_a_batch_a_plan_is_the_launch(&case);
+    }
+}
+
+/// Counts what the cases above come to, so that a change of the generators cannot leave one kind
+/// of plan untested.
+#[test]
+fn the_cases_come_to_every_kind_of_plan_and_refusal() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    let mut runner = TestRunner::deterministic();
+    let (mut ways, mut rules) = (BTreeSet::new(), BTreeSet::new());
+    for _ in 0..20_000 {
+        let case = cases().new_tree(&mut runner).expect("a case").current();
+        match case.plan(&case.limits()) {
+            Ok(plan) if plan.is_empty() => ways.insert("empty".to_owned()),
+            Ok(plan) => ways.insert(plan.strategy().to_string()),
+            Err(violations) => {
+                rules.extend(violations.iter().map(|violation| violation.rule));
+                continue;
+            }
+        };
+    }
+    assert_eq!(ways.into_iter().collect::<Vec<_>>(), ["chunked", "empty", "folded", "whole"]);
+    // What a device holds at once only a driver can tell.
+    rules.extend([Rule::ClusterResidency, Rule::CooperativeResidency]);
+    let missing: Vec<_> = Rule::ALL.iter().filter(|rule| !rules.contains(rule)).collect();
+    assert!(missing.is_empty(), "no case breaks {missing:?}");
+}

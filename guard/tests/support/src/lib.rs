@@ -1,0 +1,18 @@
+//! What the tests of gridguard share: a fake CUDA driver, generators with the invariants that must
+//! hold for what they generate, and the comparison of the guard with a driver.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+pub mod allocator;
+pub mod conformance;
+pub mod fake_driver;
+pub mod fake_library;
+pub mod invariants;
+mod limits;
+mod process;
+mod race;
+mod random;
+
+pub use limits::assert_same_limits;
+pub use process::assert_passed;
+pub use race::{THREADS, race};
+pub use random::Random;
