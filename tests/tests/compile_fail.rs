@@ -2,5 +2,5 @@
 
 #[test]
 fn foreign_device_code_is_no_operation() {
-    trybuild::TestCases::new().compile_fail("compile-fail/*.rs");
+    gridguard_test_support::do_not_compile("compile-fail/*.rs");
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 pub mod allocator;
+mod compile_fail;
 pub mod conformance;
 pub mod fake_driver;
 pub mod fake_library;
@@ -12,6 +13,7 @@ mod process;
 mod race;
 mod random;
 
+pub use compile_fail::do_not_compile;
 pub use limits::assert_same_limits;
 pub use process::assert_passed;
 pub use race::{THREADS, race};
