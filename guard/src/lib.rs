@@ -88,3 +88,7 @@ pub use plan::launches::{Launches, Plan, PlannedLaunch};
 pub use plan::run::{Launcher, PartialRun, run};
 pub use plan::signature::Parameter;
 pub use record::Counts;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
