@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fuzzes each target, or those that are named, for so many seconds: tests/fuzz.sh [SECONDS [TARGET...]]
+# Fuzzes every target, or the named ones, for SECONDS (60) each: tests/fuzz.sh [SECONDS [TARGET...]]
 #
-# Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz). What was tried is kept under
-# target/fuzz and gone on from; an input that a target fails at is kept there too and named below.
+# Needs a nightly toolchain and cargo-fuzz (cargo install cargo-fuzz). The corpus is kept under
+# target/fuzz, where the next run continues from it; the table names an input that fails.
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,7 +21,7 @@ for target in "${targets[@]}"; do
     corpus=$target_dir/corpus/$target artifacts=$target_dir/artifacts/$target/ log=$target_dir/$target.log
     mkdir -p "$corpus" "$artifacts"
     options=(-max_total_time="$seconds" -max_len=4096 -timeout=20 -rss_limit_mb=2048)
-    # A thread that has not quite ended looks like a leak.
+    # A thread that is about to end looks like a leak.
     options+=(-artifact_prefix="$artifacts" -print_final_stats=1 -detect_leaks=0)
     dictionary=tests/fuzz/dictionaries/$target.dict
     [[ -e $dictionary ]] && options+=(-dict="$dictionary")

@@ -1,9 +1,9 @@
 /*
- * A stand-in for the CUDA driver library, for tests on machines without a GPU. README.md says what
- * it does and lists the environment variables and build switches.
+ * A fake CUDA driver library, for tests on machines without a GPU. README.md documents its
+ * behaviour, environment variables and build options.
  *
- * Small handles (streams, events, modules, graphs) are never freed: using one after its destruction
- * is then answered with an error code instead of crashing the test.
+ * Small handles (streams, events, modules, graphs) are never freed, so that using one after its
+ * destruction returns an error code instead of crashing the test.
  */
 #define _GNU_SOURCE
 #include <limits.h>
@@ -16,10 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The driver's signatures carry flags and options that a fake has no use for. */
+/* The driver's signatures have flags and options that a fake does not need. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
-/* ---- Error codes: those answered here, and those worth injecting ---- */
+/* ---- Error codes: those returned here, and those that tests inject ---- */
 
 #define ERRORS(E) \
     E(0, SUCCESS, "no error") \
@@ -96,7 +96,7 @@ typedef struct {
     unsigned count;
 } CUlaunchConfig;
 
-/* CUfunction_attribute, as far as it is named below */
+/* CUfunction_attribute */
 enum {
     FA_MAX_THREADS = 0, FA_SHARED = 1, FA_CONST = 2, FA_LOCAL = 3, FA_REGS = 4, FA_PTX = 5,
     FA_BINARY = 6, FA_MAX_DYNAMIC = 8, FA_CARVEOUT = 9, FA_CLUSTER_MUST_BE_SET = 10,
@@ -106,7 +106,7 @@ enum { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_INVALIDATED }; /* CUstreamCaptureSt
 enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };      /* CUstreamCaptureMode */
 enum { MAX_DEVICES = 16, MAX_PARAMS = 64, MAX_NAME = 256, STACK_DEPTH = 16 };
 
-/* What is of a context is of its life at that time: a primary one may have several. */
+/* A handle belongs to one life of its context: resetting a primary context begins another. */
 struct Stream { CUcontext ctx; unsigned life; struct Capture *capture; bool dead; };
 struct Context {
     CUdevice device;
@@ -145,7 +145,7 @@ struct Op {
     enum { KERNEL, COPY, FILL, RESERVE } kind;
     CUfunction function;
     struct Launch launch;
-    unsigned char *args; /* laid out at the parameters' offsets; NULL when there are none */
+    unsigned char *args; /* laid out at the parameters' offsets; NULL without arguments */
     CUdeviceptr to, from;
     size_t bytes;
     int value;
@@ -162,7 +162,7 @@ struct Capture {
     struct Capture *next;
 };
 
-/* ---- What an H200 answers ---- */
+/* ---- The values of an H200 ---- */
 
 enum { WARP = 32, MAX_THREADS = 1024, BLOCKS_PER_SM = 32, THREADS_PER_SM = 2048, SMS = 132 };
 enum { REGISTERS = 65536, SHARED_DEFAULT = 49152, SHARED_OPTIN = 232448, SHARED_RESERVED = 1024 };
@@ -171,7 +171,7 @@ enum { SHARED_PER_SM = 233472, CLUSTER_PORTABLE = 8, CLUSTER_MOST = 16, ARCHITEC
 static const size_t TOTAL_MEMORY = (size_t)143155 << 20;
 static const unsigned MAX_GRID[3] = {2147483647, 65535, 65535}, MAX_BLOCK[3] = {1024, 1024, 64};
 
-/* CUdevice_attribute, as far as launches, memory and reports need it; 33 depends on the device. */
+/* The CUdevice_attributes that launches, memory and reports need; 33 depends on the device. */
 static const struct { int id, value; } DEVICE_ATTRIBUTES[] = {
     {1, MAX_THREADS}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535},
     {8, SHARED_DEFAULT}, {9, 65536 /* constant memory */}, {10, WARP}, {11, 2147483647 /* pitch */},
@@ -187,11 +187,11 @@ static const struct { int id, value; } DEVICE_ATTRIBUTES[] = {
     {119, 1 /* pool handles: file descriptor */}, {120, 1 /* clusters */}, {127, 1 /* tensor maps */},
 };
 
-/* ---- State, all under one mutex but for the threads' context stacks ---- */
+/* ---- State: under one mutex, except for the threads' context stacks ---- */
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool initialised;
-static int visible[MAX_DEVICES], visible_count; /* from visible ordinals to those of all devices */
+static int visible[MAX_DEVICES], visible_count; /* visible ordinal to device ordinal */
 static struct Context primary[MAX_DEVICES];
 static struct Capture *captures;
 static struct Block *blocks;
@@ -211,7 +211,7 @@ static FILE *open_log(void) {
 
 static void *make(size_t bytes) {
     void *made = calloc(1, bytes);
-    if (!made) abort(); /* the host is out of memory: no test result would mean anything */
+    if (!made) abort(); /* the host is out of memory: no test could give a result */
     return made;
 }
 
@@ -232,15 +232,15 @@ static CUresult device_error(CUdevice device) {
 
 static CUstream stream_of(CUcontext ctx, CUstream handle) {
     if ((uintptr_t)handle <= 1) return &ctx->legacy; /* NULL and CU_STREAM_LEGACY */
-    if ((uintptr_t)handle == 2) return &ctx->own;    /* CU_STREAM_PER_THREAD, here one a context */
+    if ((uintptr_t)handle == 2) return &ctx->own;    /* CU_STREAM_PER_THREAD, here one per context */
     return handle->dead || handle->ctx != ctx || handle->life != ctx->life ? NULL : handle;
 }
 
 static bool loaded(CUmodule module) { return module && !module->dead && module->life == module->ctx->life; }
 static bool alive(CUevent event) { return event && !event->dead && event->life == event->ctx->life; }
 
-/* How calls begin. LOCKED holds the mutex until the function returns; the others also check what
- * they are named after, and return its error. */
+/* How calls begin. LOCKED holds the mutex until the function returns; the other macros also check
+ * what they are named after, and return its error. */
 #define REQUIRE(condition, code) do { if (!(condition)) return (code); } while (0)
 #define CHECK(call) do { CUresult error_ = (call); if (error_) return error_; } while (0)
 #define LOCKED __attribute__((cleanup(unlock), unused)) pthread_mutex_t *held = lock()
@@ -251,15 +251,15 @@ static bool alive(CUevent event) { return event && !event->dead && event->life =
 #define FUNCTION CONTEXT; REQUIRE(f && loaded(f->module), INVALID_HANDLE)
 #define EVENT CONTEXT; REQUIRE(alive(event), INVALID_HANDLE)
 
-/* A whole call: what it checks, what it does, success. */
+/* A whole call: its checks, its effect, success. */
 #define CALL(name, parameters, checks, ...) \
     CUresult name parameters { checks; __VA_ARGS__; return SUCCESS; }
 #define FORWARD(name, parameters, call) CUresult name parameters { return call; }
 
 /* ---- Library and devices ---- */
 
-/* As the driver reads CUDA_VISIBLE_DEVICES: the list ends at the first ordinal that is no device,
- * and one that is repeated hides everything. */
+/* Parses CUDA_VISIBLE_DEVICES as the driver does: the list ends at the first invalid ordinal, and a
+ * repeated one hides every device. */
 static void find_devices(void) {
     unsigned long long count = setting("GRIDGUARD_FAKE_DEVICES", 1);
     long devices = count < MAX_DEVICES ? (long)count : MAX_DEVICES;
@@ -289,7 +289,7 @@ CUresult cuInit(unsigned flags) {
 }
 
 static CUresult error_text(CUresult code, const char **text, bool name) {
-    /* The toolkit's stub has no words either. */
+    /* The toolkit's stub has no error texts either. */
     REQUIRE(setting("GRIDGUARD_FAKE_INIT", SUCCESS) != STUB_LIBRARY, STUB_LIBRARY);
 #define AS_CASE(code, constant, words) \
     case code: *text = !name ? words : code ? "CUDA_ERROR_" #constant : "CUDA_SUCCESS"; return SUCCESS;
@@ -416,13 +416,13 @@ CALL(cuCtxGetStreamPriorityRange, (int *least, int *greatest), CONTEXT, *least =
 static unsigned round_up(unsigned value, unsigned unit) { return (value + unit - 1) / unit * unit; }
 static unsigned least_of(unsigned a, unsigned b) { return a < b ? a : b; }
 
-/* Registers go to warps in units of 256, from the four equal parts of the register file. */
+/* Registers are allocated to warps in units of 256, from four equal parts of the register file. */
 static unsigned warps_by_registers(CUfunction f) {
     unsigned a_warp = round_up((unsigned)f->attribute[FA_REGS] * WARP, 256);
     return a_warp ? 4 * (REGISTERS / 4 / a_warp) : UINT_MAX / WARP;
 }
 
-/* The architecture that PTX names, or ours when it names none. */
+/* The architecture that PTX names, or the device's if it names none. */
 static int target_of(const char *text) {
     const char *target = strstr(text, ".target sm_");
     return target ? atoi(target + strlen(".target sm_")) : ARCHITECTURE;
@@ -434,8 +434,8 @@ static bool balanced(const char *text, char open, char close) {
     return depth == 0;
 }
 
-/* A cubin names its architecture in the low byte of its flags, since CUDA 13 in the one after it,
- * and runs on later ones of its major version; one without a name runs everywhere. */
+/* A cubin has its architecture in the low byte of its ELF flags, or since CUDA 13 in the next byte,
+ * and runs on later devices of the same major version. Without an architecture it runs anywhere. */
 static CUresult cubin_error(const char *image) {
     enum { ABI_VERSION = 8, FLAGS = 48 };
     int architecture = (unsigned char)image[FLAGS + (image[ABI_VERSION] >= 8)];
@@ -466,7 +466,7 @@ static void set_params(CUfunction f, const unsigned *size, size_t count) {
     }
 }
 
-/* Reads the `key=number,..` that follow `// fake NAME` up to the end of the line. */
+/* Reads the `key=number,..` that follow `// fake NAME`, up to the end of the line. */
 static void describe(CUfunction f, const char *line) {
     static const struct { const char *key; int attribute; } KEYS[] = {
         {"regs", FA_REGS}, {"max_threads", FA_MAX_THREADS}, {"static_shared", FA_SHARED},
@@ -489,7 +489,7 @@ static void describe(CUfunction f, const char *line) {
     }
 }
 
-/* Where `before`, blanks and the whole word `name` first follow each other: the place past them. */
+/* The end of the first occurrence of `before`, blanks and the whole word `name`. */
 static const char *find_name(const char *text, const char *before, const char *name) {
     for (size_t length = strlen(name); (text = strstr(text, before));) {
         text += strlen(before);
@@ -499,7 +499,7 @@ static const char *find_name(const char *text, const char *before, const char *n
     return NULL;
 }
 
-/* Functions of modules that are gone, whose handles are to be used anew. */
+/* Functions of unloaded modules, whose handles are reused. */
 static CUfunction retired;
 
 static CUfunction make_function(CUmodule module, const char *name) {
@@ -522,7 +522,7 @@ static CUfunction make_function(CUmodule module, const char *name) {
     return module->functions = f;
 }
 
-/* What the fake compiler calls machine code: text behind a header whose flags say so. */
+/* The machine code of the fake NVRTC: PTX behind an ELF header whose flags mark it. */
 static const char *text_of(const char *image) {
     return !strncmp(image, "\177ELF", 4) && !strncmp(image + 48, "FAKE", 4) ? image + 64 : image;
 }
@@ -594,7 +594,7 @@ CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
     static unsigned long long settings;
     FUNCTION;
     REQUIRE(settings++ != setting("GRIDGUARD_FAKE_FAIL_ATTRIBUTE", ULLONG_MAX), UNKNOWN);
-    int least = attribute == FA_CARVEOUT ? -1 : 0, most = -1; /* none, for what cannot be set */
+    int least = attribute == FA_CARVEOUT ? -1 : 0, most = -1; /* empty range: cannot be set */
     switch (attribute) {
     case FA_MAX_DYNAMIC: most = SHARED_OPTIN - f->attribute[FA_SHARED]; break;
     case FA_CARVEOUT: most = 100; break;
@@ -629,7 +629,7 @@ CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *
 static unsigned blocks_per_sm(CUfunction f, unsigned threads, size_t dynamic) {
     unsigned warps = round_up(threads, WARP) / WARP;
     size_t shared = (size_t)f->attribute[FA_SHARED] + dynamic + SHARED_RESERVED;
-    /* None that would have to opt in first (H200). */
+    /* Not a size that needs an opt-in first (H200). */
     if (dynamic > (size_t)f->attribute[FA_MAX_DYNAMIC] || shared > SHARED_PER_SM) return 0;
     if (threads > (unsigned)f->attribute[FA_MAX_THREADS]) return 0;
     unsigned by_shared = SHARED_PER_SM / round_up((unsigned)shared, 128);
@@ -637,7 +637,7 @@ static unsigned blocks_per_sm(CUfunction f, unsigned threads, size_t dynamic) {
     return least_of(BLOCKS_PER_SM, least_of(by_shared, by_warps));
 }
 
-/* Logs a question about residency, or fails it. */
+/* Logs an occupancy query, or fails it. */
 static CUresult account_question(CUfunction f, const char *what) {
     CHECK((CUresult)setting("GRIDGUARD_FAKE_FAIL_OCCUPANCY", SUCCESS));
     FILE *log = open_log();
@@ -659,7 +659,7 @@ static struct Capture *capture_of(CUstream stream) {
     return stream->capture && stream->capture->status != CAPTURE_NONE ? stream->capture : NULL;
 }
 
-/* For calls that may not happen beside a capture: they fail, and spoil the capture. */
+/* For calls that are illegal during a capture: they fail, and invalidate the capture. */
 static CUresult capture_error(void) {
     CUresult answer = SUCCESS;
     for (struct Capture *c = captures; c; c = c->next) {
@@ -718,7 +718,7 @@ FORWARD(cuStreamIsCapturing, (CUstream handle, int *status),
 
 /* ---- Memory ---- */
 
-/* Bytes that can still be allocated, out of `most` where the environment names no limit. */
+/* Bytes that can still be allocated: of `most`, unless the environment sets a limit. */
 static size_t room(size_t most) {
     size_t limit = (size_t)setting("GRIDGUARD_FAKE_ALLOC_LIMIT", most);
     return allocated < limit ? limit - allocated : 0;
@@ -734,7 +734,7 @@ static struct Block **find_block(CUdeviceptr at, size_t bytes) {
 
 static bool owned(CUdeviceptr at, size_t bytes) { return bytes == 0 || find_block(at, bytes); }
 
-/* What is captured has its place at once, and needs the room when its graph is launched. */
+/* A captured allocation has its address at once, and counts when its graph is launched. */
 static CUresult allocate(CUcontext ctx, CUdeviceptr *at, size_t bytes, bool captured) {
     if (allocations++ == setting("GRIDGUARD_FAKE_FAIL_ALLOC", ULLONG_MAX))
         return (CUresult)setting("GRIDGUARD_FAKE_FAIL_ALLOC_CODE", OUT_OF_MEMORY);
@@ -771,7 +771,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 
 static CUresult submit(CUstream stream, const struct Op *op);
 
-/* Stream-ordered memory is there at once; what is freed during a capture is kept for its replays. */
+/* Stream-ordered memory is allocated at once; memory freed during a capture is kept for replays. */
 CALL(cuMemAllocAsync, (CUdeviceptr *at, size_t bytes, CUstream handle), STREAM,
      *at = 0; if (bytes) CHECK(allocate(ctx, at, bytes, capture_of(stream)));
      if (bytes) CHECK(submit(stream, &(struct Op){.kind = RESERVE, .bytes = bytes})))
@@ -784,9 +784,9 @@ CALL(cuMemHostAlloc, (void **at, size_t bytes, unsigned flags),
      CONTEXT; REQUIRE(at && bytes, INVALID_VALUE), CHECK(capture_error()); *at = make(bytes))
 CALL(cuMemFreeHost, (void *at), CONTEXT, free(at))
 
-/* ---- Work: performed at once, or kept in a capture's graph ---- */
+/* ---- Work: executed at once, or recorded in a capture's graph ---- */
 
-/* One little-endian integer of any size, in hexadecimal without leading zeros. */
+/* A little-endian integer of any size, in hexadecimal without leading zeros. */
 static void print_integer(FILE *log, const unsigned char *bytes, size_t size) {
     while (size > 1 && !bytes[size - 1]) size--;
     for (size_t i = size; i-- > 0;) fprintf(log, i + 1 == size ? "%x" : "%02x", bytes[i]);
@@ -813,21 +813,21 @@ static void log_launch(const struct Op *op, const char *how) {
     fclose(log);
 }
 
-/* The driver's own log of its refusals, of which the fake keeps what fits. */
+/* The driver's log of rejected calls, cut to the buffer. */
 static char words[4096];
 static size_t words_length;
 
 static void say(const char *call) {
-    const char *text = getenv("GRIDGUARD_FAKE_SAYS");
+    const char *text = getenv("GRIDGUARD_FAKE_DRIVER_LOG");
     if (!text) return;
-    unsigned long long thread = setting("GRIDGUARD_FAKE_SAYS_THREAD", (unsigned long long)gettid());
+    unsigned long long thread = setting("GRIDGUARD_FAKE_DRIVER_LOG_THREAD", (unsigned long long)gettid());
     int written = snprintf(words + words_length, sizeof words - words_length,
                            "[12:00:00.000][%llu][CUDA][E][%s] %s\n", thread, call, text);
     if (written > 0 && (size_t)written < sizeof words - words_length) words_length += (size_t)written;
 }
 
-/* Counts and logs a launch, or fails it when it is the one chosen to fail. The one chosen to be at
- * fault is accepted, and every later call of its context fails. */
+/* Counts and logs a launch, or fails the launch that the environment chooses. A faulting launch is
+ * accepted, and every later call of its context fails. */
 static CUresult account(const struct Op *op, const char *how) {
     unsigned long long launch = launches++;
     CUcontext ctx = op->function->module->ctx;
@@ -843,8 +843,8 @@ static CUresult account(const struct Op *op, const char *how) {
     return SUCCESS;
 }
 
-/* `iota_x` and `iota_y`: out[b] = first + b for each block index b along the axis; `spill_y` also to
- * its workspace. `fault_..` counts as `iota_y` and is at fault where its item `faulty` is among them. */
+/* `iota_x` and `iota_y` write out[b] = first + b for each block b along the axis; `spill_y` writes it
+ * to its workspace too. `fault_..` does what `iota_y` does, and faults if it has the item `faulty`. */
 static CUresult run_kernel(const struct Op *op) {
     CUfunction f = op->function;
     const char *name = f->name + (strncmp(f->name, "fake_", 5) ? 0 : 5);
@@ -868,7 +868,7 @@ static CUresult run_kernel(const struct Op *op) {
     return SUCCESS;
 }
 
-/* `gridguard_invert`: values[i] = ~values[i] for each of its items. */
+/* `gridguard_invert`: values[i] = ~values[i] for every item. */
 static CUresult invert(const struct Op *op) {
     unsigned long long arg[2]; /* values, items */
     memcpy(arg, op->args, sizeof arg);
@@ -962,12 +962,12 @@ static bool registers_fit(CUfunction f, const struct Launch *l) {
     return round_up(threads_of(l), WARP) / WARP <= warps_by_registers(f);
 }
 
-/* What comes before clusters, in the order of an H200. */
+/* The checks before those of clusters, in the order of an H200. */
 static CUresult dimension_error(CUfunction f, const struct Launch *l, bool clustered) {
     for (int axis = 0; axis < 3; axis++)
         REQUIRE(l->block[axis] && l->block[axis] <= MAX_BLOCK[axis], INVALID_VALUE);
     REQUIRE(threads_of(l) <= MAX_THREADS, INVALID_VALUE);
-    /* Many registers lower the kernel's own limit too, and are looked at later. */
+    /* Many registers lower the kernel's own limit too; they are checked later. */
     unsigned own = (unsigned)f->attribute[FA_MAX_THREADS];
     bool bounded = own < warps_by_registers(f) * WARP || registers_fit(f, l);
     REQUIRE(!bounded || threads_of(l) <= own, INVALID_VALUE);
@@ -978,26 +978,26 @@ static CUresult dimension_error(CUfunction f, const struct Launch *l, bool clust
     return SUCCESS;
 }
 
-/* What comes after clusters and cooperative launches. */
+/* The checks after those of clusters and cooperative launches. */
 static CUresult resource_error(CUfunction f, const struct Launch *l) {
     REQUIRE(l->shared <= (unsigned)f->attribute[FA_MAX_DYNAMIC], INVALID_VALUE);
     REQUIRE(registers_fit(f, l), LAUNCH_OUT_OF_RESOURCES);
-    /* What a context begins with serves 1,024 bytes a thread; more is there for all that can run. */
+    /* A new context has 1,024 bytes per thread; more is allocated for every thread that can run. */
     size_t local = (size_t)f->attribute[FA_LOCAL];
     REQUIRE(local <= 1024 || local * THREADS_PER_SM * SMS <= room(TOTAL_MEMORY), OUT_OF_MEMORY);
     return SUCCESS;
 }
 
 /* Blocks of the largest cluster. */
-static unsigned cluster_room(CUfunction f) {
+static unsigned max_cluster(CUfunction f) {
     unsigned most = f->attribute[FA_NON_PORTABLE] ? CLUSTER_MOST : CLUSTER_PORTABLE;
-    return least_of(most, (unsigned)setting("GRIDGUARD_FAKE_CLUSTER_ROOM", CLUSTER_MOST));
+    return least_of(most, (unsigned)setting("GRIDGUARD_FAKE_MAX_CLUSTER", CLUSTER_MOST));
 }
 
-/* A kernel's own cluster size serves a plain launch, and any other is refused. */
+/* A plain launch takes the kernel's own cluster size; any other size is rejected. */
 static CUresult settle_cluster(CUfunction f, struct Launch *l, bool asked) {
     const int *own = &f->attribute[FA_CLUSTER_X];
-    unsigned most = cluster_room(f), size = 1;
+    unsigned most = max_cluster(f), size = 1;
     if (!asked && !own[0])
         return f->attribute[FA_CLUSTER_MUST_BE_SET] ? INVALID_CLUSTER_SIZE : SUCCESS;
     for (int axis = 0; axis < 3; axis++) {
@@ -1008,7 +1008,7 @@ static CUresult settle_cluster(CUfunction f, struct Launch *l, bool asked) {
         REQUIRE(dim && l->grid[axis] % dim == 0, INVALID_CLUSTER_SIZE);
         size = dim <= most ? size * dim : most + 1;
     }
-    /* Where the kernel takes large ones, only occupancy tells that they are too large. */
+    /* If the kernel allows large clusters, only occupancy limits them. */
     bool by_occupancy = l->cooperative && f->attribute[FA_NON_PORTABLE];
     REQUIRE(size <= most || !by_occupancy, COOPERATIVE_LAUNCH_TOO_LARGE);
     return size <= most ? SUCCESS : INVALID_CLUSTER_SIZE;
@@ -1036,7 +1036,7 @@ static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream h
     if (f->params) op.args = make(f->param_bytes);
     for (size_t i = 0; i < f->params; i++) memcpy(op.args + f->offset[i], params[i], f->size[i]);
     CUresult answer = submit(stream, &op);
-    if (!capture_of(stream)) free(op.args); /* else the graph holds it */
+    if (!capture_of(stream)) free(op.args); /* else the graph owns it */
     return answer;
 }
 
@@ -1070,7 +1070,7 @@ CUresult cuLogsDumpToMemory(unsigned *position, char *buffer, size_t *size, unsi
     return SUCCESS;
 }
 
-/* Answers whether a cluster size is among the attributes. */
+/* Whether the attributes have a cluster size. */
 static bool read_config(const CUlaunchConfig *config, struct Launch *l) {
     enum { COOPERATIVE = 2, CLUSTER_DIMENSION = 4, PROGRAMMATIC_STREAM_SERIALIZATION = 6, PRIORITY = 8 };
     bool clustered = false;
@@ -1084,7 +1084,7 @@ static bool read_config(const CUlaunchConfig *config, struct Launch *l) {
         if (a->id == PRIORITY) l->prior = true, l->priority = a->value.priority;
         if (a->id != CLUSTER_DIMENSION) continue;
         memcpy(l->cluster, a->value.cluster, sizeof l->cluster);
-        /* All zeros are no cluster (H200). */
+        /* A size of zeros means no cluster (H200). */
         clustered = l->cluster[0] || l->cluster[1] || l->cluster[2];
     }
     return clustered;
@@ -1104,11 +1104,11 @@ CUresult cuOccupancyMaxPotentialClusterSize(int *size, CUfunction f, const CUlau
     CHECK(account_question(f, "cluster"));
     bool must = f->attribute[FA_CLUSTER_MUST_BE_SET] && !f->attribute[FA_CLUSTER_X];
     REQUIRE(read_config(config, &l) || !must, INVALID_CLUSTER_SIZE);
-    *size = (int)cluster_room(f);
+    *size = (int)max_cluster(f);
     return SUCCESS;
 }
 
-/* An upper bound: a real device also loses blocks where a cluster does not fill its processors. */
+/* An upper bound: a real device loses blocks where a cluster does not fill its multiprocessors. */
 CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunchConfig *config) {
     FUNCTION;
     struct Launch l;

@@ -1,7 +1,7 @@
 /*
- * A stand-in for NVRTC, for tests on machines without one: whatever it is given compiles to PTX of
+ * A fake NVRTC, for tests on machines without one. A program with matching braces compiles to PTX of
  * `gridguard_invert`, which the fake driver runs, or to machine code of a kernel with the program's
- * name, but for braces that do not match. README.md says what it answers.
+ * name. README.md documents it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static const char PTX[] =
     "// fake gridguard_invert params=8,8\n"
     ".visible .entry gridguard_invert(.param .u64 values, .param .u64 items)\n{ ret; }\n";
 
-/* A 64-bit ELF of CUDA without sections, whose flags tell the fake driver that text follows. */
+/* A 64-bit CUDA ELF without sections; its flags tell the fake driver that PTX follows. */
 static const unsigned char ELF_HEADER[64] = {
     0x7f, 'E', 'L', 'F', 2, 1, 1, [16] = 2, [18] = 190, [48] = 'F', 'A', 'K', 'E', [52] = 64,
 };

@@ -10,7 +10,7 @@ use crate::kernels::{PTX, context, guard, kernel};
 use crate::late_errors::{FAIL, idle, stopped};
 
 /// What the fake driver's log then says.
-const SAYS: &str = "GRIDGUARD_FAKE_SAYS";
+const SAYS: &str = "GRIDGUARD_FAKE_DRIVER_LOG";
 
 #[test]
 fn what_the_driver_logs_about_a_refusal_is_in_the_error() {
@@ -39,7 +39,7 @@ fn what_the_driver_logs_may_be_of_another_thread_and_is_marked_then() {
         (FAIL, "0"),
         ("GRIDGUARD_FAKE_FAIL_CODE", "1"),
         (SAYS, "gridDimY is 65536"),
-        ("GRIDGUARD_FAKE_SAYS_THREAD", "1"),
+        ("GRIDGUARD_FAKE_DRIVER_LOG_THREAD", "1"),
     ];
     with_fake(&settings, || {
         let guard = guard();

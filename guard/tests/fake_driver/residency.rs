@@ -157,7 +157,7 @@ fn clusters_above_the_portable_size_are_for_kernels_that_ask_for_them() {
 
 #[test]
 fn a_cluster_without_room_is_refused_before_the_driver_sees_it() {
-    with_fake(&[("GRIDGUARD_FAKE_CLUSTER_ROOM", "4")], || {
+    with_fake(&[("GRIDGUARD_FAKE_MAX_CLUSTER", "4")], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
         let of = |blocks| blocks_of(32, 64).cluster(Dim3::new(blocks, 1, 1));
@@ -171,7 +171,7 @@ fn a_cluster_without_room_is_refused_before_the_driver_sees_it() {
 #[test]
 #[allow(unsafe_code, reason = "launches as cudarc makes them")]
 fn a_kernel_s_own_cluster_without_room_is_refused_as_one_that_is_named() {
-    with_fake(&[("GRIDGUARD_FAKE_CLUSTER_ROOM", "1")], || {
+    with_fake(&[("GRIDGUARD_FAKE_MAX_CLUSTER", "1")], || {
         let guard = guard();
         let kernel = kernel(&guard, "clustered");
         let stream = context(&guard).default_stream();
