@@ -64,7 +64,7 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char *con
     return program->depth ? NVRTC_ERROR_COMPILATION : NVRTC_SUCCESS;
 }
 
-/* Writes the image where there is room for it, and answers its size. */
+/* Writes the image where there is room for it, and returns its size. */
 static size_t image(nvrtcProgram program, char *to) {
     const char *params = getenv("GRIDGUARD_FAKE_NVRTC_CUBIN");
     if (!params) {
