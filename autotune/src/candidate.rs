@@ -1,4 +1,4 @@
-//! One legal way to run a launch, and what it is planned from.
+//! A launch configuration, and one candidate: a legal way to run it.
 
 use core::cmp::Ordering;
 use core::fmt;
@@ -7,24 +7,24 @@ use gridguard::profile::{Named, StoredChoice};
 use gridguard::{BatchAxis, DeviceLimits, KernelLimits, LaunchLimits, LaunchRequest, Strategy};
 use serde::{Deserialize, Serialize};
 
-/// A kernel with one set of launch parameters: what a candidate is planned from.
+/// The launch of a kernel with one set of parameters, from which candidates are planned.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(from = "Described", into = "Described")]
+#[serde(from = "LaunchConfigData", into = "LaunchConfigData")]
 pub struct LaunchConfig {
-    /// Names and values; empty for a kernel that has none.
+    /// Names and values of the kernel's launch parameters; empty if it has none.
     pub parameters: Named,
     /// The launch over the whole problem.
     pub request: LaunchRequest,
     /// Its independent items.
     pub batch: BatchAxis,
-    /// What device and kernel allow.
+    /// The limits of device and kernel.
     pub limits: LaunchLimits,
 }
 
-/// A [`LaunchConfig`] as data: its limits without their identity.
+/// A [`LaunchConfig`] as it is serialised: its limits without their identity.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Described {
+struct LaunchConfigData {
     parameters: Named,
     request: LaunchRequest,
     batch: BatchAxis,
@@ -32,46 +32,52 @@ struct Described {
     kernel: KernelLimits,
 }
 
-impl From<LaunchConfig> for Described {
-    fn from(configuration: LaunchConfig) -> Self {
-        let LaunchConfig { parameters, request, batch, limits } = configuration;
+impl From<LaunchConfig> for LaunchConfigData {
+    fn from(config: LaunchConfig) -> Self {
+        let LaunchConfig { parameters, request, batch, limits } = config;
         let (device, kernel) = (limits.device().clone(), limits.kernel().clone());
         Self { parameters, request, batch, device, kernel }
     }
 }
 
-impl From<Described> for LaunchConfig {
-    fn from(described: Described) -> Self {
-        let Described { parameters, request, batch, device, kernel } = described;
+impl From<LaunchConfigData> for LaunchConfig {
+    fn from(data: LaunchConfigData) -> Self {
+        let LaunchConfigData { parameters, request, batch, device, kernel } = data;
         Self { parameters, request, batch, limits: LaunchLimits::new(device, kernel) }
     }
 }
 
-/// One way to run the launch, legal by the planner's word.
+/// One way to run the launch, validated by the planner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
-    /// Launch parameters of the kernel.
+    /// The kernel's launch parameters.
     pub parameters: Named,
     /// What the planner is asked for.
     pub choice: StoredChoice,
-    /// What it answers.
+    /// The strategy of the resulting plan.
     pub strategy: Strategy,
-    /// How many launches that takes.
+    /// The number of its launches.
     pub launches: u64,
-    /// Items of the largest one.
+    /// Items of its largest launch.
     pub largest_chunk: u64,
-    /// Threads of a block.
+    /// Threads per block.
     pub block_threads: u64,
 }
 
 impl Candidate {
-    /// The order in which ties are decided, after the default: fewer launches, smaller blocks, then
-    /// anything that is the same in every run.
+    /// The order that decides ties, after the default: fewer launches, smaller blocks, then an
+    /// arbitrary order that is the same in every run.
     #[must_use]
     pub fn tie_order(&self, other: &Self) -> Ordering {
         let simplicity = |one: &Self| (one.launches, one.block_threads);
         simplicity(self).cmp(&simplicity(other)).then_with(|| self.cmp(other))
+    }
+
+    /// Whether both stand for the same plan, whatever choice led to it.
+    pub(crate) fn is_same_plan(&self, other: &Self) -> bool {
+        let plan = |of: &Self| (of.strategy, of.launches, of.largest_chunk);
+        plan(self) == plan(other) && self.parameters == other.parameters
     }
 }
 

@@ -1,12 +1,37 @@
-//! What an answer of the driver means for a candidate.
+//! Why a candidate could not be measured, and which driver errors are fatal to its process.
 
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
+use serde::{Deserialize, Serialize};
 
-use crate::measurer::{FailureKind, MeasureFailure};
+/// Why a candidate has no time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FailureKind {
+    /// The compiled kernel does not allow the launch after all.
+    Illegal,
+    /// It does not compile, or the driver rejected a launch.
+    Launch,
+    /// It did not finish in time.
+    Timeout,
+    /// Its output is wrong.
+    Mismatch,
+    /// It broke the context or ended the process.
+    Crash,
+}
+
+/// The failure of one candidate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct MeasureFailure {
+    /// What kind of failure.
+    pub kind: FailureKind,
+    /// What went wrong.
+    pub message: String,
+}
 
 impl FailureKind {
-    /// Whether the process that met it is of no further use: its context is in error, or still busy
-    /// with what does not end.
+    /// Whether it leaves the process unusable: its context is in error, or busy with work that does
+    /// not finish.
     #[must_use]
     pub const fn is_fatal(self) -> bool {
         match self {
@@ -17,20 +42,22 @@ impl FailureKind {
 }
 
 impl MeasureFailure {
-    /// A failure of `kind`, in words.
+    /// A failure of `kind` with its message.
     #[must_use]
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 
-    /// A call of cudarc's that failed.
-    pub(crate) fn of_driver(call: &str, error: cudarc::driver::DriverError) -> Self {
-        let text = |words: Result<&core::ffi::CStr, _>| {
-            words.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
-        };
-        let (name, description) = (text(error.error_name()), text(error.error_string()));
-        let code = code_of(error);
-        Self::new(kind_of(code), format!("{call} answered {name} ({code}): {description}"))
+    /// Converts cudarc's error of the driver call `call`.
+    pub(crate) fn in_call(call: &str) -> impl Fn(cudarc::driver::DriverError) -> Self {
+        move |error| {
+            let text = |text: Result<&core::ffi::CStr, _>| {
+                text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+            };
+            let (name, description) = (text(error.error_name()), text(error.error_string()));
+            let code = code_of(error);
+            Self::new(kind_of(code), format!("{call} returned {name} ({code}): {description}"))
+        }
     }
 }
 
@@ -73,7 +100,7 @@ impl From<LaunchError> for MeasureFailure {
 
 impl From<cudarc::driver::DriverError> for MeasureFailure {
     fn from(error: cudarc::driver::DriverError) -> Self {
-        Self::of_driver("the driver", error)
+        Self::in_call("a driver call")(error)
     }
 }
 

@@ -1,82 +1,66 @@
 //! The measurer of a workload in this process.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::clock::{Clock, WarmUp, WorkId};
-use crate::measurer::{FailureKind, MeasureFailure, Measurer};
-use crate::remote::ProblemMeasurer;
-use crate::sample::{Portion, Sample};
-use crate::workload::Workload;
+use crate::failure::{FailureKind, MeasureFailure};
+use crate::measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Workload};
+use crate::stats;
 
-/// Checks and times a workload's candidates here.
+/// Checks and times the candidates of a workload in this process.
 ///
 /// A candidate is prepared at its first use. Device, caches and clocks are warmed up once, before the
-/// first samples of all; a candidate's own first sample is its tuner's to drop. A failure that is
-/// fatal ([`FailureKind::is_fatal`]) is the answer to all that is asked after it.
+/// very first sample; a search drops each candidate's own first sample itself. After a fatal failure
+/// ([`FailureKind::is_fatal`]) every later request fails with it.
 #[derive(Debug)]
 pub struct InProcess<W, C> {
     workload: W,
     clock: C,
     prepared: HashSet<Candidate>,
-    /// What was sampled before.
+    /// The ids of what was sampled before.
     sampled: HashMap<(Candidate, Portion), WorkId>,
     is_warm: bool,
-    /// The failure that this process did not outlive.
-    lost: Option<MeasureFailure>,
+    /// The failure after which this process is unusable.
+    fatal: Option<MeasureFailure>,
 }
 
 impl<W: Workload, C: Clock> InProcess<W, C> {
-    /// Measures `workload` by `clock`.
+    /// Measures `workload` with `clock`.
     #[must_use]
     pub fn new(workload: W, clock: C) -> Self {
         let (prepared, sampled) = (HashSet::new(), HashMap::new());
-        Self { workload, clock, prepared, sampled, is_warm: false, lost: None }
+        Self { workload, clock, prepared, sampled, is_warm: false, fatal: None }
     }
 
-    /// Runs what may fail fatally. What an asynchronous failure leaves behind shows when all is
-    /// done, and outweighs the answer that came before.
+    /// Prepares the candidate and runs `run`, unless a fatal failure came before. Asynchronous
+    /// failures surface when all work is done, and override an earlier result.
     fn run<T>(
         &mut self,
+        candidate: &Candidate,
         run: impl FnOnce(&mut Self) -> Result<T, MeasureFailure>,
     ) -> Result<T, MeasureFailure> {
-        if let Some(MeasureFailure { message, .. }) = &self.lost {
-            let message = format!("an earlier candidate took the process with it: {message}");
+        if let Some(MeasureFailure { message, .. }) = &self.fatal {
+            let message = format!("an earlier candidate broke the process: {message}");
             return Err(MeasureFailure::new(FailureKind::Crash, message));
         }
-        let mut answer = run(self);
-        let is_fatal = |answer: &Result<T, MeasureFailure>| {
-            answer.as_ref().err().filter(|failure| failure.kind.is_fatal()).cloned()
+        let is_fatal = |result: &Result<T, MeasureFailure>| {
+            result.as_ref().err().filter(|failure| failure.kind.is_fatal()).cloned()
         };
-        if is_fatal(&answer).is_none()
+        let mut result = self.prepare(candidate).and_then(|()| run(self));
+        if is_fatal(&result).is_none()
             && let Err(failure) = self.clock.finish()
         {
-            answer = Err(failure);
+            result = Err(failure);
         }
-        self.lost = is_fatal(&answer);
-        answer
+        self.fatal = is_fatal(&result);
+        result
     }
 
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         if !self.prepared.contains(candidate) {
             self.workload.prepare(candidate)?;
             self.prepared.insert(candidate.clone());
-        }
-        Ok(())
-    }
-
-    fn id_of(&mut self, candidate: &Candidate, portion: Portion) -> WorkId {
-        let next = WorkId(u64::try_from(self.sampled.len()).unwrap_or(u64::MAX));
-        *self.sampled.entry((candidate.clone(), portion)).or_insert(next)
-    }
-
-    fn warm_up(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
-        let id = self.id_of(candidate, portion);
-        let (start, mut warm_up) = (Instant::now(), WarmUp::new());
-        while !self.is_warm {
-            let sample = self.sample_once(id, candidate, portion)?;
-            self.is_warm = !warm_up.goes_on(sample.time_ns, start.elapsed());
         }
         Ok(())
     }
@@ -89,20 +73,17 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
     ) -> Result<Sample, MeasureFailure> {
         let Self { workload, clock, .. } = self;
         let sample = clock.sample(id, &mut || workload.launch(candidate, portion))?;
-        if sample.time_ns.is_finite() && sample.time_ns > 0.0 {
+        if sample.is_valid() {
             return Ok(sample);
         }
-        let message = format!("{} ns are no time: is there anything to launch?", sample.time_ns);
+        let message = format!("measured {} ns: is there anything to launch?", sample.time_ns);
         Err(MeasureFailure::new(FailureKind::Launch, message))
     }
 }
 
 impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
-        self.run(|this| {
-            this.prepare(candidate)?;
-            this.workload.check(candidate)
-        })
+        self.run(candidate, |this| this.workload.check(candidate))
     }
 
     fn sample(
@@ -111,10 +92,14 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
         portion: Portion,
         count: u32,
     ) -> Result<Vec<Sample>, MeasureFailure> {
-        self.run(|this| {
-            this.prepare(candidate)?;
-            this.warm_up(candidate, portion)?;
-            let id = this.id_of(candidate, portion);
+        self.run(candidate, |this| {
+            let next = WorkId(stats::count(this.sampled.len()));
+            let id = *this.sampled.entry((candidate.clone(), portion)).or_insert(next);
+            let (start, mut warm_up) = (Instant::now(), WarmUp::default());
+            while !this.is_warm {
+                let sample = this.sample_once(id, candidate, portion)?;
+                this.is_warm = warm_up.is_done(sample.time_ns, start.elapsed());
+            }
             (0..count).map(|_| this.sample_once(id, candidate, portion)).collect()
         })
     }
@@ -126,6 +111,45 @@ impl<W: Workload, C: Clock> ProblemMeasurer for InProcess<W, C> {
     }
 }
 
+/// The runs before the first sample: until the medians of three successive groups of three differ by
+/// less than 2 %, or for 300 ms.
+#[derive(Clone, Debug, Default)]
+struct WarmUp {
+    group: Vec<f64>,
+    medians: Vec<f64>,
+}
+
+impl WarmUp {
+    /// Takes the time of one more run in nanoseconds, and whether it was the last; `elapsed` is the
+    /// time since the first began.
+    fn is_done(&mut self, time_ns: f64, elapsed: Duration) -> bool {
+        self.group.push(time_ns);
+        if self.group.len() == GROUP {
+            self.group.sort_by(f64::total_cmp);
+            self.medians.extend(self.group.get(GROUP / 2));
+            self.group.clear();
+        }
+        elapsed >= MAX_WARM_UP || self.is_stable()
+    }
+
+    fn is_stable(&self) -> bool {
+        let Some(last) = self.medians.last_chunk::<GROUPS>() else {
+            return false;
+        };
+        let least = last.iter().copied().fold(f64::INFINITY, f64::min);
+        last.iter().all(|median| *median < least * (1.0 + MAX_DIFFERENCE))
+    }
+}
+
+/// Runs per group: the median outvotes a disturbed one.
+const GROUP: usize = 3;
+/// Successive medians that must agree: a slow drift shows over nine runs.
+const GROUPS: usize = 3;
+/// How far the medians may differ, relative to the least.
+const MAX_DIFFERENCE: f64 = 0.02;
+/// The longest warm-up. A device leaves its idle clocks within some tens of milliseconds.
+const MAX_WARM_UP: Duration = Duration::from_millis(300);
+
 #[cfg(test)]
 mod tests {
     use gridguard::Strategy;
@@ -133,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts what is asked of it, and fails as it is told.
+    /// Counts calls, and fails with the given failure.
     #[derive(Default)]
     struct Counting {
         prepared: u32,
@@ -161,7 +185,7 @@ mod tests {
         }
     }
 
-    /// A clock that gives the same time always, and of which work ends as it is told.
+    /// A clock that always measures the same time, and whose work ends with the given result.
     struct Scripted {
         time_ns: f64,
         end: Result<(), MeasureFailure>,
@@ -198,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_is_prepared_once_and_the_first_one_warms_up_for_all() {
+    fn each_candidate_is_prepared_once_and_the_warm_up_runs_once() {
         let mut measurer = measurer();
         let (one, other) = (candidate(32), candidate(64));
-        measurer.check(&one).expect("right");
+        measurer.check(&one).expect("correct");
         assert_eq!((measurer.workload.prepared, measurer.workload.launched), (1, 1));
         for _ in 0..2 {
             let samples = measurer.sample(&one, Portion::Sequence, 5).expect("samples");
@@ -214,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_when_all_is_done_outweighs_the_answer() {
+    fn a_failure_at_the_end_of_the_work_overrides_the_result() {
         let mut measurer = measurer();
         measurer.workload.failure = Some(MeasureFailure::new(FailureKind::Mismatch, "wrong"));
         measurer.clock.end = Err(MeasureFailure::new(FailureKind::Crash, "illegal address"));
@@ -226,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_fatal_failure_nothing_is_run_any_more() {
+    fn nothing_runs_after_a_fatal_failure() {
         let mut measurer = measurer();
         measurer.workload.failure = Some(MeasureFailure::new(FailureKind::Timeout, "endless"));
         let failure = measurer.sample(&candidate(32), Portion::Sequence, 3).expect_err("endless");
@@ -238,21 +262,57 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_is_not_fatal_leaves_the_others_alone() {
+    fn other_candidates_run_after_a_failure_that_is_not_fatal() {
         let mut measurer = measurer();
         measurer.workload.failure = Some(MeasureFailure::new(FailureKind::Mismatch, "wrong"));
         measurer.check(&candidate(32)).expect_err("wrong");
         measurer.workload.failure = None;
-        measurer.check(&candidate(64)).expect("right");
+        measurer.check(&candidate(64)).expect("correct");
     }
 
     #[test]
-    fn work_that_takes_no_time_has_no_samples() {
+    fn invalid_times_are_a_failure() {
         for time_ns in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let mut measurer = measurer();
             measurer.clock.time_ns = time_ns;
             let failure = measurer.sample(&candidate(32), Portion::Sequence, 1).expect_err("none");
             assert_eq!(failure.kind, FailureKind::Launch, "{time_ns}");
         }
+    }
+
+    fn warm_up_runs(times: impl IntoIterator<Item = f64>) -> usize {
+        let mut warm_up = WarmUp::default();
+        let goes_on = |time: &f64| !warm_up.is_done(*time, Duration::ZERO);
+        times.into_iter().take_while(goes_on).count() + 1
+    }
+
+    #[test]
+    fn stable_times_end_the_warm_up_after_nine_runs() {
+        assert_eq!(warm_up_runs([10.0; 100]), 9);
+    }
+
+    #[test]
+    fn a_disturbed_run_in_each_group_does_not_prolong_the_warm_up() {
+        assert_eq!(warm_up_runs([10.0, 10.1, 90.0].into_iter().cycle().take(100)), 9);
+    }
+
+    #[test]
+    fn a_drift_prolongs_the_warm_up() {
+        let falling = (0..20).map(|run| 300.0 - 10.0 * f64::from(run));
+        let runs = warm_up_runs(falling.chain([100.0; 50]));
+        assert!((27..=32).contains(&runs), "{runs}");
+    }
+
+    #[test]
+    fn the_warm_up_ends_after_300_ms_whatever_the_times() {
+        let mut warm_up = WarmUp::default();
+        assert!(!warm_up.is_done(10.0, Duration::from_millis(299)));
+        assert!(warm_up.is_done(900.0, Duration::from_millis(300)));
+    }
+
+    #[test]
+    fn times_that_are_nan_are_never_stable() {
+        let mut warm_up = WarmUp::default();
+        assert!((0..50).all(|_| !warm_up.is_done(f64::NAN, Duration::ZERO)));
     }
 }

@@ -1,4 +1,4 @@
-//! Everything a measurer answered, in order, so that an unfinished search can go on.
+//! A journal of all measurements, from which an unfinished search can resume.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::BufRead;
@@ -6,54 +6,54 @@ use std::io::BufRead;
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::measurer::{MeasureFailure, Measurer};
-use crate::number::position;
-use crate::sample::{Portion, Sample};
+use crate::failure::MeasureFailure;
+use crate::measure::{Measurer, Portion, Sample};
+use crate::stats::position;
 
-/// One answer of a measurer.
+/// One result of a measurer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum JournalRecord {
     /// A candidate was checked.
     Check {
-        /// Which.
+        /// The candidate.
         candidate: Candidate,
         /// Why it is out, if it is.
         failure: Option<MeasureFailure>,
     },
     /// A candidate was timed.
     Samples {
-        /// Which.
+        /// The candidate.
         candidate: Candidate,
-        /// What of it.
+        /// Which of its launches.
         portion: Portion,
         /// The times.
         samples: Vec<Sample>,
     },
     /// A candidate could not be timed.
     Failure {
-        /// Which.
+        /// The candidate.
         candidate: Candidate,
-        /// What of it.
+        /// Which of its launches.
         portion: Portion,
         /// Why.
         failure: MeasureFailure,
     },
 }
 
-/// What a measurer answered for one problem on one device, in order.
+/// The results of a measurer for one problem on one device, in order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Journal {
-    /// What was measured, and where: answers for something else are worth nothing.
+    /// What was measured, and where; a journal of another problem must not be used.
     pub problem: String,
-    /// The answers.
+    /// The results.
     pub records: Vec<JournalRecord>,
 }
 
 impl Journal {
-    /// Reads JSON lines: what was measured, then a record each, up to the line that was being written
-    /// when all ended. `None` where the first line is none.
+    /// Reads JSON lines: the problem, then one record a line, up to the first invalid line, such as
+    /// one that was cut off. `None` if the first line is invalid.
     pub fn read_lines(input: impl BufRead) -> Option<Self> {
         let mut lines = input.lines();
         let problem = serde_json::from_str(&lines.next()?.ok()?).ok()?;
@@ -62,22 +62,22 @@ impl Journal {
     }
 }
 
-/// A measurer that answers from a journal as long as it can, then goes on by itself.
+/// A measurer that replays a journal as far as it goes, then measures.
 ///
-/// A search is a function of the answers it gets, so it resumes where it was interrupted. A candidate
-/// that failed, perhaps together with its process, is not run again.
+/// A search depends only on the results that it gets, so it resumes where it was interrupted. A
+/// candidate that failed, perhaps together with its process, is not run again.
 pub struct Resumed<M> {
     measurer: M,
     journal: Journal,
     checks: BTreeMap<Candidate, Result<(), MeasureFailure>>,
     times: BTreeMap<(Candidate, Portion), VecDeque<Result<Sample, MeasureFailure>>>,
-    /// Candidates that the measurer itself has checked.
+    /// Candidates that this measurer has checked itself.
     live: BTreeSet<Candidate>,
     on_record: Box<dyn FnMut(&Journal) + Send>,
 }
 
 impl<M: Measurer> Resumed<M> {
-    /// Answers from `journal` first; an empty one is a new search.
+    /// Replays `journal` first; an empty one starts a new search.
     #[must_use]
     pub fn new(measurer: M, journal: Journal) -> Self {
         let mut checks = BTreeMap::new();
@@ -88,10 +88,8 @@ impl<M: Measurer> Resumed<M> {
                     checks.insert(candidate, failure.map_or(Ok(()), Err));
                 }
                 JournalRecord::Samples { candidate, portion, samples } => {
-                    times
-                        .entry((candidate, portion))
-                        .or_default()
-                        .extend(samples.into_iter().map(Ok));
+                    let taken = times.entry((candidate, portion)).or_default();
+                    taken.extend(samples.into_iter().map(Ok));
                 }
                 JournalRecord::Failure { candidate, portion, failure } => {
                     times.entry((candidate, portion)).or_default().push_back(Err(failure));
@@ -102,20 +100,20 @@ impl<M: Measurer> Resumed<M> {
         Self { measurer, journal, checks, times, live, on_record: Box::new(|_| {}) }
     }
 
-    /// Calls `on_record` after each new answer, the last record of the journal: to keep it on disk.
+    /// Calls `on_record` after each new record, which is the journal's last: to write it to disk.
     #[must_use]
     pub fn on_record(mut self, on_record: impl FnMut(&Journal) + Send + 'static) -> Self {
         self.on_record = Box::new(on_record);
         self
     }
 
-    /// All answers so far.
+    /// All results so far.
     #[must_use]
     pub fn journal(&self) -> &Journal {
         &self.journal
     }
 
-    /// All answers, and the measurer.
+    /// The measurer and all results.
     #[must_use]
     pub fn into_parts(self) -> (M, Journal) {
         (self.measurer, self.journal)
@@ -126,25 +124,26 @@ impl<M: Measurer> Resumed<M> {
         (self.on_record)(&self.journal);
     }
 
-    fn recorded(
+    /// Up to `count` samples from the journal; the failure that comes before them.
+    fn replay(
         &mut self,
         candidate: &Candidate,
         portion: Portion,
         count: u32,
     ) -> Result<Vec<Sample>, MeasureFailure> {
-        let mut answers = Vec::new();
+        let mut samples = Vec::new();
         if let Some(times) = self.times.get_mut(&(candidate.clone(), portion)) {
-            while answers.len() < position(count.into()) {
+            while samples.len() < position(count.into()) {
                 match times.front() {
                     None => break,
-                    // Whoever failed once fails ever after.
+                    // It stays in front: a candidate that failed once is never run again.
                     Some(Err(failure)) => return Err(failure.clone()),
-                    Some(Ok(sample)) => answers.push(*sample),
+                    Some(Ok(sample)) => samples.push(*sample),
                 }
                 times.pop_front();
             }
         }
-        Ok(answers)
+        Ok(samples)
     }
 }
 
@@ -153,11 +152,11 @@ impl<M: Measurer> Measurer for Resumed<M> {
         if let Some(known) = self.checks.get(candidate) {
             return known.clone();
         }
-        let answer = self.measurer.check(candidate);
+        let result = self.measurer.check(candidate);
         self.live.insert(candidate.clone());
-        let failure = answer.as_ref().err().cloned();
+        let failure = result.as_ref().err().cloned();
         self.record(JournalRecord::Check { candidate: candidate.clone(), failure });
-        answer
+        result
     }
 
     fn sample(
@@ -166,14 +165,14 @@ impl<M: Measurer> Measurer for Resumed<M> {
         portion: Portion,
         count: u32,
     ) -> Result<Vec<Sample>, MeasureFailure> {
-        let mut samples = self.recorded(candidate, portion, count)?;
-        let left = position(count.into()).saturating_sub(samples.len());
-        let Some(left) = u32::try_from(left).ok().filter(|left| *left > 0) else {
+        let mut samples = self.replay(candidate, portion, count)?;
+        let left = count.saturating_sub(u32::try_from(samples.len()).unwrap_or(u32::MAX));
+        if left == 0 {
             return Ok(samples);
-        };
+        }
         let candidate = candidate.clone();
-        // One that passed before is checked again before it is timed: it has to be prepared, and a
-        // kernel that was right then has to be right now.
+        // A check that was replayed is repeated before the first new sample: the candidate has to be
+        // prepared, and its output must still be correct.
         let checked = match self.live.insert(candidate.clone()) {
             true => self.measurer.check(&candidate),
             false => Ok(()),
@@ -185,9 +184,8 @@ impl<M: Measurer> Measurer for Resumed<M> {
                 Ok(samples)
             }
             Err(failure) => {
-                let record =
-                    JournalRecord::Failure { candidate, portion, failure: failure.clone() };
-                self.record(record);
+                let recorded = failure.clone();
+                self.record(JournalRecord::Failure { candidate, portion, failure: recorded });
                 Err(failure)
             }
         }
@@ -197,12 +195,12 @@ impl<M: Measurer> Measurer for Resumed<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulation::{Simulated, ordinary, throughput};
+    use crate::tests::simulation::{Simulated, ordinary, throughput};
     use crate::{Budget, tune};
     use gridguard::profile::Objective;
 
     #[test]
-    fn an_interrupted_search_goes_on_where_it_was() {
+    fn an_interrupted_search_resumes_where_it_was() {
         for (seed, space, nature) in ordinary(0..12) {
             let simulated = Simulated::new(nature, seed);
             let mut whole = Resumed::new(simulated.clone(), Journal::default());
@@ -213,7 +211,7 @@ mod tests {
             let budget = Budget { evaluations: Some(stop_after), ..Budget::default() };
             let mut first = Resumed::new(simulated, Journal::default());
             let cut = tune(&mut first, &mut space.clone(), Objective::Throughput, &budget, &mut ())
-                .expect("what is known");
+                .expect("an outcome");
             assert!(!cut.complete);
             assert_eq!(cut.evaluations, stop_after);
 

@@ -1,14 +1,14 @@
-//! Finds the fastest legal way to run a launch, and keeps it in a profile.
+//! Finds the fastest legal way to run a CUDA launch and stores it in a profile.
 //!
-//! The way of a tuning: a [`Workload`] says what may be varied, [`Space`] makes legal candidates of
-//! it through the guard's planner, a [`Measurer`] checks and times them, [`tune`] searches, and
-//! the [`TuningOutcome`] becomes an entry of a [`gridguard::profile`].
+//! A [`Workload`] describes what may vary. [`Space`] turns it into legal candidates through the
+//! guard's planner. A [`Measurer`] checks and times them. [`tune`] searches, and the
+//! [`TuningOutcome`] becomes an entry of a [`gridguard::profile`].
 //!
-//! # A workload of one's own
+//! # Tuning your own workload
 //!
-//! Here on the host; on a device it is the same with a [`DeviceClock`], and `launch` submits to the
-//! clock's stream. A manifest needs `gridguard` with the features `host` and `profile` beside this
-//! crate, and cudarc with its CUDA version, which neither crate chooses.
+//! This example runs on the host. On a device, use a [`DeviceClock`] and submit to the clock's stream
+//! in `launch`. A manifest needs `gridguard` with the features `host` and `profile`, and cudarc with
+//! your CUDA version, which neither crate chooses.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -25,7 +25,7 @@
 //!
 //! const ROWS: u64 = 100_000;
 //!
-//! /// Adds up the numbers to 64 or fewer in each row, some at a time.
+//! /// Adds up the integers to 64 or fewer in each row, `step` at a time.
 //! struct Sums {
 //!     guard: Arc<Guard>,
 //!     sums: Vec<u64>,
@@ -36,7 +36,7 @@
 //! }
 //!
 //! impl Sums {
-//!     /// One row a block on y, where the grid ends at 65,535: the planner splits.
+//!     /// One block per row on y, where a grid has at most 65,535 blocks: the planner splits it.
 //!     fn configuration(&self, step: u64) -> LaunchConfig {
 //!         LaunchConfig {
 //!             parameters: vec![("step".to_owned(), step)],
@@ -53,7 +53,7 @@
 //!     }
 //!
 //!     fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
-//!         Ok(()) // Nothing to compile or to allocate.
+//!         Ok(()) // Nothing to compile or allocate.
 //!     }
 //!
 //!     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
@@ -76,10 +76,10 @@
 //!     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
 //!         self.sums.fill(u64::MAX);
 //!         self.launch(candidate, Portion::Sequence)?;
-//!         let is_right = |(row, sum): (u64, &u64)| *sum == (row % 64) * (row % 64 + 1) / 2;
-//!         match (0..).zip(&self.sums).all(is_right) {
+//!         let is_correct = |(row, sum): (u64, &u64)| *sum == (row % 64) * (row % 64 + 1) / 2;
+//!         match (0..).zip(&self.sums).all(is_correct) {
 //!             true => Ok(()),
-//!             false => Err(MeasureFailure::new(FailureKind::Mismatch, "another sum")),
+//!             false => Err(MeasureFailure::new(FailureKind::Mismatch, "wrong sum")),
 //!         }
 //!     }
 //! }
@@ -89,7 +89,7 @@
 //! let workload = Sums { guard: Arc::clone(&guard), sums: vec![0; ROWS as usize] };
 //! let mut measurer = InProcess::new(workload, HostClock::new(policy));
 //! let mut space = Space::new(measurer.configurations()?);
-//! # // Documentation is not to wait for a whole search.
+//! # // Shortened, so that the documentation test is fast.
 //! # let budget = Budget { evaluations: Some(10), ..Budget::default() };
 //! # /*
 //! let budget = Budget::default();
@@ -97,10 +97,10 @@
 //! let outcome = tune(&mut measurer, &mut space, Default::default(), &budget, &mut ())?;
 //! println!("{}", TuningReport::new("sums", &outcome));
 //!
-//! // What a server will look up.
+//! // The key that a server looks up.
 //! let key = Key {
 //!     kernel: "sums".into(),
-//!     source: "1".into(), // Another one for other code.
+//!     source: "1".into(), // Changes with the kernel's code.
 //!     dtypes: "u64".into(),
 //!     policy,
 //!     ..Key::default()
@@ -118,62 +118,53 @@
 //! let file = folder.join(guard.identity().file_name());
 //! publish(&file, &document)?;
 //! let loaded = Layers::new().explicit(&file).load(&guard.identity(), &environment);
-//! let answer = loaded.profile.lookup(&key, &[ROWS]);
-//! assert_eq!((answer.matched, answer.choice()), (Match::Exact, outcome.winner.choice.into()));
+//! let tuned = loaded.profile.lookup(&key, &[ROWS]);
+//! assert_eq!((tuned.matched, tuned.choice()), (Match::Exact, outcome.winner.choice.into()));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # In a child process
 //!
-//! A candidate that crashes takes its process with it. [`Remote`] starts one that calls [`serve`],
-//! and another one after each that died; it is a [`Measurer`] like [`InProcess`]. What it answered a
-//! [`Journal`] holds, from which [`Resumed`] goes on after an interruption.
+//! A candidate that crashes ends its process. [`Remote`] starts a child process that calls [`serve`],
+//! and a new one after each crash; it is a [`Measurer`] like [`InProcess`]. A [`Journal`] keeps every
+//! result, and [`Resumed`] continues from it after an interruption.
 
-mod budget;
 mod candidate;
 mod clock;
-mod deal;
+mod control;
 mod evaluate;
 mod failure;
 mod in_process;
 mod journal;
-mod measurer;
-mod number;
-mod observer;
+mod measure;
 mod outcome;
 mod plot;
-#[cfg(test)]
-mod recorded;
+mod queue;
 mod remote;
 mod report;
-mod sample;
+mod sampling;
 mod search;
-#[cfg(test)]
-mod simulation;
 mod space;
 mod stats;
-mod stop;
-mod throttle;
+#[cfg(test)]
+mod tests;
 mod tune;
-mod workload;
 
-pub use budget::Budget;
 pub use candidate::{Candidate, LaunchConfig};
-pub use clock::{Clock, DeviceClock, HostClock, WarmUp, WorkId};
-pub use deal::{Part, Shard, ShardError, WorkItem, WorkQueue};
+pub use clock::{DeviceClock, HostClock};
+pub use control::{Budget, Observer, SearchProgress, Stage};
 pub use evaluate::{
     EvaluateError, Evaluation, EvaluationEffort, ExhaustiveSearch, SearchRun, evaluate, ratio,
 };
+pub use failure::{FailureKind, MeasureFailure};
 pub use in_process::InProcess;
 pub use journal::{Journal, JournalRecord, Resumed};
-pub use measurer::{FailureKind, MeasureFailure, Measurer};
-pub use observer::{Observer, SearchProgress, Stage};
+pub use measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Workload};
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use plot::{Chart, PlotError};
-pub use remote::{LineError, ProblemMeasurer, Remote, RemoteError, ServeError, Timeouts, serve};
-pub use report::{ReportRow, TuningReport, duration};
-pub use sample::{Portion, Sample};
+pub use queue::{Part, Shard, ShardError, WorkItem, WorkQueue};
+pub use remote::{LineError, Remote, RemoteError, ServeError, Timeouts, serve};
+pub use report::{TuningReport, duration};
 pub use space::Space;
 pub use stats::{Interval, PairedRatio, Samples};
 pub use tune::{TuneError, tune};
-pub use workload::Workload;

@@ -1,55 +1,67 @@
-//! What a search came to.
+//! The result of a search, and its form as an entry of a profile.
 
+use core::fmt;
 use core::time::Duration;
 
 use gridguard::profile::{Entry, Key, Named, Objective, Provenance, StopReason, Summary};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::measurer::MeasureFailure;
-use crate::number::count;
-use crate::observer::Stage;
-use crate::stats::PairedRatio;
+use crate::control::Stage;
+use crate::failure::MeasureFailure;
+use crate::stats::count;
 
-/// What a search says of a candidate.
+/// A search's verdict on a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CandidateVerdict {
-    /// What runs where nothing was tuned.
+    /// What runs if nothing is tuned.
     Default,
-    /// The choice, where it is not the default.
+    /// The choice, if it is not the default.
     Winner,
-    /// As good as the best by all that can be told, and behind the choice in the order of ties.
+    /// Not clearly slower than the fastest, and behind the choice in the order of ties.
     Tie,
-    /// Clearly slower than the best, after a full comparison.
+    /// Clearly slower than the fastest, after a full comparison.
     Slower,
-    /// Not worth more samples.
+    /// Too slow to be worth more samples.
     Eliminated {
-        /// From which stage on.
+        /// The stage that eliminated it.
         stage: Stage,
     },
-    /// Wrong, refused, or fatal to its process.
+    /// Wrong, rejected, or fatal to its process.
     Failed,
-    /// The search ended before its turn, or never needed it.
+    /// Not measured: the search ended first, or did not need it.
     Unmeasured,
 }
 
-/// What is known of one candidate.
-#[derive(Clone, Debug, PartialEq)]
+impl fmt::Display for CandidateVerdict {
+    /// `eliminated (coarse)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Eliminated { stage } => write!(f, "eliminated ({stage})"),
+            _ => self.serialize(f),
+        }
+    }
+}
+
+/// The measurements of one candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredCandidate {
-    /// Which.
+    /// The candidate.
     pub candidate: Candidate,
-    /// Its samples; none where it has none.
+    /// Its times; zero samples if it was not timed.
     pub summary: Summary,
     /// Its [`crate::Samples::spread`].
     pub spread: Option<f64>,
-    /// Its time over the default's, from rounds that have both.
-    pub against_default: Option<PairedRatio>,
-    /// What the search says of it.
+    /// Its time over the default's: the median ratio of the rounds that have both.
+    pub against_default: Option<f64>,
+    /// The search's verdict.
     pub verdict: CandidateVerdict,
+    /// How it failed, if it did.
+    pub failure: Option<MeasureFailure>,
 }
 
-/// How a bound on the time of a launch was kept.
+/// How the choice does against a bound on the time of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LatencyOutcome {
     /// The bound in nanoseconds.
@@ -57,25 +69,26 @@ pub struct LatencyOutcome {
     /// Times of the choice's largest launch alone.
     pub launch: Summary,
     /// Whether the upper end of their confidence interval is within the bound. If not, the choice is
-    /// the smallest chunk there is, or the default that stands in.
+    /// the smallest possible chunk, or the default.
     pub met: bool,
-    /// Better choices that failed when their whole sequence was compared with the default's.
+    /// Choices with a larger chunk that failed when their whole sequence was compared with the
+    /// default's.
     #[serde(default)]
     pub failed_choices: u64,
-    /// Whether no chunk that was looked for runs, and the default is the choice for want of one.
+    /// Whether no tried chunk runs, so that the default is the choice.
     #[serde(default)]
-    pub stands_in: bool,
+    pub kept_default: bool,
 }
 
-/// What a search came to.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
 pub struct TuningOutcome {
-    /// What the choice is good at.
+    /// What the choice was optimised for.
     pub objective: Objective,
-    /// The choice; the default, where that is not clearly beaten.
+    /// The choice: the default unless that is clearly beaten.
     pub winner: Candidate,
-    /// What runs where nothing was tuned.
+    /// What runs if nothing is tuned.
     pub default: Candidate,
     /// Times of the choice.
     pub chosen: Summary,
@@ -83,19 +96,17 @@ pub struct TuningOutcome {
     pub baseline: Summary,
     /// Every candidate, the default first.
     pub candidates: Vec<MeasuredCandidate>,
-    /// Those that failed, and how.
-    pub failures: Vec<(Candidate, MeasureFailure)>,
-    /// How a bound on the time of a launch was kept, where there was one.
+    /// How the choice does against a bound on the time of a launch, if there was one.
     pub latency: Option<LatencyOutcome>,
     /// Samples of all candidates, dropped ones included.
     pub evaluations: u64,
     /// Why the last sampling ended.
     pub stopped: StopReason,
-    /// Whether the search came to its end, and was not cut short.
+    /// Whether the search finished, and was not cut short.
     pub complete: bool,
-    /// Whether some samples had to be taken at a lowered clock.
+    /// Whether samples had to be taken at a throttled clock.
     pub throttled: bool,
-    /// How long it took.
+    /// How long the search took.
     pub wall_time: Duration,
 }
 
@@ -106,14 +117,19 @@ impl TuningOutcome {
         self.winner != self.default
     }
 
-    /// What is known of the choice.
+    /// The measurements of the choice.
     #[must_use]
     pub fn winner(&self) -> Option<&MeasuredCandidate> {
         self.candidates.iter().find(|measured| measured.candidate == self.winner)
     }
 
-    /// The outcome as a profile stores it. `found` brings date, driver, compiler and tuner; the
-    /// figures are filled in here, as is the key's objective.
+    /// The candidates that failed, and how.
+    pub fn failures(&self) -> impl Iterator<Item = (&Candidate, &MeasureFailure)> {
+        self.candidates.iter().filter_map(|one| Some((&one.candidate, one.failure.as_ref()?)))
+    }
+
+    /// The entry of a profile. `found` supplies date, driver, compiler and tuner; the figures and the
+    /// key's objective are filled in from the outcome.
     #[must_use]
     pub fn entry(&self, key: Key, shape: Named, found: Provenance) -> Entry {
         let timed = self.candidates.iter().filter(|one| one.summary.samples > 0);
@@ -127,7 +143,7 @@ impl TuningOutcome {
             default: self.baseline,
             found: Provenance {
                 candidates: count(timed.count()),
-                failed: count(self.failures.len()),
+                failed: count(self.failures().count()),
                 samples: self.evaluations,
                 stopped: self.stopped,
                 ..found

@@ -1,71 +1,204 @@
 //! The curve of time against chunk size, as SVG.
 
-mod figure;
-mod legend;
-mod scale;
+use core::f64::consts::SQRT_2;
 
-use self::figure::{grouped, microseconds, shortened};
 use gridguard::profile::{Named, Summary};
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::number::{real, whole};
+use crate::candidate::Candidate;
 use crate::outcome::{MeasuredCandidate, TuningOutcome};
-use crate::stats::FEWEST_FOR_INTERVAL;
-use scale::Scale;
+use crate::report::{duration, parameters};
+use crate::stats::{MIN_FOR_INTERVAL, real};
 
-/// What a picture says beside its curves.
+/// The texts of a chart, and the limit that it shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chart {
     /// What was tuned, such as `rms_norm 32768 x 4096 f16`.
     pub title: String,
     /// Where and how, such as `NVIDIA H200, cold-eager, throughput`.
     pub subtitle: String,
-    /// The most items that one launch may have, where that is fewer than there are.
+    /// The most items that one launch may have, if that is fewer than the batch has.
     pub largest_legal_chunk: Option<u64>,
 }
 
-/// Why there is no picture.
+/// Why there is no chart.
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
     /// No candidate has a time.
     #[error("nothing was measured")]
     Nothing,
     /// The drawing library failed.
-    #[error("drawing failed: {0}")]
+    #[error("cannot draw the chart: {0}")]
     Drawing(String),
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), PlotError>;
+type DrawingError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
 impl Chart {
-    /// Draws the medians of `outcome` with their 95 % intervals against the size of the largest chunk,
-    /// a curve for each set of parameters.
+    /// Draws the medians of `outcome` and their 95 % intervals against the size of the largest chunk,
+    /// one curve for each set of parameters.
     ///
     /// # Errors
     ///
-    /// [`PlotError`] where nothing was measured.
+    /// [`PlotError`] if nothing was measured.
     pub fn svg(&self, outcome: &TuningOutcome) -> Result<String, PlotError> {
         let curves = curves(outcome);
         if curves.is_empty() {
             return Err(PlotError::Nothing);
         }
-        let mut text = String::new();
-        {
-            let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-            root.fill(&WHITE).map_err(drawing)?;
-            let picture = Picture::new(&root, &curves, self.largest_legal_chunk);
-            picture.titles(self)?;
-            picture.axes()?;
-            picture.curves(&curves)?;
-            picture.limit(self.largest_legal_chunk)?;
-            picture.marks(outcome)?;
-            picture.legend(&curves, self.largest_legal_chunk, outcome)?;
-            root.present().map_err(drawing)?;
+        let mut svg = String::new();
+        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        self.draw(&root, &curves, outcome)
+            .map_err(|error| PlotError::Drawing(error.to_string()))?;
+        drop(root);
+        Ok(svg)
+    }
+
+    fn draw<'a>(
+        &self,
+        root: &Area<'a>,
+        curves: &[Curve<'_>],
+        outcome: &TuningOutcome,
+    ) -> Result<(), DrawingError<'a>> {
+        root.fill(&WHITE)?;
+        let area =
+            root.margin(10, 0, 0, 0).titled(&shortened(&self.title, MAX_TITLE), (FONT, 20))?;
+        let area = area.titled(&shortened(&self.subtitle, MAX_SUBTITLE), (FONT, 14))?;
+        let (plot, legend) = area.split_horizontally(LEGEND_X);
+        let points = || curves.iter().flat_map(|curve| curve.points.iter().map(|one| at(one)));
+        let limit = self.largest_legal_chunk.map(real);
+        let items = range(points().map(|(items, _)| items).chain(limit), 2.0);
+        let (least, most) = ends(points().map(|(_, time)| time));
+        // With a logarithmic axis a plateau is still visible beside much slower candidates.
+        if most > WIDE_RANGE * least {
+            let times = range([least, most].into_iter(), 1.2).log_scale().base(SQRT_2);
+            self.draw_curves(&plot, items, times, curves, outcome)?;
+        } else {
+            let margin = (0.06 * (most - least)).max(0.02 * most);
+            let times = (least - margin)..(most + margin);
+            self.draw_curves(&plot, items, times, curves, outcome)?;
         }
-        Ok(text)
+        self.draw_legend(&legend, curves, outcome)?;
+        root.present()
+    }
+
+    fn draw_curves<'a, T>(
+        &self,
+        area: &Area<'a>,
+        items: core::ops::Range<f64>,
+        times: T,
+        curves: &[Curve<'_>],
+        outcome: &TuningOutcome,
+    ) -> Result<(), DrawingError<'a>>
+    where
+        T: AsRangedCoord<Value = f64>,
+        T::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
+        let mut chart = ChartBuilder::on(area)
+            .margin(12)
+            .x_label_area_size(45)
+            .y_label_area_size(95)
+            .build_cartesian_2d(items.log_scale().base(2.0), times)?;
+        chart
+            .configure_mesh()
+            .x_desc("items of the largest chunk")
+            .y_desc("time of the whole batch")
+            .x_label_formatter(&|items| count_label(*items))
+            .y_label_formatter(&|us| duration(us * 1e3))
+            .x_labels(9)
+            .y_labels(9)
+            .label_style((FONT, 12))
+            .axis_desc_style((FONT, 14))
+            .light_line_style(TRANSPARENT)
+            .draw()?;
+        for curve in curves.iter().rev() {
+            let line = curve.points.iter().map(|one| at(one));
+            let Some(colour) = curve.colour else {
+                chart.draw_series(LineSeries::new(line, GREY))?;
+                continue;
+            };
+            chart.draw_series([Polygon::new(band(curve), colour.mix(0.15))])?;
+            chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
+            chart.draw_series(curve.points.iter().map(|one| {
+                let fill = if interval(one).is_some() { colour } else { WHITE };
+                EmptyElement::at(at(one))
+                    + Circle::new((0, 0), 3, fill.filled())
+                    + Circle::new((0, 0), 3, colour)
+            }))?;
+        }
+        if let Some(limit) = self.largest_legal_chunk {
+            let (bottom, top) = (chart.y_range().start, chart.y_range().end);
+            let ends = [(real(limit), bottom), (real(limit), top)];
+            chart.draw_series(DashedLineSeries::new(ends, 5, 5, LIMIT.stroke_width(2)))?;
+        }
+        let timed = || outcome.candidates.iter().filter(|one| one.summary.samples > 0);
+        let default = timed().filter(|one| one.candidate == outcome.default);
+        chart.draw_series(default.map(|one| EmptyElement::at(at(one)) + default_mark((0, 0))))?;
+        let winner = timed().filter(|one| one.candidate == outcome.winner);
+        chart.draw_series(winner.map(|one| EmptyElement::at(at(one)) + winner_mark((0, 0))))?;
+        Ok(())
+    }
+
+    /// Draws the legend in an area of its own, where it never covers a curve.
+    fn draw_legend<'a>(
+        &self,
+        area: &Area<'a>,
+        curves: &[Curve<'_>],
+        outcome: &TuningOutcome,
+    ) -> Result<(), DrawingError<'a>> {
+        let mut legend = ChartBuilder::on(area).build_cartesian_2d(0.0..1.0, 0.0..1.0)?;
+        let nothing = core::iter::empty::<Circle<(f64, f64), i32>>;
+        let label = |text: &str| shortened(text, MAX_LABEL);
+        let describe = |name: &str, candidate: &Candidate| {
+            label(&format!("{name}: {}", describe(outcome, candidate)))
+        };
+        legend
+            .draw_series(nothing())?
+            .label(describe("choice", &outcome.winner))
+            .legend(|(x, y)| EmptyElement::at((x + 10, y)) + winner_mark((0, 0)));
+        legend
+            .draw_series(nothing())?
+            .label(describe("default", &outcome.default))
+            .legend(|(x, y)| EmptyElement::at((x + 10, y)) + default_mark((0, 0)));
+        if let Some(limit) = self.largest_legal_chunk {
+            legend
+                .draw_series(nothing())?
+                .label(label(&format!("limit: {} items per launch", count_label(real(limit)))))
+                .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], LIMIT.stroke_width(2)));
+        }
+        for (curve, colour) in curves.iter().filter_map(|curve| curve.colour.map(|it| (curve, it)))
+        {
+            let name = curve.points.first().map(|one| parameters(&one.candidate));
+            legend
+                .draw_series(nothing())?
+                .label(label(
+                    &name
+                        .filter(|_| !curve.parameters.is_empty())
+                        .unwrap_or_else(|| "median".to_owned()),
+                ))
+                .legend(move |(x, y)| {
+                    PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2))
+                });
+        }
+        let others = curves.iter().filter(|curve| curve.colour.is_none()).count();
+        if others > 0 {
+            legend
+                .draw_series(nothing())?
+                .label(format!("{others} other sets of parameters"))
+                .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], GREY));
+        }
+        for note in ["band: 95 % interval", "hollow: fewer than 6 samples"] {
+            legend.draw_series(nothing())?.label(note);
+        }
+        legend
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .label_font((FONT, 13))
+            .draw()?;
+        Ok(())
     }
 }
 
@@ -73,11 +206,12 @@ impl Chart {
 struct Curve<'a> {
     parameters: &'a Named,
     points: Vec<&'a MeasuredCandidate>,
+    /// `None` beyond the first few.
     colour: Option<RGBColor>,
 }
 
-/// A curve for each set of parameters: the default's first, then the fastest. Only the first few have
-/// a colour.
+/// One curve for each set of parameters: those of the default and the winner first, then by the
+/// fastest point.
 fn curves(outcome: &TuningOutcome) -> Vec<Curve<'_>> {
     let mut curves: Vec<Curve<'_>> = Vec::new();
     for measured in outcome.candidates.iter().filter(|one| one.summary.samples > 0) {
@@ -87,12 +221,12 @@ fn curves(outcome: &TuningOutcome) -> Vec<Curve<'_>> {
             None => curves.push(Curve { parameters, points: vec![measured], colour: None }),
         }
     }
-    let fastest = |curve: &Curve<'_>| {
-        let own = *curve.parameters == outcome.default.parameters
-            || *curve.parameters == outcome.winner.parameters;
-        (!own, curve.points.iter().map(|one| one.summary.median_ns).min())
-    };
-    curves.sort_by_key(fastest);
+    curves.sort_by_key(|curve| {
+        let is_marked = [&outcome.default, &outcome.winner]
+            .iter()
+            .any(|candidate| candidate.parameters == *curve.parameters);
+        (!is_marked, curve.points.iter().map(|one| one.summary.median_ns).min())
+    });
     for (curve, colour) in curves.iter_mut().zip(COLOURS) {
         curve.colour = Some(colour);
     }
@@ -102,208 +236,83 @@ fn curves(outcome: &TuningOutcome) -> Vec<Curve<'_>> {
     curves
 }
 
-struct Picture<'r, 'a> {
-    root: &'r Area<'a>,
-    items: Scale,
-    times: Scale,
+/// Items and microseconds of a point.
+fn at(one: &MeasuredCandidate) -> (f64, f64) {
+    (real(one.candidate.largest_chunk.max(1)), us(one.summary.median_ns))
 }
 
-impl<'r, 'a> Picture<'r, 'a> {
-    fn new(root: &'r Area<'a>, curves: &[Curve<'_>], limit: Option<u64>) -> Self {
-        let points = || curves.iter().flat_map(|curve| curve.points.iter());
-        let chunks = points().map(|one| real(one.candidate.largest_chunk.max(1)));
-        let items: Vec<f64> = chunks.chain(limit.map(|limit| real(limit.max(1)))).collect();
-        // Intervals that reach further are cut.
-        let times: Vec<f64> = points().map(|one| real(one.summary.median_ns.max(1))).collect();
-        let least = times.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = times.iter().copied().fold(0.0, f64::max);
-        Self {
-            root,
-            items: Scale::around(&items, true),
-            times: Scale::around(&times, most > WIDE_RANGE * least),
-        }
-    }
-
-    fn x(&self, items: f64) -> i32 {
-        between(LEFT, RIGHT, self.items.fraction(items))
-    }
-
-    fn y(&self, ns: f64) -> i32 {
-        between(BOTTOM, TOP, self.times.fraction(ns))
-    }
-
-    fn at(&self, one: &MeasuredCandidate) -> (i32, i32) {
-        (self.x(real(one.candidate.largest_chunk.max(1))), self.y(real(one.summary.median_ns)))
-    }
-
-    fn text(&self, text: &str, at: (i32, i32), size: i32, horizontal: HPos) -> Drawn {
-        let style = (FONT, size).into_font().color(&INK).pos(Pos::new(horizontal, VPos::Center));
-        self.root.draw(&Text::new(text.to_owned(), at, style)).map_err(drawing)
-    }
-
-    fn line(&self, points: Vec<(i32, i32)>, style: ShapeStyle) -> Drawn {
-        self.root.draw(&PathElement::new(points, style)).map_err(drawing)
-    }
-
-    fn titles(&self, chart: &Chart) -> Drawn {
-        self.text(&shortened(&chart.title, TITLE_LETTERS), (LEFT, 26), 20, HPos::Left)?;
-        self.text(&shortened(&chart.subtitle, SUBTITLE_LETTERS), (LEFT, 50), 14, HPos::Left)
-    }
-
-    fn axes(&self) -> Drawn {
-        let mut free = 0;
-        for mark in self.items.marks() {
-            let x = self.x(mark);
-            if x < free {
-                continue;
-            }
-            free = x + MARK_WIDTH;
-            self.line(vec![(x, TOP), (x, BOTTOM)], GRID.stroke_width(1))?;
-            self.text(&grouped(whole(mark)), (x, BOTTOM + 16), 12, HPos::Center)?;
-        }
-        for mark in self.times.marks() {
-            let y = self.y(mark);
-            self.line(vec![(LEFT, y), (RIGHT, y)], GRID.stroke_width(1))?;
-            self.text(&microseconds(mark), (LEFT - 8, y), 12, HPos::Right)?;
-        }
-        let frame = [(LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)];
-        self.line(frame.to_vec(), INK.stroke_width(1))?;
-        let middle = (LEFT + RIGHT) / 2;
-        self.text(
-            "items of the largest chunk (log scale)",
-            (middle, BOTTOM + 42),
-            14,
-            HPos::Center,
-        )?;
-        let style = (FONT, 14).into_font().transform(FontTransform::Rotate270).color(&INK);
-        let style = style.pos(Pos::new(HPos::Center, VPos::Center));
-        let name = Text::new("time of the whole batch (us)", (22, (TOP + BOTTOM) / 2), style);
-        self.root.draw(&name).map_err(drawing)
-    }
-
-    fn curves(&self, curves: &[Curve<'_>]) -> Drawn {
-        for curve in curves.iter().rev() {
-            let colour = curve.colour.unwrap_or(FAINT);
-            let width = if curve.colour.is_some() { 2 } else { 1 };
-            let line: Vec<(i32, i32)> = curve.points.iter().map(|one| self.at(one)).collect();
-            if curve.colour.is_some() {
-                self.root
-                    .draw(&Polygon::new(self.band(curve), colour.mix(0.15)))
-                    .map_err(drawing)?;
-            }
-            self.line(line.clone(), colour.stroke_width(width))?;
-            if curve.colour.is_none() {
-                continue;
-            }
-            for (point, one) in line.into_iter().zip(&curve.points) {
-                self.point(point, one, colour)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A median: with its interval, or hollow where it has none.
-    fn point(&self, at: (i32, i32), one: &MeasuredCandidate, colour: RGBColor) -> Drawn {
-        let Some(ends) = interval(one) else {
-            self.root.draw(&Circle::new(at, 3, WHITE.filled())).map_err(drawing)?;
-            return self.root.draw(&Circle::new(at, 3, colour.stroke_width(1))).map_err(drawing);
-        };
-        let whisker = ends.map(|ns| (at.0, self.y(real(ns))));
-        self.line(whisker.to_vec(), colour.stroke_width(1))?;
-        self.root.draw(&Circle::new(at, 3, colour.filled())).map_err(drawing)
-    }
-
-    /// The confidence intervals of a curve: along the lower ends, and back along the upper ones.
-    fn band(&self, curve: &Curve<'_>) -> Vec<(i32, i32)> {
-        let ends = curve.points.iter().map(|one| {
-            let ends = interval(one).unwrap_or([one.summary.median_ns; 2]);
-            (self.at(one).0, ends.map(|ns| self.y(real(ns))))
-        });
-        let low = ends.clone().map(|(x, [low, _])| (x, low));
-        let high = ends.map(|(x, [_, high])| (x, high));
-        low.chain(high.rev()).collect()
-    }
-
-    fn limit(&self, limit: Option<u64>) -> Drawn {
-        let Some(limit) = limit else { return Ok(()) };
-        let x = self.x(real(limit.max(1)));
-        self.dashes((x, TOP), (x, BOTTOM))
-    }
-
-    /// A dashed line straight down or to the right.
-    fn dashes(&self, from: (i32, i32), to: (i32, i32)) -> Drawn {
-        let mut start = from;
-        let along = |at: (i32, i32)| {
-            if from.0 == to.0 {
-                (at.0, (at.1 + DASH).min(to.1))
-            } else {
-                ((at.0 + DASH).min(to.0), at.1)
-            }
-        };
-        while start != to {
-            let end = along(start);
-            self.line(vec![start, end], LIMIT.stroke_width(2))?;
-            start = along(end);
-        }
-        Ok(())
-    }
-
-    fn marks(&self, outcome: &TuningOutcome) -> Drawn {
-        for one in outcome.candidates.iter().filter(|one| one.summary.samples > 0) {
-            if one.candidate == outcome.default {
-                self.default_mark(self.at(one))?;
-            }
-            if one.candidate == outcome.winner {
-                self.winner_mark(self.at(one))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn default_mark(&self, (x, y): (i32, i32)) -> Drawn {
-        let square = Rectangle::new([(x - 9, y - 9), (x + 9, y + 9)], INK.stroke_width(2));
-        self.root.draw(&square).map_err(drawing)
-    }
-
-    fn winner_mark(&self, at: (i32, i32)) -> Drawn {
-        self.root.draw(&Circle::new(at, 6, CHOICE.stroke_width(3))).map_err(drawing)
-    }
+fn us(ns: u64) -> f64 {
+    real(ns.max(1)) / 1e3
 }
 
-/// The ends of the 95 % interval of a median, where there are samples enough to have one.
+/// The 95 % intervals of a curve: along the lower ends, and back along the upper ones.
+fn band(curve: &Curve<'_>) -> Vec<(f64, f64)> {
+    let ends = curve
+        .points
+        .iter()
+        .map(|one| (at(one).0, interval(one).unwrap_or([one.summary.median_ns; 2]).map(us)));
+    let low = ends.clone().map(|(items, [low, _])| (items, low));
+    let high = ends.map(|(items, [_, high])| (items, high));
+    low.chain(high.rev()).collect()
+}
+
+/// The ends of the 95 % interval of a median, if there are enough samples.
 fn interval(one: &MeasuredCandidate) -> Option<[u64; 2]> {
     let Summary { low_ns, high_ns, samples, .. } = one.summary;
-    (samples >= FEWEST_FOR_INTERVAL).then_some([low_ns, high_ns])
+    (samples >= MIN_FOR_INTERVAL).then_some([low_ns, high_ns])
 }
 
-fn between(from: i32, to: i32, fraction: f64) -> i32 {
-    let length = real(u64::from(from.abs_diff(to)));
-    let way = i32::try_from(whole(length * fraction)).unwrap_or(0);
-    if to >= from { from + way } else { from - way }
+fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, 0.0), |(low, high), value| (value.min(low), value.max(high)))
 }
 
-fn drawing(error: impl core::fmt::Display) -> PlotError {
-    PlotError::Drawing(error.to_string())
+/// The range of positive values with a margin of this factor at both ends.
+fn range(values: impl Iterator<Item = f64>, margin: f64) -> core::ops::Range<f64> {
+    let (low, high) = ends(values);
+    low / margin..high * margin
+}
+
+/// `4 x 4096 items, 102.4 us`.
+fn describe(outcome: &TuningOutcome, candidate: &Candidate) -> String {
+    let measured = outcome.candidates.iter().find(|one| one.candidate == *candidate);
+    let time = duration(measured.map_or(0.0, |one| real(one.summary.median_ns)));
+    let [launches, items] =
+        [candidate.launches, candidate.largest_chunk].map(|count| count_label(real(count)));
+    format!("{launches} x {items} items, {time}")
+}
+
+/// `15360`; from ten million on `1.2e7`.
+fn count_label(count: f64) -> String {
+    if count >= 1e7 { format!("{count:.1e}") } else { format!("{count:.0}") }
+}
+
+fn shortened(text: &str, letters: usize) -> String {
+    if text.chars().count() <= letters {
+        return text.to_owned();
+    }
+    text.chars().take(letters.saturating_sub(1)).chain(['…']).collect()
+}
+
+fn default_mark((x, y): (i32, i32)) -> Rectangle<(i32, i32)> {
+    Rectangle::new([(x - 8, y - 8), (x + 8, y + 8)], BLACK.stroke_width(2))
+}
+
+fn winner_mark(at: (i32, i32)) -> Circle<(i32, i32), i32> {
+    Circle::new(at, 6, CHOICE.stroke_width(3))
 }
 
 /// Width and height in pixels.
 const SIZE: (u32, u32) = (1000, 560);
-const LEFT: i32 = 100;
-const RIGHT: i32 = 720;
-const TOP: i32 = 80;
-const BOTTOM: i32 = 490;
-/// Room for a figure under the picture, in pixels.
-const MARK_WIDTH: i32 = 60;
-const DASH: i32 = 5;
+/// Where the legend begins.
+const LEGEND_X: i32 = 700;
 const FONT: &str = "sans-serif";
-/// What fits at 20 and 14 pixels.
-const TITLE_LETTERS: usize = 86;
-const SUBTITLE_LETTERS: usize = 120;
-/// From this ratio on times have a logarithmic axis, too: else the plateau would be a line.
+/// The letters that fit into each line.
+const MAX_TITLE: usize = 86;
+const MAX_SUBTITLE: usize = 120;
+const MAX_LABEL: usize = 36;
+/// From this ratio of the slowest to the fastest on, times have a logarithmic axis.
 const WIDE_RANGE: f64 = 3.0;
-const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-const GRID: RGBColor = RGBColor(0xe6, 0xe6, 0xe6);
-const FAINT: RGBColor = RGBColor(0xbb, 0xbb, 0xbb);
+const GREY: RGBColor = RGBColor(0xbb, 0xbb, 0xbb);
 const LIMIT: RGBColor = RGBColor(0xb0, 0x20, 0x20);
 const CHOICE: RGBColor = RGBColor(0xd5, 0x5e, 0x00);
 /// Distinct for all kinds of colour vision (Okabe and Ito).
@@ -315,6 +324,3 @@ const COLOURS: [RGBColor; 6] = [
     RGBColor(0x56, 0xb4, 0xe9),
     RGBColor(0x80, 0x60, 0x30),
 ];
-
-#[cfg(test)]
-mod tests;

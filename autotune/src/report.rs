@@ -6,16 +6,15 @@ use gridguard::profile::{Objective, StopReason, Summary};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::measurer::MeasureFailure;
-use crate::number::{count, real};
 use crate::outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
+use crate::stats::{count, real};
 
-/// An outcome with nothing but data in it. Displays as a table.
+/// An outcome as plain data; its `Display` is a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningReport {
     /// What was tuned, and where.
     pub problem: String,
-    /// What the choice is good at.
+    /// What the choice was optimised for.
     pub objective: Objective,
     /// The choice.
     pub winner: Candidate,
@@ -23,58 +22,41 @@ pub struct TuningReport {
     pub chosen: Summary,
     /// Times of the default.
     pub default: Summary,
-    /// The default's time over the choice's: above one where the choice is faster.
+    /// The default's time over the choice's: above one if the choice is faster.
     pub speedup: f64,
-    /// How a bound on the time of a launch was kept, where there was one.
+    /// How the choice does against a bound on the time of a launch, if there was one.
     pub latency: Option<LatencyOutcome>,
-    /// What was measured, the fastest first; the rest in the order of the space.
-    pub rows: Vec<ReportRow>,
+    /// The measured candidates, the fastest first, then the others in the order of the space.
+    pub rows: Vec<MeasuredCandidate>,
     /// Samples of all candidates, dropped ones included.
     pub evaluations: u64,
     /// Why the last sampling ended.
     pub stopped: StopReason,
-    /// Whether the search came to its end.
+    /// Whether the search finished.
     pub complete: bool,
-    /// Whether some samples had to be taken at a lowered clock.
+    /// Whether samples had to be taken at a throttled clock.
     pub throttled: bool,
-    /// How long it took, in seconds.
+    /// How long the search took, in seconds.
     pub wall_time_s: f64,
-}
-
-/// A candidate in a report.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ReportRow {
-    /// Which.
-    pub candidate: Candidate,
-    /// Its samples.
-    pub summary: Summary,
-    /// The standard deviation of the bulk over the median.
-    pub spread: Option<f64>,
-    /// Its time over the default's.
-    pub against_default: Option<f64>,
-    /// What the search says of it.
-    pub verdict: CandidateVerdict,
-    /// How it failed, if it did.
-    pub failure: Option<MeasureFailure>,
 }
 
 impl TuningReport {
     /// The report of `outcome` on `problem`, such as `rms_norm 32768 x 4096 f16 on NVIDIA H200`.
     #[must_use]
     pub fn new(problem: impl Into<String>, outcome: &TuningOutcome) -> Self {
-        let mut rows: Vec<ReportRow> =
-            outcome.candidates.iter().map(|measured| ReportRow::new(measured, outcome)).collect();
+        let mut rows = outcome.candidates.clone();
         rows.sort_by_key(|row| match row.summary.samples {
             0 => u64::MAX,
             _ => row.summary.median_ns,
         });
+        let against_default = outcome.winner().and_then(|winner| winner.against_default);
         Self {
             problem: problem.into(),
             objective: outcome.objective,
             winner: outcome.winner.clone(),
             chosen: outcome.chosen,
             default: outcome.baseline,
-            speedup: speedup(outcome),
+            speedup: against_default.map_or(1.0, f64::recip),
             latency: outcome.latency,
             rows,
             evaluations: outcome.evaluations,
@@ -84,147 +66,106 @@ impl TuningReport {
             wall_time_s: outcome.wall_time.as_secs_f64(),
         }
     }
-}
 
-impl ReportRow {
-    fn new(measured: &MeasuredCandidate, outcome: &TuningOutcome) -> Self {
-        let failed = outcome.failures.iter().find(|(failed, _)| *failed == measured.candidate);
-        Self {
-            candidate: measured.candidate.clone(),
-            summary: measured.summary,
-            spread: measured.spread,
-            against_default: measured.against_default.map(|ratio| ratio.median),
-            verdict: measured.verdict,
-            failure: failed.map(|(_, failure)| failure.clone()),
-        }
-    }
-
-    fn cells(&self) -> [String; COLUMNS] {
-        let Self { candidate, summary, .. } = self;
-        let timed = summary.samples > 0;
-        let verdict = match &self.failure {
-            Some(failure) => format!("failed: {}", failure.message.lines().next().unwrap_or("")),
-            None => self.verdict.to_string(),
-        };
-        [
-            candidate.strategy.to_string(),
-            candidate.largest_chunk.to_string(),
-            candidate.launches.to_string(),
-            parameters(candidate),
-            if timed { duration(real(summary.median_ns)) } else { NOTHING.to_owned() },
-            self.spread.map_or_else(|| NOTHING.to_owned(), |spread| percent(spread, "")),
-            self.against_default.map_or_else(
-                || NOTHING.to_owned(),
-                |ratio| percent(ratio - 1.0, if ratio >= 1.0 { "+" } else { "" }),
-            ),
-            verdict,
-        ]
-    }
-}
-
-impl fmt::Display for CandidateVerdict {
-    /// `eliminated (coarse)`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Default => f.write_str("default"),
-            Self::Winner => f.write_str("winner"),
-            Self::Tie => f.write_str("tie"),
-            Self::Slower => f.write_str("slower"),
-            Self::Eliminated { stage } => write!(f, "eliminated ({stage})"),
-            Self::Failed => f.write_str("failed"),
-            Self::Unmeasured => f.write_str("unmeasured"),
-        }
-    }
-}
-
-impl fmt::Display for TuningReport {
-    /// A headline, a table, and what it comes to.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.problem, self.objective)?;
-        let heads = HEADS.map(str::to_owned);
-        let rows: Vec<_> =
-            core::iter::once(heads).chain(self.rows.iter().map(ReportRow::cells)).collect();
-        let width = |column: usize| {
-            let cells = rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
-        for row in &rows {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(widths.iter().copied()).enumerate() {
-                let gap = if column == 0 { "" } else { "  " };
-                line += &match LEFT.contains(&column) {
-                    true => format!("{gap}{cell:<width$}"),
-                    false => format!("{gap}{cell:>width$}"),
-                };
-            }
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        self.footer(f)
-    }
-}
-
-impl TuningReport {
-    fn footer(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = self.rows.iter().find(|row| row.verdict == CandidateVerdict::Default);
-        match default.is_some_and(|row| row.candidate == self.winner) {
-            true => writeln!(f, "the default stays: {}", self.winner)?,
-            false => writeln!(
-                f,
-                "choice: {}, {:.3} times as fast as the default",
-                self.winner, self.speedup
-            )?,
+        if default.is_some_and(|row| row.candidate == self.winner) {
+            writeln!(f, "choice: the default, {}", self.winner)?;
+        } else {
+            let Self { winner, speedup, .. } = self;
+            writeln!(f, "choice: {winner}, {speedup:.3} times as fast as the default")?;
         }
-        if let Some(latency) = self.latency {
-            let (upper, bound) = (latency.launch.high_ns, latency.max_launch_ns);
-            let held = if latency.met { "within" } else { "NOT within" };
-            let (upper, bound) = (duration(real(upper)), duration(real(bound)));
-            writeln!(f, "its largest launch takes up to {upper}, {held} {bound}")?;
-            latency.write_failed(f)?;
+        if let Some(latency) = &self.latency {
+            latency.write(f)?;
         }
-        let timed = count(self.rows.iter().filter(|row| row.summary.samples > 0).count());
+        let timed = self.rows.iter().filter(|row| row.summary.samples > 0).count();
         let failed = count(self.rows.iter().filter(|row| row.failure.is_some()).count());
-        let stopped = match self.stopped {
-            StopReason::Precise => "precise",
-            StopReason::Noise => "noise",
-            StopReason::Ceiling => "ceiling",
-            StopReason::Timeout => "timeout",
-        };
+        let plural = if timed == 1 { "" } else { "s" };
+        write!(f, "{timed} candidate{plural} timed, {failed} failed, ")?;
+        let Self { evaluations, wall_time_s, .. } = self;
+        write!(f, "{evaluations} samples in {wall_time_s:.1} s, stopped at ")?;
         writeln!(
             f,
-            "{timed} candidate{} timed, {failed} failed, {} samples in {:.1} s, stopped by {stopped}",
-            if timed == 1 { "" } else { "s" },
-            self.evaluations,
-            self.wall_time_s
+            "{}",
+            match self.stopped {
+                StopReason::Precise => "the wanted precision",
+                StopReason::Noise => "persistent noise",
+                StopReason::Ceiling => "the most samples",
+                StopReason::Timeout => "the end of the budget",
+            }
         )?;
         if !self.complete {
-            writeln!(f, "cut short: what is known so far")?;
+            writeln!(f, "incomplete: the search was cut short")?;
         }
         if self.throttled {
-            writeln!(f, "the device had lowered its clock and kept it low")?;
+            writeln!(f, "throttled: the device kept its clock lowered")?;
         }
         Ok(())
     }
 }
 
+impl fmt::Display for TuningReport {
+    /// A headline, a table, and the conclusion.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.problem, self.objective)?;
+        let rows: Vec<[String; COLUMNS]> = core::iter::once(HEADINGS.map(str::to_owned))
+            .chain(self.rows.iter().map(cells))
+            .collect();
+        let mut widths = [0; COLUMNS];
+        for row in &rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.chars().count().max(*width);
+            }
+        }
+        for row in &rows {
+            let cells = row.iter().zip(widths).zip(IS_TEXT).map(|((cell, width), is_text)| {
+                if is_text { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            });
+            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        self.write_summary(f)
+    }
+}
+
 impl LatencyOutcome {
-    /// Why the choice is not the one that the bound led to.
-    fn write_failed(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [upper, bound] = [self.launch.high_ns, self.max_launch_ns].map(|ns| duration(real(ns)));
+        let verdict = if self.met { "within" } else { "NOT within" };
+        writeln!(f, "its largest launch takes up to {upper}, {verdict} the bound of {bound}")?;
         match self.failed_choices {
             0 => {}
             1 => writeln!(f, "1 better choice failed in the finals")?,
             several => writeln!(f, "{several} better choices failed in the finals")?,
         }
-        if self.stands_in {
-            writeln!(f, "no chunk that was tried runs: the default stands in")?;
+        if self.kept_default {
+            writeln!(f, "no tried chunk runs, so the default is kept")?;
         }
         Ok(())
     }
 }
 
-fn speedup(outcome: &TuningOutcome) -> f64 {
-    let ratio = outcome.winner().and_then(|winner| winner.against_default);
-    ratio.map_or(1.0, |ratio| ratio.median.recip())
+fn cells(row: &MeasuredCandidate) -> [String; COLUMNS] {
+    let MeasuredCandidate { candidate, summary, spread, against_default, verdict, failure } = row;
+    let percent = |fraction: f64| format!("{:.1} %", fraction * 100.0);
+    let change = |ratio: f64| {
+        let sign = if ratio >= 1.0 { "+" } else { "" };
+        format!("{sign}{}", percent(ratio - 1.0))
+    };
+    let median = (summary.samples > 0).then(|| duration(real(summary.median_ns)));
+    let or_nothing = |cell: Option<String>| cell.unwrap_or_else(|| NOTHING.to_owned());
+    [
+        candidate.strategy.to_string(),
+        candidate.largest_chunk.to_string(),
+        candidate.launches.to_string(),
+        parameters(candidate),
+        or_nothing(median),
+        or_nothing(spread.map(percent)),
+        or_nothing(against_default.map(change)),
+        match failure {
+            Some(failure) => format!("failed: {}", failure.message.lines().next().unwrap_or("")),
+            None => verdict.to_string(),
+        },
+    ]
 }
 
 /// `block 256, vector 4`.
@@ -234,30 +175,30 @@ pub(crate) fn parameters(candidate: &Candidate) -> String {
     if all.is_empty() { NOTHING.to_owned() } else { all.join(", ") }
 }
 
-/// A time in nanoseconds with four digits, in the unit that fits: `102.4 us`.
+/// Formats a time in nanoseconds with four digits in the fitting unit: `102.4 us`.
 #[must_use]
 pub fn duration(ns: f64) -> String {
     let units = [(1e9, "s"), (1e6, "ms"), (1e3, "us")];
-    let fits = units.into_iter().find(|(unit_ns, _)| ns >= *unit_ns);
-    let (value, unit) = fits.map_or((ns, "ns"), |(unit_ns, unit)| (ns / unit_ns, unit));
-    match value {
-        _ if unit == "ns" => format!("{value:.0} ns"),
-        _ if value >= 100.0 => format!("{value:.1} {unit}"),
-        _ if value >= 10.0 => format!("{value:.2} {unit}"),
-        _ => format!("{value:.3} {unit}"),
-    }
-}
-
-fn percent(fraction: f64, sign: &str) -> String {
-    format!("{sign}{:.1} %", fraction * 100.0)
+    let Some((unit_ns, unit)) = units.into_iter().find(|(unit_ns, _)| ns >= *unit_ns) else {
+        return format!("{ns:.0} ns");
+    };
+    let value = ns / unit_ns;
+    let decimals = if value >= 100.0 {
+        1
+    } else if value >= 10.0 {
+        2
+    } else {
+        3
+    };
+    format!("{value:.decimals$} {unit}")
 }
 
 const COLUMNS: usize = 8;
-const HEADS: [&str; COLUMNS] =
+const HEADINGS: [&str; COLUMNS] =
     ["strategy", "chunk", "launches", "parameters", "median", "spread", "vs default", "verdict"];
-/// Columns of text.
-const LEFT: [usize; 3] = [0, 3, 7];
-/// Stands where there is no figure.
+/// Text is aligned to the left, numbers to the right.
+const IS_TEXT: [bool; COLUMNS] = [true, false, false, true, false, false, false, true];
+/// The cell of a missing figure.
 const NOTHING: &str = "-";
 
 #[cfg(test)]

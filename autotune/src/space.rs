@@ -1,6 +1,4 @@
-//! All legal ways to run a launch, found through the guard's planner.
-
-mod ladder;
+//! The search space: all legal ways to run a launch, found through the guard's planner.
 
 use core::num::NonZeroU64;
 
@@ -8,43 +6,44 @@ use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{BatchAxis, Choice, Plan, Strategy};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::deal::Part;
+use crate::queue::Part;
+use crate::stats::real;
 
 /// All candidates of a problem, the default first.
 ///
-/// The default is what the planner does by itself with the first configuration that it accepts.
+/// The default is the planner's automatic plan of the first configuration that is legal.
 #[derive(Clone, Debug)]
 pub struct Space {
     configurations: Vec<LaunchConfig>,
-    /// Their batches as they were given, without the workspace of an objective.
+    /// The batches as given, without the workspace of an objective.
     batches: Vec<BatchAxis>,
     candidates: Vec<Candidate>,
     objective: Objective,
 }
 
 impl Space {
-    /// Plans every configuration in every way that is worth a measurement: as the planner does by
-    /// itself, whole, folded, and in chunks from a wave of blocks on, each twice the one before.
+    /// Plans every configuration in every way worth measuring: automatic, whole, folded, and in
+    /// chunks from one wave of blocks up, each twice the size of the one before.
     ///
-    /// What the planner refuses is no candidate, and plans that are the same stand once. Why a
-    /// configuration has none, [`Plan::new`] says of its request. Candidates are told apart by their
-    /// parameters, so no two configurations have the same.
+    /// What the planner rejects is left out, and equal plans appear once. [`Plan::new`] tells why a
+    /// configuration has no candidate. Candidates name their configuration by its parameters, so no
+    /// two configurations may have the same.
     #[must_use]
     pub fn new(configurations: Vec<LaunchConfig>) -> Self {
-        let objective = Objective::Throughput;
         let batches = configurations.iter().map(|configuration| configuration.batch).collect();
+        let objective = Objective::Throughput;
         let mut space = Self { configurations, batches, candidates: Vec::new(), objective };
         space.generate();
         space
     }
 
-    /// Makes the candidates anew for `objective`, where it narrows what is legal: a workspace bounds
-    /// the chunks. Choices are then spelt out, so that they keep to it wherever they are planned. For
-    /// an objective without one, what was narrowed before is legal again.
+    /// Regenerates the candidates for `objective` if it changes what is legal: a workspace bounds the
+    /// chunk size. Choices are then spelled out as chunk sizes, so that they respect it wherever they
+    /// are planned. An objective without a workspace makes all candidates legal again.
     pub fn restrict(&mut self, objective: Objective) {
-        let narrows = |objective| matches!(objective, Objective::Memory { .. });
+        let restricts = |objective| matches!(objective, Objective::Memory { .. });
         let before = core::mem::replace(&mut self.objective, objective);
-        if before == objective || !(narrows(before) || narrows(objective)) {
+        if before == objective || !(restricts(before) || restricts(objective)) {
             return;
         }
         for (configuration, batch) in self.configurations.iter_mut().zip(&self.batches) {
@@ -59,13 +58,13 @@ impl Space {
         self.generate();
     }
 
-    /// All candidates, the default first. Empty where no configuration is legal in any way.
+    /// All candidates, the default first. Empty if no configuration is legal in any way.
     #[must_use]
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates
     }
 
-    /// Keeps one part of the candidates, and the default, which all parts are compared with.
+    /// Keeps one part of the candidates, and the default, with which all parts are compared.
     pub fn keep_part(&mut self, part: Part) {
         let Part { index, count } = part;
         let mut place = 0..;
@@ -80,23 +79,20 @@ impl Space {
         self.candidates.retain(|one| default.as_ref() == Some(one) || some.contains(one));
     }
 
-    /// Makes another candidate the default, as if it ran where nothing was tuned: to see what a search
-    /// makes of a bad one.
+    /// Makes another candidate the default, to see how a search does from a bad one.
     pub fn make_default(&mut self, candidate: &Candidate) {
-        if let Some(place) = self.candidates.iter().position(|one| one == candidate)
-            && let Some(before) = self.candidates.get_mut(..=place)
-        {
-            before.rotate_right(1);
+        if let Some(place) = self.candidates.iter().position(|one| one == candidate) {
+            self.candidates[..=place].rotate_right(1);
         }
     }
 
-    /// What runs where nothing was tuned.
+    /// What runs if nothing is tuned.
     #[must_use]
     pub fn default(&self) -> Option<&Candidate> {
         self.candidates.first()
     }
 
-    /// The configuration that a candidate was planned from.
+    /// The configuration with these parameters.
     #[must_use]
     pub fn configuration(&self, parameters: &Named) -> Option<&LaunchConfig> {
         self.configurations.iter().find(|one| one.parameters == *parameters)
@@ -108,19 +104,19 @@ impl Space {
         plan(self.configuration(&candidate.parameters)?, candidate.choice)
     }
 
-    /// Adds the candidate that `choice` makes with these parameters, where it is legal. If another
-    /// choice already made the same plan, that candidate is returned.
+    /// Adds the candidate that `choice` yields with these parameters, if it is legal. If another
+    /// choice already yielded the same plan, that candidate is returned.
     pub fn add(&mut self, parameters: &Named, choice: StoredChoice) -> Option<Candidate> {
-        let candidate = candidate(self.configuration(parameters)?, choice, self.objective)?;
-        if let Some(same) = self.candidates.iter().find(|one| same_plan(one, &candidate)) {
+        let new = candidate(self.configuration(parameters)?, choice, self.objective)?;
+        if let Some(same) = self.candidates.iter().find(|one| one.is_same_plan(&new)) {
             return Some(same.clone());
         }
-        self.candidates.push(candidate.clone());
-        Some(candidate)
+        self.candidates.push(new.clone());
+        Some(new)
     }
 
-    /// The most items that one launch of the default's configuration may have, where that is fewer
-    /// than there are.
+    /// The most items that one launch of the default's configuration may have, if that is fewer than
+    /// the batch has.
     #[must_use]
     pub fn largest_legal_chunk(&self) -> Option<u64> {
         let configuration = self.configuration(&self.default()?.parameters)?;
@@ -129,58 +125,39 @@ impl Space {
         Some(batch.items_within(blocks)).filter(|items| *items < batch.items())
     }
 
-    /// How often a candidate fills the device: exactly, and in waves that have begun.
-    pub(crate) fn waves(&self, candidate: &Candidate) -> Option<Waves> {
+    /// The blocks that the candidate's waves have room for, over the blocks that it launches: 1 if
+    /// every wave is full.
+    pub(crate) fn wave_padding(&self, candidate: &Candidate) -> Option<f64> {
         let configuration = self.configuration(&candidate.parameters)?;
-        let wave = u128::from(ladder::wave_blocks(configuration));
+        let wave = u128::from(wave_blocks(configuration));
         let blocks = configuration.request.grid.volume();
         let items = u128::from(configuration.batch.items().max(1));
-        let blocks_of_a_chunk =
-            blocks.saturating_mul(candidate.largest_chunk.into()).div_ceil(items);
-        let begun =
-            blocks_of_a_chunk.div_ceil(wave).saturating_mul(u128::from(candidate.launches.max(1)));
-        let narrow = |waves: u128| u64::try_from(waves).unwrap_or(u64::MAX);
-        Some(Waves {
-            exact_blocks: narrow(blocks),
-            begun_blocks: narrow(begun.saturating_mul(wave)),
-        })
+        let chunk_blocks = blocks.saturating_mul(candidate.largest_chunk.into()).div_ceil(items);
+        let waves =
+            chunk_blocks.div_ceil(wave).saturating_mul(u128::from(candidate.launches.max(1)));
+        Some(real(narrow(waves.saturating_mul(wave))) / real(narrow(blocks).max(1)))
     }
 
     fn generate(&mut self) {
-        for index in 0..self.configurations.len() {
-            let choices = self.configurations.get(index).map(choices).unwrap_or_default();
-            for choice in choices {
-                let Some(configuration) = self.configurations.get(index) else { continue };
-                let Some(made) = candidate(configuration, choice, self.objective) else { continue };
-                // Before there is a default, only an automatic plan can become it.
-                if self.candidates.is_empty() && choice != StoredChoice::Automatic {
-                    continue;
-                }
-                if !self.candidates.iter().any(|one| same_plan(one, &made)) {
-                    self.candidates.push(made);
+        for configuration in &self.configurations {
+            let plans = [StoredChoice::Automatic, StoredChoice::Whole, StoredChoice::Folded];
+            for choice in plans.into_iter().chain(chunk_sizes(configuration).map(chunked)) {
+                let Some(new) = candidate(configuration, choice, self.objective) else { continue };
+                // Only an automatic plan can become the default.
+                let can_be_default = choice == StoredChoice::Automatic;
+                let is_new = !self.candidates.iter().any(|one| one.is_same_plan(&new));
+                if is_new && (can_be_default || !self.candidates.is_empty()) {
+                    self.candidates.push(new);
                 }
             }
-            let empty = self.candidates.first().is_some_and(|default| default.launches == 0);
-            if empty {
+            if self.default().is_some_and(|default| default.launches == 0) {
                 return;
             }
         }
     }
 }
 
-/// Blocks of a launch, and of all the waves that it begins.
-pub(crate) struct Waves {
-    pub(crate) exact_blocks: u64,
-    pub(crate) begun_blocks: u64,
-}
-
-fn choices(configuration: &LaunchConfig) -> Vec<StoredChoice> {
-    let mut choices = vec![StoredChoice::Automatic, StoredChoice::Whole, StoredChoice::Folded];
-    choices.extend(ladder::chunk_sizes(configuration).into_iter().map(chunked));
-    choices
-}
-
-/// Chunks of at most so many items; zero counts as one.
+/// The choice of chunks of at most `items`; zero counts as one.
 pub(crate) fn chunked(items: u64) -> StoredChoice {
     StoredChoice::Chunked { max_items: NonZeroU64::new(items).unwrap_or(NonZeroU64::MIN) }
 }
@@ -199,8 +176,10 @@ fn candidate(
     let spells_out = matches!(objective, Objective::Memory { .. });
     let choice = match (choice, plan.strategy()) {
         (StoredChoice::Automatic, Strategy::Chunked) if !spells_out => choice,
-        // The size that is measured, and no more where another batch would balance otherwise.
-        (_, Strategy::Chunked) => chunked(whole_units(&configuration.batch, plan.largest_chunk())),
+        // The size that is measured, so that another batch size is not balanced to a larger one.
+        (_, Strategy::Chunked) => {
+            chunked(round_up(plan.largest_chunk(), unit(&configuration.batch)))
+        }
         _ => choice,
     };
     Some(Candidate {
@@ -209,20 +188,64 @@ fn candidate(
         strategy: plan.strategy(),
         launches: plan.len(),
         largest_chunk: plan.largest_chunk(),
-        block_threads: u64::try_from(configuration.request.block.volume()).unwrap_or(u64::MAX),
+        block_threads: narrow(configuration.request.block.volume()),
     })
 }
 
-/// The last chunk of a plan may be cut short by the end of the batch; its size stands for whole units.
-fn whole_units(batch: &BatchAxis, items: u64) -> u64 {
-    let unit = batch.unit().unwrap_or(1).max(1);
+/// The chunk sizes worth measuring, in items: doubling from the chunk that fills the device once, up
+/// to all items. The planner decides which of them are legal.
+///
+/// A chunk of less than a wave leaves multiprocessors idle, and between two powers of two there is
+/// little to gain: time against chunk size is flat except at its ends.
+fn chunk_sizes(configuration: &LaunchConfig) -> impl Iterator<Item = u64> + use<> {
+    let batch = &configuration.batch;
+    let mut sizes = Vec::new();
+    if let Some(unit) = batch.unit().filter(|_| batch.items() > 0) {
+        let mut size = round_up(wave_items(configuration), unit.max(1));
+        let legal = batch.items_within(configuration.limits.device().max_grid.along(batch.axis()));
+        while size < batch.items() {
+            if size / 2 < legal {
+                sizes.push(size);
+            }
+            size = size.saturating_mul(2);
+        }
+        // Beyond the most points the smallest chunks are dropped, which need the most launches.
+        sizes.drain(..sizes.len().saturating_sub(MAX_CHUNK_SIZES));
+        // As many items as fit, whatever the default does.
+        sizes.push(batch.items());
+    }
+    sizes.into_iter()
+}
+
+/// Blocks that fill the device once, at least one.
+fn wave_blocks(configuration: &LaunchConfig) -> u64 {
+    let resident = configuration.limits.resident_blocks(&configuration.request);
+    configuration.limits.device().multiprocessors.saturating_mul(resident).max(1)
+}
+
+/// Items whose blocks fill the device once, at least one.
+fn wave_items(configuration: &LaunchConfig) -> u64 {
+    let (batch, grid) = (&configuration.batch, configuration.request.grid);
+    let other_axes = narrow(grid.with(batch.axis(), 1).volume()).max(1);
+    let blocks = u128::from(wave_blocks(configuration).div_ceil(other_axes));
+    let all_blocks = u128::from(grid.along(batch.axis()).max(1));
+    let items = u128::from(batch.items()).saturating_mul(blocks).div_ceil(all_blocks);
+    narrow(items).max(1)
+}
+
+/// Items that only go together, at least one.
+pub(crate) fn unit(batch: &BatchAxis) -> u64 {
+    batch.unit().unwrap_or(1).max(1)
+}
+
+fn round_up(items: u64, unit: u64) -> u64 {
     items.div_ceil(unit).saturating_mul(unit)
 }
 
-fn same_plan(one: &Candidate, other: &Candidate) -> bool {
-    let plan = |of: &Candidate| (of.strategy, of.launches, of.largest_chunk);
-    plan(one) == plan(other) && one.parameters == other.parameters
+fn narrow(count: u128) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-#[cfg(test)]
-mod tests;
+/// Chunk sizes below the whole batch. Twelve doublings span chunks from the whole batch to 4,096
+/// launches of a wave, whose launch overhead alone takes milliseconds.
+pub(crate) const MAX_CHUNK_SIZES: usize = 12;

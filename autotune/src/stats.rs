@@ -1,10 +1,8 @@
-//! What samples say: order statistics only, so that an outlier is one sample and no more.
+//! Order statistics of samples, in which an outlier counts as one sample and no more.
 
 use gridguard::profile::Summary;
 
-use crate::number::{count, position, real, whole};
-
-/// Finite numbers in ascending order, at least one.
+/// At least one finite number, in ascending order.
 ///
 /// ```
 /// use gridguard_autotune::Samples;
@@ -17,28 +15,28 @@ pub struct Samples {
     ascending: Vec<f64>,
 }
 
-/// A range of values.
+/// A closed interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// Its lower end.
+    /// The lower end.
     pub low: f64,
-    /// Its upper end.
+    /// The upper end.
     pub high: f64,
 }
 
-/// How one series of times compares with another that was taken in the same rounds.
+/// The ratio of two series of times taken in the same rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PairedRatio {
-    /// The median of the ratios: below one where the first series is faster.
+    /// The median ratio: below one if the first series is faster.
     pub median: f64,
-    /// Where the true median lies with 95 % confidence.
+    /// The 95 % confidence interval of the median ratio.
     pub interval: Interval,
-    /// How many pairs there are.
+    /// The number of pairs.
     pub pairs: u64,
 }
 
 impl Samples {
-    /// `None` where there are none, or where any is not finite: a NaN never becomes a result.
+    /// `None` if there are no values or any is not finite: a NaN never becomes a result.
     pub fn new(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut ascending: Vec<f64> = values.into_iter().collect();
         if ascending.is_empty() || !ascending.iter().all(|value| value.is_finite()) {
@@ -48,7 +46,7 @@ impl Samples {
         Some(Self { ascending })
     }
 
-    /// How many there are.
+    /// The number of samples.
     #[must_use]
     pub fn count(&self) -> u64 {
         count(self.ascending.len())
@@ -66,7 +64,7 @@ impl Samples {
         self.at(self.count().saturating_sub(1))
     }
 
-    /// The value below which a `fraction` of them lies, with linear interpolation.
+    /// The quantile at `fraction` from 0 to 1, with linear interpolation.
     #[must_use]
     pub fn quantile(&self, fraction: f64) -> f64 {
         let place = real(self.count().saturating_sub(1)) * fraction.clamp(0.0, 1.0);
@@ -75,13 +73,13 @@ impl Samples {
         low + (high - low) * (place - real(below))
     }
 
-    /// The value in the middle.
+    /// The median; of an even number, the mean of the two in the middle.
     #[must_use]
     pub fn median(&self) -> f64 {
-        self.quantile(HALF)
+        self.quantile(0.5)
     }
 
-    /// The median of the distances from the median.
+    /// The median absolute deviation from the median.
     #[must_use]
     pub fn median_absolute_deviation(&self) -> f64 {
         let median = self.median();
@@ -89,28 +87,28 @@ impl Samples {
         Self::new(distances).map_or(0.0, |distances| distances.median())
     }
 
-    /// How far a sample typically lies from the median, as a fraction of it: the standard deviation
-    /// of the bulk, which outliers do not move.
+    /// The typical distance of a sample from the median, as a fraction of it: a robust standard
+    /// deviation, which outliers do not move.
     #[must_use]
     pub fn spread(&self) -> f64 {
         NORMAL_DEVIATION * self.median_absolute_deviation() / self.median().abs()
     }
 
-    /// How uncertain the median still is, as a fraction of it: the standard error that the width of
-    /// [`Self::median_interval`] stands for.
+    /// The uncertainty of the median as a fraction of it: the standard error that corresponds to the
+    /// width of [`Self::median_interval`].
     ///
-    /// A plain standard deviation would let one interrupt keep a stable series from ever being
-    /// precise, and a median absolute deviation would call two modes precise as soon as one of them
-    /// has the majority; order statistics do neither.
+    /// With a plain standard deviation one interrupt would keep a stable series from ever being
+    /// precise; with a median absolute deviation a bimodal series would count as precise as soon as
+    /// one mode has the majority. The interval has neither flaw.
     #[must_use]
     pub fn relative_deviation(&self) -> f64 {
         let Interval { low, high } = self.median_interval();
         (high - low) / INTERVAL_DEVIATIONS / self.median().abs()
     }
 
-    /// Where the true median lies with at least 95 % confidence, whatever the distribution: between
-    /// two order statistics, by the exact binomial distribution. Fewer than six samples cannot say
-    /// so; for them it is their whole range.
+    /// The confidence interval of the median at 95 % or more for any distribution: between two order
+    /// statistics, by the exact binomial distribution. Fewer than six samples cannot reach 95 %; for
+    /// them it is their whole range.
     #[must_use]
     pub fn median_interval(&self) -> Interval {
         let outside = samples_outside(self.count());
@@ -118,7 +116,7 @@ impl Samples {
         Interval { low: self.at(outside), high: self.at(last.saturating_sub(outside)) }
     }
 
-    /// As a profile stores it; values in nanoseconds.
+    /// The summary that a profile stores; the samples are nanoseconds.
     #[must_use]
     pub fn summary(&self) -> Summary {
         let Interval { low, high } = self.median_interval();
@@ -137,8 +135,8 @@ impl Samples {
 }
 
 impl PairedRatio {
-    /// The ratio of the first to the second of each pair. `None` where there is no pair or where a
-    /// ratio is not finite.
+    /// The ratios of the first to the second of each pair. `None` if there is no pair or a ratio is
+    /// not finite.
     pub fn new(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let ratios = Samples::new(pairs.into_iter().map(|(first, second)| first / second))?;
         Some(Self {
@@ -149,19 +147,18 @@ impl PairedRatio {
     }
 }
 
-/// The fewest samples whose range is an interval of 95 %: 1 - 2 / 2^6.
-pub(crate) const FEWEST_FOR_INTERVAL: u64 = 6;
-const HALF: f64 = 0.5;
+/// The fewest samples whose range is a 95 % interval: 1 - 2 / 2^6.
+pub(crate) const MIN_FOR_INTERVAL: u64 = 6;
 /// The standard deviation of a normal distribution over its median absolute deviation.
 const NORMAL_DEVIATION: f64 = 1.4826;
-/// An interval of 95 % of a normal distribution is so many standard deviations wide.
+/// The width of a 95 % interval of a normal distribution in standard deviations.
 const INTERVAL_DEVIATIONS: f64 = 2.0 * 1.96;
 /// The probability that the median lies beyond one given end of an interval.
 const BEYOND_ONE_END: f64 = 0.025;
 
-/// How many samples of `n` may lie outside each end of the interval of their median: as many as keep
-/// P(at most so many of n fair coins show heads) within [`BEYOND_ONE_END`]. In logarithms, because
-/// 2^-n leaves the range of a double for large n.
+/// How many of `n` samples lie outside each end of the interval of their median: the largest k for
+/// which P(at most k of n fair coins show heads) is within [`BEYOND_ONE_END`]. Computed in
+/// logarithms, because 2^-n underflows a double for large n.
 fn samples_outside(n: u64) -> u64 {
     let mut log_probability = -real(n) * core::f64::consts::LN_2;
     let mut cumulative = log_probability.exp();
@@ -178,10 +175,32 @@ fn samples_outside(n: u64) -> u64 {
     outside
 }
 
+/// `count` as a double, exact up to 2^53.
+#[allow(clippy::as_conversions, reason = "no lossless conversion exists, and 2^53 is enough")]
+pub(crate) const fn real(count: u64) -> f64 {
+    count as f64
+}
+
+/// The nearest integer: 0 for negative numbers and NaN, `u64::MAX` for larger ones.
+#[allow(clippy::as_conversions, reason = "the saturation is intended")]
+pub(crate) const fn whole(value: f64) -> u64 {
+    value.round() as u64
+}
+
+/// A length as a count.
+pub(crate) fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// A count as an index or length.
+pub(crate) fn position(count: u64) -> usize {
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorded;
+    use crate::tests::recorded;
 
     fn samples(values: &[f64]) -> Samples {
         Samples::new(values.iter().copied()).expect("finite")
@@ -201,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_is_no_sample_set() {
+    fn values_that_are_not_finite_are_rejected() {
         for wrong in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(Samples::new([1.0, wrong, 2.0]), None);
         }
@@ -210,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_the_median_leaves_out_what_the_binomial_allows() {
+    fn the_interval_of_the_median_matches_sign_test_tables() {
         // Tables of the sign test: the largest number outside each end at 95 %.
         for (n, outside) in [(6, 0), (8, 0), (9, 1), (10, 1), (12, 2), (15, 3), (20, 5), (40, 13)] {
             assert_eq!(samples_outside(n), outside, "{n} samples");

@@ -1,15 +1,14 @@
-//! The tuner: a space and a measurer in, an outcome out.
+//! The tuner: searches a space with a measurer and returns the outcome.
 
 use gridguard::profile::{Objective, StopReason};
 
-use crate::budget::Budget;
-use crate::measurer::{MeasureFailure, Measurer};
-use crate::observer::Observer;
+use crate::control::{Budget, Observer};
+use crate::failure::MeasureFailure;
+use crate::measure::Measurer;
 use crate::outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
-use crate::search::finals;
-use crate::search::latency::{Found, NANOSECONDS_OF_A_MICROSECOND};
-use crate::search::run::{DEFAULT, Halt, Search, Series, Standing};
-use crate::search::{Findings, search};
+use crate::search::latency::NS_PER_US;
+use crate::search::state::{DEFAULT, Halt, Search, Series, Status};
+use crate::search::{self, finals};
 use crate::space::Space;
 use crate::stats::Samples;
 
@@ -19,24 +18,24 @@ pub enum TuneError {
     /// No configuration is legal in any way.
     #[error("no configuration of the launch is legal")]
     NoCandidate,
-    /// What everything is compared with does not run.
+    /// The default, with which all others are compared, does not run.
     #[error("the default failed: {0}")]
     Default(#[source] MeasureFailure),
 }
 
 /// Finds the best candidate of `space` for `objective`.
 ///
-/// `space` is [restricted](Space::restrict) to the objective, and has what the search tried beside its
-/// own candidates afterwards.
+/// `space` is [restricted](Space::restrict) to the objective, and afterwards also contains the
+/// candidates that the search added.
 ///
 /// Candidates are checked before they are timed; those that fail are recorded and left out. Samples
-/// of different candidates take turns, so that drift meets all alike. The default wins where it is
-/// not clearly beaten. Where the budget ends or somebody interrupts, the outcome is what is known
-/// until then and says so.
+/// of different candidates are interleaved, so that drift affects all alike. The default wins unless
+/// it is clearly beaten. If the budget is spent or the search is interrupted, the outcome is what is
+/// known by then, marked incomplete.
 ///
 /// # Errors
 ///
-/// [`TuneError`] where nothing is legal, or where the default fails.
+/// [`TuneError`] if no candidate is legal, or the default fails.
 pub fn tune(
     measurer: &mut dyn Measurer,
     space: &mut Space,
@@ -48,98 +47,72 @@ pub fn tune(
     if space.default().is_none() {
         return Err(TuneError::NoCandidate);
     }
-    let mut run = Search::new(measurer, observer, budget, space);
-    let mut findings = Findings::default();
-    let complete = match search(&mut run, space, objective, &mut findings) {
-        Ok(()) => true,
-        Err(Halt::Ended) => false,
-        Err(Halt::DefaultFailed(failure)) => return Err(TuneError::Default(failure)),
-    };
-    outcome(&run, objective, &findings, complete).ok_or(TuneError::NoCandidate)
-}
-
-/// `None` only where there is no default.
-fn outcome(
-    run: &Search<'_>,
-    objective: Objective,
-    findings: &Findings,
-    complete: bool,
-) -> Option<TuningOutcome> {
-    let finalists = match findings.finalists.is_empty() {
-        false => findings.finalists.clone(),
-        true => (0..run.series.len()).collect(),
-    };
-    let decision = finals::decide(run, &finalists);
-    let found = findings.latency.as_ref().filter(|found| run.is_open(found.place));
-    let winner = match objective {
-        Objective::Latency { .. } => found.map_or(DEFAULT, |found| found.place),
-        _ => decision.winner,
-    };
-    let verdict = |place: usize, series: &Series| match &series.standing {
-        Standing::Failed(_) => CandidateVerdict::Failed,
-        _ if place == DEFAULT => CandidateVerdict::Default,
-        _ if place == winner => CandidateVerdict::Winner,
-        Standing::Eliminated(stage) => CandidateVerdict::Eliminated { stage: *stage },
-        Standing::Open if run.times(place).is_empty() => CandidateVerdict::Unmeasured,
-        Standing::Open if decision.ties.contains(&place) => CandidateVerdict::Tie,
-        Standing::Open => CandidateVerdict::Slower,
-    };
-    let places = run.series.iter().enumerate();
-    let candidates: Vec<MeasuredCandidate> = places
-        .map(|(place, series)| measured(run, place, series, verdict(place, series)))
-        .collect();
-    let failures = run.series.iter().filter_map(|series| match &series.standing {
-        Standing::Failed(failure) => Some((series.candidate.clone(), failure.clone())),
-        _ => None,
-    });
-    Some(TuningOutcome {
-        objective,
-        winner: candidates.get(winner)?.candidate.clone(),
-        default: candidates.get(DEFAULT)?.candidate.clone(),
-        chosen: candidates.get(winner)?.summary,
-        baseline: candidates.get(DEFAULT)?.summary,
-        failures: failures.collect(),
-        candidates,
-        latency: latency(objective, found, findings),
-        evaluations: run.evaluations,
-        stopped: findings.stopped.unwrap_or(StopReason::Timeout),
-        complete,
-        throttled: run.throttle.happened(),
-        wall_time: run.elapsed(),
-    })
-}
-
-fn measured(
-    run: &Search<'_>,
-    place: usize,
-    series: &Series,
-    verdict: CandidateVerdict,
-) -> MeasuredCandidate {
-    let samples = run.samples(place);
-    MeasuredCandidate {
-        candidate: series.candidate.clone(),
-        summary: samples.as_ref().map(Samples::summary).unwrap_or_default(),
-        spread: samples.map(|samples| samples.spread()),
-        against_default: run.ratio(place, DEFAULT).filter(|_| place != DEFAULT),
-        verdict,
+    let mut search = Search::new(measurer, observer, budget, space);
+    match search::run(&mut search, space, objective) {
+        Ok(()) => Ok(outcome(&search, objective, true)),
+        Err(Halt::Ended) => Ok(outcome(&search, objective, false)),
+        Err(Halt::DefaultFailed(failure)) => Err(TuneError::Default(failure)),
     }
 }
 
-fn latency(
-    objective: Objective,
-    found: Option<&Found>,
-    findings: &Findings,
-) -> Option<LatencyOutcome> {
-    let Objective::Latency { max_launch_us } = objective else { return None };
-    let found = found?;
-    Some(LatencyOutcome {
-        max_launch_ns: max_launch_us.saturating_mul(NANOSECONDS_OF_A_MICROSECOND),
-        launch: found.launch.summary(),
-        met: found.met,
-        failed_choices: findings.failed_choices,
-        stands_in: findings.stands_in,
-    })
+fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningOutcome {
+    let result = &search.result;
+    let decision = match result.finalists.as_slice() {
+        [] => finals::decide(search, &(0..search.series.len()).collect::<Vec<_>>()),
+        finalists => finals::decide(search, finalists),
+    };
+    let bounded = result.bounded.as_ref().filter(|bounded| search.is_open(bounded.place));
+    let (winner, latency) = match objective {
+        Objective::Latency { max_launch_us } => (
+            bounded.map_or(DEFAULT, |bounded| bounded.place),
+            bounded.map(|bounded| LatencyOutcome {
+                max_launch_ns: max_launch_us.saturating_mul(NS_PER_US),
+                launch: bounded.launch.summary(),
+                met: bounded.is_met,
+                failed_choices: result.failed_choices,
+                kept_default: result.kept_default,
+            }),
+        ),
+        Objective::Throughput | Objective::Memory { .. } => (decision.winner, None),
+    };
+    let verdict = |place: usize, series: &Series| match &series.status {
+        Status::Failed(_) => CandidateVerdict::Failed,
+        _ if place == DEFAULT => CandidateVerdict::Default,
+        _ if place == winner => CandidateVerdict::Winner,
+        Status::Eliminated(stage) => CandidateVerdict::Eliminated { stage: *stage },
+        Status::Open if search.times(place).is_empty() => CandidateVerdict::Unmeasured,
+        Status::Open if decision.ties.contains(&place) => CandidateVerdict::Tie,
+        Status::Open => CandidateVerdict::Slower,
+    };
+    let measured = |(place, series): (usize, &Series)| {
+        let samples = search.samples(place);
+        let ratio = search.ratio(place, DEFAULT).filter(|_| place != DEFAULT);
+        MeasuredCandidate {
+            candidate: series.candidate.clone(),
+            summary: samples.as_ref().map(Samples::summary).unwrap_or_default(),
+            spread: samples.map(|samples| samples.spread()),
+            against_default: ratio.map(|ratio| ratio.median),
+            verdict: verdict(place, series),
+            failure: match &series.status {
+                Status::Failed(failure) => Some(failure.clone()),
+                Status::Open | Status::Eliminated(_) => None,
+            },
+        }
+    };
+    let candidates: Vec<_> = search.series.iter().enumerate().map(measured).collect();
+    let (chosen, default) = (&candidates[winner], &candidates[DEFAULT]);
+    TuningOutcome {
+        objective,
+        winner: chosen.candidate.clone(),
+        default: default.candidate.clone(),
+        chosen: chosen.summary,
+        baseline: default.summary,
+        latency,
+        evaluations: search.evaluations,
+        stopped: result.stopped.unwrap_or(StopReason::Timeout),
+        complete,
+        throttled: search.throttle.happened(),
+        wall_time: search.elapsed(),
+        candidates,
+    }
 }
-
-#[cfg(test)]
-mod tests;

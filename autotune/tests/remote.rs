@@ -1,4 +1,4 @@
-//! The measurer in a child process, with real processes: this program again, in another role.
+//! The measurer in a child process, with real processes: this test program again, in another role.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::env;
@@ -16,16 +16,16 @@ use gridguard_autotune::{
     Remote, RemoteError, Timeouts, Workload, serve,
 };
 
-/// What a process of this program is to be; none for the tests themselves.
+/// The environment variable with the role of a process; unset for the tests themselves.
 const ROLE: &str = "GRIDGUARD_TEST_ROLE";
 
-/// What is wrong with a candidate, by its parameter `fault`.
+/// The faults that a candidate's parameter `fault` selects.
 const FINE: u64 = 0;
 const ABORTS: u64 = 1;
 const HANGS: u64 = 2;
 const EXITS: u64 = 3;
 const PRINTS: u64 = 4;
-const ANSWERS_LATE: u64 = 5;
+const RESPONDS_LATE: u64 = 5;
 const PANICS: u64 = 6;
 const IS_WRONG: u64 = 7;
 const CLOSES_ITS_OUTPUT: u64 = 8;
@@ -45,7 +45,7 @@ impl Faulty {
                 process::exit(3);
             }
             PRINTS => io::stdout().write_all(b"frobnicate\n").expect("prints"),
-            ANSWERS_LATE => thread::sleep(Duration::from_secs(3)),
+            RESPONDS_LATE => thread::sleep(Duration::from_secs(3)),
             PANICS => panic!("the candidate panics"),
             IS_WRONG => return Err(MeasureFailure::new(FailureKind::Mismatch, "wrong at 7")),
             CLOSES_ITS_OUTPUT => close_output(),
@@ -55,11 +55,11 @@ impl Faulty {
     }
 }
 
-/// Leaves the program running with nobody able to hear it.
+/// Closes standard output and keeps running.
 #[allow(unsafe_code, reason = "no other way to close it")]
 fn close_output() {
     use std::os::fd::{FromRawFd, OwnedFd};
-    // SAFETY: the descriptor is open, and this process writes nothing to it any more.
+    // SAFETY: the descriptor is open, and this process no longer writes to it.
     drop(unsafe { OwnedFd::from_raw_fd(1) });
     thread::sleep(Duration::from_secs(3600));
 }
@@ -89,7 +89,7 @@ impl Workload for Faulty {
     }
 }
 
-/// Not a test but what the other processes run: nothing where there is no role.
+/// Not a test: what the other processes run. Does nothing without a role.
 #[test]
 fn plays_its_role() {
     match env::var(ROLE).as_deref() {
@@ -102,7 +102,7 @@ fn plays_its_role() {
             other => Err(MeasureFailure::new(FailureKind::Launch, format!("no problem {other}"))),
         })
         .expect("serves"),
-        // Holds a measurer of its own until it is killed, and says whose parent it is.
+        // Holds a measurer until it is killed, and prints the id of the measuring process.
         Ok("tunes") => {
             let mut remote = remote();
             let id = remote.process_id().expect("a process");
@@ -115,24 +115,24 @@ fn plays_its_role() {
 
 fn this_program(role: &str) -> Command {
     let mut command = Command::new(env::current_exe().expect("this program"));
-    // With one thread the harness writes a name in front of what the test writes.
+    // With one thread the harness writes the test's name before its output.
     command.args(["--exact", "plays_its_role", "--nocapture", "--test-threads", "2"]);
     command.env(ROLE, role);
     command
 }
 
-fn patience() -> Timeouts {
+fn timeouts() -> Timeouts {
     let seconds = Duration::from_secs;
     Timeouts { open: seconds(20), request: seconds(1), sample: seconds(0), close: seconds(5) }
 }
 
 fn remote() -> Remote {
-    let patience = Timeouts { request: Duration::from_secs(600), ..patience() };
-    Remote::spawn(|| this_program("measures"), "faulty", patience).expect("a measurer")
+    let timeouts = Timeouts { request: Duration::from_secs(600), ..timeouts() };
+    Remote::spawn(|| this_program("measures"), "faulty", timeouts).expect("a measurer")
 }
 
 fn impatient() -> Remote {
-    Remote::spawn(|| this_program("measures"), "faulty", patience()).expect("a measurer")
+    Remote::spawn(|| this_program("measures"), "faulty", timeouts()).expect("a measurer")
 }
 
 fn candidate(fault: u64) -> Candidate {
@@ -146,7 +146,7 @@ fn candidate(fault: u64) -> Candidate {
     }
 }
 
-/// Whether the process is there, and more of it than its status, which waits to be asked for.
+/// Whether the process exists and is not a zombie.
 fn is_running(id: u32) -> bool {
     let process = Path::new("/proc").join(id.to_string());
     let status = fs::read_to_string(process.join("stat"));
@@ -165,22 +165,22 @@ fn ends_within(id: u32, within: Duration) -> bool {
     true
 }
 
-/// Checks a candidate that must take its process with it, between others that go on.
+/// Checks a candidate that must end its process, between others that run on.
 fn fatal(fault: u64) -> MeasureFailure {
     let mut remote = impatient();
     remote.check(&candidate(FINE)).expect("fine");
     let id = remote.process_id().expect("a process");
     let failure = remote.check(&candidate(fault)).expect_err("fatal");
     assert_eq!(remote.process_id(), None);
-    assert!(!is_running(id), "its process is left");
-    let samples = remote.sample(&candidate(FINE), Portion::Sequence, 3).expect("goes on");
+    assert!(!is_running(id), "its process still runs");
+    let samples = remote.sample(&candidate(FINE), Portion::Sequence, 3).expect("runs on");
     assert_eq!(samples.len(), 3);
     assert!(remote.lost().is_none());
     failure
 }
 
 #[test]
-fn the_configurations_come_over_whole() {
+fn configurations_are_transferred_completely() {
     let remote = impatient();
     let [first, ..] = remote.configurations() else {
         panic!("no configuration");
@@ -193,7 +193,7 @@ fn the_configurations_come_over_whole() {
 }
 
 #[test]
-fn another_problem_is_opened_in_the_same_process_or_in_a_new_one_where_that_is_gone() {
+fn another_problem_opens_in_the_same_process_or_in_a_new_one_after_a_crash() {
     let mut remote = impatient();
     let id = remote.process_id();
     remote.reopen("faulty").expect("opens");
@@ -203,11 +203,11 @@ fn another_problem_is_opened_in_the_same_process_or_in_a_new_one_where_that_is_g
     remote.check(&candidate(FINE)).expect("fine");
     let error = remote.reopen("none").expect_err("no such problem");
     assert!(error.to_string().contains("no problem none"), "{error}");
-    remote.reopen("faulty").expect("the failure is no hindrance");
+    remote.reopen("faulty").expect("opens after a failure");
 }
 
 #[test]
-fn candidates_are_measured_one_after_another_in_one_process() {
+fn candidates_are_measured_in_one_process() {
     let mut remote = remote();
     let id = remote.process_id();
     remote.check(&candidate(FINE)).expect("fine");
@@ -228,10 +228,10 @@ fn a_candidate_that_aborts_is_a_crash_with_the_signal() {
 }
 
 #[test]
-fn a_candidate_that_exits_is_a_crash_with_the_status_and_the_last_words() {
+fn a_candidate_that_exits_is_a_crash_with_the_status_and_stderr() {
     let failure = fatal(EXITS);
     assert_eq!(failure.kind, FailureKind::Crash);
-    assert_eq!(failure.message, "its process died (exit status: 3): leaving early");
+    assert_eq!(failure.message, "the measuring process died (exit status: 3): leaving early");
 }
 
 #[test]
@@ -252,33 +252,33 @@ fn a_candidate_that_prints_is_a_crash_with_what_it_printed() {
 fn a_candidate_that_closes_the_output_is_a_crash() {
     let failure = fatal(CLOSES_ITS_OUTPUT);
     assert_eq!(failure.kind, FailureKind::Crash);
-    assert_eq!(failure.message, "its process closed its output");
+    assert_eq!(failure.message, "the measuring process closed its output");
 }
 
 #[test]
-fn a_candidate_that_hangs_or_answers_late_is_out_of_time() {
-    for fault in [HANGS, ANSWERS_LATE] {
+fn a_candidate_that_hangs_or_responds_late_times_out() {
+    for fault in [HANGS, RESPONDS_LATE] {
         let failure = fatal(fault);
         assert_eq!(failure.kind, FailureKind::Timeout);
-        assert_eq!(failure.message, "its process did not answer within 1s");
+        assert_eq!(failure.message, "the measuring process did not respond within 1s");
     }
 }
 
 #[test]
-fn a_process_that_died_between_two_requests_is_no_candidate_s_fault() {
+fn no_candidate_is_blamed_for_a_process_killed_between_requests() {
     let mut remote = remote();
     let id = remote.process_id().expect("a process");
     let killed = Command::new("kill").args(["-9", &id.to_string()]).status().expect("kill");
     assert!(killed.success() && ends_within(id, Duration::from_secs(10)));
-    remote.check(&candidate(FINE)).expect("by another process");
+    remote.check(&candidate(FINE)).expect("in another process");
     assert_ne!(remote.process_id(), Some(id));
 }
 
 #[test]
-fn a_default_that_is_fatal_again_and_again_is_the_end() {
+fn a_default_that_is_fatal_three_times_ends_measuring() {
     let mut remote =
-        Remote::spawn(|| this_program("measures"), "faulty", patience()).expect("a measurer");
-    // The first configuration, with the automatic choice; here of a clock that runs out of patience.
+        Remote::spawn(|| this_program("measures"), "faulty", timeouts()).expect("a measurer");
+    // The default: the first configuration with the automatic choice.
     let default = candidate(FINE);
     for _ in 0..3 {
         remote.check(&candidate(EXITS)).expect_err("fatal, but not the default");
@@ -287,7 +287,7 @@ fn a_default_that_is_fatal_again_and_again_is_the_end() {
     remote.check(&default).expect("fine");
     drop(remote);
 
-    let none = Timeouts { request: Duration::ZERO, ..patience() };
+    let none = Timeouts { request: Duration::ZERO, ..timeouts() };
     let mut remote =
         Remote::spawn(|| this_program("measures"), "faulty", none).expect("a measurer");
     for _ in 0..3 {
@@ -301,47 +301,47 @@ fn a_default_that_is_fatal_again_and_again_is_the_end() {
 }
 
 #[test]
-fn what_cannot_be_opened_or_started_is_told() {
-    let open = |problem| Remote::spawn(|| this_program("measures"), problem, patience());
+fn problems_that_do_not_open_and_commands_that_do_not_start_are_errors() {
+    let open = |problem| Remote::spawn(|| this_program("measures"), problem, timeouts());
     let error = open("other").expect_err("no such problem");
-    assert_eq!(error.to_string(), "the problem cannot be opened: no problem other");
+    assert_eq!(error.to_string(), "cannot open the problem: no problem other");
     let error = open("fatal").expect_err("dies");
     assert_eq!(
         error.to_string(),
-        "the problem cannot be opened: its process died (exit status: 4)"
+        "cannot open the problem: the measuring process died (exit status: 4)"
     );
-    let error = Remote::spawn(|| Command::new("/frobnicate"), "faulty", patience());
+    let error = Remote::spawn(|| Command::new("/frobnicate"), "faulty", timeouts());
     assert!(matches!(error, Err(RemoteError::Start(_))), "{error:?}");
-    let error = Remote::spawn(|| Command::new("true"), "faulty", patience());
+    let error = Remote::spawn(|| Command::new("true"), "faulty", timeouts());
     assert!(matches!(error, Err(RemoteError::Open(_))), "{error:?}");
 }
 
 #[test]
-fn a_measuring_process_ends_with_its_measurer() {
+fn the_measuring_process_ends_with_its_measurer() {
     let remote = remote();
     let id = remote.process_id().expect("a process");
     assert!(is_running(id));
     drop(remote);
-    assert!(!is_running(id), "it is left");
+    assert!(!is_running(id), "it still runs");
 }
 
 #[test]
-fn a_measuring_process_ends_when_its_tuner_is_killed_even_if_a_candidate_hangs() {
+fn the_measuring_process_ends_when_its_tuner_is_killed_even_if_a_candidate_hangs() {
     let mut tuner = this_program("tunes").stdout(Stdio::piped()).spawn().expect("a tuner");
     let output = BufReader::new(tuner.stdout.take().expect("its output"));
-    let says_id = |line: io::Result<String>| {
+    let find_id = |line: io::Result<String>| {
         line.expect("text").strip_prefix("measures in ").map(str::to_owned)
     };
-    let id = output.lines().find_map(says_id).expect("an id").parse().expect("a number");
+    let id = output.lines().find_map(find_id).expect("an id").parse().expect("a number");
     thread::sleep(Duration::from_millis(200));
     assert!(is_running(id), "the candidate hangs");
     tuner.kill().expect("kills");
     tuner.wait().expect("killed");
-    assert!(ends_within(id, Duration::from_secs(10)), "it is left");
+    assert!(ends_within(id, Duration::from_secs(10)), "it still runs");
 }
 
 #[test]
-fn a_measuring_process_is_of_another_group_than_its_tuner() {
+fn the_measuring_process_is_in_another_group_than_its_tuner() {
     let remote = remote();
     let id = remote.process_id().expect("a process");
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).expect("its status");

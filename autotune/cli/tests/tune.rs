@@ -174,7 +174,7 @@ fn what_cannot_be_tuned_is_a_usage_error() {
         (&["--kernel", "rms_norm", "--shape", "2x2", "--dtype", "f64"], "`f64`"),
         (&["--objective", "speed"], "expected is throughput"),
         (&["--policy", "warm"], "expected is cold or hot"),
-        (&["--shard", "2/2"], "is no shard"),
+        (&["--shard", "2/2"], "is not a shard"),
         (&["--shapes", "none.ron"], "none.ron: there is no such file"),
     ];
     for (args, message) in cases {

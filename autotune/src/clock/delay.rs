@@ -1,4 +1,4 @@
-//! A kernel that keeps the device busy while the work behind it is submitted, and tells its clock.
+//! A kernel that keeps the device busy while the work behind it is submitted, and measures its clock.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel, Module};
 use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
-use crate::measurer::{FailureKind, MeasureFailure};
+use crate::failure::{FailureKind, MeasureFailure};
 
-/// The delay kernel with its memory.
+/// The delay kernel and its memory.
 pub(super) struct Delay {
     kernel: Kernel,
     plan: Plan,
@@ -22,13 +22,12 @@ impl Delay {
         let plan = guard.plan(&request, None, kernel.limits(), Choice::AUTOMATIC).map_err(
             |violations| MeasureFailure::new(FailureKind::Illegal, violations.to_string()),
         )?;
-        let stamps = stream
-            .alloc_zeros(STAMPS)
-            .map_err(|error| MeasureFailure::of_driver("cuMemAllocAsync", error))?;
+        let stamps =
+            stream.alloc_zeros(STAMPS).map_err(MeasureFailure::in_call("cuMemAllocAsync"))?;
         Ok(Self { kernel, plan, stamps })
     }
 
-    /// Holds `stream` for [`WINDOW_NS`] from when the device comes to it.
+    /// Holds `stream` for [`WINDOW_NS`] from the moment the device reaches it.
     pub(super) fn submit(
         &mut self,
         guard: &Guard,
@@ -40,7 +39,7 @@ impl Delay {
         Ok(())
     }
 
-    /// The clock that the last delay saw, once all before `stream`'s end is done.
+    /// The SM clock during the last delay, after all work on `stream` is done.
     pub(super) fn clock_mhz(
         &self,
         stream: &Arc<CudaStream>,
@@ -48,12 +47,12 @@ impl Delay {
         let mut stamps = [0; STAMPS];
         stream
             .memcpy_dtoh(&self.stamps, &mut stamps)
-            .map_err(|error| MeasureFailure::of_driver("cuMemcpyDtoHAsync", error))?;
+            .map_err(MeasureFailure::in_call("cuMemcpyDtoHAsync"))?;
         Ok(clock_mhz(stamps))
     }
 }
 
-/// Cycles over time between both stamps; `None` where the timer gave no window to speak of.
+/// Cycles over time between both stamps; `None` if the timer measured less than the window.
 fn clock_mhz([begin_cycles, begin_ns, end_cycles, end_ns]: [u64; STAMPS]) -> Option<f64> {
     let cycles = u32::try_from(end_cycles.checked_sub(begin_cycles)?).ok()?;
     let window_ns = end_ns.checked_sub(begin_ns).filter(|window_ns| *window_ns >= WINDOW_NS)?;
@@ -61,22 +60,22 @@ fn clock_mhz([begin_cycles, begin_ns, end_cycles, end_ns]: [u64; STAMPS]) -> Opt
     (cycles > 0).then(|| f64::from(cycles) * 1e3 / f64::from(window_ns))
 }
 
-#[allow(unsafe_code, reason = "the promise for the kernel below")]
+#[allow(unsafe_code, reason = "the contract of the delay kernel")]
 fn kernel(module: &Module) -> Result<Kernel, MeasureFailure> {
     let parameters = [Parameter::Memory, Parameter::of::<u64>()];
-    // SAFETY: `delay` takes memory and a word, and its one thread writes the first four words of the
-    // memory, which is `STAMPS` long.
+    // SAFETY: `delay` takes a pointer and a 64-bit word, and its one thread writes the first four words
+    // of the memory, which has `STAMPS` words.
     Ok(unsafe { module.kernel("delay", &parameters)? })
 }
 
 const SOURCE: &str = include_str!("delay.cu");
 
-/// How long the stream is held. Recording an event and launching takes the host some 10 us: with 40
-/// the device has all of a short work's launches before it begins, as on a busy stream, while the
-/// launches of a long one are submitted as it runs. And the clock is exact to about 1 %: both ends
-/// of the window lie at ticks of the timer, within a reading of it, which takes less than 0.2 us.
+/// How long the stream is held. The host takes about 10 us to record an event and launch: within 40 us
+/// all launches of short work are queued before it begins, as on a busy stream, while those of long
+/// work are submitted as it runs. The clock is accurate to about 1 %: both ends of the window are at
+/// ticks of the timer, to within one reading, which takes less than 0.2 us.
 const WINDOW_NS: u64 = 40_000;
-/// Words that the kernel writes.
+/// The 64-bit words that the kernel writes.
 const STAMPS: usize = 4;
 
 #[cfg(test)]
@@ -84,12 +83,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cycles_over_time_are_the_clock() {
+    fn the_clock_is_cycles_over_time() {
         assert_eq!(clock_mhz([1000, 5000, 1000 + 79_200, 45_000]), Some(1980.0));
     }
 
     #[test]
-    fn a_timer_that_stands_still_or_runs_backwards_gives_no_clock() {
+    fn a_stopped_or_backward_timer_gives_no_clock() {
         assert_eq!(clock_mhz([0, 5000, 1_000_000, 5000]), None);
         assert_eq!(clock_mhz([0, 50_000, 80_000, 5000]), None);
         assert_eq!(clock_mhz([80_000, 0, 0, 40_000]), None);

@@ -8,28 +8,27 @@ use std::time::Instant;
 use gridguard::profile::{L2, Policy};
 use rayon::prelude::*;
 
-use super::{Clock, WorkId};
-use crate::measurer::MeasureFailure;
-use crate::sample::Sample;
+use crate::failure::MeasureFailure;
+use crate::measure::{Clock, Sample, WorkId};
 
-/// Times work on the host by its monotonic clock.
+/// Times work on the host by the monotonic clock.
 ///
-/// Cold, it goes through twice the last-level cache before each sample, at most 256 MiB, on all threads
-/// of rayon's pool, whose own caches are so replaced too. Hot, it runs the work once before. How
-/// launches are submitted makes no difference here.
+/// With a cold cache it first writes twice the last-level cache, at most 256 MiB, on all threads of
+/// rayon's pool, so that their private caches are flushed too. With a hot one it first runs the work
+/// once. The policy's submission has no effect on the host.
 #[derive(Debug)]
 pub struct HostClock {
     l2: L2,
-    /// What is read and written to drive all else from the caches; empty where they stay hot.
+    /// Written to evict everything else from the caches; empty if they stay hot.
     flush: Vec<u8>,
 }
 
 impl HostClock {
-    /// A clock that takes times by `policy`.
+    /// A clock that times by `policy`.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
         let flush = match policy.l2 {
-            L2::Cold => vec![0; last_level_cache_bytes().saturating_mul(2).min(MOST_FLUSH_BYTES)],
+            L2::Cold => vec![0; last_level_cache_bytes().saturating_mul(2).min(MAX_FLUSH_BYTES)],
             L2::Hot => Vec::new(),
         };
         Self { l2: policy.l2, flush }
@@ -61,13 +60,13 @@ impl Clock for HostClock {
         Ok(Sample { time_ns, clock_mhz: None })
     }
 
-    /// Work on the host is done when it returns.
+    /// Does nothing: work on the host is done when it returns.
     fn finish(&mut self) -> Result<(), MeasureFailure> {
         Ok(())
     }
 }
 
-/// The largest cache that the system tells of, or [`USUAL_CACHE_BYTES`].
+/// The largest cache that the system reports, or [`USUAL_CACHE_BYTES`].
 fn last_level_cache_bytes() -> usize {
     let caches = fs::read_dir(CACHES).into_iter().flatten().flatten();
     let sizes = caches.filter_map(|cache| size_in(&cache.path()));
@@ -93,14 +92,14 @@ fn parse_size(size: &str) -> Option<usize> {
 
 /// Where Linux describes the caches of its first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
-/// A last-level cache where the system tells of none: that of a large server's socket part.
+/// The assumed last-level cache if the system reports none: that of a large server CPU.
 const USUAL_CACHE_BYTES: usize = 64 * 1024 * 1024;
-/// The most that is gone through: a virtual machine tells of the cache of all its host, of which it
-/// has a part, and a sample is not to wait for the whole of it.
-const MOST_FLUSH_BYTES: usize = 256 * 1024 * 1024;
-/// What a thread takes at a time: several for each thread.
+/// The most that is written: a virtual machine may report the cache of its whole host, and a sample
+/// should not wait for all of that.
+const MAX_FLUSH_BYTES: usize = 256 * 1024 * 1024;
+/// What a thread writes at a time: small enough that each thread gets several.
 const FLUSH_CHUNK_BYTES: usize = 1024 * 1024;
-/// A line of the caches of every processor that CUDA runs on, or a part of one.
+/// The smallest cache line of the processors that CUDA runs on.
 const CACHE_LINE_BYTES: usize = 64;
 
 #[cfg(test)]
@@ -108,7 +107,7 @@ mod tests {
     use gridguard::profile::Submission;
 
     use super::*;
-    use crate::measurer::FailureKind;
+    use crate::failure::FailureKind;
 
     fn runs_of_a_sample(l2: L2) -> (u32, Sample) {
         let mut clock = HostClock::new(Policy { l2, submission: Submission::Eager });
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn cold_work_runs_once_and_hot_work_once_before() {
+    fn cold_work_runs_once_and_hot_work_twice() {
         for (l2, expected) in [(L2::Cold, 1), (L2::Hot, 2)] {
             let (runs, sample) = runs_of_a_sample(l2);
             assert_eq!(runs, expected);
@@ -136,12 +135,12 @@ mod tests {
     fn the_failure_of_the_work_is_the_failure_of_the_sample() {
         let mut clock = HostClock::new(Policy { l2: L2::Hot, submission: Submission::Eager });
         let failure = MeasureFailure::new(FailureKind::Launch, "refused");
-        let answer = clock.sample(WorkId(0), &mut || Err(failure.clone()));
-        assert_eq!(answer, Err(failure));
+        let result = clock.sample(WorkId(0), &mut || Err(failure.clone()));
+        assert_eq!(result, Err(failure));
     }
 
     #[test]
-    fn sizes_of_caches_are_read_as_the_system_writes_them() {
+    fn cache_sizes_are_parsed_in_the_system_s_format() {
         assert_eq!(parse_size("32768K"), Some(32 << 20));
         assert_eq!(parse_size("96M"), Some(96 << 20));
         assert_eq!(parse_size("512"), Some(512));

@@ -1,6 +1,5 @@
-//! The measurer in a child process: a candidate that crashes or does not end takes only that with it.
+//! The measurer in a child process, so that a candidate that crashes or hangs cannot stop the tuner.
 
-mod line;
 mod process;
 mod protocol;
 mod serve;
@@ -12,16 +11,16 @@ use std::time::Duration;
 
 use gridguard::profile::{Named, StoredChoice};
 
-pub use line::LineError;
-use process::Process;
-use protocol::{Answer, Request};
-pub use serve::{ProblemMeasurer, ServeError, serve};
+pub use protocol::LineError;
+pub use serve::{ServeError, serve};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::measurer::{FailureKind, MeasureFailure, Measurer};
-use crate::sample::{Portion, Sample};
+use crate::failure::{FailureKind, MeasureFailure};
+use crate::measure::{Measurer, Portion, Sample};
+use process::{NoResponse, Process};
+use protocol::{Request, Response};
 
-/// How long a measuring process may take.
+/// How long the tuner waits for a measuring process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// To start and to open the problem: contexts, memory, the first compilation.
@@ -30,12 +29,12 @@ pub struct Timeouts {
     pub request: Duration,
     /// For each sample of a request, in addition.
     pub sample: Duration,
-    /// To end when it is told to.
+    /// To end when it is asked to.
     pub close: Duration,
 }
 
 impl Default for Timeouts {
-    /// Two minutes to open, one for a request and 2 s for each sample, 5 s to end.
+    /// 120 s to open, 60 s for a request plus 2 s for each sample, 5 s to end.
     fn default() -> Self {
         Self {
             open: Duration::from_secs(120),
@@ -46,22 +45,22 @@ impl Default for Timeouts {
     }
 }
 
-/// Why nothing can be measured in a child process.
+/// Why a child process cannot measure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// It does not start.
-    #[error("the measuring process does not start: {0}")]
+    /// The process does not start.
+    #[error("cannot start the measuring process: {0}")]
     Start(#[source] std::io::Error),
-    /// It does not open the problem, or dies of that.
-    #[error("the problem cannot be opened: {0}")]
+    /// The process cannot open the problem, or crashes on it.
+    #[error("cannot open the problem: {0}")]
     Open(#[source] MeasureFailure),
-    /// The default itself takes one process after another with it.
+    /// The default itself crashes one process after another.
     #[error("the default was fatal {times} times in a row: {failure}")]
     FatalDefault {
-        /// How often.
+        /// How many times.
         times: u32,
-        /// The last time.
+        /// The last failure.
         #[source]
         failure: MeasureFailure,
     },
@@ -69,16 +68,16 @@ pub enum RemoteError {
 
 /// Checks and times candidates in a child process that runs [`serve`].
 ///
-/// A candidate that takes the process with it, or does not answer in time, is answered with a
-/// [`MeasureFailure`] of kind `Crash` or `Timeout`; the next request goes to a new process. The child ends
-/// with this, and with the process that holds it.
+/// A candidate that crashes the process or exceeds the timeout fails with a [`MeasureFailure`] of kind
+/// `Crash` or `Timeout`, and the next request goes to a new process. The child ends when this is
+/// dropped, and when the process that holds it ends.
 pub struct Remote {
     command: Box<dyn Fn() -> Command + Send>,
     problem: String,
-    patience: Timeouts,
+    timeouts: Timeouts,
     configurations: Vec<LaunchConfig>,
     process: Option<Process>,
-    /// Processes that the default took in a row.
+    /// How many processes in a row the default crashed.
     fatal_defaults: u32,
     lost: Option<RemoteError>,
 }
@@ -88,16 +87,16 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// [`RemoteError`] where it does not start, or cannot open the problem.
+    /// [`RemoteError`] if it does not start, or cannot open the problem.
     pub fn spawn(
         command: impl Fn() -> Command + Send + 'static,
         problem: impl Into<String>,
-        patience: Timeouts,
+        timeouts: Timeouts,
     ) -> Result<Self, RemoteError> {
         let mut remote = Self {
             command: Box::new(command),
             problem: problem.into(),
-            patience,
+            timeouts,
             configurations: Vec::new(),
             process: None,
             fatal_defaults: 0,
@@ -108,17 +107,17 @@ impl Remote {
         Ok(remote)
     }
 
-    /// The launch with each set of parameters that is worth measuring, the default first.
+    /// The launch with each set of parameters worth measuring, the default first.
     #[must_use]
     pub fn configurations(&self) -> &[LaunchConfig] {
         &self.configurations
     }
 
-    /// Opens another problem, in the same process where that is still alive.
+    /// Opens another problem, in the same process if it is still alive.
     ///
     /// # Errors
     ///
-    /// [`RemoteError`] where no process starts, or the problem cannot be opened.
+    /// [`RemoteError`] if no process starts, or the problem cannot be opened.
     pub fn reopen(&mut self, problem: impl Into<String>) -> Result<(), RemoteError> {
         (self.problem, self.fatal_defaults, self.lost) = (problem.into(), 0, None);
         let alive = self.process.take().map(|mut process| (process.is_alive(), process));
@@ -130,7 +129,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Why nothing more can be measured: every later request fails for it.
+    /// Why measuring ended for good, if it did: every later request fails with it.
     #[must_use]
     pub const fn lost(&self) -> Option<&RemoteError> {
         self.lost.as_ref()
@@ -144,26 +143,26 @@ impl Remote {
 
     fn open(&self) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
         let mut process = Process::start((self.command)()).map_err(RemoteError::Start)?;
-        match process.greeted(self.patience.open) {
+        match process.wait_until_ready(self.timeouts.open) {
             Ok(()) => self.open_in(process),
-            Err(broken) => Err(RemoteError::Open(process.into_failure(broken))),
+            Err(reason) => Err(RemoteError::Open(process.into_failure(reason))),
         }
     }
 
     fn open_in(&self, mut process: Process) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
         let request = Request::Open { problem: self.problem.clone() };
-        let failure = match process.ask(&request, self.patience.open) {
-            Ok(Answer::Opened { configurations }) => {
+        let failure = match process.ask(&request, self.timeouts.open) {
+            Ok(Response::Opened { configurations }) => {
                 return Ok((process, configurations));
             }
-            Ok(Answer::Failed { failure }) => failure,
+            Ok(Response::Failed { failure }) => failure,
             Ok(other) => process.into_failure(unexpected(&other)),
-            Err(broken) => process.into_failure(broken),
+            Err(reason) => process.into_failure(reason),
         };
         Err(RemoteError::Open(failure))
     }
 
-    /// The process, or a new one where it has ended: no candidate is to blame for the one before it.
+    /// The process, or a new one if it has ended between requests, which is no candidate's fault.
     fn process(&mut self) -> Result<Process, MeasureFailure> {
         if let Some(error) = &self.lost {
             return Err(gone(error));
@@ -177,7 +176,7 @@ impl Remote {
         let error = loop {
             match self.open() {
                 Ok((process, _)) => return Ok(process),
-                Err(error) if attempt == MOST_ATTEMPTS => break error,
+                Err(error) if attempt == MAX_ATTEMPTS => break error,
                 Err(_) => thread::sleep(BETWEEN_ATTEMPTS),
             }
             attempt += 1;
@@ -185,31 +184,31 @@ impl Remote {
         Err(gone(self.lost.insert(error)))
     }
 
-    /// Asks about a candidate; `take` knows the answer that fits.
+    /// Sends a request about a candidate; `take` accepts the expected response.
     fn ask<T>(
         &mut self,
         candidate: &Candidate,
         request: &Request,
         within: Duration,
-        take: impl FnOnce(Answer) -> Result<T, Answer>,
+        take: impl FnOnce(Response) -> Result<T, Response>,
     ) -> Result<T, MeasureFailure> {
         let mut process = self.process()?;
         let failure = match process.ask(request, within) {
-            Ok(Answer::Failed { failure }) if failure.kind.is_fatal() => failure,
-            Ok(Answer::Failed { failure }) => {
+            Ok(Response::Failed { failure }) if failure.kind.is_fatal() => failure,
+            Ok(Response::Failed { failure }) => {
                 self.keep(process, candidate);
                 return Err(failure);
             }
-            Ok(answer) => match take(answer) {
+            Ok(response) => match take(response) {
                 Ok(taken) => {
                     self.keep(process, candidate);
                     return Ok(taken);
                 }
                 Err(other) => process.into_failure(unexpected(&other)),
             },
-            Err(broken) => process.into_failure(broken),
+            Err(reason) => process.into_failure(reason),
         };
-        self.note_death(candidate, &failure);
+        self.note_fatal(candidate, &failure);
         Err(failure)
     }
 
@@ -220,10 +219,10 @@ impl Remote {
         }
     }
 
-    fn note_death(&mut self, candidate: &Candidate, failure: &MeasureFailure) {
+    fn note_fatal(&mut self, candidate: &Candidate, failure: &MeasureFailure) {
         if self.is_default(candidate) {
             self.fatal_defaults += 1;
-            if self.fatal_defaults >= MOST_FATAL_DEFAULTS {
+            if self.fatal_defaults >= MAX_FATAL_DEFAULTS {
                 let (times, failure) = (self.fatal_defaults, failure.clone());
                 self.lost = Some(RemoteError::FatalDefault { times, failure });
             }
@@ -239,8 +238,8 @@ impl Remote {
 impl Measurer for Remote {
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         let request = Request::Check { candidate: candidate.clone() };
-        self.ask(candidate, &request, self.patience.request, |answer| match answer {
-            Answer::Checked => Ok(()),
+        self.ask(candidate, &request, self.timeouts.request, |response| match response {
+            Response::Checked => Ok(()),
             other => Err(other),
         })
     }
@@ -252,10 +251,10 @@ impl Measurer for Remote {
         count: u32,
     ) -> Result<Vec<Sample>, MeasureFailure> {
         let request = Request::Sample { candidate: candidate.clone(), portion, count };
-        let samples = self.patience.sample.saturating_mul(count);
-        let within = self.patience.request.saturating_add(samples);
-        self.ask(candidate, &request, within, |answer| match answer {
-            Answer::Sampled { samples } if are_times(&samples, count) => Ok(samples),
+        let samples = self.timeouts.sample.saturating_mul(count);
+        let within = self.timeouts.request.saturating_add(samples);
+        self.ask(candidate, &request, within, |response| match response {
+            Response::Sampled { samples } if are_times(&samples, count) => Ok(samples),
             other => Err(other),
         })
     }
@@ -264,7 +263,7 @@ impl Measurer for Remote {
 impl Drop for Remote {
     fn drop(&mut self) {
         if let Some(process) = self.process.take() {
-            process.close(self.patience.close);
+            process.close(self.timeouts.close);
         }
     }
 }
@@ -279,24 +278,23 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// Whether these are the times that were asked for.
+/// Whether these are the requested times.
 fn are_times(samples: &[Sample], count: u32) -> bool {
-    let is_time = |sample: &Sample| sample.time_ns.is_finite() && sample.time_ns > 0.0;
-    u32::try_from(samples.len()) == Ok(count) && samples.iter().all(is_time)
+    u32::try_from(samples.len()) == Ok(count) && samples.iter().all(Sample::is_valid)
 }
 
-fn unexpected(answer: &Answer) -> process::Broken {
-    process::Broken::Garbled(format!("{answer:?}"))
+fn unexpected(response: &Response) -> NoResponse {
+    NoResponse::Unexpected(format!("{response:?}"))
 }
 
-/// The failure of a candidate that is not to blame.
+/// The failure of a candidate once measuring has ended for good.
 fn gone(why: impl fmt::Display) -> MeasureFailure {
-    MeasureFailure::new(FailureKind::Crash, format!("nothing can be measured any more: {why}"))
+    MeasureFailure::new(FailureKind::Crash, format!("measuring has ended: {why}"))
 }
 
-/// How often a process is started before that is given up.
-const MOST_ATTEMPTS: u32 = 3;
-/// Until the next one: a driver takes so long to clear away what a killed process left running.
+/// Attempts to start a process.
+const MAX_ATTEMPTS: u32 = 3;
+/// Between two attempts: a driver takes this long to clean up after a killed process.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(500);
-/// The default's deaths that are no accident any more.
-const MOST_FATAL_DEFAULTS: u32 = 3;
+/// Fatal failures of the default in a row after which measuring ends.
+const MAX_FATAL_DEFAULTS: u32 = 3;

@@ -1,15 +1,18 @@
-//! What a tuner and the process that measures for it say to each other: one JSON value a line.
+//! The protocol between a tuner and its measuring process: one JSON value per line.
+
+use std::io::{self, BufRead, Read, Write};
+use std::sync::mpsc::Sender;
 
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::measurer::MeasureFailure;
-use crate::sample::{Portion, Sample};
+use crate::failure::MeasureFailure;
+use crate::measure::{Portion, Sample};
 
-/// The version of what follows: both sides are one program, unless one was replaced meanwhile.
+/// The version of the protocol. Both sides are the same program, unless it is replaced meanwhile.
 pub(super) const PROTOCOL: u32 = 1;
 
-/// What the tuner asks.
+/// A request of the tuner.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Request {
@@ -19,26 +22,77 @@ pub(super) enum Request {
     Check { candidate: Candidate },
     /// Times a candidate.
     Sample { candidate: Candidate, portion: Portion, count: u32 },
-    /// Ends.
+    /// Ends the process.
     Close,
 }
 
-/// What the measuring process says.
+/// A response of the measuring process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub(super) enum Answer {
-    /// That it listens: its first line of this kind. What is before, such as the banner of a program
-    /// around it, is none of the protocol.
+pub(super) enum Response {
+    /// The process is ready. Lines before this one are not part of the protocol.
     Serving { protocol: u32 },
     /// The problem is open.
     Opened { configurations: Vec<LaunchConfig> },
-    /// The candidate is right.
+    /// The candidate's output is correct.
     Checked,
-    /// Its times.
+    /// The candidate's times.
     Sampled { samples: Vec<Sample> },
-    /// It could not do what was asked.
+    /// The request failed.
     Failed { failure: MeasureFailure },
 }
+
+/// Why there is no next line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LineError {
+    /// The line is too long.
+    #[error("a line is longer than {MAX_LINE_BYTES} bytes")]
+    TooLong,
+    /// The stream ended within the line.
+    #[error("the stream ended within a line")]
+    Cut,
+    /// The line is not UTF-8.
+    #[error("a line is not UTF-8")]
+    NotText,
+    /// The stream cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Writes `value` as a line.
+pub(super) fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    output.write_all(&line)?;
+    output.flush()
+}
+
+/// Sends the lines of `input` until it ends, a line is invalid, or nobody receives them any more.
+pub(super) fn forward_lines(input: &mut impl BufRead, lines: &Sender<Result<String, LineError>>) {
+    while let Some(line) = read_line(input).transpose() {
+        let is_last = line.is_err();
+        if lines.send(line).is_err() || is_last {
+            break;
+        }
+    }
+}
+
+/// The next line without its newline; `None` at the end.
+fn read_line(input: &mut impl BufRead) -> Result<Option<String>, LineError> {
+    let most = u64::try_from(MAX_LINE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let mut line = Vec::new();
+    Read::take(input, most).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        None => Ok(None),
+        Some(b'\n') => String::from_utf8(line).map(Some).map_err(|_| LineError::NotText),
+        Some(_) if line.len() >= MAX_LINE_BYTES => Err(LineError::TooLong),
+        Some(_) => Err(LineError::Cut),
+    }
+}
+
+/// The longest line, without its newline.
+const MAX_LINE_BYTES: usize = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -50,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configuration_that_was_sent_gives_the_same_plans() {
+    fn a_configuration_gives_the_same_plans_on_both_sides() {
         let mut kernel = KernelLimits::unknown("attention");
         kernel.required_cluster = Some(Dim3::new(1, 2, 1));
         kernel.max_dynamic_shared_bytes = 100_000;
@@ -80,12 +134,32 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_one_line_each_and_unknown_ones_are_refused() {
+    fn requests_are_one_line_each_and_unknown_ones_are_rejected() {
         let line = serde_json::to_string(&Request::Open { problem: "a\nb".into() }).expect("data");
         assert_eq!(line, r#"{"open":{"problem":"a\nb"}}"#);
         assert_eq!(serde_json::to_string(&Request::Close).expect("data"), r#""close""#);
         for unknown in [r#"{"open":{}}"#, r#""stop""#, "", "{}"] {
             serde_json::from_str::<Request>(unknown).expect_err(unknown);
         }
+    }
+
+    #[test]
+    fn lines_are_read_without_their_newlines() {
+        let mut input = b"one\n\ntwo\n".as_slice();
+        for expected in [Some("one"), Some(""), Some("two"), None, None] {
+            assert_eq!(read_line(&mut input).expect("a line").as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn cut_overlong_and_invalid_lines_have_their_own_errors() {
+        assert!(matches!(read_line(&mut b"half".as_slice()), Err(LineError::Cut)));
+        assert!(matches!(read_line(&mut b"\xff\n".as_slice()), Err(LineError::NotText)));
+        let mut longest = vec![b'x'; MAX_LINE_BYTES];
+        longest.push(b'\n');
+        let line = read_line(&mut longest.as_slice()).expect("the longest").expect("a line");
+        assert_eq!(line.len(), MAX_LINE_BYTES);
+        longest.insert(0, b'x');
+        assert!(matches!(read_line(&mut longest.as_slice()), Err(LineError::TooLong)));
     }
 }

@@ -1,4 +1,4 @@
-//! The side of the process that measures.
+//! The measuring process: serves requests from standard input.
 
 use std::io::{BufReader, Read, Write};
 use std::process;
@@ -6,46 +6,35 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use super::line::{LineError, read_line};
-use super::protocol::{Answer, PROTOCOL, Request};
-use crate::candidate::LaunchConfig;
-use crate::measurer::{FailureKind, MeasureFailure, Measurer};
-
-/// What a measuring process serves.
-pub trait ProblemMeasurer: Measurer {
-    /// The launch with each set of parameters that is worth measuring, the default first.
-    ///
-    /// # Errors
-    ///
-    /// [`MeasureFailure`] where not even the default can be prepared.
-    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure>;
-}
+use super::protocol::{LineError, PROTOCOL, Request, Response, forward_lines, write_line};
+use crate::failure::{FailureKind, MeasureFailure};
+use crate::measure::ProblemMeasurer;
 
 /// Why a measuring process ends before it is told to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// A request could not be read.
-    #[error("a request could not be read: {0}")]
+    /// A request cannot be read.
+    #[error("cannot read a request: {0}")]
     Line(#[from] LineError),
-    /// A request is none.
-    #[error("not a request: {0}")]
+    /// A request is malformed.
+    #[error("malformed request: {0}")]
     Malformed(#[source] serde_json::Error),
-    /// An answer could not be written.
-    #[error("an answer could not be written: {0}")]
+    /// A response cannot be written.
+    #[error("cannot write a response: {0}")]
     Write(#[source] std::io::Error),
 }
 
-/// Measures what the other side of `input` and `output` asks for, until it closes them: the standard
-/// ones of a process that [`crate::Remote`] started. `open` makes the measurer of a problem, in the
-/// words of the one who started it. Once it serves, nobody else may write to `output`.
+/// Measures what is requested on `input` until it ends or closes: standard input and output of a
+/// process that [`crate::Remote`] started. `open` makes the measurer of a problem from the text that
+/// the tuner gave. Nothing else may write to `output` meanwhile.
 ///
-/// Where `input` ends within a measurement that does not, the whole process is aborted after two
-/// seconds: nobody is left to end it.
+/// If `input` ends during a measurement that does not finish, the whole process is aborted after two
+/// seconds, because nobody is left to end it.
 ///
 /// # Errors
 ///
-/// [`ServeError`] where the other side does not keep to the protocol: the process had better end.
+/// [`ServeError`] if the other side violates the protocol; the process should then end.
 pub fn serve<I, O>(
     input: I,
     mut output: O,
@@ -55,90 +44,74 @@ where
     I: Read + Send + 'static,
     O: Write,
 {
-    let requests = read_requests(input);
-    // The line of whoever wrote before is ended first.
+    let (requests, _running) = read_requests(input);
+    // Ends the line of whatever wrote to the output before.
     output.write_all(b"\n").map_err(ServeError::Write)?;
-    say(&mut output, &Answer::Serving { protocol: PROTOCOL })?;
-    let mut served: Option<Box<dyn ProblemMeasurer>> = None;
-    while let Ok(line) = requests.lines.recv() {
-        let answer = match serde_json::from_str(&line?).map_err(ServeError::Malformed)? {
-            Request::Close => break,
-            Request::Open { problem } => {
-                // Its memory may be what the next one needs.
-                drop(served.take());
-                open(&problem).and_then(|mut opened| {
-                    let configurations = opened.configurations()?;
-                    served = Some(opened);
-                    Ok(Answer::Opened { configurations })
-                })
-            }
-            request => served
-                .as_mut()
-                .ok_or_else(not_open)
-                .and_then(|served| answer(served.as_mut(), request)),
-        };
-        say(&mut output, &answer.unwrap_or_else(|failure| Answer::Failed { failure }))?;
+    let mut respond =
+        |response: &Response| write_line(&mut output, response).map_err(ServeError::Write);
+    respond(&Response::Serving { protocol: PROTOCOL })?;
+    let mut problem = None;
+    while let Ok(line) = requests.recv() {
+        let request = serde_json::from_str(&line?).map_err(ServeError::Malformed)?;
+        if matches!(request, Request::Close) {
+            break;
+        }
+        let response = handle(request, &mut problem, &mut open);
+        respond(&response.unwrap_or_else(|failure| Response::Failed { failure }))?;
     }
     Ok(())
 }
 
-/// The answer to a request about a candidate.
-fn answer(served: &mut dyn ProblemMeasurer, request: Request) -> Result<Answer, MeasureFailure> {
-    match request {
-        Request::Check { candidate } => served.check(&candidate).map(|()| Answer::Checked),
-        Request::Sample { candidate, portion, count } => {
-            let samples = served.sample(&candidate, portion, count)?;
-            Ok(Answer::Sampled { samples })
+fn handle(
+    request: Request,
+    problem: &mut Option<Box<dyn ProblemMeasurer>>,
+    open: &mut impl FnMut(&str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure>,
+) -> Result<Response, MeasureFailure> {
+    if let Request::Open { problem: name } = &request {
+        // Frees its memory first, which the next problem may need.
+        drop(problem.take());
+        let mut opened = open(name)?;
+        let configurations = opened.configurations()?;
+        *problem = Some(opened);
+        return Ok(Response::Opened { configurations });
+    }
+    match (request, problem) {
+        (Request::Check { candidate }, Some(problem)) => {
+            problem.check(&candidate).map(|()| Response::Checked)
         }
-        Request::Open { .. } | Request::Close => Err(not_open()),
+        (Request::Sample { candidate, portion, count }, Some(problem)) => {
+            let samples = problem.sample(&candidate, portion, count)?;
+            Ok(Response::Sampled { samples })
+        }
+        _ => Err(MeasureFailure::new(FailureKind::Launch, "no problem is open")),
     }
 }
 
-fn not_open() -> MeasureFailure {
-    MeasureFailure::new(FailureKind::Launch, "no problem is open")
-}
-
-fn say(output: &mut impl Write, answer: &Answer) -> Result<(), ServeError> {
-    let mut line = serde_json::to_vec(answer).map_err(|error| ServeError::Write(error.into()))?;
-    line.push(b'\n');
-    output.write_all(&line).and_then(|()| output.flush()).map_err(ServeError::Write)
-}
-
-/// Requests as they come in, from a thread of their own.
-struct Requests {
-    lines: Receiver<Result<String, LineError>>,
-    /// Tells that thread that nothing runs any more.
-    #[allow(dead_code, reason = "tells by being dropped")]
-    running: Sender<()>,
-}
-
-fn read_requests(input: impl Read + Send + 'static) -> Requests {
+/// The lines of `input`, read by a thread of their own, and a sender to keep while requests are
+/// served: its drop tells the thread that no measurement is running.
+fn read_requests(
+    input: impl Read + Send + 'static,
+) -> (Receiver<Result<String, LineError>>, Sender<()>) {
     let (send_line, lines) = mpsc::channel();
     let (running, ended) = mpsc::channel();
     thread::spawn(move || {
-        let mut input = BufReader::new(input);
-        while let Some(line) = read_line(&mut input).transpose() {
-            let last = line.is_err();
-            if send_line.send(line).is_err() || last {
-                break;
-            }
-        }
+        forward_lines(&mut BufReader::new(input), &send_line);
         drop(send_line);
         if ended.recv_timeout(GRACE) == Err(RecvTimeoutError::Timeout) {
             process::abort();
         }
     });
-    Requests { lines, running }
+    (lines, running)
 }
 
-/// How long a measurement may go on when nobody waits for it any more.
+/// How long a measurement may continue after the input has ended.
 const GRACE: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::candidate::Candidate;
-    use crate::sample::{Portion, Sample};
+    use crate::candidate::{Candidate, LaunchConfig};
+    use crate::measure::{Measurer, Portion, Sample};
 
     struct Empty;
 
@@ -177,12 +150,12 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_answered_in_order_until_the_end_of_input() {
+    fn requests_are_served_in_order_until_the_end_of_input() {
         let requests = format!(
             "{{\"check\":{{\"candidate\":{CANDIDATE}}}}}\n{{\"open\":{{\"problem\":\"other\"}}}}\n\
              {{\"open\":{{\"problem\":\"empty\"}}}}\n{{\"check\":{{\"candidate\":{CANDIDATE}}}}}\n"
         );
-        let (ended, answers) = served(&requests);
+        let (ended, responses) = served(&requests);
         ended.expect("ends well");
         let expected = [
             "",
@@ -192,18 +165,18 @@ mod tests {
             r#"{"opened":{"configurations":[]}}"#,
             r#""checked""#,
         ];
-        assert_eq!(answers, expected);
+        assert_eq!(responses, expected);
     }
 
     #[test]
-    fn nothing_is_answered_after_close() {
-        let (ended, answers) = served("\"close\"\n{\"open\":{\"problem\":\"empty\"}}\n");
+    fn nothing_is_served_after_close() {
+        let (ended, responses) = served("\"close\"\n{\"open\":{\"problem\":\"empty\"}}\n");
         ended.expect("ends well");
-        assert_eq!(answers.len(), 2);
+        assert_eq!(responses.len(), 2);
     }
 
     #[test]
-    fn what_is_no_request_ends_it() {
+    fn an_invalid_request_ends_it() {
         let (ended, _) = served("frobnicate\n");
         assert!(matches!(ended, Err(ServeError::Malformed(_))), "{ended:?}");
         let (ended, _) = served("\"clo");

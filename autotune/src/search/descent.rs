@@ -1,92 +1,159 @@
-//! Coordinate descent in a space too large to measure all of it.
+//! Coordinate descent, for a space too large to measure completely.
+
+use std::collections::BTreeMap;
+
+use gridguard::profile::Named;
 
 use crate::candidate::Candidate;
-use crate::number::count;
-use crate::observer::Stage;
-use crate::search::model::{Distances, start};
-use crate::search::run::{DEFAULT, Halt, Search};
-use crate::search::{COARSE_FACTOR, FINE_FACTOR, keep_within, staged};
+use crate::control::Stage;
+use crate::search::elimination::{self, COARSE_FACTOR, FINE_FACTOR, keep_within};
+use crate::search::state::{DEFAULT, Halt, Search};
 use crate::space::Space;
+use crate::stats::{count, real};
 
-/// Measures a start that the model proposes, then walks from the best to its neighbours until none
-/// is better. Everything measured that is not far behind is left for the finals.
-pub(crate) fn search(run: &mut Search<'_>, space: &Space) -> Result<Vec<usize>, Halt> {
-    run.round(&[DEFAULT])?;
-    let mut pool = staged(run, &start(space, run.median(DEFAULT), STARTS))?;
+/// Measures starting points that a model proposes, then moves from the best to its neighbours until
+/// none is better. Returns everything measured that is not far behind.
+pub(crate) fn run(search: &mut Search<'_>, space: &Space) -> Result<Vec<usize>, Halt> {
+    search.round(&[DEFAULT])?;
     let distances = Distances::new(space);
-    for _ in 0..MOST_STEPS {
-        let Some(incumbent) = run.fastest(&run.open(&pool)) else { break };
-        let new: Vec<usize> = neighbours(space, &distances, incumbent)
-            .into_iter()
-            .filter(|place| run.is_new(*place))
-            .collect();
+    let starts = starting_points(space, &distances, search.median(DEFAULT));
+    let mut pool = elimination::run(search, &starts)?;
+    for _ in 0..MAX_STEPS {
+        let Some(incumbent) = search.fastest(&search.open(&pool)) else { break };
+        let mut new = neighbours(space, &distances, incumbent);
+        new.retain(|place| search.is_new(*place));
         if new.is_empty() {
             break;
         }
-        let left = step(run, incumbent, &new)?;
-        let better = left.iter().any(|place| gains(run, *place, incumbent));
+        let left = step(search, incumbent, &new)?;
+        let is_better = |place: &usize| {
+            search.ratio(*place, incumbent).is_some_and(|ratio| ratio.median < WORTH_A_STEP)
+        };
+        let improved = left.iter().any(is_better);
         pool.extend(left);
-        if !better {
+        if !improved {
             break;
         }
     }
-    Ok(keep_within(run, &run.open(&pool), Search::median, FINE_FACTOR, Stage::Descent))
+    let open = search.open(&pool);
+    Ok(keep_within(search, &open, Search::median, FINE_FACTOR, Stage::Descent))
 }
 
-/// Measures `new` beside the incumbent; those that are not far behind it.
-fn step(run: &mut Search<'_>, incumbent: usize, new: &[usize]) -> Result<Vec<usize>, Halt> {
-    run.enter(Stage::Descent, (count(new.len()) + 1) * (run.effort.fine + 1));
+/// Measures `new` interleaved with the incumbent; returns what is not far behind it.
+fn step(search: &mut Search<'_>, incumbent: usize, new: &[usize]) -> Result<Vec<usize>, Halt> {
+    search.enter(Stage::Descent, (count(new.len()) + 1) * (search.effort.fine + 1));
     let mut places = new.to_vec();
     places.push(incumbent);
-    run.rounds_up_to(&places, run.effort.coarse)?;
-    let least = COARSE_FACTOR * run.least(incumbent);
-    for place in new.iter().copied().filter(|place| run.least(*place) > least).collect::<Vec<_>>() {
-        run.eliminate(place, Stage::Descent);
+    search.rounds_up_to(&places, search.effort.coarse)?;
+    let most = COARSE_FACTOR * search.least(incumbent);
+    for place in new {
+        if search.least(*place) > most {
+            search.eliminate(*place, Stage::Descent);
+        }
     }
-    places = run.open(&places);
-    run.rounds_up_to(&places, run.effort.fine)?;
+    places = search.open(&places);
+    search.rounds_up_to(&places, search.effort.fine)?;
     places.retain(|place| *place != incumbent);
     Ok(places)
 }
 
-fn gains(run: &Search<'_>, place: usize, incumbent: usize) -> bool {
-    run.ratio(place, incumbent).is_some_and(|ratio| ratio.median < WORTH_A_STEP)
-}
-
-/// The candidates one step away: the chunk sizes beside it, and a like chunk size with the sets of
-/// parameters that are nearest.
+/// The candidates one step away: the adjacent chunk sizes, and the most similar chunk size of each
+/// of the nearest sets of parameters.
 fn neighbours(space: &Space, distances: &Distances, incumbent: usize) -> Vec<usize> {
     let all = space.candidates();
-    let Some(from) = all.get(incumbent) else { return Vec::new() };
-    let mut same: Vec<usize> = places(all, |one| one.parameters == from.parameters);
-    same.sort_by_key(|place| all.get(*place).map(|one| one.largest_chunk));
+    let from = &all[incumbent];
+    let with = |parameters: &Named| -> Vec<usize> {
+        (0..all.len()).filter(|place| all[*place].parameters == *parameters).collect()
+    };
+    let mut same = with(&from.parameters);
+    same.sort_by_key(|place| all[*place].largest_chunk);
     let at = same.iter().position(|place| *place == incumbent).unwrap_or(0);
-    let beside = [at.checked_sub(1), at.checked_add(1)].into_iter().flatten();
-    let mut found: Vec<usize> = beside.filter_map(|at| same.get(at).copied()).collect();
+    let adjacent = [at.checked_sub(1), at.checked_add(1)].into_iter().flatten();
+    let mut found: Vec<usize> = adjacent.filter_map(|at| same.get(at).copied()).collect();
 
-    let away = |one: &Candidate| distances.between(&one.parameters, &from.parameters);
+    let distance = |one: &Candidate| distances.between(&one.parameters, &from.parameters);
     let others = || all.iter().filter(|one| one.parameters != from.parameters);
-    let nearest = others().map(away).min().unwrap_or(0).max(1);
-    let mut sets: Vec<_> =
-        others().filter(|one| away(one) == nearest).map(|one| &one.parameters).collect();
+    let nearest = others().map(distance).min().unwrap_or(0).max(1);
+    let mut sets: Vec<&Named> =
+        others().filter(|one| distance(one) == nearest).map(|one| &one.parameters).collect();
     sets.sort();
     sets.dedup();
-    for set in sets {
-        let like = places(all, |one| one.parameters == *set).into_iter().min_by_key(|place| {
-            all.get(*place).map(|one| one.largest_chunk.abs_diff(from.largest_chunk))
-        });
-        found.extend(like);
-    }
+    let gap = |place: &usize| all[*place].largest_chunk.abs_diff(from.largest_chunk);
+    found.extend(sets.into_iter().filter_map(|set| with(set).into_iter().min_by_key(gap)));
     found
 }
 
-fn places(all: &[Candidate], wanted: impl Fn(&Candidate) -> bool) -> Vec<usize> {
-    all.iter().enumerate().filter(|(_, one)| wanted(one)).map(|(place, _)| place).collect()
+/// The places to begin with, the default first: half by the model, half spread evenly over the space,
+/// because the model knows nothing of caches.
+///
+/// The model: time grows with the waves of blocks, since a partial wave takes as long as a full one,
+/// and with the launches, each of which costs [`LAUNCH_NS`]. It does not know the parameters, so those
+/// near the default's come first.
+fn starting_points(space: &Space, distances: &Distances, default_ns: f64) -> Vec<usize> {
+    let all = space.candidates();
+    let cost = |place: usize| (place, cost_ns(space, distances, &all[place], default_ns));
+    let mut ranked: Vec<(usize, f64)> = (0..all.len()).map(cost).collect();
+    ranked.sort_by(|(_, one), (_, other)| one.total_cmp(other));
+    let by_model = ranked.into_iter().map(|(place, _)| place).take(STARTS / 2);
+    let spread = (0..STARTS).map(|turn| turn * all.len() / STARTS);
+    let mut starts = vec![DEFAULT];
+    for place in by_model.chain(spread) {
+        if !starts.contains(&place) && starts.len() < STARTS {
+            starts.push(place);
+        }
+    }
+    starts
 }
 
-/// Candidates to begin with: as many as a space of ordinary size has.
+fn cost_ns(space: &Space, distances: &Distances, candidate: &Candidate, default_ns: f64) -> f64 {
+    let default = &space.candidates()[DEFAULT];
+    let padding = space.wave_padding(candidate).zip(space.wave_padding(default));
+    let Some((padding, default_padding)) = padding else { return f64::INFINITY };
+    let steps = distances.between(&candidate.parameters, &default.parameters);
+    let launches = real(candidate.launches) - real(default.launches);
+    let predicted = default_ns * padding / default_padding.max(f64::MIN_POSITIVE);
+    (predicted + launches * LAUNCH_NS) * (1.0 + STEP_PENALTY * real(steps))
+}
+
+/// How many steps lie between two sets of parameters, counted over the values that each name takes.
+struct Distances {
+    values: BTreeMap<String, Vec<u64>>,
+}
+
+impl Distances {
+    fn new(space: &Space) -> Self {
+        let mut values: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for (name, value) in space.candidates().iter().flat_map(|one| &one.parameters) {
+            values.entry(name.clone()).or_default().push(*value);
+        }
+        for values in values.values_mut() {
+            values.sort_unstable();
+            values.dedup();
+        }
+        Self { values }
+    }
+
+    fn between(&self, one: &Named, other: &Named) -> u64 {
+        let rank = |name: &str, value: u64| {
+            let values = self.values.get(name).map(Vec::as_slice).unwrap_or_default();
+            count(values.iter().position(|known| *known == value).unwrap_or(values.len()))
+        };
+        let steps = one.iter().zip(other).map(|((name, one), (other_name, other))| {
+            rank(name, *one).abs_diff(rank(other_name, *other))
+        });
+        steps.sum()
+    }
+}
+
+/// Starting points: as many candidates as a space of ordinary size has.
 const STARTS: usize = 40;
-/// A kernel has two or three parameters of four or five values, so ten steps reach any of them.
-const MOST_STEPS: u32 = 10;
-/// A step must gain 1 % at least to be followed by another.
+/// The most steps. A kernel has two or three parameters of four or five values, so ten steps reach
+/// any of them.
+const MAX_STEPS: u32 = 10;
+/// A step must gain at least 1 % to be followed by another.
 const WORTH_A_STEP: f64 = 0.99;
+/// The cost of one more launch in nanoseconds: 2.9 us from the host
+/// (`bench-data/results/nvidia-h200/launch.json`).
+const LAUNCH_NS: f64 = 2900.0;
+/// The predicted slowdown per step away from the default's parameters.
+const STEP_PENALTY: f64 = 0.02;

@@ -1,159 +1,128 @@
-//! The last comparison: the best few beside the default, round by round, until it is clear.
+//! The final comparison: the best few and the default, round by round, until the result is clear.
 
 use gridguard::profile::StopReason;
 
 use crate::candidate::Candidate;
-use crate::number::count;
-use crate::observer::Stage;
-use crate::search::Findings;
-use crate::search::run::{DEFAULT, Halt, Search};
+use crate::control::Stage;
+use crate::search::state::{DEFAULT, Halt, Search};
+use crate::stats::count;
 
 /// Measures the finalists of `pool` to the end.
-pub(crate) fn play(
-    run: &mut Search<'_>,
-    pool: &[usize],
-    findings: &mut Findings,
-) -> Result<(), Halt> {
-    let finalists = select(run, pool);
+pub(crate) fn run(search: &mut Search<'_>, pool: &[usize]) -> Result<(), Halt> {
+    let finalists = select(search, pool);
     for place in pool.iter().filter(|place| !finalists.contains(place)) {
-        run.eliminate(*place, Stage::Finals);
+        search.eliminate(*place, Stage::Finals);
     }
-    run.enter(Stage::Finals, count(finalists.len()) * run.effort.finals);
-    findings.stopped = Some(StopReason::Timeout);
-    findings.finalists.clone_from(&finalists);
-    let mut playing = run.open(&finalists);
-    for _ in 0..run.effort.finals {
-        run.round(&playing)?;
+    search.enter(Stage::Finals, count(finalists.len()) * search.effort.finals);
+    search.result.stopped = Some(StopReason::Timeout);
+    search.result.finalists.clone_from(&finalists);
+    let mut contenders = search.open(&finalists);
+    for _ in 0..search.effort.finals {
+        search.round(&contenders)?;
     }
     loop {
-        let winner = decide(run, &finalists).winner;
-        playing = contenders(run, &finalists, winner);
-        let rule = run.effort.rule;
-        let reasons: Vec<Option<StopReason>> =
-            playing.iter().map(|place| rule.judge(&run.times(*place))).collect();
-        let stopped = reasons.into_iter().collect::<Option<Vec<_>>>();
-        if let Some(stopped) = stopped.filter(|_| !is_worth_more(run, &playing)) {
-            findings.stopped = stopped.into_iter().max_by_key(|reason| severity(*reason));
+        let winner = decide(search, &finalists).winner;
+        contenders = search.open(&finalists);
+        contenders.retain(|place| *place == DEFAULT || !is_slower(search, *place, winner));
+        let rule = search.effort.rule;
+        let reasons: Option<Vec<StopReason>> =
+            contenders.iter().map(|place| rule.stop_reason(&search.times(*place))).collect();
+        if let Some(reasons) = reasons.filter(|_| !is_worth_more(search, &contenders)) {
+            search.result.stopped = reasons.into_iter().max_by_key(|reason| severity(*reason));
             return Ok(());
         }
-        if is_beyond(run, &playing, run.effort.most) {
-            findings.stopped = Some(StopReason::Ceiling);
+        if is_beyond(search, &contenders, search.effort.most) {
+            search.result.stopped = Some(StopReason::Ceiling);
             return Ok(());
         }
-        run.enter(Stage::Finals, count(playing.len()));
-        run.round(&playing)?;
+        search.enter(Stage::Finals, count(contenders.len()));
+        search.round(&contenders)?;
     }
 }
 
-/// Who wins, and who is as good.
+/// The winner among finalists, and what ties with the fastest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) winner: usize,
-    /// The winner and all that cannot be told from the best.
+    /// The fastest and all that are not clearly slower.
     pub(crate) ties: Vec<usize>,
 }
 
 /// Decides between `finalists` by what was measured.
 ///
-/// Whoever is not clearly slower than the best ties with it. Among those the default goes first;
-/// else the first in the order of ties of those that clearly beat the default.
-pub(crate) fn decide(run: &Search<'_>, finalists: &[usize]) -> Decision {
-    let open = run.open(finalists);
+/// Whatever is not clearly slower than the fastest ties with it. If the default ties, it wins; else
+/// the first in the order of ties of those that clearly beat the default.
+pub(crate) fn decide(search: &Search<'_>, finalists: &[usize]) -> Decision {
     let against_default = |place: usize| match place {
         DEFAULT => 1.0,
-        _ => run.ratio(place, DEFAULT).map_or(f64::INFINITY, |ratio| ratio.median),
+        _ => search.ratio(place, DEFAULT).map_or(f64::INFINITY, |ratio| ratio.median),
     };
+    let mut ties = search.open(finalists);
     let faster =
         |one: &usize, other: &usize| against_default(*one).total_cmp(&against_default(*other));
-    let best = open.iter().copied().min_by(faster).unwrap_or(DEFAULT);
-    let ties = |place: &usize| *place == best || !is_slower(run, *place, best);
-    let ties: Vec<usize> = open.iter().copied().filter(ties).collect();
+    let best = ties.iter().copied().min_by(faster).unwrap_or(DEFAULT);
+    ties.retain(|place| *place == best || !is_slower(search, *place, best));
     if best == DEFAULT || ties.contains(&DEFAULT) {
         return Decision { winner: DEFAULT, ties };
     }
-    let beats_default = |place: &usize| is_slower(run, DEFAULT, *place);
-    let first = in_tie_order(run, ties.iter().copied().filter(beats_default).collect());
-    Decision { winner: first.first().copied().unwrap_or(best), ties }
+    let mut better = ties.clone();
+    better.retain(|place| is_slower(search, DEFAULT, *place));
+    sort_by_tie_order(search, &mut better);
+    Decision { winner: better.first().copied().unwrap_or(best), ties }
 }
 
-/// A gap of so much or less is a tie: 2 %.
-pub(crate) const TIE_FACTOR: f64 = 1.02;
-
 /// Whether `place` is slower than `base` by more than a tie, and surely slower.
-fn is_slower(run: &Search<'_>, place: usize, base: usize) -> bool {
-    run.ratio(place, base).is_some_and(|ratio| {
-        ratio.pairs >= FEWEST_PAIRS && ratio.median > TIE_FACTOR && ratio.interval.low > 1.0
+fn is_slower(search: &Search<'_>, place: usize, base: usize) -> bool {
+    search.ratio(place, base).is_some_and(|ratio| {
+        ratio.pairs >= MIN_PAIRS && ratio.median > TIE_FACTOR && ratio.interval.low > 1.0
     })
 }
 
-/// Fewer pairs than this tell nothing: one of them may be an outlier.
-const FEWEST_PAIRS: u64 = 3;
-
-/// The default, the fastest, the first in the order of ties among those near it, and the
-/// second fastest.
+/// The default, the fastest, the first in the order of ties among those close to it, and the second
+/// fastest.
 ///
-/// On a plateau chance decides who is fastest, but not who is first in the order of ties: that one
-/// makes the winner the same in every run.
-fn select(run: &Search<'_>, pool: &[usize]) -> Vec<usize> {
-    let mut by_time = run.open(pool);
-    by_time.sort_by(|one, other| run.median(*one).total_cmp(&run.median(*other)));
-    let near = by_time.first().map_or(0.0, |best| NEAR_FACTOR * run.median(*best));
-    let near = by_time.iter().copied().filter(|place| run.median(*place) <= near).collect();
+/// On a plateau the fastest is a matter of chance, but the first in the order of ties is not: it makes
+/// the winner the same in every run.
+fn select(search: &Search<'_>, pool: &[usize]) -> Vec<usize> {
+    let mut by_time = search.open(pool);
+    by_time.sort_by(|one, other| search.median(*one).total_cmp(&search.median(*other)));
+    let close = by_time.first().map_or(0.0, |best| CLOSE_FACTOR * search.median(*best));
+    let mut simplest = by_time.clone();
+    simplest.retain(|place| search.median(*place) <= close);
+    sort_by_tie_order(search, &mut simplest);
+    let fastest = by_time.iter().take(1).chain(simplest.iter().take(SIMPLEST));
     let mut finalists = vec![DEFAULT];
-    let seats = by_time.iter().copied().take(1);
-    let seats = seats.chain(in_tie_order(run, near).into_iter().take(SIMPLEST));
-    for place in seats.chain(by_time.iter().copied().take(FASTEST)) {
-        if !finalists.contains(&place) {
-            finalists.push(place);
+    for place in fastest.chain(by_time.iter().take(FASTEST)) {
+        if !finalists.contains(place) {
+            finalists.push(*place);
         }
     }
     finalists
 }
 
-/// As near to the fastest as this may be a tie, when medians of four samples are off by 1 %.
-const NEAR_FACTOR: f64 = 1.03;
-/// Finalists by the order of ties.
-const SIMPLEST: usize = 2;
-/// Finalists by time.
-const FASTEST: usize = 2;
-
-fn in_tie_order(run: &Search<'_>, mut places: Vec<usize>) -> Vec<usize> {
-    let candidate = |place: &usize| run.series.get(*place).map(|series| &series.candidate);
-    places.sort_by(|one, other| match (candidate(one), candidate(other)) {
-        (Some(one), Some(other)) => Candidate::tie_order(one, other),
-        _ => one.cmp(other),
-    });
-    places
+fn sort_by_tie_order(search: &Search<'_>, places: &mut [usize]) {
+    let candidate = |place: usize| &search.series[place].candidate;
+    places.sort_by(|one, other| Candidate::tie_order(candidate(*one), candidate(*other)));
 }
 
-/// The default, and who is not clearly slower than the winner.
-fn contenders(run: &Search<'_>, finalists: &[usize], winner: usize) -> Vec<usize> {
-    let stays =
-        |place: &usize| *place == DEFAULT || *place == winner || !is_slower(run, *place, winner);
-    run.open(finalists).into_iter().filter(stays).collect()
+/// Whether another round would exceed this average of samples per candidate.
+fn is_beyond(search: &Search<'_>, contenders: &[usize], samples_each: u64) -> bool {
+    let candidates = count(search.series.len()).max(SMALL_SPACE);
+    search.evaluations + count(contenders.len()) > samples_each * candidates
 }
 
-/// Whether another round would take more than so many samples of each candidate, on average.
-fn is_beyond(run: &Search<'_>, playing: &[usize], samples_each: u64) -> bool {
-    let candidates = count(run.series.len()).max(SMALL_SPACE);
-    run.evaluations + count(playing.len()) > samples_each * candidates
-}
-
-/// Fewer candidates than this may cost as much as these: the finals of five take 30 samples.
-const SMALL_SPACE: u64 = 6;
-
-/// Whether another round may change who wins, in a search that has been cheap so far.
-fn is_worth_more(run: &Search<'_>, playing: &[usize]) -> bool {
-    let ceiling = count(run.times(DEFAULT).len()) >= run.effort.rule.ceiling;
-    if ceiling || is_beyond(run, playing, run.effort.affordable) {
+/// Whether another round may change the winner, in a search that has been cheap so far.
+fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
+    let is_full = count(search.times(DEFAULT).len()) >= search.effort.rule.max_samples;
+    if is_full || is_beyond(search, contenders, search.effort.affordable) {
         return false;
     }
-    let unclear = |one: &usize, other: &usize| {
-        run.ratio(*one, *other).is_some_and(|ratio| {
+    let is_unclear = |one: &usize, other: &usize| {
+        search.ratio(*one, *other).is_some_and(|ratio| {
             ratio.interval.low < TIE_FACTOR && ratio.interval.high > TIE_FACTOR
         })
     };
-    playing.iter().any(|one| playing.iter().any(|other| unclear(one, other)))
+    contenders.iter().any(|one| contenders.iter().any(|other| is_unclear(one, other)))
 }
 
 const fn severity(stopped: StopReason) -> u8 {
@@ -164,3 +133,16 @@ const fn severity(stopped: StopReason) -> u8 {
         StopReason::Timeout => 3,
     }
 }
+
+/// A difference of 2 % or less is a tie.
+const TIE_FACTOR: f64 = 1.02;
+/// Fewer pairs decide nothing: one of them may be an outlier.
+const MIN_PAIRS: u64 = 3;
+/// This close to the fastest may be a tie, as medians of four samples are off by 1 %.
+const CLOSE_FACTOR: f64 = 1.03;
+/// Finalists by the order of ties.
+const SIMPLEST: usize = 2;
+/// Finalists by time.
+const FASTEST: usize = 2;
+/// Spaces with fewer candidates may cost as much as this many: the finals of five take 30 samples.
+const SMALL_SPACE: u64 = 6;

@@ -23,7 +23,7 @@ pub(super) fn check(bytes: &[u8]) {
         match (first, second) {
             (Ok(first), Ok(second)) => {
                 assert_eq!(first.winner, second.winner);
-                assert!(!first.failures.iter().any(|(failed, _)| *failed == first.winner));
+                assert!(!first.failures().any(|(failed, _)| *failed == first.winner));
             }
             (first, second) => assert_eq!(first.err(), second.err()),
         }

@@ -43,9 +43,9 @@ const ELEMENTS: u64 = 512;
 /// Of a chunk, where the launch is split.
 const CHUNK: NonZeroU64 = NonZeroU64::new(1024).unwrap();
 
-/// Within the child: shorter than the tuner's patience, so that either can be tested.
+/// Within the child: shorter than the tuner's timeout, so that each can be tested.
 const CLOCK_TIMEOUT: Duration = Duration::from_secs(1);
-const PATIENCE: Timeouts = Timeouts {
+const TIMEOUTS: Timeouts = Timeouts {
     open: Duration::from_secs(60),
     request: Duration::from_secs(6),
     sample: Duration::from_millis(100),
@@ -177,7 +177,7 @@ fn remote(policy: Policy) -> Remote {
         command.args(["--test-threads", "2"]).env(ROLE, "measures");
         command
     };
-    Remote::spawn(child, policy.to_string(), PATIENCE).expect("a measurer")
+    Remote::spawn(child, policy.to_string(), TIMEOUTS).expect("a measurer")
 }
 
 /// A candidate as a space makes it, by the guard's planner.
@@ -235,9 +235,9 @@ fn a_fault_in_a_check_is_told_and_leaves_the_device_to_the_next_candidate() {
     let failure = check(ILLEGAL_ADDRESS);
     assert_eq!(failure.kind, FailureKind::Crash, "{failure}");
     assert!(failure.message.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{failure}");
-    // The check waits in the driver, which only the tuner's patience ends.
+    // The check waits in the driver, which only the tuner's timeout ends.
     let failure = check(ENDLESS);
-    let late = "its process did not answer within 6s";
+    let late = "the measuring process did not respond within 6s";
     assert_eq!(failure, MeasureFailure::new(FailureKind::Timeout, late));
 }
 
@@ -255,7 +255,7 @@ fn a_fault_in_a_sample_is_told_under_each_policy() {
         assert_eq!(failure.kind, FailureKind::Crash, "{policy}: {failure}");
         assert!(failure.message.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{policy}: {failure}");
         let failure = sample(ENDLESS);
-        let late = "it did not end within 1s";
+        let late = "did not finish within 1s";
         assert_eq!(failure, MeasureFailure::new(FailureKind::Timeout, late), "{policy}");
     }
 }

@@ -1,62 +1,28 @@
-//! A device whose true times are known: what the search makes of noise, drift and failures.
+//! A simulated device with known true times, and with noise, drift and failures.
 
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
+use fastrand::Rng;
 use gridguard::profile::Objective;
 use gridguard::{Axis, BatchAxis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, catalog};
 
-use crate::budget::Budget;
-use crate::candidate::{Candidate, LaunchConfig};
-use crate::measurer::{FailureKind, MeasureFailure, Measurer};
-use crate::outcome::TuningOutcome;
-use crate::sample::{Portion, Sample};
-use crate::space::Space;
-use crate::tune::tune;
+use crate::stats::real;
+use crate::{
+    Budget, Candidate, FailureKind, LaunchConfig, MeasureFailure, Measurer, Portion, Sample, Space,
+    TuningOutcome, tune,
+};
 
-/// Pseudo-random numbers: the same in every run (SplitMix64).
-#[derive(Clone, Debug)]
-struct Chance(u64);
-
-impl Chance {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x2545_f491_4f6c_dd1d).wrapping_add(0x9e37_79b9))
-    }
-
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    /// Between 0 and 1.
-    fn uniform(&mut self) -> f64 {
-        let high = u32::try_from(self.bits() >> 32).expect("32 bits");
-        (f64::from(high) + 0.5) / 4_294_967_296.0
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.bits() % end
-    }
-
-    fn normal(&mut self) -> f64 {
-        let (radius, angle) = (self.uniform(), self.uniform());
-        (-2.0 * radius.ln()).sqrt() * (core::f64::consts::TAU * angle).cos()
-    }
-}
-
-/// What a kernel on a device does.
+/// How a kernel behaves on a device.
 #[derive(Clone, Debug)]
 pub(crate) struct Nature {
     /// Lognormal noise of one sample.
     pub(crate) noise: f64,
-    /// How often a sample takes one and a half to four times as long.
+    /// The fraction of samples that take 1.5 to 4 times as long.
     pub(crate) outliers: f64,
-    /// How much everything slows down with each sample.
+    /// The slowdown per sample taken.
     pub(crate) drift: f64,
-    /// How much longer a candidate's first sample takes.
+    /// The slowdown of a candidate's first sample.
     pub(crate) first: f64,
     /// True times in nanoseconds.
     pub(crate) times_ns: BTreeMap<Candidate, f64>,
@@ -64,11 +30,11 @@ pub(crate) struct Nature {
     pub(crate) failing: BTreeMap<Candidate, FailureKind>,
 }
 
-/// Measures by the book of nature.
+/// Measures as the nature of its kernel says.
 #[derive(Clone, Debug)]
 pub(crate) struct Simulated {
     nature: Nature,
-    chance: Chance,
+    rng: Rng,
     seen: BTreeSet<Candidate>,
     taken: u32,
     checked: BTreeSet<Candidate>,
@@ -78,7 +44,7 @@ impl Simulated {
     pub(crate) fn new(nature: Nature, seed: u64) -> Self {
         Self {
             nature,
-            chance: Chance::new(seed),
+            rng: Rng::with_seed(seed),
             seen: BTreeSet::new(),
             taken: 0,
             checked: BTreeSet::new(),
@@ -87,15 +53,15 @@ impl Simulated {
 }
 
 impl Nature {
-    /// The true time; what a search proposes by itself takes 10 ns an item and 3 us a launch.
+    /// The true time; candidates that a search adds take 10 ns per item and 3 us per launch.
     pub(crate) fn time_ns(&self, candidate: &Candidate, portion: Portion) -> f64 {
         let whole = self.times_ns.get(candidate).copied().unwrap_or_else(|| {
-            let launches = crate::number::real(candidate.launches);
-            launches * (10.0 * crate::number::real(candidate.largest_chunk) + 3000.0)
+            let launches = real(candidate.launches);
+            launches * (10.0 * real(candidate.largest_chunk) + 3000.0)
         });
         match portion {
             Portion::Sequence => whole,
-            Portion::LargestLaunch => whole / crate::number::real(candidate.launches.max(1)),
+            Portion::LargestLaunch => whole / real(candidate.launches.max(1)),
         }
     }
 
@@ -131,10 +97,10 @@ impl Measurer for Simulated {
         let truth = self.nature.time_ns(candidate, portion);
         let times = (0..count).map(|_| {
             self.taken += 1;
-            let mut time = truth * (self.nature.noise * self.chance.normal()).exp();
+            let mut time = truth * (self.nature.noise * normal(&mut self.rng)).exp();
             time *= 1.0 + self.nature.drift * f64::from(self.taken);
-            if self.chance.uniform() < self.nature.outliers {
-                time *= 1.5 + 2.5 * self.chance.uniform();
+            if self.rng.f64() < self.nature.outliers {
+                time *= 1.5 + 2.5 * self.rng.f64();
             }
             if self.seen.insert(candidate.clone()) {
                 time *= 1.0 + self.nature.first;
@@ -145,8 +111,14 @@ impl Measurer for Simulated {
     }
 }
 
+/// A normally distributed number with mean 0 and variance 1 (Box-Muller).
+fn normal(rng: &mut Rng) -> f64 {
+    let (radius, angle) = (1.0 - rng.f64(), rng.f64());
+    (-2.0 * radius.ln()).sqrt() * (core::f64::consts::TAU * angle).cos()
+}
+
 fn failure(kind: FailureKind) -> MeasureFailure {
-    MeasureFailure { kind, message: format!("{kind:?} as told") }
+    MeasureFailure { kind, message: format!("{kind:?} as configured") }
 }
 
 /// A launch on an H200 with `sets` block sizes over `items` items.
@@ -170,30 +142,30 @@ pub(crate) fn configurations(items: u64, sets: u64, foldable: bool) -> Vec<Launc
     sets.into_iter().map(one).collect()
 }
 
-/// A space and its true times: a plateau with ripples, launches that cost, sets of parameters that
-/// are worse or better, and now and then an optimum where a chunk stays in the L2 cache.
+/// A space and its true times: a plateau with ripples, a cost per launch, better and worse sets of
+/// parameters, and sometimes an optimum where a chunk stays in the L2 cache.
 pub(crate) fn problem(seed: u64, sets: u64) -> (Space, Nature) {
-    let mut chance = Chance::new(seed);
-    let items = 20_000 << chance.below(6);
-    let space = Space::new(configurations(items, sets, chance.uniform() < 0.5));
-    let base = 50_000.0 * (1.0 + 40.0 * chance.uniform());
+    let mut rng = Rng::with_seed(seed);
+    let items = 20_000 << rng.u64(..6);
+    let space = Space::new(configurations(items, sets, rng.f64() < 0.5));
+    let base = 50_000.0 * (1.0 + 40.0 * rng.f64());
     let mut factors: BTreeMap<Vec<(String, u64)>, f64> = BTreeMap::new();
-    let cached = [0.0, 0.0, 0.05, 0.13][usize::try_from(chance.below(4)).expect("small")];
-    let sweet = 4000.0 * (1.0 + 8.0 * chance.uniform());
+    let cached = [0.0, 0.0, 0.05, 0.13][rng.usize(..4)];
+    let sweet = 4000.0 * (1.0 + 8.0 * rng.f64());
     let mut times_ns = BTreeMap::new();
     for candidate in space.candidates() {
         let factor = *factors.entry(candidate.parameters.clone()).or_insert_with(|| {
-            let near = 1.0 + 0.03 * chance.uniform();
-            if chance.uniform() < 0.5 { near } else { 1.0 + chance.uniform() }
+            let near = 1.0 + 0.03 * rng.f64();
+            if rng.f64() < 0.5 { near } else { 1.0 + rng.f64() }
         });
-        let chunk = crate::number::real(candidate.largest_chunk);
+        let chunk = real(candidate.largest_chunk);
         let distance = (chunk / sweet).ln();
-        let ripple = 1.0 + 0.02 * chance.uniform();
-        let launches = crate::number::real(candidate.launches);
+        let ripple = 1.0 + 0.02 * rng.f64();
+        let launches = real(candidate.launches);
         let time = base * factor * ripple * (1.0 - cached * (-distance * distance).exp());
         times_ns.insert(candidate.clone(), time + 3000.0 * launches);
     }
-    let noise = 0.003 + 0.007 * chance.uniform();
+    let noise = 0.003 + 0.007 * rng.f64();
     let nature = Nature {
         noise,
         outliers: 0.01,

@@ -1,4 +1,4 @@
-//! Sample sets of the kinds that devices produce, in nanoseconds: tests look at them, nothing else.
+//! Sample sets of the kinds that devices produce, in nanoseconds.
 
 /// A memory-bound kernel on a quiet device: 0.4 % spread.
 pub(crate) const STABLE: [f64; 20] = [
@@ -28,13 +28,13 @@ pub(crate) const DRIFTING: [f64; 20] = [
     55_648.0, 55_968.0,
 ];
 
-/// Launches of 6 us from a busy host.
+/// Launches of 6 us from a busy host: a heavy tail.
 pub(crate) const HEAVY_TAIL: [f64; 20] = [
     6_048.0, 6_080.0, 6_016.0, 6_144.0, 6_048.0, 6_432.0, 6_112.0, 7_008.0, 6_080.0, 6_240.0,
     8_960.0, 6_048.0, 6_304.0, 6_112.0, 12_704.0, 6_176.0, 6_560.0, 6_080.0, 7_488.0, 6_208.0,
 ];
 
-/// Clocks of an H200 in MHz: boost, and a power cap that holds for six samples.
+/// SM clocks of an H200 in MHz: boost, and a power cap for six samples.
 pub(crate) const CLOCKS_MHZ: [f64; 14] = [
     1965.0, 1980.0, 1980.0, 1965.0, 1560.0, 1515.0, 1500.0, 1515.0, 1545.0, 1590.0, 1935.0, 1965.0,
     1980.0, 1980.0,

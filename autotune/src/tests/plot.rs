@@ -1,7 +1,7 @@
-use super::*;
-use crate::simulation::{Simulated, problem};
-use crate::{Budget, Candidate, Space, tune};
 use gridguard::profile::Objective;
+
+use super::simulation::{Simulated, problem};
+use crate::{Budget, Candidate, Chart, MeasuredCandidate, PlotError, Space, TuningOutcome, tune};
 
 fn outcome(seed: u64, sets: u64) -> (Space, TuningOutcome) {
     let (mut space, nature) = problem(seed, sets);
@@ -22,11 +22,11 @@ fn draw(space: &Space, outcome: &TuningOutcome) -> String {
 }
 
 fn attribute<'a>(tag: &'a str, name: &str) -> &'a str {
-    let from = tag.find(&format!(" {name}=\"")).expect("there") + name.len() + 3;
+    let from = tag.find(&format!(" {name}=\"")).expect("an attribute") + name.len() + 3;
     tag[from..].split('"').next().expect("closed")
 }
 
-/// Left, top, right and bottom of each text, wide letters assumed.
+/// Left, top, right and bottom of each text, assuming wide letters.
 fn boxes(svg: &str) -> Vec<([f64; 4], String)> {
     let texts = svg.split("<text").skip(1).map(|text| {
         let (tag, rest) = text.split_once('>').expect("a tag");
@@ -40,7 +40,12 @@ fn boxes(svg: &str) -> Vec<([f64; 4], String)> {
             "middle" => x - width / 2.0,
             _ => x - width,
         };
-        ([left, y - height / 2.0, left + width, y + height / 2.0], words)
+        let top = match attribute(tag, "dy") {
+            "0.76em" => y,
+            "0.5ex" => y - height / 2.0,
+            _ => y - height,
+        };
+        ([left, top, left + width, top + height], words)
     });
     texts.collect()
 }
@@ -49,7 +54,7 @@ fn assert_legible(svg: &str) {
     let boxes = boxes(svg);
     for (place, ([left, top, right, bottom], words)) in boxes.iter().enumerate() {
         let inside = *left >= 0.0 && *top >= 0.0 && *right <= 1000.0 && *bottom <= 560.0;
-        assert!(inside, "{words:?} leaves the picture: {left} {top} {right} {bottom}");
+        assert!(inside, "{words:?} leaves the chart: {left} {top} {right} {bottom}");
         for ([l, t, r, b], others) in &boxes[..place] {
             let apart = right <= l || r <= left || bottom <= t || b <= top;
             assert!(apart, "{words:?} covers {others:?}");
@@ -58,7 +63,7 @@ fn assert_legible(svg: &str) {
 }
 
 #[test]
-fn no_text_covers_another_in_ordinary_pictures() {
+fn no_text_covers_another_in_ordinary_charts() {
     for (seed, sets) in [(0, 1), (1, 3), (2, 6), (3, 8), (4, 12)] {
         let (space, outcome) = outcome(seed, sets);
         assert_legible(&draw(&space, &outcome));
@@ -105,7 +110,7 @@ fn one_point_equal_times_and_huge_ranges_are_drawn() {
 }
 
 #[test]
-fn nothing_measured_is_an_error() {
+fn a_chart_of_nothing_is_an_error() {
     let (_, mut outcome) = outcome(0, 1);
     outcome.candidates.clear();
     let chart = Chart { title: String::new(), subtitle: String::new(), largest_legal_chunk: None };

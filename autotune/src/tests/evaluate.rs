@@ -1,8 +1,13 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::*;
-use crate::simulation::{Nature, Simulated, ordinary};
+use gridguard::profile::Objective;
+
+use super::simulation::{Nature, Simulated, ordinary};
+use crate::{
+    Budget, Candidate, EvaluateError, EvaluationEffort, ExhaustiveSearch, FailureKind,
+    MeasureFailure, Measurer, Portion, Sample, SearchRun, Space, TuneError, evaluate,
+};
 
 fn problem() -> (Space, Nature) {
     let (_, space, nature) = ordinary(0..100).next().expect("some");
@@ -10,7 +15,7 @@ fn problem() -> (Space, Nature) {
 }
 
 #[test]
-fn a_tuner_is_held_against_the_best_and_pays_less_than_to_measure_everything() {
+fn the_tuner_finds_nearly_the_best_with_a_quarter_of_the_samples() {
     let (space, nature) = problem();
     let mut measurer = Simulated::new(nature.clone(), 7);
     let budget = Budget::default();
@@ -31,7 +36,7 @@ fn a_tuner_is_held_against_the_best_and_pays_less_than_to_measure_everything() {
     assert_eq!(SearchRun::flips(&evaluation.runs), 5 - times);
 }
 
-/// Interrupts after so many samples.
+/// Sets the interrupt after so many samples.
 struct Interrupting<'a> {
     device: Simulated,
     left: u32,
@@ -56,7 +61,7 @@ impl Measurer for Interrupting<'_> {
 }
 
 #[test]
-fn an_evaluation_that_is_cut_short_is_none() {
+fn an_interrupted_evaluation_returns_no_figures() {
     let (space, nature) = problem();
     let all = 40 * u32::try_from(space.candidates().len()).expect("few");
     // In the exhaustive search, and in the tuner's.
@@ -77,7 +82,7 @@ fn an_evaluation_that_is_cut_short_is_none() {
 }
 
 #[test]
-fn what_fails_is_not_measured_and_a_default_that_fails_is_an_error() {
+fn failing_candidates_are_left_out_and_a_failing_default_is_an_error() {
     let (space, mut nature) = problem();
     let times = nature.times_ns.iter().skip(1);
     let fast = times.min_by(|one, other| one.1.total_cmp(other.1)).expect("some").0.clone();

@@ -1,11 +1,11 @@
-//! Deals problems out: over machines that know nothing of each other, and over equal devices of one.
+//! Distributes problems: over machines, and over the equal devices of one machine.
 
 use core::fmt;
 use core::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-/// One of several machines that share a list of problems: `0/4` to `3/4`.
+/// One share of a list of problems that several machines tune: `0/4` to `3/4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: usize,
@@ -13,14 +13,14 @@ pub struct Shard {
 }
 
 impl Default for Shard {
-    /// All of it.
+    /// The whole list.
     fn default() -> Self {
         Self { index: 0, count: 1 }
     }
 }
 
 impl Shard {
-    /// The problems of this machine: every `count`-th, so that each has some of every kernel.
+    /// The problems of this shard: every `count`-th, so that each shard has some of every kernel.
     #[must_use]
     pub fn of<T>(self, problems: Vec<T>) -> Vec<T> {
         problems.into_iter().skip(self.index).step_by(self.count).collect()
@@ -33,9 +33,9 @@ impl fmt::Display for Shard {
     }
 }
 
-/// Why a text names no shard.
+/// A text that names no shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{given:?} is no shard: expected is I/N with I from 0 to N - 1, such as 0/4")]
+#[error("{given:?} is not a shard: expected I/N with I from 0 to N - 1, such as 0/4")]
 pub struct ShardError {
     given: String,
 }
@@ -53,12 +53,12 @@ impl FromStr for Shard {
     }
 }
 
-/// A share of the candidates of one problem.
+/// One part of the candidates of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which, from 0.
+    /// Its index, from 0.
     pub index: usize,
-    /// Of how many.
+    /// The number of parts.
     pub count: usize,
 }
 
@@ -67,32 +67,33 @@ impl Part {
     pub const ALL: Self = Self { index: 0, count: 1 };
 }
 
-/// What a device is given to do.
+/// One piece of work for a device; `S` is the result of searching a part.
 #[derive(Debug)]
 pub enum WorkItem<'a, P, S> {
-    /// Search a share of the candidates.
+    /// Search one part of the candidates.
     Search(&'a P, Part),
-    /// Decide between what the shares brought, in the order of the parts.
+    /// Decide between the results of all parts, given in the order of the parts.
     Confirm(&'a P, Vec<S>),
 }
 
-/// Problems on their way to equal devices. Where there are fewer problems than devices, the
-/// candidates of each are dealt out, and the winner is confirmed on one.
+/// A queue of problems `P` for equal devices. If there are fewer problems than devices, each problem
+/// is split into parts, and the winner is confirmed on one device.
 #[derive(Debug)]
 pub struct WorkQueue<P, S> {
     problems: Vec<P>,
     parts: usize,
     next: AtomicUsize,
-    shares: Vec<Mutex<Vec<(usize, S)>>>,
+    /// The results of each problem's parts so far.
+    results: Vec<Mutex<Vec<(usize, S)>>>,
 }
 
 impl<P, S> WorkQueue<P, S> {
-    /// Deals `problems` to so many devices.
+    /// A queue of `problems` for this many devices.
     #[must_use]
     pub fn new(problems: Vec<P>, devices: usize) -> Self {
         let parts = devices.max(1).div_ceil(problems.len().max(1));
-        let shares = problems.iter().map(|_| Mutex::default()).collect();
-        Self { problems, parts, next: AtomicUsize::new(0), shares }
+        let results = problems.iter().map(|_| Mutex::default()).collect();
+        Self { problems, parts, next: AtomicUsize::new(0), results }
     }
 
     /// The problems.
@@ -101,42 +102,40 @@ impl<P, S> WorkQueue<P, S> {
         &self.problems
     }
 
-    /// Keeps one device busy until nothing is left to begin. `turn` answers a share where it
-    /// searched one; without an answer the problem is not decided. Whoever brings the last share
-    /// confirms, so that no device waits for another.
-    pub fn serve(&self, mut turn: impl FnMut(WorkItem<'_, P, S>) -> Option<S>) {
+    /// Keeps one device busy until no work is left. `work` returns the result of a part that it
+    /// searched; if it returns `None`, the problem stays undecided. Whoever finishes a problem's last
+    /// part confirms it, so that no device waits for another.
+    pub fn serve(&self, mut work: impl FnMut(WorkItem<'_, P, S>) -> Option<S>) {
         loop {
             let place = self.next.fetch_add(1, Ordering::Relaxed);
-            // Neighbours in the queue are parts of one problem: they run at the same time.
-            let Some(problem) = self.problems.get(place / self.parts) else {
+            // The parts of a problem are adjacent, so they run at the same time.
+            let (problem, index) = (place / self.parts, place % self.parts);
+            let Some((problem, results)) =
+                self.problems.get(problem).zip(self.results.get(problem))
+            else {
                 return;
             };
-            let part = Part { index: place % self.parts, count: self.parts };
-            let Some(share) = turn(WorkItem::Search(problem, part)) else {
-                continue;
-            };
-            let Some(shares) = self.shares.get(place / self.parts) else {
-                return;
-            };
-            if let Some(all) = complete(shares, part, share) {
-                turn(WorkItem::Confirm(problem, all));
+            let part = Part { index, count: self.parts };
+            let all = work(WorkItem::Search(problem, part))
+                .and_then(|result| complete(results, part, result));
+            if let Some(all) = all {
+                work(WorkItem::Confirm(problem, all));
             }
         }
     }
 }
 
-/// Puts a share to the others; all of them where it was the last.
-fn complete<S>(shares: &Mutex<Vec<(usize, S)>>, part: Part, share: S) -> Option<Vec<S>> {
-    // A device that panicked has left whole shares or none.
-    let mut shares: MutexGuard<'_, Vec<(usize, S)>> =
-        shares.lock().unwrap_or_else(PoisonError::into_inner);
-    shares.push((part.index, share));
-    if shares.len() < part.count {
+/// Adds a part's result; returns all of them if it was the last.
+fn complete<S>(results: &Mutex<Vec<(usize, S)>>, part: Part, result: S) -> Option<Vec<S>> {
+    // Results are only pushed whole, so a poisoned lock is still consistent.
+    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+    results.push((part.index, result));
+    if results.len() < part.count {
         return None;
     }
-    let mut all = core::mem::take(&mut *shares);
+    let mut all = core::mem::take(&mut *results);
     all.sort_by_key(|(index, _)| *index);
-    Some(all.into_iter().map(|(_, share)| share).collect())
+    Some(all.into_iter().map(|(_, result)| result).collect())
 }
 
 #[cfg(test)]
@@ -158,24 +157,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_shard_is_said() {
+    fn an_invalid_shard_is_rejected_with_the_expected_form() {
         for text in ["", "4", "4/4", "-1/4", "1/0", "a/b", "1/2/3"] {
-            let error = text.parse::<Shard>().expect_err("no shard");
+            let error = text.parse::<Shard>().expect_err("not a shard");
             assert!(error.to_string().contains("I/N"), "{error}");
         }
     }
 
-    /// Runs a deal on so many threads and gives what was confirmed, sorted.
+    /// Runs a queue on so many threads and returns what was confirmed, sorted.
     fn run(problems: usize, devices: usize) -> Vec<(usize, Vec<usize>)> {
-        let deal = WorkQueue::new((0..problems).collect(), devices);
+        let queue = WorkQueue::new((0..problems).collect(), devices);
         let confirmed = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..devices {
                 scope.spawn(|| {
-                    deal.serve(|turn| match turn {
+                    queue.serve(|work| match work {
                         WorkItem::Search(_, part) => Some(part.index),
-                        WorkItem::Confirm(problem, shares) => {
-                            confirmed.lock().expect("no panic").push((*problem, shares));
+                        WorkItem::Confirm(problem, results) => {
+                            confirmed.lock().expect("no panic").push((*problem, results));
                             None
                         }
                     });
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn each_problem_is_confirmed_once_with_all_its_shares() {
+    fn each_problem_is_confirmed_once_with_all_its_results() {
         assert_eq!(run(5, 2), (0..5).map(|problem| (problem, vec![0])).collect::<Vec<_>>());
         assert_eq!(run(2, 4), vec![(0, vec![0, 1]), (1, vec![0, 1])]);
         assert_eq!(run(1, 3), vec![(0, vec![0, 1, 2])]);
@@ -196,14 +195,14 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_failed_leaves_its_problem_undecided_and_others_go_on() {
-        let deal = WorkQueue::new(vec![0, 1, 2], 1);
+    fn a_failed_part_leaves_only_its_problem_undecided() {
+        let queue = WorkQueue::new(vec![0, 1, 2], 1);
         let mut confirmed = Vec::new();
-        deal.serve(|turn| match turn {
+        queue.serve(|work| match work {
             WorkItem::Search(1, _) => None,
             WorkItem::Search(problem, _) => Some(*problem),
-            WorkItem::Confirm(problem, shares) => {
-                confirmed.push((*problem, shares));
+            WorkItem::Confirm(problem, results) => {
+                confirmed.push((*problem, results));
                 None
             }
         });

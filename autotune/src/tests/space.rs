@@ -1,7 +1,12 @@
-use super::*;
-use gridguard::{Axis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Strategy, catalog};
+use gridguard::profile::{Objective, StoredChoice};
+use gridguard::{
+    Axis, BatchAxis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Strategy, catalog,
+};
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
+
+use crate::space::{MAX_CHUNK_SIZES, chunked};
+use crate::{LaunchConfig, Part, Space};
 
 fn configuration(threads: u64, batch: BatchAxis) -> LaunchConfig {
     let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
@@ -19,7 +24,7 @@ fn on_y(items: u64) -> BatchAxis {
 }
 
 #[test]
-fn the_ladder_doubles_from_one_wave_to_the_default() {
+fn chunk_sizes_double_from_one_wave_to_the_default() {
     let space = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
     let chunks: Vec<_> =
         space.candidates().iter().map(|one| (one.launches, one.largest_chunk)).collect();
@@ -30,7 +35,7 @@ fn the_ladder_doubles_from_one_wave_to_the_default() {
 }
 
 #[test]
-fn a_space_that_was_tuned_within_a_workspace_is_whole_again_for_another_objective() {
+fn a_space_restricted_to_a_workspace_is_complete_again_for_another_objective() {
     let whole = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
     let mut space = whole.clone();
     for bytes in [64_000, 32_000] {
@@ -77,14 +82,14 @@ fn a_fold_is_a_candidate_beside_chunks() {
 }
 
 #[test]
-fn an_empty_batch_has_just_the_default() {
+fn an_empty_batch_has_only_the_default() {
     let space = Space::new(vec![configuration(128, on_y(0)), configuration(256, on_y(0))]);
     assert_eq!(space.candidates().len(), 1);
     assert_eq!(space.default().map(|one| one.launches), Some(0));
 }
 
 #[test]
-fn the_default_is_of_the_first_configuration_that_is_legal() {
+fn the_default_comes_from_the_first_legal_configuration() {
     let both = vec![configuration(2048, on_y(100)), configuration(256, on_y(100))];
     let space = Space::new(both);
     assert_eq!(space.default().map(|one| one.block_threads), Some(256));
@@ -93,7 +98,7 @@ fn the_default_is_of_the_first_configuration_that_is_legal() {
 }
 
 #[test]
-fn a_workspace_bounds_every_candidate_and_is_spelt_out() {
+fn a_workspace_bounds_every_candidate_and_spells_out_its_chunk_size() {
     let mut space = Space::new(vec![configuration(128, on_y(60_000))]);
     assert_eq!(space.default().map(|one| one.launches), Some(1));
     space.restrict(Objective::Memory { bytes_per_item: 64, bytes: 1 << 20 });
@@ -104,7 +109,7 @@ fn a_workspace_bounds_every_candidate_and_is_spelt_out() {
 }
 
 #[test]
-fn a_proposal_that_makes_a_known_plan_is_that_candidate() {
+fn adding_a_known_plan_returns_its_candidate() {
     let mut space = Space::new(vec![configuration(128, on_y(100_000))]);
     let before = space.candidates().len();
     let parameters = vec![("block".to_owned(), 128)];
@@ -129,7 +134,7 @@ fn batches() -> impl proptest::strategy::Strategy<Value = BatchAxis> {
 
 proptest! {
     #[test]
-    fn every_candidate_is_legal_and_stands_once(
+    fn every_candidate_is_legal_and_unique(
         batch in batches(),
         threads in prop::collection::vec(prop_oneof![1..1025_u64, Just(2048)], 1..4),
     ) {
@@ -141,11 +146,11 @@ proptest! {
             let plan = space.plan(one).expect("legal");
             prop_assert_eq!(plan.len(), one.launches);
             prop_assert_eq!(plan.largest_chunk(), one.largest_chunk);
-            prop_assert!(!all.iter().take(place).any(|before| same_plan(before, one)));
+            prop_assert!(!all.iter().take(place).any(|before| before.is_same_plan(one)));
         }
         let automatic = all.first().map(|one| one.choice);
         prop_assert!(automatic.is_none_or(|choice| choice == StoredChoice::Automatic));
-        prop_assert!(all.len() <= threads.len() * (ladder::MOST_POINTS + 4));
+        prop_assert!(all.len() <= threads.len() * (MAX_CHUNK_SIZES + 4));
         if batch.items() == 0 {
             prop_assert!(all.len() <= 1);
         }

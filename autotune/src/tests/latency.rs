@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use gridguard::profile::Objective;
 
-use crate::simulation::{Nature, Simulated, configurations};
+use super::simulation::{Nature, Simulated, configurations};
 use crate::{
     Budget, Candidate, CandidateVerdict, FailureKind, MeasureFailure, Measurer, Portion, Sample,
     Space, TuningOutcome, TuningReport, tune,
@@ -21,7 +21,7 @@ fn latency(space: &Space, nature: &Nature, max_launch_us: u64) -> (Space, Tuning
     (space, outcome)
 }
 
-/// Each item takes 10 ns, each launch 3 us, in whatever chunk.
+/// Each item takes 10 ns and each launch 3 us, whatever the chunk.
 fn proportional(items: u64, sets: u64) -> (Space, Nature) {
     let space = Space::new(configurations(items, sets, true));
     let (noise, outliers, drift, first) = (0.003, 0.0, 0.0, 0.2);
@@ -42,7 +42,7 @@ fn a_bound_on_a_launch_finds_the_largest_chunk_within_it() {
     println!("latency: {chunk} items, {} evaluations", outcome.evaluations);
 }
 
-/// A device on which some candidates run alone and fail in a sequence, or are wrong.
+/// A device on which some candidates fail in a sequence, or give wrong output.
 struct Brittle {
     device: Simulated,
     fails: fn(&Candidate) -> bool,
@@ -88,12 +88,12 @@ fn brittle(
 }
 
 #[test]
-fn a_choice_that_fails_in_the_finals_gives_way_to_the_next_best_and_that_is_told() {
+fn the_next_best_replaces_a_choice_that_fails_in_the_finals_and_the_report_says_so() {
     let (outcome, report) = brittle(|one| one.launches == 4, NONE);
     let latency = outcome.latency.expect("a bound");
-    assert!(latency.met && !latency.stands_in);
+    assert!(latency.met && !latency.kept_default);
     assert_eq!(latency.failed_choices, 1);
-    assert_eq!(outcome.failures[0].1.message, "it crashed");
+    assert_eq!(outcome.failures().next().expect("one").1.message, "it crashed");
     let chunk = outcome.winner.largest_chunk;
     assert!((7000..10_000).contains(&chunk), "{chunk}");
     assert!(outcome.complete && outcome.chosen.samples > 0);
@@ -101,22 +101,23 @@ fn a_choice_that_fails_in_the_finals_gives_way_to_the_next_best_and_that_is_told
 }
 
 #[test]
-fn where_no_chunk_is_left_the_default_stands_in_and_that_is_told() {
+fn where_no_chunk_is_left_the_default_kept_default_and_that_is_told() {
     let is_split: fn(&Candidate) -> bool = |one| one.launches > 1;
     for (fails, wrong, failed) in [(is_split, NONE, 3), (NONE, is_split, 0)] {
         let (outcome, report) = brittle(fails, wrong);
         assert_eq!(outcome.winner, outcome.default);
         let latency = outcome.latency.expect("a bound");
-        assert!(!latency.met && latency.stands_in && latency.launch.samples > 0);
+        assert!(!latency.met && latency.kept_default && latency.launch.samples > 0);
         assert_eq!(latency.failed_choices, failed);
         assert!(outcome.complete && outcome.baseline.samples > 0);
-        let told = "\nno chunk that was tried runs: the default stands in\n";
-        assert!(report.contains(told) && report.contains("NOT within 105.0 us"), "{report}");
+        let kept = "\nno tried chunk runs, so the default is kept\n";
+        let bound = "NOT within the bound of 105.0 us";
+        assert!(report.contains(kept) && report.contains(bound), "{report}");
     }
 }
 
 #[test]
-fn a_bound_that_the_whole_launch_keeps_leaves_the_default() {
+fn a_bound_that_the_default_meets_keeps_it() {
     let (space, nature) = proportional(40_000, 2);
     let (_, outcome) = latency(&space, &nature, 1000);
     assert_eq!(outcome.winner, outcome.default);
@@ -124,7 +125,7 @@ fn a_bound_that_the_whole_launch_keeps_leaves_the_default() {
 }
 
 #[test]
-fn a_bound_that_nothing_keeps_gives_the_smallest_chunk_and_says_so() {
+fn a_bound_that_nothing_meets_gives_the_smallest_chunk() {
     let (space, nature) = proportional(4000, 1);
     let (space, outcome) = latency(&space, &nature, 1);
     let smallest = space.candidates().iter().map(|one| one.largest_chunk).min();

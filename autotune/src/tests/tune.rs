@@ -2,10 +2,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::*;
-use crate::number::{count, real};
-use crate::simulation::{Nature, Simulated, ordinary, problem, throughput};
-use crate::{Candidate, FailureKind, Journal, Portion, Resumed, Sample, SearchProgress, Stage};
+use gridguard::profile::{Objective, StopReason};
+
+use super::simulation::{Nature, Simulated, ordinary, problem, throughput};
+use crate::stats::{count, real};
+use crate::{
+    Budget, Candidate, CandidateVerdict, FailureKind, Journal, MeasureFailure, Measurer, Observer,
+    Portion, Resumed, Sample, Samples, SearchProgress, Space, Stage, TuneError, tune,
+};
 
 fn quantile(values: &[f64], fraction: f64) -> f64 {
     Samples::new(values.iter().copied()).expect("finite").quantile(fraction)
@@ -53,8 +57,8 @@ fn the_winner_is_the_same_in_nine_of_ten_runs() {
     }
     println!("{flips} flips in {runs} runs, worst space {worst_space}, worst regret {worst}");
     assert!(flips * 10 <= runs, "{flips} of {runs}");
-    // A tie is 2 % as measured, so a little more in truth.
-    assert!(worst <= 0.025, "{worst}");
+    // A tie is 2 % as measured, and the medians of the samples are off by up to 1 %.
+    assert!(worst <= 0.03, "{worst}");
 }
 
 #[test]
@@ -114,7 +118,7 @@ fn failures_are_recorded_and_never_win_or_run_again() {
         assert!(outcome.complete);
         assert!(!failing.contains_key(&outcome.winner));
         let failed: HashSet<_> =
-            outcome.failures.iter().map(|(one, failure)| (one.clone(), failure.kind)).collect();
+            outcome.failures().map(|(one, failure)| (one.clone(), failure.kind)).collect();
         let expected: HashSet<_> = failing.clone().into_iter().collect();
         assert_eq!(failed, expected, "seed {seed}");
 
@@ -163,7 +167,7 @@ fn a_time_that_is_not_a_number_is_a_failure() {
     let wrong = space.candidates()[1].clone();
     nature.times_ns.insert(wrong.clone(), f64::NAN);
     let outcome = throughput(&space, &mut Simulated::new(nature, 2));
-    assert_eq!(outcome.failures.iter().map(|(one, _)| one).collect::<Vec<_>>(), [&wrong]);
+    assert_eq!(outcome.failures().map(|(one, _)| one).collect::<Vec<_>>(), [&wrong]);
 }
 
 #[test]

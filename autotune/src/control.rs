@@ -1,0 +1,99 @@
+//! What limits a search and what observes it.
+
+use core::fmt;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::candidate::Candidate;
+
+/// The limits of a search. However it ends, the outcome holds what is known by then.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget<'a> {
+    /// The longest time, up to the end of the sample being taken.
+    pub wall_time: Option<Duration>,
+    /// The most samples, dropped ones included.
+    pub evaluations: Option<u64>,
+    /// Ends the search once it is set.
+    pub interrupt: Option<&'a AtomicBool>,
+    /// The SM clock in MHz below which samples count as throttled; without it, the highest observed.
+    pub nominal_clock_mhz: Option<f64>,
+    /// Waits for a throttled device to recover.
+    pub pause: fn(Duration),
+}
+
+impl Default for Budget<'_> {
+    fn default() -> Self {
+        Self {
+            wall_time: None,
+            evaluations: None,
+            interrupt: None,
+            nominal_clock_mhz: None,
+            pause: std::thread::sleep,
+        }
+    }
+}
+
+impl Budget<'_> {
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn is_spent(&self, elapsed: Duration, evaluations: u64) -> bool {
+        self.wall_time.is_some_and(|most| elapsed >= most)
+            || self.evaluations.is_some_and(|most| evaluations >= most)
+    }
+}
+
+/// A stage of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// Compares outputs.
+    Check,
+    /// Takes a few samples of everything.
+    Coarse,
+    /// Takes more samples of what is not far behind.
+    Fine,
+    /// Measures neighbours of the best so far, in a space too large to measure completely.
+    Descent,
+    /// Brackets the largest chunk within a bound on the time of a launch.
+    Bisection,
+    /// Compares the best few with the default.
+    Finals,
+}
+
+impl fmt::Display for Stage {
+    /// The name that is serialised, such as `coarse`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// The state of a search at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct SearchProgress<'a> {
+    /// The current stage.
+    pub stage: Stage,
+    /// The candidate to be checked or measured next.
+    pub candidate: &'a Candidate,
+    /// The fastest so far and its median in nanoseconds.
+    pub best: Option<(&'a Candidate, f64)>,
+    /// Samples taken.
+    pub evaluations: u64,
+    /// The current estimate of all samples that the search will take.
+    pub expected: u64,
+}
+
+/// Observes a search; `()` ignores it.
+pub trait Observer {
+    /// Called before each check and each sample.
+    fn progress(&mut self, _progress: &SearchProgress<'_>) {}
+
+    /// Called when a sample was discarded because the device had throttled its clock, before the
+    /// search waits for `pause`.
+    fn throttled(&mut self, _pause: Duration) {}
+}
+
+impl Observer for () {}

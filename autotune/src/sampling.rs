@@ -1,0 +1,227 @@
+//! Which samples count and how many are enough: plain numbers in, decisions out.
+
+use core::time::Duration;
+
+use gridguard::profile::StopReason;
+
+use crate::stats::{Samples, count, position};
+
+/// When a series of samples is complete.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct StoppingRule {
+    /// The fewest samples.
+    pub(crate) min_samples: u64,
+    /// The most samples.
+    pub(crate) max_samples: u64,
+    /// Precise at or below this [`Samples::relative_deviation`].
+    pub(crate) relative_deviation: f64,
+}
+
+impl StoppingRule {
+    /// For samples of less than [`SLOW_SAMPLE_NS`].
+    pub(crate) const FAST: Self =
+        Self { min_samples: 10, max_samples: 60, relative_deviation: 0.005 };
+    /// For samples of seconds, such as large shapes on the host: with three samples one can be an
+    /// outlier.
+    pub(crate) const SLOW: Self =
+        Self { min_samples: 3, max_samples: 9, relative_deviation: 0.005 };
+
+    /// Why `times` are enough, or `None` if they are not. Times that are not finite never are.
+    pub(crate) fn stop_reason(&self, times: &[f64]) -> Option<StopReason> {
+        let taken = count(times.len());
+        if taken < self.min_samples {
+            return None;
+        }
+        let deviation = Samples::new(times.iter().copied())?.relative_deviation();
+        if deviation <= self.relative_deviation {
+            return Some(StopReason::Precise);
+        }
+        if taken >= self.max_samples {
+            return Some(StopReason::Ceiling);
+        }
+        let half = times.get(..position(taken / 2))?;
+        let before = Samples::new(half.iter().copied())?.relative_deviation();
+        let stalled = taken >= self.min_samples.saturating_mul(2) && deviation >= STALLED * before;
+        stalled.then_some(StopReason::Noise)
+    }
+}
+
+/// How many samples each part of a search takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SamplingEffort {
+    /// Samples of each candidate in the coarse stage.
+    pub(crate) coarse: u64,
+    /// Samples of each candidate after the fine stage.
+    pub(crate) fine: u64,
+    /// The fewest rounds of the finals.
+    pub(crate) finals: u64,
+    /// When the finals end.
+    pub(crate) rule: StoppingRule,
+    /// Samples per candidate, on average, up to which the finals continue while ties are unclear.
+    pub(crate) affordable: u64,
+    /// Samples per candidate, on average, at which the finals end in any case.
+    pub(crate) most: u64,
+    /// Whether the first sample of a candidate counts.
+    pub(crate) keeps_first: bool,
+}
+
+impl SamplingEffort {
+    /// Costs at most a quarter of 40 samples of each of eight candidates, even if none of them can
+    /// be eliminated early; larger spaces cost a smaller share.
+    pub(crate) const FAST: Self = Self {
+        coarse: 2,
+        fine: 4,
+        finals: 6,
+        rule: StoppingRule::FAST,
+        affordable: 8,
+        most: 10,
+        keeps_first: false,
+    };
+    /// For samples of a second and more. Cold caches and clocks bias a first sample by milliseconds
+    /// only.
+    pub(crate) const SLOW: Self = Self {
+        coarse: 1,
+        fine: 2,
+        finals: 3,
+        rule: StoppingRule::SLOW,
+        affordable: 0,
+        most: 10,
+        keeps_first: true,
+    };
+}
+
+/// Watches the SM clock over the samples of one problem, and discards throttled samples.
+#[derive(Clone, Debug)]
+pub(crate) struct Throttle {
+    reference_mhz: Option<f64>,
+    discarded_in_a_row: u32,
+    happened: bool,
+}
+
+impl Throttle {
+    /// Compares with `nominal_mhz` if it is known, else with the highest clock observed.
+    pub(crate) const fn new(nominal_mhz: Option<f64>) -> Self {
+        Self { reference_mhz: nominal_mhz, discarded_in_a_row: 0, happened: false }
+    }
+
+    /// How long to wait before the sample is repeated; `None` if it counts. If the clock does not
+    /// recover, it becomes the reference: a device with a permanent power cap can be tuned too, and
+    /// [`Self::happened`] reports it.
+    pub(crate) fn pause(&mut self, clock_mhz: Option<f64>) -> Option<Duration> {
+        let clock = clock_mhz.filter(|clock| clock.is_finite() && *clock > 0.0)?;
+        let reference = self.reference_mhz.map_or(clock, |seen| seen.max(clock));
+        self.reference_mhz = Some(reference);
+        if clock >= THROTTLED_FRACTION * reference {
+            self.discarded_in_a_row = 0;
+            return None;
+        }
+        if self.discarded_in_a_row >= MAX_DISCARDED {
+            *self = Self { reference_mhz: Some(clock), discarded_in_a_row: 0, happened: true };
+            return None;
+        }
+        let factor = 1_u32.checked_shl(self.discarded_in_a_row).unwrap_or(u32::MAX);
+        self.discarded_in_a_row += 1;
+        Some(MIN_PAUSE.saturating_mul(factor).min(MAX_PAUSE))
+    }
+
+    /// Whether samples had to be taken at a throttled clock.
+    pub(crate) const fn happened(&self) -> bool {
+        self.happened
+    }
+}
+
+/// A sample of at least this many nanoseconds is slow: ten per finalist would take too long.
+pub(crate) const SLOW_SAMPLE_NS: f64 = 1e9;
+/// Twice the samples of steady noise reduce the deviation to 0.71. If less than half of that gain
+/// arrives, the noise grows as fast as the samples do.
+const STALLED: f64 = 0.85;
+/// Below this fraction of the reference a clock is throttled. Ordinary boost varies within 10 %.
+const THROTTLED_FRACTION: f64 = 0.85;
+/// Samples discarded in a row, about seven seconds of pauses in all, before one counts as it is.
+const MAX_DISCARDED: u32 = 6;
+/// The first pause: power caps act over a tenth of a second.
+const MIN_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause: a device takes seconds to cool down.
+const MAX_PAUSE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::recorded;
+
+    /// Repeats a series until the rule is met.
+    fn run(rule: StoppingRule, times: &[f64]) -> (StopReason, usize) {
+        let mut taken = Vec::new();
+        for time in times.iter().cycle() {
+            taken.push(*time);
+            if let Some(stopped) = rule.stop_reason(&taken) {
+                return (stopped, taken.len());
+            }
+        }
+        unreachable!("the maximum ends it")
+    }
+
+    #[test]
+    fn a_stable_series_ends_at_the_fewest_samples() {
+        assert_eq!(run(StoppingRule::FAST, &recorded::STABLE), (StopReason::Precise, 10));
+        assert_eq!(run(StoppingRule::FAST, &recorded::OUTLIERS), (StopReason::Precise, 10));
+    }
+
+    #[test]
+    fn a_bimodal_series_is_never_precise() {
+        let (stopped, taken) = run(StoppingRule::FAST, &recorded::BIMODAL);
+        assert_ne!(stopped, StopReason::Precise);
+        assert!((20..=60).contains(&taken), "{taken}");
+    }
+
+    #[test]
+    fn an_endless_drift_is_noise() {
+        let drift: Vec<f64> = (0..60).map(|round| 100.0 * 1.01_f64.powi(round)).collect();
+        assert_eq!(run(StoppingRule::FAST, &drift), (StopReason::Noise, 20));
+    }
+
+    #[test]
+    fn strong_steady_noise_ends_at_the_most_samples() {
+        let rule = StoppingRule { relative_deviation: 1e-6, ..StoppingRule::FAST };
+        assert_eq!(run(rule, &recorded::STABLE), (StopReason::Ceiling, 60));
+    }
+
+    #[test]
+    fn fewer_slow_samples_are_enough() {
+        assert_eq!(run(StoppingRule::SLOW, &recorded::STABLE).1, 3);
+    }
+
+    #[test]
+    fn times_that_are_nan_are_never_enough() {
+        let times = [f64::NAN; 60];
+        assert_eq!(StoppingRule::FAST.stop_reason(&times), None);
+    }
+
+    fn pauses_ms(throttle: &mut Throttle, clocks: &[f64]) -> Vec<u128> {
+        let pause = |clock: &f64| throttle.pause(Some(*clock)).map_or(0, |pause| pause.as_millis());
+        clocks.iter().map(pause).collect()
+    }
+
+    #[test]
+    fn pauses_grow_while_a_power_cap_lasts() {
+        let mut throttle = Throttle::new(None);
+        let pauses = pauses_ms(&mut throttle, &recorded::CLOCKS_MHZ);
+        assert_eq!(pauses, [0, 0, 0, 0, 200, 400, 800, 1600, 2000, 2000, 0, 0, 0, 0]);
+        assert!(!throttle.happened());
+    }
+
+    #[test]
+    fn a_permanently_capped_device_is_measured_at_its_clock() {
+        let mut throttle = Throttle::new(Some(1980.0));
+        let pauses = pauses_ms(&mut throttle, &[1200.0; 10]);
+        assert_eq!(pauses, [200, 400, 800, 1600, 2000, 2000, 0, 0, 0, 0]);
+        assert!(throttle.happened());
+    }
+
+    #[test]
+    fn a_device_without_a_clock_reading_is_never_throttled() {
+        let mut throttle = Throttle::new(Some(1980.0));
+        assert_eq!(throttle.pause(None), None);
+        assert_eq!(throttle.pause(Some(f64::NAN)), None);
+    }
+}

@@ -1,0 +1,39 @@
+//! The search: staged elimination, with a few samples of everything and more of what is not far
+//! behind.
+
+mod descent;
+mod elimination;
+pub(crate) mod finals;
+pub(crate) mod latency;
+pub(crate) mod state;
+
+use gridguard::profile::Objective;
+
+use crate::control::Stage;
+use crate::space::Space;
+use crate::stats::count;
+use state::{DEFAULT, Halt, Search};
+
+/// Searches until it is done or halted; `search.result` holds what is known either way.
+pub(crate) fn run(
+    search: &mut Search<'_>,
+    space: &mut Space,
+    objective: Objective,
+) -> Result<(), Halt> {
+    let all: Vec<usize> = (0..space.candidates().len()).collect();
+    search.enter(Stage::Check, elimination::expected_samples(count(all.len())));
+    search.check(&[DEFAULT])?;
+    if let Objective::Latency { max_launch_us } = objective {
+        return latency::run(search, space, max_launch_us);
+    }
+    let pool = if all.len() <= MAX_EXHAUSTIVE {
+        search.check(&all)?;
+        elimination::run(search, &all)?
+    } else {
+        descent::run(search, space)?
+    };
+    finals::run(search, &pool)
+}
+
+/// The most candidates that are all measured; in a larger space a model chooses where to begin.
+const MAX_EXHAUSTIVE: usize = 64;

@@ -1,0 +1,348 @@
+//! The state of one search: what is measured so far, and the only code that measures more.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use gridguard::profile::StopReason;
+
+use crate::candidate::Candidate;
+use crate::control::{Budget, Observer, SearchProgress, Stage};
+use crate::failure::{FailureKind, MeasureFailure};
+use crate::measure::{Measurer, Portion, Sample};
+use crate::sampling::{SLOW_SAMPLE_NS, SamplingEffort, Throttle};
+use crate::space::Space;
+use crate::stats::{PairedRatio, Samples, count, position};
+
+/// The default's place among the series.
+pub(crate) const DEFAULT: usize = 0;
+
+/// What is known of one candidate.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    pub(crate) candidate: Candidate,
+    pub(crate) status: Status,
+    is_checked: bool,
+    /// Whether its first sample was taken.
+    is_warm: bool,
+    /// The round and the time in nanoseconds of each sample that counts.
+    times: Vec<(u64, f64)>,
+}
+
+/// How far a candidate came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Open,
+    Eliminated(Stage),
+    Failed(MeasureFailure),
+}
+
+/// Why a search ends before it is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Halt {
+    /// It was interrupted, or its budget is spent.
+    Ended,
+    /// There is nothing to compare with.
+    DefaultFailed(MeasureFailure),
+}
+
+/// What a search concludes, beside the samples.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SearchResult {
+    /// Why the last sampling ended.
+    pub(crate) stopped: Option<StopReason>,
+    /// The places that were compared to the end, the default's among them.
+    pub(crate) finalists: Vec<usize>,
+    /// The candidate that a bound on the time of a launch leads to.
+    pub(crate) bounded: Option<BoundedChoice>,
+    /// Chunks that met the bound and failed in the finals.
+    pub(crate) failed_choices: u64,
+    /// Whether no tried chunk runs, so that the default is the choice.
+    pub(crate) kept_default: bool,
+}
+
+/// A candidate and how it does against a bound on the time of a launch.
+#[derive(Clone, Debug)]
+pub(crate) struct BoundedChoice {
+    pub(crate) place: usize,
+    /// Times of its largest launch alone, in nanoseconds.
+    pub(crate) launch: Samples,
+    /// Whether the upper end of their confidence interval is within the bound.
+    pub(crate) is_met: bool,
+}
+
+/// A search in progress. Series are only ever added, so a place stays valid.
+pub(crate) struct Search<'a> {
+    measurer: &'a mut dyn Measurer,
+    observer: &'a mut dyn Observer,
+    budget: Budget<'a>,
+    pub(crate) throttle: Throttle,
+    started: Instant,
+    pub(crate) evaluations: u64,
+    expected: u64,
+    round: u64,
+    stage: Stage,
+    pub(crate) effort: SamplingEffort,
+    pub(crate) series: Vec<Series>,
+    pub(crate) result: SearchResult,
+}
+
+impl<'a> Search<'a> {
+    pub(crate) fn new(
+        measurer: &'a mut dyn Measurer,
+        observer: &'a mut dyn Observer,
+        budget: &Budget<'a>,
+        space: &Space,
+    ) -> Self {
+        let mut search = Self {
+            measurer,
+            observer,
+            budget: *budget,
+            throttle: Throttle::new(budget.nominal_clock_mhz),
+            started: Instant::now(),
+            evaluations: 0,
+            expected: 0,
+            round: 0,
+            stage: Stage::Check,
+            effort: SamplingEffort::FAST,
+            series: Vec::new(),
+            result: SearchResult::default(),
+        };
+        for candidate in space.candidates() {
+            search.track(candidate);
+        }
+        search
+    }
+
+    /// The place of a candidate among the series; a new one if it has none.
+    pub(crate) fn track(&mut self, candidate: &Candidate) -> usize {
+        let known = self.series.iter().position(|series| series.candidate == *candidate);
+        known.unwrap_or_else(|| {
+            self.series.push(Series {
+                candidate: candidate.clone(),
+                status: Status::Open,
+                is_checked: false,
+                is_warm: false,
+                times: Vec::new(),
+            });
+            self.series.len() - 1
+        })
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Enters a stage that is expected to take `samples` more.
+    pub(crate) fn enter(&mut self, stage: Stage, samples: u64) {
+        self.stage = stage;
+        self.expected = self.evaluations.saturating_add(samples);
+    }
+
+    pub(crate) fn is_open(&self, place: usize) -> bool {
+        self.series[place].status == Status::Open
+    }
+
+    /// Whether the candidate was not checked yet.
+    pub(crate) fn is_new(&self, place: usize) -> bool {
+        !self.series[place].is_checked
+    }
+
+    /// Those of `places` that neither failed nor were eliminated.
+    pub(crate) fn open(&self, places: &[usize]) -> Vec<usize> {
+        places.iter().copied().filter(|place| self.is_open(*place)).collect()
+    }
+
+    pub(crate) fn eliminate(&mut self, place: usize, stage: Stage) {
+        if self.is_open(place) {
+            self.series[place].status = Status::Eliminated(stage);
+        }
+    }
+
+    pub(crate) fn times(&self, place: usize) -> Vec<f64> {
+        self.series[place].times.iter().map(|(_, time)| *time).collect()
+    }
+
+    pub(crate) fn samples(&self, place: usize) -> Option<Samples> {
+        Samples::new(self.times(place))
+    }
+
+    /// The median of a candidate in nanoseconds; infinite if it has no samples.
+    pub(crate) fn median(&self, place: usize) -> f64 {
+        self.samples(place).map_or(f64::INFINITY, |samples| samples.median())
+    }
+
+    /// The least time of a candidate in nanoseconds; infinite if it has no samples.
+    pub(crate) fn least(&self, place: usize) -> f64 {
+        self.samples(place).map_or(f64::INFINITY, |samples| samples.least())
+    }
+
+    /// The fastest of `places` by its median.
+    pub(crate) fn fastest(&self, places: &[usize]) -> Option<usize> {
+        let medians =
+            |one: &&usize, other: &&usize| self.median(**one).total_cmp(&self.median(**other));
+        places.iter().min_by(medians).copied()
+    }
+
+    /// Times of one candidate over those of another, from the rounds that have both.
+    pub(crate) fn ratio(&self, place: usize, base: usize) -> Option<PairedRatio> {
+        let base = &self.series[base].times;
+        let at = |round: u64| base.iter().find(|(taken, _)| *taken == round);
+        let times = self.series[place].times.iter();
+        PairedRatio::new(times.filter_map(|(round, time)| Some((*time, at(*round)?.1))))
+    }
+
+    /// Checks those of `places` that are new: no candidate is timed before its output is correct.
+    pub(crate) fn check(&mut self, places: &[usize]) -> Result<(), Halt> {
+        for place in places.iter().copied() {
+            if !self.is_new(place) {
+                continue;
+            }
+            let candidate = self.series[place].candidate.clone();
+            self.ensure_budget()?;
+            self.series[place].is_checked = true;
+            self.notify(&candidate);
+            if let Err(failure) = self.measurer.check(&candidate) {
+                self.fail(place, failure)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one sample of each of `places`, in another order each time, so that no candidate always
+    /// follows the same one.
+    pub(crate) fn round(&mut self, places: &[usize]) -> Result<(), Halt> {
+        self.check(places)?;
+        self.round += 1;
+        for place in order(places.len(), self.round).into_iter().map(|turn| places[turn]) {
+            if !self.is_open(place) {
+                continue;
+            }
+            if !self.series[place].is_warm {
+                let Some(first) = self.sample(place, Portion::Sequence)? else { continue };
+                if place == DEFAULT && first > SLOW_SAMPLE_NS {
+                    self.effort = SamplingEffort::SLOW;
+                }
+                self.series[place].is_warm = true;
+                if self.effort.keeps_first {
+                    self.series[place].times.push((self.round, first));
+                    continue;
+                }
+            }
+            if let Some(time) = self.sample(place, Portion::Sequence)? {
+                self.series[place].times.push((self.round, time));
+            }
+        }
+        Ok(())
+    }
+
+    /// Repeats rounds until each of `places` that is still open has so many samples.
+    pub(crate) fn rounds_up_to(&mut self, places: &[usize], samples: u64) -> Result<(), Halt> {
+        let is_behind = |search: &Self, place: usize| {
+            search.is_open(place) && count(search.series[place].times.len()) < samples
+        };
+        while places.iter().any(|place| is_behind(self, *place)) {
+            self.round(places)?;
+        }
+        Ok(())
+    }
+
+    /// One time in nanoseconds at an unthrottled clock; `None` if the candidate failed.
+    pub(crate) fn sample(&mut self, place: usize, portion: Portion) -> Result<Option<f64>, Halt> {
+        let candidate = self.series[place].candidate.clone();
+        loop {
+            self.ensure_budget()?;
+            self.notify(&candidate);
+            self.evaluations += 1;
+            let taken = self.measurer.sample(&candidate, portion, 1).and_then(valid);
+            let sample = match taken {
+                Ok(sample) => sample,
+                Err(failure) => {
+                    self.fail(place, failure)?;
+                    return Ok(None);
+                }
+            };
+            let Some(pause) = self.throttle.pause(sample.clock_mhz) else {
+                return Ok(Some(sample.time_ns));
+            };
+            self.observer.throttled(pause);
+            (self.budget.pause)(pause);
+        }
+    }
+
+    fn fail(&mut self, place: usize, failure: MeasureFailure) -> Result<(), Halt> {
+        self.series[place].status = Status::Failed(failure.clone());
+        if place == DEFAULT { Err(Halt::DefaultFailed(failure)) } else { Ok(()) }
+    }
+
+    fn ensure_budget(&self) -> Result<(), Halt> {
+        let is_over =
+            self.budget.is_interrupted() || self.budget.is_spent(self.elapsed(), self.evaluations);
+        if is_over { Err(Halt::Ended) } else { Ok(()) }
+    }
+
+    /// Tells the observer what comes next.
+    fn notify(&mut self, candidate: &Candidate) {
+        let is_timed = |place: &usize| self.is_open(*place) && !self.times(*place).is_empty();
+        let timed: Vec<usize> = (0..self.series.len()).filter(is_timed).collect();
+        let best = self.fastest(&timed).map(|place| (place, self.median(place)));
+        let progress = SearchProgress {
+            stage: self.stage,
+            candidate,
+            best: best.map(|(place, median)| (&self.series[place].candidate, median)),
+            evaluations: self.evaluations,
+            expected: self.expected.max(self.evaluations),
+        };
+        self.observer.progress(&progress);
+    }
+}
+
+fn valid(samples: Vec<Sample>) -> Result<Sample, MeasureFailure> {
+    let message = match samples.first() {
+        Some(sample) if sample.is_valid() => return Ok(*sample),
+        Some(sample) => format!("measured {} ns", sample.time_ns),
+        None => "no time was measured".to_owned(),
+    };
+    Err(MeasureFailure::new(FailureKind::Launch, message))
+}
+
+/// The numbers below `length` in an order that depends on the round: steps of a stride coprime to the
+/// length, with another stride and start each time.
+fn order(length: usize, round: u64) -> Vec<usize> {
+    let length = count(length);
+    let strides: Vec<u64> =
+        (1..length.max(2)).filter(|stride| common_divisor(*stride, length) == 1).collect();
+    let pick = round.checked_rem(count(strides.len())).unwrap_or(0);
+    let stride = strides.get(position(pick)).copied().unwrap_or(1);
+    (0..length).map(|turn| position((round + turn * stride) % length)).collect()
+}
+
+const fn common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_round_has_each_candidate_once_and_orders_differ() {
+        for length in 1..20 {
+            for round in 1..30 {
+                let places: BTreeSet<usize> = order(length, round).into_iter().collect();
+                assert_eq!(places.len(), length, "round {round}");
+            }
+        }
+        let neighbours: BTreeSet<(usize, usize)> = (1..9)
+            .flat_map(|round| {
+                let order = order(5, round);
+                order.windows(2).map(|two| (two[0], two[1])).collect::<Vec<_>>()
+            })
+            .collect();
+        assert!(neighbours.len() >= 16, "of 20: {neighbours:?}");
+        assert!(order(0, 7).is_empty());
+    }
+}

@@ -1,0 +1,9 @@
+//! Tests of the search, the evaluation and the chart on a simulated device.
+
+mod evaluate;
+mod latency;
+mod plot;
+pub(crate) mod recorded;
+pub(crate) mod simulation;
+mod space;
+mod tune;
