@@ -1,6 +1,6 @@
-//! The README's Rust: it compiles here, as it stands there.
+//! The Rust blocks of the README compile: each is repeated here word for word.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(dead_code, unsafe_code, reason = "compiled, and not run")]
+#![allow(dead_code, unsafe_code, reason = "compiled, never run")]
 
 use std::error::Error;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ fn a_guard_that_owns_a_context(
 
     let guard = Guard::cuda(0)?;
     let module = guard.compile("attention.cu", SOURCE)?;
-    // SAFETY: `attention` takes these, and for each item of its grid it touches as many elements of
-    // each as every launch below says that an item has.
+    // SAFETY: `attention` takes these parameters, and for each item of its grid it touches as many
+    // elements of each tensor as every launch below declares.
     let attention = unsafe { module.kernel("attention", &[Memory, Memory, Memory, Memory, Parameter::of::<f32>()])? };
 
     let request = LaunchRequest::new(Dim3::new(1, items * heads, 1), Dim3::new(128, 1, 1));
@@ -45,14 +45,14 @@ fn a_guard_that_owns_a_context(
 }
 
 #[rustfmt::skip]
-fn a_server_that_looks_up_what_was_tuned(
+fn a_server_that_looks_up_tuned_choices(
     attention: TemporalAttention,
 ) -> Result<(), Box<dyn Error>> {
     use gridguard::profile::{Layers, MissLog, Objective, Policy};
 
     let guard = Guard::cuda(0)?;
     let identity = guard.identity();
-    // The user's own profile before the one that was shipped for the device.
+    // The user's own profile takes precedence over the one built in for the device.
     let loaded = Layers::new().user().built_in(&identity).load(&identity, &guard.environment());
     loaded.findings.iter().for_each(|finding| eprintln!("{finding}"));
     let misses = Arc::new(MissLog::new(10_000));
@@ -84,7 +84,7 @@ fn the_kernels(
 }
 
 #[test]
-fn every_rust_block_of_the_readme_stands_here() {
+fn every_rust_block_of_the_readme_compiles() {
     let squeezed = |text: &str| text.split_whitespace().collect::<String>();
     let here = squeezed(HERE);
     let blocks: Vec<&str> =
