@@ -1,87 +1,63 @@
 //! What counting and recording add to a launch on the host.
-//!
-//! The recorder is taken in by its source: it is no part of the public interface.
-#![allow(dead_code, unused_imports, reason = "only recording is measured")]
 
 use core::hint::black_box;
-use core::panic::Location;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-
-#[path = "../src/record/alone.rs"]
-mod alone;
-#[path = "../src/cuda/clock.rs"]
-#[allow(unsafe_code, reason = "the system's clock")]
-mod clock;
-#[path = "../src/record/flight/mod.rs"]
-mod flight;
-
-use alone::Tally;
-use flight::{Entry, Recorder};
-
-/// What a launch is, where the guard has it: in memory.
-const LAUNCH: Entry = Entry {
-    stream: 0,
-    kernel: 7,
-    grid: [1, 38_400, 1],
-    block: [128, 1, 1],
-    items: [0, 7680],
-    place: [0, 1],
-    at_ns: 0,
-    call_site: core::ptr::null(),
+use gridguard::cuda::bench::{LaunchRecords, now_ns};
+use gridguard::{
+    Chunk, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, ValidLaunch, validate,
 };
+
+const CHUNK: Chunk = Chunk { index: 0, start: 0, items: 7680 };
+
+fn launch() -> ValidLaunch {
+    let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"));
+    let request = LaunchRequest::new(Dim3::new(1, 38_400, 1), Dim3::new(128, 1, 1));
+    validate(&request, &limits).unwrap_or_else(|violations| unreachable!("{violations}"))
+}
 
 /// A few hundred nanoseconds of other work, as between launches.
 fn other_work(seed: u64) -> u64 {
     (0..200).fold(seed, |x, _| x.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7) ^ 3)
 }
 
-#[inline(always)]
-#[allow(clippy::inline_always, reason = "as on the way of a launch, where it stands once")]
-fn record_on(recorder: &Recorder, stream: usize) {
-    let (at_ns, launch) = (clock::now_ns(), black_box(&LAUNCH));
-    recorder.record(&Entry { stream, at_ns, call_site: Location::caller(), ..*launch });
-}
-
 type Case<'a> = (&'static str, Box<dyn Fn(u64) -> Duration + 'a>);
 
-/// A case that says how long so many times take.
+/// A case that measures how long a number of repetitions take.
 fn case<'a, T>(name: &'static str, once: impl Fn() -> T + 'a) -> Case<'a> {
-    let times = move |times| {
+    let repeat = move |repetitions| {
         let begun = Instant::now();
-        for _ in 0..times {
+        for _ in 0..repetitions {
             black_box(once());
         }
         begun.elapsed()
     };
-    (name, Box::new(times))
+    (name, Box::new(repeat))
 }
 
 fn record(criterion: &mut Criterion) {
-    let (tally, recorder) = (Tally::new(), Recorder::new());
-    let count = || black_box(&tally).add_one();
-    let record = |stream| record_on(&recorder, stream);
+    let (records, launch) = (LaunchRecords::new(), launch());
+    let record = |stream| records.record(stream, black_box(&CHUNK), black_box(&launch));
+    let count = || black_box(&records).count();
     let work = || black_box(other_work(black_box(1)));
     (1..16).for_each(record);
     let cases = [
-        case("read the clock", clock::now_ns),
+        case("read the clock", now_ns),
         case("count a launch", count),
-        case("count and record a launch, back to back", || (record_on(&recorder, 1), count())),
+        case("count and record a launch, back to back", || (record(1), count())),
         case("the same on the fifteenth stream", || (record(15), count())),
         case("other work", work),
-        case("other work, then count and record a launch", || {
-            (work(), record_on(&recorder, 1), count())
-        }),
+        case("other work, then count and record a launch", || (work(), record(1), count())),
     ];
     interleaved(&cases);
-    for (name, times) in cases {
-        criterion.bench_function(name, |bencher| bencher.iter_custom(&times));
+    for (name, repeat) in cases {
+        criterion.bench_function(name, |bencher| bencher.iter_custom(&repeat));
     }
-    // The words of the first thread are taken.
+    // This thread owns the counter's fast path.
     criterion.bench_function("count and record a launch as another thread", |bencher| {
-        let times = |times| case("", || (record(1), count())).1(times);
-        bencher.iter_custom(|iterations| on_another_thread(|| times(iterations)));
+        let repeat = |repetitions| case("", || (record(1), count())).1(repetitions);
+        bencher.iter_custom(|repetitions| on_another_thread(|| repeat(repetitions)));
     });
 }
 
@@ -90,15 +66,15 @@ fn on_another_thread<T: Send>(body: impl FnOnce() -> T + Send) -> T {
     joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// The cases in turn, many times over, so that whatever else the machine does is shared by all; the
-/// median of each.
+/// Measures the cases in turn, many times over, so that other load of the machine affects all alike,
+/// and prints the median of each.
 fn interleaved(cases: &[Case<'_>]) {
     const ROUNDS: usize = 301;
     const TIMES: u32 = 2000;
     let mut samples = vec![Vec::with_capacity(ROUNDS); cases.len()];
     for _ in 0..ROUNDS {
-        for ((_, times), samples) in cases.iter().zip(&mut samples) {
-            samples.push(times(TIMES.into()));
+        for ((_, repeat), samples) in cases.iter().zip(&mut samples) {
+            samples.push(repeat(TIMES.into()));
         }
     }
     println!("medians of {ROUNDS} interleaved rounds:");

@@ -1,7 +1,11 @@
-//! The facade that a server holds.
+//! [`Guard`]: validates, plans, launches and counts for one device.
 
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use crate::cuda::context::CudaBackend;
+#[cfg(feature = "cuda")]
+use crate::cuda::error::CudaError;
 use crate::launch::request::LaunchRequest;
 use crate::launch::validate::{ValidLaunch, validate};
 use crate::launch::violation::Violations;
@@ -12,11 +16,11 @@ use crate::plan::launches::Plan;
 use crate::plan::run::{Launcher, PartialRun, run};
 #[cfg(feature = "profile")]
 use crate::profile::{DeviceIdentity, Environment, Key, MissLog, Profile, Reason, TunedChoice};
-use crate::record::{Counters, Counts};
+use crate::record::counters::{Counters, Counts};
 
-/// Stands between a program and its launches: validates, plans, launches, counts.
+/// Validates, plans, launches and counts for one device, or for the host.
 ///
-/// One guard serves one device, from any number of threads.
+/// A guard may be shared by any number of threads.
 ///
 /// ```
 /// use gridguard::{
@@ -44,7 +48,7 @@ pub struct Guard {
     tuning: Tuning,
 }
 
-/// What a guard knows of tuned launches.
+/// Where a guard looks up tuned launches.
 #[cfg(feature = "profile")]
 #[derive(Debug, Default)]
 struct Tuning {
@@ -56,18 +60,18 @@ struct Tuning {
 #[derive(Clone, Debug)]
 pub(crate) enum Backend {
     #[cfg(feature = "cuda")]
-    Cuda(crate::cuda::CudaBackend),
+    Cuda(CudaBackend),
     Host,
 }
 
-/// Why the host serves although a device was wanted.
+/// Why a guard runs on the host instead of a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FallbackReason {
-    /// There is no device to be had.
+    /// No device can be used.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
-    Cuda(#[from] crate::cuda::CudaError),
+    Cuda(#[from] CudaError),
     /// The crate was built without its feature `cuda`.
     #[error("built without the feature `cuda`")]
     BuiltWithoutCuda,
@@ -89,21 +93,21 @@ impl Guard {
         }
     }
 
-    /// A guard of the host under the limits of `device`, real or from the catalogue.
+    /// A guard of the host, under the limits of `device`, queried or from the catalogue.
     #[must_use]
     pub fn host(device: impl Into<Arc<DeviceLimits>>) -> Self {
         Self::new(device.into(), Backend::Host, None)
     }
 
     /// A guard of the CUDA device with the most free memory, or else of the host under the limits
-    /// of `otherwise`, with the reason in [`Self::fallback`].
+    /// `otherwise`, with the reason in [`Self::fallback`].
     ///
-    /// Of several devices each is brought up once to ask for its free memory.
+    /// If there are several devices, each is initialised to query its free memory.
     #[must_use]
     pub fn best_or(otherwise: impl Into<Arc<DeviceLimits>>) -> Self {
         #[cfg(feature = "cuda")]
-        let reason = match Self::freest_device() {
-            Ok(guard) => return guard,
+        let reason = match CudaBackend::most_free_memory() {
+            Ok((backend, limits)) => return Self::new(limits, Backend::Cuda(backend), None),
             Err(reason) => reason.into(),
         };
         #[cfg(not(feature = "cuda"))]
@@ -111,14 +115,14 @@ impl Guard {
         Self::new(otherwise.into(), Backend::Host, Some(reason))
     }
 
-    /// As [`Self::best_or`], with the limits of an NVIDIA H200 for the host where the catalogue is
-    /// built in, and those of any device where it is not.
+    /// As [`Self::best_or`]; on the host with the limits of an NVIDIA H200 if the catalogue is built in
+    /// (feature `catalog`), else with [`DeviceLimits::any_device`].
     #[must_use]
     pub fn best() -> Self {
         Self::best_or(default_limits())
     }
 
-    /// The limits of the device that the guard serves.
+    /// The limits of the guard's device.
     #[must_use]
     pub fn limits(&self) -> &DeviceLimits {
         &self.limits
@@ -130,7 +134,7 @@ impl Guard {
         LaunchLimits::new(Arc::clone(&self.limits), kernel)
     }
 
-    /// Whether the guard launches on a CUDA device, and not on the host.
+    /// Whether the guard launches on a CUDA device.
     #[must_use]
     pub const fn is_cuda(&self) -> bool {
         match self.backend {
@@ -140,7 +144,7 @@ impl Guard {
         }
     }
 
-    /// Why the host serves, where a device was wanted.
+    /// Why the guard runs on the host, if a device was wanted.
     #[must_use]
     pub const fn fallback(&self) -> Option<&FallbackReason> {
         self.fallback.as_ref()
@@ -177,7 +181,7 @@ impl Guard {
         limits: &LaunchLimits,
         choice: Choice,
     ) -> Result<Plan, Violations> {
-        // By reference: a plan is too large to be moved about on the way of a launch.
+        // Matched by reference: moving a plan costs as much as making one.
         let plan = Plan::new(request, batch, limits, choice);
         if let Err(violations) = &plan {
             self.counters.rejected(violations);
@@ -185,7 +189,7 @@ impl Guard {
         plan
     }
 
-    /// Runs a plan through `launcher`, such as a `HostLauncher`, and counts its launches.
+    /// Runs a plan with `launcher`, such as a `HostLauncher`, and counts its launches.
     ///
     /// # Errors
     ///
@@ -209,7 +213,7 @@ impl Guard {
         let counts = self.counters.snapshot();
         #[cfg(feature = "cuda")]
         if let Backend::Cuda(cuda) = &self.backend {
-            return cuda.counted(counts);
+            return cuda.add_context_counts(counts);
         }
         counts
     }
@@ -232,29 +236,28 @@ impl Guard {
 
 #[cfg(feature = "profile")]
 impl Guard {
-    /// The guard with the tuned choices of a profile, which is to be loaded for [`Self::identity`].
+    /// The guard with the tuned choices of a profile, loaded for [`Self::identity`].
     #[must_use]
     pub fn with_profile(mut self, profile: Arc<Profile>) -> Self {
         self.tuning.profile = Some(profile);
         self
     }
 
-    /// The guard with a log of the shapes that its profile does not hold.
+    /// The guard with a log of the shapes that its profile lacks.
     #[must_use]
     pub fn with_miss_log(mut self, misses: Arc<MissLog>) -> Self {
         self.tuning.misses = Some(misses);
         self
     }
 
-    /// Whose measurements count for this guard: those of its device, or of the host.
+    /// The device whose profiles apply to this guard: its own, or the host.
     #[must_use]
     pub fn identity(&self) -> DeviceIdentity {
         let identity = DeviceIdentity::of(&self.limits);
         if self.is_cuda() { identity } else { identity.on_host() }
     }
 
-    /// The versions that decide whether measurements are stale for this guard; empty where they cannot
-    /// be found out.
+    /// The versions that decide whether a profile's measurements are stale; empty where unknown.
     #[must_use]
     pub fn environment(&self) -> Environment {
         #[cfg(feature = "cuda")]
@@ -264,23 +267,23 @@ impl Guard {
         Environment::of_host()
     }
 
-    /// The tuned choices.
+    /// The profile.
     #[must_use]
     pub const fn profile(&self) -> Option<&Arc<Profile>> {
         self.tuning.profile.as_ref()
     }
 
-    /// The log of shapes that the profile does not hold.
+    /// The log of shapes that the profile lacks.
     #[must_use]
     pub const fn misses(&self) -> Option<&Arc<MissLog>> {
         self.tuning.misses.as_ref()
     }
 
-    /// What the profile says of a shape, whose sizes are called `names`. What it does not hold
-    /// exactly goes to the log of misses.
+    /// Looks up the profile's choice for a shape with `sizes`, called `names`. Anything but an exact
+    /// match is recorded in the miss log.
     ///
-    /// The choice is a wish: whoever plans with it and is refused plans anew with
-    /// [`Choice::AUTOMATIC`], and tells [`Profile::refused`].
+    /// The choice need not be legal: if planning with it fails, plan again with [`Choice::AUTOMATIC`]
+    /// and call [`Profile::refused`].
     pub fn tuned(&self, key: &Key, names: &[&str], sizes: &[u64]) -> TunedChoice<'_> {
         let answer = match &self.tuning.profile {
             Some(profile) => profile.lookup(key, sizes),
@@ -295,7 +298,7 @@ impl Guard {
 
 #[cfg(feature = "catalog")]
 fn default_limits() -> Arc<DeviceLimits> {
-    /// The device whose limits the host takes on.
+    /// The device whose limits the host assumes.
     const NAME: &str = "h200";
     let known = crate::catalog::gpu(NAME).map(|gpu| Arc::clone(&gpu.limits));
     known.unwrap_or_else(|_| Arc::new(DeviceLimits::any_device()))
@@ -311,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guard_and_what_it_launches_are_shared_between_threads() {
+    fn guards_and_kernels_can_be_shared_between_threads() {
         fn shared<T: Send + Sync + 'static>() {}
         shared::<Guard>();
         shared::<Plan>();
@@ -327,14 +330,14 @@ mod tests {
 
     #[cfg(not(feature = "cuda"))]
     #[test]
-    fn without_cuda_the_host_serves_and_says_why() {
+    fn without_cuda_the_host_is_used_for_a_reason() {
         let guard = Guard::best();
         assert_eq!(guard.fallback(), Some(&FallbackReason::BuiltWithoutCuda));
         assert!(!guard.is_cuda());
     }
 
     #[test]
-    fn every_error_crosses_threads_and_outlives_what_it_is_about() {
+    fn every_error_is_send_sync_and_static() {
         fn error<T: core::error::Error + Send + Sync + 'static>() {}
         error::<crate::Error>();
         error::<Violations>();

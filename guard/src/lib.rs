@@ -87,7 +87,7 @@ pub use plan::explain::explain_whole;
 pub use plan::launches::{Launches, Plan, PlannedLaunch};
 pub use plan::run::{Launcher, PartialRun, run};
 pub use plan::signature::Parameter;
-pub use record::Counts;
+pub use record::counters::Counts;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

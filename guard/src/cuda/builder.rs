@@ -1,32 +1,35 @@
-//! cudarc's launch builder with validation in front: existing code changes by one word.
+//! cudarc's launch builder with validation: existing code changes one word.
 
 use core::cell::RefCell;
-use core::hash::{BuildHasherDefault, Hasher};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use cudarc::driver::{
-    CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg, sys,
+    CudaContext, CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg, sys,
 };
-use once_cell::sync::Lazy;
+use hashbrown::HashMap;
 use parking_lot::RwLock;
 
-use super::checked::Watch;
-use super::driver::Driver;
-use super::error::{CudaError, DriverError, LaunchError};
+use super::context::Watch;
+use super::driver::from_cudarc;
+use super::error::{CudaError, LaunchError};
+use super::history::ContextHistory;
 use super::kernel::{Inner, Keep, Kernel};
+use super::query;
+use super::symbols::Driver;
 use crate::launch::request::LaunchRequest;
 use crate::launch::validate::validate;
 use crate::plan::chunk::Chunk;
+use crate::record::counters::Counts;
 
 /// Launch builders that validate, on cudarc's streams.
-#[allow(private_bounds, reason = "for cudarc's streams alone, so that it may grow")]
+#[allow(private_bounds, reason = "only cudarc's streams implement it, so that it may grow")]
 pub trait GuardedStream: Sealed {
     /// As `launch_builder`, with every launch validated against the limits of device and function.
     ///
     /// The limits of a function are queried at its first use and kept. The function's module stays
-    /// loaded for as long, see [`forget_functions`].
+    /// loaded for as long, see [`forget_functions`]. What is launched and rejected is counted for
+    /// each context, see [`counts_without_guard`].
     ///
     /// ```no_run
     /// # use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
@@ -35,7 +38,7 @@ pub trait GuardedStream: Sealed {
     /// let config = LaunchConfig { grid_dim: (1, n, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
     /// let mut launch = stream.launch_builder_guarded(function); // was: launch_builder(function)
     /// launch.arg(&n);
-    /// // SAFETY: the function takes one u32 and touches no memory.
+    /// // SAFETY: the function takes one u32 and accesses no memory.
     /// unsafe { launch.launch(config)? };
     /// # Ok(())
     /// # }
@@ -54,16 +57,17 @@ impl GuardedStream for CudaStream {
     }
 }
 
-/// cudarc's [`LaunchArgs`] behind validation.
+/// cudarc's [`LaunchArgs`] with validation.
 #[derive(Debug)]
 pub struct GuardedLaunchArgs<'a> {
     stream: &'a CudaStream,
     function: &'a CudaFunction,
     inner: LaunchArgs<'a>,
+    /// Arguments so far.
     given: usize,
 }
 
-// SAFETY: hands every argument on to cudarc's own implementation, unchanged.
+// SAFETY: passes every argument on to cudarc's own implementation, unchanged.
 unsafe impl<'a, T> PushKernelArg<T> for GuardedLaunchArgs<'a>
 where
     LaunchArgs<'a>: PushKernelArg<T>,
@@ -81,7 +85,7 @@ impl GuardedLaunchArgs<'_> {
     ///
     /// # Errors
     ///
-    /// Why the limits could not be queried, at the function's first use.
+    /// [`CudaError`] if the limits cannot be queried, at the function's first use.
     pub fn kernel(&self) -> Result<Kernel, CudaError> {
         find_kernel(self.stream, self.function)
     }
@@ -102,20 +106,20 @@ impl GuardedLaunchArgs<'_> {
     /// # Errors
     ///
     /// [`LaunchError::Invalid`] with every violation, before anything is launched;
-    /// [`LaunchError::Unknown`] where the limits could not be queried; [`LaunchError::Args`] where
-    /// the number of arguments is not that of the parameters;
-    /// [`LaunchError::Driver`] where the driver refuses all the same.
+    /// [`LaunchError::Unknown`] if the limits cannot be queried; [`LaunchError::Args`] if there are
+    /// more or fewer arguments than parameters; [`LaunchError::Driver`] if the driver refuses a
+    /// valid launch.
     #[track_caller]
     pub unsafe fn launch(
         &mut self,
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
-        let send = |inner: &mut LaunchArgs<'_>| {
-            // SAFETY: the caller's promise.
+        let submit = |inner: &mut LaunchArgs<'_>| {
+            // SAFETY: this function's contract.
             let launched = unsafe { inner.launch(config) };
             launched.map_err(|error| ("cuLaunchKernel", error))
         };
-        self.check_and(config, false, send, Watch::here())
+        self.validate_and(config, false, submit, Watch::here())
     }
 
     /// As [`LaunchArgs::launch_cooperative`], after validation.
@@ -132,21 +136,21 @@ impl GuardedLaunchArgs<'_> {
         &mut self,
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
-        let send = |inner: &mut LaunchArgs<'_>| {
-            // SAFETY: the caller's promise.
+        let submit = |inner: &mut LaunchArgs<'_>| {
+            // SAFETY: this function's contract.
             let launched = unsafe { inner.launch_cooperative(config) };
             launched.map_err(|error| ("cuLaunchCooperativeKernel", error))
         };
-        self.check_and(config, true, send, Watch::here())
+        self.validate_and(config, true, submit, Watch::here())
     }
 
-    /// Sends what passes the check, and records it.
+    /// Calls `submit` if the launch is valid, then records and counts it.
     #[inline]
-    fn check_and<T>(
+    fn validate_and<T>(
         &mut self,
         config: LaunchConfig,
         cooperative: bool,
-        send: impl Fn(&mut LaunchArgs<'_>) -> Result<T, Refusal>,
+        submit: impl Fn(&mut LaunchArgs<'_>) -> Result<T, FailedCall>,
         watch: Watch,
     ) -> Result<T, LaunchError> {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = config;
@@ -154,39 +158,62 @@ impl GuardedLaunchArgs<'_> {
             .dynamic_shared_bytes(shared_mem_bytes.into());
         request.cooperative = cooperative;
         let Self { stream, function, inner, given } = self;
-        // The kernel is only lent, so that its launch takes part in no counting of owners.
-        let check_and_send = |kernel: &Inner| {
+        let mut launch = |kernel: &Inner| {
             let launch = validate(&request, kernel.limits())?;
             kernel.signature().check_count(&kernel.limits().kernel().name, *given)?;
-            let together = launch.runs_together();
-            if together || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
+            let co_resident = launch.runs_together();
+            if co_resident || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
                 kernel.driver().bind(kernel.context())?;
                 kernel.opt_in(launch.dynamic_shared_bytes())?;
             }
-            if together {
+            if co_resident {
                 kernel.check_occupancy(&launch)?;
             }
             let (handle, chunk) = (stream.cu_stream().cast(), Chunk::only(1));
-            let sent = send(inner).map_err(|(call, error)| {
-                let error = DriverError::from_cudarc(Some(stream.context()), call, error);
-                kernel.may_be_at_fault(handle, &chunk, &launch, watch, error)
-            })?;
-            kernel.accepted(handle, &chunk, &launch, 1, watch)?;
-            Ok(sent)
+            let submitted = submit(inner).map_err(|(call, error)| {
+                let error = from_cudarc(Some(stream.context()), call, error);
+                kernel.add_to_suspects(handle, &chunk, &launch, watch, error)
+            });
+            let accepted = submitted.and_then(|events| {
+                // SAFETY: the stream is alive in `self`, and cudarc has made its context current.
+                unsafe { kernel.accepted(handle, &chunk, &launch, 1, watch) }.map(|()| events)
+            });
+            match &accepted {
+                Ok(_) => kernel.history().without_guard().ran(1),
+                Err(_) => kernel.history().without_guard().stopped(0),
+            }
+            Ok(accepted?)
         };
-        match with_kernel(stream, function, check_and_send) {
-            Ok(checked) => checked,
+        let counted = |kernel: &Inner| {
+            let launched = launch(kernel);
+            if let Err(LaunchError::Invalid(violations)) = &launched {
+                kernel.history().without_guard().rejected(violations);
+            }
+            launched
+        };
+        match with_kernel(stream, function, counted) {
+            Ok(launched) => launched,
             Err(error) => Err(LaunchError::Unknown(Box::new(error))),
         }
     }
 }
 
-/// The call that failed, as cudarc reports it.
-type Refusal = (&'static str, cudarc::driver::DriverError);
+/// What was counted in `context` of launches without a [`Guard`](crate::Guard): those through
+/// [`GuardedStream::launch_builder_guarded`] and [`RawKernel`](super::RawKernel).
+///
+/// A guard counts its own launches, in [`Guard::counts`](crate::Guard::counts). Counting starts anew
+/// when no guard or kernel of the context is left, after [`forget_functions`] also of launch builders.
+#[must_use]
+pub fn counts_without_guard(context: &CudaContext) -> Counts {
+    ContextHistory::of(context.cu_ctx().cast()).counts_without_guard()
+}
 
-/// Kernels by handles. Each holds its function and its context, so that no handle is ever used anew
-/// while it stands here.
-static KNOWN: Lazy<RwLock<ByHandles<Kernel>>> = Lazy::new(RwLock::default);
+/// The call that failed, and cudarc's error.
+type FailedCall = (&'static str, cudarc::driver::DriverError);
+
+/// Kernels by handles. Each holds its function and its context, so that neither handle is reused
+/// while it is in the map.
+static KNOWN: LazyLock<RwLock<HashMap<Handles, Kernel>>> = LazyLock::new(RwLock::default);
 
 /// How often [`KNOWN`] was emptied; changed under its lock.
 static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
@@ -194,8 +221,8 @@ static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// What this thread found in [`KNOWN`], so that threads that launch at once share no lock.
     ///
-    /// Holds no function: whoever launches one holds it, and a handle is used anew only after its
-    /// function was forgotten.
+    /// Holds no function: the launching code holds it, and its handle is reused only after it was
+    /// forgotten.
     static SEEN: RefCell<Seen> = RefCell::default();
 }
 
@@ -203,68 +230,40 @@ thread_local! {
 struct Seen {
     /// [`FORGOTTEN`] at the time.
     forgotten: u64,
-    kernels: ByHandles<Arc<Inner>>,
+    kernels: HashMap<Handles, Arc<Inner>>,
 }
 
-type ByHandles<T> = HashMap<Handles, T, BuildHasherDefault<AddressHasher>>;
-
-/// A function and the context that it was launched in, which need not be its own.
+/// A function, and the context that it was launched in, which need not be its own.
 type Handles = (usize, usize);
 
-/// Spreads addresses, which nobody chooses to collide, in one multiplication.
-#[derive(Default)]
-struct AddressHasher(u64);
-
-impl Hasher for AddressHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64((*byte).into());
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        /// 2^64 over the golden ratio, odd.
-        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        // The table takes its index from the low bits and its tags from the high ones.
-        self.0 = (self.0 ^ number).wrapping_mul(SPREAD).swap_bytes();
-    }
-
-    fn write_usize(&mut self, number: usize) {
-        self.write_u64(u64::try_from(number).unwrap_or(u64::MAX));
-    }
-}
-
-/// Lets go of every function that [`GuardedStream::launch_builder_guarded`] has seen, so that
-/// their modules can be unloaded. They are queried anew at their next use.
+/// Drops every function that [`GuardedStream::launch_builder_guarded`] has seen, so that their
+/// modules can be unloaded. They are queried again at their next use.
 pub fn forget_functions() {
     let mut known = KNOWN.write();
     let functions = core::mem::take(&mut *known);
-    // Before any of them is unloaded, and its handle used anew.
+    // Before any of them is unloaded and its handle reused.
     FORGOTTEN.fetch_add(1, Ordering::Release);
     drop(known);
     drop(functions);
 }
 
-/// Looks at the kernel of `function` where it stands, queried at its first use.
+/// Calls `f` with the kernel of `function`, without touching its reference count if this thread has
+/// seen it before.
 #[inline]
 fn with_kernel<R>(
     stream: &CudaStream,
     function: &CudaFunction,
-    mut look: impl FnMut(&Inner) -> R,
+    mut f: impl FnMut(&Inner) -> R,
 ) -> Result<R, CudaError> {
     let handles = handles_of(stream, function);
     let seen = SEEN.try_with(|seen| {
         let seen = seen.try_borrow().ok()?;
         let is_current = seen.forgotten == FORGOTTEN.load(Ordering::Acquire);
-        seen.kernels.get(&handles).filter(|_| is_current).map(|kernel| look(kernel))
+        seen.kernels.get(&handles).filter(|_| is_current).map(|kernel| f(kernel))
     });
     match seen {
-        Ok(Some(answer)) => Ok(answer),
-        _ => Ok(look(find_kernel(stream, function)?.inner())),
+        Ok(Some(result)) => Ok(result),
+        _ => Ok(f(find_kernel(stream, function)?.inner())),
     }
 }
 
@@ -276,7 +275,7 @@ fn handles_of(stream: &CudaStream, function: &CudaFunction) -> Handles {
 #[cold]
 fn find_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
     let handles = handles_of(stream, function);
-    let find = |known: &ByHandles<Kernel>| {
+    let find = |known: &HashMap<Handles, Kernel>| {
         Some((known.get(&handles)?.clone(), FORGOTTEN.load(Ordering::Relaxed)))
     };
     let found = find(&KNOWN.read());
@@ -285,13 +284,13 @@ fn find_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, C
         None => {
             let kernel = query_kernel(stream, function)?;
             let mut known = KNOWN.write();
-            // Two threads may get here at once; the first one's limits stay.
+            // Two threads may get here at once; the first one's kernel stays.
             let kernel = known.entry(handles).or_insert(kernel).clone();
             (kernel, FORGOTTEN.load(Ordering::Relaxed))
         }
     };
     let inner = Arc::clone(kernel.inner());
-    // A thread that ends, or is in the midst of a launch, sees it again the next time.
+    // A thread that is ending, or in the middle of a launch, looks it up again the next time.
     let _ = SEEN.try_with(|seen| {
         let mut seen = seen.try_borrow_mut().ok()?;
         if seen.forgotten != forgotten {
@@ -304,27 +303,14 @@ fn find_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, C
 
 #[cold]
 fn query_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
-    let driver = Driver::get()?;
-    let context = stream.context();
-    let device = super::query::limits_of_context(driver, context)?;
+    let (driver, context) = (Driver::get()?, stream.context());
+    let device = query::limits_of_context(driver, context)?;
     let keep = Keep::Cudarc(function.clone(), Arc::clone(context));
-    let handle = function.cu_function().cast();
-    let name = function_name(driver, handle);
-    let context = context.cu_ctx().cast();
-    let signature = super::query::signature(driver, handle)?;
-    Ok(Kernel::from_parts(driver, handle, context, device, name, signature, keep)?)
-}
-
-/// The function's name, where the driver can tell (CUDA 12.3 and later).
-fn function_name(driver: &Driver, function: super::driver::Handle) -> String {
-    let mut name = core::ptr::null();
-    let found = driver.func_get_name.is_some_and(|ask| {
-        // SAFETY: the function is loaded; the driver writes a pointer that lives with it.
-        unsafe { ask(&raw mut name, function) == 0 }
-    });
-    if !found || name.is_null() {
-        return "of the launch".into();
-    }
-    // SAFETY: not null, so a zero-terminated string that lives as long as the function.
-    unsafe { core::ffi::CStr::from_ptr(name) }.to_string_lossy().into_owned()
+    let (function, context) = (function.cu_function().cast(), context.cu_ctx().cast());
+    // SAFETY: `keep` holds the function, loaded, and the context, which is current.
+    let kernel = unsafe {
+        let (name, signature) = (driver.name_of(function), query::signature(driver, function)?);
+        Kernel::from_parts(driver, function, context, device, name, signature, keep)?
+    };
+    Ok(kernel)
 }

@@ -3,7 +3,7 @@
 use super::error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
-use super::suspects::{FaultSuspects, NAMED};
+use super::faults::{FaultSuspects, NAMED};
 use crate::diagnose::{CudaVersion, Diagnosis, Evidence, Subject, answers, architecture, diagnose};
 use crate::error::Error;
 use crate::launch::violation::Violations;

@@ -1,111 +1,18 @@
-//! The driver's functions that the guard calls itself.
-//!
-//! They are looked up here and not through cudarc, because cudarc panics where a library or a
-//! symbol is missing, and because its enums cannot hold numbers that its version does not know.
+//! Finds and initialises libcuda once for the process, and makes its contexts current.
 
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::marker::PhantomData;
 
-use cudarc::driver::sys;
+use cudarc::driver::{CudaContext, sys};
 use libloading::Library;
 use once_cell::sync::OnceCell;
 
-use super::driver_log::{self, Mark};
+use super::driver_log;
 use super::error::{Background, DriverError, DriverUnavailable};
-use super::library::{self, function_table};
+use super::library;
+use super::symbols::{Driver, Handle, NO_DEVICE};
 
-/// A context, module, function or stream of the driver.
-pub(super) type Handle = *mut c_void;
-/// The driver's `CUresult`; an integer, since drivers know codes that no binding does.
-pub(super) type Status = c_int;
-
-function_table! {
-    /// Functions of libcuda.
-    struct Driver;
-    required {
-        init = "cuInit": fn(c_uint) -> Status;
-        driver_get_version = "cuDriverGetVersion": fn(*mut c_int) -> Status;
-        get_error_name = "cuGetErrorName": fn(Status, *mut *const c_char) -> Status;
-        get_error_string = "cuGetErrorString": fn(Status, *mut *const c_char) -> Status;
-        device_get_count = "cuDeviceGetCount": fn(*mut c_int) -> Status;
-        device_get = "cuDeviceGet": fn(*mut c_int, c_int) -> Status;
-        device_get_name = "cuDeviceGetName": fn(*mut c_char, c_int, c_int) -> Status;
-        device_get_attribute = "cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int) -> Status;
-        device_total_mem = "cuDeviceTotalMem_v2": fn(*mut usize, c_int) -> Status;
-        ctx_get_current = "cuCtxGetCurrent": fn(*mut Handle) -> Status;
-        ctx_set_current = "cuCtxSetCurrent": fn(Handle) -> Status;
-        ctx_push_current = "cuCtxPushCurrent_v2": fn(Handle) -> Status;
-        ctx_pop_current = "cuCtxPopCurrent_v2": fn(*mut Handle) -> Status;
-        ctx_get_device = "cuCtxGetDevice": fn(*mut c_int) -> Status;
-        primary_ctx_retain = "cuDevicePrimaryCtxRetain": fn(*mut Handle, c_int) -> Status;
-        primary_ctx_release = "cuDevicePrimaryCtxRelease_v2": fn(c_int) -> Status;
-        mem_get_info = "cuMemGetInfo_v2": fn(*mut usize, *mut usize) -> Status;
-        module_load_data_ex = "cuModuleLoadDataEx": fn(*mut Handle, *const c_void, c_uint, *mut c_int, *mut *mut c_void) -> Status;
-        module_unload = "cuModuleUnload": fn(Handle) -> Status;
-        module_get_function = "cuModuleGetFunction": fn(*mut Handle, Handle, *const c_char) -> Status;
-        func_get_attribute = "cuFuncGetAttribute": fn(*mut c_int, c_int, Handle) -> Status;
-        func_set_attribute = "cuFuncSetAttribute": fn(Handle, c_int, c_int) -> Status;
-        max_active_blocks = "cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Handle, c_int, usize) -> Status;
-        launch_kernel = "cuLaunchKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
-        launch_cooperative_kernel = "cuLaunchCooperativeKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void) -> Status;
-        stream_synchronize = "cuStreamSynchronize": fn(Handle) -> Status;
-    }
-    optional {
-        launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfigEx, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
-        max_cluster_size = "cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
-        max_active_clusters = "cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
-        stream_priority_range = "cuCtxGetStreamPriorityRange": fn(*mut c_int, *mut c_int) -> Status;
-        func_get_name = "cuFuncGetName": fn(*mut *const c_char, Handle) -> Status;
-        stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
-        logs_current = "cuLogsCurrent": fn(*mut c_uint, c_uint) -> Status;
-        logs_dump_to_memory = "cuLogsDumpToMemory": fn(*mut c_uint, *mut c_char, *mut usize, c_uint) -> Status;
-        func_get_param_info = "cuFuncGetParamInfo": fn(Handle, usize, *mut usize, *mut usize) -> Status;
-    }
-}
-
-/// `CUlaunchConfig`.
-#[repr(C)]
-#[derive(Debug)]
-pub(super) struct LaunchConfigEx {
-    pub(super) grid: [c_uint; 3],
-    pub(super) block: [c_uint; 3],
-    pub(super) shared_bytes: c_uint,
-    pub(super) stream: Handle,
-    pub(super) attributes: *mut LaunchAttribute,
-    pub(super) attribute_count: c_uint,
-}
-
-/// `CUlaunchAttribute`: an id and a union of 64 bytes.
-#[repr(C, align(8))]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LaunchAttribute {
-    pub(super) id: c_uint,
-    pub(super) padding: [u8; 4],
-    pub(super) value: [c_uint; 16],
-}
-
-impl LaunchAttribute {
-    /// What says nothing.
-    pub(super) const NONE: Self = Self { id: 0, padding: [0; 4], value: [0; 16] };
-
-    /// The attribute `id` with the first words of its value.
-    pub(super) fn new(id: c_uint, [x, y, z]: [c_uint; 3]) -> Self {
-        let mut value = [0; 16];
-        value[..3].copy_from_slice(&[x, y, z]);
-        Self { id, value, ..Self::NONE }
-    }
-}
-
-/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
-pub(super) const ATTRIBUTE_COOPERATIVE: c_uint = 2;
-/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
-pub(super) const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
-/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
-pub(super) const ATTRIBUTE_OVERLAP: c_uint = 6;
-
-/// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
-pub(super) const ATTRIBUTE_PRIORITY: c_uint = 8;
-
-/// What cudarc calls for contexts, streams, events and memory: it panics where one is missing.
+/// Functions that cudarc calls for contexts, streams, events and memory: it panics where one is
+/// missing.
 const CUDARC_NEEDS: [&str; 17] = [
     "cuGetErrorName",
     "cuCtxSynchronize",
@@ -130,19 +37,16 @@ const CUDARC_NEEDS: [&str; 17] = [
 const NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
 
-/// The name under which cudarc looks for the driver first, where that is not the guard's own first.
-const CUDARCS_NAMES: &[&str] = if cfg!(windows) { &[] } else { &["libcuda.so"] };
+/// The name that cudarc tries first, where that is not the first of [`NAMES`].
+const CUDARC_NAMES: &[&str] = if cfg!(windows) { &[] } else { &["libcuda.so"] };
 
-/// The oldest driver that the guard serves: CUDA 12.0, as `cuDriverGetVersion` counts.
+/// The oldest supported driver: CUDA 12.0, as `cuDriverGetVersion` counts.
 const OLDEST_DRIVER: i32 = 12_000;
 
-/// `CUDA_ERROR_NO_DEVICE`.
-const NO_DEVICE: Status = 100;
-
-/// A function that cudarc would call and `library` lacks, if any.
+/// A function that cudarc calls and `library` lacks, if any.
 fn missing_for_cudarc(library: &Library) -> Option<&'static str> {
-    // SAFETY: only the presence is asked for; the pointer is never called.
-    let lacks = |symbol| unsafe { library::symbol::<*const c_void>(library, symbol) }.is_none();
+    // SAFETY: the pointer is only tested for presence, never called, so its type does not matter.
+    let lacks = |symbol| unsafe { library::symbol::<*const ()>(library, symbol) }.is_none();
     CUDARC_NEEDS.into_iter().find(|symbol| lacks(symbol))
 }
 
@@ -156,19 +60,19 @@ impl Driver {
     fn load() -> Result<Self, DriverUnavailable> {
         let (library, name) = library::open(NAMES)
             .map_err(|missing| DriverUnavailable::LibraryMissing { tried: missing.tried })?;
-        let too_old = |symbol: &'static str| DriverUnavailable::SymbolMissing {
+        let symbol_missing = |symbol: &'static str| DriverUnavailable::SymbolMissing {
             library: name.clone(),
             symbol,
         };
-        let driver = Self::resolve(library).map_err(too_old)?;
+        let driver = Self::resolve(library).map_err(symbol_missing)?;
         if let Some(symbol) = missing_for_cudarc(&driver.library) {
-            return Err(too_old(symbol));
+            return Err(symbol_missing(symbol));
         }
-        driver.check_cudarcs(&name)?;
+        driver.check_cudarc_library(&name)?;
         // SAFETY: cuInit takes no pointer, and zero is its only legal flag.
         let status = unsafe { (driver.init)(0) };
         if status == NO_DEVICE {
-            return Err(DriverUnavailable::no_device(&driver));
+            return Err(driver.no_device());
         }
         driver.check("cuInit", status).map_err(DriverUnavailable::InitFailed)?;
         driver_log::begin(&driver);
@@ -179,22 +83,24 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Checks that cudarc calls the library called `ours` too: contexts and streams go from one to
-    /// the other. cudarc looks for a library by itself, and under another name first.
-    fn check_cudarcs(&self, ours: &str) -> Result<(), DriverUnavailable> {
-        if let Ok((library, name)) = library::open(CUDARCS_NAMES)
+    /// Checks that cudarc calls the same library, named `ours` here: handles of contexts and streams
+    /// pass from one to the other. cudarc searches by itself, and tries another name first.
+    fn check_cudarc_library(&self, ours: &str) -> Result<(), DriverUnavailable> {
+        if let Ok((library, name)) = library::open(CUDARC_NAMES)
             && let Some(symbol) = missing_for_cudarc(&library)
         {
             return Err(DriverUnavailable::SymbolMissing { library: name, symbol });
         }
-        let (mut own, mut cudarcs) = (core::ptr::null(), core::ptr::null());
-        // SAFETY: the driver writes a pointer to a static string; this needs no initialisation.
-        let status = unsafe { (self.get_error_name)(0, &raw mut own) };
-        // SAFETY: as above; the library that cudarc finds has the function, or is the linked one.
-        let answer = unsafe { sys::cuGetErrorName(sys::CUresult::CUDA_SUCCESS, &raw mut cudarcs) };
-        // Each library has a name of its own for success, at an address of its own. One that has no
-        // words cannot be told from another.
-        let same = own == cudarcs && (status == 0) == (answer == sys::CUresult::CUDA_SUCCESS);
+        let (mut ours_at, mut cudarc_at) = (core::ptr::null(), core::ptr::null());
+        // SAFETY: needs no initialisation; the driver writes a pointer to a static string.
+        let status = unsafe { (self.get_error_name)(0, &raw mut ours_at) };
+        let success = sys::CUresult::CUDA_SUCCESS;
+        // SAFETY: as above. The symbol exists: it was found just now in the library that cudarc
+        // loads, or cudarc is linked against it.
+        let cudarc_status = unsafe { sys::cuGetErrorName(success, &raw mut cudarc_at) };
+        // Each library has its own name for success at its own address. Libraries that know no
+        // names cannot be told apart.
+        let same = ours_at == cudarc_at && (status == 0) == (cudarc_status == success);
         if same { Ok(()) } else { Err(DriverUnavailable::OtherLibrary { ours: ours.to_owned() }) }
     }
 
@@ -207,94 +113,106 @@ impl Driver {
         Ok(version)
     }
 
-    /// Turns a status into a result with the driver's own name and words for it.
-    #[inline]
-    pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), DriverError> {
-        self.check_since(None, call, status)
-    }
-
-    /// As [`Self::check`], with no older words of the driver's than from `mark` on.
-    #[inline]
-    pub(super) fn check_since(
-        &self,
-        mark: Option<Mark>,
-        call: &'static str,
-        status: Status,
-    ) -> Result<(), DriverError> {
-        if status == 0 { Ok(()) } else { Err(self.error(mark, call, status)) }
-    }
-
-    #[cold]
-    fn error(&self, mark: Option<Mark>, call: &'static str, status: Status) -> DriverError {
-        DriverError {
-            call,
-            code: status,
-            name: self.words(self.get_error_name, status).unwrap_or_else(|| "unknown error".into()),
-            description: self.words(self.get_error_string, status).unwrap_or_default().into(),
-            background: Background::of(self, call, status, mark, None),
+    pub(super) fn no_device(&self) -> DriverUnavailable {
+        let value = std::env::var_os("CUDA_VISIBLE_DEVICES");
+        DriverUnavailable::NoDevice {
+            cuda_visible_devices: value.map(|value| value.to_string_lossy().into_owned()),
+            driver_version: self.version().ok(),
         }
     }
 
-    fn words(
-        &self,
-        look_up: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
-        status: Status,
-    ) -> Option<String> {
-        let mut text = core::ptr::null();
-        // SAFETY: the driver writes a pointer to a static string, or null for an unknown code.
-        let answer = unsafe { look_up(status, &raw mut text) };
-        if answer != 0 || text.is_null() {
-            return None;
-        }
-        // SAFETY: not null, so a zero-terminated string that lives as long as the library.
-        Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
-    }
-
-    /// The context that is current on this thread, where one is.
-    pub(super) fn current_context(&self) -> Option<Handle> {
-        let mut current = core::ptr::null_mut();
-        // SAFETY: the pointer is to a live handle.
-        let status = unsafe { (self.ctx_get_current)(&raw mut current) };
-        (status == 0 && !current.is_null()).then_some(current)
-    }
-
-    /// Makes `context` current on this thread, as cudarc does: only where it is not already.
+    /// Makes `context` current on this thread, unless it is already.
     #[inline]
     pub(super) fn bind(&self, context: Handle) -> Result<(), DriverError> {
+        if self.checked_current_context()? == context {
+            return Ok(());
+        }
+        // SAFETY: the context is alive: every caller holds it, or something that keeps it alive.
+        let status = unsafe { (self.ctx_set_current)(context) };
+        self.check("cuCtxSetCurrent", status)
+    }
+
+    /// [`Self::bind`], then reports what cudarc recorded of earlier failures in `context`.
+    pub(super) fn bind_cudarc(&self, context: &CudaContext) -> Result<(), DriverError> {
+        self.bind(context.cu_ctx().cast())?;
+        recorded_failure(context)
+    }
+
+    /// The context that is current on this thread; null if none.
+    #[inline]
+    fn checked_current_context(&self) -> Result<Handle, DriverError> {
         let mut current = core::ptr::null_mut();
         // SAFETY: the pointer is to a live handle.
         let status = unsafe { (self.ctx_get_current)(&raw mut current) };
         self.check("cuCtxGetCurrent", status)?;
-        if current == context {
-            return Ok(());
-        }
-        // SAFETY: the context is alive; whoever passes it here keeps it so.
-        let status = unsafe { (self.ctx_set_current)(context) };
-        self.check("cuCtxSetCurrent", status)
+        Ok(current)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use core::mem::offset_of;
+/// A failure in `context` that cudarc recorded where it could not return it, such as when memory
+/// was freed.
+pub(super) fn recorded_failure(context: &CudaContext) -> Result<(), DriverError> {
+    /// cudarc does not record which call failed.
+    const CALL: &str = "an earlier call";
+    context.check_err().map_err(|error| from_cudarc(Some(context), CALL, error))
+}
 
-    use super::*;
+/// The error that cudarc returned from `call`, in `context` where there is one: cudarc returns what
+/// it recorded before it makes the context current.
+pub(super) fn from_cudarc(
+    context: Option<&CudaContext>,
+    call: &'static str,
+    error: cudarc::driver::DriverError,
+) -> DriverError {
+    let text = |text: Result<&core::ffi::CStr, _>| {
+        text.map(|text| text.to_string_lossy().into_owned()).ok()
+    };
+    let (code, driver) = (code_of(error), Driver::get().ok());
+    let context = context.map(|context| context.cu_ctx().cast());
+    DriverError {
+        call,
+        code,
+        name: text(error.error_name()).unwrap_or_else(|| "unknown error".into()),
+        description: text(error.error_string()).unwrap_or_default().into(),
+        background: driver
+            .and_then(|driver| Background::collect(driver, call, code, None, context)),
+    }
+}
 
-    #[test]
-    #[cfg(target_pointer_width = "64")]
-    fn structs_are_laid_out_as_in_cuda_h() {
-        // As a C compiler has it, with the headers of CUDA 12.0 to 13.5.
-        assert_eq!((size_of::<LaunchAttribute>(), align_of::<LaunchAttribute>()), (72, 8));
-        assert_eq!((offset_of!(LaunchAttribute, id), offset_of!(LaunchAttribute, value)), (0, 8));
-        assert_eq!((size_of::<LaunchConfigEx>(), align_of::<LaunchConfigEx>()), (56, 8));
-        let offsets = [
-            offset_of!(LaunchConfigEx, grid),
-            offset_of!(LaunchConfigEx, block),
-            offset_of!(LaunchConfigEx, shared_bytes),
-            offset_of!(LaunchConfigEx, stream),
-            offset_of!(LaunchConfigEx, attributes),
-            offset_of!(LaunchConfigEx, attribute_count),
-        ];
-        assert_eq!(offsets, [0, 12, 24, 32, 40, 48]);
+#[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
+const fn code_of(error: cudarc::driver::DriverError) -> i32 {
+    error.0 as i32
+}
+
+/// Makes a context current on this thread; dropping it restores the one before.
+pub(super) struct Pushed {
+    driver: &'static Driver,
+    pushed: bool,
+    /// Makes this type neither `Send` nor `Sync`: the stack of contexts is the thread's.
+    this_thread: PhantomData<*mut ()>,
+}
+
+impl Pushed {
+    /// Makes `context` current, unless it is already.
+    pub(super) fn new(driver: &'static Driver, context: Handle) -> Result<Self, DriverError> {
+        if driver.checked_current_context()? == context {
+            return Ok(Self { driver, pushed: false, this_thread: PhantomData });
+        }
+        // SAFETY: the context is alive: every caller holds it, or is promised that it lives.
+        let status = unsafe { (driver.ctx_push_current)(context) };
+        driver.check("cuCtxPushCurrent", status)?;
+        Ok(Self { driver, pushed: true, this_thread: PhantomData })
+    }
+}
+
+impl Drop for Pushed {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = core::ptr::null_mut();
+            // SAFETY: the pointer is to a live handle, and this is the thread on which `new` pushed,
+            // since `Pushed` is not `Send`. An error means that other code popped the context
+            // already, which leaves nothing to restore.
+            let _ = unsafe { (self.driver.ctx_pop_current)(&raw mut popped) };
+        }
     }
 }

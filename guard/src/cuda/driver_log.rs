@@ -1,80 +1,79 @@
-//! The driver's own words about a refusal, which it logs since CUDA 12.9.
+//! The driver's log, in which drivers since CUDA 12.9 explain why they refused a call.
 
 use core::fmt;
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-use super::driver::Driver;
+use super::symbols::Driver;
 
-/// The driver keeps no more than this.
+/// Bytes of the driver's whole log.
 const LOG_BYTES: usize = 25_600;
-/// Lines kept for the threads that they are of, as many as the driver keeps.
+/// Lines kept for other threads, as many as the driver keeps.
 const KEPT: usize = 100;
-/// Lines that an error repeats: one call logs one or two.
+/// Lines that an error quotes: one call logs one or two.
 const REPEATED: usize = 4;
 
 /// What the driver logged about a call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverLog {
-    /// What it says, without time and thread.
+    /// The messages, without time and thread.
     pub text: String,
-    /// Whether this may be about a call of another thread: the log is the process's, and nothing
-    /// in it is known to be of this thread.
+    /// Whether this may be about a call of another thread: the log is shared by the process, and no
+    /// line in it is known to come from this thread.
     pub may_be_of_another_thread: bool,
 }
 
 impl fmt::Display for DriverLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { text, may_be_of_another_thread } = self;
-        let whose = if *may_be_of_another_thread { ", maybe of another thread" } else { "" };
-        write!(f, "the driver's log says{whose}: {text}")
+        let whose = if *may_be_of_another_thread { " (maybe of another thread)" } else { "" };
+        write!(f, "driver log{whose}: {text}")
     }
 }
 
-/// How far the driver's log has been read, and the lines that no one has asked for yet.
+/// How far the driver's log was read, and the lines that no thread has taken yet.
 struct Log {
-    position: u32,
+    position: LogPosition,
     waiting: VecDeque<String>,
 }
 
-static LOG: Mutex<Log> = Mutex::new(Log { position: 0, waiting: VecDeque::new() });
+static LOG: Mutex<Log> = Mutex::new(Log { position: LogPosition(0), waiting: VecDeque::new() });
 
-/// Reads the log from here on.
+/// Skips what the log holds so far.
 pub(super) fn begin(driver: &Driver) {
-    if let Some(current) = driver.logs_current {
-        // SAFETY: the pointer is to a live integer; zero is the only flag.
-        unsafe { current(&raw mut LOG.lock().position, 0) };
+    if let Some(position) = LogPosition::now(driver) {
+        LOG.lock().position = position;
     }
 }
 
-/// A place in the log: what a call says begins there.
+/// A position in the driver's log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark(u32);
+pub(super) struct LogPosition(u32);
 
-impl Mark {
-    /// The place where the words of the next call begin, where the driver has a log. For calls that
-    /// take their time, not for launches.
-    pub(super) fn here(driver: &Driver) -> Option<Self> {
+impl LogPosition {
+    /// The end of the log, where messages about the next call begin, if the driver has a log. Too
+    /// slow for launches.
+    pub(super) fn now(driver: &Driver) -> Option<Self> {
         let mut position = 0;
         let current = driver.logs_current?;
-        // SAFETY: the pointer is to a live integer; zero is the only flag.
+        // SAFETY: the pointer is to a live integer, and zero is the only legal flag.
         let status = unsafe { current(&raw mut position, 0) };
         (status == 0).then_some(Self(position))
     }
 }
 
-/// Drops what the driver logged on this thread about a call that was expected to fail.
-pub(super) fn drop_own(driver: &Driver) {
-    drop(since_last(driver, "", None));
+/// Discards what the driver logged on this thread about a call that was expected to fail.
+pub(super) fn discard(driver: &Driver) {
+    drop(since(driver, "", None));
 }
 
-/// What the driver has logged on this thread since `mark`, or else since it was last asked, most of
-/// all about `call`.
-pub(super) fn since_last(driver: &Driver, call: &str, mark: Option<Mark>) -> Option<DriverLog> {
+/// What the driver logged on this thread since `start`, or else since the log was last read: the
+/// messages about `call` where there are any.
+pub(super) fn since(driver: &Driver, call: &str, start: Option<LogPosition>) -> Option<DriverLog> {
     let mut log = LOG.lock();
-    let of_call = mark.and_then(|Mark(mut position)| read(driver, &mut position));
+    let of_call = start.and_then(|mut position| read(driver, &mut position));
     let fresh = read(driver, &mut log.position)?;
     let own = own_thread();
     let is_own = |line: &str| Line::parse(line).thread.is_some_and(|it| Some(it) == own.as_deref());
@@ -84,9 +83,9 @@ pub(super) fn since_last(driver: &Driver, call: &str, mark: Option<Mark>) -> Opt
     let surplus = log.waiting.len().saturating_sub(KEPT);
     log.waiting.drain(..surplus);
     let mut ours: VecDeque<String> = ours;
-    // Older words of this thread are of calls around the guard.
+    // Older lines of this thread are about calls that bypassed the guard.
     let fresh = of_call.unwrap_or(fresh);
-    if mark.is_some() {
+    if start.is_some() {
         ours = fresh.lines().filter(|line| is_own(line)).map(str::to_owned).collect();
     }
     let may_be_of_another_thread = ours.is_empty();
@@ -97,25 +96,25 @@ pub(super) fn since_last(driver: &Driver, call: &str, mark: Option<Mark>) -> Opt
     (!text.is_empty()).then_some(DriverLog { text, may_be_of_another_thread })
 }
 
-/// What was logged since `position`, which moves on.
-fn read(driver: &Driver, position: &mut u32) -> Option<String> {
+/// What was logged since `position`, which advances to the end.
+fn read(driver: &Driver, LogPosition(position): &mut LogPosition) -> Option<String> {
     let dump = driver.logs_dump_to_memory?;
     let mut bytes = vec![0_u8; LOG_BYTES];
     let mut size = bytes.len();
-    // SAFETY: the buffer has the size that it is said to have, both pointers are to live integers,
-    // and zero is the only flag.
+    // SAFETY: `size` is the length of the buffer, `position` points to a live integer, and zero is
+    // the only legal flag.
     let status = unsafe { dump(position, bytes.as_mut_ptr().cast(), &raw mut size, 0) };
     let text = bytes.get(..size).filter(|_| status == 0).unwrap_or_default();
     Some(String::from_utf8_lossy(text).trim_matches(['\0', '\n']).to_owned())
 }
 
-/// This thread's number, as the system and the driver's log call it.
+/// This thread's id, as in the driver's log.
 fn own_thread() -> Option<String> {
     let link = std::fs::read_link("/proc/thread-self").ok()?;
     Some(link.file_name()?.to_str()?.to_owned())
 }
 
-/// The last of `lines`, those about `call` where any is.
+/// The last messages of `lines`: those about `call` where there are any.
 fn text<'a>(lines: impl Iterator<Item = &'a str>, call: &str) -> String {
     let lines: Vec<_> = lines.map(Line::parse).filter(Line::says_more_than_the_code).collect();
     let about: Vec<_> = lines.iter().filter(|line| line.call == Some(call)).collect();
@@ -124,7 +123,7 @@ fn text<'a>(lines: impl Iterator<Item = &'a str>, call: &str) -> String {
     last.iter().map(|line| line.message).collect::<Vec<_>>().join("; ")
 }
 
-/// `[time][thread][source][severity][call] message`; newer drivers leave out the call.
+/// `[time][thread][source][severity][call] message`; newer drivers omit the call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Line<'a> {
     thread: Option<&'a str>,

@@ -1,20 +1,18 @@
-//! What can go wrong between the guard and the driver.
+//! Errors of the CUDA driver, of NVRTC, and of loading and launching kernels.
 
 use core::fmt;
 
-use cudarc::driver::CudaContext;
-
-use super::driver::{Driver, Handle, Status};
-use super::driver_log::{self, DriverLog, Mark};
+use super::driver_log::{self, DriverLog, LogPosition};
+use super::faults::FaultSuspects;
 use super::image::ImageError;
-use super::suspects::FaultSuspects;
+use super::symbols::{Driver, Handle, Status};
 use crate::launch::violation::Violations;
 use crate::limits::ComputeCapability;
 use crate::plan::arguments::ArgsError;
 use crate::plan::backoff::OutOfWorkspace;
 use crate::plan::run::PartialRun;
 
-/// A driver call that failed, with the driver's own name and words for the error.
+/// A driver call that failed, with the driver's name and description of the error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriverError {
@@ -26,114 +24,119 @@ pub struct DriverError {
     pub name: String,
     /// The driver's description.
     pub description: Box<str>,
-    /// In one box, since errors travel by value on the way of a launch.
+    /// In one box: launches return errors by value, so they are kept small.
     pub(super) background: Option<Box<Background>>,
 }
 
 /// What is known beyond the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Background {
-    pub(super) driver_log: Option<DriverLog>,
-    pub(super) blame: Option<FaultSuspects>,
+    driver_log: Option<DriverLog>,
+    suspects: Option<FaultSuspects>,
 }
 
 impl Background {
-    /// What is known about `call`, which has just answered `status` and began at `mark`, in
-    /// `context` where that need not be the current one.
-    pub(super) fn of(
+    /// What is known about `call`, which has just returned `status`: driver messages since `start`,
+    /// launches in `context` or else in the current one.
+    pub(super) fn collect(
         driver: &Driver,
         call: &str,
         status: Status,
-        mark: Option<Mark>,
+        start: Option<LogPosition>,
         context: Option<Handle>,
     ) -> Option<Box<Self>> {
-        let driver_log = driver_log::since_last(driver, call, mark);
-        let blame = FaultSuspects::of(driver, status, context);
-        let known = driver_log.is_some() || blame.is_some();
-        known.then(|| Box::new(Self { driver_log, blame }))
+        let driver_log = driver_log::since(driver, call, start);
+        let suspects = FaultSuspects::collect(driver, status, context);
+        let known = driver_log.is_some() || suspects.is_some();
+        known.then(|| Box::new(Self { driver_log, suspects }))
+    }
+}
+
+impl Driver {
+    /// Turns the status that `call` returned into a result.
+    #[inline]
+    pub(super) fn check(&self, call: &'static str, status: Status) -> Result<(), DriverError> {
+        self.check_since(None, call, status)
+    }
+
+    /// As [`Self::check`], with driver messages from `start` on and none before.
+    #[inline]
+    pub(super) fn check_since(
+        &self,
+        start: Option<LogPosition>,
+        call: &'static str,
+        status: Status,
+    ) -> Result<(), DriverError> {
+        if status == 0 { Ok(()) } else { Err(self.error(start, call, status)) }
+    }
+
+    #[cold]
+    fn error(&self, start: Option<LogPosition>, call: &'static str, status: Status) -> DriverError {
+        DriverError {
+            call,
+            code: status,
+            name: self.error_name(status).unwrap_or_else(|| "unknown error".into()),
+            description: self.error_description(status).unwrap_or_default().into(),
+            background: Background::collect(self, call, status, start, None),
+        }
     }
 }
 
 impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { call, code, name, description, background: _ } = self;
-        write!(f, "{call} answered {name} ({code})")?;
+        write!(f, "{call} returned {name} ({code})")?;
         if !description.is_empty() {
             write!(f, ": {description}")?;
         }
-        if let Some(words) = self.driver_log() {
-            write!(f, "; {words}")?;
+        if let Some(driver_log) = self.driver_log() {
+            write!(f, "; {driver_log}")?;
         }
-        self.suspects().map_or(Ok(()), |blame| write!(f, "; {blame}"))
+        self.suspects().map_or(Ok(()), |suspects| write!(f, "; {suspects}"))
     }
 }
 
 impl core::error::Error for DriverError {}
 
 impl DriverError {
-    /// What the driver logged about the call, where it keeps a log (CUDA 12.9 and later) and wrote
+    /// What the driver logged about the call, if it keeps a log (CUDA 12.9 and later) and logged
     /// something.
     #[must_use]
     pub fn driver_log(&self) -> Option<&DriverLog> {
-        self.background.as_ref().and_then(|background| background.driver_log.as_ref())
+        self.background.as_ref()?.driver_log.as_ref()
     }
 
-    /// Which launches are to blame, where the error is not the call's own but an earlier launch's.
+    /// The launches that may have caused the error, where the call that returned it did not.
     #[must_use]
     pub fn suspects(&self) -> Option<&FaultSuspects> {
-        self.background.as_ref().and_then(|background| background.blame.as_ref())
+        self.background.as_ref()?.suspects.as_ref()
     }
 
-    /// The same error, of a call that waited for the newest launch at once.
-    pub(super) fn at_a_check(mut self) -> Self {
+    /// The same error, of a call that synchronised the newest launch at once.
+    pub(super) fn after_checked_launch(mut self) -> Self {
         if let Some(background) = &mut self.background {
-            background.blame = background.blame.take().map(FaultSuspects::at_a_check);
+            background.suspects =
+                background.suspects.take().map(FaultSuspects::after_checked_launch);
         }
         self
     }
 
-    /// The same error, blamed on what is on record of `context` by now.
-    pub(super) fn blamed_anew(mut self, driver: &Driver, context: Handle) -> Self {
+    /// The same error, with the launches as suspects that are on record of `context` by now.
+    pub(super) fn with_current_suspects(mut self, driver: &Driver, context: Handle) -> Self {
         if let Some(background) = &mut self.background {
-            background.blame = FaultSuspects::of(driver, self.code, Some(context));
+            background.suspects = FaultSuspects::collect(driver, self.code, Some(context));
         }
         self
     }
-
-    /// A failure that cudarc reported, in `context` where there is one: cudarc reports what it
-    /// recorded before it makes the context current.
-    pub(super) fn from_cudarc(
-        context: Option<&CudaContext>,
-        call: &'static str,
-        error: cudarc::driver::DriverError,
-    ) -> Self {
-        let text = |words: Result<&core::ffi::CStr, _>| {
-            words.map(|text| text.to_string_lossy().into_owned()).ok()
-        };
-        let (code, driver) = (code_of(error), Driver::get().ok());
-        let context = context.map(|context| context.cu_ctx().cast());
-        Self {
-            call,
-            code,
-            name: text(error.error_name()).unwrap_or_else(|| "unknown error".into()),
-            description: text(error.error_string()).unwrap_or_default().into(),
-            background: driver.and_then(|driver| Background::of(driver, call, code, None, context)),
-        }
-    }
 }
 
-#[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
-const fn code_of(error: cudarc::driver::DriverError) -> i32 {
-    error.0 as i32
-}
-
-/// Why there is no driver to talk to.
+/// Why the CUDA driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverUnavailable {
     /// The loader finds no libcuda.
     LibraryMissing {
-        /// Each name tried, with the loader's words.
+        /// Each name tried, with the loader's message.
         tried: Vec<(String, String)>,
     },
     /// libcuda lacks a function: it is too old, or not the driver.
@@ -143,35 +146,27 @@ pub enum DriverUnavailable {
         /// The function.
         symbol: &'static str,
     },
-    /// cudarc calls another library than the guard.
+    /// cudarc loads another driver library than the guard.
     OtherLibrary {
-        /// The guard's.
+        /// The guard's library.
         ours: String,
     },
     /// The driver supports only an older CUDA.
     TooOld {
         /// The driver's CUDA version: 1000 * major + 10 * minor.
         version: i32,
-        /// The oldest that serves.
+        /// The oldest supported version.
         oldest: i32,
     },
     /// The driver did not initialise.
     InitFailed(DriverError),
     /// The driver sees no device.
     NoDevice {
-        /// The value of `CUDA_VISIBLE_DEVICES`, where it is set and may hide them.
+        /// The value of `CUDA_VISIBLE_DEVICES`, if set: it may hide them.
         cuda_visible_devices: Option<String>,
-        /// The CUDA version that the driver supports, where it tells: 1000 * major + 10 * minor.
+        /// The CUDA version that the driver supports, where known: 1000 * major + 10 * minor.
         driver_version: Option<i32>,
     },
-}
-
-impl DriverUnavailable {
-    pub(super) fn no_device(driver: &Driver) -> Self {
-        let value = std::env::var_os("CUDA_VISIBLE_DEVICES");
-        let cuda_visible_devices = value.map(|value| value.to_string_lossy().into_owned());
-        Self::NoDevice { cuda_visible_devices, driver_version: driver.version().ok() }
-    }
 }
 
 impl fmt::Display for DriverUnavailable {
@@ -185,8 +180,8 @@ impl fmt::Display for DriverUnavailable {
             }
             Self::OtherLibrary { ours } => write!(
                 f,
-                "cudarc finds another libcuda than {ours}: take what is no driver, such as a \
-                 toolkit's stub, off the library path"
+                "cudarc loads another libcuda than {ours}: remove libraries that are no driver, \
+                 such as a toolkit's stub, from the library path"
             ),
             Self::TooOld { version, oldest } => write!(
                 f,
@@ -209,11 +204,11 @@ impl fmt::Display for DriverUnavailable {
 
 impl core::error::Error for DriverUnavailable {}
 
-/// The names, each with the loader's words where these say more than that it is not there.
+/// The names, each with the loader's message unless that only says that there is no such file.
 pub(super) fn names(tried: &[(String, String)]) -> String {
-    let one = |(name, words): &(String, String)| match words.contains("No such file") {
+    let one = |(name, message): &(String, String)| match message.contains("No such file") {
         true => name.clone(),
-        false => format!("{name}: {words}"),
+        false => format!("{name}: {message}"),
     };
     tried.iter().map(one).collect::<Vec<_>>().join(", ")
 }
@@ -223,7 +218,7 @@ pub(super) fn cuda_version(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
-/// Why there is no NVRTC to compile with.
+/// Why NVRTC cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NvrtcUnavailable {
@@ -234,7 +229,7 @@ pub enum NvrtcUnavailable {
         names(tried)
     )]
     LibraryMissing {
-        /// Each name tried, with the loader's words.
+        /// Each name tried, with the loader's message.
         tried: Vec<(String, String)>,
     },
     /// libnvrtc lacks a function: it is too old, or not NVRTC.
@@ -247,25 +242,25 @@ pub enum NvrtcUnavailable {
     },
 }
 
-/// Why a source did not compile.
+/// Why a program could not be compiled.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NvrtcError {
-    /// There is no compiler.
+    /// NVRTC cannot be used.
     #[error(transparent)]
     Unavailable(#[from] NvrtcUnavailable),
-    /// The source or an option holds a zero byte.
-    #[error("{what} holds a zero byte")]
+    /// The source or an option contains a zero byte.
+    #[error("{what} contains a zero byte")]
     ZeroByte {
         /// Which text.
         what: &'static str,
     },
-    /// The compiler refused the source.
+    /// The compiler rejected the source.
     #[error("{program} did not compile for {architecture}: {name} ({code})\n{log}")]
     Compilation {
         /// The program's name.
         program: String,
-        /// The architecture asked for.
+        /// The architecture to compile for.
         architecture: String,
         /// The `nvrtcResult`.
         code: i32,
@@ -275,7 +270,7 @@ pub enum NvrtcError {
         log: String,
     },
     /// Another call of the library failed.
-    #[error("{call} answered {name} ({code})")]
+    #[error("{call} returned {name} ({code})")]
     Call {
         /// The call.
         call: &'static str,
@@ -290,13 +285,13 @@ pub enum NvrtcError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The image is not whole, or no image at all; the driver was not asked.
+    /// The image is incomplete or not an image at all; the driver was not called.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The image is for another architecture.
-    #[error("the image is for {image}, {device} has compute capability {capability}")]
+    #[error("the image is for {image}, but {device} has compute capability {capability}")]
     WrongArchitecture {
-        /// What the image was compiled for, as far as it says.
+        /// What the image was compiled for, as far as known.
         image: String,
         /// The device.
         device: String,
@@ -309,39 +304,39 @@ pub enum LoadError {
          driver, or compile with an older toolkit"
     )]
     PtxTooNew {
-        /// The version that the PTX states.
+        /// The PTX version.
         ptx: String,
         /// The CUDA version that the driver supports.
         driver: String,
     },
-    /// The driver refused the image.
+    /// The driver rejected the image.
     #[error("{error}{}", log_lines(log))]
     Refused {
-        /// The refusal.
+        /// The driver's error.
         error: DriverError,
-        /// What the driver's compiler said, if anything.
+        /// The log of the driver's PTX compiler; may be empty.
         log: String,
     },
     /// The module has no kernel of this name.
     #[error("the module has no kernel {name:?}{}", known_kernels(known))]
     NoSuchKernel {
-        /// The name asked for.
+        /// The name.
         name: String,
-        /// The kernels that the image is known to have, where it tells.
+        /// The kernels of the image, where known: PTX lists them.
         known: Vec<String>,
     },
-    /// The kernel takes other parameters than were declared.
-    #[error("kernel {name} takes parameters of {known:?} bytes, declared are {declared:?}")]
+    /// The declared parameters are not those of the kernel.
+    #[error("kernel {name} takes parameters of {known:?} bytes, but {declared:?} are declared")]
     Parameters {
         /// The kernel's name.
         name: String,
-        /// Bytes of each parameter, as the driver tells.
+        /// Bytes of each parameter, according to the driver.
         known: Vec<usize>,
         /// Bytes of each parameter, as declared.
         declared: Vec<usize>,
     },
-    /// The guard serves the host by choice.
-    #[error("the guard serves the host, there is no device to load an image into")]
+    /// The guard runs on the host by choice.
+    #[error("the guard runs on the host: it has no device to load an image into")]
     NoDevice,
     /// The kernel's limits could not be queried, or another driver call failed.
     #[error(transparent)]
@@ -353,10 +348,10 @@ fn log_lines(log: &str) -> String {
 }
 
 fn known_kernels(known: &[String]) -> String {
-    if known.is_empty() { String::new() } else { format!(", it has {}", known.join(", ")) }
+    if known.is_empty() { String::new() } else { format!(": it has {}", known.join(", ")) }
 }
 
-/// Why a plan did not run to its end.
+/// Why a plan was not launched, or not to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LaunchError {
@@ -364,23 +359,23 @@ pub enum LaunchError {
     #[error(transparent)]
     Invalid(#[from] Violations),
     /// The plan was made for the limits of another kernel; nothing was launched.
-    #[error("the plan was made for another kernel than {kernel}: plan with its own limits")]
+    #[error("the plan was made for the limits of another kernel: plan with those of {kernel}")]
     OtherKernel {
-        /// The kernel that was to be launched.
+        /// The kernel.
         kernel: String,
     },
     /// Guard, stream, memory and kernel belong to different contexts; nothing was launched.
-    #[error("{what} belongs to another context than kernel {kernel}")]
+    #[error("{what} and kernel {kernel} belong to different contexts")]
     OtherContext {
-        /// What does: the guard, the stream or an argument's memory.
+        /// What does not belong to the kernel's context: the guard, the stream or an argument's
+        /// memory.
         what: &'static str,
-        /// The kernel that was to be launched.
+        /// The kernel.
         kernel: String,
     },
-    /// The kernel is one that cudarc loaded, of which nobody declared what it takes; nothing was
-    /// launched.
+    /// The kernel was loaded by cudarc, so its parameters are not declared; nothing was launched.
     #[error(
-        "nobody declared what kernel {kernel} takes: launch it through launch_builder_guarded, or \
+        "kernel {kernel} has no declared signature: launch it through launch_builder_guarded, or \
          load it with Module::kernel"
     )]
     Undeclared {
@@ -390,51 +385,51 @@ pub enum LaunchError {
     /// The arguments do not fit the kernel or the batch; nothing was launched.
     #[error(transparent)]
     Args(#[from] ArgsError),
-    /// The launch may begin before the one before it has ended, and nobody promised that the
-    /// kernel waits for that itself; nothing was launched.
+    /// The request is dependent (programmatic dependent launch), but the kernel was not declared to
+    /// wait for the launch before it; nothing was launched.
     #[error(
-        "kernel {kernel} was not declared to wait for the launch before it: declare that with \
-         Kernel::with_dependent_launches, or launch it without"
+        "kernel {kernel} is not declared to wait for the launch before it: declare it with \
+         Kernel::with_dependent_launches, or do not request a dependent launch"
     )]
     NotDependent {
         /// The kernel.
         kernel: String,
     },
     /// The limits of the kernel could not be queried; nothing was launched.
-    #[error("the limits of the kernel are not known: {0}")]
+    #[error("the limits of the kernel could not be queried: {0}")]
     Unknown(Box<CudaError>),
-    /// A driver call failed: before any launch of a plan, or the one of a launch builder.
+    /// A driver call failed before the first launch of a plan, or a launch builder's launch failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// The driver lacks a function that the launch needs.
-    #[error("the driver has no {symbol}, which {what} need: update the driver")]
+    #[error("the driver lacks {symbol}, which {what} need: update the driver")]
     Unsupported {
         /// The function.
         symbol: &'static str,
         /// What needs it.
         what: &'static str,
     },
-    /// The driver refused a launch that was valid; earlier chunks were submitted.
+    /// The driver refused a valid launch; earlier chunks were submitted.
     #[error(transparent)]
     Stopped(#[from] PartialRun<DriverError>),
-    /// A launch that brings its own workspace came to an end before the batch did.
+    /// A launch that allocates its own workspace stopped before the end of the batch.
     #[error(transparent)]
     OutOfWorkspace(#[from] Box<OutOfWorkspace<DriverError>>),
 }
 
-/// Any failure of the CUDA room.
+/// Any CUDA failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CudaError {
-    /// There is no driver to talk to.
+    /// The driver cannot be used.
     #[error(transparent)]
     Unavailable(#[from] DriverUnavailable),
     /// There is no such device.
     #[error("there is no device {ordinal}: {}", visible(*count))]
     NoSuchDevice {
-        /// The ordinal asked for.
+        /// The ordinal.
         ordinal: usize,
-        /// Devices that the driver shows.
+        /// Visible devices.
         count: usize,
     },
     /// A driver call failed.
@@ -450,7 +445,7 @@ pub enum CudaError {
 
 fn visible(count: usize) -> String {
     match count {
-        1 => "the driver shows 1, number 0".into(),
-        count => format!("the driver shows {count}, numbers 0 to {}", count.saturating_sub(1)),
+        1 => "one is visible, device 0".into(),
+        count => format!("{count} are visible, devices 0 to {}", count.saturating_sub(1)),
     }
 }

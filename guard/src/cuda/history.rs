@@ -1,4 +1,4 @@
-//! The recent launches of each context, with all that tells them apart for a person.
+//! The recent launches of each context: kernel, sizes, chunk, call site and age.
 
 use core::fmt;
 use core::ops::Deref;
@@ -9,12 +9,11 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::clock::now_ns;
-use super::driver::Handle;
+use super::symbols::Handle;
 use crate::launch::validate::ValidLaunch;
 use crate::plan::chunk::Chunk;
-use crate::record::Counts;
-use crate::record::flight::{Entry, KERNELS, Mark, Recorded, Recorder};
+use crate::record::counters::{Counters, Counts};
+use crate::record::recent::{Entry, Recorder, StreamMark, Unproven};
 
 /// The recent launches of a context.
 pub(super) struct History {
@@ -23,14 +22,16 @@ pub(super) struct History {
     names: RwLock<Vec<Arc<str>>>,
     checked: AtomicU64,
     unchecked_in_capture: AtomicU64,
+    /// Launches through launch builders and raw handles, which no guard counts.
+    without_guard: Counters,
 }
 
-/// The history of a context that a guard or a kernel is of. While there is one it is found by the
-/// context's handle; after that the handle may be another context's, whoever still has the history.
+/// The history of a context, held by its guards and kernels. While one of them lives, the history is
+/// found by the context's handle; after that the driver may give the handle to another context.
 #[derive(Debug)]
 pub(super) struct ContextHistory(Arc<History>);
 
-/// The histories of all contexts that a guard or a kernel is of.
+/// The histories of all contexts that have a guard or a kernel.
 static HISTORIES: Mutex<Vec<(usize, Weak<ContextHistory>)>> = Mutex::new(Vec::new());
 
 impl ContextHistory {
@@ -67,10 +68,11 @@ impl History {
             names: RwLock::default(),
             checked: AtomicU64::new(0),
             unchecked_in_capture: AtomicU64::new(0),
+            without_guard: Counters::new(),
         }
     }
 
-    /// The histories of `context`, or of all where it is not known.
+    /// The histories of `context`, or of all contexts where it is not known.
     pub(super) fn known(context: Option<Handle>) -> Vec<Arc<Self>> {
         let histories = HISTORIES.lock();
         let wanted = |handle: usize| context.is_none_or(|context| context.addr() == handle);
@@ -78,17 +80,12 @@ impl History {
         found.filter_map(|(_, history)| Some(history.upgrade()?.share())).collect()
     }
 
-    /// The number under which launches of `kernel` are recorded: the last one for all kernels past
-    /// the first 2^24 names.
+    /// The number under which launches of `kernel` are recorded.
     pub(super) fn number_of(&self, kernel: &str) -> u32 {
         let mut names = self.names.write();
         let known = names.iter().position(|name| **name == *kernel);
         let place = known.unwrap_or_else(|| {
-            if names.len() == KERNELS - 1 {
-                names.push("one of very many kernels".into());
-            } else if names.len() < KERNELS {
-                names.push(kernel.into());
-            }
+            names.push(kernel.into());
             names.len() - 1
         });
         u32::try_from(place).unwrap_or(u32::MAX)
@@ -105,43 +102,39 @@ impl History {
         launches: u64,
         call_site: &'static Location<'static>,
     ) {
-        // First, so that nothing else is held in registers over the call.
-        let at_ns = now_ns();
-        self.recorder.record(&Entry {
+        self.recorder.record(Entry {
             stream: stream.addr(),
             kernel,
             grid: launch.grid(),
             block: launch.block(),
-            items: [chunk.start, chunk.items],
-            place: [chunk.index, launches].map(|count| u32::try_from(count).unwrap_or(u32::MAX)),
-            at_ns,
+            chunk: *chunk,
+            launches,
+            at_ns: now_ns(),
             call_site,
         });
     }
 
     /// All launches on record, the newest first.
     pub(super) fn launches(&self) -> Vec<LaunchRecord> {
-        let mut launches = self.resolve(self.recorder.entries());
+        let mut launches = self.resolve(&self.recorder.entries());
         launches.reverse();
         launches
     }
 
-    /// The launches that may have failed without anyone having been told, the newest last, and how
-    /// many more there are without a record.
+    /// The launches that may have failed without an error being returned yet, the newest last, and
+    /// how many more there are whose records were overwritten.
     pub(super) fn suspects(&self) -> (Vec<LaunchRecord>, u64) {
-        let forgotten = self.recorder.forgotten();
-        let mut entries = self.recorder.entries();
-        entries.retain(|recorded| !recorded.proven);
-        (self.resolve(entries), forgotten)
+        let Unproven { entries, forgotten } = self.recorder.unproven();
+        (self.resolve(&entries), forgotten)
     }
 
-    /// How far `stream` has come.
-    pub(super) fn mark(&self, stream: Handle) -> Mark {
+    /// Marks the launches on `stream` so far: a synchronisation that begins now covers them.
+    pub(super) fn mark(&self, stream: Handle) -> Option<StreamMark> {
         self.recorder.mark(stream.addr())
     }
 
-    /// Everything before `mark` has run without an error.
-    pub(super) fn prove(&self, mark: Mark) {
+    /// Notes that the launches before `mark` ran without an error.
+    pub(super) fn prove(&self, mark: StreamMark) {
         self.recorder.prove(mark);
     }
 
@@ -153,42 +146,68 @@ impl History {
         self.unchecked_in_capture.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// `counts` with what is counted here.
-    pub(super) fn counted(&self, counts: Counts) -> Counts {
+    /// What was counted of launches that no guard counts.
+    pub(super) fn counts_without_guard(&self) -> Counts {
+        self.add_context_counts(self.without_guard.snapshot())
+    }
+
+    /// The counters of launches that no guard counts.
+    pub(super) const fn without_guard(&self) -> &Counters {
+        &self.without_guard
+    }
+
+    /// `counts` with what is counted for the whole context.
+    pub(super) fn add_context_counts(&self, counts: Counts) -> Counts {
         Counts {
             checked: self.checked.load(Ordering::Relaxed),
             unchecked_in_capture: self.unchecked_in_capture.load(Ordering::Relaxed),
             sharing_a_record: self.recorder.sharing(),
-            unrecorded: self.recorder.unrecorded(),
             ..counts
         }
     }
 
-    /// Entries as a person reads them, the newest last.
-    fn resolve(&self, mut entries: Vec<Recorded>) -> Vec<LaunchRecord> {
-        // Rings have no numbers in common; within a tick of the clock their order is not known.
-        entries.sort_by_key(|recorded| (recorded.entry.at_ns, recorded.number));
+    /// Entries with the names of their kernels.
+    fn resolve(&self, entries: &[Entry]) -> Vec<LaunchRecord> {
         let (names, now) = (self.names.read(), now_ns());
-        let one = |Recorded { entry, .. }: &Recorded| {
-            let place = usize::try_from(entry.kernel).ok();
-            let name = place.and_then(|place| names.get(place)).map(Arc::clone);
-            let ([start, items], [index, launches]) = (entry.items, entry.place.map(u64::from));
-            // SAFETY: only `record` writes entries, and takes a reference that lives for ever. The
-            // pointer is written and read as one, so that it is such a reference or null.
-            let call_site = unsafe { entry.call_site.as_ref() };
+        let record = |entry: &Entry| {
+            let name = usize::try_from(entry.kernel).ok().and_then(|place| names.get(place))?;
             Some(LaunchRecord {
                 stream: entry.stream,
-                kernel: name?,
+                kernel: Arc::clone(name),
                 grid: entry.grid,
                 block: entry.block,
-                chunk: Chunk { index, start, items },
-                launches,
-                call_site: call_site?,
+                chunk: entry.chunk,
+                launches: entry.launches,
+                call_site: entry.call_site,
                 age: Duration::from_nanos(now.saturating_sub(entry.at_ns)),
             })
         };
-        entries.iter().filter_map(one).collect()
+        entries.iter().filter_map(record).collect()
     }
+}
+
+/// Nanoseconds of a monotonic clock, as of the system's last timer tick (1 to 10 ms).
+///
+/// `Instant` reads the processor's counter, which would cost more than all else that recording a
+/// launch does.
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+#[inline]
+pub(super) fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live `timespec`. On failure it stays as it is, at zero.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };
+    time.tv_sec.unsigned_abs().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.unsigned_abs())
+}
+
+/// Nanoseconds since the first call.
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+pub(super) fn now_ns() -> u64 {
+    use std::sync::OnceLock;
+    use std::time::Instant;
+
+    static FIRST: OnceLock<Instant> = OnceLock::new();
+    let since = FIRST.get_or_init(Instant::now).elapsed();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Debug for History {
@@ -197,13 +216,13 @@ impl fmt::Debug for History {
     }
 }
 
-/// A launch that the driver accepted, or may have where a launch builder failed in a context that is
-/// lost.
+/// A launch that the driver accepted; or may have accepted, where a launch builder failed in a context
+/// with a sticky error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaunchRecord {
-    /// The stream's handle (`CUstream`) as a number, 0 for the default one. The driver may give the
-    /// handle of a stream that is gone to a new one.
+    /// The stream's handle (`CUstream`) as a number, 0 for the default one. The driver may reuse the
+    /// handle of a destroyed stream.
     pub stream: usize,
     /// The kernel's name.
     pub kernel: Arc<str>,
@@ -211,13 +230,13 @@ pub struct LaunchRecord {
     pub grid: [u32; 3],
     /// Threads of a block along x, y, z.
     pub block: [u32; 3],
-    /// The items that it works on; one item for a launch without a batch.
+    /// The items that it works on; one item for a launch without a batch axis.
     pub chunk: Chunk,
-    /// Launches of its plan.
+    /// Launches of its whole plan.
     pub launches: u64,
     /// Where the program launched it.
     pub call_site: &'static Location<'static>,
-    /// How long ago, as of the system clock's last tick (1 to 10 ms on Linux).
+    /// How long ago, to the resolution of the system's timer tick (1 to 10 ms on Linux).
     pub age: Duration,
 }
 

@@ -1,16 +1,16 @@
-//! Sends validated launches to a stream.
+//! Submits validated launches to a stream.
 
 use core::ffi::c_void;
 
 use arrayvec::ArrayVec;
 
-use super::checked::Watch;
-use super::driver::{
+use super::context::Watch;
+use super::error::{DriverError, LaunchError};
+use super::kernel::{Inner, Kernel};
+use super::symbols::{
     ATTRIBUTE_CLUSTER_DIMENSION, ATTRIBUTE_COOPERATIVE, ATTRIBUTE_OVERLAP, ATTRIBUTE_PRIORITY,
     Driver, Handle, LaunchAttribute, LaunchConfigEx, Status,
 };
-use super::error::{DriverError, LaunchError};
-use super::kernel::{Inner, Kernel};
 use crate::launch::request::LaunchRequest;
 use crate::launch::validate::{ValidLaunch, validate};
 use crate::plan::arguments::{KernelArgs, MAX_ARGS, Slot};
@@ -19,6 +19,7 @@ use crate::plan::choice::Choice;
 use crate::plan::chunk::Chunk;
 use crate::plan::launches::{Plan, PlannedLaunch};
 use crate::plan::run::{Launcher, PartialRun, run};
+use crate::record::counters::Counters;
 
 /// Plans `request` and submits it to `stream`. The kernel's context is current.
 ///
@@ -35,16 +36,16 @@ pub(super) unsafe fn plan_and_submit(
     watch: Watch,
 ) -> Result<u64, LaunchError> {
     if let Some(batch) = batch {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         return unsafe { plan_and_submit_batch(kernel, stream, request, batch, args, watch) };
     }
-    // One launch needs no plan around it, and the way of a launch is short.
+    // A single launch needs no plan around it.
     let (chunk, launch) = (Chunk::only(1), validate(request, kernel.limits())?);
-    // SAFETY: the caller's promise; validated against this kernel's limits just now.
+    // SAFETY: this function's contract; validated against this kernel's limits just now.
     unsafe { submit_one(kernel, stream, &chunk, &launch, args, watch) }.map(|()| 1)
 }
 
-/// Apart from the short way of launches without a batch.
+/// Out of line, to keep launches without a batch short.
 ///
 /// # Safety
 ///
@@ -59,7 +60,7 @@ unsafe fn plan_and_submit_batch(
     watch: Watch,
 ) -> Result<u64, LaunchError> {
     let plan = Plan::new(request, Some(batch), kernel.limits(), Choice::AUTOMATIC)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract.
     unsafe { submit(kernel, stream, &plan, args, watch) }
 }
 
@@ -69,8 +70,9 @@ unsafe fn plan_and_submit_batch(
 ///
 /// # Safety
 ///
-/// `stream` is a stream of the kernel's context, or null for its default one, and the arguments
-/// keep the kernel's contract.
+/// `stream` is a live stream of the kernel's context, or null for its default one, and the arguments
+/// meet the kernel's contract. A kernel with dependent launches or overlapping chunks keeps its
+/// contract of [`Kernel::with_dependent_launches`] or [`Kernel::with_overlapping_chunks`].
 #[inline]
 pub(super) unsafe fn submit(
     kernel: &Kernel,
@@ -84,14 +86,14 @@ pub(super) unsafe fn submit(
     }
     if plan.len() == 1 {
         let (chunk, launch) = (Chunk::only(plan.items()), plan.largest_launch());
-        // SAFETY: the caller's promise; the plan is for this kernel.
+        // SAFETY: this function's contract; the plan is for this kernel.
         return unsafe { submit_one(kernel, stream, &chunk, launch, args, watch) }.map(|()| 1);
     }
-    // SAFETY: the caller's promise; the plan is for this kernel.
+    // SAFETY: this function's contract; the plan is for this kernel.
     unsafe { submit_chunks(kernel, stream, plan, args, watch) }
 }
 
-/// Submits the launches of a plan of several, apart from the short way.
+/// Submits a plan of several launches; out of line, to keep single launches short.
 ///
 /// # Safety
 ///
@@ -112,7 +114,7 @@ unsafe fn submit_chunks(
     Ok(run(plan, &mut launcher)?)
 }
 
-/// Submits the only launch of a plan: the common case, and a short way.
+/// Submits the only launch of a plan: the common case.
 ///
 /// # Safety
 ///
@@ -130,24 +132,27 @@ unsafe fn submit_one(
     let mut packed = Packed::new();
     let params = packed.fill(args, chunk);
     let kernel = kernel.inner();
-    // SAFETY: the caller's promise; the rest is checked above.
+    // SAFETY: this function's contract; `prepare` checked the arguments against the signature, and
+    // `params` points to as many values.
     let (call, status) = unsafe {
         send(kernel.driver(), kernel.function(), stream, launch, launch.is_dependent(), params)
     };
-    let sent = kernel.driver().check(call, status);
-    match sent.and_then(|()| kernel.accepted(stream, chunk, launch, 1, watch)) {
+    let accepted = kernel.driver().check(call, status).and_then(|()| {
+        // SAFETY: the stream by this function's contract; the kernel's context is current.
+        unsafe { kernel.accepted(stream, chunk, launch, 1, watch) }
+    });
+    match accepted {
         Ok(()) => Ok(()),
         Err(source) => Err(stopped_at_once(chunk.items, source)),
     }
 }
 
-/// Submits one chunk of a plan, one of so many `launches`, after all that went before it on the
-/// stream.
+/// Submits one chunk of a plan of `launches`, after all earlier work on the stream.
 ///
 /// # Safety
 ///
-/// As [`submit`]; the launch was validated against the limits of `kernel`, and a larger one of the
-/// same plan prepared with these arguments.
+/// As [`submit`]; the launch was validated against the limits of `kernel`, and [`prepare`] called with
+/// these arguments and the largest launch of the plan.
 pub(super) unsafe fn submit_chunk(
     kernel: &Kernel,
     stream: Handle,
@@ -161,7 +166,7 @@ pub(super) unsafe fn submit_chunk(
     StreamLauncher { kernel, overlap, stream, args, packed, launches, watch }.launch(planned)
 }
 
-/// All that can be checked or must be done before the first launch.
+/// Checks the arguments, opts in to shared memory and checks occupancy before the first launch.
 #[inline]
 pub(super) fn prepare(
     kernel: &Kernel,
@@ -175,40 +180,55 @@ pub(super) fn prepare(
     if launch.is_plain() { Ok(()) } else { prepare_extras(kernel, launch) }
 }
 
-/// What launches need that ask for more than grid, block and shared memory.
+/// Checks launches that request more than grid, block and shared memory.
 #[cold]
 fn prepare_extras(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), LaunchError> {
     if launch.priority().is_some() || launch.is_dependent() {
         prepare_attributes(kernel, launch)?;
     }
     if launch.runs_together() {
-        return prepare_together(kernel.inner(), launch);
+        return prepare_co_resident(kernel.inner(), launch);
     }
     Ok(())
 }
 
-/// What launches need that have a priority, or may begin early.
+/// Checks launches with a priority, and dependent ones.
 fn prepare_attributes(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), LaunchError> {
     if launch.is_dependent() && !kernel.takes_dependent_launches() {
         return Err(LaunchError::NotDependent { kernel: kernel.name().to_owned() });
     }
     let what = if launch.is_dependent() { "dependent launches" } else { "launch priorities" };
-    need_launch_kernel_ex(kernel.inner(), what)
+    require_launch_kernel_ex(kernel.inner(), what)
 }
 
-/// What launches need whose blocks run together.
-fn prepare_together(kernel: &Inner, launch: &ValidLaunch) -> Result<(), LaunchError> {
+/// Checks cooperative launches and those in clusters.
+fn prepare_co_resident(kernel: &Inner, launch: &ValidLaunch) -> Result<(), LaunchError> {
     if launch.cluster().is_some() {
-        need_launch_kernel_ex(kernel, "clusters")?;
+        require_launch_kernel_ex(kernel, "clusters")?;
     }
     kernel.check_occupancy(launch)
 }
 
-fn need_launch_kernel_ex(kernel: &Inner, what: &'static str) -> Result<(), LaunchError> {
+fn require_launch_kernel_ex(kernel: &Inner, what: &'static str) -> Result<(), LaunchError> {
     match kernel.driver().launch_kernel_ex {
         Some(_) => Ok(()),
         None => Err(LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what }),
     }
+}
+
+/// Counts a plan that was launched or not.
+#[inline]
+pub(super) fn count(
+    counters: &Counters,
+    launched: Result<u64, LaunchError>,
+) -> Result<u64, LaunchError> {
+    match &launched {
+        Ok(launches) => counters.ran(*launches),
+        Err(LaunchError::Stopped(stopped)) => counters.stopped(stopped.chunk),
+        Err(LaunchError::Invalid(violations)) => counters.rejected(violations),
+        Err(_) => {}
+    }
+    launched
 }
 
 #[cold]
@@ -221,8 +241,10 @@ fn stopped_at_once(items: u64, source: DriverError) -> LaunchError {
     PartialRun { chunk: 0, launches: 1, items_done: 0, items, source }.into()
 }
 
+/// Submits chunk after chunk. Whoever makes one upholds the contract of [`submit`].
 struct StreamLauncher<'a> {
     kernel: &'a Inner,
+    /// Whether a chunk may begin before the one before it has ended.
     overlap: bool,
     stream: Handle,
     args: &'a KernelArgs<'a>,
@@ -237,22 +259,23 @@ impl Launcher for StreamLauncher<'_> {
     #[inline]
     fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), DriverError> {
         let (driver, function) = (self.kernel.driver(), self.kernel.function());
-        // The first chunk waits for whatever the stream was given before, unless it need not.
+        // The first chunk waits for earlier work on the stream, unless it is dependent.
         let overlap = planned.launch.is_dependent() || (self.overlap && planned.chunk.index > 0);
         let params = self.packed.fill(self.args, &planned.chunk);
         let (call, status) =
-            // SAFETY: the function is loaded and its context current; the launch was validated
-            // against this function's limits; the parameters match where the driver can tell and
-            // by the caller's promise elsewhere; the stream is of this context; chunks overlap only
-            // by the promise of who loaded the kernel.
+            // SAFETY: whoever made this launcher upholds `submit`'s contract for stream and
+            // arguments; `prepare` checked them against the signature, and `params` points to as
+            // many values; the launch was validated against this kernel's limits; chunks overlap
+            // only by the contract of `with_overlapping_chunks`.
             unsafe { send(driver, function, self.stream, &planned.launch, overlap, params) };
         driver.check(call, status)?;
         let PlannedLaunch { chunk, launch } = planned;
-        self.kernel.accepted(self.stream, chunk, launch, self.launches, self.watch)
+        // SAFETY: the stream as above; the kernel's context is current.
+        unsafe { self.kernel.accepted(self.stream, chunk, launch, self.launches, self.watch) }
     }
 }
 
-/// Argument values and the pointers to them, as the driver wants them.
+/// Argument values, and pointers to them, as `cuLaunchKernel` takes them.
 struct Packed {
     values: ArrayVec<u64, MAX_ARGS>,
     pointers: ArrayVec<*mut c_void, MAX_ARGS>,
@@ -263,16 +286,16 @@ impl Packed {
         Self { values: ArrayVec::new_const(), pointers: ArrayVec::new_const() }
     }
 
-    /// The arguments for `chunk`; valid until the next call, and while this does not move.
+    /// The arguments for `chunk`. The pointer is valid until the next call, and until this moves.
     #[inline]
     fn fill(&mut self, args: &KernelArgs<'_>, chunk: &Chunk) -> *mut *mut c_void {
         self.values.clear();
         self.pointers.clear();
-        // As many slots as there is room for values.
+        // Both arrays have room: `KernelArgs` has at most `MAX_ARGS` slots.
         self.values.extend(args.slots().iter().map(|slot| slot.bits(chunk)));
         let values = self.values.iter_mut();
         self.pointers.extend(args.slots().iter().zip(values).map(|(slot, value)| match slot {
-            // The driver only reads through the pointers.
+            // `cuLaunchKernel` takes mutable pointers, but only reads through them.
             Slot::Bytes(bytes) => bytes.as_ptr().cast_mut().cast::<c_void>(),
             _ => core::ptr::from_mut(value).cast(),
         }));
@@ -280,8 +303,8 @@ impl Packed {
     }
 }
 
-/// One launch, which may `overlap` the one before. Plain ones take the oldest call, which every
-/// driver has.
+/// Makes one launch, which may `overlap` the one before. Plain launches use `cuLaunchKernel`, which
+/// every driver has.
 ///
 /// # Safety
 ///
@@ -296,18 +319,18 @@ unsafe fn send(
     params: *mut *mut c_void,
 ) -> (&'static str, Status) {
     if overlap || !launch.is_plain() {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         return unsafe { send_extras(driver, function, stream, launch, overlap, params) };
     }
     let ([gx, gy, gz], [bx, by, bz]) = (launch.grid(), launch.block());
     let (call, shared) = (driver.launch_kernel, launch.dynamic_shared_bytes());
     let extra = core::ptr::null_mut();
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract; `extra` may be null where `params` is not.
     let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) };
     ("cuLaunchKernel", status)
 }
 
-/// One launch with more than grid, block and shared memory.
+/// Makes one launch with more than grid, block and shared memory.
 ///
 /// # Safety
 ///
@@ -335,25 +358,26 @@ unsafe fn send_extras(
             attribute_count,
         };
         let extra = core::ptr::null_mut();
-        // SAFETY: the configuration and its attributes live through the call; the rest is the
-        // caller's promise.
+        // SAFETY: the configuration and its attributes outlive the call; the rest is this function's
+        // contract.
         let status = unsafe { launch_ex(&raw const config, function, params, extra) };
         return ("cuLaunchKernelEx", status);
     }
     if launch.is_cooperative() {
         let call = driver.launch_cooperative_kernel;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's contract.
         let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params) };
         return ("cuLaunchCooperativeKernel", status);
     }
-    // A kernel's own cluster needs no word, and older drivers know no launches that overlap.
+    // A kernel's compiled-in cluster needs no attribute, and drivers without cuLaunchKernelEx
+    // cannot overlap launches.
     let (call, extra) = (driver.launch_kernel, core::ptr::null_mut());
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's contract; `extra` may be null where `params` is not.
     let status = unsafe { call(function, gx, gy, gz, bx, by, bz, shared, stream, params, extra) };
     ("cuLaunchKernel", status)
 }
 
-/// What a launch has beyond grid and block; the first so many count.
+/// The attributes of a launch, and how many of the array are used.
 fn attributes(launch: &ValidLaunch, overlap: bool) -> ([LaunchAttribute; 4], u32) {
     let mut attributes = [LaunchAttribute::NONE; 4];
     let cluster = launch.cluster().map(|cluster| (ATTRIBUTE_CLUSTER_DIMENSION, cluster));

@@ -1,86 +1,71 @@
-//! Finds a shared library and says what was tried where there is none.
+//! Loads shared libraries at run time and looks up their functions.
 
 use std::path::PathBuf;
 
 use libloading::Library;
 
-/// Why no library was found: each name with the loader's own words.
+/// The library was not found: each name that was tried, with the loader's message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NotFound {
     pub(super) tried: Vec<(String, String)>,
 }
 
-/// Opens the first of `names` that the loader finds.
+/// Opens the first of `names` that the loader finds, and returns it with its name.
 pub(super) fn open<N: AsRef<str>>(names: &[N]) -> Result<(Library, String), NotFound> {
     let mut tried = Vec::new();
     for name in names.iter().map(AsRef::as_ref) {
-        // SAFETY: loading runs the library's initialisers. The names are those of NVIDIA's own
-        // libraries, which may be loaded at any time from any thread.
+        // SAFETY: `Library::new` runs the library's initialisers. All names are those of NVIDIA's
+        // libcuda and libnvrtc, whose initialisers may run on any thread at any time.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok((library, name.to_owned())),
-            Err(error) => tried.push((name.to_owned(), words(&error))),
+            Err(error) => tried.push((name.to_owned(), loader_message(&error))),
         }
     }
     Err(NotFound { tried })
 }
 
-/// What the loader said, which is the cause of the error and not the error itself.
-fn words(error: &libloading::Error) -> String {
-    let cause = core::error::Error::source(error);
-    cause.map_or_else(|| error.to_string(), ToString::to_string)
+/// What `dlopen` said: the source of libloading's error.
+fn loader_message(error: &libloading::Error) -> String {
+    let source = core::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The address of `symbol` in `library`, as a function pointer of type `F`.
+/// The function pointer of type `F` at `symbol` in `library`.
 ///
 /// # Safety
 ///
 /// `F` is a function pointer type with the signature that the library gives `symbol`, and is not
-/// used after the library was closed.
+/// used after the library is closed.
 pub(super) unsafe fn symbol<F: Copy>(library: &Library, symbol: &'static str) -> Option<F> {
-    // SAFETY: the caller vouches for the type.
+    // SAFETY: `F` has the symbol's type, by this function's contract.
     unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|found| *found)
 }
 
-/// The file that `library`, which has `symbol`, was loaded from, where the system tells.
+/// The path of the file that `library`, which has `symbol`, was loaded from, where the system knows.
 #[cfg(unix)]
 pub(super) fn file_of(library: &Library, symbol: &'static str) -> Option<PathBuf> {
-    use core::ffi::{CStr, c_char, c_int, c_void};
+    use core::ffi::CStr;
+    use core::mem::MaybeUninit;
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
-    /// `Dl_info`.
-    #[repr(C)]
-    struct Found {
-        file: *const c_char,
-        base: *mut c_void,
-        name: *const c_char,
-        address: *mut c_void,
-    }
-
-    unsafe extern "C" {
-        fn dladdr(address: *const c_void, found: *mut Found) -> c_int;
-    }
-
-    // SAFETY: the address is only looked at.
-    let address = *unsafe { library.get::<*const c_void>(symbol.as_bytes()) }.ok()?;
-    let mut found = Found {
-        file: core::ptr::null(),
-        base: core::ptr::null_mut(),
-        name: core::ptr::null(),
-        address: core::ptr::null_mut(),
-    };
-    // SAFETY: the C library that std links has it; any address may be asked about, and the pointer is
-    // to a live struct of the layout that it has.
-    let known = unsafe { dladdr(address, &raw mut found) };
-    if known == 0 || found.file.is_null() {
+    // SAFETY: the address is not dereferenced, so its type does not matter.
+    let address = *unsafe { library.get::<*const libc::c_void>(symbol.as_bytes()) }.ok()?;
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `dladdr` accepts any address and writes at most one `Dl_info` through the pointer.
+    let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
+    // SAFETY: `Dl_info` holds only pointers, for which all zeros is a valid value.
+    let path = unsafe { info.assume_init() }.dli_fname;
+    if found == 0 || path.is_null() {
         return None;
     }
-    // SAFETY: not null, so a zero-terminated path that lives as long as the library.
-    let path = unsafe { CStr::from_ptr(found.file) };
+    // SAFETY: not null, so a zero-terminated path that lives as long as the library, which the
+    // caller holds open.
+    let path = unsafe { CStr::from_ptr(path) };
     Some(OsStr::from_bytes(path.to_bytes()).into())
 }
 
-/// No system but Unix has folders of stubs.
+/// Only Unix toolkits ship stub folders.
 #[cfg(not(unix))]
 pub(super) const fn file_of(_library: &Library, _symbol: &'static str) -> Option<PathBuf> {
     None
@@ -98,16 +83,15 @@ macro_rules! function_table {
         pub(super) struct $table {
             $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> $ret,)*
             $(pub(super) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) -> $maybe_ret>,)*
-            /// Keeps the functions above alive.
-            #[allow(dead_code, reason = "holds the library open")]
+            /// Keeps the functions above loaded.
             pub(super) library: libloading::Library,
         }
 
         impl $table {
-            /// Fills the table, or names the first required symbol that the library lacks.
-            fn resolve(library: libloading::Library) -> Result<Self, &'static str> {
-                // SAFETY: the signatures above are those of the vendor's headers, and the table
-                // owns the library, so no pointer outlives it.
+            /// Fills the table, or returns the first required symbol that the library lacks.
+            pub(super) fn resolve(library: libloading::Library) -> Result<Self, &'static str> {
+                // SAFETY: each signature above is the one that the vendor's header declares for its
+                // symbol, and the table owns the library, so no pointer outlives it.
                 unsafe {
                     $(let $name = super::library::symbol(&library, $symbol).ok_or($symbol)?;)*
                     $(let $maybe = super::library::symbol(&library, $maybe_symbol);)*

@@ -1,53 +1,53 @@
-//! The CUDA driver: queries, modules, launches. The only room that knows cudarc, and the only one
-//! with `unsafe` code.
+//! Queries, modules and launches through the CUDA driver: the only module that knows cudarc.
 //!
-//! Three ways in:
-//! - [`Guard`](crate::Guard) owning a context: [`Module`], [`Kernel`], [`Args`];
-//! - code on cudarc's launch builder: [`GuardedStream::launch_builder_guarded`] in place of
-//!   `launch_builder`;
-//! - code on another binding or in C++: [`RawKernel`], from handles.
+//! There are three ways to launch:
+//! - a [`Guard`](crate::Guard) with its own context: [`Module`], [`Kernel`], [`Args`];
+//! - cudarc's launch builder: [`GuardedStream::launch_builder_guarded`] in place of `launch_builder`;
+//! - another CUDA binding, or C++: [`RawKernel`], from handles.
 //!
-//! Nothing here panics where a library, a symbol or a device is missing: the guard looks for them
-//! itself before cudarc does.
+//! Nothing here panics if a library, a symbol or a device is missing: the guard looks for them itself
+//! before cudarc does.
 
-mod args;
-mod backend;
+mod arguments;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod builder;
-mod checked;
-mod clock;
-mod current;
+pub(crate) mod context;
 mod diagnosis;
 mod driver;
 mod driver_log;
-mod error;
+pub(crate) mod error;
+mod faults;
+mod guard;
 mod history;
 mod image;
 mod kernel;
 mod launch;
 mod library;
-mod memory;
-mod mode;
 mod module;
-mod nvrtc;
+pub(crate) mod nvrtc;
 mod occupancy;
-mod query;
+pub(crate) mod query;
 mod raw;
-mod suspects;
+mod symbols;
+#[cfg(feature = "profile")]
+mod tuning;
+mod workspace;
 
-pub use args::Args;
-pub(crate) use backend::CudaBackend;
-pub use builder::{GuardedLaunchArgs, GuardedStream, forget_functions};
+pub use arguments::Args;
+pub use builder::{GuardedLaunchArgs, GuardedStream, counts_without_guard, forget_functions};
 pub use driver_log::DriverLog;
 pub use error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
+pub use faults::FaultSuspects;
 pub use history::LaunchRecord;
 pub use image::{Image, ImageError};
 pub use kernel::Kernel;
-pub use memory::free_memory;
-pub use mode::{ComputeMode, compute_mode};
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
-pub use query::{device_count, device_limits, driver_version};
+pub use query::{
+    ComputeMode, compute_mode, device_count, device_limits, driver_version, free_memory,
+};
 pub use raw::RawKernel;
-pub use suspects::FaultSuspects;

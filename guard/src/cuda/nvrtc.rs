@@ -1,11 +1,12 @@
-//! NVRTC, found and called without cudarc: a missing library is an error, any version serves,
-//! and no device is needed.
+//! Compiles CUDA C++ at run time with NVRTC.
+//!
+//! The library is loaded and called without cudarc: a missing library is an error and no panic, any
+//! version works, and no device is needed.
 
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::CString;
 use std::path::Path;
-
-use once_cell::sync::OnceCell;
+use std::sync::OnceLock;
 
 use super::error::{NvrtcError, NvrtcUnavailable};
 use super::image::{Image, ImageError};
@@ -39,19 +40,19 @@ pub struct Compiler {
     library: &'static str,
 }
 
-/// What to compile for and how.
+/// How to compile a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompileOptions {
     /// The program's name in messages, such as `attention.cu`.
     pub name: String,
-    /// The architecture whose machine code is wanted.
+    /// The architecture to generate machine code for.
     pub architecture: ComputeCapability,
     /// Allows instructions that only this architecture has, such as Hopper's warpgroup matrix
-    /// instructions: compiles for `sm_90a`, whose code runs on no later device.
+    /// instructions: compiles for `sm_90a` and the like, whose code runs on no later device.
     pub architecture_specific: bool,
     /// Macros and their values.
     pub defines: Vec<(String, String)>,
-    /// Further options, as NVRTC takes them.
+    /// Further options for NVRTC.
     pub options: Vec<String>,
 }
 
@@ -75,7 +76,7 @@ impl CompileOptions {
         self
     }
 
-    /// The architecture's name as the compiler takes it, such as `sm_90` or `sm_90a`.
+    /// The architecture's name, such as `sm_90` or `sm_90a`.
     #[must_use]
     pub fn target(&self) -> String {
         let suffix = if self.architecture_specific { "a" } else { "" };
@@ -93,16 +94,16 @@ impl CompileOptions {
 /// A compiled program.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// Machine code for the architecture asked for.
+    /// Machine code for the requested architecture.
     pub image: Image,
-    /// What the compiler had to say, mostly empty.
+    /// The compiler's log, mostly empty.
     pub log: String,
 }
 
-/// Where the loader looks first; then the folders of a toolkit.
+/// Names for the loader, tried before the folders of a toolkit.
 const NAMES: [&str; 5] =
     ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "nvrtc64_120_0.dll"];
-/// Folders of a toolkit in which the library lies.
+/// Folders of a toolkit that contain the library.
 const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
 
 impl Compiler {
@@ -111,14 +112,14 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// [`NvrtcUnavailable`] where there is no library, or it lacks a function.
+    /// [`NvrtcUnavailable`] if there is no library, or it lacks a function.
     pub fn find() -> Result<Self, NvrtcUnavailable> {
-        static NVRTC: OnceCell<Result<(Nvrtc, String), NvrtcUnavailable>> = OnceCell::new();
+        static NVRTC: OnceLock<Result<(Nvrtc, String), NvrtcUnavailable>> = OnceLock::new();
         let (nvrtc, library) = NVRTC.get_or_init(load).as_ref().map_err(Clone::clone)?;
         Ok(Self { nvrtc, library })
     }
 
-    /// The library that serves, by the name under which the loader found it.
+    /// The name under which the loader found the library.
     #[must_use]
     pub const fn library(&self) -> &str {
         self.library
@@ -128,7 +129,7 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// [`NvrtcError::Call`] where the library does not answer.
+    /// [`NvrtcError::Call`] if the call fails.
     pub fn version(&self) -> Result<(u32, u32), NvrtcError> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both pointers are to live integers.
@@ -142,7 +143,7 @@ impl Compiler {
     ///
     /// # Errors
     ///
-    /// [`NvrtcError::Compilation`] with the compiler's log where the source is refused.
+    /// [`NvrtcError::Compilation`] with the compiler's log if the source does not compile.
     pub fn compile(&self, source: &str, options: &CompileOptions) -> Result<Compiled, NvrtcError> {
         let source = c_string(source, "the source")?;
         let name = c_string(&options.name, "the program's name")?;
@@ -153,7 +154,7 @@ impl Compiler {
         let flags: Result<Vec<CString>, _> =
             flags.iter().map(|flag| c_string(flag, "an option")).collect();
         let program = OpenProgram::new(*self, &source, &name)?;
-        let status = program.compile(&flags?)?;
+        let status = program.compile(&flags?);
         let log = program.log()?;
         if status != 0 {
             return Err(NvrtcError::Compilation {
@@ -180,7 +181,7 @@ impl Compiler {
     }
 
     fn name_of(&self, status: Status) -> String {
-        // SAFETY: answers a static string for every number, known or not.
+        // SAFETY: returns a static string for every number, known or not.
         let text = unsafe { (self.nvrtc.get_error_string)(status) };
         if text.is_null() {
             return "unknown error".into();
@@ -215,19 +216,20 @@ fn load() -> Result<(Nvrtc, String), NvrtcUnavailable> {
         if !nvrtc.is_stub() {
             return Ok((nvrtc, name));
         }
-        // Closed again, or else the loader would take it for the next one, which has its name inside.
+        // Closed before the next attempt: the loader would return a library that is already loaded
+        // instead of another one with the same SONAME.
         drop(nvrtc);
         tried.push((name, STUB.to_owned()));
     }
     Err(NvrtcUnavailable::LibraryMissing { tried })
 }
 
-const STUB: &str = "a toolkit's stub, which is for linkers only";
+const STUB: &str = "a toolkit's stub, for linking only";
 
 impl Nvrtc {
-    /// Whether this is what toolkits have for linkers, in a folder of that name. Its functions print
-    /// to standard output, and what they answer is the number of bytes printed, also in the place of
-    /// pointers (CUDA 13.0).
+    /// Whether this is a stub that toolkits ship for linking, in a folder called `stubs`. Its functions
+    /// print to standard output and return the number of bytes printed, even where they should return
+    /// a pointer (CUDA 13.0).
     fn is_stub(&self) -> bool {
         let file = library::file_of(&self.library, "nvrtcVersion");
         let folder = file.as_deref().and_then(Path::parent).and_then(Path::file_name);
@@ -255,7 +257,7 @@ impl OpenProgram {
     fn new(compiler: Compiler, source: &CStr, name: &CStr) -> Result<Self, NvrtcError> {
         let mut program = core::ptr::null_mut();
         let none = core::ptr::null();
-        // SAFETY: both texts end with a zero and are copied; there are no headers.
+        // SAFETY: both texts are zero-terminated and copied by the call; there are no headers.
         let status = unsafe {
             let (source, name) = (source.as_ptr(), name.as_ptr());
             (compiler.nvrtc.create_program)(&raw mut program, source, name, 0, none, none)
@@ -264,13 +266,12 @@ impl OpenProgram {
         Ok(Self { compiler, program })
     }
 
-    fn compile(&self, flags: &[CString]) -> Result<Status, NvrtcError> {
+    fn compile(&self, flags: &[CString]) -> Status {
         let pointers: Vec<*const c_char> = flags.iter().map(|flag| flag.as_ptr()).collect();
-        let count = c_int::try_from(pointers.len())
-            .map_err(|_| NvrtcError::ZeroByte { what: "the number of options" })?;
-        // SAFETY: the program is open; `count` options, each ending with a zero, live through
+        let count = c_int::try_from(pointers.len()).unwrap_or(c_int::MAX);
+        // SAFETY: `self` holds the program open; the `count` options are zero-terminated and outlive
         // the call.
-        Ok(unsafe { (self.compiler.nvrtc.compile_program)(self.program, count, pointers.as_ptr()) })
+        unsafe { (self.compiler.nvrtc.compile_program)(self.program, count, pointers.as_ptr()) }
     }
 
     fn log(&self) -> Result<String, NvrtcError> {
@@ -288,16 +289,16 @@ impl OpenProgram {
     fn text(
         &self,
         call: &'static str,
-        ask_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
-        ask: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+        size_of: unsafe extern "C" fn(Program, *mut usize) -> Status,
+        read: unsafe extern "C" fn(Program, *mut c_char) -> Status,
     ) -> Result<Vec<u8>, NvrtcError> {
         let mut size = 0;
-        // SAFETY: the program is open, the pointer is to a live integer.
-        let status = unsafe { ask_size(self.program, &raw mut size) };
+        // SAFETY: `self` holds the program open; the pointer is to a live integer.
+        let status = unsafe { size_of(self.program, &raw mut size) };
         self.compiler.check(call, status)?;
         let mut bytes = vec![0_u8; size];
-        // SAFETY: the buffer has the size that the compiler just asked for.
-        let status = unsafe { ask(self.program, bytes.as_mut_ptr().cast()) };
+        // SAFETY: the buffer has the size that the compiler just returned.
+        let status = unsafe { read(self.program, bytes.as_mut_ptr().cast()) };
         self.compiler.check(call, status)?;
         Ok(bytes)
     }
@@ -305,7 +306,7 @@ impl OpenProgram {
 
 impl Drop for OpenProgram {
     fn drop(&mut self) {
-        // SAFETY: created by `new` and destroyed once. A failure could only leak the program.
+        // SAFETY: `new` created it, and nothing else destroys it. An error can only leak the program.
         let _ = unsafe { (self.compiler.nvrtc.destroy_program)(&raw mut self.program) };
     }
 }

@@ -1,32 +1,31 @@
-//! What a device holds at once of a kernel's blocks, asked of the driver once for each kind of block.
+//! How many blocks of a kernel can be co-resident, queried once for each launch configuration.
 
 use core::ffi::c_int;
 
 use parking_lot::RwLock;
 
-use super::driver::{
-    ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, LaunchAttribute, LaunchConfigEx, Status,
-};
-use super::driver_log::{self, Mark};
+use super::driver_log::{self, LogPosition};
 use super::error::DriverError;
+use super::symbols::{
+    ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, INVALID_CLUSTER_SIZE, LaunchAttribute,
+    LaunchConfigEx,
+};
 use crate::dim::Dim3;
 use crate::launch::co_resident::OccupancyLimits;
 use crate::launch::request::LaunchRequest;
 use crate::launch::validate::validate;
 use crate::limits::LaunchLimits;
 
-/// Configurations that are kept of a kernel, far more than a program uses; the oldest goes first.
+/// Configurations kept of a kernel, far more than a program uses; the oldest is dropped first.
 const KEPT: usize = 64;
-/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
-const INVALID_CLUSTER_SIZE: Status = 912;
 
-/// The answers so far.
+/// The query results so far.
 #[derive(Debug, Default)]
 pub(super) struct Occupancy {
     known: RwLock<Vec<(Configuration, OccupancyLimits)>>,
 }
 
-/// All of a launch that its residency depends on.
+/// All of a launch that its occupancy depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Configuration {
     block: [u32; 3],
@@ -35,7 +34,7 @@ pub(super) struct Configuration {
 }
 
 impl Configuration {
-    /// That of a launch whose blocks run together, where no rule but one of the grid is broken.
+    /// Of a cooperative launch or one in clusters that breaks no rule but those of the grid.
     pub(super) fn of(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
         let cluster = request.cluster_with(limits.kernel());
         if !request.cooperative && cluster.is_none() {
@@ -58,7 +57,8 @@ impl Configuration {
 }
 
 impl Occupancy {
-    /// The residency of `function` in `configuration`, which is legal. The context is current.
+    /// The occupancy of `function` in `configuration`, which is legal. The function is loaded in the
+    /// current context.
     pub(super) fn of(
         &self,
         driver: &Driver,
@@ -72,21 +72,21 @@ impl Occupancy {
         if let Some(known) = find(&self.known.read()) {
             return Ok(known);
         }
-        let answer = ask(driver, function, limits, configuration)?;
+        let limits = query(driver, function, limits, configuration)?;
         let mut known = self.known.write();
-        // Another thread may have asked meanwhile.
+        // Another thread may have added it meanwhile.
         if find(&known).is_none() {
             if known.len() == KEPT {
                 known.remove(0);
             }
-            known.push((configuration, answer));
+            known.push((configuration, limits));
         }
-        Ok(answer)
+        Ok(limits)
     }
 }
 
 #[cold]
-fn ask(
+fn query(
     driver: &Driver,
     function: Handle,
     limits: &LaunchLimits,
@@ -99,12 +99,12 @@ fn ask(
     };
     let blocks_of_one: u64 = cluster.iter().map(|blocks| u64::from(*blocks)).product();
     let kernel = limits.kernel();
-    let must_be_named = kernel.cluster_must_be_set && kernel.required_cluster.is_none();
-    let largest = largest_cluster(driver, function, configuration, cluster, must_be_named)?;
+    let explicit = kernel.cluster_must_be_set && kernel.required_cluster.is_none();
+    let largest = largest_cluster(driver, function, configuration, cluster, explicit)?;
     let Some(clusters) = active_clusters(driver, function, configuration, cluster)? else {
         return Ok(OccupancyLimits { blocks: Some(blocks), cluster_blocks: largest });
     };
-    // Clusters do not spread over parts of the device, so some multiprocessors may stay empty.
+    // A cluster does not span parts of the device, so some multiprocessors may stay empty.
     let blocks = blocks.min(clusters.saturating_mul(blocks_of_one));
     let none = (clusters == 0).then(|| blocks_of_one.saturating_sub(1));
     let cluster_blocks = largest.into_iter().chain(none).min();
@@ -119,45 +119,44 @@ fn blocks_per_multiprocessor(
     let threads = c_int::try_from(configuration.threads()).unwrap_or(c_int::MAX);
     let bytes = usize::try_from(configuration.dynamic_shared_bytes).unwrap_or(usize::MAX);
     let mut blocks = 0;
-    let mark = Mark::here(driver);
-    // SAFETY: the function is loaded in the context that is current; the pointer is to a live
-    // integer.
+    let start = LogPosition::now(driver);
+    // SAFETY: the function is loaded in the current context; the pointer is to a live integer.
     let status = unsafe { (driver.max_active_blocks)(&raw mut blocks, function, threads, bytes) };
-    driver.check_since(mark, "cuOccupancyMaxActiveBlocksPerMultiprocessor", status)?;
+    driver.check_since(start, "cuOccupancyMaxActiveBlocksPerMultiprocessor", status)?;
     Ok(u64::try_from(blocks).unwrap_or(0))
 }
 
-/// Blocks of the largest cluster of such blocks, where the driver can tell (CUDA 11.8 and later).
+/// Blocks of the largest possible cluster; `None` if the driver has no such query.
 ///
-/// The cluster is named only where it must be: without one the driver answers 912 for a kernel with
-/// `.explicitcluster` (H200). Where it does so even then, [`active_clusters`] alone has to tell.
+/// The query gets a cluster only for a kernel with `.explicitcluster`, for which the driver returns
+/// 912 otherwise (H200). If it returns that even so, only [`active_clusters`] knows.
 fn largest_cluster(
     driver: &Driver,
     function: Handle,
     configuration: Configuration,
     cluster: [u32; 3],
-    must_be_named: bool,
+    explicit: bool,
 ) -> Result<Option<u64>, DriverError> {
     let Some(look_up) = driver.max_cluster_size else {
         return Ok(None);
     };
     let mut attributes = [LaunchAttribute::new(ATTRIBUTE_CLUSTER_DIMENSION, cluster)];
-    let named = if must_be_named { attributes.as_mut_slice() } else { &mut [] };
-    let config = launch_config(configuration, cluster, named);
+    let attributes = if explicit { attributes.as_mut_slice() } else { &mut [] };
+    let config = launch_config(configuration, cluster, attributes);
     let mut blocks = 0;
-    let mark = Mark::here(driver);
-    // SAFETY: the function is loaded in the context that is current; both pointers are to live
-    // values, and the configuration's attribute outlives the call.
+    let start = LogPosition::now(driver);
+    // SAFETY: the function is loaded in the current context; both pointers are to live values, and
+    // the configuration's attributes outlive the call.
     let status = unsafe { look_up(&raw mut blocks, function, &raw const config) };
-    if must_be_named && status == INVALID_CLUSTER_SIZE {
-        driver_log::drop_own(driver);
+    if explicit && status == INVALID_CLUSTER_SIZE {
+        driver_log::discard(driver);
         return Ok(None);
     }
-    driver.check_since(mark, "cuOccupancyMaxPotentialClusterSize", status)?;
+    driver.check_since(start, "cuOccupancyMaxPotentialClusterSize", status)?;
     Ok(Some(u64::try_from(blocks).unwrap_or(0)))
 }
 
-/// Clusters of such blocks that the device holds at once, where the driver can tell.
+/// Clusters that can be co-resident; `None` if the driver has no such query.
 fn active_clusters(
     driver: &Driver,
     function: Handle,
@@ -170,18 +169,18 @@ fn active_clusters(
     let mut attributes = [LaunchAttribute::new(ATTRIBUTE_CLUSTER_DIMENSION, cluster)];
     let config = launch_config(configuration, cluster, &mut attributes);
     let mut clusters = 0;
-    let mark = Mark::here(driver);
-    // SAFETY: as above; the configuration's attribute outlives the call.
+    let start = LogPosition::now(driver);
+    // SAFETY: as in `largest_cluster`.
     let status = unsafe { look_up(&raw mut clusters, function, &raw const config) };
     if status == INVALID_CLUSTER_SIZE {
-        driver_log::drop_own(driver);
+        driver_log::discard(driver);
         return Ok(Some(0));
     }
-    driver.check_since(mark, "cuOccupancyMaxActiveClusters", status)?;
+    driver.check_since(start, "cuOccupancyMaxActiveClusters", status)?;
     Ok(Some(u64::try_from(clusters).unwrap_or(0)))
 }
 
-/// A grid of 16 clusters along each axis, so that the grid bounds no answer.
+/// A launch of 16 clusters along each axis, so that the grid does not bound the result.
 fn launch_config(
     configuration: Configuration,
     cluster: [u32; 3],

@@ -1,6 +1,7 @@
-//! Asks the driver what a device and a kernel allow.
+//! Queries the driver: devices and their limits, kernels and their parameters.
 
 use core::ffi::{CStr, c_char, c_int};
+use core::fmt;
 use core::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -8,9 +9,10 @@ use cudarc::driver::CudaContext;
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 
-use super::driver::{Driver, Handle};
-use super::driver_log::{self, Mark};
+use super::driver::Pushed;
+use super::driver_log::{self, LogPosition};
 use super::error::{CudaError, DriverError};
+use super::symbols::{Driver, Handle};
 use crate::dim::Dim3;
 use crate::launch::rule::INVALID_VALUE;
 use crate::limits::{
@@ -18,7 +20,7 @@ use crate::limits::{
 };
 use crate::plan::signature::Signature;
 
-/// Numbers of `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
+/// `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
 mod device_attribute {
     pub(super) const MAX_THREADS_PER_BLOCK: i32 = 1;
     pub(super) const MAX_BLOCK_DIM_X: i32 = 2;
@@ -31,6 +33,7 @@ mod device_attribute {
     pub(super) const WARP_SIZE: i32 = 10;
     pub(super) const MAX_REGISTERS_PER_BLOCK: i32 = 12;
     pub(super) const MULTIPROCESSOR_COUNT: i32 = 16;
+    pub(super) const COMPUTE_MODE: i32 = 20;
     pub(super) const L2_CACHE_SIZE: i32 = 38;
     pub(super) const MAX_THREADS_PER_MULTIPROCESSOR: i32 = 39;
     pub(super) const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
@@ -44,28 +47,28 @@ mod device_attribute {
     pub(super) const CLUSTER_LAUNCH: i32 = 120;
 }
 
-/// Numbers of `CUfunction_attribute`.
+/// `CUfunction_attribute`.
 pub(super) mod function_attribute {
-    pub(crate) const MAX_THREADS_PER_BLOCK: i32 = 0;
-    pub(crate) const SHARED_SIZE_BYTES: i32 = 1;
-    pub(crate) const LOCAL_SIZE_BYTES: i32 = 3;
-    pub(crate) const NUM_REGS: i32 = 4;
-    pub(crate) const MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
-    pub(crate) const CLUSTER_SIZE_MUST_BE_SET: i32 = 10;
-    pub(crate) const REQUIRED_CLUSTER_WIDTH: i32 = 11;
-    pub(crate) const REQUIRED_CLUSTER_HEIGHT: i32 = 12;
-    pub(crate) const REQUIRED_CLUSTER_DEPTH: i32 = 13;
-    pub(crate) const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
+    pub(in super::super) const MAX_THREADS_PER_BLOCK: i32 = 0;
+    pub(in super::super) const SHARED_SIZE_BYTES: i32 = 1;
+    pub(in super::super) const LOCAL_SIZE_BYTES: i32 = 3;
+    pub(in super::super) const NUM_REGS: i32 = 4;
+    pub(in super::super) const MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
+    pub(in super::super) const CLUSTER_SIZE_MUST_BE_SET: i32 = 10;
+    pub(in super::super) const REQUIRED_CLUSTER_WIDTH: i32 = 11;
+    pub(in super::super) const REQUIRED_CLUSTER_HEIGHT: i32 = 12;
+    pub(in super::super) const REQUIRED_CLUSTER_DEPTH: i32 = 13;
+    pub(in super::super) const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
 }
 
 /// The first CUDA version whose kernels take 32,764 bytes of parameters.
 const LARGE_PARAMETERS_FROM: i32 = 12_010;
-/// Blocks of a cluster that every device with clusters takes.
+/// Blocks of a cluster that every device with clusters supports.
 const PORTABLE_CLUSTER_BLOCKS: u64 = 8;
-/// Registers of a warp come in multiples of this on every capability from 3.0 on.
+/// Registers of a warp are allocated in multiples of this on every capability from 3.0 on.
 const REGISTER_ALLOCATION_UNIT: u64 = 256;
-/// Warps of a block come in multiples of this for registers, one for each partition of a
-/// multiprocessor: two on 6.0, four on every other capability from 3.0 on (`cuda_occupancy.h`).
+/// Registers of a block are allocated for a multiple of this many warps, one for each partition of
+/// a multiprocessor: two on 6.0, four on every other capability from 3.0 on (`cuda_occupancy.h`).
 const fn warp_allocation_granularity(capability: ComputeCapability) -> u64 {
     match capability {
         ComputeCapability { major: 6, minor: 0 } => 2,
@@ -77,16 +80,16 @@ const fn warp_allocation_granularity(capability: ComputeCapability) -> u64 {
 ///
 /// # Errors
 ///
-/// [`CudaError::Unavailable`] where there is no usable driver.
+/// [`CudaError::Unavailable`] if there is no usable driver.
 pub fn driver_version() -> Result<i32, CudaError> {
     Ok(Driver::get()?.version()?)
 }
 
-/// How many devices the driver shows, at least one.
+/// The number of visible devices, at least one.
 ///
 /// # Errors
 ///
-/// [`CudaError::Unavailable`] where there is no usable driver, or no device.
+/// [`CudaError::Unavailable`] if there is no usable driver, or no device.
 pub fn device_count() -> Result<usize, CudaError> {
     let driver = Driver::get()?;
     let mut count = 0;
@@ -95,7 +98,7 @@ pub fn device_count() -> Result<usize, CudaError> {
     driver.check("cuDeviceGetCount", status)?;
     match usize::try_from(count) {
         Ok(count) if count > 0 => Ok(count),
-        _ => Err(super::error::DriverUnavailable::no_device(driver).into()),
+        _ => Err(driver.no_device().into()),
     }
 }
 
@@ -103,7 +106,7 @@ pub fn device_count() -> Result<usize, CudaError> {
 ///
 /// # Errors
 ///
-/// [`CudaError`] where there is no driver, no such device, or a query fails.
+/// [`CudaError`] if there is no driver, no such device, or a query fails.
 pub fn device_limits(ordinal: usize) -> Result<Arc<DeviceLimits>, CudaError> {
     static KNOWN: OnceCell<Vec<OnceCell<Arc<DeviceLimits>>>> = OnceCell::new();
     let count = device_count()?;
@@ -116,22 +119,106 @@ pub fn device_limits(ordinal: usize) -> Result<Arc<DeviceLimits>, CudaError> {
     Ok(Arc::clone(limits))
 }
 
-/// The priorities on the device of `context`, which is current on this thread afterwards.
+/// Which processes may use a device, as set by `nvidia-smi --compute-mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ComputeMode {
+    /// All.
+    Default,
+    /// One process at a time.
+    Exclusive,
+    /// None.
+    Prohibited,
+    /// A mode that is not known here.
+    Other(i32),
+}
+
+impl ComputeMode {
+    const fn from_driver(number: i32) -> Self {
+        match number {
+            0 => Self::Default,
+            // 1 was one thread at a time, which drivers since CUDA 8 treat as one process.
+            1 | 3 => Self::Exclusive,
+            2 => Self::Prohibited,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for ComputeMode {
+    /// `default`, `exclusive`, `prohibited`, or the number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Prohibited => f.write_str("prohibited"),
+            Self::Other(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// The compute mode of device `ordinal`. Creates no context.
+///
+/// # Errors
+///
+/// [`CudaError`] if there is no driver, no such device, or the query fails.
+pub fn compute_mode(ordinal: usize) -> Result<ComputeMode, CudaError> {
+    let (driver, device) = (Driver::get()?, device_handle(ordinal)?);
+    Ok(ComputeMode::from_driver(attribute(driver, device, device_attribute::COMPUTE_MODE)?))
+}
+
+/// Free and total memory of device `ordinal` in bytes. Initialises the device's primary context for
+/// the query, unless it is already.
+///
+/// # Errors
+///
+/// [`CudaError`] if there is no driver, no such device, or the context cannot be created.
+pub fn free_memory(ordinal: usize) -> Result<(u64, u64), CudaError> {
+    let (driver, device) = (Driver::get()?, device_handle(ordinal)?);
+    let mut context = core::ptr::null_mut();
+    // SAFETY: the driver returned the device; the pointer is to a live handle.
+    let status = unsafe { (driver.primary_ctx_retain)(&raw mut context, device) };
+    driver.check("cuDevicePrimaryCtxRetain", status)?;
+    let memory = free_memory_in(driver, context);
+    // SAFETY: retained above, once.
+    let status = unsafe { (driver.primary_ctx_release)(device) };
+    let memory = memory?;
+    driver.check("cuDevicePrimaryCtxRelease", status)?;
+    Ok(memory)
+}
+
+/// Free and total memory of the device of `context` in bytes. The caller holds the context.
+pub(super) fn free_memory_in(
+    driver: &'static Driver,
+    context: Handle,
+) -> Result<(u64, u64), DriverError> {
+    let (mut free, mut total) = (0, 0);
+    // Dropped after the check, which collects suspects in the current context.
+    let _current = Pushed::new(driver, context)?;
+    // SAFETY: both pointers are to live integers, and a context is current.
+    let status = unsafe { (driver.mem_get_info)(&raw mut free, &raw mut total) };
+    driver.check("cuMemGetInfo", status)?;
+    let wide = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+    Ok((wide(free), wide(total)))
+}
+
+/// The launch priorities on the device of `context`, from the highest to the lowest; `None` if the
+/// driver has no such query. `context` is current on this thread afterwards.
 pub(super) fn priorities_of(
     context: &CudaContext,
 ) -> Result<Option<RangeInclusive<i32>>, CudaError> {
     let driver = Driver::get()?;
-    let Some(ask) = driver.stream_priority_range else { return Ok(None) };
-    bind_context(driver, context)?;
+    let Some(look_up) = driver.stream_priority_range else { return Ok(None) };
+    driver.bind_cudarc(context)?;
     let (mut least, mut greatest) = (0, 0);
     // SAFETY: both pointers are to live integers, and a context is current.
-    let status = unsafe { ask(&raw mut least, &raw mut greatest) };
+    let status = unsafe { look_up(&raw mut least, &raw mut greatest) };
     driver.check("cuCtxGetStreamPriorityRange", status)?;
-    // The greatest priority is the lowest number.
+    // The highest priority is the lowest number.
     Ok(Some(greatest..=least))
 }
 
-pub(super) fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
+fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
     let driver = Driver::get()?;
     let count = device_count()?;
     let missing = || CudaError::NoSuchDevice { ordinal, count };
@@ -148,14 +235,10 @@ pub(super) fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
 
 fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverError> {
     use device_attribute as da;
-    let ask = |attribute: i32| -> Result<u64, DriverError> {
-        let mut value = 0;
-        // SAFETY: the pointer is to a live integer; an unknown attribute is an error status.
-        let status = unsafe { (driver.device_get_attribute)(&raw mut value, attribute, device) };
-        driver.check("cuDeviceGetAttribute", status)?;
-        Ok(u64::try_from(value).unwrap_or(0))
+    let ask = |number: i32| -> Result<u64, DriverError> {
+        Ok(u64::try_from(attribute(driver, device, number)?).unwrap_or(0))
     };
-    // Attributes younger than the oldest driver: absent means the feature is.
+    // Newer than the oldest supported driver: without the attribute there is no such feature.
     let ask_if_known = |attribute| ask(attribute).unwrap_or(0);
     let narrow = |value: u64| u32::try_from(value).unwrap_or(0);
     let capability = ComputeCapability::new(
@@ -203,28 +286,23 @@ fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverEr
     })
 }
 
+fn attribute(driver: &Driver, device: c_int, number: i32) -> Result<i32, DriverError> {
+    let mut value = 0;
+    // SAFETY: the pointer is to a live integer, and the driver returned the device; for an unknown
+    // attribute it returns an error.
+    let status = unsafe { (driver.device_get_attribute)(&raw mut value, number, device) };
+    driver.check("cuDeviceGetAttribute", status)?;
+    Ok(value)
+}
+
 fn device_name(driver: &Driver, device: c_int) -> Result<String, DriverError> {
     let mut name: [c_char; 256] = [0; 256];
-    // SAFETY: the driver writes at most 255 characters and a zero into the 256 there are.
+    // SAFETY: the buffer has the 256 bytes that the driver is told.
     let status = unsafe { (driver.device_get_name)(name.as_mut_ptr(), 256, device) };
     driver.check("cuDeviceGetName", status)?;
-    // SAFETY: zero-terminated by the driver, and by the last element in any case but its own.
+    // SAFETY: the driver writes a zero-terminated string into the live buffer.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };
     Ok(name.to_string_lossy().into_owned())
-}
-
-/// Makes `context` current on this thread, and tells what cudarc recorded there of earlier failures.
-pub(super) fn bind_context(driver: &Driver, context: &CudaContext) -> Result<(), DriverError> {
-    driver.bind(context.cu_ctx().cast())?;
-    recorded_failure(context)
-}
-
-/// What cudarc recorded of a failure in `context` that it could tell nobody, such as of memory that
-/// was let go of.
-pub(super) fn recorded_failure(context: &CudaContext) -> Result<(), DriverError> {
-    /// cudarc does not note which.
-    const CALL: &str = "an earlier call";
-    context.check_err().map_err(|error| DriverError::from_cudarc(Some(context), CALL, error))
 }
 
 /// The limits of the device of `context`, which is current on this thread afterwards.
@@ -232,13 +310,13 @@ pub(super) fn limits_of_context(
     driver: &Driver,
     context: &CudaContext,
 ) -> Result<Arc<DeviceLimits>, DriverError> {
-    bind_context(driver, context)?;
+    driver.bind_cudarc(context)?;
     limits_of_current_device(driver)
 }
 
 /// The limits of the device of the context that is current on this thread.
 pub(super) fn limits_of_current_device(driver: &Driver) -> Result<Arc<DeviceLimits>, DriverError> {
-    /// Devices by the driver's handle, since a handle is no ordinal.
+    /// By the driver's device handle, which need not be the ordinal.
     static KNOWN: RwLock<Vec<(c_int, Arc<DeviceLimits>)>> = RwLock::new(Vec::new());
     let mut device = 0;
     // SAFETY: the pointer is to a live integer.
@@ -259,16 +337,27 @@ pub(super) fn limits_of_current_device(driver: &Driver) -> Result<Arc<DeviceLimi
     Ok(limits)
 }
 
-/// The limits of a loaded function. Its context must be current.
-pub(super) fn kernel_limits(
+/// The limits of a loaded function.
+///
+/// # Safety
+///
+/// `function` is loaded in the current context.
+pub(super) unsafe fn kernel_limits(
     driver: &Driver,
     function: Handle,
     name: String,
 ) -> Result<KernelLimits, DriverError> {
     use function_attribute as fa;
-    let ask = |attribute| function_number(driver, function, attribute);
-    // Cluster attributes came with CUDA 12.0; a driver without them has no clusters.
-    let ask_if_known = |attribute| ask(attribute).unwrap_or(0);
+    let ask = |attribute| {
+        let mut value = 0;
+        // SAFETY: the function is loaded, by this function's contract; the pointer is to a live
+        // integer; for an unknown attribute the driver returns an error.
+        let status = unsafe { (driver.func_get_attribute)(&raw mut value, attribute, function) };
+        driver.check("cuFuncGetAttribute", status)?;
+        Ok(u64::try_from(value).unwrap_or(0))
+    };
+    // Without the attributes of CUDA 12.0 there are no clusters.
+    let ask_if_known = |attribute| ask(attribute).unwrap_or_else(|_: DriverError| 0);
     let cluster = Dim3::new(
         ask_if_known(fa::REQUIRED_CLUSTER_WIDTH),
         ask_if_known(fa::REQUIRED_CLUSTER_HEIGHT),
@@ -287,40 +376,45 @@ pub(super) fn kernel_limits(
     })
 }
 
-fn function_number(driver: &Driver, function: Handle, attribute: i32) -> Result<u64, DriverError> {
-    let mut value = 0;
-    // SAFETY: the function is loaded, which the caller sees to; the pointer is to a live integer.
-    let status = unsafe { (driver.func_get_attribute)(&raw mut value, attribute, function) };
-    driver.check("cuFuncGetAttribute", status)?;
-    Ok(u64::try_from(value).unwrap_or(0))
+/// A function's parameters, as far as the driver knows them.
+///
+/// # Safety
+///
+/// `function` is loaded in the current context.
+pub(super) unsafe fn signature(
+    driver: &Driver,
+    function: Handle,
+) -> Result<Signature, DriverError> {
+    // SAFETY: this function's contract.
+    Ok(unsafe { parameter_sizes(driver, function) }?.map_or(Signature::Unknown, Signature::Sizes))
 }
 
-/// What the driver tells of a function's parameters.
-pub(super) fn signature(driver: &Driver, function: Handle) -> Result<Signature, DriverError> {
-    Ok(parameter_sizes(driver, function)?.map_or(Signature::Unknown, Signature::Sizes))
-}
-
-/// Sizes of a function's parameters in bytes, where the driver can tell (CUDA 12.4 and later).
-pub(super) fn parameter_sizes(
+/// Sizes of a function's parameters in bytes, if the driver knows them (CUDA 12.4 and later).
+///
+/// # Safety
+///
+/// `function` is loaded in the current context.
+pub(super) unsafe fn parameter_sizes(
     driver: &Driver,
     function: Handle,
 ) -> Result<Option<Vec<usize>>, DriverError> {
-    /// Far more than 32,764 bytes of parameters can be.
-    const MOST: usize = 1 << 15;
-    let Some(ask) = driver.func_get_param_info else { return Ok(None) };
+    /// More than fit the 32,764 bytes of a kernel's parameters.
+    const MAX_PARAMETERS: usize = 1 << 15;
+    let Some(look_up) = driver.func_get_param_info else { return Ok(None) };
     let mut sizes = Vec::new();
-    while sizes.len() < MOST {
+    while sizes.len() < MAX_PARAMETERS {
         let (mut offset, mut size) = (0, 0);
-        let mark = Mark::here(driver);
-        // SAFETY: the function is loaded; past its last parameter the driver answers an error.
-        let status = unsafe { ask(function, sizes.len(), &raw mut offset, &raw mut size) };
+        let start = LogPosition::now(driver);
+        // SAFETY: the function is loaded, by this function's contract; both pointers are to live
+        // integers; past the last parameter the driver returns an error.
+        let status = unsafe { look_up(function, sizes.len(), &raw mut offset, &raw mut size) };
         if status == INVALID_VALUE {
             break;
         }
-        driver.check_since(mark, "cuFuncGetParamInfo", status)?;
+        driver.check_since(start, "cuFuncGetParamInfo", status)?;
         sizes.push(size);
     }
-    driver_log::drop_own(driver);
+    driver_log::discard(driver);
     Ok(Some(sizes))
 }
 
@@ -329,8 +423,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_p100_has_two_partitions_and_all_others_have_four() {
+    fn a_p100_has_two_partitions_and_all_other_devices_have_four() {
         let of = |major, minor| warp_allocation_granularity(ComputeCapability::new(major, minor));
         assert_eq!([of(5, 2), of(6, 0), of(6, 1), of(7, 5), of(12, 1)], [4, 2, 4, 4, 4]);
+    }
+
+    #[test]
+    fn compute_modes_have_the_driver_s_numbers() {
+        let modes = [0, 1, 2, 3, 7].map(|number| ComputeMode::from_driver(number).to_string());
+        assert_eq!(modes, ["default", "exclusive", "prohibited", "exclusive", "7"]);
     }
 }

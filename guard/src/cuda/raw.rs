@@ -1,25 +1,26 @@
-//! The guard over raw handles, for code on another binding of CUDA or in C++.
+//! Guarded launches of functions by their raw handles, for code on another CUDA binding or in C++.
 
 use core::ffi::c_void;
 
-use super::checked::Watch;
-use super::current::Pushed;
-use super::driver::Driver;
+use super::context::Watch;
+use super::driver::Pushed;
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Keep, Kernel};
-use super::launch::{plan_and_submit, submit};
+use super::launch::{count, plan_and_submit, submit};
 use super::query;
+use super::symbols::Driver;
 use crate::launch::co_resident::OccupancyLimits;
 use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
 use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::launches::Plan;
+use crate::record::counters::Counts;
 
-/// A function that someone else loaded, given by its handles.
+/// A function that other code loaded, given by its handles.
 ///
 /// ```no_run
-/// # fn handles() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, *mut std::ffi::c_void) { unreachable!("the caller has them") }
+/// # fn handles() -> (*mut std::ffi::c_void, *mut std::ffi::c_void, *mut std::ffi::c_void) { unreachable!() }
 /// use gridguard::cuda::RawKernel;
 /// use gridguard::{Axis, BatchAxis, Dim3, KernelArgs, LaunchRequest};
 ///
@@ -38,7 +39,8 @@ use crate::plan::launches::Plan;
 pub struct RawKernel(Kernel);
 
 impl RawKernel {
-    /// Queries the limits of `function` (a `CUfunction`) in `context` (a `CUcontext`).
+    /// Queries the limits of `function` (a `CUfunction`, or a `CUkernel` cast to one) in `context`
+    /// (a `CUcontext`). Messages call it `name`.
     ///
     /// The calling thread's current context is the same afterwards.
     ///
@@ -49,7 +51,7 @@ impl RawKernel {
     ///
     /// # Errors
     ///
-    /// [`CudaError`] where there is no driver, or a query fails.
+    /// [`CudaError`] if there is no driver, or a query fails.
     pub unsafe fn from_handles(
         context: *mut c_void,
         function: *mut c_void,
@@ -58,12 +60,34 @@ impl RawKernel {
         let driver = Driver::get()?;
         let _current = Pushed::new(driver, context)?;
         let device = query::limits_of_current_device(driver)?;
-        let name = name.to_owned();
-        let signature = query::signature(driver, function)?;
-        let keep = Keep::Caller;
-        let kernel = Kernel::from_parts(driver, function, context, device, name, signature, keep)?;
-        // SAFETY: who launches it promises the same of each launch that is dependent.
+        // SAFETY: this function's contract, and the context is current.
+        let kernel = unsafe {
+            let (name, signature) = (name.to_owned(), query::signature(driver, function)?);
+            Kernel::from_parts(driver, function, context, device, name, signature, Keep::Caller)?
+        };
+        // SAFETY: `launch` and `plan_and_launch` require the same of each dependent launch.
         Ok(Self(unsafe { kernel.with_dependent_launches() }))
+    }
+
+    /// As [`Self::from_handles`], with the name that the driver knows: that of a `CUfunction` from
+    /// `cuFuncGetName`, that of a `CUkernel` from `cuKernelGetName`. Drivers before CUDA 12.3 have
+    /// neither; the name is then `<unnamed>`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::from_handles`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::from_handles`].
+    pub unsafe fn named_by_driver(
+        context: *mut c_void,
+        function: *mut c_void,
+    ) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        let _current = Pushed::new(driver, context)?;
+        // SAFETY: this function's contract.
+        unsafe { Self::from_handles(context, function, &driver.name_of(function)) }
     }
 
     /// What the function allows on its device.
@@ -76,15 +100,22 @@ impl RawKernel {
     ///
     /// # Errors
     ///
-    /// [`DriverError`] where the driver does not answer.
+    /// [`DriverError`] if the query fails.
     pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
         let inner = self.0.inner();
         let _current = Pushed::new(inner.driver(), inner.context())?;
         inner.occupancy(request)
     }
 
-    /// Plans `request` under the function's limits and launches it: a legal one as it is, one that is
-    /// too large along the axis of `batch` in chunks. Otherwise as [`Self::launch`].
+    /// What was counted in the context of launches without a [`Guard`](crate::Guard): see
+    /// [`counts_without_guard`](super::counts_without_guard).
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.0.inner().history().counts_without_guard()
+    }
+
+    /// Plans `request` under the function's limits and launches it: a legal request in one launch, one
+    /// that is too large along the axis of `batch` in chunks. Otherwise as [`Self::launch`].
     ///
     /// # Safety
     ///
@@ -92,7 +123,7 @@ impl RawKernel {
     ///
     /// # Errors
     ///
-    /// [`LaunchError::Invalid`] where no plan is legal, and as [`Self::launch`].
+    /// [`LaunchError::Invalid`] if no plan is legal, and as [`Self::launch`].
     #[track_caller]
     pub unsafe fn plan_and_launch(
         &self,
@@ -103,22 +134,24 @@ impl RawKernel {
     ) -> Result<u64, LaunchError> {
         let inner = self.0.inner();
         let _current = Pushed::new(inner.driver(), inner.context())?;
-        // SAFETY: the caller's promise, and the context is current.
-        unsafe { plan_and_submit(&self.0, stream, request, batch, args, Watch::here()) }
+        let watch = Watch::here();
+        // SAFETY: this function's contract, and the context is current.
+        let launched = unsafe { plan_and_submit(&self.0, stream, request, batch, args, watch) };
+        count(inner.history().without_guard(), launched)
     }
 
-    /// Submits every launch of `plan` to `stream` (a `CUstream`, null for the default one) and
-    /// answers how many there were. The calling thread's current context is the same afterwards.
+    /// Submits every launch of `plan` to `stream` (a `CUstream`, null for the default one) and returns
+    /// their number. The calling thread's current context is the same afterwards.
     ///
     /// # Safety
     ///
-    /// `stream` is a stream of the kernel's context, `args` are what the function takes, and the
-    /// memory behind them lives until the launches have run. A function whose launches are
-    /// dependent keeps the promise of [`Kernel::with_dependent_launches`].
+    /// `stream` is a live stream of the kernel's context, `args` are what the function takes, and the
+    /// memory behind them lives until the launches have run. A function with dependent launches
+    /// meets the contract of [`Kernel::with_dependent_launches`].
     ///
     /// # Errors
     ///
-    /// [`LaunchError`] where plan or arguments do not fit the kernel, or the driver refuses.
+    /// [`LaunchError`] if plan or arguments do not fit the kernel, or the driver refuses a launch.
     #[track_caller]
     pub unsafe fn launch(
         &self,
@@ -128,7 +161,9 @@ impl RawKernel {
     ) -> Result<u64, LaunchError> {
         let inner = self.0.inner();
         let _current = Pushed::new(inner.driver(), inner.context())?;
-        // SAFETY: the caller's promise, and the context is current.
-        unsafe { submit(&self.0, stream, plan, args, Watch::here()) }
+        let watch = Watch::here();
+        // SAFETY: this function's contract, and the context is current.
+        let launched = unsafe { submit(&self.0, stream, plan, args, watch) };
+        count(inner.history().without_guard(), launched)
     }
 }

@@ -1,9 +1,5 @@
-//! What a guard remembers of its launches: how many there were, and the recent ones.
+//! What a guard keeps of its launches: counters, and the recent launches of each context.
 
-mod alone;
-mod counters;
+pub(crate) mod counters;
 #[cfg(feature = "cuda")]
-pub(crate) mod flight;
-
-pub(crate) use counters::Counters;
-pub use counters::Counts;
+pub(crate) mod recent;

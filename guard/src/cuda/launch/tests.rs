@@ -1,4 +1,4 @@
-//! What the driver finds behind the pointers that it is given; also under Miri.
+//! What the driver reads through the pointers that it gets; also under Miri.
 
 use super::*;
 use crate::launch::request::LaunchRequest;
@@ -7,12 +7,12 @@ use crate::{Dim3, validate};
 
 const CHUNK: Chunk = Chunk { index: 1, start: 7680, items: 5 };
 
-/// The bytes of each parameter, read as the driver reads them: the pointer, then so many bytes.
+/// The bytes of each parameter, read as the driver does: the pointer, then as many bytes.
 fn read(params: *mut *mut c_void, sizes: &[usize]) -> Vec<Vec<u8>> {
     let parameter = |(place, size): (usize, &usize)| {
-        // SAFETY: one pointer for each size.
+        // SAFETY: `fill` returned as many pointers as there are sizes.
         let from = unsafe { params.add(place).read() }.cast::<u8>();
-        // SAFETY: each leads to as many bytes as its parameter has.
+        // SAFETY: each points to as many bytes as its parameter has.
         (0..*size).map(|byte| unsafe { from.add(byte).read() }).collect()
     };
     sizes.iter().enumerate().map(parameter).collect()
@@ -23,7 +23,7 @@ fn sizes(args: &KernelArgs<'_>) -> Vec<usize> {
 }
 
 #[test]
-fn the_driver_reads_every_kind_of_argument_as_it_was_given() {
+fn the_driver_reads_every_kind_of_argument_unchanged() {
     let structure: Vec<u8> = (0..100).collect();
     let mut args = KernelArgs::new();
     args.address(0x7f00_dead_beef)
@@ -110,7 +110,7 @@ fn the_driver_reads_a_launch_s_attributes_in_their_order() {
     let first = attributes.as_mut_ptr();
     let read: Vec<(u32, [i32; 3])> = (0..usize::try_from(count).expect("few"))
         .map(|place| {
-            // SAFETY: as many attributes as are counted.
+            // SAFETY: `place` is below the returned count.
             let attribute = unsafe { first.add(place).read() };
             let [x, y, z, ..] = attribute.value;
             (attribute.id, [x, y, z].map(u32::cast_signed))

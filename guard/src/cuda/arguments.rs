@@ -1,4 +1,4 @@
-//! Kernel arguments out of cudarc's slices and views.
+//! Kernel arguments from cudarc's slices and views.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::plan::arguments::{KernelArgs, MAX_ARGS, Scalar};
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///
-/// Slices and views go through cudarc's `DevicePtr`, so that a stream waits for the writers of
-/// what it reads, and later users of a slice wait for this launch. Device memory knows its length:
-/// a launch whose items reach past it is refused.
+/// Slices and views go through cudarc's `DevicePtr`, so that the stream waits for the writers of
+/// what it reads, and later users of a slice wait for this launch. A launch whose items reach past
+/// the end of a slice is rejected.
 ///
 /// The uses of slices are recorded when this is dropped: by the launch that takes it.
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub struct Args<'a> {
     values: KernelArgs<'a>,
     /// Whether some memory belongs to another context than the stream.
     foreign_memory: bool,
-    /// The stream again, where the launch is to allocate on it.
-    brings: Option<&'a Arc<CudaStream>>,
+    /// The stream again, if the launch allocates its workspace on it.
+    workspace_stream: Option<&'a Arc<CudaStream>>,
     /// Recorded into the slices' events once the launches are submitted.
     uses: ArrayVec<SyncOnDrop<'a>, MAX_ARGS>,
 }
@@ -32,12 +32,12 @@ impl<'a> Args<'a> {
     #[inline]
     pub fn new(stream: &'a CudaStream) -> Self {
         let (values, uses) = (KernelArgs::new(), ArrayVec::new());
-        Self { stream, values, foreign_memory: false, brings: None, uses }
+        Self { stream, values, foreign_memory: false, workspace_stream: None, uses }
     }
 
-    /// Memory that the kernel reads as a whole, whatever the chunk.
+    /// Memory that the kernel reads as a whole in every chunk.
     pub fn read<T, S: DevicePtr<T>>(&mut self, memory: &'a S) -> &mut Self {
-        self.look_at(memory);
+        self.check_context(memory);
         let (address, uses) = memory.device_ptr(self.stream);
         self.hold(uses);
         self.values.address(address);
@@ -46,7 +46,7 @@ impl<'a> Args<'a> {
 
     /// Memory that the kernel writes, or reads and writes, as a whole.
     pub fn write<T, S: DevicePtrMut<T>>(&mut self, memory: &'a mut S) -> &mut Self {
-        self.look_at(memory);
+        self.check_context(memory);
         let (address, uses) = memory.device_ptr_mut(self.stream);
         self.hold(uses);
         self.values.address(address);
@@ -59,13 +59,13 @@ impl<'a> Args<'a> {
         self.read_strided_items(memory, elements, elements)
     }
 
-    /// As [`Self::read_items`], of items `stride` elements apart that each reach over `span`
-    /// elements, more or less than the stride.
+    /// As [`Self::read_items`], of items `stride` elements apart that span `span` elements each, more
+    /// or less than the stride.
     pub fn read_strided_items<T, S>(&mut self, memory: &'a S, stride: u64, span: u64) -> &mut Self
     where
         S: DevicePtr<T>,
     {
-        self.look_at(memory);
+        self.check_context(memory);
         let reach = reach_bytes::<T, S>(memory);
         let (address, uses) = memory.device_ptr(self.stream);
         self.hold(uses);
@@ -83,8 +83,8 @@ impl<'a> Args<'a> {
         self.write_strided_items(memory, elements, elements)
     }
 
-    /// As [`Self::write_items`], of items `stride` elements apart that each reach over `span`
-    /// elements, more or less than the stride.
+    /// As [`Self::write_items`], of items `stride` elements apart that span `span` elements each, more
+    /// or less than the stride.
     pub fn write_strided_items<T, S>(
         &mut self,
         memory: &'a mut S,
@@ -94,7 +94,7 @@ impl<'a> Args<'a> {
     where
         S: DevicePtrMut<T>,
     {
-        self.look_at(memory);
+        self.check_context(memory);
         let reach = reach_bytes::<T, S>(memory);
         let (address, uses) = memory.device_ptr_mut(self.stream);
         self.hold(uses);
@@ -109,7 +109,7 @@ impl<'a> Args<'a> {
         self
     }
 
-    /// A fixed value of any size as the kernel sees it in memory.
+    /// A fixed value of any size, in the kernel's memory layout.
     pub fn bytes(&mut self, bytes: &'a [u8]) -> &mut Self {
         self.values.bytes(bytes);
         self
@@ -163,14 +163,14 @@ impl<'a> Args<'a> {
         &mut self.values
     }
 
-    /// The same arguments, for a launch that allocates on `stream`, which is theirs.
-    pub(super) const fn bringing(mut self, stream: &'a Arc<CudaStream>) -> Self {
-        self.brings = Some(stream);
+    /// The same arguments, for a launch that allocates its workspace on `stream`, which is theirs.
+    pub(super) const fn allocating_on(mut self, stream: &'a Arc<CudaStream>) -> Self {
+        self.workspace_stream = Some(stream);
         self
     }
 
-    pub(super) const fn brings(&self) -> Option<&'a Arc<CudaStream>> {
-        self.brings
+    pub(super) const fn allocates_on(&self) -> Option<&'a Arc<CudaStream>> {
+        self.workspace_stream
     }
 
     /// Whether some memory belongs to another context than the stream.
@@ -178,7 +178,7 @@ impl<'a> Args<'a> {
         self.foreign_memory
     }
 
-    fn look_at<T, S: DeviceSlice<T>>(&mut self, memory: &S) {
+    fn check_context<T, S: DeviceSlice<T>>(&mut self, memory: &S) {
         self.foreign_memory |= memory.stream().context() != self.stream.context();
     }
 
@@ -187,7 +187,7 @@ impl<'a> Args<'a> {
     }
 
     fn hold(&mut self, uses: SyncOnDrop<'a>) {
-        // Beyond the inline room the launch is refused, so the use may end here.
+        // The launch rejects more than `MAX_ARGS` arguments, so the use may end here.
         let _ = self.uses.try_push(uses);
     }
 }

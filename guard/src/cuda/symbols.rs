@@ -1,0 +1,200 @@
+//! The functions, structs and constants of libcuda that the guard uses.
+//!
+//! The guard looks the functions up itself: cudarc panics where a library or a symbol is missing,
+//! and its enums cannot hold codes that its CUDA version does not know.
+
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use super::library::function_table;
+
+/// A context, module, function or stream of the driver.
+pub(super) type Handle = *mut c_void;
+/// A `CUresult`, as an integer: drivers return codes that a binding may not know.
+pub(super) type Status = c_int;
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(super) const OUT_OF_MEMORY: Status = 2;
+/// `CUDA_ERROR_NO_DEVICE`.
+pub(super) const NO_DEVICE: Status = 100;
+/// `CUDA_ERROR_NO_BINARY_FOR_GPU`.
+pub(super) const NO_BINARY_FOR_GPU: Status = 209;
+/// `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`.
+pub(super) const UNSUPPORTED_PTX_VERSION: Status = 222;
+/// `CUDA_ERROR_NOT_FOUND`.
+pub(super) const NOT_FOUND: Status = 500;
+/// `CUDA_ERROR_INVALID_CLUSTER_SIZE`.
+pub(super) const INVALID_CLUSTER_SIZE: Status = 912;
+
+function_table! {
+    /// Functions of libcuda.
+    struct Driver;
+    required {
+        init = "cuInit": fn(c_uint) -> Status;
+        driver_get_version = "cuDriverGetVersion": fn(*mut c_int) -> Status;
+        get_error_name = "cuGetErrorName": fn(Status, *mut *const c_char) -> Status;
+        get_error_string = "cuGetErrorString": fn(Status, *mut *const c_char) -> Status;
+        device_get_count = "cuDeviceGetCount": fn(*mut c_int) -> Status;
+        device_get = "cuDeviceGet": fn(*mut c_int, c_int) -> Status;
+        device_get_name = "cuDeviceGetName": fn(*mut c_char, c_int, c_int) -> Status;
+        device_get_attribute = "cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int) -> Status;
+        device_total_mem = "cuDeviceTotalMem_v2": fn(*mut usize, c_int) -> Status;
+        ctx_get_current = "cuCtxGetCurrent": fn(*mut Handle) -> Status;
+        ctx_set_current = "cuCtxSetCurrent": fn(Handle) -> Status;
+        ctx_push_current = "cuCtxPushCurrent_v2": fn(Handle) -> Status;
+        ctx_pop_current = "cuCtxPopCurrent_v2": fn(*mut Handle) -> Status;
+        ctx_get_device = "cuCtxGetDevice": fn(*mut c_int) -> Status;
+        primary_ctx_retain = "cuDevicePrimaryCtxRetain": fn(*mut Handle, c_int) -> Status;
+        primary_ctx_release = "cuDevicePrimaryCtxRelease_v2": fn(c_int) -> Status;
+        mem_get_info = "cuMemGetInfo_v2": fn(*mut usize, *mut usize) -> Status;
+        module_load_data_ex = "cuModuleLoadDataEx": fn(*mut Handle, *const c_void, c_uint, *mut c_int, *mut *mut c_void) -> Status;
+        module_unload = "cuModuleUnload": fn(Handle) -> Status;
+        module_get_function = "cuModuleGetFunction": fn(*mut Handle, Handle, *const c_char) -> Status;
+        func_get_attribute = "cuFuncGetAttribute": fn(*mut c_int, c_int, Handle) -> Status;
+        func_set_attribute = "cuFuncSetAttribute": fn(Handle, c_int, c_int) -> Status;
+        max_active_blocks = "cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Handle, c_int, usize) -> Status;
+        launch_kernel = "cuLaunchKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
+        launch_cooperative_kernel = "cuLaunchCooperativeKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void) -> Status;
+        stream_synchronize = "cuStreamSynchronize": fn(Handle) -> Status;
+    }
+    optional {
+        launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfigEx, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
+        max_cluster_size = "cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
+        max_active_clusters = "cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
+        stream_priority_range = "cuCtxGetStreamPriorityRange": fn(*mut c_int, *mut c_int) -> Status;
+        func_get_name = "cuFuncGetName": fn(*mut *const c_char, Handle) -> Status;
+        kernel_get_name = "cuKernelGetName": fn(*mut *const c_char, Handle) -> Status;
+        stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
+        logs_current = "cuLogsCurrent": fn(*mut c_uint, c_uint) -> Status;
+        logs_dump_to_memory = "cuLogsDumpToMemory": fn(*mut c_uint, *mut c_char, *mut usize, c_uint) -> Status;
+        func_get_param_info = "cuFuncGetParamInfo": fn(Handle, usize, *mut usize, *mut usize) -> Status;
+    }
+}
+
+/// `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct LaunchConfigEx {
+    pub(super) grid: [c_uint; 3],
+    pub(super) block: [c_uint; 3],
+    pub(super) shared_bytes: c_uint,
+    pub(super) stream: Handle,
+    pub(super) attributes: *mut LaunchAttribute,
+    pub(super) attribute_count: c_uint,
+}
+
+/// `CUlaunchAttribute`: an id and a union of 64 bytes.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaunchAttribute {
+    pub(super) id: c_uint,
+    pub(super) padding: [u8; 4],
+    pub(super) value: [c_uint; 16],
+}
+
+impl LaunchAttribute {
+    /// An unused array element.
+    pub(super) const NONE: Self = Self { id: 0, padding: [0; 4], value: [0; 16] };
+
+    /// The attribute `id` with the first 12 bytes of its value.
+    pub(super) fn new(id: c_uint, [x, y, z]: [c_uint; 3]) -> Self {
+        let mut value = [0; 16];
+        value[..3].copy_from_slice(&[x, y, z]);
+        Self { id, value, ..Self::NONE }
+    }
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
+pub(super) const ATTRIBUTE_COOPERATIVE: c_uint = 2;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
+pub(super) const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
+pub(super) const ATTRIBUTE_OVERLAP: c_uint = 6;
+/// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
+pub(super) const ATTRIBUTE_PRIORITY: c_uint = 8;
+
+impl Driver {
+    /// The driver's name for `status`, such as `CUDA_ERROR_INVALID_VALUE`.
+    pub(super) fn error_name(&self, status: Status) -> Option<String> {
+        self.text(self.get_error_name, status)
+    }
+
+    /// The driver's description of `status`, such as `invalid argument`.
+    pub(super) fn error_description(&self, status: Status) -> Option<String> {
+        self.text(self.get_error_string, status)
+    }
+
+    fn text(
+        &self,
+        look_up: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
+        status: Status,
+    ) -> Option<String> {
+        let mut text = core::ptr::null();
+        // SAFETY: the driver writes a pointer to a static string, or null for an unknown code.
+        let looked_up = unsafe { look_up(status, &raw mut text) };
+        // SAFETY: where it succeeded and is not null, the pointer is to a static string.
+        (looked_up == 0).then(|| unsafe { owned(text) }).flatten()
+    }
+
+    /// The name of a `CUfunction`, or of a `CUkernel` cast to one, which CUDA runtimes launch since
+    /// version 12; a placeholder if the driver has no names (before CUDA 12.3).
+    ///
+    /// # Safety
+    ///
+    /// `function` is a loaded function or kernel.
+    pub(super) unsafe fn name_of(&self, function: Handle) -> String {
+        let look_ups = [self.func_get_name, self.kernel_get_name];
+        let name = look_ups.into_iter().flatten().find_map(|look_up| {
+            let mut name = core::ptr::null();
+            // SAFETY: the handle is alive, by this function's contract; a call for the other kind
+            // of handle returns an error. The driver writes a pointer that lives with the handle.
+            let status = unsafe { look_up(&raw mut name, function) };
+            // SAFETY: where it succeeded and is not null, the pointer is to a string that lives as
+            // long as the function.
+            (status == 0).then(|| unsafe { owned(name) }).flatten()
+        });
+        name.unwrap_or_else(|| "<unnamed>".to_owned())
+    }
+
+    /// The context that is current on this thread, if any.
+    pub(super) fn current_context(&self) -> Option<Handle> {
+        let mut current = core::ptr::null_mut();
+        // SAFETY: the pointer is to a live handle.
+        let status = unsafe { (self.ctx_get_current)(&raw mut current) };
+        (status == 0 && !current.is_null()).then_some(current)
+    }
+}
+
+/// A copy of the C string at `text`, unless that is null.
+///
+/// # Safety
+///
+/// `text` is null or points to a zero-terminated string.
+unsafe fn owned(text: *const c_char) -> Option<String> {
+    // SAFETY: not null, so a zero-terminated string by this function's contract.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use core::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn structs_are_laid_out_as_in_cuda_h() {
+        // Sizes and offsets that a C compiler reports with the headers of CUDA 12.0 to 13.5.
+        assert_eq!((size_of::<LaunchAttribute>(), align_of::<LaunchAttribute>()), (72, 8));
+        assert_eq!((offset_of!(LaunchAttribute, id), offset_of!(LaunchAttribute, value)), (0, 8));
+        assert_eq!((size_of::<LaunchConfigEx>(), align_of::<LaunchConfigEx>()), (56, 8));
+        let offsets = [
+            offset_of!(LaunchConfigEx, grid),
+            offset_of!(LaunchConfigEx, block),
+            offset_of!(LaunchConfigEx, shared_bytes),
+            offset_of!(LaunchConfigEx, stream),
+            offset_of!(LaunchConfigEx, attributes),
+            offset_of!(LaunchConfigEx, attribute_count),
+        ];
+        assert_eq!(offsets, [0, 12, 24, 32, 40, 48]);
+    }
+}
