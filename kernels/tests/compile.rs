@@ -342,5 +342,5 @@ fn a_source_that_does_not_compile_keeps_the_compiler_s_words() {
     assert_eq!(program, "broken.cu");
     assert!(log.contains("frobnicate"), "{log}");
     let error = compiler.compile("a\0b", &options).expect_err("a zero byte");
-    assert_eq!(error.to_string(), "the source holds a zero byte");
+    assert_eq!(error.to_string(), "the source contains a zero byte");
 }

@@ -98,11 +98,11 @@ impl fmt::Display for FaultSuspects {
 fn one_of(f: &mut fmt::Formatter<'_>, launches: &[LaunchRecord], forgotten: u64) -> fmt::Result {
     let on_record = u64::try_from(launches.len()).unwrap_or(u64::MAX);
     let all = on_record.saturating_add(forgotten);
-    f.write_str("caused by ")?;
+    f.write_str("not caused by this call")?;
     match all {
-        0 => return f.write_str("an earlier launch that is not on record"),
-        1 => f.write_str("an earlier launch, the only one since the last synchronisation")?,
-        all => write!(f, "one of {all} launches since the last synchronisation")?,
+        0 => return f.write_str(", but by a launch that is not on record"),
+        1 => f.write_str("; suspect: 1 launch since the last synchronisation")?,
+        all => write!(f, "; suspects: {all} launches since the last synchronisation")?,
     }
     let named = launches.get(launches.len().saturating_sub(NAMED)..).unwrap_or_default();
     if u64::try_from(named.len()).is_ok_and(|named| named < all) {

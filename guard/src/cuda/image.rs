@@ -1,14 +1,14 @@
-//! Looks at a kernel image before the driver does.
+//! Checks kernel images before they are loaded.
 //!
-//! A truncated cubin makes the driver crash with a segmentation fault (seen on an H200), so an
-//! image must be whole before it gets there.
+//! A truncated cubin makes the driver crash with a segmentation fault (seen on an H200), so only
+//! complete images may reach it.
 
 mod elf;
 
 use self::elf::Reader;
 use crate::limits::ComputeCapability;
 
-/// Device code as bytes: PTX text, a cubin or a fatbin, checked to be whole.
+/// Device code: PTX text, a cubin or a fatbin, checked to be complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     bytes: Vec<u8>,
@@ -22,11 +22,11 @@ enum Kind {
     Fatbin,
 }
 
-/// Why bytes are no whole image.
+/// Why bytes are not a complete image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// Nothing at all.
+    /// There are no bytes.
     #[error("the image is empty")]
     Empty,
     /// Neither PTX, nor a cubin, nor a fatbin.
@@ -35,30 +35,32 @@ pub enum ImageError {
         /// Its first bytes.
         start: Vec<u8>,
     },
-    /// The image ends before the parts that its own headers announce.
-    #[error("the image is truncated: its {part} ends at byte {needed}, there are {available}")]
+    /// The image ends before a part that its headers announce.
+    #[error(
+        "the image is truncated: its {part} ends at byte {needed}, but it has {available} bytes"
+    )]
     Truncated {
-        /// The part that is cut.
+        /// The part that is incomplete.
         part: &'static str,
-        /// Bytes that are needed; saturated.
+        /// Where the part ends, in bytes; saturated.
         needed: u64,
-        /// Bytes that there are.
+        /// Bytes of the image.
         available: u64,
     },
-    /// A header says what none can say.
-    #[error("the image is damaged: {value} is no {what} of its {part}")]
+    /// A header has an invalid value.
+    #[error("the image is damaged: the {what} of its {part} is invalid ({value})")]
     Damaged {
-        /// The part that says so.
+        /// The part.
         part: &'static str,
-        /// What the number stands for.
+        /// What the value means.
         what: &'static str,
-        /// The number.
+        /// The value.
         value: u64,
     },
-    /// PTX text with a zero byte within.
-    #[error("the PTX holds a zero byte at {at}")]
+    /// The PTX text contains a zero byte.
+    #[error("the PTX contains a zero byte at offset {at}")]
     ZeroByte {
-        /// Where.
+        /// Its offset.
         at: usize,
     },
 }
@@ -67,11 +69,11 @@ const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 const FATBIN_MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 
 impl Image {
-    /// Checks `bytes` and takes them over.
+    /// Checks `bytes` and takes ownership of them.
     ///
     /// # Errors
     ///
-    /// [`ImageError`] where they are no image, or not whole.
+    /// [`ImageError`] if they are not an image, or incomplete.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Result<Self, ImageError> {
         let mut bytes = bytes.into();
         if bytes.is_empty() {
@@ -81,10 +83,10 @@ impl Image {
             elf::check(&bytes)?;
             Kind::Cubin
         } else if bytes.starts_with(&FATBIN_MAGIC) {
-            whole_fatbin(&bytes)?;
+            check_fatbin(&bytes)?;
             Kind::Fatbin
         } else {
-            whole_ptx(&mut bytes)?;
+            check_ptx(&mut bytes)?;
             Kind::Ptx
         };
         Ok(Self { bytes, kind })
@@ -96,7 +98,7 @@ impl Image {
         &self.bytes
     }
 
-    /// The text of PTX, without the zero byte at its end.
+    /// The PTX text, without the zero byte at its end.
     #[must_use]
     pub fn ptx(&self) -> Option<&str> {
         let text = self.bytes.strip_suffix(&[0]).unwrap_or(&self.bytes);
@@ -109,12 +111,12 @@ impl Image {
         target.split(',').next().map(str::trim)
     }
 
-    /// The version that PTX states, such as `8.0`.
+    /// The PTX version, such as `8.0`.
     pub(super) fn ptx_version(&self) -> Option<&str> {
         directive(self.ptx()?, ".version")
     }
 
-    /// The kernels that PTX declares.
+    /// The kernels that the PTX declares.
     pub(super) fn ptx_kernels(&self) -> Vec<String> {
         let name = |line: &str| {
             let (_, after) = line.split_once(".entry")?;
@@ -124,8 +126,8 @@ impl Image {
         self.ptx().map(|text| text.lines().filter_map(name).collect()).unwrap_or_default()
     }
 
-    /// Whether PTX states a target that `capability` cannot run: PTX runs on its own and later
-    /// architectures, with a suffix `a` on its own only, with `f` on its family.
+    /// Whether devices of `capability` cannot run the PTX: it runs on its target architecture and
+    /// later ones; with suffix `a` on its own only, with `f` on its family.
     pub(super) fn ptx_is_foreign_to(&self, capability: ComputeCapability) -> bool {
         let Some(target) = self.ptx_target().and_then(|target| target.strip_prefix("sm_")) else {
             return false;
@@ -153,7 +155,7 @@ fn directive<'a>(ptx: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-fn whole_ptx(bytes: &mut Vec<u8>) -> Result<(), ImageError> {
+fn check_ptx(bytes: &mut Vec<u8>) -> Result<(), ImageError> {
     while bytes.last() == Some(&0) {
         bytes.pop();
     }
@@ -172,8 +174,8 @@ fn unknown(bytes: &[u8]) -> ImageError {
     ImageError::Unknown { start: bytes.iter().copied().take(8).collect() }
 }
 
-/// A fatbin whose header and announced content lie in the file.
-fn whole_fatbin(bytes: &[u8]) -> Result<(), ImageError> {
+/// Checks that the fatbin's header and content are complete.
+fn check_fatbin(bytes: &[u8]) -> Result<(), ImageError> {
     let header = Reader { bytes, part: "fatbin header" };
     let size = header.number(6, 2)?;
     let content = header.number(8, 8)?;
@@ -188,7 +190,7 @@ mod tests {
     const PTX: &str = "//\n.version 8.0\n.target sm_90, debug // x\n.visible .entry copy(\n)";
 
     #[test]
-    fn ptx_tells_its_version_target_and_kernels() {
+    fn ptx_states_its_version_target_and_kernels() {
         let image = Image::new(PTX).expect("PTX");
         assert_eq!(image.ptx_version(), Some("8.0"));
         assert_eq!(image.ptx_target(), Some("sm_90"));
@@ -211,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_says_how_it_begins() {
+    fn the_error_about_other_data_shows_its_first_bytes() {
         assert_eq!(Image::new(""), Err(ImageError::Empty));
         let error = Image::new("hello world").expect_err("no PTX");
         assert_eq!(
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_fatbin_is_refused() {
+    fn a_truncated_fatbin_is_rejected() {
         let mut bytes = vec![0; 16 + 32];
         bytes[..4].copy_from_slice(&FATBIN_MAGIC);
         bytes[6] = 16;

@@ -42,8 +42,8 @@ fn a_driver_that_cudarc_does_not_find_is_refused_before_anything_goes_from_one_t
         assert_eq!(reason, DriverUnavailable::OtherLibrary { ours: "libcuda.so.1".into() });
         assert_eq!(
             reason.to_string(),
-            "cudarc finds another libcuda than libcuda.so.1: take what is no driver, such as a \
-             toolkit's stub, off the library path"
+            "cudarc loads another libcuda than libcuda.so.1: remove libraries that are no driver, \
+             such as a toolkit's stub, from the library path"
         );
         let diagnosis = reason.diagnosis().expect("a failure of CUDA");
         assert_eq!(diagnosis.subject.number(), Some(34));
@@ -126,7 +126,7 @@ fn a_driver_that_does_not_match_the_kernel_module_keeps_its_own_words() {
         let reason = unavailable();
         assert_eq!(
             reason.to_string(),
-            "the CUDA driver did not initialise: cuInit answered \
+            "the CUDA driver did not initialise: cuInit returned \
              CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): system has unsupported display driver / \
              cuda driver combination"
         );

@@ -1,4 +1,4 @@
-//! Plans under stream capture: the chunks become nodes of a graph.
+//! Plans during stream capture: the chunks become nodes of a graph.
 #![allow(unsafe_code, reason = "cudarc's event tracking is switched unsafely")]
 
 use std::sync::Arc;
@@ -120,7 +120,7 @@ fn without_memory_pools_no_workspace_is_captured_and_the_capture_stays_whole() {
         for mode in [GLOBAL, RELAXED] {
             let (settled, graph) =
                 capture_spill((&guard, &stream, &mut out), WorkspaceUse::Shared, mode);
-            let what = "workspaces under stream capture";
+            let what = "workspaces during stream capture";
             assert_eq!(settled, Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }));
             graph.expect("it is whole").launch().expect("and empty");
         }

@@ -34,8 +34,8 @@ fn names_chunk_1(guard: &Guard) {
     let error = launch_iota(guard, &kernel, &plan, &stream, &mut out).expect_err("chunk 1");
     let text = error.to_string();
     let start = "launch 1 of 3 was refused after 43690 of 131071 items: cuStreamIsCapturing \
-                 answered CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was \
-                 encountered; the launch at fault is fake_iota_y (grid 1 x 43690 x 1, chunk 1 of 3, ";
+                 returned CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was \
+                 encountered; the faulting launch is fake_iota_y (grid 1 x 43690 x 1, chunk 1 of 3, ";
     assert!(text.starts_with(start), "{text}");
     let (chunk, error) = stopped(error);
     assert_eq!(chunk, 1);

@@ -52,7 +52,7 @@ fn an_ordinal_past_the_devices_is_refused_with_their_number() {
         assert_eq!(Guard::cuda(1).expect_err("one device"), missing);
         assert_eq!(device_limits(1).expect_err("one device"), missing);
         assert_eq!(free_memory(1).expect_err("one device"), missing);
-        assert_eq!(missing.to_string(), "there is no device 1: the driver shows 1, number 0");
+        assert_eq!(missing.to_string(), "there is no device 1: one is visible, device 0");
     });
 }
 
@@ -62,7 +62,7 @@ fn an_ordinal_past_any_integer_of_the_driver_is_refused() {
         let error = Guard::cuda(usize::MAX).expect_err("three devices");
         assert_eq!(
             error.to_string(),
-            "there is no device 18446744073709551615: the driver shows 3, numbers 0 to 2"
+            "there is no device 18446744073709551615: 3 are visible, devices 0 to 2"
         );
     });
 }

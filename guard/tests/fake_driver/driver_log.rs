@@ -1,4 +1,4 @@
-//! What the driver's own log says of a refusal, and whose words they are.
+//! Messages of the driver's log in errors, and the threads that they are about.
 #![allow(unsafe_code, reason = "a launch around the guard")]
 
 use cudarc::driver::LaunchConfig;
@@ -27,8 +27,8 @@ fn what_the_driver_logs_about_a_refusal_is_in_the_error() {
         );
         assert_eq!(
             error.to_string(),
-            "cuLaunchKernel answered CUDA_ERROR_INVALID_VALUE (1): invalid argument; the driver's \
-             log says: gridDimY is 65536"
+            "cuLaunchKernel returned CUDA_ERROR_INVALID_VALUE (1): invalid argument; driver log: \
+             gridDimY is 65536"
         );
     });
 }
@@ -46,7 +46,7 @@ fn what_the_driver_logs_may_be_of_another_thread_and_is_marked_then() {
         let kernel = kernel(&guard, "idle");
         let stream = context(&guard).default_stream();
         let text = idle(&guard, &kernel, &stream).expect_err("refused").to_string();
-        let end = "; the driver's log says, maybe of another thread: gridDimY is 65536";
+        let end = "; driver log (maybe of another thread): gridDimY is 65536";
         assert!(text.ends_with(end), "{text}");
     });
 }

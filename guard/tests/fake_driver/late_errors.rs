@@ -64,9 +64,9 @@ fn a_fault_that_surfaces_at_the_next_chunk_is_blamed_on_the_launches_before_it()
         assert_eq!(
             text,
             format!(
-                "launch 2 of 3 was refused after 87380 of 131071 items: cuLaunchKernel answered \
-                 CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; this \
-                 call is not to blame: 3 launches since the last synchronisation can be: idle (grid \
+                "launch 2 of 3 was refused after 87380 of 131071 items: cuLaunchKernel returned \
+                 CUDA_ERROR_ILLEGAL_ADDRESS (700): an illegal memory access was encountered; not \
+                 caused by this call; suspects: 3 launches since the last synchronisation: idle (grid \
                  8 x 1 x 1, {file}:{idle_line}:9), fake_iota_y (grid 1 x 43690 x 1, chunk 0 of 3, \
                  {file}:{line}:27), fake_iota_y (grid 1 x 43690 x 1, chunk 1 of 3, {file}:{line}:27)",
                 file = file!(),
@@ -98,9 +98,9 @@ fn a_fault_that_surfaces_at_a_synchronisation_a_load_or_a_query_has_suspects_too
         assert_eq!(suspects(&error), [("idle", 0), ("idle", 0)]);
         let image = gridguard::cuda::Image::new(PTX).expect("PTX");
         let text = guard.load(&image).expect_err("the context is lost").to_string();
-        assert!(text.contains("this call is not to blame: 2 launches"), "{text}");
+        assert!(text.contains("not caused by this call; suspects: 2 launches"), "{text}");
         let text = idle(&guard, &kernel, &stream).expect_err("it stays lost").to_string();
-        assert!(text.contains("this call is not to blame: 2 launches"), "{text}");
+        assert!(text.contains("not caused by this call; suspects: 2 launches"), "{text}");
     });
 }
 
@@ -111,7 +111,7 @@ fn a_fault_with_no_launch_on_record_is_blamed_on_those_around_the_guard() {
         let kernel = kernel(&guard, "idle");
         let stream = context(&guard).default_stream();
         let text = idle(&guard, &kernel, &stream).expect_err("refused").to_string();
-        let end = "; this call is not to blame: a launch that is not on record must be";
+        let end = "; not caused by this call, but by a launch that is not on record";
         assert!(text.ends_with(end), "{text}");
     });
 }
@@ -139,7 +139,7 @@ fn more_launches_than_there_is_room_for_are_counted_and_the_last_ones_named() {
         }
         let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("it surfaces"));
         let text = error.to_string();
-        let some = "100 launches since the last synchronisation can be, the last 8 on record being \
+        let some = "suspects: 100 launches since the last synchronisation, the last 8 on record: \
                     idle (grid 8 x 1 x 1, ";
         assert!(text.contains(some), "{text}");
         assert_eq!(text.matches("idle (").count(), 8);

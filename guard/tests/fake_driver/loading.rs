@@ -45,7 +45,7 @@ fn ptx_for_a_later_architecture_is_refused_with_both_names() {
         let error = load_error(&PTX.replace("sm_90", "sm_120"));
         assert_eq!(
             error.to_string(),
-            "the image is for sm_120, NVIDIA H200 has compute capability 9.0"
+            "the image is for sm_120, but NVIDIA H200 has compute capability 9.0"
         );
         let wrong = LoadError::WrongArchitecture {
             image: "sm_120".into(),
@@ -81,7 +81,7 @@ fn an_image_that_the_driver_refuses_keeps_its_words_and_its_log() {
         let error = guard().load(&image).expect_err("the driver refuses it");
         assert_eq!(
             error.to_string(),
-            "cuModuleLoadDataEx answered CUDA_ERROR_INVALID_IMAGE (200): device kernel image is \
+            "cuModuleLoadDataEx returned CUDA_ERROR_INVALID_IMAGE (200): device kernel image is \
              invalid\nfake: image refused (200)"
         );
         let CudaError::Load(LoadError::Refused { error, log }) = error else {
@@ -100,7 +100,7 @@ fn an_unknown_kernel_is_refused_with_those_that_there_are() {
         let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
         assert_eq!(
             error.to_string(),
-            "the module has no kernel \"attention\", it has fake_iota_x, fake_iota_y, \
+            "the module has no kernel \"attention\": it has fake_iota_x, fake_iota_y, \
              fake_spill_y, idle, wide, clustered"
         );
         assert!(matches!(error, LoadError::NoSuchKernel { name, known }
@@ -133,7 +133,7 @@ fn parameters_that_the_driver_knows_otherwise_are_refused() {
         let error = unsafe { module.kernel("fake_iota_y", &[Parameter::Memory]) };
         assert_eq!(
             error.expect_err("two are missing").to_string(),
-            "kernel fake_iota_y takes parameters of [8, 8, 8] bytes, declared are [8]"
+            "kernel fake_iota_y takes parameters of [8, 8, 8] bytes, but [8] are declared"
         );
     });
 }

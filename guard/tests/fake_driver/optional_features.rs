@@ -109,7 +109,7 @@ fn a_driver_without_clusters_refuses_a_cluster_launch_and_serves_plain_ones() {
         assert_eq!(error, unsupported);
         assert_eq!(
             error.to_string(),
-            "the driver has no cuLaunchKernelEx, which clusters need: update the driver"
+            "the driver lacks cuLaunchKernelEx, which clusters need: update the driver"
         );
         assert_eq!(launches(), Vec::<String>::new());
         assert_eq!(launch_idle(&guard, &kernel, &small()), Ok(1));

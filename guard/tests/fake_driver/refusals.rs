@@ -25,7 +25,7 @@ fn stops_at(chunk: u8) {
     assert_eq!(
         error.to_string(),
         format!(
-            "launch {chunk} of 3 was refused after {done} of 131071 items: cuLaunchKernel answered \
+            "launch {chunk} of 3 was refused after {done} of 131071 items: cuLaunchKernel returned \
              CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES (701): too many resources requested for launch"
         )
     );

@@ -24,18 +24,21 @@ fn images_that_are_none_say_what_is_wrong_with_them() {
             "the image is neither PTX, cubin nor fatbin, it begins with [3c, 68, 74, 6d, 6c, 3e, \
              6e, 6f]",
         ),
-        (&truncated, "the image is truncated: its ELF header ends at byte 64, there are 5"),
-        (&image(&big_endian), "the image is damaged: 2 is no byte order of its ELF header"),
-        (&image(b".version 8.0\n\0.target sm_90"), "the PTX holds a zero byte at 13"),
+        (&truncated, "the image is truncated: its ELF header ends at byte 64, but it has 5 bytes"),
+        (
+            &image(&big_endian),
+            "the image is damaged: the byte order of its ELF header is invalid (2)",
+        ),
+        (&image(b".version 8.0\n\0.target sm_90"), "the PTX contains a zero byte at offset 13"),
         (
             &CudaError::from(LoadError::from(truncated.clone())),
-            "the image is truncated: its ELF header ends at byte 64, there are 5",
+            "the image is truncated: its ELF header ends at byte 64, but it has 5 bytes",
         ),
     ]);
 }
 
 #[test]
-fn modules_that_do_not_load_say_what_would() {
+fn a_module_that_does_not_load_has_a_reason() {
     read_as(&[
         (
             &LoadError::WrongArchitecture {
@@ -43,7 +46,7 @@ fn modules_that_do_not_load_say_what_would() {
                 device: "NVIDIA H200".into(),
                 capability: ComputeCapability::new(9, 0),
             },
-            "the image is for sm_120, NVIDIA H200 has compute capability 9.0",
+            "the image is for sm_120, but NVIDIA H200 has compute capability 9.0",
         ),
         (
             &LoadError::PtxTooNew { ptx: "9.0".into(), driver: "12.8".into() },
@@ -55,7 +58,7 @@ fn modules_that_do_not_load_say_what_would() {
                 name: "attn".into(),
                 known: vec!["attention".into(), "norm".into()],
             },
-            "the module has no kernel \"attn\", it has attention, norm",
+            "the module has no kernel \"attn\": it has attention, norm",
         ),
         (
             &LoadError::NoSuchKernel { name: "attn".into(), known: vec![] },
@@ -104,7 +107,7 @@ fn a_driver_that_is_not_there_is_told_from_one_that_is_too_old() {
         ),
         (
             &CudaError::NoSuchDevice { ordinal: 4, count: 4 },
-            "there is no device 4: the driver shows 4, numbers 0 to 3",
+            "there is no device 4: 4 are visible, devices 0 to 3",
         ),
     ]);
 }
@@ -122,7 +125,7 @@ fn a_compiler_that_is_not_there_is_told_from_a_source_that_is_refused() {
              add its folder to the library path",
         ),
         (&NvrtcError::from(old), "libnvrtc.so has no nvrtcGetCUBIN: it is too old, or not NVRTC"),
-        (&NvrtcError::ZeroByte { what: "the source" }, "the source holds a zero byte"),
+        (&NvrtcError::ZeroByte { what: "the source" }, "the source contains a zero byte"),
         (
             &NvrtcError::Compilation {
                 program: "attention.cu".into(),
@@ -140,7 +143,7 @@ fn a_compiler_that_is_not_there_is_told_from_a_source_that_is_refused() {
                 code: 2,
                 name: "NVRTC_ERROR_INVALID_INPUT".into(),
             },
-            "nvrtcGetCUBIN answered NVRTC_ERROR_INVALID_INPUT (2)",
+            "nvrtcGetCUBIN returned NVRTC_ERROR_INVALID_INPUT (2)",
         ),
     ]);
 }

@@ -125,34 +125,34 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
         (&gridguard::Error::from(violations), &text),
         (
             &LaunchError::OtherKernel { kernel: kernel() },
-            "the plan was made for another kernel than attention: plan with its own limits",
+            "the plan was made for the limits of another kernel: plan with those of attention",
         ),
         (
             &LaunchError::OtherContext { what: "the stream", kernel: kernel() },
-            "the stream belongs to another context than kernel attention",
+            "the stream and kernel attention belong to different contexts",
         ),
         (
             &LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "clusters" },
-            "the driver has no cuLaunchKernelEx, which clusters need: update the driver",
+            "the driver lacks cuLaunchKernelEx, which clusters need: update the driver",
         ),
         (
             &LaunchError::Undeclared { kernel: kernel() },
-            "nobody declared what kernel attention takes: launch it through \
+            "kernel attention has no declared signature: launch it through \
              launch_builder_guarded, or load it with Module::kernel",
         ),
         (
             &LaunchError::NotDependent { kernel: kernel() },
-            "kernel attention was not declared to wait for the launch before it: declare that with \
-             Kernel::with_dependent_launches, or launch it without",
+            "kernel attention is not declared to wait for the launch before it: declare it with \
+             Kernel::with_dependent_launches, or do not request a dependent launch",
         ),
         (
             &LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "launch priorities" },
-            "the driver has no cuLaunchKernelEx, which launch priorities need: update the driver",
+            "the driver lacks cuLaunchKernelEx, which launch priorities need: update the driver",
         ),
         (
             &LaunchError::Unknown(Box::new(CudaError::NoSuchDevice { ordinal: 1, count: 1 })),
-            "the limits of the kernel are not known: there is no device 1: the driver shows 1, \
-             number 0",
+            "the limits of the kernel could not be queried: there is no device 1: one is visible, \
+             device 0",
         ),
         (
             &gridguard::Error::from(LaunchError::from(ArgsError::AddressOverflow { index: 0 })),

@@ -96,7 +96,7 @@ fn versions_that_do_not_fit_are_named() {
     let minor = driver("12020").set("GRIDGUARD_FAKE_NVRTC_VERSION", "12080").doctor(&[]).exits(0);
     assert!(line(&minor.out, "warning  nvrtc").contains("its PTX is newer than the driver"));
     let broken = Machine::healthy().set("GRIDGUARD_FAKE_INIT", "803").doctor(&[]).exits(1);
-    assert!(line(&broken.out, "bad      driver: cuInit answered ").contains("(803)"));
+    assert!(line(&broken.out, "bad      driver: cuInit returned ").contains("(803)"));
     let nvrtc =
         |version| Machine::healthy().set("GRIDGUARD_FAKE_NVRTC_VERSION", version).doctor(&[]);
     assert!(nvrtc("14000").exits(0).out.contains("warning  nvrtc: 14.0, /"));

@@ -1,11 +1,11 @@
-//! Whether a cubin is whole: a 64-bit little-endian ELF file of CUDA whose headers, sections and
-//! segments all lie in the file, and whose tables name only what there is.
+//! Checks that a cubin is complete: a 64-bit little-endian ELF file for CUDA whose headers, sections
+//! and segments lie within the file, and whose tables refer only to entries that exist.
 
 use super::{ImageError, unknown};
 
 /// The machine number of CUDA in an ELF header.
 const EM_CUDA: u64 = 190;
-/// A section that is none.
+/// An unused section header.
 const SHT_NULL: u64 = 0;
 const SHT_SYMTAB: u64 = 2;
 const SHT_STRTAB: u64 = 3;
@@ -13,9 +13,9 @@ const SHT_RELA: u64 = 4;
 /// A section without bytes in the file.
 const SHT_NOBITS: u64 = 8;
 const SHT_REL: u64 = 9;
-/// Sections from this number on are none of the file's, but say what a symbol is.
+/// Section numbers from here on are not sections of the file, but classify a symbol.
 const SHN_LORESERVE: u64 = 0xff00;
-/// The section of names has a number of more than 16 bits.
+/// The number of the section of names does not fit 16 bits.
 const SHN_XINDEX: u64 = 0xffff;
 /// Bytes of the headers of the file, a section and a segment, and of a symbol.
 const HEADER_BYTES: u64 = 64;
@@ -39,7 +39,7 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     let (segment_bytes, segment_count) = (header.number(54, 2)?, header.number(56, 2)?);
     let (start, section_bytes) = (header.number(40, 8)?, header.number(58, 2)?);
     let (mut count, mut names) = (header.number(60, 2)?, header.number(62, 2)?);
-    // What 16 bits do not hold stands in the first section, which is none.
+    // Numbers that do not fit 16 bits are in the header of the first section, which is unused.
     if start > 0 && (count == 0 || names == SHN_XINDEX) {
         let first = Sections { bytes, start, count, names }.get(0)?;
         count = if count == 0 { first.size } else { count };
@@ -61,27 +61,27 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     Ok(())
 }
 
-/// The `value` has to be a `what` of `part`.
+/// Fails unless `value`, the `what` of `part`, is valid.
 fn require(
     part: &'static str,
     what: &'static str,
     value: u64,
-    holds: impl FnOnce(u64) -> bool,
+    is_valid: impl FnOnce(u64) -> bool,
 ) -> Result<(), ImageError> {
-    if holds(value) { Ok(()) } else { Err(ImageError::Damaged { part, what, value }) }
+    if is_valid(value) { Ok(()) } else { Err(ImageError::Damaged { part, what, value }) }
 }
 
 /// The sections of a file.
 struct Sections<'a> {
     bytes: &'a [u8],
-    /// Where their table begins.
+    /// The offset of their table.
     start: u64,
     count: u64,
-    /// The section of their names; 0 for none.
+    /// The section of their names; 0 if none.
     names: u64,
 }
 
-/// What a section's header says of it.
+/// A section's header.
 struct Section {
     name: u64,
     kind: u64,
@@ -116,7 +116,7 @@ impl Sections<'_> {
         Ok(())
     }
 
-    /// The section `index`, which lies in the file.
+    /// The section `index`, whose bytes are within the file.
     fn get(&self, index: u64) -> Result<Section, ImageError> {
         let table = Reader { bytes: self.bytes, part: TABLE };
         let at = self.start.saturating_add(index.saturating_mul(SECTION_BYTES));
@@ -136,7 +136,7 @@ impl Sections<'_> {
         Ok(section)
     }
 
-    /// Names are read up to a zero, so the last byte of them is one.
+    /// Names are zero-terminated, so the last byte of the section must be zero.
     fn check_ends(&self, names: &Section) -> Result<(), ImageError> {
         let Some(last) = names.size.checked_sub(1) else { return Ok(()) };
         let table = Reader { bytes: self.bytes, part: "section" };
@@ -166,10 +166,10 @@ impl Sections<'_> {
         let table = Reader { bytes: self.bytes, part: RELOCATIONS };
         for index in 0..relocations.size / bytes {
             let at = relocations.start.saturating_add(index * bytes);
-            // The upper half of it; the lower one is what is to be done.
+            // The upper half of `r_info`; the lower half is the relocation's type.
             let symbol = table.number(at + 12, 4)?;
-            let there = symbols.kind == SHT_SYMTAB && symbol < symbols.size / SYMBOL_BYTES;
-            require(RELOCATIONS, "symbol", symbol, |_| there)?;
+            let exists = symbols.kind == SHT_SYMTAB && symbol < symbols.size / SYMBOL_BYTES;
+            require(RELOCATIONS, "symbol", symbol, |_| exists)?;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Sections<'_> {
     }
 }
 
-/// Reads little-endian numbers of an image, or says which part is cut.
+/// Reads little-endian numbers of an image, or reports which part is truncated.
 pub(super) struct Reader<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) part: &'static str,
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     const NAMES: &[u8] = b"\0.shstrtab\0.symtab\0.rela\0copy\0";
-    /// Where the names, two symbols, a relocation and the table of sections begin.
+    /// Offsets of the names, two symbols, a relocation and the section table.
     const PLACES: [usize; 4] = [64, 96, 144, 168];
 
     /// A CUDA ELF of five sections: none, names, symbols, relocations of them, and code without bytes.
