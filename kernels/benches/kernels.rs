@@ -9,7 +9,7 @@ mod support;
 use std::hint::black_box;
 
 use gridguard::Choice;
-use gridguard_kernels::bench::{Problem, on_device as bench_on, synthetic};
+use gridguard_kernels::bench::{Problem, synthetic};
 use gridguard_kernels::{Element, ElementType, rms_norm};
 use half::{bf16, f16};
 
@@ -76,7 +76,7 @@ fn beside_limit(bench: &mut Bench, device: &Device, text: &str) -> Result<(), Fa
         bytes: problem.least_bytes(device.limits())?,
     };
     bench.measure(&case, || {
-        let mut bench_case = bench_on(device.kernels(), device.stream(), &problem)?;
+        let mut bench_case = problem.on_device(device.kernels(), device.stream())?;
         let error = bench_case.verify()?;
         let handle = bench_case.prepare(&[], Choice::AUTOMATIC, None)?;
         let launch = move || Ok(bench_case.launch(handle).map(drop)?);

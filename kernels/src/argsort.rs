@@ -1,7 +1,7 @@
 //! Argsort of rows: `out[r][p]` is the column of the element of rank `p` in row `r`.
 //!
-//! Sampling sorts the scores of every token, and nearest-neighbour search those of every query: with
-//! rows on grid y, 65,536 of them are one too many.
+//! Language models sort the scores of every token to sample from them, and nearest-neighbour search
+//! sorts those of every query. Rows are on grid y, which 65,536 one-row blocks overflow.
 
 use core::cmp::Ordering;
 
@@ -10,22 +10,36 @@ use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, source};
-use crate::rows::Rows;
+use crate::rows::{Rows, row_batch};
+#[cfg(feature = "profile")]
+use crate::{
+    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
+    tunable::Tunable,
+};
+#[cfg(feature = "cuda")]
+use crate::{
+    kernels::Prepared,
+    tensor::{Tensor, TensorMut},
+};
+#[cfg(feature = "cuda")]
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
-/// Shared memory of a multiprocessor holds no more, with what goes along with them.
+const SOURCE: &str = source!("argsort.cu");
+
+/// The longest row that fits into shared memory: of f32 it takes 200 KiB.
 const MAX_COLUMNS: u64 = 1 << 15;
-/// Threads of a block of short rows.
+/// The fewest threads of a block; short rows share it.
 const MIN_THREADS: u64 = 128;
-/// Words that a thread of the kernel holds.
+/// Words that a thread sorts.
 const WORDS: u64 = 32;
 const WORD_BYTES: u64 = 4;
 
 /// Which end a sort begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// The least element first.
+    /// The smallest element first.
     Ascending,
-    /// The greatest element first.
+    /// The largest element first.
     Descending,
 }
 
@@ -40,10 +54,10 @@ impl Order {
     }
 }
 
-/// The order of each of `rows` rows of `columns` elements.
+/// The sorting order of each of `rows` rows of `columns` elements.
 ///
-/// Equal elements keep their order, in either direction. -0 equals +0; NaN is greater than all else
-/// and equals NaN, whatever its sign.
+/// Stable in both directions: equal elements keep their order. -0 equals +0; NaN is larger than
+/// everything else and equals NaN, whatever its sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Argsort {
     rows: Rows,
@@ -51,15 +65,15 @@ pub struct Argsort {
 }
 
 impl Argsort {
-    /// The order of `[rows, columns]` along the columns.
+    /// Sorts `[rows, columns]` along the columns.
     ///
     /// A row must fit into the shared memory of a block: 16,384 columns of f16 or bf16 take 66 KiB,
-    /// of f32 100 KiB. A plan for a device that has less is refused.
+    /// of f32 100 KiB. Planning fails on devices with less.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Dimension`] for columns outside 1 to 32,768; [`KernelError::TooLarge`] past
-    /// 64 bits. Zero rows are allowed: there is nothing to do.
+    /// [`KernelError::Dimension`] for columns outside 1 to 32,768; [`KernelError::TooLarge`] if 64 bits
+    /// cannot count the bytes. Zero rows are allowed.
     pub fn new(
         rows: u64,
         columns: u64,
@@ -81,20 +95,20 @@ impl Argsort {
         self.order
     }
 
-    /// Bytes that must move at least: x read once, out, of 4 bytes an element, written once.
+    /// Bytes that any implementation must move: x read once, out, 4 bytes an element, written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        self.rows.bytes_of(self.rows.element().bytes() + WORD_BYTES)
+        self.rows.bytes_at(self.rows.element.bytes() + WORD_BYTES)
     }
 
-    /// Columns with those that fill them up to a power of two, two at least.
-    const fn places(&self) -> u64 {
-        let places = self.rows.columns().next_power_of_two();
-        if places < 2 { 2 } else { places }
+    /// Columns rounded up to a power of two, at least two.
+    const fn padded_columns(&self) -> u64 {
+        let columns = self.rows.columns.next_power_of_two();
+        if columns < 2 { 2 } else { columns }
     }
 
     const fn threads_per_row(&self) -> u64 {
-        self.places().div_ceil(WORDS)
+        self.padded_columns().div_ceil(WORDS)
     }
 
     fn threads(&self) -> u64 {
@@ -105,14 +119,12 @@ impl Argsort {
         self.threads() / self.threads_per_row()
     }
 
-    /// Shared memory of a row: a word for each place and one more for every 32, and half of that
-    /// again where an element has two halves to sort by, a whole word for each thread.
+    /// Shared memory of a row: a word for each padded column and one more for each thread; for f32
+    /// half a word more for each column and a word for each thread.
     fn bytes_per_row(&self) -> u64 {
-        let (places, threads) = (self.places(), self.threads_per_row());
-        let words = places + threads;
-        let halves = places / 2 + threads;
-        let halves = if self.rows.element() == ElementType::F32 { halves } else { 0 };
-        (words + halves) * WORD_BYTES
+        let (columns, threads) = (self.padded_columns(), self.threads_per_row());
+        let halves = if self.rows.element == ElementType::F32 { columns / 2 + threads } else { 0 };
+        (columns + threads + halves) * WORD_BYTES
     }
 }
 
@@ -122,11 +134,11 @@ impl Operation for Argsort {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         Ok(Code {
             kernel: "argsort",
-            source: source!("argsort.cu"),
+            source: SOURCE,
             defines: vec![
-                ("ELEMENT", self.rows.element().number()),
-                ("COLUMNS", self.rows.columns()),
-                ("LOG", self.places().ilog2().into()),
+                ("ELEMENT", self.rows.element.number()),
+                ("COLUMNS", self.rows.columns),
+                ("LOG", self.padded_columns().ilog2().into()),
                 ("THREADS", self.threads()),
                 ("ROWS", self.rows_per_block()),
                 ("DESCENDING", (self.order == Order::Descending).into()),
@@ -142,24 +154,51 @@ impl Operation for Argsort {
     }
 
     fn batch(&self) -> BatchAxis {
-        self.rows.batch(self.rows_per_block())
+        row_batch(self.rows.count, self.rows_per_block())
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Prepared<Argsort> {
+    /// Submits the launches to `stream` and returns their number without waiting for them. x is
+    /// `[rows, columns]`; out, of columns counted from 0, has the same shape; both are contiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
+    /// [`KernelError::Launch`] if the driver rejects the launch.
+    #[track_caller]
+    pub fn launch<T, X, O>(
+        &self,
+        stream: &CudaStream,
+        x: Tensor<'_, X, 2>,
+        out: TensorMut<'_, O, 2>,
+    ) -> Result<u64, KernelError>
+    where
+        T: Element,
+        X: DevicePtr<T>,
+        O: DevicePtrMut<u32>,
+    {
+        let rows = self.operation().rows;
+        self.launch_items(stream, rows.element, ("x", x, rows.dims()), (out, rows.dims()))
     }
 }
 
 #[cfg(feature = "profile")]
-impl crate::tunable::Tunable for Argsort {
+impl Tunable for Argsort {
     const KERNEL: &'static str = "argsort";
+    const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    fn sizes(&self) -> Vec<(&'static str, u64)> {
-        self.rows.sizes()
+    fn size_values(&self) -> Vec<u64> {
+        self.dims().into()
     }
 
-    fn dtypes(&self) -> String {
-        self.rows.element().to_string()
+    fn element(&self) -> ElementType {
+        self.rows.element
     }
 
     fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Self::new(rows, self.rows.columns(), self.rows.element(), self.order)
+        Ok(Self { rows: self.rows.with_count(rows)?, ..*self })
     }
 
     fn variant(&self) -> String {
@@ -167,42 +206,49 @@ impl crate::tunable::Tunable for Argsort {
     }
 }
 
-#[cfg(feature = "cuda")]
-mod device {
-    use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
+#[cfg(feature = "profile")]
+impl KernelSpec for Argsort {
+    type Output<T: Element> = u32;
 
-    use super::{Argsort, Element, KernelError};
-    use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut};
+    const SOURCES: &'static [&'static str] = &[SOURCE];
+    const PROBLEMS: ProblemSets = ProblemSets {
+        shipped: [
+            sized(ElementType::F16, [262_144, 256]),
+            sized(ElementType::F16, [524_288, 256]),
+            sized(ElementType::F16, [1_048_576, 64]),
+            sized(ElementType::F16, [131_072, 1024]),
+            sized(ElementType::F16, [100_000, 1000]),
+            sized(ElementType::F16, [65_536, 4096]),
+            sized(ElementType::F32, [65_536, 1024]),
+            sized(ElementType::F32, [131_072, 1024]),
+            sized(ElementType::F32, [32_768, 4096]),
+            sized(ElementType::F32, [4096, 32_768]),
+        ],
+        between: &[],
+        small: &[sized(ElementType::F32, [256, 1024])],
+    };
 
-    impl Prepared<Argsort> {
-        /// Submits the launches to `stream` and answers how many there are; returns before they have
-        /// run. x is `[rows, columns]` and out, of columns counted from 0, the same, contiguous.
-        ///
-        /// # Errors
-        ///
-        /// [`KernelError`] where a tensor has another type, shape or length, before anything is
-        /// launched; [`KernelError::Launch`] where the driver refuses.
-        #[track_caller]
-        pub fn launch<T, X, O>(
-            &self,
-            stream: &CudaStream,
-            x: Tensor<'_, X, 2>,
-            out: TensorMut<'_, O, 2>,
-        ) -> Result<u64, KernelError>
-        where
-            T: Element + DeviceRepr,
-            X: DevicePtr<T>,
-            O: DevicePtrMut<u32>,
-        {
-            let rows = self.operation().rows;
-            let (dims, element) = (rows.dims(), rows.element());
-            self.launch_items(stream, element, ("x", x, dims), (out, dims))
+    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+        let [rows, columns, ..] = problem.sizes;
+        Self::new(rows, columns, problem.element, Order::Ascending)
+    }
+
+    fn tensors(&self) -> TensorSpec {
+        TensorSpec {
+            inputs: vec![Input::Items(self.rows.columns)],
+            output_per_item: self.rows.columns,
+            least_bytes: self.least_bytes(),
+            // An order is right or wrong.
+            tolerance: 0.0,
         }
+    }
+
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
+        reference(inputs[0], self.order).into_iter().map(f64::from).collect()
     }
 }
 
-/// The order of one row, exactly as a correct kernel gives it.
+/// The order of one row, exactly as a correct kernel returns it.
 #[must_use]
 pub fn reference<T: Element>(x: &[T], order: Order) -> Vec<u32> {
     let mut columns: Vec<(u32, f32)> = (0..).zip(x.iter().map(|x| x.widen())).collect();
@@ -213,7 +259,7 @@ pub fn reference<T: Element>(x: &[T], order: Order) -> Vec<u32> {
     columns.into_iter().map(|(column, _)| column).collect()
 }
 
-/// As numbers, NaN last.
+/// Orders numbers, NaN last.
 fn compare(one: f32, other: f32) -> Ordering {
     one.partial_cmp(&other).unwrap_or_else(|| one.is_nan().cmp(&other.is_nan()))
 }

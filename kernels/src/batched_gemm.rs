@@ -1,21 +1,39 @@
 //! Products of many small matrices: `c[p] = a[p] b[p]`.
 //!
-//! Finite elements and simulation multiply one small matrix for every cell or particle: with a block
-//! or a few of them a problem on grid z, a million problems are far too many.
+//! Finite elements and particle simulations multiply one small matrix for each cell or particle.
+//! Problems are on grid z, several to a block; a million of them overflow it.
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, source};
-use crate::size::{check_elements, check_size};
+use crate::operation::{
+    Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, check_size, memory, source,
+};
+#[cfg(feature = "profile")]
+use crate::{
+    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
+    element::to_usize,
+    tunable::Tunable,
+};
+#[cfg(feature = "cuda")]
+use crate::{
+    kernels::Prepared,
+    tensor::{Tensor, TensorMut, check_element},
+};
+#[cfg(feature = "cuda")]
+use {
+    cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut},
+    gridguard::cuda::Args,
+};
+
+const SOURCE: &str = source!("batched_gemm.cu");
 
 /// The most rows and columns of a matrix.
 const MAX_SIZE: u64 = 64;
-const VECTOR_BYTES: u64 = 16;
-/// Bytes of a, b and c that a block takes on, where it takes several problems.
+/// Bytes of a, b and c that a block of several problems moves.
 const BLOCK_BYTES: u64 = 8192;
-/// Bytes of a, b and c for each of its threads, some of which are on their way at any time.
+/// Bytes of a, b and c for each of its threads; some of them are in flight at any time.
 const THREAD_BYTES: u64 = 256;
 const MIN_THREADS: u64 = 32;
 const MAX_THREADS: u64 = 256;
@@ -32,7 +50,7 @@ pub struct BatchedGemm {
     element: ElementType,
 }
 
-/// How the problems are shared out among blocks.
+/// Problems and threads of a block.
 struct Geometry {
     problems: u64,
     threads: u64,
@@ -43,8 +61,8 @@ impl BatchedGemm {
     ///
     /// # Errors
     ///
-    /// [`KernelError::Dimension`] for m, n or k outside 1 to 64; [`KernelError::TooLarge`] past
-    /// 64 bits. A batch of zero problems is allowed: there is nothing to do.
+    /// [`KernelError::Dimension`] for m, n or k outside 1 to 64; [`KernelError::TooLarge`] if 64 bits
+    /// cannot count the bytes. A batch of zero problems is allowed.
     pub fn new(
         batch: u64,
         m: u64,
@@ -56,9 +74,9 @@ impl BatchedGemm {
             check_size(dimension, size, 1..=MAX_SIZE)?;
         }
         let gemm = Self { batch, m, n, k, element };
-        check_elements(&gemm.a_dims())?;
-        check_elements(&gemm.b_dims())?;
-        check_elements(&gemm.c_dims())?;
+        for dims in [gemm.a_dims(), gemm.b_dims(), gemm.c_dims()] {
+            check_elements(&dims)?;
+        }
         Ok(gemm)
     }
 
@@ -80,7 +98,7 @@ impl BatchedGemm {
         [self.batch, self.m, self.n]
     }
 
-    /// Bytes that must move at least: a and b read once, c written once.
+    /// Bytes that any implementation must move: a and b read once, c written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
         let elements: u64 = self.elements().into_iter().sum();
@@ -96,12 +114,12 @@ impl BatchedGemm {
         (elements * self.element.bytes()).is_multiple_of(VECTOR_BYTES)
     }
 
-    /// The least problems whose matrices fill whole vectors, in a, b and c each.
+    /// The fewest problems whose matrices fill whole vectors, in a, b and c each.
     fn whole_vectors(&self) -> u64 {
         let fill = |problems: &u64| {
             self.elements().into_iter().all(|elements| self.fills_vectors(problems * elements))
         };
-        // One vector of each element always does.
+        // As many problems as a vector has elements always do.
         [1, 2, 4].into_iter().find(fill).unwrap_or(VECTOR_BYTES / self.element.bytes())
     }
 
@@ -117,7 +135,7 @@ impl BatchedGemm {
         let unit = self.whole_vectors();
         let wanted = (BLOCK_BYTES / bytes).max(1);
         let whole = (wanted / unit * unit).max(unit);
-        // Where so many do not fit, some blocks move single elements.
+        // If so many do not fit, some blocks move single elements.
         let problems = if self.shared_bytes(whole) <= SHARED_BYTES { whole } else { 1 };
         let threads = (problems * bytes).div_ceil(THREAD_BYTES).next_power_of_two();
         Geometry { problems, threads: threads.clamp(MIN_THREADS, MAX_THREADS) }
@@ -132,7 +150,7 @@ impl Operation for BatchedGemm {
         let [a, b, c] = self.elements().map(|elements| memory(self.fills_vectors(elements)));
         Ok(Code {
             kernel: "batched_gemm",
-            source: source!("batched_gemm.cu"),
+            source: SOURCE,
             defines: vec![
                 ("ELEMENT", self.element.number()),
                 ("SIZE_M", self.m),
@@ -156,16 +174,55 @@ impl Operation for BatchedGemm {
     }
 }
 
-#[cfg(feature = "profile")]
-impl crate::tunable::Tunable for BatchedGemm {
-    const KERNEL: &'static str = "batched_gemm";
+#[cfg(feature = "cuda")]
+impl Prepared<BatchedGemm> {
+    /// Submits the launches to `stream` and returns their number without waiting for them. a is
+    /// `[batch, m, k]`, b is `[batch, k, n]`, c is `[batch, m, n]`, all contiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
+    /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
+    #[track_caller]
+    pub fn launch<T, A, B, C>(
+        &self,
+        stream: &CudaStream,
+        a: Tensor<'_, A, 3>,
+        b: Tensor<'_, B, 3>,
+        c: TensorMut<'_, C, 3>,
+    ) -> Result<u64, KernelError>
+    where
+        T: Element,
+        A: DevicePtr<T>,
+        B: DevicePtr<T>,
+        C: DevicePtrMut<T>,
+    {
+        let gemm = self.operation();
+        check_element::<T>(gemm.element)?;
+        let a = a.contiguous("a", gemm.a_dims())?;
+        let b = b.contiguous("b", gemm.b_dims())?;
+        let c = c.contiguous("c", gemm.c_dims())?;
+        let [a_elements, b_elements, c_elements] = gemm.elements();
+        let mut args = Args::new(stream);
+        args.read_items(a, a_elements)
+            .read_items(b, b_elements)
+            .write_items(c, c_elements)
+            .length();
+        self.submit(args)
+    }
+}
 
-    fn sizes(&self) -> Vec<(&'static str, u64)> {
-        vec![("batch", self.batch), ("m", self.m), ("n", self.n), ("k", self.k)]
+#[cfg(feature = "profile")]
+impl Tunable for BatchedGemm {
+    const KERNEL: &'static str = "batched_gemm";
+    const SIZES: &'static [&'static str] = &["batch", "m", "n", "k"];
+
+    fn size_values(&self) -> Vec<u64> {
+        vec![self.batch, self.m, self.n, self.k]
     }
 
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn element(&self) -> ElementType {
+        self.element
     }
 
     fn with_items(&self, batch: u64) -> Result<Self, KernelError> {
@@ -173,50 +230,48 @@ impl crate::tunable::Tunable for BatchedGemm {
     }
 }
 
-#[cfg(feature = "cuda")]
-mod device {
-    use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
-    use gridguard::cuda::Args;
+#[cfg(feature = "profile")]
+impl KernelSpec for BatchedGemm {
+    type Output<T: Element> = T;
 
-    use super::{BatchedGemm, Element, KernelError};
-    use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut, check_contiguous, check_element};
+    const SOURCES: &'static [&'static str] = &[SOURCE];
+    const PROBLEMS: ProblemSets = ProblemSets {
+        shipped: [
+            sized(ElementType::F16, [1_000_000, 16, 16, 8]),
+            sized(ElementType::F16, [2_000_000, 16, 16, 8]),
+            sized(ElementType::F32, [1_000_000, 8, 8, 8]),
+            sized(ElementType::F32, [2_000_000, 8, 8, 8]),
+            sized(ElementType::F16, [262_144, 32, 32, 32]),
+            sized(ElementType::F32, [1_000_000, 16, 16, 8]),
+            sized(ElementType::F16, [131_072, 64, 64, 64]),
+            sized(ElementType::F32, [65_536, 64, 64, 64]),
+            sized(ElementType::F32, [131_072, 32, 32, 32]),
+            sized(ElementType::Bf16, [1_000_000, 16, 16, 8]),
+        ],
+        between: &[
+            sized(ElementType::F16, [1_500_000, 16, 16, 8]),
+            sized(ElementType::F32, [1_500_000, 8, 8, 8]),
+        ],
+        small: &[sized(ElementType::F32, [65_536, 4, 4, 4])],
+    };
 
-    impl Prepared<BatchedGemm> {
-        /// Submits the launches to `stream` and answers how many there are; returns before they have
-        /// run. a is `[batch, m, k]`, b is `[batch, k, n]`, c is `[batch, m, n]`, contiguous.
-        ///
-        /// # Errors
-        ///
-        /// [`KernelError`] where a tensor has another type, shape or length, before anything is
-        /// launched; [`KernelError::Launch`] where one is not aligned or the driver refuses.
-        #[track_caller]
-        pub fn launch<T, A, B, C>(
-            &self,
-            stream: &CudaStream,
-            a: Tensor<'_, A, 3>,
-            b: Tensor<'_, B, 3>,
-            c: TensorMut<'_, C, 3>,
-        ) -> Result<u64, KernelError>
-        where
-            T: Element + DeviceRepr,
-            A: DevicePtr<T>,
-            B: DevicePtr<T>,
-            C: DevicePtrMut<T>,
-        {
-            let gemm = self.operation();
-            check_element::<T>(gemm.element)?;
-            check_contiguous("a", a.memory, &a.extent, gemm.a_dims())?;
-            check_contiguous("b", b.memory, &b.extent, gemm.b_dims())?;
-            check_contiguous("c", c.memory, &c.extent, gemm.c_dims())?;
-            let [a_elements, b_elements, c_elements] = gemm.elements();
-            let mut args = Args::new(stream);
-            args.read_items(a.memory, a_elements)
-                .read_items(b.memory, b_elements)
-                .write_items(c.memory, c_elements)
-                .length();
-            self.submit(args)
+    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+        let [batch, m, n, k, _] = problem.sizes;
+        Self::new(batch, m, n, k, problem.element)
+    }
+
+    fn tensors(&self) -> TensorSpec {
+        let [a, b, c] = self.elements();
+        TensorSpec {
+            inputs: vec![Input::Items(a), Input::Items(b)],
+            output_per_item: c,
+            least_bytes: self.least_bytes(),
+            tolerance: tolerance(self.element),
         }
+    }
+
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
+        reference(inputs[0], inputs[1], to_usize(self.n), to_usize(self.k))
     }
 }
 
@@ -231,9 +286,10 @@ pub fn reference<T: Element>(a: &[T], b: &[T], n: usize, k: usize) -> Vec<f64> {
     a.chunks(k).flat_map(|row| (0..n).map(move |column| entry(row, column))).collect()
 }
 
-/// The largest relative Frobenius error that a correct kernel has: sums are f32, over at most 64
-/// products in order, whose errors of 2^-24 average out, and the output is rounded once, by half a
-/// unit in the last place at most.
+/// The largest relative Frobenius error of a correct kernel.
+///
+/// Sums are f32, over at most 64 products in order, whose errors of 2^-24 average out; the output is
+/// rounded once, by half a unit in the last place at most.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     element.rounding_error()

@@ -1,53 +1,72 @@
-//! How far an output is from one that is known to be right, all of it, where it lies.
-//!
-//! A tuner runs many candidates over gigabytes: to fetch each output would take longer than to time
-//! it.
+//! Compares a whole output with a correct one, on the device: the tuner checks many candidates over
+//! gigabytes, and copying each output to the host would take longer than timing it.
 
 use core::fmt;
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
-use crate::element::{Element, ElementType};
+use crate::deviation::relative_error;
+use crate::element::{Element, ElementType, Plain, to_u64};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, source};
-use crate::size::check_elements;
-
+use crate::operation::{Code, Operation, Sealed, U64, check_elements, source};
 #[cfg(feature = "cuda")]
-pub use device::Sums;
+use {
+    crate::kernels::Prepared,
+    crate::tensor::Tensor,
+    cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError},
+    gridguard::cuda::Args,
+    std::sync::Arc,
+};
 
 /// Threads of a block.
 const THREADS: u64 = 256;
-/// Elements of a thread: blocks are then few enough for the atomics at their ends not to count.
+/// Elements of a thread: few enough blocks that the atomics at their ends do not matter.
 const STEPS: u64 = 64;
 
-/// The type of elements that are compared.
+/// The type of the elements to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ComparedType {
-    /// Numbers with a fraction.
+    /// Floating-point elements.
     Float(ElementType),
-    /// Integers of 32 bits, such as the order that a sort gives.
+    /// Integers of 32 bits, such as the columns that a sort returns.
     U32,
 }
 
-impl fmt::Display for ComparedType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl ComparedType {
+    /// The name: `f16`, `bf16`, `f32` or `u32`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
-            Self::Float(element) => element.fmt(f),
-            Self::U32 => f.write_str("u32"),
+            Self::Float(element) => element.name(),
+            Self::U32 => "u32",
         }
     }
 }
 
-/// An element that can be compared.
-pub trait Compared: Copy + Send + Sync + 'static {
-    /// Its type.
+impl fmt::Display for ComparedType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A Rust type of elements that can be compared: every [`Element`], and `u32`. Sealed.
+#[allow(private_bounds, reason = "sealed")]
+pub trait Compared: Plain {
+    /// Which one.
     const COMPARED: ComparedType;
 
-    /// The value, exactly.
+    /// The value as f64, exactly.
     fn value(self) -> f64;
 
-    /// Bits that are the same for the same element.
+    /// The nearest element to a value.
+    fn nearest(value: f64) -> Self;
+
+    /// Bits that are equal for equal elements.
     fn bits(self) -> u32;
+
+    /// Two different elements that no correct kernel writes: NaNs, or the largest integers. Outputs
+    /// are filled with them before a run, to detect elements that were not written.
+    fn poisons() -> [Self; 2];
 }
 
 impl<T: Element> Compared for T {
@@ -57,8 +76,17 @@ impl<T: Element> Compared for T {
         self.widen().into()
     }
 
+    #[allow(clippy::as_conversions, reason = "rounds to nearest")]
+    fn nearest(value: f64) -> Self {
+        Self::narrow(value as f32)
+    }
+
     fn bits(self) -> u32 {
         self.widen().to_bits()
+    }
+
+    fn poisons() -> [Self; 2] {
+        [Self::narrow(f32::NAN), Self::narrow(-f32::NAN)]
     }
 }
 
@@ -69,8 +97,17 @@ impl Compared for u32 {
         self.into()
     }
 
+    #[allow(clippy::as_conversions, reason = "f64 holds every u32")]
+    fn nearest(value: f64) -> Self {
+        value as Self
+    }
+
     fn bits(self) -> u32 {
         self
+    }
+
+    fn poisons() -> [Self; 2] {
+        [Self::MAX, Self::MAX - 1]
     }
 }
 
@@ -86,7 +123,7 @@ impl Compare {
     ///
     /// # Errors
     ///
-    /// [`KernelError::TooLarge`] past 64 bits. Zero elements are allowed: there is nothing to do.
+    /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero elements are allowed.
     pub fn new(elements: u64, compared: ComparedType) -> Result<Self, KernelError> {
         check_elements(&[elements])?;
         Ok(Self { elements, compared })
@@ -126,127 +163,116 @@ impl Operation for Compare {
     }
 }
 
+/// Device memory in which comparisons accumulate what they find.
 #[cfg(feature = "cuda")]
-mod device {
-    use std::sync::Arc;
+#[derive(Debug)]
+pub struct ComparisonSums {
+    /// As in `cu/compare.cu`: two of f64, two of u64.
+    bits: CudaSlice<u64>,
+    compared: u64,
+}
 
-    use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceRepr, DriverError};
-    use gridguard::cuda::Args;
-
-    use super::{Compare, Compared, Difference, KernelError};
-    use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, check_contiguous};
-
-    /// What comparisons add up on the device.
-    #[derive(Debug)]
-    pub struct Sums {
-        /// As the kernel has them: two of f64, two of u64.
-        bits: CudaSlice<u64>,
-        compared: u64,
+#[cfg(feature = "cuda")]
+impl ComparisonSums {
+    /// Sums of zero on the device of `stream`.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error if the memory cannot be allocated.
+    pub fn new(stream: &Arc<CudaStream>) -> Result<Self, DriverError> {
+        Ok(Self { bits: stream.clone_htod(&[0; 4])?, compared: 0 })
     }
 
-    impl Sums {
-        /// Nothing compared yet, on the device of `stream`.
-        ///
-        /// # Errors
-        ///
-        /// The driver's, where it has no memory.
-        pub fn new(stream: &Arc<CudaStream>) -> Result<Self, DriverError> {
-            Ok(Self { bits: stream.clone_htod(&[0; 4])?, compared: 0 })
-        }
-
-        /// Waits for what was submitted to `stream` and says what was found.
-        ///
-        /// # Errors
-        ///
-        /// The driver's, also where a kernel before has failed.
-        pub fn read(&self, stream: &Arc<CudaStream>) -> Result<Difference, DriverError> {
-            let mut bits = [0; 4];
-            stream.memcpy_dtoh(&self.bits, &mut bits)?;
-            stream.synchronize()?;
-            let [squared_error, squared_norm, not_finite, differing] = bits;
-            Ok(Difference {
-                squared_error: f64::from_bits(squared_error),
-                squared_norm: f64::from_bits(squared_norm),
-                not_finite,
-                differing,
-                compared: self.compared,
-            })
-        }
-    }
-
-    impl Prepared<Compare> {
-        /// Submits the launches to `stream` and answers how many there are; returns before they have
-        /// run. output and golden are `[elements]`, contiguous; what is found is added to `sums`.
-        ///
-        /// # Errors
-        ///
-        /// [`KernelError`] where a tensor has another type or length, before anything is launched;
-        /// [`KernelError::Launch`] where the driver refuses.
-        #[track_caller]
-        pub fn launch<T, X, G>(
-            &self,
-            stream: &CudaStream,
-            output: Tensor<'_, X, 1>,
-            golden: Tensor<'_, G, 1>,
-            sums: &mut Sums,
-        ) -> Result<u64, KernelError>
-        where
-            T: Compared + DeviceRepr,
-            X: DevicePtr<T>,
-            G: DevicePtr<T>,
-        {
-            let Compare { elements, compared } = *self.operation();
-            if T::COMPARED != compared {
-                return Err(KernelError::ComparedType { given: T::COMPARED, expected: compared });
-            }
-            check_contiguous("output", output.memory, &output.extent, [elements])?;
-            check_contiguous("golden", golden.memory, &golden.extent, [elements])?;
-            sums.compared += elements;
-            let mut args = Args::new(stream);
-            args.read_items(output.memory, 1)
-                .read_items(golden.memory, 1)
-                .write(&mut sums.bits)
-                .length();
-            self.submit(args)
-        }
+    /// Waits for the work on `stream` and returns the accumulated difference.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error, also if an earlier kernel failed.
+    pub fn read(&self, stream: &Arc<CudaStream>) -> Result<Difference, DriverError> {
+        let mut bits = [0; 4];
+        stream.memcpy_dtoh(&self.bits, &mut bits)?;
+        stream.synchronize()?;
+        let [squared_error, squared_norm, not_finite, differing] = bits;
+        Ok(Difference {
+            squared_error: f64::from_bits(squared_error),
+            squared_norm: f64::from_bits(squared_norm),
+            not_finite,
+            differing,
+            compared: self.compared,
+        })
     }
 }
 
-/// What a comparison finds.
+#[cfg(feature = "cuda")]
+impl Prepared<Compare> {
+    /// Submits the comparison of `output` with `golden`, both `[elements]` and contiguous, and returns
+    /// the number of launches without waiting for them. Adds the result to `sums`.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if a tensor has another type or length, before anything is launched;
+    /// [`KernelError::Launch`] if the driver rejects the launch.
+    #[track_caller]
+    pub fn launch<T, X, G>(
+        &self,
+        stream: &CudaStream,
+        output: Tensor<'_, X, 1>,
+        golden: Tensor<'_, G, 1>,
+        sums: &mut ComparisonSums,
+    ) -> Result<u64, KernelError>
+    where
+        T: Compared,
+        X: DevicePtr<T>,
+        G: DevicePtr<T>,
+    {
+        let Compare { elements, compared } = *self.operation();
+        if T::COMPARED != compared {
+            let (given, expected) = (T::COMPARED.name(), compared.name());
+            return Err(KernelError::TensorType {
+                tensors: "elements to compare",
+                given,
+                expected,
+            });
+        }
+        let output = output.contiguous("output", [elements])?;
+        let golden = golden.contiguous("golden", [elements])?;
+        sums.compared += elements;
+        let mut args = Args::new(stream);
+        args.read_items(output, 1).read_items(golden, 1).write(&mut sums.bits).length();
+        self.submit(args)
+    }
+}
+
+/// The difference of two tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Difference {
     squared_error: f64,
     /// Of the golden elements.
     squared_norm: f64,
-    /// Elements that differ where one is no finite number.
+    /// Elements that differ where one is not finite.
     not_finite: u64,
     differing: u64,
     compared: u64,
 }
 
 impl Difference {
-    /// The relative Frobenius error; infinite where an element that should be finite is not, or
+    /// The relative Frobenius error; infinite if elements differ of which one is not finite, or if
     /// nothing was compared.
     #[must_use]
     pub fn relative(&self) -> f64 {
         if self.not_finite > 0 || self.compared == 0 {
             return f64::INFINITY;
         }
-        if self.squared_error == 0.0 {
-            return 0.0;
-        }
-        (self.squared_error / self.squared_norm).sqrt()
+        relative_error(self.squared_error, self.squared_norm)
     }
 
-    /// Whether the output is as near as `tolerance` asks; the same bit for bit where it is zero. A
-    /// NaN never is near.
+    /// Whether the relative error is at most `tolerance`. A tolerance of zero requires equal bits.
     #[must_use]
     pub fn within(&self, tolerance: f64) -> bool {
         self.relative() <= tolerance && (tolerance > 0.0 || self.differing == 0)
     }
 
-    /// Elements that differ where one of the two is no finite number.
+    /// Elements that differ of which one is not finite.
     #[must_use]
     pub const fn not_finite(&self) -> u64 {
         self.not_finite
@@ -265,15 +291,14 @@ impl Difference {
     }
 }
 
-/// The comparison on the host. A length that differs counts every missing or surplus element as one
-/// that is not finite.
+/// Compares two tensors on the host. If their lengths differ, every missing or surplus element counts
+/// as one that is not finite.
 #[must_use]
 pub fn reference<T: Compared>(output: &[T], golden: &[T]) -> Difference {
-    let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
-    let missing = count(output.len().abs_diff(golden.len()));
+    let missing = to_u64(output.len().abs_diff(golden.len()));
     let mut difference =
         Difference { not_finite: missing, differing: missing, ..Difference::default() };
-    difference.compared = count(output.len().max(golden.len()));
+    difference.compared = to_u64(output.len().max(golden.len()));
     for (output, golden) in output.iter().zip(golden) {
         let differs = u64::from(output.bits() != golden.bits());
         difference.differing += differs;

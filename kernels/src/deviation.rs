@@ -1,14 +1,14 @@
-//! How far results are from what they must be.
+//! The error of results against their references.
 
-use crate::element::Element;
+use crate::element::{Element, to_u64, widened};
 
-/// How far results are from their references, gathered over any number of slices.
+/// The error of results against f64 references, accumulated over any number of slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Deviation {
     squared_error: f64,
     squared_norm: f64,
     compared: u64,
-    /// Elements that are no finite number although the reference is, or that are missing.
+    /// Elements that are not finite although the reference is, and elements missing or surplus.
     wrong: u64,
 }
 
@@ -19,20 +19,19 @@ impl Deviation {
         Self::default()
     }
 
-    /// Compares `result` with `reference`, element by element. A length that differs counts every
-    /// missing or surplus element as wrong.
+    /// Compares `result` with `reference`, element by element. If their lengths differ, every missing
+    /// or surplus element counts as wrong.
     pub fn add<T: Element>(&mut self, result: &[T], reference: &[f64]) {
-        self.add_values(result.iter().map(|x| x.widen().into()), reference);
+        self.add_values(widened(result), reference);
     }
 
-    /// As [`Self::add`], of values that are wide already.
+    /// Like [`Self::add`], for values that are f64 already.
     pub(crate) fn add_values(
         &mut self,
         result: impl ExactSizeIterator<Item = f64>,
         reference: &[f64],
     ) {
-        let differ = result.len().abs_diff(reference.len());
-        self.wrong += u64::try_from(differ).unwrap_or(u64::MAX);
+        self.wrong += to_u64(result.len().abs_diff(reference.len()));
         for (x, expected) in result.zip(reference) {
             let error = x - expected;
             if error.is_finite() {
@@ -53,16 +52,13 @@ impl Deviation {
         self.wrong += other.wrong;
     }
 
-    /// The relative Frobenius error; infinite where an element was wrong or nothing was compared.
+    /// The relative Frobenius error; infinite if an element was wrong or nothing was compared.
     #[must_use]
     pub fn relative(&self) -> f64 {
         if self.wrong > 0 || self.compared == 0 {
             return f64::INFINITY;
         }
-        if self.squared_error == 0.0 {
-            return 0.0;
-        }
-        (self.squared_error / self.squared_norm).sqrt()
+        relative_error(self.squared_error, self.squared_norm)
     }
 
     /// Elements compared.
@@ -71,11 +67,16 @@ impl Deviation {
         self.compared
     }
 
-    /// Whether the results are within `tolerance`. A NaN never is.
+    /// Whether the relative error is at most `tolerance`. Never true after a NaN.
     #[must_use]
     pub fn within(&self, tolerance: f64) -> bool {
         self.relative() <= tolerance
     }
+}
+
+/// The relative Frobenius error; zero if there is no error, whatever the norm.
+pub(crate) fn relative_error(squared_error: f64, squared_norm: f64) -> f64 {
+    if squared_error == 0.0 { 0.0 } else { (squared_error / squared_norm).sqrt() }
 }
 
 #[cfg(test)]

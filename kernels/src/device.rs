@@ -1,26 +1,32 @@
-//! The one place where this workspace vouches for its device code.
+//! The only place where this crate vouches for its device code.
 
 use gridguard::Parameter;
 use gridguard::cuda::{Kernel, LoadError, Module};
 
-/// The kernel `name`, which takes `parameters`, of a module compiled from this crate's `cu/`, whose
-/// chunks `overlap` if it was compiled so.
-#[allow(unsafe_code, reason = "the promise that our own device code keeps its contract")]
+/// The kernel `name` of a module compiled from this crate's `cu/`. `overlap` says whether the module
+/// was compiled with `OVERLAP`, which lets the chunks of a split launch overlap.
+#[allow(unsafe_code, reason = "vouches for the device code in `cu/`")]
 pub(crate) fn kernel(
     module: &Module,
     name: &str,
     parameters: &[Parameter],
     overlap: bool,
 ) -> Result<Kernel, LoadError> {
-    // SAFETY: every kernel in `cu/` states its contract in its header comment and keeps to it: it
-    // takes the parameters that its module declares, and touches `items` times the stride from each
-    // pointer on, for as many items as its grid has blocks for. The public functions of this crate
-    // check lengths and shapes before, and memory checkers run over every kernel in the GPU suite.
+    // SAFETY: the kernel takes `parameters`, and touches only the memory that its arguments describe.
+    // Both follow from the source that stands beside them in a `Code`, which only this crate's sealed
+    // operations make: its header comment states the parameters, and what a chunk reads and writes
+    // (one item of each advancing tensor for each item of its grid; the other tensors within the
+    // shapes that its macros give). The kernel stays inside `Prepared`. Its launches check element
+    // and index types, both sealed, and shapes, and give `Args` the size of an item, which checks
+    // lengths. compute-sanitizer runs over every kernel in the GPU suite.
     let kernel = unsafe { module.kernel(name, parameters)? };
     if !overlap {
         return Ok(kernel);
     }
-    // SAFETY: compiled with `OVERLAP`, and every kernel in `cu/` begins by making an `Overlap`, whose
-    // end waits in the last block; chunks write their own items and nothing that another reads.
+    // SAFETY: a chunk must end only after those before it. The source was compiled with `OVERLAP` and
+    // begins by making an `Overlap` (`tests/compile.rs` checks that), with which every thread of the
+    // last block ends by executing `griddepcontrol.wait`; a grid does not end before its last block.
+    // Chunks write disjoint items and read nothing that another writes; what they share, sums and
+    // index reports, they change by atomic operations alone.
     Ok(unsafe { kernel.with_overlapping_chunks() })
 }

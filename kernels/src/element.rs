@@ -1,4 +1,4 @@
-//! Element types of tensors.
+//! The element types of tensors.
 
 use core::fmt;
 
@@ -7,11 +7,11 @@ use half::{bf16, f16};
 /// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ElementType {
-    /// IEEE half precision.
+    /// IEEE 754 half precision.
     F16,
-    /// The upper half of an `f32`.
+    /// bfloat16: the upper half of an `f32`.
     Bf16,
-    /// IEEE single precision.
+    /// IEEE 754 single precision.
     F32,
 }
 
@@ -19,33 +19,13 @@ impl ElementType {
     /// All element types.
     pub const ALL: [Self; 3] = [Self::F16, Self::Bf16, Self::F32];
 
-    /// The name, as in the kernels' names: `f16`, `bf16` or `f32`.
+    /// The name: `f16`, `bf16` or `f32`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
             Self::F32 => "f32",
-        }
-    }
-
-    /// The value of the macro `ELEMENT`, as the prelude of the device code numbers it.
-    #[must_use]
-    pub(crate) const fn number(self) -> u64 {
-        match self {
-            Self::F16 => 0,
-            Self::Bf16 => 1,
-            Self::F32 => 2,
-        }
-    }
-
-    /// The largest relative Frobenius error of f32 arithmetic whose own errors, of 2^-24 each, average
-    /// out, and whose results are rounded once to this type, by half a unit in the last place at most.
-    pub(crate) const fn rounding_error(self) -> f64 {
-        match self {
-            Self::F16 => 5e-4,
-            Self::Bf16 => 4e-3,
-            Self::F32 => 1e-6,
         }
     }
 
@@ -57,6 +37,27 @@ impl ElementType {
             Self::F32 => 4,
         }
     }
+
+    /// The value of the macro `ELEMENT` in `cu/prelude.cu`.
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Self::F16 => 0,
+            Self::Bf16 => 1,
+            Self::F32 => 2,
+        }
+    }
+
+    /// The tolerance of kernels that compute in f32 and round the output to this type once.
+    ///
+    /// Rounding is off by half a unit in the last place at most; the errors of f32 arithmetic, 2^-24
+    /// each, average out.
+    pub(crate) const fn rounding_error(self) -> f64 {
+        match self {
+            Self::F16 => 5e-4,
+            Self::Bf16 => 4e-3,
+            Self::F32 => 1e-6,
+        }
+    }
 }
 
 impl fmt::Display for ElementType {
@@ -65,17 +66,38 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// A type that tensors hold on host and device.
-pub trait Element: Copy + Send + Sync + 'static {
+/// A Rust type of tensor elements: `f16`, `bf16` or `f32`.
+///
+/// Sealed: device code relies on each type's size and layout. With the feature `cuda`, every element
+/// is also cudarc's `DeviceRepr` and `ValidAsZeroBits`.
+#[allow(private_bounds, reason = "sealed")]
+pub trait Element: Plain {
     /// Which one.
     const TYPE: ElementType;
 
-    /// The value, exactly.
+    /// The value as f32, exactly.
     fn widen(self) -> f32;
 
     /// The nearest value, ties to even.
     fn narrow(value: f32) -> Self;
 }
+
+/// Seals the types of tensor elements and indices: numbers with the same bytes on host and device.
+#[cfg(feature = "cuda")]
+pub(crate) trait Plain:
+    Copy + Send + Sync + 'static + cudarc::driver::DeviceRepr + cudarc::driver::ValidAsZeroBits
+{
+}
+/// Seals the types of tensor elements and indices: numbers with the same bytes on host and device.
+#[cfg(not(feature = "cuda"))]
+pub(crate) trait Plain: Copy + Send + Sync + 'static {}
+
+impl Plain for f16 {}
+impl Plain for bf16 {}
+impl Plain for f32 {}
+impl Plain for u32 {}
+impl Plain for i32 {}
+impl Plain for i64 {}
 
 impl Element for f16 {
     const TYPE: ElementType = ElementType::F16;
@@ -111,4 +133,20 @@ impl Element for f32 {
     fn narrow(value: f32) -> Self {
         value
     }
+}
+
+/// Elements as f64, exactly.
+pub(crate) fn widened<T: Element>(elements: &[T]) -> impl ExactSizeIterator<Item = f64> + Clone {
+    elements.iter().map(|x| f64::from(x.widen()))
+}
+
+/// A number of elements as an index into memory. One that is too large for the host is out of range
+/// of every slice, too.
+pub(crate) fn to_usize(elements: u64) -> usize {
+    usize::try_from(elements).unwrap_or(usize::MAX)
+}
+
+/// A length as u64.
+pub(crate) fn to_u64(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }

@@ -1,115 +1,97 @@
-//! What can go wrong around a kernel.
+//! Why a kernel was not run.
 
 use gridguard::ComputeCapability;
-
-use crate::compare::ComparedType;
-use crate::element::ElementType;
-use crate::index::IndexType;
 
 /// Why a kernel was not run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// A dimension that the kernel does not take.
+    /// A dimension is outside the range that the kernel supports.
     #[error("{dimension} is {given}, the kernel takes {least} to {most}")]
     Dimension {
         /// The dimension.
         dimension: &'static str,
         /// Its size.
         given: u64,
-        /// The least that it takes.
+        /// The smallest supported size.
         least: u64,
-        /// The most that it takes.
+        /// The largest supported size.
         most: u64,
     },
-    /// A device that has no instructions for what is asked.
+    /// The device lacks the instructions.
     #[error("{what} needs compute capability {needed}, {device} has {capability}: {remedy}")]
     Unsupported {
-        /// What is asked.
+        /// The instructions.
         what: &'static str,
-        /// The least capability that has it.
+        /// The lowest compute capability that has them.
         needed: ComputeCapability,
         /// The device.
         device: String,
-        /// Its capability.
+        /// Its compute capability.
         capability: ComputeCapability,
-        /// The way out.
+        /// What to use instead.
         remedy: &'static str,
     },
-    /// A tensor of another shape than the kernel was prepared for.
+    /// A tensor has another shape than the kernel was prepared for.
     #[error("{tensor} has shape {given:?}, the kernel was prepared for {expected:?}")]
     Shape {
         /// The tensor.
         tensor: &'static str,
         /// Its shape.
         given: Vec<u64>,
-        /// The shape it must have.
+        /// The shape that the kernel was prepared for.
         expected: Vec<u64>,
     },
-    /// A tensor whose elements lie as the kernel does not take them.
+    /// A tensor has strides that the kernel does not support.
     #[error("{tensor} has strides {strides:?}, the kernel takes {expected}")]
     Strides {
         /// The tensor.
         tensor: &'static str,
         /// Its strides, in elements.
         strides: Vec<u64>,
-        /// What it takes.
+        /// What the kernel supports.
         expected: &'static str,
     },
-    /// Elements of another type than the kernel was prepared for.
-    #[error("the tensors are of {given}, the kernel was prepared for {expected}")]
-    ElementType {
-        /// The type given.
-        given: ElementType,
-        /// The type it must be.
-        expected: ElementType,
+    /// Tensors have another type than the kernel was prepared for.
+    #[error("the {tensors} are {given}, the kernel was prepared for {expected}")]
+    TensorType {
+        /// Which tensors: `tensors`, `indices` or `elements to compare`.
+        tensors: &'static str,
+        /// Their type.
+        given: &'static str,
+        /// The type that the kernel was prepared for.
+        expected: &'static str,
     },
-    /// Indices of another type than the kernel was prepared for.
-    #[error("the indices are of {given}, the kernel was prepared for {expected}")]
-    IndexType {
-        /// The type given.
-        given: IndexType,
-        /// The type it must be.
-        expected: IndexType,
-    },
-    /// Elements to compare of another type than the kernel was prepared for.
-    #[error("the elements to compare are {given}, the kernel was prepared for {expected}")]
-    ComparedType {
-        /// The type given.
-        given: ComparedType,
-        /// The type it must be.
-        expected: ComparedType,
-    },
-    /// An index that names no row of its table.
+    /// An index is outside the table.
     #[error("index[{position}] is {value}, the table has {rows} rows")]
     Index {
-        /// Its place among the indices.
+        /// Its position among the indices.
         position: u64,
         /// The index.
         value: i64,
         /// Rows of the table.
         rows: u64,
     },
-    /// A shape whose elements cannot be counted in 64 bits.
-    #[error("a tensor of shape {shape:?} has more elements than 64 bits count")]
+    /// The number of bytes of a tensor does not fit into 64 bits.
+    #[error("a tensor of shape {shape:?} has more bytes than 64 bits can count")]
     TooLarge {
         /// The shape.
         shape: Vec<u64>,
     },
-    /// Memory of another length than its shape and strides say.
+    /// The memory has another length than shape and strides require.
     #[error("{tensor} has {given} elements, shape {shape:?} has {expected}")]
     Length {
         /// The tensor.
         tensor: &'static str,
         /// The shape.
         shape: Vec<u64>,
-        /// Elements of the shape, from the first to behind the last.
+        /// Elements from the first to the last of the shape, both included.
         expected: u128,
         /// Elements of the memory.
         given: u64,
     },
-    /// A tensor whose elements would be written twice.
-    #[error("{tensor} has strides {strides:?} for shape {shape:?}: some elements are the same")]
+    /// Two indices of an output tensor name the same element.
+    #[error("{tensor} has strides {strides:?} for shape {shape:?}: some elements overlap")]
     Overlap {
         /// The tensor.
         tensor: &'static str,
@@ -118,7 +100,7 @@ pub enum KernelError {
         /// Its strides, in elements.
         strides: Vec<u64>,
     },
-    /// An argument that the kernel was prepared for and did not get, or the other way round.
+    /// An optional argument is missing, or was given to a kernel prepared without it.
     #[error("{argument} was {given}, the kernel was prepared {expected} it")]
     Argument {
         /// The argument.
@@ -128,25 +110,25 @@ pub enum KernelError {
         /// `with` or `without`.
         expected: &'static str,
     },
-    /// A factor that the kernel does not take.
+    /// A scalar argument is outside the range that the kernel supports.
     #[error("{argument} is {given}, the kernel takes {expected}")]
     Value {
         /// The argument.
         argument: &'static str,
         /// Its value.
         given: f32,
-        /// What it takes.
+        /// The supported values.
         expected: &'static str,
     },
-    /// A variant of the kernel that does not take the shape or type.
+    /// The variant of the kernel does not support the shape or type.
     #[error("the {variant} variant takes {takes}")]
     Variant {
         /// The variant.
         variant: &'static str,
-        /// What it takes.
+        /// What it supports.
         takes: &'static str,
     },
-    /// Launch parameters that the kernel does not take.
+    /// The variant of the kernel does not support a launch parameter's value.
     #[error("{parameter} is {given}, the {variant} variant takes {expected} here")]
     LaunchParameter {
         /// The variant.
@@ -155,30 +137,30 @@ pub enum KernelError {
         parameter: &'static str,
         /// Its value.
         given: u64,
-        /// What it takes.
+        /// The supported values.
         expected: String,
     },
-    /// A launch parameter that the kernel does not know.
+    /// The kernel has no launch parameter of this name.
     #[error("{kernel} has no launch parameter {given}, it has {known}")]
     UnknownParameter {
         /// The kernel.
         kernel: &'static str,
         /// The name given.
         given: String,
-        /// The names of those it has.
+        /// The names of its launch parameters.
         known: &'static str,
     },
-    /// The launch breaks rules that no split mends.
+    /// The launch violates limits of the device or kernel, and so does every split of it.
     #[error(transparent)]
     Violations(#[from] gridguard::Violations),
     /// The device code could not be compiled or loaded.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] gridguard::cuda::CudaError),
-    /// A report of the device's could not be made, read or emptied.
+    /// Device memory of this crate's own, such as an index report, could not be used.
     #[cfg(feature = "cuda")]
-    #[error("a report could not be made, read or emptied: {0}")]
-    Memory(cudarc::driver::DriverError),
+    #[error("device memory could not be allocated, copied or reset: {0}")]
+    Memory(#[from] cudarc::driver::DriverError),
     /// The launch failed.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
@@ -187,13 +169,6 @@ pub enum KernelError {
     #[cfg(feature = "host")]
     #[error(transparent)]
     Host(#[from] gridguard::PartialRun<gridguard::HostError>),
-}
-
-#[cfg(feature = "cuda")]
-impl From<cudarc::driver::DriverError> for KernelError {
-    fn from(error: cudarc::driver::DriverError) -> Self {
-        Self::Memory(error)
-    }
 }
 
 #[cfg(feature = "cuda")]

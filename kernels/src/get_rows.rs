@@ -1,37 +1,54 @@
-//! Rows of a table by their numbers: `out[i] = table[index[i]]`.
+//! Rows of a table by index: `out[i] = table[index[i]]`.
 //!
-//! Language models look up the embeddings of their tokens with it. With looked-up rows on a grid axis
-//! that ends at 65,535, a batch of 65,536 tokens is one too many.
+//! Language models look up token embeddings with it. Rows of the output are on grid y, which a batch
+//! of 65,536 tokens overflows.
 //!
-//! An index that names no row reads nothing. Its row of out becomes zeros, and the kernel notes the
-//! first such place in an `IndexReport`, which tells when it is asked.
-
-#[cfg(feature = "cuda")]
-mod device;
+//! An index outside the table reads nothing: its row of out becomes zeros, and the kernel records the
+//! first such position in an [`IndexReport`](crate::IndexReport).
 
 use gridguard::{BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
-use crate::element::{Element, ElementType};
+use crate::element::{Element, ElementType, to_u64, widened};
 use crate::error::KernelError;
 use crate::index::{Index, IndexType};
-use crate::operation::{Code, Operation, Sealed, U64, source};
-use crate::rows::batch_of;
-use crate::size::{check_elements, check_size};
-
+use crate::operation::{Code, Operation, Sealed, U64, check_elements, check_size, source};
+use crate::rows::row_batch;
+#[cfg(all(feature = "profile", feature = "cuda"))]
+use crate::{
+    bench::spec::{Indices, Lookup},
+    bench::synthetic::scattered_row,
+    element::to_usize,
+};
+#[cfg(feature = "profile")]
+use crate::{
+    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
+    tunable::Tunable,
+};
 #[cfg(feature = "cuda")]
-pub use device::IndexReport;
+use crate::{
+    index::IndexReport,
+    kernels::Prepared,
+    tensor::{Tensor, TensorMut, check_element},
+};
+#[cfg(feature = "cuda")]
+use {
+    cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut},
+    gridguard::cuda::Args,
+};
 
-/// Columns of a row, at most: their pieces count in 31 bits.
+const SOURCE: &str = source!("get_rows.cu");
+
+/// The longest row whose pieces the kernel counts in 31 bits.
 const MAX_COLUMNS: u64 = 1 << 30;
-/// The most that a 64-bit index can name.
+/// The most rows that a signed 64-bit index can name.
 const MAX_TABLE_ROWS: u64 = 1 << 63;
 /// Threads of a block.
 const THREADS: u64 = 256;
-/// Pieces that a thread loads before it stores the first: enough bytes in flight to hide the way to
-/// memory, also that of the index before them.
+/// Pieces that a thread loads before it stores the first: enough bytes in flight to hide the latency
+/// of memory, including that of the index load before them.
 const PIECES_IN_FLIGHT: u64 = 4;
 
-/// `rows` rows of `columns` elements out of a table.
+/// `rows` rows of `columns` elements from a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GetRows {
     rows: u64,
@@ -43,26 +60,26 @@ pub struct GetRows {
 
 /// How the threads of a block share its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Work {
-    /// Bytes of a piece, which a thread moves at once.
+struct Geometry {
+    /// Bytes that a thread moves at once.
     piece_bytes: u64,
     /// Threads of a row.
     lanes: u64,
-    /// Pieces that a thread takes of a row.
+    /// Pieces of a row that a thread moves.
     steps: u64,
-    /// Rows that a thread takes part in.
+    /// Rows that a thread works on.
     passes: u64,
     /// Blocks of a row.
     tiles: u64,
 }
 
 impl GetRows {
-    /// `[rows, columns]` out of a table of `[table_rows, columns]`.
+    /// `[rows, columns]` from a table of `[table_rows, columns]`.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Dimension`] for columns outside 1 to 2^30 or a table without rows;
-    /// [`KernelError::TooLarge`] past 64 bits. Zero rows are allowed: there is nothing to do.
+    /// [`KernelError::Dimension`] for columns outside 1 to 2^30 or an empty table;
+    /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero rows are allowed.
     pub fn new(
         rows: u64,
         columns: u64,
@@ -72,7 +89,7 @@ impl GetRows {
     ) -> Result<Self, KernelError> {
         check_size("columns", columns, 1..=MAX_COLUMNS)?;
         check_size("rows of the table", table_rows, 1..=MAX_TABLE_ROWS)?;
-        // No index is wider than 8 bytes.
+        // Indices take up to 8 bytes, two elements.
         check_elements(&[rows, columns.max(2)])?;
         check_elements(&[table_rows, columns])?;
         Ok(Self { rows, columns, table_rows, element, index })
@@ -96,7 +113,7 @@ impl GetRows {
         self.index
     }
 
-    /// Bytes that must move at least where no row is asked for twice: each index and its row read
+    /// Bytes that any implementation must move if no row is read twice: each index and its row read
     /// once, out written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
@@ -104,7 +121,7 @@ impl GetRows {
         u128::from(self.rows) * (2 * row + u128::from(self.index.bytes()))
     }
 
-    fn work(&self) -> Work {
+    fn geometry(&self) -> Geometry {
         let row_bytes = self.columns * self.element.bytes();
         // The largest power of two that divides a row, up to 16.
         let piece_bytes = 1 << row_bytes.trailing_zeros().min(4);
@@ -113,12 +130,12 @@ impl GetRows {
         let lanes = (1 << pieces.ilog2()).min(THREADS);
         let steps = pieces.div_ceil(lanes).min(PIECES_IN_FLIGHT);
         let passes = PIECES_IN_FLIGHT / steps;
-        Work { piece_bytes, lanes, steps, passes, tiles: pieces.div_ceil(lanes * steps) }
+        Geometry { piece_bytes, lanes, steps, passes, tiles: pieces.div_ceil(lanes * steps) }
     }
 
     fn rows_per_block(&self) -> u64 {
-        let work = self.work();
-        THREADS / work.lanes * work.passes
+        let Geometry { lanes, passes, .. } = self.geometry();
+        THREADS / lanes * passes
     }
 }
 
@@ -126,11 +143,11 @@ impl Sealed for GetRows {}
 
 impl Operation for GetRows {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        let Work { piece_bytes, lanes, steps, passes, tiles } = self.work();
+        let Geometry { piece_bytes, lanes, steps, passes, tiles } = self.geometry();
         let (pieces, memory) = (Parameter::AlignedMemory { bytes: piece_bytes }, Parameter::Memory);
         Ok(Code {
             kernel: "get_rows",
-            source: source!("get_rows.cu"),
+            source: SOURCE,
             defines: vec![
                 ("ELEMENT", self.element.number()),
                 ("INDEX", self.index.number()),
@@ -143,27 +160,81 @@ impl Operation for GetRows {
                 ("TILES", tiles),
             ],
             architecture_specific: false,
-            // Table, index, out, first bad place, rows of the table, first row, rows.
+            // Table, index, out, first bad position, rows of the table, first row, rows.
             parameters: vec![pieces, memory, pieces, memory, U64, U64, U64],
         })
     }
 
     fn request(&self) -> LaunchRequest {
         let blocks = self.rows.div_ceil(self.rows_per_block());
-        LaunchRequest::new(Dim3::new(self.work().tiles, blocks, 1), Dim3::new(THREADS, 1, 1))
+        LaunchRequest::new(Dim3::new(self.geometry().tiles, blocks, 1), Dim3::new(THREADS, 1, 1))
     }
 
     fn batch(&self) -> BatchAxis {
-        batch_of(self.rows, self.rows_per_block())
+        row_batch(self.rows, self.rows_per_block())
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Prepared<GetRows> {
+    /// Submits the launches to `stream` and returns their number without waiting for them. `table` is
+    /// `[table_rows, columns]`, `index` is `[rows]`, `out` is `[rows, columns]`, all contiguous. The
+    /// first index outside the table is recorded in `report`; rows of `out` for such indices are
+    /// zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
+    /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
+    #[track_caller]
+    pub fn launch<T, I, X, S, O>(
+        &self,
+        stream: &CudaStream,
+        table: Tensor<'_, X, 2>,
+        index: Tensor<'_, S, 1>,
+        out: TensorMut<'_, O, 2>,
+        report: &mut IndexReport,
+    ) -> Result<u64, KernelError>
+    where
+        T: Element,
+        I: Index,
+        X: DevicePtr<T>,
+        S: DevicePtr<I>,
+        O: DevicePtrMut<T>,
+    {
+        let operation = self.operation();
+        check_element::<T>(operation.element)?;
+        if I::TYPE != operation.index {
+            let (given, expected) = (I::TYPE.name(), operation.index.name());
+            return Err(KernelError::TensorType { tensors: "indices", given, expected });
+        }
+        let table = table.contiguous("table", operation.table_dims())?;
+        let index = index.contiguous("index", [operation.rows])?;
+        let out = out.contiguous("out", operation.dims())?;
+        report.table_rows = operation.table_rows;
+        let mut args = Args::new(stream);
+        args.read(table)
+            .read_items(index, 1)
+            .write_items(out, operation.columns)
+            .write(&mut report.first)
+            .value(operation.table_rows)
+            .offset()
+            .length();
+        self.submit(args)
     }
 }
 
 #[cfg(feature = "profile")]
-impl crate::tunable::Tunable for GetRows {
+impl Tunable for GetRows {
     const KERNEL: &'static str = "get_rows";
+    const SIZES: &'static [&'static str] = &["rows", "columns", "table_rows"];
 
-    fn sizes(&self) -> Vec<(&'static str, u64)> {
-        vec![("rows", self.rows), ("columns", self.columns), ("table_rows", self.table_rows)]
+    fn size_values(&self) -> Vec<u64> {
+        vec![self.rows, self.columns, self.table_rows]
+    }
+
+    fn element(&self) -> ElementType {
+        self.element
     }
 
     fn dtypes(&self) -> String {
@@ -175,31 +246,118 @@ impl crate::tunable::Tunable for GetRows {
     }
 }
 
-/// The rows of `table`, of `columns` elements each, that `index` names, one behind the other. What the
-/// table has behind its last whole row is no row.
+#[cfg(feature = "profile")]
+impl KernelSpec for GetRows {
+    type Output<T: Element> = T;
+
+    const SOURCES: &'static [&'static str] = &[SOURCE];
+    const HAS_INDICES: bool = true;
+    const PROBLEMS: ProblemSets = ProblemSets {
+        shipped: [
+            sized(ElementType::F16, [65_536, 4096, 128_256]),
+            sized(ElementType::F16, [131_072, 4096, 32_000]),
+            sized(ElementType::F16, [65_536, 2048, 128_256]),
+            sized(ElementType::F16, [1_048_576, 128, 1_000_000]),
+            sized(ElementType::F16, [2_097_152, 128, 1_000_000]),
+            sized(ElementType::F16, [262_144, 1024, 250_000]),
+            sized(ElementType::F16, [131_072, 5120, 32_000]),
+            sized(ElementType::F16, [98_304, 3072, 50_257]),
+            sized(ElementType::Bf16, [65_536, 4096, 128_256]),
+            sized(ElementType::F32, [262_144, 768, 30_522]),
+        ],
+        between: &[sized(ElementType::F16, [98_304, 4096, 64_000])],
+        small: &[sized(ElementType::F32, [4096, 256, 32_000])],
+    };
+
+    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+        let [rows, columns, table_rows, ..] = problem.sizes;
+        Self::new(rows, columns, table_rows, problem.element, problem.index)
+    }
+
+    fn tensors(&self) -> TensorSpec {
+        let [rows, columns] = self.table_dims();
+        TensorSpec {
+            inputs: vec![Input::Table { rows, columns }],
+            output_per_item: columns,
+            least_bytes: self.least_bytes(),
+            tolerance: tolerance(self.element),
+        }
+    }
+
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
+        widened(inputs[0]).collect()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn lookup(&self, stream: &std::sync::Arc<CudaStream>) -> Result<Option<Lookup>, KernelError> {
+        // Rows that the index type cannot name become its largest value, outside any table.
+        let rows = (0..self.rows).map(|item| scattered_row(item, self.table_rows));
+        let index = match self.index {
+            IndexType::I32 => {
+                let rows = rows.map(|row| i32::try_from(row).unwrap_or(i32::MAX));
+                Indices::I32(stream.clone_htod(&rows.collect::<Vec<_>>())?)
+            }
+            IndexType::I64 => {
+                let rows = rows.map(|row| i64::try_from(row).unwrap_or(i64::MAX));
+                Indices::I64(stream.clone_htod(&rows.collect::<Vec<_>>())?)
+            }
+        };
+        Ok(Some(Lookup { index, report: IndexReport::new(stream)? }))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch<T: Element>(
+        prepared: &Prepared<Self>,
+        stream: &CudaStream,
+        inputs: &[cudarc::driver::CudaView<'_, T>],
+        lookup: Option<&mut Lookup>,
+        mut out: cudarc::driver::CudaViewMut<'_, T>,
+    ) -> Result<u64, KernelError> {
+        let (given, expected) = ("not given", "with");
+        let missing = KernelError::Argument { argument: "index", given, expected };
+        let Lookup { index, report } = lookup.ok_or(missing)?;
+        let operation = prepared.operation();
+        let (rows, first) = ([operation.rows], ..to_usize(operation.rows));
+        let table = Tensor::new(&inputs[0], operation.table_dims());
+        let out = TensorMut::new(&mut out, operation.dims());
+        match index {
+            Indices::I32(index) => {
+                let index = index.slice(first);
+                prepared.launch(stream, table, Tensor::new(&index, rows), out, report)
+            }
+            Indices::I64(index) => {
+                let index = index.slice(first);
+                prepared.launch(stream, table, Tensor::new(&index, rows), out, report)
+            }
+        }
+    }
+}
+
+/// The rows of `table`, of `columns` elements each, that `index` names, one after another. Elements
+/// after the table's last whole row are ignored.
 ///
 /// # Errors
 ///
-/// [`KernelError::Index`] with the first index that names no row.
+/// [`KernelError::Index`] with the first index outside the table.
 pub fn reference<T: Element, I: Index>(
     table: &[T],
     columns: usize,
     index: &[I],
 ) -> Result<Vec<f64>, KernelError> {
-    let rows = table.chunks_exact(columns.max(1));
-    let count = u64::try_from(rows.len()).unwrap_or(u64::MAX);
+    let all = table.chunks_exact(columns.max(1));
+    let rows = to_u64(all.len());
     let mut out = Vec::with_capacity(index.len().saturating_mul(columns));
     for (position, value) in (0..).zip(index) {
         let value = value.widen();
-        let Some(row) = usize::try_from(value).ok().and_then(|row| rows.clone().nth(row)) else {
-            return Err(KernelError::Index { position, value, rows: count });
+        let Some(row) = usize::try_from(value).ok().and_then(|row| all.clone().nth(row)) else {
+            return Err(KernelError::Index { position, value, rows });
         };
-        out.extend(row.iter().map(|x| f64::from(x.widen())));
+        out.extend(widened(row));
     }
     Ok(out)
 }
 
-/// The largest relative Frobenius error that a correct kernel has: none, elements are only copied.
+/// The largest relative Frobenius error of a correct kernel: zero, elements are only copied.
 #[must_use]
 pub const fn tolerance(_: ElementType) -> f64 {
     0.0
@@ -227,8 +385,8 @@ mod tests {
     fn threads_cover_a_row_in_pieces_that_divide_it() {
         for element in ElementType::ALL {
             for columns in (1..3000).chain([4096, 20_000, 1 << 20]) {
-                let Work { piece_bytes, lanes, steps, passes, tiles } =
-                    rows_of(1, columns, element).work();
+                let Geometry { piece_bytes, lanes, steps, passes, tiles } =
+                    rows_of(1, columns, element).geometry();
                 let bytes = columns * element.bytes();
                 assert!(matches!(piece_bytes, 2 | 4 | 8 | 16) && bytes % piece_bytes == 0);
                 assert!(lanes * steps * tiles >= bytes / piece_bytes, "{columns}");
@@ -240,14 +398,20 @@ mod tests {
                 );
             }
         }
-        let work = rows_of(1, 4096, ElementType::F16).work();
-        assert_eq!(work, Work { piece_bytes: 16, lanes: 256, steps: 2, passes: 2, tiles: 1 });
-        let work = rows_of(1, 128, ElementType::F16).work();
-        assert_eq!(work, Work { piece_bytes: 16, lanes: 16, steps: 1, passes: 4, tiles: 1 });
+        let geometry = rows_of(1, 4096, ElementType::F16).geometry();
+        assert_eq!(
+            geometry,
+            Geometry { piece_bytes: 16, lanes: 256, steps: 2, passes: 2, tiles: 1 }
+        );
+        let geometry = rows_of(1, 128, ElementType::F16).geometry();
+        assert_eq!(
+            geometry,
+            Geometry { piece_bytes: 16, lanes: 16, steps: 1, passes: 4, tiles: 1 }
+        );
     }
 
     #[test]
-    fn rows_are_looked_up_and_the_first_bad_index_is_told() {
+    fn rows_are_looked_up_and_the_first_bad_index_is_an_error() {
         let table = [1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
         assert_eq!(reference(&table, 2, &[2_i32, 0, 2]), Ok(vec![5.0, 6.0, 1.0, 2.0, 5.0, 6.0]));
         let error = reference(&table, 2, &[0_i64, 3, -1]).expect_err("three rows");

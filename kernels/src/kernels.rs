@@ -1,4 +1,4 @@
-//! Device code on one device: compiled at its first use, kept in memory and on disk.
+//! Compiles the kernels for one device on first use, caches them, and prepares launches.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,15 +15,23 @@ use crate::cubin_cache::{CubinCache, CubinCacheError, CubinKey};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation};
-use crate::tensor::{Tensor, TensorMut, check_contiguous, check_element};
+use crate::tensor::{Tensor, TensorMut, check_element};
+#[cfg(feature = "profile")]
+use {
+    crate::tunable::Tunable,
+    gridguard::profile::{Match, Objective, Policy},
+};
 
-/// The kernels of one guard's device. Usable from any thread; clones share what is compiled.
+/// The kernels for one guard's device.
+///
+/// Each is compiled once, on first use, then kept in memory and in the cubin cache. Usable from any
+/// thread; clones share the compiled code.
 #[derive(Clone, Debug)]
 pub struct Kernels(Arc<Shared>);
 
 struct Shared {
     guard: Arc<Guard>,
-    /// What the device allows: enough to know how many launches a plan takes.
+    /// The device's limits for a kernel not yet compiled, to tell whether a plan has several chunks.
     any_kernel: LaunchLimits,
     cache: Option<CubinCache>,
     loaded: RwLock<HashMap<Specialisation, Arc<OnceCell<Kernel>>>>,
@@ -33,30 +41,31 @@ struct Shared {
     last_failure: Mutex<Option<CubinCacheError>>,
 }
 
-/// A kernel's name and its macros: what makes it another kernel.
+/// A kernel's name and macros, which identify its code.
 type Specialisation = (&'static str, Vec<(&'static str, u64)>);
 
-/// Where device code came from so far.
+/// Where device code came from, counted since the [`Kernels`] were created.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CodeCounts {
     /// Compiled by NVRTC.
     pub compiled: u64,
     /// Read from the cache on disk.
     pub read: u64,
-    /// Entries of the cache that could not be used or written; their code was compiled.
+    /// Cache entries that could not be read or written; their code was compiled.
     pub failed: u64,
-    /// Why the last of them could not.
+    /// The last such error.
     pub last_failure: Option<CubinCacheError>,
 }
 
 impl Kernels {
-    /// Kernels for `guard`'s device, with the user's cache on disk where there is one.
+    /// Kernels for `guard`'s device, with the user's cubin cache
+    /// ([`CubinCache::for_user`]), if there is one.
     #[must_use]
     pub fn new(guard: impl Into<Arc<Guard>>) -> Self {
         Self::with_cache(guard, CubinCache::for_user())
     }
 
-    /// As [`Self::new`], with a cache of the caller's, or none.
+    /// Like [`Self::new`], with the given cache or none.
     #[must_use]
     pub fn with_cache(guard: impl Into<Arc<Guard>>, cache: Option<CubinCache>) -> Self {
         let guard = guard.into();
@@ -79,7 +88,7 @@ impl Kernels {
         &self.0.guard
     }
 
-    /// Where device code came from so far.
+    /// How much code was compiled and how much came from the cache.
     #[must_use]
     pub fn counts(&self) -> CodeCounts {
         CodeCounts {
@@ -90,40 +99,40 @@ impl Kernels {
         }
     }
 
-    /// The limits of the kernel that serves `operation`, which is compiled and loaded at its first
-    /// use, once, whoever else asks at the same time.
+    /// The limits of `operation`'s kernel. Compiles and loads it on first use; concurrent callers wait
+    /// for one compilation.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Unsupported`] where the device cannot run it, [`KernelError::Cuda`] where the
-    /// guard serves the host, NVRTC is missing, or the driver refuses.
+    /// [`KernelError::Unsupported`] if the device lacks instructions, [`KernelError::Cuda`] if the
+    /// guard runs on the host, NVRTC is missing, or the driver reports an error.
     pub fn limits(&self, operation: &impl Operation) -> Result<LaunchLimits, KernelError> {
         Ok(self.get(operation.code(self.guard().limits())?, false)?.limits().clone())
     }
 
-    /// The kernel of `code`, whose chunks `overlap` or not.
+    /// The compiled kernel of `code`; `overlap` lets its chunks overlap.
     fn get(&self, mut code: Code, overlap: bool) -> Result<Kernel, KernelError> {
         code.defines.push(("OVERLAP", overlap.into()));
         let name = (code.kernel, code.defines.clone());
         let known = self.0.loaded.read().get(&name).map(Arc::clone);
-        let place =
+        let cell =
             known.unwrap_or_else(|| Arc::clone(self.0.loaded.write().entry(name).or_default()));
-        place.get_or_try_init(|| self.load(&code, overlap)).cloned()
+        cell.get_or_try_init(|| self.load(&code, overlap)).cloned()
     }
 
-    /// Plans a launch of the kernel that serves `operation`. Where that takes several chunks, the
-    /// kernel is one whose chunks overlap, if the device can.
+    /// Compiles `operation`'s kernel and plans its launch. If the plan has several chunks, they
+    /// overlap on devices that support it.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Violations`] where no plan is legal, and as [`Self::limits`].
+    /// [`KernelError::Violations`] if no plan is legal, and those of [`Self::limits`].
     pub fn prepare<O: Operation>(
         &self,
         operation: O,
         choice: Choice,
     ) -> Result<Prepared<O>, KernelError> {
         let (request, batch) = (operation.request(), operation.batch());
-        // How many launches it takes is up to the device, so that only one of the kernels is compiled.
+        // Planned before the kernel is compiled, so that only one of its two forms is.
         let overlap = self.guard().limits().overlapping_launches()
             && Plan::new(&request, Some(&batch), &self.0.any_kernel, choice)
                 .is_ok_and(|plan| plan.len() > 1);
@@ -132,10 +141,50 @@ impl Kernels {
         Ok(Prepared { operation, kernel, plan, guard: Arc::clone(self.guard()) })
     }
 
+    /// Prepares `operation` with the launch parameters and plan of the guard's profile, or with the
+    /// defaults if the profile has no entry, or one that is not legal on this device; the latter is
+    /// counted as a miss.
+    ///
+    /// `policy` and `objective` select among the profile's entries.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::prepare`].
+    #[cfg(feature = "profile")]
+    pub fn prepare_tuned<O: Tunable>(
+        &self,
+        operation: O,
+        policy: Policy,
+        objective: Objective,
+    ) -> Result<TunedKernel<O>, KernelError> {
+        let key = operation.key(self.guard().limits(), policy, objective)?;
+        let (names, sizes): (Vec<&str>, Vec<u64>) = operation.sizes().into_iter().unzip();
+        let found = self.guard().tuned(&key, &names, &sizes);
+        let matched = found.matched;
+        let mut rejected = None;
+        if found.entry.is_some() {
+            let tuned = operation.with_parameters(found.parameters());
+            match tuned.and_then(|tuned| self.prepare(tuned, found.choice())) {
+                Ok(prepared) => return Ok(TunedKernel { prepared, matched, rejected }),
+                Err(
+                    error @ (KernelError::Violations(_)
+                    | KernelError::LaunchParameter { .. }
+                    | KernelError::UnknownParameter { .. }),
+                ) => rejected = Some(error),
+                Err(error) => return Err(error),
+            }
+            if let Some(profile) = self.guard().profile() {
+                profile.refused();
+            }
+        }
+        let prepared = self.prepare(operation, Choice::AUTOMATIC)?;
+        Ok(TunedKernel { prepared, matched, rejected })
+    }
+
     fn load(&self, code: &Code, overlap: bool) -> Result<Kernel, KernelError> {
         let guard = self.guard();
         if !guard.is_cuda() {
-            // Says why the host serves.
+            // Fails with the reason why the guard runs on the host.
             guard.compile(code.kernel, "")?;
         }
         let image = self.image(code)?;
@@ -143,16 +192,13 @@ impl Kernels {
         Ok(crate::device::kernel(&module, code.kernel, &code.parameters, overlap)?)
     }
 
-    /// The machine code, from disk where it is there, else compiled and put there.
+    /// The machine code from the cache, or else compiled and stored there.
     fn image(&self, code: &Code) -> Result<Image, KernelError> {
         let options = code.compile_options(self.guard().limits().compute_capability);
         let compiler = Compiler::find().map_err(NvrtcError::from).map_err(CudaError::from)?;
         let version = compiler.version().map_err(CudaError::from)?;
-        let entry = self
-            .0
-            .cache
-            .as_ref()
-            .map(|cache| (cache, CubinKey::new(code.source, &options, version)));
+        let cache = self.0.cache.as_ref();
+        let entry = cache.map(|cache| (cache, CubinKey::new(code.source, &options, version)));
         if let Some((cache, key)) = &entry {
             match cache.get(key) {
                 Ok(Some(image)) => {
@@ -173,7 +219,7 @@ impl Kernels {
         Ok(image)
     }
 
-    /// The cache saves time and nothing else: its failures are kept for who asks.
+    /// Records a failure of the cache, which costs time only.
     fn failed(&self, error: CubinCacheError) {
         self.0.failed.fetch_add(1, Relaxed);
         *self.0.last_failure.lock() = Some(error);
@@ -187,7 +233,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// An operation with a kernel and a plan for it, to be launched any number of times.
+/// An operation with its compiled kernel and plan, ready to launch any number of times.
 #[derive(Clone, Debug)]
 pub struct Prepared<O> {
     operation: O,
@@ -197,34 +243,31 @@ pub struct Prepared<O> {
 }
 
 impl<O> Prepared<O> {
-    /// What is computed.
+    /// The operation.
     #[must_use]
     pub const fn operation(&self) -> &O {
         &self.operation
     }
 
-    /// What the kernel allows on its device. The kernel itself stays here, where every launch is
-    /// given memory of the shapes that it takes.
+    /// The kernel's limits on its device.
     #[must_use]
     pub fn limits(&self) -> &LaunchLimits {
         self.kernel.limits()
     }
 
-    /// Its launches.
+    /// The plan: one launch or several chunks.
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Checks and submits a kernel that takes two tensors and the items of the chunk: it reads the one
-    /// and writes the other, item by item along their first axes.
-    ///
-    /// Kernels have a `launch` each over it, whose signature and words say which tensors it takes.
+    /// Checks and submits a kernel with the parameters input, output, items of the chunk, which reads
+    /// and writes item by item along the first axes. `input` names the input in errors.
     #[track_caller]
     pub(crate) fn launch_items<T, U, X, Y, const N: usize>(
         &self,
         stream: &CudaStream,
         element: ElementType,
-        (from, input, input_dims): (&'static str, Tensor<'_, X, N>, [u64; N]),
+        (name, input, input_dims): (&'static str, Tensor<'_, X, N>, [u64; N]),
         (out, out_dims): (TensorMut<'_, Y, N>, [u64; N]),
     ) -> Result<u64, KernelError>
     where
@@ -234,18 +277,28 @@ impl<O> Prepared<O> {
     {
         let per_item = |dims: [u64; N]| dims.iter().skip(1).product();
         check_element::<T>(element)?;
-        check_contiguous(from, input.memory, &input.extent, input_dims)?;
-        check_contiguous("out", out.memory, &out.extent, out_dims)?;
+        let input = input.contiguous(name, input_dims)?;
+        let out = out.contiguous("out", out_dims)?;
         let mut args = Args::new(stream);
-        args.read_items(input.memory, per_item(input_dims))
-            .write_items(out.memory, per_item(out_dims))
-            .length();
+        args.read_items(input, per_item(input_dims)).write_items(out, per_item(out_dims)).length();
         self.submit(args)
     }
 
-    /// Submits the launches with `args` and answers how many there are.
+    /// Submits all launches of the plan and returns their number.
     #[track_caller]
     pub(crate) fn submit(&self, args: Args<'_>) -> Result<u64, KernelError> {
         Ok(self.guard.launch(&self.kernel, &self.plan, args)?)
     }
+}
+
+/// An operation prepared with a profile's choice.
+#[cfg(feature = "profile")]
+#[derive(Clone, Debug)]
+pub struct TunedKernel<O> {
+    /// The operation, with the launch parameters of the entry.
+    pub prepared: Prepared<O>,
+    /// How the entry matched.
+    pub matched: Match,
+    /// Why the matching entry was not used. If set, `prepared` has the defaults.
+    pub rejected: Option<KernelError>,
 }

@@ -1,9 +1,25 @@
-//! CUDA C++ kernels whose grids overflow in real life: their launch geometry, arguments, host
-//! references and tolerances.
+//! CUDA C++ kernels whose grids overflow in practice: launch geometry, launches through the guard,
+//! host references and tolerances.
 //!
-//! The device code is in `cu/`, compiled at run time by NVRTC. Each module of this crate shows one
-//! kernel; its public functions check shapes before anything is launched, and launch through the
-//! guard.
+//! The device code is in `cu/` and compiled at run time by NVRTC, for the shape and the device. Each
+//! public module is one kernel: a type that checks the sizes and describes the launch, `launch` on its
+//! `Prepared` form, an f64 `reference` and a `tolerance`. `Kernels` compiles and caches the code.
+//!
+//! ```
+//! use gridguard::DeviceLimits;
+//! use gridguard_kernels::softmax::Softmax;
+//! use gridguard_kernels::{ElementType, Operation};
+//!
+//! let softmax = Softmax::new(200_000, 4096, ElementType::F16)?;
+//! assert_eq!(softmax.request().grid.y, 200_000); // more than the 65,535 blocks allowed on y
+//! assert_eq!(softmax.batch().items(), 200_000); // but the rows are independent
+//! # Ok::<(), gridguard_kernels::KernelError>(())
+//! ```
+//!
+//! # The CUDA version
+//!
+//! This package chooses no CUDA version for cudarc. Choose one in your own manifest:
+//! `cudarc = { version = "0.19.10", features = ["cuda-12080"] }`.
 
 pub mod argsort;
 pub mod batched_gemm;
@@ -25,7 +41,6 @@ mod operation;
 pub mod reflection_pad1d;
 pub mod rms_norm;
 mod rows;
-mod size;
 pub mod softmax;
 mod span;
 pub mod temporal_attention;
@@ -33,8 +48,6 @@ pub mod temporal_attention;
 mod tensor;
 #[cfg(feature = "profile")]
 mod tunable;
-#[cfg(all(feature = "profile", feature = "cuda"))]
-mod tuned;
 pub mod upsample_nearest2d;
 
 #[cfg(feature = "cuda")]
@@ -42,7 +55,11 @@ pub use cubin_cache::{CubinCache, CubinCacheError, CubinFault, CubinKey};
 pub use deviation::Deviation;
 pub use element::{Element, ElementType};
 pub use error::KernelError;
+#[cfg(feature = "cuda")]
+pub use index::IndexReport;
 pub use index::{Index, IndexType};
+#[cfg(all(feature = "profile", feature = "cuda"))]
+pub use kernels::TunedKernel;
 #[cfg(feature = "cuda")]
 pub use kernels::{CodeCounts, Kernels, Prepared};
 pub use operation::{Code, Operation};
@@ -50,5 +67,3 @@ pub use operation::{Code, Operation};
 pub use tensor::{Extent, Tensor, TensorMut};
 #[cfg(feature = "profile")]
 pub use tunable::Tunable;
-#[cfg(all(feature = "profile", feature = "cuda"))]
-pub use tuned::TunedKernel;

@@ -1,53 +1,56 @@
-//! What every kernel module says of itself.
+//! One kernel at one size: its device code, its launch and its batch axis.
+
+use core::ops::RangeInclusive;
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
+use crate::element::ElementType;
 use crate::error::KernelError;
 
-/// One kernel at one size: what device code serves it, the launch that covers it, and which axis may
-/// be split.
+/// One kernel at one size: the device code, the launch over the whole problem, and the axis along
+/// which that launch can be split.
 ///
-/// Implementors check sizes when they are made, so that `request` and `batch` cannot fail.
+/// Constructors check all sizes, so that `request` and `batch` cannot fail.
 ///
-/// Only the kernels of this crate are operations: it vouches for their device code, so that launching
-/// them is safe. Device code of others goes through `gridguard::cuda::Module`.
-#[allow(private_bounds, reason = "nobody else can vouch for device code without `unsafe`")]
+/// Sealed: this crate vouches for the device code of its operations, which makes launching them safe.
+/// Load device code of your own with `gridguard::cuda::Module`.
+#[allow(private_bounds, reason = "sealed")]
 pub trait Operation: Sealed {
-    /// The device code that serves it on `device`, and how it is specialised.
+    /// The device code for `device`, and the macros that specialise it.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Unsupported`] where the device has no instructions for it.
+    /// [`KernelError::Unsupported`] if the device lacks the instructions.
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError>;
 
-    /// The launch over the whole problem at once, legal or not.
+    /// The launch over the whole problem, legal or not.
     fn request(&self) -> LaunchRequest;
 
     /// The axis whose items are independent.
     fn batch(&self) -> BatchAxis;
 }
 
-/// What only this crate implements.
+/// Keeps implementations of [`Operation`] inside this crate.
 pub(crate) trait Sealed {}
 
-/// A kernel's source and what it is specialised for.
+/// The source of a kernel and what it is specialised for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// The name in messages and of the kernel: `rms_norm` of `rms_norm.cu`.
+    /// The kernel's name: `rms_norm` in `rms_norm.cu`.
     pub kernel: &'static str,
-    /// CUDA C++ that NVRTC compiles without a header.
+    /// CUDA C++ that NVRTC compiles without headers.
     pub source: &'static str,
     /// Macros and their values.
     pub defines: Vec<(&'static str, u64)>,
-    /// Whether it has instructions of one architecture only.
+    /// Whether the code uses instructions of a single architecture, such as `sm_90a`.
     pub architecture_specific: bool,
-    /// What the kernel takes.
+    /// The kernel's parameters.
     pub parameters: Vec<Parameter>,
 }
 
 #[cfg(feature = "cuda")]
 impl Code {
-    /// How it is compiled for `architecture`.
+    /// The compiler options for `architecture`.
     #[must_use]
     pub fn compile_options(
         &self,
@@ -60,15 +63,43 @@ impl Code {
     }
 }
 
-/// A parameter of 64 bits, such as the items of a chunk.
+/// A 64-bit parameter, such as the number of items in a chunk.
 pub(crate) const U64: Parameter = Parameter::of::<u64>();
 
-/// Memory that a kernel takes in vectors of 16 bytes, or element by element.
+/// The bytes that a thread loads or stores at once where rows are whole vectors.
+pub(crate) const VECTOR_BYTES: u64 = 16;
+
+/// Memory that a kernel accesses in vectors of 16 bytes, or else element by element.
 pub(crate) const fn memory(in_vectors: bool) -> Parameter {
-    if in_vectors { Parameter::AlignedMemory { bytes: 16 } } else { Parameter::Memory }
+    if in_vectors { Parameter::AlignedMemory { bytes: VECTOR_BYTES } } else { Parameter::Memory }
 }
 
-/// Sources joined behind the prelude, each with line numbers of its own.
+/// Checks that a dimension is in the supported range.
+pub(crate) fn check_size(
+    dimension: &'static str,
+    given: u64,
+    supported: RangeInclusive<u64>,
+) -> Result<(), KernelError> {
+    if supported.contains(&given) {
+        return Ok(());
+    }
+    let (least, most) = supported.into_inner();
+    Err(KernelError::Dimension { dimension, given, least, most })
+}
+
+/// Checks that 64 bits can count the bytes of a tensor of this shape, of the widest element type. An
+/// axis of zero elements counts as one.
+pub(crate) fn check_elements(shape: &[u64]) -> Result<(), KernelError> {
+    let bytes = shape
+        .iter()
+        .try_fold(ElementType::F32.bytes(), |bytes, size| bytes.checked_mul((*size).max(1)));
+    match bytes {
+        Some(_) => Ok(()),
+        None => Err(KernelError::TooLarge { shape: shape.to_vec() }),
+    }
+}
+
+/// The prelude followed by files of `cu/`, each with its own line numbers.
 macro_rules! source {
     ($($file:literal),+) => {
         concat!(

@@ -1,18 +1,32 @@
 //! Reflection padding of rows: `out[x] = input[x - left]`, mirrored at the first and the last element
 //! of the row, which are not repeated.
 //!
-//! Audio models pad waveforms and features with it. With channels on grid y and the batch on z, 65,536
-//! of either are one too many.
+//! Audio models pad waveforms and features with it. The batch is on grid z, which 65,536 groups of
+//! blocks overflow.
 
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::element::{Element, ElementType};
+use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, source};
-use crate::size::{check_elements, check_size};
+use crate::operation::{Code, Operation, Sealed, U64, check_elements, check_size, source};
 use crate::span::{Span, THREADS};
+#[cfg(feature = "profile")]
+use crate::{
+    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
+    element::to_usize,
+    tunable::Tunable,
+};
+#[cfg(feature = "cuda")]
+use crate::{
+    kernels::Prepared,
+    tensor::{Tensor, TensorMut},
+};
+#[cfg(feature = "cuda")]
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
-/// The widest row: a row of out is then less than three times as wide, and counts in 31 bits.
+const SOURCE: &str = source!("reflection_pad1d.cu");
+
+/// The widest row: a row of out is then less than three times as wide, and fits into 31 bits.
 const MAX_WIDTH: u64 = 1 << 29;
 
 /// Each row of a batch of channels, padded on both sides.
@@ -27,14 +41,14 @@ pub struct ReflectionPad1d {
 }
 
 impl ReflectionPad1d {
-    /// `dims` is `[batch, channels, width]`; `pads` are the elements to put before and behind each
+    /// `dims` is `[batch, channels, width]`; `pads` are the numbers of elements before and after each
     /// row.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Dimension`] for no channels, a width outside 1 to 536,870,912, or a pad that is
-    /// not less than the width; [`KernelError::TooLarge`] past 64 bits. An empty batch is allowed:
-    /// there is nothing to do.
+    /// [`KernelError::Dimension`] for zero channels, a width outside 1 to 536,870,912, or a pad not
+    /// smaller than the width; [`KernelError::TooLarge`] if 64 bits cannot count the bytes. An empty
+    /// batch is allowed.
     pub fn new(dims: [u64; 3], pads: [u64; 2], element: ElementType) -> Result<Self, KernelError> {
         let ([batch, channels, width], [left, right]) = (dims, pads);
         check_size("channels", channels, 1..=u64::MAX)?;
@@ -57,13 +71,13 @@ impl ReflectionPad1d {
         [self.batch, self.channels, self.left + self.width + self.right]
     }
 
-    /// Elements before and behind each row.
+    /// Elements before and after each row.
     #[must_use]
     pub const fn pads(&self) -> [u64; 2] {
         [self.left, self.right]
     }
 
-    /// Bytes that must move at least: the input read once, the output written once.
+    /// Bytes that any implementation must move: the input read once, the output written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
         let elements = u128::from(self.input_item()) + u128::from(self.output_item());
@@ -90,7 +104,7 @@ impl Operation for ReflectionPad1d {
         let Span { items, tiles, steps } = self.span();
         Ok(Code {
             kernel: "reflection_pad1d",
-            source: source!("reflection_pad1d.cu"),
+            source: SOURCE,
             defines: vec![
                 ("ELEMENT", self.element.number()),
                 ("CHANNELS", self.channels),
@@ -108,90 +122,116 @@ impl Operation for ReflectionPad1d {
     }
 
     fn request(&self) -> LaunchRequest {
-        let span = self.span();
-        let grid = Dim3::new(span.tiles, 1, span.groups(self.batch));
-        LaunchRequest::new(grid, Dim3::new(THREADS, 1, 1))
+        self.span().request(self.batch)
     }
 
     fn batch(&self) -> BatchAxis {
-        BatchAxis::new(Axis::Z, self.batch).items_per_block(self.span().items).foldable()
-    }
-}
-
-#[cfg(feature = "profile")]
-impl crate::tunable::Tunable for ReflectionPad1d {
-    const KERNEL: &'static str = "reflection_pad1d";
-
-    fn sizes(&self) -> Vec<(&'static str, u64)> {
-        vec![
-            ("batch", self.batch),
-            ("channels", self.channels),
-            ("width", self.width),
-            ("left", self.left),
-            ("right", self.right),
-        ]
-    }
-
-    fn dtypes(&self) -> String {
-        self.element.to_string()
-    }
-
-    fn with_items(&self, batch: u64) -> Result<Self, KernelError> {
-        let dims = [batch, self.channels, self.width];
-        Self::new(dims, [self.left, self.right], self.element)
+        self.span().batch(self.batch)
     }
 }
 
 #[cfg(feature = "cuda")]
-mod device {
-    use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
-
-    use super::{Element, KernelError, ReflectionPad1d};
-    use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut};
-
-    impl Prepared<ReflectionPad1d> {
-        /// Submits the launches to `stream` and answers how many there are; returns before they have
-        /// run. `input` is `[batch, channels, width]`, `out` is `[batch, channels, left + width +
-        /// right]`, contiguous.
-        ///
-        /// # Errors
-        ///
-        /// [`KernelError`] where a tensor has another type, shape or length, before anything is
-        /// launched; [`KernelError::Launch`] where the driver refuses.
-        #[track_caller]
-        pub fn launch<T, I, O>(
-            &self,
-            stream: &CudaStream,
-            input: Tensor<'_, I, 3>,
-            out: TensorMut<'_, O, 3>,
-        ) -> Result<u64, KernelError>
-        where
-            T: Element + DeviceRepr,
-            I: DevicePtr<T>,
-            O: DevicePtrMut<T>,
-        {
-            let operation = self.operation();
-            let (from, to) = (operation.input_dims(), operation.output_dims());
-            self.launch_items(stream, operation.element, ("input", input, from), (out, to))
-        }
+impl Prepared<ReflectionPad1d> {
+    /// Submits the launches to `stream` and returns their number without waiting for them. `input` is
+    /// `[batch, channels, width]`, `out` is `[batch, channels, left + width + right]`, both contiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
+    /// [`KernelError::Launch`] if the driver rejects the launch.
+    #[track_caller]
+    pub fn launch<T, I, O>(
+        &self,
+        stream: &CudaStream,
+        input: Tensor<'_, I, 3>,
+        out: TensorMut<'_, O, 3>,
+    ) -> Result<u64, KernelError>
+    where
+        T: Element,
+        I: DevicePtr<T>,
+        O: DevicePtrMut<T>,
+    {
+        let operation = self.operation();
+        let (from, to) = (operation.input_dims(), operation.output_dims());
+        self.launch_items(stream, operation.element, ("input", input, from), (out, to))
     }
 }
 
-/// One row with `left` elements before it and `right` behind it. Empty where a pad is not less than
+#[cfg(feature = "profile")]
+impl Tunable for ReflectionPad1d {
+    const KERNEL: &'static str = "reflection_pad1d";
+    const SIZES: &'static [&'static str] = &["batch", "channels", "width", "left", "right"];
+
+    fn size_values(&self) -> Vec<u64> {
+        vec![self.batch, self.channels, self.width, self.left, self.right]
+    }
+
+    fn element(&self) -> ElementType {
+        self.element
+    }
+
+    fn with_items(&self, batch: u64) -> Result<Self, KernelError> {
+        Self::new([batch, self.channels, self.width], self.pads(), self.element)
+    }
+}
+
+#[cfg(feature = "profile")]
+impl KernelSpec for ReflectionPad1d {
+    type Output<T: Element> = T;
+
+    const SOURCES: &'static [&'static str] = &[SOURCE];
+    const PROBLEMS: ProblemSets = ProblemSets {
+        shipped: [
+            sized(ElementType::F16, [16, 512, 20_000, 3, 3]),
+            sized(ElementType::F16, [262_144, 1, 1000, 24, 24]),
+            sized(ElementType::F16, [131_072, 80, 48, 3, 3]),
+            sized(ElementType::F16, [65_536, 1, 4096, 512, 512]),
+            sized(ElementType::F16, [524_288, 1, 400, 200, 200]),
+            sized(ElementType::F16, [8192, 64, 512, 3, 3]),
+            sized(ElementType::F16, [100_000, 4, 512, 1, 1]),
+            sized(ElementType::Bf16, [131_072, 1, 1000, 24, 24]),
+            sized(ElementType::F32, [131_072, 1, 1000, 24, 24]),
+            sized(ElementType::F32, [4096, 512, 128, 7, 7]),
+        ],
+        between: &[],
+        small: &[sized(ElementType::F32, [1024, 1, 1000, 24, 24])],
+    };
+
+    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+        let [batch, channels, width, left, right] = problem.sizes;
+        Self::new([batch, channels, width], [left, right], problem.element)
+    }
+
+    fn tensors(&self) -> TensorSpec {
+        TensorSpec {
+            inputs: vec![Input::Items(self.input_item())],
+            output_per_item: self.output_item(),
+            least_bytes: self.least_bytes(),
+            tolerance: tolerance(self.element),
+        }
+    }
+
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
+        let padded = |row| reference(row, to_usize(self.left), to_usize(self.right));
+        inputs[0].chunks(to_usize(self.width)).flat_map(padded).collect()
+    }
+}
+
+/// One row with `left` elements before it and `right` after it. Empty if a pad is not smaller than
 /// the row.
 #[must_use]
 pub fn reference<T: Element>(row: &[T], left: usize, right: usize) -> Vec<f64> {
     if left.max(right) >= row.len() {
         return Vec::new();
     }
-    // The element beside the edge is the first to be mirrored.
+    let row: Vec<f64> = widened(row).collect();
+    // The element next to the edge is the first to be mirrored.
     let before = row.iter().skip(1).take(left).rev();
-    let behind = row.iter().rev().skip(1).take(right);
-    before.chain(row).chain(behind).map(|x| f64::from(x.widen())).collect()
+    let after = row.iter().rev().skip(1).take(right);
+    before.chain(&row).chain(after).copied().collect()
 }
 
-/// The largest relative Frobenius error that a correct kernel has: none, elements are only copied.
+/// The largest relative Frobenius error of a correct kernel: zero, elements are only copied.
 #[must_use]
 pub const fn tolerance(_: ElementType) -> f64 {
     0.0
@@ -199,6 +239,8 @@ pub const fn tolerance(_: ElementType) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use gridguard::Dim3;
+
     use super::*;
 
     fn pad(dims: [u64; 3], pads: [u64; 2]) -> ReflectionPad1d {
@@ -241,7 +283,7 @@ mod tests {
         assert_eq!(error([1, 1, 0], [0, 0]), "width is 0, the kernel takes 1 to 536870912");
         assert_eq!(error([1, 1, 4], [4, 0]), "left pad is 4, the kernel takes 0 to 3");
         assert_eq!(error([1, 1, 4], [0, 4]), "right pad is 4, the kernel takes 0 to 3");
-        assert!(error([1 << 40, 1 << 40, 4], [0, 0]).contains("more elements than 64 bits count"));
+        assert!(error([1 << 40, 1 << 40, 4], [0, 0]).contains("more bytes than 64 bits can count"));
         assert_eq!(pad([0, 3, 4], [1, 2]).least_bytes(), 0);
         assert_eq!(pad([2, 3, 4], [1, 2]).least_bytes(), 2 * 3 * (4 + 7) * 2);
     }

@@ -1,21 +1,37 @@
 //! Root mean square norm of rows: `out = x / sqrt(mean(x^2) + epsilon) * weight`.
 //!
-//! Language models normalise every token, and video models every position: with rows on grid y,
-//! 65,536 tokens are one too many.
+//! Language models normalise every token, and video models every position. Rows are on grid y, which
+//! 65,536 one-row blocks overflow.
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::element::{Element, ElementType};
+use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, source};
-use crate::rows::Rows;
+use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, memory, source};
+use crate::rows::{Rows, row_batch};
+#[cfg(feature = "profile")]
+use crate::{
+    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
+    tunable::Tunable,
+};
+#[cfg(feature = "cuda")]
+use crate::{
+    kernels::Prepared,
+    tensor::{Tensor, TensorMut, check_element},
+};
+#[cfg(feature = "cuda")]
+use {
+    cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut},
+    gridguard::cuda::Args,
+};
 
-/// Columns that a thread of the kernel has room for, at most: 64 Ki threads' worth of rows do not
-/// come up.
+const SOURCE: &str = source!("rms_norm.cu");
+
+/// The longest row that is tested; no model has longer ones.
 const MAX_COLUMNS: u64 = 1 << 20;
 /// The most threads of a block, and of a row.
 const MAX_THREADS: u64 = 512;
-/// Threads of a block of short rows.
+/// The fewest threads of a block; short rows share it.
 const MIN_THREADS: u64 = 128;
 const WARP: u64 = 32;
 
@@ -26,12 +42,12 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// The norm of `[rows, columns]`.
+    /// Normalises `[rows, columns]` along the columns.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Dimension`] for columns outside 1 to 1,048,576; [`KernelError::TooLarge`] past
-    /// 64 bits. Zero rows are allowed: there is nothing to do.
+    /// [`KernelError::Dimension`] for columns outside 1 to 1,048,576; [`KernelError::TooLarge`] if
+    /// 64 bits cannot count the bytes. Zero rows are allowed.
     pub fn new(rows: u64, columns: u64, element: ElementType) -> Result<Self, KernelError> {
         Ok(Self { rows: Rows::new(rows, columns, element, MAX_COLUMNS)? })
     }
@@ -42,20 +58,17 @@ impl RmsNorm {
         self.rows.dims()
     }
 
-    /// Bytes that must move at least: x read once, out written once.
+    /// Bytes that any implementation must move: x read once, out written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        self.rows.bytes_of(2 * self.rows.element().bytes())
+        self.rows.bytes_at(2 * self.rows.element.bytes())
     }
 
-    const fn is_aligned(&self) -> bool {
-        self.rows.are_whole_vectors()
-    }
-
-    /// Threads of a row: whole warps, each with some 16 bytes to take.
+    /// Threads of a row: whole warps, each thread with about two vectors, or elements.
     fn threads_per_row(&self) -> u64 {
-        let step = if self.is_aligned() { 16 / self.rows.element().bytes() } else { 1 };
-        self.rows.columns().div_ceil(2 * step).next_power_of_two().clamp(WARP, MAX_THREADS)
+        let vectors = self.rows.are_whole_vectors();
+        let step = if vectors { VECTOR_BYTES / self.rows.element.bytes() } else { 1 };
+        self.rows.columns.div_ceil(2 * step).next_power_of_two().clamp(WARP, MAX_THREADS)
     }
 
     fn threads(&self) -> u64 {
@@ -71,16 +84,17 @@ impl Sealed for RmsNorm {}
 
 impl Operation for RmsNorm {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        let memory = memory(self.is_aligned());
+        let aligned = self.rows.are_whole_vectors();
+        let memory = memory(aligned);
         Ok(Code {
             kernel: "rms_norm",
-            source: source!("rms_norm.cu"),
+            source: SOURCE,
             defines: vec![
-                ("ELEMENT", self.rows.element().number()),
-                ("COLUMNS", self.rows.columns()),
+                ("ELEMENT", self.rows.element.number()),
+                ("COLUMNS", self.rows.columns),
                 ("THREADS", self.threads()),
                 ("ROWS", self.rows_per_block()),
-                ("ALIGNED", self.is_aligned().into()),
+                ("ALIGNED", aligned.into()),
             ],
             architecture_specific: false,
             parameters: vec![memory, memory, memory, U64, Parameter::of::<f32>()],
@@ -92,90 +106,140 @@ impl Operation for RmsNorm {
     }
 
     fn batch(&self) -> BatchAxis {
-        self.rows.batch(self.rows_per_block())
-    }
-}
-
-#[cfg(feature = "profile")]
-impl crate::tunable::Tunable for RmsNorm {
-    const KERNEL: &'static str = "rms_norm";
-
-    fn sizes(&self) -> Vec<(&'static str, u64)> {
-        self.rows.sizes()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element().to_string()
-    }
-
-    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Self::new(rows, self.rows.columns(), self.rows.element())
+        row_batch(self.rows.count, self.rows_per_block())
     }
 }
 
 #[cfg(feature = "cuda")]
-mod device {
-    use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
-    use gridguard::cuda::Args;
-
-    use super::{Element, KernelError, RmsNorm};
-    use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut, check_contiguous, check_element};
-
-    impl Prepared<RmsNorm> {
-        /// Submits the launches to `stream` and answers how many there are; returns before they have
-        /// run. x and out are `[rows, columns]`, weight is `[columns]`, contiguous.
-        ///
-        /// # Errors
-        ///
-        /// [`KernelError`] where a tensor has another type, shape or length, before anything is
-        /// launched; [`KernelError::Launch`] where the driver refuses.
-        #[track_caller]
-        pub fn launch<T, X, W, O>(
-            &self,
-            stream: &CudaStream,
-            x: Tensor<'_, X, 2>,
-            weight: Tensor<'_, W, 1>,
-            epsilon: f32,
-            out: TensorMut<'_, O, 2>,
-        ) -> Result<u64, KernelError>
-        where
-            T: Element + DeviceRepr,
-            X: DevicePtr<T>,
-            W: DevicePtr<T>,
-            O: DevicePtrMut<T>,
-        {
-            let rows = self.operation().rows;
-            let (dims, columns) = (rows.dims(), rows.columns());
-            check_element::<T>(rows.element())?;
-            check_contiguous("x", x.memory, &x.extent, dims)?;
-            check_contiguous("weight", weight.memory, &weight.extent, [columns])?;
-            check_contiguous("out", out.memory, &out.extent, dims)?;
-            let mut args = Args::new(stream);
-            args.read_items(x.memory, columns)
-                .write_items(out.memory, columns)
-                .read(weight.memory)
-                .length()
-                .value(epsilon);
-            self.submit(args)
-        }
+impl Prepared<RmsNorm> {
+    /// Submits the launches to `stream` and returns their number without waiting for them. x and out
+    /// are `[rows, columns]`, weight is `[columns]`, all contiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
+    /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
+    #[track_caller]
+    pub fn launch<T, X, W, O>(
+        &self,
+        stream: &CudaStream,
+        x: Tensor<'_, X, 2>,
+        weight: Tensor<'_, W, 1>,
+        epsilon: f32,
+        out: TensorMut<'_, O, 2>,
+    ) -> Result<u64, KernelError>
+    where
+        T: Element,
+        X: DevicePtr<T>,
+        W: DevicePtr<T>,
+        O: DevicePtrMut<T>,
+    {
+        let Rows { columns, element, .. } = self.operation().rows;
+        check_element::<T>(element)?;
+        let x = x.contiguous("x", self.operation().dims())?;
+        let weight = weight.contiguous("weight", [columns])?;
+        let out = out.contiguous("out", self.operation().dims())?;
+        let mut args = Args::new(stream);
+        args.read_items(x, columns).write_items(out, columns).read(weight).length().value(epsilon);
+        self.submit(args)
     }
 }
 
-/// One row in f64: x and weight are of `columns` elements.
-#[must_use]
-pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {
-    let wide = |x: &T| f64::from(x.widen());
-    // Rows of 2^53 elements do not fit into memory, so the length is exact.
-    let count = x.iter().map(|_| 1.0).sum::<f64>();
-    let mean = x.iter().map(|x| wide(x) * wide(x)).sum::<f64>() / count;
-    let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
-    x.iter().zip(weight).map(|(x, weight)| wide(x) * scale * wide(weight)).collect()
+#[cfg(feature = "profile")]
+impl Tunable for RmsNorm {
+    const KERNEL: &'static str = "rms_norm";
+    const SIZES: &'static [&'static str] = Rows::SIZES;
+
+    fn size_values(&self) -> Vec<u64> {
+        self.dims().into()
+    }
+
+    fn element(&self) -> ElementType {
+        self.rows.element
+    }
+
+    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
+        Ok(Self { rows: self.rows.with_count(rows)? })
+    }
 }
 
-/// The largest relative Frobenius error that a correct kernel has: arithmetic is f32, and the output
-/// is rounded once, by half a unit in the last place at most. f32 has up to a few thousand squares to
-/// sum in a thread, whose errors of 2^-24 average out, and a reciprocal root good to 2 units.
+#[cfg(feature = "profile")]
+impl KernelSpec for RmsNorm {
+    type Output<T: Element> = T;
+
+    const SOURCES: &'static [&'static str] = &[SOURCE];
+    const PROBLEMS: ProblemSets = ProblemSets {
+        shipped: [
+            sized(ElementType::F16, [65_536, 4096]),
+            sized(ElementType::F16, [131_072, 4096]),
+            sized(ElementType::F16, [131_072, 1024]),
+            sized(ElementType::F16, [1_048_576, 128]),
+            sized(ElementType::F16, [98_304, 5120]),
+            sized(ElementType::F16, [32_768, 4096]),
+            sized(ElementType::F16, [262_144, 1024]),
+            sized(ElementType::F16, [65_536, 8192]),
+            sized(ElementType::Bf16, [131_072, 4096]),
+            sized(ElementType::F32, [65_536, 4096]),
+        ],
+        between: &[
+            sized(ElementType::F16, [49_152, 4096]),
+            sized(ElementType::F16, [196_608, 1024]),
+        ],
+        small: &[sized(ElementType::F32, [256, 4096]), sized(ElementType::F32, [262_144, 8])],
+    };
+
+    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+        let [rows, columns, ..] = problem.sizes;
+        Self::new(rows, columns, problem.element)
+    }
+
+    fn tensors(&self) -> TensorSpec {
+        let Rows { columns, element, .. } = self.rows;
+        TensorSpec {
+            inputs: vec![Input::Items(columns), Input::Shared(columns)],
+            output_per_item: columns,
+            least_bytes: self.least_bytes(),
+            tolerance: tolerance(element),
+        }
+    }
+
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
+        reference(inputs[0], inputs[1], BENCH_EPSILON)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn launch<T: Element>(
+        prepared: &Prepared<Self>,
+        stream: &CudaStream,
+        inputs: &[cudarc::driver::CudaView<'_, T>],
+        _: Option<&mut crate::bench::spec::Lookup>,
+        mut out: cudarc::driver::CudaViewMut<'_, T>,
+    ) -> Result<u64, KernelError> {
+        let dims @ [_, columns] = prepared.operation().dims();
+        let (x, weight) = (Tensor::new(&inputs[0], dims), Tensor::new(&inputs[1], [columns]));
+        prepared.launch(stream, x, weight, BENCH_EPSILON, TensorMut::new(&mut out, dims))
+    }
+}
+
+/// The epsilon of bench cases; keeps the root of a row of zeros finite.
+#[cfg(feature = "profile")]
+const BENCH_EPSILON: f32 = 1e-6;
+
+/// One row in f64: x and weight have `columns` elements.
+#[must_use]
+pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {
+    // The sum of ones is exact: rows of 2^53 elements do not fit into memory.
+    let count = x.iter().map(|_| 1.0).sum::<f64>();
+    let mean = widened(x).map(|x| x * x).sum::<f64>() / count;
+    let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
+    widened(x).zip(widened(weight)).map(|(x, weight)| x * scale * weight).collect()
+}
+
+/// The largest relative Frobenius error of a correct kernel.
+///
+/// Arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. f32
+/// sums up to a few thousand squares in a thread, whose errors of 2^-24 average out, and takes a
+/// reciprocal root accurate to 2 units.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     element.rounding_error()

@@ -1,30 +1,41 @@
-//! What kernels over the rows of a matrix share: rows are items on grid y, some to a block.
+//! What kernels over the rows of a matrix share: rows are items on grid y, several to a block.
 
 use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
 
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::size::{check_elements, check_size};
+use crate::operation::{VECTOR_BYTES, check_elements, check_size};
 
-/// Rows of elements, contiguous, all of the same length.
+/// Contiguous rows of equal length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rows {
-    count: u64,
-    columns: u64,
-    element: ElementType,
+    pub(crate) count: u64,
+    pub(crate) columns: u64,
+    pub(crate) element: ElementType,
 }
 
 impl Rows {
-    /// `count` rows of 1 to `most` columns, whose elements count in 64 bits.
+    /// The names of the sizes in profiles.
+    #[cfg(feature = "profile")]
+    pub(crate) const SIZES: &'static [&'static str] = &["rows", "columns"];
+
+    /// `count` rows of 1 to `max_columns` columns.
     pub(crate) fn new(
         count: u64,
         columns: u64,
         element: ElementType,
-        most: u64,
+        max_columns: u64,
     ) -> Result<Self, KernelError> {
-        check_size("columns", columns, 1..=most)?;
+        check_size("columns", columns, 1..=max_columns)?;
         check_elements(&[count, columns])?;
         Ok(Self { count, columns, element })
+    }
+
+    /// As many columns of another number of rows.
+    #[cfg(feature = "profile")]
+    pub(crate) fn with_count(self, count: u64) -> Result<Self, KernelError> {
+        check_elements(&[count, self.columns])?;
+        Ok(Self { count, ..self })
     }
 
     /// `[rows, columns]`.
@@ -32,22 +43,13 @@ impl Rows {
         [self.count, self.columns]
     }
 
-    /// Elements of a row.
-    pub(crate) const fn columns(self) -> u64 {
-        self.columns
-    }
-
-    pub(crate) const fn element(self) -> ElementType {
-        self.element
-    }
-
-    /// Whether every row begins where a vector of 16 bytes does.
+    /// Whether every row is a multiple of 16 bytes long.
     pub(crate) const fn are_whole_vectors(self) -> bool {
-        (self.columns * self.element.bytes()).is_multiple_of(16)
+        (self.columns * self.element.bytes()).is_multiple_of(VECTOR_BYTES)
     }
 
-    /// Bytes of all rows where a column takes so many, read and written.
-    pub(crate) fn bytes_of(self, bytes_per_column: u64) -> u128 {
+    /// Bytes of all rows at `bytes_per_column` bytes read and written for each column of a row.
+    pub(crate) fn bytes_at(self, bytes_per_column: u64) -> u128 {
         u128::from(self.count) * u128::from(self.columns) * u128::from(bytes_per_column)
     }
 
@@ -56,20 +58,9 @@ impl Rows {
         let blocks = self.count.div_ceil(rows_per_block);
         LaunchRequest::new(Dim3::new(1, blocks, 1), Dim3::new(threads, 1, 1))
     }
-
-    /// The rows as items.
-    pub(crate) fn batch(self, rows_per_block: u64) -> BatchAxis {
-        batch_of(self.count, rows_per_block)
-    }
-
-    /// What a profile calls the sizes.
-    #[cfg(feature = "profile")]
-    pub(crate) fn sizes(self) -> Vec<(&'static str, u64)> {
-        vec![("rows", self.count), ("columns", self.columns)]
-    }
 }
 
-/// So many rows as items.
-pub(crate) fn batch_of(rows: u64, rows_per_block: u64) -> BatchAxis {
+/// Rows as items, on grid y.
+pub(crate) fn row_batch(rows: u64, rows_per_block: u64) -> BatchAxis {
     BatchAxis::new(Axis::Y, rows).items_per_block(rows_per_block).foldable()
 }

@@ -1,63 +1,79 @@
 //! Softmax of rows: `out = exp(x - max(x)) / sum(exp(x - max(x)))`.
 //!
-//! Attention that is not fused takes it over every query of every head: with rows on grid y, 65,536
-//! of them are one too many.
+//! Attention that is not fused takes it over every query of every head. Rows are on grid y, which
+//! 65,536 one-row blocks overflow.
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::element::{Element, ElementType};
+use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, source};
-use crate::rows::Rows;
+use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, memory, source};
+use crate::rows::{Rows, row_batch};
+#[cfg(feature = "profile")]
+use crate::{
+    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
+    tunable::Tunable,
+};
+#[cfg(feature = "cuda")]
+use crate::{
+    kernels::Prepared,
+    tensor::{Tensor, TensorMut},
+};
+#[cfg(feature = "cuda")]
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
+const SOURCE: &str = source!("softmax.cu");
+
+/// The longest row that is tested; no model has longer ones.
 const MAX_COLUMNS: u64 = 1 << 20;
-/// Bytes that a thread loads and stores at once.
-const VECTOR_BYTES: u64 = 16;
 const WARP: u64 = 32;
-/// Threads of a block that takes rows as they lie, at least.
+/// The fewest threads of a block without staging.
 const MIN_THREADS: u64 = 128;
-/// Vectors that a thread takes of a row, as long as that leaves several blocks to a multiprocessor.
+/// Vectors of a row for each thread, while that leaves several blocks on a multiprocessor.
 const VECTORS: u64 = 4;
-/// Threads of a row, as long as its vectors fit into their registers, and beyond.
-const MANY_THREADS: u64 = 512;
-const MOST_THREADS: u64 = 1024;
-/// Vectors of a row that a thread keeps in registers, at most.
+/// The most threads of a row whose vectors fit into their registers.
+const KEPT_THREADS: u64 = 512;
+/// Threads of a longer row.
+const MAX_THREADS: u64 = 1024;
+/// The most vectors of a row that a thread keeps in registers.
 const KEPT_VECTORS: u64 = 8;
 
-/// Columns of rows that go through shared memory, at most.
+/// The most columns of rows that are staged in shared memory.
 const MAX_STAGED_COLUMNS: u64 = 1024;
 const STAGED_THREADS: u64 = 256;
-/// Elements of such a row that a thread takes, until a row has a warp.
+/// Elements of a staged row for each thread, up to a warp for each row.
 const STAGED_ELEMENTS: u64 = 8;
-/// Bytes of rows that such a block holds, if a thread need not serve too many rows for it.
+/// Bytes of rows that a block stages, unless each thread would serve too many rows.
 const STAGED_BYTES: u64 = 8192;
 const MAX_ROWS_PER_THREAD: u64 = 4;
 
 /// The softmax of each of `rows` rows of `columns` elements.
 ///
-/// Subtracting the greatest element first keeps finite elements from overflowing: they never give
-/// NaN. An element of -inf has the weight 0, also in a row of nothing else, which gives zeros; a row
-/// with a NaN or with +inf is NaN throughout.
+/// The largest element is subtracted first, so that finite elements never give NaN. An element of
+/// -inf gives 0, also in a row of nothing else; a row with a NaN or +inf is NaN throughout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Softmax {
     rows: Rows,
 }
 
-/// How the rows are shared out among threads.
+/// How threads share the rows.
 struct Geometry {
     threads_per_row: u64,
+    /// Threads of a block.
     threads: u64,
+    /// Rows of a block.
     rows: u64,
+    /// Whether rows go through shared memory.
     staged: bool,
 }
 
 impl Softmax {
-    /// The softmax of `[rows, columns]` over the columns.
+    /// The softmax of `[rows, columns]` along the columns.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Dimension`] for columns outside 1 to 1,048,576; [`KernelError::TooLarge`] past
-    /// 64 bits. Zero rows are allowed: there is nothing to do.
+    /// [`KernelError::Dimension`] for columns outside 1 to 1,048,576; [`KernelError::TooLarge`] if
+    /// 64 bits cannot count the bytes. Zero rows are allowed.
     pub fn new(rows: u64, columns: u64, element: ElementType) -> Result<Self, KernelError> {
         Ok(Self { rows: Rows::new(rows, columns, element, MAX_COLUMNS)? })
     }
@@ -68,38 +84,34 @@ impl Softmax {
         self.rows.dims()
     }
 
-    /// Bytes that must move at least: x read once, out written once.
+    /// Bytes that any implementation must move: x read once, out written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        self.rows.bytes_of(2 * self.rows.element().bytes())
-    }
-
-    /// Whether every row begins where a vector does.
-    const fn is_aligned(&self) -> bool {
-        self.rows.are_whole_vectors()
+        self.rows.bytes_at(2 * self.rows.element.bytes())
     }
 
     fn geometry(&self) -> Geometry {
-        let (columns, element) = (self.rows.columns(), self.rows.element());
-        if !self.is_aligned() && columns <= MAX_STAGED_COLUMNS {
+        let Rows { columns, element, .. } = self.rows;
+        let aligned = self.rows.are_whole_vectors();
+        if !aligned && columns <= MAX_STAGED_COLUMNS {
             return self.staged();
         }
         // A row that begins within a vector may reach into one more.
-        let shift = if self.is_aligned() { 0 } else { VECTOR_BYTES / element.bytes() - 1 };
+        let shift = if aligned { 0 } else { VECTOR_BYTES / element.bytes() - 1 };
         let vectors = ((columns + shift) * element.bytes()).div_ceil(VECTOR_BYTES);
         let threads_per_row = if vectors <= WARP {
             vectors.next_power_of_two()
-        } else if vectors <= KEPT_VECTORS * MANY_THREADS {
-            (WARP * vectors.div_ceil(VECTORS * WARP)).min(MANY_THREADS)
+        } else if vectors <= KEPT_VECTORS * KEPT_THREADS {
+            (WARP * vectors.div_ceil(VECTORS * WARP)).min(KEPT_THREADS)
         } else {
-            MOST_THREADS
+            MAX_THREADS
         };
         let rows = MIN_THREADS.div_ceil(threads_per_row);
         Geometry { threads_per_row, threads: threads_per_row * rows, rows, staged: false }
     }
 
     fn staged(&self) -> Geometry {
-        let (columns, element) = (self.rows.columns(), self.rows.element());
+        let Rows { columns, element, .. } = self.rows;
         let threads_per_row = columns.div_ceil(STAGED_ELEMENTS).next_power_of_two().min(WARP);
         let at_once = STAGED_THREADS / threads_per_row;
         let bytes = at_once * columns * element.bytes();
@@ -112,14 +124,14 @@ impl Sealed for Softmax {}
 
 impl Operation for Softmax {
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
-        let memory = memory(self.is_aligned());
+        let memory = memory(self.rows.are_whole_vectors());
         let geometry = self.geometry();
         Ok(Code {
             kernel: "softmax",
-            source: source!("softmax.cu"),
+            source: SOURCE,
             defines: vec![
-                ("ELEMENT", self.rows.element().number()),
-                ("COLUMNS", self.rows.columns()),
+                ("ELEMENT", self.rows.element.number()),
+                ("COLUMNS", self.rows.columns),
                 ("THREADS", geometry.threads),
                 ("THREADS_PER_ROW", geometry.threads_per_row),
                 ("ROWS", geometry.rows),
@@ -136,82 +148,120 @@ impl Operation for Softmax {
     }
 
     fn batch(&self) -> BatchAxis {
-        self.rows.batch(self.geometry().rows)
-    }
-}
-
-#[cfg(feature = "profile")]
-impl crate::tunable::Tunable for Softmax {
-    const KERNEL: &'static str = "softmax";
-
-    fn sizes(&self) -> Vec<(&'static str, u64)> {
-        self.rows.sizes()
-    }
-
-    fn dtypes(&self) -> String {
-        self.rows.element().to_string()
-    }
-
-    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Self::new(rows, self.rows.columns(), self.rows.element())
+        row_batch(self.rows.count, self.geometry().rows)
     }
 }
 
 #[cfg(feature = "cuda")]
-mod device {
-    use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
+impl Prepared<Softmax> {
+    /// Submits the launches to `stream` and returns their number without waiting for them. x and out
+    /// are `[rows, columns]`, contiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
+    /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
+    #[track_caller]
+    pub fn launch<T, X, O>(
+        &self,
+        stream: &CudaStream,
+        x: Tensor<'_, X, 2>,
+        out: TensorMut<'_, O, 2>,
+    ) -> Result<u64, KernelError>
+    where
+        T: Element,
+        X: DevicePtr<T>,
+        O: DevicePtrMut<T>,
+    {
+        let rows = self.operation().rows;
+        self.launch_items(stream, rows.element, ("x", x, rows.dims()), (out, rows.dims()))
+    }
+}
 
-    use super::{Element, KernelError, Softmax};
-    use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut};
+#[cfg(feature = "profile")]
+impl Tunable for Softmax {
+    const KERNEL: &'static str = "softmax";
+    const SIZES: &'static [&'static str] = Rows::SIZES;
 
-    impl Prepared<Softmax> {
-        /// Submits the launches to `stream` and answers how many there are; returns before they have
-        /// run. x and out are `[rows, columns]`, contiguous.
-        ///
-        /// # Errors
-        ///
-        /// [`KernelError`] where a tensor has another type, shape or length, before anything is
-        /// launched; [`KernelError::Launch`] where one is not aligned or the driver refuses.
-        #[track_caller]
-        pub fn launch<T, X, O>(
-            &self,
-            stream: &CudaStream,
-            x: Tensor<'_, X, 2>,
-            out: TensorMut<'_, O, 2>,
-        ) -> Result<u64, KernelError>
-        where
-            T: Element + DeviceRepr,
-            X: DevicePtr<T>,
-            O: DevicePtrMut<T>,
-        {
-            let rows = self.operation().rows;
-            let (dims, element) = (rows.dims(), rows.element());
-            self.launch_items(stream, element, ("x", x, dims), (out, dims))
+    fn size_values(&self) -> Vec<u64> {
+        self.dims().into()
+    }
+
+    fn element(&self) -> ElementType {
+        self.rows.element
+    }
+
+    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
+        Ok(Self { rows: self.rows.with_count(rows)? })
+    }
+}
+
+#[cfg(feature = "profile")]
+impl KernelSpec for Softmax {
+    type Output<T: Element> = T;
+
+    const SOURCES: &'static [&'static str] = &[SOURCE];
+    const PROBLEMS: ProblemSets = ProblemSets {
+        shipped: [
+            sized(ElementType::F16, [1_228_800, 128]),
+            sized(ElementType::F16, [2_457_600, 128]),
+            sized(ElementType::F16, [262_144, 1024]),
+            sized(ElementType::F16, [524_288, 1024]),
+            sized(ElementType::F16, [76_800, 4096]),
+            sized(ElementType::F16, [131_072, 2048]),
+            // 77 text tokens, not a whole number of vectors.
+            sized(ElementType::F16, [4_915_200, 77]),
+            sized(ElementType::F16, [65_536, 8192]),
+            sized(ElementType::Bf16, [262_144, 1024]),
+            sized(ElementType::F32, [65_536, 4096]),
+        ],
+        between: &[
+            sized(ElementType::F16, [1_843_200, 128]),
+            sized(ElementType::F16, [393_216, 1024]),
+        ],
+        small: &[sized(ElementType::F32, [512, 1024])],
+    };
+
+    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+        let [rows, columns, ..] = problem.sizes;
+        Self::new(rows, columns, problem.element)
+    }
+
+    fn tensors(&self) -> TensorSpec {
+        let Rows { columns, element, .. } = self.rows;
+        TensorSpec {
+            inputs: vec![Input::Items(columns)],
+            output_per_item: columns,
+            least_bytes: self.least_bytes(),
+            tolerance: tolerance(element, columns),
         }
+    }
+
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
+        reference(inputs[0])
     }
 }
 
 /// One row in f64.
 #[must_use]
 pub fn reference<T: Element>(x: &[T]) -> Vec<f64> {
-    let x: Vec<f64> = x.iter().map(|x| f64::from(x.widen())).collect();
-    // `max` passes over NaN, which the sum then finds.
-    let most = x.iter().copied().fold(f64::MIN, f64::max);
-    let weights: Vec<f64> = x.iter().map(|x| (x - most).exp()).collect();
+    // `max` ignores NaN; the sum does not.
+    let most = widened(x).fold(f64::MIN, f64::max);
+    let weights: Vec<f64> = widened(x).map(|x| (x - most).exp()).collect();
     let sum: f64 = weights.iter().sum();
     weights.iter().map(|weight| if sum == 0.0 { 0.0 } else { weight / sum }).collect()
 }
 
-/// The largest relative Frobenius error over rows of `columns` elements that a correct kernel has:
-/// arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. f32
-/// has an exponential good to 2 units and up to a thousand weights to sum in a thread, whose errors of
-/// 2^-24 average out. Weights of long rows are below the normal numbers of f16, where a unit is 2^-24
-/// whatever the weight; a row of equal weights has the least norm, `columns`^-1/2, and so an error of
-/// up to 2^-25 `columns`.
+/// The largest relative Frobenius error of a correct kernel over rows of `columns` elements.
+///
+/// Arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. f32
+/// has an exponential accurate to 2 units and sums up to a thousand weights in a thread, whose errors
+/// of 2^-24 average out. Weights of long rows are subnormal in f16, where a unit is 2^-24 whatever the
+/// weight. A row of equal weights has the smallest norm, `columns`^-1/2, and so an error of up to
+/// 2^-25 `columns`.
 #[must_use]
 pub fn tolerance(element: ElementType, columns: u64) -> f64 {
-    // Exact: there are no more than 2^20 columns.
+    // Exact: there are at most 2^20 columns.
     let columns = u32::try_from(columns).map_or(f64::INFINITY, f64::from);
     match element {
         ElementType::F16 => 5e-4 + 3e-8 * columns,
@@ -255,7 +305,7 @@ mod tests {
             for columns in (1..4000).chain([50_257, 128_256, MAX_COLUMNS - 1, MAX_COLUMNS]) {
                 let softmax = Softmax::new(1, columns, element).expect("legal");
                 let Geometry { threads_per_row, threads, rows, staged } = softmax.geometry();
-                assert!(threads.is_multiple_of(WARP) && threads <= MOST_THREADS, "{columns}");
+                assert!(threads.is_multiple_of(WARP) && threads <= MAX_THREADS, "{columns}");
                 assert!(rows.is_multiple_of(threads / threads_per_row), "{columns}");
                 if staged {
                     // Whole vectors, whatever the length of a row.

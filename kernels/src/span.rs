@@ -1,47 +1,57 @@
-//! How blocks share an output that is one span of memory, cut into vectors of 16 bytes.
+//! What kernels share that write their output as one span of memory, in vectors of 16 bytes: items
+//! are on grid z, several to a block or several blocks to an item.
+
+use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
 
 use crate::element::ElementType;
+use crate::operation::VECTOR_BYTES;
 
 /// Threads of a block.
 pub(crate) const THREADS: u64 = 256;
-/// Vectors that a thread fetches before it stores the first: enough bytes in flight to hide the way
-/// to memory.
-const MOST_STEPS: u64 = 4;
+/// The most vectors that a thread loads before it stores the first: enough bytes in flight to hide
+/// the latency of memory.
+const MAX_STEPS: u64 = 4;
 
-/// Every `tiles` blocks serve `items` items, which lie side by side.
+/// How blocks share the output: each group of `tiles` blocks writes `items` consecutive items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Items of a group of blocks: several where one does not fill a block.
+    /// Items of a group: more than one where a block has room for several.
     pub(crate) items: u64,
-    /// Blocks of a group: several where they serve one item.
+    /// Blocks of a group: more than one where an item is larger than a block's share.
     pub(crate) tiles: u64,
-    /// Vectors of a thread.
+    /// Vectors that a thread writes.
     pub(crate) steps: u64,
 }
 
 impl Span {
-    /// For items of `elements` elements, at least one and less than 2^62; `aligned` where every
-    /// group of items begins at a multiple of 16 bytes.
+    /// For items of `elements` elements, 1 to 2^62 - 1; `aligned` if every group of items begins at
+    /// a multiple of 16 bytes.
     pub(crate) fn new(elements: u64, element: ElementType, aligned: bool) -> Self {
         let width = vector_elements(element);
-        // A span that begins elsewhere begins with a vector that is cut.
-        let cut = if aligned { 0 } else { width - 1 };
-        let block = THREADS * MOST_STEPS;
-        let items = ((block * width - cut) / elements.max(1)).max(1);
-        let vectors = (items * elements + cut).div_ceil(width).max(1);
+        // A span that begins elsewhere begins with a partial vector.
+        let partial = if aligned { 0 } else { width - 1 };
+        let block = THREADS * MAX_STEPS;
+        let items = ((block * width - partial) / elements.max(1)).max(1);
+        let vectors = (items * elements + partial).div_ceil(width).max(1);
         let tiles = vectors.div_ceil(block);
         Self { items, tiles, steps: vectors.div_ceil(tiles * THREADS) }
     }
 
-    /// Groups of `items` items, the last one perhaps smaller.
-    pub(crate) const fn groups(&self, items: u64) -> u64 {
-        items.div_ceil(self.items)
+    /// The launch over so many items.
+    pub(crate) fn request(&self, items: u64) -> LaunchRequest {
+        let grid = Dim3::new(self.tiles, 1, items.div_ceil(self.items));
+        LaunchRequest::new(grid, Dim3::new(THREADS, 1, 1))
+    }
+
+    /// The items on grid z.
+    pub(crate) fn batch(&self, items: u64) -> BatchAxis {
+        BatchAxis::new(Axis::Z, items).items_per_block(self.items).foldable()
     }
 }
 
-/// Elements of 16 bytes.
+/// Elements of a vector.
 pub(crate) const fn vector_elements(element: ElementType) -> u64 {
-    16 / element.bytes()
+    VECTOR_BYTES / element.bytes()
 }
 
 #[cfg(test)]
@@ -55,12 +65,12 @@ mod tests {
             for aligned in [false, true] {
                 for elements in (1..40_000).filter(|n| !aligned || n % width == 0) {
                     let span = Span::new(elements, element, aligned);
-                    let cut = if aligned { 0 } else { width - 1 };
-                    let vectors = (span.items * elements + cut).div_ceil(width);
+                    let partial = if aligned { 0 } else { width - 1 };
+                    let vectors = (span.items * elements + partial).div_ceil(width);
                     let Span { items, tiles, steps } = span;
                     assert!(tiles * THREADS * steps >= vectors, "{elements} {span:?}");
                     assert!((tiles - 1) * THREADS * steps < vectors, "{elements} {span:?}");
-                    assert!((1..=MOST_STEPS).contains(&steps) && (items == 1 || tiles == 1));
+                    assert!((1..=MAX_STEPS).contains(&steps) && (items == 1 || tiles == 1));
                 }
             }
         }
@@ -73,6 +83,7 @@ mod tests {
         assert_eq!(span(96 * 96), Span { items: 1, tiles: 2, steps: 3 });
         assert_eq!(span(1 << 20), Span { items: 1, tiles: 128, steps: 4 });
         assert_eq!(span(8), Span { items: 1024, tiles: 1, steps: 4 });
-        assert_eq!((span(64 * 64).groups(5), span(64 * 64).groups(0)), (3, 0));
+        let groups = |items| span(64 * 64).request(items).grid.z;
+        assert_eq!((groups(5), groups(0)), (3, 0));
     }
 }

@@ -1,11 +1,11 @@
-//! Memory on the device together with its shape.
+//! Device memory with a shape and strides.
 
 use cudarc::driver::DeviceSlice;
 
-use crate::element::{Element, ElementType};
+use crate::element::{Element, ElementType, to_u64};
 use crate::error::KernelError;
 
-/// Where the elements of a tensor of `N` axes lie: sizes and strides in elements, slowest axis first.
+/// The sizes and strides of a tensor of `N` axes, in elements, slowest axis first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent<const N: usize> {
     dims: [u64; N],
@@ -13,7 +13,7 @@ pub struct Extent<const N: usize> {
 }
 
 impl<const N: usize> Extent<N> {
-    /// Without gaps, the last axis fastest.
+    /// Contiguous in row-major order.
     #[must_use]
     pub fn contiguous(dims: [u64; N]) -> Self {
         let mut strides = [1; N];
@@ -25,7 +25,7 @@ impl<const N: usize> Extent<N> {
         Self { dims, strides }
     }
 
-    /// With strides of the caller's, in elements. A stride of 0 repeats the same elements.
+    /// With the given strides, in elements. A stride of 0 repeats the same elements.
     #[must_use]
     pub const fn strided(dims: [u64; N], strides: [u64; N]) -> Self {
         Self { dims, strides }
@@ -43,7 +43,7 @@ impl<const N: usize> Extent<N> {
         self.strides
     }
 
-    /// The same memory with two axes exchanged; as it is where there are no such axes.
+    /// The same memory with two axes swapped; unchanged if there are no such axes.
     #[must_use]
     pub fn swap_axes(mut self, one: usize, other: usize) -> Self {
         if one < N && other < N {
@@ -53,8 +53,8 @@ impl<const N: usize> Extent<N> {
         self
     }
 
-    /// Whether the elements lie without gaps, the last axis fastest. Axes of one element may have
-    /// any stride.
+    /// Whether the elements are contiguous in row-major order. Axes of one element may have any
+    /// stride.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         let plain = Self::contiguous(self.dims);
@@ -63,7 +63,7 @@ impl<const N: usize> Extent<N> {
             || axes.into_iter().all(|((stride, plain), dim)| dim == 1 || *stride == plain)
     }
 
-    /// Elements from the first to behind the last.
+    /// Elements from the first to the last, both included.
     #[must_use]
     pub fn reach(&self) -> u128 {
         if self.is_empty() {
@@ -74,8 +74,8 @@ impl<const N: usize> Extent<N> {
         1 + last.fold(0_u128, u128::saturating_add)
     }
 
-    /// Whether no two indices can name the same element: each stride passes over all that the
-    /// smaller ones reach.
+    /// Whether no two indices name the same element: each stride must step over all elements that
+    /// the axes of smaller strides reach. Some layouts without overlap fail this test.
     #[must_use]
     pub fn is_injective(&self) -> bool {
         let mut axes: Vec<(u64, u64)> =
@@ -94,10 +94,9 @@ impl<const N: usize> Extent<N> {
     }
 }
 
-/// Memory that a kernel reads.
+/// A tensor that a kernel reads.
 ///
-/// `S` is a slice or a view of cudarc's. Nothing is checked before the launch, which knows what it
-/// expects.
+/// `S` is a cudarc slice or view. The launch checks type, shape, strides and length.
 #[derive(Debug)]
 pub struct Tensor<'a, S, const N: usize> {
     pub(crate) memory: &'a S,
@@ -113,23 +112,35 @@ impl<S, const N: usize> Clone for Tensor<'_, S, N> {
 impl<S, const N: usize> Copy for Tensor<'_, S, N> {}
 
 impl<'a, S, const N: usize> Tensor<'a, S, N> {
-    /// Contiguous, the last axis fastest.
+    /// Contiguous in row-major order.
     #[must_use]
     pub fn new(memory: &'a S, dims: [u64; N]) -> Self {
         Self::with_extent(memory, Extent::contiguous(dims))
     }
 
-    /// With strides of the caller's.
+    /// With the given sizes and strides.
     #[must_use]
     pub const fn with_extent(memory: &'a S, extent: Extent<N>) -> Self {
         Self { memory, extent }
     }
+
+    /// The memory, if it is contiguous and of the shape `dims`.
+    pub(crate) fn contiguous<T>(
+        self,
+        name: &'static str,
+        dims: [u64; N],
+    ) -> Result<&'a S, KernelError>
+    where
+        S: DeviceSlice<T>,
+    {
+        check_contiguous(name, self.memory, &self.extent, dims)?;
+        Ok(self.memory)
+    }
 }
 
-/// Memory that a kernel writes.
+/// A tensor that a kernel writes.
 ///
-/// `S` is a slice or a view of cudarc's. Nothing is checked before the launch, which knows what it
-/// expects.
+/// `S` is a cudarc slice or view. The launch checks type, shape, strides and length.
 #[derive(Debug)]
 pub struct TensorMut<'a, S, const N: usize> {
     pub(crate) memory: &'a mut S,
@@ -137,42 +148,53 @@ pub struct TensorMut<'a, S, const N: usize> {
 }
 
 impl<'a, S, const N: usize> TensorMut<'a, S, N> {
-    /// Contiguous, the last axis fastest.
+    /// Contiguous in row-major order.
     #[must_use]
     pub fn new(memory: &'a mut S, dims: [u64; N]) -> Self {
         Self::with_extent(memory, Extent::contiguous(dims))
     }
 
-    /// With strides of the caller's, under which no two elements may be the same.
+    /// With the given sizes and strides, under which no two elements may overlap.
     #[must_use]
     pub const fn with_extent(memory: &'a mut S, extent: Extent<N>) -> Self {
         Self { memory, extent }
     }
+
+    /// The memory, if it is contiguous and of the shape `dims`.
+    pub(crate) fn contiguous<T>(
+        self,
+        name: &'static str,
+        dims: [u64; N],
+    ) -> Result<&'a mut S, KernelError>
+    where
+        S: DeviceSlice<T>,
+    {
+        check_contiguous(name, self.memory, &self.extent, dims)?;
+        Ok(self.memory)
+    }
 }
 
-/// Checks that `memory` holds what `extent` says, and `extent` is of the shape `expected`.
+/// Checks that `extent` is of the shape `expected` and that `memory` is long enough; no longer, if it
+/// is contiguous.
 pub(crate) fn check<T, S: DeviceSlice<T>, const N: usize>(
     tensor: &'static str,
     memory: &S,
     extent: &Extent<N>,
     expected: [u64; N],
 ) -> Result<(), KernelError> {
-    if extent.dims() != expected {
-        let (given, expected) = (extent.dims().to_vec(), expected.to_vec());
+    let (shape, reach, given) = (extent.dims(), extent.reach(), to_u64(memory.len()));
+    if shape != expected {
+        let (given, expected) = (shape.to_vec(), expected.to_vec());
         return Err(KernelError::Shape { tensor, given, expected });
     }
-    let given = u64::try_from(memory.len()).unwrap_or(u64::MAX);
-    if extent.reach() > u128::from(given)
-        || (extent.is_contiguous() && extent.reach() != given.into())
-    {
-        let shape = extent.dims().to_vec();
-        return Err(KernelError::Length { tensor, shape, expected: extent.reach(), given });
+    if reach > given.into() || (extent.is_contiguous() && reach != given.into()) {
+        let shape = shape.to_vec();
+        return Err(KernelError::Length { tensor, shape, expected: reach, given });
     }
     Ok(())
 }
 
-/// As [`check`], for memory without gaps.
-pub(crate) fn check_contiguous<T, S: DeviceSlice<T>, const N: usize>(
+fn check_contiguous<T, S: DeviceSlice<T>, const N: usize>(
     tensor: &'static str,
     memory: &S,
     extent: &Extent<N>,
@@ -186,12 +208,13 @@ pub(crate) fn check_contiguous<T, S: DeviceSlice<T>, const N: usize>(
     Ok(())
 }
 
-/// Checks that the elements are of the type that the kernel was made for.
+/// Checks that `T` is the element type that the kernel was prepared for.
 pub(crate) fn check_element<T: Element>(expected: ElementType) -> Result<(), KernelError> {
     if T::TYPE == expected {
         return Ok(());
     }
-    Err(KernelError::ElementType { given: T::TYPE, expected })
+    let (given, expected) = (T::TYPE.name(), expected.name());
+    Err(KernelError::TensorType { tensors: "tensors", given, expected })
 }
 
 #[cfg(test)]
@@ -208,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanged_axes_are_the_same_memory() {
+    fn swapped_axes_are_the_same_memory() {
         // [batch, frames, heads, head_dim] as [batch, heads, frames, head_dim].
         let extent = Extent::contiguous([6, 16, 5, 64]).swap_axes(1, 2);
         assert_eq!(extent.dims(), [6, 5, 16, 64]);
@@ -225,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_named_twice_are_seen() {
+    fn overlapping_elements_are_detected() {
         assert!(!Extent::strided([4, 64], [0, 1]).is_injective());
         assert!(!Extent::strided([4, 64], [63, 1]).is_injective());
         assert!(Extent::strided([4, 64], [64, 1]).is_injective());

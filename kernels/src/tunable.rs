@@ -1,13 +1,14 @@
-//! What a tuner may vary of an operation, and what a profile remembers of it.
+//! What a tuner may vary about an operation, and its key in profiles.
 
 use gridguard::DeviceLimits;
 use gridguard::profile::{Key, Named, Objective, Policy};
 use sha2::{Digest, Sha256};
 
+use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::Operation;
 
-/// An operation whose launches may be tuned.
+/// An operation whose launches can be tuned and looked up in a profile.
 ///
 /// ```
 /// use gridguard::DeviceLimits;
@@ -23,55 +24,71 @@ use crate::operation::Operation;
 /// # Ok::<(), gridguard_kernels::KernelError>(())
 /// ```
 pub trait Tunable: Operation + Clone {
-    /// The name in profiles.
+    /// The kernel's name in profiles.
     const KERNEL: &'static str;
+    /// The names of the sizes, the number of items first.
+    const SIZES: &'static [&'static str];
 
-    /// The sizes with their names, in the order of the kernel; the items first.
-    fn sizes(&self) -> Vec<(&'static str, u64)>;
+    /// The values of [`Self::SIZES`].
+    fn size_values(&self) -> Vec<u64>;
 
-    /// The types of the tensors, such as `f16` or `f16 i64`.
-    fn dtypes(&self) -> String;
+    /// The type of the tensors' elements.
+    fn element(&self) -> ElementType;
 
-    /// The same with another number of items, such as those of one chunk.
+    /// The same operation over another number of items, such as one chunk's.
     ///
     /// # Errors
     ///
-    /// [`KernelError::TooLarge`] past 64 bits.
+    /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes of a tensor.
     fn with_items(&self, items: u64) -> Result<Self, KernelError>;
 
-    /// Which of several implementations serves, and how; empty where there is one.
+    /// The sizes with their names, the number of items first.
+    fn sizes(&self) -> Vec<(&'static str, u64)> {
+        Self::SIZES.iter().copied().zip(self.size_values()).collect()
+    }
+
+    /// The types of the tensors, such as `f16` or `f16 i64`.
+    fn dtypes(&self) -> String {
+        self.element().to_string()
+    }
+
+    /// The implementation and its options, for kernels that have several; else empty.
     fn variant(&self) -> String {
         String::new()
     }
 
-    /// The launch parameters; empty where there are none.
+    /// The launch parameters; empty if there are none.
     fn parameters(&self) -> Named {
         Named::new()
     }
 
-    /// Launch parameters worth measuring, the default first; one empty set where there are none.
+    /// Sets of launch parameters worth measuring, the default first. One empty set if there are no
+    /// launch parameters.
     fn candidates(&self) -> Vec<Named> {
         vec![Named::new()]
     }
 
-    /// The same with other launch parameters; those not named stay as they are.
+    /// The same operation with other launch parameters. Those not named keep their values.
     ///
     /// # Errors
     ///
-    /// [`KernelError::UnknownParameter`] for a name that the kernel does not know,
-    /// [`KernelError::LaunchParameter`] for a value that it does not take.
+    /// [`KernelError::UnknownParameter`] for an unknown name, [`KernelError::LaunchParameter`] for a
+    /// value that the kernel does not support.
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
         match parameters.first() {
             None => Ok(self.clone()),
-            Some((name, _)) => Err(unknown_parameter(Self::KERNEL, name, "none")),
+            Some((given, _)) => {
+                let (kernel, given) = (Self::KERNEL, given.clone());
+                Err(KernelError::UnknownParameter { kernel, given, known: "none" })
+            }
         }
     }
 
-    /// What a profile stores its choices under.
+    /// The key of this operation in profiles, for a device with these limits.
     ///
     /// # Errors
     ///
-    /// As [`Operation::code`].
+    /// Those of [`Operation::code`].
     fn key(
         &self,
         device: &DeviceLimits,
@@ -80,7 +97,7 @@ pub trait Tunable: Operation + Clone {
     ) -> Result<Key, KernelError> {
         Ok(Key {
             kernel: Self::KERNEL.to_owned(),
-            source: hash_of(self.code(device)?.source),
+            source: source_hash(self.code(device)?.source),
             variant: self.variant(),
             dtypes: self.dtypes(),
             policy,
@@ -89,16 +106,8 @@ pub trait Tunable: Operation + Clone {
     }
 }
 
-pub(crate) fn unknown_parameter(
-    kernel: &'static str,
-    given: &str,
-    known: &'static str,
-) -> KernelError {
-    KernelError::UnknownParameter { kernel, given: given.to_owned(), known }
-}
-
-/// The first 16 hexadecimal digits of a source's SHA-256: enough to tell its versions apart.
-fn hash_of(source: &str) -> String {
+/// The first 16 hexadecimal digits of a source's SHA-256, which identify the source in profiles.
+pub(crate) fn source_hash(source: &str) -> String {
     Sha256::digest(source).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -131,22 +140,22 @@ mod tests {
     #[test]
     fn a_source_has_the_first_digits_of_its_sha_256() {
         // As `printf abc | sha256sum` prints it.
-        assert_eq!(hash_of("abc"), "ba7816bf8f01cfea");
+        assert_eq!(source_hash("abc"), "ba7816bf8f01cfea");
     }
 
-    fn key_words<O: Tunable>(operation: &O) -> [String; 3] {
+    fn key_parts<O: Tunable>(operation: &O) -> [String; 3] {
         [O::KERNEL.to_owned(), operation.variant(), operation.dtypes()]
     }
 
     #[test]
     fn what_makes_other_code_faster_is_part_of_the_variant() {
-        assert_eq!(key_words(&attention()), ["temporal_attention", "tiled y", "f16"]);
+        assert_eq!(key_parts(&attention()), ["temporal_attention", "tiled y", "f16"]);
         let masked = attention().causal().with_bias().with_strides();
-        assert_eq!(key_words(&masked)[1], "tiled y causal bias strided");
+        assert_eq!(key_parts(&masked)[1], "tiled y causal bias strided");
         let sort = Argsort::new(1, 8, ElementType::F32, Order::Descending).expect("legal");
-        assert_eq!(key_words(&sort), ["argsort", "descending", "f32"]);
+        assert_eq!(key_parts(&sort), ["argsort", "descending", "f32"]);
         let rows = GetRows::new(1, 8, 9, ElementType::Bf16, IndexType::I64).expect("legal");
-        assert_eq!(key_words(&rows), ["get_rows", "", "bf16 i64"]);
+        assert_eq!(key_parts(&rows), ["get_rows", "", "bf16 i64"]);
     }
 
     #[test]

@@ -1,26 +1,39 @@
-//! Nearest-neighbour resizing of planes: every output element is the input element whose place is
-//! nearest from below.
+//! Nearest-neighbour resizing of planes, as PyTorch's `interpolate(mode="nearest")`.
 //!
-//! Decoders of image and video models double their feature maps with it. With planes (batch times
-//! channels) on grid z, 65,536 blocks of them are one too many.
+//! Decoders of image and video models double their feature maps with it. Planes (batch times channels)
+//! are on grid z, which 65,536 groups of blocks overflow.
 //!
-//! Along each axis, output place `i` shows input place `min(floor(i * scale), input - 1)`, where
-//! `scale` is `input / output`; quotient and product are rounded to f32. That is what PyTorch's
-//! `interpolate(mode="nearest")` computes when it is given the output's size, so that results agree
-//! bit for bit.
+//! Along each axis, output position `i` takes input position `min(floor(i * scale), input - 1)`, where
+//! `scale` is `input / output`; quotient and product are rounded to f32. PyTorch computes the same when
+//! it is given the output's size, so that results agree bit for bit.
 
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, memory, source};
-use crate::size::{check_elements, check_size};
+use crate::operation::{
+    Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, check_size, memory, source,
+};
 use crate::span::{Span, THREADS, vector_elements};
+#[cfg(feature = "profile")]
+use crate::{
+    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
+    tunable::Tunable,
+};
+#[cfg(feature = "cuda")]
+use crate::{
+    kernels::Prepared,
+    tensor::{Tensor, TensorMut},
+};
+#[cfg(feature = "cuda")]
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
-/// The most rows or columns: f32 counts so far without a gap.
+const SOURCE: &str = source!("upsample_nearest2d.cu");
+
+/// The most rows or columns: f32 represents all smaller integers.
 const MAX_SIZE: u64 = 1 << 24;
 
-/// Each of a number of planes, resized.
+/// A number of planes, each resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UpsampleNearest2d {
     planes: u64,
@@ -31,13 +44,13 @@ pub struct UpsampleNearest2d {
 }
 
 impl UpsampleNearest2d {
-    /// `[planes, height, width]` resized to another height and width, larger or smaller: `input`
-    /// and `output` are height and width.
+    /// Resizes `[planes, height, width]` to another height and width, larger or smaller. `input` and
+    /// `output` are height and width.
     ///
     /// # Errors
     ///
     /// [`KernelError::Dimension`] for a height or width outside 1 to 16,777,216;
-    /// [`KernelError::TooLarge`] past 64 bits. Zero planes are allowed: there is nothing to do.
+    /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero planes are allowed.
     pub fn new(
         planes: u64,
         input: [u64; 2],
@@ -68,21 +81,17 @@ impl UpsampleNearest2d {
         [self.planes, height, width]
     }
 
-    /// Bytes that must move at least: the input read once, the output written once.
+    /// Bytes that any implementation must move: the input read once, the output written once.
     #[must_use]
     pub fn least_bytes(&self) -> u128 {
-        let elements = u128::from(self.input_plane()) + u128::from(self.output_plane());
-        u128::from(self.planes) * elements * u128::from(self.element.bytes())
+        let [input, output] = self.plane_elements().map(u128::from);
+        u128::from(self.planes) * (input + output) * u128::from(self.element.bytes())
     }
 
-    const fn input_plane(&self) -> u64 {
-        let [height, width] = self.input;
-        height * width
-    }
-
-    const fn output_plane(&self) -> u64 {
-        let [height, width] = self.output;
-        height * width
+    /// Elements of an input and of an output plane.
+    const fn plane_elements(&self) -> [u64; 2] {
+        let ([in_height, in_width], [out_height, out_width]) = (self.input, self.output);
+        [in_height * in_width, out_height * out_width]
     }
 
     /// Whether output rows begin at multiples of 16 bytes.
@@ -91,24 +100,26 @@ impl UpsampleNearest2d {
         width.is_multiple_of(vector_elements(self.element))
     }
 
-    /// Output columns of an input column, where a vector of output is one load of input; else zero.
+    /// Output columns for each input column, if one load gives the input of a vector of output;
+    /// else zero.
     fn factor(&self) -> u64 {
         let ([_, input], [_, output]) = (self.input, self.output);
         let factor = output / input;
-        // The scale is then a power of two, and f32 exact.
+        // The scale is then a power of two, which f32 represents exactly.
         let exact = factor.is_power_of_two() && input * factor == output;
         let loads = exact && self.is_aligned() && factor <= vector_elements(self.element);
         if loads { factor } else { 0 }
     }
 
     fn span(&self) -> Span {
-        Span::new(self.output_plane(), self.element, self.is_aligned())
+        let [_, output] = self.plane_elements();
+        Span::new(output, self.element, self.is_aligned())
     }
 
-    /// How input and output must be aligned for loads and stores of several elements.
+    /// The alignment of input and output that loads and stores need.
     fn alignments(&self) -> [Parameter; 2] {
-        let whole = |bytes| Parameter::AlignedMemory { bytes };
-        let input = 16_u64.checked_div(self.factor()).map_or(Parameter::Memory, whole);
+        let aligned = |bytes| Parameter::AlignedMemory { bytes };
+        let input = VECTOR_BYTES.checked_div(self.factor()).map_or(Parameter::Memory, aligned);
         [input, memory(self.is_aligned())]
     }
 }
@@ -122,7 +133,7 @@ impl Operation for UpsampleNearest2d {
         let [input, output] = self.alignments();
         Ok(Code {
             kernel: "upsample_nearest2d",
-            source: source!("upsample_nearest2d.cu"),
+            source: SOURCE,
             defines: vec![
                 ("ELEMENT", self.element.number()),
                 ("IN_HEIGHT", in_height),
@@ -142,33 +153,53 @@ impl Operation for UpsampleNearest2d {
     }
 
     fn request(&self) -> LaunchRequest {
-        let span = self.span();
-        let grid = Dim3::new(span.tiles, 1, span.groups(self.planes));
-        LaunchRequest::new(grid, Dim3::new(THREADS, 1, 1))
+        self.span().request(self.planes)
     }
 
     fn batch(&self) -> BatchAxis {
-        BatchAxis::new(Axis::Z, self.planes).items_per_block(self.span().items).foldable()
+        self.span().batch(self.planes)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Prepared<UpsampleNearest2d> {
+    /// Submits the launches to `stream` and returns their number without waiting for them. `input` is
+    /// `[planes, height, width]`, `out` the same with the output's height and width, both contiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
+    /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
+    #[track_caller]
+    pub fn launch<T, I, O>(
+        &self,
+        stream: &CudaStream,
+        input: Tensor<'_, I, 3>,
+        out: TensorMut<'_, O, 3>,
+    ) -> Result<u64, KernelError>
+    where
+        T: Element,
+        I: DevicePtr<T>,
+        O: DevicePtrMut<T>,
+    {
+        let operation = self.operation();
+        let (from, to) = (operation.input_dims(), operation.output_dims());
+        self.launch_items(stream, operation.element, ("input", input, from), (out, to))
     }
 }
 
 #[cfg(feature = "profile")]
-impl crate::tunable::Tunable for UpsampleNearest2d {
+impl Tunable for UpsampleNearest2d {
     const KERNEL: &'static str = "upsample_nearest2d";
+    const SIZES: &'static [&'static str] =
+        &["planes", "height", "width", "out_height", "out_width"];
 
-    fn sizes(&self) -> Vec<(&'static str, u64)> {
-        let ([height, width], [out_height, out_width]) = (self.input, self.output);
-        vec![
-            ("planes", self.planes),
-            ("height", height),
-            ("width", width),
-            ("out_height", out_height),
-            ("out_width", out_width),
-        ]
+    fn size_values(&self) -> Vec<u64> {
+        [&[self.planes][..], &self.input, &self.output].concat()
     }
 
-    fn dtypes(&self) -> String {
-        self.element.to_string()
+    fn element(&self) -> ElementType {
+        self.element
     }
 
     fn with_items(&self, planes: u64) -> Result<Self, KernelError> {
@@ -176,68 +207,74 @@ impl crate::tunable::Tunable for UpsampleNearest2d {
     }
 }
 
-#[cfg(feature = "cuda")]
-mod device {
-    use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
+#[cfg(feature = "profile")]
+impl KernelSpec for UpsampleNearest2d {
+    type Output<T: Element> = T;
 
-    use super::{Element, KernelError, UpsampleNearest2d};
-    use crate::kernels::Prepared;
-    use crate::tensor::{Tensor, TensorMut};
+    const SOURCES: &'static [&'static str] = &[SOURCE];
+    const PROBLEMS: ProblemSets = ProblemSets {
+        shipped: [
+            sized(ElementType::F16, [65_536, 32, 32, 64, 64]),
+            sized(ElementType::F16, [131_072, 32, 32, 64, 64]),
+            sized(ElementType::F16, [8192, 64, 64, 128, 128]),
+            sized(ElementType::F16, [262_144, 16, 16, 32, 32]),
+            sized(ElementType::F16, [32_768, 40, 64, 80, 128]),
+            sized(ElementType::F16, [16_384, 40, 64, 80, 128]),
+            sized(ElementType::F16, [524_288, 8, 8, 16, 16]),
+            sized(ElementType::F16, [1024, 256, 256, 512, 512]),
+            sized(ElementType::Bf16, [65_536, 32, 32, 64, 64]),
+            sized(ElementType::F32, [65_536, 32, 32, 64, 64]),
+        ],
+        between: &[sized(ElementType::F16, [98_304, 32, 32, 64, 64])],
+        small: &[sized(ElementType::F32, [256, 32, 32, 64, 64])],
+    };
 
-    impl Prepared<UpsampleNearest2d> {
-        /// Submits the launches to `stream` and answers how many there are; returns before they have
-        /// run. `input` is `[planes, height, width]`, `out` likewise with the output's height and
-        /// width, contiguous.
-        ///
-        /// # Errors
-        ///
-        /// [`KernelError`] where a tensor has another type, shape or length, before anything is
-        /// launched; [`KernelError::Launch`] where one is not aligned or the driver refuses.
-        #[track_caller]
-        pub fn launch<T, I, O>(
-            &self,
-            stream: &CudaStream,
-            input: Tensor<'_, I, 3>,
-            out: TensorMut<'_, O, 3>,
-        ) -> Result<u64, KernelError>
-        where
-            T: Element + DeviceRepr,
-            I: DevicePtr<T>,
-            O: DevicePtrMut<T>,
-        {
-            let operation = self.operation();
-            let (from, to) = (operation.input_dims(), operation.output_dims());
-            self.launch_items(stream, operation.element, ("input", input, from), (out, to))
+    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+        let [planes, height, width, out_height, out_width] = problem.sizes;
+        Self::new(planes, [height, width], [out_height, out_width], problem.element)
+    }
+
+    fn tensors(&self) -> TensorSpec {
+        let [input, output] = self.plane_elements();
+        TensorSpec {
+            inputs: vec![Input::Items(input)],
+            output_per_item: output,
+            least_bytes: self.least_bytes(),
+            tolerance: tolerance(self.element),
         }
+    }
+
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
+        reference(inputs[0], self.input, self.output)
     }
 }
 
-/// One plane: `input` has the elements of the first height and width, the result those of the
-/// second. Empty where the input has fewer elements than that, or a size is beyond memory.
+/// One plane: `input` has the elements of the first height and width, the result those of the second.
+/// Empty if the input is too short or a size is larger than memory.
 #[must_use]
 pub fn reference<T: Element>(input: &[T], input_dims: [u64; 2], output_dims: [u64; 2]) -> Vec<f64> {
     let ([in_height, in_width], [out_height, out_width]) = (input_dims, output_dims);
     let columns: Vec<u64> =
         (0..out_width).map(|column| nearest(column, in_width, out_width)).collect();
-    let places = (0..out_height).flat_map(|row| {
+    let positions = (0..out_height).flat_map(|row| {
         let row = nearest(row, in_height, out_height) * in_width;
         columns.iter().map(move |column| row + column)
     });
-    let element = |place| input.get(usize::try_from(place).ok()?);
-    places
-        .map(|place| element(place).map(|x| f64::from(x.widen())))
+    let element = |position| input.get(usize::try_from(position).ok()?);
+    positions
+        .map(|position| element(position).map(|x| f64::from(x.widen())))
         .collect::<Option<_>>()
         .unwrap_or_default()
 }
 
-/// The input place that output place `place` shows; sizes of up to 2^24.
+/// The input position that an output position takes, for sizes of up to 2^24.
 #[allow(clippy::as_conversions, reason = "f32 holds all integers to 2^24, and the floor is one")]
-fn nearest(place: u64, input: u64, output: u64) -> u64 {
+fn nearest(position: u64, input: u64, output: u64) -> u64 {
     let scale = input as f32 / output as f32;
-    ((place as f32 * scale).floor() as u64).min(input.saturating_sub(1))
+    ((position as f32 * scale).floor() as u64).min(input.saturating_sub(1))
 }
 
-/// The largest relative Frobenius error that a correct kernel has: none, elements are only copied.
+/// The largest relative Frobenius error of a correct kernel: zero, elements are only copied.
 #[must_use]
 pub const fn tolerance(_: ElementType) -> f64 {
     0.0
@@ -245,6 +282,8 @@ pub const fn tolerance(_: ElementType) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use gridguard::Dim3;
+
     use super::*;
 
     fn double(planes: u64, size: u64, element: ElementType) -> UpsampleNearest2d {

@@ -1,169 +1,189 @@
-//! Exercises on a device.
+//! Bench cases on a device.
 
+use core::ops::Range;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::profile::{Key, Named, Objective, Policy};
-use gridguard::{Choice, Strategy};
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr, DriverError};
+use gridguard::profile::Named;
+use gridguard::{Choice, DeviceLimits, Plan, Strategy};
 
-use super::launched::Launched;
-use super::problem::Problem;
-use super::subject::{Output as _, Tensorial, looked_at, same, within};
-use super::tensors::Tensors;
-use super::visit::Visitor;
-use super::{BenchCase, BenchError, LaunchHandle, LaunchSetup};
-use crate::compare::Compared as _;
-use crate::deviation::Deviation;
+use super::case::{Backend, BenchCase, BenchError, Case, LaunchSetup};
+use super::spec::{KernelSpec, Lookup};
+use super::synthetic::{PERIOD, synthetic};
+use crate::compare::{Compare, Compared, ComparisonSums, Difference};
+use crate::element::{Element, to_usize};
 use crate::kernels::{Kernels, Prepared};
-use crate::tunable::Tunable;
+use crate::tensor::Tensor;
 
-/// `problem` on the device of `kernels`, launched on `stream`.
-///
-/// Allocates the inputs and the output at once, and as much as the output again at the first check.
-///
-/// # Errors
-///
-/// [`BenchError::Kernel`] where the kernel does not take the sizes or the device has no
-/// instructions for it, [`BenchError::Memory`] where the tensors do not fit.
-pub fn on_device(
+/// A kernel on a device with inputs of `T`.
+pub(super) fn device_case<T: Element, K: KernelSpec>(
     kernels: &Kernels,
     stream: &Arc<CudaStream>,
-    problem: &Problem,
+    kernel: K,
 ) -> Result<Box<dyn BenchCase>, BenchError> {
-    problem.visit(kernels.guard().limits(), OnDevice { kernels, stream })?
-}
-
-struct OnDevice<'a> {
-    kernels: &'a Kernels,
-    stream: &'a Arc<CudaStream>,
-}
-
-impl Visitor for OnDevice<'_> {
-    type Made = Result<Box<dyn BenchCase>, BenchError>;
-
-    fn visit<T: Tensorial, S: Launched<T, N>, const N: usize>(self, subject: S) -> Self::Made {
-        let tensors = Tensors::new(self.stream, &subject)?;
-        let (kernels, golden, prepared) = (self.kernels.clone(), None, Vec::new());
-        Ok(Box::new(DeviceExercise { kernels, subject, tensors, golden, prepared }))
+    let (items, tensors) = (kernel.batch().items(), kernel.tensors());
+    let mut inputs = Vec::new();
+    for (input, seed) in tensors.inputs.iter().zip(1..) {
+        let elements = to_usize(input.elements(items));
+        let mut memory = stream.alloc_zeros::<T>(elements)?;
+        repeat(stream, &synthetic(PERIOD.min(elements), seed), &mut memory)?;
+        inputs.push(memory);
     }
-}
-
-/// A kernel with tensors on a device.
-struct DeviceExercise<T: Tensorial, S: Launched<T, N>, const N: usize> {
-    kernels: Kernels,
-    subject: S,
-    tensors: Tensors<T, S, N>,
-    /// The default's output, once it was looked at.
-    golden: Option<CudaSlice<S::Output>>,
-    prepared: Vec<Prepared<S>>,
-}
-
-impl<T: Tensorial, S: Launched<T, N>, const N: usize> BenchCase for DeviceExercise<T, S, N> {
-    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, BenchError> {
-        Ok(self.subject.key(self.kernels.guard().limits(), policy, objective)?)
-    }
-
-    fn shape(&self) -> Named {
-        super::shape_of(&self.subject)
-    }
-
-    fn least_bytes(&self) -> u128 {
-        self.subject.specification().least_bytes
-    }
-
-    fn setups(&mut self) -> Result<Vec<LaunchSetup>, BenchError> {
-        let default = setup(&self.kernels, &self.subject, &self.subject.parameters())?;
-        let candidates = self.subject.candidates();
-        let others = candidates.get(1..).unwrap_or_default();
-        let others = setups(&self.kernels, &self.subject, others).into_iter().flatten();
-        Ok(core::iter::once(default).chain(others).collect())
-    }
-
-    fn prepare(
-        &mut self,
-        parameters: &[(String, u64)],
-        choice: Choice,
-        items: Option<u64>,
-    ) -> Result<LaunchHandle, BenchError> {
-        let subject = super::first_items(self.subject.with_parameters(parameters)?, items)?;
-        self.prepared.push(self.kernels.prepare(subject, choice)?);
-        Ok(LaunchHandle(self.prepared.len() - 1))
-    }
-
-    fn launch(&mut self, LaunchHandle(number): LaunchHandle) -> Result<u64, BenchError> {
-        let prepared = self.prepared.get(number).ok_or(BenchError::LaunchHandle(number))?;
-        self.tensors.launch(prepared)
-    }
-
-    fn verify(&mut self) -> Result<f64, BenchError> {
-        let prepared = self.kernels.prepare(self.subject.clone(), Choice::AUTOMATIC)?;
-        let [poison, _] = S::Output::poisons();
-        self.tensors.spoil(poison)?;
-        self.tensors.launch(&prepared)?;
-        let specified = self.subject.specification();
-        let mut deviation = Deviation::new();
-        for item in looked_at(prepared.plan()) {
-            let parts = self.tensors.parts(&self.subject, item)?;
-            let expected = self.subject.expected(parts.each_ref().map(Vec::as_slice));
-            let out = self.tensors.output(specified.output(item)..specified.output(item + 1))?;
-            deviation.add_values(out.iter().map(|x| x.value()), &expected);
-        }
-        within(&deviation, specified.tolerance)
-    }
-
-    fn check(&mut self, LaunchHandle(number): LaunchHandle) -> Result<(), BenchError> {
-        if self.golden.is_none() {
-            self.verify()?;
-        }
-        let prepared = self.prepared.get(number).ok_or(BenchError::LaunchHandle(number))?;
-        let golden = match &mut self.golden {
-            Some(golden) => golden,
-            none => none.insert(self.tensors.copy_output()?),
-        };
-        let [_, poison] = S::Output::poisons();
-        self.tensors.spoil(poison)?;
-        self.tensors.launch(prepared)?;
-        let operation = prepared.operation();
-        let specified = operation.specification();
-        let elements = operation.batch().items() * specified.output_per_item;
-        let difference = self.tensors.difference(&self.kernels, elements, golden)?;
-        same(&difference, specified.tolerance)
-    }
-}
-
-/// The setups of all `candidates`, in order, as many at a time as there are processors.
-fn setups<O: Tunable + Send + Sync>(
-    kernels: &Kernels,
-    operation: &O,
-    candidates: &[Named],
-) -> Vec<Result<LaunchSetup, BenchError>> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = candidates.len().div_ceil(threads).max(1);
-    let all = |share: &[Named]| -> Vec<_> {
-        share.iter().map(|parameters| setup(kernels, operation, parameters)).collect()
+    let backend = DeviceBackend::<T, K> {
+        kernels: kernels.clone(),
+        stream: Arc::clone(stream),
+        inputs,
+        lookup: kernel.lookup(stream)?,
+        out: stream.alloc_zeros(to_usize(items * tensors.output_per_item))?,
     };
-    std::thread::scope(|scope| {
-        let shares = candidates.chunks(share);
-        let threads: Vec<_> = shares.map(|share| scope.spawn(move || all(share))).collect();
-        let made = threads.into_iter().map(|thread| match thread.join() {
-            Ok(made) => made,
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        made.flatten().collect()
-    })
+    Ok(Box::new(Case::new(kernel, backend)))
 }
 
-/// The launch with `parameters`, compiled for one launch and for several.
-fn setup<O: Tunable>(
-    kernels: &Kernels,
-    operation: &O,
-    parameters: &[(String, u64)],
-) -> Result<LaunchSetup, BenchError> {
-    let operation = operation.with_parameters(parameters)?;
-    let limits = kernels.limits(&operation)?;
-    let (request, batch) = (operation.request(), operation.batch());
-    // Only to compile it now: what cannot be split will not be asked for.
-    let halves = Choice::at_most(batch.items().div_ceil(2)).strategy(Strategy::Chunked);
-    let _ = kernels.prepare(operation, halves);
-    Ok(LaunchSetup { parameters: parameters.to_vec(), request, batch, limits })
+/// The tensors of a problem on a device.
+struct DeviceBackend<T: Element, K: KernelSpec> {
+    kernels: Kernels,
+    stream: Arc<CudaStream>,
+    inputs: Vec<CudaSlice<T>>,
+    lookup: Option<Lookup>,
+    out: CudaSlice<K::Output<T>>,
 }
+
+impl<T: Element, K: KernelSpec> DeviceBackend<T, K> {
+    /// Elements on the host; none if the memory is shorter.
+    fn fetch<E: DeviceRepr>(
+        &self,
+        memory: &CudaSlice<E>,
+        range: Range<usize>,
+    ) -> Result<Vec<E>, BenchError> {
+        match memory.try_slice(range) {
+            Some(part) => Ok(self.stream.clone_dtoh(&part)?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The launch with `parameters`. Compiles both forms of the kernel, for one launch and for several.
+    fn setup(&self, kernel: &K, parameters: &[(String, u64)]) -> Result<LaunchSetup, BenchError> {
+        let kernel = kernel.with_parameters(parameters)?;
+        let limits = self.kernels.limits(&kernel)?;
+        let (request, batch) = (kernel.request(), kernel.batch());
+        // A launch that cannot be split is not prepared in chunks later either.
+        let halves = Choice::at_most(batch.items().div_ceil(2)).strategy(Strategy::Chunked);
+        let _ = self.kernels.prepare(kernel, halves);
+        Ok(LaunchSetup { parameters: parameters.to_vec(), request, batch, limits })
+    }
+}
+
+impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
+    type Kernel = K;
+    type Output = K::Output<T>;
+    type Prepared = Prepared<K>;
+    type Copy = CudaSlice<K::Output<T>>;
+
+    fn device(&self) -> &DeviceLimits {
+        self.kernels.guard().limits()
+    }
+
+    fn setups(&self, kernel: &K) -> Result<Vec<LaunchSetup>, BenchError> {
+        let mut setups = vec![self.setup(kernel, &kernel.parameters())?];
+        let candidates = kernel.candidates();
+        let others = candidates.get(1..).unwrap_or_default();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let compile = |share: &[Named]| -> Vec<LaunchSetup> {
+            share.iter().filter_map(|parameters| self.setup(kernel, parameters).ok()).collect()
+        };
+        std::thread::scope(|scope| {
+            let shares = others.chunks(others.len().div_ceil(threads).max(1));
+            let compile = &compile;
+            let threads: Vec<_> = shares.map(|share| scope.spawn(move || compile(share))).collect();
+            for thread in threads {
+                match thread.join() {
+                    Ok(compiled) => setups.extend(compiled),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+        });
+        Ok(setups)
+    }
+
+    fn prepare(&self, kernel: K, choice: Choice) -> Result<Prepared<K>, BenchError> {
+        Ok(self.kernels.prepare(kernel, choice)?)
+    }
+
+    fn kernel(prepared: &Prepared<K>) -> &K {
+        prepared.operation()
+    }
+
+    fn plan(prepared: &Prepared<K>) -> &Plan {
+        prepared.plan()
+    }
+
+    fn launch(&mut self, prepared: &Prepared<K>) -> Result<u64, BenchError> {
+        let kernel = prepared.operation();
+        let (items, tensors) = (kernel.batch().items(), kernel.tensors());
+        let inputs = self.inputs.iter().zip(&tensors.inputs);
+        let inputs: Vec<CudaView<'_, T>> =
+            inputs.map(|(memory, input)| first(memory, input.elements(items))).collect();
+        let elements = to_usize(items * tensors.output_per_item).min(self.out.len());
+        let out = self.out.slice_mut(..elements);
+        Ok(K::launch(prepared, &self.stream, &inputs, self.lookup.as_mut(), out)?)
+    }
+
+    fn fill_output(&mut self, element: K::Output<T>) -> Result<(), BenchError> {
+        let tile = vec![element; FILL_TILE.min(self.out.len())];
+        Ok(repeat(&self.stream, &tile, &mut self.out)?)
+    }
+
+    fn expected(&self, kernel: &K, item: u64) -> Result<Vec<f64>, BenchError> {
+        let inputs = self.inputs.iter().zip(kernel.tensors().inputs);
+        let parts = inputs
+            .map(|(memory, input)| self.fetch(memory, input.part(item)))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(kernel.expected(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>()))
+    }
+
+    fn output(&self, part: Range<usize>) -> Result<Vec<K::Output<T>>, BenchError> {
+        self.fetch(&self.out, part)
+    }
+
+    fn copy_output(&self) -> Result<Self::Copy, BenchError> {
+        Ok(self.stream.clone_dtod(&self.out)?)
+    }
+
+    fn difference(&self, elements: u64, golden: &Self::Copy) -> Result<Difference, BenchError> {
+        let compare = Compare::new(elements, K::Output::<T>::COMPARED)?;
+        let prepared = self.kernels.prepare(compare, Choice::AUTOMATIC)?;
+        let mut sums = ComparisonSums::new(&self.stream)?;
+        let (out, golden) = (first(&self.out, elements), first(golden, elements));
+        let (out, golden) = (Tensor::new(&out, [elements]), Tensor::new(&golden, [elements]));
+        prepared.launch(&self.stream, out, golden, &mut sums)?;
+        Ok(sums.read(&self.stream)?)
+    }
+}
+
+/// The first elements of memory; all of it if it has fewer, which the launch then rejects.
+fn first<T>(memory: &CudaSlice<T>, elements: u64) -> CudaView<'_, T> {
+    memory.slice(..to_usize(elements).min(memory.len()))
+}
+
+/// Fills `memory` with repetitions of `tile`, copied from the host once and on the device from then on.
+fn repeat<T: DeviceRepr>(
+    stream: &Arc<CudaStream>,
+    tile: &[T],
+    memory: &mut CudaSlice<T>,
+) -> Result<(), DriverError> {
+    let (mut filled, len) = (tile.len(), memory.len());
+    if filled == 0 {
+        return Ok(());
+    }
+    stream.memcpy_htod(tile, memory)?;
+    while filled < len {
+        let more = filled.min(len - filled);
+        let (from, mut rest) = memory.split_at_mut(filled);
+        stream.memcpy_dtod(&from.slice(..more), &mut rest.slice_mut(..more))?;
+        filled += more;
+    }
+    Ok(())
+}
+
+/// Elements that the host writes when the output is filled; a power of two copies fastest.
+const FILL_TILE: usize = 1 << 20;

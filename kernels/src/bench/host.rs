@@ -1,196 +1,150 @@
-//! Exercises on the host: references under a plan, chunk by chunk.
+//! Bench cases on the host, which run the reference chunk by chunk.
 
+use core::ops::Range;
 use std::sync::Arc;
 
-use gridguard::profile::{Key, Named, Objective, Policy};
-use gridguard::{Choice, Guard, KernelLimits, LaunchLimits, Plan};
+use gridguard::{Choice, DeviceLimits, Guard, KernelLimits, LaunchLimits, Plan};
 
-use super::problem::Problem;
-use super::subject::{KernelSpec, Output, Tensorial, looked_at, place, same, within};
-use super::synthetic::{TILE, synthetic};
-use super::visit::{Exercised, Visitor};
-use super::{BenchCase, BenchError, LaunchHandle, LaunchSetup};
-use crate::compare::{self, Compared as _};
-use crate::deviation::Deviation;
+use super::case::{Backend, BenchCase, BenchError, Case, LaunchSetup};
+use super::spec::KernelSpec;
+use super::synthetic::{PERIOD, synthetic};
+use crate::compare::{self, Compared as _, Difference};
+use crate::element::{Element, to_usize};
+use crate::error::KernelError;
 
-/// `problem` on the host, under the limits of `guard`'s device.
-///
-/// Launch parameters are of device code: on the host there is the default alone.
-///
-/// # Errors
-///
-/// [`BenchError::Kernel`] where the kernel does not take the sizes, and
-/// [`BenchError::HostMemory`] where there is no room for the tensors.
-pub fn on_host(guard: &Arc<Guard>, problem: &Problem) -> Result<Box<dyn BenchCase>, BenchError> {
-    problem.visit(guard.limits(), OnHost(guard))?
+/// A kernel's reference on the host with inputs of `T`, under the limits of `guard`'s device.
+pub(super) fn host_case<T: Element, K: KernelSpec>(
+    guard: &Arc<Guard>,
+    kernel: K,
+) -> Result<Box<dyn BenchCase>, BenchError> {
+    let backend = HostBackend::<T, K>::new(guard, &kernel)?;
+    Ok(Box::new(Case::new(kernel, backend)))
 }
 
-struct OnHost<'a>(&'a Arc<Guard>);
-
-impl Visitor for OnHost<'_> {
-    type Made = Result<Box<dyn BenchCase>, BenchError>;
-
-    fn visit<T: Tensorial, S: Exercised<T, N>, const N: usize>(self, subject: S) -> Self::Made {
-        Ok(Box::new(HostExercise::new(Arc::clone(self.0), subject)?))
-    }
-}
-
-/// A kernel's reference with tensors on the host.
-struct HostExercise<T: Tensorial, S: KernelSpec<T, N>, const N: usize> {
+/// The tensors of a problem on the host.
+struct HostBackend<T: Element, K: KernelSpec> {
     guard: Arc<Guard>,
     limits: LaunchLimits,
-    subject: S,
-    inputs: [Vec<T>; N],
-    out: Vec<S::Output>,
-    /// The default's output, once it was looked at.
-    golden: Option<Vec<S::Output>>,
-    prepared: Vec<(S, Plan)>,
+    inputs: Vec<Vec<T>>,
+    out: Vec<K::Output<T>>,
 }
 
-impl<T: Tensorial, S: KernelSpec<T, N>, const N: usize> HostExercise<T, S, N> {
-    fn new(guard: Arc<Guard>, subject: S) -> Result<Self, BenchError> {
-        let limits = guard.limits_for(KernelLimits::unknown(S::KERNEL)).with_automatic_opt_in();
-        let (items, specified) = (subject.batch().items(), subject.specification());
-        let mut inputs = [const { Vec::new() }; N];
-        for ((input, made), seed) in specified.inputs.iter().zip(&mut inputs).zip(1..) {
-            let (tile, elements) = (synthetic::<T>(TILE, seed), place(input.elements(items)));
-            *made = room_for(elements)?;
-            made.extend(tile.iter().copied().cycle().take(elements));
+impl<T: Element, K: KernelSpec> HostBackend<T, K> {
+    fn new(guard: &Arc<Guard>, kernel: &K) -> Result<Self, BenchError> {
+        let limits = guard.limits_for(KernelLimits::unknown(K::KERNEL)).with_automatic_opt_in();
+        let (items, tensors) = (kernel.batch().items(), kernel.tensors());
+        let mut inputs = Vec::new();
+        for (input, seed) in tensors.inputs.iter().zip(1..) {
+            let elements = to_usize(input.elements(items));
+            let mut memory = with_capacity(elements)?;
+            memory.extend(synthetic::<T>(PERIOD, seed).iter().cycle().take(elements));
+            inputs.push(memory);
         }
-        let [poison, _] = S::Output::poisons();
-        let elements = specified.output(items);
-        let mut out = room_for(elements)?;
+        let elements = to_usize(items * tensors.output_per_item);
+        let [poison, _] = K::Output::poisons();
+        let mut out = with_capacity(elements)?;
         out.resize(elements, poison);
-        Ok(Self { guard, limits, subject, inputs, out, golden: None, prepared: Vec::new() })
+        Ok(Self { guard: Arc::clone(guard), limits, inputs, out })
+    }
+}
+
+impl<T: Element, K: KernelSpec> Backend for HostBackend<T, K> {
+    type Kernel = K;
+    type Output = K::Output<T>;
+    type Prepared = (K, Plan);
+    type Copy = Vec<K::Output<T>>;
+
+    fn device(&self) -> &DeviceLimits {
+        self.guard.limits()
     }
 
-    fn plan(&self, subject: &S, choice: Choice) -> Result<Plan, BenchError> {
-        let (request, batch) = (subject.request(), subject.batch());
+    /// The default alone: launch parameters are the device code's.
+    fn setups(&self, kernel: &K) -> Result<Vec<LaunchSetup>, BenchError> {
+        let (request, batch) = (kernel.request(), kernel.batch());
+        let (parameters, limits) = (kernel.parameters(), self.limits.clone());
+        Ok(vec![LaunchSetup { parameters, request, batch, limits }])
+    }
+
+    fn prepare(&self, kernel: K, choice: Choice) -> Result<(K, Plan), BenchError> {
+        let (request, batch) = (kernel.request(), kernel.batch());
         let plan = self.guard.plan(&request, Some(&batch), &self.limits, choice);
-        Ok(plan.map_err(crate::error::KernelError::from)?)
+        Ok((kernel, plan.map_err(KernelError::from)?))
     }
 
-    /// Runs a plan over its items; answers the launches and the elements that they wrote.
-    fn run(&mut self, subject: &S, plan: &Plan) -> Result<(u64, usize), BenchError> {
-        let (items, specified) = (subject.batch().items(), subject.specification());
-        let elements = specified.output(items).min(self.out.len());
-        let inputs = core::array::from_fn(|n| {
-            let (input, elements) = (&self.inputs[n], place(specified.inputs[n].elements(items)));
-            input.get(..elements).unwrap_or(input)
-        });
-        let launches = subject.run_on_host(&self.guard, plan, inputs, &mut self.out[..elements])?;
-        Ok((launches, elements))
+    fn kernel((kernel, _): &(K, Plan)) -> &K {
+        kernel
     }
 
-    fn prepared(&self, LaunchHandle(number): LaunchHandle) -> Result<(S, Plan), BenchError> {
-        self.prepared.get(number).cloned().ok_or(BenchError::LaunchHandle(number))
+    fn plan((_, plan): &(K, Plan)) -> &Plan {
+        plan
     }
 
-    fn expected(&self, item: u64) -> Vec<f64> {
-        let specified = self.subject.specification().inputs;
-        let part = |n: usize| self.inputs[n].get(specified[n].part(item)).unwrap_or_default();
-        self.subject.expected(core::array::from_fn(part))
-    }
-}
-
-impl<T: Tensorial, S: KernelSpec<T, N>, const N: usize> BenchCase for HostExercise<T, S, N> {
-    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, BenchError> {
-        Ok(self.subject.key(self.guard.limits(), policy, objective)?)
+    fn launch(&mut self, (kernel, plan): &(K, Plan)) -> Result<u64, BenchError> {
+        let (items, tensors) = (kernel.batch().items(), kernel.tensors());
+        let inputs = self.inputs.iter().zip(&tensors.inputs);
+        let inputs: Vec<&[T]> = inputs
+            .map(|(memory, input)| memory.get(..to_usize(input.elements(items))).unwrap_or(memory))
+            .collect();
+        let elements = to_usize(items * tensors.output_per_item).min(self.out.len());
+        Ok(kernel.run_on_host(&self.guard, plan, &inputs, &mut self.out[..elements])?)
     }
 
-    fn shape(&self) -> Named {
-        super::shape_of(&self.subject)
+    fn fill_output(&mut self, element: K::Output<T>) -> Result<(), BenchError> {
+        self.out.fill(element);
+        Ok(())
     }
 
-    fn least_bytes(&self) -> u128 {
-        self.subject.specification().least_bytes
+    fn expected(&self, kernel: &K, item: u64) -> Result<Vec<f64>, BenchError> {
+        let inputs = self.inputs.iter().zip(kernel.tensors().inputs);
+        let parts: Vec<&[T]> = inputs
+            .map(|(memory, input)| memory.get(input.part(item)).unwrap_or_default())
+            .collect();
+        Ok(kernel.expected(&parts))
     }
 
-    fn setups(&mut self) -> Result<Vec<LaunchSetup>, BenchError> {
-        Ok(vec![LaunchSetup {
-            parameters: self.subject.parameters(),
-            request: self.subject.request(),
-            batch: self.subject.batch(),
-            limits: self.limits.clone(),
-        }])
+    fn output(&self, part: Range<usize>) -> Result<Vec<K::Output<T>>, BenchError> {
+        Ok(self.out.get(part).unwrap_or_default().to_vec())
     }
 
-    fn prepare(
-        &mut self,
-        parameters: &[(String, u64)],
-        choice: Choice,
-        items: Option<u64>,
-    ) -> Result<LaunchHandle, BenchError> {
-        let subject = self.subject.with_parameters(parameters)?;
-        let subject = super::first_items(subject, items)?;
-        let plan = self.plan(&subject, choice)?;
-        self.prepared.push((subject, plan));
-        Ok(LaunchHandle(self.prepared.len() - 1))
+    fn copy_output(&self) -> Result<Self::Copy, BenchError> {
+        let mut copy = with_capacity(self.out.len())?;
+        copy.extend_from_slice(&self.out);
+        Ok(copy)
     }
 
-    fn launch(&mut self, handle: LaunchHandle) -> Result<u64, BenchError> {
-        let (subject, plan) = self.prepared(handle)?;
-        Ok(self.run(&subject, &plan)?.0)
-    }
-
-    fn verify(&mut self) -> Result<f64, BenchError> {
-        let subject = self.subject.clone();
-        let plan = self.plan(&subject, Choice::AUTOMATIC)?;
-        let [poison, _] = S::Output::poisons();
-        self.out.fill(poison);
-        self.run(&subject, &plan)?;
-        let specified = subject.specification();
-        let mut deviation = Deviation::new();
-        for item in looked_at(&plan) {
-            let item_output =
-                self.out.chunks(specified.output(1)).nth(place(item)).unwrap_or_default();
-            deviation.add_values(item_output.iter().map(|x| x.value()), &self.expected(item));
-        }
-        within(&deviation, specified.tolerance)
-    }
-
-    fn check(&mut self, handle: LaunchHandle) -> Result<(), BenchError> {
-        let (subject, plan) = self.prepared(handle)?;
-        if self.golden.is_none() {
-            self.verify()?;
-            let mut golden = room_for(self.out.len())?;
-            golden.extend_from_slice(&self.out);
-            self.golden = Some(golden);
-        }
-        let [_, poison] = S::Output::poisons();
-        self.out.fill(poison);
-        let (_, elements) = self.run(&subject, &plan)?;
-        let golden = self.golden.as_deref().and_then(|golden| golden.get(..elements));
-        let difference = compare::reference(&self.out[..elements], golden.unwrap_or_default());
-        same(&difference, subject.specification().tolerance)
+    fn difference(&self, elements: u64, golden: &Self::Copy) -> Result<Difference, BenchError> {
+        let [out, golden] =
+            [&self.out, golden].map(|tensor| tensor.get(..to_usize(elements)).unwrap_or_default());
+        Ok(compare::reference(out, golden))
     }
 }
 
-/// An empty vector with room for so many elements.
-fn room_for<T>(elements: usize) -> Result<Vec<T>, BenchError> {
-    let mut room = Vec::new();
+/// An empty vector with room for `elements` elements.
+fn with_capacity<T>(elements: usize) -> Result<Vec<T>, BenchError> {
+    let mut memory = Vec::new();
     let wide = |count: usize| u128::try_from(count).unwrap_or(u128::MAX);
     let bytes = wide(elements).saturating_mul(wide(size_of::<T>()));
-    room.try_reserve_exact(elements).map_err(|_| BenchError::HostMemory { bytes })?;
-    Ok(room)
+    memory.try_reserve_exact(elements).map_err(|_| BenchError::HostMemory { bytes })?;
+    Ok(memory)
 }
 
 #[cfg(test)]
 mod tests {
-    use gridguard::{DeviceLimits, Strategy};
+    use gridguard::Strategy;
+    use gridguard::profile::{Objective, Policy};
 
     use super::*;
+    use crate::bench::{LaunchHandle, Problem};
     use crate::element::ElementType;
-    use crate::error::KernelError;
     use crate::rms_norm::RmsNorm;
 
     fn guard() -> Arc<Guard> {
         Arc::new(Guard::host(DeviceLimits::any_device()))
     }
 
-    fn exercise(problem: &str) -> Box<dyn BenchCase> {
-        let problem = problem.parse().expect("a problem");
-        on_host(&guard(), &problem).expect("taken")
+    fn case(problem: &str) -> Box<dyn BenchCase> {
+        let problem: Problem = problem.parse().expect("a problem");
+        problem.on_host(&guard()).expect("supported")
     }
 
     fn chunks_of(items: u64) -> Choice {
@@ -198,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_meets_its_reference_whole_and_split() {
+    fn every_kernel_matches_its_reference_whole_and_split() {
         for problem in [
             "argsort f32 100x33",
             "batched_gemm bf16 50x5x6x7",
@@ -210,73 +164,74 @@ mod tests {
             "temporal_attention f16 30x5x8x64",
             "upsample_nearest2d f32 300x4x5x8x11",
         ] {
-            let mut exercise = exercise(problem);
-            let whole = exercise.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
-            exercise.check(whole).unwrap_or_else(|error| panic!("{problem}: {error}"));
-            let [configuration] = &exercise.setups().expect("the default")[..] else {
+            let mut case = case(problem);
+            let whole = case.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
+            case.check(whole).unwrap_or_else(|error| panic!("{problem}: {error}"));
+            let [setup] = &case.setups().expect("the default")[..] else {
                 panic!("{problem}: the host has no launch parameters");
             };
-            let unit = configuration.batch.unit().expect("small");
-            let split = exercise.prepare(&[], chunks_of(unit), None).expect("a plan");
-            exercise.check(split).unwrap_or_else(|error| panic!("{problem}: {error}"));
-            let launches = configuration.batch.items().div_ceil(unit);
-            assert_eq!(exercise.launch(split).expect("runs"), launches, "{problem}");
+            let unit = setup.batch.unit().expect("small");
+            let split = case.prepare(&[], chunks_of(unit), None).expect("a plan");
+            case.check(split).unwrap_or_else(|error| panic!("{problem}: {error}"));
+            let launches = setup.batch.items().div_ceil(unit);
+            assert_eq!(case.launch(split).expect("runs"), launches, "{problem}");
             assert_eq!(
-                exercise.key(Policy::default(), Objective::default()).expect("any").kernel,
+                case.key(Policy::default(), Objective::default()).expect("any").kernel,
                 problem.split(' ').next().expect("a name")
             );
-            assert_eq!(exercise.shape(), problem.parse::<Problem>().expect("a problem").shape());
+            assert_eq!(case.shape(), problem.parse::<Problem>().expect("a problem").shape());
         }
     }
 
     #[test]
-    fn tensors_that_no_host_has_room_for_are_an_error() {
+    fn tensors_too_large_for_any_host_are_an_error() {
         let problem: Problem = "rms_norm f16 100000000000000x8".parse().expect("a problem");
-        let error = on_host(&guard(), &problem).map(drop).expect_err("1.6 PB");
+        let error = problem.on_host(&guard()).map(drop).expect_err("1.6 PB");
         assert_eq!(error, BenchError::HostMemory { bytes: 1_600_000_000_000_000 });
     }
 
     #[test]
-    fn a_launch_over_the_first_items_is_checked_over_them_alone() {
-        let mut exercise = exercise("rms_norm f32 100x64");
-        let part = exercise.prepare(&[], Choice::AUTOMATIC, Some(30)).expect("fewer items");
-        assert_eq!(exercise.check(part), Ok(()));
-        let error = exercise.prepare(&[], Choice::AUTOMATIC, Some(101));
+    fn a_launch_over_the_first_items_is_checked_over_those_only() {
+        let mut case = case("rms_norm f32 100x64");
+        let part = case.prepare(&[], Choice::AUTOMATIC, Some(30)).expect("fewer items");
+        assert_eq!(case.check(part), Ok(()));
+        let error = case.prepare(&[], Choice::AUTOMATIC, Some(101));
         assert_eq!(error, Err(BenchError::Items { given: 101, items: 100 }));
     }
 
     #[test]
-    fn parameters_and_handles_that_there_are_not_are_errors() {
-        let mut exercise = exercise("rms_norm f32 100x64");
-        let error = exercise.prepare(&[("warps".to_owned(), 1)], Choice::AUTOMATIC, None);
+    fn unknown_parameters_and_handles_are_errors() {
+        let mut case = case("rms_norm f32 100x64");
+        let error = case.prepare(&[("warps".to_owned(), 1)], Choice::AUTOMATIC, None);
         let Err(BenchError::Kernel(KernelError::UnknownParameter { given, .. })) = error else {
             panic!("{error:?}");
         };
         assert_eq!(given, "warps");
         let other = LaunchHandle(3);
-        assert_eq!(exercise.launch(other), Err(BenchError::LaunchHandle(3)));
-        assert_eq!(exercise.check(other), Err(BenchError::LaunchHandle(3)));
+        assert_eq!(case.launch(other), Err(BenchError::Handle(3)));
+        assert_eq!(case.check(other), Err(BenchError::Handle(3)));
     }
 
     #[test]
-    fn an_output_that_is_not_the_default_s_is_told() {
+    fn an_output_that_differs_from_the_default_is_an_error() {
         let norm = RmsNorm::new(10, 64, ElementType::F32).expect("legal");
-        let mut exercise = HostExercise::<f32, _, 2>::new(guard(), norm).expect("small");
-        let handle = exercise.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
-        exercise.check(handle).expect("right");
-        let golden = exercise.golden.as_mut().expect("kept");
+        let backend = HostBackend::<f32, _>::new(&guard(), &norm).expect("small");
+        let mut case = Case::new(norm, backend);
+        let handle = case.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
+        case.check(handle).expect("right");
+        let golden = case.golden.as_mut().expect("kept");
         golden[7] = f32::NAN;
         let Err(BenchError::Mismatch { error, differing, not_finite, elements, .. }) =
-            exercise.check(handle)
+            case.check(handle)
         else {
-            panic!("a NaN is passed over");
+            panic!("a NaN was ignored");
         };
         assert_eq!((error, differing, not_finite, elements), (f64::INFINITY, 1, 1, 640));
     }
 
     #[test]
-    fn elements_that_neither_run_has_written_differ() {
-        fn differ<O: Output>() {
+    fn elements_written_by_neither_run_differ() {
+        fn differ<O: compare::Compared>() {
             let [default, other] = O::poisons();
             assert!(!compare::reference(&[default], &[other]).within(0.0));
         }

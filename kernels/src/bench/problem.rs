@@ -1,12 +1,23 @@
-//! What is computed, as plain data.
+//! Problems: a kernel with the types and sizes of its tensors, as data.
 
 use core::fmt;
 use core::str::FromStr;
 
-use gridguard::profile::Named;
+use gridguard::DeviceLimits;
+use gridguard::profile::{Key, Named, Objective, Policy};
 
+use super::case::LaunchSetup;
+use super::registry::{BuiltKernel, KERNELS, KernelEntry};
+use super::spec::{MAX_SIZES, ProblemArgs, ProblemSets, SizedProblem, Sizes};
 use crate::element::ElementType;
+use crate::error::KernelError;
 use crate::index::IndexType;
+use crate::tunable::source_hash;
+#[cfg(any(feature = "cuda", feature = "host"))]
+use {
+    super::case::{BenchCase, BenchError},
+    std::sync::Arc,
+};
 
 /// A kernel with the types and sizes of its tensors.
 ///
@@ -20,99 +31,110 @@ use crate::index::IndexType;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
-    pub(super) sizes: Sizes,
-    pub(super) element: ElementType,
-    /// Of a kernel that has indices.
-    pub(super) index: IndexType,
+    /// The kernel's place in the registry.
+    kernel: usize,
+    sizes: Sizes,
+    element: ElementType,
+    /// `I64` for kernels without indices.
+    index: IndexType,
 }
-
-/// A kernel and its sizes, in the order of their names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Sizes {
-    Argsort([u64; 2]),
-    BatchedGemm([u64; 4]),
-    GetRows([u64; 3]),
-    ReflectionPad1d([u64; 5]),
-    RmsNorm([u64; 2]),
-    Softmax([u64; 2]),
-    TemporalAttention([u64; 4]),
-    UpsampleNearest2d([u64; 5]),
-}
-
-/// A kernel and the names of its sizes.
-type KernelSizes = (&'static str, &'static [&'static str]);
-
-const ARGSORT: KernelSizes = ("argsort", &["rows", "columns"]);
-const BATCHED_GEMM: KernelSizes = ("batched_gemm", &["batch", "m", "n", "k"]);
-const GET_ROWS: KernelSizes = ("get_rows", &["rows", "columns", "table_rows"]);
-const REFLECTION_PAD1D: KernelSizes =
-    ("reflection_pad1d", &["batch", "channels", "width", "left", "right"]);
-const RMS_NORM: KernelSizes = ("rms_norm", &["rows", "columns"]);
-const SOFTMAX: KernelSizes = ("softmax", &["rows", "columns"]);
-const TEMPORAL_ATTENTION: KernelSizes =
-    ("temporal_attention", &["items", "heads", "frames", "head_dim"]);
-const UPSAMPLE_NEAREST2D: KernelSizes =
-    ("upsample_nearest2d", &["planes", "height", "width", "out_height", "out_width"]);
 
 impl Problem {
-    /// The names of all kernels.
-    pub const KERNELS: [&'static str; 8] = [
-        ARGSORT.0,
-        BATCHED_GEMM.0,
-        GET_ROWS.0,
-        REFLECTION_PAD1D.0,
-        RMS_NORM.0,
-        SOFTMAX.0,
-        TEMPORAL_ATTENTION.0,
-        UPSAMPLE_NEAREST2D.0,
-    ];
+    /// The names of all kernels, sorted.
+    pub const KERNELS: [&'static str; KERNELS.len()] = {
+        let mut names = [""; KERNELS.len()];
+        let mut at = 0;
+        while at < names.len() {
+            names[at] = KERNELS[at].name;
+            at += 1;
+        }
+        names
+    };
 
-    /// A problem out of words: `"get_rows"`, `"f16 i64"`, `"65536x4096x128256"`. Indices are `i64`
-    /// unless said otherwise.
+    /// A problem from text: the kernel `"get_rows"`, the types `"f16 i64"` and the sizes
+    /// `"65536x4096x128256"`. The type of indices defaults to `i64`.
     ///
     /// # Errors
     ///
-    /// [`ProblemError`] for a kernel or types that there are not, and where there are other sizes than
-    /// the kernel has.
+    /// [`ProblemError`] for an unknown kernel, types that it does not support, or a wrong number of
+    /// sizes.
     pub fn new(kernel: &str, dtypes: &str, sizes: &str) -> Result<Self, ProblemError> {
         let given: Vec<u64> = sizes
             .split('x')
             .enumerate()
-            // Without items there is nothing to tune. What else may be 0 the kernel says.
+            // A problem without items cannot be tuned. Other zeros are the kernel's to accept.
             .map(|(place, size)| match size.parse() {
                 Ok(0) if place == 0 => Err(ProblemError::NoItems { given: sizes.to_owned() }),
                 Ok(size) => Ok(size),
                 Err(_) => Err(ProblemError::Size { given: size.to_owned() }),
             })
             .collect::<Result<_, _>>()?;
-        let sizes = match kernel {
-            "argsort" => Sizes::Argsort(taken(&given, ARGSORT)?),
-            "batched_gemm" => Sizes::BatchedGemm(taken(&given, BATCHED_GEMM)?),
-            "get_rows" => Sizes::GetRows(taken(&given, GET_ROWS)?),
-            "reflection_pad1d" => Sizes::ReflectionPad1d(taken(&given, REFLECTION_PAD1D)?),
-            "rms_norm" => Sizes::RmsNorm(taken(&given, RMS_NORM)?),
-            "softmax" => Sizes::Softmax(taken(&given, SOFTMAX)?),
-            "temporal_attention" => Sizes::TemporalAttention(taken(&given, TEMPORAL_ATTENTION)?),
-            "upsample_nearest2d" => Sizes::UpsampleNearest2d(taken(&given, UPSAMPLE_NEAREST2D)?),
-            _ => return Err(ProblemError::Kernel { given: kernel.to_owned() }),
+        let unknown = || ProblemError::Kernel { given: kernel.to_owned() };
+        let kernel = Self::KERNELS.iter().position(|name| *name == kernel).ok_or_else(unknown)?;
+        let entry = &KERNELS[kernel];
+        if given.len() != entry.sizes.len() {
+            let (expected, given) = (entry.sizes.join(" x "), given.len());
+            return Err(ProblemError::Sizes { kernel: entry.name, expected, given });
+        }
+        let mut sizes = [0; MAX_SIZES];
+        sizes[..given.len()].copy_from_slice(&given);
+        let (element, index) = types(entry, dtypes)?;
+        Ok(Self { kernel, sizes, element, index })
+    }
+
+    /// Ten problems of each kernel, those of the shipped profiles. Most overflow a grid axis, and some
+    /// are similar, to test profile lookups.
+    #[must_use]
+    pub fn shipped() -> Vec<Self> {
+        Self::all_of(|problems| &problems.shipped)
+    }
+
+    /// Five shipped problems of five kernels, to evaluate the tuner.
+    #[must_use]
+    pub fn evaluation() -> Vec<Self> {
+        let problems = Self::all_of(|problems| &problems.shipped[..5]);
+        let of_kernel = |name| problems.iter().filter(move |problem| problem.kernel() == name);
+        EVALUATED.into_iter().flat_map(of_kernel).copied().collect()
+    }
+
+    /// Problems with sizes between those of shipped ones, to measure what using a neighbour's choice
+    /// costs.
+    #[must_use]
+    pub fn between() -> Vec<Self> {
+        Self::all_of(|problems| problems.between)
+    }
+
+    /// Problems that a host computes in milliseconds. Two of them overflow a grid axis.
+    #[must_use]
+    pub fn small() -> Vec<Self> {
+        Self::all_of(|problems| problems.small)
+    }
+
+    fn all_of(select: fn(&'static ProblemSets) -> &'static [SizedProblem]) -> Vec<Self> {
+        let of_kernel = |(kernel, entry): (usize, &'static KernelEntry)| {
+            select(&entry.problems).iter().map(move |&SizedProblem { element, sizes }| Self {
+                kernel,
+                sizes,
+                element,
+                index: IndexType::I64,
+            })
         };
-        let (element, index) = types(&sizes, dtypes)?;
-        Ok(Self { sizes, element, index })
+        KERNELS.iter().enumerate().flat_map(of_kernel).collect()
     }
 
     /// The kernel's name.
     #[must_use]
-    pub const fn kernel(&self) -> &'static str {
-        self.sizes.kernel().0
+    pub fn kernel(&self) -> &'static str {
+        self.entry().name
     }
 
     /// The types of the tensors, such as `f16` or `f16 i64`.
     #[must_use]
     pub fn dtypes(&self) -> String {
-        match self.sizes {
-            Sizes::GetRows(_) => format!("{} {}", self.element, self.index),
-            _ => self.element.to_string(),
+        if self.entry().has_indices {
+            return format!("{} {}", self.element, self.index);
         }
+        self.element.to_string()
     }
 
     /// The type of the tensors' elements.
@@ -121,72 +143,130 @@ impl Problem {
         self.element
     }
 
-    /// The sizes with their names, the items first.
+    /// The sizes with their names, the number of items first.
     #[must_use]
     pub fn shape(&self) -> Named {
-        let names = self.sizes.kernel().1.iter().map(|name| (*name).to_owned());
-        names.zip(self.sizes.values().iter().copied()).collect()
+        let names = self.entry().sizes.iter().map(|name| (*name).to_owned());
+        names.zip(self.sizes).collect()
+    }
+
+    /// The launch with these launch parameters, the others at their defaults, under the limits of any
+    /// kernel on the device. Compiles and allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if the kernel does not support the sizes, the device or the parameters.
+    pub fn setup(
+        &self,
+        device: &DeviceLimits,
+        parameters: &[(String, u64)],
+    ) -> Result<LaunchSetup, KernelError> {
+        self.build(device)?.setup(device, parameters)
+    }
+
+    /// The problem's key in profiles, for a device with these limits.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if the kernel does not support the sizes or the device.
+    pub fn key(
+        &self,
+        device: &DeviceLimits,
+        policy: Policy,
+        objective: Objective,
+    ) -> Result<Key, KernelError> {
+        self.build(device)?.profile_key(device, policy, objective)
+    }
+
+    /// Bytes that any implementation must read and write, on a device with these limits.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if the kernel does not support the sizes or the device.
+    pub fn least_bytes(&self, device: &DeviceLimits) -> Result<u128, KernelError> {
+        Ok(self.build(device)?.tensor_spec().least_bytes)
+    }
+
+    /// The problem on the device of `kernels`, launched on `stream`.
+    ///
+    /// Allocates the inputs and the output, and a copy of the output at the first check.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Kernel`] if the kernel does not support the sizes or the device,
+    /// [`BenchError::Memory`] if the tensors do not fit.
+    #[cfg(feature = "cuda")]
+    pub fn on_device(
+        &self,
+        kernels: &crate::kernels::Kernels,
+        stream: &Arc<cudarc::driver::CudaStream>,
+    ) -> Result<Box<dyn BenchCase>, BenchError> {
+        self.build(kernels.guard().limits())?.on_device(kernels, stream)
+    }
+
+    /// The problem on the host, under the limits of `guard`'s device. Launch parameters belong to
+    /// device code, so the host has the default only.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Kernel`] if the kernel does not support the sizes, [`BenchError::HostMemory`] if
+    /// the tensors do not fit.
+    #[cfg(feature = "host")]
+    pub fn on_host(&self, guard: &Arc<gridguard::Guard>) -> Result<Box<dyn BenchCase>, BenchError> {
+        self.build(guard.limits())?.on_host(guard)
+    }
+
+    fn build(&self, device: &DeviceLimits) -> Result<Box<dyn BuiltKernel>, KernelError> {
+        let Self { sizes, element, index, .. } = *self;
+        (self.entry().build)(&ProblemArgs { sizes, element, index, device })
+    }
+
+    fn entry(&self) -> &'static KernelEntry {
+        &KERNELS[self.kernel]
     }
 }
 
-impl Sizes {
-    const fn kernel(&self) -> KernelSizes {
-        match self {
-            Self::Argsort(_) => ARGSORT,
-            Self::BatchedGemm(_) => BATCHED_GEMM,
-            Self::GetRows(_) => GET_ROWS,
-            Self::ReflectionPad1d(_) => REFLECTION_PAD1D,
-            Self::RmsNorm(_) => RMS_NORM,
-            Self::Softmax(_) => SOFTMAX,
-            Self::TemporalAttention(_) => TEMPORAL_ATTENTION,
-            Self::UpsampleNearest2d(_) => UPSAMPLE_NEAREST2D,
-        }
-    }
-
-    const fn values(&self) -> &[u64] {
-        match self {
-            Self::Argsort(sizes) | Self::RmsNorm(sizes) | Self::Softmax(sizes) => sizes,
-            Self::BatchedGemm(sizes) | Self::TemporalAttention(sizes) => sizes,
-            Self::GetRows(sizes) => sizes,
-            Self::ReflectionPad1d(sizes) | Self::UpsampleNearest2d(sizes) => sizes,
-        }
-    }
+/// The hashes of a kernel's sources, one for each implementation; empty for an unknown kernel.
+///
+/// A profile entry whose [`source`](gridguard::profile::Key::source) is not among them is stale: the
+/// kernel was edited since.
+///
+/// ```
+/// use gridguard_kernels::bench::current_sources;
+///
+/// assert_eq!(current_sources("rms_norm").len(), 1);
+/// assert!(current_sources("frobnicate").is_empty());
+/// ```
+#[must_use]
+pub fn current_sources(kernel: &str) -> Vec<String> {
+    let entries = KERNELS.iter().filter(|entry| entry.name == kernel);
+    entries.flat_map(|entry| entry.sources).map(|source| source_hash(source)).collect()
 }
 
-/// As many sizes as the kernel has.
-fn taken<const N: usize>(
-    given: &[u64],
-    (kernel, names): KernelSizes,
-) -> Result<[u64; N], ProblemError> {
-    given.try_into().map_err(|_| {
-        let (expected, given) = (names.join(" x "), given.len());
-        ProblemError::Sizes { kernel, expected, given }
-    })
-}
-
-/// The type of the elements, and of the indices where the kernel has some.
-fn types(sizes: &Sizes, dtypes: &str) -> Result<(ElementType, IndexType), ProblemError> {
-    let (kernel, has_index) = (sizes.kernel().0, matches!(sizes, Sizes::GetRows(_)));
-    let mut words = dtypes.split_whitespace();
-    let element = words.next();
+/// The types of the elements and, if the kernel has them, of the indices.
+fn types(entry: &KernelEntry, dtypes: &str) -> Result<(ElementType, IndexType), ProblemError> {
+    let mut names = dtypes.split_whitespace();
+    let element = names.next();
     let element = ElementType::ALL.into_iter().find(|known| Some(known.name()) == element);
-    let index = match words.next() {
+    let index = match names.next() {
         None => Some(IndexType::I64),
-        Some(word) => IndexType::ALL.into_iter().find(|known| has_index && known.name() == word),
+        Some(name) => {
+            IndexType::ALL.into_iter().find(|known| entry.has_indices && known.name() == name)
+        }
     };
-    match (element, index, words.next()) {
+    match (element, index, names.next()) {
         (Some(element), Some(index), None) => Ok((element, index)),
         _ => {
-            let indices = if has_index { " with i32 or i64" } else { "" };
-            Err(ProblemError::Types { kernel, given: dtypes.to_owned(), indices })
+            let indices = if entry.has_indices { " with i32 or i64" } else { "" };
+            Err(ProblemError::Types { kernel: entry.name, given: dtypes.to_owned(), indices })
         }
     }
 }
 
 impl fmt::Display for Problem {
-    /// `get_rows f16 i64 65536x4096x128256`, as it is parsed.
+    /// As it is parsed: `get_rows f16 i64 65536x4096x128256`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sizes: Vec<String> = self.sizes.values().iter().map(u64::to_string).collect();
+        let sizes: Vec<String> = self.shape().iter().map(|(_, size)| size.to_string()).collect();
         write!(f, "{} {} {}", self.kernel(), self.dtypes(), sizes.join("x"))
     }
 }
@@ -194,7 +274,7 @@ impl fmt::Display for Problem {
 impl FromStr for Problem {
     type Err = ProblemError;
 
-    /// Kernel, types and sizes with spaces between them.
+    /// Parses kernel, types and sizes, separated by spaces.
     fn from_str(text: &str) -> Result<Self, ProblemError> {
         let incomplete = || ProblemError::Incomplete { given: text.to_owned() };
         let (kernel, rest) = text.trim().split_once(' ').ok_or_else(incomplete)?;
@@ -203,51 +283,51 @@ impl FromStr for Problem {
     }
 }
 
-/// Why words are no problem.
+/// Why text is not a problem.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProblemError {
-    /// A kernel that there is not.
-    #[error("there is no kernel `{given}`: the kernels are {}", Problem::KERNELS.join(", "))]
+    /// There is no kernel of this name.
+    #[error("unknown kernel `{given}`: the kernels are {}", Problem::KERNELS.join(", "))]
     Kernel {
         /// The name given.
         given: String,
     },
-    /// Types that the kernel does not take.
-    #[error("{kernel} is not for tensors of `{given}`: write f16, bf16 or f32{indices}")]
+    /// The kernel does not support the types.
+    #[error("{kernel} does not support tensors of `{given}`: use f16, bf16 or f32{indices}")]
     Types {
         /// The kernel.
         kernel: &'static str,
         /// The types given.
         given: String,
-        /// What follows the type of the elements where the kernel has indices.
+        /// The types of indices, if the kernel has any.
         indices: &'static str,
     },
-    /// Another number of sizes than the kernel has.
-    #[error("{kernel} has the sizes {expected}, {given} are given")]
+    /// The kernel has another number of sizes.
+    #[error("{kernel} has the sizes {expected}, but {given} were given")]
     Sizes {
         /// The kernel.
         kernel: &'static str,
         /// Its sizes.
         expected: String,
-        /// How many are given.
+        /// How many were given.
         given: usize,
     },
-    /// Sizes that begin with 0.
-    #[error("`{given}` has no items: write 1 or more for the first size")]
+    /// The first size is 0.
+    #[error("`{given}` has no items: the first size must be at least 1")]
     NoItems {
         /// The sizes given.
         given: String,
     },
-    /// A size that is no whole number of 64 bits.
-    #[error("`{given}` is not a size: write whole numbers with x between them, such as 32768x4096")]
+    /// A size is not a 64-bit number.
+    #[error("`{given}` is not a size: write whole numbers separated by x, such as 32768x4096")]
     Size {
         /// The text given.
         given: String,
     },
-    /// A text without kernel, types or sizes.
+    /// Kernel, types or sizes are missing.
     #[error(
-        "`{given}` is not a problem: write kernel, type and sizes, such as rms_norm f16 32768x4096"
+        "`{given}` is not a problem: write kernel, types and sizes, such as rms_norm f16 32768x4096"
     )]
     Incomplete {
         /// The text given.
@@ -255,8 +335,16 @@ pub enum ProblemError {
     },
 }
 
+/// The kernels with which the tuner is evaluated.
+const EVALUATED: [&str; 5] =
+    ["temporal_attention", "rms_norm", "softmax", "upsample_nearest2d", "batched_gemm"];
+
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use gridguard::ComputeCapability;
+
     use super::*;
 
     fn refusal(text: &str) -> String {
@@ -264,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_reads_as_it_is_written() {
+    fn a_problem_parses_from_its_own_text() {
         for text in [
             "rms_norm f16 32768x4096",
             "get_rows bf16 i32 65536x4096x128256",
@@ -279,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kernel_has_a_problem_by_its_name() {
+    fn every_kernel_parses_by_its_name() {
         for kernel in Problem::KERNELS {
             let sizes = ["1"; 5];
             let problem =
@@ -289,19 +377,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_problem_is_told_with_what_there_is() {
+    fn errors_name_what_is_supported() {
         assert_eq!(
             refusal("norm f16 1x2"),
-            "there is no kernel `norm`: the kernels are argsort, batched_gemm, get_rows, \
+            "unknown kernel `norm`: the kernels are argsort, batched_gemm, get_rows, \
              reflection_pad1d, rms_norm, softmax, temporal_attention, upsample_nearest2d"
         );
         assert_eq!(
             refusal("rms_norm f64 1x2"),
-            "rms_norm is not for tensors of `f64`: write f16, bf16 or f32"
+            "rms_norm does not support tensors of `f64`: use f16, bf16 or f32"
         );
         assert_eq!(
             refusal("get_rows f16 i8 1x2x3"),
-            "get_rows is not for tensors of `f16 i8`: write f16, bf16 or f32 with i32 or i64"
+            "get_rows does not support tensors of `f16 i8`: use f16, bf16 or f32 with i32 or i64"
         );
         assert!(matches!(
             "rms_norm f16 i64 1x2".parse::<Problem>(),
@@ -309,20 +397,131 @@ mod tests {
         ));
         assert_eq!(
             refusal("rms_norm f16 1x2x3"),
-            "rms_norm has the sizes rows x columns, 3 are given"
+            "rms_norm has the sizes rows x columns, but 3 were given"
         );
         assert_eq!(
             refusal("rms_norm f16 1x-2"),
-            "`-2` is not a size: write whole numbers with x between them, such as 32768x4096"
+            "`-2` is not a size: write whole numbers separated by x, such as 32768x4096"
         );
         assert_eq!(
             refusal("rms_norm f16 0x8"),
-            "`0x8` has no items: write 1 or more for the first size"
+            "`0x8` has no items: the first size must be at least 1"
         );
         assert_eq!(
             refusal("rms_norm"),
-            "`rms_norm` is not a problem: write kernel, type and sizes, such as rms_norm f16 \
+            "`rms_norm` is not a problem: write kernel, types and sizes, such as rms_norm f16 \
              32768x4096"
         );
+    }
+
+    fn distinct(problems: &[Problem]) -> HashSet<Problem> {
+        let set: HashSet<Problem> = problems.iter().copied().collect();
+        assert_eq!(set.len(), problems.len());
+        set
+    }
+
+    #[test]
+    fn ten_problems_of_each_kernel_are_shipped() {
+        let all = Problem::shipped();
+        distinct(&all);
+        for kernel in Problem::KERNELS {
+            assert_eq!(all.iter().filter(|problem| problem.kernel() == kernel).count(), 10);
+        }
+    }
+
+    #[test]
+    fn the_tuner_is_evaluated_with_five_shipped_problems_of_five_kernels() {
+        let (all, some) = (distinct(&Problem::shipped()), distinct(&Problem::evaluation()));
+        assert!(some.len() == 25 && some.is_subset(&all));
+        let kernels: HashSet<&str> = some.iter().map(Problem::kernel).collect();
+        assert_eq!(kernels.len(), 5);
+    }
+
+    #[test]
+    fn problems_between_are_within_the_range_of_shipped_ones_but_not_shipped() {
+        let all = Problem::shipped();
+        for problem in Problem::between() {
+            assert!(!all.contains(&problem), "{problem}");
+            let like = |other: &&Problem| {
+                (other.kernel(), other.dtypes()) == (problem.kernel(), problem.dtypes())
+            };
+            for (place, (name, size)) in problem.shape().into_iter().enumerate() {
+                let sizes = || all.iter().filter(like).map(|other| other.shape()[place].1);
+                let range = sizes().min().expect("some")..=sizes().max().expect("some");
+                assert!(range.contains(&size), "{problem}: {name} in {range:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_kernel_has_a_small_problem() {
+        let kernels: HashSet<&str> = Problem::small().iter().map(Problem::kernel).collect();
+        assert_eq!(kernels.len(), Problem::KERNELS.len());
+    }
+
+    fn hopper() -> DeviceLimits {
+        DeviceLimits {
+            compute_capability: ComputeCapability::new(9, 0),
+            max_shared_bytes_per_block_opt_in: 227 << 10,
+            ..DeviceLimits::any_device()
+        }
+    }
+
+    /// Blocks on y or z, items, and elements of the largest tensor.
+    fn extents(problem: &Problem) -> [u64; 3] {
+        let kernel = problem.build(&hopper()).expect("supported");
+        let setup = kernel.setup(&hopper(), &[]).expect("the default");
+        let (grid, items) = (setup.request.grid, setup.batch.items());
+        let tensors = kernel.tensor_spec();
+        let inputs = tensors.inputs.iter().map(|input| input.elements(items));
+        let elements = inputs.fold(items * tensors.output_per_item, u64::max);
+        [grid.y.max(grid.z), items, elements]
+    }
+
+    #[test]
+    fn shipped_problems_fit_and_most_overflow_a_grid_axis() {
+        let all = [Problem::shipped(), Problem::between()].concat();
+        let mut overflow = 0;
+        for problem in &all {
+            let [blocks, items, elements] = extents(problem);
+            assert!(items > 1, "{problem}");
+            let bytes = elements * problem.element().bytes();
+            assert!(bytes <= 1_500_000_000, "{problem}: {bytes} bytes");
+            overflow += usize::from(blocks > 65_535);
+        }
+        assert!(2 * overflow > all.len(), "{overflow} of {}", all.len());
+    }
+
+    #[test]
+    fn small_problems_are_small_and_some_of_them_overflow_a_grid_axis() {
+        let extents: Vec<[u64; 3]> = Problem::small().iter().map(extents).collect();
+        assert!(extents.iter().all(|[_, _, elements]| *elements <= 32_000 * 256));
+        assert!(extents.iter().any(|[blocks, ..]| *blocks > 65_535));
+    }
+
+    #[test]
+    fn a_setup_needs_no_tensors() {
+        let problem: Problem = "rms_norm f32 70000x8".parse().expect("a problem");
+        let device = DeviceLimits::any_device();
+        let setup = problem.setup(&device, &[]).expect("supported");
+        assert_eq!(setup.batch.items(), 70_000);
+        let unknown = problem.setup(&device, &[("warps".to_owned(), 4)]);
+        assert!(matches!(unknown, Err(KernelError::UnknownParameter { .. })));
+    }
+
+    #[test]
+    fn every_implementation_has_a_source_of_its_own() {
+        let all: Vec<String> = Problem::KERNELS.into_iter().flat_map(current_sources).collect();
+        let distinct: HashSet<&String> = all.iter().collect();
+        assert_eq!((all.len(), distinct.len()), (12, 12), "seven kernels and five of attention");
+    }
+
+    #[test]
+    fn the_source_of_every_key_is_current() {
+        for problem in Problem::shipped() {
+            let key = problem.key(&hopper(), Policy::default(), Objective::default());
+            let source = key.expect("supported").source;
+            assert!(current_sources(problem.kernel()).contains(&source), "{problem}");
+        }
     }
 }

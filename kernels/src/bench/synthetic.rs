@@ -1,12 +1,8 @@
-//! Elements of tensors that mean nothing.
+//! Synthetic elements and indices for inputs.
 
 use crate::element::Element;
 
-/// Elements that are made up; longer tensors repeat them. A prime number, so that no chunk begins
-/// where the elements are those of another.
-pub(super) const TILE: usize = 1_048_573;
-
-/// `len` elements of mean 0 and variance 1, uniformly distributed, the same for the same `seed`.
+/// `len` elements, uniformly distributed with mean 0 and variance 1; the same for the same `seed`.
 ///
 /// ```
 /// use gridguard_kernels::bench::synthetic;
@@ -28,10 +24,14 @@ pub fn synthetic<T: Element>(len: usize, seed: u64) -> Vec<T> {
     std::iter::repeat_with(element).take(len).collect()
 }
 
-/// A place below `end`, far from those of its neighbours.
-pub(super) const fn scattered(place: u64, end: u64) -> u64 {
+/// How many elements are generated; longer tensors repeat them. A prime number, so that chunks begin
+/// at different elements.
+pub(super) const PERIOD: usize = 1_048_573;
+
+/// A row below `end` for item `item`, far from the rows of neighbouring items.
+pub(crate) const fn scattered_row(item: u64, end: u64) -> u64 {
     const PRIME: u64 = 2_654_435_761;
-    place.wrapping_mul(PRIME) % end
+    item.wrapping_mul(PRIME) % end
 }
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_seed_makes_up_other_elements_of_the_same_size() {
+    fn another_seed_gives_other_elements_of_the_same_variance() {
         let mean_square = |seed| {
             let elements = synthetic::<f32>(10_000, seed);
             elements.iter().map(|x| x * x).sum::<f32>() / 10_000.0
@@ -50,9 +50,9 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_look_far_from_one_another() {
-        let places: Vec<u64> = (0..4).map(|place| scattered(place, 128_256)).collect();
-        assert!(places.iter().all(|place| *place < 128_256));
-        assert!(places.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1000));
+    fn neighbouring_items_read_distant_rows() {
+        let rows: Vec<u64> = (0..4).map(|item| scattered_row(item, 128_256)).collect();
+        assert!(rows.iter().all(|row| *row < 128_256));
+        assert!(rows.windows(2).all(|pair| pair[0].abs_diff(pair[1]) > 1000));
     }
 }

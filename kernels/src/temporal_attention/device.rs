@@ -1,27 +1,27 @@
-//! The kernels on a device.
+//! Attention launches.
 
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceRepr};
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use gridguard::cuda::Args;
 
-use super::operation::STRIDES_BYTES;
-use super::{TemporalAttention, Variant};
+use super::operation::{STRIDES_BYTES, TemporalAttention};
+use super::variant::Variant;
 use crate::element::Element;
 use crate::error::KernelError;
 use crate::kernels::Prepared;
-use crate::tensor::{Extent, Tensor, TensorMut, check, check_contiguous, check_element};
+use crate::tensor::{Extent, Tensor, TensorMut, check, check_element};
 
 impl Prepared<TemporalAttention> {
-    /// Submits the launches to `stream` and answers how many there are; returns before they have
-    /// run.
+    /// Submits the launches to `stream` and returns their number without waiting for them.
     ///
-    /// q, k, v and out are `[items, heads, frames, head_dim]`; where prepared with strides they may
-    /// lie otherwise, such as `[batch, frames, heads, head_dim]` with two axes exchanged. `bias` is
-    /// `[frames, frames]`, where prepared with one. `scale` is finite and not negative.
+    /// q, k, v and out are `[items, heads, frames, head_dim]`, contiguous. If prepared
+    /// [with strides](TemporalAttention::with_strides), their first three axes may have any strides,
+    /// such as those of `[batch, frames, heads, head_dim]` with two axes swapped. `bias` is
+    /// `[frames, frames]`, if prepared with one. `scale` must be finite and not negative.
     ///
     /// # Errors
     ///
-    /// [`KernelError`] where a tensor has another type, shape, length or strides, before anything is
-    /// launched; [`KernelError::Launch`] where memory is misaligned or the driver refuses.
+    /// [`KernelError`] if a tensor has another type, shape, length or strides, before anything is
+    /// launched; [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
     #[track_caller]
     pub fn launch<T, R, W>(
         &self,
@@ -32,20 +32,20 @@ impl Prepared<TemporalAttention> {
         out: TensorMut<'_, W, 4>,
     ) -> Result<u64, KernelError>
     where
-        T: Element + DeviceRepr,
+        T: Element,
         R: DevicePtr<T>,
         W: DevicePtrMut<T>,
     {
         let operation = self.operation();
         let shape = operation.shape();
         check_element::<T>(operation.element())?;
-        check("q", q.memory, &q.extent, shape.dims())?;
-        check("k", k.memory, &k.extent, shape.dims())?;
-        check("v", v.memory, &v.extent, shape.dims())?;
+        for (name, tensor) in [("q", &q), ("k", &k), ("v", &v)] {
+            check(name, tensor.memory, &tensor.extent, shape.dims())?;
+        }
         check("out", out.memory, &out.extent, shape.dims())?;
         let extents = [&q.extent, &k.extent, &v.extent, &out.extent];
         for (tensor, extent) in ["q", "k", "v", "out"].into_iter().zip(extents) {
-            check_strides(tensor, extent, operation, T::TYPE.bytes())?;
+            check_strides(tensor, extent, operation)?;
         }
         if !out.extent.is_injective() {
             let (shape, strides) = (out.extent.dims().to_vec(), out.extent.strides().to_vec());
@@ -55,6 +55,7 @@ impl Prepared<TemporalAttention> {
             let expected = "a finite number that is not negative";
             return Err(KernelError::Value { argument: "scale", given: scale, expected });
         }
+        operation.check_bias(bias.is_some())?;
 
         let mut args = Args::new(stream);
         for tensor in [&q, &k, &v] {
@@ -63,14 +64,8 @@ impl Prepared<TemporalAttention> {
         }
         let (stride, span) = item_of(&out.extent);
         args.write_strided_items(out.memory, stride, span);
-        match (&bias, operation.is_biased()) {
-            (Some(bias), true) => {
-                check_contiguous("bias", bias.memory, &bias.extent, [shape.frames; 2])?;
-                args.read(bias.memory);
-            }
-            (None, false) => {}
-            (Some(_), false) => return Err(bias_error("given", "without")),
-            (None, true) => return Err(bias_error("not given", "with")),
+        if let Some(bias) = bias {
+            args.read(bias.contiguous("bias", [shape.frames; 2])?);
         }
         let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         args.length().value(narrow(shape.heads));
@@ -86,42 +81,33 @@ impl Prepared<TemporalAttention> {
     }
 }
 
-const fn bias_error(given: &'static str, expected: &'static str) -> KernelError {
-    KernelError::Argument { argument: "bias", given, expected }
-}
-
 fn check_strides(
     tensor: &'static str,
     extent: &Extent<4>,
     operation: &TemporalAttention,
-    bytes: u64,
 ) -> Result<(), KernelError> {
-    let refuse = |expected| {
-        let strides = extent.strides().to_vec();
-        Err(KernelError::Strides { tensor, strides, expected })
-    };
-    if extent.is_contiguous() && !operation.is_strided() {
-        return Ok(());
-    }
-    if !operation.is_strided() {
-        return refuse("contiguous memory unless prepared with strides");
-    }
     let [items, heads, frames, row] = extent.strides();
-    if row != 1 && operation.shape().head_dim > 1 {
-        return refuse("rows of neighbouring elements");
-    }
-    let whole = |stride: u64| {
-        let alignment = operation.variant().alignment().unwrap_or(1);
-        u128::from(stride) * u128::from(bytes) % u128::from(alignment) == 0
+    let [alignment, bytes] =
+        [operation.variant().alignment().unwrap_or(1), operation.element().bytes()].map(u128::from);
+    let is_aligned = |stride: u64| (u128::from(stride) * bytes).is_multiple_of(alignment);
+    let mut axes = operation.shape().dims().into_iter().zip([items, heads, frames]);
+    let expected = if !operation.is_strided() {
+        if extent.is_contiguous() {
+            return Ok(());
+        }
+        "contiguous memory unless prepared with strides"
+    } else if row != 1 && operation.shape().head_dim > 1 {
+        "rows of contiguous elements"
+    } else if axes.any(|(dim, stride)| dim > 1 && !is_aligned(stride)) {
+        "strides that are multiples of 16 bytes"
+    } else {
+        return Ok(());
     };
-    let axes = operation.shape().dims().into_iter().zip([items, heads, frames]);
-    if axes.into_iter().any(|(dim, stride)| dim > 1 && !whole(stride)) {
-        return refuse("strides of whole 16 bytes");
-    }
-    Ok(())
+    Err(KernelError::Strides { tensor, strides: extent.strides().to_vec(), expected })
 }
 
-/// From one item to the next, and over one, in elements. A lone item may have any stride.
+/// The stride between items and the reach of one item, in elements. The stride of a single item does
+/// not matter.
 fn item_of(extent: &Extent<4>) -> (u64, u64) {
     let [items, heads, frames, head_dim] = extent.dims();
     let [stride, heads_stride, frames_stride, row] = extent.strides();
@@ -130,16 +116,16 @@ fn item_of(extent: &Extent<4>) -> (u64, u64) {
     (if items > 1 { stride } else { 0 }, span)
 }
 
-/// The strides as the kernels' `Strides` has them; those of lone items, heads and frames count for
-/// nothing.
+/// The strides in the layout of `Strides` in `cu/attention_prelude.cu`. Those of axes of one element
+/// do not matter and become 0.
 fn strides_of(extents: [&Extent<4>; 4]) -> [u8; STRIDES_BYTES] {
     let mut bytes = [0; STRIDES_BYTES];
     let axes = extents.into_iter().flat_map(|extent| {
         let dims = extent.dims().into_iter().zip(extent.strides());
         dims.take(3).map(|(dim, stride)| if dim > 1 { stride } else { 0 })
     });
-    for (place, stride) in bytes.chunks_exact_mut(8).zip(axes) {
-        place.copy_from_slice(&stride.to_le_bytes());
+    for (bytes, stride) in bytes.chunks_exact_mut(8).zip(axes) {
+        bytes.copy_from_slice(&stride.to_le_bytes());
     }
     bytes
 }

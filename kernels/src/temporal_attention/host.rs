@@ -1,20 +1,20 @@
-//! The kernel on the host, in f32 as on the device, for machines without one.
+//! Attention on the host, in f32 as on the device, for machines without a device.
 
 use gridguard::{Guard, HostLauncher, Plan};
 
-use super::{Shape, TemporalAttention};
-use crate::element::Element;
+use super::operation::TemporalAttention;
+use crate::element::{Element, to_u64, to_usize};
 use crate::error::KernelError;
 
-/// Runs `plan` on the host, chunk by chunk, items in parallel; answers the number of chunks.
+/// Runs `plan` on the host, chunk by chunk with items in parallel, and returns the number of chunks.
 ///
 /// q, k, v and out are `[items, heads, frames, head_dim]`, contiguous; `bias` is `[frames, frames]`,
-/// where the operation has one. `progress` is called after each item, from any thread.
+/// if the operation has one. `progress` is called after each item, from any thread.
 ///
 /// # Errors
 ///
-/// [`KernelError::Length`] where a tensor has another length than its shape, before anything runs;
-/// [`KernelError::Host`] where a chunk fails.
+/// [`KernelError::Argument`] if a bias is missing or surplus, [`KernelError::Length`] if a tensor has
+/// another length than its shape, before anything runs; [`KernelError::Host`] if a chunk fails.
 #[allow(clippy::too_many_arguments, reason = "the tensors and what belongs to them")]
 pub fn run_on_host<T: Element>(
     guard: &Guard,
@@ -30,26 +30,31 @@ pub fn run_on_host<T: Element>(
     for (tensor, length) in [("q", q.len()), ("k", k.len()), ("v", v.len()), ("out", out.len())] {
         shape.check_length(tensor, length)?;
     }
-    let bias = bias.map(|bias| bias.iter().map(|x| x.widen()).collect::<Vec<f32>>());
-    check_bias(shape, operation.is_biased(), bias.as_deref())?;
-    let narrow = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
-    let per_item = narrow(shape.elements_per_item());
-    let per_problem = narrow(shape.elements_per_problem());
+    operation.check_bias(bias.is_some())?;
+    if let Some(bias) = bias {
+        let (given, expected) = (to_u64(bias.len()), u128::from(shape.frames).pow(2));
+        if u128::from(given) != expected {
+            let shape = vec![shape.frames; 2];
+            return Err(KernelError::Length { tensor: "bias", shape, expected, given });
+        }
+    }
+    let widen = |part: &[T]| part.iter().map(|x| x.widen()).collect::<Vec<f32>>();
+    let bias = bias.map(widen);
+    let per_item = to_usize(shape.elements_per_item());
+    let per_problem = to_usize(shape.elements_per_problem());
     let problem = Problem {
-        head_dim: narrow(shape.head_dim),
-        frames: narrow(shape.frames),
+        head_dim: to_usize(shape.head_dim),
+        frames: to_usize(shape.frames),
         scale,
         causal: operation.is_causal(),
         bias: bias.as_deref(),
     };
     let kernel = |item: u64, out: &mut [T]| {
-        let start = narrow(item).saturating_mul(per_item);
+        let start = to_usize(item).saturating_mul(per_item);
         for (head, out) in out.chunks_mut(per_problem).enumerate() {
             let first = start + head * per_problem;
-            let part = |tensor: &[T]| -> Vec<f32> {
-                let part = tensor.get(first..first + per_problem).unwrap_or_default();
-                part.iter().map(|x| x.widen()).collect()
-            };
+            let part =
+                |tensor: &[T]| widen(tensor.get(first..first + per_problem).unwrap_or_default());
             problem.attend(&part(q), &part(k), &part(v), out);
         }
         progress();
@@ -57,29 +62,7 @@ pub fn run_on_host<T: Element>(
     Ok(guard.run(plan, &mut HostLauncher::new(out, per_item, kernel))?)
 }
 
-fn check_bias(shape: &Shape, expected: bool, bias: Option<&[f32]>) -> Result<(), KernelError> {
-    let argument = "bias";
-    match (bias, expected) {
-        (None, false) => Ok(()),
-        (None, true) => {
-            Err(KernelError::Argument { argument, given: "not given", expected: "with" })
-        }
-        (Some(_), false) => {
-            Err(KernelError::Argument { argument, given: "given", expected: "without" })
-        }
-        (Some(bias), true) => {
-            let given = u64::try_from(bias.len()).unwrap_or(u64::MAX);
-            let expected = u128::from(shape.frames) * u128::from(shape.frames);
-            if u128::from(given) == expected {
-                return Ok(());
-            }
-            let shape = vec![shape.frames; 2];
-            Err(KernelError::Length { tensor: argument, shape, expected, given })
-        }
-    }
-}
-
-/// What all problems share.
+/// What all attention problems of a launch share.
 struct Problem<'a> {
     head_dim: usize,
     frames: usize,
@@ -101,7 +84,7 @@ impl Problem<'_> {
                 let added = bias.and_then(|bias| bias.get(at)).copied().unwrap_or(0.0);
                 *weight = if hidden { f32::NEG_INFINITY } else { score + added };
             }
-            // Finite, so that a row of -inf gives weights of zero and not of NaN.
+            // Finite, so that a row of -inf gives weights of zero instead of NaN.
             let highest = weights.iter().copied().fold(f32::MIN, f32::max);
             let mut total = 0.0;
             for weight in &mut weights {

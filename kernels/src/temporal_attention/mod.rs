@@ -3,7 +3,7 @@
 //!
 //! Video diffusion attends over time at every position of the feature map: batch x height x width
 //! items, each of a few heads, each a short sequence of frames. With items x heads on grid y, a
-//! 40 x 64 map of 5 heads and batch 6 asks for 76,800 blocks where 65,535 are allowed.
+//! 40 x 64 map with 5 heads and batch 6 needs 76,800 blocks, but y allows 65,535.
 
 #[cfg(feature = "cuda")]
 mod device;
@@ -14,7 +14,7 @@ mod parameters;
 mod reference;
 mod shape;
 #[cfg(feature = "profile")]
-mod tunable;
+mod spec;
 mod variant;
 
 #[cfg(feature = "host")]

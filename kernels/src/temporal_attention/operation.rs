@@ -1,18 +1,20 @@
-//! One attention launch: what is computed, by which variant, on which axis of the grid.
+//! One attention operation: shape, variant, options and launch parameters.
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
-use super::{LaunchParameters, Shape, Variant};
+use super::parameters::LaunchParameters;
+use super::shape::Shape;
+use super::variant::Variant;
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, source};
+use crate::operation::{Code, Operation, Sealed, U64};
 
-/// On which axis the grid numbers items and heads.
+/// The grid axis that numbers items and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// Folded on y, where 65,535 blocks are allowed: the layout that overflows.
+    /// Folded on y, which allows 65,535 blocks: the layout that overflows.
     FoldedY,
-    /// Flat on x, where 2^31 - 1 are.
+    /// Flat on x, which allows 2^31 - 1 blocks.
     FlatX,
 }
 
@@ -30,7 +32,7 @@ impl Layout {
     }
 }
 
-/// Attention over a shape: flat on x, contiguous, without mask or bias, unless said otherwise.
+/// Attention over a shape; by default flat on x, contiguous, without mask or bias.
 ///
 /// ```
 /// use gridguard::{DeviceLimits, Dim3};
@@ -57,11 +59,11 @@ pub struct TemporalAttention {
 }
 
 impl TemporalAttention {
-    /// Attention by the variant that serves the shape best on `device`.
+    /// Attention by the fastest variant for the shape on `device`.
     ///
     /// # Errors
     ///
-    /// As [`Variant::best`].
+    /// Those of [`Variant::best`].
     pub fn new(
         shape: Shape,
         element: ElementType,
@@ -71,12 +73,12 @@ impl TemporalAttention {
         Self::by_variant(shape, element, device, variant)
     }
 
-    /// Attention by a variant of the caller's.
+    /// Attention by the given variant.
     ///
     /// # Errors
     ///
-    /// [`KernelError::Variant`] where it does not take the shape or type,
-    /// [`KernelError::Unsupported`] where `device` has no instructions for it.
+    /// [`KernelError::Variant`] if it does not support the shape or type, [`KernelError::Unsupported`]
+    /// if `device` lacks its instructions.
     pub fn by_variant(
         shape: Shape,
         element: ElementType,
@@ -96,44 +98,44 @@ impl TemporalAttention {
         })
     }
 
-    /// Numbers items and heads along another axis.
+    /// Numbers items and heads along this axis.
     pub const fn with_layout(mut self, layout: Layout) -> Self {
         self.layout = layout;
         self
     }
 
-    /// A frame attends to itself and those before it.
+    /// Each frame attends to itself and the frames before it only.
     pub const fn causal(mut self) -> Self {
         self.causal = true;
         self
     }
 
-    /// A bias of `[frames, frames]`, of the tensors' type, is added to the scaled scores of every
-    /// item and head. A row of -inf hides a key; a query that sees no key gives zeros.
+    /// Adds a bias of `[frames, frames]`, of the tensors' type, to the scaled scores of every item and
+    /// head. -inf hides a key; a query whose keys are all hidden gives zeros.
     pub const fn with_bias(mut self) -> Self {
         self.biased = true;
         self
     }
 
-    /// Tensors may have any strides on their first three axes, such as those of
-    /// `[batch, frames, heads, head_dim]`; their rows are contiguous.
+    /// Allows any strides on the tensors' first three axes, such as those of
+    /// `[batch, frames, heads, head_dim]`; rows must be contiguous.
     pub const fn with_strides(mut self) -> Self {
         self.strided = true;
         self
     }
 
-    /// Launch parameters of the caller's.
+    /// Uses the given launch parameters.
     ///
     /// # Errors
     ///
-    /// [`KernelError::LaunchParameter`] where the variant does not take them.
+    /// [`KernelError::LaunchParameter`] if the variant does not support them.
     pub fn with_parameters(mut self, parameters: LaunchParameters) -> Result<Self, KernelError> {
         self.variant.check_parameters(&self.shape, &parameters)?;
         self.parameters = parameters;
         Ok(self)
     }
 
-    /// The same over other items: what serves a problem does not depend on how many there are.
+    /// The same with another number of items, on which variant and parameters do not depend.
     #[cfg(feature = "profile")]
     pub(super) const fn with_shape(mut self, shape: Shape) -> Self {
         self.shape = shape;
@@ -158,7 +160,7 @@ impl TemporalAttention {
         self.element
     }
 
-    /// The axis of items and heads.
+    /// The grid axis of items and heads.
     #[must_use]
     pub const fn layout(&self) -> Layout {
         self.layout
@@ -176,7 +178,7 @@ impl TemporalAttention {
         &self.parameters
     }
 
-    /// Whether a frame attends only to itself and those before it.
+    /// Whether each frame attends to itself and the frames before it only.
     #[must_use]
     pub const fn is_causal(&self) -> bool {
         self.causal
@@ -188,14 +190,25 @@ impl TemporalAttention {
         self.biased
     }
 
-    /// Whether tensors may have strides of their own.
+    /// Whether tensors may have strides.
     #[must_use]
     pub const fn is_strided(&self) -> bool {
         self.strided
     }
+
+    /// Checks that a bias is given exactly if there is one.
+    #[cfg(any(feature = "cuda", feature = "host"))]
+    pub(super) const fn check_bias(&self, is_given: bool) -> Result<(), KernelError> {
+        let (given, expected) = match (is_given, self.biased) {
+            (true, false) => ("given", "without"),
+            (false, true) => ("not given", "with"),
+            _ => return Ok(()),
+        };
+        Err(KernelError::Argument { argument: "bias", given, expected })
+    }
 }
 
-/// Four tensors' strides of items, heads and frames.
+/// Bytes of `Strides` in `cu/attention_prelude.cu`: three strides of four tensors.
 pub(super) const STRIDES_BYTES: usize = 4 * 3 * 8;
 
 impl Sealed for TemporalAttention {}
@@ -223,36 +236,22 @@ impl Operation for TemporalAttention {
             ("BIAS", self.biased.into()),
             ("STRIDED", self.strided.into()),
         ];
+        if self.variant == Variant::General {
+            parameters.extend([Parameter::of::<u32>(); 2]);
+        } else {
+            defines.extend([("FRAMES", self.shape.frames), ("HEAD_DIM", self.shape.head_dim)]);
+        }
         let LaunchParameters { warps, problems, rounds, stages } = self.parameters;
-        let (frames, head_dim) = (self.shape.frames, self.shape.head_dim);
-        let shape = [("FRAMES", frames), ("HEAD_DIM", head_dim)];
-        let (kernel, source) = match self.variant {
-            Variant::General => {
-                parameters.extend([Parameter::of::<u32>(); 2]);
-                ("general_attention", source!("attention_prelude.cu", "general_attention.cu"))
-            }
-            Variant::Short => {
-                defines.extend(shape);
-                defines.push(("PROBLEMS", problems));
-                ("short_attention", source!("attention_prelude.cu", "short_attention.cu"))
-            }
-            Variant::Tiled => {
-                defines.extend(shape);
-                defines.extend([("WARPS", warps), ("PROBLEMS", problems)]);
-                defines.extend([("ROUNDS", rounds), ("STAGES", stages)]);
-                ("tiled_attention", source!("attention_prelude.cu", "tiled_attention.cu"))
-            }
-            Variant::Warpgroup => {
-                defines.extend(shape);
-                defines.extend([("WARPS", warps), ("ROUNDS", rounds), ("STAGES", stages)]);
-                ("warpgroup_attention", source!("attention_prelude.cu", "warpgroup_attention.cu"))
-            }
-            Variant::SinglePrecision => {
-                defines.extend(shape);
-                defines.extend([("WARPS", warps), ("PROBLEMS", problems)]);
-                ("f32_attention", source!("attention_prelude.cu", "f32_attention.cu"))
-            }
-        };
+        let (warps, problems) = (("WARPS", warps), ("PROBLEMS", problems));
+        let (rounds, stages) = (("ROUNDS", rounds), ("STAGES", stages));
+        match self.variant {
+            Variant::General => {}
+            Variant::Short => defines.push(problems),
+            Variant::Tiled => defines.extend([warps, problems, rounds, stages]),
+            Variant::Warpgroup => defines.extend([warps, rounds, stages]),
+            Variant::SinglePrecision => defines.extend([warps, problems]),
+        }
+        let (kernel, source) = self.variant.code();
         let architecture_specific = self.variant == Variant::Warpgroup;
         Ok(Code { kernel, source, defines, architecture_specific, parameters })
     }

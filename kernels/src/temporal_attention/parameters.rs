@@ -1,33 +1,34 @@
-//! How a launch of each variant is laid out: what a caller may choose, and what a tuner tries.
+//! The launch parameters of each variant: defaults, limits, and candidates for the tuner.
 
-use super::Shape;
-use super::variant::{PIECE_BYTES, Variant};
+use super::shape::Shape;
+use super::variant::Variant;
 use crate::error::KernelError;
+use crate::operation::VECTOR_BYTES;
 
-pub(super) const WARP: u64 = 32;
+const WARP: u64 = 32;
 /// Threads of a block of the general kernel.
 const GENERAL_WARPS: u64 = 4;
 /// Rows of a tile in shared memory of the general kernel.
 const GENERAL_TILE: u64 = 32;
-/// Queries of a tensor core's tile.
+/// Queries in a tile of the tensor cores.
 const ROWS: u64 = 16;
 /// The most threads of a block.
 const MAX_THREADS: u64 = 1024;
-/// Barriers of a block beside the one of all threads.
+/// Barriers of a block besides the one for all threads.
 const NAMED_BARRIERS: u64 = 15;
-/// Problems one after another: beyond, nothing more is to be gained.
+/// More rounds than this gain nothing.
 const MAX_ROUNDS: u64 = 64;
 
-/// How a variant shares out its work: what a tuner may choose.
+/// How a variant distributes its work; what a tuner may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaunchParameters {
     /// Warps that share a problem.
     pub warps: u64,
-    /// Problems side by side in a block.
+    /// Problems that a block computes concurrently.
     pub problems: u64,
-    /// Problems one after another in the place of one.
+    /// Problems that each of those places computes one after another.
     pub rounds: u64,
-    /// 2 loads the next round's problem while this one is computed, 1 does not.
+    /// 2 loads the next round's problem while computing this one, 1 does not.
     pub stages: u64,
 }
 
@@ -73,7 +74,7 @@ impl Variant {
         }
     }
 
-    /// Checks launch parameters of the caller's.
+    /// Checks that the variant supports launch parameters.
     pub(super) fn check_parameters(
         self,
         shape: &Shape,
@@ -140,16 +141,16 @@ impl Variant {
             // Queries and values in whole float4, keys in an odd number of them.
             Self::General => {
                 let quads = head_dim.div_ceil(4);
-                GENERAL_TILE * PIECE_BYTES * (2 * quads + (quads | 1))
+                GENERAL_TILE * VECTOR_BYTES * (2 * quads + (quads | 1))
             }
             Self::Short => 0,
             Self::Tiled => {
-                parameters.stages * parameters.problems * 3 * frames * (pieces | 1) * PIECE_BYTES
+                parameters.stages * parameters.problems * 3 * frames * (pieces | 1) * VECTOR_BYTES
             }
             Self::Warpgroup => {
                 let rows = frames.next_multiple_of(ROWS);
                 // An odd piece is paired, for the narrowest swizzle.
-                parameters.stages * 3 * rows * pieces.next_multiple_of(2) * PIECE_BYTES
+                parameters.stages * 3 * rows * pieces.next_multiple_of(2) * VECTOR_BYTES
             }
             Self::SinglePrecision => {
                 // The weights of a tile: 16 rows of 16 keys, padded to 20.

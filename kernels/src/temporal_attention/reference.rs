@@ -1,10 +1,10 @@
-//! What the kernel must compute, in f64, and how far it may be off.
+//! The f64 reference and the tolerance.
 
-use super::TemporalAttention;
-use crate::element::{Element, ElementType};
+use super::operation::TemporalAttention;
+use crate::element::{Element, ElementType, to_usize, widened};
 
 /// One problem of attention in f64: `softmax(scale * q k^T + bias) v` for `frames x head_dim` tensors
-/// and a bias of `frames x frames`. A query that sees no key gives zeros.
+/// and a bias of `frames x frames`. A query whose keys are all hidden gives zeros.
 ///
 /// Slices beyond `frames * head_dim` elements are ignored; missing elements count as zero.
 #[must_use]
@@ -14,10 +14,10 @@ pub fn reference<T: Element>(
     [q, k, v]: [&[T]; 3],
     bias: Option<&[T]>,
 ) -> Vec<f64> {
-    let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX).max(1);
-    let (frames, head_dim) = (size(operation.shape().frames), size(operation.shape().head_dim));
+    let shape = operation.shape();
+    let (frames, head_dim) = (to_usize(shape.frames).max(1), to_usize(shape.head_dim).max(1));
     let scale = f64::from(scale);
-    let widen = |row: &[T]| row.iter().map(|x| f64::from(x.widen())).collect::<Vec<f64>>();
+    let widen = |row: &[T]| widened(row).collect::<Vec<f64>>();
     let keys: Vec<Vec<f64>> = k.chunks(head_dim).map(widen).collect();
     let values: Vec<Vec<f64>> = v.chunks(head_dim).map(widen).collect();
     let mut out = Vec::with_capacity(q.len());
@@ -44,12 +44,11 @@ pub fn reference<T: Element>(
     out
 }
 
-/// The largest relative Frobenius error that a correct kernel has.
+/// The largest relative Frobenius error of a correct kernel.
 ///
-/// Arithmetic is f32 and its error far below; what remains is rounding the output once, at most
-/// half a unit in the last place: 2^-11 for f16, 2^-8 for bf16 of the largest element. Over a
-/// tensor the errors average to about half of that. f32 has 64 to 128 products to sum, each with
-/// 2^-24.
+/// The output is rounded once, by half a unit in the last place at most: 2^-11 for f16, 2^-8 for bf16
+/// of the largest element; over a tensor the errors average to about half of that. The error of f32
+/// arithmetic is far below. f32 sums 64 to 128 products, each with an error of 2^-24.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     match element {
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_causal_frame_sees_itself_and_those_before() {
+    fn a_causal_frame_attends_to_itself_and_those_before() {
         let qkv: [&[f32]; 3] = [&[0.0; 3], &[1.0; 3], &[3.0, 5.0, 10.0]];
         let out = reference(&attention(3, 1).causal(), 1.0, qkv, None);
         assert_eq!(out[..2], [3.0, 4.0]);

@@ -1,10 +1,10 @@
-//! The shape of the four tensors.
+//! The shape of q, k, v and out.
 
-use crate::element::ElementType;
+use crate::element::{ElementType, to_u64};
 use crate::error::KernelError;
-use crate::size::{check_elements, check_size};
+use crate::operation::{check_elements, check_size};
 
-/// The largest head dimension that a kernel carries in registers.
+/// The largest head dimension that a kernel keeps in registers.
 const MAX_HEAD_DIM: u64 = 128;
 
 /// The shape `[items, heads, frames, head_dim]` of q, k, v and out.
@@ -21,12 +21,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape, where a kernel takes it.
+    /// The shape, if a kernel supports it.
     ///
     /// # Errors
     ///
     /// [`KernelError::Dimension`] for no heads, no frames, or a head dimension outside 1 to 128;
-    /// [`KernelError::TooLarge`] past 64 bits. Zero items are allowed: there is nothing to do.
+    /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero items are allowed.
     pub fn new(items: u64, heads: u64, frames: u64, head_dim: u64) -> Result<Self, KernelError> {
         let shape = Self { items, heads, frames, head_dim };
         check_size("heads", heads, 1..=u64::from(u32::MAX))?;
@@ -66,13 +66,13 @@ impl Shape {
         self.items * self.elements_per_item()
     }
 
-    /// Bytes that must move at least: q, k and v read once, out written once.
+    /// Bytes that any implementation must move: q, k and v read once, out written once.
     #[must_use]
     pub fn least_bytes(&self, element: ElementType) -> u128 {
         4 * u128::from(self.elements()) * u128::from(element.bytes())
     }
 
-    /// The usual scale of attention: one over the root of the head dimension.
+    /// The usual scale of attention: 1 / sqrt(head dimension).
     #[must_use]
     pub fn scale(&self) -> f32 {
         // At most 128, which f32 holds exactly.
@@ -86,7 +86,7 @@ impl Shape {
     ///
     /// [`KernelError::Length`] with both lengths.
     pub fn check_length(&self, tensor: &'static str, given: usize) -> Result<(), KernelError> {
-        let given = u64::try_from(given).unwrap_or(u64::MAX);
+        let given = to_u64(given);
         if given == self.elements() {
             return Ok(());
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_no_kernel_can_take_are_errors() {
+    fn shapes_that_no_kernel_supports_are_errors() {
         let dimension = |shape: Result<Shape, KernelError>| match shape.expect_err("refused") {
             KernelError::Dimension { dimension, .. } => dimension,
             other => panic!("{other}"),
@@ -117,7 +117,7 @@ mod tests {
         let error = Shape::new(u64::MAX, 5, 16, 64).expect_err("too large");
         assert_eq!(
             error.to_string(),
-            "a tensor of shape [18446744073709551615, 5, 16, 64] has more elements than 64 bits \
+            "a tensor of shape [18446744073709551615, 5, 16, 64] has more bytes than 64 bits can \
              count"
         );
         assert!(Shape::new(0, 5, 16, 64).is_ok());

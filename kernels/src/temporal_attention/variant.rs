@@ -1,26 +1,25 @@
-//! Which device code serves a shape.
+//! The implementations of attention and the choice among them.
 
 use core::fmt;
 
 use gridguard::{ComputeCapability, DeviceLimits};
 
-use super::Shape;
+use super::shape::Shape;
 use crate::element::ElementType;
 use crate::error::KernelError;
+use crate::operation::{VECTOR_BYTES, source};
 
-/// The most frames whose keys and values a warp holds in registers.
+/// The most frames whose keys and values a warp keeps in registers.
 const SHORT_FRAMES: u64 = 32;
-/// The most frames of a specialised kernel.
+/// The most frames of a specialised variant.
 const MAX_FRAMES: u64 = 128;
-/// What a thread copies at once.
-pub(super) const PIECE_BYTES: u64 = 16;
 
 const TURING: ComputeCapability = ComputeCapability::new(7, 5);
 const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
 const HOPPER: ComputeCapability = ComputeCapability::new(9, 0);
 
-/// Which device code serves a shape. All but the general one are compiled for the shape and take
-/// memory, and strides, of whole 16 bytes.
+/// An implementation of attention. All but the general one are compiled for the shape and need memory
+/// and strides aligned to 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Variant {
     /// Any shape and type, in f32 arithmetic.
@@ -48,7 +47,7 @@ impl Variant {
     pub const ALL: [Self; 5] =
         [Self::General, Self::Short, Self::Tiled, Self::Warpgroup, Self::SinglePrecision];
 
-    /// The name, as in the kernels' names.
+    /// The name, as in the names of the kernels.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -60,15 +59,15 @@ impl Variant {
         }
     }
 
-    /// The one that serves the shape best on `device`.
+    /// The fastest variant for the shape on `device`.
     ///
-    /// Measured on an NVIDIA H200 (`kernels/NOTES.md`): rows of whole 64 bytes go straight to
-    /// registers up to 32 frames, and to warpgroups beyond; others through shared memory up to 48.
+    /// Measured on an NVIDIA H200 (`NOTES.md`): rows of a multiple of 64 bytes go straight to registers
+    /// up to 32 frames, and to warpgroups beyond; others go through shared memory up to 48 frames.
     ///
     /// # Errors
     ///
     /// [`KernelError::Unsupported`] for bf16 below compute capability 8.0, whose tensor cores do not
-    /// take it: nothing slower serves in its place unless asked for.
+    /// support it. There is no silent fallback to the slower [`Self::General`].
     pub fn best(
         shape: &Shape,
         element: ElementType,
@@ -94,7 +93,7 @@ impl Variant {
         Ok(order.into_iter().find(fits).unwrap_or(Self::General))
     }
 
-    /// Checks that the variant takes the shape and type, and the device has its instructions.
+    /// Checks that the variant supports the shape and type, and that the device has its instructions.
     pub(super) fn check(
         self,
         shape: &Shape,
@@ -129,11 +128,32 @@ impl Variant {
             return Err(KernelError::Variant { variant: self.name(), takes: what });
         }
         let capability = device.compute_capability;
-        // Later architectures do not have Hopper's.
+        // Later architectures lack Hopper's instructions.
         if capability < needed || (self == Self::Warpgroup && capability != HOPPER) {
             return Err(unsupported(self.instructions(element), needed, device));
         }
         Ok(())
+    }
+
+    /// The kernel's name and its source.
+    pub(super) const fn code(self) -> (&'static str, &'static str) {
+        match self {
+            Self::General => {
+                ("general_attention", source!("attention_prelude.cu", "general_attention.cu"))
+            }
+            Self::Short => {
+                ("short_attention", source!("attention_prelude.cu", "short_attention.cu"))
+            }
+            Self::Tiled => {
+                ("tiled_attention", source!("attention_prelude.cu", "tiled_attention.cu"))
+            }
+            Self::Warpgroup => {
+                ("warpgroup_attention", source!("attention_prelude.cu", "warpgroup_attention.cu"))
+            }
+            Self::SinglePrecision => {
+                ("f32_attention", source!("attention_prelude.cu", "f32_attention.cu"))
+            }
+        }
     }
 
     const fn instructions(self, element: ElementType) -> &'static str {
@@ -145,11 +165,11 @@ impl Variant {
         }
     }
 
-    /// What memory must be aligned to, in bytes.
+    /// The alignment that memory needs, in bytes.
     pub(super) const fn alignment(self) -> Option<u64> {
         match self {
             Self::General => None,
-            _ => Some(PIECE_BYTES),
+            _ => Some(VECTOR_BYTES),
         }
     }
 }
@@ -164,7 +184,7 @@ fn unsupported(
         needed,
         device: device.name.clone(),
         capability: device.compute_capability,
-        remedy: "use f16, or ask for the general variant, which computes in f32",
+        remedy: "use f16, or the general variant, which computes in f32",
     }
 }
 
@@ -187,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shape_has_its_variant() {
+    fn each_shape_gets_its_fastest_variant() {
         let best = |frames, head_dim, element, major, minor| {
             Variant::best(&shape(frames, head_dim), element, &device(major, minor)).expect("served")
         };
@@ -204,27 +224,23 @@ mod tests {
         assert_eq!(best(16, 64, f32, 9, 0), Variant::SinglePrecision);
         assert_eq!(best(16, 63, f32, 9, 0), Variant::General);
         assert_eq!(best(16, 64, f16, 7, 5), Variant::Tiled);
-        // 104 KB of shared memory where 99 are to be had.
+        // Needs 104 KB of shared memory, the device has 99.
         assert_eq!(best(128, 128, f16, 8, 6), Variant::General);
     }
 
     #[test]
-    fn bf16_on_turing_is_an_error_that_says_why() {
+    fn bf16_on_turing_is_an_error_with_a_remedy() {
         let error = Variant::best(&shape(16, 64), ElementType::Bf16, &device(7, 5));
         let error = error.expect_err("no tensor cores for it").to_string();
         assert!(
             error.starts_with("bf16 on tensor cores needs compute capability 8.0, "),
             "{error}"
         );
-        assert!(
-            error.ends_with(
-                "has 7.5: use f16, or ask for the general variant, which computes in f32"
-            )
-        );
+        assert!(error.ends_with("has 7.5: use f16, or the general variant, which computes in f32"));
     }
 
     #[test]
-    fn a_variant_says_what_it_takes() {
+    fn a_variant_rejects_what_it_does_not_support() {
         let check = |variant: Variant, frames, element, major| {
             variant.check(&shape(frames, 64), element, &device(major, 0)).map_err(|e| e.to_string())
         };

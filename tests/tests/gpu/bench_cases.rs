@@ -3,8 +3,8 @@
 use gridguard::profile::Named;
 use gridguard::{Choice, Strategy};
 use gridguard_kernels::Tensor;
-use gridguard_kernels::bench::{LaunchSetup, Problem, on_device};
-use gridguard_kernels::compare::{Compare, Compared, Sums, reference};
+use gridguard_kernels::bench::{LaunchSetup, Problem};
+use gridguard_kernels::compare::{Compare, Compared, ComparisonSums, reference};
 use half::{bf16, f16};
 
 use super::support::{Tensorial, kernels, stream};
@@ -13,7 +13,7 @@ use super::support::{Tensorial, kernels, stream};
 #[ignore = "needs a CUDA GPU"]
 fn every_setup_of_every_kernel_gives_correct_output_whole_and_split() {
     for problem in Problem::small() {
-        let mut case = on_device(kernels(), &stream(), &problem).expect("memory");
+        let mut case = problem.on_device(kernels(), &stream()).expect("memory");
         let error = case.verify().unwrap_or_else(|error| panic!("{problem}: {error}"));
         assert!(error < 1e-2, "{problem}: {error:e}");
         for setup in case.setups().expect("the default") {
@@ -35,7 +35,7 @@ fn every_setup_of_every_kernel_gives_correct_output_whole_and_split() {
 #[ignore = "needs a CUDA GPU"]
 fn the_first_items_alone_are_launched_and_checked() {
     for problem in Problem::small() {
-        let mut case = on_device(kernels(), &stream(), &problem).expect("memory");
+        let mut case = problem.on_device(kernels(), &stream()).expect("memory");
         let (_, items) = case.shape()[0].clone();
         let part = case.prepare(&Named::new(), Choice::AUTOMATIC, Some(items / 3));
         let part = part.expect("a plan");
@@ -45,7 +45,7 @@ fn the_first_items_alone_are_launched_and_checked() {
 }
 
 /// The comparison on the device and on the host of outputs that differ here and there.
-fn compares<T: Compared + cudarc::driver::DeviceRepr>(golden: Vec<T>, other: &[(usize, T)]) {
+fn compares<T: Compared>(golden: Vec<T>, other: &[(usize, T)]) {
     let stream = stream();
     let mut output = golden.clone();
     for (place, element) in other {
@@ -56,7 +56,7 @@ fn compares<T: Compared + cudarc::driver::DeviceRepr>(golden: Vec<T>, other: &[(
     let prepared = kernels().prepare(compare, Choice::AUTOMATIC).expect("a plan");
     let (on_device, kept) = (stream.clone_htod(&output), stream.clone_htod(&golden));
     let (on_device, kept) = (on_device.expect("memory"), kept.expect("memory"));
-    let mut sums = Sums::new(&stream).expect("memory");
+    let mut sums = ComparisonSums::new(&stream).expect("memory");
     let (x, y) = (Tensor::new(&on_device, [elements]), Tensor::new(&kept, [elements]));
     prepared.launch(&stream, x, y, &mut sums).expect("launches");
     let (found, expected) = (sums.read(&stream).expect("ran"), reference(&output, &golden));

@@ -3,8 +3,10 @@
 use cudarc::driver::DeviceRepr;
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
-use gridguard_kernels::get_rows::{GetRows, IndexReport, reference, tolerance};
-use gridguard_kernels::{Deviation, ElementType, Index, IndexType, KernelError, Tensor, TensorMut};
+use gridguard_kernels::get_rows::{GetRows, reference, tolerance};
+use gridguard_kernels::{
+    Deviation, ElementType, Index, IndexReport, IndexType, KernelError, Tensor, TensorMut,
+};
 use half::{bf16, f16};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, prop_oneof, proptest};
@@ -202,6 +204,6 @@ fn tensors_that_do_not_fit_get_rows_are_refused_before_anything_is_launched() {
     let (table, wide) = (Tensor::new(&table, [3, 8]), Tensor::new(&wide, [4]));
     let to = TensorMut::new(&mut out, [4, 8]);
     let other = prepared.launch(&stream, table, wide, to, &mut report).expect_err("refused");
-    assert_eq!(other.to_string(), "the indices are of i64, the kernel was prepared for i32");
+    assert_eq!(other.to_string(), "the indices are i64, the kernel was prepared for i32");
     assert!(stream.clone_dtoh(&out).expect("out").iter().all(|x| x.is_nan()));
 }

@@ -135,6 +135,6 @@ fn tensors_that_do_not_fit_reflection_pad1d_are_refused_before_anything_is_launc
     let (half, half_out) =
         (Tensor::new(&half, [2, 3, 4]), TensorMut::new(&mut half_out, [2, 3, 7]));
     let other = prepared.launch(&stream, half, half_out).expect_err("refused").to_string();
-    assert_eq!(other, "the tensors are of f16, the kernel was prepared for f32");
+    assert_eq!(other, "the tensors are f16, the kernel was prepared for f32");
     assert!(stream.clone_dtoh(&out).expect("out").iter().all(|x| x.is_nan()));
 }

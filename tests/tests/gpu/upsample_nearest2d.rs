@@ -159,6 +159,6 @@ fn tensors_that_do_not_fit_upsample_nearest2d_are_refused_before_anything_is_lau
     let mut half_out = poisoned::<f16>(&stream, 96);
     let (input, half_out) = (Tensor::new(&half, dims), TensorMut::new(&mut half_out, out_dims));
     let other = prepared.launch(&stream, input, half_out).expect_err("refused").to_string();
-    assert_eq!(other, "the tensors are of f16, the kernel was prepared for f32");
+    assert_eq!(other, "the tensors are f16, the kernel was prepared for f32");
     assert!(stream.clone_dtoh(&out).expect("out").iter().all(|x| x.is_nan()));
 }

@@ -11,7 +11,7 @@ use gridguard_autotune::{
     Portion, ProblemMeasurer, Workload,
 };
 use gridguard_kernels::Kernels;
-use gridguard_kernels::bench::{self, BenchCase, BenchError, LaunchHandle, Problem};
+use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
 
 /// A problem with its tensors.
 pub(crate) struct BenchWorkload {
@@ -51,7 +51,7 @@ impl BenchWorkload {
 impl Workload for BenchWorkload {
     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         let setups = self.case.setups().map_err(failure)?;
-        let configuration = |one: bench::LaunchSetup| LaunchConfig {
+        let configuration = |one: LaunchSetup| LaunchConfig {
             parameters: one.parameters,
             request: one.request,
             batch: one.batch,
@@ -119,7 +119,7 @@ impl Bench {
             .map_err(|error| MeasureFailure::new(FailureKind::Launch, format!("{error}")))?;
         match self {
             Self::Host { guard, policy } => {
-                let case = bench::on_host(guard, &problem).map_err(failure)?;
+                let case = problem.on_host(guard).map_err(failure)?;
                 Ok(Box::new(InProcess::new(BenchWorkload::new(case), HostClock::new(*policy))))
             }
             Self::Device { kernels, policy } => {
@@ -130,7 +130,7 @@ impl Bench {
                     disable_event_tracking(context);
                 }
                 let stream = context.new_stream()?;
-                let case = bench::on_device(kernels, &stream, &problem).map_err(failure)?;
+                let case = problem.on_device(kernels, &stream).map_err(failure)?;
                 let clock = DeviceClock::new(kernels.guard(), stream, *policy)?;
                 Ok(Box::new(InProcess::new(BenchWorkload::new(case), clock)))
             }

@@ -72,12 +72,12 @@ fn tensors_that_do_not_fit_are_refused_before_anything_is_launched() {
     let shared = Extent::strided(shape.dims(), [0, 1024, 64, 1]);
     assert_eq!(
         refused(plain.with_strides(), fit, false, 1.0, shared),
-        "out has strides [0, 1024, 64, 1] for shape [4, 2, 16, 64]: some elements are the same"
+        "out has strides [0, 1024, 64, 1] for shape [4, 2, 16, 64]: some elements overlap"
     );
     let odd = Extent::strided(shape.dims(), [1024, 512, 31, 1]);
     assert_eq!(
         refused(plain.with_strides(), odd, false, 1.0, fit),
-        "q has strides [1024, 512, 31, 1], the kernel takes strides of whole 16 bytes"
+        "q has strides [1024, 512, 31, 1], the kernel takes strides that are multiples of 16 bytes"
     );
     assert_eq!(
         refused(plain, fit, true, 1.0, fit),
@@ -93,7 +93,7 @@ fn tensors_that_do_not_fit_are_refused_before_anything_is_launched() {
     );
     assert_eq!(
         refused(attention::<bf16>(shape), fit, false, 1.0, fit),
-        "the tensors are of f16, the kernel was prepared for bf16"
+        "the tensors are f16, the kernel was prepared for bf16"
     );
     assert!(stream.clone_dtoh(&out).expect("out").iter().all(|x| x.to_f32().is_nan()));
 }

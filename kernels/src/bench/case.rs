@@ -1,0 +1,360 @@
+//! A problem with its tensors, whatever it runs on.
+
+use gridguard::profile::{Key, Named, Objective, Policy};
+use gridguard::{BatchAxis, Choice, LaunchLimits, LaunchRequest};
+
+use crate::error::KernelError;
+#[cfg(any(feature = "cuda", feature = "host"))]
+use {
+    super::spec::{KernelSpec, TensorSpec},
+    crate::compare::{Compared, Difference},
+    crate::deviation::Deviation,
+    crate::operation::Operation as _,
+    crate::tunable::Tunable as _,
+    core::ops::Range,
+    gridguard::{DeviceLimits, Plan},
+};
+
+/// A problem with its tensors, on a device or on the host.
+pub trait BenchCase: Send {
+    /// The key of the problem in profiles.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Kernel`] if the device cannot run the kernel.
+    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, BenchError>;
+
+    /// The sizes with their names, the number of items first.
+    fn shape(&self) -> Named;
+
+    /// Bytes that any implementation must read and write.
+    fn least_bytes(&self) -> u128;
+
+    /// The launch with each set of launch parameters worth measuring, the default first. On a device,
+    /// compiles their kernels in parallel and leaves out sets that the device rejects, except the
+    /// default.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Kernel`] if the device rejects the default.
+    fn setups(&mut self) -> Result<Vec<LaunchSetup>, BenchError>;
+
+    /// Compiles and plans a launch over the first `items` items, or over all.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Items`] for more items than the problem has, [`BenchError::Kernel`] if the kernel
+    /// does not support the launch parameters, no plan is legal, or compilation fails.
+    fn prepare(
+        &mut self,
+        parameters: &[(String, u64)],
+        choice: Choice,
+        items: Option<u64>,
+    ) -> Result<LaunchHandle, BenchError>;
+
+    /// Submits the launches of a prepared plan and returns their number. Returns before they have
+    /// run on a device, and after they have run on the host.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Handle`] for a handle of another case, [`BenchError::Kernel`] if a launch fails.
+    fn launch(&mut self, handle: LaunchHandle) -> Result<u64, BenchError>;
+
+    /// Runs the default and compares its output with the f64 reference at the first, middle and last
+    /// items and at the ends of chunks. Returns the relative error.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Reference`] if the error exceeds the kernel's tolerance, and those of
+    /// [`Self::prepare`] and [`Self::launch`].
+    fn verify(&mut self) -> Result<f64, BenchError>;
+
+    /// Overwrites the output, runs a prepared plan once, and compares the whole output with the
+    /// default's, which [`Self::verify`] checks first. Waits for the result.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Mismatch`] if the difference exceeds the kernel's tolerance (any differing bit,
+    /// if that is zero), and those of [`Self::launch`] and [`Self::verify`].
+    fn check(&mut self, handle: LaunchHandle) -> Result<(), BenchError>;
+}
+
+/// Identifies a launch that a [`BenchCase`] has prepared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LaunchHandle(pub(super) usize);
+
+/// The launch of a whole problem with one set of launch parameters.
+#[derive(Clone, Debug)]
+pub struct LaunchSetup {
+    /// Names and values of the launch parameters; empty if the kernel has none.
+    pub parameters: Named,
+    /// The launch.
+    pub request: LaunchRequest,
+    /// Its independent items.
+    pub batch: BatchAxis,
+    /// The limits of device and kernel.
+    pub limits: LaunchLimits,
+}
+
+/// Why a bench case failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// The kernel was not run.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// Device memory could not be used, or an earlier launch failed.
+    #[cfg(feature = "cuda")]
+    #[error("tensors could not be allocated, copied or read: {0}")]
+    Memory(#[from] cudarc::driver::DriverError),
+    /// The host has too little memory for the tensors.
+    #[error("the host cannot allocate {bytes} bytes for a tensor: use fewer items")]
+    HostMemory {
+        /// Bytes of the tensor.
+        bytes: u128,
+    },
+    /// The handle is not from this bench case.
+    #[error("no launch was prepared with handle {0}")]
+    Handle(usize),
+    /// The problem has fewer items.
+    #[error("{given} items were requested, the problem has {items}")]
+    Items {
+        /// Items requested.
+        given: u64,
+        /// Items of the problem.
+        items: u64,
+    },
+    /// The default's output differs from the reference.
+    #[error(
+        "the default differs from the reference: the relative error is {error:e}, the tolerance \
+         {tolerance:e}"
+    )]
+    Reference {
+        /// The relative error; infinite if an element is not finite.
+        error: f64,
+        /// The largest allowed error.
+        tolerance: f64,
+    },
+    /// The output differs from the default's.
+    #[error(
+        "the output differs from the default's: the relative error is {error:e}, the tolerance \
+         {tolerance:e}; {differing} of {elements} elements differ, {not_finite} of them are not finite"
+    )]
+    Mismatch {
+        /// The relative error; infinite if an element is not finite.
+        error: f64,
+        /// The largest allowed error; zero requires equal bits.
+        tolerance: f64,
+        /// Elements that differ in any bit.
+        differing: u64,
+        /// Elements that differ of which one is not finite.
+        not_finite: u64,
+        /// Elements compared.
+        elements: u64,
+    },
+}
+
+/// Where a bench case runs: holds the tensors of one problem.
+#[cfg(any(feature = "cuda", feature = "host"))]
+pub(super) trait Backend: Send {
+    /// The kernel.
+    type Kernel: KernelSpec;
+    /// The elements of the output.
+    type Output: Compared;
+    /// A compiled and planned launch.
+    type Prepared: Send;
+    /// A copy of the whole output.
+    type Copy: Send;
+
+    fn device(&self) -> &DeviceLimits;
+    fn setups(&self, kernel: &Self::Kernel) -> Result<Vec<LaunchSetup>, BenchError>;
+    fn prepare(&self, kernel: Self::Kernel, choice: Choice) -> Result<Self::Prepared, BenchError>;
+    fn kernel(prepared: &Self::Prepared) -> &Self::Kernel;
+    fn plan(prepared: &Self::Prepared) -> &Plan;
+    /// Submits what was prepared and returns the number of launches.
+    fn launch(&mut self, prepared: &Self::Prepared) -> Result<u64, BenchError>;
+    fn fill_output(&mut self, element: Self::Output) -> Result<(), BenchError>;
+    /// The reference for `item`, from its parts of the inputs.
+    fn expected(&self, kernel: &Self::Kernel, item: u64) -> Result<Vec<f64>, BenchError>;
+    fn output(&self, part: Range<usize>) -> Result<Vec<Self::Output>, BenchError>;
+    fn copy_output(&self) -> Result<Self::Copy, BenchError>;
+    /// Compares the first elements of the output with those of a copy.
+    fn difference(&self, elements: u64, golden: &Self::Copy) -> Result<Difference, BenchError>;
+}
+
+/// A problem on a backend.
+#[cfg(any(feature = "cuda", feature = "host"))]
+pub(super) struct Case<B: Backend> {
+    pub(super) kernel: B::Kernel,
+    pub(super) backend: B,
+    pub(super) prepared: Vec<B::Prepared>,
+    /// The default's output, once verified.
+    pub(super) golden: Option<B::Copy>,
+}
+
+#[cfg(any(feature = "cuda", feature = "host"))]
+impl<B: Backend> Case<B> {
+    pub(super) const fn new(kernel: B::Kernel, backend: B) -> Self {
+        Self { kernel, backend, prepared: Vec::new(), golden: None }
+    }
+}
+
+#[cfg(any(feature = "cuda", feature = "host"))]
+impl<B: Backend> BenchCase for Case<B> {
+    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, BenchError> {
+        Ok(self.kernel.key(self.backend.device(), policy, objective)?)
+    }
+
+    fn shape(&self) -> Named {
+        self.kernel.sizes().into_iter().map(|(name, size)| (name.to_owned(), size)).collect()
+    }
+
+    fn least_bytes(&self) -> u128 {
+        self.kernel.tensors().least_bytes
+    }
+
+    fn setups(&mut self) -> Result<Vec<LaunchSetup>, BenchError> {
+        self.backend.setups(&self.kernel)
+    }
+
+    fn prepare(
+        &mut self,
+        parameters: &[(String, u64)],
+        choice: Choice,
+        items: Option<u64>,
+    ) -> Result<LaunchHandle, BenchError> {
+        let mut kernel = self.kernel.with_parameters(parameters)?;
+        if let Some(given) = items {
+            let items = kernel.batch().items();
+            if given > items {
+                return Err(BenchError::Items { given, items });
+            }
+            kernel = kernel.with_items(given)?;
+        }
+        self.prepared.push(self.backend.prepare(kernel, choice)?);
+        Ok(LaunchHandle(self.prepared.len() - 1))
+    }
+
+    fn launch(&mut self, LaunchHandle(number): LaunchHandle) -> Result<u64, BenchError> {
+        let prepared = self.prepared.get(number).ok_or(BenchError::Handle(number))?;
+        self.backend.launch(prepared)
+    }
+
+    fn verify(&mut self) -> Result<f64, BenchError> {
+        let prepared = self.backend.prepare(self.kernel.clone(), Choice::AUTOMATIC)?;
+        let [poison, _] = B::Output::poisons();
+        self.backend.fill_output(poison)?;
+        self.backend.launch(&prepared)?;
+        let tensors = self.kernel.tensors();
+        let mut deviation = Deviation::new();
+        for item in verified_items(B::plan(&prepared)) {
+            let expected = self.backend.expected(&self.kernel, item)?;
+            let out = self.backend.output(tensors.output_part(item))?;
+            deviation.add_values(out.iter().map(|x| x.value()), &expected);
+        }
+        let (error, tolerance) = (deviation.relative(), tensors.tolerance);
+        if deviation.within(tolerance) {
+            return Ok(error);
+        }
+        Err(BenchError::Reference { error, tolerance })
+    }
+
+    fn check(&mut self, LaunchHandle(number): LaunchHandle) -> Result<(), BenchError> {
+        if number >= self.prepared.len() {
+            return Err(BenchError::Handle(number));
+        }
+        if self.golden.is_none() {
+            self.verify()?;
+            self.golden = Some(self.backend.copy_output()?);
+        }
+        let (Some(prepared), Some(golden)) = (self.prepared.get(number), &self.golden) else {
+            return Err(BenchError::Handle(number));
+        };
+        let [_, poison] = B::Output::poisons();
+        self.backend.fill_output(poison)?;
+        self.backend.launch(prepared)?;
+        let kernel = B::kernel(prepared);
+        let TensorSpec { output_per_item, tolerance, .. } = kernel.tensors();
+        let elements = kernel.batch().items() * output_per_item;
+        let difference = self.backend.difference(elements, golden)?;
+        if difference.within(tolerance) {
+            return Ok(());
+        }
+        Err(BenchError::Mismatch {
+            error: difference.relative(),
+            tolerance,
+            differing: difference.differing(),
+            not_finite: difference.not_finite(),
+            elements: difference.compared(),
+        })
+    }
+}
+
+/// Items whose output is compared with the reference: the first, middle and last, and those at the
+/// ends of the first chunks.
+#[cfg(any(feature = "cuda", feature = "host"))]
+fn verified_items(plan: &Plan) -> Vec<u64> {
+    let items = plan.items();
+    let ends = plan.chunks().take(VERIFIED_CHUNKS).flat_map(|chunk| [chunk.start, chunk.end() - 1]);
+    let mut verified: Vec<u64> =
+        ends.chain([items / 2, items.saturating_sub(1)]).filter(|item| *item < items).collect();
+    verified.sort_unstable();
+    verified.dedup();
+    verified
+}
+
+/// Chunks whose ends are verified; references are slow.
+#[cfg(any(feature = "cuda", feature = "host"))]
+const VERIFIED_CHUNKS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_give_what_was_found_and_what_is_allowed() {
+        let items = BenchError::Items { given: 9, items: 8 };
+        assert_eq!(items.to_string(), "9 items were requested, the problem has 8");
+        let handle = BenchError::Handle(3);
+        assert_eq!(handle.to_string(), "no launch was prepared with handle 3");
+        let memory = BenchError::HostMemory { bytes: 12 };
+        assert_eq!(
+            memory.to_string(),
+            "the host cannot allocate 12 bytes for a tensor: use fewer items"
+        );
+        let reference = BenchError::Reference { error: 0.25, tolerance: 1e-3 };
+        assert_eq!(
+            reference.to_string(),
+            "the default differs from the reference: the relative error is 2.5e-1, the tolerance 1e-3"
+        );
+        let mismatch = BenchError::Mismatch {
+            error: f64::INFINITY,
+            tolerance: 0.0,
+            differing: 5,
+            not_finite: 2,
+            elements: 640,
+        };
+        assert_eq!(
+            mismatch.to_string(),
+            "the output differs from the default's: the relative error is inf, the tolerance 0e0; 5 \
+             of 640 elements differ, 2 of them are not finite"
+        );
+    }
+
+    #[cfg(any(feature = "cuda", feature = "host"))]
+    #[test]
+    fn the_items_around_every_boundary_are_verified_once() {
+        use gridguard::{Axis, Dim3, KernelLimits};
+
+        let plan = |items, most| {
+            let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("k"));
+            let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::ONE);
+            let batch = BatchAxis::new(Axis::Y, items);
+            Plan::new(&request, Some(&batch), &limits, Choice::at_most(most)).expect("splits")
+        };
+        assert_eq!(verified_items(&plan(10, 5)), [0, 4, 5, 9]);
+        assert_eq!(verified_items(&plan(100, 10)), [0, 9, 10, 19, 20, 29, 30, 39, 50, 99]);
+        assert_eq!(verified_items(&plan(1, 1)), [0]);
+        assert!(verified_items(&plan(0, 1)).is_empty());
+    }
+}

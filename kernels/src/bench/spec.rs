@@ -1,0 +1,228 @@
+//! What tuner and benches need to know about a kernel: its problems, tensors, reference and launch.
+
+use core::ops::Range;
+
+use gridguard::DeviceLimits;
+
+use super::synthetic::scattered_row;
+use crate::compare::Compared;
+use crate::element::{Element, ElementType, to_usize};
+use crate::error::KernelError;
+use crate::index::IndexType;
+use crate::tunable::Tunable;
+#[cfg(feature = "cuda")]
+use {
+    crate::index::IndexReport,
+    crate::kernels::Prepared,
+    crate::tensor::check_element,
+    cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut},
+    gridguard::cuda::Args,
+    std::sync::Arc,
+};
+
+/// A kernel that the tuner and the benches can run, once for each kernel in `registry.rs`.
+#[cfg_attr(not(any(feature = "cuda", feature = "host")), allow(dead_code, reason = "not run"))]
+pub(crate) trait KernelSpec: Tunable + Send + Sync + 'static {
+    /// The elements of the output, where the inputs have elements of `T`.
+    type Output<T: Element>: Compared;
+
+    /// The sources, one for each implementation.
+    const SOURCES: &'static [&'static str];
+    /// Whether the kernel reads indices, whose type is then part of a problem.
+    const HAS_INDICES: bool = false;
+    /// The problems that are tuned and measured.
+    const PROBLEMS: ProblemSets;
+
+    /// The kernel of a problem.
+    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError>;
+
+    /// The tensors.
+    fn tensors(&self) -> TensorSpec;
+
+    /// The reference for the output of one item, from the parts of the inputs that it reads.
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64>;
+
+    /// Runs a plan on the host and returns the number of chunks.
+    #[cfg(feature = "host")]
+    fn run_on_host<T: Element>(
+        &self,
+        guard: &gridguard::Guard,
+        plan: &gridguard::Plan,
+        inputs: &[&[T]],
+        out: &mut [Self::Output<T>],
+    ) -> Result<u64, KernelError> {
+        let tensors = self.tensors();
+        let kernel = |item: u64, out: &mut [Self::Output<T>]| {
+            let parts = tensors.inputs.iter().zip(inputs);
+            let parts: Vec<&[T]> =
+                parts.map(|(input, all)| all.get(input.part(item)).unwrap_or_default()).collect();
+            for (out, value) in out.iter_mut().zip(self.expected(&parts)) {
+                *out = Compared::nearest(value);
+            }
+        };
+        let per_item = to_usize(tensors.output_per_item);
+        Ok(guard.run(plan, &mut gridguard::HostLauncher::new(out, per_item, kernel))?)
+    }
+
+    /// Synthetic indices, for a kernel that reads some.
+    #[cfg(feature = "cuda")]
+    fn lookup(&self, _: &Arc<CudaStream>) -> Result<Option<Lookup>, KernelError> {
+        Ok(None)
+    }
+
+    /// Submits the launches of a plan and returns their number. `inputs` are as in
+    /// [`TensorSpec::inputs`].
+    ///
+    /// By default the kernel's parameters are the inputs, the output, and the items of the chunk.
+    #[cfg(feature = "cuda")]
+    fn launch<T: Element>(
+        prepared: &Prepared<Self>,
+        stream: &CudaStream,
+        inputs: &[CudaView<'_, T>],
+        _: Option<&mut Lookup>,
+        mut out: CudaViewMut<'_, Self::Output<T>>,
+    ) -> Result<u64, KernelError> {
+        let tensors = prepared.operation().tensors();
+        check_element::<T>(prepared.operation().element())?;
+        let mut args = Args::new(stream);
+        for (memory, input) in inputs.iter().zip(&tensors.inputs) {
+            match input {
+                Input::Items(elements) => args.read_items(memory, *elements),
+                Input::Shared(_) | Input::Table { .. } => args.read(memory),
+            };
+        }
+        args.write_items(&mut out, tensors.output_per_item).length();
+        prepared.submit(args)
+    }
+}
+
+/// Indices on the device, and the report of bad ones.
+#[cfg(feature = "cuda")]
+pub(crate) struct Lookup {
+    pub(crate) index: Indices,
+    pub(crate) report: IndexReport,
+}
+
+/// Indices on the device.
+#[cfg(feature = "cuda")]
+pub(crate) enum Indices {
+    /// 32 bits each.
+    I32(CudaSlice<i32>),
+    /// 64 bits each.
+    I64(CudaSlice<i64>),
+}
+
+/// What a kernel is built from: the sizes of a problem in the order of [`Tunable::SIZES`], and its
+/// types.
+pub(crate) struct ProblemArgs<'a> {
+    pub(crate) sizes: Sizes,
+    pub(crate) element: ElementType,
+    pub(crate) index: IndexType,
+    pub(crate) device: &'a DeviceLimits,
+}
+
+/// The sizes of a problem, followed by zeros.
+pub(crate) type Sizes = [u64; MAX_SIZES];
+
+/// The most sizes that a kernel has.
+pub(crate) const MAX_SIZES: usize = 5;
+
+/// The element type and sizes of a problem.
+#[derive(Clone, Copy)]
+pub(crate) struct SizedProblem {
+    pub(super) element: ElementType,
+    pub(super) sizes: Sizes,
+}
+
+/// A problem of these sizes.
+pub(crate) const fn sized<const N: usize>(element: ElementType, sizes: [u64; N]) -> SizedProblem {
+    let mut all = [0; MAX_SIZES];
+    let mut at = 0;
+    while at < N {
+        all[at] = sizes[at];
+        at += 1;
+    }
+    SizedProblem { element, sizes: all }
+}
+
+/// The problems of one kernel.
+pub(crate) struct ProblemSets {
+    /// Those of the shipped profiles: sizes of language, diffusion and audio models, up to 1.4 GB for
+    /// each tensor. The first five evaluate the tuner.
+    pub(crate) shipped: [SizedProblem; 10],
+    /// Sizes between the shipped ones, to measure what using a neighbour's choice costs.
+    pub(crate) between: &'static [SizedProblem],
+    /// Those that a host computes in milliseconds.
+    pub(crate) small: &'static [SizedProblem],
+}
+
+/// The tensors of a kernel and the quality of its output.
+pub(crate) struct TensorSpec {
+    /// The tensors that it reads.
+    pub(crate) inputs: Vec<Input>,
+    /// Elements that it writes for each item.
+    pub(crate) output_per_item: u64,
+    /// Bytes that any implementation must read and write.
+    pub(crate) least_bytes: u128,
+    /// The largest relative error of a correct kernel; zero requires equal bits.
+    pub(crate) tolerance: f64,
+}
+
+impl TensorSpec {
+    /// The elements that `item` writes.
+    pub(super) fn output_part(&self, item: u64) -> Range<usize> {
+        to_usize(item * self.output_per_item)..to_usize((item + 1) * self.output_per_item)
+    }
+}
+
+/// A tensor that a kernel reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Input {
+    /// So many elements for each item, item after item.
+    Items(u64),
+    /// So many elements, all read by every item.
+    Shared(u64),
+    /// A table of which each item reads one row.
+    Table {
+        /// Rows of the table.
+        rows: u64,
+        /// Elements of a row.
+        columns: u64,
+    },
+}
+
+impl Input {
+    /// Elements of the whole tensor.
+    pub(super) const fn elements(self, items: u64) -> u64 {
+        match self {
+            Self::Items(elements) => items * elements,
+            Self::Shared(elements) => elements,
+            Self::Table { rows, columns } => rows * columns,
+        }
+    }
+
+    /// The elements that `item` reads.
+    pub(super) fn part(self, item: u64) -> Range<usize> {
+        let (start, elements) = match self {
+            Self::Items(elements) => (item * elements, elements),
+            Self::Shared(elements) => (0, elements),
+            Self::Table { rows, columns } => (scattered_row(item, rows) * columns, columns),
+        };
+        to_usize(start)..to_usize(start + elements)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_reads_its_own_elements_all_of_them_or_a_row() {
+        assert_eq!((Input::Items(8).elements(3), Input::Items(8).part(2)), (24, 16..24));
+        assert_eq!((Input::Shared(8).elements(3), Input::Shared(8).part(2)), (8, 0..8));
+        let table = Input::Table { rows: 5, columns: 8 };
+        assert_eq!(table.elements(3), 40);
+        let row = table.part(2);
+        assert!(row.start.is_multiple_of(8) && row.len() == 8 && row.end <= 40);
+    }
+}
