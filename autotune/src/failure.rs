@@ -1,5 +1,6 @@
 //! Why a candidate could not be measured, and which driver errors are fatal to its process.
 
+use gridguard::ContextState;
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
 use serde::{Deserialize, Serialize};
 
@@ -104,30 +105,9 @@ impl From<cudarc::driver::DriverError> for MeasureFailure {
     }
 }
 
-/// A crash where the error sticks to the context, and a refusal where it does not.
+/// A crash where the context may be unusable afterwards, a rejected launch where it is usable.
 const fn kind_of(code: i32) -> FailureKind {
-    if is_sticky(code) { FailureKind::Crash } else { FailureKind::Launch }
-}
-
-/// Whether every later call in the context answers this `CUresult` as well.
-const fn is_sticky(code: i32) -> bool {
-    matches!(
-        code,
-        214 // ECC_UNCORRECTABLE
-        | 220 // NVLINK_UNCORRECTABLE
-        | 700 // ILLEGAL_ADDRESS
-        | 702 // LAUNCH_TIMEOUT
-        | 709 // CONTEXT_IS_DESTROYED
-        | 710 // ASSERT
-        | 714 // HARDWARE_STACK_ERROR
-        | 715 // ILLEGAL_INSTRUCTION
-        | 716 // MISALIGNED_ADDRESS
-        | 717 // INVALID_ADDRESS_SPACE
-        | 718 // INVALID_PC
-        | 719 // LAUNCH_FAILED
-        | 721 // CONTAINED
-        | 999 // UNKNOWN
-    )
+    if ContextState::after(code).is_usable() { FailureKind::Launch } else { FailureKind::Crash }
 }
 
 #[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
@@ -140,9 +120,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_that_stick_are_crashes_and_refusals_are_not() {
-        // Illegal address, launch failed; out of memory, invalid value, launch out of resources.
-        assert!([700, 719].into_iter().all(|code| kind_of(code) == FailureKind::Crash));
+    fn results_that_may_cost_the_context_are_crashes_and_others_are_not() {
+        // Contained, illegal address, context destroyed, MPS client terminated, external device,
+        // unknown; out of memory, invalid value, launch out of resources.
+        assert!(
+            [226, 700, 709, 810, 911, 999]
+                .into_iter()
+                .all(|code| kind_of(code) == FailureKind::Crash)
+        );
         assert!([2, 1, 701].into_iter().all(|code| kind_of(code) == FailureKind::Launch));
     }
 

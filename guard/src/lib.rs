@@ -31,6 +31,7 @@
 //!   `cuda-12080`) in your own manifest: this crate forces none on you.
 //! - `host`: runs plans on the CPU with rayon.
 //! - `catalog`: limits of well-known GPUs and a corpus of launches that overflowed.
+//! - `diagnose`: what CUDA failures mean, from error codes, messages and logs; `.diagnosis()` on errors.
 //! - `profile`: tuned choices from RON files, one for each device: read, merged, published
 //!   atomically, looked up without a lock or an allocation.
 //! - `serde`: requests and verdicts as data; comes with the last two.
@@ -44,7 +45,8 @@ pub mod check;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "the one module that calls the driver")]
 pub mod cuda;
-pub mod diagnose;
+#[cfg(feature = "diagnose")]
+mod diagnosis;
 mod dim;
 mod error;
 mod guard;
@@ -63,6 +65,11 @@ mod record;
 
 pub use dim::{Axis, Dim3};
 pub use error::Error;
+/// What CUDA failures mean: the package `gridguard-diagnose`. Errors of this crate have a method
+/// `diagnosis`, and launches, limits and violations convert into `Evidence`.
+#[cfg(feature = "diagnose")]
+pub use gridguard_diagnose as diagnose;
+pub use gridguard_diagnose::ContextState;
 pub use guard::{FallbackReason, Guard};
 #[cfg(feature = "host")]
 pub use host::{HostError, HostLauncher};

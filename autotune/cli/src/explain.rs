@@ -1,4 +1,4 @@
-//! `gridguard explain`: what a CUDA failure means, where it comes from, and what to do.
+//! `gridguard explain`: what a CUDA error code, a message or a whole log means, and how to fix it.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -6,7 +6,9 @@ use std::path::Path;
 
 use clap::Args;
 use gridguard::cuda;
-use gridguard::diagnose::{CudaVersion, Diagnosis, Evidence, Finding, Log, Subject, diagnose};
+use gridguard::diagnose::{
+    CudaVersion, Diagnosis, Evidence, FailureId, LogFinding, LogScanner, diagnose, similar_failures,
+};
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
@@ -15,7 +17,7 @@ use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// A message, a name or a number; - or nothing for a log on standard input
+    /// A message, a name or an error code; `-` or nothing reads a log from standard input
     #[arg(value_name = "TEXT", allow_negative_numbers = true)]
     text: Vec<String>,
     #[command(flatten)]
@@ -24,79 +26,82 @@ pub(crate) struct Explain {
     output: OutputArgs,
 }
 
+/// The JSON document.
 #[derive(Serialize)]
-struct Report {
-    /// Lines that were read.
+struct ExplainReport {
+    /// Lines read.
     lines: u64,
-    /// Lines that tell of more failures than are kept apart.
+    /// Lines that report failures beyond those in `findings`.
     dropped: u64,
-    /// The failures, the first one first.
-    findings: Vec<Record>,
+    /// The failures, in the order of their first lines.
+    findings: Vec<ExplainedFailure>,
 }
 
 #[derive(Serialize)]
-struct Record {
+struct ExplainedFailure {
     line: u64,
     text: String,
     times: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    consequence_of: Option<Subject>,
+    consequence_of: Option<FailureId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<String>,
     diagnosis: Diagnosis,
 }
 
-const NOTHING: &str = "\
-nothing that CUDA says was recognised; what is looked for:
-  700                                              a number of CUDA
-  CUDA_ERROR_INVALID_VALUE, cudaErrorInvalidValue  a name, also CUBLAS_STATUS_ALLOC_FAILED and the like
-  CUDA error: invalid configuration argument       the words of a message
-  gridguard explain < training.log                 a log with such lines";
+const NOTHING_RECOGNIZED: &str = "\
+no CUDA failure recognized; give one of these:
+  700                                              an error code
+  CUDA_ERROR_INVALID_VALUE, cudaErrorInvalidValue  a name, also of libraries, such as CUBLAS_STATUS_ALLOC_FAILED
+  CUDA error: invalid configuration argument       a message
+  gridguard explain < training.log                 a log";
 
 impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let text = self.text.join(" ");
         let is_blank = text.trim().is_empty() && !self.text.is_empty();
-        let log = if is_blank { None } else { log_of(text.trim())? };
+        let log = if is_blank { None } else { scan(text.trim())? };
         let Some(mut log) = log else {
             note("error: nothing to explain: give a message, a name or a number, or pipe a log in");
             return Ok(Exit::InvalidInput);
         };
         if log.findings().is_empty() {
-            match Subject::similar(&text).as_slice() {
+            match similar_failures(&text).as_slice() {
                 [one] => {
-                    note(format_args!("{:?} is taken for {one}", text.trim()));
-                    log = Log::asked();
-                    log.line(one.failure().name);
+                    note(format_args!("assuming that {:?} means {one}", text.trim()));
+                    log = LogScanner::for_question();
+                    log.line(one.entry().name);
                 }
-                several => note(nothing(text.trim(), several)),
+                several => note(unrecognized(text.trim(), several)),
             }
         }
         let machine = self.machine()?;
-        let findings = log.findings().into_iter().map(|it| Record::new(it, &machine));
+        let findings = log.findings().into_iter().map(|it| ExplainedFailure::new(it, &machine));
         let (lines, dropped) = (log.lines(), log.dropped());
-        let report = Report { lines, dropped, findings: findings.collect() };
-        self.output.print(&report, fmt::from_fn(|f| f.write_str(&report.to_text())))?;
+        let report = ExplainReport { lines, dropped, findings: findings.collect() };
+        self.output.print(&report, &report)?;
         Ok(if report.findings.is_empty() { Exit::No } else { Exit::Yes })
     }
 
-    /// What is known of the device that was named; of one of this machine also what drives it.
+    /// What is known about the chosen device; for a device of this machine, about its driver too.
     fn machine(&self) -> Result<Evidence, CommandError> {
         let device = self.device.limits()?;
+        let evidence = device.map(|device| Evidence::from(&*device)).unwrap_or_default();
         if self.device.device.is_none() {
-            return Ok(Evidence { device, ..Evidence::default() });
+            return Ok(evidence);
         }
         let driver_cuda = cuda::driver_version().ok().map(CudaVersion);
         let visible_devices = cuda::device_count().ok();
-        Ok(Evidence { device, driver_cuda, visible_devices, ..Evidence::default() })
+        Ok(Evidence { driver_cuda, visible_devices, ..evidence })
     }
 }
 
-/// What is to be explained: `text`, or a log on standard input; `None` where there is neither.
-fn log_of(text: &str) -> Result<Option<Log>, CommandError> {
+/// Scans `text`, or a log on standard input; `None` where there is neither.
+fn scan(text: &str) -> Result<Option<LogScanner>, CommandError> {
     if !text.is_empty() && text != "-" {
-        // One line is a question; several were copied from somewhere.
-        let mut log = if text.contains('\n') { Log::new() } else { Log::asked() };
+        // One line is a question; several were copied from a log.
+        let is_log = text.contains('\n');
+        let mut log = if is_log { LogScanner::new() } else { LogScanner::for_question() };
         log.read(text.as_bytes()).map_err(CommandError::io("reading the text"))?;
         return Ok(Some(log));
     }
@@ -104,13 +109,13 @@ fn log_of(text: &str) -> Result<Option<Log>, CommandError> {
     if text.is_empty() && input.is_terminal() {
         return Ok(None);
     }
-    let mut log = Log::new();
+    let mut log = LogScanner::new();
     log.read(input).map_err(CommandError::io("standard input"))?;
     Ok(Some(log))
 }
 
-/// What to say where nothing was recognised.
-fn nothing(text: &str, similar: &[Subject]) -> String {
+/// What to say where no failure was recognized.
+fn unrecognized(text: &str, similar: &[FailureId]) -> String {
     if ["0", "CUDA_SUCCESS", "cudaSuccess"].contains(&text) {
         return format!("{text} is success: nothing failed");
     }
@@ -118,53 +123,59 @@ fn nothing(text: &str, similar: &[Subject]) -> String {
         return format!("{text} is a file: gridguard explain < {text}");
     }
     if similar.is_empty() {
-        return NOTHING.to_owned();
+        return NOTHING_RECOGNIZED.to_owned();
     }
-    let names: Vec<String> = similar.iter().map(|subject| format!("\n  {subject}")).collect();
-    format!("{text:?} may be several; explain one of{}", names.concat())
+    let names: Vec<String> = similar.iter().map(|failure| format!("\n  {failure}")).collect();
+    format!("{text:?} may mean several failures; explain one of{}", names.concat())
 }
 
-impl Record {
-    fn new(finding: Finding, machine: &Evidence) -> Self {
-        let Finding { subject, line, text, times, evidence, consequence_of, note, .. } = finding;
+impl ExplainedFailure {
+    /// What the log says about the device precedes what is known about the chosen one.
+    fn new(finding: LogFinding, machine: &Evidence) -> Self {
+        let LogFinding { failure, line, text, times, evidence, consequence_of, note, .. } = finding;
         let evidence = Evidence {
-            device: machine.device.clone(),
+            device_name: machine.device_name.clone(),
+            total_bytes: evidence.total_bytes.or(machine.total_bytes),
+            capability: evidence.capability.or(machine.capability),
             driver_cuda: evidence.driver_cuda.or(machine.driver_cuda),
             visible_devices: evidence.visible_devices.or(machine.visible_devices),
             ..evidence
         };
-        let diagnosis = diagnose(&subject, &evidence);
+        let diagnosis = diagnose(&failure, &evidence);
         Self { line, text, times, consequence_of, note, diagnosis }
     }
-}
 
-impl Report {
-    fn to_text(&self) -> String {
-        let told: Vec<String> = self.findings.iter().map(|one| one.to_text(self.lines)).collect();
-        let mut text = told.join("\n");
-        if self.dropped > 0 {
-            text.push_str(&format!("\n{} more lines tell of further failures\n", self.dropped));
+    /// Writes the diagnosis, or only the failure that caused this one.
+    fn write(&self, f: &mut fmt::Formatter<'_>, lines: u64) -> fmt::Result {
+        let Self { line, text, times, consequence_of, note, diagnosis } = self;
+        match times {
+            _ if lines == 1 => {}
+            1 => writeln!(f, "line {line}: {text}")?,
+            times => writeln!(f, "line {line}, reported {times} times: {text}")?,
         }
-        text
+        if let Some(first) = consequence_of {
+            writeln!(f, "{}", diagnosis.failure)?;
+            return writeln!(f, "  probably a consequence of {first}: fix that first");
+        }
+        if let Some(note) = note {
+            writeln!(f, "{note}")?;
+        }
+        writeln!(f, "{diagnosis}")
     }
 }
 
-impl Record {
-    /// What follows from another failure is not explained at length: the other one is to be mended.
-    fn to_text(&self, lines: u64) -> String {
-        let Self { line, text, times, consequence_of, note, diagnosis } = self;
-        let place = match times {
-            _ if lines == 1 => String::new(),
-            1 => format!("line {line}: {text}\n"),
-            times => format!("line {line}, told {times} times: {text}\n"),
-        };
-        if let Some(first) = consequence_of {
-            let subject = diagnosis.subject;
-            return format!(
-                "{place}{subject}\n  probably a consequence of {first}: mend that first\n"
-            );
+impl fmt::Display for ExplainReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lines, dropped, findings } = self;
+        for (place, finding) in findings.iter().enumerate() {
+            if place > 0 {
+                writeln!(f)?;
+            }
+            finding.write(f, *lines)?;
         }
-        let note = note.as_ref().map(|note| format!("{note}\n")).unwrap_or_default();
-        format!("{place}{note}{diagnosis}\n")
+        if *dropped > 0 {
+            writeln!(f, "\n{dropped} more lines report further failures")?;
+        }
+        Ok(())
     }
 }

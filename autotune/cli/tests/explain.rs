@@ -19,7 +19,7 @@ fn json_of(args: &[&str], input: &[u8]) -> Value {
 }
 
 #[test]
-fn a_message_a_name_and_a_number_are_explained_alike() {
+fn a_message_a_name_and_a_number_have_the_same_explanation() {
     let by_words = explain(&["CUDA error: invalid configuration argument"], b"");
     assert_eq!(by_words.code, 0);
     assert!(
@@ -35,16 +35,16 @@ fn a_message_a_name_and_a_number_are_explained_alike() {
 }
 
 #[test]
-fn a_log_tells_its_first_failure_first_and_what_followed_from_it() {
+fn a_log_is_explained_from_its_first_failure_with_the_consequences() {
     let log = "step 1\n\
                RuntimeError: CUDA error: an illegal memory access was encountered\n\
                CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasSgemm\n\
                RuntimeError: CUDA error: an illegal memory access was encountered\n";
     let piped = explain(&[], log.as_bytes());
     assert_eq!(piped.code, 0);
-    assert!(piped.out.starts_with("line 2, told 2 times: RuntimeError: "), "{}", piped.out);
+    assert!(piped.out.starts_with("line 2, reported 2 times: RuntimeError: "), "{}", piped.out);
     let second = "\nCUBLAS_STATUS_EXECUTION_FAILED (13)\n  probably a consequence of \
-                  CUDA_ERROR_ILLEGAL_ADDRESS (700): mend that first\n";
+                  CUDA_ERROR_ILLEGAL_ADDRESS (700): fix that first\n";
     assert!(piped.out.ends_with(second), "{}", piped.out);
     assert_eq!(explain(&["-"], log.as_bytes()).out, piped.out);
     assert_eq!(explain(&[log], b"").out, piped.out);
@@ -52,15 +52,15 @@ fn a_log_tells_its_first_failure_first_and_what_followed_from_it() {
 
 #[test]
 fn json_has_lines_findings_and_their_diagnoses() {
-    let told = json_of(&["-"], b"hello\nCUDA error: invalid device ordinal\n");
-    assert_eq!(told["lines"], 2);
-    let finding = &told["findings"][0];
+    let found = json_of(&["-"], b"hello\nCUDA error: invalid device ordinal\n");
+    assert_eq!(found["lines"], 2);
+    let finding = &found["findings"][0];
     assert_eq!((&finding["line"], &finding["times"]), (&json!(2), &json!(1)));
     assert_eq!(
-        finding["diagnosis"]["subject"],
+        finding["diagnosis"]["failure"],
         json!({
             "origin": "driver", "name": "CUDA_ERROR_INVALID_DEVICE", "number": 101,
-            "runtime_name": "cudaErrorInvalidDevice", "wording": "invalid device ordinal",
+            "runtime_name": "cudaErrorInvalidDevice", "message": "invalid device ordinal",
         })
     );
     assert_eq!(finding["diagnosis"]["sticky"], false);
@@ -68,17 +68,17 @@ fn json_has_lines_findings_and_their_diagnoses() {
 }
 
 #[test]
-fn a_device_adds_what_it_is() {
+fn a_chosen_device_is_evidence() {
     let line = "The current PyTorch install supports CUDA capabilities sm_80 sm_86.\n\
                 CUDA error: no kernel image is available for execution on the device\n";
     let ran = explain(&["--gpu", "h200", "-"], line.as_bytes());
-    let why = "seen: the device has compute capability 9.0, the program has code for sm_80, sm_86, \
+    let why = "evidence: the device has compute capability 9.0, the program has code for sm_80, sm_86, \
                up to 8.6";
     assert!(ran.out.contains(why), "{}", ran.out);
 }
 
 #[test]
-fn what_is_not_recognised_is_exit_1_and_told_what_would_be() {
+fn unrecognized_text_is_exit_1_and_the_help_lists_what_is_accepted() {
     for (args, input) in [(&["good", "morning"][..], ""), (&[], ""), (&["-"], "all is well\n")] {
         let ran = explain(args, input.as_bytes());
         assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{args:?}");
@@ -88,15 +88,17 @@ fn what_is_not_recognised_is_exit_1_and_told_what_would_be() {
 }
 
 #[test]
-fn what_is_half_remembered_is_found_or_offered() {
+fn half_remembered_messages_are_found_or_suggested() {
     let one = explain(&["illegal", "memory", "access"], b"");
     assert_eq!(one.code, 0);
     assert!(
-        one.out.starts_with("CUDA_ERROR_ILLEGAL_ADDRESS (700), in the runtime "),
+        one.out.starts_with(
+            "CUDA_ERROR_ILLEGAL_ADDRESS (700), cudaErrorIllegalAddress in the runtime"
+        ),
         "{}",
         one.out
     );
-    let taken = "\"illegal memory access\" is taken for CUDA_ERROR_ILLEGAL_ADDRESS (700)\n";
+    let taken = "assuming that \"illegal memory access\" means CUDA_ERROR_ILLEGAL_ADDRESS (700)\n";
     assert_eq!(one.err, taken);
     let several = explain(&["oom"], b"");
     assert_eq!((several.code, several.out.as_str()), (1, ""));
@@ -104,15 +106,14 @@ fn what_is_half_remembered_is_found_or_offered() {
     let success = explain(&["0"], b"");
     assert_eq!((success.code, success.err.as_str()), (1, "0 is success: nothing failed\n"));
     let file = explain(&["Cargo.toml"], b"");
-    let told = "Cargo.toml is a file: gridguard explain < Cargo.toml\n";
-    assert_eq!((file.code, file.err.as_str()), (1, told));
+    let found = "Cargo.toml is a file: gridguard explain < Cargo.toml\n";
+    assert_eq!((file.code, file.err.as_str()), (1, found));
 }
 
 #[test]
-fn numbers_of_old_and_numbers_that_are_none() {
+fn former_numbers_are_explained_and_invalid_ones_are_not() {
     let old = explain(&["77"], b"");
-    let start =
-        "77 is its number in the runtime before CUDA 10.1\nCUDA_ERROR_ILLEGAL_ADDRESS (700)";
+    let start = "77 is the number of this failure in the runtime before CUDA 10.1\nCUDA_ERROR_ILLEGAL_ADDRESS (700)";
     assert!(old.code == 0 && old.out.starts_with(start), "{}", old.out);
     for text in ["-1", "-700", "99999999999", "exit code 9"] {
         let ran = explain(&[text], b"");
@@ -121,7 +122,7 @@ fn numbers_of_old_and_numbers_that_are_none() {
 }
 
 #[test]
-fn a_log_in_colour_in_utf_16_or_with_the_error_at_its_end_is_read() {
+fn a_log_in_color_in_utf_16_or_without_a_final_newline_is_read() {
     let coloured = explain(&[], b"\x1b[31mCUDA error\x1b[0m: \x1b[1mout of memory\x1b[0m\r\n\r\n");
     assert!(coloured.out.starts_with("line 1: CUDA error: out of memory\n"), "{}", coloured.out);
     let wide = "\u{feff}ok\r\nCUDA error: misaligned address\r\n".encode_utf16();
@@ -135,15 +136,15 @@ fn a_log_in_colour_in_utf_16_or_with_the_error_at_its_end_is_read() {
 }
 
 #[test]
-fn a_log_of_one_failure_repeated_is_one_explanation() {
+fn a_repeated_failure_is_explained_once() {
     let line = "[rank0]: RuntimeError: CUDA error: an illegal memory access was encountered\n";
     let ran = explain(&[], line.repeat(100_000).as_bytes());
-    assert!(ran.out.starts_with("line 1, told 100000 times: [rank0]: "), "{}", ran.out);
-    assert_eq!(ran.out.matches("causes").count(), 1);
+    assert!(ran.out.starts_with("line 1, reported 100000 times: [rank0]: "), "{}", ran.out);
+    assert_eq!(ran.out.matches("possible causes").count(), 1);
 }
 
 #[test]
-fn usage_is_exit_2_and_a_device_that_cannot_be_asked_is_exit_3() {
+fn invalid_usage_is_exit_2_and_an_unavailable_device_is_exit_3() {
     assert_eq!(explain(&["700", "--gpu", "gtx-9000"], b"").code, 2);
     assert_eq!(explain(&["  "], b"").code, 2);
     assert_eq!(explain(&["700", "--format", "yaml"], b"").code, 2);
@@ -152,11 +153,11 @@ fn usage_is_exit_2_and_a_device_that_cannot_be_asked_is_exit_3() {
 }
 
 #[test]
-fn binary_garbage_and_endless_lines_are_read_to_the_end() {
+fn binary_data_and_very_long_lines_are_read_to_the_end() {
     let mut input = vec![0xff_u8; 1 << 20];
     input.extend_from_slice(b"\nCUDA error: misaligned address\n\0\x80\n");
-    let told = json_of(&["-"], &input);
-    assert_eq!(told["lines"], 3);
-    assert_eq!(told["findings"][0]["line"], 2);
-    assert_eq!(told["findings"][0]["diagnosis"]["subject"]["number"], 716);
+    let found = json_of(&["-"], &input);
+    assert_eq!(found["lines"], 3);
+    assert_eq!(found["findings"][0]["line"], 2);
+    assert_eq!(found["findings"][0]["diagnosis"]["failure"]["number"], 716);
 }

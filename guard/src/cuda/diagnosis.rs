@@ -1,11 +1,11 @@
-//! The guard's own errors, explained with what they know.
+//! Diagnoses the errors of the CUDA driver, the loader and NVRTC.
+
+use gridguard_diagnose::{Capability, CudaVersion, Diagnosis, Evidence, FailureId, diagnose};
 
 use super::error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
 use super::faults::{FaultSuspects, NAMED};
-use crate::diagnose::{CudaVersion, Diagnosis, Evidence, Subject, answers, architecture, diagnose};
-use crate::error::Error;
 use crate::launch::violation::Violations;
 
 const STUB_LIBRARY: i32 = 34;
@@ -18,25 +18,27 @@ const NO_BINARY_FOR_GPU: i32 = 209;
 const UNSUPPORTED_PTX_VERSION: i32 = 222;
 
 impl DriverError {
-    /// What the driver's answer means, and where it probably comes from. The launches that it is
-    /// blamed on are evidence, where `evidence` has no others.
+    /// What the driver's result means and what probably caused it. Its suspected launches are added
+    /// to `evidence`, unless that has launches already.
     #[must_use]
     pub fn diagnosis(&self, evidence: &Evidence) -> Diagnosis {
-        let subject = Subject::of_code(self.code);
+        let failure = FailureId::from_code(self.code);
+        let has_launches =
+            evidence.faulting_launch.is_some() || !evidence.recent_launches.is_empty();
         match self.suspects() {
-            Some(blame) if evidence.at_fault.is_none() && evidence.recent_launches.is_empty() => {
-                diagnose(&subject, &blamed(blame, evidence.clone()))
+            Some(suspects) if !has_launches => {
+                diagnose(&failure, &with_suspects(evidence.clone(), suspects))
             }
-            _ => diagnose(&subject, evidence),
+            _ => diagnose(&failure, evidence),
         }
     }
 }
 
-/// `evidence` with the launches that can be to blame, the last of them by name.
-fn blamed(blame: &FaultSuspects, evidence: Evidence) -> Evidence {
-    let (launches, forgotten) = match blame {
+/// `evidence` with the suspected launches, the last of them by name.
+fn with_suspects(evidence: Evidence, suspects: &FaultSuspects) -> Evidence {
+    let (launches, forgotten) = match suspects {
         FaultSuspects::Launch(launch) => {
-            return Evidence { at_fault: Some(launch.to_string()), ..evidence };
+            return Evidence { faulting_launch: Some(launch.to_string()), ..evidence };
         }
         FaultSuspects::OneOf { launches, forgotten } => (launches, *forgotten),
     };
@@ -48,10 +50,10 @@ fn blamed(blame: &FaultSuspects, evidence: Evidence) -> Evidence {
 }
 
 impl DriverUnavailable {
-    /// What it means that there is no driver.
+    /// What it means that no driver is available, and how to get one.
     #[must_use]
     pub fn diagnosis(&self) -> Option<Diagnosis> {
-        let of_code = |code, evidence| Some(diagnose(&Subject::of_code(code), &evidence));
+        let of_code = |code, evidence| Some(diagnose(&FailureId::from_code(code), &evidence));
         match self {
             Self::LibraryMissing { .. } => named("libcuda missing"),
             Self::SymbolMissing { .. } => of_code(CALL_REQUIRES_NEWER_DRIVER, Evidence::default()),
@@ -72,7 +74,7 @@ impl DriverUnavailable {
 }
 
 impl LoadError {
-    /// What the refusal of an image means; `None` where it is no failure of CUDA's.
+    /// What the error means; `None` where CUDA has no error code for it.
     #[must_use]
     pub fn diagnosis(&self) -> Option<Diagnosis> {
         let (code, evidence) = match self {
@@ -81,40 +83,33 @@ impl LoadError {
             }
             Self::Image(_) => (INVALID_IMAGE, Evidence::default()),
             Self::WrongArchitecture { image, capability, .. } => {
-                let sm = image.strip_prefix("sm_").and_then(architecture);
+                let sm = image.strip_prefix("sm_").and_then(Capability::from_sm);
                 let architectures = sm.into_iter().collect();
-                let capability = Some(*capability);
+                let capability = Some((*capability).into());
                 let evidence = Evidence { capability, architectures, ..Evidence::default() };
                 (NO_BINARY_FOR_GPU, evidence)
             }
             Self::PtxTooNew { .. } => (UNSUPPORTED_PTX_VERSION, Evidence::default()),
             Self::NoSuchKernel { .. } | Self::Parameters { .. } | Self::NoDevice => return None,
         };
-        Some(diagnose(&Subject::of_code(code), &evidence))
+        Some(diagnose(&FailureId::from_code(code), &evidence))
     }
 }
 
 impl LaunchError {
-    /// What kept the launch from running; `None` where it is no failure of CUDA's. Broken rules are
-    /// explained as the answer that CUDA would have given.
+    /// Why the launch failed; `None` where CUDA has no error code for it. Violated rules are
+    /// explained as the error that the driver would have returned.
     #[must_use]
     pub fn diagnosis(&self) -> Option<Diagnosis> {
         match self {
-            Self::Invalid(violations) => broken_rules(violations),
+            Self::Invalid(violations) => violations.diagnosis(),
             Self::Unknown(error) => error.diagnosis(),
             Self::Driver(error) => Some(error.diagnosis(&Evidence::default())),
-            // Every chunk was validated, so its sizes are not the cause.
-            Self::Stopped(stopped) => Some(stopped.source.diagnosis(&Evidence {
-                violations: Some(Violations::default()),
-                ..Evidence::default()
-            })),
-            Self::OutOfWorkspace(end) => Some(end.source_error().diagnosis(&Evidence {
-                violations: Some(Violations::default()),
-                ..Evidence::default()
-            })),
+            Self::Stopped(stopped) => Some(stopped.source.diagnosis(&validated())),
+            Self::OutOfWorkspace(end) => Some(end.source_error().diagnosis(&validated())),
             Self::Unsupported { .. } => {
-                let subject = Subject::of_code(CALL_REQUIRES_NEWER_DRIVER);
-                Some(diagnose(&subject, &Evidence::default()))
+                let failure = FailureId::from_code(CALL_REQUIRES_NEWER_DRIVER);
+                Some(diagnose(&failure, &Evidence::default()))
             }
             Self::OtherKernel { .. }
             | Self::OtherContext { .. }
@@ -126,7 +121,7 @@ impl LaunchError {
 }
 
 impl CudaError {
-    /// What the failure means; `None` where it is none of CUDA's own.
+    /// What the failure means; `None` where CUDA has no error code for it.
     #[must_use]
     pub fn diagnosis(&self) -> Option<Diagnosis> {
         match self {
@@ -134,7 +129,7 @@ impl CudaError {
             Self::NoSuchDevice { ordinal, count } => {
                 let (ordinal, visible_devices) = (Some(*ordinal), Some(*count));
                 let evidence = Evidence { ordinal, visible_devices, ..Evidence::default() };
-                Some(diagnose(&Subject::of_code(INVALID_DEVICE), &evidence))
+                Some(diagnose(&FailureId::from_code(INVALID_DEVICE), &evidence))
             }
             Self::Driver(error) => Some(error.diagnosis(&Evidence::default())),
             Self::Load(error) => error.diagnosis(),
@@ -149,25 +144,11 @@ impl CudaError {
     }
 }
 
-impl Error {
-    /// What the failure means in CUDA's terms; `None` where it is none of CUDA's.
-    #[must_use]
-    pub fn diagnosis(&self) -> Option<Diagnosis> {
-        match self {
-            Self::Violations(violations) => broken_rules(violations),
-            Self::Cuda(error) => error.diagnosis(),
-            Self::Launch(error) => error.diagnosis(),
-            _ => None,
-        }
-    }
-}
-
 fn named(name: &str) -> Option<Diagnosis> {
-    Subject::of_name(name).map(|subject| diagnose(&subject, &Evidence::default()))
+    FailureId::from_name(name).map(|failure| diagnose(&failure, &Evidence::default()))
 }
 
-fn broken_rules(violations: &Violations) -> Option<Diagnosis> {
-    let code = violations.iter().find_map(|violation| answers(violation.rule).first())?;
-    let evidence = Evidence { violations: Some(violations.clone()), ..Evidence::default() };
-    Some(diagnose(&Subject::of_code(*code), &evidence))
+/// Every chunk was validated, so the launch configuration is not the cause.
+fn validated() -> Evidence {
+    Evidence::from(&Violations::default())
 }

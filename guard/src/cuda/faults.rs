@@ -2,25 +2,10 @@
 
 use core::fmt;
 
+use gridguard_diagnose::ContextState;
+
 use super::history::{History, LaunchRecord};
 use super::symbols::{Driver, Handle, Status};
-
-/// Codes with which a failed kernel or device corrupts its context: every later call returns them.
-const STICKY: [Status; 13] = [
-    214, // CUDA_ERROR_ECC_UNCORRECTABLE
-    220, // CUDA_ERROR_NVLINK_UNCORRECTABLE
-    226, // CUDA_ERROR_CONTAINED
-    700, // CUDA_ERROR_ILLEGAL_ADDRESS
-    702, // CUDA_ERROR_LAUNCH_TIMEOUT
-    710, // CUDA_ERROR_ASSERT
-    714, // CUDA_ERROR_HARDWARE_STACK_ERROR
-    715, // CUDA_ERROR_ILLEGAL_INSTRUCTION
-    716, // CUDA_ERROR_MISALIGNED_ADDRESS
-    717, // CUDA_ERROR_INVALID_ADDRESS_SPACE
-    718, // CUDA_ERROR_INVALID_PC
-    719, // CUDA_ERROR_LAUNCH_FAILED
-    721, // CUDA_ERROR_TENSOR_MEMORY_LEAK
-];
 
 /// Launches that a message names; [`FaultSuspects::launches`] has all.
 pub(super) const NAMED: usize = 8;
@@ -50,7 +35,7 @@ impl FaultSuspects {
         status: Status,
         context: Option<Handle>,
     ) -> Option<Self> {
-        if !STICKY.contains(&status) {
+        if ContextState::after(status) != ContextState::Lost {
             return None;
         }
         let histories = History::known(context.or_else(|| driver.current_context()));

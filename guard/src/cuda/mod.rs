@@ -14,6 +14,7 @@ mod arguments;
 pub mod bench;
 mod builder;
 pub(crate) mod context;
+#[cfg(feature = "diagnose")]
 mod diagnosis;
 mod driver;
 mod driver_log;

@@ -46,7 +46,7 @@ fn a_driver_that_cudarc_does_not_find_is_refused_before_anything_goes_from_one_t
              such as a toolkit's stub, from the library path"
         );
         let diagnosis = reason.diagnosis().expect("a failure of CUDA");
-        assert_eq!(diagnosis.subject.number(), Some(34));
+        assert_eq!(diagnosis.failure.number(), Some(34));
         let reason = FallbackReason::Cuda(CudaError::Unavailable(reason));
         assert_eq!(Guard::best().fallback(), Some(&reason));
     });

@@ -87,7 +87,7 @@ fn a_diagnosis_names_the_launch_at_fault_where_launches_are_checked() {
         let error = idle(&guard, &kernel, &stream).expect_err("the fault at once");
         let cause = error.diagnosis().expect("a failure of CUDA").causes.swap_remove(0);
         let why = cause.why_likely.expect("the launch");
-        assert!(why.starts_with("the launch at fault is idle (grid 8 x 1 x 1, "), "{why}");
+        assert!(why.starts_with("the faulting launch is idle (grid 8 x 1 x 1, "), "{why}");
     });
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, Compiler, GuardedStream, Image, driver_version, forget_functions};
-use gridguard::diagnose::Log;
+use gridguard::diagnose::LogScanner;
 use gridguard::{Choice, Dim3, Guard, LaunchLimits, LaunchRequest, Plan, catalog};
 use gridguard_test_support::fake_driver::{
     Driver, in_processes, initialisations, occupancy_queries, set_attributes, with_fake,
@@ -132,7 +132,7 @@ fn what_a_process_finds_once_is_found_by_threads_that_ask_together() {
         assert!(rows.iter().all(|table| *table == rows[0]), "one table for all");
 
         let found = race(|_| {
-            let mut log = Log::new();
+            let mut log = LogScanner::new();
             log.line("RuntimeError: CUDA error: invalid configuration argument");
             log.findings()
         });

@@ -209,8 +209,11 @@ fn a_diagnosis_names_the_launches_that_can_be_to_blame() {
         let at_a_launch = idle(&guard, &kernel, &stream).expect_err("the fault").diagnosis();
         for diagnosis in [at_a_wait, at_a_launch] {
             let cause = diagnosis.expect("a failure of CUDA").causes.swap_remove(0);
-            assert_eq!(cause.what, "an earlier kernel is at fault, not the call that reports it");
-            let why = format!("recent launches, the newest last: {suspect}");
+            assert_eq!(
+                cause.what,
+                "an earlier kernel failed; the call that reports the error is not at fault"
+            );
+            let why = format!("recent launches, newest last: {suspect}");
             assert_eq!(cause.why_likely, Some(why));
         }
     });
@@ -228,7 +231,7 @@ fn a_diagnosis_counts_the_launches_that_it_does_not_name() {
         let error = unchecked.synchronize(&stream).expect_err("the fault");
         let cause = error.diagnosis().expect("a failure of CUDA").causes.swap_remove(0);
         let why = cause.why_likely.expect("the launches");
-        assert!(why.starts_with("recent launches, the newest last: 3 others, idle (grid"), "{why}");
+        assert!(why.starts_with("recent launches, newest last: 3 others, idle (grid"), "{why}");
         assert_eq!(why.matches("idle").count(), 8);
     });
 }

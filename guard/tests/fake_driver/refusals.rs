@@ -30,7 +30,7 @@ fn stops_at(chunk: u8) {
         )
     );
     let diagnosis = error.diagnosis().expect("a failure of CUDA");
-    assert_eq!(diagnosis.subject.number(), Some(701));
+    assert_eq!(diagnosis.failure.number(), Some(701));
     let LaunchError::Stopped(stopped) = error else {
         panic!("another error: {error:?}");
     };

@@ -4,7 +4,7 @@ use gridguard::cuda::{
     CudaError, DriverError, DriverUnavailable, ImageError, LaunchError, LoadError, NvrtcError,
     NvrtcUnavailable,
 };
-use gridguard::diagnose::{Diagnosis, Evidence, Subject, diagnose};
+use gridguard::diagnose::{Diagnosis, Evidence, FailureId, diagnose};
 use gridguard::profile::{Finding, StoreError};
 use gridguard::{FallbackReason, Guard, OutOfWorkspace};
 use serde::{Deserialize, Serialize};
@@ -49,9 +49,9 @@ impl Told {
     }
 
     fn error(path: impl Into<String>, text: String, diagnosis: Option<&Diagnosis>) -> Self {
-        let about = |diagnosis: &Diagnosis| match diagnosis.subject.number() {
+        let about = |diagnosis: &Diagnosis| match diagnosis.failure.number() {
             Some(number) => number.to_string(),
-            None => diagnosis.subject.failure().name.to_owned(),
+            None => diagnosis.failure.entry().name.to_owned(),
         };
         Self {
             outcome: path.into(),
@@ -232,8 +232,8 @@ impl Tell for cudarc::driver::DriverError {
     #[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
     fn told(&self) -> Told {
         let code = self.0 as i32;
-        let diagnosis = diagnose(&Subject::of_code(code), &Evidence::default());
-        let name = diagnosis.subject.failure().name;
+        let diagnosis = diagnose(&FailureId::from_code(code), &Evidence::default());
+        let name = diagnosis.failure.entry().name;
         let path = format!("cudarc::DriverError/{code} {name}");
         Told { code: Some(code), ..Told::error(path, format!("{self:?}"), Some(&diagnosis)) }
     }

@@ -11,7 +11,7 @@ use gridguard::cuda::{
     self, Args, CompileOptions, Compiler, CudaError, DriverError, Image, Kernel, LaunchError,
     LoadError, Module,
 };
-use gridguard::diagnose::{Evidence, Subject};
+use gridguard::diagnose::{Evidence, FailureId};
 use gridguard::{ComputeCapability, Dim3, Guard, LaunchRequest, Parameter};
 
 use super::device::{Device, subject};
@@ -183,7 +183,7 @@ impl Stumble {
     /// Of the kernel above, which is not to blame: it touches its own memory alone.
     fn of_kernel(error: &DriverError) -> Self {
         let DriverError { call, code, name, .. } = error;
-        let remedy = match Subject::of_code(*code).failure().name {
+        let remedy = match FailureId::from_code(*code).entry().name {
             ECC => version::remedy(Some(error.diagnosis(&Evidence::default()))),
             _ => LOOK_AT_MEMORY.to_owned(),
         };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use gridguard::cuda::{Compiler, NvrtcUnavailable};
-use gridguard::diagnose::{Diagnosis, Log, diagnose};
+use gridguard::diagnose::{Diagnosis, LogScanner, diagnose};
 
 use super::examine::{Fault, Kind};
 use super::finding::Finding;
@@ -60,10 +60,10 @@ pub(super) fn remedy(diagnosis: Option<Diagnosis>) -> String {
 
 /// The likeliest cause of what a message tells and the way out of it, where that has a name.
 pub(super) fn meaning(words: &str) -> Option<String> {
-    let mut log = Log::asked();
+    let mut log = LogScanner::for_question();
     words.lines().for_each(|line| log.line(line));
     let found = log.findings().into_iter().next()?;
-    Some(remedy(Some(diagnose(&found.subject, &found.evidence))))
+    Some(remedy(Some(diagnose(&found.failure, &found.evidence))))
 }
 
 /// NVRTC as it was found.

@@ -1,0 +1,21 @@
+//! Commands that several tables recommend.
+
+/// Filled in with the launch where it is known.
+pub(crate) const CHECK: &str = "gridguard check --device 0 --grid X,Y,Z --block X,Y,Z";
+pub(super) const LIMITS: &str = "gridguard limits --device 0";
+pub(super) const DOCTOR: &str = "gridguard doctor";
+pub(super) const BLOCKING: &str = "CUDA_LAUNCH_BLOCKING=1 PROGRAM";
+pub(super) const SANITIZER: &str = "compute-sanitizer PROGRAM";
+pub(super) const NVIDIA_SMI: &str = "nvidia-smi";
+pub(super) const NVIDIA_SMI_Q: &str = "nvidia-smi -q";
+pub(super) const XIDS: &str = "dmesg | grep -i xid";
+pub(super) const LIST_ELF: &str = "cuobjdump --list-elf --list-ptx FILE";
+pub(super) const LIBCUDA: &str = "ldconfig -p | grep libcuda";
+pub(super) const LIBRARY_PATH: &str = "echo \"$LD_LIBRARY_PATH\"";
+pub(super) const VISIBLE_DEVICES: &str = "echo \"$CUDA_VISIBLE_DEVICES\"";
+pub(super) const TORCH_BUILD: &str =
+    "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'";
+
+pub(super) const LAUNCH: &[&str] = &[CHECK, LIMITS, BLOCKING];
+pub(super) const EXECUTION: &[&str] = &[SANITIZER, BLOCKING];
+pub(super) const HARDWARE: &[&str] = &[NVIDIA_SMI_Q, XIDS];

@@ -1,0 +1,331 @@
+//! What is known about a failure besides its code or message, and how that ranks its causes.
+
+use core::fmt;
+
+use super::failure::Hint;
+
+/// What is known besides the failure itself. Every field may be missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// The device's name, such as `NVIDIA H200`.
+    pub device_name: Option<String>,
+    /// The failed launch, as options of `gridguard check`, such as
+    /// `--grid 1,76800,1 --block 128,1,1`.
+    pub launch: Option<String>,
+    /// The rules that the launch violates; empty where it was checked and violates none.
+    pub violated_rules: Option<Vec<ViolatedRule>>,
+    /// The CUDA version that the driver supports.
+    pub driver_cuda: Option<CudaVersion>,
+    /// The CUDA version that the program, its PTX or its NVRTC was built with.
+    pub program_cuda: Option<CudaVersion>,
+    /// Bytes requested from the allocator.
+    pub requested_bytes: Option<u64>,
+    /// Free bytes on the device.
+    pub free_bytes: Option<u64>,
+    /// Total bytes of the device.
+    pub total_bytes: Option<u64>,
+    /// Bytes that an allocator in this process reserves without using them.
+    pub cached_bytes: Option<u64>,
+    /// Bytes of the device that this process uses.
+    pub process_bytes: Option<u64>,
+    /// Number of devices visible to the process.
+    pub visible_devices: Option<usize>,
+    /// The requested device ordinal.
+    pub ordinal: Option<usize>,
+    /// The device's compute capability.
+    pub capability: Option<Capability>,
+    /// Architectures that the program contains machine code for; empty where not known.
+    pub architectures: Vec<Capability>,
+    /// The failed assertion of device code.
+    pub assertion: Option<String>,
+    /// Recent launches that may have failed, newest last.
+    pub recent_launches: Vec<String>,
+    /// The launch that failed, where it was synchronized individually.
+    pub faulting_launch: Option<String>,
+}
+
+/// A rule of launches that a launch violates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ViolatedRule {
+    /// The rule's id, such as `grid-dim-y`.
+    pub id: String,
+    /// What is wrong, with value and limit.
+    pub what: String,
+    /// How to fix it.
+    pub remedy: String,
+    /// The CUDA error codes that a launch violating the rule can end with.
+    pub codes: &'static [i32],
+}
+
+/// A CUDA version as the driver encodes it: 1000 * major + 10 * minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CudaVersion(pub i32);
+
+impl fmt::Display for CudaVersion {
+    /// As `12.8`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 / 1000, self.0 % 1000 / 10)
+    }
+}
+
+/// A compute capability: major and minor number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Capability(pub u32, pub u32);
+
+impl Capability {
+    /// The capability that `text` begins with as an architecture name without its `sm_`, such as
+    /// `90`, `120` or `90a`: the last digit is the minor number.
+    ///
+    /// ```
+    /// use gridguard_diagnose::Capability;
+    ///
+    /// assert_eq!(Capability::from_sm("120a"), Some(Capability(12, 0)));
+    /// ```
+    #[must_use]
+    pub fn from_sm(text: &str) -> Option<Self> {
+        let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let number: u32 = text.get(..end)?.parse().ok()?;
+        (number >= 10).then_some(Self(number / 10, number % 10))
+    }
+
+    fn sm(self) -> String {
+        format!("sm_{}{}", self.0, self.1)
+    }
+
+    /// Whether the device runs machine code for `code`: same generation, same or older variant.
+    fn runs(self, code: Self) -> bool {
+        code.0 == self.0 && code.1 <= self.1
+    }
+}
+
+impl fmt::Display for Capability {
+    /// As `9.0`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// What the evidence says about a known cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It applies, for this reason.
+    Likely(String),
+    /// It does not apply, for this reason.
+    Excluded(String),
+    /// The evidence does not decide it.
+    Open,
+}
+
+use Verdict::{Excluded, Likely, Open};
+
+impl Evidence {
+    pub(super) fn weigh(&self, hint: Hint) -> Verdict {
+        match hint {
+            Hint::Sizes => self.sizes(),
+            Hint::Rules => Open,
+            Hint::TooLittleFree => self.too_little_free(),
+            Hint::LittleFree => self.little_free(),
+            Hint::Fragments => self.fragments(),
+            Hint::LocalMemory => self.enough_free().map_or(Open, |(requested, free)| {
+                Likely(format!("an allocation of {requested} failed while {free} were free"))
+            }),
+            Hint::OtherProcess => self.other_process(),
+            Hint::AbsurdSize => self.absurd_size(),
+            Hint::Architecture => self.architecture(),
+            Hint::DriverAge => self.driver_age(),
+            Hint::NoDevice => match self.visible_devices {
+                Some(0) => Likely("the driver reports 0 devices".into()),
+                Some(count) => Excluded(format!("hidden devices: {count} visible")),
+                None => Open,
+            },
+            Hint::Ordinal => self.ordinal_is_visible(),
+            Hint::EarlierLaunch => self.earlier_launch(),
+            Hint::Assertion => self.assertion.clone().map_or(Open, Likely),
+        }
+    }
+
+    /// Violated rules are causes of their own; here only whether there are none.
+    fn sizes(&self) -> Verdict {
+        match &self.violated_rules {
+            Some(rules) if rules.is_empty() => {
+                Excluded("the launch configuration: it was checked and violates no rule".into())
+            }
+            _ => Open,
+        }
+    }
+
+    fn earlier_launch(&self) -> Verdict {
+        match &self.faulting_launch {
+            Some(launch) => Likely(format!("the faulting launch is {launch}")),
+            None if self.recent_launches.is_empty() => Open,
+            None => {
+                Likely(format!("recent launches, newest last: {}", self.recent_launches.join(", ")))
+            }
+        }
+    }
+
+    fn too_little_free(&self) -> Verdict {
+        match (self.requested_bytes.map(Bytes), self.free_bytes.map(Bytes)) {
+            (Some(requested), Some(free)) if requested > free => {
+                Likely(format!("{requested} were requested, {free} were free"))
+            }
+            (Some(requested), Some(free)) => Excluded(format!(
+                "too little free memory: {requested} were requested, {free} were free"
+            )),
+            _ => Open,
+        }
+    }
+
+    /// Handles and workspaces of libraries take some hundred MiB.
+    fn little_free(&self) -> Verdict {
+        const PLENTY: Bytes = Bytes(1 << 30);
+        match self.free_bytes.map(Bytes) {
+            Some(free) if free < PLENTY => Likely(format!("only {free} were free")),
+            Some(free) => Excluded(format!("too little free memory: {free} were free")),
+            None => Open,
+        }
+    }
+
+    /// Requested and free bytes, where the request would have fit.
+    fn enough_free(&self) -> Option<(Bytes, Bytes)> {
+        let (requested, free) = (Bytes(self.requested_bytes?), Bytes(self.free_bytes?));
+        (requested <= free).then_some((requested, free))
+    }
+
+    fn fragments(&self) -> Verdict {
+        if let (Some(requested), Some(cached)) =
+            (self.requested_bytes.map(Bytes), self.cached_bytes.map(Bytes))
+            && cached >= requested
+        {
+            return Likely(format!("{cached} are reserved but unused, {requested} were requested"));
+        }
+        self.enough_free().map_or(Open, |(requested, free)| {
+            Likely(format!("{free} were free, enough for {requested} in one contiguous block"))
+        })
+    }
+
+    fn other_process(&self) -> Verdict {
+        let (Some(total), Some(free), Some(own)) =
+            (self.total_bytes, self.free_bytes, self.process_bytes)
+        else {
+            return Open;
+        };
+        let others = total.saturating_sub(free).saturating_sub(own);
+        // Contexts and rounding leave a difference that means nothing.
+        let is_notable = others > total / 8;
+        let [total, free, own, others] = [total, free, own, others].map(Bytes);
+        if is_notable {
+            Likely(format!(
+                "of {total}, this process uses {own}, {free} were free and others use {others}"
+            ))
+        } else {
+            Excluded(format!("another process: this one uses {own} of {total}"))
+        }
+    }
+
+    fn absurd_size(&self) -> Verdict {
+        let total = self.total_bytes.filter(|bytes| *bytes > 0);
+        match (self.requested_bytes.map(Bytes), total.map(Bytes)) {
+            (Some(requested), Some(total)) if requested > total => {
+                Likely(format!("{requested} were requested, the device has {total} in total"))
+            }
+            (Some(requested), Some(total)) => Excluded(format!(
+                "a miscalculated size: {requested} is within the device's {total}"
+            )),
+            _ => Open,
+        }
+    }
+
+    fn architecture(&self) -> Verdict {
+        let (Some(device), Some(newest)) = (self.capability, self.architectures.iter().max())
+        else {
+            return Open;
+        };
+        match self.architectures.iter().find(|code| device.runs(**code)) {
+            Some(code) => Excluded(format!(
+                "a missing architecture: code for {} runs on compute capability {device}",
+                code.sm()
+            )),
+            None => Likely(format!(
+                "the device has compute capability {device}, the program has code for {}, up to \
+                 {newest}",
+                self.architectures.iter().map(|it| it.sm()).collect::<Vec<_>>().join(", ")
+            )),
+        }
+    }
+
+    fn driver_age(&self) -> Verdict {
+        match (self.driver_cuda, self.program_cuda) {
+            (Some(driver), Some(program)) if driver < program => {
+                Likely(format!("the driver supports CUDA {driver}, the program needs {program}"))
+            }
+            (Some(driver), Some(program)) => Excluded(format!(
+                "an old driver: it supports CUDA {driver}, the program needs {program}"
+            )),
+            (Some(driver), None) => Likely(format!("the driver supports CUDA {driver}")),
+            _ => Open,
+        }
+    }
+
+    fn ordinal_is_visible(&self) -> Verdict {
+        match (self.ordinal, self.visible_devices) {
+            (Some(ordinal), Some(count)) if ordinal >= count => {
+                Likely(format!("device {ordinal} was requested, {count} devices are visible"))
+            }
+            (Some(ordinal), Some(count)) => Excluded(format!(
+                "the device number: device {ordinal} is one of the {count} visible"
+            )),
+            _ => Open,
+        }
+    }
+}
+
+/// Bytes, displayed with a binary unit.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u32); 5] =
+            [("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        let Some((unit, shift)) = UNITS.into_iter().find(|(_, shift)| self.0 >> shift > 0) else {
+            return write!(f, "{} bytes", self.0);
+        };
+        let half = 1 << (shift - 1);
+        let hundredths = (u128::from(self.0) * 100 + half) >> shift;
+        write!(f, "{}.{:02} {unit}", hundredths / 100, hundredths % 100)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_displayed_with_a_binary_unit() {
+        let texts = [0, 1023, 1024, 20 << 30, u64::MAX].map(|bytes| Bytes(bytes).to_string());
+        assert_eq!(texts, ["0 bytes", "1023 bytes", "1.00 KiB", "20.00 GiB", "16384.00 PiB"]);
+    }
+
+    #[test]
+    fn machine_code_runs_on_its_own_generation_only() {
+        let weigh = |major, minor| {
+            let evidence = Evidence {
+                capability: Some(Capability(major, minor)),
+                architectures: vec![Capability(8, 0), Capability(9, 0)],
+                ..Evidence::default()
+            };
+            evidence.weigh(Hint::Architecture)
+        };
+        assert!(matches!(weigh(8, 9), Excluded(_)));
+        assert!(matches!(weigh(7, 5), Likely(_)));
+        assert!(matches!(weigh(12, 0), Likely(_)));
+    }
+
+    #[test]
+    fn architecture_names_are_read_with_their_last_digit_as_the_minor_number() {
+        let read = ["90", "120a", "86 sm_90", "9", "x", ""].map(Capability::from_sm);
+        let [old, new, ampere] = [(9, 0), (12, 0), (8, 6)].map(|(a, b)| Some(Capability(a, b)));
+        assert_eq!(read, [old, new, ampere, None, None, None]);
+    }
+}

@@ -1,0 +1,176 @@
+//! Reads the facts that messages state besides the failure: sizes, versions, architectures.
+
+use crate::evidence::{Capability, CudaVersion, Evidence};
+
+/// Adds what `line` states to `evidence`, which keeps what it already has.
+pub(super) fn read(line: &str, evidence: &mut Evidence) {
+    let lower = line.to_ascii_lowercase();
+    read_memory(&lower, evidence);
+    let ordinal = ["gpu ", "device ", "cuda:", "device=", "device: "]
+        .iter()
+        .find_map(|before| integer_after(&lower, before));
+    fill(&mut evidence.ordinal, ordinal);
+    let version = integer_after(&lower, "found version ").and_then(|it| i32::try_from(it).ok());
+    // 11040 is a CUDA version; 515.65 would be a driver version.
+    let version = version.filter(|version| (1000..100_000).contains(version));
+    fill(&mut evidence.driver_cuda, version.map(CudaVersion));
+    read_architectures(&lower, evidence);
+}
+
+fn fill<T>(place: &mut Option<T>, value: Option<T>) {
+    if place.is_none() {
+        *place = value;
+    }
+}
+
+fn read_memory(lower: &str, evidence: &mut Evidence) {
+    let requested = ["to allocate ", "allocating ", "failed to alloc ", "allocate request for "]
+        .iter()
+        .find_map(|before| bytes_after(lower, before));
+    fill(&mut evidence.requested_bytes, requested);
+    let free = bytes_before(lower, " is free").or_else(|| bytes_before(lower, " free"));
+    fill(&mut evidence.free_bytes, free);
+    let total = ["total capacity of ", "total capacty of "]
+        .iter()
+        .find_map(|before| bytes_after(lower, before))
+        .or_else(|| bytes_before(lower, " total capacity"))
+        .or_else(|| bytes_before(lower, " total."));
+    fill(&mut evidence.total_bytes, total);
+    fill(&mut evidence.process_bytes, bytes_after(lower, "this process has "));
+    fill(
+        &mut evidence.cached_bytes,
+        bytes_before(lower, " is reserved by pytorch but unallocated"),
+    );
+    // Older messages state how much is reserved, and how much of that is allocated.
+    let older =
+        bytes_before(lower, " reserved in total").zip(bytes_before(lower, " already alloc"));
+    fill(&mut evidence.cached_bytes, older.map(|(all, used)| all.saturating_sub(used)));
+}
+
+/// PyTorch states the device's architecture in one sentence and its own in the next.
+fn read_architectures(lower: &str, evidence: &mut Evidence) {
+    let device =
+        lower.split_once("cuda capability sm_").and_then(|(_, rest)| Capability::from_sm(rest));
+    fill(&mut evidence.capability, device);
+    if let Some((_, list)) = lower.split_once("supports cuda capabilities ")
+        && evidence.architectures.is_empty()
+    {
+        let names = list.split([' ', ',', '.']).map_while(|word| word.strip_prefix("sm_"));
+        evidence.architectures = names.filter_map(Capability::from_sm).collect();
+    }
+}
+
+fn integer_after(text: &str, before: &str) -> Option<usize> {
+    text.match_indices(before).find_map(|(start, found)| {
+        let rest = text.get(start + found.len()..)?;
+        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        rest.get(..end)?.parse().ok()
+    })
+}
+
+fn bytes_after(text: &str, before: &str) -> Option<u64> {
+    let (_, rest) = text.split_once(before)?;
+    let mut words = rest.split([' ', ',', ';', ')', '(']);
+    amount(words.next()?, words.next()?)
+}
+
+fn bytes_before(text: &str, after: &str) -> Option<u64> {
+    text.match_indices(after).find_map(|(end, _)| {
+        let mut words = text.get(..end)?.rsplit([' ', ',', ';', ')', '(']);
+        let unit = words.next()?;
+        amount(words.next()?, unit)
+    })
+}
+
+/// The bytes of `20.00` and `gib`, without floating point.
+fn amount(number: &str, unit: &str) -> Option<u64> {
+    let shift = match unit.trim_end_matches(['.', ':']) {
+        "byte" | "bytes" => 0,
+        "kib" | "kb" => 10,
+        "mib" | "mb" => 20,
+        "gib" | "gb" => 30,
+        "tib" | "tb" => 40,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let whole: u64 = whole.parse().ok()?;
+    // Messages have at most six digits; more could overflow.
+    let fraction = fraction.get(..fraction.len().min(6))?;
+    let power = u32::try_from(fraction.len()).ok()?;
+    let fraction: u128 = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()?.into() };
+    let bytes = (u128::from(whole) << shift) + (fraction << shift) / 10_u128.pow(power);
+    Some(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evidence(line: &str) -> Evidence {
+        let mut evidence = Evidence::default();
+        read(line, &mut evidence);
+        evidence
+    }
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn pytorch_states_requested_free_total_own_and_cached_memory() {
+        let found = evidence(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 1 has a \
+             total capacity of 80.50 GiB of which 9.25 GiB is free. Including non-PyTorch memory, \
+             this process has 70.00 GiB memory in use. Of the allocated memory 40.00 GiB is \
+             allocated by PyTorch, and 24.00 GiB is reserved by PyTorch but unallocated.",
+        );
+        assert_eq!(found.requested_bytes, Some(20 * GIB));
+        assert_eq!(found.total_bytes, Some(80 * GIB + GIB / 2));
+        assert_eq!(found.free_bytes, Some(9 * GIB + GIB / 4));
+        assert_eq!(found.process_bytes, Some(70 * GIB));
+        assert_eq!(found.cached_bytes, Some(24 * GIB));
+        assert_eq!(found.ordinal, Some(1));
+    }
+
+    #[test]
+    fn an_older_message_of_pytorch_is_read_as_well() {
+        let found = evidence(
+            "RuntimeError: CUDA out of memory. Tried to allocate 2.25 GiB (GPU 0; 6.00 GiB total \
+             capacity; 768.00 MiB already allocated; 3.00 GiB free; 1.25 GiB reserved in total by \
+             PyTorch)",
+        );
+        assert_eq!(found.requested_bytes, Some(2 * GIB + GIB / 4));
+        assert_eq!(found.free_bytes, Some(3 * GIB));
+        assert_eq!(found.total_bytes, Some(6 * GIB));
+        assert_eq!(found.cached_bytes, Some(GIB / 2));
+    }
+
+    #[test]
+    fn other_programs_state_memory_in_their_own_format() {
+        let requested = |line| evidence(line).requested_bytes;
+        let allocates =
+            "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1073741824 bytes.";
+        assert_eq!(requested(allocates), Some(GIB));
+        assert_eq!(requested("cudaMalloc: allocating 8192.00 MiB on device 0"), Some(8 * GIB));
+        assert_eq!(requested("failed to alloc 2147483648 bytes on host"), Some(2 * GIB));
+        let below = evidence("Memory usage: 1073741824 bytes free, 2147483648 bytes total.");
+        assert_eq!((below.free_bytes, below.total_bytes), (Some(GIB), Some(2 * GIB)));
+    }
+
+    #[test]
+    fn versions_and_architectures_are_read() {
+        let found = evidence("The NVIDIA driver on your system is too old (found version 11040).");
+        assert_eq!(found.driver_cuda, Some(CudaVersion(11_040)));
+        let found = evidence("RTX 5090 with CUDA capability sm_120 is not compatible");
+        assert_eq!(found.capability, Some(Capability(12, 0)));
+        let found = evidence("PyTorch install supports CUDA capabilities sm_50 sm_86 sm_90a.");
+        let newest = found.architectures.last().copied();
+        assert_eq!((found.architectures.len(), newest), (3, Some(Capability(9, 0))));
+    }
+
+    #[test]
+    fn absurd_amounts_do_not_overflow_and_malformed_ones_are_ignored() {
+        let found = evidence("tried to allocate 18446744073709551615.99999999999 TiB");
+        assert_eq!(found.requested_bytes, Some(u64::MAX));
+        assert_eq!(evidence("tried to allocate some GiB").requested_bytes, None);
+        assert_eq!(evidence("tried to allocate 1.x GiB").requested_bytes, None);
+    }
+}

@@ -1,0 +1,231 @@
+//! Splits bytes into lines, and long lines into overlapping pieces, in bounded memory.
+//!
+//! Pieces overlap so that no message is cut in two. Text that a carriage return would overwrite on
+//! a terminal is a piece of its own.
+
+use std::io::{self, BufRead, Read};
+
+/// Bytes of a line that are scanned at once.
+pub const MAX_LINE_BYTES: usize = 64 * 1024;
+/// Bytes by which the pieces of a longer line overlap: more than any message.
+const OVERLAP_BYTES: usize = 8 * 1024;
+
+/// The encoding of the input, by its byte order mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    Utf8,
+    /// As PowerShell redirects output.
+    Utf16 {
+        big_endian: bool,
+    },
+}
+
+/// Calls `take` with every piece of `input` and whether it ends a line.
+///
+/// # Errors
+///
+/// The error of reading `input`.
+pub(super) fn read(mut input: impl BufRead, take: impl FnMut(&str, bool)) -> io::Result<()> {
+    let mut head = Vec::new();
+    // The longest byte order mark.
+    input.by_ref().take(3).read_to_end(&mut head)?;
+    let (encoding, mark) = match head.as_slice() {
+        [0xff, 0xfe, ..] => (Encoding::Utf16 { big_endian: false }, 2),
+        [0xfe, 0xff, ..] => (Encoding::Utf16 { big_endian: true }, 2),
+        [0xef, 0xbb, 0xbf] => (Encoding::Utf8, 3),
+        _ => (Encoding::Utf8, 0),
+    };
+    let mut pieces = Pieces { bytes: Vec::new(), is_open: false, take };
+    let mut units = Units { half: None, high: None };
+    let rest = head.get(mark..).unwrap_or_default();
+    let mut input = rest.chain(input);
+    loop {
+        let buffer = match input.fill_buf() {
+            Ok(buffer) => buffer,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if buffer.is_empty() {
+            pieces.finish();
+            return Ok(());
+        }
+        match encoding {
+            Encoding::Utf8 => pieces.push(buffer),
+            Encoding::Utf16 { big_endian } => {
+                pieces.push(units.decode(buffer, big_endian).as_bytes());
+            }
+        }
+        let used = buffer.len();
+        input.consume(used);
+    }
+}
+
+/// The piece that is being read.
+struct Pieces<T> {
+    bytes: Vec<u8>,
+    /// Whether the line has begun, even if it is empty so far.
+    is_open: bool,
+    take: T,
+}
+
+impl<T: FnMut(&str, bool)> Pieces<T> {
+    fn push(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            self.is_open = true;
+            let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let room = MAX_LINE_BYTES.saturating_sub(self.bytes.len());
+            let upto = end.unwrap_or(bytes.len()).min(room);
+            let (piece, rest) = bytes.split_at(upto);
+            self.bytes.extend_from_slice(piece);
+            bytes = rest;
+            match rest.first() {
+                Some(b'\n') => self.emit(true),
+                Some(b'\r') => self.emit(false),
+                Some(_) => {
+                    self.overlap();
+                    continue;
+                }
+                None => return,
+            }
+            bytes = rest.get(1..).unwrap_or_default();
+        }
+    }
+
+    fn emit(&mut self, ends_line: bool) {
+        if ends_line || !self.bytes.is_empty() {
+            (self.take)(&String::from_utf8_lossy(&self.bytes), ends_line);
+        }
+        self.bytes.clear();
+        self.is_open &= !ends_line;
+    }
+
+    /// Emits a full piece, and begins the next one with its end.
+    fn overlap(&mut self) {
+        let (_, end) = self.bytes.split_at(self.bytes.len().saturating_sub(OVERLAP_BYTES));
+        let end = end.to_vec();
+        self.emit(false);
+        self.bytes = end;
+    }
+
+    fn finish(&mut self) {
+        if self.is_open {
+            self.emit(true);
+        }
+    }
+}
+
+/// Decodes UTF-16 from buffers of any length.
+struct Units {
+    half: Option<u8>,
+    high: Option<u16>,
+}
+
+impl Units {
+    fn decode(&mut self, bytes: &[u8], big_endian: bool) -> String {
+        let mut units: Vec<u16> = self.high.take().into_iter().collect();
+        for byte in bytes {
+            match (self.half.take(), big_endian) {
+                (None, _) => self.half = Some(*byte),
+                (Some(first), true) => units.push(u16::from_be_bytes([first, *byte])),
+                (Some(first), false) => units.push(u16::from_le_bytes([first, *byte])),
+            }
+        }
+        // A high surrogate waits for the low one.
+        self.high = units.pop_if(|unit| (0xd800..0xdc00).contains(unit));
+        String::from_utf16_lossy(&units)
+    }
+}
+
+/// `line` without escape sequences; other control characters become spaces.
+pub(super) fn plain(line: &str) -> String {
+    let mut text = String::with_capacity(line.len());
+    let mut rest = line.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '\u{1b}' => skip_escape(&mut rest),
+            // UTF-16 that was read as another encoding.
+            '\0' => {}
+            c if c.is_control() => text.push(' '),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+/// Skips the rest of an escape sequence: `[31m`, `]0;title` up to its end, or one character.
+fn skip_escape(rest: &mut core::str::Chars<'_>) {
+    match rest.next() {
+        Some('[') => {
+            rest.find(|c| ('@'..='~').contains(c));
+        }
+        Some(']') => {
+            rest.find(|c| matches!(c, '\u{7}' | '\\'));
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(bytes: &[u8]) -> Vec<(String, bool)> {
+        let mut pieces = Vec::new();
+        read(bytes, |text, ends| pieces.push((text.to_owned(), ends))).expect("memory can be read");
+        pieces
+    }
+
+    fn lines(bytes: &[u8]) -> Vec<String> {
+        pieces(bytes).into_iter().map(|(text, _)| text).collect()
+    }
+
+    #[test]
+    fn lines_end_with_a_newline_or_the_input() {
+        assert_eq!(lines(b""), [""; 0]);
+        assert_eq!(lines(b"\n"), [""]);
+        assert_eq!(lines(b"a\n\nb"), ["a", "", "b"]);
+        assert_eq!(lines(b"a"), lines(b"a\n"));
+    }
+
+    #[test]
+    fn a_carriage_return_ends_a_piece_and_not_the_line() {
+        let found = pieces(b"1 %\r2 %\rfailed\r\nb");
+        let ends: Vec<bool> = found.iter().map(|(_, ends)| *ends).collect();
+        assert_eq!(lines(b"1 %\r2 %\rfailed\r\nb"), ["1 %", "2 %", "failed", "", "b"]);
+        assert_eq!(ends, [false, false, false, true, true]);
+    }
+
+    #[test]
+    fn a_long_line_is_split_into_overlapping_pieces() {
+        let mut long = vec![b'x'; MAX_LINE_BYTES - 4];
+        long.extend_from_slice(b"message");
+        let found = pieces(&long);
+        assert_eq!(found.len(), 2);
+        assert!(found[1].0.contains("message") && found[1].0.len() < OVERLAP_BYTES + 8);
+        assert_eq!((found[0].1, found[1].1), (false, true));
+    }
+
+    #[test]
+    fn byte_order_marks_are_understood() {
+        assert_eq!(lines(b"\xef\xbb\xbfab\ncd"), ["ab", "cd"]);
+        let wide = |swap: bool| {
+            let units = "\u{feff}a\u{1f600}\nb".encode_utf16();
+            units.flat_map(|it| if swap { it.to_be_bytes() } else { it.to_le_bytes() }).collect()
+        };
+        for bytes in [wide(false), wide(true)] {
+            let bytes: Vec<u8> = bytes;
+            assert_eq!(lines(&bytes), ["a\u{1f600}", "b"]);
+            // In buffers of any length.
+            let mut found = Vec::new();
+            let input = io::BufReader::with_capacity(1, bytes.as_slice());
+            read(input, |text, _| found.push(text.to_owned())).expect("memory can be read");
+            assert_eq!(found, ["a\u{1f600}", "b"]);
+        }
+    }
+
+    #[test]
+    fn escape_sequences_and_control_characters_are_removed() {
+        assert_eq!(plain("\u{1b}[1;31mCUDA\u{1b}[0m error\u{1b}]0;title\u{7}!"), "CUDA error!");
+        assert_eq!(plain("a\tb\u{7}c\0d\u{1b}"), "a b cd");
+    }
+}

@@ -1,0 +1,218 @@
+//! Scans a log line by line, in bounded memory.
+
+use std::borrow::Cow;
+use std::io::{self, BufRead};
+
+use super::recognize::{Context, Recognized, is_device_assertion, recognize};
+use super::{facts, input};
+use crate::codes::by_former_number;
+use crate::evidence::Evidence;
+use crate::failure::Origin;
+use crate::failure_id::FailureId;
+
+/// Different failures that a scanner keeps; the first ones matter.
+pub const MAX_FINDINGS: usize = 64;
+
+/// Bytes of a line that a finding keeps.
+const SHOWN_BYTES: usize = 400;
+
+/// Collects the failures that a log reports.
+///
+/// ```
+/// use gridguard_diagnose::LogScanner;
+///
+/// let mut log = LogScanner::new();
+/// log.read("loading\nCUDA error: out of memory\nbye\n".as_bytes())?;
+/// assert_eq!((log.findings()[0].line, log.lines()), (2, 3));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LogScanner {
+    context: Context,
+    lines: u64,
+    findings: Vec<LogFinding>,
+    dropped: u64,
+    /// What the whole log says about the device.
+    device: Evidence,
+}
+
+/// A failure that a log reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogFinding {
+    /// The failure.
+    pub failure: FailureId,
+    /// The first line that reports it, counted from 1.
+    pub line: u64,
+    /// That line's text, truncated to 400 bytes.
+    pub text: String,
+    /// The number of lines that report it.
+    pub times: u64,
+    /// What these lines say besides.
+    pub evidence: Evidence,
+    /// An earlier failure that probably caused it: one that loses the context, or one of another
+    /// rank.
+    pub consequence_of: Option<FailureId>,
+    /// A remark on the number that identified it, where CUDA 10.1 changed that number's meaning.
+    pub note: Option<String>,
+    last_line: u64,
+}
+
+impl Default for LogScanner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LogScanner {
+    /// A scanner of a log, in which most lines are about something else.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(Context::Log)
+    }
+
+    /// A scanner of text that someone asks about: a bare number counts, and so do words that other
+    /// programs use as well.
+    #[must_use]
+    pub fn for_question() -> Self {
+        Self::with(Context::Question)
+    }
+
+    fn with(context: Context) -> Self {
+        let (findings, device) = (Vec::new(), Evidence::default());
+        Self { context, lines: 0, findings, dropped: 0, device }
+    }
+
+    /// Scans the next line.
+    pub fn line(&mut self, line: &str) {
+        self.piece(line, true);
+    }
+
+    /// Scans all lines of `input`, in UTF-8, or in UTF-16 that begins with a byte order mark;
+    /// invalid bytes are replaced.
+    ///
+    /// # Errors
+    ///
+    /// The error of reading `input`; the lines before it are scanned.
+    pub fn read(&mut self, input: impl BufRead) -> io::Result<()> {
+        input::read(input, |piece, ends_line| self.piece(piece, ends_line))
+    }
+
+    /// The number of lines scanned so far.
+    #[must_use]
+    pub const fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// The number of lines that report failures beyond [`MAX_FINDINGS`].
+    #[must_use]
+    pub const fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// The failures, each once, in the order of their first lines. The first is the one to fix.
+    #[must_use]
+    pub fn findings(&self) -> Vec<LogFinding> {
+        let mut findings = self.findings.clone();
+        for LogFinding { evidence, .. } in &mut findings {
+            evidence.capability = evidence.capability.or(self.device.capability);
+            evidence.driver_cuda = evidence.driver_cuda.or(self.device.driver_cuda);
+            if evidence.architectures.is_empty() {
+                evidence.architectures.clone_from(&self.device.architectures);
+            }
+        }
+        findings
+    }
+
+    fn piece(&mut self, piece: &str, ends_line: bool) {
+        let number = self.lines.saturating_add(1);
+        let is_plain = !piece.contains(|c: char| c.is_control());
+        let text = if is_plain { Cow::from(piece) } else { input::plain(piece).into() };
+        self.scan(text.trim(), number);
+        if ends_line {
+            self.lines = number;
+        }
+    }
+
+    fn scan(&mut self, text: &str, number: u64) {
+        let recognized = recognize(text, self.context);
+        if recognized.is_some() || text.contains("CUDA capabilities") {
+            facts::read(text, &mut self.device);
+        }
+        let Some(recognized) = recognized else {
+            self.scan_below(text, number);
+            return;
+        };
+        let Some(finding) = self.finding(recognized, text, number) else {
+            return;
+        };
+        if finding.last_line != number {
+            finding.last_line = number;
+            finding.times = finding.times.saturating_add(1);
+        }
+        facts::read(text, &mut finding.evidence);
+        if finding.evidence.assertion.is_none() && is_device_assertion(&text.to_ascii_lowercase()) {
+            let assertion = truncated(text).trim_end_matches('.');
+            finding.evidence.assertion = Some(assertion.to_owned());
+        }
+    }
+
+    /// XLA prints the free memory in the line below the failure.
+    fn scan_below(&mut self, text: &str, number: u64) {
+        let above = number.saturating_sub(1);
+        let finding = self.findings.iter_mut().find(|finding| finding.last_line == above);
+        if let Some(finding) = finding.filter(|_| text.contains(" bytes free, ")) {
+            facts::read(text, &mut finding.evidence);
+        }
+    }
+
+    /// The finding of this failure, added if it is new; `None` beyond [`MAX_FINDINGS`].
+    fn finding(&mut self, found: Recognized, text: &str, line: u64) -> Option<&mut LogFinding> {
+        let Recognized { failure, number } = found;
+        let known = self.findings.iter().position(|finding| finding.failure == failure);
+        if known.is_none() && self.findings.len() < MAX_FINDINGS {
+            self.findings.push(LogFinding {
+                failure,
+                line,
+                text: truncated(text).to_owned(),
+                times: 0,
+                evidence: Evidence::default(),
+                consequence_of: cause_of(&failure, &self.findings),
+                note: number.and_then(|number| note(&failure, number)),
+                last_line: 0,
+            });
+            return self.findings.last_mut();
+        }
+        self.dropped = self.dropped.saturating_add(u64::from(known.is_none()));
+        self.findings.get_mut(known?)
+    }
+}
+
+/// The earlier failure that probably caused `failure`.
+fn cause_of(failure: &FailureId, earlier: &[LogFinding]) -> Option<FailureId> {
+    let entry = failure.entry();
+    let mut earlier = earlier.iter().map(|finding| finding.failure);
+    if !(entry.wraps || entry.follows) {
+        return None;
+    }
+    match entry.origin {
+        // Ranks wait for each other, so a failure of one ends all of them.
+        Origin::Nccl => earlier.find(|it| it.entry().origin != Origin::Nccl),
+        _ => earlier.find(|it| it.entry().sticky),
+    }
+}
+
+/// A remark on `number` where CUDA 10.1 changed its meaning.
+fn note(failure: &FailureId, number: i32) -> Option<String> {
+    let former = FailureId::from(by_former_number(number)?);
+    Some(if former == *failure {
+        format!("{number} is the number of this failure in the runtime before CUDA 10.1")
+    } else {
+        format!("the runtime before CUDA 10.1 returns {number} for {former}")
+    })
+}
+
+/// The first [`SHOWN_BYTES`] bytes of `text`, or fewer to end at a character.
+fn truncated(text: &str) -> &str {
+    (0..=SHOWN_BYTES).rev().find_map(|end| text.get(..end)).unwrap_or_default()
+}

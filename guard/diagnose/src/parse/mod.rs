@@ -1,0 +1,11 @@
+//! Finds CUDA failures in text.
+
+mod facts;
+mod input;
+mod log;
+mod phrases;
+mod recognize;
+
+pub use input::MAX_LINE_BYTES;
+pub use log::{LogFinding, LogScanner, MAX_FINDINGS};
+pub use recognize::similar_failures;

@@ -1,0 +1,381 @@
+//! The failure that one line reports, by name, message or number.
+
+use core::cell::LazyCell;
+
+use super::phrases::{Phrases, Scope};
+use crate::codes::{by_number, known_failures};
+use crate::failure::Origin;
+use crate::failure_id::FailureId;
+
+/// How likely a line is about CUDA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Context {
+    /// It was asked about: a bare number or a few words count.
+    Question,
+    /// It is one line of a log: short messages count only where the line mentions CUDA.
+    Log,
+}
+
+/// What a line reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Recognized {
+    pub(super) failure: FailureId,
+    /// The number, where it alone identified the failure.
+    pub(super) number: Option<i32>,
+}
+
+impl From<FailureId> for Recognized {
+    fn from(failure: FailureId) -> Self {
+        Self { failure, number: None }
+    }
+}
+
+/// `CUDA_ERROR_UNKNOWN`.
+const UNKNOWN: i32 = 999;
+
+/// The failure that `line` reports. Takes time linear in its length.
+pub(super) fn recognize(line: &str, context: Context) -> Option<Recognized> {
+    if context == Context::Log && !Phrases::get().may_report(line) {
+        return None;
+    }
+    let lower = line.to_ascii_lowercase();
+    if let Some(failure) = xid(&lower, context) {
+        return Some(failure.into());
+    }
+    if is_device_assertion(&lower) {
+        return FailureId::from_name("CUDA_ERROR_ASSERT").map(Recognized::from);
+    }
+    let by_code =
+        |number| Recognized { failure: FailureId::from_code(number), number: Some(number) };
+    if context == Context::Question
+        && let Some(number) = bare_number(&lower)
+    {
+        return Some(by_code(number));
+    }
+    let named = by_name(line, context);
+    let message = by_message(&lower, context);
+    let number = number_beside_cuda(&lower);
+    // A failure that only wraps another yields to that one, wherever it is in the line.
+    let is_own = |failure: &FailureId| !failure.entry().wraps;
+    // TensorFlow prints `UNKNOWN ERROR` for every code that it has no name for.
+    let is_vague = |failure: &FailureId| failure.number() == Some(UNKNOWN) && number.is_some();
+    let decides = |failure: &FailureId| {
+        is_own(failure) && !is_vague(failure) && named.is_none_or(|named| !is_own(&named))
+    };
+    named
+        .filter(FailureId::is_cuda)
+        .or_else(|| message.filter(decides))
+        .or_else(|| named.filter(is_own))
+        .map(Recognized::from)
+        .or_else(|| number.map(by_code))
+        .or_else(|| missing_library(&lower).or(named).or(message).map(Recognized::from))
+}
+
+/// Whether a line is about a failed assertion of device code, which names block and thread.
+pub(super) fn is_device_assertion(lower: &str) -> bool {
+    lower.contains("assertion `") && lower.contains("failed") && lower.contains("thread: [")
+}
+
+/// Failures whose name or messages contain `text`, as when it is half remembered.
+///
+/// ```
+/// let similar = gridguard_diagnose::similar_failures("illegal memory access");
+/// assert_eq!(similar[0].number(), Some(700));
+/// ```
+#[must_use]
+pub fn similar_failures(text: &str) -> Vec<FailureId> {
+    let words = |text: &str| tokens(&text.to_ascii_lowercase()).collect::<Vec<_>>().join(" ");
+    let text = match words(text).as_str() {
+        "oom" => "out of memory".to_owned(),
+        text => text.to_owned(),
+    };
+    if text.len() < 3 {
+        return Vec::new();
+    }
+    let text = format!(" {text} ");
+    let contains = |other: &str| format!(" {} ", words(&other.replace('_', " "))).contains(&text);
+    known_failures()
+        .filter(|entry| entry.origin != Origin::Xid && !entry.retired)
+        .filter(|entry| contains(entry.name) || entry.messages.iter().any(|it| contains(it)))
+        .map(FailureId::from)
+        .collect()
+}
+
+fn tokens(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|token| !token.is_empty())
+}
+
+/// `NVRM: Xid (PCI:0000:06:00): 31, pid=...`, or `xid 31` in a question.
+fn xid(lower: &str, context: Context) -> Option<FailureId> {
+    if context == Context::Log && !lower.contains("nvrm") {
+        return None;
+    }
+    let (before, rest) = lower.split_once("xid")?;
+    if before.ends_with(|c: char| c.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let rest = match rest.split_once("):") {
+        Some((device, after)) if device.trim_start().starts_with('(') => after,
+        _ => rest,
+    };
+    let rest = rest.trim_start_matches([' ', ':', '=']);
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    rest.get(..end)?.parse().ok().map(FailureId::from_xid)
+}
+
+/// The first failure named in the line, those of CUDA itself before those of a library.
+fn by_name(line: &str, context: Context) -> Option<FailureId> {
+    const PREFIXES: [&str; 8] = [
+        "cuda_error_",
+        "cudaerror",
+        "cublas_status_",
+        "cudnn_status_",
+        "nccl",
+        "nvrtc_error_",
+        "cufft_",
+        "cusolver_status_",
+    ];
+    let trimmed = line.trim();
+    let mut first = None;
+    for token in tokens(line) {
+        let has_prefix = |prefix: &&str| {
+            token.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+        };
+        let found = if PREFIXES.iter().any(has_prefix) {
+            FailureId::from_name(token)
+        } else if context == Context::Question && token == trimmed {
+            // A question often leaves the prefix out.
+            FailureId::from_name(&format!("CUDA_ERROR_{token}"))
+                .or_else(|| FailureId::from_name(&format!("cudaError{token}")))
+        } else {
+            None
+        };
+        match found {
+            Some(failure) if failure.is_cuda() => return Some(failure),
+            failure => first = first.or(failure),
+        }
+    }
+    first
+}
+
+/// The failure with the longest message in the line.
+fn by_message(lower: &str, context: Context) -> Option<FailureId> {
+    let is_question = context == Context::Question;
+    // Computed once for all phrases of the line.
+    let near_cuda = LazyCell::new(|| is_question || mentions_cuda(lower));
+    let kernel_module = LazyCell::new(|| is_question || lower.contains("nvrm"));
+    let pycuda = LazyCell::new(|| is_question || lower.contains("pycuda"));
+    let admits = |scope| match scope {
+        Scope::Anywhere => true,
+        Scope::NearCuda => *near_cuda,
+        Scope::KernelModule => *kernel_module,
+        Scope::Question => *pycuda,
+    };
+    Phrases::get().best(lower, admits).map(|phrase| phrase.failure.into())
+}
+
+/// Whether the line is about CUDA, and not about a file in a folder of that name.
+fn mentions_cuda(lower: &str) -> bool {
+    const WORDS: [&str; 12] = [
+        "cuda", "gpu", "nvrm", "nvml", "nvidia", "nccl", "cublas", "cudnn", "triton", "culaunch",
+        "ptx", "nvrtc",
+    ];
+    let is_mention = |word: &&str| {
+        lower.match_indices(*word).any(|(start, found)| {
+            let before = lower.get(..start).and_then(|text| text.chars().next_back());
+            let after = lower.get(start + found.len()..).and_then(|text| text.chars().next());
+            let in_path = |c: Option<char>| matches!(c, Some('/' | '\\' | '-'));
+            let is_letter =
+                |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_');
+            match *word {
+                // As in `gpu_exporter` and `/data/gpu`.
+                "gpu" => !in_path(before) && !in_path(after) && after != Some('_'),
+                _ => !(in_path(before) && (in_path(after) || !is_letter(after))),
+            }
+        })
+    };
+    WORDS.iter().any(is_mention)
+}
+
+/// Words between `CUDA` and its number that do not speak of a failure by themselves.
+const NEUTRAL: [&str; 11] = [
+    "driver",
+    "runtime",
+    "api",
+    "library",
+    "with",
+    "init",
+    "initialization",
+    "call",
+    "to",
+    "unknown",
+    "internal",
+];
+/// Words between `CUDA` and its number that speak of a failure.
+const FAILING: [&str; 10] = [
+    "err",
+    "error",
+    "errors",
+    "errno",
+    "code",
+    "status",
+    "result",
+    "failure",
+    "failed",
+    "cudaerror",
+];
+
+fn is_filler(token: &str) -> bool {
+    FAILING.contains(&token) || NEUTRAL.contains(&token)
+}
+
+/// The number of a text that is nothing else, such as `700`, `0x2bc`, `(700)` or `error code 700`.
+/// No code of CUDA is negative, and 0 is success.
+fn bare_number(lower: &str) -> Option<i32> {
+    let mut numbers = tokens(lower).filter(|token| !is_filler(token));
+    let token = numbers.next()?;
+    let number = match token.strip_prefix("0x") {
+        Some(digits) => i32::from_str_radix(digits, 16),
+        None => token.parse(),
+    };
+    let is_alone = numbers.next().is_none() && !lower.contains(['-', '.']);
+    number.ok().filter(|number| *number > 0 && is_alone)
+}
+
+/// A number right after words such as `CUDA error`, or before `Call to cuMemAlloc`.
+fn number_beside_cuda(lower: &str) -> Option<i32> {
+    let known = |number: Option<i32>| number.filter(|number| by_number(*number).is_some());
+    if let Some((before, _)) = lower.split_once("] call to cu") {
+        let number = known(before.rsplit('[').next().and_then(|number| number.parse().ok()));
+        if number.is_some() {
+            return number;
+        }
+    }
+    let mut tokens = tokens(lower).peekable();
+    while let Some(token) = tokens.next() {
+        let mut is_failure = matches!(token, "cudaerror" | "cudaerror_t" | "curesult" | "cuinit");
+        if !is_failure && !is_of_cuda(token) {
+            continue;
+        }
+        while let Some(filler) = tokens.next_if(|token| is_filler(token)) {
+            is_failure |= FAILING.contains(&filler);
+        }
+        let number = known(tokens.peek().and_then(|token| token.parse().ok()));
+        if is_failure && number.is_some() {
+            return number;
+        }
+    }
+    None
+}
+
+/// Whether `token` is CUDA, or a function of it, such as `cudaSetDevice` or `cuMemAlloc`.
+fn is_of_cuda(token: &str) -> bool {
+    const FAMILIES: [&str; 9] = [
+        "cuda", "cumem", "culaunch", "cuctx", "custream", "cuevent", "cumodule", "cudevice",
+        "culink",
+    ];
+    FAMILIES.iter().any(|family| token.starts_with(family)) && !token.contains('_')
+}
+
+/// A library that the loader did not find, or that does not match another.
+fn missing_library(lower: &str) -> Option<FailureId> {
+    const OF_CUDA: [&str; 12] = [
+        "libcudart",
+        "libcublas",
+        "libcudnn",
+        "libcufft",
+        "libcurand",
+        "libcusparse",
+        "libcusolver",
+        "libcufile",
+        "libcupti",
+        "libnccl",
+        "libnvjitlink",
+        "libnvtoolsext",
+    ];
+    const NOT_LOADED: [&str; 4] =
+        ["could not load", "unable to load", "failed to load", "not found"];
+    if lower.contains("undefined symbol") && !lower.contains(NOT_OPENED) {
+        if lower.contains("libcuda.so") {
+            return FailureId::from_name("CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER");
+        }
+        let mut libraries = OF_CUDA.into_iter().chain(["libtorch_cuda", "libc10_cuda"]);
+        let is_mixed = libraries.any(|name| lower.contains(name));
+        return is_mixed.then(|| FailureId::from_name("CUDA libraries mixed")).flatten();
+    }
+    let library = if let Some((before, _)) = lower.split_once(NOT_OPENED) {
+        before.rsplit([' ', '\'', '"', '/']).next()?
+    } else if NOT_LOADED.iter().any(|words| lower.contains(words)) {
+        lower.get(lower.find("libcu").or_else(|| lower.find("libn"))?..)?
+    } else {
+        return None;
+    };
+    let name = match library {
+        it if it.starts_with("libcuda.so") => "libcuda missing",
+        it if it.starts_with("libnvrtc") => "libnvrtc missing",
+        it if OF_CUDA.iter().any(|name| it.starts_with(name)) => "CUDA library missing",
+        _ => return None,
+    };
+    FailureId::from_name(name)
+}
+
+/// What the loader says after the name of a library that it did not find.
+const NOT_OPENED: &str = ": cannot open shared object file";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(line: &str, context: Context) -> Option<&'static str> {
+        recognize(line, context).map(|found| found.failure.entry().name)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
+    fn every_message_and_every_name_is_recognized_as_its_own_failure() {
+        for entry in known_failures().filter(|entry| entry.origin != Origin::Xid) {
+            for text in entry.messages.iter().chain(&entry.runtime_name) {
+                assert_eq!(name(text, Context::Question), Some(entry.name), "{text}");
+                let line = format!("[rank0] RuntimeError: CUDA error: {text}.");
+                assert_eq!(name(&line, Context::Log), Some(entry.name), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_question_may_be_a_number_a_name_or_a_few_words() {
+        for (text, expected) in [
+            ("700", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+            (" 9 ", "cudaErrorInvalidConfiguration"),
+            ("0x2bc", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+            ("(700)", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+            ("error code 700", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+            ("4711", "CUDA error"),
+            ("xid 79", "Xid"),
+            ("Out Of Memory", "CUDA_ERROR_OUT_OF_MEMORY"),
+            ("invalid value", "CUDA_ERROR_INVALID_VALUE"),
+            ("cudaError 9", "cudaErrorInvalidConfiguration"),
+            ("cudaerrorinvalidvalue", "CUDA_ERROR_INVALID_VALUE"),
+            ("ILLEGAL_ADDRESS", "CUDA_ERROR_ILLEGAL_ADDRESS"),
+            ("InvalidConfiguration", "cudaErrorInvalidConfiguration"),
+            ("CUDNN_STATUS_NOT_SUPPORTED_LAYOUT", "CUDNN_STATUS_NOT_SUPPORTED"),
+        ] {
+            assert_eq!(name(text, Context::Question), Some(expected), "{text}");
+        }
+        for text in ["0", "-1", "-700", "99999999999", "hello", "exit code 9", "port 700", "", "x"]
+        {
+            assert_eq!(name(text, Context::Question), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn half_remembered_messages_are_found_by_their_words() {
+        let names =
+            |text| similar_failures(text).iter().map(|it| it.entry().name).collect::<Vec<_>>();
+        assert_eq!(names("illegal memory access"), ["CUDA_ERROR_ILLEGAL_ADDRESS"]);
+        assert_eq!(names("Device side assert"), ["CUDA_ERROR_ASSERT"]);
+        assert!(names("peer access").len() > 2);
+        assert_eq!(names("hello"), [""; 0]);
+        assert_eq!(names("an"), [""; 0]);
+    }
+}
