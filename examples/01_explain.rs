@@ -1,13 +1,14 @@
-//! 1. What is wrong with a launch? All of it, with numbers and the way out.
+//! 1. Validates a launch without a GPU and prints every rule that it breaks, with value, limit and
+//! remedy.
 //!
-//! `cargo run --release --example 01_explain`
+//! Run it with `cargo run --release --example 01_explain`.
 
 use gridguard::{Dim3, Guard, KernelLimits, LaunchRequest, catalog};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A guard plans for any GPU of the catalogue; none has to be present.
+    // A guard validates against the limits of any GPU in the catalogue; none has to be present.
     let guard = Guard::host(catalog::gpu("h200")?.limits.clone());
-    // What the compiler made of the kernel. On a device the guard asks the driver for this.
+    // The kernel's own limits as compiled. On a device the guard queries the driver for them.
     let kernel = KernelLimits {
         max_threads_per_block: 256,
         registers_per_thread: 210,
@@ -20,8 +21,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     match guard.validate(&request, &limits) {
         Ok(launch) => println!("legal: grid {:?}", launch.grid()),
         Err(violations) => {
+            println!("grid {}, block {}: rejected", request.grid, request.block);
             for violation in &violations {
-                println!("{:30} {violation}", violation.rule.id());
+                println!("  {:28} {violation}", violation.rule.id());
             }
         }
     }

@@ -1,9 +1,10 @@
-//! 2. A launch that is too large becomes several that are not, each on its chunk of the batch.
+//! 2. Splits a launch that is too large into legal launches, each on its chunk of the batch. It needs
+//! no GPU: planning is pure arithmetic on limits.
 //!
-//! `cargo run --release --example 02_split`
+//! Run it with `cargo run --release --example 02_split`.
 
 use gridguard::{
-    Axis, BatchAxis, Choice, Dim3, Guard, KernelLimits, LaunchRequest, Strategy, catalog,
+    Axis, BatchAxis, Choice, Dim3, Guard, KernelLimits, LaunchRequest, Plan, Strategy, catalog,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,31 +15,42 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Only the caller knows which blocks are independent: here 15,360 items of 5 heads each.
     let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
 
-    println!("the planner's own choice:");
+    println!("automatic: the fewest launches, of balanced size");
     show(&guard.plan(&request, Some(&batch), &limits, Choice::AUTOMATIC)?);
 
-    println!("chunks of at most 4,096 items, as a tuner might choose:");
+    println!("chunks of at most 4096 items, as a tuner might choose");
     show(&guard.plan(&request, Some(&batch), &limits, Choice::at_most(4096))?);
 
-    println!("32-bit indices of 1 Mi elements an item:");
+    println!("a kernel with 32-bit indices and 1 Mi elements per item");
     show(&guard.plan(&request, Some(&batch.index_32_bits(1 << 20)), &limits, Choice::AUTOMATIC)?);
 
-    println!("a kernel that finds its item on x as well:");
+    println!("folded: a kernel that can also read its item from blockIdx.x");
     let folded = Choice::AUTOMATIC.strategy(Strategy::Folded);
     show(&guard.plan(&request, Some(&batch.foldable()), &limits, folded)?);
 
-    println!("a cooperative launch cannot be split:");
+    println!("a cooperative launch cannot be split");
     match guard.plan(&request.cooperative(), Some(&batch), &limits, Choice::AUTOMATIC) {
         Ok(plan) => show(&plan),
-        Err(violations) => println!("{violations}"),
+        Err(violations) => {
+            for violation in &violations {
+                println!("  rejected: {violation}");
+            }
+        }
     }
     Ok(())
 }
 
-fn show(plan: &gridguard::Plan) {
-    println!("  {}, {} launches", plan.strategy(), plan.len());
+/// Prints the first launches of a plan.
+fn show(plan: &Plan) {
+    let plural = if plan.len() == 1 { "launch" } else { "launches" };
+    println!("  {}, {} {plural}", plan.strategy(), plan.len());
     for planned in plan.launches().take(3) {
         let chunk = planned.chunk;
-        println!("  items {:>5}..{:<5} grid {:?}", chunk.start, chunk.end(), planned.launch.grid());
+        let [x, y, z] = planned.launch.grid();
+        println!("    items {}..{}, grid {x} x {y} x {z}", chunk.start, chunk.end());
+    }
+    let more = plan.launches().len().saturating_sub(3);
+    if more > 0 {
+        println!("    and {more} more");
     }
 }

@@ -1,30 +1,36 @@
-//! 3. Without a GPU the host runs the same plan, under the same limits.
+//! 3. Runs a split launch on the host, under the limits of a GPU. The same plan would run on that
+//! GPU, so code that uses it can be tested without one.
 //!
-//! `cargo run --release --example 03_host`
+//! Run it with `cargo run --release --example 03_host`.
 
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, HostLauncher, KernelLimits, LaunchRequest};
 
+const ROWS: usize = 100_000;
+const COLUMNS: u32 = 64;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guard = Guard::best();
+    let limits_of = &guard.limits().name;
     match guard.fallback() {
-        Some(reason) => println!("host under the limits of {}: {reason}", guard.limits().name),
-        None => println!("{} is there; this example runs on the host anyway", guard.limits().name),
+        Some(reason) => println!("no GPU, using the limits of {limits_of}: {reason}"),
+        None => println!("using the limits of {limits_of}"),
     }
 
-    // Sums of rows, one block a row, rows on y: 100,000 rows overflow.
-    let (rows, columns) = (100_000_u64, 64_usize);
+    // Row sums, one block per row on y: 100,000 rows exceed the limit of 65,535 blocks.
+    let rows = u64::try_from(ROWS)?;
     let limits = guard.limits_for(KernelLimits::unknown("row_sums"));
     let request = LaunchRequest::new(Dim3::new(1, rows, 1), Dim3::new(64, 1, 1));
     let batch = BatchAxis::new(Axis::Y, rows);
     let plan = guard.plan(&request, Some(&batch), &limits, Choice::AUTOMATIC)?;
 
-    let mut sums = vec![f64::NAN; 100_000];
+    // Row r holds the numbers from r on.
+    let mut sums = vec![f64::NAN; ROWS];
     let row_sum = |row: u64, sum: &mut [f64]| {
-        let numbers = (row..).take(columns);
-        sum.fill(numbers.map(|x| f64::from(u32::try_from(x).unwrap_or(u32::MAX))).sum());
+        let first = u32::try_from(row).unwrap_or(u32::MAX);
+        sum.fill((0..COLUMNS).map(|column| f64::from(first) + f64::from(column)).sum());
     };
     let launches = guard.run(&plan, &mut HostLauncher::new(&mut sums, 1, row_sum))?;
-    println!("{launches} launches, row 99999 sums to {}", sums[99_999]);
-    println!("{:?}", guard.counts());
+    println!("{launches} launches, each of at most {} rows", plan.largest_chunk());
+    println!("row {}: sum {}", ROWS - 1, sums[ROWS - 1]);
     Ok(())
 }

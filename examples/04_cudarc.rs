@@ -1,6 +1,9 @@
-//! 4. Code on cudarc's launch builder changes by one word, and an overflow gets its true name.
+//! 4. Guards code that uses cudarc's launch builder by changing one call. An oversized launch is then
+//! reported precisely before it reaches the driver.
 //!
-//! `cargo run --release --example 04_cudarc`, on a machine with a CUDA device and NVRTC.
+//! Run it with `cargo run --release --example 04_cudarc`; it needs a CUDA device and NVRTC.
+
+use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
 use gridguard::cuda::{CompileOptions, Compiler, GuardedStream};
@@ -12,11 +15,11 @@ extern "C" __global__ void scale(float *x, float by, unsigned n) {
 }"#;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // cudarc panics where there is no driver; the guard's own look finds out before.
+    // cudarc panics if there is no driver; the guard returns an error.
     let device = match gridguard::cuda::device_limits(0) {
         Ok(device) => device,
         Err(reason) => {
-            println!("no device to show this on: {reason}");
+            println!("this example needs a CUDA device: {reason}");
             return Ok(());
         }
     };
@@ -31,10 +34,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut x = stream.alloc_zeros::<f32>(usize::try_from(n)?)?;
         let config =
             LaunchConfig { grid_dim: (1, blocks, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
-        let mut launch = stream.launch_builder_guarded(&function); // was: launch_builder
+        // Without the guard: stream.launch_builder(&function).
+        let mut launch = stream.launch_builder_guarded(&function);
         launch.arg(&mut x).arg(&2.0_f32).arg(&n);
         #[allow(unsafe_code, reason = "as with cudarc's own launch")]
-        // SAFETY: the arguments are what `scale` takes, and it checks its index against n.
+        // SAFETY: the arguments match the parameters of `scale`, which checks its index against n.
         match unsafe { launch.launch(config) } {
             Ok(_) => println!("{blocks} blocks: launched"),
             Err(error) => println!("{blocks} blocks: {error}"),
@@ -44,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn load(
-    context: &std::sync::Arc<CudaContext>,
+    context: &Arc<CudaContext>,
     image: &[u8],
 ) -> Result<CudaFunction, Box<dyn std::error::Error>> {
     let image = cudarc::nvrtc::Ptx::from_binary(image.to_vec());

@@ -1,11 +1,9 @@
-//! 5. The fastest chunk is not always the largest.
+//! 5. Tunes a workload of your own: anything you can launch from a `Candidate` can be tuned. Here it is
+//! a chain of eight passes over rows, for which the fastest chunk is not the largest: in a smaller one
+//! the output of a pass is still in the cache for the next.
 //!
-//! A chain of passes runs faster where what one pass wrote is still in the cache for the next.
-//!
-//! `cargo run --release --example 05_tune`
-//!
-//! Anything that can be launched as a candidate says can be tuned: here a chain of eight passes over
-//! rows, on the CUDA device with the most free memory, or on the host.
+//! Run it with `cargo run --release --example 05_tune`. It uses the CUDA device with the most free
+//! memory, or the host.
 
 use std::sync::Arc;
 
@@ -21,7 +19,7 @@ use gridguard_autotune::{
 };
 use rayon::prelude::*;
 
-/// Rows of 1,024 floats: 512 MiB on a device, and more of them than y has blocks.
+/// Rows of 1,024 floats, 512 MiB on a device: more than the 65,535 blocks of y.
 const ROWS: u64 = 131_072;
 /// 64 MiB on the host.
 const HOST_ROWS: u64 = 16_384;
@@ -29,7 +27,7 @@ const COLUMNS: u64 = 1024;
 const PASSES: usize = 8;
 
 const SOURCE: &str = r#"
-// One row of 1,024 a block, rows on y.
+// One row of 1,024 floats per block, rows on y.
 extern "C" __global__ void pass(float4 *x) {
     float4 &four = x[blockIdx.y * 256ull + threadIdx.x];
     four.x = four.x * 0.5f + 1; four.y = four.y * 0.5f + 1;
@@ -50,19 +48,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut space = Space::new(measurer.configurations()?);
     let measurer: &mut dyn Measurer = measurer.as_mut();
     let outcome = tune(measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
-    let whose = if guard.is_cuda() { &guard.limits().name } else { "the host" };
-    let name = format!("{PASSES} passes over rows of {COLUMNS} on {whose}");
+    let device = if guard.is_cuda() { &guard.limits().name } else { "the host" };
+    let name = format!("{PASSES} passes over rows of {COLUMNS} on {device}");
     println!("{}", TuningReport::new(name, &outcome));
     Ok(())
 }
 
-/// What the passes are to the planner, wherever they run.
+/// The launch of one pass over `rows` rows.
 fn configuration(rows: u64, limits: LaunchLimits) -> LaunchConfig {
     let request = LaunchRequest::new(Dim3::new(1, rows, 1), Dim3::new(256, 1, 1));
     LaunchConfig { parameters: Vec::new(), request, batch: BatchAxis::new(Axis::Y, rows), limits }
 }
 
-/// The chunks of a candidate, or the largest one alone.
+/// The chunks of a candidate, or only the largest one.
 fn chunks(
     configuration: &LaunchConfig,
     candidate: &Candidate,
@@ -79,7 +77,7 @@ fn chunks(
     Ok(plan.chunks().filter(move |chunk| chunk.items >= least).take(some))
 }
 
-/// What every element is after one chain that began with zeros.
+/// Compares every element with the result of one chain that began with zeros.
 fn check(mut elements: impl Iterator<Item = f32>) -> Result<(), MeasureFailure> {
     let expected = (0..PASSES).fold(0.0_f32, |x, _| x * 0.5 + 1.0);
     match elements.find(|x| *x != expected) {
@@ -99,13 +97,13 @@ struct OnDevice {
 }
 
 impl OnDevice {
-    #[allow(unsafe_code, reason = "the promise for the kernel above")]
+    #[allow(unsafe_code, reason = "the contract of the kernel above")]
     fn new(
         guard: &Arc<Guard>,
         stream: Arc<CudaStream>,
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let module = guard.compile("pass.cu", SOURCE)?;
-        // SAFETY: `pass` takes memory and touches a row of 1,024 floats for each block on y.
+        // SAFETY: `pass` takes one pointer, aligned to 16 bytes, and accesses 1,024 floats per block on y.
         let kernel = unsafe { module.kernel("pass", &[Parameter::AlignedMemory { bytes: 16 }])? };
         let x = stream.alloc_zeros(usize::try_from(ROWS * COLUMNS)?)?;
         let configuration = configuration(ROWS, kernel.limits().clone());

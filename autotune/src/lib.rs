@@ -168,3 +168,8 @@ pub use report::{TuningReport, duration};
 pub use space::Space;
 pub use stats::{Interval, PairedRatio, Samples};
 pub use tune::{TuneError, tune};
+
+/// The example of the README, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,6 +1,7 @@
 //! The curve of time against chunk size, as SVG.
 
 use core::f64::consts::SQRT_2;
+use std::collections::BTreeMap;
 
 use gridguard::profile::{Named, Summary};
 use plotters::coord::Shift;
@@ -116,17 +117,17 @@ impl Chart {
             .draw()?;
         for curve in curves.iter().rev() {
             let line = curve.points.iter().map(|one| at(one));
-            let Some(colour) = curve.colour else {
-                chart.draw_series(LineSeries::new(line, GREY))?;
+            if !curve.is_prominent() {
+                chart.draw_series(LineSeries::new(line, curve.colour))?;
                 continue;
-            };
-            chart.draw_series([Polygon::new(band(curve), colour.mix(0.15))])?;
-            chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
+            }
+            chart.draw_series([Polygon::new(band(curve), curve.colour.mix(0.15))])?;
+            chart.draw_series(LineSeries::new(line, curve.colour.stroke_width(2)))?;
             chart.draw_series(curve.points.iter().map(|one| {
-                let fill = if interval(one).is_some() { colour } else { WHITE };
+                let fill = if interval(one).is_some() { curve.colour } else { WHITE };
                 EmptyElement::at(at(one))
                     + Circle::new((0, 0), 3, fill.filled())
-                    + Circle::new((0, 0), 3, colour)
+                    + Circle::new((0, 0), 3, curve.colour)
             }))?;
         }
         if let Some(limit) = self.largest_legal_chunk {
@@ -134,11 +135,14 @@ impl Chart {
             let ends = [(real(limit), bottom), (real(limit), top)];
             chart.draw_series(DashedLineSeries::new(ends, 5, 5, LIMIT.stroke_width(2)))?;
         }
-        let timed = || outcome.candidates.iter().filter(|one| one.summary.samples > 0);
-        let default = timed().filter(|one| one.candidate == outcome.default);
-        chart.draw_series(default.map(|one| EmptyElement::at(at(one)) + default_mark((0, 0))))?;
-        let winner = timed().filter(|one| one.candidate == outcome.winner);
-        chart.draw_series(winner.map(|one| EmptyElement::at(at(one)) + winner_mark((0, 0))))?;
+        for (place, one) in timed(outcome).map(|one| (at(one), &one.candidate)) {
+            if *one == outcome.default {
+                chart.draw_series([EmptyElement::at(place) + default_mark((0, 0))])?;
+            }
+            if *one == outcome.winner {
+                chart.draw_series([EmptyElement::at(place) + winner_mark((0, 0))])?;
+            }
+        }
         Ok(())
     }
 
@@ -151,9 +155,8 @@ impl Chart {
     ) -> Result<(), DrawingError<'a>> {
         let mut legend = ChartBuilder::on(area).build_cartesian_2d(0.0..1.0, 0.0..1.0)?;
         let nothing = core::iter::empty::<Circle<(f64, f64), i32>>;
-        let label = |text: &str| shortened(text, MAX_LABEL);
         let describe = |name: &str, candidate: &Candidate| {
-            label(&format!("{name}: {}", describe(outcome, candidate)))
+            shortened(&format!("{name}: {}", describe(outcome, candidate)), MAX_LABEL)
         };
         legend
             .draw_series(nothing())?
@@ -163,32 +166,19 @@ impl Chart {
             .draw_series(nothing())?
             .label(describe("default", &outcome.default))
             .legend(|(x, y)| EmptyElement::at((x + 10, y)) + default_mark((0, 0)));
-        if let Some(limit) = self.largest_legal_chunk {
+        let limit = self
+            .largest_legal_chunk
+            .map(|limit| (format!("limit: {} items per launch", count_label(real(limit))), LIMIT));
+        let prominent = curves.iter().filter(|curve| curve.is_prominent());
+        let others = curves.len() - prominent.clone().count();
+        let others = (others > 0).then(|| (format!("{others} other sets of parameters"), GREY));
+        let prominent = prominent.map(|curve| (curve.name(), curve.colour));
+        for (name, colour) in limit.into_iter().chain(prominent).chain(others) {
+            let style = colour.stroke_width(2);
             legend
                 .draw_series(nothing())?
-                .label(label(&format!("limit: {} items per launch", count_label(real(limit)))))
-                .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], LIMIT.stroke_width(2)));
-        }
-        for (curve, colour) in curves.iter().filter_map(|curve| curve.colour.map(|it| (curve, it)))
-        {
-            let name = curve.points.first().map(|one| parameters(&one.candidate));
-            legend
-                .draw_series(nothing())?
-                .label(label(
-                    &name
-                        .filter(|_| !curve.parameters.is_empty())
-                        .unwrap_or_else(|| "median".to_owned()),
-                ))
-                .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2))
-                });
-        }
-        let others = curves.iter().filter(|curve| curve.colour.is_none()).count();
-        if others > 0 {
-            legend
-                .draw_series(nothing())?
-                .label(format!("{others} other sets of parameters"))
-                .legend(|(x, y)| PathElement::new([(x, y), (x + 20, y)], GREY));
+                .label(shortened(&name, MAX_LABEL))
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
         }
         for note in ["band: 95 % interval", "hollow: fewer than 6 samples"] {
             legend.draw_series(nothing())?.label(note);
@@ -204,36 +194,46 @@ impl Chart {
 
 /// The points of one set of parameters, by chunk size.
 struct Curve<'a> {
-    parameters: &'a Named,
     points: Vec<&'a MeasuredCandidate>,
-    /// `None` beyond the first few.
-    colour: Option<RGBColor>,
+    /// [`GREY`] beyond the first few.
+    colour: RGBColor,
+}
+
+impl Curve<'_> {
+    fn is_prominent(&self) -> bool {
+        self.colour != GREY
+    }
+
+    /// `block 256, vector 4`; `median` if there are no parameters.
+    fn name(&self) -> String {
+        let named = self.points.iter().find(|one| !one.candidate.parameters.is_empty());
+        named.map_or_else(|| "median".to_owned(), |one| parameters(&one.candidate))
+    }
 }
 
 /// One curve for each set of parameters: those of the default and the winner first, then by the
 /// fastest point.
 fn curves(outcome: &TuningOutcome) -> Vec<Curve<'_>> {
-    let mut curves: Vec<Curve<'_>> = Vec::new();
-    for measured in outcome.candidates.iter().filter(|one| one.summary.samples > 0) {
-        let parameters = &measured.candidate.parameters;
-        match curves.iter_mut().find(|curve| curve.parameters == parameters) {
-            Some(curve) => curve.points.push(measured),
-            None => curves.push(Curve { parameters, points: vec![measured], colour: None }),
-        }
+    let mut sets: BTreeMap<&Named, Vec<&MeasuredCandidate>> = BTreeMap::new();
+    for one in timed(outcome) {
+        sets.entry(&one.candidate.parameters).or_default().push(one);
     }
-    curves.sort_by_key(|curve| {
-        let is_marked = [&outcome.default, &outcome.winner]
-            .iter()
-            .any(|candidate| candidate.parameters == *curve.parameters);
-        (!is_marked, curve.points.iter().map(|one| one.summary.median_ns).min())
+    let marked = [&outcome.default.parameters, &outcome.winner.parameters];
+    let mut sets: Vec<_> = sets.into_iter().collect();
+    sets.sort_by_key(|(parameters, points)| {
+        (!marked.contains(parameters), points.iter().map(|one| one.summary.median_ns).min())
     });
-    for (curve, colour) in curves.iter_mut().zip(COLOURS) {
-        curve.colour = Some(colour);
-    }
-    for curve in &mut curves {
-        curve.points.sort_by_key(|one| (one.candidate.largest_chunk, one.summary.median_ns));
+    let mut curves = Vec::new();
+    let colours = COLOURS.into_iter().chain(core::iter::repeat(GREY));
+    for ((_, mut points), colour) in sets.into_iter().zip(colours) {
+        points.sort_by_key(|one| (one.candidate.largest_chunk, one.summary.median_ns));
+        curves.push(Curve { points, colour });
     }
     curves
+}
+
+fn timed(outcome: &TuningOutcome) -> impl Iterator<Item = &MeasuredCandidate> {
+    outcome.candidates.iter().filter(|one| one.summary.samples > 0)
 }
 
 /// Items and microseconds of a point.

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Runs the job array on a Slurm of this one machine: starts it, tunes on the host in four shards,
-# merges, checks what came out, and stops all it started.
+# Runs the job array on a temporary Slurm on this machine: starts it, tunes on the host in four shards,
+# merges, checks the result, and stops everything it started.
 #
 #   examples/fleet/slurm-on-one-machine.sh [GRIDGUARD [ARGUMENT...]]
 #
 # GRIDGUARD is the executable (gridguard); the arguments go to `gridguard tune` (--budget 20s).
 #
-#   OUT      keeps profiles and logs there (else they go with the scratch folder)
-#   SHARDS   into how many the problems are dealt (4)
-#   LIMIT    the most seconds until all jobs have ended (900)
+#   OUT      the folder for profiles and logs (by default removed at the end)
+#   SHARDS   the number of shards (4)
+#   LIMIT    the timeout for all jobs in seconds (900)
 #
-# For Debian 12 and the like: slurm-wlm and munge are installed where they are missing, which needs
-# root; the rest does not. It needs no systemd and no cgroups, so a container will do, and keeps to
-# itself: own configuration, key, ports and folder, whatever other Slurm the machine has.
+# For Debian 12 and similar: slurm-wlm and munge are installed if missing, which needs root; the rest does
+# not. It works in a container, without systemd or cgroups, and with its own configuration, key, ports and
+# folder it does not interfere with another Slurm on the machine.
 set -eu -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-# Debian keeps the daemons there, and not everyone looks there.
+# Debian installs the daemons there, which is not in every PATH.
 PATH=$PATH:/usr/sbin:/sbin
 
 GRIDGUARD=${1:-${GRIDGUARD:-gridguard}}
 GRIDGUARD=$(command -v "$GRIDGUARD") || {
-    echo "error: there is no executable ${1:-gridguard}" >&2
+    echo "error: no executable ${1:-gridguard}" >&2
     exit 2
 }
 GRIDGUARD=$(realpath "$GRIDGUARD")
@@ -46,7 +46,7 @@ fail() {
 
 daemons=()
 
-# start NAME COMMAND...: in the foreground of a child, so that its id is known.
+# start NAME COMMAND...: runs a daemon in the foreground of a child, so that its id is known.
 start() {
     local name=$1
     shift
@@ -65,7 +65,7 @@ until_true() {
 }
 
 queue_is_empty() {
-    # What squeue says fails the test too, when it fails.
+    # A failing squeue is not an empty queue.
     local queue
     queue=$(squeue --noheader) && [ -z "$queue" ]
 }
@@ -77,12 +77,12 @@ stop() {
     if [ "$status" -ne 0 ]; then
         tail -n 20 "$OUT"/*.log "$scratch"/*.out >&2 2>/dev/null || true
     fi
-    # The daemons do not end the jobs, so the jobs end first.
+    # Stopping the daemons does not end the jobs, so cancel them first.
     if [ ${#daemons[@]} -eq 3 ] && ! queue_is_empty 2>/dev/null; then
         scancel --user="$(id -un)" 2>/dev/null || true
         until_true 30 queue_is_empty || true
     fi
-    # The last to start is the first to end.
+    # In reverse order of their start.
     for ((index = ${#daemons[@]} - 1; index >= 0; index--)); do
         kill "${daemons[index]}" 2>/dev/null || true
         wait "${daemons[index]}" 2>/dev/null || true
@@ -92,7 +92,7 @@ stop() {
     exit "$status"
 }
 
-# A port that nobody listens at.
+# A port with no listener.
 free_port() {
     local port=$((20000 + RANDOM % 10000))
     while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
@@ -104,7 +104,7 @@ free_port() {
 configure() {
     local host cpus memory
     host=$(hostname -s)
-    # At least what the array asks for: on a small machine it is claimed, not had.
+    # At least what the array requests, even if the machine has less.
     cpus=$(nproc)
     memory=$(($(sed -n 's/^MemTotal: *\([0-9]*\) kB/\1/p' /proc/meminfo) / 1024))
     cat >"$SLURM_CONF" <<END
@@ -128,14 +128,14 @@ MpiDefault=none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
-# Without a database: sacct knows nothing, scontrol does.
+# Without a database: scontrol reports jobs, sacct cannot.
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=10
-# What has ended stays known until it is looked at.
+# Keeps ended jobs for the report.
 MinJobAge=86400
 NodeName=$host NodeAddr=127.0.0.1 State=UNKNOWN \
     CPUs=$((cpus < 2 ? 2 : cpus)) RealMemory=$((memory < 8192 ? 8192 : memory))
@@ -145,7 +145,7 @@ END
 
 cluster() {
     mkdir "$scratch"/{munge,state,spool}
-    # munged trusts neither a key that others read nor a folder that others write.
+    # munged rejects a key that others can read and a folder that others can write.
     chmod 755 "$scratch" "$scratch/munge"
     (umask 077 && head -c 128 /dev/urandom >"$scratch/munge/key")
     configure
@@ -162,7 +162,7 @@ cluster() {
 
 node_is_idle() { [ "$(sinfo --noheader --format=%T)" = idle ]; }
 
-# report JOB: a line for the job, or for each task of the array.
+# report JOB: prints a line for the job, or for each task of the array.
 report() {
     local line field
     scontrol --oneliner show job "$1" | while read -r line; do
@@ -172,7 +172,7 @@ report() {
     done | sort
 }
 
-# entries FILE...: how many tuned shapes the profiles have. Each says once what was chosen.
+# entries FILE...: counts the entries of the profiles. Each has one field "chosen".
 entries() { cat "$@" | grep -o '\<chosen:' | wc -l; }
 
 install_missing
@@ -180,7 +180,7 @@ scratch=$(mktemp -d)
 OUT=$(realpath --canonicalize-missing "${OUT:-$scratch/tuned}")
 SHARDS=${SHARDS:-4}
 DEVICE=host
-# What is meant for another Slurm is not for this one.
+# Variables for another Slurm must not apply to this one.
 unset "${!SBATCH_@}" "${!SLURM_@}"
 SLURM_CONF=$scratch/slurm.conf
 export GRIDGUARD OUT SHARDS DEVICE SLURM_CONF
@@ -204,9 +204,9 @@ echo "$joined"
 [ "$(grep -c JobState=COMPLETED <<<"$tasks")" -eq "$SHARDS" ] || fail "a shard did not complete"
 grep -q JobState=COMPLETED <<<"$joined" || fail "the merge did not complete"
 
-# Shards have no shape in common, so none may be lost.
-dealt=$(entries "$OUT"/shard-*.ron)
+# No two shards have a shape in common, so the merge must keep every entry.
+tuned=$(entries "$OUT"/shard-*.ron)
 merged=$(entries "$OUT/profile.ron")
-echo "$merged entries in the merged profile, of $dealt in $SHARDS shards"
+echo "$merged entries in the merged profile, of $tuned in $SHARDS shards"
 [ "$merged" -gt 0 ] || fail "nothing was tuned"
-[ "$merged" -eq "$dealt" ] || fail "the merged profile lacks entries"
+[ "$merged" -eq "$tuned" ] || fail "the merged profile lacks entries"

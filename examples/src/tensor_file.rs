@@ -1,4 +1,4 @@
-//! q, k and v out of a safetensors file, and out into one.
+//! Reads q, k and v from a safetensors file, and writes the output to one.
 
 use std::fs;
 use std::io;
@@ -19,24 +19,24 @@ pub struct Qkv<T> {
     pub k: Vec<T>,
     /// Values.
     pub v: Vec<T>,
-    /// Their shape, with one head where the file's tensors have three dimensions.
+    /// Their shape, with one head if the file's tensors have three dimensions.
     pub shape: Shape,
-    /// The dimensions as the file gives them, for writing the output alike.
+    /// The dimensions in the file, in which the output is written too.
     pub dims: Vec<usize>,
 }
 
-/// Tensors of any of the types that attention takes.
+/// Tensors of any type that attention takes.
 #[derive(Clone, Debug)]
 pub enum Tensors {
     /// Half precision.
     F16(Qkv<f16>),
-    /// Brain floats.
+    /// bfloat16.
     Bf16(Qkv<bf16>),
     /// Single precision.
     F32(Qkv<f32>),
 }
 
-/// Why a tensor file is of no use.
+/// Why a tensor file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TensorFileError {
@@ -48,8 +48,8 @@ pub enum TensorFileError {
         /// Why.
         error: io::Error,
     },
-    /// The file is no whole safetensors file.
-    #[error("{} is no whole safetensors file: {error}", path.display())]
+    /// The file is not a valid safetensors file.
+    #[error("{} is not a valid safetensors file: {error}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
@@ -57,13 +57,13 @@ pub enum TensorFileError {
         error: safetensors::SafeTensorError,
     },
     /// A tensor is missing.
-    #[error("{} has no tensor {name:?}, it has: {}", path.display(), known.join(", "))]
+    #[error("{} has no tensor {name:?}, only {}", path.display(), known.join(", "))]
     Missing {
         /// The file.
         path: PathBuf,
         /// The tensor.
         name: &'static str,
-        /// The tensors that there are.
+        /// The tensors in the file.
         known: Vec<String>,
     },
     /// A tensor of a type that attention does not take.
@@ -76,7 +76,7 @@ pub enum TensorFileError {
     },
     /// A tensor with too few or too many dimensions.
     #[error(
-        "tensor {name} has shape {dims:?}, expected are 3 dimensions [items, frames, head_dim] or \
+        "tensor {name} has shape {dims:?}, expected 3 dimensions [items, frames, head_dim] or \
          4 [items, heads, frames, head_dim]"
     )]
     Rank {
@@ -85,7 +85,7 @@ pub enum TensorFileError {
         /// Its dimensions.
         dims: Vec<usize>,
     },
-    /// A tensor unlike q.
+    /// A tensor whose type or shape differs from q's.
     #[error("tensor {name} is {dtype:?} {dims:?}, q is {q_dtype:?} {q_dims:?}")]
     Mismatch {
         /// The tensor.
@@ -108,7 +108,7 @@ pub enum TensorFileError {
 ///
 /// # Errors
 ///
-/// [`TensorFileError`] where the file is not whole, a tensor is missing, of a wrong type, rank or
+/// [`TensorFileError`] if the file is not valid, a tensor is missing or of a wrong type, rank or
 /// shape, or the kernel does not take the shape.
 pub fn read_qkv(path: &Path) -> Result<Tensors, TensorFileError> {
     let bytes = fs::read(path).map_err(|error| io_error(path, error))?;
@@ -160,16 +160,16 @@ fn qkv<T: Element + Pod>(
     v: &TensorView<'_>,
     shape: Shape,
 ) -> Qkv<T> {
-    // The file's bytes need not be aligned for T.
+    // Copied, as the file's bytes need not be aligned for T.
     let elements = |view: &TensorView<'_>| bytemuck::pod_collect_to_vec(view.data());
     Qkv { q: elements(q), k: elements(k), v: elements(v), shape, dims: q.shape().to_vec() }
 }
 
-/// Writes `out` to a safetensors file, whole or not at all.
+/// Writes `out` to a safetensors file, atomically.
 ///
 /// # Errors
 ///
-/// [`TensorFileError`] where the file cannot be written.
+/// [`TensorFileError`] if the file cannot be written.
 pub fn write_out<T: Element + Pod>(
     path: &Path,
     dims: &[usize],
@@ -182,7 +182,7 @@ pub fn write_out<T: Element + Pod>(
     };
     let format = |error| TensorFileError::Format { path: path.to_owned(), error };
     let view = TensorView::new(dtype, dims.to_vec(), bytemuck::cast_slice(out)).map_err(format)?;
-    // Written beside and renamed, so that a reader never sees half a file.
+    // Written to another file and renamed, so that a reader never sees half of it.
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.tmp", std::process::id()));
     let beside = PathBuf::from(beside);
@@ -191,7 +191,7 @@ pub fn write_out<T: Element + Pod>(
         .map_err(format)
         .and_then(|()| fs::rename(&beside, path).map_err(|error| io_error(path, error)));
     if renamed.is_err() {
-        // Half a file may be left where the disk is full; it helps no one.
+        // Half a file may be left, for example if the disk is full.
         let _ = fs::remove_file(&beside);
     }
     renamed
@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn message(tensors: &[(&str, Dtype, &[usize])]) -> String {
-        read_qkv(file(tensors).path()).expect_err("refused").to_string()
+        read_qkv(file(tensors).path()).expect_err("rejected").to_string()
     }
 
     #[test]
@@ -239,11 +239,11 @@ mod tests {
     }
 
     #[test]
-    fn wrong_rank_type_and_shape_are_told_apart() {
+    fn wrong_rank_type_and_shape_have_their_own_errors() {
         let dims: Dims = &[3, 2, 8];
         assert_eq!(
             message(&of(Dtype::F32, &[2, 8])),
-            "tensor q has shape [2, 8], expected are 3 dimensions [items, frames, head_dim] or 4 \
+            "tensor q has shape [2, 8], expected 3 dimensions [items, frames, head_dim] or 4 \
              [items, heads, frames, head_dim]"
         );
         assert_eq!(
@@ -260,19 +260,19 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_tensor_and_a_cut_file_are_told() {
+    fn a_missing_tensor_and_a_cut_file_are_errors() {
         let dims: &[usize] = &[3, 2, 8];
         let missing = message(&[("q", Dtype::F16, dims), ("w", Dtype::F16, dims)]);
-        assert!(missing.ends_with("has no tensor \"k\", it has: q, w"), "{missing}");
+        assert!(missing.ends_with("has no tensor \"k\", only q, w"), "{missing}");
         let whole = file(&[("q", Dtype::F16, dims)]);
         let bytes = fs::read(whole.path()).expect("bytes");
         fs::write(whole.path(), &bytes[..bytes.len() - 1]).expect("cut");
         let error = read_qkv(whole.path()).expect_err("cut").to_string();
-        assert!(error.contains("is no whole safetensors file"), "{error}");
+        assert!(error.contains("is not a valid safetensors file"), "{error}");
     }
 
     #[test]
-    fn what_is_written_reads_back() {
+    fn a_written_tensor_reads_back() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out.safetensors");
         let out: Vec<f16> = (0..48_u8).map(f16::from).collect();

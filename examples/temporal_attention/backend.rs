@@ -13,7 +13,7 @@ use gridguard_kernels::temporal_attention::{Layout, TemporalAttention, run_on_ho
 use gridguard_kernels::{Element, Kernels, Operation, Tensor as Memory, TensorMut};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// An element that this program moves about.
+/// An element that can be copied to a device.
 pub(crate) trait Tensor: Element + Pod + DeviceRepr {}
 impl<T: Element + Pod + DeviceRepr> Tensor for T {}
 
@@ -23,25 +23,25 @@ pub(crate) enum Backend {
         kernels: Kernels,
         context: Arc<CudaContext>,
     },
-    /// With the reason where a device is there but cannot be used.
+    /// With the reason why no device is used.
     Host {
         reason: Option<FallbackReason>,
     },
 }
 
-/// How long the launches of the plan took together.
+/// How long all launches of the plan took together.
 pub(crate) struct Timing {
     pub(crate) launches: u64,
     /// Median over the runs.
     pub(crate) time: Duration,
     pub(crate) runs: usize,
-    /// The same work in one launch on x, where it was measured beside.
+    /// The same work in one launch on x, if it was measured.
     pub(crate) flat: Option<Duration>,
 }
 
-/// Runs that bring clocks and caches to their steady state.
+/// Untimed runs that bring clocks and caches to a steady state.
 const WARM_UP_RUNS: usize = 5;
-/// Runs whose median counts.
+/// Runs whose median is reported.
 const TIMED_RUNS: usize = 30;
 
 impl Backend {
@@ -54,14 +54,14 @@ impl Backend {
                 let (kernels, context) = (Kernels::new(Arc::clone(guard)), Arc::clone(context));
                 Self::Device { kernels, context }
             }
-            // Without a compiler the host can still do the work, and says why it does.
+            // Without a compiler the host does the work.
             Err(missing) => {
                 Self::Host { reason: Some(CudaError::from(NvrtcError::from(missing)).into()) }
             }
         }
     }
 
-    /// The limits of the kernel that serves `operation`: as queried, or as the host assumes them.
+    /// The limits of the kernel for `operation`: queried on a device, assumed on the host.
     pub(crate) fn limits(
         &self,
         guard: &Guard,
@@ -76,7 +76,7 @@ impl Backend {
         }
     }
 
-    /// Runs the operation as chosen and leaves the result in `out`.
+    /// Runs the operation with `choice` and writes the result to `out`.
     pub(crate) fn run<T: Tensor>(
         &self,
         guard: &Guard,
@@ -148,7 +148,7 @@ fn on_device<T: Tensor>(
         let mut times = Vec::with_capacity(TIMED_RUNS);
         let mut launches = 0;
         for run in 0..runs {
-            // cudarc's events keep no time unless asked.
+            // By default cudarc's events record no time.
             let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
             let start = stream.record_event(timed)?;
             let tensors = [&q, &k, &v].map(|tensor| Memory::new(tensor, shape.dims()));

@@ -1,10 +1,10 @@
-//! The main job: temporal attention whose launch overflows, explained, split, run and verified.
+//! Runs temporal attention whose launch exceeds the grid limit: the violation is explained, the launch
+//! split, run, timed and verified. It uses the CUDA device with the most free memory, or the host under
+//! the limits of an NVIDIA H200.
 //!
-//! `cargo run --release --example temporal_attention`
-//!
-//! Without arguments it takes the motivating case: 15,360 items (batch 6 of a 40 x 64 map) of 5
-//! heads, 16 frames, head dim 64, f16. With `--input FILE.safetensors` it takes the user's own q, k
-//! and v. Without a CUDA device the host serves, under the limits of an NVIDIA H200.
+//! Run it with `cargo run --release --example temporal_attention`. By default the problem has 15,360
+//! items (batch 6 of a 40 x 64 map), 5 heads, 16 frames and head dim 64 in f16; `--input
+//! FILE.safetensors` reads your own q, k and v.
 
 mod backend;
 mod report;
@@ -22,21 +22,21 @@ use gridguard_kernels::Operation;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use half::f16;
 
-/// Temporal attention whose launch overflows: explained, split, run and verified.
+/// Runs temporal attention whose launch exceeds the grid limit: explained, split, run and verified
 #[derive(Parser)]
 #[command(version)]
 struct Options {
-    /// Takes q, k and v (F16, BF16 or F32; [items, frames, head_dim] or [items, heads, frames,
-    /// head_dim]) from this safetensors file instead of the motivating case
+    /// Read q, k and v from this safetensors file (F16, BF16 or F32; [items, frames, head_dim] or
+    /// [items, heads, frames, head_dim])
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Writes the result to this safetensors file
+    /// Write the result to this safetensors file
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Runs on the host under the limits of this GPU of the catalogue, also where a device is there
+    /// Run on the host under the limits of this GPU of the catalogue, such as h200
     #[arg(long, value_name = "GPU")]
     host_as: Option<String>,
-    /// Chunks of at most so many items
+    /// Split into chunks of at most this many items
     #[arg(long, value_name = "ITEMS")]
     max_items: Option<u64>,
 }
@@ -52,11 +52,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the result is right.
+/// Whether the result is correct.
 fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     let tensors = match &options.input {
         Some(path) => read_qkv(path)?,
-        None => Tensors::F16(motivating_case()?),
+        None => Tensors::F16(default_case()?),
     };
     let guard = Arc::new(tuned::with_profile(match &options.host_as {
         Some(name) => Guard::host(catalog::gpu(name)?.limits.clone()),
@@ -69,7 +69,7 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     }
 }
 
-fn motivating_case() -> Result<Qkv<f16>, Box<dyn std::error::Error>> {
+fn default_case() -> Result<Qkv<f16>, Box<dyn std::error::Error>> {
     let shape = Shape::new(6 * 40 * 64, 5, 16, 64)?;
     let dims: Result<Vec<usize>, _> = shape.dims().into_iter().map(usize::try_from).collect();
     let len = usize::try_from(shape.elements())?;
@@ -87,7 +87,7 @@ fn attend<T: backend::Tensor>(
     report::device(guard, &backend);
     let (request, limits) = (attention.request(), backend.limits(guard, &attention)?);
     report::launch(&attention, &request);
-    report::naive(guard.validate(&request, &limits));
+    report::unsplit(&guard.validate(&request, &limits));
     let (attention, choice) = match options.max_items {
         Some(items) => (attention, Choice::at_most(items)),
         None => tuned::choose(guard, &backend, attention)?,
@@ -96,22 +96,22 @@ fn attend<T: backend::Tensor>(
     let plan = match guard.plan(&request, Some(&attention.batch()), &limits, choice) {
         Ok(plan) => plan,
         Err(violations) => {
-            report::rejected(&violations);
+            report::rejected("plan    ", &violations);
             return Ok(false);
         }
     };
     report::plan(&plan);
 
-    // Poisoned, so that an element nobody writes shows.
+    // Poisoned, so that an unwritten element is detected.
     let mut out = vec![T::narrow(f32::NAN); qkv.q.len()];
     let timing = backend.run(guard, attention, choice, qkv, &mut out)?;
     report::timing::<T>(&qkv.shape, &timing);
 
-    let verdict = verify::verify(&plan, &attention, qkv, &out);
-    report::verdict(&verdict);
+    let verification = verify::verify(&plan, &attention, qkv, &out);
+    report::verification(&verification);
     if let Some(path) = &options.output {
         write_out(path, &qkv.dims, &out)?;
         println!("output   {}", path.display());
     }
-    Ok(verdict.holds)
+    Ok(verification.is_correct)
 }

@@ -1,4 +1,4 @@
-//! What the program says, one labelled line a fact.
+//! The output of the program: one labelled line per fact.
 
 use gridguard::profile::TunedChoice;
 use gridguard::{Guard, LaunchRequest, Plan, ValidLaunch, Violations};
@@ -6,9 +6,9 @@ use gridguard_kernels::Element;
 use gridguard_kernels::temporal_attention::{Shape, TemporalAttention};
 
 use crate::backend::{Backend, Timing};
-use crate::verify::Verdict;
+use crate::verify::Verification;
 
-/// Chunks that are shown; the rest is counted.
+/// The most chunks that are listed.
 const SHOWN: usize = 8;
 
 pub(crate) fn device(guard: &Guard, backend: &Backend) {
@@ -19,9 +19,12 @@ pub(crate) fn device(guard: &Guard, backend: &Backend) {
             println!("device   {}, compute capability {capability}", limits.name);
         }
         Backend::Host { reason } => {
-            println!("device   the host, under the limits of {} ({capability})", limits.name);
+            println!(
+                "device   the host, under the limits of {} (compute capability {capability})",
+                limits.name
+            );
             if let Some(reason) = reason {
-                println!("         because {reason}");
+                println!("         no GPU is used: {reason}");
             }
         }
     }
@@ -34,41 +37,40 @@ pub(crate) fn launch(attention: &TemporalAttention, request: &LaunchRequest) {
          {head_dim}, {}",
         attention.element()
     );
-    println!("kernel   {}", attention.variant());
+    println!("kernel   variant {}", attention.variant());
     println!("launch   grid {}, block {}, items x heads on y", request.grid, request.block);
 }
 
-pub(crate) fn naive(verdict: Result<ValidLaunch, Violations>) {
-    match verdict {
-        Ok(_) => println!("as it is legal"),
-        Err(violations) => lines("as it is", "refused: ", &violations),
+pub(crate) fn unsplit(validated: &Result<ValidLaunch, Violations>) {
+    match validated {
+        Ok(_) => println!("unsplit  launch legal"),
+        Err(violations) => rejected("unsplit  launch", violations),
     }
 }
 
-pub(crate) fn rejected(violations: &Violations) {
-    lines("plan", "impossible: ", violations);
-}
-
-fn lines(label: &str, verdict: &str, violations: &Violations) {
+/// Prints why `what` was rejected.
+pub(crate) fn rejected(what: &str, violations: &Violations) {
     for violation in violations {
-        println!("{label:8} {verdict}{violation} [{}]", violation.rule);
+        println!("{what} rejected: {violation} [{}]", violation.rule);
     }
 }
 
-pub(crate) fn profile(guard: &Guard, answer: &TunedChoice<'_>) {
+pub(crate) fn profile(guard: &Guard, tuned: &TunedChoice<'_>) {
     if guard.profile().is_none_or(|profile| profile.is_empty()) {
-        let whose = if guard.is_cuda() { "this device" } else { "the host" };
-        println!("profile  none of {whose}: the planner chooses");
+        let device = if guard.is_cuda() { "this device" } else { "the host" };
+        println!("profile  none for {device}, so the planner chooses");
         return;
     }
-    match (answer.entry, answer.layer) {
+    match (tuned.entry, tuned.layer) {
         (Some(entry), Some(layer)) => {
             let date = entry.found.date.split('T').next().unwrap_or_default();
-            let (matched, choice) = (answer.matched, entry.choice);
+            let (matched, choice) = (tuned.matched, entry.choice);
             let candidates = entry.found.candidates;
-            println!("profile  {matched}, {layer}: {choice}, of {candidates} measured on {date}");
+            println!(
+                "profile  {matched}, {layer}: {choice}, the best of {candidates} measured on {date}"
+            );
         }
-        _ => println!("profile  {}", answer.matched),
+        _ => println!("profile  {}", tuned.matched),
     }
 }
 
@@ -91,31 +93,35 @@ pub(crate) fn timing<T: Element>(shape: &Shape, timing: &Timing) {
     let Timing { launches, time, runs, flat } = timing;
     let seconds = time.as_secs_f64();
     let rate = gigabytes(shape.least_bytes(T::TYPE)) / seconds;
-    let how = if *runs > 1 { format!(", median of {runs} runs") } else { String::new() };
     if *launches == 0 {
         println!("time     nothing to launch");
         return;
     }
-    println!("time     {time:.3?} for {launches} launches{how}, {rate:.1} GB/s of q, k, v and out");
+    let median = if *runs > 1 { format!(", median of {runs} runs") } else { String::new() };
+    let plural = if *launches == 1 { "" } else { "es" };
+    println!(
+        "time     {time:.3?} for {launches} launch{plural}{median}: {rate:.1} GB/s of q, k, v and out"
+    );
     if let Some(flat) = flat {
         let ratio = seconds / flat.as_secs_f64();
-        println!("         {ratio:.3} of the same work in one launch on x ({flat:.3?})");
+        println!("         {ratio:.3} times as long as a single launch on x ({flat:.3?})");
     }
 }
 
-#[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "a figure to read")]
+#[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "rounded for display")]
 fn gigabytes(bytes: u128) -> f64 {
     bytes as f64 / 1e9
 }
 
-pub(crate) fn verdict(verdict: &Verdict) {
-    let Verdict { boundaries, sampled, relative, tolerance, not_finite, holds } = verdict;
+pub(crate) fn verification(verification: &Verification) {
+    let Verification { boundaries, sampled, relative, tolerance, not_finite, is_correct } =
+        verification;
     println!(
-        "check    {boundaries} problems at chunk boundaries and {sampled} at random against f64: \
-         relative error {relative:.1e}, allowed {tolerance:.0e}"
+        "check    {boundaries} problems at chunk boundaries and {sampled} random ones against an \
+         f64 reference: relative error {relative:.1e}, tolerance {tolerance:.0e}"
     );
     if *not_finite > 0 {
         println!("         {not_finite} elements are not finite");
     }
-    println!("result   {}", if *holds { "right" } else { "WRONG" });
+    println!("result   {}", if *is_correct { "correct" } else { "WRONG" });
 }

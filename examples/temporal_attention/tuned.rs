@@ -1,4 +1,4 @@
-//! Asks the profile how to launch: the user's own, or the one that was shipped for the device.
+//! Looks up the tuned choice in the user's own profile, or in the one shipped for the device.
 
 use std::error::Error;
 
@@ -10,7 +10,7 @@ use gridguard_kernels::{Operation, Tunable};
 use crate::backend::Backend;
 use crate::report;
 
-/// The guard with the profile of its device, and what is to be said of the files.
+/// Loads the profile of the guard's device, and prints what is wrong with its files.
 pub(crate) fn with_profile(guard: Guard) -> Guard {
     let identity = guard.identity();
     let layers = Layers::new().user().built_in(&identity);
@@ -21,8 +21,8 @@ pub(crate) fn with_profile(guard: Guard) -> Guard {
     guard.with_profile(loaded.profile.into())
 }
 
-/// The attention and the choice that the profile has for it; both as they are where it has none, or
-/// one that is not legal here.
+/// The attention with the parameters and the choice of its profile entry. If there is none, or it is
+/// not legal here, the attention is unchanged and the choice automatic.
 pub(crate) fn choose(
     guard: &Guard,
     backend: &Backend,
@@ -30,10 +30,10 @@ pub(crate) fn choose(
 ) -> Result<(TemporalAttention, Choice), Box<dyn Error>> {
     let key = attention.key(guard.limits(), Policy::default(), Objective::default())?;
     let (names, sizes): (Vec<&str>, Vec<u64>) = attention.sizes().into_iter().unzip();
-    let answer = guard.tuned(&key, &names, &sizes);
-    report::profile(guard, &answer);
-    match replay(guard, backend, attention, &answer) {
-        Ok(tuned) => Ok((tuned, answer.choice())),
+    let entry = guard.tuned(&key, &names, &sizes);
+    report::profile(guard, &entry);
+    match with_entry(guard, backend, attention, &entry) {
+        Ok(tuned) => Ok((tuned, entry.choice())),
         Err(reason) => {
             println!("         not legal here, so the planner chooses: {reason}");
             if let Some(profile) = guard.profile() {
@@ -44,15 +44,15 @@ pub(crate) fn choose(
     }
 }
 
-/// The attention as the entry has it, where that can be planned.
-fn replay(
+/// The attention with the entry's parameters, if that can be planned.
+fn with_entry(
     guard: &Guard,
     backend: &Backend,
     attention: TemporalAttention,
-    answer: &TunedChoice<'_>,
+    entry: &TunedChoice<'_>,
 ) -> Result<TemporalAttention, Box<dyn Error>> {
-    let tuned = Tunable::with_parameters(&attention, answer.parameters())?;
+    let tuned = Tunable::with_parameters(&attention, entry.parameters())?;
     let limits = backend.limits(guard, &tuned)?;
-    let plan = Plan::new(&tuned.request(), Some(&tuned.batch()), &limits, answer.choice());
+    let plan = Plan::new(&tuned.request(), Some(&tuned.batch()), &limits, entry.choice());
     plan.map(|_| tuned).map_err(Into::into)
 }

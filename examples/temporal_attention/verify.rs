@@ -1,4 +1,5 @@
-//! Holds the result against the f64 reference where splits go wrong, and at random.
+//! Compares the result with the f64 reference: at chunk boundaries, where a wrong split would show, and
+//! at random.
 
 use std::collections::BTreeSet;
 
@@ -9,20 +10,20 @@ use gridguard_kernels::Element;
 use gridguard_kernels::temporal_attention::{TemporalAttention, reference, tolerance};
 use rayon::prelude::*;
 
-/// What the comparison found.
-pub(crate) struct Verdict {
+/// The result of the comparison.
+pub(crate) struct Verification {
     pub(crate) boundaries: usize,
     pub(crate) sampled: usize,
     pub(crate) relative: f64,
     pub(crate) tolerance: f64,
-    /// Elements of the whole output that are no finite number.
+    /// Elements of the whole output that are not finite.
     pub(crate) not_finite: usize,
-    pub(crate) holds: bool,
+    pub(crate) is_correct: bool,
 }
 
-/// Problems drawn at random.
+/// Random problems.
 const SAMPLE: u64 = 256;
-/// Chunks whose boundaries are looked at, so that absurdly many do not take forever.
+/// The most chunks whose boundaries are compared.
 const CHUNKS: usize = 4096;
 
 /// Compares the first and the last item of every chunk and a random sample of problems.
@@ -31,7 +32,7 @@ pub(crate) fn verify<T: Element>(
     attention: &TemporalAttention,
     qkv: &Qkv<T>,
     out: &[T],
-) -> Verdict {
+) -> Verification {
     let shape = &qkv.shape;
     let boundaries: BTreeSet<u64> = plan
         .chunks()
@@ -39,7 +40,7 @@ pub(crate) fn verify<T: Element>(
         .flat_map(|chunk| [chunk.start, chunk.end().saturating_sub(1)])
         .flat_map(|item| item * shape.heads..(item + 1) * shape.heads)
         .collect();
-    // A step without a common divisor with most sizes visits problems all over the batch.
+    // Steps of a large odd number spread over the whole batch.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let sample: BTreeSet<u64> = (1..=SAMPLE.min(shape.problems()))
         .filter_map(|n| n.wrapping_mul(STEP).checked_rem(shape.problems()))
@@ -55,13 +56,13 @@ pub(crate) fn verify<T: Element>(
     let not_finite = out.par_iter().filter(|x| !x.widen().is_finite()).count();
     let tolerance = tolerance(T::TYPE);
     let nothing_to_do = out.is_empty();
-    Verdict {
+    Verification {
         boundaries: boundaries.len(),
         sampled: sample.len(),
         relative: if nothing_to_do { 0.0 } else { deviation.relative() },
         tolerance,
         not_finite,
-        holds: nothing_to_do || (not_finite == 0 && deviation.within(tolerance)),
+        is_correct: nothing_to_do || (not_finite == 0 && deviation.within(tolerance)),
     }
 }
 

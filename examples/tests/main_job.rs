@@ -1,4 +1,4 @@
-//! The main job as its users run it: on their own tensors, and on files that are no use.
+//! Runs the example `temporal_attention` on tensor files, valid and invalid.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn run(args: &[&str]) -> Ran {
     let test = std::env::current_exe().expect("this program");
     let folder = test.parent().and_then(Path::parent).expect("the build folder");
     let program = folder.join("examples").join("temporal_attention");
-    // Whatever the user of this machine has tuned.
+    // Independent of profiles on this machine.
     let mut command = Command::new(program);
     let output = command.args(args).env("GRIDGUARD_PROFILES", "off").output();
     let output = output.expect("the example is built");
@@ -42,7 +42,7 @@ fn dtype_of(element: ElementType) -> Dtype {
     }
 }
 
-/// q, k and v of `dims` in a file, and as they stand there.
+/// q, k and v of `dims`, written to a file.
 fn tensors<T: Element + Pod>(folder: &Path, dims: &[usize]) -> (PathBuf, [Vec<T>; 3]) {
     let path = folder.join("input.safetensors");
     let tensors = [1, 2, 3].map(|seed| uniform::<T>(dims.iter().product(), seed));
@@ -61,7 +61,7 @@ fn attends_to_a_file<T: Element + Pod>(dims: &[usize], shape: &Shape) {
     let [input, output_name] = [&input, &output].map(|path| path.to_str().expect("a name"));
     let ran = run(&["--host-as", "h200", "--input", input, "--output", output_name]);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    assert!(ran.out.contains("result   right"), "{}", ran.out);
+    assert!(ran.out.contains("result   correct"), "{}", ran.out);
 
     let bytes = std::fs::read(&output).expect("the output");
     let file = SafeTensors::deserialize(&bytes).expect("whole");
@@ -81,27 +81,27 @@ fn attends_to_a_file<T: Element + Pod>(dims: &[usize], shape: &Shape) {
 }
 
 #[test]
-fn the_user_s_own_tensors_are_attended_to_in_every_type_and_rank() {
+fn tensors_of_every_type_and_rank_are_computed_correctly() {
     attends_to_a_file::<f16>(&[3, 2, 16, 64], &Shape::new(3, 2, 16, 64).expect("legal"));
     attends_to_a_file::<bf16>(&[4, 25, 40], &Shape::new(4, 1, 25, 40).expect("legal"));
     attends_to_a_file::<f32>(&[2, 3, 9, 7], &Shape::new(2, 3, 9, 7).expect("legal"));
 }
 
 #[test]
-fn a_batch_past_the_limit_is_split_and_says_so() {
+fn a_batch_beyond_the_limit_is_explained_and_split() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, _) = tensors::<f16>(folder.path(), &[65_537, 9, 8]);
     let ran = run(&["--host-as", "h200", "--input", input.to_str().expect("a name")]);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    let refused = "as it is refused: grid.y is 65537 blocks, the limit is 65535 (NVIDIA H200): \
+    let rejected = "unsplit  launch rejected: grid.y is 65537 blocks, the limit is 65535 (NVIDIA H200): \
                    split axis y into 2 launches of 32769, or fold it into x [grid-dim-y]";
-    assert!(ran.out.contains(refused), "{}", ran.out);
+    assert!(ran.out.contains(rejected), "{}", ran.out);
     assert!(ran.out.contains("items 0..32768, grid 1 x 32768 x 1"), "{}", ran.out);
     assert!(ran.out.contains("items 32768..65537, grid 1 x 32769 x 1"), "{}", ran.out);
 }
 
 #[test]
-fn smaller_chunks_are_the_user_s_choice() {
+fn max_items_bounds_the_chunks() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, _) = tensors::<f16>(folder.path(), &[100, 9, 8]);
     let input = input.to_str().expect("a name");
@@ -112,7 +112,7 @@ fn smaller_chunks_are_the_user_s_choice() {
 }
 
 #[test]
-fn a_batch_of_no_items_is_nothing_to_do() {
+fn an_empty_batch_launches_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let (input, _) = tensors::<f16>(folder.path(), &[0, 4, 8]);
     let ran = run(&["--host-as", "h200", "--input", input.to_str().expect("a name")]);
@@ -121,7 +121,7 @@ fn a_batch_of_no_items_is_nothing_to_do() {
 }
 
 #[test]
-fn files_of_no_use_and_wrong_options_are_exit_2_with_the_reason() {
+fn invalid_files_and_options_exit_2_with_the_reason() {
     let folder = tempfile::tempdir().expect("a folder");
     let missing = folder.path().join("missing.safetensors");
     let garbage = folder.path().join("garbage.safetensors");
@@ -129,13 +129,13 @@ fn files_of_no_use_and_wrong_options_are_exit_2_with_the_reason() {
     let (rank, _) = tensors::<f32>(folder.path(), &[4, 8]);
     let cases = [
         (&missing, "No such file"),
-        (&garbage, "is no whole safetensors file"),
+        (&garbage, "is not a valid safetensors file"),
         (&rank, "tensor q has shape [4, 8]"),
     ];
-    for (path, said) in cases {
+    for (path, message) in cases {
         let ran = run(&["--host-as", "h200", "--input", path.to_str().expect("a name")]);
         assert_eq!(ran.code, 2, "{}", ran.out);
-        assert!(ran.err.contains(said), "{}", ran.err);
+        assert!(ran.err.contains(message), "{}", ran.err);
     }
     let ran = run(&["--host-as", "gtx-9000", "--input", rank.to_str().expect("a name")]);
     assert_eq!(ran.code, 2);
