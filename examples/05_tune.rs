@@ -2,8 +2,8 @@
 //! a chain of eight passes over rows, for which the fastest chunk is not the largest: in a smaller one
 //! the output of a pass is still in the cache for the next.
 //!
-//! Run it with `cargo run --release --example 05_tune`. It uses the CUDA device with the most free
-//! memory, or the host.
+//! Run it with `cargo run --release --example 05_tune [PLOT.svg]`. It uses the CUDA device with the most
+//! free memory, or the host.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use gridguard::{
     Axis, BatchAxis, Chunk, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest, Parameter, Plan,
 };
 use gridguard_autotune::{
-    Budget, Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig,
+    Budget, Candidate, Chart, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig,
     MeasureFailure, Measurer, Portion, ProblemMeasurer, Space, TuningReport, Workload, tune,
 };
 use rayon::prelude::*;
@@ -50,7 +50,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let outcome = tune(measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
     let device = if guard.is_cuda() { &guard.limits().name } else { "the host" };
     let name = format!("{PASSES} passes over rows of {COLUMNS} on {device}");
-    println!("{}", TuningReport::new(name, &outcome));
+    println!("{}", TuningReport::new(&name, &outcome));
+    if let Some(path) = std::env::args_os().nth(1) {
+        let chart = Chart {
+            title: name,
+            subtitle: format!("{}, throughput", Policy::default()),
+            largest_legal_chunk: space.largest_legal_chunk(),
+        };
+        std::fs::write(path, chart.svg(&outcome)?)?;
+    }
     Ok(())
 }
 
