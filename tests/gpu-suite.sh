@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# What needs a CUDA GPU, packed where there is a compiler and run where there is a device.
+# Everything that needs a CUDA GPU: built on a machine with Rust, run on one with a device.
 #
-#   tests/gpu-suite.sh pack [FOLDER]          builds tests, benches and programs into FOLDER (.gpu)
+#   tests/gpu-suite.sh pack [FOLDER]          builds tests, benchmarks and programs into FOLDER (.gpu)
 #   tests/gpu-suite.sh run RESULTS [FOLDER [STEPS]]
-#                                             runs them on this machine's device, writes RESULTS;
-#                                             STEPS is a pattern of the steps wanted, such as 'peers*'
-#   tests/gpu-suite.sh all RESULTS [FOLDER]   both, on a machine with compiler and device
+#                                             runs them on this machine's device and writes RESULTS;
+#                                             STEPS is a pattern of step names, such as 'peers*'
+#   tests/gpu-suite.sh all RESULTS [FOLDER]   both, on a machine with Rust and a device
 #
-# `run` needs a driver and libnvrtc, neither Rust nor this repository's sources beyond this script;
-# compute-sanitizer, where it is found, checks memory accesses and races. Each step is bounded in
-# time; the table at the end says what passed, and the exit status whether all did.
+# `run` needs a driver, NVRTC, FOLDER and this script, but no Rust. It uses compute-sanitizer, PyTorch
+# and Triton where they are installed. Each step has a time limit; a table at the end says which passed,
+# and the exit status whether all did.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit
 
-# Executables that cargo has just built, one "name path" a line.
+# Reads cargo's messages and prints a line "name path" for each executable that it built.
 executables() {
     python3 -c '
 import json, sys
@@ -38,7 +38,7 @@ pack() {
     } | executables | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    # Faults of libraries need some that are at fault.
+    # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
         gcc -shared -fPIC -O2 -o "$folder/fake-driver/${name%=*}" "guard/tests/fake-driver/${name#*=}" -lpthread || return 1
@@ -50,14 +50,14 @@ pack() {
     ls -l "$folder"
 }
 
-# step NAME SECONDS COMMAND...: runs it bounded in time, keeps its output, notes the outcome.
+# step NAME SECONDS COMMAND...: runs it with a time limit, keeps its output, records the result.
 step() {
     local name=$1 seconds=$2 status
     shift 2
     # shellcheck disable=SC2053  # a pattern
     [[ $name == $wanted ]] || return 0
     if [ "$(type -t "$1")" = function ]; then
-        # `timeout` starts programs, not functions; the name becomes $0.
+        # `timeout` starts programs, not functions; the function's name becomes $0.
         export -f "${1?}"
         set -- bash -c "set -eu -o pipefail; $1"' "$@"' "$@"
     fi
@@ -71,19 +71,19 @@ step() {
     fi
 }
 
-# Tunes the shipped shapes of every kernel.
+# Tunes the built-in shapes of every kernel.
 tune_all() {
     "$1/gridguard" tune --device 0 --profile "$2/nvidia-h200.ron"
     rm -f "$2/nvidia-h200.ron.lock"
 }
 
-# Every policy and objective, and what the profile says of itself afterwards.
-tune_ways() {
-    local gridguard=$1/gridguard profile=$2/ways.ron way
-    for way in "--policy cold-graph" "--policy hot-eager" "--policy hot-graph" "--objective latency:60us" \
+# Tunes with every policy and objective, then checks the profile.
+tune_options() {
+    local gridguard=$1/gridguard profile=$2/options.ron options
+    for options in "--policy cold-graph" "--policy hot-eager" "--policy hot-graph" "--objective latency:60us" \
         "--objective memory:268435456:1024"; do
         # shellcheck disable=SC2086  # two words
-        "$gridguard" tune --device 0 --kernel softmax --shape 1228800x128 $way --profile "$profile"
+        "$gridguard" tune --device 0 --kernel softmax --shape 1228800x128 $options --profile "$profile"
     done
     "$gridguard" profile show "$profile"
     "$gridguard" profile verify "$profile" --device 0
@@ -93,9 +93,8 @@ tune_ways() {
     rm -f "$profile" "$profile.lock"
 }
 
-# `doctor` as its users meet it: RESULTS/doctor.txt has all pages, each below its command with the exit
-# status and the devices that it speaks of, and what was expected of both; RESULTS/doctor.json has how
-# long the plain one takes.
+# Runs `doctor` in many environments. RESULTS/doctor.txt has each page below its command, its exit status
+# and number of devices, and the expected ones; RESULTS/doctor.json has the time of a plain run.
 doctor_pages() {
     local gridguard=$1/gridguard results=$2 pages=$2/doctor.txt wrong=0
     local gpus uuid torch stubs
@@ -149,7 +148,7 @@ doctor_pages() {
     if [ $stubs = none ]; then
         echo 'stubs: no toolkit with that folder here' | tee -a "$pages"
     else
-        # Where the stub is found first a device may be told of or not: only the status counts.
+        # With the stub found first, devices may be listed or not: only the status counts.
         local status=0 out
         out=$(LD_LIBRARY_PATH=$stubs:$LD_LIBRARY_PATH "$gridguard" doctor 2>&1) || status=$?
         [ $status -eq 1 ] && grep -q 'bad .*stubs' <<<"$out" || wrong=1
@@ -164,7 +163,7 @@ def seconds(command, **settings):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env={**os.environ, **settings})
     return round(time.perf_counter() - begun, 3)
 def cold():
-    # Caches of gridguard and of the driver that nobody has written to.
+    # With empty caches of gridguard and of the driver.
     with tempfile.TemporaryDirectory() as folder:
         return seconds(doctor, GRIDGUARD_CUBIN_CACHE=folder, CUDA_CACHE_PATH=folder)
 doctor, query = [gridguard, "doctor"], ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv"]
@@ -177,7 +176,7 @@ runs = {
 names = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True)
 medians = {f"{name}_median_s": statistics.median(times) for name, times in runs.items()}
 report = {
-    "what": "wall time of a plain `gridguard doctor` that finds nothing bad, from start to exit",
+    "what": "wall time of a plain `gridguard doctor` that finds nothing broken, from start to exit",
     "devices": names.stdout.split("\n")[:-1],
     "goal_s": 2.0,
     **medians,
@@ -190,15 +189,15 @@ PYTHON
     return $wrong
 }
 
-# What the guard costs the machine that serves the device.
+# Measures the guard's cost on the host of the device.
 host_costs() {
     grep -m 1 '^model name' /proc/cpuinfo || true
-    # Its medians of interleaved rounds; no bench has that name.
+    # No benchmark has that name, which leaves the medians of interleaved rounds.
     "$1/record" --bench none
     "$1/plan" --bench --quick
 }
 
-# The same problems on one device and on all of them, in turn, with everything compiled before.
+# Tunes the same problems on one device and on all of them in turn, with everything compiled before.
 tune_devices() {
     local folder=$1 results=$2 round devices
     "$folder/gridguard" tune --device all --profile "$(mktemp -d)/" --format json >/dev/null
@@ -236,12 +235,12 @@ run() {
     wanted=$3
     mkdir -p "$results"
     table=$results/summary.txt
-    # The benches write these into their reports.
+    # The benchmarks write these into their reports.
     GRIDGUARD_COMMIT=$(cat "$folder/commit")
     GRIDGUARD_DATE=$(date -u +%F)
     GRIDGUARD_DRIVER=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1)
     export GRIDGUARD_COMMIT GRIDGUARD_DATE GRIDGUARD_DRIVER
-    # Each run draws other shapes, all its steps the same: what one compiled, the next reads.
+    # Every run draws other shapes, but all steps of a run the same, so that they share compiled code.
     PROPTEST_RNG_SEED=${PROPTEST_RNG_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}
     GRIDGUARD_CUBIN_CACHE=${GRIDGUARD_CUBIN_CACHE:-$(mktemp -d)}
     CRITERION_HOME=$(mktemp -d)
@@ -257,7 +256,7 @@ run() {
     local toolkit=/usr/local/cuda/targets/x86_64-linux/lib
     export LD_LIBRARY_PATH=$toolkit${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-    # Some have the device for themselves: they fill it, or take all its memory.
+    # Tests that fill the device or its memory run alone.
     step tests 240 "$folder/gpu" --ignored --test-threads 8 --skip conformance:: --skip memory::
     step memory 60 "$folder/gpu" --ignored --test-threads 1 memory::
     step conformance 150 "$folder/gpu" --ignored --nocapture the_guard_agrees_with_the_driver
@@ -268,8 +267,8 @@ run() {
         --batch-axis y --items 15360 --blocks-per-item 5
     step doctor 300 doctor_pages "$folder" "$results"
     step main-job 120 "$folder/temporal_attention"
-    step tune-chain 60 "$folder/05_tune"
-    step tune-ways 120 tune_ways "$folder" "$results"
+    step tune-chain 60 "$folder/05_tune" "$results/tune-chain.svg"
+    step tune-options 120 tune_options "$folder" "$results"
     step tune 400 tune_all "$folder" "$results"
     step evaluate 400 "$folder/gridguard" evaluate --device 0 --profile "$results/nvidia-h200.ron" --output "$results/evaluate.json"
     if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then
@@ -284,12 +283,12 @@ run() {
         echo "peers                        FAILED: PyTorch or Triton not found" >>"$table"
     fi
     if command -v compute-sanitizer >/dev/null; then
-        # Refusals by the driver are part of the tests, so its errors are not reported here. Every kernel
-        # and variant runs, on small tensors: large ones take minutes, and run the same code.
+        # The tests provoke driver errors, so these are not reported. Every kernel and variant runs, on
+        # small tensors: large ones take minutes and run the same code.
         local tool small=(golden any_strides launch_parameters one_key _meets_ sizes streams
             --skip random_shapes --skip every_short --skip every_head --skip every_item_is --skip eight_threads)
         local -A skip=([memcheck]="" [initcheck]="--skip argsort --skip softmax")
-        # Its shadow of shared memory makes networks of comparisons take minutes.
+        # Its shadow of shared memory makes sorting networks take minutes.
         skip[racecheck]=${skip[initcheck]}
         for tool in memcheck initcheck racecheck; do
             # shellcheck disable=SC2086  # several words
