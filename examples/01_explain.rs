@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guard = Guard::host(catalog::gpu("h200")?.limits.clone());
     // The kernel's own limits as compiled. On a device the guard queries the driver for them.
     let kernel = KernelLimits {
-        max_threads_per_block: 256,
+        max_threads_per_block: Some(256),
         registers_per_thread: 210,
         ..KernelLimits::unknown("attention")
     };

@@ -3,7 +3,7 @@
 use core::num::NonZeroU64;
 
 use gridguard::profile::{Named, Objective, StoredChoice};
-use gridguard::{BatchAxis, Choice, Plan, Strategy};
+use gridguard::{BatchAxis, Choice, LaunchRequest, Plan, Strategy};
 
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::queue::Part;
@@ -219,7 +219,8 @@ fn chunk_sizes(configuration: &LaunchConfig) -> impl Iterator<Item = u64> + use<
 
 /// Blocks that fill the device once, at least one.
 fn wave_blocks(configuration: &LaunchConfig) -> u64 {
-    let resident = configuration.limits.resident_blocks(&configuration.request);
+    let LaunchRequest { block, dynamic_shared_bytes, .. } = configuration.request;
+    let resident = configuration.limits.blocks_per_multiprocessor(block, dynamic_shared_bytes);
     configuration.limits.device().multiprocessors.saturating_mul(resident).max(1)
 }
 

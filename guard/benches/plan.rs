@@ -11,7 +11,7 @@ use gridguard::{
 
 fn limits() -> LaunchLimits {
     let mut kernel = KernelLimits::unknown("attention");
-    kernel.max_threads_per_block = 128;
+    kernel.max_threads_per_block = Some(128);
     kernel.registers_per_thread = 64;
     LaunchLimits::new(DeviceLimits::any_device(), kernel)
 }

@@ -7,7 +7,8 @@ use crate::cuda::context::CudaBackend;
 #[cfg(feature = "cuda")]
 use crate::cuda::error::CudaError;
 use crate::launch::request::LaunchRequest;
-use crate::launch::validate::{ValidLaunch, validate};
+use crate::launch::valid::ValidLaunch;
+use crate::launch::validate::validate;
 use crate::launch::violation::Violations;
 use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
 use crate::plan::batch::BatchAxis;

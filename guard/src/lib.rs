@@ -40,8 +40,6 @@
 
 #[cfg(feature = "catalog")]
 pub mod catalog;
-#[cfg(feature = "serde")]
-pub mod check;
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "the one module that calls the driver")]
 pub mod cuda;
@@ -73,24 +71,25 @@ pub use gridguard_diagnose::ContextState;
 pub use guard::{FallbackReason, Guard};
 #[cfg(feature = "host")]
 pub use host::{HostError, HostLauncher};
-pub use launch::co_resident::{OccupancyLimits, validate_co_resident};
 pub use launch::request::LaunchRequest;
 pub use launch::rule::{Rule, Unit};
-pub use launch::validate::{ValidLaunch, validate};
+pub use launch::valid::ValidLaunch;
+pub use launch::validate::{validate, validate_co_resident};
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, LaunchLimits,
-    PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
+    OccupancyLimits, PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
 };
 pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS, Scalar};
 pub use plan::backoff::{
-    AllocationError, BackoffError, ChunkedRun, OutOfWorkspace, WorkspaceLauncher, WorkspaceUse,
-    launch_with_backoff,
+    AllocationError, BackoffError, ChunkedRun, WorkspaceLauncher, WorkspaceUse, launch_with_backoff,
 };
 pub use plan::batch::BatchAxis;
+#[cfg(feature = "serde")]
+pub use plan::check;
 pub use plan::choice::{Choice, Strategy};
-pub use plan::chunk::{Chunk, Chunks};
-pub use plan::explain::explain_whole;
+pub use plan::chunks::{Chunk, Chunks};
+pub use plan::explain::explain;
 pub use plan::launches::{Launches, Plan, PlannedLaunch};
 pub use plan::run::{Launcher, PartialRun, run};
 pub use plan::signature::Parameter;

@@ -1,25 +1,25 @@
-//! The catalogue's data: launches from issue reports get the verdicts that they deserve, and the
-//! limits of every GPU are plausible.
+//! The catalog's data: launches from issue reports get the expected verdicts, and the limits of every
+//! GPU are plausible.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::collections::BTreeSet;
 
 use gridguard::catalog::{corpus, gpu, gpus};
-use gridguard::check::Outcome;
-use gridguard::{ComputeCapability, DeviceLimits, Dim3, explain_whole};
+use gridguard::check::Legality;
+use gridguard::{ComputeCapability, DeviceLimits, Dim3, explain};
 
 #[test]
-fn every_reported_launch_gets_its_verdict_under_h200_limits() {
-    let h200 = &gpu("h200").expect("catalogued").limits;
+fn every_reported_launch_gets_its_expected_verdict_under_h200_limits() {
+    let h200 = &gpu("h200").expect("in the catalog").limits;
     let mut wrong = Vec::new();
     for row in corpus().expect("the corpus parses") {
-        let verdict = row.request.check(h200).expect("a sound description");
+        let verdict = row.request.check(h200);
         let limits = row.request.limits(h200);
-        let batch = row.request.batch(h200.memory_bytes).expect("a sound description");
-        let whole = explain_whole(&row.request.request(), batch.as_ref(), &limits);
+        let batch = row.request.batch(h200);
+        let whole = explain(&row.request.request, batch.as_ref(), &limits);
         let rules: BTreeSet<&str> = whole.iter().map(|violation| violation.rule.id()).collect();
         let launches = verdict.plan.map_or(0, |plan| plan.len());
-        let got = (verdict.outcome, rules.into_iter().map(str::to_owned).collect(), launches);
+        let got = (verdict.legality, rules.into_iter().map(str::to_owned).collect(), launches);
         let expected = &row.expect;
         let wanted = (expected.verdict, expected.rules.clone(), expected.launches);
         if got != wanted {
@@ -30,14 +30,14 @@ fn every_reported_launch_gets_its_verdict_under_h200_limits() {
 }
 
 #[test]
-fn the_corpus_has_every_outcome_and_names_each_launch_once() {
+fn the_corpus_has_every_verdict_and_names_each_launch_once() {
     let rows = corpus().expect("the corpus parses");
     let names: BTreeSet<&str> = rows.iter().map(|row| row.request.name.as_str()).collect();
     assert_eq!(names.len(), rows.len(), "two launches of one name");
     assert!(!names.contains(""), "a launch without a name");
-    for outcome in [Outcome::Legal, Outcome::Chunked, Outcome::Rejected] {
-        let of_outcome = rows.iter().filter(|row| row.expect.verdict == outcome).count();
-        assert!(of_outcome >= 3, "{of_outcome} launches are {outcome:?}");
+    for legality in [Legality::Legal, Legality::Chunked, Legality::Rejected] {
+        let rows = rows.iter().filter(|row| row.expect.verdict == legality).count();
+        assert!(rows >= 3, "{rows} launches are {legality:?}");
     }
     for row in rows {
         assert!(row.report.contains('#'), "{}: {}", row.request.name, row.report);
@@ -47,18 +47,16 @@ fn the_corpus_has_every_outcome_and_names_each_launch_once() {
 
 #[test]
 fn the_plan_of_each_chunked_launch_covers_its_batch() {
-    let h200 = &gpu("h200").expect("catalogued").limits;
+    let h200 = &gpu("h200").expect("in the catalog").limits;
     let rows = corpus().expect("the corpus parses");
-    for row in rows.iter().filter(|row| row.expect.verdict == Outcome::Chunked) {
+    for row in rows.iter().filter(|row| row.expect.verdict == Legality::Chunked) {
         let name = &row.request.name;
-        let items = row.request.batch.expect("it has a batch").items;
-        let verdict = row.request.check(h200).expect("a sound description");
-        let plan = verdict.plan.expect("it is planned");
-        assert_eq!(plan.omitted_launches, 0, "{name}");
+        let items = row.request.batch.expect("it has a batch").items();
+        let plan = row.request.check(h200).plan.expect("it is planned");
         let mut next = 0;
-        for launch in &plan.launches {
-            assert_eq!(launch.start, next, "{name}");
-            next += launch.items;
+        for chunk in plan.chunks() {
+            assert_eq!(chunk.start, next, "{name}");
+            next += chunk.items;
         }
         assert_eq!(next, items, "{name}");
     }
@@ -66,7 +64,7 @@ fn the_plan_of_each_chunked_launch_covers_its_batch() {
 
 #[test]
 fn the_limits_of_every_gpu_are_plausible() {
-    for gpu in gpus().expect("the catalogue parses") {
+    for gpu in gpus().expect("the catalog parses") {
         let limits = &gpu.limits;
         let name = &limits.name;
         assert_eq!(limits.max_grid, Dim3::new(2_147_483_647, 65_535, 65_535), "{name}");
@@ -105,7 +103,7 @@ fn shared_memory_is_plausible(limits: &DeviceLimits) {
     assert!(opt_in >= limits.max_shared_bytes_per_block, "{name}");
     let with_reserve = opt_in + limits.reserved_shared_bytes_per_block;
     assert!(with_reserve <= limits.shared_bytes_per_multiprocessor, "{name}");
-    // From 8.0 on the system keeps 1 KiB of each block.
+    // From 8.0 on the system reserves 1 KiB of each block.
     let reserved = if limits.compute_capability >= ComputeCapability::new(8, 0) { 1024 } else { 0 };
     assert_eq!(limits.reserved_shared_bytes_per_block, reserved, "{name}");
 }
@@ -120,10 +118,10 @@ fn features_are_plausible(limits: &DeviceLimits) {
 }
 
 #[test]
-fn no_gpu_grants_less_than_what_any_device_is_said_to_grant() {
-    let floor = DeviceLimits::any_device();
-    for gpu in gpus().expect("the catalogue parses") {
-        // A new limit must be compared here, or listed as none.
+fn no_gpu_has_lower_limits_than_the_generic_device() {
+    let least = DeviceLimits::any_device();
+    for gpu in gpus().expect("the catalog parses") {
+        // A new limit must be compared here, or ignored explicitly.
         let DeviceLimits {
             name,
             compute_capability,
@@ -150,13 +148,13 @@ fn no_gpu_grants_less_than_what_any_device_is_said_to_grant() {
             max_parameter_bytes,
         } = &*gpu.limits;
         for axis in gridguard::Axis::ALL {
-            assert!(max_grid.along(axis) >= floor.max_grid.along(axis), "{name}");
-            assert!(max_block.along(axis) >= floor.max_block.along(axis), "{name}");
+            assert!(max_grid.along(axis) >= least.max_grid.along(axis), "{name}");
+            assert!(max_block.along(axis) >= least.max_block.along(axis), "{name}");
         }
-        assert!(*compute_capability >= floor.compute_capability, "{name}");
+        assert!(*compute_capability >= least.compute_capability, "{name}");
         macro_rules! at_least {
             ($($field:ident)*) => {$(
-                assert!(*$field >= floor.$field, "{name}: {}", stringify!($field));
+                assert!(*$field >= least.$field, "{name}: {}", stringify!($field));
             )*};
         }
         at_least!(max_threads_per_block max_registers_per_block max_shared_bytes_per_block);

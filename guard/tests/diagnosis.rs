@@ -12,7 +12,7 @@ use gridguard::{
 fn the_violated_rule_is_the_first_cause() {
     for row in catalog::corpus().expect("the corpus parses") {
         let gpu = catalog::gpu("h200").expect("listed");
-        let request = row.request.request();
+        let request = row.request.request;
         let limits = row.request.limits(&gpu.limits);
         let Err(violations) = validate(&request, &limits) else {
             continue;

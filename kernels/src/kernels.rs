@@ -133,7 +133,7 @@ impl Kernels {
     ) -> Result<Prepared<O>, KernelError> {
         let (request, batch) = (operation.request(), operation.batch());
         // Planned before the kernel is compiled, so that only one of its two forms is.
-        let overlap = self.guard().limits().overlapping_launches()
+        let overlap = self.guard().limits().dependent_launch()
             && Plan::new(&request, Some(&batch), &self.0.any_kernel, choice)
                 .is_ok_and(|plan| plan.len() > 1);
         let kernel = self.get(operation.code(self.guard().limits())?, overlap)?;

@@ -1,13 +1,14 @@
-//! `gridguard check`: whether a launch is legal, and how to split it where it is not.
+//! `gridguard check`: checks whether a launch is legal, and how to split it if it is not.
 
 use std::fmt::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use gridguard::check::{BatchDescription, KernelDescription, LaunchDescription, Outcome, Verdict};
-use gridguard::{Axis, DeviceLimits, Dim3};
+use gridguard::check::{CheckRequest, Legality, Verdict};
+use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchRequest};
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
@@ -26,7 +27,7 @@ pub(crate) struct Check {
     /// Threads of a block
     #[arg(long, value_name = "X,Y,Z", requires = "grid")]
     block: Option<Size>,
-    /// Dynamic shared memory of a block
+    /// Dynamic shared memory per block
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     shared_mem: u64,
     /// Blocks of a cluster
@@ -35,13 +36,13 @@ pub(crate) struct Check {
     /// The launch is cooperative
     #[arg(long)]
     cooperative: bool,
-    /// The launch may begin before the one before it has ended
+    /// The launch may start before the previous one has ended (programmatic dependent launch)
     #[arg(long)]
     dependent: bool,
     /// Bytes of kernel parameters
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     param_bytes: u64,
-    /// Registers of a thread
+    /// Registers per thread
     #[arg(long, value_name = "N", default_value_t = 0)]
     registers: u64,
     /// Static shared memory of the kernel
@@ -50,7 +51,7 @@ pub(crate) struct Check {
     /// Dynamic shared memory that the kernel opted in to
     #[arg(long, value_name = "BYTES")]
     kernel_max_shared_mem: Option<u64>,
-    /// Threads of a block that the kernel takes, by its launch bounds
+    /// Maximum threads per block by the kernel's launch bounds
     #[arg(long, value_name = "N")]
     kernel_max_threads: Option<u64>,
     /// The axis of the grid whose items are independent
@@ -59,27 +60,28 @@ pub(crate) struct Check {
     /// Items along the batch axis
     #[arg(long, value_name = "N", requires = "batch_axis")]
     items: Option<u64>,
-    /// Blocks of an item
-    #[arg(long, value_name = "K", default_value_t = 1, requires = "batch_axis")]
+    /// Blocks per item
+    #[arg(long, value_name = "K", default_value_t = 1, requires = "batch_axis", value_parser = from_1())]
     blocks_per_item: u64,
-    /// Chunks start at multiples of so many items
-    #[arg(long, value_name = "A", default_value_t = 1, requires = "batch_axis")]
+    /// Chunks start only at multiples of so many items
+    #[arg(long, value_name = "A", default_value_t = 1, requires = "batch_axis", value_parser = from_1())]
     align: u64,
     /// Elements that an item addresses, for --index-bits 32
-    #[arg(long, value_name = "E", default_value_t = 0, requires = "batch_axis")]
-    elements_per_item: u64,
-    /// Bits of the kernel's index arithmetic: 32 or 64
-    #[arg(long, value_name = "BITS", default_value_t = 64, requires = "batch_axis")]
-    index_bits: u32,
-    /// Workspace that an item of a launch needs
+    #[arg(long, value_name = "E", requires = "batch_axis", value_parser = from_1())]
+    #[arg(required_if_eq("index_bits", "32"))]
+    elements_per_item: Option<u64>,
+    /// Width of the kernel's index arithmetic
+    #[arg(long, value_name = "BITS", value_enum, default_value = "64", requires = "batch_axis")]
+    index_bits: IndexBits,
+    /// Workspace per item
     #[arg(long, value_name = "BYTES", default_value_t = 0, requires = "batch_axis")]
     workspace_per_item: u64,
-    /// Memory for workspace; without it all that the device has
+    /// Memory available for workspace; by default the whole memory of the device
     #[arg(long, value_name = "BYTES", requires = "batch_axis")]
     memory: Option<u64>,
-    /// One JSON request a line, from a file or - for standard input; answers one JSON verdict a
-    /// line
-    #[arg(long, value_name = "FILE|-", conflicts_with_all = OF_ONE_LAUNCH)]
+    /// Reads one JSON request per line from a file, or - for standard input; writes one JSON verdict
+    /// per line
+    #[arg(long, value_name = "FILE|-", conflicts_with_all = LAUNCH_ARGUMENTS)]
     requests: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
@@ -102,7 +104,20 @@ impl From<AxisName> for Axis {
     }
 }
 
-/// `X`, `X,Y` or `X,Y,Z`; what is left out is 1.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum IndexBits {
+    #[value(name = "32")]
+    Bits32,
+    #[value(name = "64")]
+    Bits64,
+}
+
+/// A number of at least 1.
+fn from_1() -> RangedU64ValueParser {
+    RangedU64ValueParser::new().range(1..)
+}
+
+/// `X`, `X,Y` or `X,Y,Z`; omitted numbers are 1.
 #[derive(Clone, Copy)]
 struct Size(Dim3);
 
@@ -117,7 +132,7 @@ impl FromStr for Size {
             [x] => Ok(Self(Dim3::new(x, 1, 1))),
             [x, y] => Ok(Self(Dim3::new(x, y, 1))),
             [x, y, z] => Ok(Self(Dim3::new(x, y, z))),
-            _ => Err("expected are one to three numbers, as X,Y,Z".into()),
+            _ => Err("expected one to three numbers, as X,Y,Z".into()),
         }
     }
 }
@@ -129,59 +144,57 @@ impl Check {
             return Ok(Exit::InvalidInput);
         };
         match &self.requests {
-            Some(path) => requests::answer(path, &limits),
-            None => self.answer_one(&limits),
+            Some(path) => requests::check_lines(path, &limits),
+            None => self.check_one(&limits),
         }
     }
 
-    fn answer_one(&self, limits: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
-        let verdict = self.description().check(limits)?;
+    fn check_one(&self, limits: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
+        let verdict = self.request(limits).check(limits);
         self.output.print(&verdict, fmt::from_fn(|f| write_text(f, &verdict, limits)))?;
-        Ok(answer_of(verdict.outcome))
+        Ok(exit_of(verdict.legality))
     }
 
-    fn description(&self) -> LaunchDescription {
-        let batch = self.batch_axis.map(|axis| BatchDescription {
-            axis: axis.into(),
-            items: self.items.unwrap_or(0),
-            blocks_per_item: self.blocks_per_item,
-            align: self.align,
-            elements_per_item: self.elements_per_item,
-            index_bits: self.index_bits,
-            workspace_bytes_per_item: self.workspace_per_item,
-            memory_bytes: self.memory,
-        });
+    fn request(&self, device: &DeviceLimits) -> CheckRequest {
         let size = |size: Option<Size>| size.map_or(Dim3::ONE, |size| size.0);
-        LaunchDescription {
-            name: String::new(),
-            grid: size(self.grid),
-            block: size(self.block),
-            dynamic_shared_bytes: self.shared_mem,
-            cluster: self.cluster.map(|size| size.0),
-            cooperative: self.cooperative,
-            parameter_bytes: self.param_bytes,
-            priority: None,
-            dependent: self.dependent,
-            kernel: KernelDescription {
-                max_threads_per_block: self.kernel_max_threads,
-                registers_per_thread: self.registers,
-                static_shared_bytes: self.static_shared_mem,
-                max_dynamic_shared_bytes: self.kernel_max_shared_mem,
-            },
-            batch,
+        let mut request = LaunchRequest::new(size(self.grid), size(self.block))
+            .dynamic_shared_bytes(self.shared_mem)
+            .parameter_bytes(self.param_bytes);
+        request.cluster = self.cluster.map(|size| size.0);
+        request.cooperative = self.cooperative;
+        request.dependent = self.dependent;
+        let kernel = KernelLimits {
+            max_threads_per_block: self.kernel_max_threads,
+            registers_per_thread: self.registers,
+            static_shared_bytes: self.static_shared_mem,
+            max_dynamic_shared_bytes: self.kernel_max_shared_mem,
+            ..KernelLimits::default()
+        };
+        let batch = self.batch_axis.map(|axis| self.batch(axis.into(), device));
+        CheckRequest { name: String::new(), request, kernel, batch }
+    }
+
+    fn batch(&self, axis: Axis, device: &DeviceLimits) -> BatchAxis {
+        let mut batch = BatchAxis::new(axis, self.items.unwrap_or(0))
+            .blocks_per_item(self.blocks_per_item)
+            .align(self.align);
+        if self.index_bits == IndexBits::Bits32 {
+            batch = batch.index_32_bits(self.elements_per_item.unwrap_or(1));
         }
+        let memory = self.memory.unwrap_or(device.memory_bytes);
+        batch.workspace(self.workspace_per_item, memory)
     }
 }
 
-pub(crate) const fn answer_of(outcome: Outcome) -> Exit {
-    match outcome {
-        Outcome::Legal | Outcome::Chunked => Exit::Yes,
+pub(crate) const fn exit_of(legality: Legality) -> Exit {
+    match legality {
+        Legality::Legal | Legality::Chunked => Exit::Yes,
         _ => Exit::No,
     }
 }
 
-/// What is said of one launch, and within a request where there are several.
-const OF_ONE_LAUNCH: [&str; 11] = [
+/// Arguments that describe one launch, and belong into each request of `--requests`.
+const LAUNCH_ARGUMENTS: [&str; 11] = [
     "block",
     "shared_mem",
     "cluster",
@@ -195,15 +208,15 @@ const OF_ONE_LAUNCH: [&str; 11] = [
     "batch_axis",
 ];
 /// Launches of a plan that are shown; the rest is counted.
-const SHOWN: usize = 16;
+const SHOWN: u64 = 16;
 
 fn write_text(out: &mut impl Write, verdict: &Verdict, limits: &DeviceLimits) -> fmt::Result {
-    let word = match verdict.outcome {
-        Outcome::Legal => "legal",
-        Outcome::Chunked => "legal in chunks",
+    let legality = match verdict.legality {
+        Legality::Legal => "legal",
+        Legality::Chunked => "legal in chunks",
         _ => "rejected",
     };
-    writeln!(out, "{word} ({})", limits.name)?;
+    writeln!(out, "{legality} ({})", limits.name)?;
     for violation in &verdict.violations {
         writeln!(out, "  {}: {violation}", violation.rule)?;
     }
@@ -211,14 +224,13 @@ fn write_text(out: &mut impl Write, verdict: &Verdict, limits: &DeviceLimits) ->
         return Ok(());
     };
     let plural = if plan.len() == 1 { "" } else { "es" };
-    writeln!(out, "plan: {}, {} launch{plural}", plan.strategy, plan.len())?;
-    for launch in plan.launches.iter().take(SHOWN) {
-        let [x, y, z] = launch.grid;
-        let end = launch.start.saturating_add(launch.items);
-        writeln!(out, "  items {}..{end}, grid {x},{y},{z}", launch.start)?;
+    writeln!(out, "plan: {}, {} launch{plural}", plan.strategy(), plan.len())?;
+    for planned in plan.launches().take_while(|planned| planned.chunk.index < SHOWN) {
+        let [x, y, z] = planned.launch.grid();
+        let (start, end) = (planned.chunk.start, planned.chunk.end());
+        writeln!(out, "  items {start}..{end}, grid {x},{y},{z}")?;
     }
-    let shown = u64::try_from(plan.launches.len().min(SHOWN)).unwrap_or(u64::MAX);
-    match plan.len() - shown {
+    match plan.len().saturating_sub(SHOWN) {
         0 => Ok(()),
         more => writeln!(out, "  and {more} more"),
     }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use gridguard::catalog::CatalogError;
-use gridguard::check::DescriptionError;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{InsertError, ProfileError, StoreError};
 use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
@@ -52,8 +51,6 @@ pub(crate) enum CommandError {
     /// The command line is valid, but the result could not be determined: exit code 3.
     #[error("{0}")]
     Failed(String),
-    #[error(transparent)]
-    Description(#[from] DescriptionError),
     #[error(transparent)]
     Catalog(#[from] CatalogError),
     #[error("cannot query the device: {0}")]
@@ -126,7 +123,6 @@ impl CommandError {
         note(format_args!("error: {self}"));
         let exit = match self {
             Self::Invalid(_)
-            | Self::Description(_)
             | Self::Catalog(CatalogError::UnknownGpu { .. })
             | Self::Problem(_)
             | Self::Kernel(KernelError::Dimension { .. } | KernelError::TooLarge { .. }) => {

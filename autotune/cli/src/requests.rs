@@ -1,4 +1,4 @@
-//! Requests as JSON lines: one verdict a line, whatever the other lines hold.
+//! `gridguard check --requests`: JSON requests, one per line, each checked by itself.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -6,17 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gridguard::DeviceLimits;
-use gridguard::check::{LaunchDescription, Verdict};
+use gridguard::check::{CheckRequest, Verdict};
 use serde::Serialize;
 
-use crate::check::answer_of;
+use crate::check::exit_of;
 use crate::error::{CommandError, Exit};
 use crate::output::{json, note};
 
-/// The longest line that is read; a request takes less than 1,000 bytes.
+/// The longest line that is read, in bytes; a request needs less than 1,000.
 const LINE_BYTES: u64 = 1 << 20;
 
-/// What is answered to a malformed line.
+/// The reply to a malformed line.
 #[derive(Serialize)]
 struct Malformed {
     /// The line of the input, from 1.
@@ -25,8 +25,8 @@ struct Malformed {
     error: String,
 }
 
-/// Answers every line of `path`, or of standard input for `-`.
-pub(crate) fn answer(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
+/// Checks every line of `path`, or of standard input for `-`.
+pub(crate) fn check_lines(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
     let name = path.display().to_string();
     let mut input: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
@@ -43,17 +43,17 @@ pub(crate) fn answer(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exit, Co
             Line::Text(text) => Ok(text),
             Line::Unreadable(reason) => Err(reason),
         };
-        let (answer, reply) = match text.and_then(|text| check(&text, limits)) {
-            Ok(verdict) => (answer_of(verdict.outcome), json(&verdict)?),
+        let (exit, reply) = match text.and_then(|text| check(&text, limits)) {
+            Ok(verdict) => (exit_of(verdict.legality), json(&verdict)?),
             Err(error) => {
                 note(format_args!("line {number}: {error}"));
                 let reply = Malformed { line: number, verdict: "error", error };
                 (Exit::InvalidInput, json(&reply)?)
             }
         };
-        worst = worse(worst, answer);
+        worst = worse(worst, exit);
         match writeln!(out, "{reply}") {
-            // Nobody reads what the other lines are answered.
+            // The reader has gone.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(worst),
             other => other.map_err(CommandError::io("writing the verdicts"))?,
         }
@@ -72,15 +72,14 @@ const fn worse(one: Exit, other: Exit) -> Exit {
 }
 
 fn check(text: &str, limits: &DeviceLimits) -> Result<Verdict, String> {
-    let description: LaunchDescription =
-        serde_json::from_str(text.trim_end()).map_err(|error| {
-            // The parser counts lines within the text, which is one line of the input.
-            let place = format!(" at line {} column {}", error.line(), error.column());
-            let message = error.to_string();
-            let message = message.strip_suffix(&place).unwrap_or(&message);
-            format!("column {}: {message}", error.column())
-        })?;
-    description.check(limits).map_err(|error| error.to_string())
+    let request: CheckRequest = serde_json::from_str(text.trim_end()).map_err(|error| {
+        // The parser counts lines within the text, which is one line of the input.
+        let position = format!(" at line {} column {}", error.line(), error.column());
+        let message = error.to_string();
+        let message = message.strip_suffix(&position).unwrap_or(&message);
+        format!("column {}: {message}", error.column())
+    })?;
+    Ok(request.check(limits))
 }
 
 enum Line {
@@ -89,7 +88,7 @@ enum Line {
     Unreadable(String),
 }
 
-/// The next line, or `None` at the end. Takes bounded memory, however long the line is.
+/// The next line, or `None` at the end. Memory is bounded, however long the line is.
 fn read_line(input: &mut dyn BufRead) -> io::Result<Option<Line>> {
     let mut bytes = Vec::new();
     let read = (&mut *input).take(LINE_BYTES).read_until(b'\n', &mut bytes)?;
@@ -103,7 +102,7 @@ fn read_line(input: &mut dyn BufRead) -> io::Result<Option<Line>> {
     Ok(Some(match String::from_utf8(bytes) {
         Ok(text) if text.trim().is_empty() => Line::Blank,
         Ok(text) => Line::Text(text),
-        Err(error) => Line::Unreadable(format!("the line is no UTF-8: {}", error.utf8_error())),
+        Err(error) => Line::Unreadable(format!("the line is not UTF-8: {}", error.utf8_error())),
     }))
 }
 

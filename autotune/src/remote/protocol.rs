@@ -107,7 +107,7 @@ mod tests {
     fn a_configuration_gives_the_same_plans_on_both_sides() {
         let mut kernel = KernelLimits::unknown("attention");
         kernel.required_cluster = Some(Dim3::new(1, 2, 1));
-        kernel.max_dynamic_shared_bytes = 100_000;
+        kernel.max_dynamic_shared_bytes = Some(100_000);
         let mut device = DeviceLimits::any_device();
         device.max_shared_bytes_per_block_opt_in = 101_376;
         device.cluster_launch = true;
@@ -130,7 +130,7 @@ mod tests {
         let received: LaunchConfig = serde_json::from_str(&line).expect("a configuration");
         assert_eq!(received.parameters, [("rows".to_owned(), 4)]);
         assert_eq!(plan(&received), expected);
-        assert_eq!(received.limits.kernel().max_threads_per_block, u64::MAX);
+        assert_eq!(received.limits.kernel().max_threads_per_block, None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use once_cell::sync::OnceCell;
 use serde::Deserialize;
 
 use super::CatalogError;
-use crate::check::{LaunchDescription, Outcome};
+use crate::plan::check::{CheckRequest, Legality};
 
 /// A launch that someone reported, and what should become of it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -23,7 +23,7 @@ pub struct CorpusRow {
     /// What was assumed where the report is silent.
     pub note: String,
     /// The launch.
-    pub request: LaunchDescription,
+    pub request: CheckRequest,
     /// The verdict that it deserves under the limits of an NVIDIA H200.
     pub expect: Expected,
 }
@@ -33,7 +33,7 @@ pub struct CorpusRow {
 #[serde(deny_unknown_fields)]
 pub struct Expected {
     /// The outcome.
-    pub verdict: Outcome,
+    pub verdict: Legality,
     /// Rules that the unsplit launch breaks, by id, sorted.
     pub rules: Vec<String>,
     /// Launches of the plan; 0 where rejected or nothing is to be done.

@@ -4,8 +4,8 @@ use core::panic::Location;
 use std::sync::Arc;
 
 use super::history::{self, ContextHistory};
-use crate::launch::validate::ValidLaunch;
-use crate::plan::chunk::Chunk;
+use crate::launch::valid::ValidLaunch;
+use crate::plan::chunks::Chunk;
 use crate::record::counters::Counters;
 
 /// The records of a context that does not exist, and the counters of a guard.

@@ -19,7 +19,7 @@ use super::query;
 use super::symbols::Driver;
 use crate::launch::request::LaunchRequest;
 use crate::launch::validate::validate;
-use crate::plan::chunk::Chunk;
+use crate::plan::chunks::Chunk;
 use crate::record::counters::Counts;
 
 /// Launch builders that validate, on cudarc's streams.
@@ -161,7 +161,7 @@ impl GuardedLaunchArgs<'_> {
         let mut launch = |kernel: &Inner| {
             let launch = validate(&request, kernel.limits())?;
             kernel.signature().check_count(&kernel.limits().kernel().name, *given)?;
-            let co_resident = launch.runs_together();
+            let co_resident = launch.is_co_resident();
             if co_resident || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
                 kernel.driver().bind(kernel.context())?;
                 kernel.opt_in(launch.dynamic_shared_bytes())?;

@@ -106,7 +106,9 @@ impl LaunchError {
             Self::Unknown(error) => error.diagnosis(),
             Self::Driver(error) => Some(error.diagnosis(&Evidence::default())),
             Self::Stopped(stopped) => Some(stopped.source.diagnosis(&validated())),
-            Self::OutOfWorkspace(end) => Some(end.source_error().diagnosis(&validated())),
+            Self::Backoff(error) => {
+                error.failure().map(|(_, source)| source.diagnosis(&validated()))
+            }
             Self::Unsupported { .. } => {
                 let failure = FailureId::from_code(CALL_REQUIRES_NEWER_DRIVER);
                 Some(diagnose(&failure, &Evidence::default()))

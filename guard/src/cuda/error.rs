@@ -9,7 +9,7 @@ use super::symbols::{Driver, Handle, Status};
 use crate::launch::violation::Violations;
 use crate::limits::ComputeCapability;
 use crate::plan::arguments::ArgsError;
-use crate::plan::backoff::OutOfWorkspace;
+use crate::plan::backoff::BackoffError;
 use crate::plan::run::PartialRun;
 
 /// A driver call that failed, with the driver's name and description of the error.
@@ -414,7 +414,7 @@ pub enum LaunchError {
     Stopped(#[from] PartialRun<DriverError>),
     /// A launch that allocates its own workspace stopped before the end of the batch.
     #[error(transparent)]
-    OutOfWorkspace(#[from] Box<OutOfWorkspace<DriverError>>),
+    Backoff(#[from] Box<BackoffError<DriverError>>),
 }
 
 /// Any CUDA failure.

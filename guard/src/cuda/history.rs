@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Mutex, RwLock};
 
 use super::symbols::Handle;
-use crate::launch::validate::ValidLaunch;
-use crate::plan::chunk::Chunk;
+use crate::launch::valid::ValidLaunch;
+use crate::plan::chunks::Chunk;
 use crate::record::counters::{Counters, Counts};
 use crate::record::recent::{Entry, Recorder, StreamMark, Unproven};
 

@@ -17,11 +17,11 @@ use super::query::{self, function_attribute};
 use super::symbols::{Driver, Handle, NOT_FOUND};
 #[cfg(feature = "profile")]
 use super::tuning::KernelTuning;
-use crate::launch::co_resident::{OccupancyLimits, validate_co_resident};
 use crate::launch::request::LaunchRequest;
-use crate::launch::validate::ValidLaunch;
-use crate::limits::{DeviceLimits, LaunchLimits};
-use crate::plan::chunk::Chunk;
+use crate::launch::valid::ValidLaunch;
+use crate::launch::validate::validate_co_resident;
+use crate::limits::{DeviceLimits, LaunchLimits, OccupancyLimits};
+use crate::plan::chunks::Chunk;
 use crate::plan::signature::{Parameter, Signature};
 #[cfg(feature = "profile")]
 use crate::profile::Key;
@@ -194,8 +194,10 @@ impl Kernel {
     ) -> Result<Self, DriverError> {
         // SAFETY: loaded in the current context, by this function's contract.
         let limits = unsafe { query::kernel_limits(driver, function, name) }?;
-        let dynamic_shared_bytes = limits.max_dynamic_shared_bytes;
-        let limits = LaunchLimits::new(device, limits).with_automatic_opt_in();
+        let limits = LaunchLimits::new(device, limits);
+        let dynamic_shared_bytes = limits.max_dynamic_shared_bytes();
+        // The driver is asked for the occupancy of each launch that needs it.
+        let limits = limits.with_automatic_opt_in().without_occupancy_estimate();
         let history = ContextHistory::of(context);
         let number = history.number_of(&limits.kernel().name);
         let owned = match &keep {
@@ -240,7 +242,7 @@ impl Kernel {
     #[must_use]
     pub unsafe fn with_overlapping_chunks(mut self) -> Self {
         let driver = self.inner.driver;
-        self.overlap = self.limits().device().overlapping_launches()
+        self.overlap = self.limits().device().dependent_launch()
             && driver.launch_kernel_ex.is_some()
             && driver.version().is_ok_and(|version| version >= OVERLAP_DRIVER);
         self
@@ -455,7 +457,7 @@ impl Inner {
 
     #[cold]
     fn raise_limit(&self) -> Result<(), DriverError> {
-        let most = self.limits.kernel().max_dynamic_shared_bytes;
+        let most = self.limits.max_dynamic_shared_bytes();
         let most = i32::try_from(most).unwrap_or(i32::MAX);
         let attribute = function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function is loaded for as long as the kernel lives, in the current context.

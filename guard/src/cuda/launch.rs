@@ -12,11 +12,12 @@ use super::symbols::{
     Driver, Handle, LaunchAttribute, LaunchConfigEx, Status,
 };
 use crate::launch::request::LaunchRequest;
-use crate::launch::validate::{ValidLaunch, validate};
+use crate::launch::valid::ValidLaunch;
+use crate::launch::validate::validate;
 use crate::plan::arguments::{KernelArgs, MAX_ARGS, Slot};
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
-use crate::plan::chunk::Chunk;
+use crate::plan::chunks::Chunk;
 use crate::plan::launches::{Plan, PlannedLaunch};
 use crate::plan::run::{Launcher, PartialRun, run};
 use crate::record::counters::Counters;
@@ -186,7 +187,7 @@ fn prepare_extras(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), LaunchErr
     if launch.priority().is_some() || launch.is_dependent() {
         prepare_attributes(kernel, launch)?;
     }
-    if launch.runs_together() {
+    if launch.is_co_resident() {
         return prepare_co_resident(kernel.inner(), launch);
     }
     Ok(())

@@ -11,10 +11,10 @@ use super::symbols::{
     LaunchConfigEx,
 };
 use crate::dim::Dim3;
-use crate::launch::co_resident::OccupancyLimits;
+
 use crate::launch::request::LaunchRequest;
 use crate::launch::validate::validate;
-use crate::limits::LaunchLimits;
+use crate::limits::{LaunchLimits, OccupancyLimits};
 
 /// Configurations kept of a kernel, far more than a program uses; the oldest is dropped first.
 const KEPT: usize = 64;

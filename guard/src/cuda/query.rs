@@ -365,10 +365,10 @@ pub(super) unsafe fn kernel_limits(
     );
     Ok(KernelLimits {
         name,
-        max_threads_per_block: ask(fa::MAX_THREADS_PER_BLOCK)?,
+        max_threads_per_block: Some(ask(fa::MAX_THREADS_PER_BLOCK)?),
         registers_per_thread: ask(fa::NUM_REGS)?,
         static_shared_bytes: ask(fa::SHARED_SIZE_BYTES)?,
-        max_dynamic_shared_bytes: ask(fa::MAX_DYNAMIC_SHARED_SIZE_BYTES)?,
+        max_dynamic_shared_bytes: Some(ask(fa::MAX_DYNAMIC_SHARED_SIZE_BYTES)?),
         local_bytes_per_thread: ask(fa::LOCAL_SIZE_BYTES)?,
         required_cluster: (!cluster.has_zero()).then_some(cluster),
         cluster_must_be_set: ask_if_known(fa::CLUSTER_SIZE_MUST_BE_SET) != 0,

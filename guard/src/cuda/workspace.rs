@@ -68,7 +68,7 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// [`LaunchError::OutOfWorkspace`] with what was done, if the smallest chunk does not fit, an
+    /// [`LaunchError::Backoff`] with what was done, if the smallest chunk does not fit, an
     /// allocation fails for another reason, or the driver refuses a launch;
     /// [`LaunchError::Unsupported`] during stream capture on a device without memory pools, where the
     /// memory would be freed before the graph runs; and as [`Self::plan_and_launch`]. After an error
@@ -102,8 +102,11 @@ impl Guard {
             launch_with_backoff(request, batch, kernel.limits(), choice, usage, &mut launcher);
         match &run {
             Ok(run) => self.counters().ran(run.launches),
-            Err(BackoffError::OutOfWorkspace(end)) => self.counters().stopped(end.done().launches),
             Err(BackoffError::Invalid(violations)) => self.counters().rejected(violations),
+            Err(error) => {
+                let launched = error.failure().map_or(0, |(done, _)| done.launches);
+                self.counters().stopped(launched);
+            }
         }
         Ok(run?)
     }
@@ -134,7 +137,7 @@ impl From<BackoffError<DriverError>> for LaunchError {
     fn from(error: BackoffError<DriverError>) -> Self {
         match error {
             BackoffError::Invalid(violations) => Self::Invalid(violations),
-            BackoffError::OutOfWorkspace(end) => Self::OutOfWorkspace(Box::new(end)),
+            error => Self::Backoff(Box::new(error)),
         }
     }
 }

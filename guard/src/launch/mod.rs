@@ -2,10 +2,10 @@
 //!
 //! Everything here is pure: it takes requests and limits as data and never calls a driver.
 
-pub(crate) mod co_resident;
-pub(crate) mod occupancy;
+pub(crate) mod explain;
 pub(crate) mod predicted;
 pub(crate) mod request;
 pub(crate) mod rule;
+pub(crate) mod valid;
 pub(crate) mod validate;
 pub(crate) mod violation;

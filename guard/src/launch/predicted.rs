@@ -1,6 +1,7 @@
-//! Which answer of the driver's a refused launch gets.
+//! Predicts the error code that the driver returns for a launch that breaks rules.
 //!
-//! The order was read off 250,001 launches on an NVIDIA H200 with driver 580.159.04.
+//! The order of the driver's checks was derived from 250,001 launches on an NVIDIA H200 with driver
+//! 580.159.04.
 
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{
@@ -8,22 +9,21 @@ use crate::launch::rule::{
     Rule,
 };
 use crate::launch::violation::{Remedy, Violation, Violations};
-use crate::limits::NON_PORTABLE_CLUSTER_BLOCKS;
+use crate::limits::launch::NON_PORTABLE_CLUSTER_BLOCKS;
 
-/// Shared memory, in bytes, that the driver adds to a block's own.
+/// Shared memory, in bytes, that the driver adds for each block.
 const RESERVED_BYTES: u128 = 1024;
 
 impl Violations {
-    /// The `CUresult` that the driver answers to `request`, which breaks these rules, where it
-    /// checks any of them.
+    /// The `CUresult` that the driver returns for `request`, which breaks these rules, if it checks
+    /// any of them.
     ///
-    /// It looks at the block first, with the bounds that the kernel was compiled for; then for a
-    /// zero in the cluster, at the grid, and at the cluster. Then a cooperative launch of which not
-    /// one block fits is too large (720), whatever it lacks; other launches are told of shared
-    /// memory before registers.
+    /// The driver checks the block first, with the launch bounds; then zeros in the cluster, the grid,
+    /// and the cluster. A cooperative launch whose blocks cannot be co-resident is then too large
+    /// (720), for whatever reason; other launches fail for shared memory before registers.
     ///
-    /// `None` also for a cooperative launch with so much shared memory that 32 bits do not hold the
-    /// driver's sum: 1 or 720 came (H200).
+    /// `None` also for a cooperative launch with so much shared memory that the driver's sum does not
+    /// fit 32 bits: an H200 returned 1 or 720.
     ///
     /// ```
     /// use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
@@ -48,21 +48,23 @@ impl Violations {
         if any(&GRID) {
             return Some(INVALID_VALUE);
         }
-        if any(&[Rule::ClusterDividesGrid, Rule::ClusterRequired]) || self.is_never_a_cluster() {
+        if any(&[Rule::ClusterDividesGrid, Rule::ClusterRequired])
+            || self.exceeds_portable_cluster()
+        {
             return Some(INVALID_CLUSTER_SIZE);
         }
-        let no_room_for_cluster = any(&[Rule::ClusterSize, Rule::ClusterResidency]);
+        let cluster_too_large = any(&[Rule::ClusterSize, Rule::ClusterResidency]);
         let registers = self.contains(Rule::RegistersPerBlock);
         let shared = any(&[Rule::SharedMemoryTotal, Rule::DynamicSharedMemoryOptIn]);
         if request.cooperative {
-            let none_fits = no_room_for_cluster || registers;
+            let none_fits = cluster_too_large || registers;
             if !none_fits && self.wraps_shared_memory() {
                 return None;
             }
             let too_large = none_fits || shared || self.contains(Rule::CooperativeResidency);
             return too_large.then_some(COOPERATIVE_LAUNCH_TOO_LARGE);
         }
-        if no_room_for_cluster {
+        if cluster_too_large {
             return Some(INVALID_CLUSTER_SIZE);
         }
         if shared {
@@ -75,8 +77,8 @@ impl Violations {
         self.iter().find(|violation| violation.rule == rule)
     }
 
-    /// A kernel's threads are bounded by its registers too, and these are looked at later: the
-    /// bounds that it was compiled for count where they are the lower ones.
+    /// Registers limit a kernel's threads too, but are checked later: the launch bounds are checked
+    /// first if they are lower.
     fn exceeds_launch_bounds(&self) -> bool {
         let Some(bounds) = self.of(Rule::KernelThreadsPerBlock) else {
             return false;
@@ -87,13 +89,14 @@ impl Violations {
         }
     }
 
-    /// Whether the cluster is too large for its kernel. Where that allows non-portable sizes,
-    /// only occupancy tells, later.
-    fn is_never_a_cluster(&self) -> bool {
+    /// Whether the cluster is larger than its kernel allows. For a kernel that allows non-portable
+    /// sizes, the driver checks occupancy later.
+    fn exceeds_portable_cluster(&self) -> bool {
         self.of(Rule::ClusterSize)
             .is_some_and(|violation| violation.limit < NON_PORTABLE_CLUSTER_BLOCKS)
     }
 
+    /// Whether the driver's 32-bit sum of shared memory wraps.
     fn wraps_shared_memory(&self) -> bool {
         self.of(Rule::SharedMemoryTotal).is_some_and(|violation| {
             violation.requested.saturating_add(RESERVED_BYTES) > u32::MAX.into()
@@ -129,14 +132,14 @@ mod tests {
 
     fn limits((threads, registers, fixed, dynamic): Kernel) -> KernelLimits {
         let mut kernel = KernelLimits::unknown("k");
-        kernel.max_threads_per_block = threads;
+        kernel.max_threads_per_block = Some(threads);
         kernel.registers_per_thread = registers;
         kernel.static_shared_bytes = fixed;
-        kernel.max_dynamic_shared_bytes = dynamic;
+        kernel.max_dynamic_shared_bytes = Some(dynamic);
         kernel
     }
 
-    fn answer(
+    fn predicted(
         kernel: KernelLimits,
         grid: [u64; 3],
         block: [u64; 3],
@@ -149,14 +152,14 @@ mod tests {
         request.cluster = cluster.map(dim);
         request.cooperative = cooperative;
         let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
-        let violations =
-            validate(&request, &LaunchLimits::new(device, kernel)).expect_err("it was refused");
+        let violations = validate(&request, &LaunchLimits::new(device, kernel))
+            .expect_err("the driver rejected it");
         violations.driver_code(&request)
     }
 
     #[test]
-    fn recorded_launches_are_answered_as_an_h200_did() {
-        // Kernel, grid, block, dynamic shared memory, cluster, cooperative, and the answer.
+    fn recorded_launches_get_the_code_that_an_h200_returned() {
+        // Kernel, grid, block, dynamic shared memory, cluster, cooperative, and the code.
         #[rustfmt::skip]
         let recorded = [
             (PLAIN, [16, 1, 1], [1, 1, 64], 232_448, Some([16, 1, 1]), false, 912),
@@ -181,17 +184,17 @@ mod tests {
             (BOUNDED_128_LIVE_200, [70_000, 0, 0], [1, 64, 1], 0, Some([0, 16, 1]), false, 912),
         ];
         for (kernel, grid, block, shared, cluster, cooperative, code) in recorded {
-            let predicted = answer(limits(kernel), grid, block, shared, cluster, cooperative);
+            let predicted = predicted(limits(kernel), grid, block, shared, cluster, cooperative);
             assert_eq!(predicted, Some(code), "{grid:?} of {block:?}, {shared}, {cluster:?}");
         }
     }
 
     #[test]
-    fn occupancy_judges_the_clusters_of_kernels_that_allow_large_ones() {
+    fn clusters_of_kernels_that_allow_large_ones_are_checked_by_occupancy() {
         let mut wide = limits(OPTED_IN);
         wide.non_portable_cluster_allowed = true;
         let of = |grid, cluster, cooperative| {
-            answer(wide.clone(), grid, [16, 1, 1], 0, Some(cluster), cooperative)
+            predicted(wide.clone(), grid, [16, 1, 1], 0, Some(cluster), cooperative)
         };
         assert_eq!(of([16, 1458, 3], [16, 1, 3], true), Some(720));
         assert_eq!(of([16, 1458, 3], [16, 1, 3], false), Some(912));
@@ -199,18 +202,18 @@ mod tests {
     }
 
     #[test]
-    fn an_own_cluster_is_judged_as_one_that_the_launch_names() {
+    fn a_compiled_in_cluster_is_checked_as_one_that_the_launch_specifies() {
         let mut kernel = limits(PLAIN);
         kernel.required_cluster = Some(Dim3::new(9, 1, 1));
         kernel.cluster_must_be_set = true;
-        assert_eq!(answer(kernel, [18, 1, 1], [32, 1, 1], 0, None, false), Some(912));
+        assert_eq!(predicted(kernel, [18, 1, 1], [32, 1, 1], 0, None, false), Some(912));
     }
 
     #[test]
     fn nothing_is_predicted_where_the_driver_s_sum_of_shared_memory_wraps() {
         let of = |cooperative| {
             let bytes = u32::MAX.into();
-            answer(limits(PLAIN), [1, 1, 1], [32, 1, 1], bytes, None, cooperative)
+            predicted(limits(PLAIN), [1, 1, 1], [32, 1, 1], bytes, None, cooperative)
         };
         assert_eq!((of(false), of(true)), (Some(1), None));
     }

@@ -1,9 +1,9 @@
-//! A launch as the caller wishes it, before anyone checked it.
+//! Launch requests: launch configurations before validation.
 
 use crate::dim::Dim3;
-use crate::limits::KernelLimits;
+use crate::limits::kernel::KernelLimits;
 
-/// A wish to launch a kernel: sizes in u64, unchecked.
+/// A launch configuration that was not validated yet, with sizes in u64.
 ///
 /// ```
 /// use gridguard::{Dim3, LaunchRequest};
@@ -13,6 +13,7 @@ use crate::limits::KernelLimits;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 #[must_use]
 #[non_exhaustive]
 pub struct LaunchRequest {
@@ -20,18 +21,22 @@ pub struct LaunchRequest {
     pub grid: Dim3,
     /// Threads of a block.
     pub block: Dim3,
-    /// Dynamic shared memory of a block in bytes.
+    /// Dynamic shared memory per block in bytes.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub dynamic_shared_bytes: u64,
-    /// Blocks of a cluster, where the launch names one: see [`LaunchRequest::named_cluster`].
+    /// Blocks per cluster, where the launch specifies one: see [`LaunchRequest::named_cluster`].
+    #[cfg_attr(feature = "serde", serde(default))]
     pub cluster: Option<Dim3>,
-    /// Whether the launch is cooperative: the whole grid is resident and can synchronize.
+    /// Whether the launch is cooperative: all blocks are co-resident and can synchronize.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub cooperative: bool,
-    /// Bytes of kernel parameters; 0 where not known.
+    /// Bytes of kernel parameters; 0 where unknown.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub parameter_bytes: u64,
-    /// The launch's priority, in place of its stream's.
+    /// The launch's priority, instead of its stream's.
     #[cfg_attr(feature = "serde", serde(default))]
     pub priority: Option<i32>,
-    /// Whether the launch may begin before the one before it in its stream has ended.
+    /// Whether the launch may start before the previous one in its stream has ended.
     #[cfg_attr(feature = "serde", serde(default))]
     pub dependent: bool,
 }
@@ -51,26 +56,26 @@ impl LaunchRequest {
         }
     }
 
-    /// Asks for a grid of `blocks` instead.
+    /// The same request with a grid of `blocks`.
     pub const fn grid(mut self, blocks: Dim3) -> Self {
         self.grid = blocks;
         self
     }
 
-    /// Asks for `bytes` of dynamic shared memory a block.
+    /// Requests `bytes` of dynamic shared memory per block.
     pub const fn dynamic_shared_bytes(mut self, bytes: u64) -> Self {
         self.dynamic_shared_bytes = bytes;
         self
     }
 
-    /// Asks for clusters of `cluster` blocks.
+    /// Requests clusters of `cluster` blocks.
     pub const fn cluster(mut self, cluster: Dim3) -> Self {
         self.cluster = Some(cluster);
         self
     }
 
-    /// The cluster that the launch names. One of 0 x 0 x 0 is none, as it is to the driver (H200);
-    /// one with zeros along some axes only is a wrong one.
+    /// The cluster that the launch specifies. The driver treats 0 x 0 x 0 as no cluster (H200), and
+    /// rejects a cluster with zeros along some of its axes.
     ///
     /// ```
     /// use gridguard::{Dim3, LaunchRequest};
@@ -85,38 +90,39 @@ impl LaunchRequest {
         }
     }
 
-    /// The cluster that the launch runs with: its own, or the one that `kernel` was compiled with.
+    /// The cluster that the launch runs with: the specified one, or the one that `kernel` was compiled
+    /// with, which also applies to a plain launch (H200).
     pub(crate) fn cluster_with(&self, kernel: &KernelLimits) -> Option<Dim3> {
         self.named_cluster().or(kernel.required_cluster)
     }
 
-    /// Asks for a cooperative launch.
+    /// Requests a cooperative launch.
     pub const fn cooperative(mut self) -> Self {
         self.cooperative = true;
         self
     }
 
-    /// Asks for a priority in place of the stream's; lower numbers go first, 0 is the default.
+    /// Requests a priority instead of the stream's; lower numbers run first, 0 is the default.
     ///
-    /// Each chunk of a split launch has it. A priority outside the device's range breaks no rule:
-    /// the driver documents for streams that it takes the nearest one. The feature `cuda` has
-    /// `Guard::priorities` for the range.
+    /// Each chunk of a split launch has it. A priority outside the device's range breaks no rule: for
+    /// streams the driver documents that it clamps it. `Guard::priorities` of the feature `cuda`
+    /// returns the range.
     pub const fn priority(mut self, priority: i32) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// Lets the launch begin before the one before it in its stream has ended: programmatic
-    /// dependent launch, for kernels that wait for it themselves.
+    /// Requests programmatic dependent launch: the launch may start before the previous one in its
+    /// stream has ended, for kernels that wait for it themselves.
     ///
-    /// Of a split launch this is the first chunk; the others follow the chunk before, which they
-    /// overlap only where the kernel allows that of its chunks.
+    /// In a split launch it applies to the first chunk. The others follow the chunk before them,
+    /// which they overlap only if the kernel was declared to allow it.
     pub const fn dependent(mut self) -> Self {
         self.dependent = true;
         self
     }
 
-    /// States the bytes of all kernel parameters.
+    /// Declares the bytes of all kernel parameters.
     pub const fn parameter_bytes(mut self, bytes: u64) -> Self {
         self.parameter_bytes = bytes;
         self
@@ -128,14 +134,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_from_before_there_were_attributes_still_parses() {
-        let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
-        let mut data = serde_json::to_value(request).expect("data");
-        let fields = data.as_object_mut().expect("fields");
-        assert!(fields.remove("priority").is_some() && fields.remove("dependent").is_some());
-        assert_eq!(serde_json::from_value::<LaunchRequest>(data).expect("parses"), request);
-        let both = request.priority(-1).dependent();
-        let text = serde_json::to_string(&both).expect("data");
-        assert_eq!(serde_json::from_str::<LaunchRequest>(&text).expect("parses"), both);
+    fn everything_but_grid_and_block_has_a_default() {
+        let request = LaunchRequest::new(Dim3::new(1, 2, 3), Dim3::ONE);
+        let parse = serde_json::from_str::<LaunchRequest>;
+        let text = r#"{"grid": [1, 2, 3], "block": [1, 1, 1]}"#;
+        assert_eq!(parse(text).expect("a request"), request);
+        let all = request.priority(-1).dependent().cluster(Dim3::ONE).parameter_bytes(8);
+        let text = serde_json::to_string(&all).expect("JSON");
+        assert_eq!(parse(&text).expect("a request"), all);
+        assert!(parse(r#"{"grid": [1, 2, 3]}"#).is_err());
+        assert!(parse(r#"{"grid": [1, 2, 3], "block": [1, 1, 1], "blok": 3}"#).is_err());
     }
 }

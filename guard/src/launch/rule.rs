@@ -1,7 +1,7 @@
-//! The rules that a launch can break.
+//! The rules that a launch must obey, each with a stable id.
 //!
-//! `DA` stands for `CU_DEVICE_ATTRIBUTE_`, `FA` for `CU_FUNC_ATTRIBUTE_`. The driver's answers were
-//! measured on an NVIDIA H200 with driver 580.159.04 where a rule says so; `RULES.md` has them all.
+//! `DA` stands for `CU_DEVICE_ATTRIBUTE_`, `FA` for `CU_FUNC_ATTRIBUTE_`. What the driver returns was
+//! measured on an NVIDIA H200 with driver 580.159.04 where a rule says so; `RULES.md` lists all.
 
 use core::fmt;
 
@@ -9,7 +9,7 @@ use crate::dim::Axis;
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $variant:ident = $id:literal, $unit:ident;)*) => {
-        /// A constraint on launches, with a stable id that can be searched for.
+        /// A constraint on launches, with a stable id.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         #[non_exhaustive]
@@ -32,7 +32,7 @@ macro_rules! rules {
                 match self { $(Self::$variant => $id,)* }
             }
 
-            /// What `requested` and `limit` of this rule's violations count.
+            /// The unit of `requested` and `limit` in this rule's violations.
             #[must_use]
             pub const fn unit(self) -> Unit {
                 match self { $(Self::$variant => Unit::$unit,)* }
@@ -42,103 +42,103 @@ macro_rules! rules {
 }
 
 rules! {
-    /// Blocks along x of the grid, `DA MAX_GRID_DIM_X`. The driver answers
+    /// Blocks along x of the grid, `DA MAX_GRID_DIM_X`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 2^31).
     GridDimX = "grid-dim-x", Blocks;
-    /// Blocks along y of the grid, `DA MAX_GRID_DIM_Y`. The driver answers
+    /// Blocks along y of the grid, `DA MAX_GRID_DIM_Y`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65,536).
     GridDimY = "grid-dim-y", Blocks;
-    /// Blocks along z of the grid, `DA MAX_GRID_DIM_Z`. The driver answers
+    /// Blocks along z of the grid, `DA MAX_GRID_DIM_Z`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65,536).
     GridDimZ = "grid-dim-z", Blocks;
-    /// An axis of the grid without blocks. The driver answers `CUDA_ERROR_INVALID_VALUE` (H200).
+    /// An axis of the grid without blocks. The driver returns `CUDA_ERROR_INVALID_VALUE` (H200).
     GridDimZero = "grid-dim-zero", Blocks;
-    /// Threads along x of a block, `DA MAX_BLOCK_DIM_X`. The driver answers
+    /// Threads along x of a block, `DA MAX_BLOCK_DIM_X`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
     BlockDimX = "block-dim-x", Threads;
-    /// Threads along y of a block, `DA MAX_BLOCK_DIM_Y`. The driver answers
+    /// Threads along y of a block, `DA MAX_BLOCK_DIM_Y`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
     BlockDimY = "block-dim-y", Threads;
-    /// Threads along z of a block, `DA MAX_BLOCK_DIM_Z`. The driver answers
+    /// Threads along z of a block, `DA MAX_BLOCK_DIM_Z`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65).
     BlockDimZ = "block-dim-z", Threads;
-    /// An axis of the block without threads. The driver answers `CUDA_ERROR_INVALID_VALUE` (H200).
+    /// An axis of the block without threads. The driver returns `CUDA_ERROR_INVALID_VALUE` (H200).
     BlockDimZero = "block-dim-zero", Threads;
-    /// Threads of a block, `DA MAX_THREADS_PER_BLOCK`. The driver answers
+    /// Threads of a block, `DA MAX_THREADS_PER_BLOCK`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 32 x 33).
     ThreadsPerBlock = "threads-per-block", Threads;
-    /// Threads of a block of this kernel, `FA MAX_THREADS_PER_BLOCK`. The driver answers
+    /// Threads of a block of this kernel, `FA MAX_THREADS_PER_BLOCK`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 129 threads under `__launch_bounds__(128)`).
     KernelThreadsPerBlock = "kernel-threads-per-block", Threads;
-    /// Registers of a block: `FA NUM_REGS` with the allocator's roundings against
-    /// `DA MAX_REGISTERS_PER_BLOCK`. The driver answers `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`
+    /// Registers of a block: `FA NUM_REGS`, rounded up as they are allocated, against
+    /// `DA MAX_REGISTERS_PER_BLOCK`. The driver returns `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`
     /// (H200: 257 threads of 210 registers).
     RegistersPerBlock = "registers-per-block", Registers;
     /// Static plus dynamic shared memory, `FA SHARED_SIZE_BYTES` against
-    /// `DA MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`. `cuFuncSetAttribute` answers
+    /// `DA MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`. `cuFuncSetAttribute` returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 232,449 bytes).
     SharedMemoryTotal = "shared-memory-total", Bytes;
-    /// Dynamic shared memory above what the kernel opted in to,
-    /// `FA MAX_DYNAMIC_SHARED_SIZE_BYTES`. The driver answers `CUDA_ERROR_INVALID_VALUE`
+    /// Dynamic shared memory beyond what the kernel opted in to,
+    /// `FA MAX_DYNAMIC_SHARED_SIZE_BYTES`. The driver returns `CUDA_ERROR_INVALID_VALUE`
     /// (H200: 49,153 bytes without opt-in).
     DynamicSharedMemoryOptIn = "dynamic-shared-memory-opt-in", Bytes;
-    /// A cluster on a device without clusters, `DA CLUSTER_LAUNCH`.
+    /// A cluster on a device without cluster support, `DA CLUSTER_LAUNCH`.
     ClusterUnsupported = "cluster-unsupported", Blocks;
-    /// Blocks of a cluster: 8, or 16 where the kernel sets `FA NON_PORTABLE_CLUSTER_SIZE_ALLOWED`,
-    /// also where the kernel was compiled with it; no axis may be zero, unless all are, which names
-    /// no cluster. The driver answers `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200).
+    /// Blocks of a cluster: at most 8, or 16 if the kernel sets
+    /// `FA NON_PORTABLE_CLUSTER_SIZE_ALLOWED`, also for a cluster size that was compiled in. No axis
+    /// may be zero, unless all are, which means no cluster. The driver returns
+    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200).
     ClusterSize = "cluster-size", Blocks;
-    /// Each axis of the grid is a multiple of the cluster's, also where the kernel was compiled
-    /// with one. The driver answers `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200: 9 by 8).
+    /// Each axis of the grid must be a multiple of the cluster's, also for a cluster size that was
+    /// compiled in. The driver returns `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200: 9 by 8).
     ClusterDividesGrid = "cluster-divides-grid", Blocks;
-    /// A kernel compiled with `__cluster_dims__` takes that cluster only, and one with
-    /// `FA CLUSTER_SIZE_MUST_BE_SET` needs some. The driver answers
+    /// A kernel compiled with `__cluster_dims__` accepts only that cluster, and one with
+    /// `FA CLUSTER_SIZE_MUST_BE_SET` requires one. The driver returns
     /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200, another size).
     ClusterRequired = "cluster-required", Blocks;
-    /// Blocks of a cluster that the device holds together at this block and shared memory:
+    /// Blocks of a cluster that can be co-resident with this block size and shared memory:
     /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`. Checked where they
-    /// are known, see [`OccupancyLimits`](crate::OccupancyLimits). The driver answers
-    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (not met on an H200, which has room for all sizes).
+    /// are known, see [`OccupancyLimits`](crate::OccupancyLimits). The driver returns
+    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (never seen on an H200, which fits all sizes).
     ClusterResidency = "cluster-residency", Blocks;
-    /// A cooperative launch on a device without, `DA COOPERATIVE_LAUNCH`.
+    /// A cooperative launch on a device without support, `DA COOPERATIVE_LAUNCH`.
     CooperativeUnsupported = "cooperative-unsupported", Launches;
-    /// Blocks of a cooperative grid, all of which are resident at once:
+    /// Blocks of a cooperative grid, which must all be co-resident:
     /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` times `DA MULTIPROCESSOR_COUNT`, or the blocks
-    /// of `cuOccupancyMaxActiveClusters` where these are fewer. Checked where they are known, see
-    /// [`OccupancyLimits`](crate::OccupancyLimits). The driver answers
-    /// `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` (H200: 265 blocks of 1,024 threads, or 236 in
-    /// clusters of 5).
+    /// of `cuOccupancyMaxActiveClusters` if these are fewer. Without a driver it is calculated by the
+    /// same rules, see [`LaunchLimits::co_resident_blocks`](crate::LaunchLimits::co_resident_blocks).
+    /// The driver returns `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` (H200: 265 blocks of 1,024
+    /// threads, or 236 in clusters of 5).
     CooperativeResidency = "cooperative-residency", Blocks;
-    /// A launch that may begin before the one before it has ended, on a device before compute
-    /// capability 9.0.
+    /// Programmatic dependent launch on a device before compute capability 9.0.
     DependentUnsupported = "dependent-unsupported", Launches;
     /// Bytes of kernel parameters: 4,096, or 32,764 from compute capability 7.0 on with a driver
-    /// of CUDA 12.1 or later. Compilers hold it: NVRTC refuses 32,765, and PTX with as many does not
-    /// load, `CUDA_ERROR_INVALID_PTX` (H200).
+    /// of CUDA 12.1 or later. Compilers enforce it: NVRTC rejects 32,765, and PTX with as many does
+    /// not load, `CUDA_ERROR_INVALID_PTX` (H200).
     ParameterBytes = "parameter-bytes", Bytes;
     /// Elements that one launch of a kernel with 32-bit indices addresses, at most 2^31 - 1. The
     /// driver does not check: the index wraps silently.
     IndexWidth = "index-width", Elements;
-    /// Workspace of one launch against the memory it may take. Surfaces as
-    /// `CUDA_ERROR_OUT_OF_MEMORY` at the allocation.
+    /// Workspace of one launch against the memory available for it. The allocation returns
+    /// `CUDA_ERROR_OUT_OF_MEMORY`.
     WorkspaceMemory = "workspace-memory", Bytes;
-    /// The grid's batch axis has as many blocks as the declared items make. The driver cannot
-    /// check: missing blocks leave output unwritten.
+    /// The grid must have as many blocks along the batch axis as the declared items need. The driver
+    /// cannot check: missing blocks leave output unwritten.
     BatchCoversGrid = "batch-covers-grid", Blocks;
-    /// A cooperative launch cannot be split: its barrier spans the whole grid.
+    /// A cooperative launch cannot be split: it synchronizes the whole grid.
     SplitCooperative = "split-cooperative", Launches;
-    /// A launch cannot be split where every chunk would cut a cluster.
+    /// A launch cannot be split if every chunk would cut a cluster.
     SplitCluster = "split-cluster", Items;
     /// A launch cannot be split into chunks smaller than one unit of the batch's alignment.
     SplitAlignment = "split-alignment", Items;
-    /// A launch cannot be split where one item alone takes more blocks than the axis has.
+    /// A launch cannot be split if one item alone needs more blocks than the axis allows.
     SplitItem = "split-item", Blocks;
-    /// A folded launch was chosen, but no flat layout is declared, or nothing is on another axis
-    /// than x, or a cluster lies along the axis.
+    /// Folding was chosen, but the batch is not declared foldable, or already on x, or a cluster lies
+    /// along the axis.
     FoldUnavailable = "fold-unavailable", Launches;
 }
 
-/// A [`RuleSet`] has a bit for each.
+/// A [`RuleSet`] has one bit per rule.
 const _: () = assert!(Rule::ALL.len() <= 32);
 
 /// `CUDA_ERROR_INVALID_VALUE`.
@@ -151,19 +151,19 @@ pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: i32 = 720;
 pub(crate) const INVALID_CLUSTER_SIZE: i32 = 912;
 
 impl Rule {
-    /// The `CUresult` that the driver answers to a launch without a barrier which breaks this rule
-    /// and no other; [`Rule::CooperativeResidency`] tells that of a cooperative one.
+    /// The `CUresult` that the driver returns for a launch that breaks only this rule and is not
+    /// cooperative; for [`Rule::CooperativeResidency`], for one that is.
     ///
-    /// `None` where no answer was measured, and for rules that the driver does not check at the
-    /// launch: those of plans, and [`Rule::ParameterBytes`], which compilers hold. Where several are
-    /// broken, or the launch is cooperative,
-    /// [`Violations::driver_code`](crate::Violations::driver_code) says which answer comes.
+    /// `None` where no result was measured, and for rules that the driver does not check at the
+    /// launch: those of plans, and [`Rule::ParameterBytes`], which compilers enforce.
+    /// [`Violations::driver_code`](crate::Violations::driver_code) predicts the result where several
+    /// rules are broken or the launch is cooperative.
     ///
     /// ```
     /// use gridguard::Rule;
     /// assert_eq!(Rule::GridDimY.driver_code(), Some(1)); // CUDA_ERROR_INVALID_VALUE
     /// assert_eq!(Rule::CooperativeResidency.driver_code(), Some(720));
-    /// assert_eq!(Rule::IndexWidth.driver_code(), None); // it wraps silently
+    /// assert_eq!(Rule::IndexWidth.driver_code(), None); // the index wraps silently
     /// ```
     #[must_use]
     pub const fn driver_code(self) -> Option<i32> {
@@ -201,7 +201,7 @@ impl Rule {
         }
     }
 
-    /// The rule's place in [`Rule::ALL`].
+    /// The rule's index in [`Rule::ALL`].
     #[allow(clippy::as_conversions, reason = "the discriminant of a field-less `repr(u8)` enum")]
     pub(crate) const fn index(self) -> usize {
         self as usize
@@ -234,7 +234,7 @@ impl fmt::Display for Rule {
     }
 }
 
-/// What a violation counts.
+/// The unit of a violation's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
@@ -281,7 +281,7 @@ impl RuleSet {
         Self(self.0 & !rule.bit())
     }
 
-    /// Adds `rule` where `broken` holds.
+    /// Adds `rule` if `broken`.
     #[inline]
     pub(crate) const fn add(&mut self, rule: Rule, broken: bool) {
         if broken {
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_has_its_place_and_its_bit() {
+    fn every_rule_has_its_index_and_its_bit() {
         for (place, rule) in Rule::ALL.iter().enumerate() {
             assert_eq!(rule.index(), place);
             let mut broken = RuleSet::EMPTY;

@@ -1,11 +1,11 @@
-//! What is wrong with a launch, in numbers and in words.
+//! Violations: the rule that a launch breaks, the numbers, and the message.
 
 use core::fmt;
 
 use crate::dim::{Axis, Dim3};
 use crate::launch::rule::{Rule, Unit};
 
-/// One broken rule: what was asked for, what the limit is, whose limit, and the way out.
+/// One broken rule: the requested value, the limit, whose limit it is, and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Violation {
@@ -13,25 +13,25 @@ pub struct Violation {
     pub rule: Rule,
     /// The axis it was broken on, where the rule has one.
     pub axis: Option<Axis>,
-    /// What was asked for, in the rule's unit; never wrapped.
+    /// The requested value, in the rule's unit; never wrapped.
     pub requested: u128,
     /// The limit, in the rule's unit.
     pub limit: u64,
     /// Whose limit it is.
     pub owner: Owner,
-    /// The way out.
+    /// How to make the launch legal.
     pub remedy: Remedy,
 }
 
 impl Violation {
-    /// What `requested` and `limit` count.
+    /// The unit of `requested` and `limit`.
     #[must_use]
     pub const fn unit(&self) -> Unit {
         self.rule.unit()
     }
 }
 
-/// Whose limit a violation ran into.
+/// What sets the limit that a violation exceeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Owner {
@@ -45,11 +45,11 @@ pub enum Owner {
     Cluster(Dim3),
     /// The kernel's index arithmetic, of so many bits.
     IndexBits(u32),
-    /// The memory that the caller allows for workspace.
+    /// The memory that is available for workspace.
     Memory,
     /// The batch that the caller declared.
     Batch,
-    /// The barrier of a cooperative launch.
+    /// The grid-wide synchronization of a cooperative launch.
     CooperativeLaunch,
 }
 
@@ -60,19 +60,19 @@ impl fmt::Display for Owner {
             Self::Kernel(name) => write!(f, "kernel {name}"),
             Self::Cuda => f.write_str("CUDA"),
             Self::Cluster(cluster) => write!(f, "cluster of {cluster}"),
-            Self::IndexBits(bits) => write!(f, "{bits}-bit index"),
-            Self::Memory => f.write_str("memory given for workspace"),
+            Self::IndexBits(bits) => write!(f, "{bits}-bit indices"),
+            Self::Memory => f.write_str("memory available for workspace"),
             Self::Batch => f.write_str("batch"),
             Self::CooperativeLaunch => f.write_str("cooperative launch"),
         }
     }
 }
 
-/// The way out of a violation.
+/// How to make a rejected launch legal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
-    /// Split a grid axis into launches of at most so many blocks.
+    /// Split a grid axis into several launches.
     SplitAxis {
         /// The axis to split.
         axis: Axis,
@@ -83,16 +83,16 @@ pub enum Remedy {
         /// Whether folding the axis into x would fit as well.
         fold: bool,
     },
-    /// Split the batch into launches of at most so many items.
+    /// Split the batch into several launches.
     SplitItems {
         /// How many launches it takes.
         launches: u64,
         /// Items of the largest one.
         items: u64,
     },
-    /// Nothing to do: do not launch.
+    /// Do not launch: there is nothing to do.
     SkipLaunch,
-    /// Give each axis at least one.
+    /// Make each axis at least 1.
     AtLeastOne,
     /// Move threads to another axis of the block.
     MoveThreads,
@@ -106,7 +106,7 @@ pub enum Remedy {
         /// The most threads whose registers fit.
         threads: u64,
     },
-    /// Ask for less dynamic shared memory.
+    /// Request less dynamic shared memory.
     LessSharedMemory {
         /// Dynamic bytes that fit beside the static ones.
         dynamic_bytes: u64,
@@ -118,15 +118,15 @@ pub enum Remedy {
         /// Dynamic bytes that the device allows the kernel after opting in.
         device_bytes: u64,
     },
-    /// Launch without a cluster, or elsewhere.
+    /// Launch without a cluster, or on another device.
     NoCluster,
     /// Use a smaller cluster, or allow non-portable sizes, as `Module::kernel_in_wide_clusters` of
     /// the feature `cuda` does.
     SmallerCluster {
-        /// Whether allowing non-portable sizes would do.
+        /// Whether allowing non-portable sizes is enough.
         non_portable: bool,
     },
-    /// Use a smaller cluster, or blocks that take less of a multiprocessor.
+    /// Use a smaller cluster, or blocks that need less of a multiprocessor.
     LighterCluster,
     /// Pad the grid's axis to a multiple of the cluster.
     PadGrid {
@@ -135,124 +135,108 @@ pub enum Remedy {
     },
     /// Launch with the cluster that the kernel was compiled for.
     UseCluster {
-        /// That cluster, or none where any will do.
+        /// That cluster, or `None` where any size is accepted.
         cluster: Option<Dim3>,
     },
-    /// Launch without a grid-wide barrier.
+    /// Launch without grid-wide synchronization.
     NotCooperative,
-    /// Let the launch wait for the one before it.
+    /// Launch without programmatic dependent launch.
     NotDependent,
-    /// Pass the large part through a buffer.
+    /// Pass large parameters through device memory.
     PassByPointer,
     /// Compile the kernel with 64-bit indices.
     WiderIndex,
-    /// Give more memory, or use less workspace an item.
+    /// Provide more memory, or use less workspace per item.
     MoreMemory,
     /// Make grid and batch agree.
     MatchBatch {
         /// The declared items.
         items: u64,
     },
-    /// Keep the launch whole: shrink the grid.
+    /// Use fewer blocks in a launch that cannot be split.
     ShrinkGrid,
-    /// Chunks can only be multiples of this.
+    /// Allow larger chunks.
     ChunkUnit {
-        /// Items of the smallest chunk that keeps clusters and alignment whole.
+        /// Items of the smallest chunk that respects clusters and alignment.
         items: u64,
     },
-    /// Give an item fewer blocks of the axis.
+    /// Use fewer blocks per item along the axis.
     FewerBlocksPerItem,
-    /// Declare a flat layout, or choose another strategy.
+    /// Declare the batch foldable, or choose another strategy.
     DeclareFold,
 }
 
 impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        let text = match self {
             Self::SplitAxis { axis, launches, blocks, fold } => {
-                write!(f, "split axis {axis} into {launches} launches of {blocks}")?;
-                if *fold {
-                    f.write_str(", or fold it into x")?;
-                }
-                Ok(())
+                let fold = if *fold { ", or fold it into x" } else { "" };
+                format!("split axis {axis} into {launches} launches of {blocks}{fold}")
             }
             Self::SplitItems { launches, items } => {
-                write!(f, "split the batch into {launches} launches of {items} items")
+                format!("split the batch into {launches} launches of {items} items")
             }
-            Self::SkipLaunch => {
-                f.write_str("skip the launch when there is nothing to do, or declare a batch axis")
-            }
-            Self::AtLeastOne => f.write_str("give every axis at least one"),
-            Self::MoveThreads => f.write_str("move threads to another axis of the block"),
-            Self::SmallerBlocks { threads } => {
-                write!(f, "use blocks of at most {threads} threads")
-            }
+            Self::SmallerBlocks { threads } => format!("use blocks of at most {threads} threads"),
             Self::FewerRegisters { threads: 0 } => {
-                f.write_str("compile the kernel for fewer registers a thread")
+                "compile the kernel for fewer registers per thread".into()
             }
-            Self::FewerRegisters { threads } => write!(
-                f,
+            Self::FewerRegisters { threads } => format!(
                 "use blocks of at most {threads} threads, or compile the kernel for fewer \
-                 registers a thread"
+                 registers per thread"
             ),
             Self::LessSharedMemory { dynamic_bytes: 0, static_bytes } => {
-                write!(f, "shrink the {static_bytes} static bytes")
+                format!("reduce the {static_bytes} bytes of static shared memory")
             }
-            Self::LessSharedMemory { dynamic_bytes, static_bytes } => write!(
-                f,
-                "ask for at most {dynamic_bytes} dynamic bytes beside {static_bytes} static ones"
+            Self::LessSharedMemory { dynamic_bytes, static_bytes } => format!(
+                "request at most {dynamic_bytes} dynamic bytes beside the {static_bytes} static \
+                 ones"
             ),
-            Self::OptIn { device_bytes } => write!(
-                f,
+            Self::OptIn { device_bytes } => format!(
                 "opt in with CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, the device allows \
                  {device_bytes}"
             ),
-            Self::NoCluster => f.write_str(
-                "launch without a cluster, or on a device of compute capability 9.0 or later",
-            ),
-            Self::SmallerCluster { non_portable: true } => f.write_str(
-                "use a smaller cluster, or set \
-                 CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED on the kernel",
-            ),
-            Self::SmallerCluster { non_portable: false } => f.write_str("use a smaller cluster"),
-            Self::LighterCluster => f.write_str(
-                "use a smaller cluster, or blocks of fewer threads or less shared memory",
-            ),
             Self::PadGrid { blocks } => {
-                write!(f, "pad the axis to {blocks}, or use a cluster that divides it")
+                format!("pad the axis to {blocks} blocks, or use a cluster that divides it")
             }
             Self::UseCluster { cluster: Some(cluster) } => {
-                write!(f, "launch with the cluster of {cluster} that the kernel was compiled for")
+                format!("launch with the cluster of {cluster} that the kernel was compiled for")
             }
-            Self::UseCluster { cluster: None } => f.write_str("name a cluster for the launch"),
-            Self::NotCooperative => {
-                f.write_str("launch without a grid-wide barrier, or on another device")
-            }
-            Self::NotDependent => f.write_str(
-                "let it wait for the launch before it, or launch on a device of compute \
-                 capability 9.0 or later",
-            ),
-            Self::PassByPointer => f.write_str("pass the large part through a buffer"),
-            Self::WiderIndex => f.write_str("compile the kernel with 64-bit indices"),
-            Self::MoreMemory => {
-                f.write_str("give it more memory, or use less workspace for each item")
-            }
+            Self::UseCluster { cluster: None } => "specify a cluster size for the launch".into(),
             Self::MatchBatch { items } => {
-                write!(f, "make the grid cover the {items} items that the batch declares")
+                format!("make the grid cover the {items} items of the batch")
             }
-            Self::ShrinkGrid => f.write_str(
-                "its barrier spans the whole grid, so use fewer blocks with a loop over the items",
-            ),
-            Self::ChunkUnit { items } => {
-                write!(f, "a chunk must be a multiple of {items} items, raise the cap")
+            Self::ChunkUnit { items } => format!("allow chunks of at least {items} items"),
+            Self::SkipLaunch => {
+                "skip the launch if there is nothing to do, or declare a batch axis".into()
             }
-            Self::FewerBlocksPerItem => f.write_str(
-                "let an item take fewer blocks of the axis, or put some of them on another one",
-            ),
-            Self::DeclareFold => {
-                f.write_str("declare the kernel's flat layout, or choose another strategy")
+            Self::AtLeastOne => "make every axis at least 1".into(),
+            Self::MoveThreads => "move threads to another axis of the block".into(),
+            Self::NoCluster => {
+                "launch without a cluster, or on a device of compute capability 9.0 or later".into()
             }
-        }
+            Self::SmallerCluster { non_portable: true } => "use a smaller cluster, or set \
+                 CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED on the kernel"
+                .into(),
+            Self::SmallerCluster { non_portable: false } => "use a smaller cluster".into(),
+            Self::LighterCluster => {
+                "use a smaller cluster, or blocks with fewer threads or less shared memory".into()
+            }
+            Self::NotCooperative => {
+                "launch without grid-wide synchronization, or on another device".into()
+            }
+            Self::NotDependent => {
+                "launch without it, or on a device of compute capability 9.0 or later".into()
+            }
+            Self::PassByPointer => "pass large parameters through device memory".into(),
+            Self::WiderIndex => "compile the kernel with 64-bit indices".into(),
+            Self::MoreMemory => "provide more memory, or use less workspace per item".into(),
+            Self::ShrinkGrid => "use fewer blocks, each looping over several items".into(),
+            Self::FewerBlocksPerItem => {
+                "use fewer blocks per item along this axis, or move some to another axis".into()
+            }
+            Self::DeclareFold => "declare the batch foldable, or choose another strategy".into(),
+        };
+        f.write_str(&text)
     }
 }
 
@@ -261,137 +245,97 @@ impl fmt::Display for Violation {
         let Self { rule, axis, requested, limit, owner, remedy } = self;
         let axis = axis.map_or("", Axis::letter);
         let unit = rule.unit();
-        match rule {
-            Rule::GridDimX | Rule::GridDimY | Rule::GridDimZ => {
-                write!(f, "grid.{axis} is {requested} {unit}, the limit is {limit} ({owner})")?;
-            }
+        let exceeds =
+            |what: &str| format!("{what} {requested} {unit}, the limit is {limit} ({owner})");
+        let zero = |what: &str| format!("{what}.{axis} is 0 {unit}, the minimum is 1 ({owner})");
+        let co_resident = |what: &str| {
+            format!("{what} has {requested} {unit}, only {limit} can be co-resident ({owner})")
+        };
+        let problem = match rule {
+            Rule::GridDimX | Rule::GridDimY | Rule::GridDimZ => exceeds(&format!("grid.{axis} is")),
+            Rule::GridDimZero => zero("grid"),
             Rule::BlockDimX | Rule::BlockDimY | Rule::BlockDimZ => {
-                write!(f, "block.{axis} is {requested} {unit}, the limit is {limit} ({owner})")?;
+                exceeds(&format!("block.{axis} is"))
             }
-            Rule::GridDimZero => write!(f, "grid.{axis} is 0 blocks, the least is 1 ({owner})")?,
-            Rule::BlockDimZero => write!(f, "block.{axis} is 0 threads, the least is 1 ({owner})")?,
-            Rule::ThreadsPerBlock | Rule::KernelThreadsPerBlock => {
-                write!(f, "a block is {requested} {unit}, the limit is {limit} ({owner})")?;
-            }
-            Rule::RegistersPerBlock => {
-                write!(f, "a block takes {requested} {unit}, the limit is {limit} ({owner})")?;
-            }
-            Rule::SharedMemoryTotal => write!(
-                f,
-                "static and dynamic shared memory is {requested} {unit}, the limit is {limit} \
-                 ({owner})"
-            )?,
-            Rule::DynamicSharedMemoryOptIn => write!(
-                f,
-                "dynamic shared memory is {requested} {unit}, the limit is {limit} ({owner})"
-            )?,
+            Rule::BlockDimZero => zero("block"),
+            Rule::ThreadsPerBlock | Rule::KernelThreadsPerBlock => exceeds("block has"),
+            Rule::RegistersPerBlock => exceeds("block needs"),
+            Rule::SharedMemoryTotal => exceeds("static and dynamic shared memory is"),
+            Rule::DynamicSharedMemoryOptIn => exceeds("dynamic shared memory is"),
             Rule::ClusterUnsupported => {
-                write!(f, "a cluster is {requested} {unit}, there are none on {owner}")?;
+                format!("cluster has {requested} {unit}, {owner} does not support clusters")
             }
-            Rule::ClusterSize if *requested == 0 => {
-                write!(f, "cluster.{axis} is 0 blocks, the least is 1 ({owner})")?;
-            }
-            Rule::ClusterSize => {
-                write!(f, "a cluster is {requested} {unit}, the limit is {limit} ({owner})")?;
-            }
+            Rule::ClusterSize if *requested == 0 => zero("cluster"),
+            Rule::ClusterSize => exceeds("cluster has"),
             Rule::ClusterDividesGrid => {
-                write!(f, "grid.{axis} is {requested} {unit}, no multiple of {limit} ({owner})")?;
+                format!("grid.{axis} ({requested}) is not a multiple of the cluster size ({limit})")
             }
             Rule::ClusterRequired if *requested == 0 => {
-                write!(f, "the launch names no cluster, one is required ({owner})")?;
+                format!("{owner} requires a cluster, the launch has none")
             }
             Rule::ClusterRequired => {
-                write!(f, "cluster.{axis} is {requested} {unit}, required are {limit} ({owner})")?;
+                format!("cluster.{axis} is {requested} {unit}, {owner} requires {limit}")
             }
-            Rule::ClusterResidency => write!(
-                f,
-                "a cluster is {requested} such {unit}, together there is room for {limit} ({owner})"
-            )?,
-            Rule::CooperativeResidency => write!(
-                f,
-                "a cooperative grid is {requested} such {unit}, at once there is room for {limit} \
-                 ({owner})"
-            )?,
-            Rule::CooperativeUnsupported => {
-                write!(f, "the launch is cooperative, there is no such launch on {owner}")?;
-            }
+            Rule::ClusterResidency => co_resident("cluster"),
+            Rule::CooperativeResidency => co_resident("cooperative grid"),
+            Rule::CooperativeUnsupported => format!("{owner} does not support cooperative launch"),
             Rule::DependentUnsupported => {
-                write!(f, "the launch is dependent, there is no such launch on {owner}")?;
+                format!("{owner} does not support programmatic dependent launch")
             }
-            Rule::ParameterBytes => {
-                write!(
-                    f,
-                    "kernel parameters are {requested} {unit}, the limit is {limit} ({owner})"
-                )?;
-            }
-            Rule::IndexWidth => {
-                write!(
-                    f,
-                    "the launch addresses {requested} {unit}, the limit is {limit} ({owner})"
-                )?;
-            }
-            Rule::WorkspaceMemory => {
-                write!(f, "workspace is {requested} {unit}, the limit is {limit} ({owner})")?;
-            }
+            Rule::ParameterBytes => exceeds("kernel parameters are"),
+            Rule::IndexWidth => exceeds("the launch addresses"),
+            Rule::WorkspaceMemory => exceeds("workspace is"),
             Rule::BatchCoversGrid => {
-                write!(f, "grid.{axis} is {requested} {unit}, expected are {limit} ({owner})")?;
+                format!("grid.{axis} is {requested} {unit}, the batch needs {limit}")
             }
             Rule::SplitCooperative => {
-                write!(f, "{requested} {unit} are needed, the limit is {limit} ({owner})")?;
+                format!("{requested} {unit} are needed, but a cooperative launch cannot be split")
             }
-            Rule::SplitCluster | Rule::SplitAlignment => {
-                write!(
-                    f,
-                    "the smallest chunk is {requested} {unit}, the limit is {limit} ({owner})"
-                )?;
-            }
-            Rule::SplitItem => {
-                write!(
-                    f,
-                    "one item is {requested} {unit} of {axis}, the limit is {limit} ({owner})"
-                )?;
-            }
+            Rule::SplitCluster | Rule::SplitAlignment => exceeds("the smallest possible chunk is"),
+            Rule::SplitItem => format!(
+                "one item needs {requested} {unit} along {axis}, the limit is {limit} ({owner})"
+            ),
             Rule::FoldUnavailable => {
-                write!(f, "a folded launch was chosen, it cannot be folded into x ({owner})")?;
+                "folding was chosen, but the grid cannot be folded into x".into()
             }
-        }
-        write!(f, ": {remedy}")
+        };
+        write!(f, "{problem}: {remedy}")
     }
 }
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for Violation {
-    /// As `{"rule", "requested", "limit", "unit", "message"}`.
+    /// Serializes as `{"rule", "requested", "limit", "unit", "message"}`.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
-        let mut record = serializer.serialize_struct("Violation", 5)?;
-        record.serialize_field("rule", self.rule.id())?;
-        record.serialize_field("requested", &self.requested)?;
-        record.serialize_field("limit", &self.limit)?;
-        record.serialize_field("unit", &self.unit())?;
-        record.serialize_field("message", &self.to_string())?;
-        record.end()
+        let mut fields = serializer.serialize_struct("Violation", 5)?;
+        fields.serialize_field("rule", self.rule.id())?;
+        fields.serialize_field("requested", &self.requested)?;
+        fields.serialize_field("limit", &self.limit)?;
+        fields.serialize_field("unit", &self.unit())?;
+        fields.serialize_field("message", &self.to_string())?;
+        fields.end()
     }
 }
 
-/// All rules that one launch breaks, never only the first. Not empty where it is an error.
+/// All violations of one launch, never only the first. Not empty where it is an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Violations(Vec<Violation>);
 
 impl Violations {
-    /// Adds a violation in its place, after those of the same rule.
+    /// Adds a violation in order, after those of the same rule.
     pub(crate) fn push(&mut self, violation: Violation) {
         let place = self.0.partition_point(|other| other.rule <= violation.rule);
         self.0.insert(place, violation);
     }
 
-    /// How many there are.
+    /// The number of violations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -402,7 +346,7 @@ impl Violations {
         self.0.iter()
     }
 
-    /// Whether `rule` is among the broken ones.
+    /// Whether `rule` is broken.
     #[must_use]
     pub fn contains(&self, rule: Rule) -> bool {
         self.0.iter().any(|violation| violation.rule == rule)
@@ -428,7 +372,7 @@ impl IntoIterator for Violations {
 }
 
 impl fmt::Display for Violations {
-    /// One violation a line.
+    /// One violation per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, violation) in self.0.iter().enumerate() {
             if place > 0 {
@@ -441,3 +385,10 @@ impl fmt::Display for Violations {
 }
 
 impl core::error::Error for Violations {}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Violations {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self)
+    }
+}

@@ -1,23 +1,63 @@
-//! One kernel's limits on one device.
+//! One kernel's limits on one device, prepared for validation.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use super::ceilings::{Ceilings, PlainCeilings, registers_per_warp};
-use super::{DeviceLimits, KernelLimits};
+use super::device::DeviceLimits;
+use super::kernel::KernelLimits;
+use crate::dim::Dim3;
 
 /// One kernel's limits on one device: what a launch is validated against.
 ///
 /// Cheap to clone. Each has an identity that validated launches carry, so that a launch validated
-/// for one kernel cannot be sent to another.
+/// for one kernel cannot be used for another.
 #[derive(Clone, Debug)]
 pub struct LaunchLimits {
     id: u64,
     device: Arc<DeviceLimits>,
     kernel: Arc<KernelLimits>,
-    plain: PlainCeilings,
-    ceilings: Ceilings,
+    plain: PlainThresholds,
+    thresholds: Thresholds,
 }
+
+/// The thresholds of a plain launch: one without a cluster, cooperation, dependence or a priority.
+/// They fit in one cache line, because between two launches the driver evicts the rest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainThresholds {
+    pub(crate) grid: [u32; 3],
+    pub(crate) block: [u32; 3],
+    /// The lowest of device, launch bounds and registers; 0 where no plain launch is legal.
+    pub(crate) threads: u32,
+    pub(crate) dynamic_shared_bytes: u32,
+    pub(crate) parameter_bytes: u32,
+}
+
+/// The numbers that the rules compare a launch with, computed once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Thresholds {
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) device_threads: u64,
+    /// Threads by launch bounds, where they are known.
+    pub(crate) kernel_threads: Option<u64>,
+    /// Threads of a block whose registers still fit, where registers are known.
+    pub(crate) register_threads: Option<u128>,
+    pub(crate) dynamic_shared_bytes: u64,
+    /// Dynamic bytes that fit beside the static ones after opt-in; `None` where the static ones
+    /// alone do not fit.
+    pub(crate) opt_in_dynamic_bytes: Option<u64>,
+    pub(crate) cluster_blocks: u64,
+    pub(crate) parameter_bytes: u64,
+    pub(crate) required_cluster: Option<Dim3>,
+    pub(crate) cluster_must_be_set: bool,
+    pub(crate) cluster_launch: bool,
+    pub(crate) cooperative_launch: bool,
+    /// Whether validation estimates how many blocks can be co-resident.
+    pub(crate) estimates_occupancy: bool,
+}
+
+/// The largest cluster of a kernel that allows non-portable sizes (an H200 accepts 16, never 32).
+pub(crate) const NON_PORTABLE_CLUSTER_BLOCKS: u64 = 16;
 
 impl LaunchLimits {
     /// The limits of `kernel` on `device`.
@@ -25,59 +65,170 @@ impl LaunchLimits {
     pub fn new(device: impl Into<Arc<DeviceLimits>>, kernel: KernelLimits) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let device = device.into();
-        let ceilings = Ceilings::new(&device, &kernel);
-        let plain = PlainCeilings::of(&ceilings);
+        let thresholds = Thresholds::new(&device, &kernel);
+        let plain = PlainThresholds::new(&thresholds);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, device, kernel: Arc::new(kernel), plain, ceilings }
+        Self { id, device, kernel: Arc::new(kernel), plain, thresholds }
     }
 
-    /// The same limits where the launcher opts in to large dynamic shared memory by itself: the
-    /// device's opt-in ceiling less the static part counts.
+    /// The same limits for a launcher that opts in to large dynamic shared memory by itself: the
+    /// limit is the device's opt-in limit less the static part.
     #[must_use]
     pub fn with_automatic_opt_in(self) -> Self {
         let mut kernel = KernelLimits::clone(&self.kernel);
-        let room = self.ceilings.shared_room_bytes.unwrap_or(0);
-        kernel.max_dynamic_shared_bytes = kernel.max_dynamic_shared_bytes.max(room);
+        let opt_in = self.thresholds.opt_in_dynamic_bytes.unwrap_or(0);
+        kernel.max_dynamic_shared_bytes = Some(self.thresholds.dynamic_shared_bytes.max(opt_in));
         Self::new(self.device, kernel)
     }
 
-    /// The device's part.
+    /// The same limits for a launcher that asks the driver how many blocks can be co-resident.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn without_occupancy_estimate(mut self) -> Self {
+        self.thresholds.estimates_occupancy = false;
+        self
+    }
+
+    /// The device's limits.
     #[must_use]
     pub fn device(&self) -> &DeviceLimits {
         &self.device
     }
 
-    /// The kernel's part.
+    /// The kernel's limits.
     #[must_use]
     pub fn kernel(&self) -> &KernelLimits {
         &self.kernel
+    }
+
+    /// Dynamic shared memory in bytes that a launch may request without further opt-in.
+    #[must_use]
+    pub const fn max_dynamic_shared_bytes(&self) -> u64 {
+        self.thresholds.dynamic_shared_bytes
     }
 
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
 
-    pub(crate) const fn plain(&self) -> &PlainCeilings {
+    pub(crate) const fn plain(&self) -> &PlainThresholds {
         &self.plain
     }
 
-    pub(crate) const fn ceilings(&self) -> &Ceilings {
-        &self.ceilings
+    pub(crate) const fn thresholds(&self) -> &Thresholds {
+        &self.thresholds
     }
 
-    /// Registers that a warp takes, rounded up by the allocator; 0 where not known.
+    /// Registers allocated to a warp; 0 where unknown.
     pub(crate) fn registers_per_warp(&self) -> u128 {
         registers_per_warp(&self.device, &self.kernel)
     }
 
-    /// Registers that a block of `threads` takes, with both roundings of the allocator.
+    /// Registers that a block of `threads` needs: the launch check assumes an allocation in every
+    /// partition of the register file, so warps are rounded up to a multiple of the partitions.
     pub(crate) fn registers_per_block(&self, threads: u128) -> u128 {
-        let warp = u128::from(self.device.warp_size.max(1));
-        let warps = threads.div_ceil(warp);
-        let granularity = u128::from(self.device.warp_allocation_granularity.max(1));
-        let warps = warps.div_ceil(granularity).saturating_mul(granularity);
+        let warps = threads.div_ceil(self.device.warp_size.max(1).into());
+        let partitions = u128::from(self.device.warp_allocation_granularity.max(1));
+        let warps = warps.div_ceil(partitions).saturating_mul(partitions);
         warps.saturating_mul(self.registers_per_warp())
     }
+}
+
+impl Thresholds {
+    fn new(device: &DeviceLimits, kernel: &KernelLimits) -> Self {
+        let &DeviceLimits {
+            max_grid,
+            max_block,
+            max_threads_per_block,
+            max_shared_bytes_per_block,
+            max_portable_cluster_blocks,
+            cooperative_launch,
+            cluster_launch,
+            max_parameter_bytes,
+            // Used below for registers and shared memory, for occupancy, or in messages.
+            max_shared_bytes_per_block_opt_in: _,
+            max_registers_per_block: _,
+            register_allocation_unit: _,
+            warp_allocation_granularity: _,
+            warp_size: _,
+            reserved_shared_bytes_per_block: _,
+            shared_bytes_per_multiprocessor: _,
+            multiprocessors: _,
+            max_threads_per_multiprocessor: _,
+            max_blocks_per_multiprocessor: _,
+            registers_per_multiprocessor: _,
+            compute_capability: _,
+            name: _,
+            l2_bytes: _,
+            memory_bytes: _,
+        } = device;
+        let fixed = kernel.static_shared_bytes;
+        let default_dynamic = max_shared_bytes_per_block.saturating_sub(fixed);
+        let dynamic = kernel.max_dynamic_shared_bytes.unwrap_or(default_dynamic);
+        let non_portable = match kernel.non_portable_cluster_allowed {
+            true => NON_PORTABLE_CLUSTER_BLOCKS,
+            false => 0,
+        };
+        Self {
+            grid: at_most_32_bits(max_grid),
+            block: at_most_32_bits(max_block),
+            device_threads: max_threads_per_block,
+            kernel_threads: kernel.max_threads_per_block,
+            register_threads: register_threads(device, kernel),
+            dynamic_shared_bytes: dynamic.min(u32::MAX.into()),
+            opt_in_dynamic_bytes: device.shared_bytes_limit().checked_sub(fixed),
+            cluster_blocks: max_portable_cluster_blocks.max(non_portable),
+            parameter_bytes: max_parameter_bytes,
+            required_cluster: kernel.required_cluster,
+            cluster_must_be_set: kernel.cluster_must_be_set,
+            cluster_launch,
+            cooperative_launch,
+            estimates_occupancy: true,
+        }
+    }
+}
+
+impl PlainThresholds {
+    /// A plain launch within these is legal by `thresholds`; one that exceeds them is checked rule by
+    /// rule.
+    fn new(thresholds: &Thresholds) -> Self {
+        let needs_cluster = thresholds.required_cluster.is_some() || thresholds.cluster_must_be_set;
+        let register_threads =
+            thresholds.register_threads.map(|most| u64::try_from(most).unwrap_or(u64::MAX));
+        let threads = [thresholds.kernel_threads, register_threads]
+            .into_iter()
+            .flatten()
+            .fold(thresholds.device_threads, u64::min);
+        let none = needs_cluster || thresholds.opt_in_dynamic_bytes.is_none();
+        let opt_in_dynamic = thresholds.opt_in_dynamic_bytes.unwrap_or(0);
+        let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Self {
+            grid: thresholds.grid.narrow().unwrap_or_default(),
+            block: thresholds.block.narrow().unwrap_or_default(),
+            threads: if none { 0 } else { narrow(threads) },
+            dynamic_shared_bytes: narrow(thresholds.dynamic_shared_bytes.min(opt_in_dynamic)),
+            parameter_bytes: narrow(thresholds.parameter_bytes),
+        }
+    }
+}
+
+/// The driver takes 32-bit dimensions, whatever the limits claim.
+fn at_most_32_bits(dim: Dim3) -> Dim3 {
+    let most = u64::from(u32::MAX);
+    Dim3::new(dim.x.min(most), dim.y.min(most), dim.z.min(most))
+}
+
+fn registers_per_warp(device: &DeviceLimits, kernel: &KernelLimits) -> u128 {
+    let unit = u128::from(device.register_allocation_unit.max(1));
+    let exact = u128::from(kernel.registers_per_thread) * u128::from(device.warp_size);
+    exact.div_ceil(unit).saturating_mul(unit)
+}
+
+/// The most threads of a block whose registers fit, where registers are known.
+fn register_threads(device: &DeviceLimits, kernel: &KernelLimits) -> Option<u128> {
+    let partitions = u128::from(device.warp_allocation_granularity.max(1));
+    let per_warp = registers_per_warp(device, kernel);
+    let warps = u128::from(device.max_registers_per_block).checked_div(per_warp)?;
+    Some(warps / partitions * partitions * u128::from(device.warp_size))
 }
 
 #[cfg(test)]
@@ -91,17 +242,26 @@ mod tests {
         let mut kernel = KernelLimits::unknown("k");
         kernel.registers_per_thread = 210;
         let limits = LaunchLimits::new(device, kernel);
-        // 6,912 registers a warp: nine warps fit, but warps come in fours.
-        assert_eq!(limits.ceilings().register_threads, Some(256));
+        // 6,912 registers per warp: nine warps fit, but warps are allocated in fours.
+        assert_eq!(limits.thresholds().register_threads, Some(256));
         assert_eq!(limits.registers_per_block(256), 8 * 6912);
         assert_eq!(limits.registers_per_block(257), 12 * 6912);
     }
 
     #[test]
-    fn static_shared_memory_above_the_ceiling_leaves_no_room() {
+    fn static_shared_memory_above_the_limit_leaves_no_dynamic_shared_memory() {
         let mut kernel = KernelLimits::unknown("k");
         kernel.static_shared_bytes = 1 << 20;
         let limits = LaunchLimits::new(DeviceLimits::any_device(), kernel);
-        assert_eq!(limits.ceilings().shared_room_bytes, None);
+        assert_eq!(limits.thresholds().opt_in_dynamic_bytes, None);
+        assert_eq!(limits.max_dynamic_shared_bytes(), 0);
+    }
+
+    #[test]
+    fn without_opt_in_static_shared_memory_counts_against_48_kib() {
+        let mut kernel = KernelLimits::unknown("k");
+        kernel.static_shared_bytes = 48_000;
+        let limits = LaunchLimits::new(DeviceLimits::any_device(), kernel);
+        assert_eq!(limits.max_dynamic_shared_bytes(), 1152);
     }
 }

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::plan::chunk::Chunk;
+use crate::plan::chunks::Chunk;
 
 /// The most arguments that [`KernelArgs`] holds.
 pub const MAX_ARGS: usize = 32;

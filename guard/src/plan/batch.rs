@@ -1,10 +1,12 @@
-//! Which axis of a grid holds independent items, and what each item takes.
+//! Batch axes: which axis of a grid holds independent items, and what each item needs.
+
+use core::num::NonZeroU64;
 
 use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
 
-/// The promise that the blocks along one axis of the grid belong to independent items, so that
-/// the launch may be split there.
+/// A declaration that the blocks along one axis of the grid belong to independent items, so that the
+/// launch may be split there.
 ///
 /// ```
 /// use gridguard::{Axis, BatchAxis};
@@ -14,41 +16,44 @@ use crate::launch::request::LaunchRequest;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 #[must_use]
 pub struct BatchAxis {
     axis: Axis,
     items: u64,
-    share: Share,
-    #[cfg_attr(feature = "serde", serde(deserialize_with = "at_least_one"))]
-    align: u64,
+    /// Every `items_per_block` items need `blocks_per_item` blocks: one of the two is 1 unless items
+    /// are divided into parts, of which several share a block.
+    #[cfg_attr(feature = "serde", serde(default = "one"))]
+    blocks_per_item: NonZeroU64,
+    #[cfg_attr(feature = "serde", serde(default = "one"))]
+    items_per_block: NonZeroU64,
+    #[cfg_attr(feature = "serde", serde(default = "one"))]
+    align: NonZeroU64,
+    #[cfg_attr(feature = "serde", serde(default))]
     elements_per_item: u64,
+    #[cfg_attr(feature = "serde", serde(default = "wide_index", deserialize_with = "index_bits"))]
     index_bits: u32,
+    #[cfg_attr(feature = "serde", serde(default))]
     workspace_bytes_per_item: u64,
-    memory_bytes: u64,
-    fold: bool,
+    /// `None` where no limit was declared.
+    #[cfg_attr(feature = "serde", serde(default))]
+    memory_bytes: Option<u64>,
+    #[cfg_attr(feature = "serde", serde(default))]
+    foldable: bool,
 }
 
-/// How items and blocks relate along the axis: every `items` of them take `blocks`.
+/// The ratio of items to blocks along the axis, in lowest terms: every `items` need `blocks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(from = "(u64, u64)", into = "(u64, u64)"))]
 pub(crate) struct Share {
     items: u64,
     blocks: u64,
 }
 
 impl Share {
-    /// A block for each item.
+    /// One block per item.
     pub(crate) const ONE: Self = Self { items: 1, blocks: 1 };
 
-    /// In lowest terms; zero counts as one.
-    fn new(items: u64, blocks: u64) -> Self {
-        let (items, blocks) = (items.max(1), blocks.max(1));
-        let divisor = greatest_common_divisor(items, blocks);
-        Self { items: items / divisor, blocks: blocks / divisor }
-    }
-
-    /// Blocks that `items` take, the last one perhaps in part; `None` past u64.
+    /// Blocks that `items` need, the last one possibly in part; `None` past u64.
     #[inline]
     pub(crate) fn blocks(self, items: u64) -> Option<u64> {
         if self.items == 1 {
@@ -69,18 +74,6 @@ impl Share {
     }
 }
 
-impl From<(u64, u64)> for Share {
-    fn from((items, blocks): (u64, u64)) -> Self {
-        Self::new(items, blocks)
-    }
-}
-
-impl From<Share> for (u64, u64) {
-    fn from(share: Share) -> Self {
-        (share.items, share.blocks)
-    }
-}
-
 /// The most elements that a kernel with signed 32-bit indices addresses.
 pub(crate) const INDEX_32_ELEMENTS: u64 = 2_147_483_647;
 
@@ -90,79 +83,82 @@ impl BatchAxis {
         Self {
             axis,
             items,
-            share: Share::ONE,
-            align: 1,
+            blocks_per_item: NonZeroU64::MIN,
+            items_per_block: NonZeroU64::MIN,
+            align: NonZeroU64::MIN,
             elements_per_item: 0,
             index_bits: 64,
             workspace_bytes_per_item: 0,
-            memory_bytes: u64::MAX,
-            fold: false,
+            memory_bytes: None,
+            foldable: false,
         }
     }
 
-    /// Each item takes `blocks` consecutive blocks, such as one for each head. Zero counts as one.
-    pub fn blocks_per_item(self, blocks: u64) -> Self {
+    /// Each item needs `blocks` consecutive blocks, such as one per head. Zero counts as one.
+    pub const fn blocks_per_item(self, blocks: u64) -> Self {
         self.blocks_per_items(blocks, 1)
     }
 
-    /// Each block takes `items` consecutive items; the last one may have fewer. Zero counts as one.
-    pub fn items_per_block(self, items: u64) -> Self {
+    /// Each block works on `items` consecutive items, the last one possibly on fewer. Zero counts as
+    /// one.
+    pub const fn items_per_block(self, items: u64) -> Self {
         self.blocks_per_items(1, items)
     }
 
-    /// Every `items` consecutive items take `blocks` blocks, such as 5 heads of 4 items in blocks of
-    /// 4 problems each; the last block may have less to do. Zero counts as one.
+    /// Every `items` consecutive items need `blocks` blocks, such as 5 heads of 4 items in blocks of
+    /// 4 problems each; the last block may have fewer. Zero counts as one.
     ///
     /// ```
     /// use gridguard::{Axis, BatchAxis};
     /// let batch = BatchAxis::new(Axis::Y, 6).blocks_per_items(5, 4);
     /// assert_eq!(batch.blocks(6), Some(8)); // 30 problems, 4 in a block
     /// ```
-    pub fn blocks_per_items(mut self, blocks: u64, items: u64) -> Self {
-        self.share = Share::new(items, blocks);
+    pub const fn blocks_per_items(mut self, blocks: u64, items: u64) -> Self {
+        self.blocks_per_item = at_least_one(blocks);
+        self.items_per_block = at_least_one(items);
         self
     }
 
-    /// Chunks start at multiples of `items` only. Zero counts as one.
+    /// Chunks start only at multiples of `items`. Zero counts as one.
     pub const fn align(mut self, items: u64) -> Self {
-        self.align = if items == 0 { 1 } else { items };
+        self.align = at_least_one(items);
         self
     }
 
-    /// The kernel computes offsets in signed 32-bit integers and each item has so many elements:
-    /// a chunk then addresses at most 2^31 - 1 of them.
+    /// The kernel computes offsets in signed 32-bit integers and each item has `elements_per_item`: a
+    /// chunk then addresses at most 2^31 - 1 elements.
     pub const fn index_32_bits(mut self, elements_per_item: u64) -> Self {
         self.elements_per_item = elements_per_item;
         self.index_bits = 32;
         self
     }
 
-    /// Each item of a launch needs so many bytes of workspace, out of `memory_bytes`.
+    /// Each item of a launch needs `bytes_per_item` of workspace, out of `memory_bytes`.
     pub const fn workspace(mut self, bytes_per_item: u64, memory_bytes: u64) -> Self {
         self.workspace_bytes_per_item = bytes_per_item;
-        self.memory_bytes = memory_bytes;
+        self.memory_bytes = Some(memory_bytes);
         self
     }
 
-    /// As [`Self::workspace`], out of so many `free_bytes` of a device, of which a tenth stays free:
-    /// for allocations of others meanwhile, and for what the driver rounds up.
+    /// As [`Self::workspace`], out of the `free_bytes` of a device, of which a tenth is left free: for
+    /// other allocations meanwhile, and for what the driver rounds up.
     ///
     /// ```
     /// use gridguard::{Axis, BatchAxis};
-    /// // 4 KiB an item, 1 MiB is free: 230 items, where 256 would take all of it.
+    /// // 4 KiB per item, 1 MiB free: 230 items, where 256 would use all of it.
     /// let batch = BatchAxis::new(Axis::Y, 1000).workspace_within_free(4096, 1 << 20);
     /// assert_eq!(batch.items_within(65_535), 230);
     /// ```
     pub const fn workspace_within_free(self, bytes_per_item: u64, free_bytes: u64) -> Self {
-        /// What stays free is one part of so many.
-        const KEPT_FREE: u64 = 10;
-        self.workspace(bytes_per_item, free_bytes - free_bytes.div_ceil(KEPT_FREE))
+        /// One part in this many is left free.
+        const LEFT_FREE: u64 = 10;
+        self.workspace(bytes_per_item, free_bytes - free_bytes.div_ceil(LEFT_FREE))
     }
 
-    /// The kernel numbers its blocks `blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y *
-    /// blockIdx.z)` or the like, so that it gives the same answer with the axis moved to x.
+    /// The kernel computes a flat block index such as `blockIdx.x + gridDim.x * (blockIdx.y +
+    /// gridDim.y * blockIdx.z)`, so that its result is the same with the axis moved to x.
     pub const fn foldable(mut self) -> Self {
-        self.fold = true;
+        self.foldable = true;
         self
     }
 
@@ -172,36 +168,45 @@ impl BatchAxis {
         self.axis
     }
 
-    /// How many items there are.
+    /// The number of items.
     #[must_use]
     pub const fn items(&self) -> u64 {
         self.items
     }
 
-    /// Blocks along the axis that `items` take, or `None` past u64.
+    /// Blocks along the axis that `items` need, or `None` past u64.
     #[must_use]
     pub fn blocks(&self, items: u64) -> Option<u64> {
-        self.share.blocks(items)
+        self.share().blocks(items)
     }
 
-    /// The most items of a launch of `blocks` along the axis whose elements the index reaches and
-    /// whose workspace fits.
+    /// The most items of a launch of `blocks` along the axis, within the index width and the
+    /// workspace memory.
     #[must_use]
     pub fn items_within(&self, blocks: u64) -> u64 {
         self.items_in(blocks).min(self.index_cap()).min(self.workspace_cap())
     }
 
-    pub(crate) const fn share(&self) -> Share {
-        self.share
+    /// Whether the grid of `request` has exactly the blocks that the items need.
+    pub(crate) fn covers(&self, request: &LaunchRequest) -> bool {
+        self.blocks(self.items) == Some(request.grid.along(self.axis))
+    }
+
+    #[inline]
+    pub(crate) fn share(&self) -> Share {
+        let (items, blocks) = (self.items_per_block.get(), self.blocks_per_item.get());
+        // Spares the common case a division.
+        let divisor = if items == 1 { 1 } else { greatest_common_divisor(items, blocks) };
+        Share { items: items / divisor, blocks: blocks / divisor }
     }
 
     /// Items that fit into `blocks` along the axis.
     pub(crate) fn items_in(&self, blocks: u64) -> u64 {
-        self.share.items(blocks)
+        self.share().items(blocks)
     }
 
-    /// `request` with the batch axis moved to x, where the kernel takes it so and no block of
-    /// `cluster` would move away from another.
+    /// `request` with the batch axis moved to x, if the kernel supports it and no `cluster` would be
+    /// torn apart.
     pub(crate) fn fold(
         &self,
         request: &LaunchRequest,
@@ -209,20 +214,20 @@ impl BatchAxis {
     ) -> Option<LaunchRequest> {
         let axis = self.axis;
         let cut = cluster.is_some_and(|cluster| cluster.along(axis) != 1 || cluster.x != 1);
-        if !self.fold || axis == Axis::X || cut {
+        if !self.foldable || axis == Axis::X || cut {
             return None;
         }
-        // Past u64 it is past the limit of x, which says so.
+        // Validation reports what exceeds the limit of x.
         let x = request.grid.x.saturating_mul(request.grid.along(axis));
         let grid = request.grid.with(axis, 1).with(Axis::X, x);
         Some(LaunchRequest { grid, ..*request })
     }
 
     /// The smallest chunk, in items, that keeps the alignment and does not share a block with the
-    /// next chunk; `None` past u64. Chunks are multiples of it, but for the last one.
+    /// next chunk; `None` past u64. All chunks but the last are multiples of it.
     #[must_use]
     pub fn unit(&self) -> Option<u64> {
-        least_common_multiple(self.align, self.share.items)
+        least_common_multiple(self.align.get(), self.share().items)
     }
 
     /// The smallest multiple of [`Self::unit`] whose blocks are a multiple of `cluster`.
@@ -233,7 +238,7 @@ impl BatchAxis {
         unit.checked_mul(times.max(1))
     }
 
-    /// The most items of a chunk whose elements a 32-bit index reaches.
+    /// The most items of a chunk that the kernel's indices can address.
     pub(crate) fn index_cap(&self) -> u64 {
         if self.index_bits > 32 {
             return u64::MAX;
@@ -243,10 +248,17 @@ impl BatchAxis {
 
     /// The most items of a chunk whose workspace fits.
     pub(crate) fn workspace_cap(&self) -> u64 {
-        self.memory_bytes.checked_div(self.workspace_bytes_per_item).unwrap_or(u64::MAX)
+        self.memory_bytes().checked_div(self.workspace_bytes_per_item).unwrap_or(u64::MAX)
     }
 
-    /// The items from `done` on, which is where a chunk starts.
+    /// The same memory limit if one was declared, else `memory_bytes`.
+    #[cfg(feature = "serde")]
+    pub(crate) fn or_memory(mut self, memory_bytes: u64) -> Self {
+        self.memory_bytes.get_or_insert(memory_bytes);
+        self
+    }
+
+    /// The batch without its first `done` items, which end at the end of a chunk.
     pub(crate) const fn after(mut self, done: u64) -> Self {
         self.items = self.items.saturating_sub(done);
         self
@@ -256,8 +268,8 @@ impl BatchAxis {
         self.index_bits
     }
 
-    pub(crate) const fn memory_bytes(&self) -> u64 {
-        self.memory_bytes
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_bytes.unwrap_or(u64::MAX)
     }
 
     pub(crate) fn elements(&self, items: u64) -> u128 {
@@ -269,10 +281,30 @@ impl BatchAxis {
     }
 }
 
-/// An alignment as [`BatchAxis::align`] takes it.
 #[cfg(feature = "serde")]
-fn at_least_one<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    <u64 as serde::Deserialize>::deserialize(from).map(|items| items.max(1))
+const fn one() -> NonZeroU64 {
+    NonZeroU64::MIN
+}
+
+#[cfg(feature = "serde")]
+const fn wide_index() -> u32 {
+    64
+}
+
+#[cfg(feature = "serde")]
+fn index_bits<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    use serde::de::{Deserialize, Error, Unexpected};
+    match u32::deserialize(from)? {
+        bits @ (32 | 64) => Ok(bits),
+        bits => Err(D::Error::invalid_value(Unexpected::Unsigned(bits.into()), &"32 or 64")),
+    }
+}
+
+const fn at_least_one(number: u64) -> NonZeroU64 {
+    match NonZeroU64::new(number) {
+        Some(number) => number,
+        None => NonZeroU64::MIN,
+    }
 }
 
 fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
@@ -299,13 +331,13 @@ mod tests {
 
     #[test]
     fn several_blocks_for_several_items_keep_chunks_to_whole_blocks() {
-        // 5 heads of each item, 4 problems in a block.
+        // 5 heads per item, 4 problems per block.
         let batch = BatchAxis::new(Axis::Y, 15_361).blocks_per_items(5, 4);
         assert_eq!(batch.blocks(15_361), Some(19_202));
         assert_eq!(batch.unit(), Some(4));
         assert_eq!(batch.items_in(65_535), 52_428);
         assert_eq!(batch.blocks(52_428), Some(65_535));
-        // In lowest terms: 6 heads, 4 problems in a block.
+        // In lowest terms: 6 heads, 4 problems per block.
         let batch = BatchAxis::new(Axis::Y, 8).blocks_per_items(6, 4);
         assert_eq!((batch.unit(), batch.blocks(8)), (Some(2), Some(12)));
         assert_eq!(BatchAxis::new(Axis::Y, u64::MAX).blocks_per_items(5, 4).blocks(u64::MAX), None);
@@ -331,13 +363,17 @@ mod tests {
 
     #[cfg(feature = "serde")]
     #[test]
-    fn data_gives_the_same_axis_and_never_one_that_divides_by_zero() {
+    fn a_batch_axis_survives_serialization_and_zeros_are_rejected() {
         let batch = BatchAxis::new(Axis::Y, 15_361).blocks_per_items(5, 4).align(12).foldable();
-        let text = serde_json::to_string(&batch).expect("data");
-        assert_eq!(serde_json::from_str::<BatchAxis>(&text).expect("an axis"), batch);
-        let zeros = text.replace("[4,5]", "[0,0]").replace("\"align\":12", "\"align\":0");
-        assert_ne!(zeros, text);
-        let batch: BatchAxis = serde_json::from_str(&zeros).expect("an axis");
-        assert_eq!((batch.unit(), batch.items_in(10)), (Some(1), 10));
+        let text = serde_json::to_string(&batch).expect("JSON");
+        let parse = |text: &str| serde_json::from_str::<BatchAxis>(text);
+        assert_eq!(parse(&text).expect("an axis"), batch);
+        let least = parse(r#"{"axis": "y", "items": 8}"#).expect("defaults");
+        assert_eq!(least, BatchAxis::new(Axis::Y, 8));
+        for field in ["blocks_per_item", "items_per_block", "align", "index_bits"] {
+            let zero = format!(r#"{{"axis": "y", "items": 8, "{field}": 0}}"#);
+            let error = parse(&zero).expect_err(field).to_string();
+            assert!(error.starts_with("invalid value: integer `0`"), "{error}");
+        }
     }
 }

@@ -1,8 +1,9 @@
-//! How a request may be served, and what the caller or a profile prefers.
+//! Choices among legal plans: the strategy and the largest chunk.
 
+use core::fmt;
 use core::num::NonZeroU64;
 
-/// How a plan gets the request through.
+/// How a plan launches a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
@@ -10,14 +11,14 @@ use core::num::NonZeroU64;
 pub enum Strategy {
     /// One launch, as requested.
     Whole,
-    /// Launches of a chunk of the batch each; one whole launch where everything fits.
+    /// One launch per chunk of the batch; one unsplit launch if everything fits.
     Chunked,
     /// One launch with the batch axis moved to x.
     Folded,
 }
 
-impl core::fmt::Display for Strategy {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Whole => "whole",
             Self::Chunked => "chunked",
@@ -26,7 +27,7 @@ impl core::fmt::Display for Strategy {
     }
 }
 
-/// What the caller or a profile prefers among the legal plans.
+/// Which of the legal plans a caller or a profile prefers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct Choice {
@@ -35,15 +36,15 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The planner's own: whole where legal, else folded where declared, else the fewest chunks.
+    /// The planner's choice: unsplit if legal, else folded if declared, else the fewest chunks.
     pub const AUTOMATIC: Self = Self { strategy: None, max_items: None };
 
-    /// Chunks of at most `items`; zero asks for nothing.
+    /// Chunks of at most `items`; zero sets no limit.
     pub const fn at_most(items: u64) -> Self {
         Self { strategy: None, max_items: NonZeroU64::new(items) }
     }
 
-    /// Only this strategy: a plan that cannot have it is refused, not replaced.
+    /// Only this strategy: where it is impossible planning fails, rather than use another.
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
         self.strategy = Some(strategy);
         self

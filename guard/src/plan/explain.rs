@@ -1,49 +1,53 @@
-//! Why a request cannot be served, or not as one launch.
+//! Explains why a request is not legal as one launch, or cannot be split.
 
+use crate::launch::explain::violations;
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
-use crate::launch::validate::{broken_rules, explain};
+use crate::launch::validate::{broken_rules, validate};
 use crate::launch::violation::{Owner, Remedy, Violation, Violations};
-use crate::limits::LaunchLimits;
+use crate::limits::launch::LaunchLimits;
+use crate::limits::occupancy::OccupancyLimits;
 use crate::plan::batch::{BatchAxis, INDEX_32_ELEMENTS};
-use crate::plan::chunk::Chunks;
+use crate::plan::chunks::Chunks;
 
-/// All violations of `request` as one launch, also those that a batch brings: index width and
-/// workspace memory. Empty where the whole launch is legal.
+/// All violations of `request` as one launch, including those of its batch: index width and
+/// workspace memory. Empty if the unsplit launch is legal.
 #[must_use]
-pub fn explain_whole(
+pub fn explain(
     request: &LaunchRequest,
     batch: Option<&BatchAxis>,
     limits: &LaunchLimits,
 ) -> Violations {
-    let Some(batch) = batch else {
-        return explain(request, limits, broken_rules(request, limits));
-    };
-    if batch.blocks(batch.items()) != Some(request.grid.along(batch.axis())) {
-        return batch_mismatch(request, batch);
+    match batch {
+        Some(batch) if !batch.covers(request) => batch_mismatch(request, batch),
+        Some(batch) if batch.items() == 0 => {
+            let (one_item, broken) = check_empty(request, batch, limits);
+            violations(&one_item, limits, (None, None), broken)
+        }
+        _ => {
+            let mut violations = validate(request, limits).err().unwrap_or_default();
+            if let Some(batch) = batch {
+                push_item_violations(&mut violations, batch);
+            }
+            violations
+        }
     }
-    if batch.items() == 0 {
-        let (one, broken) = judge_empty(request, batch, limits);
-        return explain(&one, limits, broken);
-    }
-    let mut violations = explain(request, limits, broken_rules(request, limits));
-    push_item_violations(&mut violations, batch);
-    violations
 }
 
-/// A request of which nothing is to be done, judged as if one item came, and the rules that it
-/// breaks even so: a wrong block is wrong for a full batch too, and better found early.
-pub(crate) fn judge_empty(
+/// The request for one item of an empty batch, and the rules that it breaks: a wrong block is wrong
+/// for a full batch too, and better found early.
+pub(crate) fn check_empty(
     request: &LaunchRequest,
     batch: &BatchAxis,
     limits: &LaunchLimits,
 ) -> (LaunchRequest, RuleSet) {
     let blocks = batch.blocks(1).unwrap_or(1);
-    let one = LaunchRequest { grid: request.grid.with(batch.axis(), blocks), ..*request };
-    let broken = broken_rules(&one, limits)
+    let one_item = LaunchRequest { grid: request.grid.with(batch.axis(), blocks), ..*request };
+    let broken = broken_rules(&one_item, limits, &OccupancyLimits::UNKNOWN)
         .without(Rule::grid_dim(batch.axis()))
+        .without(Rule::CooperativeResidency)
         .without(Rule::ClusterDividesGrid);
-    (one, broken)
+    (one_item, broken)
 }
 
 #[cold]
@@ -60,19 +64,19 @@ pub(crate) fn batch_mismatch(request: &LaunchRequest, batch: &BatchAxis) -> Viol
     violations
 }
 
+/// Why `request` cannot be folded into one launch.
 #[cold]
-pub(crate) fn fold_refused(
+pub(crate) fn explain_fold(
     request: &LaunchRequest,
     batch: &BatchAxis,
     limits: &LaunchLimits,
 ) -> Violations {
-    let mut violations = explain_whole(request, Some(batch), limits);
-    let cluster = request.cluster_with(limits.kernel());
-    match batch.fold(request, cluster) {
+    let mut violations = explain(request, Some(batch), limits);
+    match batch.fold(request, request.cluster_with(limits.kernel())) {
         None => violations.push(fold_unavailable()),
-        // What the folded launch breaks, where the whole one does not break it already.
+        // What the folded launch breaks beyond the unsplit one.
         Some(folded) => {
-            for violation in explain(&folded, limits, broken_rules(&folded, limits)) {
+            for violation in validate(&folded, limits).err().unwrap_or_default() {
                 if !violations.contains(violation.rule) {
                     violations.push(violation);
                 }
@@ -82,7 +86,7 @@ pub(crate) fn fold_refused(
     violations
 }
 
-pub(crate) fn fold_unavailable() -> Violation {
+pub(crate) const fn fold_unavailable() -> Violation {
     Violation {
         rule: Rule::FoldUnavailable,
         axis: None,
@@ -96,25 +100,23 @@ pub(crate) fn fold_unavailable() -> Violation {
 #[cold]
 fn push_item_violations(violations: &mut Violations, batch: &BatchAxis) {
     let items = batch.items();
-    let mut report = |rule, requested: u128, limit, cap: u64, owner, hopeless| {
+    let mut report = |rule, requested: u128, limit, cap: u64, owner, not_one_item| {
         let remedy = if cap == 0 {
-            hopeless
+            not_one_item
         } else {
             let chunks = Chunks::balanced(items, cap, batch.unit().unwrap_or(1));
             Remedy::SplitItems { launches: chunks.launches(), items: chunks.largest() }
         };
         violations.push(Violation { rule, axis: None, requested, limit, owner, remedy });
     };
-    if items > batch.index_cap() {
-        let owner = Owner::IndexBits(batch.index_bits());
-        let cap = batch.index_cap();
-        let elements = batch.elements(items);
-        report(Rule::IndexWidth, elements, INDEX_32_ELEMENTS, cap, owner, Remedy::WiderIndex);
+    let (index_cap, workspace_cap) = (batch.index_cap(), batch.workspace_cap());
+    if items > index_cap {
+        let (elements, owner) = (batch.elements(items), Owner::IndexBits(batch.index_bits()));
+        report(Rule::IndexWidth, elements, INDEX_32_ELEMENTS, index_cap, owner, Remedy::WiderIndex);
     }
-    if items > batch.workspace_cap() {
-        let bytes = batch.workspace_bytes(items);
-        let cap = batch.workspace_cap();
-        let limit = batch.memory_bytes();
-        report(Rule::WorkspaceMemory, bytes, limit, cap, Owner::Memory, Remedy::MoreMemory);
+    if items > workspace_cap {
+        let (bytes, limit) = (batch.workspace_bytes(items), batch.memory_bytes());
+        let (owner, remedy) = (Owner::Memory, Remedy::MoreMemory);
+        report(Rule::WorkspaceMemory, bytes, limit, workspace_cap, owner, remedy);
     }
 }

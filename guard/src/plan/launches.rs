@@ -1,11 +1,11 @@
-//! The launches that serve a request.
+//! A plan: the validated launches of a request.
 
 use crate::dim::Axis;
-use crate::launch::validate::ValidLaunch;
-use crate::limits::LaunchLimits;
+use crate::launch::valid::ValidLaunch;
+use crate::limits::launch::LaunchLimits;
 use crate::plan::batch::Share;
 use crate::plan::choice::Strategy;
-use crate::plan::chunk::{Chunk, Chunks};
+use crate::plan::chunks::{Chunk, Chunks};
 
 /// One launch of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,11 +13,11 @@ use crate::plan::chunk::{Chunk, Chunks};
 pub struct PlannedLaunch {
     /// The items it works on.
     pub chunk: Chunk,
-    /// The launch, already validated.
+    /// The validated launch.
     pub launch: ValidLaunch,
 }
 
-/// The launches that serve a request, each already valid. Allocates nothing.
+/// The launches of a request, each validated. Allocates nothing.
 ///
 /// ```
 /// use gridguard::{
@@ -44,19 +44,19 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How the request is served.
+    /// How the request is launched.
     #[must_use]
     pub const fn strategy(&self) -> Strategy {
         self.strategy
     }
 
-    /// How many launches there are; 0 for a batch of zero items.
+    /// The number of launches; 0 for a batch of zero items.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.chunks.launches()
     }
 
-    /// Whether there is nothing to launch.
+    /// Whether there are no launches.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -85,7 +85,7 @@ impl Plan {
         Launches { plan: self, chunks: self.chunks }
     }
 
-    /// The largest launch, which stands for all in what chunks have in common.
+    /// The largest launch, which has all that chunks have in common.
     #[cfg(feature = "cuda")]
     pub(crate) const fn largest_launch(&self) -> &ValidLaunch {
         &self.launch
@@ -104,11 +104,43 @@ impl Plan {
         // The largest chunk was validated, so a smaller one fits 32 bits.
         let blocks = self.share.blocks(chunk.items).and_then(|blocks| u32::try_from(blocks).ok());
         let launch = blocks.map_or(self.launch, |blocks| self.launch.shortened(self.axis, blocks));
-        // What the request says of the launch before it is about the first chunk.
+        // Dependence on the previous launch applies to the first chunk.
         let launch = if chunk.index > 0 { launch.independent() } else { launch };
         PlannedLaunch { chunk, launch }
     }
 }
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Plan {
+    /// Serializes as `{"strategy", "launches": [{"start", "items", "grid"}, ...]}`. Of more than
+    /// 4,096 launches the rest is only counted, as `omitted_launches`.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct;
+        #[derive(serde::Serialize)]
+        struct ListedLaunch {
+            start: u64,
+            items: u64,
+            grid: [u32; 3],
+        }
+        let listed = |planned: PlannedLaunch| {
+            let Chunk { start, items, .. } = planned.chunk;
+            ListedLaunch { start, items, grid: planned.launch.grid() }
+        };
+        let launches: Vec<_> = self.launches().take(LISTED_LAUNCHES).map(listed).collect();
+        let omitted = self.launches().len() - launches.len();
+        let mut fields = serializer.serialize_struct("Plan", 3)?;
+        fields.serialize_field("strategy", &self.strategy)?;
+        fields.serialize_field("launches", &launches)?;
+        if omitted > 0 {
+            fields.serialize_field("omitted_launches", &omitted)?;
+        }
+        fields.end()
+    }
+}
+
+/// Launches that a serialized plan lists, so that an absurd request does not exhaust memory.
+#[cfg(feature = "serde")]
+const LISTED_LAUNCHES: usize = 4096;
 
 /// The launches of a [`Plan`], in order.
 #[derive(Clone, Copy, Debug)]

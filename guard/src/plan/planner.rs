@@ -1,29 +1,29 @@
-//! Turns a request into launches that are all legal: whole, folded or chunked.
+//! Plans a request: as one launch, folded into x, or in chunks, each launch validated.
 
 use core::num::NonZeroU64;
 
 use crate::dim::Axis;
+use crate::launch::explain::violations;
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
-use crate::launch::validate::{ValidLaunch, explain, judge};
+use crate::launch::valid::ValidLaunch;
+use crate::launch::validate::{check, validate};
 use crate::launch::violation::{Owner, Remedy, Violation, Violations};
-use crate::limits::LaunchLimits;
+use crate::limits::launch::LaunchLimits;
 use crate::plan::batch::{BatchAxis, Share};
 use crate::plan::choice::{Choice, Strategy};
-use crate::plan::chunk::Chunks;
-use crate::plan::explain::{
-    batch_mismatch, explain_whole, fold_refused, fold_unavailable, judge_empty,
-};
+use crate::plan::chunks::Chunks;
+use crate::plan::explain::{batch_mismatch, check_empty, explain, explain_fold, fold_unavailable};
 use crate::plan::launches::Plan;
 
 impl Plan {
-    /// Plans `request`, whose independent items `batch` declares, under `limits`.
+    /// Plans `request` under `limits`; `batch` declares its independent items.
     ///
     /// A batch of zero items makes an empty plan.
     ///
     /// # Errors
     ///
-    /// The violations that no split can mend, or those of the whole launch together with the
+    /// The violations that splitting cannot fix, or those of the unsplit launch together with the
     /// reason why it cannot be split.
     #[inline]
     pub fn new(
@@ -35,29 +35,29 @@ impl Plan {
         let Some(batch) = batch else {
             return Self::without_batch(request, limits, choice);
         };
-        if batch.blocks(batch.items()) != Some(request.grid.along(batch.axis())) {
+        if !batch.covers(request) {
             return Err(batch_mismatch(request, batch));
         }
         if batch.items() == 0 {
             return Self::empty(request, batch, limits);
         }
-        let judged = judge(request, limits);
+        let checked = check(request, limits);
         let caps = Caps::new(batch, choice);
-        // Whoever insists on one launch has no use for a cap on chunks.
-        let insists = matches!(choice.strategy, Some(Strategy::Whole | Strategy::Folded));
-        let fits = batch.items() <= if insists { caps.declared } else { caps.all };
-        if let Ok(launch) = judged
+        // A cap on chunks does not apply where one launch was chosen.
+        let one_launch = matches!(choice.strategy, Some(Strategy::Whole | Strategy::Folded));
+        let fits = batch.items() <= if one_launch { caps.declared } else { caps.all };
+        if let Ok(launch) = checked
             && fits
             && choice.strategy != Some(Strategy::Folded)
         {
             let whole = Chunks::balanced(batch.items(), batch.items(), 1);
             return Ok(build(Strategy::Whole, whole, Some(batch), launch));
         }
-        let broken = judged.err().unwrap_or(RuleSet::EMPTY);
-        let mendable = Rule::grid_dim(batch.axis());
+        let broken = checked.err().unwrap_or(RuleSet::EMPTY);
+        let fixable = Rule::grid_dim(batch.axis());
         let whole_only = choice.strategy == Some(Strategy::Whole);
-        if !broken.without(mendable).is_empty() || whole_only {
-            return Err(explain_whole(request, Some(batch), limits));
+        if !broken.without(fixable).is_empty() || whole_only {
+            return Err(explain(request, Some(batch), limits));
         }
         if fits
             && choice.allows(Strategy::Folded)
@@ -68,7 +68,7 @@ impl Plan {
         if choice.allows(Strategy::Chunked) {
             return chunked(request, batch, limits, caps);
         }
-        Err(fold_refused(request, batch, limits))
+        Err(explain_fold(request, batch, limits))
     }
 
     #[inline]
@@ -77,43 +77,39 @@ impl Plan {
         limits: &LaunchLimits,
         choice: Choice,
     ) -> Result<Self, Violations> {
-        let judged = judge(request, limits);
-        let folds = choice.strategy == Some(Strategy::Folded);
-        if let Ok(launch) = judged
-            && !folds
-        {
-            return Ok(build(Strategy::Whole, Chunks::balanced(1, 1, 1), None, launch));
+        let launch = validate(request, limits);
+        if choice.strategy != Some(Strategy::Folded) {
+            let one = Chunks::balanced(1, 1, 1);
+            return launch.map(|launch| build(Strategy::Whole, one, None, launch));
         }
-        let mut violations = explain(request, limits, judged.err().unwrap_or(RuleSet::EMPTY));
-        if folds {
-            violations.push(fold_unavailable());
-        }
+        let mut violations = launch.err().unwrap_or_default();
+        violations.push(fold_unavailable());
         Err(violations)
     }
 
-    /// No launch at all.
+    /// A plan without launches.
     #[cold]
     fn empty(
         request: &LaunchRequest,
         batch: &BatchAxis,
         limits: &LaunchLimits,
     ) -> Result<Self, Violations> {
-        let (one, broken) = judge_empty(request, batch, limits);
+        let (one_item, broken) = check_empty(request, batch, limits);
         let none = Chunks::balanced(0, 1, 1);
         let legal = LaunchRequest { grid: request.grid.with(batch.axis(), 1), ..*request };
         match ValidLaunch::unchecked(&legal, limits) {
             Some(launch) if broken.is_empty() => {
                 Ok(build(Strategy::Whole, none, Some(batch), launch))
             }
-            _ => Err(explain(&one, limits, broken)),
+            _ => Err(violations(&one_item, limits, (None, None), broken)),
         }
     }
 }
 
-/// The most items of one launch, by each reason.
+/// The most items of one launch.
 #[derive(Clone, Copy)]
 struct Caps {
-    /// By index width, workspace and the chooser together.
+    /// By index width, workspace and choice.
     all: u64,
     /// By index width and workspace.
     declared: u64,
@@ -142,7 +138,7 @@ fn build(
 fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Option<Plan> {
     let cluster = request.cluster_with(limits.kernel());
     let request = batch.fold(request, cluster)?;
-    let launch = judge(&request, limits).ok()?;
+    let launch = check(&request, limits).ok()?;
     let one = Chunks::balanced(batch.items(), batch.items(), 1);
     Some(build(Strategy::Folded, one, Some(batch), launch))
 }
@@ -154,63 +150,55 @@ fn chunked(
     caps: Caps,
 ) -> Result<Plan, Violations> {
     let axis = batch.axis();
-    let refuse = |rule, requested: u128, limit, owner, remedy| {
-        let mut violations = explain_whole(request, Some(batch), limits);
-        violations.push(Violation { rule, axis: None, requested, limit, owner, remedy });
+    let reject = |rule, axis, requested: u64, limit, owner, remedy| {
+        let mut violations = explain(request, Some(batch), limits);
+        let requested = requested.into();
+        violations.push(Violation { rule, axis, requested, limit, owner, remedy });
         Err(violations)
     };
-    let cap = caps.all.min(batch.items_in(limits.ceilings().grid.along(axis)));
+    let blocks_limit = limits.thresholds().grid.along(axis);
+    let cap = caps.all.min(batch.items_in(blocks_limit));
     if caps.declared == 0 {
-        // Not even one item fits; the whole launch's violations say so.
-        return Err(explain_whole(request, Some(batch), limits));
+        // Not even one item fits, which the violations of the unsplit launch report.
+        return Err(explain(request, Some(batch), limits));
     }
     if request.cooperative {
         let launches = batch.items().div_ceil(cap.max(1));
-        let owner = Owner::CooperativeLaunch;
-        return refuse(Rule::SplitCooperative, launches.into(), 1, owner, Remedy::ShrinkGrid);
+        let (owner, remedy) = (Owner::CooperativeLaunch, Remedy::ShrinkGrid);
+        return reject(Rule::SplitCooperative, None, launches, 1, owner, remedy);
     }
     let one_item = batch.blocks(1).unwrap_or(u64::MAX);
-    let blocks_limit = limits.ceilings().grid.along(axis);
     if one_item > blocks_limit {
         let owner = Owner::Device(limits.device().name.clone());
-        let mut violations = explain_whole(request, Some(batch), limits);
-        violations.push(Violation {
-            rule: Rule::SplitItem,
-            axis: Some(axis),
-            requested: one_item.into(),
-            limit: blocks_limit,
-            owner,
-            remedy: Remedy::FewerBlocksPerItem,
-        });
-        return Err(violations);
+        let remedy = Remedy::FewerBlocksPerItem;
+        return reject(Rule::SplitItem, Some(axis), one_item, blocks_limit, owner, remedy);
     }
     let cluster = request.cluster_with(limits.kernel());
     let along = cluster.map_or(1, |cluster| cluster.along(axis));
-    let plain_unit = batch.unit().unwrap_or(u64::MAX);
     let unit = batch.cluster_unit(along).unwrap_or(u64::MAX);
     if cap < unit {
-        let remedy = Remedy::ChunkUnit { items: unit };
         let (rule, owner) = match cluster {
-            Some(cluster) if cap >= plain_unit => (Rule::SplitCluster, Owner::Cluster(cluster)),
+            Some(cluster) if cap >= batch.unit().unwrap_or(u64::MAX) => {
+                (Rule::SplitCluster, Owner::Cluster(cluster))
+            }
             _ => (Rule::SplitAlignment, Owner::Batch),
         };
-        return refuse(rule, unit.into(), cap, owner, remedy);
+        return reject(rule, None, unit, cap, owner, Remedy::ChunkUnit { items: unit });
     }
     let chunks = Chunks::balanced(batch.items(), cap, unit);
-    // Narrowing and the final word: the largest launch goes through validation like any other.
+    // The largest launch is validated like any other, which also narrows it to 32 bits.
     let blocks = batch.blocks(chunks.largest()).unwrap_or(u64::MAX);
     let largest = LaunchRequest { grid: request.grid.with(axis, blocks), ..*request };
-    match judge(&largest, limits) {
-        Ok(launch) => Ok(build(Strategy::Chunked, chunks, Some(batch), launch)),
-        Err(broken) => Err(explain(&largest, limits, broken)),
-    }
+    let launch = validate(&largest, limits)?;
+    Ok(build(Strategy::Chunked, chunks, Some(batch), launch))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::dim::Dim3;
-    use crate::limits::{DeviceLimits, KernelLimits};
+    use crate::limits::device::DeviceLimits;
+    use crate::limits::kernel::KernelLimits;
 
     fn limits() -> LaunchLimits {
         let mut device = DeviceLimits::any_device();
@@ -237,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_batch_with_a_wrong_block_is_still_wrong() {
+    fn an_empty_batch_with_a_wrong_block_is_rejected() {
         let batch = BatchAxis::new(Axis::Y, 0);
         let mut request = on_y(0);
         request.block = Dim3::new(2048, 1, 1);
@@ -254,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_declared_fold_goes_before_chunks() {
+    fn folding_is_preferred_to_chunks() {
         let batch = BatchAxis::new(Axis::Y, 76_800).foldable();
         let plan =
             Plan::new(&on_y(76_800), Some(&batch), &limits(), Choice::AUTOMATIC).expect("folds");
@@ -264,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chosen_strategy_is_refused_rather_than_replaced() {
+    fn a_chosen_strategy_is_rejected_rather_than_replaced() {
         let batch = BatchAxis::new(Axis::Y, 76_800);
         let choose = |strategy| Choice::AUTOMATIC.strategy(strategy);
         let folded = Plan::new(&on_y(76_800), Some(&batch), &limits(), choose(Strategy::Folded));
@@ -278,8 +266,13 @@ mod tests {
         let batch = BatchAxis::new(Axis::Y, 76_800);
         let request = on_y(76_800).cooperative();
         let violations = Plan::new(&request, Some(&batch), &limits(), Choice::AUTOMATIC)
-            .expect_err("one barrier");
-        assert_eq!(rules(&violations), ["grid-dim-y", "split-cooperative"]);
+            .expect_err("8 blocks can be co-resident");
+        assert_eq!(rules(&violations), ["grid-dim-y", "cooperative-residency"]);
+        let batch = BatchAxis::new(Axis::Y, 8);
+        let request = on_y(8).cooperative();
+        let violations = Plan::new(&request, Some(&batch), &limits(), Choice::at_most(3))
+            .expect_err("three launches");
+        assert_eq!(rules(&violations), ["split-cooperative"]);
     }
 
     #[test]
@@ -295,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alignment_above_the_cap_is_refused() {
+    fn an_alignment_above_the_cap_is_rejected() {
         let batch = BatchAxis::new(Axis::Y, 76_800).align(70_000);
         let violations = Plan::new(&on_y(76_800), Some(&batch), &limits(), Choice::AUTOMATIC)
             .expect_err("no chunk fits");
@@ -315,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_too_large_for_any_chunk_says_so() {
+    fn an_item_too_large_for_any_chunk_is_reported() {
         let batch = BatchAxis::new(Axis::Y, 3).index_32_bits(1 << 31);
         let violations = Plan::new(&on_y(3), Some(&batch), &limits(), Choice::AUTOMATIC)
             .expect_err("one item wraps the index");
@@ -324,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn other_violations_are_not_split_away() {
+    fn splitting_does_not_hide_other_violations() {
         let batch = BatchAxis::new(Axis::Y, 76_800);
         let mut request = on_y(76_800);
         request.grid.z = 65_536;
@@ -334,14 +327,14 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_does_not_cover_the_grid_is_refused() {
+    fn a_batch_that_does_not_cover_the_grid_is_rejected() {
         let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(4);
         let violations = Plan::new(&on_y(76_800), Some(&batch), &limits(), Choice::AUTOMATIC)
             .expect_err("61,440 blocks are declared");
         assert_eq!(
             violations.to_string(),
-            "grid.y is 76800 blocks, expected are 61440 (batch): \
-             make the grid cover the 15360 items that the batch declares"
+            "grid.y is 76800 blocks, the batch needs 61440: make the grid cover the 15360 items of \
+             the batch"
         );
     }
 }

@@ -1,34 +1,35 @@
-//! Runs a plan through whatever can launch a chunk.
+//! Runs a plan through a launcher, chunk by chunk.
 
 use core::fmt;
 
 use crate::plan::launches::{Plan, PlannedLaunch};
 
-/// Something that can launch one chunk: a CUDA stream, the host, a test's recorder.
+/// Launches one chunk at a time: on a CUDA stream, on the host, or in a test.
 pub trait Launcher {
-    /// Why a launch was refused.
+    /// Why a launch failed.
     type Error;
 
     /// Launches one chunk of a plan.
     ///
     /// # Errors
     ///
-    /// Whatever the backend answers.
+    /// The backend's error.
     fn launch(&mut self, launch: &PlannedLaunch) -> Result<(), Self::Error>;
 }
 
-/// A plan that stopped at a chunk, and how far it had come. Its text ends with that of the refusal.
+/// A plan that failed at a chunk: which one, and the items done before it. Its message ends with that
+/// of the `source`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartialRun<E: core::error::Error + 'static> {
-    /// The refused launch, from 0.
+    /// The index of the failed launch, from 0.
     pub chunk: u64,
-    /// Launches of the plan.
+    /// The number of launches of the plan.
     pub launches: u64,
-    /// Items of the launches before it, all submitted.
+    /// Items of the launches before it, which were all submitted.
     pub items_done: u64,
     /// Items of the batch.
     pub items: u64,
-    /// The refusal.
+    /// Why the launch failed.
     pub source: E,
 }
 
@@ -44,11 +45,11 @@ impl<E: core::error::Error + 'static> fmt::Display for PartialRun<E> {
 
 impl<E: core::error::Error + 'static> core::error::Error for PartialRun<E> {}
 
-/// Launches every chunk of `plan` in order and answers how many launches there were.
+/// Launches every chunk of `plan` in order and returns the number of launches.
 ///
 /// # Errors
 ///
-/// Stops at the first refusal and says which chunk it was and which items were done.
+/// Stops at the first launch that fails, with its chunk and the items done before it.
 #[inline]
 pub fn run<L>(plan: &Plan, launcher: &mut L) -> Result<u64, PartialRun<L::Error>>
 where
@@ -57,14 +58,14 @@ where
 {
     for planned in plan.launches() {
         if let Err(source) = launcher.launch(&planned) {
-            return Err(stopped(plan, &planned, source));
+            return Err(partial_run(plan, &planned, source));
         }
     }
     Ok(plan.len())
 }
 
 #[cold]
-fn stopped<E>(plan: &Plan, planned: &PlannedLaunch, source: E) -> PartialRun<E>
+fn partial_run<E>(plan: &Plan, planned: &PlannedLaunch, source: E) -> PartialRun<E>
 where
     E: core::error::Error + 'static,
 {
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_how_far_the_plan_came() {
+    fn a_failed_launch_reports_the_items_done() {
         let stopped = run(&plan(), &mut RefusesAt(2)).expect_err("refused at the third");
         assert_eq!((stopped.chunk, stopped.items_done), (2, 98_302));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What a kernel takes, and whether arguments are that.
+//! Kernel signatures: the parameters that a kernel declares, and whether arguments match them.
 
 use crate::plan::arguments::{ArgsError, KernelArgs, Slot};
 
@@ -13,17 +13,17 @@ use crate::plan::arguments::{ArgsError, KernelArgs, Slot};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Parameter {
-    /// A pointer to device memory: takes slices and views, no numbers.
+    /// A pointer to device memory: accepts slices and views, no numbers.
     Memory,
-    /// As [`Self::Memory`], at multiples of so many bytes, for kernels that load several elements at
-    /// once: a slice or a chunk that begins elsewhere is refused.
+    /// As [`Self::Memory`], aligned for kernels that load several elements at once: a slice or a chunk
+    /// that is not aligned is rejected.
     AlignedMemory {
-        /// The alignment, a power of two. Zero counts as one.
+        /// The alignment in bytes, a power of two. Zero counts as one.
         bytes: u64,
     },
-    /// Anything passed by value, of so many bytes.
+    /// A value.
     Value {
-        /// Its size.
+        /// Its size in bytes.
         bytes: usize,
     },
 }
@@ -48,7 +48,7 @@ impl Parameter {
         !matches!(self, Self::Value { .. }) == slot.is_memory()
     }
 
-    /// The alignment that `slot` misses, if any.
+    /// The alignment that `slot` does not have, if any.
     const fn missed_alignment(self, slot: &Slot<'_>) -> Option<u64> {
         let Self::AlignedMemory { bytes } = self else {
             return None;
@@ -65,19 +65,19 @@ impl Parameter {
     }
 }
 
-/// What is known of a kernel's parameters.
+/// What is known about a kernel's parameters.
 #[derive(Clone, Debug)]
 pub(crate) enum Signature {
-    /// Kinds and sizes, as declared by who loaded the kernel.
+    /// Kinds and sizes, as declared when the kernel was loaded.
     Declared(Vec<Parameter>),
-    /// Sizes, as the driver tells.
+    /// Sizes, as the driver reports them.
     Sizes(Vec<usize>),
-    /// Nothing: a driver before CUDA 12.4.
+    /// Nothing, with a driver before CUDA 12.4.
     Unknown,
 }
 
 impl Signature {
-    /// How many parameters there are, where that is known.
+    /// The number of parameters, where it is known.
     pub(crate) const fn len(&self) -> Option<usize> {
         match self {
             Self::Declared(parameters) => Some(parameters.len()),
@@ -86,7 +86,7 @@ impl Signature {
         }
     }
 
-    /// Checks number, sizes and kinds of `args` as far as they are known.
+    /// Checks the number, sizes and kinds of `args` as far as they are known.
     #[inline]
     pub(crate) fn check(&self, kernel: &str, args: &KernelArgs<'_>) -> Result<(), ArgsError> {
         self.check_count(kernel, args.len())?;
@@ -120,7 +120,7 @@ impl Signature {
         Ok(())
     }
 
-    /// Checks the number of arguments alone.
+    /// Checks only the number of arguments.
     pub(crate) fn check_count(&self, kernel: &str, given: usize) -> Result<(), ArgsError> {
         match self.len() {
             Some(expected) if expected != given => {
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_between_the_multiples_that_a_kernel_takes_is_refused() {
+    fn unaligned_memory_is_rejected() {
         let aligned = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 16 }]);
         let check = |fill: fn(&mut KernelArgs<'_>)| {
             let mut args = KernelArgs::new();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alignment_of_zero_is_none() {
+    fn an_alignment_of_zero_accepts_any_address() {
         let any = Signature::Declared(vec![Parameter::AlignedMemory { bytes: 0 }]);
         let mut args = KernelArgs::new();
         args.items_at(4097, 3);

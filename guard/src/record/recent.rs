@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::plan::chunk::Chunk;
+use crate::plan::chunks::Chunk;
 
 /// Launches that a ring holds.
 const SLOTS: usize = 64;

@@ -18,7 +18,7 @@ const RESIDENT: u64 = 132;
 
 fn on_h200(change: impl FnOnce(&mut KernelLimits)) -> LaunchLimits {
     let mut kernel = KernelLimits::unknown("k");
-    kernel.max_threads_per_block = 1024;
+    kernel.max_threads_per_block = Some(1024);
     change(&mut kernel);
     LaunchLimits::new(catalog::gpu("h200").expect("catalogued").limits.clone(), kernel)
 }
@@ -26,15 +26,15 @@ fn on_h200(change: impl FnOnce(&mut KernelLimits)) -> LaunchLimits {
 fn kernels() -> [LaunchLimits; 5] {
     [
         on_h200(|_| {}),
-        on_h200(|kernel| kernel.max_threads_per_block = 128),
+        on_h200(|kernel| kernel.max_threads_per_block = Some(128)),
         on_h200(|kernel| {
             kernel.registers_per_thread = 210;
-            kernel.max_threads_per_block = 256;
+            kernel.max_threads_per_block = Some(256);
         }),
         on_h200(|kernel| kernel.required_cluster = Some(Dim3::new(2, 1, 1))),
         on_h200(|kernel| {
             kernel.non_portable_cluster_allowed = true;
-            kernel.max_dynamic_shared_bytes = 232_448;
+            kernel.max_dynamic_shared_bytes = Some(232_448);
         }),
     ]
 }

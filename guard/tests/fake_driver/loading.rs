@@ -147,7 +147,7 @@ fn a_loaded_kernel_tells_its_name_and_its_limits() {
         assert_eq!(iota.limits().device(), guard.limits());
         let wide = kernel(&guard, "wide");
         assert_eq!(wide.limits().kernel().registers_per_thread, 210);
-        assert_eq!(wide.limits().kernel().max_threads_per_block, 256);
+        assert_eq!(wide.limits().kernel().max_threads_per_block, Some(256));
     });
 }
 

@@ -3,7 +3,7 @@
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, CudaError, Image, Kernel, LaunchError};
 use gridguard::{
-    ArgsError, Axis, BatchAxis, Choice, ChunkedRun, DeviceLimits, Guard, OutOfWorkspace, Parameter,
+    ArgsError, Axis, BackoffError, BatchAxis, Choice, ChunkedRun, DeviceLimits, Guard, Parameter,
     WorkspaceUse,
 };
 use gridguard_test_support::fake_driver::{launches, with_fake};
@@ -34,9 +34,9 @@ fn spill(
 
 fn unsettled(
     settled: Result<ChunkedRun, LaunchError>,
-) -> OutOfWorkspace<gridguard::cuda::DriverError> {
+) -> BackoffError<gridguard::cuda::DriverError> {
     match settled {
-        Err(LaunchError::OutOfWorkspace(end)) => *end,
+        Err(LaunchError::Backoff(error)) => *error,
         other => panic!("{other:?}"),
     }
 }
@@ -95,7 +95,7 @@ fn an_allocation_that_fails_for_another_reason_ends_it_at_once() {
         let guard = guard();
         let (settled, written) =
             spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let OutOfWorkspace::Allocation { bytes: 64_000, done, source, .. } = unsettled(settled)
+        let BackoffError::Allocation { bytes: 64_000, done, source, .. } = unsettled(settled)
         else {
             panic!("another end");
         };
@@ -112,7 +112,7 @@ fn a_launch_that_is_out_of_memory_is_not_tried_again() {
         let guard = guard();
         let (settled, written) =
             spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let OutOfWorkspace::Launch { chunk: 16, done, source, .. } = unsettled(settled) else {
+        let BackoffError::Launch { chunk: 16, done, source, .. } = unsettled(settled) else {
             panic!("another end");
         };
         assert_eq!((done.items_done, done.launches, source.code), (16, 1, 2));
@@ -126,7 +126,8 @@ fn where_not_even_one_item_fits_it_says_what_was_tried() {
     with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1500")], || {
         let guard = guard();
         let (settled, _) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let OutOfWorkspace::NoRoom { chunk: 1, bytes: 1000, done, source, .. } = unsettled(settled)
+        let BackoffError::OutOfWorkspace { chunk: 1, bytes: 1000, done, source, .. } =
+            unsettled(settled)
         else {
             panic!("another end");
         };

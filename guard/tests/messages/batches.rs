@@ -1,4 +1,4 @@
-//! What a plan can find wrong with a batch.
+//! The violations of a batch.
 
 use gridguard::{Axis, BatchAxis, Choice, Dim3, LaunchRequest, Plan, Strategy};
 
@@ -27,7 +27,7 @@ pub(crate) fn snapshots() -> Vec<Snapshot> {
     [items(), splits()].concat()
 }
 
-/// As one launch, and where no item fits.
+/// Of one launch, and where not even one item fits.
 fn items() -> Vec<Snapshot> {
     let whole = Choice::AUTOMATIC.strategy(Strategy::Whole);
     let any = Choice::AUTOMATIC;
@@ -36,41 +36,41 @@ fn items() -> Vec<Snapshot> {
             y_blocks(76_800),
             on_y(15_360).blocks_per_item(4),
             any,
-            "grid.y is 76800 blocks, expected are 61440 (batch): make the grid cover the 15360 \
-             items that the batch declares",
+            "grid.y is 76800 blocks, the batch needs 61440: make the grid cover the 15360 items of \
+             the batch",
         ),
         refused(
             y_blocks(4096),
             on_y(4096).index_32_bits(1 << 20),
             whole,
-            "the launch addresses 4294967296 elements, the limit is 2147483647 (32-bit index): \
+            "the launch addresses 4294967296 elements, the limit is 2147483647 (32-bit indices): \
              split the batch into 3 launches of 1366 items",
         ),
         refused(
             y_blocks(3),
             on_y(3).index_32_bits(1 << 31),
             any,
-            "the launch addresses 6442450944 elements, the limit is 2147483647 (32-bit index): \
+            "the launch addresses 6442450944 elements, the limit is 2147483647 (32-bit indices): \
              compile the kernel with 64-bit indices",
         ),
         refused(
             y_blocks(4096),
             on_y(4096).workspace(1 << 20, 1 << 30),
             whole,
-            "workspace is 4294967296 bytes, the limit is 1073741824 (memory given for workspace): \
-             split the batch into 4 launches of 1024 items",
+            "workspace is 4294967296 bytes, the limit is 1073741824 (memory available for \
+             workspace): split the batch into 4 launches of 1024 items",
         ),
         refused(
             y_blocks(3),
             on_y(3).workspace(1 << 31, 1 << 30),
             any,
-            "workspace is 6442450944 bytes, the limit is 1073741824 (memory given for workspace): \
-             give it more memory, or use less workspace for each item",
+            "workspace is 6442450944 bytes, the limit is 1073741824 (memory available for \
+             workspace): provide more memory, or use less workspace per item",
         ),
     ]
 }
 
-/// Where the batch could be split but for something.
+/// Why a batch cannot be split.
 fn splits() -> Vec<Snapshot> {
     let any = Choice::AUTOMATIC;
     let folded = any.strategy(Strategy::Folded);
@@ -81,17 +81,17 @@ fn splits() -> Vec<Snapshot> {
             y_blocks(76_800).cooperative(),
             on_y(76_800),
             any,
-            "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): its barrier spans the whole \
-             grid, so use fewer blocks with a loop over the items\n\
-             2 launches are needed, the limit is 1 (cooperative launch): its barrier spans the \
-             whole grid, so use fewer blocks with a loop over the items",
+            "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): use fewer blocks, each \
+             looping over several items\n\
+             cooperative grid has 76800 blocks, only 4224 can be co-resident (NVIDIA H200): use \
+             fewer blocks, each looping over several items",
         ),
         refused(
             y_blocks(8).cooperative(),
             on_y(8),
             Choice::at_most(3),
-            "3 launches are needed, the limit is 1 (cooperative launch): its barrier spans the \
-             whole grid, so use fewer blocks with a loop over the items",
+            "3 launches are needed, but a cooperative launch cannot be split: use fewer blocks, \
+             each looping over several items",
         ),
         refused(
             clustered,
@@ -99,8 +99,8 @@ fn splits() -> Vec<Snapshot> {
             Choice::at_most(1),
             "grid.y is 98304 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
              launches of 49152, or fold it into x\n\
-             the smallest chunk is 2 items, the limit is 1 (cluster of 1 x 4 x 1): a chunk must \
-             be a multiple of 2 items, raise the cap",
+             the smallest possible chunk is 2 items, the limit is 1 (cluster of 1 x 4 x 1): allow \
+             chunks of at least 2 items",
         ),
         refused(
             y_blocks(76_800),
@@ -108,8 +108,8 @@ fn splits() -> Vec<Snapshot> {
             any,
             "grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
              launches of 38400, or fold it into x\n\
-             the smallest chunk is 70000 items, the limit is 65535 (batch): a chunk must be a \
-             multiple of 70000 items, raise the cap",
+             the smallest possible chunk is 70000 items, the limit is 65535 (batch): allow chunks \
+             of at least 70000 items",
         ),
         refused(
             y_blocks(70_000),
@@ -117,15 +117,15 @@ fn splits() -> Vec<Snapshot> {
             any,
             "grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
              launches of 35000, or fold it into x\n\
-             one item is 70000 blocks of y, the limit is 65535 (NVIDIA H200): let an item take \
-             fewer blocks of the axis, or put some of them on another one",
+             one item needs 70000 blocks along y, the limit is 65535 (NVIDIA H200): use fewer \
+             blocks per item along this axis, or move some to another axis",
         ),
         refused(
             y_blocks(8),
             on_y(8),
             folded,
-            "a folded launch was chosen, it cannot be folded into x (batch): declare the kernel's \
-             flat layout, or choose another strategy",
+            "folding was chosen, but the grid cannot be folded into x: declare the batch foldable, \
+             or choose another strategy",
         ),
         refused(
             LaunchRequest::new(Dim3::new(2_147_483_647, 2, 1), Dim3::ONE),

@@ -2,11 +2,10 @@
 //! fake one.
 
 use gridguard::catalog::{self, CatalogError};
-use gridguard::check::{DescriptionError, LaunchDescription};
+use gridguard::check::CheckRequest;
 use gridguard::cuda::{CudaError, LaunchError};
 use gridguard::{
-    ArgsError, BackoffError, ChunkedRun, Dim3, HostError, LaunchRequest, OutOfWorkspace,
-    PartialRun, validate,
+    ArgsError, BackoffError, ChunkedRun, Dim3, HostError, LaunchRequest, PartialRun, validate,
 };
 
 use crate::{on_h200, read_as};
@@ -85,33 +84,39 @@ fn a_stopped_plan_says_how_far_it_came_and_why() {
 }
 
 #[test]
-fn a_batch_that_did_not_settle_says_what_was_done_and_what_would_help() {
+fn a_batch_that_stops_early_says_what_was_done_and_what_helps() {
     let source = HostError::KernelPanicked { message: "no".into() };
     let mut done = ChunkedRun::default();
     (done.tried, done.launches, done.items_done) = (vec![8, 4], 3, 10);
     let done = || done.clone();
     let (bytes, items) = (2048, 16);
-    let no_room =
-        OutOfWorkspace::NoRoom { chunk: 2, bytes, items, done: done(), source: source.clone() };
+    let no_workspace = BackoffError::OutOfWorkspace {
+        chunk: 2,
+        bytes,
+        items,
+        done: done(),
+        source: source.clone(),
+    };
     let allocation =
-        OutOfWorkspace::Allocation { bytes, items, done: done(), source: source.clone() };
-    let launch = OutOfWorkspace::Launch { chunk: 2, items, done: done(), source };
-    let text = "launch 3 of 2 items was refused after 10 of 16 items: the host kernel panicked: no";
+        BackoffError::Allocation { bytes, items, done: done(), source: source.clone() };
+    let launch = BackoffError::Launch { chunk: 2, items, done: done(), source };
+    let text = "launch 3 (2 items) was refused after 10 of 16 items: the host kernel panicked: no";
     read_as(&[
         (
-            &no_room,
-            "2048 bytes of workspace for a chunk of 2 items are not there, and none is smaller, \
-             after 10 of 16 items (the host kernel panicked: no): free memory, or use less \
-             workspace for each item",
+            &no_workspace,
+            "cannot allocate 2048 bytes for the smallest possible chunk of 2 items, after 10 of 16 \
+             items (the host kernel panicked: no): free memory, or use less workspace per item",
         ),
         (
             &allocation,
-            "2048 bytes of workspace were not allocated after 10 of 16 items: the host kernel \
+            "cannot allocate 2048 bytes of workspace, after 10 of 16 items: the host kernel \
              panicked: no",
         ),
         (&launch, text),
-        (&BackoffError::from(launch.clone()), text),
     ]);
+    let request = LaunchRequest::new(Dim3::new(1, 65_536, 1), Dim3::ONE);
+    let violations = validate(&request, &on_h200(|_| {})).expect_err("y takes 65,535 blocks");
+    read_as(&[(&BackoffError::<HostError>::from(violations.clone()), &violations.to_string())]);
 }
 
 #[test]
@@ -190,19 +195,43 @@ fn data_that_does_not_parse_says_where() {
 }
 
 #[test]
-fn a_description_that_contradicts_itself_says_which_field() {
-    let refused = |index_bits: u32| {
-        let text = format!(
-            r#"{{"grid": [1, 8, 1], "block": [1, 1, 1],
-                "batch": {{"axis": "y", "items": 8, "index_bits": {index_bits}}}}}"#
-        );
-        let launch: LaunchDescription = serde_json::from_str(&text).expect("it parses");
-        launch.batch(0).expect_err("no such index, or an index of nothing")
+fn a_request_that_does_not_parse_says_where_and_what_is_expected() {
+    let error = |fields: &str| {
+        let text = format!(r#"{{"grid": [1, 8, 1], "block": [1, 1, 1]{fields}}}"#);
+        serde_json::from_str::<CheckRequest>(&text).expect_err("not a request").to_string()
     };
-    let align = DescriptionError { field: "batch.align", value: 0, expected: "at least 1" };
-    read_as(&[
-        (&refused(16), "batch.index_bits is 16, expected is 32 or 64"),
-        (&refused(32), "batch.elements_per_item is 0, expected is at least 1 with 32-bit indices"),
-        (&align, "batch.align is 0, expected is at least 1"),
-    ]);
+    let batch = |fields: &str| error(&format!(r#", "batch": {{"axis": "y", "items": 8{fields}}}"#));
+    for (error, text) in [
+        (
+            error(r#", "gird": 1"#),
+            "unknown field `gird`, expected one of `name`, `grid`, `block`, \
+             `dynamic_shared_bytes`, `cluster`, `cooperative`, `parameter_bytes`, `priority`, \
+             `dependent`, `kernel`, `batch` at line 1 column 44",
+        ),
+        (
+            error(r#", "kernel": {"registers": 1}"#),
+            "unknown field `registers`, expected one of `name`, `max_threads_per_block`, \
+             `registers_per_thread`, `static_shared_bytes`, `max_dynamic_shared_bytes`, \
+             `local_bytes_per_thread`, `required_cluster`, `cluster_must_be_set`, \
+             `non_portable_cluster_allowed` at line 1 column 61",
+        ),
+        (error(r#", "grid": [1, 1, 1]"#), "duplicate field `grid` at line 1 column 44"),
+        (error(r#", "name": "", "name": """#), "duplicate field `name` at line 1 column 60"),
+        (
+            batch(r#", "align": 0"#),
+            "invalid value: integer `0`, expected a nonzero u64 at line 1 column 84",
+        ),
+        (
+            batch(r#", "index_bits": 16"#),
+            "invalid value: integer `16`, expected 32 or 64 at line 1 column 90",
+        ),
+        (
+            batch(r#", "index_bits": 32"#),
+            "32-bit indices need batch.elements_per_item of at least 1 at line 1 column 91",
+        ),
+    ] {
+        assert_eq!(error, text);
+    }
+    let empty = serde_json::from_str::<CheckRequest>("{}").expect_err("no grid").to_string();
+    assert_eq!(empty, "missing field `grid` at line 1 column 2");
 }

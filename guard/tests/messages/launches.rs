@@ -1,4 +1,4 @@
-//! What one launch can do wrong.
+//! The violations of one launch.
 
 use gridguard::{
     Axis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, OccupancyLimits, validate,
@@ -7,7 +7,7 @@ use gridguard::{
 
 use crate::{Snapshot, blocks_along, on_h200};
 
-/// `request` of a kernel without known limits on an H200.
+/// `request` for a kernel without known limits on an H200.
 fn plain(request: LaunchRequest, text: &'static str) -> Snapshot {
     of_kernel(|_| {}, request, text)
 }
@@ -21,19 +21,20 @@ fn of_kernel(
     (violations, text)
 }
 
-/// `request` on an H200 that holds at most so many blocks, and clusters of so many, at once.
-fn crowded(
+/// `request` on an H200 with this occupancy.
+fn co_resident(
     blocks: u64,
     cluster_blocks: u64,
     request: LaunchRequest,
     text: &'static str,
 ) -> Snapshot {
-    let room = OccupancyLimits { blocks: Some(blocks), cluster_blocks: Some(cluster_blocks) };
-    let violations = validate_co_resident(&request, &on_h200(|_| {}), &room).expect_err("no room");
+    let occupancy = OccupancyLimits { blocks: Some(blocks), cluster_blocks: Some(cluster_blocks) };
+    let violations =
+        validate_co_resident(&request, &on_h200(|_| {}), &occupancy).expect_err("too many");
     (violations, text)
 }
 
-/// `request` on a device that grants the least.
+/// `request` on a device with the lowest limits.
 fn anywhere(request: LaunchRequest, text: &'static str) -> Snapshot {
     let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"));
     let violations = validate(&request, &limits).expect_err("it breaks a rule");
@@ -79,16 +80,16 @@ fn grids() -> Vec<Snapshot> {
         ),
         plain(
             LaunchRequest::new(Dim3::new(0, 1, 0), Dim3::ONE),
-            "grid.x is 0 blocks, the least is 1 (CUDA): skip the launch when there is nothing to \
+            "grid.x is 0 blocks, the minimum is 1 (CUDA): skip the launch if there is nothing to \
              do, or declare a batch axis\n\
-             grid.z is 0 blocks, the least is 1 (CUDA): skip the launch when there is nothing to \
+             grid.z is 0 blocks, the minimum is 1 (CUDA): skip the launch if there is nothing to \
              do, or declare a batch axis",
         ),
         plain(
             LaunchRequest::new(Dim3::new(1, 65_536, 0), Dim3::ONE),
             "grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
              launches of 32768, or fold it into x\n\
-             grid.z is 0 blocks, the least is 1 (CUDA): skip the launch when there is nothing to \
+             grid.z is 0 blocks, the minimum is 1 (CUDA): skip the launch if there is nothing to \
              do, or declare a batch axis",
         ),
     ]
@@ -100,14 +101,14 @@ fn blocks() -> Vec<Snapshot> {
             threads(1025, 1, 1),
             "block.x is 1025 threads, the limit is 1024 (NVIDIA H200): move threads to another \
              axis of the block\n\
-             a block is 1025 threads, the limit is 1024 (NVIDIA H200): use blocks of at most 1024 \
+             block has 1025 threads, the limit is 1024 (NVIDIA H200): use blocks of at most 1024 \
              threads",
         ),
         plain(
             threads(1, 1025, 1),
             "block.y is 1025 threads, the limit is 1024 (NVIDIA H200): move threads to another \
              axis of the block\n\
-             a block is 1025 threads, the limit is 1024 (NVIDIA H200): use blocks of at most 1024 \
+             block has 1025 threads, the limit is 1024 (NVIDIA H200): use blocks of at most 1024 \
              threads",
         ),
         plain(
@@ -117,31 +118,31 @@ fn blocks() -> Vec<Snapshot> {
         ),
         plain(
             threads(0, 1, 0),
-            "block.x is 0 threads, the least is 1 (CUDA): give every axis at least one\n\
-             block.z is 0 threads, the least is 1 (CUDA): give every axis at least one",
+            "block.x is 0 threads, the minimum is 1 (CUDA): make every axis at least 1\n\
+             block.z is 0 threads, the minimum is 1 (CUDA): make every axis at least 1",
         ),
         plain(
             threads(32, 33, 1),
-            "a block is 1056 threads, the limit is 1024 (NVIDIA H200): use blocks of at most 1024 \
+            "block has 1056 threads, the limit is 1024 (NVIDIA H200): use blocks of at most 1024 \
              threads",
         ),
         of_kernel(
-            |kernel| kernel.max_threads_per_block = 128,
+            |kernel| kernel.max_threads_per_block = Some(128),
             threads(129, 1, 1),
-            "a block is 129 threads, the limit is 128 (kernel attention): use blocks of at most \
+            "block has 129 threads, the limit is 128 (kernel attention): use blocks of at most \
              128 threads",
         ),
         of_kernel(
             |kernel| kernel.registers_per_thread = 210,
             threads(257, 1, 1),
-            "a block takes 82944 registers, the limit is 65536 (NVIDIA H200): use blocks of at \
-             most 256 threads, or compile the kernel for fewer registers a thread",
+            "block needs 82944 registers, the limit is 65536 (NVIDIA H200): use blocks of at \
+             most 256 threads, or compile the kernel for fewer registers per thread",
         ),
         of_kernel(
             |kernel| kernel.registers_per_thread = 1000,
             threads(32, 1, 1),
-            "a block takes 128000 registers, the limit is 65536 (NVIDIA H200): compile the kernel \
-             for fewer registers a thread",
+            "block needs 128000 registers, the limit is 65536 (NVIDIA H200): compile the kernel \
+             for fewer registers per thread",
         ),
     ]
 }
@@ -156,19 +157,19 @@ fn shared_memory() -> Vec<Snapshot> {
         plain(
             ONE.dynamic_shared_bytes(232_449),
             "static and dynamic shared memory is 232449 bytes, the limit is 232448 (NVIDIA H200): \
-             ask for at most 232448 dynamic bytes beside 0 static ones",
+             request at most 232448 dynamic bytes beside the 0 static ones",
         ),
         of_kernel(
             |kernel| kernel.static_shared_bytes = 48_000,
             ONE.dynamic_shared_bytes(184_449),
             "static and dynamic shared memory is 232449 bytes, the limit is 232448 (NVIDIA H200): \
-             ask for at most 184448 dynamic bytes beside 48000 static ones",
+             request at most 184448 dynamic bytes beside the 48000 static ones",
         ),
         of_kernel(
             |kernel| kernel.static_shared_bytes = 300_000,
             ONE,
             "static and dynamic shared memory is 300000 bytes, the limit is 232448 (NVIDIA H200): \
-             shrink the 300000 static bytes",
+             reduce the 300000 bytes of static shared memory",
         ),
     ]
 }
@@ -179,56 +180,56 @@ fn clusters() -> Vec<Snapshot> {
     vec![
         anywhere(
             eight.cluster(Dim3::new(2, 2, 1)),
-            "a cluster is 4 blocks, there are none on any CUDA device: launch without a cluster, \
-             or on a device of compute capability 9.0 or later",
+            "cluster has 4 blocks, generic CUDA device does not support clusters: launch without \
+             a cluster, or on a device of compute capability 9.0 or later",
         ),
         plain(
             eight.cluster(Dim3::new(16, 1, 1)),
-            "a cluster is 16 blocks, the limit is 8 (NVIDIA H200): use a smaller cluster, or set \
+            "cluster has 16 blocks, the limit is 8 (NVIDIA H200): use a smaller cluster, or set \
              CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED on the kernel",
         ),
         of_kernel(
             |kernel| kernel.non_portable_cluster_allowed = true,
             eight.cluster(Dim3::new(32, 1, 1)),
-            "a cluster is 32 blocks, the limit is 16 (NVIDIA H200): use a smaller cluster",
+            "cluster has 32 blocks, the limit is 16 (NVIDIA H200): use a smaller cluster",
         ),
         plain(
             eight.cluster(Dim3::new(0, 1, 1)),
-            "cluster.x is 0 blocks, the least is 1 (CUDA): give every axis at least one",
+            "cluster.x is 0 blocks, the minimum is 1 (CUDA): make every axis at least 1",
         ),
         of_kernel(
             |kernel| kernel.required_cluster = Some(Dim3::new(9, 1, 1)),
             blocks_along(Axis::X, 18),
-            "a cluster is 9 blocks, the limit is 8 (NVIDIA H200): use a smaller cluster, or set \
+            "cluster has 9 blocks, the limit is 8 (NVIDIA H200): use a smaller cluster, or set \
              CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED on the kernel",
         ),
         of_kernel(
             |kernel| kernel.cluster_must_be_set = true,
             eight.cluster(Dim3::new(0, 0, 0)),
-            "the launch names no cluster, one is required (kernel attention): name a cluster for \
+            "kernel attention requires a cluster, the launch has none: specify a cluster size for \
              the launch",
         ),
         plain(
             blocks_along(Axis::X, 9).cluster(Dim3::new(8, 1, 1)),
-            "grid.x is 9 blocks, no multiple of 8 (cluster of 8 x 1 x 1): pad the axis to 16, or \
+            "grid.x (9) is not a multiple of the cluster size (8): pad the axis to 16 blocks, or \
              use a cluster that divides it",
         ),
         of_kernel(
             own,
             blocks_along(Axis::X, 7),
-            "grid.x is 7 blocks, no multiple of 2 (cluster of 2 x 1 x 1): pad the axis to 8, or \
+            "grid.x (7) is not a multiple of the cluster size (2): pad the axis to 8 blocks, or \
              use a cluster that divides it",
         ),
         of_kernel(
             own,
             eight.cluster(Dim3::new(4, 1, 1)),
-            "cluster.x is 4 blocks, required are 2 (kernel attention): launch with the cluster of \
+            "cluster.x is 4 blocks, kernel attention requires 2: launch with the cluster of \
              2 x 1 x 1 that the kernel was compiled for",
         ),
         of_kernel(
             |kernel| kernel.cluster_must_be_set = true,
             eight,
-            "the launch names no cluster, one is required (kernel attention): name a cluster for \
+            "kernel attention requires a cluster, the launch has none: specify a cluster size for \
              the launch",
         ),
     ]
@@ -236,39 +237,44 @@ fn clusters() -> Vec<Snapshot> {
 
 fn features() -> Vec<Snapshot> {
     vec![
-        crowded(
+        co_resident(
             264,
             8,
             LaunchRequest::new(Dim3::new(265, 1, 1), Dim3::new(1024, 1, 1)).cooperative(),
-            "a cooperative grid is 265 such blocks, at once there is room for 264 (NVIDIA H200): \
-             its barrier spans the whole grid, so use fewer blocks with a loop over the items",
+            "cooperative grid has 265 blocks, only 264 can be co-resident (NVIDIA H200): use fewer \
+             blocks, each looping over several items",
         ),
-        crowded(
+        co_resident(
             264,
             4,
             blocks_along(Axis::X, 64).cluster(Dim3::new(8, 1, 1)),
-            "a cluster is 8 such blocks, together there is room for 4 (NVIDIA H200): use a smaller \
-             cluster, or blocks of fewer threads or less shared memory",
+            "cluster has 8 blocks, only 4 can be co-resident (NVIDIA H200): use a smaller cluster, \
+             or blocks with fewer threads or less shared memory",
+        ),
+        plain(
+            LaunchRequest::new(Dim3::new(8, 65_534, 1), Dim3::new(65, 1, 1)).cooperative(),
+            "cooperative grid has 524272 blocks, only 2772 can be co-resident (NVIDIA H200): use \
+             fewer blocks, each looping over several items",
         ),
         anywhere(
             ONE.cooperative(),
-            "the launch is cooperative, there is no such launch on any CUDA device: launch \
-             without a grid-wide barrier, or on another device",
+            "generic CUDA device does not support cooperative launch: launch without grid-wide \
+             synchronization, or on another device",
         ),
         anywhere(
             ONE.dependent(),
-            "the launch is dependent, there is no such launch on any CUDA device: let it wait for \
-             the launch before it, or launch on a device of compute capability 9.0 or later",
+            "generic CUDA device does not support programmatic dependent launch: launch without it, \
+             or on a device of compute capability 9.0 or later",
         ),
         anywhere(
             ONE.parameter_bytes(4097),
-            "kernel parameters are 4097 bytes, the limit is 4096 (any CUDA device): pass the \
-             large part through a buffer",
+            "kernel parameters are 4097 bytes, the limit is 4096 (generic CUDA device): pass \
+             large parameters through device memory",
         ),
         plain(
             ONE.parameter_bytes(32_765),
-            "kernel parameters are 32765 bytes, the limit is 32764 (NVIDIA H200): pass the large \
-             part through a buffer",
+            "kernel parameters are 32765 bytes, the limit is 32764 (NVIDIA H200): pass large \
+             parameters through device memory",
         ),
     ]
 }

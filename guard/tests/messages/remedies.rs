@@ -1,4 +1,4 @@
-//! Every way out and every owner of a limit is among the snapshots.
+//! Every remedy and every owner of a limit is among the snapshots.
 
 use std::collections::BTreeSet;
 

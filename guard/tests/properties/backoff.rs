@@ -2,7 +2,7 @@
 
 use gridguard::{
     Axis, BackoffError, BatchAxis, Choice, ChunkedRun, DeviceLimits, Dim3, KernelLimits,
-    LaunchLimits, LaunchRequest, OutOfWorkspace, WorkspaceUse, launch_with_backoff,
+    LaunchLimits, LaunchRequest, WorkspaceUse, launch_with_backoff,
 };
 use gridguard_test_support::invariants::backoff::{
     Refused, Simulated, batches, every_item_is_launched_once, limits,
@@ -47,8 +47,7 @@ fn the_floor_is_the_unit_of_the_batch() {
     let done = run(batch, 6000, WorkspaceUse::Shared).expect("6 at a time");
     assert_eq!((done.chunk(), done.launches), (6, 11));
     let error = run(batch, 5999, WorkspaceUse::Shared).expect_err("6 are the least");
-    let BackoffError::OutOfWorkspace(OutOfWorkspace::NoRoom { chunk, bytes, done, .. }) = error
-    else {
+    let BackoffError::OutOfWorkspace { chunk, bytes, done, .. } = error else {
         panic!("{error}");
     };
     assert_eq!((chunk, bytes, done.items_done), (6, 6000, 0));
@@ -90,9 +89,7 @@ fn a_cooperative_launch_is_not_cut_for_want_of_memory() {
     let usage = WorkspaceUse::Shared;
     let error =
         launch_with_backoff(&request, &batch, &limits, Choice::AUTOMATIC, usage, &mut memory);
-    let Err(BackoffError::OutOfWorkspace(OutOfWorkspace::NoRoom { chunk: 8, bytes: 80, .. })) =
-        error
-    else {
+    let Err(BackoffError::OutOfWorkspace { chunk: 8, bytes: 80, .. }) = error else {
         panic!("{error:?}");
     };
     assert_eq!(memory.allocations, 1);

@@ -1,8 +1,8 @@
 //! Validation of any request agrees with the rules written down a second time.
 
 use gridguard_test_support::invariants::validation::{
-    agrees_with_a_second_writing, every_violation_names_a_limit_that_is_passed, questions,
-    residency_adds_its_own_rules_alone,
+    agrees_with_a_second_writing, every_violation_names_a_limit_that_is_passed,
+    occupancy_decides_its_own_rules_alone, questions,
 };
 use proptest::prelude::*;
 
@@ -17,8 +17,8 @@ proptest! {
     }
 
     #[test]
-    fn residency_adds_its_own_rules_and_changes_no_others(question in questions()) {
-        residency_adds_its_own_rules_alone(&question);
+    fn the_occupancy_of_the_driver_decides_its_own_rules_and_changes_no_others(question in questions()) {
+        occupancy_decides_its_own_rules_alone(&question);
     }
 
     #[test]

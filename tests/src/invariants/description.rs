@@ -1,76 +1,67 @@
-//! A described launch and the verdict on it.
+//! Launch checks: the verdict agrees with the plan, and the plan with the oracle.
 
-use gridguard::check::{LaunchDescription, Outcome, PlanRecord};
-use gridguard::{DeviceLimits, Strategy};
+use gridguard::check::{CheckRequest, Legality};
+use gridguard::{Axis, BatchAxis, DeviceLimits, Plan, Strategy};
 use gridguard_test_support::invariants::plans::what_is_planned_is_legal_and_what_is_refused_is_hopeless;
 use gridguard_test_support::invariants::{Batch, Case, Preference};
 
-/// The verdict is that of the plan, which keeps to all that plans keep to; or the description
-/// contradicts itself.
-pub(super) fn check(description: &LaunchDescription, device: &DeviceLimits) {
-    let contradicts = description.batch.is_some_and(|batch| {
-        batch.blocks_per_item == 0 || batch.align == 0 || ![32, 64].contains(&batch.index_bits)
-    });
-    let verdict = match description.check(device) {
-        Ok(verdict) => verdict,
-        Err(error) => return assert!(contradicts, "{error}"),
-    };
-    assert!(!contradicts, "{description:?}");
-    assert_eq!(verdict.name, description.name);
-    match (verdict.outcome, &verdict.plan) {
-        (Outcome::Rejected, None) => assert!(!verdict.violations.is_empty()),
-        (Outcome::Legal, Some(plan)) => {
+/// The verdict is that of the plan, which keeps to all that plans keep to.
+pub(super) fn check(launch: &CheckRequest, device: &DeviceLimits) {
+    let verdict = launch.check(device);
+    assert_eq!(verdict.name, launch.name);
+    match (verdict.legality, &verdict.plan) {
+        (Legality::Rejected, None) => assert!(!verdict.violations.is_empty()),
+        (Legality::Legal, Some(plan)) => {
             assert!(plan.len() <= 1);
-            assert_eq!(plan.strategy == Strategy::Folded, !verdict.violations.is_empty());
+            assert_eq!(plan.strategy() == Strategy::Folded, !verdict.violations.is_empty());
         }
-        (Outcome::Chunked, Some(plan)) => {
-            assert_eq!(plan.strategy, Strategy::Chunked);
+        (Legality::Chunked, Some(plan)) => {
+            assert_eq!(plan.strategy(), Strategy::Chunked);
             assert!(!verdict.violations.is_empty(), "chunked without need");
         }
         other => panic!("{other:?}"),
     }
-    if let Some(plan) = &verdict.plan {
-        is_exact(plan, description.batch.map_or(1, |batch| batch.items));
-    }
     let text = serde_json::to_string(&verdict).expect("data");
-    let told: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(told["name"].as_str(), Some(&*description.name));
-    what_is_planned_is_legal_and_what_is_refused_is_hopeless(&case(description, device));
-}
-
-fn is_exact(plan: &PlanRecord, items: u64) {
-    let mut next = 0;
-    for launch in &plan.launches {
-        assert!(launch.start == next && launch.items > 0, "{launch:?}");
-        next += launch.items;
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json["name"].as_str(), Some(&*launch.name));
+    if let Some(plan) = &verdict.plan {
+        is_listed(plan, &json["plan"]);
     }
-    assert_eq!(plan.omitted_launches == 0, next == items);
-    assert_eq!(plan.is_empty(), items == 0);
+    what_is_planned_is_legal_and_what_is_refused_is_hopeless(&case(launch, device));
 }
 
-/// The description as the oracle takes it. Without a batch it is a batch of one item on x.
-fn case(description: &LaunchDescription, device: &DeviceLimits) -> Case {
-    let (request, limits) = (description.request(), description.limits(device));
-    let batch = description.batch.map(|batch| Batch {
-        axis: batch.axis,
-        items: batch.items,
-        share: (batch.blocks_per_item, 1),
-        align: batch.align,
-        elements: (batch.index_bits == 32).then_some(batch.elements_per_item),
-        workspace: (batch.workspace_bytes_per_item > 0).then(|| {
-            (batch.workspace_bytes_per_item, batch.memory_bytes.unwrap_or(device.memory_bytes))
-        }),
-        foldable: false,
-    });
-    let batch = batch.unwrap_or(Batch {
-        axis: gridguard::Axis::X,
-        items: 1,
-        share: (request.grid.x, 1),
-        align: 1,
-        elements: None,
-        workspace: None,
-        foldable: false,
-    });
+/// The first launches are listed in order, and the rest is counted.
+fn is_listed(plan: &Plan, json: &serde_json::Value) {
+    let launches = json["launches"].as_array().expect("launches");
+    let mut next = 0;
+    for launch in launches {
+        let number = |field: &str| launch[field].as_u64().expect("a number");
+        assert!(number("start") == next && number("items") > 0, "{launch}");
+        next += number("items");
+    }
+    let listed = u64::try_from(launches.len()).expect("few");
+    assert_eq!(listed + json["omitted_launches"].as_u64().unwrap_or(0), plan.len());
+    assert_eq!(listed == plan.len(), next == plan.items());
+}
+
+/// The launch as the oracle takes it. Without a batch it is a batch of one item on x.
+fn case(launch: &CheckRequest, device: &DeviceLimits) -> Case {
+    let request = launch.request;
+    let whole = BatchAxis::new(Axis::X, 1).blocks_per_item(request.grid.x);
+    let batch = launch.batch(device).unwrap_or(whole);
+    let fields = serde_json::to_value(batch).expect("JSON");
+    let number = |field: &str| fields[field].as_u64();
+    let known = |field: &str| number(field).expect(field);
+    let batch = Batch {
+        axis: batch.axis(),
+        items: batch.items(),
+        share: (known("blocks_per_item"), known("items_per_block")),
+        align: known("align"),
+        elements: (known("index_bits") == 32).then(|| known("elements_per_item")),
+        workspace: number("memory_bytes").map(|bytes| (known("workspace_bytes_per_item"), bytes)),
+        foldable: fields["foldable"].as_bool().expect("known"),
+    };
     let preference = Preference { most_items: None, strategy: None };
-    Case { request, batch, preference, device: device.clone(), kernel: limits.kernel().clone() }
+    let kernel = launch.limits(device).kernel().clone();
+    Case { request, batch, preference, device: device.clone(), kernel }
 }

@@ -167,7 +167,7 @@ impl Case for Memory {
     fn expected(&self, _ground: &Ground) -> Expected {
         match self.who {
             Who::Program => Expected::one_of(["cudarc::DriverError/2 "]),
-            Who::Floor => Expected::one_of(["LaunchError::OutOfWorkspace/NoRoom/2 "]),
+            Who::Floor => Expected::one_of(["LaunchError::Backoff/OutOfWorkspace/2 "]),
             Who::Workspace | Who::BesideAnother => {
                 Expected::one_of(["Ok, settled on smaller chunks"])
             }

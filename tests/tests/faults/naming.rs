@@ -6,7 +6,7 @@ use gridguard::cuda::{
 };
 use gridguard::diagnose::{Diagnosis, Evidence, FailureId, diagnose};
 use gridguard::profile::{Finding, StoreError};
-use gridguard::{FallbackReason, Guard, OutOfWorkspace};
+use gridguard::{BackoffError, FallbackReason, Guard};
 use serde::{Deserialize, Serialize};
 
 /// An error as it is told, or what came in its place.
@@ -193,14 +193,18 @@ impl Tell for LaunchError {
         let variant = match self {
             Self::Driver(error) => Told::driver("LaunchError::Driver", error),
             Self::Stopped(stopped) => Told::driver("LaunchError::Stopped", &stopped.source),
-            Self::OutOfWorkspace(end) => {
-                let how = match &**end {
-                    OutOfWorkspace::NoRoom { .. } => "NoRoom",
-                    OutOfWorkspace::Allocation { .. } => "Allocation",
-                    OutOfWorkspace::Launch { .. } => "Launch",
+            Self::Backoff(error) => {
+                let variant = match &**error {
+                    BackoffError::OutOfWorkspace { .. } => "OutOfWorkspace",
+                    BackoffError::Allocation { .. } => "Allocation",
+                    BackoffError::Launch { .. } => "Launch",
                     _ => "unknown",
                 };
-                Told::driver(&format!("LaunchError::OutOfWorkspace/{how}"), end.source_error())
+                let outcome = format!("LaunchError::Backoff/{variant}");
+                match error.failure() {
+                    Some((_, source)) => Told::driver(&outcome, source),
+                    None => Told::outcome(outcome),
+                }
             }
             Self::Invalid(_) => Told::outcome("LaunchError::Invalid"),
             Self::OtherKernel { .. } => Told::outcome("LaunchError::OtherKernel"),

@@ -51,7 +51,7 @@ fn a_dependent_launch_waits_for_what_it_reads_whole_and_split() {
             let mut args = Args::new(&stream);
             args.write_items(&mut x, 1);
             let added = guard().plan_and_launch(&add, &request, Some(&batch), args);
-            if !guard().limits().overlapping_launches() {
+            if !guard().limits().dependent_launch() {
                 let Err(LaunchError::Invalid(violations)) = added else { panic!("{added:?}") };
                 assert!(violations.contains(Rule::DependentUnsupported));
                 return;

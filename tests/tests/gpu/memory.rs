@@ -6,7 +6,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMod
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError};
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{
-    Axis, BatchAxis, Choice, ChunkedRun, Dim3, Guard, LaunchRequest, OutOfWorkspace, WorkspaceUse,
+    Axis, BackoffError, BatchAxis, Choice, ChunkedRun, Dim3, Guard, LaunchRequest, WorkspaceUse,
 };
 
 use super::support::{SOURCE, alone, guard, is_counting, kernel, kernel_of, stream};
@@ -53,11 +53,11 @@ fn a_workspace_larger_than_the_device_settles_and_the_output_is_right() {
 #[ignore = "needs a CUDA GPU"]
 fn an_item_that_no_device_has_memory_for_is_told_with_all_that_was_tried() {
     let (settled, out) = count_through(1 << 45, WorkspaceUse::Shared);
-    let Err(LaunchError::OutOfWorkspace(end)) = settled else {
+    let Err(LaunchError::Backoff(error)) = settled else {
         panic!("{settled:?}");
     };
-    let OutOfWorkspace::NoRoom { chunk: 1, bytes, done, source, .. } = *end else {
-        panic!("{end:?}");
+    let BackoffError::OutOfWorkspace { chunk: 1, bytes, done, source, .. } = *error else {
+        panic!("{error:?}");
     };
     assert_eq!((bytes, source.code), (1 << 45, 2));
     assert_eq!(done.tried, [64, 32, 16, 8, 4, 2, 1]);

@@ -119,7 +119,7 @@ fn clusters_above_the_portable_size_run_where_there_is_room_for_them() {
 #[ignore = "needs a CUDA GPU"]
 fn launch_bounds_are_a_limit_of_the_kernel() {
     let kernel = kernel("bounded");
-    assert_eq!(kernel.limits().kernel().max_threads_per_block, 64);
+    assert_eq!(kernel.limits().kernel().max_threads_per_block, Some(64));
     let request = LaunchRequest::new(Dim3::ONE, Dim3::new(65, 1, 1));
     let violations = guard().validate(&request, kernel.limits()).expect_err("65 of 64 threads");
     assert!(violations.contains(Rule::KernelThreadsPerBlock));

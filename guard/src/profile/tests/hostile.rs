@@ -201,7 +201,7 @@ fn a_broken_header_refuses_the_file_with_its_place() {
         let error = Document::parse(text).expect_err(text);
         assert!(matches!(error, ProfileError::Header(_)), "{text:?}: {error}");
     }
-    let long = text.replace("any CUDA device", &"x".repeat(300));
+    let long = text.replace("generic CUDA device", &"x".repeat(300));
     assert!(matches!(Document::parse(&long), Err(ProfileError::Header(_))));
 }
 

@@ -42,10 +42,10 @@ impl<'a> Kernel<'a> {
         let limits = kernel.limits.kernel();
         Self {
             name: &kernel.name,
-            max_threads: limits.max_threads_per_block,
+            max_threads: limits.max_threads_per_block.expect("known"),
             registers: limits.registers_per_thread,
             static_shared_bytes: limits.static_shared_bytes,
-            max_dynamic_shared_bytes: limits.max_dynamic_shared_bytes,
+            max_dynamic_shared_bytes: kernel.limits.max_dynamic_shared_bytes(),
             local_bytes: limits.local_bytes_per_thread,
             required_cluster: limits.required_cluster.map(|c| [c.x, c.y, c.z]),
             cluster_must_be_set: limits.cluster_must_be_set,

@@ -1,7 +1,7 @@
 //! Draws launches: legal ones, and ones that break one rule or several, most of them close to a
 //! limit. Needs no driver.
 
-use gridguard::{Axis, Dim3, LaunchLimits, LaunchRequest};
+use gridguard::{Axis, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 
 use crate::Random;
 
@@ -57,12 +57,12 @@ impl Generator {
     /// A small launch that breaks no rule but, seldom, that of residency.
     fn legal(&self, random: &mut Random) -> LaunchRequest {
         let (kernel, device) = (self.limits.kernel(), self.limits.device());
-        let most_threads = kernel.max_threads_per_block.min(device.max_threads_per_block);
+        let most_threads = max_threads(kernel).min(device.max_threads_per_block);
         let threads = match random.pick(&self.threads) {
             threads if threads > 0 && threads <= most_threads => threads,
             _ => 1 + random.below(most_threads),
         };
-        let most_shared = kernel.max_dynamic_shared_bytes;
+        let most_shared = self.limits.max_dynamic_shared_bytes();
         let shared = random.pick(&self.shared);
         let cluster = match (kernel.required_cluster, kernel.cluster_must_be_set) {
             (Some(own), false) => random.percent(50).then_some(own),
@@ -183,7 +183,7 @@ pub fn attributes(
     if random.percent(10) {
         request.priority = Some(random.pick(&[-5, -1, 0, 1, 1000, i32::MIN, i32::MAX]));
     }
-    request.dependent = limits.device().overlapping_launches() && random.percent(10);
+    request.dependent = limits.device().dependent_launch() && random.percent(10);
     request
 }
 
@@ -232,6 +232,11 @@ fn around_each(limits: impl IntoIterator<Item = u64>) -> Vec<u64> {
     limits.into_iter().flat_map(near).collect()
 }
 
+/// Threads by launch bounds, which the driver reports of every kernel.
+fn max_threads(kernel: &KernelLimits) -> u64 {
+    kernel.max_threads_per_block.expect("known")
+}
+
 /// Threads by launch bounds and by registers, and around multiples of a warp.
 fn thread_edges(limits: &LaunchLimits) -> Vec<u64> {
     let (kernel, device) = (limits.kernel(), limits.device());
@@ -239,7 +244,7 @@ fn thread_edges(limits: &LaunchLimits) -> Vec<u64> {
     let a_warp = a_warp.div_ceil(device.register_allocation_unit) * device.register_allocation_unit;
     let warps = device.max_registers_per_block / a_warp;
     let whole = warps / device.warp_allocation_granularity * device.warp_allocation_granularity;
-    let own = kernel.max_threads_per_block;
+    let own = max_threads(kernel);
     let by_registers = [warps, whole, whole + 1].map(|warps| warps * device.warp_size);
     let mut edges = around_each([own, own, own + 32, device.max_threads_per_block]);
     edges.extend(around_each(by_registers));
@@ -252,7 +257,7 @@ fn shared_edges(limits: &LaunchLimits) -> Vec<u64> {
     let (kernel, device) = (limits.kernel(), limits.device());
     let room = device.max_shared_bytes_per_block_opt_in.saturating_sub(kernel.static_shared_bytes);
     let plain = WITHOUT_OPT_IN.saturating_sub(kernel.static_shared_bytes);
-    let own = kernel.max_dynamic_shared_bytes;
+    let own = limits.max_dynamic_shared_bytes();
     let reserved = device.reserved_shared_bytes_per_block;
     let half = device.shared_bytes_per_multiprocessor / 2;
     let mut edges = around_each([own, own, own, plain, room, room, WITHOUT_OPT_IN]);

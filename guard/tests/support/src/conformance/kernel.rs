@@ -51,7 +51,7 @@ impl KernelUnderTest {
     ) -> Self {
         let mut kernel = limits.kernel().clone();
         let opted_in = driver.attribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES).expect("known");
-        kernel.max_dynamic_shared_bytes = u64::try_from(opted_in).expect("bytes");
+        kernel.max_dynamic_shared_bytes = Some(u64::try_from(opted_in).expect("bytes"));
         Self {
             name: name.to_owned(),
             function,
@@ -65,7 +65,7 @@ impl KernelUnderTest {
     /// The guard's occupancy limits for such blocks.
     pub fn occupancy(&self, request: &LaunchRequest) -> OccupancyLimits {
         // The guard would opt in to more shared memory, and so change what is tested.
-        if request.dynamic_shared_bytes > self.limits.kernel().max_dynamic_shared_bytes {
+        if request.dynamic_shared_bytes > self.limits.max_dynamic_shared_bytes() {
             return OccupancyLimits::UNKNOWN;
         }
         (self.occupancy)(request).unwrap_or_else(|error| {

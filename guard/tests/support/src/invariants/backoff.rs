@@ -4,8 +4,8 @@ use core::fmt;
 
 use gridguard::{
     AllocationError, Axis, BackoffError, BatchAxis, Choice, ChunkedRun, DeviceLimits, Dim3,
-    KernelLimits, LaunchLimits, LaunchRequest, OutOfWorkspace, PlannedLaunch, WorkspaceLauncher,
-    WorkspaceUse, launch_with_backoff,
+    KernelLimits, LaunchLimits, LaunchRequest, PlannedLaunch, WorkspaceLauncher, WorkspaceUse,
+    launch_with_backoff,
 };
 use proptest::strategy::BoxedStrategy;
 
@@ -80,16 +80,17 @@ pub fn every_item_is_launched_once(case: &Batch) {
             is_exact(&memory, &done, case);
         }
         Err(BackoffError::Invalid(_)) => assert_eq!(memory.allocations, 0),
-        Err(BackoffError::OutOfWorkspace(end)) => {
-            is_exact(&memory, end.done(), case);
-            assert!(end.done().items_done < batch.items());
-            match end {
-                OutOfWorkspace::NoRoom { chunk, bytes, .. } => {
+        Err(error) => {
+            let (done, _) = error.failure().expect("it began");
+            is_exact(&memory, done, case);
+            assert!(done.items_done < batch.items());
+            match error {
+                BackoffError::OutOfWorkspace { chunk, bytes, .. } => {
                     let unit = batch.unit().expect("few items") * cluster;
                     assert!(chunk <= unit, "{chunk} items could be fewer, {unit}");
                     assert_eq!(bytes, chunk * bytes_per_item);
                 }
-                OutOfWorkspace::Allocation { .. } => {
+                BackoffError::Allocation { .. } => {
                     assert_eq!(memory.fails_at.map(|place| place + 1), Some(memory.allocations));
                 }
                 _ => assert_eq!(memory.refuses_at, Some(memory.launched.len())),

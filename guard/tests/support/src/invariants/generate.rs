@@ -62,6 +62,12 @@ pub(super) fn device(from: &mut Bytes<'_>) -> DeviceLimits {
             warp_allocation_granularity: size(from),
             max_portable_cluster_blocks: size(from),
             max_parameter_bytes: size(from),
+            multiprocessors: size(from),
+            max_threads_per_multiprocessor: size(from),
+            max_blocks_per_multiprocessor: size(from),
+            registers_per_multiprocessor: size(from),
+            shared_bytes_per_multiprocessor: size(from),
+            reserved_shared_bytes_per_block: size(from),
             ..synthetic_device(from)
         },
     }
@@ -85,9 +91,9 @@ fn synthetic_device(from: &mut Bytes<'_>) -> DeviceLimits {
 pub(super) fn kernel(from: &mut Bytes<'_>) -> KernelLimits {
     KernelLimits {
         max_threads_per_block: match from.one_of([3, 2, 1]) {
-            0 => u64::MAX,
-            1 => 256,
-            _ => size(from),
+            0 => None,
+            1 => Some(256),
+            _ => Some(size(from)),
         },
         registers_per_thread: match from.one_of([2, 4, 1]) {
             0 => 0,
@@ -96,9 +102,9 @@ pub(super) fn kernel(from: &mut Bytes<'_>) -> KernelLimits {
         },
         static_shared_bytes: from.maybe(4, size).unwrap_or(0),
         max_dynamic_shared_bytes: match from.one_of([3, 1, 1]) {
-            0 => 49_152,
-            1 => u64::MAX,
-            _ => size(from),
+            0 => None,
+            1 => Some(u64::MAX),
+            _ => Some(size(from)),
         },
         required_cluster: from.maybe(7, small_dim),
         cluster_must_be_set: from.one_in(10),

@@ -48,9 +48,8 @@ pub(super) fn broken(
     }
     let threads = volume(block);
     breaks(Rule::ThreadsPerBlock, threads > device.max_threads_per_block.into());
-    // The largest number stands for a kernel of which nothing is known.
-    let bounded = kernel.max_threads_per_block < u64::MAX;
-    breaks(Rule::KernelThreadsPerBlock, bounded && threads > kernel.max_threads_per_block.into());
+    let bounds = kernel.max_threads_per_block;
+    breaks(Rule::KernelThreadsPerBlock, bounds.is_some_and(|most| threads > most.into()));
     breaks(
         Rule::RegistersPerBlock,
         registers(threads, device, kernel) > device.max_registers_per_block.into(),
@@ -61,10 +60,15 @@ pub(super) fn broken(
     let ceiling = device.max_shared_bytes_per_block.max(device.max_shared_bytes_per_block_opt_in);
     let too_much = total > ceiling.into();
     breaks(Rule::SharedMemoryTotal, too_much);
-    let opted_in = kernel.max_dynamic_shared_bytes.min(DRIVER);
+    // Without opt-in, what the static part leaves of the default.
+    let default = device.max_shared_bytes_per_block.saturating_sub(kernel.static_shared_bytes);
+    let opted_in = kernel.max_dynamic_shared_bytes.unwrap_or(default).min(DRIVER);
     breaks(Rule::DynamicSharedMemoryOptIn, !too_much && dynamic > opted_in.into());
 
     breaks(Rule::CooperativeUnsupported, request.cooperative && !device.cooperative_launch);
+    let co_resident = co_resident_blocks(request, device, kernel);
+    let too_many = co_resident > 0 && volume(grid) > co_resident;
+    breaks(Rule::CooperativeResidency, request.cooperative && too_many);
     let early = device.compute_capability.major < 9;
     breaks(Rule::DependentUnsupported, request.dependent && early);
     breaks(Rule::ParameterBytes, request.parameter_bytes > device.max_parameter_bytes);
@@ -93,6 +97,42 @@ pub(super) fn broken(
         }
     }
     broken
+}
+
+/// Blocks that can be co-resident on the device; 0 where not one fits or the device's size is unknown.
+fn co_resident_blocks(
+    request: &LaunchRequest,
+    device: &DeviceLimits,
+    kernel: &KernelLimits,
+) -> u128 {
+    let threads = volume(request.block);
+    let warp = u128::from(device.warp_size.max(1));
+    let warps = threads.div_ceil(warp);
+    if warps == 0 {
+        return 0;
+    }
+    let by_warps = u128::from(device.max_threads_per_multiprocessor) / warp / warps;
+    let partitions = u128::from(device.warp_allocation_granularity.max(1));
+    let by_registers = match registers(1, device, kernel) / partitions {
+        0 => u128::MAX,
+        _ if registers(threads, device, kernel) > device.max_registers_per_block.into() => 0,
+        of_warp => {
+            let partition = u128::from(device.registers_per_multiprocessor) / partitions;
+            partition / of_warp * partitions / warps
+        }
+    };
+    let unit: u128 = if device.compute_capability.major >= 8 { 128 } else { 256 };
+    let shared = [
+        kernel.static_shared_bytes,
+        request.dynamic_shared_bytes,
+        device.reserved_shared_bytes_per_block,
+    ];
+    let shared = shared.map(u128::from).iter().sum::<u128>().div_ceil(unit) * unit;
+    let by_shared =
+        u128::from(device.shared_bytes_per_multiprocessor).checked_div(shared).unwrap_or(u128::MAX);
+    let most = by_warps.min(by_registers).min(by_shared);
+    let most = most.min(device.max_blocks_per_multiprocessor.into());
+    (most * u128::from(device.multiprocessors)).min(u64::MAX.into())
 }
 
 /// Registers of a block of `threads`: whole units for each warp, whole groups of warps.

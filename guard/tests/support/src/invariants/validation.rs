@@ -18,7 +18,7 @@ pub struct Question {
     request: LaunchRequest,
     device: DeviceLimits,
     kernel: KernelLimits,
-    room: OccupancyLimits,
+    occupancy: OccupancyLimits,
 }
 
 /// Questions, most of them about requests that are nearly legal.
@@ -30,14 +30,14 @@ fn question(from: &mut Bytes<'_>) -> Question {
     let request = if from.one_in(5) { wild_request(from) } else { request(from) };
     let (device, kernel) = (device(from), kernel(from));
     let (blocks, cluster_blocks) = (from.maybe(2, size), from.maybe(2, |from| from.within(0..20)));
-    Question { request, device, kernel, room: OccupancyLimits { blocks, cluster_blocks } }
+    Question { request, device, kernel, occupancy: OccupancyLimits { blocks, cluster_blocks } }
 }
 
 /// Checks all invariants for a question made from `bytes`.
 pub fn check(bytes: &[u8]) {
     let question = question(&mut Bytes::new(bytes));
     agrees_with_a_second_writing(&question);
-    residency_adds_its_own_rules_alone(&question);
+    occupancy_decides_its_own_rules_alone(&question);
     every_violation_names_a_limit_that_is_passed(&question);
 }
 
@@ -85,21 +85,24 @@ pub fn agrees_with_a_second_writing(question: &Question) {
     }
 }
 
-/// What a device holds at once adds its two rules, where it is passed, and changes no others.
-pub fn residency_adds_its_own_rules_alone(question: &Question) {
-    let Question { request, device, kernel, room } = question;
+/// The driver's occupancy decides its two rules and changes no others; it replaces the estimate.
+pub fn occupancy_decides_its_own_rules_alone(question: &Question) {
+    let Question { request, device, kernel, occupancy } = question;
     let mut expected = oracle::broken(request, device, kernel);
     let more_than = |most: Option<u64>, dim: Dim3| most.is_some_and(|m| dim.volume() > m.into());
-    if request.cooperative && more_than(room.blocks, request.grid) {
+    if occupancy.blocks.is_some() {
+        expected.remove(&Rule::CooperativeResidency);
+    }
+    if request.cooperative && more_than(occupancy.blocks, request.grid) {
         expected.insert(Rule::CooperativeResidency);
     }
     let cluster = request.named_cluster().or(kernel.required_cluster);
-    let too_wide = cluster.is_some_and(|cluster| more_than(room.cluster_blocks, cluster));
+    let too_wide = cluster.is_some_and(|cluster| more_than(occupancy.cluster_blocks, cluster));
     if too_wide && !expected.contains(&Rule::ClusterSize) {
         expected.insert(Rule::ClusterResidency);
     }
     let limits = LaunchLimits::new(device.clone(), kernel.clone());
-    let broken: BTreeSet<Rule> = match validate_co_resident(request, &limits, room) {
+    let broken: BTreeSet<Rule> = match validate_co_resident(request, &limits, occupancy) {
         Ok(_) => BTreeSet::new(),
         Err(violations) => violations.iter().map(|violation| violation.rule).collect(),
     };

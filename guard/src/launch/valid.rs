@@ -1,16 +1,17 @@
-//! Proof that a launch was validated.
+//! A launch that passed validation: proof that it was validated.
 
 use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
-use crate::limits::LaunchLimits;
+use crate::limits::launch::LaunchLimits;
 
-/// A launch that obeys every rule that limits alone can decide, for one kernel on one device.
+/// A launch that breaks no rule that can be checked against the limits of one kernel on one device.
 ///
-/// Made by [`validate`](crate::launch::validate()) and by plans only, so whoever holds one need not check again.
+/// Only [`validate`](crate::validate()) and [`Plan`](crate::Plan) create it, so a holder need not
+/// check again.
 ///
 /// ```compile_fail
 /// use gridguard::{Dim3, ValidLaunch};
-/// // There is no way to a `ValidLaunch` around validation.
+/// // A `ValidLaunch` cannot be made without validation.
 /// let launch = ValidLaunch { grid: [1, 1, 1], block: [1, 1, 1] };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,10 +24,9 @@ pub struct ValidLaunch {
     cooperative: bool,
     dependent: bool,
     priority: Option<i32>,
-    /// Whether blocks run together, all of them or those of a cluster.
-    together: bool,
-    /// Runs none together, waits, and has no priority of its own: one look instead of five on the
-    /// way of a launch.
+    /// Whether blocks must be co-resident: all of them, or those of a cluster.
+    co_resident: bool,
+    /// Not co-resident, not dependent and without a priority: one test on the hot path, not five.
     plain: bool,
     limits: u64,
 }
@@ -50,7 +50,8 @@ impl ValidLaunch {
         self.dynamic_shared_bytes
     }
 
-    /// Blocks of a cluster along x, y, z, where the launch names one and the device has clusters.
+    /// Blocks of a cluster along x, y, z, where the launch specifies one and the device supports
+    /// clusters.
     #[must_use]
     pub const fn cluster(&self) -> Option<[u32; 3]> {
         self.cluster
@@ -62,36 +63,36 @@ impl ValidLaunch {
         self.cooperative
     }
 
-    /// The launch's own priority, where it has one.
+    /// The launch's priority, where it has one instead of its stream's.
     #[must_use]
     pub const fn priority(&self) -> Option<i32> {
         self.priority
     }
 
-    /// Whether the launch may begin before the one before it in its stream has ended.
+    /// Whether the launch may start before the previous one in its stream has ended.
     #[must_use]
     pub const fn is_dependent(&self) -> bool {
         self.dependent
     }
 
-    /// Whether nothing but grid, block and shared memory is to be looked at on the way.
+    /// Whether the launch has only grid, block and shared memory.
     #[cfg(feature = "cuda")]
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         self.plain
     }
 
-    /// Whether blocks run together: all of a cooperative launch, or those of a cluster, also of one
-    /// that the kernel was compiled with.
+    /// Whether blocks must be co-resident: all of a cooperative launch, or those of a cluster, also of
+    /// one that the kernel was compiled with.
     #[cfg(feature = "cuda")]
-    pub(crate) const fn runs_together(&self) -> bool {
-        self.together
+    pub(crate) const fn is_co_resident(&self) -> bool {
+        self.co_resident
     }
 
-    /// The same launch, which waits for the one before it.
+    /// The same launch without dependence on the previous one.
     pub(crate) const fn independent(mut self) -> Self {
         self.dependent = false;
-        self.plain = !self.together && self.priority.is_none();
+        self.plain = !self.co_resident && self.priority.is_none();
         self
     }
 
@@ -101,7 +102,7 @@ impl ValidLaunch {
         self.limits == limits.id()
     }
 
-    /// The request again, with all that validation looks at but the bytes of parameters.
+    /// The request again, without its parameter bytes.
     #[cfg(feature = "cuda")]
     pub(crate) fn request(&self) -> LaunchRequest {
         LaunchRequest {
@@ -116,8 +117,8 @@ impl ValidLaunch {
         }
     }
 
-    /// The same launch with fewer or as many blocks along `axis`: what is legal for a grid is
-    /// legal for each part of it, clusters aside, which the planner keeps whole.
+    /// The same launch with at most as many blocks along `axis`. Each part of a legal grid is legal,
+    /// except for clusters, which the planner keeps whole.
     pub(crate) const fn shortened(mut self, axis: Axis, blocks: u32) -> Self {
         match axis {
             Axis::X => self.grid[0] = blocks,
@@ -127,49 +128,49 @@ impl ValidLaunch {
         self
     }
 
-    /// The launch, where it is plain and plainly legal: a short way for nearly all. Where it answers
-    /// none the rules decide.
+    /// The fast path for nearly all launches: the launch, if it is plain and legal. `None` leaves the
+    /// decision to the rules.
     #[inline]
     pub(super) fn plain(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
-        let most = limits.plain();
-        let block = within(request.block, most.block)?;
+        let limit = limits.plain();
+        let block = within(request.block, limit.block)?;
         let [bx, by, bz] = block;
-        // Two numbers of 32 bits never overflow one of 64.
+        // The product of two 32-bit numbers fits 64 bits.
         let threads = (u64::from(bx) * u64::from(by)).checked_mul(bz.into())?;
         let dynamic_shared_bytes = u32::try_from(request.dynamic_shared_bytes).ok()?;
-        let legal = threads <= most.threads.into()
-            && dynamic_shared_bytes <= most.dynamic_shared_bytes
-            && request.parameter_bytes <= most.parameter_bytes.into()
+        let legal = threads <= limit.threads.into()
+            && dynamic_shared_bytes <= limit.dynamic_shared_bytes
+            && request.parameter_bytes <= limit.parameter_bytes.into()
             && request.cluster.is_none()
             && request.priority.is_none()
             && !request.cooperative
             && !request.dependent;
         legal.then_some(Self {
-            grid: within(request.grid, most.grid)?,
+            grid: within(request.grid, limit.grid)?,
             block,
             dynamic_shared_bytes,
             cluster: None,
             cooperative: false,
             dependent: false,
             priority: None,
-            together: false,
+            co_resident: false,
             plain: true,
             limits: limits.id(),
         })
     }
 
-    /// Only for requests that broke no rule.
+    /// Only for requests that break no rule.
     #[inline]
     pub(crate) fn unchecked(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
         let cluster = match request.named_cluster() {
-            // One block on a device without clusters: a launch like any other.
-            Some(Dim3::ONE) if !limits.ceilings().cluster_launch => None,
+            // A cluster of one block on a device without clusters is a plain launch.
+            Some(Dim3::ONE) if !limits.thresholds().cluster_launch => None,
             None => None,
             Some(cluster) => Some(cluster.narrow()?),
         };
         let LaunchRequest { cooperative, dependent, priority, .. } = *request;
-        let own = limits.ceilings().required_cluster.is_some();
-        let together = cooperative || cluster.is_some() || own;
+        let compiled_in = limits.thresholds().required_cluster.is_some();
+        let co_resident = cooperative || cluster.is_some() || compiled_in;
         Some(Self {
             grid: request.grid.narrow()?,
             block: request.block.narrow()?,
@@ -178,14 +179,14 @@ impl ValidLaunch {
             cooperative,
             dependent,
             priority,
-            together,
-            plain: !together && !dependent && priority.is_none(),
+            co_resident,
+            plain: !co_resident && !dependent && priority.is_none(),
             limits: limits.id(),
         })
     }
 }
 
-/// `size` as the driver takes it, where it is at least 1 and at most `most` along each axis.
+/// `size` in 32 bits, if it is from 1 to `most` along each axis.
 #[inline]
 fn within(size: Dim3, most: [u32; 3]) -> Option<[u32; 3]> {
     let [x, y, z] = most.map(u64::from);

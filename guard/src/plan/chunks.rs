@@ -1,4 +1,4 @@
-//! Cuts a number of items into consecutive chunks: exact cover, balanced, aligned.
+//! Divides items into consecutive chunks: an exact cover, balanced and aligned.
 
 use core::iter::FusedIterator;
 
@@ -6,23 +6,21 @@ use core::iter::FusedIterator;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Chunk {
-    /// The chunk's place in its plan, from 0.
+    /// The chunk's index in its plan, from 0.
     pub index: u64,
-    /// Its first item.
+    /// The first item.
     pub start: u64,
-    /// How many items it has, at least one.
+    /// The number of items, at least one.
     pub items: u64,
 }
 
-#[cfg(feature = "cuda")]
 impl Chunk {
     /// The only chunk of `items`.
+    #[cfg(feature = "cuda")]
     pub(crate) const fn only(items: u64) -> Self {
         Self { index: 0, start: 0, items }
     }
-}
 
-impl Chunk {
     /// The item after the last one.
     #[must_use]
     pub const fn end(&self) -> u64 {
@@ -45,64 +43,65 @@ impl Chunk {
 pub struct Chunks {
     items: u64,
     align: u64,
-    /// Alignment units of the smaller chunks, which come first.
+    /// Alignment units per chunk, one less than in the larger chunks, which come last.
     units: u64,
-    /// The first chunk that has one unit more.
+    /// The index of the first chunk with one unit more.
     first_larger: u64,
     launches: u64,
     next: u64,
 }
 
 impl Chunks {
-    /// Cuts `items` into the fewest chunks of whole alignment units that are at most `cap` items,
-    /// the last one cut short by the end of the batch. A `cap` below `align` counts as one unit, zero as one.
+    /// Divides `items` into the fewest chunks of whole alignment units of at most `cap` items; the end
+    /// of the batch may shorten the last one. A `cap` below `align` counts as one unit, an `align` of
+    /// zero as one.
     #[inline]
     pub fn balanced(items: u64, cap: u64, align: u64) -> Self {
         let align = align.max(1);
         let all_units = items.div_ceil(align);
         let launches = all_units.div_ceil((cap / align).max(1));
-        // Larger chunks come last, so that the one cut short by the end of the batch is a larger
-        // one and sizes stay within one unit.
+        // Larger chunks come last, so that the end of the batch shortens a larger one and sizes differ
+        // by at most one unit.
         let units = all_units.checked_div(launches).unwrap_or(0);
         let larger = all_units - units * launches;
         Self { items, align, units, first_larger: launches - larger, launches, next: 0 }
     }
 
-    /// Items of all chunks together, also of those already taken from the iterator.
+    /// The items of all chunks, including those that the iterator has passed.
     #[must_use]
     pub const fn items(&self) -> u64 {
         self.items
     }
 
-    /// How many chunks there are, also counting those already taken from the iterator.
+    /// The number of chunks, including those that the iterator has passed.
     #[must_use]
     pub const fn launches(&self) -> u64 {
         self.launches
     }
 
-    /// The largest chunk's items; 0 where there is no chunk.
+    /// The items of the largest chunk; 0 if there is none.
     #[must_use]
     pub fn largest(&self) -> u64 {
         let last = self.at(self.launches.saturating_sub(1)).map_or(0, |chunk| chunk.items);
-        // The last one may be cut short below an earlier one of the same number of units.
-        let before = self.launches.checked_sub(2).and_then(|place| self.at(place));
+        // The end of the batch may make the last one shorter than the one before.
+        let before = self.launches.checked_sub(2).and_then(|index| self.at(index));
         last.max(before.map_or(0, |chunk| chunk.items))
     }
 
-    /// The chunk at `place`, from 0.
+    /// The chunk at `index`, from 0.
     #[must_use]
     #[inline]
-    pub fn at(&self, place: u64) -> Option<Chunk> {
-        if place >= self.launches {
+    pub fn at(&self, index: u64) -> Option<Chunk> {
+        if index >= self.launches {
             return None;
         }
-        // Units before this chunk: at most those that cover all items, so products fit but for
-        // the last unit, which the end of the batch cuts.
-        let units_before = self.units * place + place.saturating_sub(self.first_larger);
-        let units = self.units + u64::from(place >= self.first_larger);
+        // At most the units that cover all items, so only the last product can exceed u64, and the end
+        // of the batch cuts that unit.
+        let units_before = self.units * index + index.saturating_sub(self.first_larger);
+        let units = self.units + u64::from(index >= self.first_larger);
         let start = units_before.saturating_mul(self.align);
         let end = (units_before + units).saturating_mul(self.align).min(self.items);
-        Some(Chunk { index: place, start, items: end - start })
+        Some(Chunk { index, start, items: end - start })
     }
 }
 
@@ -138,13 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_no_chunk() {
+    fn zero_items_are_no_chunk() {
         assert_eq!(Chunks::balanced(0, 7, 1).len(), 0);
         assert_eq!(Chunks::balanced(0, 7, 1).largest(), 0);
     }
 
     #[test]
-    fn chunks_are_balanced_and_the_cut_one_is_a_larger_one() {
+    fn chunks_are_balanced_and_the_shortened_one_is_a_larger_one() {
         assert_eq!(sizes(10, 4, 1), [3, 3, 4]);
         assert_eq!(sizes(10, 8, 4), [4, 6]);
         assert_eq!(sizes(8, 8, 4), [8]);
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_of_sizes_near_u64_max_is_found_without_walking() {
+    fn the_largest_of_sizes_near_u64_max_is_found_without_iterating() {
         let chunks = Chunks::balanced(u64::MAX, 65_535, 8);
         assert_eq!(chunks.launches(), u64::MAX.div_ceil(8).div_ceil(8191));
         assert!(chunks.largest() <= 65_535);

@@ -1,0 +1,349 @@
+//! Validates launch requests. Pure: no driver call, and no allocation while the launch is legal.
+
+use crate::dim::{Axis, Dim3};
+use crate::launch::explain::violations;
+use crate::launch::request::LaunchRequest;
+use crate::launch::rule::{Rule, RuleSet};
+use crate::launch::valid::ValidLaunch;
+use crate::launch::violation::Violations;
+use crate::limits::launch::{LaunchLimits, Thresholds};
+use crate::limits::occupancy::OccupancyLimits;
+
+/// Validates `request` against `limits`.
+///
+/// Allocates nothing while the launch is legal. Of a cooperative launch it also estimates whether
+/// all blocks can be co-resident, see [`LaunchLimits::co_resident_blocks`].
+///
+/// # Errors
+///
+/// All [`Violations`] of the launch, each with the requested value, the limit, whose limit it is and
+/// a remedy.
+///
+/// ```
+/// use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
+///
+/// let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"));
+/// let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
+/// let violations = validate(&request, &limits).expect_err("y takes 65,535 blocks");
+/// assert_eq!(
+///     violations.to_string(),
+///     "grid.y is 76800 blocks, the limit is 65535 (generic CUDA device): \
+///      split axis y into 2 launches of 38400, or fold it into x",
+/// );
+/// ```
+#[inline]
+pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidLaunch, Violations> {
+    match ValidLaunch::plain(request, limits) {
+        Some(launch) => Ok(launch),
+        None => validate_co_resident(request, limits, &OccupancyLimits::UNKNOWN),
+    }
+}
+
+/// As [`validate`], with what the driver reports about occupancy.
+///
+/// Allocates nothing while the launch is legal.
+///
+/// # Errors
+///
+/// As [`validate`].
+///
+/// ```
+/// use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
+/// use gridguard::{OccupancyLimits, validate_co_resident};
+///
+/// let mut device = DeviceLimits::any_device();
+/// device.cooperative_launch = true;
+/// let limits = LaunchLimits::new(device, KernelLimits::unknown("reduce"));
+/// let request = LaunchRequest::new(Dim3::new(265, 1, 1), Dim3::new(1024, 1, 1)).cooperative();
+/// let occupancy = OccupancyLimits { blocks: Some(264), cluster_blocks: None };
+/// let violations = validate_co_resident(&request, &limits, &occupancy).expect_err("264 at most");
+/// assert_eq!(
+///     violations.to_string(),
+///     "cooperative grid has 265 blocks, only 264 can be co-resident (generic CUDA device): \
+///      use fewer blocks, each looping over several items",
+/// );
+/// ```
+#[inline(never)]
+pub fn validate_co_resident(
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+    occupancy: &OccupancyLimits,
+) -> Result<ValidLaunch, Violations> {
+    valid_unless(broken_rules(request, limits, occupancy), request, limits).map_err(|broken| {
+        let co_resident = co_resident_blocks(request, limits, occupancy);
+        violations(request, limits, (co_resident, occupancy.cluster_blocks), broken)
+    })
+}
+
+/// The validated launch, or the rules that `request` breaks.
+#[inline]
+pub(crate) fn check(
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+) -> Result<ValidLaunch, RuleSet> {
+    match ValidLaunch::plain(request, limits) {
+        Some(launch) => Ok(launch),
+        None => check_rules(request, limits),
+    }
+}
+
+#[inline(never)]
+fn check_rules(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidLaunch, RuleSet> {
+    let broken = broken_rules(request, limits, &OccupancyLimits::UNKNOWN);
+    valid_unless(broken, request, limits)
+}
+
+fn valid_unless(
+    broken: RuleSet,
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+) -> Result<ValidLaunch, RuleSet> {
+    let legal = if broken.is_empty() { ValidLaunch::unchecked(request, limits) } else { None };
+    legal.ok_or(broken)
+}
+
+/// The rules that `request` breaks.
+#[inline]
+pub(crate) fn broken_rules(
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+    occupancy: &OccupancyLimits,
+) -> RuleSet {
+    let &LaunchRequest {
+        grid,
+        block,
+        dynamic_shared_bytes,
+        // See `cluster_with`.
+        cluster: _,
+        cooperative,
+        parameter_bytes,
+        // The driver accepts any.
+        priority: _,
+        dependent,
+    } = request;
+    let thresholds = limits.thresholds();
+    let threads = block.volume();
+    let above = |most: Option<u128>, number: u128| most.is_some_and(|most| number > most);
+
+    let mut broken = RuleSet::EMPTY;
+    broken.add(Rule::GridDimX, grid.x > thresholds.grid.x);
+    broken.add(Rule::GridDimY, grid.y > thresholds.grid.y);
+    broken.add(Rule::GridDimZ, grid.z > thresholds.grid.z);
+    broken.add(Rule::GridDimZero, grid.has_zero());
+    broken.add(Rule::BlockDimX, block.x > thresholds.block.x);
+    broken.add(Rule::BlockDimY, block.y > thresholds.block.y);
+    broken.add(Rule::BlockDimZ, block.z > thresholds.block.z);
+    broken.add(Rule::BlockDimZero, block.has_zero());
+    broken.add(Rule::ThreadsPerBlock, threads > thresholds.device_threads.into());
+    let launch_bounds = thresholds.kernel_threads.map(u128::from);
+    broken.add(Rule::KernelThreadsPerBlock, above(launch_bounds, threads));
+    broken.add(Rule::RegistersPerBlock, above(thresholds.register_threads, threads));
+    let opt_in = thresholds.opt_in_dynamic_bytes;
+    let too_much_shared = opt_in.is_none_or(|most| dynamic_shared_bytes > most);
+    broken.add(Rule::SharedMemoryTotal, too_much_shared);
+    // Opting in helps only where the device has enough.
+    let needs_opt_in = dynamic_shared_bytes > thresholds.dynamic_shared_bytes;
+    broken.add(Rule::DynamicSharedMemoryOptIn, needs_opt_in && !too_much_shared);
+    broken.add(Rule::CooperativeUnsupported, cooperative && !thresholds.cooperative_launch);
+    if cooperative {
+        let most = co_resident_blocks(request, limits, occupancy).map(u128::from);
+        broken.add(Rule::CooperativeResidency, above(most, grid.volume()));
+    }
+    let unsupported = || !limits.device().dependent_launch();
+    broken.add(Rule::DependentUnsupported, dependent && unsupported());
+    broken.add(Rule::ParameterBytes, parameter_bytes > thresholds.parameter_bytes);
+    match request.cluster_with(limits.kernel()) {
+        Some(cluster) => cluster_rules(&mut broken, grid, cluster, thresholds, occupancy),
+        None => broken.add(Rule::ClusterRequired, thresholds.cluster_must_be_set),
+    }
+    broken
+}
+
+#[cold]
+fn cluster_rules(
+    broken: &mut RuleSet,
+    grid: Dim3,
+    cluster: Dim3,
+    thresholds: &Thresholds,
+    occupancy: &OccupancyLimits,
+) {
+    let above = |most: u64| cluster.volume() > most.into();
+    // Also where the kernel was compiled with it: compilers accept 9 and 17 blocks (H200).
+    let too_large = cluster.has_zero() || above(thresholds.cluster_blocks);
+    if thresholds.cluster_launch {
+        let required = thresholds.required_cluster;
+        broken.add(Rule::ClusterRequired, required.is_some_and(|required| required != cluster));
+        broken.add(Rule::ClusterSize, too_large);
+        let divides = Axis::ALL.iter().all(|axis| {
+            grid.along(*axis).checked_rem(cluster.along(*axis)).is_none_or(|rest| rest == 0)
+        });
+        broken.add(Rule::ClusterDividesGrid, !divides);
+    } else {
+        broken.add(Rule::ClusterUnsupported, cluster != Dim3::ONE);
+    }
+    let residency = occupancy.cluster_blocks.is_some_and(above);
+    broken.add(Rule::ClusterResidency, residency && !broken.contains(Rule::ClusterSize));
+}
+
+/// The most blocks of a cooperative `request`: the driver's number where it is known.
+fn co_resident_blocks(
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+    occupancy: &OccupancyLimits,
+) -> Option<u64> {
+    if occupancy.blocks.is_some() || !limits.thresholds().estimates_occupancy {
+        return occupancy.blocks;
+    }
+    limits.co_resident_blocks(request.block, request.dynamic_shared_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::array::uniform3;
+    use proptest::bool::weighted;
+
+    use super::*;
+    use crate::limits::{DeviceLimits, KernelLimits};
+
+    fn limits(change: impl FnOnce(&mut KernelLimits)) -> LaunchLimits {
+        let mut kernel = KernelLimits::unknown("k");
+        change(&mut kernel);
+        LaunchLimits::new(DeviceLimits::any_device(), kernel)
+    }
+
+    #[test]
+    fn all_violations_are_reported_at_once() {
+        let request = LaunchRequest::new(Dim3::new(0, 65_536, 65_536), Dim3::new(1025, 1, 65));
+        let violations = validate(&request, &limits(|_| {})).expect_err("five rules are broken");
+        let rules: Vec<_> = violations.iter().map(|violation| violation.rule.id()).collect();
+        assert_eq!(
+            rules,
+            [
+                "grid-dim-y",
+                "grid-dim-z",
+                "grid-dim-zero",
+                "block-dim-x",
+                "block-dim-z",
+                "threads-per-block"
+            ]
+        );
+    }
+
+    /// Kernels of which nothing is known, that know all their limits, or that need a cluster.
+    fn kernels() -> Vec<LaunchLimits> {
+        let known = |kernel: &mut KernelLimits| {
+            kernel.max_threads_per_block = Some(700);
+            kernel.registers_per_thread = 100;
+            kernel.static_shared_bytes = 4096;
+            kernel.max_dynamic_shared_bytes = Some(8192);
+        };
+        let too_large = |kernel: &mut KernelLimits| kernel.static_shared_bytes = u64::MAX;
+        let mut generous = DeviceLimits::any_device();
+        let most = u64::MAX;
+        (generous.max_grid, generous.max_block) = (Dim3::new(most, most, most), generous.max_grid);
+        generous.max_threads_per_block = most;
+        vec![
+            limits(|_| {}),
+            limits(known),
+            limits(too_large),
+            limits(|kernel| kernel.cluster_must_be_set = true),
+            limits(|kernel| kernel.required_cluster = Some(Dim3::ONE)),
+            LaunchLimits::new(generous, KernelLimits::unknown("k")),
+        ]
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(if cfg!(miri) { 50 } else { 20_000 }))]
+        #[test]
+        fn the_fast_path_and_the_rules_agree_on_every_plain_launch(
+            grid in uniform3(near(&[0, 1, 65_535, (1 << 31) - 1, 0xffff_ffff, u64::MAX])),
+            block in uniform3(near(&[0, 1, 24, 64, 600, 1024, 65_535, 0xffff_ffff, u64::MAX])),
+            shared in near(&[0, 8192, 48 << 10, 0xffff_ffff, u64::MAX]),
+            parameters in near(&[0, 4096, 32_764, u64::MAX]),
+            cluster in proptest::option::weighted(0.1, near(&[0, 1, 8])),
+            [cooperative, dependent, prior] in uniform3(weighted(0.1)),
+        ) {
+            let request = LaunchRequest {
+                grid: Dim3::new(grid[0], grid[1], grid[2]),
+                block: Dim3::new(block[0], block[1], block[2]),
+                dynamic_shared_bytes: shared,
+                cluster: cluster.map(|blocks| Dim3::new(blocks, blocks, blocks)),
+                cooperative,
+                parameter_bytes: parameters,
+                priority: prior.then_some(-1),
+                dependent,
+            };
+            let plain = cluster.is_none() && !cooperative && !dependent && !prior;
+            for limits in kernels() {
+                let by_rules = check_rules(&request, &limits).ok();
+                let fast = ValidLaunch::plain(&request, &limits);
+                // With clusters, and limits above 32 bits, the fast path may decline legal launches.
+                let thresholds = limits.thresholds();
+                let all = thresholds.required_cluster.is_none() && thresholds.device_threads < u64::MAX;
+                if fast.is_some() || all {
+                    proptest::prop_assert_eq!(fast, by_rules.filter(|_| plain));
+                }
+            }
+        }
+    }
+
+    /// Small numbers, and all around `limits`.
+    fn near(limits: &'static [u64]) -> impl proptest::strategy::Strategy<Value = u64> {
+        use proptest::strategy::Strategy as _;
+        let around = (proptest::sample::select(limits), -2_i64..=2);
+        proptest::prop_oneof![
+            1_u64..40,
+            around.prop_map(|(limit, off)| limit.saturating_add_signed(off)),
+        ]
+    }
+
+    #[test]
+    fn a_grid_past_32_bits_is_reported_whole() {
+        let request = LaunchRequest::new(Dim3::new(1, 4_294_967_301, 1), Dim3::ONE);
+        let violations = validate(&request, &limits(|_| {})).expect_err("too large");
+        assert_eq!(violations.iter().next().map(|v| v.requested), Some(4_294_967_301));
+    }
+
+    #[test]
+    fn absurd_sizes_are_violations_and_never_wrap() {
+        let huge = Dim3::new(u64::MAX, u64::MAX, u64::MAX);
+        let request = LaunchRequest::new(huge, huge).dynamic_shared_bytes(u64::MAX);
+        let violations = validate(&request, &limits(|_| {})).expect_err("absurd");
+        assert!(violations.contains(Rule::SharedMemoryTotal));
+        assert!(violations.iter().any(|v| v.requested == u128::MAX));
+        assert!(!violations.to_string().is_empty());
+    }
+
+    #[test]
+    fn limits_that_promise_more_than_32_bits_are_capped() {
+        let mut device = DeviceLimits::any_device();
+        device.max_grid = Dim3::new(u64::MAX, u64::MAX, u64::MAX);
+        let limits = LaunchLimits::new(device, KernelLimits::unknown("k"));
+        let request = LaunchRequest::new(Dim3::new(1 << 32, 1, 1), Dim3::ONE);
+        let violations = validate(&request, &limits).expect_err("the driver takes 32 bits");
+        assert_eq!(violations.iter().next().map(|v| v.limit), Some(u64::from(u32::MAX)));
+    }
+
+    #[test]
+    fn a_cluster_of_one_block_is_none_on_a_device_without_clusters() {
+        let one = LaunchRequest::new(Dim3::ONE, Dim3::ONE).cluster(Dim3::ONE);
+        let cluster = |cluster_launch| {
+            let device = DeviceLimits {
+                cluster_launch,
+                max_portable_cluster_blocks: 8,
+                ..DeviceLimits::any_device()
+            };
+            let limits = LaunchLimits::new(device, KernelLimits::unknown("k"));
+            validate(&one, &limits).expect("legal").cluster()
+        };
+        assert_eq!((cluster(false), cluster(true)), (None, Some([1, 1, 1])));
+    }
+
+    #[test]
+    fn a_launch_knows_the_limits_it_was_validated_against() {
+        let (ours, theirs) = (limits(|_| {}), limits(|_| {}));
+        let launch = validate(&LaunchRequest::new(Dim3::ONE, Dim3::ONE), &ours).expect("legal");
+        assert!(launch.is_for(&ours.clone()));
+        assert!(!launch.is_for(&theirs));
+    }
+}

@@ -1,0 +1,44 @@
+//! Limits that one compiled kernel sets for its launches.
+
+use crate::dim::Dim3;
+
+/// The limits and resource use of one compiled kernel.
+///
+/// `FA` below stands for `CU_FUNC_ATTRIBUTE_`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default))]
+pub struct KernelLimits {
+    /// The kernel's name.
+    pub name: String,
+    /// Maximum threads per block by launch bounds and registers: `FA MAX_THREADS_PER_BLOCK`.
+    /// `None` where unknown.
+    pub max_threads_per_block: Option<u64>,
+    /// Registers per thread: `FA NUM_REGS`. 0 where unknown.
+    pub registers_per_thread: u64,
+    /// Static shared memory in bytes: `FA SHARED_SIZE_BYTES`.
+    pub static_shared_bytes: u64,
+    /// Dynamic shared memory in bytes that a launch may request: `FA
+    /// MAX_DYNAMIC_SHARED_SIZE_BYTES`. `None` where the kernel did not opt in to more than the
+    /// device's default (48 KiB) less the static part.
+    pub max_dynamic_shared_bytes: Option<u64>,
+    /// Local memory per thread in bytes: `FA LOCAL_SIZE_BYTES`.
+    pub local_bytes_per_thread: u64,
+    /// The cluster size set by `__cluster_dims__`: `FA REQUIRED_CLUSTER_WIDTH`, `_HEIGHT`,
+    /// `_DEPTH`.
+    pub required_cluster: Option<Dim3>,
+    /// Whether a launch must specify a cluster size: `FA CLUSTER_SIZE_MUST_BE_SET`.
+    pub cluster_must_be_set: bool,
+    /// Whether clusters above the portable size are allowed: `FA
+    /// NON_PORTABLE_CLUSTER_SIZE_ALLOWED`.
+    pub non_portable_cluster_allowed: bool,
+}
+
+impl KernelLimits {
+    /// A kernel of which only the name is known: it sets no limits besides the shared memory that
+    /// needs no opt-in.
+    #[must_use]
+    pub fn unknown(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+}
