@@ -21,6 +21,6 @@ miri() {
 
 miri
 miri --features profile -- profile::
-miri --features cuda -- cuda:: record::flight --skip cuda::image
+miri --features cuda -- cuda:: record::recent --skip cuda::image
 MIRIFLAGS+=" -Zmiri-many-seeds=0..$seeds"
 miri --features cuda -- every_record_that_is_read nothing_is_lost

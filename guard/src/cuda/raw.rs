@@ -4,6 +4,7 @@ use core::ffi::c_void;
 
 use super::context::Watch;
 use super::driver::Pushed;
+use super::driver_log;
 use super::error::{CudaError, DriverError, LaunchError};
 use super::kernel::{Keep, Kernel};
 use super::launch::{count, plan_and_submit, submit};
@@ -61,6 +62,9 @@ impl RawKernel {
         let device = query::limits_of_current_device(driver)?;
         // SAFETY: this function's contract, and the context is current.
         let kernel = unsafe {
+            let function = driver.function_of(function);
+            // For one of both kinds of handle, the driver has logged an error.
+            driver_log::discard(driver);
             let (name, signature) = (name.to_owned(), query::signature(driver, function)?);
             Kernel::from_parts(driver, function, context, device, name, signature, Keep::Caller)?
         };

@@ -62,6 +62,7 @@ function_table! {
         max_active_clusters = "cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
         stream_priority_range = "cuCtxGetStreamPriorityRange": fn(*mut c_int, *mut c_int) -> Status;
         func_get_name = "cuFuncGetName": fn(*mut *const c_char, Handle) -> Status;
+        kernel_get_function = "cuKernelGetFunction": fn(*mut Handle, Handle) -> Status;
         kernel_get_name = "cuKernelGetName": fn(*mut *const c_char, Handle) -> Status;
         stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
         logs_current = "cuLogsCurrent": fn(*mut c_uint, c_uint) -> Status;
@@ -133,6 +134,23 @@ impl Driver {
         let looked_up = unsafe { look_up(status, &raw mut text) };
         // SAFETY: where it succeeded and is not null, the pointer is to a static string.
         (looked_up == 0).then(|| unsafe { owned(text) }).flatten()
+    }
+
+    /// The `CUfunction` behind `handle` in the current context: of a `CUkernel` cast to one, which
+    /// CUDA runtimes launch since version 12, the function that the driver has for it; else `handle`.
+    /// A `CUkernel` itself can be launched, but not queried.
+    ///
+    /// # Safety
+    ///
+    /// `handle` is a loaded function or kernel.
+    pub(super) unsafe fn function_of(&self, handle: Handle) -> Handle {
+        let mut function = core::ptr::null_mut();
+        let found = self.kernel_get_function.is_some_and(|look_up| {
+            // SAFETY: the handle is alive, by this function's contract; for a `CUfunction` the call
+            // returns an error. The pointer is to a live handle.
+            unsafe { look_up(&raw mut function, handle) == 0 }
+        });
+        if found { function } else { handle }
     }
 
     /// The name of a `CUfunction`, or of a `CUkernel` cast to one, which CUDA runtimes launch since

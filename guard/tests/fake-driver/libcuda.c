@@ -130,6 +130,7 @@ struct Function {
     CUmodule module;
     CUfunction next;
     char name[MAX_NAME];
+    CUfunction of_kernel; /* a CUkernel of a library, cast to a CUfunction: the function it stands for */
     int attribute[FA_COUNT];
     bool params_known;
     size_t params, size[MAX_PARAMS], offset[MAX_PARAMS], param_bytes;
@@ -613,8 +614,31 @@ CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
 }
 
 #ifndef FAKE_OLD
-CALL(cuFuncGetName, (const char **name, CUfunction f), FUNCTION; REQUIRE(name, INVALID_VALUE),
+CALL(cuFuncGetName, (const char **name, CUfunction f),
+     FUNCTION; REQUIRE(name, INVALID_VALUE); REQUIRE(!f->of_kernel, INVALID_HANDLE),
      *name = f->name)
+
+CALL(cuKernelGetName, (const char **name, CUfunction f),
+     CONTEXT; REQUIRE(f && f->of_kernel, INVALID_HANDLE); REQUIRE(name, INVALID_VALUE),
+     *name = f->name)
+
+CALL(cuKernelGetFunction, (CUfunction *function, CUfunction f),
+     CONTEXT; REQUIRE(f && f->of_kernel, INVALID_HANDLE); REQUIRE(function, INVALID_VALUE),
+     *function = f->of_kernel)
+
+CUresult cuLibraryLoadData(CUmodule *library, const void *image, int *jit, void **jit_values,
+                           unsigned jit_count, int *options, void **values, unsigned count) {
+    return cuModuleLoadData(library, image);
+}
+
+CUresult cuLibraryGetKernel(CUfunction *kernel, CUmodule library, const char *name) {
+    CUfunction function;
+    CHECK(cuModuleGetFunction(&function, library, name));
+    *kernel = make(sizeof **kernel);
+    **kernel = (struct Function){.of_kernel = function};
+    strcpy((*kernel)->name, name);
+    return SUCCESS;
+}
 
 CUresult cuFuncGetParamInfo(CUfunction f, size_t index, size_t *offset, size_t *size) {
     FUNCTION;

@@ -7,8 +7,8 @@ use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{GuardedStream, LaunchError, forget_functions};
-use gridguard::{Dim3, Rule};
+use gridguard::cuda::{GuardedStream, LaunchError, counts_without_guard, forget_functions};
+use gridguard::{Counts, Dim3, Guard, Rule};
 use gridguard_test_support::fake_driver::{
     Driver, launches, set_attributes, with_driver, with_fake,
 };
@@ -149,6 +149,32 @@ fn a_refusal_of_the_driver_is_typed() {
 }
 
 #[test]
+fn launches_and_rejections_are_counted_for_each_context() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2"), ("GRIDGUARD_FAKE_FAIL_LAUNCH", "2")], || {
+        let [context, other] = [0, 1].map(|it| CudaContext::new(it).expect("a device"));
+        let guard = Guard::with_context(Arc::clone(&context)).expect("alive");
+        let function = function(&context, "fake_iota_y");
+        let stream = context.default_stream();
+        let mut out = poisoned(&stream, 65_536);
+        let mut launch = |config| launch_iota(&stream, &function, &mut out, config);
+        launch(config(8)).expect("legal");
+        launch(config(8)).expect("legal");
+        launch(config(65_536)).expect_err("one block too many");
+        launch(LaunchConfig { block_dim: (2048, 1, 1), ..config(0) }).expect_err("breaks more");
+        launch(config(8)).expect_err("the driver refuses the third");
+        let counts = counts_without_guard(&context);
+        assert_eq!((counts.plans, counts.launches, counts.refused_by_driver), (3, 2, 1));
+        let rejections = counts.rejections;
+        assert!(rejections.contains(&(Rule::GridDimY, 1)), "{rejections:?}");
+        assert!(rejections.contains(&(Rule::GridDimZero, 1)), "{rejections:?}");
+        assert!(rejections.contains(&(Rule::ThreadsPerBlock, 1)), "{rejections:?}");
+        // A guard of the context counts its own launches, and so does another context.
+        assert_eq!((guard.counts().plans, guard.counts().rejections), (0, Vec::new()));
+        assert_eq!(counts_without_guard(&other), Counts::default());
+    });
+}
+
+#[test]
 fn forgotten_functions_are_queried_anew() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
@@ -238,7 +264,7 @@ fn a_context_at_the_handle_of_one_that_is_gone_has_launched_nothing() {
         // SAFETY: the function takes nothing.
         unsafe { stream.launch_builder_guarded(&function).launch(config(8)) }.expect("legal");
         let recent = || {
-            let guard = gridguard::Guard::with_context(Arc::clone(&context)).expect("its limits");
+            let guard = Guard::with_context(Arc::clone(&context)).expect("its limits");
             guard.recent_launches().len()
         };
         assert_eq!(recent(), 1);

@@ -24,6 +24,8 @@ mod residency;
 mod splitting;
 mod suspects;
 mod threads;
+#[cfg(feature = "profile")]
+mod tuned;
 
 use gridguard_test_support::allocator::Counting;
 

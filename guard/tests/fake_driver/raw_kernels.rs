@@ -2,13 +2,14 @@
 #![allow(unsafe_code, reason = "raw handles")]
 
 use core::ffi::c_void;
+use core::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, result};
+use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, result, sys};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{LaunchError, RawKernel};
 use gridguard::{ArgsError, Axis, BatchAxis, Choice, Dim3, KernelArgs, LaunchRequest, Plan, Rule};
-use gridguard_test_support::fake_driver::{launches, with_fake};
+use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
 use crate::kernels::{PTX, iota, poisoned, read};
 
@@ -38,7 +39,7 @@ fn args(stream: &CudaStream, out: &CudaSlice<u64>, items: u64) -> KernelArgs<'st
 }
 
 /// The context that is current on this thread.
-fn current() -> Option<cudarc::driver::sys::CUcontext> {
+fn current() -> Option<sys::CUcontext> {
     result::ctx::get_current().expect("the driver answers")
 }
 
@@ -51,6 +52,68 @@ fn writes_every_item(launch: impl Fn(&RawKernel, *mut c_void, &KernelArgs<'_>)) 
     let args = args(&stream, &out, 76_800);
     launch(&raw(&context, &function), stream.cu_stream().cast(), &args);
     assert_eq!(read(&stream, &out), iota(76_800));
+}
+
+/// The `CUkernel` called `name` of a library, as CUDA runtimes launch since version 12.
+fn library_kernel(name: &std::ffi::CStr) -> *mut c_void {
+    let (image, mut library, mut kernel) =
+        (std::ffi::CString::new(PTX).expect("text"), ptr::null_mut(), ptr::null_mut());
+    let (none, nones) = (ptr::null_mut(), ptr::null_mut());
+    let image = image.as_ptr().cast();
+    // SAFETY: the image is zero-terminated, and there are no options.
+    let loaded = unsafe {
+        sys::cuLibraryLoadData(&raw mut library, image, none, nones, 0, ptr::null_mut(), nones, 0)
+    };
+    // SAFETY: the library is never unloaded.
+    let found = unsafe { sys::cuLibraryGetKernel(&raw mut kernel, library, name.as_ptr()) };
+    assert_eq!((loaded, found), (sys::CUresult::CUDA_SUCCESS, sys::CUresult::CUDA_SUCCESS));
+    kernel.cast()
+}
+
+#[test]
+fn functions_and_kernels_of_libraries_have_the_names_that_the_driver_knows() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        for function in [function.cu_function().cast(), library_kernel(c"wide")] {
+            // SAFETY: both handles live, and the function is of this context.
+            let raw = unsafe { RawKernel::named_by_driver(context.cu_ctx().cast(), function) };
+            let limits = raw.expect("both are alive").limits().kernel().clone();
+            assert_eq!((&*limits.name, limits.registers_per_thread), ("wide", 210));
+        }
+    });
+}
+
+#[test]
+fn without_names_in_the_driver_a_function_is_unnamed() {
+    with_driver(Driver::Old, &[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let handle = function.cu_function().cast();
+        // SAFETY: both handles live, and the function is of this context.
+        let raw = unsafe { RawKernel::named_by_driver(context.cu_ctx().cast(), handle) };
+        assert_eq!(raw.expect("both are alive").limits().kernel().name, "<unnamed>");
+    });
+}
+
+#[test]
+fn launches_by_handle_are_counted_with_those_of_builders() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "wide");
+        let kernel = raw(&context, &function);
+        let launch = |grid| {
+            let request = LaunchRequest::new(grid, Dim3::new(128, 1, 1));
+            // SAFETY: null is the default stream, and the function takes nothing.
+            unsafe { kernel.plan_and_launch(ptr::null_mut(), &request, None, &KernelArgs::new()) }
+        };
+        launch(Dim3::ONE).expect("legal");
+        launch(Dim3::new(1, 65_536, 1)).expect_err("too large");
+        let counts = kernel.counts();
+        assert_eq!((counts.plans, counts.launches), (1, 1));
+        assert_eq!(counts.rejections, [(Rule::GridDimY, 1)]);
+        assert_eq!(counts, gridguard::cuda::counts_without_guard(&context));
+    });
 }
 
 #[test]
@@ -91,7 +154,7 @@ fn a_null_stream_is_the_default_one() {
         let kernel = raw(&context, &function);
         let args = args(&stream, &out, 8);
         // SAFETY: null is the default stream, the arguments are the kernel's.
-        let launched = unsafe { kernel.launch(std::ptr::null_mut(), &plan(&kernel, 8), &args) };
+        let launched = unsafe { kernel.launch(ptr::null_mut(), &plan(&kernel, 8), &args) };
         assert_eq!(launched, Ok(1));
         assert_eq!(read(&stream, &out), iota(8));
     });
@@ -110,7 +173,7 @@ fn the_threads_current_context_is_the_same_afterwards() {
             let kernel = raw(&context, &function);
             let plan = plan(&kernel, 70_000);
             // SAFETY: null is the default stream, the arguments are the kernel's.
-            let launched = unsafe { kernel.launch(std::ptr::null_mut(), &plan, &args) };
+            let launched = unsafe { kernel.launch(ptr::null_mut(), &plan, &args) };
             assert_eq!(launched, Ok(2));
         };
         other.bind_to_thread().expect("alive");
@@ -141,7 +204,7 @@ fn a_refused_launch_leaves_the_current_context_too() {
         let kernel = raw(&context, &function);
         let args = KernelArgs::new();
         // SAFETY: nothing is launched, since the arguments are missing.
-        let refused = unsafe { kernel.launch(std::ptr::null_mut(), &plan(&kernel, 8), &args) };
+        let refused = unsafe { kernel.launch(ptr::null_mut(), &plan(&kernel, 8), &args) };
         let wrong = ArgsError::WrongCount { kernel: "fake_iota_y".into(), expected: 3, given: 0 };
         assert_eq!(refused, Err(LaunchError::Args(wrong)));
         assert_eq!(current(), Some(other.cu_ctx()));
@@ -157,7 +220,7 @@ fn a_plan_of_another_raw_kernel_is_refused() {
         let (ours, theirs) = (raw(&context, &function), raw(&context, &function));
         let args = KernelArgs::new();
         // SAFETY: nothing is launched, since the plan is another kernel's.
-        let refused = unsafe { ours.launch(std::ptr::null_mut(), &plan(&theirs, 8), &args) };
+        let refused = unsafe { ours.launch(ptr::null_mut(), &plan(&theirs, 8), &args) };
         let other = LaunchError::OtherKernel { kernel: "fake_iota_y".into() };
         assert_eq!(refused, Err(other));
     });

@@ -1,0 +1,134 @@
+//! Launches that are planned as the guard's profile says.
+
+use core::num::NonZeroU64;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use gridguard::cuda::{Args, Kernel};
+use gridguard::profile::{
+    Document, Entry, Environment, Key, LookupCounts, MatchKind, MissLog, Profile, Provenance,
+    StoredChoice, Summary,
+};
+use gridguard::{Axis, Guard};
+use gridguard_test_support::allocator::allocations_of;
+use gridguard_test_support::fake_driver::{launches, with_fake};
+
+use crate::kernels::{context, guard, iota, items_along, kernel, poisoned, read};
+
+fn key() -> Key {
+    Key { kernel: "iota".into(), dtypes: "u64".into(), ..Key::default() }
+}
+
+fn entry(items: u64, columns: u64, choice: StoredChoice) -> Entry {
+    Entry {
+        key: key(),
+        shape: vec![("items".into(), items), ("columns".into(), columns)],
+        choice,
+        parameters: Vec::new(),
+        launches: 1,
+        chosen: Summary::default(),
+        default: Summary::default(),
+        found: Provenance::default(),
+    }
+}
+
+fn chunks_of(items: u64) -> StoredChoice {
+    StoredChoice::Chunked { max_items: NonZeroU64::new(items).expect("not zero") }
+}
+
+/// A guard with a profile of `entries` and a miss log.
+fn guard_with(entries: impl IntoIterator<Item = Entry>) -> Guard {
+    let guard = guard();
+    let (identity, environment) = (guard.identity(), Environment::default());
+    let mut document = Document::new(identity.clone(), environment.clone());
+    for entry in entries {
+        document.insert(entry).expect("within bounds");
+    }
+    let (profile, _) = Profile::from_document(document, &identity, &environment);
+    guard.with_profile(Arc::new(profile)).with_miss_log(Arc::new(MissLog::new(10)))
+}
+
+/// The kernel `fake_iota_y`, tuned for rows of so many columns.
+fn tuned(guard: &Guard, columns: u64) -> Kernel {
+    kernel(guard, "fake_iota_y").with_tuning(key(), "items", &[("columns", columns)])
+}
+
+/// Launches `kernel` over `items` items, and returns the number of launches.
+fn launch(guard: &Guard, kernel: &Kernel, items: u64) -> u64 {
+    let stream = context(guard).new_stream().expect("a stream");
+    let mut out = poisoned(&stream, items);
+    let (request, batch) = items_along(Axis::Y, items);
+    let mut args = Args::new(&stream);
+    args.write_items(&mut out, 1).offset().length();
+    let launched = guard.plan_and_launch(kernel, &request, Some(&batch), args).expect("legal");
+    assert_eq!(read(&stream, &out), iota(items));
+    launched
+}
+
+fn lookups(guard: &Guard) -> LookupCounts {
+    guard.profile().expect("it has one").counts()
+}
+
+#[test]
+fn a_tuned_kernel_is_planned_by_the_profile_and_an_untuned_one_is_not() {
+    with_fake(&[], || {
+        let guard = guard_with([entry(1000, 64, chunks_of(250))]);
+        assert_eq!(launch(&guard, &tuned(&guard, 64), 1000), 4);
+        assert_eq!(lookups(&guard).exact, 1);
+        assert_eq!(launch(&guard, &kernel(&guard, "fake_iota_y"), 1000), 1);
+        assert_eq!((launches().len(), lookups(&guard).exact), (5, 1));
+        assert!(guard.misses().expect("it has one").snapshot().is_empty());
+    });
+}
+
+#[test]
+fn a_shape_that_was_not_tuned_is_planned_by_default_and_logged() {
+    with_fake(&[], || {
+        let guard = guard_with([entry(1000, 64, chunks_of(250))]);
+        assert_eq!(launch(&guard, &tuned(&guard, 4096), 1000), 1);
+        assert_eq!(lookups(&guard).default, 1);
+        let missed = guard.misses().expect("it has one").snapshot();
+        let [missed] = missed.as_slice() else { panic!("{missed:?}") };
+        let shape = [("items".to_owned(), 1000), ("columns".to_owned(), 4096)];
+        assert_eq!((missed.shape.as_slice(), missed.served), (&shape[..], MatchKind::Default));
+    });
+}
+
+#[test]
+fn a_stored_choice_that_is_not_legal_is_counted_and_the_planner_chooses() {
+    with_fake(&[], || {
+        // One launch of 70,000 blocks on y.
+        let guard = guard_with([entry(70_000, 64, StoredChoice::Whole)]);
+        assert_eq!(launch(&guard, &tuned(&guard, 64), 70_000), 2);
+        assert_eq!((lookups(&guard).exact, lookups(&guard).refused), (1, 1));
+        let counts = guard.counts();
+        assert_eq!((counts.plans, counts.launches, counts.rejections), (1, 2, Vec::new()));
+    });
+}
+
+#[test]
+fn without_a_profile_a_tuned_kernel_is_planned_by_default() {
+    with_fake(&[], || {
+        let guard = guard();
+        assert_eq!(launch(&guard, &tuned(&guard, 64), 1000), 1);
+    });
+}
+
+#[test]
+fn a_tuned_launch_allocates_nothing() {
+    with_fake(&[], || {
+        let guard = guard_with([entry(1000, 64, chunks_of(250))]);
+        let kernel = tuned(&guard, 64);
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 1000);
+        let mut launch = |stream: &CudaStream| {
+            let (request, batch) = items_along(Axis::Y, 1000);
+            let mut args = Args::new(stream);
+            args.write_items(&mut out, 1).offset().length();
+            guard.plan_and_launch(&kernel, &request, Some(&batch), args)
+        };
+        launch(&stream).expect("legal");
+        let (launched, allocations) = allocations_of(|| launch(&stream));
+        assert_eq!((launched, allocations), (Ok(4), 0));
+    });
+}
