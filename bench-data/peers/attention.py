@@ -1,7 +1,7 @@
-"""Temporal attention: our kernels beside their peers, on one GPU in one run.
+"""Compares temporal attention with its peers, on one GPU in one run.
 
-First our bench, then for each of its shapes PyTorch's SDPA by every backend, chunk and concatenate, a plain
-Triton kernel and what moving the bytes costs, then our bench again for a few shapes, which shows drift. Each
+Runs our bench, then for each of its shapes PyTorch's SDPA with every backend, chunk and concatenate, a plain
+Triton kernel and a kernel that only moves the bytes, then our bench again for a few shapes, to show drift. Each
 figure is the median over samples of launches back to back between two CUDA events; inputs are larger than
 caches. Writes attention.json with all rows, attention.md and attention.svg.
 
@@ -19,14 +19,14 @@ import picture
 from measuring import DTYPES, best, divided, percent, ratio, us
 
 MOTIVATING = "15360x5x16x64"
-# Enough to see whether all works.
+# Enough for a quick check.
 QUICK = [MOTIVATING, "9216x10x24x80"]
-# Measured again at the end.
+# Measured again at the end, to show drift.
 DRIFT = [MOTIVATING, "15360x5x32x64", "15360x5x128x64"]
 WARPS = (1, 2, 4, 8)
-# Items at either end that are held against float64.
+# Items at either end that are compared with float64.
 CHECKED = 32
-# Of the free memory, for PyTorch's math backend.
+# The share of free memory that PyTorch's math backend may use.
 MATH_SHARE = 0.5
 
 LIMITS = ("limit", "three reads, one write (Triton)")
@@ -37,7 +37,7 @@ def main():
         cli.add_argument("--dtype", nargs="+", choices=DTYPES.values(), default=list(DTYPES.values()))
 
     comparison.main(__doc__, measure, {"attention.md": markdown, "attention.svg": svg}, self_test,
-                    quick="two shapes and few samples", more_options=more_options)
+                    quick="measures two shapes with few samples", more_options=more_options)
 
 
 def measure(args):
@@ -71,8 +71,8 @@ def measure_peers(torch, triton_kernels, cases, quick):
         try:
             measure_shape(torch, triton_kernels, peers, shape, dtype)
         except Exception as error:  # such as inputs that do not fit
-            peers.pass_over(group, shape, dtype, "inputs", error)
-        # Our bench has its turn on the same device.
+            peers.skip(group, shape, dtype, "inputs", error)
+        # Our bench uses the same device.
         torch.cuda.empty_cache()
     return peers.rows
 
@@ -97,14 +97,14 @@ def measure_shape(torch, triton_kernels, peers, shape, dtype):
         peer(LIMITS[1], lambda: triton_kernels.run_three_reads_one_write(q, k, v, out), None)
         for precision in ("tf32", "ieee") if dtype == "f32" else ("ieee",):
             for warps in WARPS:
-                # So that an element that is not written shows.
+                # An element that is not written stays NaN.
                 out.fill_(float("nan"))
                 name = f"Triton, {warps} warp{'s' * (warps > 1)}" + (f", {precision}" if dtype == "f32" else "")
                 peer(name, lambda: triton_kernels.run_attention(q, k, v, out, warps, precision))
     for name, backend in backends(torch).items():
         needed = 4 * items * heads * frames * (4 * head_dim + 3 * frames)
         if name == "PyTorch math" and needed > MATH_SHARE * torch.cuda.mem_get_info()[0]:
-            peers.pass_over("attention", shape, dtype, name, f"needs some {needed / 1e9:.0f} GB")
+            peers.skip("attention", shape, dtype, name, f"needs some {needed / 1e9:.0f} GB")
             continue
         peer(name, lambda: backend(q, k, v))
     chunk = max(1, 65_535 // heads)
@@ -133,12 +133,12 @@ def backends(torch):
 
 
 def summaries(document):
-    """One for each shape and type: the limit, ours, the best peer, the best of Triton and of PyTorch."""
+    """For each shape and type: the limit, ours, the best peer, the best of Triton and of PyTorch."""
     rows = [row for row in document["rows"] if row["group"] == "attention"]
     for _, shape, dtype in measuring.cases_of(rows):
         here = [row for row in rows if (row["shape"], row["dtype"]) == (shape, dtype)]
         peers = [row for row in here if row["source"] == "peer" and row["name"] not in LIMITS]
-        # Chunk and concatenate is what people do where a backend refuses the whole; it counts as PyTorch.
+        # Chunk and concatenate is the usual workaround when a backend rejects the whole; it counts as PyTorch.
         yield {
             "shape": shape,
             "dtype": dtype,
@@ -171,30 +171,30 @@ def markdown(document):
     copy = copy_of(document)
     beside = f"; a plain device copy moves {copy:,.0f} GB/s" if copy else ""
     tolerances = ", ".join(f"{dtype} {error:g}" for dtype, error in measuring.TOLERANCES.items())
-    text = ["# Temporal attention beside its peers\n", measuring.described(document["machine"]) + ".\n",
+    text = ["# Temporal attention compared with its peers\n", measuring.described(document["machine"]) + ".\n",
             "Shapes are items x heads x frames x head dimension. The limit is a kernel that reads three tensors and "
             f"writes one of the same bytes, ours or Triton's, whichever is faster{beside}. Peers whose relative error "
             f"against float64 is above tolerance ({tolerances}) are left out here: Triton's tf32 is one. Ratios above "
             "1 say that ours is faster.\n",
             measuring.table(head, lines)]
-    text += ways(document)
+    text += setups(document)
     text += measuring.appendix(document)
     return "\n".join(text)
 
 
-def ways(document):
-    """The same shape by other ways in, against the flat launch."""
+def setups(document):
+    """Other layouts and options of one shape, relative to the flat launch."""
     rows = {row["name"]: row for row in document["rows"]
             if (row["source"], row["shape"], row["dtype"]) == ("ours", MOTIVATING, "f16")}
     flat = rows.get("flat", {}).get("us")
     names = [name for name in ("flat", "split", "strided", "causal", "biased") if name in rows]
     if not names:
         return []
-    text = ["## Other ways in\n", f"{MOTIVATING}, f16.\n", measuring.table(["<way", ">us", ">to flat"], [
+    text = ["## Other layouts and options\n", f"{MOTIVATING}, f16.\n", measuring.table(["<setup", ">us", ">to flat"], [
         [name, us(rows[name]["us"]), ratio(divided(rows[name]["us"], flat), 3)] for name in names])]
     paired = rows.get("split to flat")
     if paired:
-        text.append(f"Split in two on y against one flat launch, by turns: {paired['ratio']:.4f}, median of "
+        text.append(f"Split in two on y against one flat launch, alternating: {paired['ratio']:.4f}, median of "
                     f"{paired['samples']} rounds.\n")
     return text
 
@@ -229,7 +229,7 @@ def svg(document):
 
 
 def recorded():
-    """Rows of a run on an NVIDIA H200, with figures in the place of ours."""
+    """Rows of a run on an NVIDIA H200, with synthetic figures for ours."""
     def row(source, shape, dtype, name, us, error=None, failed=None, **more):
         moved = 4 * (2 if dtype != "f32" else 4)
         for size in shape.split("x"):
@@ -268,7 +268,7 @@ def recorded():
     rows.append({"group": "attention", "source": "ours", "shape": MOTIVATING, "dtype": "f16", "name": "split to flat",
                  "ratio": 1.0187, "samples": 101})
     again = [row("ours", MOTIVATING, "f16", "ours", 160.5)]
-    return comparison.made_up(rows, again)
+    return comparison.synthetic(rows, again)
 
 
 def self_test():
@@ -281,7 +281,7 @@ def self_test():
     line = next(line for line in text.splitlines() if line.startswith(f"| {MOTIVATING} | f32 |"))
     assert "| math | 1,370 |" in line and "Triton" not in line, line
     comparison.expect(("| attention | 65536x8x16x64 | f16 | PyTorch flash | CUDA error: invalid argument |",
-                       "| split | 163 | 1.019 |", "by turns: 1.0187",
+                       "| split | 163 | 1.019 |", "alternating: 1.0187",
                        f"| attention | {MOTIVATING} | f16 | 160 | 160 | +0.2 % |", "- a note"), text)
     drawn = svg(document)
     words = [node.text for node in xml.etree.ElementTree.fromstring(drawn).iter() if node.text and node.text.strip()]
@@ -298,9 +298,9 @@ def self_test():
                                              "us": 2.0, "bytes": 64, "gb_s": 0.1, "samples": 3, "error": 1e-4}])
         rows = measuring.run_bench(stub, "pick", notes)
         assert [row["name"] for row in rows] == ["ours"] and rows[0]["source"] == "ours", rows
-        assert notes == ["a/b/f16/ours is passed over: no reason"], notes
+        assert notes == ["a/b/f16/ours was skipped: no reason"], notes
         assert measuring.run_bench(Path(place) / "absent", "pick", notes) == [] and len(notes) == 2, notes
-    print("attention.py: tables and picture are as they should be")
+    print("attention.py: tables and picture are correct")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A comparison as a program: its options, the document of all rows, and what is made of it."""
+"""A comparison as a program: its options, the document of all rows, and the files made from it."""
 
 import argparse
 import json
@@ -6,22 +6,22 @@ from pathlib import Path
 
 import measuring
 
-# The machine of documents that self-tests make up.
-MADE_UP_MACHINE = {"device": "NVIDIA H200", "driver": "580.159.04", "torch": "2.11.0+cu130", "triton": "3.6.0",
+# The machine in the documents of self-tests.
+SYNTHETIC_MACHINE = {"device": "NVIDIA H200", "driver": "580.159.04", "torch": "2.11.0+cu130", "triton": "3.6.0",
                    "date": "2026-11-20", "commit": "recorded"}
 
 
 def main(description, measure, makers, self_test, quick, more_options=lambda cli: None):
-    """Measures and writes, or tests itself, as the command line says.
+    """Measures and writes files, or runs the self-test, depending on the command line.
 
-    `measure` makes the document of the options. `makers` make the other files of it: the first one, whose file
-    names the document's too, is printed as well. `quick` says what --quick leaves out.
+    `measure` makes the document from the options. `makers` make the other files from it. The first of them is
+    also printed, and gives the document its name. `quick` is the help text of --quick.
     """
     cli = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--bench", help="our bench executable")
     cli.add_argument("--output", type=Path, help="the folder of the results")
     cli.add_argument("--quick", action="store_true", help=quick)
-    cli.add_argument("--self-test", action="store_true", help="makes everything of rows that are given, without a GPU")
+    cli.add_argument("--self-test", action="store_true", help="makes all files from synthetic rows, without a GPU")
     more_options(cli)
     args = cli.parse_args()
     if args.self_test:
@@ -30,7 +30,7 @@ def main(description, measure, makers, self_test, quick, more_options=lambda cli
         cli.error("--bench and --output are needed")
     measured = measure(args)
     first = next(iter(makers))
-    # The rows first: whatever happens to the rest, they are kept.
+    # The rows first, so that they are kept if the rest fails.
     write(args.output, Path(first).with_suffix(".json").name, json.dumps(measured, indent=1) + "\n")
     for name, make in makers.items():
         write(args.output, name, make(measured))
@@ -38,19 +38,19 @@ def main(description, measure, makers, self_test, quick, more_options=lambda cli
 
 
 def document(args, torch, triton, notes, rows, again):
-    """All that a comparison has found: `rows` of ours and of peers, and some of ours `again` after them."""
+    """All results of a comparison: `rows` of ours and of peers, and some of ours measured `again` at the end."""
     return {"machine": measuring.machine(torch, triton), "quick": args.quick, "notes": notes, "rows": rows,
             "again": again}
 
 
-def made_up(rows, again):
-    """A document of given rows, as it is once it was written and read, for self-tests."""
-    made = {"machine": MADE_UP_MACHINE, "quick": False, "notes": ["a note"], "rows": rows, "again": again}
+def synthetic(rows, again):
+    """A document of given rows, as after writing and reading it, for self-tests."""
+    made = {"machine": SYNTHETIC_MACHINE, "quick": False, "notes": ["a note"], "rows": rows, "again": again}
     return json.loads(json.dumps(made))
 
 
 def expect(parts, text):
-    """Fails where `text` lacks one of the parts."""
+    """Fails if `text` lacks one of the parts."""
     for part in parts:
         assert part in text, f"{part!r} is missing in\n{text}"
 

@@ -1,6 +1,6 @@
-"""The other kernels beside PyTorch's operators, on one GPU in one run.
+"""Compares the other kernels with PyTorch's operators, on one GPU in one run.
 
-First our bench, then PyTorch's operator for each of its cases, then our bench again, which shows drift. Each
+Runs our bench, then PyTorch's operator for each of its cases, then our bench again, to show drift. Each
 figure is the median over samples of launches back to back between two CUDA events; inputs are larger than
 caches. Writes kernels.json with all rows and kernels.md.
 
@@ -19,14 +19,14 @@ LIMIT = "limit"
 
 
 def operators(torch):
-    """For each operation: its inputs, of the dimensions that our bench names, and PyTorch's operators on them.
+    """For each operation: its inputs, with the sizes in our bench's names, and PyTorch's operators on them.
 
     `new` makes a tensor of random elements of the case's type.
     """
     functional = torch.nn.functional
 
     def numbers(count, below):
-        """Places below `below`, far from those of their neighbours: those of our bench."""
+        """Indices below `below`, far from their neighbours: the same as in our bench."""
         return torch.arange(count, device="cuda") * 2_654_435_761 % below
 
     return {
@@ -64,7 +64,7 @@ def operators(torch):
 
 
 def main():
-    comparison.main(__doc__, measure, {"kernels.md": markdown}, self_test, quick="few samples, and ours only once")
+    comparison.main(__doc__, measure, {"kernels.md": markdown}, self_test, quick="takes few samples, and runs our bench only once")
 
 
 def measure(args):
@@ -84,7 +84,7 @@ def measure_peers(torch, ours, quick):
     moved = {(row["group"], row["shape"], row["dtype"]): row["bytes"] for row in ours}
     for (group, shape, dtype), bytes_ in moved.items():
         if group not in known:
-            peers.pass_over(group, shape, dtype, "PyTorch", "no operator is listed for it")
+            peers.skip(group, shape, dtype, "PyTorch", "no operator is listed for it")
             continue
 
         def new(*dims):
@@ -94,11 +94,11 @@ def measure_peers(torch, ours, quick):
         try:
             inputs = inputs_of(new, *map(int, shape.split("x")))
         except Exception as error:  # such as inputs that do not fit
-            peers.pass_over(group, shape, dtype, "inputs", error)
+            peers.skip(group, shape, dtype, "inputs", error)
             continue
         for name, operator in run_by.items():
             peers.measure(group, shape, dtype, f"PyTorch {name}", lambda: operator(*inputs), bytes_)
-        # Our bench has its turn on the same device.
+        # Our bench uses the same device.
         del inputs
         torch.cuda.empty_cache()
     return peers.rows
@@ -122,7 +122,7 @@ def markdown(document):
             pytorch["name"].removeprefix("PyTorch ") if pytorch else "-", us(times[2]),
             ratio(divided(times[2], times[1])),
         ])
-    text = ["# Kernels beside PyTorch's operators\n", measuring.described(document["machine"]) + ".\n",
+    text = ["# Kernels compared with PyTorch's operators\n", measuring.described(document["machine"]) + ".\n",
             "The limit is a kernel that reads and writes as many bytes and computes nothing. Ratios above 1 say that "
             "ours is faster.\n", measuring.table(head, lines)]
     text += measuring.appendix(document)
@@ -130,7 +130,7 @@ def markdown(document):
 
 
 def recorded():
-    """Rows as a run has them; the figures are made up."""
+    """Rows as in a run, with synthetic figures."""
     def row(source, group, shape, dtype, name, us, failed=None):
         return {"group": group, "source": source, "shape": shape, "dtype": dtype, "name": name, "us": us,
                 "bytes": 536_870_912, "gb_s": us and round(536_870_912 / us / 1e3, 1), "error": None, "failed": failed}
@@ -143,7 +143,7 @@ def recorded():
         row("peer", "rms_norm", "32768x4096", "f16", "PyTorch rms_norm", 210.0),
         row("peer", "rms_norm", "131072x1024", "f16", "PyTorch rms_norm", None, "out of memory | of it"),
     ]
-    return comparison.made_up(rows, again=[row("ours", "rms_norm", "32768x4096", "f16", "ours", 131.3)])
+    return comparison.synthetic(rows, again=[row("ours", "rms_norm", "32768x4096", "f16", "ours", 131.3)])
 
 
 def self_test():
@@ -160,7 +160,7 @@ def self_test():
         stub = measuring.stub_bench(place, [{"group": "rms_norm", "shape": "1x8", "dtype": "f16", "case": "ours",
                                              "us": 2.0, "bytes": 32, "gb_s": 0.1, "samples": 3, "error": None}])
         assert measuring.cases_of(measuring.run_bench(stub, "pick", notes)) == [("rms_norm", "1x8", "f16")]
-    print("kernels.py: the table is as it should be")
+    print("kernels.py: the table is correct")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""What the comparisons share: running our benches, timing peers in the same way, and what is known of
-the machine. PyTorch is handed in, so that tables and pictures are made without it.
+"""What the comparisons share: running our benches, timing peers in the same way, describing the machine, and
+tables. PyTorch is a parameter, so that tables and pictures can be made without it.
 """
 
 import datetime
@@ -15,24 +15,24 @@ from pathlib import Path
 
 # The names of types here and in PyTorch.
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
-# The largest relative error that counts as the same result, as our own kernels are held to.
+# The largest relative error of a correct result, the same as for our own kernels.
 TOLERANCES = {"f16": 1e-3, "bf16": 8e-3, "f32": 1e-5}
 
 BENCH_SECONDS = 300
-# What our bench says of cases without figures.
-SAID = ("passed over", "void", "no CUDA device")
-# Launches of a sample take about so long, so that the resolution of events does not matter.
+# In the messages of our bench about cases without figures.
+MESSAGES = ("skipped", "void", "no CUDA device")
+# The launches of a sample take about this long, so that the resolution of events does not matter.
 SAMPLE_US = 4000
 MOST_LAUNCHES = 50
 SAMPLES, LEAST_SAMPLES = 21, 5
-# One peer on one shape takes no longer.
+# The most time for one peer on one shape.
 CASE_US = 500_000
 WARM_UP_S = 0.3
 
 
 def run_bench(executable, pick, notes):
-    """Rows of our bench, of the cases whose names contain `pick`. What it says of cases that it passes
-    over goes into `notes`."""
+    """Rows of our bench, for the cases whose names contain `pick`. Its messages about skipped cases are added
+    to `notes`."""
     with tempfile.TemporaryDirectory() as folder:
         lines = Path(folder) / "bench.jsonl"
         environment = dict(os.environ, GRIDGUARD_BENCH_JSON=str(lines), CRITERION_HOME=str(Path(folder) / "criterion"))
@@ -44,11 +44,11 @@ def run_bench(executable, pick, notes):
         except OSError as error:
             return note(notes, f"our bench did not run: {error}")
         except subprocess.TimeoutExpired:
-            # What it wrote before counts.
+            # What it wrote before is kept.
             note(notes, f"our bench was stopped after {BENCH_SECONDS} seconds")
         else:
             for line in ran.stderr.splitlines():
-                if ran.returncode or any(words in line for words in SAID):
+                if ran.returncode or any(part in line for part in MESSAGES):
                     note(notes, line)
             if ran.returncode:
                 note(notes, f"our bench ended with {ran.returncode}")
@@ -65,8 +65,8 @@ def note(notes, line):
 
 
 def median_us(torch, run, quick=False):
-    """The median over samples of launches back to back between two events. One more launch goes ahead of
-    the first event, so that the device is still busy while the rest are submitted."""
+    """The median over samples of launches back to back between two events. One more launch precedes the first
+    event, so that the device is busy while the rest are submitted."""
     def sample(launches):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         run()
@@ -77,7 +77,7 @@ def median_us(torch, run, quick=False):
         torch.cuda.synchronize()
         return start.elapsed_time(end) * 1e3 / launches
 
-    # As long as our bench does, so that clocks are where they stay under load.
+    # As long as our bench does, so that clocks have reached their value under load.
     begin = time.monotonic()
     run()
     while not quick and time.monotonic() - begin < WARM_UP_S:
@@ -96,7 +96,7 @@ def median(numbers):
 
 
 class Peers:
-    """Measures peers one after another; one that fails is a row too."""
+    """Measures peers one after another; a failure is a row too."""
 
     def __init__(self, torch, quick):
         self.torch, self.quick, self.rows = torch, quick, []
@@ -114,12 +114,12 @@ class Peers:
             del result
             us, samples, launches = median_us(self.torch, run, self.quick)
             row.update(us=round(us, 3), gb_s=round(moved / us / 1e3, 1), samples=samples, launches=launches)
-        except Exception as error:  # whatever it is, the others go on
+        except Exception as error:  # of any kind: the other peers are still measured
             row["failed"] = in_a_line(error)
             self.torch.cuda.empty_cache()
         self.add(row)
 
-    def pass_over(self, group, shape, dtype, name, why):
+    def skip(self, group, shape, dtype, name, why):
         self.add({"group": group, "shape": shape, "dtype": dtype, "source": "peer", "name": name, "us": None,
                   "bytes": None, "gb_s": None, "error": None, "failed": in_a_line(why)})
 
@@ -129,7 +129,7 @@ class Peers:
         self.rows.append(row)
 
     def device_copy(self):
-        """What a copy of 2 GiB moves, read and written."""
+        """Measures a copy of 2 GiB, read and written."""
         torch = self.torch
         bytes_ = 2 << 30
         source = torch.empty(bytes_, dtype=torch.uint8, device="cuda").random_()
@@ -142,16 +142,16 @@ def in_a_line(error):
 
 
 def imported(name, notes):
-    """The module, or None where it cannot be had."""
+    """The module, or None if it cannot be imported."""
     try:
         return importlib.import_module(name)
-    except Exception as error:  # a broken installation is as good as none
+    except Exception as error:  # a broken installation counts as none
         note(notes, f"no {name}: {in_a_line(error)}")
         return None
 
 
 def machine(torch=None, triton=None):
-    """What the figures hold for. The suite knows the commit."""
+    """The machine and versions that the figures are valid for. The suite provides the commit."""
     def from_suite(name, otherwise):
         return os.environ.get(name) or otherwise()
 
@@ -173,27 +173,27 @@ def machine(torch=None, triton=None):
 
 
 def described(machine):
-    """The machine in a line."""
+    """The machine in one line."""
     return (f"{machine['device']}, driver {machine['driver']}, PyTorch {machine['torch']}, Triton {machine['triton']}, "
             f"{machine['date']}, commit {machine['commit']}")
 
 
 def cases_of(rows):
-    """Operation, shape and type of the rows, each once, in their order."""
+    """The distinct combinations of operation, shape and type of the rows, in order."""
     return list(dict.fromkeys((row["group"], row["shape"], row["dtype"]) for row in rows))
 
 
 def best(rows):
-    """The fastest of the rows that were measured and are right, or None. Our bench itself times no wrong result."""
-    def is_right(row):
+    """The fastest of the rows that were measured and are correct, or None. Our bench times correct results only."""
+    def is_correct(row):
         return row["source"] == "ours" or (row.get("error") or 0) <= TOLERANCES.get(row["dtype"], 0)
 
-    measured = [row for row in rows if row.get("us") and is_right(row)]
+    measured = [row for row in rows if row.get("us") and is_correct(row)]
     return min(measured, key=lambda row: row["us"], default=None)
 
 
 def us(value):
-    """Microseconds with three digits or more."""
+    """Microseconds with at least three digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
@@ -212,13 +212,13 @@ def divided(a, b):
 
 
 def table(head, rows):
-    """A table in Markdown, figures to the right; each of `head` begins with '<' or '>'."""
+    """A Markdown table. Each title in `head` begins with '<' or '>', its alignment."""
     lines = [[name[1:] for name in head], ["---" if name[0] == "<" else "---:" for name in head], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
 def appendix(document):
-    """Drift, what did not run, and notes, as far as there are any."""
+    """Drift, failures and notes, if there are any."""
     text = []
     if document["again"]:
         text += ["## Drift\n", drift_table(document["rows"], document["again"])]
@@ -233,7 +233,7 @@ def appendix(document):
 
 
 def drift_table(first, again):
-    """Our own figures at the beginning and at the end of the run."""
+    """Our own figures at the start and at the end of the run."""
     earlier = {(row["group"], row["shape"], row["dtype"], row["name"]): row for row in first}
     rows = []
     for row in again:
@@ -245,11 +245,11 @@ def drift_table(first, again):
 
 
 def stub_bench(folder, rows):
-    """A program that answers like our bench, for self-tests."""
+    """A program with the output of our bench, for self-tests."""
     path = Path(folder) / "stub"
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     path.write_text(f"#!{sys.executable}\nimport os, sys\nassert sys.argv[1:] == ['--bench', 'pick'], sys.argv\n"
-                    "print('a/b/f16/ours is passed over: no reason', file=sys.stderr)\n"
+                    "print('a/b/f16/ours was skipped: no reason', file=sys.stderr)\n"
                     f"open(os.environ['GRIDGUARD_BENCH_JSON'], 'a').write({lines!r})\n")
     path.chmod(0o755)
     return path

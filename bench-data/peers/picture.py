@@ -1,8 +1,8 @@
-"""Bars as SVG, written by hand: no library is needed."""
+"""Bar charts as SVG, without a library."""
 
 from html import escape
 
-# Told apart by those who see no red or green too.
+# Distinguishable with red-green colour blindness.
 COLOURS = ["#0b5fa5", "#e08a1e", "#9aa0a6"]
 INK, FAINT, GRID, LINE = "#1f2328", "#57606a", "#e3e6ea", "#b3261e"
 
@@ -15,9 +15,9 @@ STEPS = (100, 200, 250, 500, 1000, 2000, 2500, 5000, 10_000)
 def bars(title, subtitle, unit, series, mark, remark, line, sections):
     """Horizontal bars, a group a row.
 
-    sections: (heading, rows); a row is {"label", "values" in the order of `series`, "mark", "remark"}, any of
-    them None where there is none. `mark` and `remark` say what a row's are; `line` is (name, value) of a
-    line across all rows.
+    sections: (heading, rows); a row is {"label", "values" in the order of `series`, "mark", "remark"}, None for
+    what is missing. `mark` and `remark` are the legends of those columns; `line` is (name, value) of a line
+    across all rows.
     """
     rows = [row for _, rows in sections for row in rows]
     figures = [value for row in rows for value in (*row["values"], row["mark"]) if value]

@@ -1,8 +1,8 @@
-//! Temporal attention on a CUDA device beside what moving its bytes costs; without a device, the
-//! host's.
+//! Times temporal attention and, as its limit, a kernel that only moves the same bytes. Without a CUDA
+//! device, times the host implementation.
 //!
-//! Launches back to back between events, over tensors that are larger than caches. The result is
-//! held against the f64 reference before anything is timed.
+//! Launches run back to back between events, over tensors larger than the caches. The result is compared
+//! with the f64 reference before anything is timed.
 
 mod support;
 
@@ -18,9 +18,9 @@ use gridguard_kernels::{Deviation, Element, Extent, KernelError, Operation, Prep
 use gridguard_kernels::{Tensor, TensorMut};
 use half::{bf16, f16};
 
-use support::{Bench, Case, Device, Failure, Reads, Repeated, Tensorial, within};
+use support::{Bench, Case, Device, Failure, Reads, Repeated, within};
 
-/// Items, heads, frames and head dimension of f16 and bf16.
+/// Items, heads, frames and head dimension, for f16 and bf16.
 const HALF: [[u64; 4]; 12] = [
     [15_360, 5, 8, 64],
     MOTIVATING,
@@ -35,17 +35,17 @@ const HALF: [[u64; 4]; 12] = [
     [15_360, 5, 81, 64],
     [15_360, 5, 128, 64],
 ];
-/// Of f16 alone: more items than y and z have blocks.
+/// For f16 only: more items than y and z have blocks.
 const MANY: [[u64; 4]; 2] = [[65_536, 8, 16, 64], [65_536, 8, 32, 128]];
 const SINGLE: [[u64; 4]; 2] = [MOTIVATING, [8192, 8, 16, 40]];
-/// 76,800 problems, where y has 65,535 blocks.
+/// 76,800 problems; y has 65,535 blocks.
 const MOTIVATING: [u64; 4] = [15_360, 5, 16, 64];
-/// What the host computes in a few milliseconds.
+/// Small enough for the host: a few milliseconds.
 const SMALL: [u64; 4] = [64, 5, 16, 64];
 
-/// Rounds of the split against the flat launch.
+/// Rounds that compare the split launch with the flat one.
 const ROUNDS: usize = 101;
-/// Rounds that bring clocks and caches to their steady state.
+/// Rounds before clocks and caches are in a steady state.
 const WARM_UP: usize = 5;
 
 fn main() {
@@ -70,18 +70,18 @@ fn on_device(bench: &mut Bench, device: &Device) {
     for dims in SINGLE {
         beside_limit::<f32>(bench, device, dims);
     }
-    let plain = Way { dims: MOTIVATING, name: "flat", ..Way::default() };
+    let plain = Setup { dims: MOTIVATING, name: "flat", ..Setup::default() };
     attention::<f16>(bench, device, plain);
-    attention::<f16>(bench, device, Way { name: "split", layout: Layout::FoldedY, ..plain });
-    attention::<f16>(bench, device, Way { name: "strided", strided: true, ..plain });
-    attention::<f16>(bench, device, Way { name: "causal", causal: true, ..plain });
-    attention::<f16>(bench, device, Way { name: "biased", biased: true, ..plain });
+    attention::<f16>(bench, device, Setup { name: "split", layout: Layout::FoldedY, ..plain });
+    attention::<f16>(bench, device, Setup { name: "strided", strided: true, ..plain });
+    attention::<f16>(bench, device, Setup { name: "causal", causal: true, ..plain });
+    attention::<f16>(bench, device, Setup { name: "biased", biased: true, ..plain });
     split_to_flat(bench, device, plain);
 }
 
-/// One way to run a shape.
+/// A shape and how to run it.
 #[derive(Clone, Copy)]
-struct Way {
+struct Setup {
     name: &'static str,
     dims: [u64; 4],
     layout: Layout,
@@ -90,7 +90,7 @@ struct Way {
     biased: bool,
 }
 
-impl Default for Way {
+impl Default for Setup {
     fn default() -> Self {
         Self {
             name: "ours",
@@ -103,7 +103,7 @@ impl Default for Way {
     }
 }
 
-impl Way {
+impl Setup {
     fn case<T: Element>(&self) -> Case {
         let [items, heads, frames, head_dim] = self.dims;
         let elements = self.dims.into_iter().map(u128::from).product::<u128>();
@@ -128,8 +128,8 @@ impl Way {
         Ok(if self.strided { biased.with_strides() } else { biased })
     }
 
-    /// `[items, heads, frames, head_dim]`; with strides as it comes out of a projection,
-    /// `[items, frames, heads, head_dim]`.
+    /// `[items, heads, frames, head_dim]`; with strides, `[items, frames, heads, head_dim]` as a projection
+    /// writes it.
     fn extent(&self) -> Extent<4> {
         let [items, heads, frames, head_dim] = self.dims;
         if self.strided {
@@ -140,16 +140,16 @@ impl Way {
     }
 }
 
-fn beside_limit<T: Tensorial>(bench: &mut Bench, device: &Device, dims: [u64; 4]) {
-    let way = Way { dims, ..Way::default() };
-    attention::<T>(bench, device, way);
-    device.measure_limit::<T>(bench, way.case::<T>(), Reads::Three);
+fn beside_limit<T: Element>(bench: &mut Bench, device: &Device, dims: [u64; 4]) {
+    let setup = Setup { dims, ..Setup::default() };
+    attention::<T>(bench, device, setup);
+    device.measure_limit::<T>(bench, setup.case::<T>(), Reads::Three);
 }
 
-fn attention<T: Tensorial>(bench: &mut Bench, device: &Device, way: Way) {
-    bench.measure(&way.case::<T>(), || {
-        let prepared = prepare::<T>(device, way)?;
-        let mut tensors = Tensors::<T>::new(device, way)?;
+fn attention<T: Element>(bench: &mut Bench, device: &Device, setup: Setup) {
+    bench.measure(&setup.case::<T>(), || {
+        let prepared = prepare::<T>(device, setup)?;
+        let mut tensors = Tensors::<T>::new(device, setup)?;
         tensors.launch(device, &prepared)?;
         let error = tensors.error(device, prepared.operation())?;
         let launch = move || tensors.launch(device, &prepared);
@@ -157,17 +157,20 @@ fn attention<T: Tensorial>(bench: &mut Bench, device: &Device, way: Way) {
     });
 }
 
-fn prepare<T: Element>(device: &Device, way: Way) -> Result<Prepared<TemporalAttention>, Failure> {
-    let operation = way.operation::<T>(device.limits())?;
+fn prepare<T: Element>(
+    device: &Device,
+    setup: Setup,
+) -> Result<Prepared<TemporalAttention>, Failure> {
+    let operation = setup.operation::<T>(device.limits())?;
     Ok(device.kernels().prepare(operation, Choice::AUTOMATIC)?)
 }
 
-/// Two launches on y against one on x, which take turns on a device that is never idle.
-fn split_to_flat(bench: &mut Bench, device: &Device, plain: Way) {
+/// The time of two launches on y relative to one on x, in alternation on a device that is never idle.
+fn split_to_flat(bench: &mut Bench, device: &Device, plain: Setup) {
     let case = Case { name: "split to flat", ..plain.case::<f16>() };
     bench.compare(&case, || {
         let flat = prepare::<f16>(device, plain)?;
-        let split = prepare::<f16>(device, Way { layout: Layout::FoldedY, ..plain })?;
+        let split = prepare::<f16>(device, Setup { layout: Layout::FoldedY, ..plain })?;
         let mut tensors = Tensors::<f16>::new(device, plain)?;
         let mut events = Vec::new();
         for _ in 0..WARM_UP + ROUNDS {
@@ -184,7 +187,7 @@ fn split_to_flat(bench: &mut Bench, device: &Device, plain: Way) {
     });
 }
 
-/// What one launch takes.
+/// The tensors of one launch.
 struct Tensors<T> {
     q: CudaSlice<T>,
     k: CudaSlice<T>,
@@ -195,9 +198,9 @@ struct Tensors<T> {
     scale: f32,
 }
 
-impl<T: Tensorial> Tensors<T> {
-    fn new(device: &Device, way: Way) -> Result<Self, Failure> {
-        let [items, heads, frames, head_dim] = way.dims;
+impl<T: Element> Tensors<T> {
+    fn new(device: &Device, setup: Setup) -> Result<Self, Failure> {
+        let [items, heads, frames, head_dim] = setup.dims;
         let shape = Shape::new(items, heads, frames, head_dim)?;
         let len = usize::try_from(shape.elements())?;
         let bias = usize::try_from(frames * frames)?;
@@ -205,9 +208,9 @@ impl<T: Tensorial> Tensors<T> {
             q: device.filled(len, 1)?,
             k: device.filled(len, 2)?,
             v: device.filled(len, 3)?,
-            bias: way.biased.then(|| device.filled(bias, 4)).transpose()?,
+            bias: setup.biased.then(|| device.filled(bias, 4)).transpose()?,
             out: device.zeros(len)?,
-            extent: way.extent(),
+            extent: setup.extent(),
             scale: shape.scale(),
         })
     }
@@ -226,7 +229,7 @@ impl<T: Tensorial> Tensors<T> {
         Ok(())
     }
 
-    /// The relative error over the first and the last problem; none is measured beyond tolerance.
+    /// The relative error over the first and the last problem; an error above the tolerance is a failure.
     fn error(&self, device: &Device, operation: &TemporalAttention) -> Result<f64, Failure> {
         let [items, heads, _, _] = self.extent.dims();
         let bias = match &self.bias {
@@ -243,7 +246,7 @@ impl<T: Tensorial> Tensors<T> {
         within(&deviation, tolerance(T::TYPE))
     }
 
-    /// One problem out of memory with the extent's strides, row by row.
+    /// Copies one problem to the host, row by row.
     fn problem(
         &self,
         device: &Device,
@@ -268,12 +271,12 @@ fn on_host(bench: &mut Bench) {
     on_host_of::<f32>(bench);
 }
 
-/// The kernel's f32 arithmetic and the f64 reference, all items.
+/// The host implementation in f32, and the f64 reference over all items.
 fn on_host_of<T: Element>(bench: &mut Bench) {
-    let way = Way { dims: SMALL, name: "host", ..Way::default() };
-    bench.measure(&way.case::<T>(), || {
+    let setup = Setup { dims: SMALL, name: "host", ..Setup::default() };
+    bench.measure(&setup.case::<T>(), || {
         let guard = Guard::host(DeviceLimits::any_device());
-        let host = Host::<T>::new(guard.limits(), way)?;
+        let host = Host::<T>::new(guard.limits(), setup)?;
         let Host { operation, q, k, v, scale } = host;
         let limits = guard.limits_for(KernelLimits::unknown("host")).with_automatic_opt_in();
         let (request, batch) = (operation.request(), operation.batch());
@@ -284,8 +287,8 @@ fn on_host_of<T: Element>(bench: &mut Bench) {
             run_on_host(&guard, &plan, &operation, scale, tensors, None, &mut out, || {})
         }))
     });
-    bench.measure(&Way { name: "reference", ..way }.case::<T>(), || {
-        let host = Host::<T>::new(&DeviceLimits::any_device(), way)?;
+    bench.measure(&Setup { name: "reference", ..setup }.case::<T>(), || {
+        let host = Host::<T>::new(&DeviceLimits::any_device(), setup)?;
         let Host { operation, q, k, v, scale } = host;
         let problem = usize::try_from(operation.shape().elements_per_problem())?;
         Ok(Repeated::on_host(move || {
@@ -306,8 +309,8 @@ struct Host<T> {
 }
 
 impl<T: Element> Host<T> {
-    fn new(device: &DeviceLimits, way: Way) -> Result<Self, Failure> {
-        let operation = way.operation::<T>(device)?;
+    fn new(device: &DeviceLimits, setup: Setup) -> Result<Self, Failure> {
+        let operation = setup.operation::<T>(device)?;
         let len = usize::try_from(operation.shape().elements())?;
         let [q, k, v] = [1, 2, 3].map(|seed| synthetic(len, seed));
         Ok(Self { operation, q, k, v, scale: operation.shape().scale() })

@@ -1,8 +1,8 @@
-//! The other kernels on a CUDA device beside what moving their bytes costs; without a device, their
-//! host references.
+//! Times the other kernels and, as their limit, a kernel that only moves the same bytes. Without a CUDA
+//! device, times host references.
 //!
-//! What the dimensions of a shape are is said by the problem: programs that measure others read them
-//! from the name.
+//! The names of the cases contain the sizes of the problem, in the order of the kernel; programs that
+//! compare with other implementations parse them.
 
 mod support;
 
@@ -39,7 +39,7 @@ const PROBLEMS: [&str; 20] = [
     "batched_gemm f32 65536x64x64x64",
 ];
 
-/// Rows and columns of what the host computes.
+/// Rows and columns for the host.
 const ON_HOST: [u64; 2] = [64, 4096];
 const EPSILON: f32 = 1e-6;
 
@@ -59,7 +59,7 @@ fn main() {
 fn on_device(bench: &mut Bench, device: &Device) {
     for text in PROBLEMS {
         if let Err(reason) = beside_limit(bench, device, text) {
-            eprintln!("{text} is passed over: {reason}");
+            eprintln!("{text} was skipped: {reason}");
         }
     }
 }

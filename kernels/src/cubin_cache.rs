@@ -1,9 +1,9 @@
 //! An on-disk cache of compiled device code.
 //!
-//! Compiling a kernel takes longer than most programs run it. An entry is written beside its place
-//! and moved there whole, and checked in full when it is read, so neither a writer killed halfway
-//! nor a damaged disk puts bytes before the driver that the compiler did not make. Against someone
-//! who may write to the folder the checks do not help: it must be as trusted as the program.
+//! Compiling a kernel takes about a second. Entries are written to a temporary file and renamed, and
+//! verified in full when read, so that neither a killed writer nor a damaged disk passes other bytes to
+//! the driver than the compiler made. The checks do not protect against someone who can write to the
+//! folder: it must be as trusted as the program.
 
 mod key;
 
@@ -15,6 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use gridguard::cuda::{Image, ImageError};
 use sha2::{Digest, Sha256};
+
+use crate::element::to_u64;
 
 pub use key::CubinKey;
 
@@ -35,83 +37,83 @@ pub struct CubinCache {
     folder: PathBuf,
 }
 
-/// Why an image was not taken from the cache or not stored there.
+/// Why an image was not read from the cache or not stored in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CubinCacheError {
-    /// An entry that cannot be read, or something else in its place.
+    /// The entry cannot be read, or is not a regular file.
     #[error("the cached image {} cannot be read: {reason}", path.display())]
     Read {
         /// The entry.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error message.
         reason: String,
     },
-    /// An entry that cannot be written.
+    /// The entry cannot be written.
     #[error("the cached image {} cannot be written: {reason}", path.display())]
     Write {
         /// The entry.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error message.
         reason: String,
     },
-    /// An entry that is not whole or is for another key; storing the image anew replaces it.
-    #[error("the cached image {} must be stored anew: {what}", path.display())]
+    /// The entry is damaged or has another key; storing the image again replaces it.
+    #[error("the cached image {} is corrupt and must be stored again: {what}", path.display())]
     Corrupt {
         /// The entry.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         what: CubinFault,
     },
-    /// An image of PTX, which the driver would compile at each load, or a fatbin.
-    #[error("the cache takes machine code alone, the image is PTX or a fatbin")]
+    /// The image is PTX, which the driver would compile at each load, or a fatbin.
+    #[error("the cache stores cubins only, the image is PTX or a fatbin")]
     NotCubin,
-    /// An image of this many bytes, more than the cache takes.
-    #[error("the image has {0} bytes, the cache takes {MOST_IMAGE_BYTES}")]
+    /// The image has this many bytes, more than the cache stores.
+    #[error("the image has {0} bytes, the limit of the cache is {MAX_IMAGE_BYTES}")]
     TooLarge(u64),
 }
 
-/// What is wrong with an entry of the cache.
+/// How an entry of the cache is damaged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CubinFault {
     /// The file ends within the header, after this many bytes.
     #[error("it ends within its header, after {0} bytes")]
     Header(u64),
-    /// The file does not begin as an entry does.
-    #[error("it does not begin as an entry of the cache does")]
+    /// The file does not begin with the magic bytes.
+    #[error("it does not begin with the magic bytes of an entry")]
     Magic,
-    /// The entry has this format, which is another one.
+    /// The entry has this other format.
     #[error("its format is {0}, this program reads {FORMAT}")]
     Version(u32),
-    /// The entry is this other key's.
+    /// The entry has this other key.
     #[error("it is the entry of key {0}")]
     Key(CubinKey),
-    /// The image is cut, something follows it, or it is larger than any that is stored.
+    /// The image is truncated, followed by other bytes, or larger than the limit.
     #[error("its header announces {announced} bytes, {found} follow")]
     Length {
         /// Bytes that the header announces.
         announced: u64,
-        /// Bytes that follow the header, counted until they are too many.
+        /// Bytes that follow the header, counted up to the limit.
         found: u64,
     },
     /// The image is not the one that was stored.
     #[error("the checksum of its image is wrong")]
     Digest,
-    /// What was stored is no whole image.
+    /// What was stored is not a complete image.
     #[error(transparent)]
     Image(#[from] ImageError),
 }
 
 impl CubinCache {
-    /// The cache in `folder`, which the first [`put`](Self::put) creates.
+    /// The cache in `folder`. The first [`put`](Self::put) creates the folder.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// The user's own cache: the folder that `GRIDGUARD_CUBIN_CACHE` names, else
-    /// `gridguard/cubins` in `XDG_CACHE_HOME`, else in `.cache` of `HOME`; of the latter two only
-    /// an absolute path counts. `None` where no variable says, or the first one is `off`.
+    /// The user's cache: the folder in `GRIDGUARD_CUBIN_CACHE`, or else `gridguard/cubins` in
+    /// `XDG_CACHE_HOME`, or else in `.cache` of `HOME`. The latter two must be absolute paths. `None`
+    /// if none of the variables is set, or the first one is `off`.
     #[must_use]
     pub fn for_user() -> Option<Self> {
         Self::of_environment(std::env::var_os)
@@ -120,7 +122,7 @@ impl CubinCache {
     fn of_environment(variable: impl Fn(&'static str) -> Option<OsString>) -> Option<Self> {
         let set = |name| variable(name).filter(|value| !value.is_empty());
         match set("GRIDGUARD_CUBIN_CACHE") {
-            Some(word) if word == "off" => return None,
+            Some(value) if value == "off" => return None,
             Some(folder) => return Some(Self::at(folder)),
             None => {}
         }
@@ -130,19 +132,19 @@ impl CubinCache {
         Some(Self::at(caches.join("gridguard").join("cubins")))
     }
 
-    /// Where the entries lie.
+    /// The folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The image stored under `key`; `None` where there is no entry.
+    /// The image stored under `key`; `None` if there is no entry.
     ///
     /// # Errors
     ///
-    /// [`CubinCacheError::Read`] where the entry cannot be read or is no regular file;
-    /// [`CubinCacheError::Corrupt`] where it is not whole or is for another key. Either way the
-    /// program can compile instead, and [`put`](Self::put) replaces a corrupt entry.
+    /// [`CubinCacheError::Read`] if the entry cannot be read or is not a regular file;
+    /// [`CubinCacheError::Corrupt`] if it is damaged or has another key. Either way the program can
+    /// compile instead; [`put`](Self::put) replaces a corrupt entry.
     pub fn get(&self, key: &CubinKey) -> Result<Option<Image>, CubinCacheError> {
         let path = self.entry(key);
         let entry = match read_entry(&path) {
@@ -155,21 +157,21 @@ impl CubinCache {
         decode(&entry, key).map(Some).map_err(|what| CubinCacheError::Corrupt { path, what })
     }
 
-    /// Stores `image` under `key`, in place of what was there; readers see the old entry or the
-    /// new one, never a part. Also deletes what writers killed an hour ago or more left behind.
+    /// Stores `image` under `key` and replaces an existing entry. Readers see the old or the new entry,
+    /// never a part. Also deletes temporary files more than an hour old, left by killed writers.
     ///
     /// # Errors
     ///
     /// [`CubinCacheError::NotCubin`] for PTX and fatbins; [`CubinCacheError::TooLarge`] for more
-    /// than 64 MiB; [`CubinCacheError::Write`] where the folder cannot be created or written, or
-    /// the disk is full.
+    /// than 64 MiB; [`CubinCacheError::Write`] if the folder cannot be created or written, or the
+    /// disk is full.
     pub fn put(&self, key: &CubinKey, image: &Image) -> Result<(), CubinCacheError> {
         let cubin = image.bytes();
         if !cubin.starts_with(&ELF_MAGIC) {
             return Err(CubinCacheError::NotCubin);
         }
-        if count(cubin.len()) > MOST_IMAGE_BYTES {
-            return Err(CubinCacheError::TooLarge(count(cubin.len())));
+        if to_u64(cubin.len()) > MAX_IMAGE_BYTES {
+            return Err(CubinCacheError::TooLarge(to_u64(cubin.len())));
         }
         let path = self.entry(key);
         self.write_entry(&path, &header(key, cubin), cubin)
@@ -214,34 +216,34 @@ impl CubinCache {
     }
 }
 
-/// Reads the file at `path`, of one too large no more than shows that.
+/// Reads the file at `path`, and no more of it than shows that it is too large.
 fn read_entry(path: &Path) -> io::Result<Vec<u8>> {
-    // Looked at before it is opened: to open a pipe is to wait for a writer.
+    // Checked before opening, because opening a pipe waits for a writer.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
     }
     let mut entry = Vec::new();
-    File::open(path)?.take(HEADER_BYTES + MOST_IMAGE_BYTES + 1).read_to_end(&mut entry)?;
+    File::open(path)?.take(HEADER_BYTES + MAX_IMAGE_BYTES + 1).read_to_end(&mut entry)?;
     Ok(entry)
 }
 
 /// The header of an entry, in this order: magic, format, key, length and checksum of the image.
 fn header(key: &CubinKey, cubin: &[u8]) -> Vec<u8> {
-    let (format, length) = (FORMAT.to_le_bytes(), count(cubin.len()).to_le_bytes());
+    let (format, length) = (FORMAT.to_le_bytes(), to_u64(cubin.len()).to_le_bytes());
     let checksum: [u8; 32] = Sha256::digest(cubin).into();
     [MAGIC.as_slice(), &format, key.digest(), &length, &checksum].concat()
 }
 
-/// The image of `entry`, if it is whole and the key's.
+/// The image of `entry`, if it is undamaged and has this key.
 fn decode(entry: &[u8], key: &CubinKey) -> Result<Image, CubinFault> {
     let mut cubin = entry;
-    let short = || CubinFault::Header(count(entry.len()));
+    let short = || CubinFault::Header(to_u64(entry.len()));
     let magic: [u8; 8] = take(&mut cubin).ok_or_else(short)?;
     let format = u32::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
     let found_key = CubinKey::from_digest(take(&mut cubin).ok_or_else(short)?);
     let announced = u64::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
     let checksum: [u8; 32] = take(&mut cubin).ok_or_else(short)?;
-    let found = count(cubin.len());
+    let found = to_u64(cubin.len());
     if magic != MAGIC {
         return Err(CubinFault::Magic);
     }
@@ -251,7 +253,7 @@ fn decode(entry: &[u8], key: &CubinKey) -> Result<Image, CubinFault> {
     if found_key != *key {
         return Err(CubinFault::Key(found_key));
     }
-    if announced != found || found > MOST_IMAGE_BYTES {
+    if announced != found || found > MAX_IMAGE_BYTES {
         return Err(CubinFault::Length { announced, found });
     }
     if Sha256::digest(cubin).as_slice() != checksum {
@@ -267,19 +269,15 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*front)
 }
 
-fn count(length: usize) -> u64 {
-    u64::try_from(length).unwrap_or(u64::MAX)
-}
-
-/// How an entry begins.
+/// The first bytes of an entry.
 const MAGIC: [u8; 8] = *b"ggcubin\0";
-/// The format of an entry; raised when the header changes.
+/// The format of an entry; incremented when the header changes.
 const FORMAT: u32 = 1;
 /// Magic, format, key, length, checksum.
 const HEADER_BYTES: u64 = 8 + 4 + 32 + 8 + 32;
-/// Some hundred times the largest kernel here; what a damaged folder can make a program read.
-const MOST_IMAGE_BYTES: u64 = 64 << 20;
-/// How a cubin begins.
+/// Hundreds of times the largest kernel here; limits what a damaged folder makes a program read.
+const MAX_IMAGE_BYTES: u64 = 64 << 20;
+/// The first bytes of a cubin.
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 /// Names of files being written: no entry has such a name.
 const TEMP_PREFIX: &str = "writing-";

@@ -67,3 +67,8 @@ pub use operation::{Code, Operation};
 pub use tensor::{Extent, Tensor, TensorMut};
 #[cfg(feature = "profile")]
 pub use tunable::Tunable;
+
+/// Compiles the README's example.
+#[cfg(all(doctest, feature = "cuda"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,6 +1,6 @@
-//! Programs that launch foreign device code as this workspace's own do not compile.
+//! Foreign device code does not compile as an operation.
 
 #[test]
-fn foreign_device_code_is_no_operation() {
+fn foreign_device_code_is_not_an_operation() {
     gridguard_test_support::do_not_compile("compile-fail/*.rs");
 }

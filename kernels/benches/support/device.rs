@@ -1,4 +1,4 @@
-//! Memory and time on a CUDA device.
+//! Memory and timing on a CUDA device.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -14,12 +14,8 @@ use gridguard_kernels::{Element, Kernels};
 use super::limit::{self, Limit, Reads};
 use super::{Bench, Case, Failure, Repeated};
 
-/// Elements made up on the host; longer memory repeats them.
+/// Elements generated on the host; longer memory repeats them.
 const TILE: usize = 1 << 20;
-
-/// An element of tensors on the device.
-pub(crate) trait Tensorial: Element + DeviceRepr + ValidAsZeroBits {}
-impl<T: Element + DeviceRepr + ValidAsZeroBits> Tensorial for T {}
 
 /// The first device.
 pub(crate) struct Device {
@@ -31,7 +27,7 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn new() -> Result<Self, Failure> {
         let guard = Guard::cuda(0)?;
-        // The only stream: cudarc then puts no events between launches.
+        // With a single stream, cudarc records no events between launches.
         let stream = guard.context().ok_or("no context")?.default_stream();
         Ok(Self { kernels: Kernels::new(guard), stream, limit: OnceCell::new() })
     }
@@ -59,8 +55,8 @@ impl Device {
         Ok(self.stream.alloc_zeros(len)?)
     }
 
-    /// Memory of made-up elements.
-    pub(crate) fn filled<T: Tensorial>(
+    /// Memory of synthetic elements.
+    pub(crate) fn filled<T: Element>(
         &self,
         len: usize,
         seed: u64,
@@ -91,8 +87,8 @@ impl Device {
 
     /// Launches back to back between two events.
     ///
-    /// One more goes ahead of the first event, so that the device is still busy while the rest are
-    /// submitted, and the way from the host is not measured.
+    /// One more launch precedes the first event, so that the device is busy while the rest are submitted
+    /// and the latency of submission is not measured.
     pub(crate) fn repeated<'a>(
         &'a self,
         mut launch: impl FnMut() -> Result<(), Failure> + 'a,
@@ -113,8 +109,8 @@ impl Device {
         Ok(self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
     }
 
-    /// Measures what moving as many bytes as `case` does takes, read and written.
-    pub(crate) fn measure_limit<T: Tensorial>(&self, bench: &mut Bench, case: Case, reads: Reads) {
+    /// Measures a kernel that only moves the bytes of `case`, read and written.
+    pub(crate) fn measure_limit<T: Element>(&self, bench: &mut Bench, case: Case, reads: Reads) {
         let bytes = u64::try_from(case.bytes / (1 + u128::from(reads.count())));
         bench.measure(&Case { name: "limit", ..case }, || {
             let mut limit = Limit::<T>::new(self, reads, bytes?)?;

@@ -1,4 +1,4 @@
-//! Figures as JSON lines, for programs that set them beside those of others.
+//! Results as JSON lines, for programs that compare them with other implementations.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::Case;
 
-/// Where the lines go.
+/// Names the file.
 const VARIABLE: &str = "GRIDGUARD_BENCH_JSON";
 
-/// So many repetitions in a row.
+/// The time of a number of repetitions.
 pub(super) struct Sample {
     pub(super) repetitions: u64,
     pub(super) total: Duration,
@@ -25,7 +25,8 @@ impl Journal {
         Self { path: std::env::var_os(VARIABLE).map(PathBuf::from) }
     }
 
-    /// The median of the samples; those of the warm-up are of other lengths than the last.
+    /// Writes the median of the samples. Those of the warm-up have other lengths than the last and are left
+    /// out.
     pub(super) fn add(&self, case: &Case, samples: &[Sample], error: Option<f64>) {
         let Some(last) = samples.last() else { return };
         let micros: Vec<f64> = samples
@@ -65,13 +66,13 @@ impl Journal {
     }
 }
 
-/// The middle one, the upper of two; NaN of none.
+/// The median, the upper one of two; NaN of no numbers.
 pub(super) fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A count in a figure for people, who do not read its 53rd bit.
+/// A count as f64, rounded beyond 2^53.
 #[allow(clippy::as_conversions, reason = "rounds where it must")]
 fn number(count: u128) -> f64 {
     count as f64

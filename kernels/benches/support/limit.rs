@@ -1,10 +1,11 @@
-//! What moving the bytes costs: kernels that read streams, write one and compute nothing.
+//! Kernels that read streams and write one without computing: the limit of memory-bound kernels.
 
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, Kernel, Module};
 use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
+use gridguard_kernels::Element;
 
-use super::{Device, Failure, Tensorial};
+use super::{Device, Failure};
 
 pub(super) const SOURCE: &str = r#"
 typedef unsigned long long u64;
@@ -63,7 +64,7 @@ extern "C" __global__ void __launch_bounds__(256) one_read_one_write(
 const THREADS: u64 = 256;
 const VECTOR_BYTES: u64 = 16;
 
-/// How many streams are read for one that is written.
+/// How many streams are read for each one written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reads {
     One,
@@ -85,7 +86,7 @@ impl Reads {
         }
     }
 
-    /// Of a thread, as the kernels have them.
+    /// Vectors of a thread, as in the kernels.
     const fn vectors(self) -> u64 {
         match self {
             Self::One => 4,
@@ -94,7 +95,7 @@ impl Reads {
     }
 }
 
-/// Streams on the device and the kernel that goes over them.
+/// Streams on the device and the kernel that moves them.
 pub(crate) struct Limit<T> {
     kernel: Kernel,
     plan: Plan,
@@ -103,8 +104,8 @@ pub(crate) struct Limit<T> {
     out: CudaSlice<T>,
 }
 
-impl<T: Tensorial> Limit<T> {
-    /// Over streams of `bytes` each, up to the next whole vector.
+impl<T: Element> Limit<T> {
+    /// Streams of `bytes` each, rounded up to whole vectors.
     pub(crate) fn new(device: &Device, reads: Reads, bytes: u64) -> Result<Self, Failure> {
         let vectors = bytes.div_ceil(VECTOR_BYTES);
         let elements = usize::try_from(vectors * VECTOR_BYTES / T::TYPE.bytes())?;
@@ -129,11 +130,12 @@ impl<T: Tensorial> Limit<T> {
     }
 }
 
-#[allow(unsafe_code, reason = "the promise for the kernels above")]
+#[allow(unsafe_code, reason = "vouches for the kernels above")]
 fn kernel(module: &Module, reads: Reads) -> Result<Kernel, Failure> {
     let streams = usize::from(reads.count()) + 1;
     let mut parameters = vec![Parameter::AlignedMemory { bytes: VECTOR_BYTES }; streams];
     parameters.push(Parameter::of::<u64>());
-    // SAFETY: the kernels above touch `vectors` vectors of each of their arguments, and no more.
+    // SAFETY: the kernels above take these parameters and touch `vectors` vectors of each memory
+    // argument; `Limit::new` allocates as many, and only `Limit::launch` launches them.
     Ok(unsafe { module.kernel(reads.kernel(), &parameters)? })
 }

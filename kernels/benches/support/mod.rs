@@ -1,7 +1,7 @@
-//! What the benches share: which cases run, how they are timed, and where their figures go.
+//! What the benches share: which cases run, how they are timed, and where the results go.
 //!
-//! `GRIDGUARD_BENCH_JSON=FILE` appends one JSON line a case to FILE, beside criterion's own report.
-#![allow(dead_code, reason = "each bench uses its part")]
+//! `GRIDGUARD_BENCH_JSON=FILE` appends one JSON line per case to FILE, in addition to criterion's report.
+#![allow(dead_code, reason = "each bench uses a part of it")]
 
 mod device;
 mod journal;
@@ -15,32 +15,32 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, measurement::WallTime};
 use gridguard_kernels::{Deviation, ElementType};
 
-pub(crate) use device::{Device, Tensorial};
+pub(crate) use device::Device;
 use journal::{Journal, Sample, median};
 pub(crate) use limit::Reads;
 use selection::Selection;
 
-/// All cases of attention are to fit into 100 seconds.
+/// Chosen so that all cases of attention fit into 100 seconds.
 const SAMPLES: usize = 20;
 const WARM_UP: Duration = Duration::from_millis(300);
 const MEASUREMENT: Duration = Duration::from_millis(800);
-/// Criterion's 100,000 take longer than the measurement itself.
+/// Criterion's default of 100,000 takes longer than the measurement itself.
 const RESAMPLES: usize = 10_000;
-/// What a measurement that has failed takes up.
+/// The time reported to criterion for a failed measurement.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a case cannot be measured.
 pub(crate) type Failure = Box<dyn Error>;
 
-/// One figure to be measured.
+/// One figure to measure.
 pub(crate) struct Case {
-    /// The operation, and criterion's group.
+    /// The operation, which is criterion's group.
     pub(crate) operation: &'static str,
     pub(crate) shape: String,
     pub(crate) element: ElementType,
-    /// Which of those that run the operation, such as `ours` or `limit`.
+    /// The implementation, such as `ours` or `limit`.
     pub(crate) name: &'static str,
-    /// Bytes that must move at least.
+    /// Bytes that any implementation must move.
     pub(crate) bytes: u128,
 }
 
@@ -54,7 +54,7 @@ impl Case {
     }
 }
 
-/// What is repeated: answers how long so many repetitions took.
+/// Repeatable work; times any number of repetitions.
 pub(crate) struct Repeated<'a> {
     time: Box<dyn FnMut(u64) -> Result<Duration, Failure> + 'a>,
     error: Option<f64>,
@@ -76,7 +76,7 @@ impl<'a> Repeated<'a> {
         })
     }
 
-    /// With the relative error of the result, found before anything is timed.
+    /// Adds the relative error of the result, determined before anything is timed.
     pub(crate) fn with_error(mut self, error: f64) -> Self {
         self.error = Some(error);
         self
@@ -91,7 +91,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// As the arguments say, which are criterion's.
+    /// Configured by the command line, in criterion's syntax.
     pub(crate) fn new() -> Self {
         let criterion = Criterion::default()
             .sample_size(SAMPLES)
@@ -103,8 +103,8 @@ impl Bench {
         Self { criterion, selection: Selection::from_args(), journal: Journal::from_environment() }
     }
 
-    /// Measures a case, unless the arguments pass over it. `prepare` allocates; what it answers is
-    /// freed before the next case.
+    /// Measures a case, unless the arguments exclude it. `prepare` allocates; its result is dropped
+    /// before the next case.
     pub(crate) fn measure<'a>(
         &mut self,
         case: &Case,
@@ -119,7 +119,7 @@ impl Bench {
         }
         let mut repeated = match prepare() {
             Ok(repeated) => repeated,
-            Err(reason) => return passed_over(case, &reason),
+            Err(reason) => return skipped(case, &reason),
         };
         let mut samples: Vec<Sample> = Vec::new();
         let mut failure = None;
@@ -137,13 +137,13 @@ impl Bench {
             });
         });
         match failure {
-            Some(reason) => eprintln!("{} failed, the figures above are void: {reason}", case.id()),
+            Some(reason) => eprintln!("{} failed, its figures above are void: {reason}", case.id()),
             None if self.selection.measures() => self.journal.add(case, &samples, repeated.error),
             None => {}
         }
     }
 
-    /// The median of ratios that `prepare` takes, of two ways that have their turns in one run.
+    /// Reports the median of the ratios that `prepare` measures, of two alternatives in one run.
     pub(crate) fn compare(
         &mut self,
         case: &Case,
@@ -158,11 +158,11 @@ impl Bench {
                 println!("{}: {ratio:.4}, median of {rounds} rounds\n", case.id());
                 self.journal.add_ratio(case, ratio, rounds);
             }
-            Err(reason) => passed_over(case, &reason),
+            Err(reason) => skipped(case, &reason),
         }
     }
 
-    /// Criterion's last words.
+    /// Prints criterion's summary.
     pub(crate) fn finish(&self) {
         if self.selection.measures() {
             self.criterion.final_summary();
@@ -171,22 +171,22 @@ impl Bench {
 
     fn group(&mut self, case: &Case) -> BenchmarkGroup<'_, WallTime> {
         let mut group = self.criterion.benchmark_group(case.operation);
-        // Every sample of as many launches, so that their median means something.
+        // Every sample has the same number of launches, so that samples are comparable.
         group.sampling_mode(SamplingMode::Flat);
         group.throughput(Throughput::Bytes(u64::try_from(case.bytes).unwrap_or(u64::MAX)));
         group
     }
 }
 
-fn passed_over(case: &Case, reason: &Failure) {
-    eprintln!("{} is passed over: {reason}", case.id());
+fn skipped(case: &Case, reason: &Failure) {
+    eprintln!("{} was skipped: {reason}", case.id());
 }
 
-/// The relative error of a result, where it is allowed.
+/// The relative error of a result, if it is within the tolerance.
 pub(crate) fn within(deviation: &Deviation, tolerance: f64) -> Result<f64, Failure> {
     let error = deviation.relative();
     if deviation.within(tolerance) {
         return Ok(error);
     }
-    Err(format!("the relative error is {error:e}, {tolerance:e} is allowed").into())
+    Err(format!("the relative error is {error:e}, the tolerance {tolerance:e}").into())
 }

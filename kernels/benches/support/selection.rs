@@ -1,7 +1,7 @@
-//! Which cases the arguments ask for, known before a case takes memory and compiles its kernel.
+//! Parses the command line to skip cases before they allocate memory and compile their kernels.
 //!
-//! Criterion itself says so only from within a case. Where its filter is a pattern, more cases are
-//! prepared than it measures.
+//! Criterion itself applies its filter only when a case runs. If the filter is a regular expression, all
+//! cases are prepared.
 
 /// Criterion's options that take a value.
 const VALUED: [&str; 18] = [
@@ -25,7 +25,7 @@ const VALUED: [&str; 18] = [
     "--output-format",
 ];
 
-/// Characters that make a filter a pattern.
+/// Characters that make a filter a regular expression.
 const PATTERN: &[char] = &['\\', '.', '+', '*', '?', '(', ')', '|', '[', ']', '{', '}', '^', '$'];
 
 pub(super) struct Selection {
@@ -54,12 +54,12 @@ impl Selection {
         Self { filter, lists, measures: measures && !lists && !tests }
     }
 
-    /// Whether the cases are only named.
+    /// Whether the cases are only listed.
     pub(super) const fn lists(&self) -> bool {
         self.lists
     }
 
-    /// Whether figures are wanted, and not a single run of each case.
+    /// Whether cases are measured, rather than run once.
     pub(super) const fn measures(&self) -> bool {
         self.measures
     }

@@ -7,7 +7,7 @@ use gridguard::DeviceLimits;
 use gridguard::profile::{Key, Named, Objective, Policy};
 
 use super::case::LaunchSetup;
-use super::registry::{BuiltKernel, KERNELS, KernelEntry};
+use super::registry::{KERNELS, KernelEntry};
 use super::spec::{MAX_SIZES, ProblemArgs, ProblemSets, SizedProblem, Sizes};
 use crate::element::ElementType;
 use crate::error::KernelError;
@@ -161,7 +161,7 @@ impl Problem {
         device: &DeviceLimits,
         parameters: &[(String, u64)],
     ) -> Result<LaunchSetup, KernelError> {
-        self.build(device)?.setup(device, parameters)
+        (self.entry().setup)(&self.args(device), parameters)
     }
 
     /// The problem's key in profiles, for a device with these limits.
@@ -175,7 +175,7 @@ impl Problem {
         policy: Policy,
         objective: Objective,
     ) -> Result<Key, KernelError> {
-        self.build(device)?.profile_key(device, policy, objective)
+        (self.entry().key)(&self.args(device), policy, objective)
     }
 
     /// Bytes that any implementation must read and write, on a device with these limits.
@@ -184,7 +184,7 @@ impl Problem {
     ///
     /// [`KernelError`] if the kernel does not support the sizes or the device.
     pub fn least_bytes(&self, device: &DeviceLimits) -> Result<u128, KernelError> {
-        Ok(self.build(device)?.tensor_spec().least_bytes)
+        Ok((self.entry().tensors)(&self.args(device))?.least_bytes)
     }
 
     /// The problem on the device of `kernels`, launched on `stream`.
@@ -201,7 +201,7 @@ impl Problem {
         kernels: &crate::kernels::Kernels,
         stream: &Arc<cudarc::driver::CudaStream>,
     ) -> Result<Box<dyn BenchCase>, BenchError> {
-        self.build(kernels.guard().limits())?.on_device(kernels, stream)
+        (self.entry().on_device)(&self.args(kernels.guard().limits()), kernels, stream)
     }
 
     /// The problem on the host, under the limits of `guard`'s device. Launch parameters belong to
@@ -213,12 +213,12 @@ impl Problem {
     /// the tensors do not fit.
     #[cfg(feature = "host")]
     pub fn on_host(&self, guard: &Arc<gridguard::Guard>) -> Result<Box<dyn BenchCase>, BenchError> {
-        self.build(guard.limits())?.on_host(guard)
+        (self.entry().on_host)(&self.args(guard.limits()), guard)
     }
 
-    fn build(&self, device: &DeviceLimits) -> Result<Box<dyn BuiltKernel>, KernelError> {
+    const fn args<'a>(&self, device: &'a DeviceLimits) -> ProblemArgs<'a> {
         let Self { sizes, element, index, .. } = *self;
-        (self.entry().build)(&ProblemArgs { sizes, element, index, device })
+        ProblemArgs { sizes, element, index, device }
     }
 
     fn entry(&self) -> &'static KernelEntry {
@@ -469,10 +469,9 @@ mod tests {
 
     /// Blocks on y or z, items, and elements of the largest tensor.
     fn extents(problem: &Problem) -> [u64; 3] {
-        let kernel = problem.build(&hopper()).expect("supported");
-        let setup = kernel.setup(&hopper(), &[]).expect("the default");
+        let setup = problem.setup(&hopper(), &[]).expect("supported");
         let (grid, items) = (setup.request.grid, setup.batch.items());
-        let tensors = kernel.tensor_spec();
+        let tensors = (problem.entry().tensors)(&problem.args(&hopper())).expect("supported");
         let inputs = tensors.inputs.iter().map(|input| input.elements(items));
         let elements = inputs.fold(items * tensors.output_per_item, u64::max);
         [grid.y.max(grid.z), items, elements]

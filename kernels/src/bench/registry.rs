@@ -1,7 +1,7 @@
-//! The table of all kernels, and each one behind a common interface.
+//! The table of all kernels.
 
 use gridguard::profile::{Key, Objective, Policy};
-use gridguard::{DeviceLimits, KernelLimits, LaunchLimits};
+use gridguard::{KernelLimits, LaunchLimits};
 
 use super::case::LaunchSetup;
 use super::spec::{KernelSpec, ProblemArgs, ProblemSets, TensorSpec};
@@ -21,6 +21,10 @@ use {
     half::{bf16, f16},
     std::sync::Arc,
 };
+#[cfg(feature = "cuda")]
+use {super::device::device_case, crate::kernels::Kernels, cudarc::driver::CudaStream};
+#[cfg(feature = "host")]
+use {super::host::host_case, gridguard::Guard};
 
 /// All kernels, by name.
 pub(super) static KERNELS: [KernelEntry; 8] = [
@@ -34,14 +38,23 @@ pub(super) static KERNELS: [KernelEntry; 8] = [
     KernelEntry::of::<UpsampleNearest2d>(),
 ];
 
-/// What is known of a kernel before it has sizes.
+/// A kernel without sizes. The functions build it for a problem.
 pub(super) struct KernelEntry {
     pub(super) name: &'static str,
     pub(super) sizes: &'static [&'static str],
     pub(super) has_indices: bool,
     pub(super) sources: &'static [&'static str],
     pub(super) problems: ProblemSets,
-    pub(super) build: fn(&ProblemArgs<'_>) -> Result<Box<dyn BuiltKernel>, KernelError>,
+    /// The key in profiles.
+    pub(super) key: fn(&ProblemArgs<'_>, Policy, Objective) -> Result<Key, KernelError>,
+    pub(super) tensors: fn(&ProblemArgs<'_>) -> Result<TensorSpec, KernelError>,
+    /// The launch with these launch parameters, under the limits of any kernel on the device.
+    pub(super) setup: fn(&ProblemArgs<'_>, &[(String, u64)]) -> Result<LaunchSetup, KernelError>,
+    #[cfg(feature = "cuda")]
+    pub(super) on_device:
+        fn(&ProblemArgs<'_>, &Kernels, &Arc<CudaStream>) -> Result<Box<dyn BenchCase>, BenchError>,
+    #[cfg(feature = "host")]
+    pub(super) on_host: fn(&ProblemArgs<'_>, &Arc<Guard>) -> Result<Box<dyn BenchCase>, BenchError>,
 }
 
 impl KernelEntry {
@@ -52,90 +65,31 @@ impl KernelEntry {
             has_indices: K::HAS_INDICES,
             sources: K::SOURCES,
             problems: K::PROBLEMS,
-            build: |problem| Ok(Box::new(K::build(problem)?)),
-        }
-    }
-}
-
-/// A kernel of any type, built for a problem.
-pub(super) trait BuiltKernel {
-    fn profile_key(
-        &self,
-        device: &DeviceLimits,
-        policy: Policy,
-        objective: Objective,
-    ) -> Result<Key, KernelError>;
-
-    fn tensor_spec(&self) -> TensorSpec;
-
-    /// The launch with these launch parameters, under the limits of any kernel on the device.
-    fn setup(
-        &self,
-        device: &DeviceLimits,
-        parameters: &[(String, u64)],
-    ) -> Result<LaunchSetup, KernelError>;
-
-    #[cfg(feature = "cuda")]
-    fn on_device(
-        &self,
-        kernels: &crate::kernels::Kernels,
-        stream: &Arc<cudarc::driver::CudaStream>,
-    ) -> Result<Box<dyn BenchCase>, BenchError>;
-
-    #[cfg(feature = "host")]
-    fn on_host(&self, guard: &Arc<gridguard::Guard>) -> Result<Box<dyn BenchCase>, BenchError>;
-}
-
-impl<K: KernelSpec> BuiltKernel for K {
-    fn profile_key(
-        &self,
-        device: &DeviceLimits,
-        policy: Policy,
-        objective: Objective,
-    ) -> Result<Key, KernelError> {
-        self.key(device, policy, objective)
-    }
-
-    fn tensor_spec(&self) -> TensorSpec {
-        self.tensors()
-    }
-
-    fn setup(
-        &self,
-        device: &DeviceLimits,
-        parameters: &[(String, u64)],
-    ) -> Result<LaunchSetup, KernelError> {
-        let kernel = self.with_parameters(parameters)?;
-        let limits = LaunchLimits::new(device.clone(), KernelLimits::unknown(K::KERNEL));
-        Ok(LaunchSetup {
-            parameters: kernel.parameters(),
-            request: kernel.request(),
-            batch: kernel.batch(),
-            limits: limits.with_automatic_opt_in(),
-        })
-    }
-
-    #[cfg(feature = "cuda")]
-    fn on_device(
-        &self,
-        kernels: &crate::kernels::Kernels,
-        stream: &Arc<cudarc::driver::CudaStream>,
-    ) -> Result<Box<dyn BenchCase>, BenchError> {
-        use super::device::device_case;
-        match self.element() {
-            ElementType::F16 => device_case::<f16, K>(kernels, stream, self.clone()),
-            ElementType::Bf16 => device_case::<bf16, K>(kernels, stream, self.clone()),
-            ElementType::F32 => device_case::<f32, K>(kernels, stream, self.clone()),
-        }
-    }
-
-    #[cfg(feature = "host")]
-    fn on_host(&self, guard: &Arc<gridguard::Guard>) -> Result<Box<dyn BenchCase>, BenchError> {
-        use super::host::host_case;
-        match self.element() {
-            ElementType::F16 => host_case::<f16, K>(guard, self.clone()),
-            ElementType::Bf16 => host_case::<bf16, K>(guard, self.clone()),
-            ElementType::F32 => host_case::<f32, K>(guard, self.clone()),
+            key: |args, policy, objective| K::build(args)?.key(args.device, policy, objective),
+            tensors: |args| Ok(K::build(args)?.tensors()),
+            setup: |args, parameters| {
+                let kernel = K::build(args)?.with_parameters(parameters)?;
+                let limits =
+                    LaunchLimits::new(args.device.clone(), KernelLimits::unknown(K::KERNEL));
+                Ok(LaunchSetup {
+                    parameters: kernel.parameters(),
+                    request: kernel.request(),
+                    batch: kernel.batch(),
+                    limits: limits.with_automatic_opt_in(),
+                })
+            },
+            #[cfg(feature = "cuda")]
+            on_device: |args, kernels, stream| match args.element {
+                ElementType::F16 => device_case::<f16, K>(kernels, stream, K::build(args)?),
+                ElementType::Bf16 => device_case::<bf16, K>(kernels, stream, K::build(args)?),
+                ElementType::F32 => device_case::<f32, K>(kernels, stream, K::build(args)?),
+            },
+            #[cfg(feature = "host")]
+            on_host: |args, guard| match args.element {
+                ElementType::F16 => host_case::<f16, K>(guard, K::build(args)?),
+                ElementType::Bf16 => host_case::<bf16, K>(guard, K::build(args)?),
+                ElementType::F32 => host_case::<f32, K>(guard, K::build(args)?),
+            },
         }
     }
 }

@@ -1,27 +1,27 @@
-//! What a compiled image is known by.
+//! The key of a compiled image.
 
 use core::fmt;
 
 use gridguard::cuda::CompileOptions;
 use sha2::{Digest, Sha256};
 
-use super::count;
+use crate::element::to_u64;
 
-/// What decides over a compiled image.
+/// A hash of everything that determines a compiled image.
 ///
-/// It holds the release of this package, the compiler's version, the architecture, the program's
-/// name, its macros and options in their order, and the source. It does not hold the contents of
-/// headers that the source includes, nor the compiler's patch level, which NVRTC does not tell.
+/// Covers the version of this package, the compiler's version, the architecture, the program's name,
+/// its macros and options in order, and the source. Does not cover headers that the source includes,
+/// nor the compiler's patch level, which NVRTC does not report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CubinKey {
     digest: [u8; 32],
 }
 
 impl CubinKey {
-    /// The key of what `compiler` (major and minor version) makes of `source` under `options`.
+    /// The key of `source` compiled with `options` by `compiler` (major and minor version).
     #[must_use]
     pub fn new(source: &str, options: &CompileOptions, compiler: (u32, u32)) -> Self {
-        // No `..`: an option to come must find its way into the key.
+        // No `..`, so that a new option must be added to the key.
         let CompileOptions {
             name,
             architecture: _,
@@ -30,10 +30,10 @@ impl CubinKey {
             options: flags,
         } = options;
         let mut hash = Sha256::new();
-        // Each field with its length before it, each list with its count: moving a byte from one
-        // field to its neighbour is another key.
+        // Each field is preceded by its length and each list by its count, so that moving a byte from
+        // one field to the next changes the key.
         let mut field = |bytes: &[u8]| {
-            hash.update(count(bytes.len()).to_le_bytes());
+            hash.update(to_u64(bytes.len()).to_le_bytes());
             hash.update(bytes);
         };
         field(KEY_TAG);
@@ -42,12 +42,12 @@ impl CubinKey {
         field(&compiler.1.to_le_bytes());
         field(options.target().as_bytes());
         field(name.as_bytes());
-        field(&count(defines.len()).to_le_bytes());
+        field(&to_u64(defines.len()).to_le_bytes());
         for (name, value) in defines {
             field(name.as_bytes());
             field(value.as_bytes());
         }
-        field(&count(flags.len()).to_le_bytes());
+        field(&to_u64(flags.len()).to_le_bytes());
         for option in flags {
             field(option.as_bytes());
         }
@@ -71,7 +71,7 @@ impl fmt::Display for CubinKey {
     }
 }
 
-/// Begins every key; another text makes every entry so far another key's.
+/// Part of every key; changing it invalidates all entries.
 const KEY_TAG: &[u8] = b"gridguard cubin key 1";
 
 #[cfg(test)]
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_field_decides_over_the_key() {
+    fn every_field_changes_the_key() {
         let options = |name: &str, defines: &[(&str, &str)], further: &[&str]| {
             let mut options = CompileOptions::new(name, ComputeCapability::new(9, 0));
             for (name, value) in defines {

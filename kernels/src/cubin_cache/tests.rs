@@ -1,4 +1,4 @@
-//! The cache in its folder, whatever else lies there.
+//! The cache and whatever else is in its folder.
 
 mod corrupt;
 mod writers;
@@ -18,14 +18,14 @@ fn cubin(content: &[u8]) -> Image {
     bytes[..4].copy_from_slice(&ELF_MAGIC);
     bytes[4..6].copy_from_slice(&[2, 1]);
     bytes[18] = 190;
-    bytes[40..48].copy_from_slice(&count(table).to_le_bytes());
+    bytes[40..48].copy_from_slice(&to_u64(table).to_le_bytes());
     bytes[58] = 64; // bytes a section header
     bytes[60] = 1; // sections
     bytes.extend_from_slice(content);
     bytes.resize(table + 64, 0);
     bytes[table + 4] = 1; // a section with bytes
     bytes[table + 24] = 64; // its offset
-    bytes[table + 32..][..8].copy_from_slice(&count(content.len()).to_le_bytes());
+    bytes[table + 32..][..8].copy_from_slice(&to_u64(content.len()).to_le_bytes());
     Image::new(bytes).expect("a whole ELF")
 }
 
@@ -72,7 +72,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_put_is_got() {
+fn a_stored_image_is_read_back() {
     let (folder, cache) = cache();
     let cache = CubinCache::at(cache.folder().join("made").join("at need"));
     assert_eq!(cache.get(&key("a")), Ok(None), "the folder is missing");
@@ -84,7 +84,7 @@ fn what_is_put_is_got() {
         assert_eq!(cache.get(&key(source)).expect("whole").as_ref(), Some(image));
     }
     assert_eq!(cache.get(&key("d")), Ok(None));
-    cache.put(&key("a"), &images[1]).expect("stored anew");
+    cache.put(&key("a"), &images[1]).expect("stored again");
     assert_eq!(cache.get(&key("a")).expect("whole").as_ref(), Some(&images[1]));
     let mut names = names_in(cache.folder());
     names.sort();
@@ -95,13 +95,13 @@ fn what_is_put_is_got() {
 }
 
 #[test]
-fn only_machine_code_of_a_sane_size_is_stored() {
+fn only_cubins_within_the_size_limit_are_stored() {
     let (folder, cache) = cache();
     let ptx = Image::new(".version 8.0\n.target sm_90\n").expect("PTX");
     assert_eq!(cache.put(&key("a"), &ptx), Err(CubinCacheError::NotCubin));
-    let most = usize::try_from(MOST_IMAGE_BYTES).expect("small");
+    let most = usize::try_from(MAX_IMAGE_BYTES).expect("small");
     let large = cubin(&vec![0; most - 127]);
-    assert_eq!(cache.put(&key("a"), &large), Err(CubinCacheError::TooLarge(MOST_IMAGE_BYTES + 1)));
+    assert_eq!(cache.put(&key("a"), &large), Err(CubinCacheError::TooLarge(MAX_IMAGE_BYTES + 1)));
     assert_eq!(names_in(folder.path()), [""; 0]);
 }
 
@@ -156,7 +156,7 @@ fn a_link_is_followed() {
 }
 
 #[test]
-fn what_killed_writers_left_is_deleted_after_an_hour() {
+fn temporary_files_of_killed_writers_are_deleted_after_an_hour() {
     let (folder, cache) = cache();
     let at = |name: &str, age: Duration| {
         let file = File::create(folder.path().join(name)).expect("a file");
@@ -186,7 +186,7 @@ fn what_killed_writers_left_is_deleted_after_an_hour() {
 }
 
 #[test]
-fn the_users_folder_is_where_the_environment_says() {
+fn the_environment_names_the_users_folder() {
     let folder = |variables: &[(&str, &str)]| {
         let value = |name| variables.iter().find(|(known, _)| *known == name);
         let cache = CubinCache::of_environment(|name| value(name).map(|(_, to)| to.into()));
@@ -200,10 +200,10 @@ fn the_users_folder_is_where_the_environment_says() {
     assert_eq!(folder(&[(home, "h")]), None);
     assert_eq!(folder(&[(caches, "/c")]), of("/c/gridguard/cubins"));
     assert_eq!(folder(&[(caches, "/c"), (home, "/h")]), of("/c/gridguard/cubins"));
-    for passed_over in ["", "c", "./c"] {
-        let found = folder(&[(caches, passed_over), (home, "/h")]);
+    for ignored in ["", "c", "./c"] {
+        let found = folder(&[(caches, ignored), (home, "/h")]);
         assert_eq!(found, of("/h/.cache/gridguard/cubins"));
-        assert_eq!(folder(&[(caches, passed_over)]), None);
+        assert_eq!(folder(&[(caches, ignored)]), None);
     }
     let others = [(caches, "/c"), (home, "/h")];
     let with = |value| folder(&[&[(own, value)], others.as_slice()].concat());
@@ -216,10 +216,10 @@ fn the_users_folder_is_where_the_environment_says() {
 }
 
 #[test]
-fn errors_say_where_and_why() {
+fn errors_name_the_entry_and_the_reason() {
     let (path, reason) = (PathBuf::from("/c/0f.cubin"), "No space left".to_owned());
     let corrupt = |what| CubinCacheError::Corrupt { path: path.clone(), what }.to_string();
-    let anew = "the cached image /c/0f.cubin must be stored anew: ";
+    let anew = "the cached image /c/0f.cubin is corrupt and must be stored again: ";
     let shown = [
         (
             CubinCacheError::Read { path: path.clone(), reason: reason.clone() }.to_string(),
@@ -231,16 +231,16 @@ fn errors_say_where_and_why() {
         ),
         (
             CubinCacheError::NotCubin.to_string(),
-            "the cache takes machine code alone, the image is PTX or a fatbin".to_owned(),
+            "the cache stores cubins only, the image is PTX or a fatbin".to_owned(),
         ),
         (
             CubinCacheError::TooLarge(70_000_000).to_string(),
-            "the image has 70000000 bytes, the cache takes 67108864".to_owned(),
+            "the image has 70000000 bytes, the limit of the cache is 67108864".to_owned(),
         ),
         (corrupt(CubinFault::Header(3)), format!("{anew}it ends within its header, after 3 bytes")),
         (
             corrupt(CubinFault::Magic),
-            format!("{anew}it does not begin as an entry of the cache does"),
+            format!("{anew}it does not begin with the magic bytes of an entry"),
         ),
         (corrupt(CubinFault::Version(2)), format!("{anew}its format is 2, this program reads 1")),
         (

@@ -14,7 +14,7 @@ fn corrupt(cache: &CubinCache, key: &CubinKey) -> CubinFault {
 }
 
 #[test]
-fn any_byte_that_changed_is_told_by_its_part() {
+fn any_changed_byte_is_detected() {
     let (_folder, cache, path, whole) = stored();
     for at in 0..whole.len() {
         for flip in [0x01, 0x80, 0xff] {
@@ -37,38 +37,38 @@ fn any_byte_that_changed_is_told_by_its_part() {
 }
 
 #[test]
-fn an_entry_cut_anywhere_is_refused() {
+fn a_truncated_entry_is_rejected() {
     let (_folder, cache, path, whole) = stored();
     let header = usize::try_from(HEADER_BYTES).expect("small");
-    let announced = count(whole.len()) - HEADER_BYTES;
+    let announced = to_u64(whole.len()) - HEADER_BYTES;
     for len in 0..whole.len() {
         fs::write(&path, &whole[..len]).expect("written");
         let expected = if len < header {
-            CubinFault::Header(count(len))
+            CubinFault::Header(to_u64(len))
         } else {
-            CubinFault::Length { announced, found: count(len - header) }
+            CubinFault::Length { announced, found: to_u64(len - header) }
         };
         assert_eq!(corrupt(&cache, &key("a")), expected, "{len} bytes");
     }
 }
 
 #[test]
-fn what_follows_an_image_is_refused() {
+fn surplus_bytes_are_rejected() {
     let (_folder, cache, path, whole) = stored();
-    let announced = count(whole.len()) - HEADER_BYTES;
+    let announced = to_u64(whole.len()) - HEADER_BYTES;
     for surplus in [1, 84, 4096] {
         let bytes = [whole.clone(), vec![0; surplus]].concat();
         fs::write(&path, bytes).expect("written");
-        let found = announced + count(surplus);
+        let found = announced + to_u64(surplus);
         assert_eq!(corrupt(&cache, &key("a")), CubinFault::Length { announced, found });
     }
 }
 
 #[test]
-fn an_absurd_length_is_refused() {
+fn an_absurd_length_is_rejected() {
     let (_folder, cache, path, whole) = stored();
-    let found = count(whole.len()) - HEADER_BYTES;
-    for announced in [0, 1, found - 1, found + 1, MOST_IMAGE_BYTES + 1, 1 << 63, u64::MAX] {
+    let found = to_u64(whole.len()) - HEADER_BYTES;
+    for announced in [0, 1, found - 1, found + 1, MAX_IMAGE_BYTES + 1, 1 << 63, u64::MAX] {
         let mut bytes = whole.clone();
         bytes[44..52].copy_from_slice(&announced.to_le_bytes());
         fs::write(&path, bytes).expect("written");
@@ -77,18 +77,18 @@ fn an_absurd_length_is_refused() {
     // A gibibyte, of which the disk stores a page: one byte too many is read.
     let file = File::options().write(true).open(&path).expect("the entry");
     file.set_len(1 << 30).expect("a sparse file");
-    for announced in [MOST_IMAGE_BYTES, MOST_IMAGE_BYTES + 1, (1 << 30) - HEADER_BYTES] {
+    for announced in [MAX_IMAGE_BYTES, MAX_IMAGE_BYTES + 1, (1 << 30) - HEADER_BYTES] {
         let mut start = whole[..84].to_vec();
         start[44..52].copy_from_slice(&announced.to_le_bytes());
         (&file).write_all(&start).expect("written");
         io::Seek::rewind(&mut (&file)).expect("at the start");
-        let found = MOST_IMAGE_BYTES + 1;
+        let found = MAX_IMAGE_BYTES + 1;
         assert_eq!(corrupt(&cache, &key("a")), CubinFault::Length { announced, found });
     }
 }
 
 #[test]
-fn an_entry_under_another_name_is_refused() {
+fn an_entry_under_another_name_is_rejected() {
     let (_folder, cache, path, _) = stored();
     fs::rename(path, cache.entry(&key("b"))).expect("renamed");
     assert_eq!(corrupt(&cache, &key("b")), CubinFault::Key(key("a")));
@@ -96,7 +96,7 @@ fn an_entry_under_another_name_is_refused() {
 }
 
 #[test]
-fn an_image_that_is_not_whole_is_refused_in_spite_of_its_checksum() {
+fn a_truncated_image_is_rejected_despite_its_checksum() {
     let (_folder, cache, path, _) = stored();
     let image = cubin(b"machine code");
     let cut = &image.bytes()[..100];
@@ -112,6 +112,6 @@ fn a_corrupt_entry_is_replaced() {
     let (_folder, cache, path, _) = stored();
     fs::write(&path, "").expect("written");
     assert_eq!(corrupt(&cache, &key("a")), CubinFault::Header(0));
-    cache.put(&key("a"), &cubin(b"new")).expect("stored anew");
+    cache.put(&key("a"), &cubin(b"new")).expect("stored again");
     assert_eq!(cache.get(&key("a")), Ok(Some(cubin(b"new"))));
 }

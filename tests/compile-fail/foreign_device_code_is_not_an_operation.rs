@@ -1,4 +1,4 @@
-//! This workspace vouches for its own device code alone.
+//! Only the kernels of `gridguard-kernels` are operations, because it vouches for their device code.
 
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest};
 use gridguard_kernels::{Code, KernelError, Operation};
