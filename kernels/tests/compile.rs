@@ -23,7 +23,7 @@ use gridguard_kernels::{ElementType, IndexType, KernelError, Operation};
 const ARCHITECTURES: [(u32, u32); 8] =
     [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
 
-/// Frames and head dimensions of f16 and bf16 whose kernels are looked at.
+/// Frames and head dimensions that are compiled for f16 and bf16.
 const HALF_SHAPES: [(u64, u64); 15] = [
     (8, 64),
     (16, 64),
@@ -41,10 +41,10 @@ const HALF_SHAPES: [(u64, u64); 15] = [
     (128, 64),
     (128, 128),
 ];
-/// Those of f32.
+/// Those for f32.
 const SINGLE_SHAPES: [(u64, u64); 5] = [(16, 64), (16, 40), (25, 64), (128, 64), (128, 128)];
 
-/// A device of an architecture, with the shared memory that it allows.
+/// A device of an architecture, with its shared memory limit.
 fn device((major, minor): (u32, u32)) -> DeviceLimits {
     let opt_in = match (major, minor) {
         (7, 5) => 64,
@@ -59,7 +59,7 @@ fn device((major, minor): (u32, u32)) -> DeviceLimits {
     }
 }
 
-/// What the assembler says of one kernel.
+/// The resources of one kernel, as the assembler reports them.
 struct Usage {
     kernel: String,
     registers: u32,
@@ -92,18 +92,17 @@ fn usages(log: &str) -> Vec<Usage> {
     usages
 }
 
-/// Compiles what serves `operation` on `device`; says what is wrong with it, such as a register that
-/// spills.
+/// Compiles the code of `operation` for `device`, and returns problems such as spilled registers.
 ///
-/// Kernels of split launches, whose chunks `overlap`, are other code from Hopper on.
+/// From Hopper on, kernels of split launches, whose chunks `overlap`, have other code.
 fn compile(operation: &dyn Operation, device: &DeviceLimits, overlap: bool) -> Result<(), String> {
     let code = operation.code(device).map_err(|error| error.to_string())?;
     let options = code.compile_options(device.compute_capability);
     let mut options = options.define("OVERLAP", u8::from(overlap));
     options.options.push("--ptxas-options=-v".into());
-    // Without it, chunks that overlap would end before those before them.
+    // Without it, overlapping chunks could end before those before them.
     if !code.source.contains("    const Overlap overlap;\n") {
-        return Err(format!("{} makes no Overlap", code.kernel));
+        return Err(format!("{} does not make an Overlap", code.kernel));
     }
     let compiler = Compiler::find().expect("NVRTC");
     let compiled = compiler.compile(code.source, &options).map_err(|error| error.to_string())?;
@@ -120,7 +119,7 @@ fn compile(operation: &dyn Operation, device: &DeviceLimits, overlap: bool) -> R
     Ok(())
 }
 
-/// Compiles all operations for all architectures that take them, on as many threads as there are.
+/// Compiles all operations for all architectures that support them, in parallel.
 fn all_compile(operations: fn(&DeviceLimits) -> Vec<Box<dyn Operation + Send>>) {
     let devices: Vec<DeviceLimits> = ARCHITECTURES.into_iter().map(device).collect();
     let work: Vec<_> = devices
@@ -332,7 +331,7 @@ fn compare_compiles_for_every_architecture_without_a_spill() {
 
 #[test]
 #[ignore = "needs NVRTC"]
-fn a_source_that_does_not_compile_keeps_the_compiler_s_words() {
+fn a_compilation_error_keeps_the_compiler_log() {
     let compiler = Compiler::find().expect("NVRTC");
     let options = CompileOptions::new("broken.cu", ComputeCapability::new(9, 0));
     let error = compiler.compile("__global__ void k() { frobnicate(); }", &options);

@@ -46,16 +46,20 @@ pub(super) struct KernelEntry {
     pub(super) sources: &'static [&'static str],
     pub(super) problems: ProblemSets,
     /// The key in profiles.
-    pub(super) key: fn(&ProblemArgs<'_>, Policy, Objective) -> Result<Key, KernelError>,
-    pub(super) tensors: fn(&ProblemArgs<'_>) -> Result<TensorSpec, KernelError>,
+    pub(super) key: fn(&ProblemArgs<'_>, Policy, Objective) -> KernelResult<Key>,
+    pub(super) tensors: fn(&ProblemArgs<'_>) -> KernelResult<TensorSpec>,
     /// The launch with these launch parameters, under the limits of any kernel on the device.
-    pub(super) setup: fn(&ProblemArgs<'_>, &[(String, u64)]) -> Result<LaunchSetup, KernelError>,
+    pub(super) setup: fn(&ProblemArgs<'_>, &Parameters) -> KernelResult<LaunchSetup>,
     #[cfg(feature = "cuda")]
-    pub(super) on_device:
-        fn(&ProblemArgs<'_>, &Kernels, &Arc<CudaStream>) -> Result<Box<dyn BenchCase>, BenchError>,
+    pub(super) on_device: fn(&ProblemArgs<'_>, &Kernels, &Arc<CudaStream>) -> CaseResult,
     #[cfg(feature = "host")]
-    pub(super) on_host: fn(&ProblemArgs<'_>, &Arc<Guard>) -> Result<Box<dyn BenchCase>, BenchError>,
+    pub(super) on_host: fn(&ProblemArgs<'_>, &Arc<Guard>) -> CaseResult,
 }
+
+type KernelResult<T> = Result<T, KernelError>;
+type Parameters = [(String, u64)];
+#[cfg(any(feature = "cuda", feature = "host"))]
+type CaseResult = Result<Box<dyn BenchCase>, BenchError>;
 
 impl KernelEntry {
     const fn of<K: KernelSpec>() -> Self {

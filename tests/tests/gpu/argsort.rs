@@ -1,4 +1,4 @@
-//! The order of rows against its reference, whole and split.
+//! Compares argsort with its reference, whole, split and folded.
 
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
@@ -11,10 +11,10 @@ use super::support::{Tensorial, is_the_same_split_and_folded, kernels, overflows
 
 /// Elements of one case, at most.
 const MOST_ELEMENTS: u64 = 400_000;
-/// No column.
+/// Not a column.
 const POISON: u32 = u32::MAX;
 
-/// The order of the rows of `x`, in chunks as chosen.
+/// The order of the rows of `x`, launched as chosen.
 fn argsort<T: Tensorial>(x: &[T], columns: u64, order: Order, choice: Choice) -> Vec<u32> {
     let stream = stream();
     let rows = u64::try_from(x.len()).expect("elements") / columns;
@@ -30,7 +30,7 @@ fn argsort<T: Tensorial>(x: &[T], columns: u64, order: Order, choice: Choice) ->
 }
 
 /// Rows of numbers, many of them equal, and of all that is none.
-fn made_up<T: Tensorial>(rows: u64, columns: u64) -> Vec<T> {
+fn synthetic<T: Tensorial>(rows: u64, columns: u64) -> Vec<T> {
     let len = usize::try_from(rows * columns).expect("elements");
     let special =
         [f32::NAN, -f32::NAN, 0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE];
@@ -38,7 +38,7 @@ fn made_up<T: Tensorial>(rows: u64, columns: u64) -> Vec<T> {
     let length = usize::try_from(columns).expect("columns");
     let mut x: Vec<T> = uniform(len, 1);
     for (place, row) in x.chunks_mut(length).enumerate() {
-        // Every third row is as it is, the next has special values, the one after equal ones.
+        // Of every three rows the first is random, the second has special values, the third equal elements.
         match place % 3 {
             1 => row.iter_mut().step_by(3).zip(special.clone()).for_each(|(x, other)| *x = other),
             2 => row.iter_mut().for_each(|x| *x = T::narrow((x.widen() * 4.0).round())),
@@ -48,8 +48,8 @@ fn made_up<T: Tensorial>(rows: u64, columns: u64) -> Vec<T> {
     x
 }
 
-fn meets_the_reference<T: Tensorial>(rows: u64, columns: u64, order: Order, chunk: u64) {
-    let x = made_up::<T>(rows, columns);
+fn matches_the_reference<T: Tensorial>(rows: u64, columns: u64, order: Order, chunk: u64) {
+    let x = synthetic::<T>(rows, columns);
     let whole = argsort(&x, columns, order, Choice::AUTOMATIC);
     let length = usize::try_from(columns).expect("columns");
     for (place, (x, out)) in x.chunks(length).zip(whole.chunks(length)).enumerate() {
@@ -68,26 +68,26 @@ proptest! {
 
     #[test]
     #[ignore = "needs a CUDA GPU"]
-    fn argsort_meets_the_reference_whole_and_split(
+    fn argsort_matches_the_reference_whole_and_split(
         rows in 1_u64..2000,
         columns in prop_oneof![1_u64..40, 1_u64..1200, 1_u64..9000, 1_u64..32_769],
         order in prop_oneof![Just(Order::Ascending), Just(Order::Descending)],
         chunk in 1_u64..8,
     ) {
         let rows = rows.min(MOST_ELEMENTS / columns).max(1);
-        meets_the_reference::<f16>(rows, columns, order, chunk);
-        meets_the_reference::<bf16>(rows, columns, order, chunk);
-        meets_the_reference::<f32>(rows, columns, order, chunk);
+        matches_the_reference::<f16>(rows, columns, order, chunk);
+        matches_the_reference::<bf16>(rows, columns, order, chunk);
+        matches_the_reference::<f32>(rows, columns, order, chunk);
     }
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn argsort_of_powers_of_two_and_their_neighbours_meets_the_reference() {
+fn argsort_of_powers_of_two_and_their_neighbours_matches_the_reference() {
     for log in 0..=15 {
         for columns in [(1 << log) - 1, 1 << log, (1 << log) + 1] {
             if (1..=32_768).contains(&columns) {
-                meets_the_reference::<f32>(3, columns, Order::Ascending, 1);
+                matches_the_reference::<f32>(3, columns, Order::Ascending, 1);
             }
         }
     }
@@ -111,7 +111,7 @@ fn argsort_of_more_rows_than_y_has_blocks_is_split_or_folded() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn tensors_that_do_not_fit_argsort_are_refused_before_anything_is_launched() {
+fn mismatched_argsort_tensors_are_rejected_before_any_launch() {
     let stream = stream();
     let operation = Argsort::new(4, 8, ElementType::F32, Order::Ascending).expect("legal");
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");

@@ -1,4 +1,4 @@
-//! Products of many small matrices against their f64 reference, whole and split.
+//! Compares products of small matrices with their f64 reference, whole, split and folded.
 
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
@@ -18,8 +18,8 @@ fn operation<T: Tensorial>(batch: u64, [m, n, k]: [u64; 3]) -> BatchedGemm {
     BatchedGemm::new(batch, m, n, k, T::TYPE).expect("a legal shape")
 }
 
-/// Made-up matrices of this shape.
-fn made_up<T: Tensorial>(dims: [u64; 3], seed: u64) -> Vec<T> {
+/// Random matrices of this shape.
+fn synthetic<T: Tensorial>(dims: [u64; 3], seed: u64) -> Vec<T> {
     uniform(count(dims), seed)
 }
 
@@ -27,13 +27,13 @@ fn count(dims: [u64; 3]) -> usize {
     usize::try_from(dims.into_iter().product::<u64>()).expect("elements")
 }
 
-/// The products of made-up matrices, in chunks as chosen.
+/// The products of random matrices, launched as chosen.
 fn multiply<T: Tensorial>(batch: u64, sizes: [u64; 3], choice: Choice) -> Vec<T> {
     let stream = stream();
     let operation = operation::<T>(batch, sizes);
     let (a_dims, b_dims, c_dims) = (operation.a_dims(), operation.b_dims(), operation.c_dims());
-    let a = stream.clone_htod(&made_up::<T>(a_dims, 1)).expect("a");
-    let b = stream.clone_htod(&made_up::<T>(b_dims, 2)).expect("b");
+    let a = stream.clone_htod(&synthetic::<T>(a_dims, 1)).expect("a");
+    let b = stream.clone_htod(&synthetic::<T>(b_dims, 2)).expect("b");
     let mut c = poisoned::<T>(&stream, count(c_dims));
     let prepared = kernels().prepare(operation, choice).expect("a plan");
     let (a, b) = (Tensor::new(&a, a_dims), Tensor::new(&b, b_dims));
@@ -42,10 +42,10 @@ fn multiply<T: Tensorial>(batch: u64, sizes: [u64; 3], choice: Choice) -> Vec<T>
     stream.clone_dtoh(&c).expect("c")
 }
 
-fn meets_the_reference<T: Tensorial>(batch: u64, sizes: [u64; 3], chunk: u64) {
+fn matches_the_reference<T: Tensorial>(batch: u64, sizes: [u64; 3], chunk: u64) {
     let operation = operation::<T>(batch, sizes);
     let [m, n, k] = sizes.map(|size| usize::try_from(size).expect("a size"));
-    let (a, b) = (made_up::<T>(operation.a_dims(), 1), made_up::<T>(operation.b_dims(), 2));
+    let (a, b) = (synthetic::<T>(operation.a_dims(), 1), synthetic::<T>(operation.b_dims(), 2));
     let whole = multiply::<T>(batch, sizes, Choice::AUTOMATIC);
     let mut deviation = Deviation::new();
     for ((a, b), c) in a.chunks(m * k).zip(b.chunks(k * n)).zip(whole.chunks(m * n)) {
@@ -64,7 +64,7 @@ proptest! {
 
     #[test]
     #[ignore = "needs a CUDA GPU"]
-    fn batched_gemm_meets_the_reference_whole_and_split(
+    fn batched_gemm_matches_the_reference_whole_and_split(
         batch in 1_u64..20_000,
         m in prop_oneof![1_u64..20, 1_u64..65],
         n in prop_oneof![1_u64..20, 1_u64..65],
@@ -72,18 +72,18 @@ proptest! {
         chunk in 1_u64..8,
     ) {
         let batch = batch.min(MOST_ELEMENTS / (m * k + k * n + m * n)).max(1);
-        meets_the_reference::<f16>(batch, [m, n, k], chunk);
-        meets_the_reference::<bf16>(batch, [m, n, k], chunk);
-        meets_the_reference::<f32>(batch, [m, n, k], chunk);
+        matches_the_reference::<f16>(batch, [m, n, k], chunk);
+        matches_the_reference::<bf16>(batch, [m, n, k], chunk);
+        matches_the_reference::<f32>(batch, [m, n, k], chunk);
     }
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn batched_gemm_of_whole_vectors_and_of_large_odd_sizes_meets_the_reference() {
+fn batched_gemm_of_whole_vectors_and_of_large_odd_sizes_matches_the_reference() {
     for sizes in [[16, 16, 8], [8, 8, 8], [32, 24, 40], [64, 64, 64], [63, 63, 63], [61, 64, 33]] {
-        meets_the_reference::<f16>(37, sizes, 1);
-        meets_the_reference::<f32>(37, sizes, 1);
+        matches_the_reference::<f16>(37, sizes, 1);
+        matches_the_reference::<f32>(37, sizes, 1);
     }
 }
 
@@ -101,7 +101,7 @@ fn batched_gemm_of_tensors_between_multiples_of_16_bytes_is_the_same() {
         memory.extend(elements);
         stream.clone_htod(&memory).expect("memory")
     };
-    let (a, b) = (behind(made_up(a_dims, 1)), behind(made_up(b_dims, 2)));
+    let (a, b) = (behind(synthetic(a_dims, 1)), behind(synthetic(b_dims, 2)));
     let mut c = poisoned::<f16>(&stream, count(c_dims) + 2);
     let (a, b) = (a.slice(1..), b.slice(1..));
     let mut to = c.slice_mut(1..=count(c_dims));
@@ -126,7 +126,7 @@ fn batched_gemm_of_more_problems_than_z_has_blocks_is_split_or_folded() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn tensors_that_do_not_fit_batched_gemm_are_refused_before_anything_is_launched() {
+fn mismatched_batched_gemm_tensors_are_rejected_before_any_launch() {
     let stream = stream();
     let operation = BatchedGemm::new(2, 4, 8, 2, ElementType::F32).expect("legal");
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");

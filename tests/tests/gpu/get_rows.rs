@@ -1,4 +1,4 @@
-//! Rows of a table against the reference, whole, split and folded, and indices that name no row.
+//! Compares rows of a table with the reference, whole, split and folded; indices outside the table.
 
 use cudarc::driver::DeviceRepr;
 use gridguard::{Choice, Strategy};
@@ -14,7 +14,7 @@ use proptest::strategy::Strategy as _;
 
 use super::support::{Tensorial, is_the_same_split_and_folded, kernels, poisoned, stream};
 
-/// The rows of a made-up table that `index` names, and what the report says of them.
+/// The rows of a random table that `index` names, and the result of the report.
 fn rows<T: Tensorial, I: Index + DeviceRepr>(
     table: [u64; 2],
     index: &[I],
@@ -24,7 +24,7 @@ fn rows<T: Tensorial, I: Index + DeviceRepr>(
     let [table_rows, columns] = table;
     let operation = operation::<T, I>(table, index);
     let prepared = kernels().prepare(operation, choice).expect("a plan");
-    let memory = stream.clone_htod(&made_up::<T>(table)).expect("table");
+    let memory = stream.clone_htod(&synthetic::<T>(table)).expect("table");
     let indices = stream.clone_htod(index).expect("indices");
     let mut out = poisoned::<T>(&stream, index.len() * usize::try_from(columns).expect("columns"));
     let mut report = IndexReport::new(&stream).expect("memory");
@@ -36,10 +36,10 @@ fn rows<T: Tensorial, I: Index + DeviceRepr>(
         &mut report,
     );
     assert_eq!(launched.expect("launches"), prepared.plan().len());
-    let told = report.check(&stream, &indices);
-    // It tells once.
+    let reported = report.check(&stream, &indices);
+    // The first check resets the report.
     assert_eq!(report.check(&stream, &indices), Ok(()));
-    (stream.clone_dtoh(&out).expect("out"), told)
+    (stream.clone_dtoh(&out).expect("out"), reported)
 }
 
 fn operation<T: Tensorial, I: Index>([table_rows, columns]: [u64; 2], index: &[I]) -> GetRows {
@@ -47,27 +47,27 @@ fn operation<T: Tensorial, I: Index>([table_rows, columns]: [u64; 2], index: &[I
     GetRows::new(rows, columns, table_rows, T::TYPE, I::TYPE).expect("legal")
 }
 
-fn made_up<T: Tensorial>([rows, columns]: [u64; 2]) -> Vec<T> {
+fn synthetic<T: Tensorial>([rows, columns]: [u64; 2]) -> Vec<T> {
     uniform(usize::try_from(rows * columns).expect("elements"), 1)
 }
 
-fn meets_the_reference<T: Tensorial, I: Index + DeviceRepr>(
+fn matches_the_reference<T: Tensorial, I: Index + DeviceRepr>(
     table: [u64; 2],
     index: &[I],
     blocks: u64,
 ) {
     let name = format!("{} {} {table:?} {}", T::TYPE, I::TYPE, index.len());
     let columns = usize::try_from(table[1]).expect("columns");
-    let (whole, told) = rows::<T, I>(table, index, Choice::AUTOMATIC);
-    let elements = made_up::<T>(table);
+    let (whole, reported) = rows::<T, I>(table, index, Choice::AUTOMATIC);
+    let elements = synthetic::<T>(table);
     let expected = reference(&elements, columns, index);
-    assert_eq!(told, expected.clone().map(|_| ()), "{name}");
+    assert_eq!(reported, expected.clone().map(|_| ()), "{name}");
     if let Ok(expected) = &expected {
         let mut deviation = Deviation::new();
         deviation.add(&whole, expected);
         assert!(deviation.within(tolerance(T::TYPE)), "{name}");
     }
-    // Row by row, also where an index is bad.
+    // Row by row, also for bad indices.
     for (place, (value, out)) in index.iter().zip(whole.chunks(columns)).enumerate() {
         let row =
             usize::try_from(value.widen()).ok().and_then(|row| elements.chunks(columns).nth(row));
@@ -78,13 +78,13 @@ fn meets_the_reference<T: Tensorial, I: Index + DeviceRepr>(
         assert!(same, "row {place} of {name}");
     }
     let operation = operation::<T, I>(table, index);
-    is_the_same_split_and_folded(&operation, blocks, &(whole, told), &name, |choice| {
+    is_the_same_split_and_folded(&operation, blocks, &(whole, reported), &name, |choice| {
         rows::<T, I>(table, index, choice)
     });
 }
 
-/// Indices into a table of `rows`, some of them bad where `bad` says so: around its ends and far from
-/// them.
+/// Indices into a table of `rows`. `bad` replaces some by indices outside it, near its ends and far
+/// from them.
 fn indices<I: Index + TryFrom<i64>>(rows: u64, places: &[u64], bad: &[(usize, i64)]) -> Vec<I> {
     let rows = i64::try_from(rows).expect("rows");
     let narrow = |value: i64| I::try_from(value).ok().expect("an index");
@@ -102,7 +102,7 @@ proptest! {
 
     #[test]
     #[ignore = "needs a CUDA GPU"]
-    fn get_rows_meets_the_reference_whole_split_and_folded(
+    fn get_rows_matches_the_reference_whole_split_and_folded(
         table_rows in prop_oneof![1_u64..4, 1_u64..1000],
         columns in prop_oneof![1_u64..40, (1_u64..60).prop_map(|n| 8 * n), 1_u64..5000],
         places in vec(0_u64..1_000_000, 1..400),
@@ -114,10 +114,10 @@ proptest! {
         let times = (200 / usize::try_from(columns).expect("columns")).max(1);
         let places = places.repeat(times);
         let (narrow, wide) = (indices::<i32>(table[0], &places, &bad), indices::<i64>(table[0], &places, &bad));
-        meets_the_reference::<f16, i32>(table, &narrow, blocks);
-        meets_the_reference::<bf16, i64>(table, &wide, blocks);
-        meets_the_reference::<f32, i64>(table, &wide, blocks);
-        meets_the_reference::<f32, i32>(table, &narrow, blocks);
+        matches_the_reference::<f16, i32>(table, &narrow, blocks);
+        matches_the_reference::<bf16, i64>(table, &wide, blocks);
+        matches_the_reference::<f32, i64>(table, &wide, blocks);
+        matches_the_reference::<f32, i32>(table, &narrow, blocks);
     }
 }
 
@@ -132,28 +132,28 @@ fn more_rows_than_y_has_blocks_are_split_or_folded() {
     let whole = kernels()
         .prepare(operation::<f16, i32>(table, &index), Choice::AUTOMATIC.strategy(Strategy::Whole));
     assert!(matches!(whole, Err(KernelError::Violations(_))));
-    let (split, told) = run(Strategy::Chunked);
-    assert_eq!(told, Err(KernelError::Index { position: 66_000, value: 11, rows: 11 }));
-    let elements = made_up::<f16>(table);
+    let (split, reported) = run(Strategy::Chunked);
+    assert_eq!(reported, Err(KernelError::Index { position: 66_000, value: 11, rows: 11 }));
+    let elements = synthetic::<f16>(table);
     for (place, out) in split.chunks(513).enumerate() {
         let row = &elements[place % 11 * 513..][..513];
         let good = !matches!(place, 66_000 | 69_998 | 69_999);
         assert!(if good { out == row } else { out.iter().all(|x| *x == f16::ZERO) }, "{place}");
     }
-    assert!(run(Strategy::Folded) == (split, told));
+    assert!(run(Strategy::Folded) == (split, reported));
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn indices_at_the_ends_of_their_type_are_told() {
+fn extreme_indices_are_reported() {
     for value in [i64::MIN, i64::MAX, -1, 1 << 32, 1 << 63 >> 31] {
-        let (out, told) = rows::<f32, i64>([5, 3], &[4, value, 0], Choice::AUTOMATIC);
-        assert_eq!(told, Err(KernelError::Index { position: 1, value, rows: 5 }));
+        let (out, reported) = rows::<f32, i64>([5, 3], &[4, value, 0], Choice::AUTOMATIC);
+        assert_eq!(reported, Err(KernelError::Index { position: 1, value, rows: 5 }));
         assert_eq!(out[3..6], [0.0; 3]);
     }
     for value in [i32::MIN, i32::MAX] {
-        let (_, told) = rows::<f32, i32>([5, 3], &[4, 0, value], Choice::AUTOMATIC);
-        assert_eq!(told, Err(KernelError::Index { position: 2, value: value.into(), rows: 5 }));
+        let (_, reported) = rows::<f32, i32>([5, 3], &[4, 0, value], Choice::AUTOMATIC);
+        assert_eq!(reported, Err(KernelError::Index { position: 2, value: value.into(), rows: 5 }));
     }
 }
 
@@ -173,14 +173,14 @@ fn launches_between_two_checks_share_a_report() {
         let out = TensorMut::new(&mut out, [3, 1]);
         prepared.launch(&stream, table, index, out, &mut report).expect("launches");
     }
-    let told = report.check(&stream, &bad).expect_err("of the first launch");
-    assert_eq!(told.to_string(), "index[2] is 50257, the table has 2 rows");
+    let reported = report.check(&stream, &bad).expect_err("of the first launch");
+    assert_eq!(reported.to_string(), "index[2] is 50257, the table has 2 rows");
     assert_eq!(stream.clone_dtoh(&out).expect("out"), [1.0, 2.0, 1.0]);
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn tensors_that_do_not_fit_get_rows_are_refused_before_anything_is_launched() {
+fn mismatched_get_rows_tensors_are_rejected_before_any_launch() {
     let stream = stream();
     let operation = GetRows::new(4, 8, 3, ElementType::F32, IndexType::I32).expect("legal");
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");

@@ -1,4 +1,4 @@
-//! Reflection padding against its reference, whole, split and folded.
+//! Compares reflection padding with its reference, whole, split and folded.
 
 use gridguard::Choice;
 use gridguard_examples::uniform;
@@ -47,7 +47,7 @@ impl Case {
         out[to..].to_vec()
     }
 
-    fn meets_the_reference<T: Tensorial>(&self, blocks: u64) {
+    fn matches_the_reference<T: Tensorial>(&self, blocks: u64) {
         let whole = self.run::<T>(Choice::AUTOMATIC);
         let [left, right] = self.pads.map(|pad| usize::try_from(pad).expect("elements"));
         let width = usize::try_from(self.dims[2]).expect("elements");
@@ -72,7 +72,7 @@ proptest! {
 
     #[test]
     #[ignore = "needs a CUDA GPU"]
-    fn reflection_pad1d_meets_the_reference_whole_split_and_folded(
+    fn reflection_pad1d_matches_the_reference_whole_split_and_folded(
         width in prop_oneof![1_usize..12, 1_usize..300, 1_usize..20_000],
         pads in any::<[Index; 2]>(),
         short_pads in any::<bool>(),
@@ -87,9 +87,9 @@ proptest! {
         let batch = (elements / (channels * (width + pads[0] + pads[1]))).max(1);
         let begin = begin.map(|begin| begin.index(8));
         let case = Case { dims: [batch, channels, width], pads, begin };
-        case.meets_the_reference::<f16>(blocks);
-        case.meets_the_reference::<bf16>(blocks);
-        case.meets_the_reference::<f32>(blocks);
+        case.matches_the_reference::<f16>(blocks);
+        case.matches_the_reference::<bf16>(blocks);
+        case.matches_the_reference::<f32>(blocks);
     }
 }
 
@@ -106,14 +106,14 @@ fn reflection_pad1d_of_a_larger_batch_than_z_has_blocks_is_split_or_folded() {
 #[ignore = "needs a CUDA GPU"]
 fn more_channels_than_y_has_blocks_are_one_launch() {
     let case = Case { dims: [2, 70_000, 3], pads: [2, 1], begin: [0, 0] };
-    case.meets_the_reference::<f16>(1);
+    case.matches_the_reference::<f16>(1);
     let prepared = kernels().prepare(case.operation::<f16>(), Choice::AUTOMATIC).expect("a plan");
     assert_eq!(prepared.plan().len(), 1);
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn tensors_that_do_not_fit_reflection_pad1d_are_refused_before_anything_is_launched() {
+fn mismatched_reflection_pad1d_tensors_are_rejected_before_any_launch() {
     let stream = stream();
     let operation = ReflectionPad1d::new([2, 3, 4], [1, 2], ElementType::F32).expect("legal");
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");

@@ -1,4 +1,4 @@
-//! Launches as a profile says, and by default where it says nothing or what is not legal.
+//! Launches from a profile, and by default if it has no entry or one that is not legal.
 
 use core::num::NonZeroU64;
 use std::sync::Arc;

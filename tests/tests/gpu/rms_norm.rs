@@ -1,4 +1,4 @@
-//! The norm of rows against its f64 reference, whole and split.
+//! Compares the norm of rows with its f64 reference, whole, split and folded.
 
 use gridguard::{Choice, Strategy};
 use gridguard_examples::uniform;
@@ -14,10 +14,10 @@ use super::support::{
 
 const EPSILON: f32 = 1e-6;
 
-/// The norm of made-up rows, in chunks as chosen.
+/// The norm of random rows, launched as chosen.
 fn norm<T: Tensorial>(rows: u64, columns: u64, choice: Choice) -> Vec<T> {
     let stream = stream();
-    let (x, weight) = made_up::<T>(rows, columns);
+    let (x, weight) = synthetic::<T>(rows, columns);
     let (x, weight) = (stream.clone_htod(&x).expect("x"), stream.clone_htod(&weight).expect("w"));
     let mut out = poisoned::<T>(&stream, x.len());
     let operation = RmsNorm::new(rows, columns, T::TYPE).expect("a legal shape");
@@ -29,14 +29,14 @@ fn norm<T: Tensorial>(rows: u64, columns: u64, choice: Choice) -> Vec<T> {
     stream.clone_dtoh(&out).expect("out")
 }
 
-fn made_up<T: Tensorial>(rows: u64, columns: u64) -> (Vec<T>, Vec<T>) {
+fn synthetic<T: Tensorial>(rows: u64, columns: u64) -> (Vec<T>, Vec<T>) {
     let len = usize::try_from(rows * columns).expect("elements");
     (uniform(len, 1), uniform(usize::try_from(columns).expect("columns"), 2))
 }
 
-fn meets_the_reference<T: Tensorial>(rows: u64, columns: u64, chunk: u64) {
+fn matches_the_reference<T: Tensorial>(rows: u64, columns: u64, chunk: u64) {
     let whole = norm::<T>(rows, columns, Choice::AUTOMATIC);
-    let (x, weight) = made_up::<T>(rows, columns);
+    let (x, weight) = synthetic::<T>(rows, columns);
     let mut deviation = Deviation::new();
     for (x, out) in x.chunks(weight.len()).zip(whole.chunks(weight.len())) {
         deviation.add(out, &reference(x, &weight, EPSILON));
@@ -55,14 +55,14 @@ proptest! {
 
     #[test]
     #[ignore = "needs a CUDA GPU"]
-    fn rms_norm_meets_the_reference_whole_and_split(
+    fn rms_norm_matches_the_reference_whole_and_split(
         rows in 1_u64..300,
         columns in prop_oneof![1_u64..300, (1_u64..1200).prop_map(|n| 8 * n), 1_u64..20_000],
         chunk in 1_u64..300,
     ) {
-        meets_the_reference::<f16>(rows, columns, chunk);
-        meets_the_reference::<bf16>(rows, columns, chunk);
-        meets_the_reference::<f32>(rows, columns, chunk);
+        matches_the_reference::<f16>(rows, columns, chunk);
+        matches_the_reference::<bf16>(rows, columns, chunk);
+        matches_the_reference::<f32>(rows, columns, chunk);
     }
 }
 
@@ -76,7 +76,7 @@ fn rms_norm_of_more_rows_than_y_has_blocks_is_split_or_folded() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn tensors_that_do_not_fit_rms_norm_are_refused_before_anything_is_launched() {
+fn mismatched_rms_norm_tensors_are_rejected_before_any_launch() {
     let stream = stream();
     let operation = RmsNorm::new(4, 8, ElementType::F32).expect("legal");
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");

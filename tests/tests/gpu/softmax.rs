@@ -1,4 +1,4 @@
-//! Softmax of rows against its f64 reference, whole and split.
+//! Compares softmax with its f64 reference, whole, split and folded.
 
 use gridguard::cuda::LaunchRecord;
 use gridguard::{Choice, Strategy};
@@ -16,7 +16,7 @@ use super::support::{
 /// Elements of one case, at most.
 const MOST_ELEMENTS: u64 = 400_000;
 
-/// The softmax of `x`, in chunks as chosen.
+/// The softmax of `x`, launched as chosen.
 fn softmax<T: Tensorial>(x: &[T], columns: u64, choice: Choice) -> Vec<T> {
     let stream = stream();
     let rows = u64::try_from(x.len()).expect("elements") / columns;
@@ -31,12 +31,12 @@ fn softmax<T: Tensorial>(x: &[T], columns: u64, choice: Choice) -> Vec<T> {
     stream.clone_dtoh(&out).expect("out")
 }
 
-fn made_up<T: Tensorial>(rows: u64, columns: u64) -> Vec<T> {
+fn synthetic<T: Tensorial>(rows: u64, columns: u64) -> Vec<T> {
     uniform(usize::try_from(rows * columns).expect("elements"), 1)
 }
 
-fn meets_the_reference<T: Tensorial>(rows: u64, columns: u64, chunk: u64) {
-    let x = made_up::<T>(rows, columns);
+fn matches_the_reference<T: Tensorial>(rows: u64, columns: u64, chunk: u64) {
+    let x = synthetic::<T>(rows, columns);
     let whole = softmax(&x, columns, Choice::AUTOMATIC);
     let length = usize::try_from(columns).expect("columns");
     let mut deviation = Deviation::new();
@@ -57,7 +57,7 @@ proptest! {
 
     #[test]
     #[ignore = "needs a CUDA GPU"]
-    fn softmax_meets_the_reference_whole_and_split(
+    fn softmax_matches_the_reference_whole_and_split(
         rows in 1_u64..4000,
         columns in prop_oneof![
             1_u64..40,
@@ -69,20 +69,20 @@ proptest! {
         chunk in 1_u64..8,
     ) {
         let rows = rows.min(MOST_ELEMENTS / columns).max(1);
-        meets_the_reference::<f16>(rows, columns, chunk);
-        meets_the_reference::<bf16>(rows, columns, chunk);
-        meets_the_reference::<f32>(rows, columns, chunk);
+        matches_the_reference::<f16>(rows, columns, chunk);
+        matches_the_reference::<bf16>(rows, columns, chunk);
+        matches_the_reference::<f32>(rows, columns, chunk);
     }
 }
 
-fn special_values_spread_over_their_row_alone<T: Tensorial>(columns: u64) {
+fn special_values_affect_their_own_row_only<T: Tensorial>(columns: u64) {
     let length = usize::try_from(columns).expect("columns");
     let special = [f32::NEG_INFINITY, f32::INFINITY, f32::NAN, 6e4, -6e4];
-    let mut x = made_up::<T>(12, columns);
+    let mut x = synthetic::<T>(12, columns);
     for (row, value) in x.chunks_mut(length).step_by(2).zip(special) {
         row[length / 2] = T::narrow(value);
     }
-    // A row of -inf alone.
+    // A row of -inf only.
     x[..length].fill(T::narrow(f32::NEG_INFINITY));
     let out = softmax(&x, columns, Choice::AUTOMATIC);
     for (place, (x, out)) in x.chunks(length).zip(out.chunks(length)).enumerate() {
@@ -104,9 +104,9 @@ fn softmax_of_special_values_is_as_documented() {
     // One element, rows through shared memory, rows of a part of a warp, of a warp, of several, and
     // longer than registers hold; whole vectors and not.
     for columns in [1, 77, 64, 1000, 5000, 5001, 100_000, 100_001] {
-        special_values_spread_over_their_row_alone::<f16>(columns);
-        special_values_spread_over_their_row_alone::<bf16>(columns);
-        special_values_spread_over_their_row_alone::<f32>(columns);
+        special_values_affect_their_own_row_only::<f16>(columns);
+        special_values_affect_their_own_row_only::<bf16>(columns);
+        special_values_affect_their_own_row_only::<f32>(columns);
     }
 }
 
@@ -115,7 +115,7 @@ fn softmax_of_special_values_is_as_documented() {
 fn softmax_of_tensors_between_multiples_of_16_bytes_is_the_same() {
     let stream = stream();
     for columns in [77, 5001, 100_001] {
-        let x = made_up::<f16>(4, columns);
+        let x = synthetic::<f16>(4, columns);
         let aligned = softmax(&x, columns, Choice::AUTOMATIC);
         let operation = Softmax::new(4, columns, ElementType::F16).expect("a legal shape");
         let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
@@ -134,7 +134,7 @@ fn softmax_of_tensors_between_multiples_of_16_bytes_is_the_same() {
             let (before, out) = out.split_at(before_out);
             let (out, after) = out.split_at(reach);
             assert!(before.iter().chain(after).all(|x| x.is_nan()), "{columns}");
-            // Sums follow the address, so that they need not agree to the last bit.
+            // The order of summation depends on the address, so the last bits may differ.
             let mut deviation = Deviation::new();
             let expected: Vec<f64> = aligned.iter().map(|x| x.to_f64()).collect();
             deviation.add(out, &expected);
@@ -148,7 +148,7 @@ fn softmax_of_tensors_between_multiples_of_16_bytes_is_the_same() {
 fn softmax_of_more_rows_than_y_has_blocks_is_split_or_folded() {
     overflows(&Softmax::new(200_000, 4096, ElementType::F16).expect("legal"), 4);
     // 66,000 blocks of 128 rows.
-    let x = made_up::<f16>(66_000 * 128, 8);
+    let x = synthetic::<f16>(66_000 * 128, 8);
     let chunked = softmax(&x, 8, Choice::AUTOMATIC.strategy(Strategy::Chunked));
     assert!(chunked.iter().all(|weight| weight.to_f32() > 0.0));
     assert!(chunked == softmax(&x, 8, Choice::AUTOMATIC.strategy(Strategy::Folded)));
@@ -156,7 +156,7 @@ fn softmax_of_more_rows_than_y_has_blocks_is_split_or_folded() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn tensors_that_do_not_fit_softmax_are_refused_before_anything_is_launched() {
+fn mismatched_softmax_tensors_are_rejected_before_any_launch() {
     let stream = stream();
     let operation = Softmax::new(4, 8, ElementType::F32).expect("legal");
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
@@ -175,7 +175,7 @@ fn tensors_that_do_not_fit_softmax_are_refused_before_anything_is_launched() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn a_recorded_launch_names_who_called_it_and_not_this_workspace_s_kernels() {
+fn a_recorded_launch_names_the_caller_of_the_kernel() {
     let stream = stream();
     let mut out = poisoned::<f32>(&stream, 8);
     let x = stream.clone_htod(&[0_f32; 8]).expect("x");

@@ -1,4 +1,4 @@
-//! Nearest-neighbour resizing against its reference, whole, split and folded.
+//! Compares nearest-neighbour resizing with its reference, whole, split and folded.
 
 use gridguard::Choice;
 use gridguard_examples::uniform;
@@ -26,7 +26,7 @@ impl Case {
         UpsampleNearest2d::new(self.planes, self.input, self.output, T::TYPE).expect("legal")
     }
 
-    /// Where tensors may begin: rows of whole vectors are not looked for elsewhere.
+    /// Where tensors begin: rows of whole vectors need aligned memory.
     fn begin<T: Tensorial>(&self) -> usize {
         if (self.output[1] * T::TYPE.bytes()).is_multiple_of(16) { 0 } else { self.begin }
     }
@@ -53,7 +53,7 @@ impl Case {
         out[begin..].to_vec()
     }
 
-    fn meets_the_reference<T: Tensorial>(&self, blocks: u64) {
+    fn matches_the_reference<T: Tensorial>(&self, blocks: u64) {
         let whole = self.run::<T>(Choice::AUTOMATIC);
         let [in_plane, out_plane] =
             [self.input, self.output].map(|[height, width]| len([1, height, width]));
@@ -97,7 +97,7 @@ proptest! {
 
     #[test]
     #[ignore = "needs a CUDA GPU"]
-    fn upsample_nearest2d_meets_the_reference_whole_split_and_folded(
+    fn upsample_nearest2d_matches_the_reference_whole_split_and_folded(
         (input, output) in sizes(),
         elements in 1_u64..300_000,
         begin in any::<proptest::sample::Index>(),
@@ -105,9 +105,9 @@ proptest! {
     ) {
         let planes = (elements / (output[0] * output[1]).max(input[0] * input[1])).max(1);
         let case = Case { planes, input, output, begin: begin.index(8) };
-        case.meets_the_reference::<f16>(blocks);
-        case.meets_the_reference::<bf16>(blocks);
-        case.meets_the_reference::<f32>(blocks);
+        case.matches_the_reference::<f16>(blocks);
+        case.matches_the_reference::<bf16>(blocks);
+        case.matches_the_reference::<f32>(blocks);
     }
 }
 
@@ -122,7 +122,7 @@ fn upsample_nearest2d_of_more_planes_than_z_has_blocks_is_split_or_folded() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn no_planes_are_no_launch() {
+fn zero_planes_need_no_launch() {
     let stream = stream();
     let operation = UpsampleNearest2d::new(0, [3, 4], [6, 8], ElementType::F16).expect("legal");
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
@@ -135,7 +135,7 @@ fn no_planes_are_no_launch() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn tensors_that_do_not_fit_upsample_nearest2d_are_refused_before_anything_is_launched() {
+fn mismatched_upsample_nearest2d_tensors_are_rejected_before_any_launch() {
     let stream = stream();
     let operation = UpsampleNearest2d::new(2, [3, 4], [6, 8], ElementType::F32).expect("legal");
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
@@ -153,7 +153,7 @@ fn tensors_that_do_not_fit_upsample_nearest2d_are_refused_before_anything_is_lau
     assert_eq!(other, "out has shape [4, 3, 8], the kernel was prepared for [2, 6, 8]");
     let longer = refused(0, dims, 1, out_dims);
     assert_eq!(longer, "input has 25 elements, shape [2, 3, 4] has 24");
-    // One element from the start is no place for vectors.
+    // One element from the start is not aligned for vectors.
     assert!(refused(1, dims, 1, out_dims).contains("upsample_nearest2d"));
     let half = stream.alloc_zeros::<f16>(24).expect("input");
     let mut half_out = poisoned::<f16>(&stream, 96);

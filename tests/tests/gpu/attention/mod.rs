@@ -1,4 +1,4 @@
-//! Attention by all variants and layouts against golden tensors and the f64 reference.
+//! Compares all variants and layouts of attention with golden tensors and the f64 reference.
 
 mod refusals;
 mod strides;
@@ -52,8 +52,8 @@ fn run<T: Tensorial>(
     (launches, stream.clone_dtoh(&out).expect("copies back"))
 }
 
-/// Three tensors and a bias of made-up numbers.
-fn made_up<T: Tensorial>(shape: &Shape, seed: u64) -> ([Vec<T>; 3], Vec<T>) {
+/// Three random tensors and a bias.
+fn synthetic<T: Tensorial>(shape: &Shape, seed: u64) -> ([Vec<T>; 3], Vec<T>) {
     let len = usize::try_from(shape.elements()).expect("elements");
     let bias = usize::try_from(shape.frames * shape.frames).expect("elements");
     ([1, 2, 3].map(|n| uniform::<T>(len, seed + n)), uniform::<T>(bias, seed + 4))
@@ -101,7 +101,7 @@ fn golden_tensors_of_pytorch_are_met_by_every_variant_on_both_layouts() {
 /// Compares the first and last item of each half and problems all over with the reference.
 fn motivating_case<T: Tensorial>() {
     let shape = Shape::new(15_360, 5, 16, 64).expect("legal");
-    let (qkv, _) = made_up::<T>(&shape, 0);
+    let (qkv, _) = synthetic::<T>(&shape, 0);
     let tensors = [&qkv[0][..], &qkv[1], &qkv[2]];
     let operation = attention::<T>(shape);
     let one_block_a_problem = LaunchParameters { problems: 1, ..*operation.parameters() };
@@ -152,8 +152,8 @@ fn a_launch_that_needs_no_split_is_one_launch_of_one_problem_too() {
 }
 
 /// One operation in chunks and whole, against the reference.
-fn meets_the_reference<T: Tensorial>(operation: TemporalAttention, seed: u64, chunk: u64) {
-    let (qkv, mut bias) = made_up::<T>(operation.shape(), seed);
+fn matches_the_reference<T: Tensorial>(operation: TemporalAttention, seed: u64, chunk: u64) {
+    let (qkv, mut bias) = synthetic::<T>(operation.shape(), seed);
     // Some keys are hidden, and one query sees none.
     let frames = usize::try_from(operation.shape().frames).expect("frames");
     bias.iter_mut().step_by(5).for_each(|x| *x = T::narrow(f32::NEG_INFINITY));
@@ -179,7 +179,7 @@ fn random_shape<T: Tensorial>(shape: Shape, causal: bool, biased: bool, seed: u6
         if biased {
             operation = operation.with_bias();
         }
-        meets_the_reference::<T>(operation, seed, chunk);
+        matches_the_reference::<T>(operation, seed, chunk);
     }
 }
 
@@ -207,27 +207,27 @@ proptest! {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn every_short_shape_meets_the_reference() {
+fn every_short_shape_matches_the_reference() {
     for head_dim in (8..=128).step_by(8) {
         for frames in [1, 7, 8, 9, 16, 17, 25, 31, 32] {
             let shape = Shape::new(3, 2, frames, head_dim).expect("legal");
             let limits = guard().limits();
             let operation = TemporalAttention::by_variant(shape, f16::TYPE, limits, Variant::Short);
-            let operation = operation.expect("taken");
-            meets_the_reference::<f16>(operation, frames, 2);
+            let operation = operation.expect("supported");
+            matches_the_reference::<f16>(operation, frames, 2);
         }
     }
 }
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn every_head_dimension_of_the_long_variants_meets_the_reference() {
+fn every_head_dimension_of_the_long_variants_matches_the_reference() {
     for head_dim in (8..=128).step_by(8) {
         for frames in [33, 65, 81, 128] {
             let shape = Shape::new(2, 1, frames, head_dim).expect("legal");
             for operation in variants::<bf16>(shape) {
                 if operation.variant() != Variant::General {
-                    meets_the_reference::<bf16>(operation, frames, 1);
+                    matches_the_reference::<bf16>(operation, frames, 1);
                 }
             }
         }
@@ -240,11 +240,11 @@ fn launch_parameters_change_nothing_but_the_launch() {
     fn all<T: Tensorial>(frames: u64) {
         let shape = Shape::new(7, 3, frames, 40).expect("legal");
         for operation in variants::<T>(shape) {
-            let (qkv, _) = made_up::<T>(&shape, 9);
+            let (qkv, _) = synthetic::<T>(&shape, 9);
             let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
             for parameters in operation.candidates().into_iter().step_by(3) {
                 let operation = operation.with_parameters(parameters).expect("a candidate");
-                // The planner sorts out what the device has no shared memory for.
+                // The planner rejects what needs more shared memory than the device has.
                 let prepared = kernels().prepare(operation, Choice::AUTOMATIC);
                 if let Err(KernelError::Violations(violations)) = prepared {
                     assert!(violations.contains(Rule::SharedMemoryTotal), "{violations}");
@@ -262,10 +262,11 @@ fn launch_parameters_change_nothing_but_the_launch() {
     all::<f32>(33);
 }
 
-/// A tensor of `len` elements whose memory is not on the host.
+/// An uninitialised tensor of `len` elements on the device.
 fn large<T: Tensorial>(stream: &Arc<CudaStream>, len: usize) -> cudarc::driver::CudaSlice<T> {
-    // SAFETY: written below or by the kernel before it is read.
-    #[allow(unsafe_code, reason = "zeroes of 9 GB take longer than the test")]
+    // SAFETY: the caller or the kernel writes each element before it is read; f16, bf16 and f32 have
+    // no invalid bit patterns.
+    #[allow(unsafe_code, reason = "zeroing 9 GB takes longer than the test")]
     unsafe {
         stream.alloc::<T>(len).expect("memory")
     }
@@ -273,14 +274,14 @@ fn large<T: Tensorial>(stream: &Arc<CudaStream>, len: usize) -> cudarc::driver::
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn offsets_beyond_2_to_the_32_elements_are_right() {
+fn offsets_beyond_2_to_the_32_elements_are_correct() {
     // 4,297,064,448 elements of 2 bytes a tensor, contiguous; the last items lie past 2^32.
     let shape = Shape::new(4_196_352, 1, 16, 64).expect("legal");
     let len = usize::try_from(shape.elements()).expect("elements");
     assert!(shape.elements() > 1 << 32);
     let stream = stream();
     let tail = 512 * 1024;
-    let (tails, _) = made_up::<f16>(&Shape::new(512, 1, 16, 64).expect("legal"), 3);
+    let (tails, _) = synthetic::<f16>(&Shape::new(512, 1, 16, 64).expect("legal"), 3);
     let mut tensors = [1, 2, 3].map(|_| large::<f16>(&stream, len));
     for (tensor, tail_of) in tensors.iter_mut().zip(&tails) {
         let mut head = tensor.slice_mut(..tail);

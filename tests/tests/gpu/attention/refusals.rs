@@ -1,4 +1,4 @@
-//! Tensors that attention does not take.
+//! Tensors that attention rejects.
 
 use gridguard::cuda::LaunchError;
 use gridguard::{ArgsError, Choice};
@@ -12,7 +12,7 @@ use crate::support::{kernels, poisoned, stream};
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn memory_between_multiples_of_16_bytes_is_refused_except_by_the_general_variant() {
+fn misaligned_memory_is_rejected_except_by_the_general_variant() {
     let shape = Shape::new(4, 2, 16, 64).expect("legal");
     let stream = stream();
     let len = usize::try_from(shape.elements()).expect("elements");
@@ -41,7 +41,7 @@ fn memory_between_multiples_of_16_bytes_is_refused_except_by_the_general_variant
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
-fn tensors_that_do_not_fit_are_refused_before_anything_is_launched() {
+fn mismatched_tensors_are_rejected_before_any_launch() {
     let shape = Shape::new(4, 2, 16, 64).expect("legal");
     let stream = stream();
     let len = usize::try_from(shape.elements()).expect("elements");

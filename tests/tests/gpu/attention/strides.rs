@@ -1,4 +1,4 @@
-//! Tensors whose rows, heads and items lie anywhere, read and written in place.
+//! Tensors with any strides of rows, heads and items, read and written in place.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, tolerance}
 use gridguard_kernels::{Element as _, Extent, Tensor, TensorMut};
 use half::{bf16, f16};
 
-use super::{attention, deviation, made_up, variants};
+use super::{attention, deviation, synthetic, variants};
 use crate::support::{Tensorial, kernels, poisoned, stream, unit};
 
 /// Copies `[items, heads, frames, head_dim]` to where `extent` says.
@@ -37,7 +37,7 @@ fn strided<T: Tensorial>(operation: TemporalAttention, extent: Extent<4>) {
     let operation = operation.with_strides();
     let shape = *operation.shape();
     let stream = stream();
-    let (qkv, _) = made_up::<T>(&shape, 77);
+    let (qkv, _) = synthetic::<T>(&shape, 77);
     let len = usize::try_from(extent.reach()).expect("elements");
     let device = [0, 1, 2]
         .map(|place| stream.clone_htod(&scatter(&qkv[place], &extent, len)).expect("memory"));
@@ -55,7 +55,7 @@ fn strided<T: Tensorial>(operation: TemporalAttention, extent: Extent<4>) {
         let deviation = deviation(&operation, &out, qkv, None);
         let relative = deviation.relative();
         assert!(deviation.within(tolerance(T::TYPE)), "{operation:?}: {relative:e}");
-        // Between the rows nothing is written.
+        // Nothing is written between the rows.
         let written: BTreeSet<usize> = places(&extent).collect();
         let between = (0..len).filter(|place| !written.contains(place));
         assert!(between.into_iter().all(|place| memory[place].widen().is_nan()), "{operation:?}");
@@ -101,7 +101,7 @@ fn tensors_of_any_strides_are_read_and_written_in_place() {
 #[ignore = "needs a CUDA GPU"]
 fn one_key_and_value_may_serve_every_item() {
     let shape = Shape::new(6, 2, 16, 64).expect("legal");
-    let (qkv, _) = made_up::<f16>(&shape, 5);
+    let (qkv, _) = synthetic::<f16>(&shape, 5);
     let (stream, per_item) = (stream(), 2048);
     let [q, k, v] = [&qkv[0][..], &qkv[1][..per_item], &qkv[2][..per_item]];
     let device = [q, k, v].map(|tensor| stream.clone_htod(tensor).expect("memory"));
