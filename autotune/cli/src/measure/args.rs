@@ -1,0 +1,135 @@
+//! Arguments of several subcommands, and how their values are parsed.
+
+use std::time::Duration;
+
+use clap::Args;
+use gridguard::profile::{L2, Objective, Policy, Submission};
+use gridguard_kernels::exercise::{Problem, ProblemError};
+
+/// The argument `--device`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceSelection {
+    Ordinal(usize),
+    /// All devices, concurrently.
+    All,
+    Host,
+}
+
+/// The argument `--kernel`.
+#[derive(Args)]
+pub(crate) struct KernelFilter {
+    /// Only this kernel; repeat for several
+    #[arg(long = "kernel", value_name = "NAME")]
+    pub(crate) kernels: Vec<String>,
+}
+
+impl KernelFilter {
+    /// Whether a kernel is among those named; all are if none was named.
+    pub(crate) fn matches(&self, kernel: &str) -> bool {
+        self.kernels.is_empty() || self.kernels.iter().any(|named| named == kernel)
+    }
+
+    /// Fails for the first name that is not a kernel.
+    pub(crate) fn check(&self) -> Result<(), ProblemError> {
+        match self.kernels.iter().find(|name| !Problem::KERNELS.contains(&name.as_str())) {
+            Some(given) => Err(ProblemError::Kernel { given: given.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn device(text: &str) -> Result<DeviceSelection, String> {
+    match text {
+        "all" => Ok(DeviceSelection::All),
+        "host" => Ok(DeviceSelection::Host),
+        _ => text
+            .parse()
+            .map(DeviceSelection::Ordinal)
+            .map_err(|_| "expected an ordinal such as 0, all, or host".into()),
+    }
+}
+
+/// `cold-eager`, `cold-graph`, `hot-eager` or `hot-graph`.
+pub(crate) fn policy(text: &str) -> Result<Policy, String> {
+    let (l2, submission) = match text {
+        "cold-eager" => (L2::Cold, Submission::Eager),
+        "cold-graph" => (L2::Cold, Submission::Graph),
+        "hot-eager" => (L2::Hot, Submission::Eager),
+        "hot-graph" => (L2::Hot, Submission::Graph),
+        _ => return Err("expected cold or hot, a dash, eager or graph, such as cold-eager".into()),
+    };
+    Ok(Policy { l2, submission })
+}
+
+/// `throughput`, `latency:200us` or `memory:BYTES:BYTES_PER_ITEM`.
+pub(crate) fn objective(text: &str) -> Result<Objective, String> {
+    let expected = "expected throughput, latency:TIME such as latency:200us, or \
+                    memory:BYTES:BYTES_PER_ITEM such as memory:1073741824:65536";
+    match text.split(':').collect::<Vec<_>>()[..] {
+        ["throughput"] => Ok(Objective::Throughput),
+        ["latency", time] => match u64::try_from(duration(time)?.as_micros()) {
+            Ok(max_launch_us) if max_launch_us > 0 => Ok(Objective::Latency { max_launch_us }),
+            _ => Err("a latency limit is 1 to 18446744073709551615 microseconds".into()),
+        },
+        ["memory", bytes, per_item] => match (bytes.parse(), per_item.parse()) {
+            (Ok(bytes), Ok(bytes_per_item)) if bytes_per_item > 0 => {
+                Ok(Objective::Memory { bytes_per_item, bytes })
+            }
+            _ => Err(expected.into()),
+        },
+        _ => Err(expected.into()),
+    }
+}
+
+/// A duration with its unit, such as `60s` or `2m 30s`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| format!("{error}, such as 60s"))
+}
+
+/// A percentage such as `5%` or `5`, as a fraction.
+pub(crate) fn percent(text: &str) -> Result<f64, String> {
+    let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>();
+    let percent = number.ok().filter(|number| number.is_finite() && *number >= 0.0);
+    percent.map(|number| number / 100.0).ok_or_else(|| "expected a percentage such as 5%".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objectives_are_parsed_with_their_units() {
+        assert_eq!(objective("throughput"), Ok(Objective::Throughput));
+        assert_eq!(objective("latency:2ms"), Ok(Objective::Latency { max_launch_us: 2000 }));
+        let memory = Objective::Memory { bytes_per_item: 64, bytes: 4096 };
+        assert_eq!(objective("memory:4096:64"), Ok(memory));
+        for text in ["", "fast", "latency", "latency:0us", "latency:5", "memory:1", "memory:1:0"] {
+            assert!(objective(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn percentages_are_parsed_with_and_without_their_sign() {
+        assert_eq!((percent("5%"), percent("2.5 %")), (Ok(0.05), Ok(0.025)));
+        assert_eq!(percent("0"), Ok(0.0));
+        for text in ["", "%", "-1%", "nan", "inf", "five"] {
+            assert!(percent(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn policies_are_parsed_as_they_are_displayed() {
+        for text in ["cold-eager", "cold-graph", "hot-eager", "hot-graph"] {
+            assert_eq!(policy(text).expect("a policy").to_string(), text);
+        }
+        assert!(policy("warm-eager").is_err());
+    }
+
+    #[test]
+    fn devices_are_ordinals_all_or_the_host() {
+        assert_eq!(device("3"), Ok(DeviceSelection::Ordinal(3)));
+        assert_eq!(device("all"), Ok(DeviceSelection::All));
+        assert_eq!(device("host"), Ok(DeviceSelection::Host));
+        assert!(device("-1").is_err() && device("gpu").is_err());
+    }
+}
