@@ -81,8 +81,6 @@ pub(crate) enum CommandError {
     Plot(#[from] PlotError),
     #[error("cannot handle signals: {0}")]
     Signals(#[from] ctrlc::Error),
-    #[error("cannot start threads: {0}")]
-    Threads(#[from] rayon::ThreadPoolBuildError),
 }
 
 impl CommandError {

@@ -1,4 +1,4 @@
-//! Ctrl-C and the like: the first asks to end in order, the second ends.
+//! Signals such as Ctrl-C: the first ends the command in order, the second at once.
 
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::error::{CommandError, INTERRUPTED};
 use crate::output::note;
 
-static ASKED: AtomicBool = AtomicBool::new(false);
+static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// A flag that is set once somebody asks this program to end.
+/// A flag that the first signal sets.
 pub(crate) fn flag() -> Result<&'static AtomicBool, CommandError> {
     ctrlc::set_handler(|| {
-        if ASKED.swap(true, Ordering::Relaxed) {
+        if REQUESTED.swap(true, Ordering::Relaxed) {
             process::exit(INTERRUPTED.into());
         }
-        note(format_args!("ending: what is measured is kept; once more to end at once"));
+        note(format_args!("stopping; measurements are kept (press Ctrl-C again to stop at once)"));
     })?;
-    Ok(&ASKED)
+    Ok(&REQUESTED)
 }
 
-/// Leaves it to the one who started this program to end it.
+/// Ignores signals: the parent process ends this one.
 pub(crate) fn ignore() -> Result<(), CommandError> {
     Ok(ctrlc::set_handler(|| {})?)
 }

@@ -14,6 +14,7 @@ mod evaluate;
 mod explain;
 mod interrupt;
 mod limits;
+mod measure;
 mod output;
 mod profile;
 mod requests;
@@ -46,7 +47,7 @@ enum Subcommands {
     #[command(subcommand)]
     Profile(Box<profile::Profile>),
     #[command(hide = true)]
-    Measure(tune::Measure),
+    Measure(measure::process::Measure),
     /// Says what a CUDA failure means, where it comes from, and what to do
     Explain(explain::Explain),
     /// Says whether this machine can run CUDA, and what to do where it cannot

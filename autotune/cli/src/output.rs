@@ -40,21 +40,6 @@ impl OutputArgs {
     }
 }
 
-impl OutputArgs {
-    /// As `print`, for text that is written to a stream.
-    pub(crate) fn write(
-        self,
-        document: &impl Serialize,
-        text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<(), CommandError> {
-        let mut bytes = Vec::new();
-        if self.format == Format::Text {
-            text(&mut bytes).map_err(CommandError::io("writing the result"))?;
-        }
-        self.print(document, String::from_utf8_lossy(&bytes))
-    }
-}
-
 /// Writes `text` to standard output. On a terminal, long lines continue below their own text.
 pub(crate) fn print(text: impl Display) -> Result<(), CommandError> {
     let text = text.to_string();
@@ -78,8 +63,13 @@ pub(crate) fn json(value: &impl Serialize) -> Result<String, CommandError> {
 }
 
 /// `1 entry`, `2 entries`.
-pub(crate) fn count(number: usize, one: &str, several: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { several })
+pub(crate) fn count<N: Display + PartialEq + From<u8>>(
+    number: N,
+    one: &str,
+    several: &str,
+) -> String {
+    let noun = if number == N::from(1) { one } else { several };
+    format!("{number} {noun}")
 }
 
 /// Rows of cells under a header, aligned by spaces. A column without content is left out; elsewhere
@@ -101,10 +91,6 @@ impl Table {
     /// Adds a row with one cell for each column.
     pub(crate) fn push(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.len() < 2
     }
 }
 

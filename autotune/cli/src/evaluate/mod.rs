@@ -1,8 +1,9 @@
-//! `gridguard evaluate`: how good the tuner is on a device, against an exhaustive search.
+//! `gridguard evaluate`: compares the tuner's choices with an exhaustive search.
 
-mod figures;
+mod summary;
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -17,60 +18,58 @@ use gridguard_autotune::{
 use gridguard_kernels::bench::Problem;
 use serde::Serialize;
 
-use self::figures::{Between, OfProblem, Summary};
+use self::summary::{EvaluationSummary, ProblemEvaluation, UntunedShape};
 use crate::error::{CommandError, Exit, check_writable};
 use crate::interrupt;
+use crate::measure::args::{self, DeviceSelection, KernelFilter};
+use crate::measure::target::{Target, select_targets};
+use crate::measure::workload::LocalBench;
 use crate::output::{json, note};
-use crate::tune::selection::check_kernels;
-use crate::tune::target::{Selected, Target, targets};
-use crate::tune::values::{self, DeviceSelection};
-use crate::tune::workload::Bench;
 
 #[derive(Args)]
 pub(crate) struct Evaluate {
-    /// A device by ordinal, or the host
-    #[arg(long, value_name = "N|host", value_parser = values::device)]
+    /// Device ordinal, or `host` [default: the first device, or host if there is none]
+    #[arg(long, value_name = "N|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
-    /// The GPU of the catalogue whose limits the host takes on, h200 where none is named
+    /// GPU of the catalogue whose limits the host uses [default: h200]
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
-    /// A kernel, or several; without it five
-    #[arg(long = "kernel", value_name = "NAME")]
-    kernels: Vec<String>,
-    /// How times are taken
-    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = values::policy)]
+    #[command(flatten)]
+    kernels: KernelFilter,
+    /// How times are taken: cold or hot L2 cache, eager or graph launches
+    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = args::policy)]
     policy: Policy,
-    /// Searches of each problem
+    /// Searches for each problem
     #[arg(long, value_name = "N", default_value_t = EvaluationEffort::default().runs, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Samples of each candidate in the exhaustive search, of which the first is dropped
+    /// Samples of each candidate in the exhaustive search; the first is dropped
     #[arg(
         long, value_name = "N", default_value_t = EvaluationEffort::default().exhaustive_samples,
         value_parser = clap::value_parser!(u32).range(2..)
     )]
     samples: u32,
-    /// A profile, to see what its choices cost for shapes between those that it has
+    /// Profile to evaluate for shapes between those that it contains
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Writes all figures to this file as JSON
+    /// Write all results to this file as JSON
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
-/// All figures.
+/// The content of the output file.
 #[derive(Serialize)]
-struct Document {
+struct EvaluationDocument {
     device: String,
     driver: String,
     compiler: String,
     tuner: String,
     date: String,
     policy: String,
-    summary: Summary,
-    problems: Vec<OfProblem>,
-    between: Vec<Between>,
+    summary: EvaluationSummary,
+    problems: Vec<ProblemEvaluation>,
+    between: Vec<UntunedShape>,
     failed: Vec<String>,
-    /// What was not measured to its end then is not among the problems.
+    /// A problem whose evaluation was interrupted is not among the problems.
     interrupted: bool,
     wall_time_s: f64,
 }
@@ -78,18 +77,18 @@ struct Document {
 impl Evaluate {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         if self.device == Some(DeviceSelection::All) {
-            return Err(CommandError::Invalid("one device is evaluated: name one, or host".into()));
+            return Err(CommandError::Invalid(
+                "evaluate uses one device: name its ordinal, or host".into(),
+            ));
         }
-        let Selected { targets, .. } = targets(self.device, self.gpu.as_deref())?;
-        let target = targets
-            .into_iter()
-            .next()
-            .ok_or(CommandError::Failed("there is no device to measure on".into()))?;
+        let target = select_targets(self.device, self.gpu.as_deref())?.targets.into_iter().next();
+        let no_target = || CommandError::Failed("no device to evaluate on".into());
+        let target = target.ok_or_else(no_target)?;
         let wanted = self.problems(&target)?;
         if let Some(path) = &self.output {
             check_writable(path)?;
         }
-        let bench = Bench::new(target.guard()?, self.policy)?;
+        let bench = LocalBench::new(target.guard()?, self.policy)?;
         let profile = self.profile(&target)?;
         let interrupt = interrupt::flag()?;
         let budget = Budget { interrupt: Some(interrupt), ..Budget::default() };
@@ -97,40 +96,39 @@ impl Evaluate {
         let (mut problems, mut between, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for problem in wanted {
             match self.evaluate(&bench, &problem, &budget) {
-                Ok(one) => {
-                    self.println(&one.line())?;
-                    problems.push(one);
+                Ok(evaluation) => {
+                    self.print(&evaluation)?;
+                    problems.push(evaluation);
                 }
                 Err(CommandError::Evaluate(EvaluateError::Ended)) => break,
-                Err(failure) => failed.push(format!("{problem}: {failure}")),
+                Err(error) => failed.push(format!("{problem}: {error}")),
             }
         }
         if let Some(profile) = &profile {
-            for problem in Problem::between().into_iter().filter(|one| self.takes(one)) {
+            let is_wanted = |problem: &Problem| self.kernels.matches(problem.kernel());
+            for problem in Problem::between().into_iter().filter(is_wanted) {
                 if interrupt.load(Ordering::Relaxed) {
                     break;
                 }
-                match self.between(&bench, &target, profile, &problem) {
-                    Ok(one) => {
-                        self.println(&one.line())?;
-                        between.push(one);
+                match self.untuned_shape(&bench, &target, profile, &problem) {
+                    Ok(shape) => {
+                        self.print(&shape)?;
+                        between.push(shape);
                     }
-                    Err(failure) => failed.push(format!("{problem}: {failure}")),
+                    Err(error) => failed.push(format!("{problem}: {error}")),
                 }
             }
         }
-        for failure in &failed {
-            note(format_args!("{failure}"));
-        }
+        failed.iter().for_each(note);
         let environment = target.environment()?;
-        let document = Document {
+        let document = EvaluationDocument {
             device: target.to_string(),
             driver: environment.driver,
             compiler: environment.compiler,
             tuner: environment.tuner,
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             policy: self.policy.to_string(),
-            summary: Summary::new(&problems, &between),
+            summary: EvaluationSummary::new(&problems, &between),
             problems,
             between,
             failed,
@@ -138,7 +136,7 @@ impl Evaluate {
             wall_time_s: start.elapsed().as_secs_f64(),
         };
         if !document.problems.is_empty() {
-            self.println(&document.summary.text())?;
+            self.print(&document.summary)?;
         }
         if let Some(path) = &self.output {
             let name = path.display().to_string();
@@ -151,38 +149,32 @@ impl Evaluate {
         })
     }
 
-    fn takes(&self, problem: &Problem) -> bool {
-        self.kernels.is_empty() || self.kernels.iter().any(|kernel| kernel == problem.kernel())
-    }
-
     fn problems(&self, target: &Target) -> Result<Vec<Problem>, CommandError> {
-        check_kernels(&self.kernels)?;
+        self.kernels.check()?;
         let all = if target.is_host() { Problem::small() } else { Problem::evaluation() };
         let known: BTreeSet<&str> = all.iter().map(Problem::kernel).collect();
         let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        let wanted: Vec<Problem> = all.into_iter().filter(|one| self.takes(one)).collect();
+        let mut wanted = all;
+        wanted.retain(|problem| self.kernels.matches(problem.kernel()));
         if wanted.is_empty() {
-            return Err(CommandError::Invalid(format!(
-                "evaluated are problems of {known}: name one"
-            )));
+            return Err(CommandError::Invalid(format!("evaluate has problems for {known} only")));
         }
         Ok(wanted)
     }
 
-    /// Tells of figures. Without a file to keep them in nobody needs those that nobody reads.
-    fn println(&self, line: &str) -> Result<(), CommandError> {
+    /// Prints one line. Without an output file, a closed pipe ends the evaluation.
+    fn print(&self, line: &impl Display) -> Result<(), CommandError> {
         let written = writeln!(io::stdout(), "{line}");
         match self.output {
-            Some(_) => CommandError::check_write(written, "writing the figures"),
-            None => written.map_err(CommandError::io("writing the figures")),
+            Some(_) => CommandError::check_write(written, "writing the results"),
+            None => written.map_err(CommandError::io("writing the results")),
         }
     }
 
     fn profile(&self, target: &Target) -> Result<Option<Profile>, CommandError> {
         let Some(path) = &self.profile else { return Ok(None) };
-        let missing = || CommandError::missing_file(path);
-        let parsed =
-            profile::load(path).map_err(CommandError::profile(path))?.ok_or_else(missing)?;
+        let parsed = profile::load(path).map_err(CommandError::profile(path))?;
+        let parsed = parsed.ok_or_else(|| CommandError::missing_file(path))?;
         let environment = target.environment()?;
         let (profile, findings) =
             Profile::from_document(parsed.document, &target.identity, &environment);
@@ -194,51 +186,53 @@ impl Evaluate {
 
     fn evaluate(
         &self,
-        bench: &Bench,
+        bench: &LocalBench,
         problem: &Problem,
         budget: &Budget<'_>,
-    ) -> Result<OfProblem, CommandError> {
-        let (mut served, space) = open(bench, problem)?;
+    ) -> Result<ProblemEvaluation, CommandError> {
+        let (mut measurer, space) = open(bench, problem)?;
         let effort = EvaluationEffort {
             exhaustive_samples: self.samples,
             runs: self.runs,
             ..EvaluationEffort::default()
         };
-        let measurer: &mut dyn Measurer = served.as_mut();
+        let measurer: &mut dyn Measurer = measurer.as_mut();
         let evaluation = evaluate(measurer, &space, Objective::Throughput, budget, effort)?;
-        Ok(OfProblem { problem: problem.to_string(), evaluation })
+        Ok(ProblemEvaluation { problem: problem.to_string(), evaluation })
     }
 
-    /// What the profile's choice costs for a shape that it does not have.
-    fn between(
+    /// The regret of the profile's choice for a shape that the profile does not contain.
+    fn untuned_shape(
         &self,
-        bench: &Bench,
+        bench: &LocalBench,
         target: &Target,
         profile: &Profile,
         problem: &Problem,
-    ) -> Result<Between, CommandError> {
+    ) -> Result<UntunedShape, CommandError> {
         let key = problem.key(&target.limits, self.policy, Objective::Throughput)?;
         let sizes: Vec<u64> = problem.shape().into_iter().map(|(_, size)| size).collect();
-        let answer = profile.lookup(&key, &sizes);
-        let (mut served, mut space) = open(bench, problem)?;
-        let default = space
-            .default()
-            .cloned()
-            .ok_or(CommandError::Failed("there is no device to measure on".into()))?;
-        let choice = answer.entry.and_then(|entry| space.add(&entry.parameters, entry.choice));
+        let found = profile.lookup(&key, &sizes);
+        let (mut measurer, mut space) = open(bench, problem)?;
+        let no_default = || CommandError::Failed("no candidate is legal".into());
+        let default = space.default().cloned().ok_or_else(no_default)?;
+        let choice = found.entry.and_then(|entry| space.add(&entry.parameters, entry.choice));
         let choice = choice.unwrap_or(default);
-        let measurer: &mut dyn Measurer = served.as_mut();
-        let oracle = ExhaustiveSearch::new(measurer, &space, self.samples)?;
-        let regret = oracle.regret(measurer, &choice, EvaluationEffort::default().paired_rounds)?;
-        Ok(Between { problem: problem.to_string(), matched: answer.matched.to_string(), regret })
+        let measurer: &mut dyn Measurer = measurer.as_mut();
+        let search = ExhaustiveSearch::new(measurer, &space, self.samples)?;
+        let regret = search.regret(measurer, &choice, EvaluationEffort::default().paired_rounds)?;
+        Ok(UntunedShape {
+            problem: problem.to_string(),
+            matched: found.matched.to_string(),
+            regret,
+        })
     }
 }
 
 fn open(
-    bench: &Bench,
+    bench: &LocalBench,
     problem: &Problem,
 ) -> Result<(Box<dyn ProblemMeasurer>, Space), CommandError> {
-    let mut served = bench.open(&problem.to_string())?;
-    let space = Space::new(served.configurations()?);
-    Ok((served, space))
+    let mut measurer = bench.open(&problem.to_string())?;
+    let space = Space::new(measurer.configurations()?);
+    Ok((measurer, space))
 }

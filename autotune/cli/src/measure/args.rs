@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use gridguard::profile::{L2, Objective, Policy, Submission};
-use gridguard_kernels::exercise::{Problem, ProblemError};
+use gridguard_kernels::bench::{Problem, ProblemError};
 
 /// The argument `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

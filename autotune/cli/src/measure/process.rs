@@ -1,55 +1,84 @@
-//! The process that measures for `tune`: what a candidate breaks, breaks here.
+//! The child process that measures, so that a candidate that crashes or hangs cannot stop the tuner.
 
 use std::io;
 use std::process::Command;
 
 use clap::Args;
 use gridguard::profile::Policy;
-use gridguard_autotune::serve;
+use gridguard_autotune::{Remote, Timeouts, serve};
+use gridguard_kernels::bench::Problem;
 
+use super::args::{self, DeviceSelection};
 use super::target::Target;
-use super::values::{self, DeviceSelection};
-use super::workload::Bench;
+use super::workload::LocalBench;
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 
-/// Measures what is asked for on standard input; started by `tune`.
+/// Measures what standard input asks for; started by `tune`
 #[derive(Args)]
 pub(crate) struct Measure {
-    #[arg(long, value_parser = values::device)]
+    #[arg(long, value_parser = args::device)]
     device: DeviceSelection,
     #[arg(long)]
     gpu: String,
-    #[arg(long, value_parser = values::policy)]
+    #[arg(long, value_parser = args::policy)]
     policy: Policy,
 }
 
 impl Measure {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        // Whoever started this closes its input; signals that reach both are the other one's matter.
+        // A signal that reaches the whole process group is handled by the parent, which closes
+        // standard input.
         interrupt::ignore()?;
         let target = match self.device {
-            DeviceSelection::One(ordinal) => Target::device(ordinal)?,
+            DeviceSelection::Ordinal(ordinal) => Target::device(ordinal)?,
             DeviceSelection::Host | DeviceSelection::All => Target::host(&self.gpu)?,
         };
-        let bench = Bench::new(target.guard()?, self.policy)?;
+        let bench = LocalBench::new(target.guard()?, self.policy)?;
         serve(io::stdin(), io::stdout(), |problem| bench.open(problem))?;
         Ok(Exit::Yes)
     }
 }
 
-/// How such a process is started.
-pub(crate) fn command(
-    target: &Target,
-    gpu: &str,
-    policy: Policy,
-) -> Result<impl Fn() -> Command + Send + 'static, CommandError> {
-    let program = std::env::current_exe().map_err(CommandError::io("finding this program"))?;
-    let device = target.ordinal.map_or("host".to_owned(), |ordinal| ordinal.to_string());
-    let (gpu, policy) = (gpu.to_owned(), policy.to_string());
-    Ok(move || {
-        let mut command = Command::new(&program);
-        command.args(["measure", "--device", &device, "--gpu", &gpu, "--policy", &policy]);
-        command
-    })
+/// The measuring process of one device. It lives on from problem to problem as long as the policy
+/// stays the same.
+pub(crate) struct MeasuringProcess<'a> {
+    target: &'a Target,
+    /// The GPU whose limits the host uses.
+    gpu: &'a str,
+    remote: Option<(Policy, Remote)>,
+}
+
+impl<'a> MeasuringProcess<'a> {
+    pub(crate) const fn new(target: &'a Target, gpu: &'a str) -> Self {
+        Self { target, gpu, remote: None }
+    }
+
+    /// The process, with this problem open.
+    pub(crate) fn open(
+        &mut self,
+        problem: &Problem,
+        policy: Policy,
+    ) -> Result<Remote, CommandError> {
+        if let Some((previous, mut remote)) = self.remote.take()
+            && previous == policy
+            && remote.reopen(problem.to_string()).is_ok()
+        {
+            return Ok(remote);
+        }
+        let program = std::env::current_exe().map_err(CommandError::io("finding this program"))?;
+        let device = self.target.ordinal.map_or("host".to_owned(), |ordinal| ordinal.to_string());
+        let (gpu, policy) = (self.gpu.to_owned(), policy.to_string());
+        let command = move || {
+            let mut command = Command::new(&program);
+            command.args(["measure", "--device", &device, "--gpu", &gpu, "--policy", &policy]);
+            command
+        };
+        Ok(Remote::spawn(command, problem.to_string(), Timeouts::default())?)
+    }
+
+    /// Keeps the process for the next problem, unless it could not be restarted.
+    pub(crate) fn keep(&mut self, remote: Remote, policy: Policy) {
+        self.remote = Some((policy, remote)).filter(|(_, remote)| remote.lost().is_none());
+    }
 }

@@ -1,13 +1,13 @@
-//! What tunes: devices of this machine, or the host under the limits of a GPU.
+//! What is measured on: devices of this machine, or the host under the limits of a GPU.
 
-use core::fmt;
+use std::fmt;
 use std::sync::Arc;
 
 use gridguard::cuda::{self, CudaError};
 use gridguard::profile::{DeviceIdentity, Environment};
 use gridguard::{DeviceLimits, Guard, catalog};
 
-use super::values::DeviceSelection;
+use super::args::DeviceSelection;
 use crate::error::CommandError;
 
 /// A device, or the host.
@@ -35,12 +35,6 @@ impl Target {
         self.ordinal.is_none()
     }
 
-    /// Whether it is of the model of those.
-    pub(crate) fn is_like(&self, others: &[Self]) -> bool {
-        others.first().is_some_and(|other| other.identity == self.identity)
-    }
-
-    /// A guard of it.
     pub(crate) fn guard(&self) -> Result<Guard, CudaError> {
         match self.ordinal {
             Some(ordinal) => Guard::cuda(ordinal),
@@ -48,7 +42,7 @@ impl Target {
         }
     }
 
-    /// What its measurements depend on beside the device.
+    /// The versions that measurements depend on besides the device.
     pub(crate) fn environment(&self) -> Result<Environment, CudaError> {
         if self.is_host() { Ok(Environment::of_host()) } else { Environment::of_cuda() }
     }
@@ -63,65 +57,53 @@ impl fmt::Display for Target {
     }
 }
 
-/// What a selection comes to.
-pub(crate) struct Selected<'a> {
+/// The targets that `--device` and `--gpu` select.
+pub(crate) struct SelectedTargets<'a> {
     pub(crate) targets: Vec<Target>,
-    /// The GPU whose limits the host takes on.
+    /// The GPU whose limits the host uses.
     pub(crate) gpu: &'a str,
-    /// Why it is the host, where nobody asked for it.
+    /// Why the host was selected although `--device host` was not given.
     pub(crate) fallback: Option<CudaError>,
 }
 
-/// The targets of a selection; without one all devices, or else the host, with the reason. A `gpu` is
-/// for the host alone.
-pub(crate) fn targets(
-    selection: Option<DeviceSelection>,
+/// Selects all devices where `--device` is not given, or the host where there is no device.
+pub(crate) fn select_targets(
+    device: Option<DeviceSelection>,
     gpu: Option<&str>,
-) -> Result<Selected<'_>, CommandError> {
-    let given = gpu.is_some();
+) -> Result<SelectedTargets<'_>, CommandError> {
+    let is_given = gpu.is_some();
     let gpu = gpu.unwrap_or(DEFAULT_GPU);
-    if let Some(DeviceSelection::One(_) | DeviceSelection::All) = selection
-        && given
-    {
-        return Err(gpu_of_no_host());
-    }
-    let (targets, fallback) = found(selection, gpu)?;
-    if given && !targets.iter().all(Target::is_host) {
-        return Err(gpu_of_no_host());
-    }
-    Ok(Selected { targets, gpu, fallback })
+    let devices = |count| (0..count).map(Target::device).collect::<Result<Vec<_>, _>>();
+    let (targets, fallback) = match device {
+        Some(DeviceSelection::Ordinal(_) | DeviceSelection::All) if is_given => {
+            return Err(gpu_without_host());
+        }
+        Some(DeviceSelection::Ordinal(ordinal)) => (vec![Target::device(ordinal)?], None),
+        Some(DeviceSelection::All) => (devices(device_count()?)?, None),
+        Some(DeviceSelection::Host) => (vec![Target::host(gpu)?], None),
+        None => match device_count() {
+            Ok(_) if is_given => return Err(gpu_without_host()),
+            Ok(count) => (devices(count)?, None),
+            Err(reason) => (vec![Target::host(gpu)?], Some(reason)),
+        },
+    };
+    Ok(SelectedTargets { targets, gpu, fallback })
 }
 
-/// Somebody wants a device to take on the limits of another one.
-pub(crate) fn gpu_of_no_host() -> CommandError {
+/// The error for `--gpu` with a device, which has limits of its own.
+pub(crate) fn gpu_without_host() -> CommandError {
     CommandError::Invalid(
-        "--gpu names the limits that the host takes on: ask for --device host".into(),
+        "--gpu names the limits that the host uses: it needs --device host".into(),
     )
 }
 
-fn found(
-    selection: Option<DeviceSelection>,
-    gpu: &str,
-) -> Result<(Vec<Target>, Option<CudaError>), CommandError> {
-    let all = |count| (0..count).map(Target::device).collect::<Result<Vec<_>, _>>();
-    match selection {
-        Some(DeviceSelection::One(ordinal)) => Ok((vec![Target::device(ordinal)?], None)),
-        Some(DeviceSelection::All) => match cuda::device_count()? {
-            // None that tunes is no success.
-            0 => Err(CudaError::NoSuchDevice { ordinal: 0, count: 0 }.into()),
-            count => Ok((all(count)?, None)),
-        },
-        Some(DeviceSelection::Host) => Ok((vec![Target::host(gpu)?], None)),
-        None => match cuda::device_count() {
-            Ok(count) if count > 0 => Ok((all(count)?, None)),
-            Ok(count) => {
-                let reason = CudaError::NoSuchDevice { ordinal: 0, count };
-                Ok((vec![Target::host(gpu)?], Some(reason)))
-            }
-            Err(reason) => Ok((vec![Target::host(gpu)?], Some(reason))),
-        },
+/// The number of devices, at least one.
+fn device_count() -> Result<usize, CudaError> {
+    match cuda::device_count()? {
+        0 => Err(CudaError::NoSuchDevice { ordinal: 0, count: 0 }),
+        count => Ok(count),
     }
 }
 
-/// The GPU whose limits the host takes on where none is named.
+/// The GPU whose limits the host uses unless `--gpu` names another.
 pub(crate) const DEFAULT_GPU: &str = "h200";

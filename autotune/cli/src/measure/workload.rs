@@ -1,4 +1,4 @@
-//! A kernel of this workspace as something to tune.
+//! Runs the kernels of `gridguard-kernels` as workloads of the tuner.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use gridguard_autotune::{
     Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
     Portion, ProblemMeasurer, Workload,
 };
-use gridguard_kernels::Kernels;
-use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
+use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem, ProblemError};
+use gridguard_kernels::{KernelError, Kernels};
 
-/// A problem with its tensors.
-pub(crate) struct BenchWorkload {
+/// A problem with its tensors, and the launches prepared so far.
+struct BenchWorkload {
     case: Box<dyn BenchCase>,
     prepared: HashMap<(Candidate, Portion), LaunchHandle>,
 }
 
 impl BenchWorkload {
-    pub(crate) fn new(case: Box<dyn BenchCase>) -> Self {
+    fn new(case: Box<dyn BenchCase>) -> Self {
         Self { case, prepared: HashMap::new() }
     }
 
@@ -29,21 +29,21 @@ impl BenchWorkload {
         candidate: &Candidate,
         portion: Portion,
     ) -> Result<LaunchHandle, MeasureFailure> {
-        let known = (candidate.clone(), portion);
-        if let Some(handle) = self.prepared.get(&known) {
+        let key = (candidate.clone(), portion);
+        if let Some(handle) = self.prepared.get(&key) {
             return Ok(*handle);
         }
         let parameters = &candidate.parameters;
         let handle = match portion {
             Portion::Sequence => self.case.prepare(parameters, candidate.choice.into(), None),
-            // As many items as the largest chunk has, in one launch.
+            // One launch of as many items as the largest chunk has.
             Portion::LargestLaunch => {
                 let items = Some(candidate.largest_chunk);
                 self.case.prepare(parameters, Choice::AUTOMATIC, items)
             }
         }
         .map_err(failure)?;
-        self.prepared.insert(known, handle);
+        self.prepared.insert(key, handle);
         Ok(handle)
     }
 }
@@ -51,13 +51,13 @@ impl BenchWorkload {
 impl Workload for BenchWorkload {
     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         let setups = self.case.setups().map_err(failure)?;
-        let configuration = |one: LaunchSetup| LaunchConfig {
+        let config = |one: LaunchSetup| LaunchConfig {
             parameters: one.parameters,
             request: one.request,
             batch: one.batch,
             limits: one.limits,
         };
-        Ok(setups.into_iter().map(configuration).collect())
+        Ok(setups.into_iter().map(config).collect())
     }
 
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
@@ -75,9 +75,8 @@ impl Workload for BenchWorkload {
     }
 }
 
-/// The tuner's kind of each failure of a bench case.
+/// Classifies a failure of a bench case for the tuner.
 fn failure(error: BenchError) -> MeasureFailure {
-    use gridguard_kernels::KernelError;
     match error {
         BenchError::Kernel(KernelError::Launch(error)) => error.into(),
         BenchError::Kernel(KernelError::Cuda(error)) => error.into(),
@@ -93,53 +92,50 @@ fn failure(error: BenchError) -> MeasureFailure {
     }
 }
 
-/// A measurer of problems in this process, on a device or on the host.
-#[derive(Clone)]
-pub(crate) enum Bench {
-    Device { kernels: Kernels, policy: Policy },
-    Host { guard: Arc<Guard>, policy: Policy },
+/// Measures problems in this process, on a device or on the host.
+pub(crate) struct LocalBench {
+    guard: Arc<Guard>,
+    /// The compiled kernels; `None` on the host.
+    kernels: Option<Kernels>,
+    policy: Policy,
 }
 
-impl Bench {
-    /// On the guard's device, or on the host where it serves that.
+impl LocalBench {
+    /// On the guard's device, or on the host if the guard has none.
     pub(crate) fn new(guard: Guard, policy: Policy) -> Result<Self, CudaError> {
         let guard = Arc::new(guard);
-        if !guard.is_cuda() {
-            return Ok(Self::Host { guard, policy });
+        let mut kernels = None;
+        if guard.is_cuda() {
+            // Without a compiler every candidate would fail.
+            Compiler::find().map_err(NvrtcError::from)?;
+            kernels = Some(Kernels::new(Arc::clone(&guard)));
         }
-        // Missing, it would be missed by every candidate.
-        Compiler::find().map_err(NvrtcError::from)?;
-        Ok(Self::Device { kernels: Kernels::new(guard), policy })
+        Ok(Self { guard, kernels, policy })
     }
 
-    /// Opens a problem in its words.
+    /// Opens a problem such as `rms_norm f16 32768x4096`.
     pub(crate) fn open(&self, problem: &str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
-        let problem: Problem = problem
-            .parse()
-            .map_err(|error| MeasureFailure::new(FailureKind::Launch, format!("{error}")))?;
-        match self {
-            Self::Host { guard, policy } => {
-                let case = problem.on_host(guard).map_err(failure)?;
-                Ok(Box::new(InProcess::new(BenchWorkload::new(case), HostClock::new(*policy))))
-            }
-            Self::Device { kernels, policy } => {
-                let no_context =
-                    || MeasureFailure::new(FailureKind::Launch, "the guard has no context");
-                let context = kernels.guard().context().ok_or_else(no_context)?;
-                if policy.submission == Submission::Graph {
-                    disable_event_tracking(context);
-                }
-                let stream = context.new_stream()?;
-                let case = problem.on_device(kernels, &stream).map_err(failure)?;
-                let clock = DeviceClock::new(kernels.guard(), stream, *policy)?;
-                Ok(Box::new(InProcess::new(BenchWorkload::new(case), clock)))
-            }
+        let invalid =
+            |error: &dyn ToString| MeasureFailure::new(FailureKind::Launch, error.to_string());
+        let problem: Problem = problem.parse().map_err(|error: ProblemError| invalid(&error))?;
+        let Some(kernels) = &self.kernels else {
+            let case = problem.on_host(&self.guard).map_err(failure)?;
+            let clock = HostClock::new(self.policy);
+            return Ok(Box::new(InProcess::new(BenchWorkload::new(case), clock)));
+        };
+        let context = self.guard.context().ok_or_else(|| invalid(&"the guard has no context"))?;
+        if self.policy.submission == Submission::Graph {
+            disable_event_tracking(context);
         }
+        let stream = context.new_stream()?;
+        let case = problem.on_device(kernels, &stream).map_err(failure)?;
+        let clock = DeviceClock::new(&self.guard, stream, self.policy)?;
+        Ok(Box::new(InProcess::new(BenchWorkload::new(case), clock)))
     }
 }
 
-#[allow(unsafe_code, reason = "cudarc's promise for streams that depend on each other")]
+#[allow(unsafe_code, reason = "cudarc's contract for streams that depend on each other")]
 fn disable_event_tracking(context: &cudarc::driver::CudaContext) {
-    // SAFETY: all work of this process is on one stream, so that nothing waits for events.
+    // SAFETY: this process submits all work to one stream, so no event is needed to order it.
     unsafe { context.disable_event_tracking() };
 }

@@ -1,22 +1,23 @@
-//! `gridguard profile explain`: which entry would serve a launch, and why.
+//! `gridguard profile explain`: which entry a launch would use, and why.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
 use gridguard::profile::{
-    DeviceIdentity, Layer, Layers, Loaded, Match, Named, Objective, Policy, Reason, TunedChoice,
-    user_folder,
+    Backend, DeviceIdentity, Entry, Key, Layer, Layers, Loaded, Match, Named, Objective, Policy,
+    Provenance, Reason, TunedChoice, user_folder,
 };
-use gridguard::{Choice, Plan};
+use gridguard::{Choice, Plan, Strategy};
 use gridguard_kernels::bench::Problem;
+use serde::Serialize;
 
-use super::explanation::{Explanation, Planned};
-use super::nearest::Wanted;
-use super::record::EntryRecord;
+use super::entry::{self, EntryJson};
+use super::passed_over::{PassedOver, Query, total};
 use crate::error::{CommandError, Exit};
-use crate::output::OutputArgs;
-use crate::tune::target::{DEFAULT_GPU, Target, gpu_of_no_host};
-use crate::tune::values::{self, DeviceSelection};
+use crate::measure::args::{self, DeviceSelection};
+use crate::measure::target::{DEFAULT_GPU, Target, gpu_without_host};
+use crate::output::{OutputArgs, Table, count};
 
 #[derive(Args)]
 pub(crate) struct Explain {
@@ -24,27 +25,66 @@ pub(crate) struct Explain {
     kernel: String,
     /// Its sizes, such as 32768x4096
     shape: String,
-    /// Types of the tensors, such as f16, or `f16 i64` for get_rows
+    /// Data types of the tensors, such as f16, or `f16 i64` for get_rows
     #[arg(long, value_name = "TYPES", default_value = "f16")]
     dtype: String,
-    /// How times were taken
-    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = values::policy)]
+    /// How times were taken: cold or hot L2 cache, eager or graph launches
+    #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = args::policy)]
     policy: Policy,
-    /// What the choice is to be good at
-    #[arg(long, default_value = "throughput", value_parser = values::objective)]
+    /// throughput, latency:TIME or memory:BYTES:BYTES_PER_ITEM
+    #[arg(long, default_value = "throughput", value_parser = args::objective)]
     objective: Objective,
-    /// A profile, or a folder of profiles, that goes before the user's own
+    /// Profile, or folder of profiles, with precedence over the user's
     #[arg(long, value_name = "FILE|FOLDER")]
     profile: Option<PathBuf>,
-    /// The device that launches, by ordinal, or the host; without it the first one
-    #[arg(long, value_name = "N|host", value_parser = values::device)]
+    /// Device ordinal, or `host` [default: the first device]
+    #[arg(long, value_name = "N|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
-    /// A GPU of the catalogue in the place of a device; with the host, the one whose limits it takes
-    /// on, which is h200 else
+    /// GPU of the catalogue instead of a device; with --device host, the GPU whose limits the host
+    /// uses [default: h200]
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+#[derive(Serialize)]
+struct LookupReport<'a> {
+    problem: String,
+    device: &'a DeviceIdentity,
+    policy: Policy,
+    objective: Objective,
+    source: &'a str,
+    variant: &'a str,
+    /// `exact`, `bucket`, `neighbour` or `default`.
+    matched: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    distance_octaves: Option<f64>,
+    /// Why no entry matches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    layer: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entry: Option<EntryJson<'a>>,
+    degraded: bool,
+    plan: PlanJson,
+    findings: Vec<String>,
+    considered: Vec<PassedOver<'a>>,
+}
+
+/// The launch plan.
+#[derive(Serialize)]
+struct PlanJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    strategy: Option<Strategy>,
+    launches: u64,
+    largest_chunk: u64,
+    /// Why the entry's choice is rejected, or why no plan is legal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
 }
 
 impl Explain {
@@ -59,9 +99,9 @@ impl Explain {
         let sizes: Vec<u64> = shape.iter().map(|(_, size)| *size).collect();
         let found = profile.lookup(&key, &sizes);
         let reason = reason(found.matched, &shape);
-        let wanted = Wanted { key: &key, shape: &shape, reason: reason.as_deref() };
-        let considered = wanted.passed(&profile, &found);
-        let record = Explanation {
+        let query = Query { key: &key, shape: &shape, reason: reason.as_deref() };
+        let considered = query.passed_over(&profile, &found);
+        let report = LookupReport {
             problem: problem.to_string(),
             device: &target.identity,
             policy: self.policy,
@@ -73,37 +113,41 @@ impl Explain {
             reason,
             layer: found.layer.map(|layer| layer.to_string()),
             file: found.layer.and_then(|layer| self.file_of(layer, &target.identity)),
-            entry: found.entry.map(EntryRecord::from),
+            entry: found.entry.map(EntryJson),
             degraded: found.degraded,
             plan: self.plan(&problem, &target, &found),
             findings: findings.iter().map(ToString::to_string).collect(),
             considered,
         };
-        self.output.write(&record, |out| record.write_text(out, &key, &found))?;
-        let serves = found.entry.is_some() && record.plan.refused.is_none();
-        Ok(if serves { Exit::Yes } else { Exit::No })
+        self.output.print(&report, fmt::from_fn(|f| report.write_text(f, &key, found.matched)))?;
+        let is_used = found.entry.is_some() && report.plan.refused.is_none();
+        Ok(if is_used { Exit::Yes } else { Exit::No })
     }
 
-    /// Whom the lookup is for.
     fn target(&self) -> Result<Target, CommandError> {
         match (self.device, self.gpu.as_deref()) {
-            (Some(DeviceSelection::All), _) => {
-                Err(CommandError::Invalid("a lookup is for one device: name one, or host".into()))
-            }
+            (Some(DeviceSelection::All), _) => Err(CommandError::Invalid(
+                "a lookup is for one device: name its ordinal, or host".into(),
+            )),
             (Some(DeviceSelection::Host), gpu) => Target::host(gpu.unwrap_or(DEFAULT_GPU)),
-            (Some(DeviceSelection::One(_)), Some(_)) => Err(gpu_of_no_host()),
-            (Some(DeviceSelection::One(ordinal)), None) => Target::device(ordinal),
+            (Some(DeviceSelection::Ordinal(_)), Some(_)) => Err(gpu_without_host()),
+            (Some(DeviceSelection::Ordinal(ordinal)), None) => Target::device(ordinal),
             (None, Some(gpu)) => {
-                // As the GPU would be if it were here.
+                // The GPU as if it were a device of this machine.
                 let Target { limits, .. } = Target::host(gpu)?;
                 let identity = DeviceIdentity::of(&limits);
                 Ok(Target { ordinal: None, limits, identity })
             }
-            (None, None) => Target::device(0).map_err(no_device),
+            (None, None) => Target::device(0).map_err(|error| match error {
+                CommandError::Device(reason) => CommandError::Failed(format!(
+                    "{reason}: name a GPU of the catalogue with --gpu, or use --device host"
+                )),
+                other => other,
+            }),
         }
     }
 
-    /// Where profiles are looked for, the first before the others.
+    /// The layers of profiles, in the order of their precedence.
     fn layers(&self, device: &DeviceIdentity) -> Layers {
         let layers = match &self.profile {
             Some(path) => Layers::new().explicit(path),
@@ -112,7 +156,7 @@ impl Explain {
         layers.user().built_in(device)
     }
 
-    /// The file of a layer, where it has one.
+    /// The file of a layer; `None` for built-in profiles.
     fn file_of(&self, layer: Layer, device: &DeviceIdentity) -> Option<String> {
         let path = match layer {
             Layer::Explicit => match self.profile.clone()? {
@@ -125,29 +169,32 @@ impl Explain {
         Some(path.display().to_string())
     }
 
-    /// Plans the launch as the entry says, else as the planner does by itself.
-    fn plan(&self, problem: &Problem, target: &Target, found: &TunedChoice<'_>) -> Planned {
+    /// Plans the launch with the entry's choice, or with the planner's default if that is not legal.
+    fn plan(&self, problem: &Problem, target: &Target, found: &TunedChoice<'_>) -> PlanJson {
         let plan = |parameters: &[(String, u64)], choice| -> Result<Plan, String> {
-            let configuration =
+            let setup =
                 problem.setup(&target.limits, parameters).map_err(|error| error.to_string())?;
             let batch = match self.objective {
                 Objective::Memory { bytes_per_item, bytes } => {
-                    configuration.batch.workspace(bytes_per_item, bytes)
+                    setup.batch.workspace(bytes_per_item, bytes)
                 }
-                _ => configuration.batch,
+                _ => setup.batch,
             };
-            Plan::new(&configuration.request, Some(&batch), &configuration.limits, choice)
+            Plan::new(&setup.request, Some(&batch), &setup.limits, choice)
                 .map_err(|violations| violations.to_string())
         };
-        match plan(found.parameters(), found.choice()) {
-            Ok(plan) => Planned::new(&plan, None),
-            Err(refused) => match plan(&[], Choice::AUTOMATIC) {
-                Ok(default) if found.entry.is_some() => Planned::new(&default, Some(refused)),
-                _ => {
-                    let (launches, largest_chunk, refused) = (0, 0, Some(refused));
-                    Planned { strategy: None, launches, largest_chunk, refused }
-                }
-            },
+        let (plan, refused) = match plan(found.parameters(), found.choice()) {
+            Ok(plan) => (Some(plan), None),
+            Err(refused) => {
+                let default = plan(&[], Choice::AUTOMATIC).ok();
+                (default.filter(|_| found.entry.is_some()), Some(refused))
+            }
+        };
+        PlanJson {
+            strategy: plan.as_ref().map(Plan::strategy),
+            launches: plan.as_ref().map_or(0, Plan::len),
+            largest_chunk: plan.as_ref().map_or(0, Plan::largest_chunk),
+            refused,
         }
     }
 }
@@ -161,25 +208,117 @@ fn distance(matched: Match) -> Option<f64> {
     }
 }
 
-/// Why no entry serves, with the name of the size that is to blame.
+/// Why no entry matches, naming the size that is out of range.
 fn reason(matched: Match, shape: &Named) -> Option<String> {
     let Match::Default(reason) = matched else { return None };
-    Some(match reason {
-        Reason::OutOfRange { size } => match shape.get(size) {
-            Some((name, size)) => {
-                format!("{name} {size} is out of the tuned range: tune this shape")
-            }
-            None => reason.to_string(),
-        },
-        other => other.to_string(),
-    })
+    if let Reason::OutOfRange { size } = reason
+        && let Some((name, size)) = shape.get(size)
+    {
+        return Some(format!("{name} {size} is outside the tuned range: tune this shape"));
+    }
+    Some(reason.to_string())
 }
 
-fn no_device(failure: CommandError) -> CommandError {
-    match failure {
-        CommandError::Device(reason) => CommandError::Failed(format!(
-            "{reason}: name a GPU of the catalogue with --gpu, or the host with --device host"
-        )),
-        other => other,
+impl LookupReport<'_> {
+    fn write_text(&self, f: &mut fmt::Formatter<'_>, key: &Key, matched: Match) -> fmt::Result {
+        let device = &self.device.name;
+        match self.device.backend {
+            Backend::Host => writeln!(f, "{} on the host as {device}", self.problem)?,
+            Backend::Cuda => writeln!(f, "{} on {device}", self.problem)?,
+        }
+        write!(f, "key: source {}", key.source)?;
+        if !key.variant.is_empty() {
+            write!(f, ", variant {}", key.variant)?;
+        }
+        writeln!(f, ", {}, {}", key.policy, key.objective)?;
+        match (&self.entry, &self.reason) {
+            (Some(EntryJson(entry)), _) => self.write_entry(f, entry, matched)?,
+            (None, Some(reason)) => writeln!(f, "match: none, {reason}")?,
+            (None, None) => writeln!(f, "match: none")?,
+        }
+        write!(f, "{}", self.plan)?;
+        self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))?;
+        if self.considered.is_empty() {
+            return Ok(());
+        }
+        write!(f, "\nother entries\n{}", table(&self.considered))
     }
+
+    fn write_entry(
+        &self,
+        f: &mut fmt::Formatter<'_>,
+        entry: &Entry,
+        matched: Match,
+    ) -> fmt::Result {
+        let layer = self.layer.as_deref().unwrap_or_default();
+        write!(f, "match: {matched}, entry {} of {layer} profile", entry::shape(&entry.shape))?;
+        match &self.file {
+            Some(file) => writeln!(f, " {file}")?,
+            None => writeln!(f)?,
+        }
+        let choice = entry::full_choice(entry.choice, &entry.parameters);
+        let launches = count(entry.launches, "launch", "launches");
+        writeln!(f, "choice: {choice}, {launches} for the entry's shape")?;
+        if let Some(time) = entry::time(entry.chosen.median_ns) {
+            write!(f, "measured: {time} in {} samples", entry.chosen.samples)?;
+            let change = entry::change(entry.default.median_ns, entry.chosen.median_ns);
+            if let Some((default, change)) = entry::time(entry.default.median_ns).zip(change) {
+                write!(f, ", {} vs default {default}", entry::percent(change))?;
+            }
+            writeln!(f)?;
+        }
+        write_provenance(f, &entry.found)?;
+        if self.degraded {
+            writeln!(f, "measured with another major version of the driver: may not be fastest")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for PlanJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(refused) = &self.refused {
+            writeln!(f, "rejected: {refused}")?;
+        }
+        let Some(strategy) = self.strategy else {
+            return writeln!(f, "plan: none is legal");
+        };
+        let title = if self.refused.is_some() { "default plan" } else { "plan" };
+        let launches = count(self.launches, "launch", "launches");
+        writeln!(f, "{title}: {strategy}, {launches} of up to {} items", self.largest_chunk)
+    }
+}
+
+fn write_provenance(f: &mut fmt::Formatter<'_>, found: &Provenance) -> fmt::Result {
+    let Provenance { date, driver, compiler, tuner, candidates, failed, samples, .. } = found;
+    write!(f, "tuned: {candidates} candidates, {failed} failed, {samples} samples")?;
+    for (what, text) in
+        [("driver ", driver), ("compiler ", compiler), ("tuner ", tuner), ("", date)]
+    {
+        if !text.is_empty() {
+            write!(f, ", {what}{text}")?;
+        }
+    }
+    writeln!(f)
+}
+
+fn table(considered: &[PassedOver<'_>]) -> Table {
+    let mut table = Table::new(["shape", "types", "layer", "choice", "octaves away", "why not"]);
+    for PassedOver { entry: EntryJson(entry), octaves, layer, reason } in considered {
+        let sizes: Vec<String> =
+            octaves.iter().map(|(name, octaves)| format!("{name} {octaves:.3}")).collect();
+        let octaves = match sizes.is_empty() {
+            true => String::new(),
+            false => format!("{:.3} ({})", total(octaves), sizes.join(", ")),
+        };
+        table.push([
+            entry::shape(&entry.shape),
+            entry.key.dtypes.clone(),
+            layer.clone(),
+            entry::full_choice(entry.choice, &entry.parameters),
+            octaves,
+            reason.clone(),
+        ]);
+    }
+    table
 }

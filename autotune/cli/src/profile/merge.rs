@@ -1,6 +1,7 @@
-//! `gridguard profile merge`: one profile of several, such as those of machines that shared the work.
+//! `gridguard profile merge`: merges profiles of one device, such as those of several machines.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -9,20 +10,19 @@ use gridguard::profile::{
 };
 use serde::Serialize;
 
-use super::record::{FaultRecord, KeyRecord};
-use super::{empty_like, read, words};
+use super::entry::{self, FaultJson, KeyJson};
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, note};
+use crate::output::{OutputArgs, count, note};
 
 #[derive(Args)]
 pub(crate) struct Merge {
-    /// The profiles, all of one device
+    /// The profiles, all of the same device
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Where the merge goes. What is there is replaced, if the merge has all of its entries
+    /// The merged profile; an existing file is replaced unless that would drop entries
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
-    /// Replaces the output also where that loses entries
+    /// Replace the output even if that drops entries
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -30,159 +30,145 @@ pub(crate) struct Merge {
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct MergeReport<'a> {
     output: String,
     files: usize,
     entries: usize,
-    conflicts: Vec<ConflictRecord<'a>>,
-    /// Entries of the same choice in several files, of which the later one stays.
+    conflicts: Vec<ConflictJson<'a>>,
+    /// Entries that several files have with the same choice; the most recent one is kept.
     repeated: usize,
-    faults: Vec<FaultRecord>,
+    faults: Vec<FaultJson>,
 }
 
 #[derive(Serialize)]
-struct ConflictRecord<'a> {
+struct ConflictJson<'a> {
     #[serde(flatten)]
-    key: KeyRecord<'a>,
+    key: KeyJson<'a>,
     shape: &'a Named,
-    kept: ContenderRecord<'a>,
-    dropped: ContenderRecord<'a>,
+    kept: ContenderJson<'a>,
+    dropped: ContenderJson<'a>,
 }
 
 #[derive(Serialize)]
-struct ContenderRecord<'a> {
+struct ContenderJson<'a> {
     choice: StoredChoice,
     parameters: &'a Named,
     median_ns: u64,
     date: &'a str,
 }
 
-/// What all files come to.
-struct Merged {
-    document: Document,
-    conflicts: Vec<Conflict>,
-    faults: Vec<FaultRecord>,
-}
-
 impl Merge {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let Merged { document, conflicts, faults } = merged(&self.files)?;
+        let (document, conflicts, faults) = merge(&self.files)?;
         let (conflicts, repeated): (Vec<_>, Vec<_>) =
-            conflicts.into_iter().partition(chose_differently);
+            conflicts.into_iter().partition(has_different_choices);
         for conflict in &conflicts {
             note(format_args!("conflict: {conflict}"));
         }
-        self.put(&document)?;
-        let record = Record {
+        self.publish(&document)?;
+        let report = MergeReport {
             output: self.output.display().to_string(),
             files: self.files.len(),
             entries: document.entries().len(),
-            conflicts: conflicts.iter().map(ConflictRecord::from).collect(),
+            conflicts: conflicts.iter().map(ConflictJson::from).collect(),
             repeated: repeated.len(),
             faults,
         };
-        self.format.write(&record, |out| {
-            let entries = words::count(record.entries, "entry", "entries");
-            let files = words::count(record.files, "file", "files");
-            let clashes = words::count(conflicts.len(), "conflict", "conflicts");
-            write!(out, "{entries} of {files}, {clashes}")?;
-            if record.repeated > 0 {
-                write!(out, ", {} measured more than once", record.repeated)?;
-            }
-            if !record.faults.is_empty() {
-                write!(
-                    out,
-                    ", {} left out",
-                    words::count(record.faults.len(), "bad one", "bad ones")
-                )?;
-            }
-            writeln!(out, "\nprofile {}", record.output)
-        })?;
-        Ok(if record.faults.is_empty() { Exit::Yes } else { Exit::InvalidInput })
+        self.format.print(&report, &report)?;
+        Ok(if report.faults.is_empty() { Exit::Yes } else { Exit::InvalidInput })
     }
 
-    /// Puts the merge in its place, whole.
-    fn put(&self, document: &Document) -> Result<(), CommandError> {
-        let refused = |error| CommandError::invalid_file(&self.output, error);
-        // Before the lock is taken: what is refused leaves the file untouched.
-        let there = profile::load(&self.output).map_err(CommandError::profile(&self.output))?;
-        if let Some(there) = there {
-            self.may_replace(lost(&there.document, document).map_err(refused)?)?;
+    /// Replaces the output atomically.
+    fn publish(&self, document: &Document) -> Result<(), CommandError> {
+        let invalid = |error| CommandError::invalid_file(&self.output, error);
+        // Checked before the file is locked, so that a rejected merge changes nothing.
+        let existing = profile::load(&self.output).map_err(CommandError::profile(&self.output))?;
+        if let Some(existing) = existing {
+            self.check_dropped(dropped(&existing.document, document).map_err(invalid)?)?;
         }
-        let published = profile::update(&self.output, empty_like(document), |there| {
-            // Somebody may have published to it since.
-            let lost = lost(there, document)?;
-            if lost == 0 || self.force {
-                *there = document.clone();
+        let published = profile::update(&self.output, entry::empty_like(document), |existing| {
+            // Another process may have published to the file in the meantime.
+            let dropped = dropped(existing, document)?;
+            if dropped == 0 || self.force {
+                *existing = document.clone();
             }
-            Ok(lost)
+            Ok(dropped)
         })?;
-        if let Some(backup) = published.backup {
-            note(format_args!(
-                "{} had bad entries and is kept as {}",
-                self.output.display(),
-                backup.display()
-            ));
-        }
-        self.may_replace(published.outcome.map_err(refused)?)
+        entry::note_backup(&self.output, published.backup.as_deref());
+        self.check_dropped(published.outcome.map_err(invalid)?)
     }
 
-    fn may_replace(&self, entries: usize) -> Result<(), CommandError> {
-        match entries {
-            0 => Ok(()),
-            _ if self.force => Ok(()),
-            entries => Err(CommandError::Invalid(format!(
-                "the merge would drop {entries} of the entries of {}: add it to the files to keep \
-                 them, or use --force to drop them",
-                self.output.display()
-            ))),
+    fn check_dropped(&self, entries: usize) -> Result<(), CommandError> {
+        if entries == 0 || self.force {
+            return Ok(());
         }
+        let (file, entries) = (self.output.display(), entry::entries(entries));
+        Err(CommandError::Invalid(format!(
+            "the merge would drop {entries} of {file}: add it to the files to keep them, or use \
+             --force to drop them"
+        )))
     }
 }
 
-fn merged(files: &[PathBuf]) -> Result<Merged, CommandError> {
+impl fmt::Display for MergeReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (entries, files) = (entry::entries(self.entries), count(self.files, "file", "files"));
+        let conflicts = count(self.conflicts.len(), "conflict", "conflicts");
+        write!(f, "{entries} from {files}, {conflicts}")?;
+        if self.repeated > 0 {
+            write!(f, ", {} measured more than once", self.repeated)?;
+        }
+        if !self.faults.is_empty() {
+            write!(f, ", {} invalid skipped", self.faults.len())?;
+        }
+        writeln!(f, "\nprofile {}", self.output)
+    }
+}
+
+fn merge(files: &[PathBuf]) -> Result<(Document, Vec<Conflict>, Vec<FaultJson>), CommandError> {
     let mut seen: BTreeSet<&Path> = BTreeSet::new();
     let files: Vec<&PathBuf> = files.iter().filter(|path| seen.insert(path.as_path())).collect();
     let (mut documents, mut faults) = (Vec::new(), Vec::new());
     for path in &files {
-        let parsed = read(path)?;
-        faults.extend(FaultRecord::all(path, &parsed.faults));
+        let parsed = entry::read(path)?;
+        faults.extend(FaultJson::all(path, &parsed.faults));
         documents.push(parsed.document);
     }
     let Some((document, others)) = documents.split_first_mut() else {
-        return Err(CommandError::Invalid("there is no file to merge: name one".into()));
+        return Err(CommandError::Invalid("no file to merge".into()));
     };
     let conflicts = document.merge_all(others).map_err(|error| {
-        let guilty = match &error {
-            MergeError::OtherDevice { document, .. } => files.get(*document).copied(),
-            _ => files.last().copied(),
+        let culprit = match &error {
+            MergeError::OtherDevice { document, .. } => files.get(*document),
+            _ => files.last(),
         };
-        CommandError::invalid_file(guilty.map_or(Path::new(""), |path| path), error)
+        CommandError::invalid_file(culprit.map_or(Path::new(""), |path| path), error)
     })?;
-    Ok(Merged { document: document.clone(), conflicts, faults })
+    Ok((document.clone(), conflicts, faults))
 }
 
-/// How many entries of `there` would be missing, or be replaced by worse, if `merged` took its place.
-fn lost(there: &Document, merged: &Document) -> Result<usize, MergeError> {
+/// How many entries of `existing` would be dropped, or replaced by worse ones, if `merged` replaced
+/// it.
+fn dropped(existing: &Document, merged: &Document) -> Result<usize, MergeError> {
     let mut both = merged.clone();
-    both.merge(there)?;
+    both.merge(existing)?;
     let is_new = |entry: &&Entry| merged.get(&entry.key, &entry.shape) != Some(*entry);
     Ok(both.entries().iter().filter(is_new).count())
 }
 
-fn chose_differently(conflict: &Conflict) -> bool {
+fn has_different_choices(conflict: &Conflict) -> bool {
     let choice = |one: &Contender| (one.choice, one.parameters.clone());
     choice(&conflict.kept) != choice(&conflict.dropped)
 }
 
-impl<'a> From<&'a Conflict> for ConflictRecord<'a> {
+impl<'a> From<&'a Conflict> for ConflictJson<'a> {
     fn from(conflict: &'a Conflict) -> Self {
         let Conflict { key, shape, kept, dropped } = conflict;
         Self { key: key.into(), shape, kept: kept.into(), dropped: dropped.into() }
     }
 }
 
-impl<'a> From<&'a Contender> for ContenderRecord<'a> {
+impl<'a> From<&'a Contender> for ContenderJson<'a> {
     fn from(contender: &'a Contender) -> Self {
         let Contender { choice, parameters, median_ns, date } = contender;
         Self { choice: *choice, parameters, median_ns: *median_ns, date }

@@ -1,39 +1,31 @@
 //! `gridguard profile`: shows, merges, compares, re-measures, explains and prunes profiles.
 
 mod diff;
+mod entry;
 mod explain;
-mod explanation;
 mod merge;
-mod nearest;
+mod passed_over;
 mod prune;
-mod record;
 mod show;
-mod table;
 mod verify;
-mod verifying;
-mod words;
-
-use std::path::Path;
 
 use clap::Subcommand;
-use gridguard::profile::{self, Document, Parsed};
 
 use crate::error::{CommandError, Exit};
-use crate::output::note;
 
 #[derive(Subcommand)]
 pub(crate) enum Profile {
-    /// Shows what a profile holds
+    /// Show the entries of a profile
     Show(show::Show),
-    /// Makes one profile of several
+    /// Merge profiles of the same device into one
     Merge(merge::Merge),
-    /// Says what tells two profiles apart
+    /// Compare two profiles
     Diff(diff::Diff),
-    /// Measures again whether the choices of a profile are still the fastest
+    /// Re-measure a profile and report choices that are no longer the fastest
     Verify(verify::Verify),
-    /// Says which entry would serve a launch, and why
+    /// Explain which entry a launch would use, and why
     Explain(explain::Explain),
-    /// Removes entries that are stale or old
+    /// Remove stale or old entries
     Prune(prune::Prune),
 }
 
@@ -48,24 +40,4 @@ impl Profile {
             Self::Prune(prune) => prune.run(),
         }
     }
-}
-
-/// Reads a profile that has to be there, and tells of its bad entries.
-fn read(path: &Path) -> Result<Parsed, CommandError> {
-    let parsed = profile::load(path).map_err(CommandError::profile(path))?;
-    let parsed = parsed.ok_or_else(|| CommandError::missing_file(path))?;
-    for fault in &parsed.faults {
-        note(format_args!("{}:{fault}", path.display()));
-    }
-    Ok(parsed)
-}
-
-/// A profile of the same device without entries.
-fn empty_like(document: &Document) -> Document {
-    Document::new(document.device().clone(), document.environment().clone())
-}
-
-/// Whether a kernel is among those wanted; without any all are.
-fn is_wanted(wanted: &[String], kernel: &str) -> bool {
-    wanted.is_empty() || wanted.iter().any(|one| one == kernel)
 }

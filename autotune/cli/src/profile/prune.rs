@@ -1,5 +1,6 @@
 //! `gridguard profile prune`: removes entries that are stale or old.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -8,27 +9,25 @@ use gridguard::profile::{self, Document, Entry};
 use gridguard_kernels::bench::current_sources;
 use serde::Serialize;
 
-use super::record::EntryRecord;
-use super::table::{Side, Table};
-use super::{empty_like, is_wanted, read, words};
+use super::entry::{self, EntryJson, entry_table, push_entry};
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, note};
+use crate::measure::args::KernelFilter;
+use crate::output::{OutputArgs, Table};
 
 #[derive(Args)]
 pub(crate) struct Prune {
     /// The profile
     file: PathBuf,
-    /// Entries of kernels that were edited since, or that there are no more; this is what goes
-    /// where nothing else is said
+    /// Remove entries whose kernel has changed or no longer exists [default unless --older-than is
+    /// given]
     #[arg(long)]
     stale: bool,
-    /// Entries found before a date such as 2026-11-20, or longer ago than a time such as 90d
+    /// Remove entries from before a date such as 2026-11-20, or older than a duration such as 90d
     #[arg(long, value_name = "DATE|TIME", value_parser = moment)]
     older_than: Option<SystemTime>,
-    /// Only entries of this kernel, or of several
-    #[arg(long = "kernel", value_name = "NAME")]
-    kernels: Vec<String>,
-    /// Says what would go and changes nothing
+    #[command(flatten)]
+    kernels: KernelFilter,
+    /// Show what would be removed, and change nothing
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -36,43 +35,44 @@ pub(crate) struct Prune {
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct PruneReport<'a> {
     file: String,
-    removed: Vec<RemovedRecord<'a>>,
+    removed: Vec<RemovedJson<'a>>,
     kept: usize,
     dry_run: bool,
 }
 
 #[derive(Serialize)]
-struct RemovedRecord<'a> {
+struct RemovedJson<'a> {
     #[serde(flatten)]
-    entry: EntryRecord<'a>,
+    entry: EntryJson<'a>,
     reason: &'static str,
 }
 
-/// An entry that goes, and why.
-type Removed = (Entry, &'static str);
-
 impl Prune {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let mut document = read(&self.file)?.document;
-        let mut removed = self.remove_from(&mut document);
+        let mut document = entry::read(&self.file)?.document;
+        let mut removed = self.prune(&mut document);
         let mut kept = document.entries().len();
         if !removed.is_empty() && !self.dry_run {
-            let published = profile::update(&self.file, empty_like(&document), |document| {
-                self.remove_from(document)
-            })?;
-            if let Some(backup) = &published.backup {
-                let file = self.file.display();
-                note(format_args!("{file} had bad entries and is kept as {}", backup.display()));
-            }
+            let empty = entry::empty_like(&document);
+            let published = profile::update(&self.file, empty, |document| self.prune(document))?;
+            entry::note_backup(&self.file, published.backup.as_deref());
             (removed, kept) = (published.outcome, published.entries);
         }
-        self.tell(&removed, kept)?;
+        let json = |(entry, reason)| RemovedJson { entry: EntryJson(entry), reason };
+        let report = PruneReport {
+            file: self.file.display().to_string(),
+            removed: removed.iter().map(|(entry, reason)| (entry, *reason)).map(json).collect(),
+            kept,
+            dry_run: self.dry_run,
+        };
+        self.output.print(&report, &report)?;
         Ok(Exit::Yes)
     }
 
-    fn remove_from(&self, document: &mut Document) -> Vec<Removed> {
+    /// Removes entries from the document, and returns them with the reason for each.
+    fn prune(&self, document: &mut Document) -> Vec<(Entry, &'static str)> {
         let mut removed = Vec::new();
         document.retain(|entry| match self.reason(entry) {
             Some(reason) => {
@@ -84,78 +84,54 @@ impl Prune {
         removed
     }
 
-    /// Why an entry goes, if it does.
+    /// Why an entry is removed; `None` if it is kept.
     fn reason(&self, entry: &Entry) -> Option<&'static str> {
         let kernel = &entry.key.kernel;
-        if !is_wanted(&self.kernels, kernel) {
+        if !self.kernels.matches(kernel) {
             return None;
         }
-        let asks_for_stale = self.stale || self.older_than.is_none();
-        let sources = if asks_for_stale { current_sources(kernel) } else { Vec::new() };
-        if asks_for_stale && sources.is_empty() {
-            return Some("there is no such kernel");
-        }
-        if asks_for_stale && !sources.contains(&entry.key.source) {
-            return Some("the kernel was edited since");
+        if self.stale || self.older_than.is_none() {
+            let sources = current_sources(kernel);
+            if sources.is_empty() {
+                return Some("no such kernel");
+            }
+            if !sources.contains(&entry.key.source) {
+                return Some("the kernel's source has changed");
+            }
         }
         // An entry without a date is not known to be old.
         let found = humantime::parse_rfc3339_weak(&entry.found.date).ok();
-        self.older_than.zip(found).and_then(|(end, found)| (found < end).then_some("old"))
-    }
-
-    fn tell(&self, removed: &[Removed], kept: usize) -> Result<(), CommandError> {
-        let record = Record {
-            file: self.file.display().to_string(),
-            removed: removed
-                .iter()
-                .map(|(entry, reason)| RemovedRecord { entry: entry.into(), reason })
-                .collect(),
-            kept,
-            dry_run: self.dry_run,
-        };
-        self.output.write(&record, |out| {
-            let table = table(removed);
-            if !table.is_empty() {
-                write!(out, "{table}")?;
-            }
-            let verb = if self.dry_run { "would go" } else { "removed" };
-            let gone = words::count(removed.len(), "entry", "entries");
-            writeln!(out, "{gone} {verb}, {kept} kept")
-        })
+        self.older_than.zip(found).and_then(|(limit, found)| (found < limit).then_some("old"))
     }
 }
 
-fn table(removed: &[Removed]) -> Table {
-    let mut table = Table::of_entries([
-        ("choice", Side::Left),
-        ("source", Side::Left),
-        ("date", Side::Left),
-        ("why", Side::Left),
-    ]);
-    for (entry, reason) in removed {
-        table.push_entry(
-            entry,
-            [
-                words::chosen(entry.choice, &entry.parameters),
-                entry.key.source.clone(),
-                entry.found.date.clone(),
-                (*reason).to_owned(),
-            ],
-        );
+impl fmt::Display for PruneReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.removed.is_empty() {
+            write!(f, "{}", table(&self.removed))?;
+        }
+        let verb = if self.dry_run { "would be removed" } else { "removed" };
+        writeln!(f, "{} {verb}, {} kept", entry::entries(self.removed.len()), self.kept)
+    }
+}
+
+fn table(removed: &[RemovedJson<'_>]) -> Table {
+    let mut table = entry_table(["choice", "source", "date", "reason"]);
+    for RemovedJson { entry: EntryJson(entry), reason } in removed {
+        let choice = entry::full_choice(entry.choice, &entry.parameters);
+        let (source, date) = (entry.key.source.clone(), entry.found.date.clone());
+        push_entry(&mut table, entry, [choice, source, date, (*reason).to_owned()]);
     }
     table
 }
 
-/// A date, with or without a time, or how long ago.
+/// A date with or without a time, or a duration before now.
 fn moment(text: &str) -> Result<SystemTime, String> {
     let midnight = format!("{text} 00:00:00");
     let date =
         humantime::parse_rfc3339_weak(text).or_else(|_| humantime::parse_rfc3339_weak(&midnight));
-    let ago = || {
-        let time = humantime::parse_duration(text).ok()?;
-        SystemTime::now().checked_sub(time)
-    };
-    let expected = "expected is a date such as 2026-11-20 or a time such as 90d";
+    let ago = || SystemTime::now().checked_sub(humantime::parse_duration(text).ok()?);
+    let expected = "expected a date such as 2026-11-20 or a duration such as 90d";
     date.ok().or_else(ago).ok_or_else(|| expected.into())
 }
 
@@ -164,11 +140,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_a_date_or_so_long_ago() {
+    fn a_moment_is_a_date_or_a_duration_before_now() {
         let date = moment("2026-11-20").expect("a date");
         assert_eq!(humantime::format_rfc3339(date).to_string(), "2026-11-20T00:00:00Z");
         assert_eq!(moment("2026-11-20T00:00:00Z"), Ok(date));
-        assert!(moment("1h").expect("a time") < SystemTime::now());
+        assert!(moment("1h").expect("a duration") < SystemTime::now());
         assert!(moment("yesterday").is_err() && moment("").is_err());
     }
 }

@@ -1,120 +1,116 @@
-//! `gridguard profile show`: what a profile holds.
+//! `gridguard profile show`: prints the device and the entries of a profile.
 
-use std::io::{self, Write};
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
 use gridguard::profile::{DeviceIdentity, Document, Entry, Environment, Parsed};
 use serde::Serialize;
 
-use super::record::{EntryRecord, FaultRecord};
-use super::table::{Side, Table};
-use super::{is_wanted, read, words};
+use super::entry::{self, EntryJson, FaultJson, entry_table, push_entry};
 use crate::error::{CommandError, Exit};
-use crate::output::OutputArgs;
+use crate::measure::args::KernelFilter;
+use crate::output::{OutputArgs, Table};
 
 #[derive(Args)]
 pub(crate) struct Show {
     /// The profile
     file: PathBuf,
-    /// Only entries of this kernel, or of several
-    #[arg(long = "kernel", value_name = "NAME")]
-    kernels: Vec<String>,
+    #[command(flatten)]
+    kernels: KernelFilter,
     #[command(flatten)]
     output: OutputArgs,
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct ShowReport<'a> {
     file: String,
     device: &'a DeviceIdentity,
     aliases: &'a [String],
     environment: &'a Environment,
-    faults: Vec<FaultRecord>,
-    entries: Vec<EntryRecord<'a>>,
+    faults: Vec<FaultJson>,
+    entries: Vec<EntryJson<'a>>,
+    #[serde(skip)]
+    document: &'a Document,
 }
 
 impl Show {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let Parsed { document, faults } = read(&self.file)?;
-        let wanted = |entry: &&Entry| is_wanted(&self.kernels, &entry.key.kernel);
-        let entries: Vec<&Entry> = document.entries().iter().filter(wanted).collect();
-        let record = Record {
+        let Parsed { document, faults } = entry::read(&self.file)?;
+        let is_wanted = |entry: &&Entry| self.kernels.matches(&entry.key.kernel);
+        let report = ShowReport {
             file: self.file.display().to_string(),
             device: document.device(),
             aliases: document.aliases(),
             environment: document.environment(),
-            faults: FaultRecord::all(&self.file, &faults),
-            entries: entries.iter().copied().map(EntryRecord::from).collect(),
+            faults: FaultJson::all(&self.file, &faults),
+            entries: document.entries().iter().filter(is_wanted).map(EntryJson).collect(),
+            document: &document,
         };
-        self.output.write(&record, |out| {
-            write_header(out, &document)?;
-            let all = words::count(document.entries().len(), "entry", "entries");
-            match entries.len() {
-                shown if shown == document.entries().len() => write!(out, "{all}")?,
-                shown => write!(out, "{shown} of {all}")?,
-            }
-            match faults.len() {
-                0 => writeln!(out)?,
-                bad => writeln!(out, ", {} left out", words::count(bad, "bad one", "bad ones"))?,
-            }
-            let table = table(&entries);
-            if table.is_empty() { Ok(()) } else { write!(out, "\n{table}") }
-        })?;
+        self.output.print(&report, &report)?;
         Ok(Exit::Yes)
     }
 }
 
-fn write_header(out: &mut dyn Write, document: &Document) -> io::Result<()> {
-    let DeviceIdentity { backend, name, compute_capability, .. } = document.device();
-    let DeviceIdentity { multiprocessors, memory_bytes, l2_bytes, processor, .. } =
-        document.device();
-    writeln!(
-        out,
-        "{name}, backend {backend}, compute capability {compute_capability}, {multiprocessors} \
-         multiprocessors, {memory_bytes} bytes of memory, {l2_bytes} of L2 cache"
-    )?;
-    if let Some(processor) = processor {
-        writeln!(out, "run by {processor}")?;
+impl fmt::Display for ShowReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DeviceIdentity { backend, name, compute_capability, .. } = self.device;
+        let DeviceIdentity { multiprocessors, memory_bytes, l2_bytes, processor, .. } = self.device;
+        writeln!(
+            f,
+            "{name}, backend {backend}, compute capability {compute_capability}, \
+             {multiprocessors} multiprocessors, {memory_bytes} bytes of memory, {l2_bytes} bytes \
+             of L2 cache"
+        )?;
+        if let Some(processor) = processor {
+            writeln!(f, "processor {processor}")?;
+        }
+        if !self.aliases.is_empty() {
+            writeln!(f, "aliases {}", self.aliases.join(", "))?;
+        }
+        let Environment { driver, compiler, tuner } = self.environment;
+        let known = [("driver", driver), ("compiler", compiler), ("tuner", tuner)];
+        let known = known.iter().filter(|(_, version)| !version.is_empty());
+        let known: Vec<String> = known.map(|(what, version)| format!("{what} {version}")).collect();
+        if !known.is_empty() {
+            writeln!(f, "measured with {}", known.join(", "))?;
+        }
+        let (shown, all) = (self.entries.len(), self.document.entries().len());
+        if shown < all {
+            write!(f, "{shown} of ")?;
+        }
+        write!(f, "{}", entry::entries(all))?;
+        match self.faults.len() {
+            0 => writeln!(f)?,
+            invalid => writeln!(f, ", {invalid} invalid skipped")?,
+        }
+        if self.entries.is_empty() { Ok(()) } else { write!(f, "\n{}", table(&self.entries)) }
     }
-    if !document.aliases().is_empty() {
-        writeln!(out, "also for {}", document.aliases().join(", "))?;
-    }
-    let Environment { driver, compiler, tuner } = document.environment();
-    let known = [("driver", driver), ("compiler", compiler), ("tuner", tuner)];
-    let known = known.iter().filter(|(_, version)| !version.is_empty());
-    let known: Vec<String> = known.map(|(what, version)| format!("{what} {version}")).collect();
-    if !known.is_empty() {
-        writeln!(out, "measured with {}", known.join(", "))?;
-    }
-    Ok(())
 }
 
-fn table(entries: &[&Entry]) -> Table {
-    let mut table = Table::of_entries([
-        ("choice", Side::Left),
-        ("parameters", Side::Left),
-        ("launches", Side::Right),
-        ("median", Side::Right),
-        ("vs default", Side::Right),
-        ("samples", Side::Right),
-        ("date", Side::Left),
+fn table(entries: &[EntryJson<'_>]) -> Table {
+    let mut table = entry_table([
+        "choice",
+        "parameters",
+        ">launches",
+        ">median",
+        ">vs default",
+        ">samples",
+        "date",
     ]);
-    for entry in entries {
-        let Entry { choice, parameters, launches, chosen, default, found, .. } = *entry;
-        let against = words::change(default.median_ns, chosen.median_ns);
-        table.push_entry(
-            entry,
-            [
-                words::choice(*choice),
-                words::parameters(parameters),
-                launches.to_string(),
-                words::time(chosen.median_ns),
-                against.map(words::percent).unwrap_or_default(),
-                chosen.samples.to_string(),
-                found.date.clone(),
-            ],
-        );
+    for EntryJson(entry) in entries {
+        let Entry { choice, parameters, launches, chosen, default, found, .. } = entry;
+        let change = entry::change(default.median_ns, chosen.median_ns);
+        let cells = [
+            entry::choice(*choice),
+            entry::parameters(parameters),
+            launches.to_string(),
+            entry::time(chosen.median_ns).unwrap_or_default(),
+            change.map(entry::percent).unwrap_or_default(),
+            chosen.samples.to_string(),
+            found.date.clone(),
+        ];
+        push_entry(&mut table, entry, cells);
     }
     table
 }

@@ -1,271 +1,398 @@
-//! `gridguard profile verify`: whether the choices of a profile are still the fastest.
+//! `gridguard profile verify`: re-measures a profile and reports choices that are no longer the
+//! fastest.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use gridguard::profile::{Backend, Document, Entry, Parsed};
-use gridguard_autotune::Samples;
+use gridguard::profile::{Backend, Document, Entry, Key, Parsed};
+use gridguard::{Choice, Plan};
+use gridguard_autotune::{
+    Budget, Candidate, FailureKind, MeasureFailure, Measurer, PairedRatio, Portion, Remote,
+    Samples, Space, duration, tune,
+};
 use gridguard_kernels::bench::{Problem, current_sources};
 use serde::Serialize;
 
-use super::record::EntryRecord;
-use super::table::{Side, Table};
-use super::verifying::{Bench, Verified};
-use super::{is_wanted, read, words};
+use super::entry::{self, EntryJson, entry_table, push_entry};
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
-use crate::output::{OutputArgs, note};
-use crate::tune::progress::Screen;
-use crate::tune::target::{Target, gpu_of_no_host};
-use crate::tune::values::{self, DeviceSelection};
+use crate::measure::args::{self, DeviceSelection, KernelFilter};
+use crate::measure::process::MeasuringProcess;
+use crate::measure::progress::{DeviceProgress, ProgressBars};
+use crate::measure::target::{Target, gpu_without_host};
+use crate::output::{OutputArgs, Table, note};
 
 #[derive(Args)]
 pub(crate) struct Verify {
     /// The profile
     file: PathBuf,
-    /// The device to measure on, by ordinal, or the host; without it the first one, or the host for
-    /// a profile of the host
-    #[arg(long, value_name = "N|host", value_parser = values::device)]
+    /// Device ordinal, or `host` [default: the first device, or host for a profile of the host]
+    #[arg(long, value_name = "N|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
-    /// The GPU of the catalogue whose limits the host takes on; without it the profile's
+    /// GPU of the catalogue whose limits the host uses [default: the profile's]
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
-    /// Only entries of this kernel, or of several
-    #[arg(long = "kernel", value_name = "NAME")]
-    kernels: Vec<String>,
+    #[command(flatten)]
+    kernels: KernelFilter,
     /// How much slower than the fastest a choice may be
-    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = values::percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = args::percent)]
     tolerance: f64,
     #[command(flatten)]
     output: OutputArgs,
 }
 
 #[derive(Serialize)]
-struct Record<'a> {
+struct VerifyReport<'a> {
     file: String,
     device: String,
     tolerance: f64,
-    verified: Vec<RowRecord<'a>>,
-    passed_over: Vec<PassedRecord<'a>>,
-    /// Of those that were measured; absent where none was.
+    verified: Vec<RowJson<'a>>,
+    passed_over: Vec<SkippedJson<'a>>,
+    /// Over the entries that were measured; absent if none was.
     #[serde(skip_serializing_if = "Option::is_none")]
     median_regret: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worst_regret: Option<f64>,
     above_tolerance: usize,
     failed: usize,
-    /// Entries that were not measured to the end.
+    /// Entries whose measurement was not finished.
     left: usize,
     interrupted: bool,
 }
 
 #[derive(Serialize)]
-struct RowRecord<'a> {
+struct RowJson<'a> {
     #[serde(flatten)]
-    entry: EntryRecord<'a>,
+    entry: EntryJson<'a>,
     #[serde(flatten)]
-    verified: Option<&'a Verified>,
+    verified: Option<Verified>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
+/// The result of re-measuring an entry.
 #[derive(Serialize)]
-struct PassedRecord<'a> {
+struct Verified {
+    /// The choice of a new search.
+    fresh: Candidate,
+    /// How much longer the entry's choice takes than the new one, as a fraction; zero if they are
+    /// the same.
+    regret: f64,
+    /// The median time of the entry's choice now.
+    median_ns: u64,
+}
+
+#[derive(Serialize)]
+struct SkippedJson<'a> {
     #[serde(flatten)]
-    entry: EntryRecord<'a>,
+    entry: EntryJson<'a>,
     reason: String,
 }
 
-/// An entry and what came of it.
-type Row<'a> = (&'a Entry, Result<Verified, CommandError>);
-
 impl Verify {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let Parsed { document, .. } = read(&self.file)?;
+        let Parsed { document, .. } = entry::read(&self.file)?;
         let gpu = self.gpu.as_deref().unwrap_or(&document.device().name);
         let target = self.target(&document, gpu)?;
-        let (wanted, passed_over) = self.wanted(&document, &target);
+        let (mut wanted, mut passed_over) = (Vec::new(), Vec::new());
+        for entry in document.entries() {
+            if !self.kernels.matches(&entry.key.kernel) {
+                continue;
+            }
+            match problem_of(entry, &target) {
+                Ok(problem) => wanted.push((problem, entry)),
+                Err(reason) => {
+                    note(format_args!("skipped: {}: {reason}", entry::subject(entry)));
+                    passed_over.push(SkippedJson { entry: EntryJson(entry), reason });
+                }
+            }
+        }
         if wanted.is_empty() {
-            return Err(CommandError::Failed(format!(
-                "{} has no entry to measure",
-                self.file.display()
-            )));
+            let file = self.file.display();
+            return Err(CommandError::Failed(format!("{file}: no entry can be measured")));
         }
         let interrupt = interrupt::flag()?;
-        let rows = measure(&target, gpu, &wanted, interrupt);
-        let interrupted = interrupt.load(Ordering::Relaxed);
-        let mut record = self.record(&target, &rows, passed_over);
-        (record.left, record.interrupted) = (wanted.len() - rows.len(), interrupted);
-        self.output.write(&record, |out| {
-            write!(out, "{}", table(&rows))?;
-            writeln!(out, "{}", record.summary())
-        })?;
+        let verified = verify_all(&target, gpu, &wanted, interrupt);
+        let regrets: Vec<f64> = verified
+            .iter()
+            .filter_map(|row| row.verified.as_ref())
+            .map(|verified| verified.regret)
+            .collect();
+        let samples = Samples::new(regrets.iter().copied());
+        let report = VerifyReport {
+            file: self.file.display().to_string(),
+            device: target.to_string(),
+            tolerance: self.tolerance,
+            above_tolerance: regrets.iter().filter(|regret| **regret > self.tolerance).count(),
+            median_regret: samples.as_ref().map(Samples::median),
+            worst_regret: samples.as_ref().map(Samples::greatest),
+            failed: verified.len() - regrets.len(),
+            left: wanted.len() - verified.len(),
+            interrupted: interrupt.load(Ordering::Relaxed),
+            verified,
+            passed_over,
+        };
+        self.output.print(&report, &report)?;
         Ok(match () {
-            () if interrupted => Exit::Interrupted,
-            () if record.above_tolerance > 0 || record.failed > 0 => Exit::No,
+            () if report.interrupted => Exit::Interrupted,
+            () if report.above_tolerance > 0 || report.failed > 0 => Exit::No,
             () => Exit::Yes,
         })
     }
 
-    /// The device that measures, which has to be the profile's.
+    /// The device to measure on, which must be the profile's.
     fn target(&self, document: &Document, gpu: &str) -> Result<Target, CommandError> {
         let target = match (self.device, document.device().backend) {
             (Some(DeviceSelection::All), _) => {
-                return Err(CommandError::Invalid("one device measures: name one, or host".into()));
+                return Err(CommandError::Invalid(
+                    "verify uses one device: name its ordinal, or host".into(),
+                ));
             }
             (Some(DeviceSelection::Host), _) | (None, Backend::Host) => Target::host(gpu)?,
-            _ if self.gpu.is_some() => return Err(gpu_of_no_host()),
-            (Some(DeviceSelection::One(ordinal)), _) => Target::device(ordinal)?,
+            _ if self.gpu.is_some() => return Err(gpu_without_host()),
+            (Some(DeviceSelection::Ordinal(ordinal)), _) => Target::device(ordinal)?,
             (None, Backend::Cuda) => Target::device(0)?,
         };
         let serves = document.device().serves(document.aliases(), &target.identity);
         serves.map_err(|mismatch| CommandError::invalid_file(&self.file, mismatch))?;
         Ok(target)
     }
+}
 
-    /// The entries that can be measured, and those that cannot.
-    fn wanted<'a>(
-        &self,
-        document: &'a Document,
-        target: &Target,
-    ) -> (Vec<(Problem, &'a Entry)>, Vec<PassedRecord<'a>>) {
-        let (mut wanted, mut passed_over) = (Vec::new(), Vec::new());
-        for entry in document.entries() {
-            if !is_wanted(&self.kernels, &entry.key.kernel) {
-                continue;
-            }
-            match problem_of(entry, target) {
-                Ok(problem) => wanted.push((problem, entry)),
-                Err(reason) => {
-                    note(format_args!("passed over: {}: {reason}", words::subject(entry)));
-                    passed_over.push(PassedRecord { entry: entry.into(), reason });
-                }
+impl fmt::Display for VerifyReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{} verified", table(&self.verified), entry::entries(self.verified.len()))?;
+        if let Some((median, worst)) = self.median_regret.zip(self.worst_regret) {
+            let [median, worst] = [median, worst].map(entry::percent);
+            write!(f, ", regret {median} in the median, {worst} at worst")?;
+        }
+        write!(f, ", {} above {:.1} %", self.above_tolerance, self.tolerance * 100.0)?;
+        for (count, what) in [
+            (self.failed, "failed"),
+            (self.passed_over.len(), "skipped"),
+            (self.left, "not measured"),
+        ] {
+            if count > 0 {
+                write!(f, ", {count} {what}")?;
             }
         }
-        (wanted, passed_over)
-    }
-
-    fn record<'a>(
-        &self,
-        target: &Target,
-        rows: &'a [Row<'a>],
-        passed_over: Vec<PassedRecord<'a>>,
-    ) -> Record<'a> {
-        let measured = rows.iter().filter_map(|(_, result)| result.as_ref().ok());
-        let regrets: Vec<f64> = measured.map(|verified| verified.regret).collect();
-        let above = regrets.iter().filter(|regret| **regret > self.tolerance).count();
-        let failed = rows.len() - regrets.len();
-        let regrets = Samples::new(regrets);
-        Record {
-            file: self.file.display().to_string(),
-            device: target.to_string(),
-            tolerance: self.tolerance,
-            verified: rows.iter().map(RowRecord::from).collect(),
-            passed_over,
-            median_regret: regrets.as_ref().map(Samples::median),
-            worst_regret: regrets.as_ref().map(Samples::greatest),
-            above_tolerance: above,
-            failed,
-            left: 0,
-            interrupted: false,
-        }
+        writeln!(f)
     }
 }
 
-/// Measures entry after entry until all are through or somebody interrupts.
-fn measure<'a>(
-    target: &Target,
-    gpu: &str,
-    wanted: &[(Problem, &'a Entry)],
-    interrupt: &'static AtomicBool,
-) -> Vec<Row<'a>> {
-    let screen = Screen::new("verified", wanted.len());
-    let mut bench = Bench::new(target, gpu, interrupt, screen.progress(target.to_string()));
-    let mut rows = Vec::new();
-    for (problem, entry) in wanted {
-        let Some(result) = bench.verify(problem, entry).transpose() else { break };
-        if let Err(failure) = &result {
-            screen.above(|| note(format_args!("{problem}: {failure}")));
-        }
-        rows.push((*entry, result));
-        screen.tick();
+fn table(rows: &[RowJson<'_>]) -> Table {
+    let mut table =
+        entry_table(["stored choice", "fresh choice", ">regret", ">stored median", ">now"]);
+    for RowJson { entry: EntryJson(entry), verified, .. } in rows {
+        let [fresh, regret, now] = match verified {
+            Some(Verified { fresh, regret, median_ns }) => [
+                entry::full_choice(fresh.choice, &fresh.parameters),
+                entry::percent(*regret),
+                entry::time(*median_ns).unwrap_or_default(),
+            ],
+            None => ["failed".to_owned(), String::new(), String::new()],
+        };
+        let stored = entry::full_choice(entry.choice, &entry.parameters);
+        let before = entry::time(entry.chosen.median_ns).unwrap_or_default();
+        push_entry(&mut table, entry, [stored, fresh, regret, before, now]);
     }
-    screen.clear();
-    rows
+    table
 }
 
-/// The problem of an entry, where this program has its kernel as it was tuned.
+/// The problem of an entry, if this version has its kernel as it was tuned.
 fn problem_of(entry: &Entry, target: &Target) -> Result<Problem, String> {
     let key = &entry.key;
-    let problem = Problem::new(&key.kernel, &key.dtypes, &words::shape(&entry.shape))
+    let problem = Problem::new(&key.kernel, &key.dtypes, &entry::shape(&entry.shape))
         .map_err(|error| error.to_string())?;
     let now = problem
         .key(&target.limits, key.policy, key.objective)
         .map_err(|error| error.to_string())?;
     if !current_sources(&key.kernel).contains(&key.source) {
-        return Err("the kernel was edited since: tune it anew".into());
+        return Err("the kernel's source has changed: tune it again".into());
     }
     if now != *key || problem.shape() != entry.shape {
-        return Err(format!("it is of another variant, {:?} is what runs", now.variant));
+        return Err(format!("it is of another variant, this version runs {:?}", now.variant));
     }
     Ok(problem)
 }
 
-impl<'a> From<&'a Row<'a>> for RowRecord<'a> {
-    fn from((entry, result): &'a Row<'a>) -> Self {
-        let error = result.as_ref().err().map(ToString::to_string);
-        Self { entry: (*entry).into(), verified: result.as_ref().ok(), error }
+/// Re-measures the entries in order, until all are done or the command is interrupted.
+fn verify_all<'a>(
+    target: &Target,
+    gpu: &str,
+    wanted: &[(Problem, &'a Entry)],
+    interrupt: &AtomicBool,
+) -> Vec<RowJson<'a>> {
+    let bars = ProgressBars::new("verified", wanted.len());
+    let process = MeasuringProcess::new(target, gpu);
+    let mut verifier = Verifier { process, interrupt, progress: bars.device(target.to_string()) };
+    let mut rows = Vec::new();
+    for (problem, entry) in wanted {
+        let Some(result) = verifier.verify(problem, entry).transpose() else { break };
+        let (verified, error) = match result {
+            Ok(verified) => (Some(verified), None),
+            Err(error) => {
+                bars.suspend(|| note(format_args!("{problem}: {error}")));
+                (None, Some(error.to_string()))
+            }
+        };
+        rows.push(RowJson { entry: EntryJson(entry), verified, error });
+        bars.tick();
     }
+    bars.clear();
+    rows
 }
 
-impl Record<'_> {
-    fn summary(&self) -> String {
-        let mut words = vec![words::count(self.verified.len(), "entry", "entries") + " verified"];
-        if let Some((median, worst)) = self.median_regret.zip(self.worst_regret) {
-            let regret = [median, worst].map(words::percent);
-            words.push(format!("regret {} in the median, {} at worst", regret[0], regret[1]));
+/// Compares stored choices with those of a new search.
+struct Verifier<'a> {
+    process: MeasuringProcess<'a>,
+    interrupt: &'a AtomicBool,
+    progress: DeviceProgress,
+}
+
+impl Verifier<'_> {
+    /// `None` if the command was interrupted.
+    fn verify(
+        &mut self,
+        problem: &Problem,
+        entry: &Entry,
+    ) -> Result<Option<Verified>, CommandError> {
+        if self.is_interrupted() {
+            return Ok(None);
         }
-        words.push(format!("{} above {:.1} %", self.above_tolerance, self.tolerance * 100.0));
-        for (count, what) in
-            [(self.failed, "failed"), (self.passed_over.len(), "passed over"), (self.left, "left")]
-        {
-            if count > 0 {
-                words.push(format!("{count} {what}"));
+        let Key { policy, .. } = entry.key;
+        self.progress.begin(problem);
+        let mut remote = self.process.open(problem, policy)?;
+        let verified = self.compare(&mut remote, entry);
+        self.process.keep(remote, policy);
+        verified
+    }
+
+    fn compare(
+        &mut self,
+        remote: &mut Remote,
+        entry: &Entry,
+    ) -> Result<Option<Verified>, CommandError> {
+        let Key { objective, .. } = entry.key;
+        let mut space = Space::new(remote.configurations().to_vec());
+        space.restrict(objective);
+        // Added to a copy: the stored choice must not influence the new search.
+        let stored = space.clone().add(&entry.parameters, entry.choice);
+        let stored = stored.ok_or_else(|| no_longer_valid(why_illegal(&space, entry)))?;
+        let budget = Budget { interrupt: Some(self.interrupt), ..Budget::default() };
+        let outcome = tune(remote, &mut space, objective, &budget, &mut self.progress)?;
+        if !outcome.complete {
+            return Ok(None);
+        }
+        let fresh = outcome.winner.clone();
+        if is_same_plan(&stored, &fresh) {
+            let median_ns = outcome.chosen.median_ns;
+            return Ok(Some(Verified { fresh, regret: 0.0, median_ns }));
+        }
+        remote.check(&stored)?;
+        if let Some(latency) = outcome.latency.filter(|latency| latency.met) {
+            let limit = entry::real(latency.max_launch_ns);
+            let Some(times) = self.times(remote, &stored, Portion::LargestLaunch)? else {
+                return Ok(None);
+            };
+            let median = Samples::new(times).map_or(f64::INFINITY, |times| times.median());
+            if !(median <= limit) {
+                let (median, limit) = (duration(median), duration(limit));
+                let message = format!("a launch takes {median}, the limit is {limit}");
+                return Err(no_longer_valid(message));
             }
         }
-        words.join(", ")
+        self.race(remote, &stored, fresh)
+    }
+
+    /// Times both choices alternately, so that each is first equally often.
+    fn race(
+        &self,
+        remote: &mut Remote,
+        stored: &Candidate,
+        fresh: Candidate,
+    ) -> Result<Option<Verified>, CommandError> {
+        let mut pairs = Vec::new();
+        for round in 0..=ROUNDS {
+            if self.is_interrupted() {
+                return Ok(None);
+            }
+            let pair = if round % 2 == 0 {
+                let first = time(remote, stored, Portion::Sequence)?;
+                (first, time(remote, &fresh, Portion::Sequence)?)
+            } else {
+                let first = time(remote, &fresh, Portion::Sequence)?;
+                (time(remote, stored, Portion::Sequence)?, first)
+            };
+            // The first round is a warm-up.
+            if round > 0 {
+                pairs.push(pair);
+            }
+        }
+        let times = Samples::new(pairs.iter().map(|(stored, _)| *stored));
+        let verified = PairedRatio::new(pairs).zip(times).map(|(ratio, times)| {
+            let median_ns = times.summary().median_ns;
+            Verified { fresh, regret: ratio.median - 1.0, median_ns }
+        });
+        let none = || MeasureFailure::new(FailureKind::Launch, "no time was measured");
+        Ok(Some(verified.ok_or_else(none)?))
+    }
+
+    /// The times of a choice after a warm-up; `None` if the command was interrupted.
+    fn times(
+        &self,
+        remote: &mut Remote,
+        candidate: &Candidate,
+        portion: Portion,
+    ) -> Result<Option<Vec<f64>>, CommandError> {
+        let mut times = Vec::new();
+        for _ in 0..=ROUNDS {
+            if self.is_interrupted() {
+                return Ok(None);
+            }
+            times.push(time(remote, candidate, portion)?);
+        }
+        times.remove(0);
+        Ok(Some(times))
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupt.load(Ordering::Relaxed)
     }
 }
 
-fn table(rows: &[Row<'_>]) -> Table {
-    let mut table = Table::of_entries([
-        ("stored choice", Side::Left),
-        ("fresh choice", Side::Left),
-        ("regret", Side::Right),
-        ("stored median", Side::Right),
-        ("now", Side::Right),
-    ]);
-    for (entry, result) in rows {
-        let cells = match result {
-            Ok(Verified { fresh, regret, median_ns, .. }) => [
-                words::chosen(fresh.choice, &fresh.parameters),
-                words::percent(*regret),
-                words::time(*median_ns),
-            ],
-            Err(_) => ["failed".to_owned(), String::new(), String::new()],
-        };
-        let [fresh, regret, now] = cells;
-        table.push_entry(
-            entry,
-            [
-                words::chosen(entry.choice, &entry.parameters),
-                fresh,
-                regret,
-                words::time(entry.chosen.median_ns),
-                now,
-            ],
-        );
-    }
-    table
+/// One time in nanoseconds.
+fn time(remote: &mut Remote, candidate: &Candidate, portion: Portion) -> Result<f64, CommandError> {
+    let samples = remote.sample(candidate, portion, 1)?;
+    Ok(samples.first().map_or(f64::NAN, |sample| sample.time_ns))
 }
+
+/// Why the choice of an entry is not a candidate.
+fn why_illegal(space: &Space, entry: &Entry) -> String {
+    let planned = space.configuration(&entry.parameters).map(|config| {
+        let (request, batch) = (&config.request, Some(&config.batch));
+        Plan::new(request, batch, &config.limits, Choice::from(entry.choice))
+    });
+    match planned {
+        None => format!(
+            "the kernel does not support the parameters {} here: tune it again",
+            entry::parameters(&entry.parameters)
+        ),
+        Some(Err(violations)) => violations.to_string(),
+        Some(Ok(_)) => "it is not a candidate of the tuner: tune it again".into(),
+    }
+}
+
+fn no_longer_valid(reason: String) -> CommandError {
+    CommandError::Failed(format!("the stored choice is no longer valid: {reason}"))
+}
+
+fn is_same_plan(one: &Candidate, other: &Candidate) -> bool {
+    let plan = |of: &Candidate| (of.strategy, of.launches, of.largest_chunk);
+    plan(one) == plan(other) && one.parameters == other.parameters
+}
+
+/// Pairs of samples: enough for a confidence interval, few enough to be quick.
+const ROUNDS: u32 = 21;

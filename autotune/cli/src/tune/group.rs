@@ -1,32 +1,35 @@
-//! Equal devices and the profile that they share.
+//! Devices of one model, and the profile file that they share.
 
 use std::path::{Path, PathBuf};
 
-use gridguard::profile::{self, Document, Parsed, user_folder};
+use gridguard::profile::{self, Document, user_folder};
 
-use super::target::Target;
-use super::task::Task;
+use super::selection::Task;
 use crate::error::CommandError;
+use crate::measure::target::Target;
 use crate::output::note;
 
-/// Devices of one model.
-pub(crate) struct Group {
+/// Devices of one model, at least one.
+pub(crate) struct DeviceGroup {
     pub(crate) targets: Vec<Target>,
     pub(crate) file: PathBuf,
-    /// What the file has.
-    known: Option<Document>,
+    /// The profile that the file contains.
+    stored: Option<Document>,
 }
 
-impl Group {
-    /// Groups devices by model, each with its file: `profile`, or one in that folder, or in the
-    /// user's own.
+impl DeviceGroup {
+    /// Groups devices by model, each with its file: `profile`, or a file in that folder or in the
+    /// user's.
     pub(crate) fn all(
         targets: Vec<Target>,
         profile: Option<&Path>,
     ) -> Result<Vec<Self>, CommandError> {
         let mut models: Vec<Vec<Target>> = Vec::new();
         for target in targets {
-            match models.iter_mut().find(|model| target.is_like(model)) {
+            let same = |model: &&mut Vec<Target>| {
+                model.first().is_some_and(|first| first.identity == target.identity)
+            };
+            match models.iter_mut().find(same) {
                 Some(model) => model.push(target),
                 None => models.push(vec![target]),
             }
@@ -41,75 +44,59 @@ impl Group {
         several: bool,
     ) -> Result<Self, CommandError> {
         let name = targets.first().map(|target| target.identity.file_name()).unwrap_or_default();
+        let no_folder = || {
+            let message = "no folder for this user's profiles: name a file with --profile";
+            CommandError::Invalid(message.into())
+        };
         let file = match profile {
             Some(folder) if is_folder(folder) => folder.join(name),
             Some(file) if several => {
-                return Err(CommandError::Invalid(format!(
-                    "{} is one file, and the devices are of several models: name a folder, such as {0}/",
-                    file.display()
-                )));
+                let message = "the devices are of several models: name a folder, such as";
+                let message = format!("{message} {}/", file.display());
+                return Err(CommandError::invalid_file(file, message));
             }
             Some(file) => file.to_owned(),
-            None => user_folder()
-                .ok_or(CommandError::Invalid(
-                    "this user has no folder for profiles: name a file with --profile".into(),
-                ))?
-                .join(name),
+            None => user_folder().ok_or_else(no_folder)?.join(name),
         };
-        // Read before anything is measured: a file that cannot be used is told at once.
+        // Read before anything is measured, so that an unusable file is reported at once.
         let parsed = profile::load(&file).map_err(CommandError::profile(&file))?;
-        let known = match parsed {
-            None => None,
-            Some(Parsed { document, faults }) => {
-                for fault in faults {
-                    note(format_args!("{}:{fault}", file.display()));
-                }
-                Some(document)
-            }
-        };
-        let group = Self { targets, file, known };
-        group.check_device()?;
-        check_writable(&group.file)?;
-        Ok(group)
-    }
-
-    /// Whether the file that is there is these devices'.
-    fn check_device(&self) -> Result<(), CommandError> {
-        if let (Some(known), Some(target)) = (&self.known, self.targets.first()) {
-            known
-                .device()
-                .serves(known.aliases(), &target.identity)
-                .map_err(|mismatch| CommandError::invalid_file(&self.file, mismatch))?;
+        for fault in parsed.iter().flat_map(|parsed| &parsed.faults) {
+            note(format_args!("{}:{fault}", file.display()));
         }
-        Ok(())
+        let stored = parsed.map(|parsed| parsed.document);
+        if let (Some(stored), Some(target)) = (&stored, targets.first()) {
+            stored
+                .device()
+                .serves(stored.aliases(), &target.identity)
+                .map_err(|mismatch| CommandError::invalid_file(&file, mismatch))?;
+        }
+        check_folder(&file)?;
+        Ok(Self { targets, file, stored })
     }
 
-    /// The tasks that the file has no entry for, and how many it has.
-    pub(crate) fn unknown(&self, tasks: &[Task], again: bool) -> (Vec<Task>, usize) {
-        let is_known = |task: &Task| {
+    /// The tasks without an entry in the file, or all of them `again`.
+    pub(crate) fn missing(&self, tasks: &[Task], again: bool) -> Vec<Task> {
+        let is_stored = |task: &Task| {
             let key = self.targets.first().and_then(|target| task.key(&target.limits).ok());
-            let entry = self.known.as_ref().zip(key);
-            entry.is_some_and(|(known, key)| known.get(&key, &task.problem.shape()).is_some())
+            let entry = self.stored.as_ref().zip(key);
+            entry.is_some_and(|(stored, key)| stored.get(&key, &task.problem.shape()).is_some())
         };
-        let left = |task: &&Task| again || !is_known(task);
-        let unknown: Vec<Task> = tasks.iter().filter(left).copied().collect();
-        let known = tasks.len() - unknown.len();
-        (unknown, known)
+        tasks.iter().filter(|task| again || !is_stored(task)).copied().collect()
     }
 }
 
-/// Whether a path is a folder, or is written as one.
+/// Whether a path is a folder, or ends with a separator.
 fn is_folder(path: &Path) -> bool {
     path.is_dir() || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator)
 }
 
-/// Makes the file's folder and something in it: where that fails, nothing need be measured.
-fn check_writable(file: &Path) -> Result<(), CommandError> {
+/// Creates the folder of a file that will be replaced atomically, and checks that it is writable.
+fn check_folder(file: &Path) -> Result<(), CommandError> {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let name = || CommandError::io(file.display().to_string());
-    std::fs::create_dir_all(folder).map_err(name())?;
-    tempfile::tempfile_in(folder).map(drop).map_err(name())
+    std::fs::create_dir_all(folder)
+        .and_then(|()| tempfile::tempfile_in(folder).map(drop))
+        .map_err(CommandError::io(file.display().to_string()))
 }

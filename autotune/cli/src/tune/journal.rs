@@ -1,4 +1,4 @@
-//! What an unfinished search has measured, beside its profile, for the next run to go on from.
+//! Journals of unfinished searches, stored beside the profile so that the next run can resume them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, Read, Write};
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use gridguard::profile::{Key, Named};
 use gridguard_autotune::{Candidate, Journal, JournalRecord, Part};
 
-/// The most that a journal holds: a search takes some hundred records of less than 1 KB.
+/// The most that is read of a journal; a search takes a few hundred records of less than 1 KB.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// A search's journal: one JSON record a line behind a line that says of what.
-pub(crate) struct Kept {
+/// The journal of one search: a line that identifies the search, then one JSON record a line.
+pub(crate) struct JournalFile {
     path: PathBuf,
     subject: String,
     records: Vec<JournalRecord>,
 }
 
-impl Kept {
-    /// The journal of a search on `device`, with what it has so far. One of another search, or that
-    /// cannot be read, is as good as none: it saves time and nothing else.
+impl JournalFile {
+    /// Opens the journal of a search on `device`. A journal of another search, or one that cannot be
+    /// read, is ignored: a journal saves time and nothing else.
     pub(crate) fn open(
         profile: &Path,
         device: &str,
@@ -37,13 +37,13 @@ impl Kept {
         Self { path, subject, records }
     }
 
-    /// What was measured before.
+    /// The records of previous runs.
     pub(crate) fn journal(&self) -> Journal {
         Journal { problem: self.subject.clone(), records: self.records.clone() }
     }
 
-    /// Writes each new record behind the others. Where that fails, an interrupted search begins anew
-    /// and nothing else is lost.
+    /// Appends each new record. If that fails, an interrupted search starts over; nothing else is
+    /// lost.
     pub(crate) fn into_writer(self) -> impl FnMut(&Journal) + Send + 'static {
         let mut file = self.create().ok();
         move |journal| {
@@ -55,7 +55,7 @@ impl Kept {
         }
     }
 
-    /// The file, with whole lines only.
+    /// Rewrites the file without an incomplete last line.
     fn create(&self) -> std::io::Result<File> {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder)?;
@@ -69,23 +69,23 @@ impl Kept {
         Ok(file)
     }
 
-    /// Removes the journals of a search that was published.
-    pub(crate) fn forget(profile: &Path, key: &Key, shape: &Named) {
+    /// Removes the journals of a search whose result was published.
+    pub(crate) fn remove(profile: &Path, key: &Key, shape: &Named) {
         let (folder, name) = (folder(profile), name(key, shape));
         let Ok(entries) = fs::read_dir(&folder) else { return };
         for entry in entries.flatten() {
-            let is_ours = entry.file_name().to_string_lossy().starts_with(&format!("{name}."));
-            if is_ours {
-                // One that stays is of no use to anybody, and of no harm.
+            let is_of_search = entry.file_name().to_string_lossy().starts_with(&format!("{name}."));
+            if is_of_search {
+                // A journal that cannot be removed does no harm.
                 let _ = fs::remove_file(entry.path());
             }
         }
-        // Only an empty one goes.
+        // This fails while other journals remain.
         let _ = fs::remove_dir(folder);
     }
 }
 
-/// The folder of a profile's journals: `nvidia-h200.ron.unfinished`.
+/// The folder of the journals of a profile: `nvidia-h200.ron.unfinished`.
 fn folder(profile: &Path) -> PathBuf {
     let mut name = profile.file_name().unwrap_or_default().to_owned();
     name.push(".unfinished");
@@ -95,9 +95,9 @@ fn folder(profile: &Path) -> PathBuf {
 fn name(key: &Key, shape: &Named) -> String {
     let sizes: Vec<String> = shape.iter().map(|(_, size)| size.to_string()).collect();
     let Key { kernel, variant, dtypes, policy, objective, source: _ } = key;
-    let words = format!("{kernel} {variant} {dtypes} {} {policy} {objective}", sizes.join("x"));
-    let dashed = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
-    words.chars().map(dashed).take(200).collect()
+    let text = format!("{kernel} {variant} {dtypes} {} {policy} {objective}", sizes.join("x"));
+    let dash = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    text.chars().map(dash).take(200).collect()
 }
 
 fn read(path: &Path, subject: &str) -> Option<Vec<JournalRecord>> {
@@ -111,9 +111,9 @@ mod tests {
 
     use super::*;
 
-    fn kept(profile: &Path, rows: u64) -> Kept {
+    fn journal_file(profile: &Path, rows: u64) -> JournalFile {
         let key = Key { kernel: "rms_norm".into(), ..Key::default() };
-        Kept::open(profile, "a device", &key, &vec![("rows".into(), rows)], Part::ALL, &[])
+        JournalFile::open(profile, "a device", &key, &vec![("rows".into(), rows)], Part::ALL, &[])
     }
 
     fn record(message: &str) -> JournalRecord {
@@ -130,46 +130,48 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_there_for_the_next_run_but_for_a_torn_line() {
+    fn the_next_run_reads_all_records_but_an_incomplete_last_line() {
         let folder = tempfile::tempdir().expect("a folder");
         let profile = folder.path().join("p.ron");
-        let mut write = kept(&profile, 5).into_writer();
+        let mut write = journal_file(&profile, 5).into_writer();
         let mut journal = Journal::default();
         for message in ["one", "two"] {
             journal.records.push(record(message));
             write(&journal);
         }
         drop(write);
-        let path = kept(&profile, 5).path;
+        let path = journal_file(&profile, 5).path;
         let torn = fs::read_to_string(&path).expect("a journal") + r#"{"check":{"cand"#;
         fs::write(&path, torn).expect("written");
-        assert_eq!(kept(&profile, 5).journal().records, journal.records);
-        assert!(kept(&profile, 6).journal().records.is_empty(), "of another shape");
+        assert_eq!(journal_file(&profile, 5).journal().records, journal.records);
+        assert!(journal_file(&profile, 6).journal().records.is_empty(), "another shape");
     }
 
     #[test]
-    fn a_published_search_leaves_no_journal_and_the_last_one_no_folder() {
+    fn publishing_removes_the_journal_and_the_last_one_the_folder() {
         let folder = tempfile::tempdir().expect("a folder");
         let profile = folder.path().join("p.ron");
         let key = Key { kernel: "rms_norm".into(), ..Key::default() };
         for rows in [5, 6] {
-            kept(&profile, rows).into_writer()(&Journal::default());
+            journal_file(&profile, rows).into_writer()(&Journal::default());
         }
-        Kept::forget(&profile, &key, &vec![("rows".into(), 5)]);
-        assert!(!kept(&profile, 5).path.exists() && kept(&profile, 6).path.exists());
-        Kept::forget(&profile, &key, &vec![("rows".into(), 6)]);
+        JournalFile::remove(&profile, &key, &vec![("rows".into(), 5)]);
+        assert!(
+            !journal_file(&profile, 5).path.exists() && journal_file(&profile, 6).path.exists()
+        );
+        JournalFile::remove(&profile, &key, &vec![("rows".into(), 6)]);
         assert!(!super::folder(&profile).exists());
     }
 
     #[test]
-    fn a_file_that_is_no_journal_is_as_good_as_none() {
+    fn a_file_that_is_not_a_journal_is_ignored() {
         let folder = tempfile::tempdir().expect("a folder");
         let profile = folder.path().join("p.ron");
-        let path = kept(&profile, 5).path;
+        let path = journal_file(&profile, 5).path;
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         for garbage in [&b""[..], b"\xff\xfe", b"{}\n{}\n", b"\"another\"\n"] {
             fs::write(&path, garbage).expect("written");
-            assert!(kept(&profile, 5).journal().records.is_empty());
+            assert!(journal_file(&profile, 5).journal().records.is_empty());
         }
     }
 }

@@ -1,7 +1,7 @@
-//! What `tune` says: a table for each problem, or one document.
+//! The output of `gridguard tune`: a table and a plot for each problem, and a summary.
 
+use std::fmt;
 use std::fs;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,28 +9,28 @@ use std::sync::{Mutex, PoisonError};
 use gridguard_autotune::{Chart, TuningReport};
 use serde::Serialize;
 
-use super::progress::{Progress, Screen};
-use super::session::{Found, Tuned};
-use super::task::Task;
+use super::selection::Task;
+use super::session::{SearchResult, TaskResult};
 use crate::error::CommandError;
-use crate::output::{Format, OutputArgs, note};
+use crate::measure::progress::{DeviceProgress, ProgressBars};
+use crate::output::{Format, note, print};
 
-/// One document of all that was tuned.
+/// The summary of a run.
 #[derive(Serialize)]
-pub(crate) struct Summary<'a> {
+pub(crate) struct TuneSummary<'a> {
     pub(crate) profiles: Vec<String>,
-    pub(crate) tuned: &'a [Tuning],
-    /// Problems that were not begun, or not ended.
+    pub(crate) tuned: &'a [ProblemReport],
+    /// Problems that were not begun, or not finished.
     pub(crate) left: usize,
-    /// Problems that the profiles had.
+    /// Problems that the profiles already had an entry for.
     pub(crate) known: usize,
     pub(crate) interrupted: bool,
     pub(crate) wall_time_s: f64,
 }
 
-/// One problem.
+/// The report of one problem.
 #[derive(Serialize)]
-pub(crate) struct Tuning {
+pub(crate) struct ProblemReport {
     problem: String,
     device: String,
     policy: String,
@@ -41,65 +41,69 @@ pub(crate) struct Tuning {
     error: Option<String>,
 }
 
-pub(crate) struct Output<'a> {
-    format: OutputArgs,
+/// Collects and prints the reports of all devices.
+pub(crate) struct Reporter<'a> {
+    format: Format,
     plot: Option<&'a Path>,
-    /// Whether each problem has a picture of its own.
+    /// Whether each problem has a plot of its own.
     several: bool,
-    screen: Screen,
-    told: Mutex<Vec<Tuning>>,
-    /// Whether a picture is missing.
-    undrawn: AtomicBool,
+    bars: ProgressBars,
+    reports: Mutex<Vec<ProblemReport>>,
+    plot_failed: AtomicBool,
 }
 
-impl<'a> Output<'a> {
-    pub(crate) fn new(format: OutputArgs, plot: Option<&'a Path>, problems: usize) -> Self {
-        let (several, screen, told) =
-            (problems > 1, Screen::new("tuned", problems), Mutex::default());
-        Self { format, plot, several, screen, told, undrawn: AtomicBool::new(false) }
+impl<'a> Reporter<'a> {
+    pub(crate) fn new(format: Format, plot: Option<&'a Path>, problems: usize) -> Self {
+        Self {
+            format,
+            plot,
+            several: problems > 1,
+            bars: ProgressBars::new("tuned", problems),
+            reports: Mutex::default(),
+            plot_failed: AtomicBool::new(false),
+        }
     }
 
-    pub(crate) fn progress(&self, device: String) -> Progress {
-        self.screen.progress(device)
+    pub(crate) fn progress(&self, device: String) -> DeviceProgress {
+        self.bars.device(device)
     }
 
-    /// Tells of one problem, and draws it.
-    pub(crate) fn tell(&self, tuned: Tuned) {
-        let Tuned { task, device, result } = tuned;
-        self.screen.tick();
-        let name = task.problem.to_string();
-        let (policy, objective) = (task.policy.to_string(), task.objective.to_string());
-        let tuning = match result {
-            Ok(found) => {
-                if let Err(error) = self.draw(&task, &device, &found) {
-                    self.undrawn.store(true, Ordering::Relaxed);
-                    self.screen.above(|| note(format_args!("{error}")));
-                }
-                let report = Some(TuningReport::new(format!("{name} on {device}"), &found.outcome));
-                Tuning { problem: name, device, policy, objective, report, error: None }
-            }
-            Err(failure) => {
-                let error = Some(failure.to_string());
-                Tuning { problem: name, device, policy, objective, report: None, error }
-            }
+    /// Prints and plots the result of one problem.
+    pub(crate) fn report(&self, result: TaskResult) {
+        let TaskResult { task, device, result } = result;
+        self.bars.tick();
+        let mut report = ProblemReport {
+            problem: task.problem.to_string(),
+            policy: task.policy.to_string(),
+            objective: task.objective.to_string(),
+            device,
+            report: None,
+            error: None,
         };
-        self.print(&tuning);
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).push(tuning);
+        match result {
+            Ok(found) => {
+                if let Err(error) = self.draw(&task, &report.device, &found) {
+                    self.plot_failed.store(true, Ordering::Relaxed);
+                    self.bars.suspend(|| note(error));
+                }
+                let title = format!("{} on {}", report.problem, report.device);
+                let table = TuningReport::new(title, &found.outcome);
+                if self.format == Format::Text {
+                    // What becomes of the summary at the end decides the exit code.
+                    self.bars.suspend(|| drop(print(format_args!("{table}\n"))));
+                }
+                report.report = Some(table);
+            }
+            Err(error) => {
+                let (problem, device) = (&report.problem, &report.device);
+                self.bars.suspend(|| note(format_args!("{problem} on {device}: {error}")));
+                report.error = Some(error.to_string());
+            }
+        }
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
     }
 
-    fn print(&self, tuning: &Tuning) {
-        self.screen.above(|| {
-            if let Some(error) = &tuning.error {
-                note(format_args!("{} on {}: {error}", tuning.problem, tuning.device));
-            }
-            if let (Format::Text, Some(report)) = (self.format.format, &tuning.report) {
-                // Whoever reads may have read enough.
-                let _ = writeln!(io::stdout(), "{report}");
-            }
-        });
-    }
-
-    fn draw(&self, task: &Task, device: &str, found: &Found) -> Result<(), CommandError> {
+    fn draw(&self, task: &Task, device: &str, found: &SearchResult) -> Result<(), CommandError> {
         let Some(path) = self.plot else { return Ok(()) };
         let Task { problem, policy, objective } = task;
         let chart = Chart {
@@ -107,59 +111,55 @@ impl<'a> Output<'a> {
             subtitle: format!("{device}, {policy}, {objective}"),
             largest_legal_chunk: found.largest_legal_chunk,
         };
-        let path = if self.several { beside(path, task) } else { path.to_owned() };
+        let path = if self.several { plot_path(path, task) } else { path.to_owned() };
         let svg = chart.svg(&found.outcome)?;
         fs::write(&path, svg).map_err(CommandError::io(path.display().to_string()))
     }
 
-    /// Whether a picture that was asked for is missing.
-    pub(crate) fn is_undrawn(&self) -> bool {
-        self.undrawn.load(Ordering::Relaxed)
+    pub(crate) fn plot_failed(&self) -> bool {
+        self.plot_failed.load(Ordering::Relaxed)
     }
 
-    /// Ends the output and gives what was told.
-    pub(crate) fn finish(self) -> Vec<Tuning> {
-        self.screen.clear();
-        self.told.into_inner().unwrap_or_else(PoisonError::into_inner)
+    /// Removes the progress bars and returns the reports.
+    pub(crate) fn finish(self) -> Vec<ProblemReport> {
+        self.bars.clear();
+        self.reports.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Tuning {
+impl ProblemReport {
     pub(crate) const fn has_failed(&self) -> bool {
         self.error.is_some()
     }
 
-    /// Whether the search came to its end.
+    /// Whether the search was finished.
     pub(crate) fn is_complete(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.complete)
     }
 }
 
-impl Summary<'_> {
-    pub(crate) fn write_text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let complete = self.tuned.iter().filter(|tuning| tuning.is_complete()).count();
-        let failed = self.tuned.iter().filter(|tuning| tuning.has_failed()).count();
-        write!(out, "{complete} tuned")?;
+impl fmt::Display for TuneSummary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let complete = self.tuned.iter().filter(|report| report.is_complete()).count();
+        let failed = self.tuned.iter().filter(|report| report.has_failed()).count();
+        write!(f, "{complete} tuned")?;
         for (count, what) in [
-            (self.known, "in the profile before"),
+            (self.known, "already in the profile"),
             (failed, "failed"),
-            (self.left, "left for another run"),
+            (self.left, "left for the next run"),
         ] {
             if count > 0 {
-                write!(out, ", {count} {what}")?;
+                write!(f, ", {count} {what}")?;
             }
         }
-        writeln!(out, ", in {:.1} s", self.wall_time_s)?;
-        for profile in &self.profiles {
-            writeln!(out, "profile {profile}")?;
-        }
-        Ok(())
+        writeln!(f, ", in {:.1} s", self.wall_time_s)?;
+        self.profiles.iter().try_for_each(|profile| writeln!(f, "profile {profile}"))
     }
 }
 
 /// `curve.svg` becomes `curve-rms_norm-f16-32768x4096-cold-eager-throughput.svg`.
-fn beside(path: &Path, task: &Task) -> PathBuf {
+fn plot_path(path: &Path, task: &Task) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let name = format!("{stem}-{}.svg", task.to_string().replace(", ", "-").replace(' ', "-"));
-    path.with_file_name(name)
+    let task = task.to_string().replace(", ", "-").replace(' ', "-");
+    path.with_file_name(format!("{stem}-{task}.svg"))
 }

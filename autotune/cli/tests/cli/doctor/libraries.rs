@@ -1,7 +1,7 @@
 //! Which libraries the loader finds.
 
 use super::line;
-use crate::machine::Machine;
+use super::machine::Machine;
 
 #[test]
 fn a_stub_that_comes_first_is_bad() {

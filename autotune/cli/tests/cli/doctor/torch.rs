@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::line;
-use crate::machine::Machine;
+use super::machine::Machine;
 
 /// What a wheel for CUDA tells on a machine with one device.
 fn wheel(cuda: &str, architectures: &str) -> String {

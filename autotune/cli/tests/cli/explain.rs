@@ -1,16 +1,12 @@
 //! `gridguard explain` as its users call it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-#[path = "command/piped.rs"]
-mod piped;
 
 use serde_json::{Value, json};
 
-use piped::{Ran, with_input};
+use crate::command::{Ran, run_with_input};
 
 /// Runs the command with `input` on standard input.
 fn explain(args: &[&str], input: &[u8]) -> Ran {
-    with_input(&[&["explain"], args].concat(), input)
+    run_with_input(&[&["explain"], args].concat(), input)
 }
 
 fn json_of(args: &[&str], input: &[u8]) -> Value {
@@ -21,7 +17,7 @@ fn json_of(args: &[&str], input: &[u8]) -> Value {
 #[test]
 fn a_message_a_name_and_a_number_have_the_same_explanation() {
     let by_words = explain(&["CUDA error: invalid configuration argument"], b"");
-    assert_eq!(by_words.code, 0);
+    assert_eq!(by_words.code, Some(0));
     assert!(
         by_words
             .out
@@ -41,7 +37,7 @@ fn a_log_is_explained_from_its_first_failure_with_the_consequences() {
                CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling cublasSgemm\n\
                RuntimeError: CUDA error: an illegal memory access was encountered\n";
     let piped = explain(&[], log.as_bytes());
-    assert_eq!(piped.code, 0);
+    assert_eq!(piped.code, Some(0));
     assert!(piped.out.starts_with("line 2, reported 2 times: RuntimeError: "), "{}", piped.out);
     let second = "\nCUBLAS_STATUS_EXECUTION_FAILED (13)\n  probably a consequence of \
                   CUDA_ERROR_ILLEGAL_ADDRESS (700): fix that first\n";
@@ -81,7 +77,7 @@ fn a_chosen_device_is_evidence() {
 fn unrecognized_text_is_exit_1_and_the_help_lists_what_is_accepted() {
     for (args, input) in [(&["good", "morning"][..], ""), (&[], ""), (&["-"], "all is well\n")] {
         let ran = explain(args, input.as_bytes());
-        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{args:?}");
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{args:?}");
         assert!(ran.err.contains("CUDA_ERROR_INVALID_VALUE"), "{}", ran.err);
     }
     assert_eq!(json_of(&["hello"], b"")["findings"], json!([]));
@@ -90,7 +86,7 @@ fn unrecognized_text_is_exit_1_and_the_help_lists_what_is_accepted() {
 #[test]
 fn half_remembered_messages_are_found_or_suggested() {
     let one = explain(&["illegal", "memory", "access"], b"");
-    assert_eq!(one.code, 0);
+    assert_eq!(one.code, Some(0));
     assert!(
         one.out.starts_with(
             "CUDA_ERROR_ILLEGAL_ADDRESS (700), cudaErrorIllegalAddress in the runtime"
@@ -101,23 +97,23 @@ fn half_remembered_messages_are_found_or_suggested() {
     let taken = "assuming that \"illegal memory access\" means CUDA_ERROR_ILLEGAL_ADDRESS (700)\n";
     assert_eq!(one.err, taken);
     let several = explain(&["oom"], b"");
-    assert_eq!((several.code, several.out.as_str()), (1, ""));
+    assert_eq!((several.code, several.out.as_str()), (Some(1), ""));
     assert!(several.err.contains("\n  CUDA_ERROR_OUT_OF_MEMORY (2)\n  torch."), "{}", several.err);
     let success = explain(&["0"], b"");
-    assert_eq!((success.code, success.err.as_str()), (1, "0 is success: nothing failed\n"));
+    assert_eq!((success.code, success.err.as_str()), (Some(1), "0 is success: nothing failed\n"));
     let file = explain(&["Cargo.toml"], b"");
     let found = "Cargo.toml is a file: gridguard explain < Cargo.toml\n";
-    assert_eq!((file.code, file.err.as_str()), (1, found));
+    assert_eq!((file.code, file.err.as_str()), (Some(1), found));
 }
 
 #[test]
 fn former_numbers_are_explained_and_invalid_ones_are_not() {
     let old = explain(&["77"], b"");
     let start = "77 is the number of this failure in the runtime before CUDA 10.1\nCUDA_ERROR_ILLEGAL_ADDRESS (700)";
-    assert!(old.code == 0 && old.out.starts_with(start), "{}", old.out);
+    assert!(old.code == Some(0) && old.out.starts_with(start), "{}", old.out);
     for text in ["-1", "-700", "99999999999", "exit code 9"] {
         let ran = explain(&[text], b"");
-        assert_eq!((ran.code, ran.out.as_str()), (1, ""), "{text}");
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{text}");
     }
 }
 
@@ -132,7 +128,7 @@ fn a_log_in_color_in_utf_16_or_without_a_final_newline_is_read() {
     assert_eq!(unended.out, wide.out);
     let mut long = b"x ".repeat(1 << 20);
     long.extend_from_slice(b"CUDA error: misaligned address");
-    assert_eq!(explain(&[], &long).code, 0);
+    assert_eq!(explain(&[], &long).code, Some(0));
 }
 
 #[test]
@@ -145,11 +141,11 @@ fn a_repeated_failure_is_explained_once() {
 
 #[test]
 fn invalid_usage_is_exit_2_and_an_unavailable_device_is_exit_3() {
-    assert_eq!(explain(&["700", "--gpu", "gtx-9000"], b"").code, 2);
-    assert_eq!(explain(&["  "], b"").code, 2);
-    assert_eq!(explain(&["700", "--format", "yaml"], b"").code, 2);
-    assert_eq!(explain(&["700", "--gpu", "h200", "--device", "0"], b"").code, 2);
-    assert_eq!(explain(&["700", "--device", "4711"], b"").code, 3);
+    assert_eq!(explain(&["700", "--gpu", "gtx-9000"], b"").code, Some(2));
+    assert_eq!(explain(&["  "], b"").code, Some(2));
+    assert_eq!(explain(&["700", "--format", "yaml"], b"").code, Some(2));
+    assert_eq!(explain(&["700", "--gpu", "h200", "--device", "0"], b"").code, Some(2));
+    assert_eq!(explain(&["700", "--device", "4711"], b"").code, Some(3));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use gridguard::profile::{Backend, DeviceIdentity, Entry, Processor};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::entries::{LATE, chunks_of, document, folder, host, norm, profile, put, put_text};
 use crate::command::{Ran, command};
-use crate::entries::{LATE, chunks_of, document, folder, host, norm, profile, put, put_text};
 
 fn explain(folder: &TempDir, shape: &str, code: i32) -> Value {
     let args = ["explain", "rms_norm", shape, "--dtype", "f32", "--device", "host"];

@@ -4,11 +4,11 @@ use gridguard::catalog;
 use gridguard::profile::{DeviceIdentity, Entry, L2, Policy, Processor, StoredChoice, Submission};
 use serde_json::json;
 
-use crate::command::{parsed, run};
-use crate::entries::{
+use super::entries::{
     EARLY, LATE, chunks_of, document, folder, host, norm, profile, put, put_text, rows, text,
     with_bad_entry,
 };
+use crate::command::{parsed, run};
 
 #[test]
 fn a_profile_is_shown_with_its_device_and_a_row_for_each_entry() {

@@ -1,7 +1,7 @@
 //! Drivers that hang, crash and lie, and a `nvidia-smi` that is of no use.
 
 use super::line;
-use crate::machine::Machine;
+use super::machine::Machine;
 
 const INIT: &str = "cuInit(unsigned flags)";
 const COPY_IN: &str =

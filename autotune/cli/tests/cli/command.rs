@@ -1,5 +1,6 @@
-//! The command as a process of its own, away from the user's profiles.
+//! Runs the command as a process of its own, away from the user's profiles.
 
+use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -7,19 +8,19 @@ use gridguard::profile::{Document, Parsed, load};
 use serde_json::Value;
 
 pub(crate) struct Ran {
-    /// The exit code; none where a signal ended it.
+    /// The exit code; `None` if a signal ended the command.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
 impl Ran {
-    /// What it wrote, which is one document.
+    /// The one JSON document on standard output.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
     }
 
-    /// Checks the exit code, and shows everything where it is another.
+    /// Checks the exit code, and shows the output if it is another.
     #[track_caller]
     pub(crate) fn exits(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "stdout: {}\nstderr: {}", self.out, self.err);
@@ -38,13 +39,30 @@ impl From<Output> for Ran {
 pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard"));
     command.args(args).current_dir(folder).env("GRIDGUARD_PROFILES", "off").stdin(Stdio::null());
-    // What is slow here is then slow on machines of many processors too.
+    // A test that needs slow work is then slow on machines with many cores too.
     command.env("RAYON_NUM_THREADS", "1");
     command
 }
 
 pub(crate) fn run(folder: &Path, args: &[&str]) -> Ran {
     command(folder, args).output().expect("the command runs").into()
+}
+
+/// Runs the command with `input` on standard input.
+pub(crate) fn run_with_input(args: &[&str], input: &[u8]) -> Ran {
+    let mut command = command(Path::new(env!("CARGO_MANIFEST_DIR")), args);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command runs");
+    let mut stdin = child.stdin.take().expect("standard input");
+    std::thread::scope(|scope| {
+        // The command may end before it has read everything.
+        scope.spawn(move || drop(stdin.write_all(input)));
+        child.wait_with_output().expect("the command ends").into()
+    })
 }
 
 pub(crate) fn start(folder: &Path, args: &[&str]) -> Child {
@@ -55,13 +73,13 @@ pub(crate) fn start(folder: &Path, args: &[&str]) -> Child {
 /// Sends a signal such as `-INT` to the command alone, and waits for its end.
 pub(crate) fn signal(child: Child, signal: &str) -> Ran {
     let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
-    assert!(sent.expect("there is kill").success());
+    assert!(sent.expect("kill runs").success());
     child.wait_with_output().expect("the command ends").into()
 }
 
-/// A profile without bad entries.
+/// A profile without invalid entries.
 pub(crate) fn parsed(path: &Path) -> Document {
-    let Parsed { document, faults } = load(path).expect("a profile").expect("is there");
+    let Parsed { document, faults } = load(path).expect("a profile").expect("it exists");
     assert_eq!(faults, []);
     document
 }

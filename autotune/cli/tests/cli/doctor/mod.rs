@@ -1,19 +1,14 @@
 //! `gridguard doctor` on machines that are made up.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![cfg(target_os = "linux")]
 
-#[path = "../command/mod.rs"]
-#[allow(dead_code, reason = "shared by several tests, each of which needs some")]
-mod command;
 mod hostile;
 mod libraries;
 mod machine;
-mod sight;
 mod torch;
+mod visible_devices;
 
 use serde_json::json;
 
-use machine::Machine;
+use self::machine::Machine;
 
 /// The report's only line that begins so.
 #[track_caller]

@@ -1,68 +1,72 @@
-//! The figures of an evaluation: of each problem, and of all of them.
+//! Statistics of an evaluation, for each problem and over all of them.
+
+use std::fmt;
 
 use gridguard_autotune::{Evaluation, Samples, SearchRun, duration};
 use serde::Serialize;
 
-/// The figures that count.
+/// Statistics over all problems.
 #[derive(Serialize)]
-pub(super) struct Summary {
+pub(super) struct EvaluationSummary {
     problems: usize,
-    /// As it is.
-    tuned: Figures,
-    /// With the slowest candidate for a default.
-    tuned_from_slowest: Figures,
-    /// Of shapes that were not tuned, as fractions.
+    /// Searches that start from the kernel's default.
+    tuned: SearchStatistics,
+    /// Searches that start from the slowest candidate.
+    tuned_from_slowest: SearchStatistics,
+    /// Regret for shapes that are not in the profile, as fractions.
     between_median: f64,
     between_worst: f64,
 }
 
-/// Times, regrets and samples as fractions.
+/// Statistics over searches; regrets, samples and times are fractions.
 #[derive(Serialize)]
-pub(super) struct Figures {
+pub(super) struct SearchStatistics {
     searches: usize,
     regret_median: f64,
     regret_p95: f64,
     regret_worst: f64,
-    /// Samples of the tuner over those of the exhaustive search.
+    /// The tuner's samples divided by those of the exhaustive search.
     evaluations_median: f64,
     evaluations_worst: f64,
     evaluations_of_all: f64,
-    /// Searches that ended with another choice than most of their problem.
+    /// Searches that chose differently from most searches of the same problem.
     flips: usize,
-    /// The most of one problem.
+    /// The most for one problem.
     flips_worst: usize,
     flip_regret_worst: f64,
-    /// The largest time of a choice over the default's.
+    /// The largest time of a choice divided by the default's.
     against_default_worst: f64,
-    /// How much faster than the default the choices are.
+    /// The default's time divided by the choice's.
     speedup_median: f64,
     speedup_best: f64,
 }
 
+/// The evaluation of one problem.
 #[derive(Serialize)]
-pub(super) struct OfProblem {
+pub(super) struct ProblemEvaluation {
     pub(super) problem: String,
     #[serde(flatten)]
     pub(super) evaluation: Evaluation,
 }
 
-/// A shape that was not tuned.
+/// The regret for a shape that is not in the profile.
 #[derive(Serialize)]
-pub(super) struct Between {
+pub(super) struct UntunedShape {
     pub(super) problem: String,
     pub(super) matched: String,
     pub(super) regret: f64,
 }
 
-impl OfProblem {
-    pub(super) fn line(&self) -> String {
+impl fmt::Display for ProblemEvaluation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Evaluation { candidates, best_ns, default_ns, runs, runs_from_slowest, .. } =
             &self.evaluation;
         let worst =
             |runs: &[SearchRun]| 100.0 * runs.iter().map(|run| run.regret).fold(0.0, f64::max);
-        format!(
+        write!(
+            f,
             "{}: {candidates} candidates, best {}, default {}; regret {:.2} %, flips {} of {}; \
-             from the slowest: regret {:.2} %, flips {}",
+             from the slowest candidate: regret {:.2} %, flips {}",
             self.problem,
             duration(*best_ns),
             duration(*default_ns),
@@ -75,41 +79,42 @@ impl OfProblem {
     }
 }
 
-impl Between {
-    pub(super) fn line(&self) -> String {
-        format!("{}: {}, regret {:.2} %", self.problem, self.matched, self.regret * 100.0)
+impl fmt::Display for UntunedShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}, regret {:.2} %", self.problem, self.matched, self.regret * 100.0)
     }
 }
 
-impl Summary {
-    pub(super) fn new(problems: &[OfProblem], between: &[Between]) -> Self {
+impl EvaluationSummary {
+    pub(super) fn new(problems: &[ProblemEvaluation], between: &[UntunedShape]) -> Self {
         let elsewhere = Samples::new(between.iter().map(|one| one.regret));
         Self {
             problems: problems.len(),
-            tuned: Figures::new(problems, |evaluation| &evaluation.runs),
-            tuned_from_slowest: Figures::new(problems, |evaluation| &evaluation.runs_from_slowest),
-            between_median: figure(&elsewhere, Samples::median),
-            between_worst: figure(&elsewhere, Samples::greatest),
+            tuned: SearchStatistics::new(problems, |evaluation| &evaluation.runs),
+            tuned_from_slowest: SearchStatistics::new(problems, |evaluation| {
+                &evaluation.runs_from_slowest
+            }),
+            between_median: statistic(&elsewhere, Samples::median),
+            between_worst: statistic(&elsewhere, Samples::greatest),
         }
-    }
-
-    pub(super) fn text(&self) -> String {
-        let Self { problems, tuned, tuned_from_slowest, between_median, between_worst } = self;
-        let mut text = format!(
-            "{problems} problems\nas it is\n{}\nwith the slowest candidate for a default\n{}",
-            tuned.text(),
-            tuned_from_slowest.text()
-        );
-        if between_median.is_finite() {
-            let (median, worst) = (percent(*between_median), percent(*between_worst));
-            text += &format!("\nshapes not tuned\n  regret        median {median}, worst {worst}");
-        }
-        text
     }
 }
 
-impl Figures {
-    fn new(problems: &[OfProblem], runs_of: fn(&Evaluation) -> &Vec<SearchRun>) -> Self {
+impl fmt::Display for EvaluationSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { problems, tuned, tuned_from_slowest, between_median, between_worst } = self;
+        writeln!(f, "{problems} problems\nfrom the kernel's default\n{tuned}")?;
+        write!(f, "from the slowest candidate\n{tuned_from_slowest}")?;
+        if between_median.is_finite() {
+            let (median, worst) = (percent(*between_median), percent(*between_worst));
+            write!(f, "\nshapes not in the profile\n  regret      median {median}, worst {worst}")?;
+        }
+        Ok(())
+    }
+}
+
+impl SearchStatistics {
+    fn new(problems: &[ProblemEvaluation], runs_of: fn(&Evaluation) -> &Vec<SearchRun>) -> Self {
         let all =
             || problems.iter().map(|problem| (&problem.evaluation, runs_of(&problem.evaluation)));
         let runs = || all().flat_map(|(_, runs)| runs);
@@ -127,27 +132,30 @@ impl Figures {
         });
         Self {
             searches: runs().count(),
-            regret_median: figure(&regrets, Samples::median),
-            regret_p95: figure(&regrets, |samples| samples.quantile(0.95)),
-            regret_worst: figure(&regrets, Samples::greatest),
-            evaluations_median: figure(&shares, Samples::median),
-            evaluations_worst: figure(&shares, Samples::greatest),
+            regret_median: statistic(&regrets, Samples::median),
+            regret_p95: statistic(&regrets, |samples| samples.quantile(0.95)),
+            regret_worst: statistic(&regrets, Samples::greatest),
+            evaluations_median: statistic(&shares, Samples::median),
+            evaluations_worst: statistic(&shares, Samples::greatest),
             evaluations_of_all: fraction(runs().map(|run| run.evaluations).sum(), exhaustive),
             flips: all().map(|(_, runs)| SearchRun::flips(runs)).sum(),
             flips_worst: all().map(|(_, runs)| SearchRun::flips(runs)).max().unwrap_or(0),
             flip_regret_worst: flipped.fold(0.0, f64::max),
-            against_default_worst: figure(&speedups, |samples| samples.least().recip()),
-            speedup_median: figure(&speedups, Samples::median),
-            speedup_best: figure(&speedups, Samples::greatest),
+            against_default_worst: statistic(&speedups, |samples| samples.least().recip()),
+            speedup_median: statistic(&speedups, Samples::median),
+            speedup_best: statistic(&speedups, Samples::greatest),
         }
     }
+}
 
-    fn text(&self) -> String {
-        format!(
-            "  regret        median {}, 95 % below {}, worst {}\n  \
-             samples       {} of the exhaustive search, worst {}\n  \
-             flips         {} of {} searches, {} of one problem at most, regret up to {}\n  \
-             to default    {} of its time at worst, {:.3} times as fast in the median, {:.3} at best",
+impl fmt::Display for SearchStatistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "  regret      median {}, 95 % below {}, worst {}\n  \
+             samples     {} of the exhaustive search, worst {}\n  \
+             flips       {} of {} searches, at most {} for one problem, regret up to {}\n  \
+             vs default  {} of its time at worst; {:.3} times as fast in the median, {:.3} at best",
             percent(self.regret_median),
             percent(self.regret_p95),
             percent(self.regret_worst),
@@ -164,8 +172,9 @@ impl Figures {
     }
 }
 
-fn figure(samples: &Option<Samples>, figure: fn(&Samples) -> f64) -> f64 {
-    samples.as_ref().map_or(f64::NAN, figure)
+/// A statistic of the samples; not a number if there is none.
+fn statistic(samples: &Option<Samples>, statistic: fn(&Samples) -> f64) -> f64 {
+    samples.as_ref().map_or(f64::NAN, statistic)
 }
 
 fn percent(fraction: f64) -> String {

@@ -1,21 +1,11 @@
-//! The command as its users call it: output, exit codes, malformed input.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-#[path = "command/piped.rs"]
-mod piped;
+//! `gridguard check` and `gridguard limits`: output, exit codes, malformed input.
 
 use serde_json::{Value, json};
 
-use piped::Ran;
+use crate::command::{Ran, run_with_input};
 
-impl Ran {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.out).expect("one JSON document")
-    }
-
-    fn lines(&self) -> Vec<Value> {
-        self.out.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect()
-    }
+fn lines(ran: &Ran) -> Vec<Value> {
+    ran.out.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect()
 }
 
 fn gridguard(args: &[&str]) -> Ran {
@@ -23,7 +13,7 @@ fn gridguard(args: &[&str]) -> Ran {
 }
 
 fn with_input(args: &[&str], input: &str) -> Ran {
-    piped::with_input(args, input.as_bytes())
+    run_with_input(args, input.as_bytes())
 }
 
 const MOTIVATING: [&str; 13] = [
@@ -45,7 +35,7 @@ const MOTIVATING: [&str; 13] = [
 #[test]
 fn the_motivating_case_is_legal_in_two_chunks() {
     let ran = gridguard(&MOTIVATING);
-    assert_eq!(ran.code, 0);
+    assert_eq!(ran.code, Some(0));
     assert_eq!(
         ran.out,
         "legal in chunks (NVIDIA H200)\n  \
@@ -82,9 +72,12 @@ fn a_verdict_as_json_has_name_verdict_violations_and_plan() {
 #[test]
 fn a_legal_launch_is_whole_and_a_rejected_one_exits_1() {
     let legal = gridguard(&["check", "--gpu", "h200", "--grid", "1,65535", "--block", "128"]);
-    assert_eq!((legal.code, legal.out.lines().next()), (0, Some("legal (NVIDIA H200)")));
+    assert_eq!((legal.code, legal.out.lines().next()), (Some(0), Some("legal (NVIDIA H200)")));
     let rejected = gridguard(&["check", "--gpu", "h200", "--grid", "1,65536", "--block", "128"]);
-    assert_eq!((rejected.code, rejected.out.lines().next()), (1, Some("rejected (NVIDIA H200)")));
+    assert_eq!(
+        (rejected.code, rejected.out.lines().next()),
+        (Some(1), Some("rejected (NVIDIA H200)"))
+    );
 }
 
 #[test]
@@ -136,7 +129,7 @@ fn every_option_of_check_reaches_its_rule() {
     for (options, rule) in cases {
         let base = ["check", "--gpu", "h200", "--format", "json", "--grid", "16"];
         let ran = gridguard(&[&base[..], options].concat());
-        assert_eq!(ran.code, 1, "{options:?}: {}", ran.out);
+        assert_eq!(ran.code, Some(1), "{options:?}: {}", ran.out);
         let violations = ran.json()["violations"].clone();
         let rules: Vec<&str> = violations
             .as_array()
@@ -169,7 +162,7 @@ fn options_that_kernels_opted_in_to_and_alignment_are_honoured() {
         "--kernel-max-shared-mem",
         "100000",
     ]);
-    assert_eq!(ran.code, 0);
+    assert_eq!(ran.code, Some(0));
     let ran = gridguard(&[&MOTIVATING[..], &["--align", "1000", "--format", "json"]].concat());
     let launches = ran.json()["plan"]["launches"].clone();
     let starts: Vec<u64> =
@@ -193,14 +186,14 @@ fn usage_is_exit_2_and_says_what_is_wrong() {
     ];
     for (args, said) in cases {
         let ran = gridguard(args);
-        assert_eq!(ran.code, 2, "{args:?}");
+        assert_eq!(ran.code, Some(2), "{args:?}");
         assert!(ran.err.contains(said), "{args:?}: {}", ran.err);
         assert!(ran.out.is_empty(), "{args:?}: {}", ran.out);
     }
     let batch = ["--batch-axis", "x", "--items", "1"];
     for options in [["--index-bits", "16"], ["--blocks-per-item", "0"], ["--align", "0"]] {
         let ran = gridguard(&[&base[..], &batch, &options].concat());
-        assert_eq!(ran.code, 2, "{options:?}");
+        assert_eq!(ran.code, Some(2), "{options:?}");
         assert!(ran.err.contains("expected is"), "{}", ran.err);
     }
 }
@@ -219,8 +212,8 @@ fn lines_are_answered_in_order_whatever_the_others_hold() {
     ]
     .join("\n");
     let ran = with_input(&["check", "--gpu", "h200", "--requests", "-"], &input);
-    assert_eq!(ran.code, 2);
-    let answers = ran.lines();
+    assert_eq!(ran.code, Some(2));
+    let answers = lines(&ran);
     let verdicts: Vec<&str> = answers.iter().filter_map(|a| a["verdict"].as_str()).collect();
     assert_eq!(verdicts, ["chunked", "error", "error", "error", "error", "rejected", "legal"]);
     assert_eq!(answers[1]["line"], 2);
@@ -235,9 +228,9 @@ fn a_rejected_line_is_exit_1_and_all_legal_ones_are_0() {
     let legal = r#"{"grid":[1,1,1],"block":[1,1,1]}"#;
     let rejected = r#"{"grid":[1,65536,1],"block":[1,1,1]}"#;
     let check = ["check", "--gpu", "h200", "--requests", "-"];
-    assert_eq!(with_input(&check, &format!("{legal}\n{legal}")).code, 0);
-    assert_eq!(with_input(&check, &format!("{legal}\n{rejected}\n{legal}\n")).code, 1);
-    assert_eq!(with_input(&check, "").code, 0);
+    assert_eq!(with_input(&check, &format!("{legal}\n{legal}")).code, Some(0));
+    assert_eq!(with_input(&check, &format!("{legal}\n{rejected}\n{legal}\n")).code, Some(1));
+    assert_eq!(with_input(&check, "").code, Some(0));
 }
 
 #[test]
@@ -250,7 +243,7 @@ fn absurd_lines_are_refused_in_bounded_memory_and_the_next_is_answered() {
     let last = r#"{"name":"last","grid":[1,1,1],"block":[1,1,1]}"#;
     let input = [&long, &deep, &many, last].join("\n");
     let ran = with_input(&["check", "--gpu", "h200", "--requests", "-"], &input);
-    let answers = ran.lines();
+    let answers = lines(&ran);
     assert!(answers[0]["error"].as_str().expect("text").contains("longer than 1048576 bytes"));
     assert_eq!(answers[1]["verdict"], "error");
     assert_eq!(answers[2]["verdict"], "chunked");
@@ -265,12 +258,12 @@ fn a_file_that_is_not_there_or_no_text_is_told() {
     let path = folder.path().join("requests");
     let name = path.to_str().expect("a name");
     let ran = gridguard(&["check", "--gpu", "h200", "--requests", name]);
-    assert_eq!(ran.code, 3);
+    assert_eq!(ran.code, Some(3));
     assert!(ran.err.contains(name), "{}", ran.err);
     std::fs::write(&path, b"\xff\xfe\n{\"grid\":[1,1,1],\"block\":[1,1,1]}\n").expect("written");
     let ran = gridguard(&["check", "--gpu", "h200", "--requests", name]);
-    assert_eq!(ran.code, 2);
-    let answers = ran.lines();
+    assert_eq!(ran.code, Some(2));
+    let answers = lines(&ran);
     assert!(answers[0]["error"].as_str().expect("text").contains("no UTF-8"));
     assert_eq!(answers[1]["verdict"], "legal");
 }
@@ -278,7 +271,7 @@ fn a_file_that_is_not_there_or_no_text_is_told() {
 #[test]
 fn limits_are_text_json_and_ron_with_their_sources() {
     let text = gridguard(&["limits", "--gpu", "h200"]);
-    assert_eq!(text.code, 0);
+    assert_eq!(text.code, Some(0));
     assert!(text.out.starts_with("NVIDIA H200, compute capability 9.0\n"));
     assert!(text.out.contains("2147483647, 65535, 65535"));
     let json = gridguard(&["limits", "--gpu", "RTX-4090", "--format", "json"]).json();
@@ -295,8 +288,8 @@ fn limits_are_text_json_and_ron_with_their_sources() {
 #[test]
 fn a_device_that_cannot_be_asked_is_exit_3() {
     let ran = gridguard(&["limits", "--device", "4711"]);
-    assert_eq!(ran.code, 3);
+    assert_eq!(ran.code, Some(3));
     assert!(ran.err.starts_with("error: the device could not be asked: "), "{}", ran.err);
     let ran = gridguard(&["check", "--device", "4711", "--grid", "1", "--block", "1"]);
-    assert_eq!(ran.code, 3);
+    assert_eq!(ran.code, Some(3));
 }

@@ -1,7 +1,4 @@
 //! The command as nobody means it: contradictions, closed outputs, no home, signals.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod command;
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -9,7 +6,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use command::{Ran, command, parsed, run, signal, start};
+use crate::command::{Ran, command, parsed, run, signal, start};
 use tempfile::TempDir;
 
 const REJECTED: [&str; 7] = ["check", "--gpu", "h200", "--grid", "1,65536", "--block", "1"];

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use gridguard::profile::{Backend, DeviceIdentity, Entry, L2, Objective, Policy, Submission};
 
+use super::entries::{LATE, chunks_of, document, folder, host, norm, profile, put, put_text, text};
 use crate::command::{run, signal, start};
-use crate::entries::{LATE, chunks_of, document, folder, host, norm, profile, put, put_text, text};
 
 /// Hot, because going through caches takes a debug build its time.
 fn hot(mut entry: Entry) -> Entry {

@@ -1,7 +1,7 @@
 //! What hides devices.
 
 use super::line;
-use crate::machine::Machine;
+use super::machine::Machine;
 
 #[test]
 fn what_hides_devices_is_named() {

@@ -1,7 +1,4 @@
 //! `gridguard tune` on the host: what it keeps, what it says, and how it ends.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod command;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +6,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use command::{Ran, parsed, run, signal, start};
+use crate::command::{Ran, parsed, run, signal, start};
 use gridguard::profile::{
     DeviceIdentity, Document, Environment, Key, MatchKind, MissLog, Objective, StoredChoice,
 };

@@ -1,0 +1,11 @@
+//! The command as its users run it: output, exit codes, malformed input, made-up machines.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod check;
+mod command;
+#[cfg(target_os = "linux")]
+mod doctor;
+mod explain;
+mod hostile;
+mod profile;
+mod tune;
