@@ -12,7 +12,7 @@ use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchRequest
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
-use crate::output::OutputArgs;
+use crate::output::{OutputArgs, text};
 use crate::requests;
 
 #[derive(Args)]
@@ -151,7 +151,7 @@ impl Check {
 
     fn check_one(&self, limits: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
         let verdict = self.request(limits).check(limits);
-        self.output.print(&verdict, fmt::from_fn(|f| write_text(f, &verdict, limits)))?;
+        self.output.print(&verdict, text(|f| write_text(f, &verdict, limits)))?;
         Ok(exit_of(verdict.legality))
     }
 

@@ -40,6 +40,17 @@ impl OutputArgs {
     }
 }
 
+/// Displays what a closure writes.
+pub(crate) fn text<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(write: F) -> impl Display {
+    struct Text<F>(F);
+    impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> Display for Text<F> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.0(f)
+        }
+    }
+    Text(write)
+}
+
 /// Writes `text` to standard output. On a terminal, long lines continue below their own text.
 pub(crate) fn print(text: impl Display) -> Result<(), CommandError> {
     let text = text.to_string();

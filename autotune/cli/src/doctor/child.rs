@@ -1,4 +1,4 @@
-//! Another program's answer, within a time and a size.
+//! Runs another program within a time limit and an output limit.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,158 +6,124 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// More than any program asked here has to say.
+/// The most that is read of each stream; every program here writes far less.
 const MOST_BYTES: u64 = 1 << 20;
-/// How often an end is looked for.
-const PAUSE: Duration = Duration::from_millis(5);
-/// How long the rest of an output may take after the program's end: who inherited it may hold it.
-const AFTER_THE_END: Duration = Duration::from_millis(500);
-/// How long the end of a program that was killed is waited for: one that the kernel holds for a
-/// device that hangs does not die.
-const AFTER_THE_KILL: Duration = Duration::from_millis(200);
+/// How often the exit of a program is polled.
+const POLL: Duration = Duration::from_millis(5);
+/// How long to wait for the rest of the output after the exit, or for the exit after the last line.
+/// A descendant may keep the pipe open, and a driver may hang while it unloads.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long to wait for a killed program: the kernel may keep it while a device hangs.
+const AFTER_KILL: Duration = Duration::from_millis(200);
 
-/// What became of a program.
+/// How a program ended, and what it wrote until then.
 #[derive(Debug)]
-pub(super) enum Ended {
-    /// It could not be started.
-    Unstarted(io::Error),
-    /// It was ended, since it took too long.
-    Late,
-    /// It ended by itself.
-    Exited { status: ExitStatus, out: String, err: String },
+pub(super) struct ChildOutput {
+    pub(super) end: ChildEnd,
+    pub(super) out: String,
+    pub(super) err: String,
 }
 
-/// Runs a program and waits for its end, at most so long.
-pub(super) fn run(command: Command, within: Duration) -> Ended {
-    let mut program = match Program::start(command) {
-        Ok(program) => program,
-        Err(error) => return Ended::Unstarted(error),
-    };
-    let mut out = String::new();
-    let status = loop {
-        match program.line() {
-            Line::Told(line) => out = out + &line + "\n",
-            Line::Late => {}
-            Line::None => thread::sleep(PAUSE),
-        }
-        if let Some(status) = program.status() {
-            break status;
-        }
-        if program.begun.elapsed() >= within {
-            return Ended::Late;
-        }
-    };
-    let deadline = Instant::now() + AFTER_THE_END;
-    while let Line::Told(line) = program.line_until(deadline) {
-        out = out + &line + "\n";
-    }
-    Ended::Exited { status, out, err: program.errors() }
-}
-
-/// A program that runs, and is ended with this.
-pub(super) struct Program {
-    child: Child,
-    begun: Instant,
-    lines: Receiver<String>,
-    err: Receiver<String>,
-}
-
-/// What a program says next.
 #[derive(Debug)]
-pub(super) enum Line {
-    Told(String),
-    /// Nothing yet.
-    Late,
-    /// Nothing more.
-    None,
+pub(super) enum ChildEnd {
+    NotStarted(io::Error),
+    /// It was killed at the time limit.
+    TimedOut,
+    Exited(ExitStatus),
 }
 
-impl Program {
-    pub(super) fn start(mut command: Command) -> io::Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let begun = Instant::now();
-        let mut child = command.spawn()?;
-        let (lines, err) = (mpsc::channel(), mpsc::channel());
-        if let Some(stream) = child.stdout.take() {
-            thread::spawn(move || each_line(stream, &lines.0));
+/// Runs a program until it exits, until it writes a line that `is_last`, or until the time limit.
+pub(super) fn run(
+    mut command: Command,
+    limit: Duration,
+    is_last: impl Fn(&str) -> bool,
+) -> ChildOutput {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let start = Instant::now();
+    let mut child = match command.spawn() {
+        Ok(child) => KillOnDrop(child),
+        Err(error) => {
+            let end = ChildEnd::NotStarted(error);
+            return ChildOutput { end, out: String::new(), err: String::new() };
         }
-        if let Some(stream) = child.stderr.take() {
-            thread::spawn(move || each_line(stream, &err.0));
-        }
-        Ok(Self { child, begun, lines: lines.1, err: err.1 })
-    }
-
-    pub(super) const fn begun(&self) -> Instant {
-        self.begun
-    }
-
-    fn line(&self) -> Line {
-        self.line_until(Instant::now() + PAUSE)
-    }
-
-    /// Its next line.
-    pub(super) fn line_until(&self, deadline: Instant) -> Line {
-        match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => Line::Told(line),
-            Err(RecvTimeoutError::Timeout) => Line::Late,
-            Err(RecvTimeoutError::Disconnected) => Line::None,
-        }
-    }
-
-    fn status(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
-    }
-
-    /// How it ended, where it does soon.
-    pub(super) fn ended(&mut self) -> Option<ExitStatus> {
-        let deadline = Instant::now() + AFTER_THE_END;
-        loop {
-            match self.status() {
-                None if Instant::now() < deadline => thread::sleep(PAUSE),
-                status => return status,
+    };
+    let out = child.0.stdout.take().map(read_lines);
+    let err = child.0.stderr.take().map(read_lines);
+    let mut text = String::new();
+    let mut deadline = start + limit;
+    let end = loop {
+        match out.as_ref().map(|lines| lines.recv_timeout(POLL)) {
+            Some(Ok(line)) => {
+                if is_last(&line) {
+                    deadline = deadline.min(Instant::now() + GRACE);
+                }
+                text += &line;
+                continue;
             }
+            Some(Err(RecvTimeoutError::Timeout)) => {}
+            Some(Err(RecvTimeoutError::Disconnected)) | None => thread::sleep(POLL),
         }
-    }
-
-    /// What it wrote on its standard error.
-    pub(super) fn errors(&self) -> String {
-        let deadline = Instant::now() + AFTER_THE_END;
-        let mut text = String::new();
-        while let Ok(line) =
-            self.err.recv_timeout(deadline.saturating_duration_since(Instant::now()))
-        {
-            text = text + &line + "\n";
+        if let Some(status) = child.status() {
+            text += &drain(out.as_ref());
+            break ChildEnd::Exited(status);
         }
-        text
-    }
+        if Instant::now() >= deadline {
+            break ChildEnd::TimedOut;
+        }
+    };
+    let err = match end {
+        ChildEnd::Exited(_) => drain(err.as_ref()),
+        _ => String::new(),
+    };
+    ChildOutput { end, out: text, err }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        // It may have ended; and nothing more can be done where this fails.
-        let _ = self.child.kill();
-        let deadline = Instant::now() + AFTER_THE_KILL;
-        while self.status().is_none() && Instant::now() < deadline {
-            thread::sleep(PAUSE);
-        }
-    }
-}
-
-/// Sends the lines of `stream` as they come, and reads the rest where that is too much.
-fn each_line(mut stream: impl Read, sender: &mpsc::Sender<String>) {
-    let mut start = BufReader::new(stream.by_ref().take(MOST_BYTES));
-    let mut bytes = Vec::new();
-    // What was read before an error counts.
-    while let Ok(1..) = start.read_until(b'\n', &mut bytes) {
-        let text = String::from_utf8_lossy(&bytes);
-        if sender.send(text.trim_end_matches(['\n', '\r']).to_owned()).is_err() {
-            return;
-        }
-        bytes.clear();
-    }
-}
-
-/// The last line that says something, which is where programs say why they ended.
+/// The last line that is not blank, where programs usually say why they exit.
 pub(super) fn last_line(text: &str) -> Option<&str> {
     text.lines().map(str::trim).rfind(|line| !line.is_empty())
+}
+
+struct KillOnDrop(Child);
+
+impl KillOnDrop {
+    fn status(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().ok().flatten()
+    }
+}
+
+impl Drop for KillOnDrop {
+    fn drop(&mut self) {
+        // It may have exited already.
+        let _ = self.0.kill();
+        let deadline = Instant::now() + AFTER_KILL;
+        while self.status().is_none() && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
+    }
+}
+
+/// Reads lines on a thread of its own, each with its line break.
+fn read_lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut stream = BufReader::new(stream.take(MOST_BYTES));
+        let mut line = Vec::new();
+        while let Ok(1..) = stream.read_until(b'\n', &mut line) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                return;
+            }
+            line.clear();
+        }
+    });
+    receiver
+}
+
+/// The rest of the lines of a program that has exited.
+fn drain(lines: Option<&Receiver<String>>) -> String {
+    let deadline = Instant::now() + GRACE;
+    let next = || {
+        let wait = deadline.saturating_duration_since(Instant::now());
+        lines.and_then(|lines| lines.recv_timeout(wait).ok())
+    };
+    std::iter::from_fn(next).collect()
 }

@@ -1,209 +1,172 @@
-//! Driver and devices, seen from outside of the process that touches them.
+//! What the CUDA driver reports about itself, and whether gridguard can use it.
 
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use gridguard::ComputeCapability;
+use gridguard::cuda::{self, CudaError, DriverUnavailable};
+use serde::{Deserialize, Serialize};
 
-use super::child::{self, Line, Program};
-use super::device;
-use super::examine::{Driver, Event, MARK};
-use super::finding::Finding;
+use super::result::{CheckResult, remedy};
 
-const SUBJECT: &str = "driver";
+pub(super) const DRIVER: &str = "driver";
 
-/// What the examination told, and how it ended.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Told {
-    events: Vec<Event>,
-    end: End,
+/// What the driver reports before any device is queried.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Driver {
+    /// The file that is loaded as libcuda.
+    pub(super) loaded: Option<PathBuf>,
+    /// The CUDA version that it supports.
+    pub(super) version: Option<i32>,
+    /// The number of devices; `None` if the driver cannot be used.
+    pub(super) devices: Option<usize>,
+    /// Why the driver cannot be used.
+    pub(super) fault: Option<DriverFault>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum End {
-    Whole,
-    /// It said nothing more in all that time.
-    Late(Duration),
-    /// It died, with its last words.
-    Died(String),
-    Unstarted(String),
+/// Why a driver cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct DriverFault {
+    pub(super) kind: FaultKind,
+    pub(super) what: String,
+    pub(super) remedy: String,
 }
 
-/// A device that the driver named.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Named {
-    pub(super) ordinal: usize,
-    pub(super) name: String,
-    pub(super) capability: ComputeCapability,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum FaultKind {
+    /// No library can be loaded.
+    Missing,
+    /// The library lacks a function.
+    Incomplete,
+    /// The two names of the library lead to different files.
+    Divided,
+    TooOld,
+    /// It cannot be initialised, or fails later.
+    Failed,
 }
 
-/// Has driver and devices examined, which may take so long.
-pub(super) fn ask(profile: Option<&Path>, within: Duration) -> Told {
-    let mut events = Vec::new();
-    let unstarted = |error: std::io::Error| End::Unstarted(error.to_string());
-    let program = std::env::current_exe().map_err(unstarted).and_then(|program| {
-        let mut command = Command::new(program);
-        command.arg("examine");
-        if let Some(path) = profile {
-            command.arg("--profile").arg(path);
-        }
-        Program::start(command).map_err(unstarted)
-    });
-    let mut program = match program {
-        Ok(program) => program,
-        Err(end) => return Told { events, end },
-    };
-    let deadline = program.begun() + within;
-    let end = loop {
-        match program.line_until(deadline) {
-            Line::Told(line) => {
-                let told = line.strip_prefix(MARK).and_then(|text| serde_json::from_str(text).ok());
-                match told {
-                    Some(Event::Done) => {
-                        // Its contexts are gone then, which the next process may need; how it ends
-                        // is its own matter.
-                        program.ended();
-                        break End::Whole;
-                    }
-                    event => events.extend(event),
-                }
-            }
-            Line::Late => break End::Late(within),
-            Line::None => break End::Died(words(&mut program)),
-        }
-    };
-    Told { events, end }
-}
-
-fn words(program: &mut Program) -> String {
-    let status = program.ended().map_or("it closed its output".to_owned(), |it| it.to_string());
-    let errors = program.errors();
-    match child::last_line(&errors) {
-        Some(line) => format!("{status}, {line}"),
-        None => status,
-    }
-}
-
-impl Told {
-    /// What the driver said of itself, where it did.
-    pub(super) fn driver(&self) -> Option<&Driver> {
-        self.events.iter().find_map(|event| match event {
-            Event::Driver(driver) => Some(driver),
-            _ => None,
-        })
-    }
-
-    pub(super) fn devices(&self) -> impl Iterator<Item = Named> + '_ {
-        self.events.iter().filter_map(|event| match event.clone() {
-            Event::Device { ordinal, name, capability } => {
-                Some(Named { ordinal, name, capability })
+impl Driver {
+    /// Queries the driver, which may hang or crash.
+    pub(super) fn query() -> Self {
+        let version = cuda::driver_version();
+        let loaded = loaded_library("libcuda.so");
+        let no_device = |error: &CudaError| match error {
+            CudaError::Unavailable(DriverUnavailable::NoDevice { driver_version, .. }) => {
+                Some(*driver_version)
             }
             _ => None,
-        })
-    }
-
-    /// Why there is nothing of the driver: it hangs, or ends whoever asks it.
-    pub(super) fn silence(&self) -> Option<Finding> {
-        if self.driver().is_some() {
-            return None;
-        }
-        let (what, remedy) = match &self.end {
-            End::Late(within) => {
-                (format!("it did not answer within {}", humantime::format_duration(*within)), HANGS)
-            }
-            End::Died(words) => (format!("asking it ends the process: {words}"), CRASHES),
-            End::Unstarted(why) => {
-                let what = format!("gridguard could not start itself to ask it: {why}");
-                return Some(Finding::unknown(SUBJECT, what, "look at what is said"));
-            }
-            End::Whole => ("it said nothing".to_owned(), CRASHES),
         };
-        Some(Finding::bad(SUBJECT, what, remedy))
+        let (version, devices) = match version {
+            Ok(version) => (Some(version), cuda::device_count()),
+            Err(error) => (no_device(&error).flatten(), Err(error)),
+        };
+        let (devices, fault) = match devices {
+            Ok(count) => (Some(count), None),
+            Err(error) if no_device(&error).is_some() => (Some(0), None),
+            Err(error) => (None, Some(DriverFault::from(error))),
+        };
+        Self { loaded, version, devices, fault }
     }
 
-    /// What each device came to, in their order, and then the profiles.
-    pub(super) fn findings(&self) -> Vec<Finding> {
-        let shown = self.driver().and_then(|driver| driver.shown).unwrap_or(0);
-        let mut findings: Vec<Finding> = (0..shown).flat_map(|it| self.of_device(it)).collect();
-        for event in &self.events {
-            if let Event::Profiles(profiles) = event {
-                findings.extend(profiles.iter().cloned());
-            }
-        }
-        findings
-    }
-
-    fn of_device(&self, place: usize) -> Vec<Finding> {
-        let examined = self.events.iter().find_map(|event| match event {
-            Event::Examined { ordinal, findings } if *ordinal == place => Some(findings.clone()),
-            _ => None,
-        });
-        examined.unwrap_or_else(|| {
-            let name = self.devices().find(|it| it.ordinal == place).map(|it| it.name);
-            let name = name.unwrap_or_else(|| "it".to_owned());
-            let what = match &self.end {
-                End::Late(within) => {
-                    let within = humantime::format_duration(*within);
-                    format!("{name} was not there and back within {within}")
-                }
-                End::Died(words) => format!("using {name} ends the process: {words}"),
-                End::Whole | End::Unstarted(_) => format!("{name} was not examined"),
+    /// Whether the driver supports this program. A fault of the library is not reported here.
+    ///
+    /// `bindings` is the CUDA version of the bindings, `release` the driver's own version.
+    pub(super) fn check(&self, bindings: i32, release: Option<&str>) -> Option<CheckResult> {
+        if let Some(DriverFault { kind, what, remedy }) = &self.fault {
+            return match kind {
+                FaultKind::Missing | FaultKind::Incomplete | FaultKind::Divided => None,
+                FaultKind::TooOld => Some(CheckResult::bad(DRIVER, what, "update the driver")),
+                FaultKind::Failed => Some(CheckResult::bad(DRIVER, what, remedy)),
             };
-            vec![Finding::bad(device::subject(place), what, HANGS)]
+        }
+        let version = self.version?;
+        let release = release.map(|release| format!(" ({release})")).unwrap_or_default();
+        let [supported, built] = [version, bindings].map(version_text);
+        let what = format!("supports CUDA {supported}{release}, gridguard is built for {built}");
+        Some(match version < bindings {
+            true => CheckResult::warning(
+                DRIVER,
+                what,
+                "update the driver, or build gridguard with CUDARC_CUDA_VERSION of the driver",
+            ),
+            false => CheckResult::good(DRIVER, what),
         })
     }
 }
 
-const HANGS: &str = "look for an Xid (dmesg | grep -i xid) and whether nvidia-smi answers; end what \
-                     uses the GPU, reset it (nvidia-smi --gpu-reset) or reboot; a slow machine may \
-                     need more --patience";
-const CRASHES: &str = "the library is no driver, or not the one of the kernel module: install the \
-                       driver anew, and take other folders out of LD_LIBRARY_PATH";
+impl From<CudaError> for DriverFault {
+    fn from(error: CudaError) -> Self {
+        let kind = match &error {
+            CudaError::Unavailable(DriverUnavailable::LibraryMissing { .. }) => FaultKind::Missing,
+            CudaError::Unavailable(DriverUnavailable::SymbolMissing { .. }) => {
+                FaultKind::Incomplete
+            }
+            CudaError::Unavailable(DriverUnavailable::OtherLibrary { .. }) => FaultKind::Divided,
+            CudaError::Unavailable(DriverUnavailable::TooOld { .. }) => FaultKind::TooOld,
+            _ => FaultKind::Failed,
+        };
+        let what = match &error {
+            CudaError::Unavailable(DriverUnavailable::InitFailed(error)) => error.to_string(),
+            CudaError::Unavailable(DriverUnavailable::TooOld { version, oldest }) => {
+                let [version, oldest] = [*version, *oldest].map(version_text);
+                format!("supports CUDA {version}, gridguard needs {oldest} or later")
+            }
+            error => error.to_string(),
+        };
+        Self { kind, what, remedy: remedy(error.diagnosis()) }
+    }
+}
+
+/// A CUDA version as `cuDriverGetVersion` encodes it, as text: `12.8` for 12080.
+pub(super) fn version_text(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// A CUDA version as `cuDriverGetVersion` encodes it: 12080 for 12.8.
+pub(super) fn version_number(major: u32, minor: u32) -> i32 {
+    let number = major.saturating_mul(1000).saturating_add(minor.saturating_mul(10));
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// The first file that this process has mapped whose name starts with `name`.
+pub(super) fn loaded_library(name: &str) -> Option<PathBuf> {
+    mapped_file(&fs::read_to_string("/proc/self/maps").ok()?, name)
+}
+
+fn mapped_file(maps: &str, name: &str) -> Option<PathBuf> {
+    let paths = maps.lines().filter_map(|line| line.find('/').and_then(|at| line.get(at..)));
+    let is_named = |path: &Path| {
+        path.file_name().and_then(|file| file.to_str()).is_some_and(|file| file.starts_with(name))
+    };
+    paths.map(PathBuf::from).find(|path| is_named(path))
+}
 
 #[cfg(test)]
 mod tests {
+    use super::super::result::Level;
     use super::*;
-    use crate::doctor::finding::Level;
 
-    fn told(events: Vec<Event>, end: End) -> Told {
-        Told { events, end }
-    }
-
-    fn two_devices() -> Vec<Event> {
-        let capability = ComputeCapability::new(9, 0);
-        let device = |ordinal| Event::Device { ordinal, name: "NVIDIA H200".into(), capability };
-        let driver = Driver { shown: Some(2), version: Some(13_000), ..Driver::default() };
-        let findings = vec![Finding::good("device 1", "well")];
-        let examined = Event::Examined { ordinal: 1, findings };
-        vec![Event::Driver(driver), device(0), device(1), examined]
+    #[test]
+    fn a_driver_supports_bindings_up_to_its_own_version() {
+        let driver = |version| Driver { version: Some(version), ..Driver::default() };
+        let result = driver(13_000).check(12_000, Some("580.65.06")).expect("a version");
+        let what = "supports CUDA 13.0 (580.65.06), gridguard is built for 12.0";
+        assert_eq!(result, CheckResult::good(DRIVER, what));
+        let older = driver(12_040).check(12_080, None).expect("a version");
+        assert_eq!(older.level, Level::Warning);
     }
 
     #[test]
-    fn a_driver_that_hangs_or_kills_is_bad() {
-        let silence = |end| told(Vec::new(), end).silence().expect("nothing was told");
-        let late = silence(End::Late(Duration::from_secs(20)));
-        assert_eq!((late.level, late.what.as_str()), (Level::Bad, "it did not answer within 20s"));
-        let died = silence(End::Died("signal: 11 (SIGSEGV)".into()));
-        assert_eq!(died.what, "asking it ends the process: signal: 11 (SIGSEGV)");
-        assert_eq!(silence(End::Unstarted("no".into())).level, Level::Unknown);
-        assert_eq!(told(two_devices(), End::Whole).silence(), None);
+    fn versions_are_encoded_as_by_the_driver() {
+        assert_eq!((version_number(12, 8), version_number(13, 0)), (12_080, 13_000));
+        assert_eq!(version_text(11_040), "11.4");
     }
 
     #[test]
-    fn what_was_told_before_a_device_hangs_counts() {
-        let findings = told(two_devices(), End::Late(Duration::from_secs(2))).findings();
-        let whats: Vec<&str> = findings.iter().map(|it| it.what.as_str()).collect();
-        assert_eq!(whats, ["NVIDIA H200 was not there and back within 2s", "well"]);
-        let died = told(two_devices(), End::Died("signal: 6".into())).findings().remove(0);
-        assert_eq!(died.what, "using NVIDIA H200 ends the process: signal: 6");
-    }
-
-    #[test]
-    fn events_survive_their_way() {
-        for event in two_devices() {
-            let line = serde_json::to_string(&event).expect("JSON");
-            assert_eq!(serde_json::from_str::<Event>(&line).expect("JSON"), event);
-        }
+    fn the_loaded_library_is_found_among_the_mapped_files() {
+        let maps = "7f00-7f01 r--p 00000000 08:01 12  /usr/lib/libc.so.6\n\
+                    7f02-7f03 r-xp 00000000 08:01 13  /usr/lib/libcuda.so.580.65.06\n";
+        let path = mapped_file(maps, "libcuda.so");
+        assert_eq!(path, Some("/usr/lib/libcuda.so.580.65.06".into()));
+        assert_eq!(mapped_file(maps, "libnvrtc.so"), None);
     }
 }

@@ -1,48 +1,46 @@
-//! `gridguard doctor`: whether this machine can run CUDA, and what to do where it cannot.
+//! `gridguard doctor`: whether this machine can run CUDA, and what to do if it cannot.
 //!
-//! Each group of checks gathers facts first; what they mean is decided by functions of these facts
-//! alone. Whatever may hang or crash is another process, and all of them run at the same time.
+//! Each group of checks first gathers facts and then evaluates them. Whatever may hang or crash runs
+//! in another process, all of them concurrently.
 
 mod child;
-mod device;
 mod driver;
 mod examine;
-mod finding;
-mod library;
+mod libraries;
 mod profiles;
-mod python;
-mod sight;
+mod result;
 mod smi;
+mod smoke_test;
 mod torch;
-mod trip;
-mod version;
+mod visible_devices;
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use clap::Args;
 use cudarc::driver::sys::CUDA_VERSION;
 use serde::Serialize;
 
+use self::examine::Examination;
 pub(crate) use self::examine::Examine;
-use self::finding::{Finding, Level};
-use self::library::{Evidence, Files, Search};
-use self::sight::{Present, Sight};
+use self::libraries::{LibcudaFacts, LibraryFiles, Nvrtc, Platform};
+use self::result::{CheckResult, Level};
 use self::smi::Smi;
-use self::torch::Machine;
-use self::version::Nvrtc;
+use self::torch::{Machine, Probe};
+use self::visible_devices::{InstalledGpus, VisibleDevices};
 use crate::error::{CommandError, Exit};
-use crate::output::OutputArgs;
+use crate::output::{OutputArgs, count};
 
 #[derive(Args)]
 pub(crate) struct Doctor {
-    /// Asks a Python, or that of a virtual environment, about its PyTorch as well
+    /// Also check the PyTorch of this Python or virtual environment
     #[arg(long, value_name = "PYTHON", num_args = 0..=1, default_missing_value = "python3")]
     torch: Option<PathBuf>,
-    /// How long driver, devices and Python may take
+    /// Time limit for the driver, the devices and Python
     #[arg(long, value_name = "TIME", default_value = "20s")]
     patience: humantime::Duration,
-    /// A profile that goes before the user's own and those built in
+    /// Profile with precedence over the user's and the built-in ones
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     #[command(flatten)]
@@ -50,138 +48,118 @@ pub(crate) struct Doctor {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct DoctorReport {
     good: usize,
     warnings: usize,
-    /// What could not be found out.
+    /// Checks without a result.
     unknown: usize,
     bad: usize,
-    findings: Vec<Finding>,
+    findings: Vec<CheckResult>,
 }
 
 impl Doctor {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let report = Report::new(self.findings());
-        self.output.print(&report, report.to_text())?;
-        Ok(report.answer())
+        let report = DoctorReport::new(self.check());
+        self.output.print(&report, &report)?;
+        Ok(report.exit())
     }
 
-    fn findings(&self) -> Vec<Finding> {
-        let patience = *self.patience;
-        let torch = self.torch.as_deref().map(python::of);
+    fn check(&self) -> Vec<CheckResult> {
+        let limit = *self.patience;
+        let python = self.torch.as_deref().map(torch::find_python);
         let facts = thread::scope(|scope| {
-            let told = scope.spawn(|| driver::ask(self.profile.as_deref(), patience));
-            let smi = scope.spawn(|| smi::ask(patience));
-            let asked =
-                torch.as_deref().map(|path| scope.spawn(move || python::ask(path, patience)));
-            let files = scope.spawn(library::files);
-            let nvrtc = Nvrtc::gather();
+            let examination = scope.spawn(|| examine::examine(self.profile.as_deref(), limit));
+            let smi = scope.spawn(|| smi::query(limit));
+            let probe =
+                python.as_deref().map(|python| scope.spawn(move || torch::probe(python, limit)));
+            let files = scope.spawn(libraries::find_libcuda);
+            let nvrtc = Nvrtc::find();
             Some(Facts {
                 nvrtc,
-                told: told.join().ok()?,
+                examination: examination.join().ok()?,
                 smi: smi.join().ok()?,
                 files: files.join().ok()?,
-                torch: asked.and_then(|asked| asked.join().ok()),
+                torch: python.as_deref().zip(probe.and_then(|probe| probe.join().ok())),
             })
         });
-        let Some(facts) = facts else {
-            let what = "a check ended before its time";
-            return vec![Finding::unknown(
-                "doctor",
-                what,
-                "look at what it says on standard error",
-            )];
-        };
-        let mut findings = facts.findings();
-        if let Some((told, python)) = facts.torch.as_ref().zip(torch) {
-            let python = python.display().to_string();
-            findings.extend(torch::findings(told, &python, &facts.machine()));
-        }
-        findings
+        facts.map(Facts::check).unwrap_or_else(|| {
+            let remedy = "see the message on standard error";
+            vec![CheckResult::unknown("doctor", "a check panicked", remedy)]
+        })
     }
 }
 
-/// What was found out.
-struct Facts {
-    told: driver::Told,
+struct Facts<'a> {
+    examination: Examination,
     smi: Smi,
-    files: Files,
+    files: LibraryFiles,
     nvrtc: Nvrtc,
-    torch: Option<python::Told>,
+    /// The Python and the result of its probe.
+    torch: Option<(&'a Path, Probe)>,
 }
 
-impl Facts {
-    /// What all this means, but for PyTorch.
-    fn findings(&self) -> Vec<Finding> {
-        let Self { told, smi, files, nvrtc, .. } = self;
-        let driver = told.driver().cloned().unwrap_or_default();
-        let (version, shown) = (driver.version, driver.shown);
-        let serves = shown.is_some();
-        let present = Present::gather(smi);
-        let has_module = present.is_some() || sight::has_kernel_module();
-        let of_driver = match (&driver.fault, version) {
-            (Some(fault), _) => version::of_fault(fault),
-            (None, Some(version)) => Some(self.of_version(version)),
-            (None, None) => told.silence(),
-        };
-        let search =
-            Search { files: files.clone(), driver, evidence: Evidence::gather(has_module) };
-        let mut findings = library::findings(&search);
-        findings.extend(of_driver);
-        findings.extend(smi::findings(smi, serves));
-        findings.push(version::of_nvrtc(nvrtc, version));
-        findings.extend(sight::findings(&Sight::gather(present, shown)));
-        findings.extend(told.findings());
-        findings
-    }
-
-    fn of_version(&self, version: i32) -> Finding {
-        let release = match &self.smi {
-            Smi::Told(gpus, _) => gpus.first().map(|gpu| gpu.driver.as_str()),
+impl Facts<'_> {
+    fn check(self) -> Vec<CheckResult> {
+        let Self { examination, smi, files, nvrtc, torch } = self;
+        let driver = examination.driver().cloned().unwrap_or_default();
+        let installed = InstalledGpus::find(&smi);
+        let has_module = installed.is_some() || Path::new("/proc/driver/nvidia/version").exists();
+        let release = match &smi {
+            Smi::Gpus(gpus, _) => gpus.first().map(|gpu| gpu.driver.as_str()),
             _ => None,
         };
         let bindings = i32::try_from(CUDA_VERSION).unwrap_or(i32::MAX);
-        version::of_driver(version, bindings, release)
-    }
+        let libcuda =
+            LibcudaFacts { files, driver: driver.clone(), platform: Platform::detect(has_module) };
 
-    fn machine(&self) -> Machine {
-        let devices = self.told.devices().map(|it| (it.name, it.capability));
-        let driver = self.told.driver().and_then(|driver| driver.version);
-        Machine { driver, devices: devices.collect() }
+        let mut results: Vec<CheckResult> =
+            libraries::check_libcuda(&libcuda).into_iter().collect();
+        results.extend(driver.check(bindings, release).or_else(|| examination.check_response()));
+        results.extend(smi::check(&smi, driver.devices.is_some()));
+        results.push(nvrtc.check(driver.version));
+        results.extend(VisibleDevices::new(installed, driver.devices).check());
+        results.extend(examination.check_devices());
+        if let Some((python, probe)) = torch {
+            let devices = examination.devices().map(|(_, name, it)| (name.to_owned(), it));
+            let machine = Machine { driver: driver.version, devices: devices.collect() };
+            results.extend(torch::check(&probe, &python.display().to_string(), &machine));
+        }
+        results
     }
 }
 
-impl Report {
-    fn new(findings: Vec<Finding>) -> Self {
-        let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-        let (good, warnings) = (count(Level::Good), count(Level::Warning));
-        let (unknown, bad) = (count(Level::Unknown), count(Level::Bad));
-        Self { good, warnings, unknown, bad, findings }
+impl DoctorReport {
+    fn new(findings: Vec<CheckResult>) -> Self {
+        let count = |level| findings.iter().filter(|result| result.level == level).count();
+        Self {
+            good: count(Level::Good),
+            warnings: count(Level::Warning),
+            unknown: count(Level::Unknown),
+            bad: count(Level::Bad),
+            findings,
+        }
     }
 
-    /// What is bad counts before what could not be found out.
-    const fn answer(&self) -> Exit {
+    const fn exit(&self) -> Exit {
         match (self.bad, self.unknown) {
             (0, 0) => Exit::Yes,
             (0, _) => Exit::Unknown,
             _ => Exit::No,
         }
     }
+}
 
-    fn to_text(&self) -> String {
-        let mut text = String::new();
-        for Finding { subject, level, what, remedy } in &self.findings {
-            text.push_str(&format!("{:<8} {subject}: {what}\n", level.word()));
+impl fmt::Display for DoctorReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { good, warnings, unknown, bad, findings } = self;
+        for CheckResult { subject, level, what, remedy } in findings {
+            writeln!(f, "{:<8} {subject}: {what}", level.name())?;
             if let Some(remedy) = remedy {
-                text.push_str(&format!("{:<8} -> {remedy}\n", ""));
+                writeln!(f, "{:<8} -> {remedy}", "")?;
             }
         }
-        let Self { good, warnings, unknown, bad, .. } = self;
-        let warnings = match warnings {
-            1 => "1 warning".to_owned(),
-            count => format!("{count} warnings"),
-        };
-        text + &format!("{good} good, {warnings}, {unknown} unknown, {bad} bad\n")
+        let warnings = count(*warnings, "warning", "warnings");
+        writeln!(f, "{good} good, {warnings}, {unknown} unknown, {bad} bad")
     }
 }
 
@@ -190,24 +168,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_bad_goes_before_what_is_unknown_and_warnings_pass() {
-        let good = Finding::good("a", "b");
+    fn bad_results_decide_over_unknown_ones_and_warnings_pass() {
+        let good = CheckResult::good("a", "b");
         let [warning, unknown, bad] =
-            [Finding::warning, Finding::unknown, Finding::bad].map(|make| make("a", "b", "c"));
-        let answer = |findings: &[&Finding]| {
-            Report::new(findings.iter().copied().cloned().collect()).answer()
+            [CheckResult::warning, CheckResult::unknown, CheckResult::bad]
+                .map(|result| result("a", "b", "c"));
+        let exit = |results: &[&CheckResult]| {
+            DoctorReport::new(results.iter().copied().cloned().collect()).exit()
         };
-        assert_eq!(answer(&[&good, &warning]), Exit::Yes);
-        assert_eq!(answer(&[&good, &unknown]), Exit::Unknown);
-        assert_eq!(answer(&[&unknown, &bad]), Exit::No);
+        assert_eq!(exit(&[&good, &warning]), Exit::Yes);
+        assert_eq!(exit(&[&good, &unknown]), Exit::Unknown);
+        assert_eq!(exit(&[&unknown, &bad]), Exit::No);
     }
 
     #[test]
-    fn a_report_is_a_line_each_with_its_remedy_below() {
-        let findings = vec![Finding::good("driver", "well"), Finding::bad("nvrtc", "ill", "rest")];
+    fn each_result_is_a_line_with_its_remedy_below() {
+        let results =
+            vec![CheckResult::good("driver", "works"), CheckResult::bad("nvrtc", "broken", "mend")];
         assert_eq!(
-            Report::new(findings).to_text(),
-            "good     driver: well\nbad      nvrtc: ill\n         -> rest\n\
+            DoctorReport::new(results).to_string(),
+            "good     driver: works\nbad      nvrtc: broken\n         -> mend\n\
              1 good, 0 warnings, 0 unknown, 1 bad\n"
         );
     }

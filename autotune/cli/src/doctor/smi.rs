@@ -1,29 +1,27 @@
-//! What `nvidia-smi` tells: GPUs that the driver may hide from this process, and what ails them.
+//! What `nvidia-smi` reports: the GPUs of the machine, and their faults.
 
 use std::io;
 use std::process::Command;
 use std::time::Duration;
 
-use super::child::{self, Ended};
-use super::finding::Finding;
-use super::python::short;
-use super::version;
+use super::child::{self, ChildEnd};
+use super::result::{CheckResult, remedy_of_message, shorten};
 
-/// A healthy one answers within a second.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// What each GPU is asked; old ones know the first fields only.
+/// On a healthy machine it takes less than a second.
+const LIMIT: Duration = Duration::from_secs(5);
+/// What is queried; old versions only know the first fields.
 const FIELDS: &str = "index,uuid,name,driver_version";
 const LATER_FIELDS: &str = "mig.mode.current,ecc.errors.uncorrected.volatile.total";
 
-/// What `nvidia-smi` answered.
+/// The output of `nvidia-smi`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Smi {
-    /// There is none.
+    /// It is not installed.
     Absent,
-    /// It failed, in its own words.
+    /// Its error message.
     Failed(String),
-    /// GPUs, and what else it said.
-    Told(Vec<Gpu>, Vec<String>),
+    /// The GPUs, and warnings.
+    Gpus(Vec<Gpu>, Vec<String>),
 }
 
 /// A GPU of the machine.
@@ -32,42 +30,45 @@ pub(super) struct Gpu {
     pub(super) index: String,
     pub(super) uuid: String,
     pub(super) name: String,
-    /// The driver's own version, such as 580.65.06.
+    /// The version of the driver, such as 580.65.06.
     pub(super) driver: String,
-    /// Whether it is partitioned.
+    /// Whether MIG is enabled.
     pub(super) mig: bool,
-    /// Errors of its memory since the driver was loaded, that could not be corrected.
+    /// Uncorrectable memory errors since the driver was loaded.
     pub(super) uncorrected: u64,
-    /// What it says in the place of an answer, such as `GPU is lost`.
+    /// An error in place of a value, such as `GPU is lost`.
     pub(super) fault: Option<String>,
 }
 
-/// Asks it, which may take `within`, and not more than a healthy one does by far.
-pub(super) fn ask(within: Duration) -> Smi {
-    let within = within.min(PATIENCE);
-    match ask_for(&format!("{FIELDS},{LATER_FIELDS}"), within) {
-        Smi::Failed(words) if words.contains("not a valid field") => ask_for(FIELDS, within),
+/// Runs `nvidia-smi` within a time limit.
+pub(super) fn query(limit: Duration) -> Smi {
+    let limit = limit.min(LIMIT);
+    match query_fields(&format!("{FIELDS},{LATER_FIELDS}"), limit) {
+        Smi::Failed(message) if message.contains("not a valid field") => {
+            query_fields(FIELDS, limit)
+        }
         smi => smi,
     }
 }
 
-fn ask_for(fields: &str, within: Duration) -> Smi {
+fn query_fields(fields: &str, limit: Duration) -> Smi {
     let mut command = Command::new("nvidia-smi");
     command.arg(format!("--query-gpu={fields}")).arg("--format=csv,noheader");
-    match child::run(command, within) {
-        Ended::Unstarted(error) if error.kind() == io::ErrorKind::NotFound => Smi::Absent,
-        Ended::Unstarted(error) => Smi::Failed(error.to_string()),
-        Ended::Late => {
-            Smi::Failed(format!("no answer within {}", humantime::format_duration(within)))
+    let output = child::run(command, limit, |_| false);
+    match output.end {
+        ChildEnd::NotStarted(error) if error.kind() == io::ErrorKind::NotFound => Smi::Absent,
+        ChildEnd::NotStarted(error) => Smi::Failed(error.to_string()),
+        ChildEnd::TimedOut => {
+            Smi::Failed(format!("no response within {}", humantime::format_duration(limit)))
         }
-        Ended::Exited { status, out, .. } if status.success() => read(&out),
-        Ended::Exited { out, err, status } => {
-            let said = if out.trim().is_empty() { err } else { out };
-            match said.trim() {
+        ChildEnd::Exited(status) if status.success() => parse(&output.out),
+        ChildEnd::Exited(status) => {
+            let text = if output.out.trim().is_empty() { output.err } else { output.out };
+            match text.trim() {
                 "" => Smi::Failed(status.to_string()),
-                NO_DEVICES => Smi::Told(Vec::new(), Vec::new()),
-                // The first line says what, the next ones which versions.
-                said => Smi::Failed(short(&said.lines().collect::<Vec<_>>().join("; "))),
+                NO_DEVICES => Smi::Gpus(Vec::new(), Vec::new()),
+                // The first line is the error, the next ones the versions.
+                text => Smi::Failed(shorten(&text.lines().collect::<Vec<_>>().join("; "))),
             }
         }
     }
@@ -75,19 +76,19 @@ fn ask_for(fields: &str, within: Duration) -> Smi {
 
 const NO_DEVICES: &str = "No devices were found";
 
-fn read(answer: &str) -> Smi {
-    let (mut gpus, mut rest) = (Vec::new(), Vec::new());
-    for line in answer.lines().map(str::trim).filter(|line| !line.is_empty() && *line != NO_DEVICES)
+fn parse(output: &str) -> Smi {
+    let (mut gpus, mut warnings) = (Vec::new(), Vec::new());
+    for line in output.lines().map(str::trim).filter(|line| !line.is_empty() && *line != NO_DEVICES)
     {
         match gpu(line) {
             Some(gpu) => gpus.push(gpu),
-            None => rest.push(short(line)),
+            None => warnings.push(shorten(line)),
         }
     }
-    if gpus.is_empty() && !rest.is_empty() {
-        return Smi::Failed(format!("it says {:?}", rest.join("; ")));
+    if gpus.is_empty() && !warnings.is_empty() {
+        return Smi::Failed(format!("unexpected output {:?}", warnings.join("; ")));
     }
-    Smi::Told(gpus, rest)
+    Smi::Gpus(gpus, warnings)
 }
 
 fn gpu(line: &str) -> Option<Gpu> {
@@ -110,106 +111,106 @@ fn gpu(line: &str) -> Option<Gpu> {
     })
 }
 
-/// What is to be said of it: nothing where all is well. A failure is worse where the driver fails too.
-pub(super) fn findings(smi: &Smi, driver_serves: bool) -> Vec<Finding> {
+/// The faults that it reports; none on a healthy machine. If it fails itself, that is bad only if the
+/// driver cannot be used either.
+pub(super) fn check(smi: &Smi, is_driver_usable: bool) -> Vec<CheckResult> {
     const SUBJECT: &str = "nvidia-smi";
     match smi {
         Smi::Absent => Vec::new(),
-        Smi::Failed(words) => {
-            let remedy = version::meaning(words).unwrap_or_else(|| FALLBACK.to_owned());
-            let judged = if driver_serves { Finding::warning } else { Finding::bad };
-            vec![judged(SUBJECT, format!("it fails: {words}"), remedy)]
+        Smi::Failed(message) => {
+            let remedy = remedy_of_message(message).unwrap_or_else(|| RUN_BY_HAND.to_owned());
+            let result = if is_driver_usable { CheckResult::warning } else { CheckResult::bad };
+            vec![result(SUBJECT, format!("fails: {message}"), remedy)]
         }
-        Smi::Told(gpus, words) => {
-            let warn = |words: &String| {
-                let remedy = "nvidia-smi -q tells more of it";
-                Finding::warning(SUBJECT, format!("it warns: {words}"), remedy)
+        Smi::Gpus(gpus, warnings) => {
+            let warning = |message: &String| {
+                let remedy = "nvidia-smi -q shows details";
+                CheckResult::warning(SUBJECT, format!("warns: {message}"), remedy)
             };
-            gpus.iter().flat_map(of_gpu).chain(words.iter().map(warn)).collect()
+            gpus.iter().flat_map(check_gpu).chain(warnings.iter().map(warning)).collect()
         }
     }
 }
 
-const FALLBACK: &str = "run it by hand; dmesg | grep -i nvrm says what the kernel's part of the \
-                        driver has to say";
+const RUN_BY_HAND: &str =
+    "run it by hand; dmesg | grep -i nvrm shows the messages of the kernel module";
 
-fn of_gpu(gpu: &Gpu) -> Vec<Finding> {
+fn check_gpu(gpu: &Gpu) -> Vec<CheckResult> {
     let Gpu { index, mig, uncorrected, fault, .. } = gpu;
     let subject = format!("gpu {index}");
-    let fault = fault.as_ref().map(|words| {
+    let reset = format!("reset it (nvidia-smi -i {index} --gpu-reset) or reboot");
+    let mut results = Vec::new();
+    if let Some(fault) = fault {
+        let remedy = format!("look for an Xid error (dmesg | grep -i xid), {reset}");
+        let what = format!("nvidia-smi reports: {fault}");
+        results.push(CheckResult::bad(&subject, what, remedy));
+    }
+    if *uncorrected > 0 {
         let remedy = format!(
-            "look for an Xid (dmesg | grep -i xid), reset it (nvidia-smi -i {index} --gpu-reset) or \
-             reboot"
+            "results computed since then may be wrong: {reset}, and replace it if the errors come \
+             back (nvidia-smi -q -d ECC)"
         );
-        Finding::bad(subject.as_str(), format!("nvidia-smi says {words}"), remedy)
-    });
-    let errors = (*uncorrected > 0).then(|| {
-        let what = format!("{uncorrected} errors of its memory that could not be corrected");
+        let what = format!("{uncorrected} uncorrectable memory errors");
+        results.push(CheckResult::bad(&subject, what, remedy));
+    }
+    if *mig {
+        let what = "MIG is enabled: a process uses one instance, with its part of the multiprocessors \
+             and the memory";
         let remedy = format!(
-            "what was computed since may be wrong: reset it (nvidia-smi -i {index} --gpu-reset) or \
-             reboot, and have it replaced where they come back (nvidia-smi -q -d ECC)"
+            "set CUDA_VISIBLE_DEVICES to the instance's UUID (nvidia-smi -L), or disable MIG \
+             (nvidia-smi -i {index} -mig 0)"
         );
-        Finding::bad(subject.as_str(), what, remedy)
-    });
-    let partitioned = mig.then(|| {
-        Finding::warning(
-            subject.as_str(),
-            "MIG is on: a process sees one instance, with its share of memory and multiprocessors",
-            format!(
-                "choose the instance by its UUID (nvidia-smi -L) in CUDA_VISIBLE_DEVICES, or switch \
-                 MIG off (nvidia-smi -i {index} -mig 0)"
-            ),
-        )
-    });
-    fault.into_iter().chain(errors).chain(partitioned).collect()
+        results.push(CheckResult::warning(&subject, what, remedy));
+    }
+    results
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::result::Level;
     use super::*;
-    use crate::doctor::finding::Level;
 
     const LINE: &str = "0, GPU-8a56, NVIDIA H200, 580.65.06, [N/A], 0\n";
 
     #[test]
-    fn its_lines_are_gpus_and_nothing_else_is_a_failure() {
-        let Smi::Told(gpus, rest) = read(&format!(
+    fn lines_are_gpus_or_warnings_and_output_without_gpus_is_a_failure() {
+        let Smi::Gpus(gpus, warnings) = parse(&format!(
             "{LINE}1, GPU-77, NVIDIA H200, 580.65.06, Enabled, 0\nWARNING: infoROM is corrupted\n"
         )) else {
             panic!("two GPUs");
         };
         assert_eq!(gpus.iter().map(|gpu| gpu.mig).collect::<Vec<_>>(), [false, true]);
-        assert_eq!(rest, ["WARNING: infoROM is corrupted"]);
-        assert_eq!(read("garbage"), Smi::Failed("it says \"garbage\"".into()));
-        assert_eq!(read("No devices were found"), Smi::Told(Vec::new(), Vec::new()));
-        // An old one knows fewer fields.
+        assert_eq!(warnings, ["WARNING: infoROM is corrupted"]);
+        assert_eq!(parse("garbage"), Smi::Failed("unexpected output \"garbage\"".into()));
+        assert_eq!(parse("No devices were found"), Smi::Gpus(Vec::new(), Vec::new()));
+        // Old versions know fewer fields.
         assert!(
-            matches!(read("0, GPU-1, Tesla K80, 418.87"), Smi::Told(gpus, _) if gpus.len() == 1)
+            matches!(parse("0, GPU-1, Tesla K80, 418.87"), Smi::Gpus(gpus, _) if gpus.len() == 1)
         );
     }
 
     #[test]
-    fn partitions_warn_and_a_failure_is_as_bad_as_the_driver() {
-        let partitioned = read("3, GPU-1, NVIDIA A100, 580.65.06, Enabled, 0");
-        assert_eq!(findings(&partitioned, true)[0].subject, "gpu 3");
-        assert_eq!(findings(&read(LINE), true), []);
+    fn mig_warns_and_a_failure_is_bad_only_without_a_driver() {
+        let partitioned = parse("3, GPU-1, NVIDIA A100, 580.65.06, Enabled, 0");
+        assert_eq!(check(&partitioned, true)[0].subject, "gpu 3");
+        assert_eq!(check(&parse(LINE), true), []);
         let failed = Smi::Failed("Driver/library version mismatch".into());
-        assert_eq!(findings(&failed, true)[0].level, Level::Warning);
-        let failed = &findings(&failed, false)[0];
+        assert_eq!(check(&failed, true)[0].level, Level::Warning);
+        let failed = &check(&failed, false)[0];
         assert_eq!(failed.level, Level::Bad);
-        assert!(failed.remedy.as_ref().is_some_and(|it| it.contains("start the machine anew")));
+        assert_ne!(failed.remedy.as_deref(), Some(RUN_BY_HAND), "the message is known");
     }
 
     #[test]
-    fn a_gpu_that_is_lost_or_has_lost_memory_is_bad() {
-        let lost = findings(&read("1, GPU-1, [GPU is lost], 580.65.06, [N/A], [N/A]"), true);
+    fn a_lost_gpu_and_uncorrectable_memory_errors_are_bad() {
+        let lost = check(&parse("1, GPU-1, [GPU is lost], 580.65.06, [N/A], [N/A]"), true);
         assert_eq!(
             (lost[0].level, lost[0].what.as_str()),
-            (Level::Bad, "nvidia-smi says GPU is lost")
+            (Level::Bad, "nvidia-smi reports: GPU is lost")
         );
-        let errors = findings(&read("0, GPU-1, NVIDIA H200, 580.65.06, Disabled, 12"), true);
-        assert_eq!(errors[0].what, "12 errors of its memory that could not be corrected");
+        let errors = check(&parse("0, GPU-1, NVIDIA H200, 580.65.06, Disabled, 12"), true);
+        assert_eq!(errors[0].what, "12 uncorrectable memory errors");
         let unsupported = "0, GPU-1, NVIDIA GeForce RTX 4090, 580.65.06, [N/A], [Not Supported]";
-        assert_eq!(findings(&read(unsupported), true), []);
+        assert_eq!(check(&parse(unsupported), true), []);
     }
 }

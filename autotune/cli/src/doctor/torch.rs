@@ -1,31 +1,83 @@
-//! PyTorch held against driver and devices.
+//! Whether a PyTorch fits the driver and has code for the devices.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use gridguard::ComputeCapability;
+use serde::Deserialize;
 
-use super::finding::Finding;
-use super::python::{Told, Torch, short};
-use super::version;
+use super::child::{self, ChildEnd};
+use super::driver::{version_number, version_text};
+use super::result::{CheckResult, remedy_of_message, shorten};
 
 const SUBJECT: &str = "torch";
+/// Starts the line with the result of the probe.
+const MARK: &str = "gridguard-doctor ";
+const PROBE: &str = include_str!("torch_probe.py");
 
-/// What a PyTorch has to agree with.
+/// What a Python says about its PyTorch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Probe {
+    /// The Python could not be started.
+    NotStarted(String),
+    TimedOut(Duration),
+    /// Its exit status and last error message.
+    Crashed(String),
+    Unexpected(String),
+    Torch(Box<Torch>),
+}
+
+/// A PyTorch, as the probe describes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct Torch {
+    /// The version of the Python.
+    python: String,
+    /// It is not installed.
+    missing: bool,
+    /// The file that is imported instead.
+    hidden_by: Option<String>,
+    /// Why it could not be imported or queried.
+    error: Option<String>,
+    version: String,
+    /// The CUDA version that it was built for.
+    cuda: Option<String>,
+    /// The ROCm version that it was built for.
+    hip: Option<String>,
+    /// What it has code for, such as `sm_90` and `compute_90`.
+    architectures: Vec<String>,
+    cudnn: Option<u64>,
+    devices: u64,
+    available: bool,
+    warnings: Vec<String>,
+}
+
+impl Torch {
+    const fn is_empty(&self) -> bool {
+        let Self { missing, hidden_by, error, version, .. } = self;
+        !*missing && hidden_by.is_none() && error.is_none() && version.is_empty()
+    }
+}
+
+/// What a PyTorch must fit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Machine {
-    /// The CUDA version that the driver supports, where there is one.
+    /// The CUDA version that the driver supports.
     pub(super) driver: Option<i32>,
-    /// Each device's name and capability.
+    /// The name and compute capability of each device.
     pub(super) devices: Vec<(String, ComputeCapability)>,
 }
 
-/// A kind of wheel of PyTorch's index.
+/// A variant of the wheels in PyTorch's index.
 struct Wheel {
     cuda: i32,
     tag: &'static str,
-    /// The oldest and the newest capability that it has code for.
+    /// The oldest and the newest compute capability that it has code for.
     capabilities: [(u32, u32); 2],
 }
 
-/// The newest first, as of PyTorch 2.9; those for CUDA 12.4 and before have older PyTorch only.
+/// The newest first, as of PyTorch 2.9; those for CUDA 12.4 and before contain older versions.
 const WHEELS: [Wheel; 6] = [
     Wheel { cuda: 13_000, tag: "cu130", capabilities: [(7, 5), (12, 1)] },
     Wheel { cuda: 12_080, tag: "cu128", capabilities: [(7, 5), (12, 1)] },
@@ -35,117 +87,136 @@ const WHEELS: [Wheel; 6] = [
     Wheel { cuda: 11_080, tag: "cu118", capabilities: [(3, 7), (9, 0)] },
 ];
 
-/// `python` is how the Python was named.
-pub(super) fn findings(told: &Told, python: &str, machine: &Machine) -> Vec<Finding> {
-    let other = "name a Python that has torch: gridguard doctor --torch PATH/bin/python";
-    let one = match told {
-        Told::Torch(torch) => return of_torch(torch, python, machine),
-        Told::Unstarted(why) => {
-            Finding::unknown(SUBJECT, format!("{python} does not start: {why}"), other)
+/// The Python of a virtual environment, if the path is its folder, otherwise the path.
+pub(super) fn find_python(path: &Path) -> PathBuf {
+    let inside = ["bin/python", "bin/python3", "Scripts/python.exe"].map(|name| path.join(name));
+    let found = inside.into_iter().find(|python| path.is_dir() && python.is_file());
+    found.unwrap_or_else(|| path.to_owned())
+}
+
+/// Runs the probe within a time limit.
+pub(super) fn probe(python: &Path, limit: Duration) -> Probe {
+    let mut command = Command::new(python);
+    command.args(["-c", PROBE]);
+    let output = child::run(command, limit, |_| false);
+    let status = match output.end {
+        ChildEnd::NotStarted(error) => return Probe::NotStarted(error.to_string()),
+        ChildEnd::TimedOut => return Probe::TimedOut(limit),
+        ChildEnd::Exited(status) => status,
+    };
+    let result = output.out.lines().find_map(|line| line.strip_prefix(MARK));
+    match result.map(serde_json::from_str::<Torch>) {
+        // The result counts even if the process crashes afterwards.
+        Some(Ok(torch)) if !torch.is_empty() => Probe::Torch(Box::new(torch)),
+        _ if status.success() => {
+            Probe::Unexpected(shorten(child::last_line(&output.out).unwrap_or_default()))
         }
-        Told::Late(within) => Finding::unknown(
+        _ => match child::last_line(&output.err) {
+            Some(line) => Probe::Crashed(format!("{status}, {}", shorten(line))),
+            None => Probe::Crashed(status.to_string()),
+        },
+    }
+}
+
+/// `python` is the Python as the user named it.
+pub(super) fn check(probe: &Probe, python: &str, machine: &Machine) -> Vec<CheckResult> {
+    let other = "name a Python that has torch: gridguard doctor --torch PATH/bin/python";
+    vec![match probe {
+        Probe::Torch(torch) => return check_torch(torch, python, machine),
+        Probe::NotStarted(why) => {
+            CheckResult::unknown(SUBJECT, format!("{python} does not start: {why}"), other)
+        }
+        Probe::TimedOut(limit) => CheckResult::unknown(
             SUBJECT,
-            format!("{python} did not answer within {}", humantime::format_duration(*within)),
+            format!("{python} did not respond within {}", humantime::format_duration(*limit)),
             format!(
-                "run \"{python}\" -X importtime -c 'import torch' and see where it stays, or give it more \
-                 --patience"
+                "run \"{python}\" -X importtime -c 'import torch' to see where it hangs, or set a \
+                 longer --patience"
             ),
         ),
-        Told::Died(why) => Finding::bad(
+        Probe::Crashed(why) => CheckResult::bad(
             SUBJECT,
-            format!("{python} died of importing torch: {why}"),
+            format!("{python} crashed while importing torch: {why}"),
             format!(
-                "its libraries do not fit each other: unset LD_LIBRARY_PATH and try again, or install \
-                 torch anew in an environment of its own, {}",
+                "its libraries do not match: unset LD_LIBRARY_PATH and try again, or reinstall \
+                 torch in a separate environment, {}",
                 install(machine)
             ),
         ),
-        Told::Garbled(words) => {
-            Finding::unknown(SUBJECT, format!("{python} answers something else: {words:?}"), other)
-        }
-    };
-    vec![one]
+        Probe::Unexpected(output) => CheckResult::unknown(
+            SUBJECT,
+            format!("unexpected output of {python}: {output:?}"),
+            other,
+        ),
+    }]
 }
 
-fn of_torch(torch: &Torch, python: &str, machine: &Machine) -> Vec<Finding> {
+fn check_torch(torch: &Torch, python: &str, machine: &Machine) -> Vec<CheckResult> {
+    let bad = |what: String, remedy: String| vec![CheckResult::bad(SUBJECT, what, remedy)];
     if let Some(file) = &torch.hidden_by {
-        let what = format!("{python} finds {file} in its place");
-        return vec![Finding::bad(
-            SUBJECT,
-            what,
-            "rename that file: it is no PyTorch, and hides it",
-        )];
+        let remedy = "rename that file: it is not PyTorch, and hides it";
+        return bad(format!("{python} imports {file} instead"), remedy.into());
     }
     if torch.missing && torch.python.starts_with("2.") {
-        let what = format!("{python} is Python {}, and PyTorch needs Python 3", torch.python);
-        return vec![Finding::bad(SUBJECT, what, "gridguard doctor --torch python3")];
+        let what = format!("{python} is Python {}, PyTorch needs Python 3", torch.python);
+        return bad(what, "gridguard doctor --torch python3".into());
     }
     if torch.missing {
-        let what = format!("none in {python} ({})", torch.python);
         let remedy = format!(
             "name the Python that has it, gridguard doctor --torch PATH/bin/python, or {}",
             install(machine)
         );
-        return vec![Finding::bad(SUBJECT, what, remedy)];
+        return bad(format!("not installed in {python} ({})", torch.python), remedy);
     }
     if let Some(error) = &torch.error {
-        let remedy = version::meaning(error).unwrap_or_else(|| {
-            format!("install torch anew in an environment of its own: {}", install(machine))
+        let remedy = remedy_of_message(error).unwrap_or_else(|| {
+            format!("reinstall torch in a separate environment: {}", install(machine))
         });
-        return vec![Finding::bad(SUBJECT, format!("{python}: {}", short(error)), remedy)];
+        return bad(format!("{python}: {}", shorten(error)), remedy);
     }
     let Some(cuda) = torch.cuda.as_deref() else {
-        let without = match &torch.hip {
-            Some(hip) => format!("{} is a wheel for ROCm {hip}, not for CUDA", torch.version),
-            None => format!("{} is a wheel for the CPU only", torch.version),
+        let built_for = match &torch.hip {
+            Some(hip) => format!("{} is built for ROCm {hip}, not for CUDA", torch.version),
+            None => format!("{} is built for the CPU only", torch.version),
         };
-        return vec![Finding::bad(SUBJECT, without, install(machine))];
+        return bad(built_for, install(machine));
     };
-    let mut findings = vec![of_wheel(torch, cuda, machine)];
-    findings.extend(of_devices(torch, cuda, machine));
-    findings.extend(of_availability(torch, machine));
-    findings
+    let mut results = vec![check_wheel(torch, cuda, machine)];
+    results.extend(check_code(torch, cuda, machine));
+    results.extend(check_availability(torch, machine));
+    results
 }
 
-/// The wheel against the driver.
-fn of_wheel(torch: &Torch, cuda: &str, machine: &Machine) -> Finding {
-    let cudnn = torch.cudnn.map(|cudnn| format!(", cuDNN {}", cudnn_words(cudnn)));
+/// Whether the driver supports the wheel's CUDA version.
+fn check_wheel(torch: &Torch, cuda: &str, machine: &Machine) -> CheckResult {
+    let cudnn = torch.cudnn.map(|cudnn| format!(", cuDNN {}", cudnn_text(cudnn)));
     let what = format!("{} for CUDA {cuda}{}", torch.version, cudnn.unwrap_or_default());
-    let (Some(wheel), Some(driver)) = (parse(cuda), machine.driver) else {
-        return Finding::good(SUBJECT, what);
+    let Some((wheel, driver)) = parse(cuda).zip(machine.driver).filter(|(w, d)| w > d) else {
+        return CheckResult::good(SUBJECT, what);
     };
-    let supports = version::words(driver);
+    let supported = version_text(driver);
+    let what = format!("{what}: newer than the driver, which supports CUDA {supported}");
+    let remedy = format!("update the driver, or {}", install(machine));
     if wheel / 1000 > driver / 1000 {
-        let what = format!("{what}: newer than the driver, which supports CUDA {supports}");
-        return Finding::bad(SUBJECT, what, format!("update the driver, or {}", install(machine)));
+        return CheckResult::bad(SUBJECT, what, remedy);
     }
-    if wheel > driver {
-        let what = format!(
-            "{what}: newer than the driver, which supports CUDA {supports}; its machine code runs, \
-             PTX and what it compiles at run time may not"
-        );
-        return Finding::warning(
-            SUBJECT,
-            what,
-            format!("update the driver, or {}", install(machine)),
-        );
-    }
-    Finding::good(SUBJECT, what)
+    let what = format!("{what}; its machine code runs, PTX and run-time compilation may not");
+    CheckResult::warning(SUBJECT, what, remedy)
 }
 
-/// How a device is served by the architectures of a program.
+/// The best code that a PyTorch has for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Service {
-    /// By machine code for this architecture.
-    Code(String),
-    /// By PTX that the driver compiles.
+enum DeviceCode {
+    /// Machine code for this architecture.
+    Machine(String),
+    /// PTX, which the driver compiles.
     Ptx(String),
     None,
 }
 
-/// The code against each model of device.
-fn of_devices(torch: &Torch, cuda: &str, machine: &Machine) -> Vec<Finding> {
-    let mut findings = Vec::new();
+/// Whether there is code for each model of device.
+fn check_code(torch: &Torch, cuda: &str, machine: &Machine) -> Vec<CheckResult> {
+    let mut results = Vec::new();
     let mut seen = Vec::new();
     for (name, capability) in &machine.devices {
         if seen.contains(&capability) {
@@ -153,115 +224,123 @@ fn of_devices(torch: &Torch, cuda: &str, machine: &Machine) -> Vec<Finding> {
         }
         seen.push(capability);
         let sm = capability.sm();
-        let has = torch.architectures.join(" ");
-        findings.push(match service(&torch.architectures, *capability) {
-            Service::Code(by) if by == sm => {
-                Finding::good(SUBJECT, format!("has code for {name} ({sm})"))
+        let device = format!("{name} ({sm})");
+        let all = torch.architectures.join(" ");
+        results.push(match device_code(&torch.architectures, *capability) {
+            DeviceCode::Machine(code) if code == sm => {
+                CheckResult::good(SUBJECT, format!("has code for {device}"))
             }
-            Service::Code(by) => {
-                Finding::good(SUBJECT, format!("has code for {name} ({sm}), that for {by}"))
+            DeviceCode::Machine(code) => {
+                CheckResult::good(SUBJECT, format!("has code for {device}: that of {code}"))
             }
-            Service::Ptx(_) if parse(cuda) > machine.driver => Finding::bad(
+            DeviceCode::Ptx(_) if parse(cuda) > machine.driver => CheckResult::bad(
                 SUBJECT,
-                format!("has only PTX for {name} ({sm}), which is newer than the driver: {has}"),
+                format!("has only PTX for {device}, which is newer than the driver: {all}"),
                 format!("update the driver, or {}", install(machine)),
             ),
-            Service::Ptx(by) => Finding::warning(
+            DeviceCode::Ptx(code) => CheckResult::warning(
                 SUBJECT,
-                format!("has no code for {name} ({sm}): the driver compiles {by}, which takes minutes at first"),
-                wheel_for(machine.driver, Some(*capability)),
+                format!(
+                    "has no code for {device}: the driver compiles {code}, which takes minutes at \
+                     first"
+                ),
+                install_for(machine.driver, Some(*capability)),
             ),
-            Service::None => Finding::bad(
+            DeviceCode::None => CheckResult::bad(
                 SUBJECT,
-                format!("has no code for {name} ({sm}), only for {has}"),
-                wheel_for(machine.driver, Some(*capability)),
+                format!("has no code for {device}, only for {all}"),
+                install_for(machine.driver, Some(*capability)),
             ),
         });
     }
-    findings
+    results
 }
 
-/// Code runs on its own major capability, from its minor one on; PTX is compiled for any later one.
-fn service(architectures: &[String], device: ComputeCapability) -> Service {
-    let mut best = Service::None;
+/// Machine code runs on its own major capability from its minor one on; PTX compiles for any later
+/// one.
+fn device_code(architectures: &[String], device: ComputeCapability) -> DeviceCode {
+    let mut best = DeviceCode::None;
     for name in architectures {
-        let Some((kind, capability, only)) = architecture(name) else { continue };
-        let fits = match (kind, only) {
-            (_, Only::This) => capability == device,
-            ("sm", _) | (_, Only::Family) => {
+        let Some((kind, capability, scope)) = parse_architecture(name) else { continue };
+        let fits = match (kind, scope) {
+            (_, Scope::This) => capability == device,
+            ("sm", _) | (_, Scope::Family) => {
                 capability.major == device.major && capability.minor <= device.minor
             }
             _ => capability <= device,
         };
         best = match (fits, kind, best) {
             (false, _, best) => best,
-            (true, "sm", Service::Code(by)) if by == device.sm() => Service::Code(by),
-            (true, "sm", _) => Service::Code(name.clone()),
-            (true, _, Service::Code(by)) => Service::Code(by),
-            (true, ..) => Service::Ptx(name.clone()),
+            (true, "sm", DeviceCode::Machine(code)) if code == device.sm() => {
+                DeviceCode::Machine(code)
+            }
+            (true, "sm", _) => DeviceCode::Machine(name.clone()),
+            (true, _, DeviceCode::Machine(code)) => DeviceCode::Machine(code),
+            (true, ..) => DeviceCode::Ptx(name.clone()),
         };
     }
     best
 }
 
-/// Which devices a suffix leaves.
+/// The devices that the suffix of an architecture allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Only {
+enum Scope {
     Any,
-    /// `sm_90a`: this capability alone.
+    /// `sm_90a`: this compute capability only.
     This,
     /// `sm_100f`: its family.
     Family,
 }
 
-/// `sm_90a` in parts.
-fn architecture(name: &str) -> Option<(&str, ComputeCapability, Only)> {
+/// The parts of `sm_90a`.
+fn parse_architecture(name: &str) -> Option<(&str, ComputeCapability, Scope)> {
     let (kind, number) = name.split_once('_')?;
-    let (digits, only) = match number.strip_suffix('a') {
-        Some(digits) => (digits, Only::This),
-        None => number.strip_suffix('f').map_or((number, Only::Any), |it| (it, Only::Family)),
+    let (digits, scope) = match number.strip_suffix('a') {
+        Some(digits) => (digits, Scope::This),
+        None => number.strip_suffix('f').map_or((number, Scope::Any), |it| (it, Scope::Family)),
     };
     let number: u32 = digits.parse().ok()?;
-    Some((kind, ComputeCapability::new(number / 10, number % 10), only))
+    Some((kind, ComputeCapability::new(number / 10, number % 10), scope))
 }
 
-/// What PyTorch itself sees.
-fn of_availability(torch: &Torch, machine: &Machine) -> Option<Finding> {
-    let shown = machine.devices.len();
-    let said = match torch.warnings.as_slice() {
-        [] => "it does not say why".to_owned(),
-        words => words.iter().map(|one| short(one)).collect::<Vec<_>>().join("; "),
-    };
-    if shown == 0 {
-        // Without a device the driver's own findings say why.
+/// Whether PyTorch finds the devices that the driver lists.
+fn check_availability(torch: &Torch, machine: &Machine) -> Option<CheckResult> {
+    let listed = machine.devices.len();
+    if listed == 0 {
+        // The checks of the driver say why.
         return None;
     }
+    let messages: Vec<String> = torch.warnings.iter().map(|message| shorten(message)).collect();
+    let messages = match messages.is_empty() {
+        true => "it gives no reason".to_owned(),
+        false => messages.join("; "),
+    };
     let remedy = || {
-        let named = torch.warnings.iter().find_map(|words| version::meaning(words));
-        named.unwrap_or_else(|| "gridguard explain tells what its message means".to_owned())
+        let known = torch.warnings.iter().find_map(|message| remedy_of_message(message));
+        known.unwrap_or_else(|| "gridguard explain says more about its message".to_owned())
     };
     if !torch.available {
-        let what = format!("sees no device, the driver shows {shown}: {said}");
-        return Some(Finding::bad(SUBJECT, what, remedy()));
+        let what = format!("finds no device, the driver lists {listed}: {messages}");
+        return Some(CheckResult::bad(SUBJECT, what, remedy()));
     }
-    if u64::try_from(shown).ok() != Some(torch.devices) {
-        let what = format!("sees {} devices, the driver shows {shown}", torch.devices);
+    if u64::try_from(listed).ok() != Some(torch.devices) {
+        let what = format!("finds {} devices, the driver lists {listed}", torch.devices);
         let remedy =
             "start both in the same environment: CUDA_VISIBLE_DEVICES, the container's GPUs";
-        return Some(Finding::warning(SUBJECT, what, remedy));
+        return Some(CheckResult::warning(SUBJECT, what, remedy));
     }
     (!torch.warnings.is_empty())
-        .then(|| Finding::warning(SUBJECT, format!("warns: {said}"), remedy()))
+        .then(|| CheckResult::warning(SUBJECT, format!("warns: {messages}"), remedy()))
 }
 
-/// How to get a wheel that serves the devices under this driver.
+/// How to install a wheel for the first device.
 fn install(machine: &Machine) -> String {
-    wheel_for(machine.driver, machine.devices.first().map(|(_, capability)| *capability))
+    install_for(machine.driver, machine.devices.first().map(|(_, capability)| *capability))
 }
 
-/// The newest wheel for the device that the driver serves, if need be one of its major version; else
-/// the driver is to be updated first.
-fn wheel_for(driver: Option<i32>, capability: Option<ComputeCapability>) -> String {
+/// How to install the newest wheel with code for the device that the driver supports. If there is
+/// none, one of the driver's major version will do; otherwise the driver must be updated first.
+fn install_for(driver: Option<i32>, capability: Option<ComputeCapability>) -> String {
     let has_code = |wheel: &&Wheel| {
         let [oldest, newest] = wheel.capabilities.map(ComputeCapability::from);
         capability.is_none_or(|it| (oldest..=newest).contains(&it))
@@ -269,16 +348,16 @@ fn wheel_for(driver: Option<i32>, capability: Option<ComputeCapability>) -> Stri
     let with_code = || WHEELS.iter().filter(has_code);
     let whole = |wheel: &&Wheel| driver.is_none_or(|driver| wheel.cuda <= driver);
     let partly = |wheel: &&Wheel| driver.is_none_or(|driver| wheel.cuda / 1000 == driver / 1000);
-    let served = with_code().find(whole).or_else(|| with_code().rfind(partly));
+    let usable = with_code().find(whole).or_else(|| with_code().rfind(partly));
     let pip = |tag: &str| {
         format!(
             "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{tag}"
         )
     };
-    match (served, with_code().next_back(), capability) {
+    match (usable, with_code().next_back(), capability) {
         (Some(wheel), ..) => pip(wheel.tag),
         (None, Some(wheel), _) => {
-            let needed = version::words(wheel.cuda);
+            let needed = version_text(wheel.cuda);
             format!("update the driver to one for CUDA {needed} or later, then {}", pip(wheel.tag))
         }
         (None, None, Some(it)) => {
@@ -291,15 +370,15 @@ fn wheel_for(driver: Option<i32>, capability: Option<ComputeCapability>) -> Stri
     }
 }
 
-/// `12.8` as the driver counts.
+/// `12.8` as `cuDriverGetVersion` encodes it.
 fn parse(cuda: &str) -> Option<i32> {
     let mut parts = cuda.split('.').map(str::parse::<u32>);
     let (major, minor) = (parts.next()?.ok()?, parts.next()?.ok()?);
-    Some(version::number(major, minor))
+    Some(version_number(major, minor))
 }
 
 /// `9.1.0` for 90100, `8.9.2` for 8902.
-fn cudnn_words(cudnn: u64) -> String {
+fn cudnn_text(cudnn: u64) -> String {
     let thousand = if cudnn >= 90_000 { 10_000 } else { 1000 };
     format!("{}.{}.{}", cudnn / thousand, cudnn % thousand / 100, cudnn % 100)
 }

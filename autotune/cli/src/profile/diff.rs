@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::entry::{self, EntryJson};
 use crate::error::{CommandError, Exit};
 use crate::measure::args;
-use crate::output::OutputArgs;
+use crate::output::{OutputArgs, text};
 
 #[derive(Args)]
 pub(crate) struct Diff {
@@ -49,13 +49,13 @@ impl Diff {
             && report.only_second.is_empty()
             && report.choices.is_empty()
             && report.times.is_empty();
-        let text = fmt::from_fn(|f| {
+        let shown = text(|f| {
             if report.same {
                 return writeln!(f, "no difference in {}", entry::entries(first.entries().len()));
             }
             report.write_text(f, [&self.first, &self.second])
         });
-        self.output.print(&report, text)?;
+        self.output.print(&report, shown)?;
         Ok(if report.same { Exit::Yes } else { Exit::No })
     }
 

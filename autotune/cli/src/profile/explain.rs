@@ -17,7 +17,7 @@ use super::passed_over::{PassedOver, Query, total};
 use crate::error::{CommandError, Exit};
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::target::{DEFAULT_GPU, Target, gpu_without_host};
-use crate::output::{OutputArgs, Table, count};
+use crate::output::{OutputArgs, Table, count, text};
 
 #[derive(Args)]
 pub(crate) struct Explain {
@@ -119,7 +119,7 @@ impl Explain {
             findings: findings.iter().map(ToString::to_string).collect(),
             considered,
         };
-        self.output.print(&report, fmt::from_fn(|f| report.write_text(f, &key, found.matched)))?;
+        self.output.print(&report, text(|f| report.write_text(f, &key, found.matched)))?;
         let is_used = found.entry.is_some() && report.plan.refused.is_none();
         Ok(if is_used { Exit::Yes } else { Exit::No })
     }

@@ -1,7 +1,7 @@
-//! Wheels against drivers and devices.
+//! Tests of wheels against drivers and devices.
 
+use super::super::result::Level;
 use super::*;
-use crate::doctor::finding::Level;
 
 fn machine(driver: i32, major: u32, minor: u32) -> Machine {
     let devices = vec![("a GPU".to_owned(), ComputeCapability::new(major, minor))];
@@ -20,54 +20,54 @@ fn wheel(cuda: &str, architectures: &[&str]) -> Torch {
     }
 }
 
-fn judged(torch: Torch, machine: &Machine) -> Vec<Finding> {
-    findings(&Told::Torch(torch.into()), "python3", machine)
+fn check_one(torch: Torch, machine: &Machine) -> Vec<CheckResult> {
+    check(&Probe::Torch(torch.into()), "python3", machine)
 }
 
 #[test]
-fn a_wheel_that_fits_is_two_good_lines() {
-    let found = judged(wheel("12.8", &["sm_80", "sm_90"]), &machine(13_000, 9, 0));
-    let good = |what: &str| Finding::good(SUBJECT, what);
+fn a_wheel_that_fits_is_good() {
+    let found = check_one(wheel("12.8", &["sm_80", "sm_90"]), &machine(13_000, 9, 0));
+    let good = |what: &str| CheckResult::good(SUBJECT, what);
     let wheel = good("2.8.0+cu128 for CUDA 12.8, cuDNN 9.10.2");
     assert_eq!(found, [wheel, good("has code for a GPU (sm_90)")]);
 }
 
 #[test]
-fn a_wheel_newer_than_the_driver_is_bad_across_a_major_version_and_else_a_warning() {
-    let across = judged(wheel("13.0", &["sm_90"]), &machine(12_080, 9, 0)).remove(0);
+fn a_wheel_newer_than_the_driver_is_bad_only_across_major_versions() {
+    let across = check_one(wheel("13.0", &["sm_90"]), &machine(12_080, 9, 0)).remove(0);
     assert_eq!(across.level, Level::Bad);
     assert!(across.what.ends_with("newer than the driver, which supports CUDA 12.8"));
     let remedy = across.remedy.expect("one");
     assert!(
         remedy.starts_with("update the driver, or pip install ") && remedy.ends_with("/whl/cu128")
     );
-    let within = judged(wheel("12.8", &["sm_90"]), &machine(12_020, 9, 0)).remove(0);
+    let within = check_one(wheel("12.8", &["sm_90"]), &machine(12_020, 9, 0)).remove(0);
     assert_eq!(within.level, Level::Warning);
 }
 
 #[test]
-fn code_serves_its_major_capability_from_its_minor_on_and_ptx_whatever_is_later() {
+fn machine_code_runs_on_later_minor_capabilities_and_ptx_on_any_later_one() {
     let of = |names: &[&str], major, minor| {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        service(&names, ComputeCapability::new(major, minor))
+        device_code(&names, ComputeCapability::new(major, minor))
     };
-    let code = |by: &str| Service::Code(by.into());
+    let code = |by: &str| DeviceCode::Machine(by.into());
     assert_eq!(of(&["sm_80", "sm_86", "sm_90"], 8, 6), code("sm_86"));
     assert_eq!(of(&["sm_86", "sm_80"], 8, 9), code("sm_80"));
-    assert_eq!(of(&["sm_90"], 8, 9), Service::None);
-    assert_eq!(of(&["sm_90", "compute_90"], 12, 0), Service::Ptx("compute_90".into()));
+    assert_eq!(of(&["sm_90"], 8, 9), DeviceCode::None);
+    assert_eq!(of(&["sm_90", "compute_90"], 12, 0), DeviceCode::Ptx("compute_90".into()));
     assert_eq!(of(&["sm_120", "compute_120"], 12, 0), code("sm_120"));
     assert_eq!(of(&["compute_80", "sm_80"], 8, 9), code("sm_80"));
     assert_eq!(of(&["sm_90a"], 9, 0), code("sm_90a"));
-    assert_eq!(of(&["sm_100a", "compute_90a"], 10, 3), Service::None);
+    assert_eq!(of(&["sm_100a", "compute_90a"], 10, 3), DeviceCode::None);
     assert_eq!(of(&["sm_100f"], 10, 3), code("sm_100f"));
-    assert_eq!(of(&["compute_100"], 9, 0), Service::None);
-    assert_eq!(of(&["nonsense", "sm_", "sm_x1"], 9, 0), Service::None);
+    assert_eq!(of(&["compute_100"], 9, 0), DeviceCode::None);
+    assert_eq!(of(&["nonsense", "sm_", "sm_x1"], 9, 0), DeviceCode::None);
 }
 
 #[test]
-fn a_missing_architecture_is_bad_and_ptx_only_where_the_driver_is_too_old_for_it() {
-    let last = |torch, machine: &Machine| judged(torch, machine).remove(1);
+fn a_missing_architecture_is_bad_and_ptx_only_if_the_driver_is_too_old_for_it() {
+    let last = |torch, machine: &Machine| check_one(torch, machine).remove(1);
     let none = last(wheel("12.4", &["sm_80", "sm_90"]), &machine(13_000, 12, 0));
     assert_eq!(none.what, "has no code for a GPU (sm_120), only for sm_80 sm_90");
     assert_eq!(none.level, Level::Bad);
@@ -77,38 +77,39 @@ fn a_missing_architecture_is_bad_and_ptx_only_where_the_driver_is_too_old_for_it
 }
 
 #[test]
-fn no_cuda_no_torch_and_no_devices_each_have_their_words() {
+fn no_cuda_no_torch_and_no_devices_each_have_their_own_message() {
     let machine = machine(12_080, 9, 0);
     let one = |torch| {
-        let mut found = judged(torch, &machine);
+        let mut found = check_one(torch, &machine);
         assert_eq!(found.len(), 1);
         found.remove(0)
     };
     let cpu = Torch { version: "2.8.0+cpu".into(), ..Torch::default() };
     let rocm = Torch { hip: Some("6.4".into()), ..cpu.clone() };
-    assert_eq!(one(cpu).what, "2.8.0+cpu is a wheel for the CPU only");
-    assert_eq!(one(rocm).what, "2.8.0+cpu is a wheel for ROCm 6.4, not for CUDA");
+    assert_eq!(one(cpu).what, "2.8.0+cpu is built for the CPU only");
+    assert_eq!(one(rocm).what, "2.8.0+cpu is built for ROCm 6.4, not for CUDA");
     let missing = Torch { missing: true, python: "3.12.1".into(), ..Torch::default() };
-    assert_eq!(one(missing.clone()).what, "none in python3 (3.12.1)");
+    assert_eq!(one(missing.clone()).what, "not installed in python3 (3.12.1)");
     let two = one(Torch { python: "2.7.18".into(), ..missing });
-    assert_eq!(two.what, "python3 is Python 2.7.18, and PyTorch needs Python 3");
+    assert_eq!(two.what, "python3 is Python 2.7.18, PyTorch needs Python 3");
     let hidden = one(Torch { hidden_by: Some("/home/me/torch.py".into()), ..Torch::default() });
-    assert_eq!(hidden.what, "python3 finds /home/me/torch.py in its place");
+    assert_eq!(hidden.what, "python3 imports /home/me/torch.py instead");
     let words = "OSError: libcudnn.so.9: cannot open shared object file: No such file or directory";
     let broken = one(Torch { error: Some(words.into()), ..Torch::default() });
     assert!(broken.remedy.is_some_and(|remedy| remedy.contains("nvidia-cudnn")));
     let warnings = vec!["CUDA initialization:\n unknown error".into()];
     let blind = Torch { available: false, warnings, ..wheel("12.8", &["sm_90"]) };
-    let found = judged(blind.clone(), &machine).remove(2);
-    let what = "sees no device, the driver shows 1: CUDA initialization: unknown error";
+    let found = check_one(blind.clone(), &machine).remove(2);
+    let what = "finds no device, the driver lists 1: CUDA initialization: unknown error";
     assert_eq!((found.level, found.what.as_str()), (Level::Bad, what));
-    assert_eq!(judged(blind, &Machine::default()).len(), 1, "the driver's findings say why");
+    assert_eq!(check_one(blind, &Machine::default()).len(), 1, "the checks of the driver say why");
 }
 
 #[test]
-fn a_wheel_is_one_that_has_code_for_the_device_and_that_the_driver_serves() {
-    let wheel =
-        |driver, major, minor| wheel_for(Some(driver), Some(ComputeCapability::new(major, minor)));
+fn the_advised_wheel_has_code_for_the_device_and_is_supported_by_the_driver() {
+    let wheel = |driver, major, minor| {
+        install_for(Some(driver), Some(ComputeCapability::new(major, minor)))
+    };
     for (driver, (major, minor), tag) in [
         (13_000, (9, 0), "cu130"),
         (12_080, (9, 0), "cu128"),
@@ -125,10 +126,10 @@ fn a_wheel_is_one_that_has_code_for_the_device_and_that_the_driver_serves() {
     let blackwell = wheel(11_080, 12, 0);
     assert!(blackwell.starts_with("update the driver to one for CUDA 12.8 or later, then pip"));
     assert!(wheel(13_000, 3, 5).starts_with("no wheel has code for sm_35"));
-    assert!(wheel_for(None, None).ends_with("cu130"));
+    assert!(install_for(None, None).ends_with("cu130"));
 }
 
 #[test]
-fn cudnn_counts_in_two_ways() {
-    assert_eq!([90_100, 91_002, 8902].map(cudnn_words), ["9.1.0", "9.10.2", "8.9.2"]);
+fn cudnn_versions_are_encoded_in_two_ways() {
+    assert_eq!([90_100, 91_002, 8902].map(cudnn_text), ["9.1.0", "9.10.2", "8.9.2"]);
 }

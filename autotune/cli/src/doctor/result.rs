@@ -1,31 +1,31 @@
-//! What one check came to.
+//! The result of one check, and remedies for known errors.
 
+use gridguard::diagnose::{Diagnosis, Log, diagnose};
 use serde::{Deserialize, Serialize};
 
-/// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Good,
-    /// It works, but not as well as it could, or not everything does.
+    /// It works, but not as well as it could, or not all of it.
     Warning,
-    /// It could not be found out.
+    /// It could not be determined.
     Unknown,
     Bad,
 }
 
-/// What one check came to.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Finding {
+pub(super) struct CheckResult {
     pub(super) subject: String,
     pub(super) level: Level,
     pub(super) what: String,
-    /// The way out, where one is needed.
+    /// What to do about it; `None` if it is good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) remedy: Option<String>,
 }
 
-impl Finding {
+impl CheckResult {
     pub(super) fn good(subject: impl Into<String>, what: impl Into<String>) -> Self {
         Self { subject: subject.into(), level: Level::Good, what: what.into(), remedy: None }
     }
@@ -56,12 +56,39 @@ impl Finding {
 }
 
 impl Level {
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Good => "good",
             Self::Warning => "warning",
             Self::Unknown => "unknown",
             Self::Bad => "bad",
         }
+    }
+}
+
+/// The most likely cause of an error, and its remedy.
+pub(super) fn remedy(diagnosis: Option<Diagnosis>) -> String {
+    let cause = diagnosis.and_then(|diagnosis| diagnosis.causes.into_iter().next());
+    cause.map_or_else(
+        || "gridguard explain says more about the message".to_owned(),
+        |cause| format!("{}: {}", cause.what, cause.remedy),
+    )
+}
+
+/// The same for a message; `None` if the message is not known.
+pub(super) fn remedy_of_message(message: &str) -> Option<String> {
+    let mut log = Log::asked();
+    message.lines().for_each(|line| log.line(line));
+    let found = log.findings().into_iter().next()?;
+    Some(remedy(Some(diagnose(&found.subject, &found.evidence))))
+}
+
+/// The beginning of a text that may be long, on one line.
+pub(super) fn shorten(text: &str) -> String {
+    const MOST_CHARS: usize = 200;
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MOST_CHARS) {
+        Some((end, _)) => line.get(..end).unwrap_or_default().to_owned() + " ...",
+        None => line,
     }
 }
