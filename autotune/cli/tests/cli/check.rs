@@ -148,7 +148,7 @@ fn every_option_of_check_reaches_its_rule() {
 }
 
 #[test]
-fn options_that_kernels_opted_in_to_and_alignment_are_honoured() {
+fn shared_memory_opt_in_and_alignment_are_respected() {
     let ran = gridguard(&[
         "check",
         "--gpu",
@@ -199,7 +199,7 @@ fn usage_is_exit_2_and_says_what_is_wrong() {
 }
 
 #[test]
-fn lines_are_answered_in_order_whatever_the_others_hold() {
+fn each_line_is_answered_in_order_even_if_others_are_malformed() {
     let input = [
         r#"{"name":"ok","grid":[1,76800,1],"block":[128,1,1],"batch":{"axis":"y","items":76800}}"#,
         r#"{"name":"cut","grid":[1,"#,
@@ -234,7 +234,7 @@ fn a_rejected_line_is_exit_1_and_all_legal_ones_are_0() {
 }
 
 #[test]
-fn absurd_lines_are_refused_in_bounded_memory_and_the_next_is_answered() {
+fn oversized_lines_are_rejected_in_bounded_memory_and_the_next_is_answered() {
     let long = format!("{{\"name\":\"{}\"}}", "x".repeat(3 << 20));
     let deep = "[".repeat(100_000);
     let many = r#"{"name":"many","grid":[18446744073709551615,1,1],"block":[1,1,1],
@@ -253,7 +253,7 @@ fn absurd_lines_are_refused_in_bounded_memory_and_the_next_is_answered() {
 }
 
 #[test]
-fn a_file_that_is_not_there_or_no_text_is_told() {
+fn a_requests_file_that_is_missing_or_not_text_is_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("requests");
     let name = path.to_str().expect("a name");
@@ -286,10 +286,10 @@ fn limits_are_text_json_and_ron_with_their_sources() {
 }
 
 #[test]
-fn a_device_that_cannot_be_asked_is_exit_3() {
+fn a_device_that_cannot_be_queried_is_exit_3() {
     let ran = gridguard(&["limits", "--device", "4711"]);
     assert_eq!(ran.code, Some(3));
-    assert!(ran.err.starts_with("error: the device could not be asked: "), "{}", ran.err);
+    assert!(ran.err.starts_with("error: cannot query the device: "), "{}", ran.err);
     let ran = gridguard(&["check", "--device", "4711", "--grid", "1", "--block", "1"]);
     assert_eq!(ran.code, Some(3));
 }

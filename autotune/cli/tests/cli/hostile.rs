@@ -1,4 +1,4 @@
-//! The command as nobody means it: contradictions, closed outputs, no home, signals.
+//! Hostile use: contradictory arguments, closed outputs, no home folder, signals.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -30,21 +30,21 @@ fn tune<'a>(more: &[&'a str]) -> Vec<&'a str> {
     TUNE.iter().chain(more).copied().collect()
 }
 
-/// A pipe that nobody reads any more.
+/// A pipe whose reader is closed.
 fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     writer.into()
 }
 
-/// A disk without room.
+/// A disk that is full.
 fn full() -> Stdio {
     let full: File = OpenOptions::new().write(true).open("/dev/full").expect("a full device");
     full.into()
 }
 
 #[test]
-fn contradictions_and_impossible_values_are_usage_errors_before_anything_is_done() {
+fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
     let folder = folder();
     let cases: [(&[&str], &str); 18] = [
         (&[], "Usage"),
@@ -59,13 +59,13 @@ fn contradictions_and_impossible_values_are_usage_errors_before_anything_is_done
             &["profile", "explain", "rms_norm", "8x8", "--device", "0", "--gpu", "t4"],
             "--gpu names the limits that the host",
         ),
-        (&["evaluate", "--device", "all"], "one device is evaluated"),
+        (&["evaluate", "--device", "all"], "evaluate uses one device"),
         (&["evaluate", "--device", "host", "--kernel", "norm"], "there is no kernel `norm`"),
         (&["evaluate", "--device", "host", "--runs", "0"], "0 is not in 1.."),
         (&["evaluate", "--device", "host", "--samples", "1"], "1 is not in 2.."),
         (&["tune", "--kernel", "rms_norm", "--dtype", "f32"], "--shape"),
         (&["tune", "--shapes", "any.ron", "--kernel", "norm"], "there is no kernel `norm`"),
-        (&["tune", "--objective", "latency:584542046090y"], "a launch takes 1 to"),
+        (&["tune", "--objective", "latency:584542046090y"], "a latency limit is 1 to"),
         (&["tune", "--budget", ""], "value was empty"),
         (&["profile", "show", ""], "a value is required"),
     ];
@@ -77,7 +77,7 @@ fn contradictions_and_impossible_values_are_usage_errors_before_anything_is_done
 }
 
 #[test]
-fn an_answer_that_nobody_reads_to_its_end_is_the_answer_all_the_same() {
+fn a_closed_pipe_does_not_change_the_exit_code() {
     let folder = folder();
     let code = |args: &[&str]| {
         let status = command(folder.path(), args).stdout(closed_pipe()).status();
@@ -95,7 +95,7 @@ fn an_answer_that_nobody_reads_to_its_end_is_the_answer_all_the_same() {
 }
 
 #[test]
-fn an_answer_that_cannot_be_written_is_exit_3() {
+fn a_result_that_cannot_be_written_is_exit_3() {
     let folder = folder();
     run(folder.path(), &tune(&["--profile", "p.ron"])).exits(0);
     for args in [
@@ -112,7 +112,7 @@ fn an_answer_that_cannot_be_written_is_exit_3() {
 }
 
 #[test]
-fn diagnostics_that_cannot_be_written_change_no_answer_and_are_no_panic() {
+fn diagnostics_that_cannot_be_written_neither_panic_nor_change_the_exit_code() {
     let folder = folder();
     for (args, code) in [
         (&["profile", "show", "none.ron"][..], 2),
@@ -128,7 +128,7 @@ fn diagnostics_that_cannot_be_written_change_no_answer_and_are_no_panic() {
 }
 
 #[test]
-fn a_picture_or_figures_that_cannot_be_written_are_told_before_anything_is_measured() {
+fn an_output_file_that_cannot_be_written_is_reported_before_anything_is_measured() {
     let folder = folder();
     let path = folder.path().to_str().expect("a name");
     for plot in ["none/curve.svg", path] {
@@ -139,14 +139,14 @@ fn a_picture_or_figures_that_cannot_be_written_are_told_before_anything_is_measu
     let evaluate = ["evaluate", "--device", "host", "--kernel", "rms_norm", "--output"];
     let ran = run(folder.path(), &[&evaluate[..], &["none/e.json"]].concat()).exits(3);
     assert!(ran.err.contains("none/e.json") && ran.out.is_empty(), "{}", ran.err);
-    // Where it fails only in the end, the choice is kept.
+    // If only the final write fails, the choice is kept.
     let ran = run(folder.path(), &tune(&["--profile", "p.ron", "--plot", "/dev/full"])).exits(3);
     assert!(ran.out.contains("1 tuned"), "{}", ran.out);
     assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), 1);
 }
 
 #[test]
-fn tensors_that_no_machine_has_room_for_fail_with_their_size() {
+fn tensors_larger_than_the_memory_fail_with_their_size() {
     let folder = folder();
     let shape = ["tune", "--device", "host", "--kernel", "rms_norm", "--profile", "p.ron"];
     let ran = run(folder.path(), &[&shape[..], &["--shape", "100000000000000x8"]].concat());
@@ -155,7 +155,7 @@ fn tensors_that_no_machine_has_room_for_fail_with_their_size() {
 }
 
 #[test]
-fn the_user_s_folder_is_an_absolute_one_or_none() {
+fn the_user_s_folder_must_be_an_absolute_path() {
     let folder = folder();
     let home = folder.path().join("home");
     fs::create_dir(&home).expect("made");
@@ -172,7 +172,7 @@ fn the_user_s_folder_is_an_absolute_one_or_none() {
     };
     for none in [&[][..], &[("HOME", "")], &[("HOME", "home")], &[("XDG_CACHE_HOME", "cache")]] {
         let ran = tuned(none).exits(2);
-        assert!(ran.err.contains("there is no folder for profiles"), "{none:?}: {}", ran.err);
+        assert!(ran.err.contains("no folder for this user's profiles"), "{none:?}: {}", ran.err);
     }
     for usual in [&[("HOME", home)][..], &[("HOME", home), ("XDG_CACHE_HOME", "cache")]] {
         let ran = tuned(usual).exits(0);
@@ -187,22 +187,22 @@ fn the_user_s_folder_is_an_absolute_one_or_none() {
     }
 }
 
-/// Waits until a file of the folder is there.
+/// Waits until a file exists.
 fn wait_for(path: &Path) {
     let start = Instant::now();
     while !path.exists() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never comes");
+        assert!(start.elapsed() < Duration::from_secs(60), "the file never appears");
         sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn whoever_is_asked_to_end_ends_in_order_with_one_document() {
+fn a_signal_ends_the_run_in_order_with_one_document() {
     for asked in ["-TERM", "-HUP"] {
         let folder = folder();
         let more = ["--shape", "300000x8", "--profile", "p.ron", "--format", "json"];
         let child = start(folder.path(), &tune(&more));
-        // The first one is kept, and the second takes much longer.
+        // The first problem is stored, and the second takes much longer.
         wait_for(&folder.path().join("p.ron"));
         sleep(Duration::from_millis(500));
         let ran = signal(child, asked).exits(130);
@@ -213,15 +213,16 @@ fn whoever_is_asked_to_end_ends_in_order_with_one_document() {
 }
 
 #[test]
-fn an_evaluation_that_is_interrupted_makes_up_no_figures() {
+fn an_interrupted_evaluation_reports_no_incomplete_results() {
     let folder = folder();
     let args = ["evaluate", "--device", "host", "--kernel", "softmax", "--output", "e.json"];
-    // More samples than anybody waits for.
+    // More samples than could finish in the test.
     let child = start(folder.path(), &[&args[..], &["--samples", "1000000"]].concat());
     sleep(Duration::from_secs(3));
     let ran = signal(child, "-INT").exits(130);
     assert!(ran.out.is_empty(), "{}", ran.out);
-    let text = fs::read_to_string(folder.path().join("e.json")).expect("written all the same");
+    let text =
+        fs::read_to_string(folder.path().join("e.json")).expect("written despite the signal");
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((&json["interrupted"], &json["problems"]), (&true.into(), &serde_json::json!([])));
 }

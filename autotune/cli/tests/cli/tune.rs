@@ -1,4 +1,4 @@
-//! `gridguard tune` on the host: what it keeps, what it says, and how it ends.
+//! `gridguard tune` on the host: what it stores, what it prints, and how it ends.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use gridguard::profile::{
 use gridguard::{DeviceLimits, catalog};
 use tempfile::TempDir;
 
-/// Hot, because going through caches takes a debug build its time.
+/// Hot caches, because flushing them takes long in a debug build.
 const HOST: [&str; 5] = ["tune", "--device", "host", "--policy", "hot-eager"];
 const NORM: [&str; 4] = ["--kernel", "rms_norm", "--dtype", "f32"];
 
@@ -46,7 +46,7 @@ fn rows(document: &Document) -> Vec<u64> {
 }
 
 #[test]
-fn a_choice_is_measured_once_and_again_only_where_that_is_asked_for() {
+fn a_choice_is_measured_again_only_with_again() {
     let folder = folder();
     let first = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
     assert!(first.out.starts_with("rms_norm f32 300x8 on the host as NVIDIA H200: throughput\n"));
@@ -63,7 +63,7 @@ fn a_choice_is_measured_once_and_again_only_where_that_is_asked_for() {
     assert!(!folder.path().join("p.ron.unfinished").exists());
 
     let second = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
-    assert!(second.out.starts_with("0 tuned, 1 in the profile before, in "), "{}", second.out);
+    assert!(second.out.starts_with("0 tuned, 1 already in the profile, in "), "{}", second.out);
     assert_eq!(parsed(&profile), document);
     let again = tune_norms(folder.path(), &["300x8"], &["--again"]).exits(0);
     assert!(again.out.contains("1 tuned, in "), "{}", again.out);
@@ -85,7 +85,7 @@ fn a_run_as_json_is_one_document() {
 }
 
 #[test]
-fn a_server_s_misses_are_tuned_as_it_asked_for_them() {
+fn missed_shapes_are_tuned_with_their_policy_and_objective() {
     let folder = folder();
     let log = folder.path().join("misses.ron");
     let misses = MissLog::new(10);
@@ -111,7 +111,7 @@ fn a_server_s_misses_are_tuned_as_it_asked_for_them() {
 }
 
 #[test]
-fn shards_merge_to_what_one_run_has() {
+fn shards_merge_to_the_same_entries_as_one_run() {
     let shapes = ["300x8", "200x8", "100x16"];
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
@@ -128,12 +128,12 @@ fn shards_merge_to_what_one_run_has() {
     );
     let merge = ["profile", "merge", "0.ron", "1.ron", "--output", "all.ron"];
     let merged = run(folder.path(), &merge).exits(0);
-    assert_eq!(merged.out, "3 entries of 2 files, 0 conflicts\nprofile all.ron\n");
+    assert_eq!(merged.out, "3 entries from 2 files, 0 conflicts\nprofile all.ron\n");
     assert_eq!(keys(&parsed(&path("all.ron"))), keys(&parsed(&path("p.ron"))));
 }
 
 #[test]
-fn what_a_server_missed_is_tuned_and_what_is_no_problem_is_told() {
+fn missed_shapes_of_unknown_kernels_are_skipped_and_reported() {
     let folder = folder();
     let misses = MissLog::new(10);
     let names = ["rows", "columns"];
@@ -151,15 +151,15 @@ fn what_a_server_missed_is_tuned_and_what_is_no_problem_is_told() {
     misses.write(&folder.path().join("misses.ron")).expect("written");
     let ran = tune(folder.path(), &["--shapes", "misses.ron", "--profile", "p.ron"]).exits(2);
     assert!(
-        ran.err.contains("passed over: misses.ron: there is no kernel `frobnicate`"),
+        ran.err.contains("skipped: misses.ron: there is no kernel `frobnicate`"),
         "{}",
         ran.err
     );
-    assert!(ran.out.contains("2 in the profile before"), "{}", ran.out);
+    assert!(ran.out.contains("2 already in the profile"), "{}", ran.out);
 }
 
 #[test]
-fn what_cannot_be_tuned_is_a_usage_error() {
+fn invalid_problems_are_usage_errors() {
     let folder = folder();
     let cases: [(&[&str], &str); 11] = [
         (&["--kernel", "norm"], "there is no kernel `norm`"),
@@ -169,10 +169,10 @@ fn what_cannot_be_tuned_is_a_usage_error() {
         (&["--kernel", "rms_norm", "--shape", "0x2"], "`0x2` has no items"),
         (&["--kernel", "rms_norm", "--shape", "2x0"], "columns is 0, the kernel takes 1 to"),
         (&["--kernel", "rms_norm", "--shape", "2x2", "--dtype", "f64"], "`f64`"),
-        (&["--objective", "speed"], "expected is throughput"),
-        (&["--policy", "warm"], "expected is cold or hot"),
-        (&["--shard", "2/2"], "is not a shard"),
-        (&["--shapes", "none.ron"], "none.ron: there is no such file"),
+        (&["--objective", "speed"], "expected throughput"),
+        (&["--policy", "warm"], "expected cold or hot"),
+        (&["--shard", "2/2"], "is no shard"),
+        (&["--shapes", "none.ron"], "none.ron: no such file"),
     ];
     for (args, message) in cases {
         let args = [&["tune", "--device", "host", "--profile", "p.ron"], args].concat();
@@ -183,7 +183,7 @@ fn what_cannot_be_tuned_is_a_usage_error() {
 }
 
 #[test]
-fn a_pad_on_one_side_alone_is_tuned_and_found_again() {
+fn a_pad_on_one_side_only_is_tuned_and_found() {
     let folder = folder();
     let pads = ["--kernel", "reflection_pad1d", "--dtype", "f32", "--shape", "64x2x100x0x3"];
     tune(folder.path(), &[&pads[..], &["--profile", "p.ron"]].concat()).exits(0);
@@ -195,12 +195,12 @@ fn a_pad_on_one_side_alone_is_tuned_and_found_again() {
     assert_eq!(explain("64x2x100x0x3", 0)["matched"], "exact");
     assert_eq!(explain("70x2x100x0x3", 0)["matched"], "bucket");
     let padded = explain("64x2x100x3x3", 1);
-    assert_eq!(padded["reason"], "left 3 is out of the tuned range: tune this shape");
+    assert_eq!(padded["reason"], "left 3 is outside the tuned range: tune this shape");
     assert!(padded["considered"][0]["octaves"][3][1].is_null(), "{padded}");
 }
 
 #[test]
-fn objectives_are_kept_apart() {
+fn objectives_have_separate_entries() {
     let folder = folder();
     let memory = ["--objective", "memory:4096:64"];
     tune_norms(folder.path(), &["3000x8"], &memory).exits(0);
@@ -220,16 +220,16 @@ fn objectives_are_kept_apart() {
     assert!(max_items.get() <= 64);
 }
 
-/// Waits until `is_so`, which is soon.
-fn wait_until(is_so: impl Fn() -> bool) {
+/// Waits until a condition holds.
+fn wait_until(condition: impl Fn() -> bool) {
     let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "it never comes");
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(60), "the condition never holds");
         sleep(Duration::from_millis(5));
     }
 }
 
-/// How many answers the journals of a profile hold.
+/// The number of records in the journals of a profile.
 fn journaled(folder: &Path, problem: &str) -> usize {
     let Ok(files) = fs::read_dir(folder.join("p.ron.unfinished")) else { return 0 };
     let of_problem =
@@ -240,25 +240,25 @@ fn journaled(folder: &Path, problem: &str) -> usize {
         .sum()
 }
 
-/// One that is done at once and one that takes seconds.
+/// A problem that is done at once and one that takes seconds.
 const QUICK_AND_SLOW: [&str; 2] = ["300x8", "30000x8"];
 
 #[test]
-fn an_interrupted_run_keeps_what_it_has_and_the_next_one_goes_on() {
+fn an_interrupted_run_keeps_its_measurements_and_the_next_one_resumes() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
     let child = start(folder.path(), &norms(&QUICK_AND_SLOW, &[]));
     wait_until(|| journaled(folder.path(), "30000x8") > 5);
     let ran = signal(child, "-INT").exits(130);
-    assert!(ran.err.contains("ending: what is measured is kept"), "{}", ran.err);
-    assert!(ran.out.contains("1 tuned, 1 left for another run"), "{}", ran.out);
+    assert!(ran.err.contains("stopping; measurements are kept"), "{}", ran.err);
+    assert!(ran.out.contains("1 tuned, 1 left for the next run"), "{}", ran.out);
     let first = parsed(&profile);
     assert_eq!(rows(&first), [300]);
     let before = journaled(folder.path(), "30000x8");
     assert!(before > 5);
 
     let ran = tune_norms(folder.path(), &QUICK_AND_SLOW, &[]).exits(0);
-    assert!(ran.out.contains("1 tuned, 1 in the profile before"), "{}", ran.out);
+    assert!(ran.out.contains("1 tuned, 1 already in the profile"), "{}", ran.out);
     let second = parsed(&profile);
     assert_eq!(rows(&second), [300, 30_000]);
     assert_eq!(second.entries()[0], first.entries()[0]);
@@ -266,7 +266,7 @@ fn an_interrupted_run_keeps_what_it_has_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn a_killed_run_leaves_a_whole_profile_and_the_next_one_completes_it() {
+fn a_killed_run_leaves_a_valid_profile_and_the_next_one_completes_it() {
     let folder = folder();
     let child = start(folder.path(), &norms(&QUICK_AND_SLOW, &[]));
     wait_until(|| journaled(folder.path(), "30000x8") > 5);
@@ -278,7 +278,7 @@ fn a_killed_run_leaves_a_whole_profile_and_the_next_one_completes_it() {
 }
 
 #[test]
-fn a_profile_that_is_not_this_device_s_is_refused_before_anything_is_measured() {
+fn a_profile_of_another_device_is_rejected_before_anything_is_measured() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
     let h200 = &catalog::gpu("h200").expect("in the catalogue").limits;
@@ -297,10 +297,10 @@ fn a_profile_that_is_not_this_device_s_is_refused_before_anything_is_measured() 
 }
 
 #[test]
-fn what_the_time_does_not_suffice_for_is_left() {
+fn problems_after_the_time_limit_are_left_for_the_next_run() {
     let folder = folder();
     let shapes = ["300x8", "300000x8", "200x8"];
     let ran = tune_norms(folder.path(), &shapes, &["--budget", "1s"]).exits(1);
-    assert!(ran.out.contains("1 tuned, 2 left for another run"), "{}", ran.out);
+    assert!(ran.out.contains("1 tuned, 2 left for the next run"), "{}", ran.out);
     assert_eq!(rows(&parsed(&folder.path().join("p.ron"))), [300]);
 }

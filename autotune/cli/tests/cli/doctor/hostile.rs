@@ -1,4 +1,4 @@
-//! Drivers that hang, crash and lie, and a `nvidia-smi` that is of no use.
+//! Drivers that hang, crash and return wrong data, and a `nvidia-smi` that does not work.
 
 use super::line;
 use super::machine::Machine;
@@ -14,86 +14,86 @@ fn a_driver_that_hangs_is_not_waited_for() {
     let hang = "(void)flags; for (;;) sleep(60);";
     let machine = Machine::with_driver_that("hangs", INIT, hang);
     let ran = machine.doctor(&["--patience", "1s"]).exits(1);
-    assert_eq!(line(&ran.out, "bad "), "bad      driver: it did not answer within 1s");
-    // The rest was found out all the same.
+    assert_eq!(line(&ran.out, "bad "), "bad      driver: no response within 1s");
+    // Everything else is still checked.
     line(&ran.out, "good     nvrtc: 13.0, ");
     line(&ran.out, "good     libcuda: ");
 }
 
 #[test]
-fn a_driver_that_crashes_is_named_and_the_page_is_whole() {
+fn a_driver_that_crashes_does_not_stop_the_other_checks() {
     let machine = Machine::with_driver_that(
         "crashes",
         INIT,
         "(void)flags; *(volatile int *)0 = 1; return 0;",
     );
     let ran = machine.doctor(&[]).exits(1);
-    let crash = line(&ran.out, "bad      driver: asking it ends the process: signal: 11");
+    let crash = line(&ran.out, "bad      driver: querying it crashes the process: signal: 11");
     assert!(crash.ends_with("(SIGSEGV) (core dumped)") || crash.ends_with("(SIGSEGV)"), "{crash}");
     line(&ran.out, "good     nvrtc: 13.0, ");
 }
 
 #[test]
-fn a_device_that_hangs_or_crashes_is_named() {
+fn a_device_that_hangs_or_crashes_is_reported() {
     let on_device_1 = |what: &str| {
         format!("if (current()->device == 1) {{ {what} }} return own(to, from, bytes, handle);")
     };
     let hangs = on_device_1("for (;;) sleep(60);");
     let machine = Machine::with_driver_that("hangs-later", COPY_IN, &hangs).gpus(2);
     let ran = machine.doctor(&["--patience", "3s"]).exits(1);
-    line(&ran.out, "bad      device 1: NVIDIA H200 was not there and back within 3s");
+    line(&ran.out, "bad      device 1: NVIDIA H200 did not finish the smoke test within 3s");
     let crashes = on_device_1("raise(SIGABRT);");
     let machine = Machine::with_driver_that("crashes-later", COPY_IN, &crashes).gpus(2);
     let ran = machine.doctor(&[]).exits(1);
-    line(&ran.out, "bad      device 1: using NVIDIA H200 ends the process: signal: 6");
+    line(&ran.out, "bad      device 1: using NVIDIA H200 crashes the process: signal: 6");
 }
 
 #[test]
-fn a_wrong_word_and_a_memory_error_are_bad() {
+fn wrong_data_and_a_memory_error_are_bad() {
     let flips =
-        "CUresult answer = own(to, from, bytes, handle); ((char *)to)[40] ^= 1; return answer;";
+        "CUresult result = own(to, from, bytes, handle); ((char *)to)[40] ^= 1; return result;";
     let ran = Machine::with_driver_that("lies", COPY_OUT, flips).doctor(&[]).exits(1);
-    let what = "bad      device 0: 64 MiB came back wrong from word 5 on";
+    let what = "bad      device 0: smoke test failed: wrong data from word 5 of 64 MiB on";
     assert_eq!(line(&ran.out, "bad "), what);
     let machine = Machine::healthy().set("GRIDGUARD_FAKE_FAULT_LAUNCH", "0");
     let ran = machine.set("GRIDGUARD_FAKE_FAULT_CODE", "214").doctor(&[]).exits(1);
-    assert!(line(&ran.out, "bad      device 0: ").ends_with("(214)"));
+    assert!(line(&ran.out, "bad      device 0: ").ends_with("(214) after a kernel"));
     assert!(ran.out.contains("drain the device and reset it"), "{}", ran.out);
 }
 
 #[test]
-fn memory_that_is_all_taken_is_said_in_these_words() {
+fn too_little_free_memory_is_reported_as_such() {
     let machine = Machine::healthy().set("GRIDGUARD_FAKE_FREE_0", "1048576");
     let ran = machine.set("GRIDGUARD_FAKE_ALLOC_LIMIT", "1048576").doctor(&[]).exits(1);
-    let what = "bad      device 0: no round trip: 1 MiB are free, 64 are needed";
+    let what = "bad      device 0: smoke test failed: 1 MiB free, 64 MiB needed";
     assert_eq!(line(&ran.out, "bad "), what);
 }
 
 #[test]
-fn nvidia_smi_may_hang_fail_and_talk() {
+fn nvidia_smi_may_fail_and_warn() {
     let smi = |script: &str, args: &[&str], code| {
         Machine::healthy().program("nvidia-smi", script).doctor(args).exits(code).out
     };
     let mismatch = "echo 'Failed to initialize NVML: Driver/library version mismatch'; echo 'NVML \
                     library version: 580.65'; exit 18";
     let out = smi(mismatch, &[], 0);
-    let what = "warning  nvidia-smi: it fails: Failed to initialize NVML: Driver/library version \
+    let what = "warning  nvidia-smi: fails: Failed to initialize NVML: Driver/library version \
                 mismatch; NVML library version: 580.65";
     assert_eq!(line(&out, "warning  nvidia-smi"), what);
     assert!(out.contains("-> the driver was updated while the old module was loaded: "), "{out}");
     let out = smi("echo '\u{7f}\u{1}'; echo garbage", &[], 0);
-    assert!(line(&out, "warning  nvidia-smi: it fails: it says ").contains("garbage"));
+    assert!(line(&out, "warning  nvidia-smi: fails: unexpected output ").contains("garbage"));
     let warns =
         "echo '0, GPU-00, NVIDIA H200, 580.65.06, [N/A], 0'; echo 'WARNING: infoROM is corrupted'";
-    let what = "warning  nvidia-smi: it warns: WARNING: infoROM is corrupted";
+    let what = "warning  nvidia-smi: warns: WARNING: infoROM is corrupted";
     assert_eq!(line(&smi(warns, &[], 0), "warning  nvidia-smi"), what);
     let old = "case $1 in *mig*) echo 'Field \"mig.mode.current\" is not a valid field to query.'; exit 2;; \
                esac; echo '0, GPU-00, NVIDIA H200, 580.65.06'";
     assert!(!smi(old, &[], 0).contains("nvidia-smi"));
     let lost = "echo '0, GPU-00, [GPU is lost], 580.65.06, [N/A], [N/A]'";
-    assert_eq!(line(&smi(lost, &[], 1), "bad "), "bad      gpu 0: nvidia-smi says GPU is lost");
+    assert_eq!(line(&smi(lost, &[], 1), "bad "), "bad      gpu 0: nvidia-smi reports: GPU is lost");
     let ecc = "echo '0, GPU-00, NVIDIA H200, 580.65.06, Disabled, 3'";
-    let what = "bad      gpu 0: 3 errors of its memory that could not be corrected";
+    let what = "bad      gpu 0: 3 uncorrectable memory errors";
     assert_eq!(line(&smi(ecc, &[], 1), "bad "), what);
 }
 
@@ -101,11 +101,11 @@ fn nvidia_smi_may_hang_fail_and_talk() {
 fn nvidia_smi_that_hangs_is_not_waited_for() {
     let machine = Machine::bare().program("nvidia-smi", "exec /bin/sleep 60");
     let ran = machine.doctor(&["--patience", "1s"]).exits(1);
-    line(&ran.out, "bad      nvidia-smi: it fails: no answer within 1s");
+    line(&ran.out, "bad      nvidia-smi: fails: no response within 1s");
 }
 
 #[test]
-fn each_line_that_is_not_good_has_a_way_out() {
+fn each_result_that_is_not_good_has_a_remedy() {
     let machines = [
         Machine::bare(),
         Machine::without_compiler(),
@@ -117,12 +117,12 @@ fn each_line_that_is_not_good_has_a_way_out() {
     for machine in machines {
         let out = machine.doctor(&["--torch"]).out;
         let lines: Vec<&str> = out.lines().collect();
-        let (last, lines) = lines.split_last().expect("a page");
+        let (last, lines) = lines.split_last().expect("a report");
         assert!(last.ends_with(" bad"), "{out}");
         for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
-            let is_finding = !line.starts_with(' ');
+            let is_result = !line.starts_with(' ');
             let is_good = line.starts_with("good ");
-            assert_eq!(next.starts_with("         -> "), is_finding && !is_good, "{out}");
+            assert_eq!(next.starts_with("         -> "), is_result && !is_good, "{out}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Machines that are made up: a driver, a compiler and programs that only pretend.
+//! Simulated machines: a fake driver, a fake compiler, and fake programs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! `gridguard doctor` on machines that are made up.
+//! `gridguard doctor` on simulated machines.
 
 mod hostile;
 mod libraries;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use self::machine::Machine;
 
-/// The report's only line that begins so.
+/// The only line of the report that starts with `start`.
 #[track_caller]
 fn line<'a>(report: &'a str, start: &str) -> &'a str {
     let lines: Vec<&str> = report.lines().filter(|line| line.starts_with(start)).collect();
@@ -19,9 +19,11 @@ fn line<'a>(report: &'a str, start: &str) -> &'a str {
 }
 
 #[test]
-fn a_healthy_machine_is_exit_0_with_a_round_trip() {
+fn a_healthy_machine_passes_the_smoke_test_with_exit_0() {
     let ran = Machine::healthy().doctor(&[]).exits(0);
-    assert!(line(&ran.out, "good     libcuda: ").ends_with("/doctor-libcuda.c/libcuda.so.1"));
+    assert!(
+        line(&ran.out, "good     libcuda: ").ends_with("/doctor-libcuda.c/libcuda.so.1 is loaded")
+    );
     let driver = line(&ran.out, "good     driver: ");
     assert!(
         driver.starts_with("good     driver: supports CUDA 13.0 (580.65.06), gridguard is built")
@@ -30,25 +32,25 @@ fn a_healthy_machine_is_exit_0_with_a_round_trip() {
     assert_eq!(line(&ran.out, "good     devices"), "good     devices: 1 device visible");
     let device = line(&ran.out, "good     device 0: NVIDIA");
     assert!(device.starts_with("good     device 0: NVIDIA H200, compute capability 9.0, "));
-    let trip = line(&ran.out, "good     device 0: 64 MiB in at ");
-    assert!(trip.ends_with(" GB/s, equal") && trip.contains(" GB/s, a kernel there, out at "));
-    line(&ran.out, "good     profile: NVIDIA H200: entries ");
+    let test = line(&ran.out, "good     device 0: smoke test passed: 64 MiB in at ");
+    assert!(test.ends_with(" GB/s") && test.contains(" GB/s, kernel run, out at "));
+    line(&ran.out, "good     profile: NVIDIA H200: entries: ");
     assert!(ran.out.ends_with(", 0 unknown, 0 bad\n"), "{}", ran.out);
     assert_eq!(ran.err, "");
 }
 
 #[test]
-fn without_a_driver_one_line_says_so_and_the_rest_is_checked() {
+fn without_a_driver_the_rest_is_still_checked() {
     let ran = Machine::bare().program("nvidia-smi", "echo broken; exit 9").doctor(&[]).exits(1);
     line(&ran.out, "bad      libcuda: no CUDA driver library found (tried libcuda.so.1");
-    assert_eq!(line(&ran.out, "bad      nvidia"), "bad      nvidia-smi: it fails: broken");
-    line(&ran.out, "warning  nvrtc: it does not load: /");
+    assert_eq!(line(&ran.out, "bad      nvidia"), "bad      nvidia-smi: fails: broken");
+    line(&ran.out, "warning  nvrtc: does not load: /");
     assert_eq!(ran.out.matches("bad  ").count(), 2, "{}", ran.out);
     assert!(line(&ran.out, "bad      libcuda: ").contains("file too short"));
 }
 
 #[test]
-fn json_has_counts_and_findings_with_their_remedies() {
+fn json_has_counts_and_results_with_their_remedies() {
     let report = Machine::bare().doctor(&["--format", "json"]).exits(1).json();
     let findings = report["findings"].as_array().expect("findings");
     let count = |level: &str| findings.iter().filter(|one| one["level"] == level).count();
@@ -68,7 +70,7 @@ fn json_has_counts_and_findings_with_their_remedies() {
 }
 
 #[test]
-fn a_device_that_refuses_processes_or_has_no_memory_left_is_named() {
+fn a_device_that_refuses_processes_or_has_no_memory_is_reported() {
     let mode = |number| Machine::healthy().set("GRIDGUARD_FAKE_COMPUTE_MODE", number).doctor(&[]);
     let prohibited = mode("2").exits(1).out;
     let what = "bad      device 0: compute mode prohibited: no process may use it";
@@ -79,14 +81,14 @@ fn a_device_that_refuses_processes_or_has_no_memory_left_is_named() {
         line(&little.out, "warning  device 0: ").starts_with("warning  device 0: only 2.0 GiB of ")
     );
     let none = Machine::healthy().set("GRIDGUARD_FAKE_ALLOC_LIMIT", "1048576").doctor(&[]).exits(1);
-    line(&none.out, "bad      device 0: no round trip: ");
+    line(&none.out, "bad      device 0: smoke test failed: ");
 }
 
 #[test]
-fn versions_that_do_not_fit_are_named() {
+fn versions_that_do_not_match_are_reported() {
     let driver = |version| Machine::healthy().set("GRIDGUARD_FAKE_DRIVER_VERSION", version);
     let old = driver("11040").doctor(&[]).exits(1);
-    let what = "bad      driver: supports CUDA 11.4, 12.0 is the oldest that serves";
+    let what = "bad      driver: supports CUDA 11.4, gridguard needs 12.0 or later";
     assert_eq!(line(&old.out, "bad "), what);
     let minor = driver("12020").set("GRIDGUARD_FAKE_NVRTC_VERSION", "12080").doctor(&[]).exits(0);
     assert!(line(&minor.out, "warning  nvrtc").contains("its PTX is newer than the driver"));
@@ -99,22 +101,24 @@ fn versions_that_do_not_fit_are_named() {
 }
 
 #[test]
-fn without_a_compiler_memory_still_travels() {
+fn without_a_compiler_memory_is_still_copied() {
     let ran = Machine::without_compiler().doctor(&[]).exits(0);
-    assert!(line(&ran.out, "good     device 0: 64 MiB").contains("no kernel without NVRTC"));
+    assert!(line(&ran.out, "good     device 0: smoke test").contains("no kernel without NVRTC"));
 }
 
 #[test]
-fn a_compiler_that_does_not_know_the_device_is_named() {
+fn a_compiler_older_than_the_device_is_reported() {
     let ran = Machine::with_old_compiler().doctor(&[]).exits(1);
-    let refused =
-        line(&ran.out, "bad      device 0: no round trip: invert.cu did not compile for sm_90");
+    let refused = line(
+        &ran.out,
+        "bad      device 0: smoke test failed: smoke_test.cu did not compile for sm_90",
+    );
     assert!(refused.contains("NVRTC_ERROR_INVALID_OPTION (5)"), "{refused}");
     assert!(ran.out.contains("-> it is older than the device, "), "{}", ran.out);
 }
 
 #[test]
-fn a_profile_that_was_named_and_is_missing_is_bad() {
+fn a_missing_profile_is_bad_if_it_was_named() {
     let ran = Machine::healthy().doctor(&["--profile", "none.ron"]).exits(1);
     let what = "bad      profile: reject: explicit profile none.ron: there is no such file: name \
                 another, or tune";

@@ -1,4 +1,4 @@
-//! `gridguard doctor --torch` with Pythons that are made up.
+//! `gridguard doctor --torch` with fake Pythons.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::line;
 use super::machine::Machine;
 
-/// What a wheel for CUDA tells on a machine with one device.
+/// The result of the probe for a wheel on a machine with one device.
 fn wheel(cuda: &str, architectures: &str) -> String {
     format!(
         "{{\"python\": \"3.12.1\", \"version\": \"2.8.0\", \"cuda\": \"{cuda}\", \"hip\": null, \
@@ -32,7 +32,7 @@ fn a_wheel_that_fits_is_good() {
 #[test]
 fn wheels_that_do_not_fit_are_bad() {
     let cpu = asked("{\"version\": \"2.8.0+cpu\", \"cuda\": null, \"available\": false}", 1);
-    assert_eq!(line(&cpu, "bad "), "bad      torch: 2.8.0+cpu is a wheel for the CPU only");
+    assert_eq!(line(&cpu, "bad "), "bad      torch: 2.8.0+cpu is built for the CPU only");
     assert!(cpu.contains("-> pip install --force-reinstall torch --index-url https://"), "{cpu}");
     let newer = asked(&wheel("14.0", "\"sm_90\""), 1);
     let what = "bad      torch: 2.8.0 for CUDA 14.0, cuDNN 9.10.2: newer than the driver, which \
@@ -44,30 +44,30 @@ fn wheels_that_do_not_fit_are_bad() {
     let ptx = asked(&wheel("12.8", "\"sm_80\", \"compute_80\""), 0);
     assert!(line(&ptx, "warning  torch").contains("the driver compiles compute_80"));
     let none = asked("{\"python\": \"3.12.1\", \"missing\": true}", 1);
-    assert_eq!(line(&none, "bad "), "bad      torch: none in python3 (3.12.1)");
+    assert_eq!(line(&none, "bad "), "bad      torch: not installed in python3 (3.12.1)");
     let import = asked("{\"error\": \"ImportError: libcudart.so.12: cannot open\"}", 1);
     let what = "bad      torch: python3: ImportError: libcudart.so.12: cannot open";
     assert_eq!(line(&import, "bad "), what);
 }
 
 #[test]
-fn a_python_that_dies_is_bad_and_one_that_says_nothing_of_use_is_unknown() {
+fn a_python_that_crashes_is_bad_and_one_with_unexpected_output_is_unknown() {
     let python = |script: &str, code| {
         Machine::healthy().program("python3", script).doctor(&["--torch"]).exits(code).out
     };
     let crashed = python("echo symbol not found >&2; kill -SEGV $$", 1);
-    let crash = line(&crashed, "bad      torch: python3 died of importing torch: signal: 11");
+    let crash = line(&crashed, "bad      torch: python3 crashed while importing torch: signal: 11");
     assert!(crash.ends_with(", symbol not found"), "{crash}");
     let garbage = python("echo hello", 3);
     assert_eq!(
         line(&garbage, "unknown "),
-        "unknown  torch: python3 answers something else: \"hello\""
+        "unknown  torch: unexpected output of python3: \"hello\""
     );
     for script in ["echo 'gridguard-doctor {'", "echo 'gridguard-doctor {}'", "exit 0"] {
-        line(&python(script, 3), "unknown  torch: python3 answers something else");
+        line(&python(script, 3), "unknown  torch: unexpected output of python3");
     }
     let endless = "while :; do echo nonsense || exit 1; done";
-    line(&python(endless, 1), "bad      torch: python3 died");
+    line(&python(endless, 1), "bad      torch: python3 crashed");
     let absent = Machine::healthy().doctor(&["--torch", "no-python"]).exits(3);
     line(&absent.out, "unknown  torch: no-python does not start: ");
 }
@@ -78,12 +78,12 @@ fn a_python_that_hangs_is_not_waited_for() {
     // Without a driver, so that nothing else may take its time.
     let machine = Machine::bare().program("python3", "exec /bin/sleep 60");
     let out = machine.doctor(&["--torch", "--patience", "1s"]).exits(1).out;
-    assert_eq!(line(&out, "unknown "), "unknown  torch: python3 did not answer within 1s");
+    assert_eq!(line(&out, "unknown "), "unknown  torch: python3 did not respond within 1s");
     assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[test]
-fn a_virtual_environment_is_asked_by_its_folder() {
+fn a_virtual_environment_is_named_by_its_folder() {
     let machine = Machine::healthy();
     let environment = machine.folder().join("my env");
     fs::create_dir_all(environment.join("bin")).expect("a folder");
@@ -98,16 +98,16 @@ fn a_virtual_environment_is_asked_by_its_folder() {
 }
 
 #[test]
-fn what_is_no_pytorch_is_told_apart() {
+fn other_modules_named_torch_are_recognised() {
     let two = asked("{\"python\": \"2.7.18\", \"missing\": true}", 1);
-    let what = "bad      torch: python3 is Python 2.7.18, and PyTorch needs Python 3";
+    let what = "bad      torch: python3 is Python 2.7.18, PyTorch needs Python 3";
     assert_eq!(line(&two, "bad "), what);
     let hidden = asked("{\"python\": \"3.12.1\", \"hidden_by\": \"/w/torch.py\"}", 1);
-    assert_eq!(line(&hidden, "bad "), "bad      torch: python3 finds /w/torch.py in its place");
+    assert_eq!(line(&hidden, "bad "), "bad      torch: python3 imports /w/torch.py instead");
 }
 
 #[test]
-fn the_question_itself_is_answered_by_a_real_python() {
+fn a_real_python_runs_the_probe() {
     let itself = "import sys; sys.stdout.write(sys.executable)";
     let told = Command::new("python3").args(["-c", itself]).output().expect("there is a Python 3");
     let python = String::from_utf8(told.stdout).expect("UTF-8");
@@ -115,7 +115,7 @@ fn the_question_itself_is_answered_by_a_real_python() {
     let machine = Machine::bare();
     fs::write(machine.folder().join("torch.py"), "x = 1\n").expect("a file");
     let out = machine.doctor(&["--torch", &python]).exits(1).out;
-    assert!(line(&out, "bad      torch: ").ends_with("torch.py in its place"), "{out}");
+    assert!(line(&out, "bad      torch: ").ends_with("torch.py instead"), "{out}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Profiles to try the command on.
+//! Profiles to run the command on.
 
 use std::fs;
 use std::num::NonZeroU64;
@@ -19,7 +19,7 @@ pub(crate) fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
-/// A norm of so many rows of 8, whole in 2 ms.
+/// An entry for `rms_norm` of 8 columns, whole in 2 ms.
 pub(crate) fn norm(rows: u64, date: &str) -> Entry {
     let source = current_sources("rms_norm").pop().expect("a kernel");
     let summary =
@@ -75,7 +75,7 @@ pub(crate) fn text(folder: &TempDir, name: &str) -> String {
     fs::read_to_string(folder.path().join(name)).expect("there")
 }
 
-/// A text with a bad entry, and where that begins to be bad.
+/// The text of a profile whose first entry is invalid.
 pub(crate) fn with_bad_entry(entries: impl IntoIterator<Item = Entry>) -> String {
     let text = document(host(), entries).to_ron();
     text.replacen("choice: whole", "choice: hole", 1)

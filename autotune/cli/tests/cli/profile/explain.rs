@@ -1,4 +1,4 @@
-//! Which entry serves, and what is said of the others.
+//! `gridguard profile explain`: which entry matches, and why others do not.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn explain(folder: &TempDir, shape: &str, code: i32) -> Value {
 }
 
 #[test]
-fn a_lookup_says_how_it_matches_and_what_was_passed_over() {
+fn a_lookup_reports_how_it_matches_and_what_it_passed_over() {
     let folder = folder();
     let chunked = Entry { choice: chunks_of(32_768), launches: 3, ..norm(70_000, LATE) };
     let mut other_type = norm(70_000, LATE);
@@ -45,12 +45,12 @@ fn a_lookup_says_how_it_matches_and_what_was_passed_over() {
     assert_eq!(neighbour["distance_octaves"], 1.0);
     let default = explain(&folder, "20x8", 1);
     assert_eq!(default["matched"], "default");
-    assert_eq!(default["reason"], "rows 20 is out of the tuned range: tune this shape");
+    assert_eq!(default["reason"], "rows 20 is outside the tuned range: tune this shape");
     assert_eq!(default["plan"]["strategy"], "whole");
 }
 
 #[test]
-fn a_lookup_is_told_in_words() {
+fn a_lookup_as_text_shows_the_entry_the_plan_and_other_entries() {
     let folder = folder();
     let chunked = Entry { choice: chunks_of(32_768), launches: 3, ..norm(70_000, LATE) };
     let mut stale = document(host(), [chunked, norm(100_000, LATE)]);
@@ -63,24 +63,24 @@ fn a_lookup_is_told_in_words() {
     let expected = format!(
         "\
 rms_norm f32 71000x8 on the host as NVIDIA H200
-looked up: source {source}, cold-eager, throughput
-bucket, entry 70000x8, explicit profile p.ron
-choice: chunks of 32768, 3 launches there
-measured: 2.000 ms of 20 samples, -20.0 % against the default's 2.500 ms
-found: 6 candidates, 0 failed, 80 samples, 2026-11-20T12:00:00Z
+key: source {source}, cold-eager, throughput
+match: bucket, entry 70000x8 of explicit profile p.ron
+choice: chunks of 32768, 3 launches for the entry's shape
+measured: 2.000 ms in 20 samples, -20.0 % vs default 2.500 ms
+tuned: 6 candidates, 0 failed, 80 samples, 2026-11-20T12:00:00Z
 plan: chunked, 3 launches of up to 23668 items
 note: explicit profile p.ron: 2 entries are from tuner 0.0.9, this is 0.1.0: they serve
 
-not taken
-shape     types  layer     choice                            octaves  why
-100000x8  f32    explicit  whole   0.494 (rows 0.494, columns 0.000)  farther than the one that serves: 0.494 octaves
+other entries
+shape     types  layer     choice  octaves away                       why not
+100000x8  f32    explicit  whole   0.494 (rows 0.494, columns 0.000)  farther than the match: 0.494 octaves
 "
     );
     assert_eq!(ran.out, expected);
 }
 
 #[test]
-fn a_lookup_reads_the_user_s_own_profiles_too_and_those_of_an_absent_gpu() {
+fn a_lookup_reads_the_user_s_profiles_also_for_an_absent_gpu() {
     let folder = folder();
     let own = host().file_name();
     put(&folder, &own, [norm(70_000, LATE)]);
@@ -100,14 +100,14 @@ fn a_lookup_reads_the_user_s_own_profiles_too_and_those_of_an_absent_gpu() {
 }
 
 #[test]
-fn a_lookup_without_a_profile_or_of_edited_code_is_the_default_s() {
+fn a_lookup_without_a_profile_or_after_a_kernel_change_returns_the_default() {
     let folder = folder();
     let mut edited = norm(70_000, LATE);
     edited.key.source = "0123456789abcdef".into();
     put(&folder, "p.ron", [edited]);
     let json = explain(&folder, "70000x8", 1);
     assert_eq!(json["reason"], "the kernel was edited since it was tuned: tune it anew");
-    assert_eq!(json["considered"][0]["reason"], "the kernel was edited since");
+    assert_eq!(json["considered"][0]["reason"], "the kernel's source has changed");
     fs::remove_file(folder.path().join("p.ron")).expect("removed");
     let json = explain(&folder, "70000x8", 1);
     assert_eq!(json["reason"], "the kernel was not tuned: tune it");
@@ -120,7 +120,7 @@ fn a_lookup_without_a_profile_or_of_edited_code_is_the_default_s() {
 }
 
 #[test]
-fn another_processor_s_choices_and_those_of_none_that_is_named_do_not_serve() {
+fn entries_of_another_or_an_unnamed_processor_are_not_used() {
     let folder = folder();
     let name = "Z80".to_owned();
     for (processor, whose) in [
@@ -142,7 +142,7 @@ fn another_processor_s_choices_and_those_of_none_that_is_named_do_not_serve() {
 }
 
 #[test]
-fn an_entry_whose_choice_is_not_legal_here_gives_way_to_the_default() {
+fn an_entry_whose_choice_is_illegal_here_is_replaced_by_the_default() {
     let folder = folder();
     let unknown = Entry { parameters: vec![("warps".into(), 4)], ..norm(70_000, LATE) };
     put(&folder, "p.ron", [unknown]);

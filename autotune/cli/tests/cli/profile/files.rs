@@ -1,4 +1,4 @@
-//! What is done to files alone: show, merge, diff, prune.
+//! Subcommands that only read and write files: show, merge, diff, prune.
 
 use gridguard::catalog;
 use gridguard::profile::{DeviceIdentity, Entry, L2, Policy, Processor, StoredChoice, Submission};
@@ -20,8 +20,8 @@ fn a_profile_is_shown_with_its_device_and_a_row_for_each_entry() {
     let shown = profile(&folder, &["show", "p.ron"]).exits(0);
     let expected = "\
 NVIDIA H200, backend host, compute capability 9.0, 132 multiprocessors, 150109880320 bytes of \
-memory, 62914560 of L2 cache
-run by PROCESSOR
+memory, 62914560 bytes of L2 cache
+processor PROCESSOR
 measured with tuner 0.1.0
 2 entries
 
@@ -40,12 +40,12 @@ rms_norm  f32    4096x8  cold-graph    chunks of 2048         2  2.000 ms     -2
 }
 
 #[test]
-fn a_bad_entry_is_told_with_its_place_and_the_others_are_shown() {
+fn an_invalid_entry_is_reported_with_its_position_and_the_others_are_shown() {
     let folder = folder();
     put_text(&folder, "p.ron", &with_bad_entry([norm(300, EARLY), norm(500, EARLY)]));
     let shown = profile(&folder, &["show", "p.ron"]).exits(0);
     assert!(shown.err.starts_with("p.ron:8:"), "{}", shown.err);
-    assert!(shown.out.contains("1 entry, 1 bad one left out"), "{}", shown.out);
+    assert!(shown.out.contains("1 entry, 1 invalid skipped"), "{}", shown.out);
     let json = profile(&folder, &["show", "p.ron", "--format", "json"]).exits(0).json();
     assert_eq!(
         (&json["faults"][0]["line"], &json["faults"][0]["file"]),
@@ -54,7 +54,7 @@ fn a_bad_entry_is_told_with_its_place_and_the_others_are_shown() {
 }
 
 #[test]
-fn a_file_that_is_no_profile_of_this_version_is_a_usage_error_everywhere() {
+fn a_file_that_is_not_a_profile_of_this_version_is_a_usage_error() {
     let folder = folder();
     put_text(&folder, "future.ron", "(schema: 2, entries: [])");
     put_text(&folder, "garbage.ron", "hello");
@@ -62,7 +62,7 @@ fn a_file_that_is_no_profile_of_this_version_is_a_usage_error_everywhere() {
     for (file, message) in [
         ("future.ron", "future.ron: schema 2, this version reads 1"),
         ("garbage.ron", "garbage.ron: the header does not parse: 1:1: a file begins with"),
-        ("none.ron", "none.ron: there is no such file"),
+        ("none.ron", "none.ron: no such file"),
     ] {
         for args in [
             &["show", file][..],
@@ -82,7 +82,7 @@ fn a_file_that_is_no_profile_of_this_version_is_a_usage_error_everywhere() {
 }
 
 #[test]
-fn a_merge_is_the_same_in_any_order_and_any_number_of_times() {
+fn a_merge_does_not_depend_on_order_or_repetition() {
     let folder = folder();
     let mut slower = norm(300, LATE);
     (slower.choice, slower.chosen.median_ns) = (chunks_of(100), 2_200_000);
@@ -93,7 +93,7 @@ fn a_merge_is_the_same_in_any_order_and_any_number_of_times() {
         profile(&folder, &[&["merge"], files, &["--output", output]].concat()).exits(0)
     };
     let first = merge(&["a.ron", "b.ron", "c.ron"], "abc.ron");
-    assert_eq!(first.out, "4 entries of 3 files, 1 conflict\nprofile abc.ron\n");
+    assert_eq!(first.out, "4 entries from 3 files, 1 conflict\nprofile abc.ron\n");
     assert_eq!(
         first.err,
         "conflict: rms_norm f32, cold-eager, throughput, rows 300, columns 8: kept chunks of 100 in \
@@ -102,7 +102,7 @@ fn a_merge_is_the_same_in_any_order_and_any_number_of_times() {
     merge(&["c.ron", "b.ron", "a.ron"], "cba.ron");
     assert_eq!(text(&folder, "abc.ron"), text(&folder, "cba.ron"));
     assert_eq!(rows(&parsed(&folder.path().join("abc.ron"))), [300, 500, 700, 900]);
-    // Over its own result, and with it.
+    // Onto its own result, and with it as input.
     merge(&["a.ron", "b.ron", "c.ron"], "abc.ron");
     merge(&["abc.ron", "a.ron", "abc.ron"], "abc.ron");
     assert_eq!(text(&folder, "abc.ron"), text(&folder, "cba.ron"));
@@ -126,7 +126,7 @@ fn a_merge_as_json_has_both_sides_of_a_conflict() {
 }
 
 #[test]
-fn a_merge_loses_nothing_that_is_there_unless_it_is_forced_to() {
+fn a_merge_drops_entries_of_its_output_only_with_force() {
     let folder = folder();
     put(&folder, "a.ron", [norm(300, EARLY)]);
     put(&folder, "there.ron", [norm(300, EARLY), norm(500, EARLY)]);
@@ -134,8 +134,8 @@ fn a_merge_loses_nothing_that_is_there_unless_it_is_forced_to() {
     let ran = profile(&folder, &["merge", "a.ron", "--output", "there.ron"]).exits(2);
     assert_eq!(
         ran.err,
-        "error: the merge would lose 1 of the entries of there.ron: name it among the files to keep \
-         them, or --force to lose them\n"
+        "error: the merge would drop 1 entry of there.ron: add it to the files to keep them, or use \
+         --force to drop them\n"
     );
     assert_eq!(text(&folder, "there.ron"), before);
     profile(&folder, &["merge", "a.ron", "there.ron", "--output", "there.ron"]).exits(0);
@@ -159,7 +159,7 @@ fn profiles_of_other_devices_do_not_merge() {
 }
 
 #[test]
-fn profiles_linked_by_aliases_of_others_merge_in_any_order() {
+fn profiles_linked_by_aliases_merge_in_any_order() {
     let folder = folder();
     for (name, alias, rows) in [("A", "B", 300), ("B", "C", 500), ("C", "C", 700)] {
         let device = DeviceIdentity { name: name.into(), ..host() };
@@ -180,7 +180,7 @@ fn profiles_linked_by_aliases_of_others_merge_in_any_order() {
 }
 
 #[test]
-fn profiles_of_two_processors_neither_merge_nor_take_each_other_s_place() {
+fn profiles_of_two_processors_neither_merge_nor_replace_each_other() {
     let folder = folder();
     put(&folder, "a.ron", [norm(300, EARLY)]);
     let processor = Some(Processor { name: "Z80".into(), threads: 1 });
@@ -192,22 +192,22 @@ fn profiles_of_two_processors_neither_merge_nor_take_each_other_s_place() {
     let ran = run(folder.path(), &[&tune[..], &["--profile", "b.ron"]].concat()).exits(2);
     assert!(ran.err.contains("b.ron: the profile is of Z80 with 1 thread"), "{}", ran.err);
     let diff = profile(&folder, &["diff", "a.ron", "b.ron"]).exits(1);
-    assert!(diff.out.contains("run by Z80 with 1 thread"), "{}", diff.out);
+    assert!(diff.out.contains("processor Z80 with 1 thread"), "{}", diff.out);
 }
 
 #[test]
-fn a_merge_leaves_bad_entries_out_and_says_so() {
+fn a_merge_skips_invalid_entries_and_reports_them() {
     let folder = folder();
     put(&folder, "a.ron", [norm(300, EARLY)]);
     put_text(&folder, "b.ron", &with_bad_entry([norm(500, EARLY), norm(700, EARLY)]));
     let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
     assert!(ran.err.starts_with("b.ron:8:"), "{}", ran.err);
-    assert!(ran.out.starts_with("2 entries of 2 files, 0 conflicts, 1 bad one left out\n"));
+    assert!(ran.out.starts_with("2 entries from 2 files, 0 conflicts, 1 invalid skipped\n"));
     assert_eq!(rows(&parsed(&folder.path().join("c.ron"))), [300, 700]);
 }
 
 #[test]
-fn a_diff_exits_by_whether_there_is_one() {
+fn a_diff_exits_with_1_if_there_is_a_difference() {
     let folder = folder();
     let timed = |median_ns| {
         let mut entry = norm(300, LATE);
@@ -221,14 +221,14 @@ fn a_diff_exits_by_whether_there_is_one() {
     put(&folder, "b.ron", [folded, norm(700, EARLY)]);
 
     let same = profile(&folder, &["diff", "a.ron", "near.ron"]).exits(0);
-    assert_eq!(same.out, "the same: 2 entries\n");
+    assert_eq!(same.out, "no difference in 2 entries\n");
     profile(&folder, &["diff", "a.ron", "near.ron", "--times", "0.5%"]).exits(1);
     profile(&folder, &["diff", "a.ron", "far.ron", "--times", "20"]).exits(0);
     let slower = profile(&folder, &["diff", "a.ron", "far.ron"]).exits(1);
     assert_eq!(
         slower.out,
-        "other times\n  rms_norm f32, cold-eager, throughput, 300x8: whole 2.000 ms -> 2.200 ms \
-         (+10.0 %), the default 2.500 ms -> 2.500 ms (0.0 %)\n"
+        "different times\n  rms_norm f32, cold-eager, throughput, 300x8: whole 2.000 ms -> 2.200 ms \
+         (+10.0 %), default 2.500 ms -> 2.500 ms (0.0 %)\n"
     );
     let other = profile(&folder, &["diff", "a.ron", "b.ron"]).exits(1);
     let source = &norm(1, LATE).key.source;
@@ -237,7 +237,7 @@ fn a_diff_exits_by_whether_there_is_one() {
         format!(
             "only in a.ron\n  rms_norm f32, cold-eager, throughput, 500x8: whole in 2.000 ms, \
              source {source}\nonly in b.ron\n  rms_norm f32, cold-eager, throughput, 700x8: whole \
-             in 2.000 ms, source {source}\nother choices\n  rms_norm f32, cold-eager, throughput, \
+             in 2.000 ms, source {source}\ndifferent choices\n  rms_norm f32, cold-eager, throughput, \
              300x8: whole in 2.000 ms -> folded in 2.000 ms\n"
         )
     );
@@ -249,7 +249,7 @@ fn a_diff_exits_by_whether_there_is_one() {
 }
 
 #[test]
-fn what_is_stale_goes_and_what_is_old_where_that_is_asked_for() {
+fn prune_removes_stale_entries_and_old_ones_on_request() {
     let folder = folder();
     let mut edited = norm(500, LATE);
     edited.key.source = "0123456789abcdef".into();
@@ -259,9 +259,9 @@ fn what_is_stale_goes_and_what_is_old_where_that_is_asked_for() {
     let before = text(&folder, "p.ron");
 
     let dry = profile(&folder, &["prune", "p.ron", "--dry-run"]).exits(0);
-    assert!(dry.out.ends_with("2 entries would go, 2 kept\n"), "{}", dry.out);
-    assert!(dry.out.contains("the kernel was edited since"), "{}", dry.out);
-    assert!(dry.out.contains("there is no such kernel"), "{}", dry.out);
+    assert!(dry.out.ends_with("2 entries would be removed, 2 kept\n"), "{}", dry.out);
+    assert!(dry.out.contains("the kernel's source has changed"), "{}", dry.out);
+    assert!(dry.out.contains("no such kernel"), "{}", dry.out);
     assert_eq!(text(&folder, "p.ron"), before);
 
     profile(&folder, &["prune", "p.ron", "--kernel", "frobnicate"]).exits(0);

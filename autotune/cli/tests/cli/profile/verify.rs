@@ -1,4 +1,4 @@
-//! Whether choices are still good, measured on the host.
+//! `gridguard profile verify` on the host.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use gridguard::profile::{Backend, DeviceIdentity, Entry, L2, Objective, Policy, 
 use super::entries::{LATE, chunks_of, document, folder, host, norm, profile, put, put_text, text};
 use crate::command::{run, signal, start};
 
-/// Hot, because going through caches takes a debug build its time.
+/// With hot caches, because flushing them takes long in a debug build.
 fn hot(mut entry: Entry) -> Entry {
     entry.key.policy = Policy { l2: L2::Hot, submission: Submission::Eager };
     entry
 }
 
 #[test]
-fn a_choice_that_was_just_made_is_still_good() {
+fn a_choice_that_was_just_tuned_passes() {
     let folder = folder();
     let args =
         ["--kernel", "rms_norm", "--shape", "1000x8", "--dtype", "f32", "--profile", "p.ron"];
     let tune = ["tune", "--device", "host", "--policy", "hot-eager"];
     run(folder.path(), &[&tune[..], &args].concat()).exits(0);
-    // Whatever else this machine does, one launch or another makes no such difference.
+    // However busy the machine is, one launch more or less makes no such difference.
     let verify = ["verify", "p.ron", "--tolerance", "100%"];
     let ran = profile(&folder, &verify).exits(0);
     assert!(
@@ -40,7 +40,7 @@ fn a_choice_that_was_just_made_is_still_good() {
 }
 
 #[test]
-fn a_slow_choice_and_one_that_is_illegal_are_told() {
+fn slow_and_illegal_choices_are_reported() {
     let folder = folder();
     // The smallest chunks there are take several times as long, however busy the machine is.
     let slow = hot(Entry { choice: chunks_of(4), launches: 2500, ..norm(10_000, LATE) });
@@ -52,10 +52,10 @@ fn a_slow_choice_and_one_that_is_illegal_are_told() {
     let before = text(&folder, "p.ron");
     let json = profile(&folder, &["verify", "p.ron", "--format", "json"]).exits(1);
     assert!(json.err.contains(
-        "passed over: rms_norm f32, hot-eager, throughput, 3000x8: the kernel was edited"
+        "skipped: rms_norm f32, hot-eager, throughput, 3000x8: the kernel's source has changed"
     ));
     assert!(
-        json.err.contains("rms_norm f32 2000x8: the choice does not hold any more: "),
+        json.err.contains("rms_norm f32 2000x8: the stored choice is no longer valid: "),
         "{}",
         json.err
     );
@@ -67,7 +67,7 @@ fn a_slow_choice_and_one_that_is_illegal_are_told() {
 }
 
 #[test]
-fn a_choice_that_breaks_its_bound_on_a_launch_fails() {
+fn a_choice_that_exceeds_its_latency_limit_fails() {
     let folder = folder();
     put(&folder, "all.ron", [hot(norm(20_000, LATE))]);
     let args = ["verify", "all.ron", "--tolerance", "1000%", "--format", "json"];
@@ -79,12 +79,12 @@ fn a_choice_that_breaks_its_bound_on_a_launch_fails() {
     long.key.objective = Objective::Latency { max_launch_us };
     put(&folder, "p.ron", [long]);
     let ran = profile(&folder, &["verify", "p.ron"]).exits(1);
-    assert!(ran.err.contains(" is the bound"), "{}", ran.err);
+    assert!(ran.err.contains(", the limit is "), "{}", ran.err);
     assert!(ran.out.ends_with("1 entry verified, 0 above 5.0 %, 1 failed\n"), "{}", ran.out);
 }
 
 #[test]
-fn what_cannot_be_verified_here_is_not_measured() {
+fn a_profile_of_another_device_is_not_measured() {
     let folder = folder();
     let cuda = DeviceIdentity { backend: Backend::Cuda, processor: None, ..host() };
     put_text(&folder, "cuda.ron", &document(cuda, [norm(300, LATE)]).to_ron());
@@ -94,16 +94,20 @@ fn what_cannot_be_verified_here_is_not_measured() {
     let ran = profile(&folder, &["verify", "host.ron", "--gpu", "a100-80gb"]).exits(2);
     assert!(ran.err.contains("host.ron: the profile is of"), "{}", ran.err);
     let ran = profile(&folder, &["verify", "host.ron", "--kernel", "softmax"]).exits(3);
-    assert!(ran.err.contains("host.ron has no entry to measure"), "{}", ran.err);
+    assert!(ran.err.contains("host.ron: no entry can be measured"), "{}", ran.err);
 }
 
 #[test]
-fn an_interrupted_verification_says_what_it_knows() {
+fn an_interrupted_verification_reports_what_it_measured() {
     let folder = folder();
     put(&folder, "p.ron", [hot(norm(100, LATE)), hot(norm(250_000, LATE))]);
     let child = start(folder.path(), &["profile", "verify", "p.ron", "--tolerance", "1000%"]);
     // The first takes a tenth of a second, the second much longer than this.
     sleep(Duration::from_secs(2));
     let ran = signal(child, "-INT").exits(130);
-    assert!(ran.out.contains("1 entry verified") && ran.out.contains(", 1 left"), "{}", ran.out);
+    assert!(
+        ran.out.contains("1 entry verified") && ran.out.contains(", 1 not measured"),
+        "{}",
+        ran.out
+    );
 }
