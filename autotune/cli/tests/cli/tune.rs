@@ -171,7 +171,7 @@ fn invalid_problems_are_usage_errors() {
         (&["--kernel", "rms_norm", "--shape", "2x2", "--dtype", "f64"], "`f64`"),
         (&["--objective", "speed"], "expected throughput"),
         (&["--policy", "warm"], "expected cold or hot"),
-        (&["--shard", "2/2"], "is no shard"),
+        (&["--shard", "2/2"], "is not a shard"),
         (&["--shapes", "none.ron"], "none.ron: no such file"),
     ];
     for (args, message) in cases {
