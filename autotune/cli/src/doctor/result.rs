@@ -1,6 +1,6 @@
 //! The result of one check, and remedies for known errors.
 
-use gridguard::diagnose::{Diagnosis, Log, diagnose};
+use gridguard::diagnose::{Diagnosis, LogScanner, diagnose};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -77,10 +77,10 @@ pub(super) fn remedy(diagnosis: Option<Diagnosis>) -> String {
 
 /// The same for a message; `None` if the message is not known.
 pub(super) fn remedy_of_message(message: &str) -> Option<String> {
-    let mut log = Log::asked();
+    let mut log = LogScanner::for_question();
     message.lines().for_each(|line| log.line(line));
     let found = log.findings().into_iter().next()?;
-    Some(remedy(Some(diagnose(&found.subject, &found.evidence))))
+    Some(remedy(Some(diagnose(&found.failure, &found.evidence))))
 }
 
 /// The beginning of a text that may be long, on one line.

@@ -11,7 +11,7 @@ use gridguard::cuda::{
     self, Args, CompileOptions, Compiler, ComputeMode, CudaError, DriverError, Image, Kernel,
     LaunchError, LoadError, Module,
 };
-use gridguard::diagnose::{Evidence, Subject};
+use gridguard::diagnose::{Evidence, FailureId};
 use gridguard::{ComputeCapability, Dim3, Guard, LaunchRequest, Parameter};
 
 use super::result::{CheckResult, Level, remedy, remedy_of_message, shorten};
@@ -192,7 +192,7 @@ impl From<CudaError> for SmokeTestError {
         {
             // The kernel above accesses only its own memory, so the device is at fault.
             let DriverError { call, code, name, .. } = error;
-            let remedy = match Subject::of_code(*code).failure().name {
+            let remedy = match FailureId::from_code(*code).entry().name {
                 ECC => remedy(Some(error.diagnosis(&Evidence::default()))),
                 _ => CHECK_MEMORY.to_owned(),
             };

@@ -10,7 +10,9 @@ use gridguard_autotune::{
     Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
     Portion, ProblemMeasurer, Workload,
 };
-use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem, ProblemError};
+use gridguard_kernels::bench::{
+    BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem, ProblemError,
+};
 use gridguard_kernels::{KernelError, Kernels};
 
 /// A problem with its tensors, and the launches prepared so far.
