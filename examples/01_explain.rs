@@ -1,5 +1,5 @@
-//! 1. Validates a launch without a GPU and prints every rule that it breaks, with value, limit and
-//! remedy.
+//! Step 1: validates a launch without a GPU and prints every rule that it breaks, with value, limit
+//! and remedy.
 //!
 //! Run it with `cargo run --release --example 01_explain`.
 

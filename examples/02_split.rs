@@ -1,5 +1,5 @@
-//! 2. Splits a launch that is too large into legal launches, each on its chunk of the batch. It needs
-//! no GPU: planning is pure arithmetic on limits.
+//! Step 2: splits a launch that is too large into legal launches, each on its chunk of the batch.
+//! It needs no GPU: planning is pure arithmetic on limits.
 //!
 //! Run it with `cargo run --release --example 02_split`.
 

@@ -1,5 +1,5 @@
-//! 3. Runs a split launch on the host, under the limits of a GPU. The same plan would run on that
-//! GPU, so code that uses it can be tested without one.
+//! Step 3: runs a split launch on the host, under the limits of a GPU. The same plan would run on
+//! that GPU, so code that uses it can be tested without one.
 //!
 //! Run it with `cargo run --release --example 03_host`.
 

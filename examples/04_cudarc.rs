@@ -1,5 +1,5 @@
-//! 4. Guards code that uses cudarc's launch builder by changing one call. An oversized launch is then
-//! reported precisely before it reaches the driver.
+//! Step 4: guards code that uses cudarc's launch builder by changing one call. An oversized launch
+//! is then reported precisely before it reaches the driver.
 //!
 //! Run it with `cargo run --release --example 04_cudarc`; it needs a CUDA device and NVRTC.
 

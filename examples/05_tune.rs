@@ -1,6 +1,6 @@
-//! 5. Tunes a workload of your own: anything you can launch from a `Candidate` can be tuned. Here it is
-//! a chain of eight passes over rows, for which the fastest chunk is not the largest: in a smaller one
-//! the output of a pass is still in the cache for the next.
+//! Step 5: tunes a workload of your own: anything you can launch from a `Candidate` can be tuned.
+//! Here it is a chain of eight passes over rows, for which the fastest chunk is not the largest: in
+//! a smaller one the output of a pass is still in the cache for the next.
 //!
 //! Run it with `cargo run --release --example 05_tune [PLOT.svg]`. It uses the CUDA device with the most
 //! free memory, or the host.
@@ -111,7 +111,8 @@ impl OnDevice {
         stream: Arc<CudaStream>,
     ) -> Result<Self, Box<dyn std::error::Error>> {
         let module = guard.compile("pass.cu", SOURCE)?;
-        // SAFETY: `pass` takes one pointer, aligned to 16 bytes, and accesses 1,024 floats per block on y.
+        // SAFETY: `pass` takes one pointer, aligned to 16 bytes, and accesses 1,024 floats per
+        // block on y.
         let kernel = unsafe { module.kernel("pass", &[Parameter::AlignedMemory { bytes: 16 }])? };
         let x = stream.alloc_zeros(usize::try_from(ROWS * COLUMNS)?)?;
         let configuration = configuration(ROWS, kernel.limits().clone());

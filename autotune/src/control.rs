@@ -17,7 +17,8 @@ pub struct Budget<'a> {
     pub evaluations: Option<u64>,
     /// Ends the search once it is set.
     pub interrupt: Option<&'a AtomicBool>,
-    /// The SM clock in MHz below which samples count as throttled; without it, the highest observed.
+    /// The SM clock in MHz below which samples count as throttled; without it, the highest
+    /// observed.
     pub nominal_clock_mhz: Option<f64>,
     /// Waits for a throttled device to recover.
     pub pause: fn(Duration),

@@ -43,8 +43,8 @@ pub struct Evaluation {
     pub exhaustive_evaluations: u64,
     /// The tuner's searches.
     pub runs: Vec<SearchRun>,
-    /// Searches with the slowest candidate as the default: what the tuner finds if nobody chose well
-    /// before it.
+    /// Searches with the slowest candidate as the default: what the tuner finds if nobody chose
+    /// well before it.
     pub runs_from_slowest: Vec<SearchRun>,
 }
 
@@ -55,8 +55,8 @@ pub struct SearchRun {
     pub winner: Candidate,
     /// Samples that it took.
     pub evaluations: u64,
-    /// How much slower the choice is than the best, as a fraction; both remeasured, interleaved. Zero
-    /// if it is no slower.
+    /// How much slower the choice is than the best, as a fraction; both remeasured, interleaved.
+    /// Zero if it is no slower.
     pub regret: f64,
     /// The choice's time over the default's, both remeasured, interleaved.
     pub against_default: f64,
@@ -146,8 +146,9 @@ impl ExhaustiveSearch {
         self.medians.iter().max_by(|(_, one), (_, other)| one.total_cmp(other))
     }
 
-    /// How much slower a choice is than the best, as a fraction. Both are remeasured, interleaved, so
-    /// that the best does not profit from the luck that made it the best. Zero if it is no slower.
+    /// How much slower a choice is than the best, as a fraction. Both are remeasured, interleaved,
+    /// so that the best does not profit from the luck that made it the best. Zero if it is no
+    /// slower.
     ///
     /// # Errors
     ///

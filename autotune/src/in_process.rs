@@ -10,9 +10,9 @@ use crate::stats;
 
 /// Checks and times the candidates of a workload in this process.
 ///
-/// A candidate is prepared at its first use. Device, caches and clocks are warmed up once, before the
-/// very first sample; a search drops each candidate's own first sample itself. After a fatal failure
-/// ([`FailureKind::is_fatal`]) every later request fails with it.
+/// A candidate is prepared at its first use. Device, caches and clocks are warmed up once, before
+/// the very first sample; a search drops each candidate's own first sample itself. After a fatal
+/// failure ([`FailureKind::is_fatal`]) every later request fails with it.
 #[derive(Debug)]
 pub struct InProcess<W, C> {
     workload: W,
@@ -111,8 +111,8 @@ impl<W: Workload, C: Clock> ProblemMeasurer for InProcess<W, C> {
     }
 }
 
-/// The runs before the first sample: until the medians of three successive groups of three differ by
-/// less than 2 %, or for 300 ms.
+/// The runs before the first sample: until the medians of three successive groups of three differ
+/// by less than 2 %, or for 300 ms.
 #[derive(Clone, Debug, Default)]
 struct WarmUp {
     group: Vec<f64>,

@@ -171,8 +171,8 @@ impl<M: Measurer> Measurer for Resumed<M> {
             return Ok(samples);
         }
         let candidate = candidate.clone();
-        // A check that was replayed is repeated before the first new sample: the candidate has to be
-        // prepared, and its output must still be correct.
+        // A check that was replayed is repeated before the first new sample: the candidate has to
+        // be prepared, and its output must still be correct.
         let checked = match self.live.insert(candidate.clone()) {
             true => self.measurer.check(&candidate),
             false => Ok(()),

@@ -6,21 +6,21 @@
 //!
 //! # Tuning your own workload
 //!
-//! This example runs on the host. On a device, use a [`DeviceClock`] and submit to the clock's stream
-//! in `launch`. A manifest needs `gridguard` with the features `host` and `profile`, and cudarc with
-//! your CUDA version, which neither crate chooses.
+//! This example runs on the host. On a device, use a [`DeviceClock`] and submit to the clock's
+//! stream in `launch`. A manifest needs `gridguard` with the features `host` and `profile`, and
+//! cudarc with your CUDA version, which neither crate chooses.
 //!
 //! ```
 //! use std::sync::Arc;
 //!
 //! use gridguard::profile::{Document, Key, L2, Layers, Match, Policy, Provenance, publish};
 //! use gridguard::{
-//!     Axis, BatchAxis, DeviceLimits, Dim3, Guard, HostLauncher, KernelLimits, LaunchRequest, Launcher,
-//!     Plan,
+//!     Axis, BatchAxis, DeviceLimits, Dim3, Guard, HostLauncher, KernelLimits, LaunchRequest,
+//!     Launcher, Plan,
 //! };
 //! use gridguard_autotune::{
-//!     Budget, Candidate, LaunchConfig, MeasureFailure, FailureKind, HostClock, InProcess, Portion, TuningReport,
-//!     ProblemMeasurer, Space, Workload, tune,
+//!     Budget, Candidate, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure, Portion,
+//!     ProblemMeasurer, Space, TuningReport, Workload, tune,
 //! };
 //!
 //! const ROWS: u64 = 100_000;
@@ -56,7 +56,11 @@
 //!         Ok(()) // Nothing to compile or allocate.
 //!     }
 //!
-//!     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
+//!     fn launch(
+//!         &mut self,
+//!         candidate: &Candidate,
+//!         portion: Portion,
+//!     ) -> Result<(), MeasureFailure> {
 //!         let step = candidate.parameters[0].1;
 //!         let LaunchConfig { request, batch, limits, .. } = self.configuration(step);
 //!         let plan = Plan::new(&request, Some(&batch), &limits, candidate.choice.into());
@@ -125,9 +129,9 @@
 //!
 //! # In a child process
 //!
-//! A candidate that crashes ends its process. [`Remote`] starts a child process that calls [`serve`],
-//! and a new one after each crash; it is a [`Measurer`] like [`InProcess`]. A [`Journal`] keeps every
-//! result, and [`Resumed`] continues from it after an interruption.
+//! A candidate that crashes ends its process. [`Remote`] starts a child process that calls
+//! [`serve`], and a new one after each crash; it is a [`Measurer`] like [`InProcess`]. A
+//! [`Journal`] keeps every result, and [`Resumed`] continues from it after an interruption.
 
 mod candidate;
 mod clock;

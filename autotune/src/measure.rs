@@ -33,10 +33,10 @@ impl Sample {
 
 /// A problem with its memory, on a device or on the host.
 ///
-/// [`InProcess`](crate::InProcess) drives it: each candidate is prepared, then checked, then launched
-/// once per sample, interleaved with other candidates. The default is checked first, so that its
-/// output can serve as the expected output of the others; only in a process that replaces a crashed
-/// one another candidate may come first.
+/// [`InProcess`](crate::InProcess) drives it: each candidate is prepared, then checked, then
+/// launched once per sample, interleaved with other candidates. The default is checked first, so
+/// that its output can serve as the expected output of the others; only in a process that replaces
+/// a crashed one another candidate may come first.
 pub trait Workload {
     /// The launch with each set of parameters worth measuring, the default first. No two have the
     /// same parameters, by which a [`Candidate`] names its configuration.
@@ -53,9 +53,9 @@ pub trait Workload {
     /// [`MeasureFailure`] if this candidate cannot run.
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
 
-    /// Submits the launches of a prepared candidate: those of the plan that its choice yields for its
-    /// configuration, or only the largest of them. On a device it returns before they have run, on
-    /// the host afterwards. Everything in here is timed.
+    /// Submits the launches of a prepared candidate: those of the plan that its choice yields for
+    /// its configuration, or only the largest of them. On a device it returns before they have run,
+    /// on the host afterwards. Everything in here is timed.
     ///
     /// # Errors
     ///
@@ -73,8 +73,8 @@ pub trait Workload {
 
 /// Checks and times candidates of one problem, on one device.
 pub trait Measurer {
-    /// Prepares a candidate, runs it once and compares its output. Called once per candidate, before
-    /// any sample.
+    /// Prepares a candidate, runs it once and compares its output. Called once per candidate,
+    /// before any sample.
     ///
     /// # Errors
     ///
@@ -94,7 +94,8 @@ pub trait Measurer {
     ) -> Result<Vec<Sample>, MeasureFailure>;
 }
 
-/// A measurer that also knows the configurations of its problem: what [`serve`](crate::serve) opens.
+/// A measurer that also knows the configurations of its problem: what [`serve`](crate::serve)
+/// opens.
 pub trait ProblemMeasurer: Measurer {
     /// As [`Workload::configurations`].
     ///
@@ -118,9 +119,9 @@ pub trait Clock {
     ///
     /// # Errors
     ///
-    /// The failure of `work`; [`FailureKind::Timeout`](crate::FailureKind) if it does not finish and
-    /// [`FailureKind::Crash`](crate::FailureKind) if it breaks the context. After either the process
-    /// is unusable.
+    /// The failure of `work`; [`FailureKind::Timeout`](crate::FailureKind) if it does not finish
+    /// and [`FailureKind::Crash`](crate::FailureKind) if it breaks the context. After either the
+    /// process is unusable.
     fn sample(
         &mut self,
         id: WorkId,

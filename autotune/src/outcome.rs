@@ -1,7 +1,6 @@
 //! The result of a search, and its form as an entry of a profile.
 
 use core::fmt;
-use core::time::Duration;
 
 use gridguard::profile::{Entry, Key, Named, Objective, Provenance, StopReason, Summary};
 use serde::{Deserialize, Serialize};
@@ -68,8 +67,8 @@ pub struct LatencyOutcome {
     pub max_launch_ns: u64,
     /// Times of the choice's largest launch alone.
     pub launch: Summary,
-    /// Whether the upper end of their confidence interval is within the bound. If not, the choice is
-    /// the smallest possible chunk, or the default.
+    /// Whether the upper end of their confidence interval is within the bound. If not, the choice
+    /// is the smallest possible chunk, or the default.
     pub met: bool,
     /// Choices with a larger chunk that failed when their whole sequence was compared with the
     /// default's.
@@ -81,7 +80,7 @@ pub struct LatencyOutcome {
 }
 
 /// The result of a search.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[must_use]
 pub struct TuningOutcome {
     /// What the choice was optimised for.
@@ -89,12 +88,15 @@ pub struct TuningOutcome {
     /// The choice: the default unless that is clearly beaten.
     pub winner: Candidate,
     /// What runs if nothing is tuned.
+    #[serde(rename = "default_candidate")]
     pub default: Candidate,
     /// Times of the choice.
     pub chosen: Summary,
     /// Times of the default.
+    #[serde(rename = "default")]
     pub baseline: Summary,
     /// Every candidate, the default first.
+    #[serde(rename = "rows")]
     pub candidates: Vec<MeasuredCandidate>,
     /// How the choice does against a bound on the time of a launch, if there was one.
     pub latency: Option<LatencyOutcome>,
@@ -106,8 +108,8 @@ pub struct TuningOutcome {
     pub complete: bool,
     /// Whether samples had to be taken at a throttled clock.
     pub throttled: bool,
-    /// How long the search took.
-    pub wall_time: Duration,
+    /// How long the search took, in seconds.
+    pub wall_time_s: f64,
 }
 
 impl TuningOutcome {
@@ -128,8 +130,8 @@ impl TuningOutcome {
         self.candidates.iter().filter_map(|one| Some((&one.candidate, one.failure.as_ref()?)))
     }
 
-    /// The entry of a profile. `found` supplies date, driver, compiler and tuner; the figures and the
-    /// key's objective are filled in from the outcome.
+    /// The entry of a profile. `found` supplies date, driver, compiler and tuner; the figures and
+    /// the key's objective are filled in from the outcome.
     #[must_use]
     pub fn entry(&self, key: Key, shape: Named, found: Provenance) -> Entry {
         let timed = self.candidates.iter().filter(|one| one.summary.samples > 0);

@@ -39,8 +39,8 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type DrawingError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
 impl Chart {
-    /// Draws the medians of `outcome` and their 95 % intervals against the size of the largest chunk,
-    /// one curve for each set of parameters.
+    /// Draws the medians of `outcome` and their 95 % intervals against the size of the largest
+    /// chunk, one curve for each set of parameters.
     ///
     /// # Errors
     ///

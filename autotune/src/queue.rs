@@ -76,8 +76,8 @@ pub enum WorkItem<'a, P, S> {
     Confirm(&'a P, Vec<S>),
 }
 
-/// A queue of problems `P` for equal devices. If there are fewer problems than devices, each problem
-/// is split into parts, and the winner is confirmed on one device.
+/// A queue of problems `P` for equal devices. If there are fewer problems than devices, each
+/// problem is split into parts, and the winner is confirmed on one device.
 #[derive(Debug)]
 pub struct WorkQueue<P, S> {
     problems: Vec<P>,
@@ -103,8 +103,8 @@ impl<P, S> WorkQueue<P, S> {
     }
 
     /// Keeps one device busy until no work is left. `work` returns the result of a part that it
-    /// searched; if it returns `None`, the problem stays undecided. Whoever finishes a problem's last
-    /// part confirms it, so that no device waits for another.
+    /// searched; if it returns `None`, the problem stays undecided. Whoever finishes a problem's
+    /// last part confirms it, so that no device waits for another.
     pub fn serve(&self, mut work: impl FnMut(WorkItem<'_, P, S>) -> Option<S>) {
         loop {
             let place = self.next.fetch_add(1, Ordering::Relaxed);

@@ -2,102 +2,67 @@
 
 use core::fmt;
 
-use gridguard::profile::{Objective, StopReason, Summary};
+use gridguard::profile::StopReason;
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
-use crate::stats::{count, real};
+use crate::outcome::{LatencyOutcome, MeasuredCandidate, TuningOutcome};
+use crate::stats::real;
 
 /// An outcome as plain data; its `Display` is a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningReport {
     /// What was tuned, and where.
     pub problem: String,
-    /// What the choice was optimised for.
-    pub objective: Objective,
-    /// The choice.
-    pub winner: Candidate,
-    /// Times of the choice.
-    pub chosen: Summary,
-    /// Times of the default.
-    pub default: Summary,
     /// The default's time over the choice's: above one if the choice is faster.
     pub speedup: f64,
-    /// How the choice does against a bound on the time of a launch, if there was one.
-    pub latency: Option<LatencyOutcome>,
-    /// The measured candidates, the fastest first, then the others in the order of the space.
-    pub rows: Vec<MeasuredCandidate>,
-    /// Samples of all candidates, dropped ones included.
-    pub evaluations: u64,
-    /// Why the last sampling ended.
-    pub stopped: StopReason,
-    /// Whether the search finished.
-    pub complete: bool,
-    /// Whether samples had to be taken at a throttled clock.
-    pub throttled: bool,
-    /// How long the search took, in seconds.
-    pub wall_time_s: f64,
+    /// The outcome, with the measured candidates first, the fastest at the top.
+    #[serde(flatten)]
+    pub outcome: TuningOutcome,
 }
 
 impl TuningReport {
     /// The report of `outcome` on `problem`, such as `rms_norm 32768 x 4096 f16 on NVIDIA H200`.
     #[must_use]
     pub fn new(problem: impl Into<String>, outcome: &TuningOutcome) -> Self {
-        let mut rows = outcome.candidates.clone();
-        rows.sort_by_key(|row| match row.summary.samples {
+        let mut outcome = outcome.clone();
+        outcome.candidates.sort_by_key(|row| match row.summary.samples {
             0 => u64::MAX,
             _ => row.summary.median_ns,
         });
         let against_default = outcome.winner().and_then(|winner| winner.against_default);
-        Self {
-            problem: problem.into(),
-            objective: outcome.objective,
-            winner: outcome.winner.clone(),
-            chosen: outcome.chosen,
-            default: outcome.baseline,
-            speedup: against_default.map_or(1.0, f64::recip),
-            latency: outcome.latency,
-            rows,
-            evaluations: outcome.evaluations,
-            stopped: outcome.stopped,
-            complete: outcome.complete,
-            throttled: outcome.throttled,
-            wall_time_s: outcome.wall_time.as_secs_f64(),
-        }
+        Self { problem: problem.into(), speedup: against_default.map_or(1.0, f64::recip), outcome }
     }
 
     fn write_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let default = self.rows.iter().find(|row| row.verdict == CandidateVerdict::Default);
-        if default.is_some_and(|row| row.candidate == self.winner) {
-            writeln!(f, "choice: the default, {}", self.winner)?;
+        let TuningOutcome { winner, candidates, evaluations, wall_time_s, .. } = &self.outcome;
+        if self.outcome.beats_default() {
+            writeln!(f, "choice: {winner}, {:.3} times as fast as the default", self.speedup)?;
         } else {
-            let Self { winner, speedup, .. } = self;
-            writeln!(f, "choice: {winner}, {speedup:.3} times as fast as the default")?;
+            writeln!(f, "choice: the default, {winner}")?;
         }
-        if let Some(latency) = &self.latency {
+        if let Some(latency) = &self.outcome.latency {
             latency.write(f)?;
         }
-        let timed = self.rows.iter().filter(|row| row.summary.samples > 0).count();
-        let failed = count(self.rows.iter().filter(|row| row.failure.is_some()).count());
+        let timed = candidates.iter().filter(|row| row.summary.samples > 0).count();
+        let failed = self.outcome.failures().count();
         let plural = if timed == 1 { "" } else { "s" };
         write!(f, "{timed} candidate{plural} timed, {failed} failed, ")?;
-        let Self { evaluations, wall_time_s, .. } = self;
         write!(f, "{evaluations} samples in {wall_time_s:.1} s, stopped at ")?;
         writeln!(
             f,
             "{}",
-            match self.stopped {
+            match self.outcome.stopped {
                 StopReason::Precise => "the wanted precision",
                 StopReason::Noise => "persistent noise",
                 StopReason::Ceiling => "the most samples",
                 StopReason::Timeout => "the end of the budget",
             }
         )?;
-        if !self.complete {
+        if !self.outcome.complete {
             writeln!(f, "incomplete: the search was cut short")?;
         }
-        if self.throttled {
+        if self.outcome.throttled {
             writeln!(f, "throttled: the device kept its clock lowered")?;
         }
         Ok(())
@@ -107,9 +72,9 @@ impl TuningReport {
 impl fmt::Display for TuningReport {
     /// A headline, a table, and the conclusion.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.problem, self.objective)?;
+        writeln!(f, "{}: {}", self.problem, self.outcome.objective)?;
         let rows: Vec<[String; COLUMNS]> = core::iter::once(HEADINGS.map(str::to_owned))
-            .chain(self.rows.iter().map(cells))
+            .chain(self.outcome.candidates.iter().map(cells))
             .collect();
         let mut widths = [0; COLUMNS];
         for row in &rows {

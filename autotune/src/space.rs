@@ -37,9 +37,10 @@ impl Space {
         space
     }
 
-    /// Regenerates the candidates for `objective` if it changes what is legal: a workspace bounds the
-    /// chunk size. Choices are then spelled out as chunk sizes, so that they respect it wherever they
-    /// are planned. An objective without a workspace makes all candidates legal again.
+    /// Regenerates the candidates for `objective` if it changes what is legal: a workspace bounds
+    /// the chunk size. Choices are then spelled out as chunk sizes, so that they respect it
+    /// wherever they are planned. An objective without a workspace makes all candidates legal
+    /// again.
     pub fn restrict(&mut self, objective: Objective) {
         let restricts = |objective| matches!(objective, Objective::Memory { .. });
         let before = core::mem::replace(&mut self.objective, objective);
@@ -115,8 +116,8 @@ impl Space {
         Some(new)
     }
 
-    /// The most items that one launch of the default's configuration may have, if that is fewer than
-    /// the batch has.
+    /// The most items that one launch of the default's configuration may have, if that is fewer
+    /// than the batch has.
     #[must_use]
     pub fn largest_legal_chunk(&self) -> Option<u64> {
         let configuration = self.configuration(&self.default()?.parameters)?;
@@ -192,8 +193,8 @@ fn candidate(
     })
 }
 
-/// The chunk sizes worth measuring, in items: doubling from the chunk that fills the device once, up
-/// to all items. The planner decides which of them are legal.
+/// The chunk sizes worth measuring, in items: doubling from the chunk that fills the device once,
+/// up to all items. The planner decides which of them are legal.
 ///
 /// A chunk of less than a wave leaves multiprocessors idle, and between two powers of two there is
 /// little to gain: time against chunk size is flat except at its ends.

@@ -94,8 +94,8 @@ impl Samples {
         NORMAL_DEVIATION * self.median_absolute_deviation() / self.median().abs()
     }
 
-    /// The uncertainty of the median as a fraction of it: the standard error that corresponds to the
-    /// width of [`Self::median_interval`].
+    /// The uncertainty of the median as a fraction of it: the standard error that corresponds to
+    /// the width of [`Self::median_interval`].
     ///
     /// With a plain standard deviation one interrupt would keep a stable series from ever being
     /// precise; with a median absolute deviation a bimodal series would count as precise as soon as
@@ -106,9 +106,9 @@ impl Samples {
         (high - low) / INTERVAL_DEVIATIONS / self.median().abs()
     }
 
-    /// The confidence interval of the median at 95 % or more for any distribution: between two order
-    /// statistics, by the exact binomial distribution. Fewer than six samples cannot reach 95 %; for
-    /// them it is their whole range.
+    /// The confidence interval of the median at 95 % or more for any distribution: between two
+    /// order statistics, by the exact binomial distribution. Fewer than six samples cannot reach 95
+    /// %; for them it is their whole range.
     #[must_use]
     pub fn median_interval(&self) -> Interval {
         let outside = samples_outside(self.count());
@@ -183,7 +183,7 @@ pub(crate) const fn real(count: u64) -> f64 {
 
 /// The nearest integer: 0 for negative numbers and NaN, `u64::MAX` for larger ones.
 #[allow(clippy::as_conversions, reason = "the saturation is intended")]
-pub(crate) const fn whole(value: f64) -> u64 {
+pub(crate) fn whole(value: f64) -> u64 {
     value.round() as u64
 }
 

@@ -29,9 +29,9 @@ pub enum TuneError {
 /// candidates that the search added.
 ///
 /// Candidates are checked before they are timed; those that fail are recorded and left out. Samples
-/// of different candidates are interleaved, so that drift affects all alike. The default wins unless
-/// it is clearly beaten. If the budget is spent or the search is interrupted, the outcome is what is
-/// known by then, marked incomplete.
+/// of different candidates are interleaved, so that drift affects all alike. The default wins
+/// unless it is clearly beaten. If the budget is spent or the search is interrupted, the outcome is
+/// what is known by then, marked incomplete.
 ///
 /// # Errors
 ///
@@ -112,7 +112,7 @@ fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningO
         stopped: result.stopped.unwrap_or(StopReason::Timeout),
         complete,
         throttled: search.throttle.happened(),
-        wall_time: search.elapsed(),
+        wall_time_s: search.elapsed().as_secs_f64(),
         candidates,
     }
 }

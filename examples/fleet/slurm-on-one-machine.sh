@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the job array on a temporary Slurm on this machine: starts it, tunes on the host in four shards,
-# merges, checks the result, and stops everything it started.
+# Runs the job array on a temporary Slurm on this machine: starts it, tunes on the host in four
+# shards, merges, checks the result, and stops everything it started.
 #
 #   examples/fleet/slurm-on-one-machine.sh [GRIDGUARD [ARGUMENT...]]
 #
@@ -10,9 +10,9 @@
 #   SHARDS   the number of shards (4)
 #   LIMIT    the timeout for all jobs in seconds (900)
 #
-# For Debian 12 and similar: slurm-wlm and munge are installed if missing, which needs root; the rest does
-# not. It works in a container, without systemd or cgroups, and with its own configuration, key, ports and
-# folder it does not interfere with another Slurm on the machine.
+# For Debian 12 and similar: slurm-wlm and munge are installed if missing, which needs root; the
+# rest does not. It works in a container, without systemd or cgroups. It has its own configuration,
+# key, ports and folder, so it does not interfere with another Slurm on the machine.
 set -eu -o pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # Debian installs the daemons there, which is not in every PATH.

@@ -26,8 +26,8 @@ options=(--parsable --export=ALL --array="0-$((SHARDS - 1))" --output="$OUT/tune
 # With several clusters --parsable prints "job;cluster".
 tune=$(sbatch "${options[@]}" "$here/tune-array.sbatch" "$@")
 tune=${tune%%;*}
-# The merge needs neither the GPUs nor the time of the shards. If a shard fails it is cancelled, rather
-# than left pending forever.
+# The merge needs neither the GPUs nor the time of the shards. If a shard fails it is cancelled,
+# rather than left pending forever.
 merge=$(env -u SBATCH_GRES -u SBATCH_TIMELIMIT sbatch --parsable --export=ALL \
     --dependency="afterok:$tune" --kill-on-invalid-dep=yes \
     --output="$OUT/merge-%j.log" "$here/merge.sbatch")

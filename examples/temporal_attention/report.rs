@@ -67,7 +67,8 @@ pub(crate) fn profile(guard: &Guard, tuned: &TunedChoice<'_>) {
             let (matched, choice) = (tuned.matched, entry.choice);
             let candidates = entry.found.candidates;
             println!(
-                "profile  {matched}, {layer}: {choice}, the best of {candidates} measured on {date}"
+                "profile  {matched} ({layer}): {choice}, the best of {candidates} candidates on \
+                 {date}"
             );
         }
         _ => println!("profile  {}", tuned.matched),
@@ -100,7 +101,8 @@ pub(crate) fn timing<T: Element>(shape: &Shape, timing: &Timing) {
     let median = if *runs > 1 { format!(", median of {runs} runs") } else { String::new() };
     let plural = if *launches == 1 { "" } else { "es" };
     println!(
-        "time     {time:.3?} for {launches} launch{plural}{median}: {rate:.1} GB/s of q, k, v and out"
+        "time     {time:.3?} for {launches} launch{plural}{median}: {rate:.1} GB/s of q, k, v and \
+         out"
     );
     if let Some(flat) = flat {
         let ratio = seconds / flat.as_secs_f64();

@@ -21,8 +21,8 @@ pub(crate) fn with_profile(guard: Guard) -> Guard {
     guard.with_profile(loaded.profile.into())
 }
 
-/// The attention with the parameters and the choice of its profile entry. If there is none, or it is
-/// not legal here, the attention is unchanged and the choice automatic.
+/// The attention with the parameters and the choice of its profile entry. If there is none, or it
+/// is not legal here, the attention is unchanged and the choice automatic.
 pub(crate) fn choose(
     guard: &Guard,
     backend: &Backend,

@@ -1,5 +1,5 @@
-//! Compares the result with the f64 reference: at chunk boundaries, where a wrong split would show, and
-//! at random.
+//! Compares the result with the f64 reference: at chunk boundaries, where a wrong split would show,
+//! and at random.
 
 use std::collections::BTreeSet;
 

@@ -93,8 +93,8 @@ fn a_batch_beyond_the_limit_is_explained_and_split() {
     let (input, _) = tensors::<f16>(folder.path(), &[65_537, 9, 8]);
     let ran = run(&["--host-as", "h200", "--input", input.to_str().expect("a name")]);
     assert_eq!(ran.code, 0, "{}{}", ran.out, ran.err);
-    let rejected = "unsplit  launch rejected: grid.y is 65537 blocks, the limit is 65535 (NVIDIA H200): \
-                   split axis y into 2 launches of 32769, or fold it into x [grid-dim-y]";
+    let rejected = "unsplit  launch rejected: grid.y is 65537 blocks, the limit is 65535 (NVIDIA \
+                    H200): split axis y into 2 launches of 32769, or fold it into x [grid-dim-y]";
     assert!(ran.out.contains(rejected), "{}", ran.out);
     assert!(ran.out.contains("items 0..32768, grid 1 x 32768 x 1"), "{}", ran.out);
     assert!(ran.out.contains("items 32768..65537, grid 1 x 32769 x 1"), "{}", ran.out);

@@ -1,8 +1,8 @@
 // Holds a stream for a while, and measures the clock of its multiprocessor.
 //
 // Grid: one block of one thread. `stamps` has four words: cycles and nanoseconds at the start of a
-// window, and the same at its end. The window lasts `window_ns`, or MAX_CYCLES if the timer does not
-// advance, so the kernel always ends.
+// window, and the same at its end. The window lasts `window_ns`, or MAX_CYCLES if the timer does
+// not advance, so the kernel always ends.
 
 typedef unsigned long long u64;
 

@@ -1,4 +1,5 @@
-//! A kernel that keeps the device busy while the work behind it is submitted, and measures its clock.
+//! A kernel that keeps the device busy while the work behind it is submitted, and measures its
+//! clock.
 
 use std::sync::Arc;
 
@@ -63,17 +64,17 @@ fn clock_mhz([begin_cycles, begin_ns, end_cycles, end_ns]: [u64; STAMPS]) -> Opt
 #[allow(unsafe_code, reason = "the contract of the delay kernel")]
 fn kernel(module: &Module) -> Result<Kernel, MeasureFailure> {
     let parameters = [Parameter::Memory, Parameter::of::<u64>()];
-    // SAFETY: `delay` takes a pointer and a 64-bit word, and its one thread writes the first four words
-    // of the memory, which has `STAMPS` words.
+    // SAFETY: `delay` takes a pointer and a 64-bit word, and its one thread writes the first four
+    // words of the memory, which has `STAMPS` words.
     Ok(unsafe { module.kernel("delay", &parameters)? })
 }
 
 const SOURCE: &str = include_str!("delay.cu");
 
-/// How long the stream is held. The host takes about 10 us to record an event and launch: within 40 us
-/// all launches of short work are queued before it begins, as on a busy stream, while those of long
-/// work are submitted as it runs. The clock is accurate to about 1 %: both ends of the window are at
-/// ticks of the timer, to within one reading, which takes less than 0.2 us.
+/// How long the stream is held. The host takes about 10 us to record an event and launch: within 40
+/// us all launches of short work are queued before it begins, as on a busy stream, while those of
+/// long work are submitted as it runs. The clock is accurate to about 1 %: both ends of the window
+/// are at ticks of the timer, to within one reading, which takes less than 0.2 us.
 const WINDOW_NS: u64 = 40_000;
 /// The 64-bit words that the kernel writes.
 const STAMPS: usize = 4;

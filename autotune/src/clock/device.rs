@@ -16,14 +16,14 @@ use crate::measure::{Clock, Sample, WorkId};
 
 /// Times work on a stream by events around it.
 ///
-/// A sample is, in stream order: what the policy asks for first (a flush of the L2 cache, or the work
-/// itself), a delay during which the work is submitted, an event, the work, an event. Under
+/// A sample is, in stream order: what the policy asks for first (a flush of the L2 cache, or the
+/// work itself), a delay during which the work is submitted, an event, the work, an event. Under
 /// [`Submission::Graph`] the work is captured once and launched as a graph.
 ///
-/// All of the work must be on this one stream. After a failure of kind `Timeout` the stream is still
-/// busy, after one of kind `Crash` its context is in error: the process is unusable. If work that does
-/// not finish fills the stream's queue, the host blocks in the driver, where no timeout applies; only
-/// a [`crate::Remote`] can end that.
+/// All of the work must be on this one stream. After a failure of kind `Timeout` the stream is
+/// still busy, after one of kind `Crash` its context is in error: the process is unusable. If work
+/// that does not finish fills the stream's queue, the host blocks in the driver, where no timeout
+/// applies; only a [`crate::Remote`] can end that.
 pub struct DeviceClock {
     guard: Arc<Guard>,
     stream: Arc<CudaStream>,
@@ -41,13 +41,13 @@ pub struct DeviceClock {
 impl DeviceClock {
     /// A clock for work on `stream`, which must be in the guard's context.
     ///
-    /// [`Submission::Graph`] needs a stream made with `new_stream`, in a context with event tracking
-    /// disabled: neither the null stream nor cudarc's own events can be captured.
+    /// [`Submission::Graph`] needs a stream made with `new_stream`, in a context with event
+    /// tracking disabled: neither the null stream nor cudarc's own events can be captured.
     ///
     /// # Errors
     ///
-    /// [`MeasureFailure`] if the policy asks for graphs and the stream cannot be captured, the delay
-    /// kernel does not compile, or the flush buffer, twice the L2 cache, cannot be allocated.
+    /// [`MeasureFailure`] if the policy asks for graphs and the stream cannot be captured, the
+    /// delay kernel does not compile, or the flush buffer, twice the L2 cache, cannot be allocated.
     pub fn new(
         guard: &Arc<Guard>,
         stream: Arc<CudaStream>,
@@ -102,7 +102,7 @@ impl DeviceClock {
         };
         match flush {
             Some(flush) => {
-                stream.memset_zeros(flush).map_err(MeasureFailure::in_call("cuMemsetD8Async"))?
+                stream.memset_zeros(flush).map_err(MeasureFailure::in_call("cuMemsetD8Async"))?;
             }
             None => run()?,
         }
@@ -216,6 +216,6 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const BUSY_WAIT: Duration = Duration::from_micros(500);
 /// The pause between polls after that.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Graphs kept at a time: those of a round over the candidates of a usual search. Capturing one again
-/// takes as long as submitting its work.
+/// Graphs kept at a time: those of a round over the candidates of a usual search. Capturing one
+/// again takes as long as submitting its work.
 const MAX_GRAPHS: usize = 64;

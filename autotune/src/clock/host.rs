@@ -14,8 +14,8 @@ use crate::measure::{Clock, Sample, WorkId};
 /// Times work on the host by the monotonic clock.
 ///
 /// With a cold cache it first writes twice the last-level cache, at most 256 MiB, on all threads of
-/// rayon's pool, so that their private caches are flushed too. With a hot one it first runs the work
-/// once. The policy's submission has no effect on the host.
+/// rayon's pool, so that their private caches are flushed too. With a hot one it first runs the
+/// work once. The policy's submission has no effect on the host.
 #[derive(Debug)]
 pub struct HostClock {
     l2: L2,

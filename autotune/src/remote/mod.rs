@@ -1,4 +1,5 @@
-//! The measurer in a child process, so that a candidate that crashes or hangs cannot stop the tuner.
+//! The measurer in a child process, so that a candidate that crashes or hangs cannot stop the
+//! tuner.
 
 mod process;
 mod protocol;
@@ -68,9 +69,9 @@ pub enum RemoteError {
 
 /// Checks and times candidates in a child process that runs [`serve`].
 ///
-/// A candidate that crashes the process or exceeds the timeout fails with a [`MeasureFailure`] of kind
-/// `Crash` or `Timeout`, and the next request goes to a new process. The child ends when this is
-/// dropped, and when the process that holds it ends.
+/// A candidate that crashes the process or exceeds the timeout fails with a [`MeasureFailure`] of
+/// kind `Crash` or `Timeout`, and the next request goes to a new process. The child ends when this
+/// is dropped, and when the process that holds it ends.
 pub struct Remote {
     command: Box<dyn Fn() -> Command + Send>,
     problem: String,

@@ -107,7 +107,8 @@ impl Process {
         }
     }
 
-    /// A crash with the exit status and the end of stderr, or with `message` if it is still running.
+    /// A crash with the exit status and the end of stderr, or with `message` if it is still
+    /// running.
     fn crash(&mut self, mut message: String) -> MeasureFailure {
         if let Some(status) = self.wait(DYING) {
             let stderr = self.stderr.recv_timeout(DYING).unwrap_or_default();

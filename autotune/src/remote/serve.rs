@@ -26,11 +26,11 @@ pub enum ServeError {
 }
 
 /// Measures what is requested on `input` until it ends or closes: standard input and output of a
-/// process that [`crate::Remote`] started. `open` makes the measurer of a problem from the text that
-/// the tuner gave. Nothing else may write to `output` meanwhile.
+/// process that [`crate::Remote`] started. `open` makes the measurer of a problem from the text
+/// that the tuner gave. Nothing else may write to `output` meanwhile.
 ///
-/// If `input` ends during a measurement that does not finish, the whole process is aborted after two
-/// seconds, because nobody is left to end it.
+/// If `input` ends during a measurement that does not finish, the whole process is aborted after
+/// two seconds, because nobody is left to end it.
 ///
 /// # Errors
 ///

@@ -83,12 +83,12 @@ fn neighbours(space: &Space, distances: &Distances, incumbent: usize) -> Vec<usi
     found
 }
 
-/// The places to begin with, the default first: half by the model, half spread evenly over the space,
-/// because the model knows nothing of caches.
+/// The places to begin with, the default first: half by the model, half spread evenly over the
+/// space, because the model knows nothing of caches.
 ///
-/// The model: time grows with the waves of blocks, since a partial wave takes as long as a full one,
-/// and with the launches, each of which costs [`LAUNCH_NS`]. It does not know the parameters, so those
-/// near the default's come first.
+/// The model: time grows with the waves of blocks, since a partial wave takes as long as a full
+/// one, and with the launches, each of which costs [`LAUNCH_NS`]. It does not know the parameters,
+/// so those near the default's come first.
 fn starting_points(space: &Space, distances: &Distances, default_ns: f64) -> Vec<usize> {
     let all = space.candidates();
     let cost = |place: usize| (place, cost_ns(space, distances, &all[place], default_ns));

@@ -41,9 +41,9 @@ pub(crate) const fn expected_samples(candidates: u64) -> u64 {
     4 * candidates + FINALS
 }
 
-/// The coarse stage eliminates what takes 1.5 times as long as the fastest, by the lesser of its two
-/// samples: disturbances only lengthen a sample, and by a median of two one interrupt could eliminate
-/// the best.
+/// The coarse stage eliminates what takes 1.5 times as long as the fastest, by the lesser of its
+/// two samples: disturbances only lengthen a sample, and by a median of two one interrupt could
+/// eliminate the best.
 pub(crate) const COARSE_FACTOR: f64 = 1.5;
 /// The fine stage eliminates what is 15 % slower: more than the error of medians of four samples.
 pub(crate) const FINE_FACTOR: f64 = 1.15;

@@ -81,8 +81,8 @@ fn is_slower(search: &Search<'_>, place: usize, base: usize) -> bool {
 /// The default, the fastest, the first in the order of ties among those close to it, and the second
 /// fastest.
 ///
-/// On a plateau the fastest is a matter of chance, but the first in the order of ties is not: it makes
-/// the winner the same in every run.
+/// On a plateau the fastest is a matter of chance, but the first in the order of ties is not: it
+/// makes the winner the same in every run.
 fn select(search: &Search<'_>, pool: &[usize]) -> Vec<usize> {
     let mut by_time = search.open(pool);
     by_time.sort_by(|one, other| search.median(*one).total_cmp(&search.median(*other)));

@@ -13,8 +13,8 @@ use crate::space::{Space, chunked, unit};
 use crate::stats::{Samples, count, real};
 
 /// Brackets the largest chunk with each promising set of parameters, then compares whole sequences
-/// with the default's. If a chunk that met the bound fails there, the next best is compared; if none
-/// is left, the default is kept.
+/// with the default's. If a chunk that met the bound fails there, the next best is compared; if
+/// none is left, the default is kept.
 pub(crate) fn run(
     search: &mut Search<'_>,
     space: &mut Space,
@@ -217,8 +217,8 @@ impl Bisection<'_, '_> {
         Some(BoundedChoice { place, launch: self.samples(place)?, is_met })
     }
 
-    /// The chunk sizes of the open candidates with these parameters, and their places, ascending; of
-    /// plans with the same size only the first.
+    /// The chunk sizes of the open candidates with these parameters, and their places, ascending;
+    /// of plans with the same size only the first.
     fn ladder(&mut self, parameters: &Named) -> Vec<(u64, usize)> {
         let same = self.space.candidates().iter().filter(|one| one.parameters == *parameters);
         let mut ladder: Vec<(u64, usize)> =

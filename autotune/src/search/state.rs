@@ -208,8 +208,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Takes one sample of each of `places`, in another order each time, so that no candidate always
-    /// follows the same one.
+    /// Takes one sample of each of `places`, in another order each time, so that no candidate
+    /// always follows the same one.
     pub(crate) fn round(&mut self, places: &[usize]) -> Result<(), Halt> {
         self.check(places)?;
         self.round += 1;
@@ -305,8 +305,8 @@ fn valid(samples: Vec<Sample>) -> Result<Sample, MeasureFailure> {
     Err(MeasureFailure::new(FailureKind::Launch, message))
 }
 
-/// The numbers below `length` in an order that depends on the round: steps of a stride coprime to the
-/// length, with another stride and start each time.
+/// The numbers below `length` in an order that depends on the round: steps of a stride coprime to
+/// the length, with another stride and start each time.
 fn order(length: usize, round: u64) -> Vec<usize> {
     let length = count(length);
     let strides: Vec<u64> =

@@ -134,7 +134,7 @@ impl ProblemReport {
 
     /// Whether the search was finished.
     pub(crate) fn is_complete(&self) -> bool {
-        self.report.as_ref().is_some_and(|report| report.complete)
+        self.report.as_ref().is_some_and(|report| report.outcome.complete)
     }
 }
 
