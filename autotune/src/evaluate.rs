@@ -43,8 +43,7 @@ pub struct Evaluation {
     pub exhaustive_evaluations: u64,
     /// The tuner's searches.
     pub runs: Vec<SearchRun>,
-    /// Searches with the slowest candidate as the default: what the tuner finds if nobody chose
-    /// well before it.
+    /// Searches with the slowest candidate as the default: what the tuner finds from a bad one.
     pub runs_from_slowest: Vec<SearchRun>,
 }
 

@@ -20,7 +20,7 @@ pub enum Portion {
 pub struct Sample {
     /// Nanoseconds; positive and finite.
     pub time_ns: f64,
-    /// The SM clock during the sample in MHz, where the device reports it.
+    /// The SM clock during the sample in MHz, if the device reports it.
     pub clock_mhz: Option<f64>,
 }
 

@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Runs a queue on so many threads and returns what was confirmed, sorted.
+    /// Runs a queue on one thread per device and returns what was confirmed, sorted.
     fn run(problems: usize, devices: usize) -> Vec<(usize, Vec<usize>)> {
         let queue = WorkQueue::new((0..problems).collect(), devices);
         let confirmed = Mutex::new(Vec::new());

@@ -137,7 +137,7 @@ pub(crate) const SLOW_SAMPLE_NS: f64 = 1e9;
 const STALLED: f64 = 0.85;
 /// Below this fraction of the reference a clock is throttled. Ordinary boost varies within 10 %.
 const THROTTLED_FRACTION: f64 = 0.85;
-/// Samples discarded in a row, about seven seconds of pauses in all, before one counts as it is.
+/// Samples discarded in a row, about seven seconds of pauses in all, before one counts.
 const MAX_DISCARDED: u32 = 6;
 /// The first pause: power caps act over a tenth of a second.
 const MIN_PAUSE: Duration = Duration::from_millis(200);

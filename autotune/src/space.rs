@@ -126,7 +126,7 @@ impl Space {
         Some(batch.items_within(blocks)).filter(|items| *items < batch.items())
     }
 
-    /// The blocks that the candidate's waves have room for, over the blocks that it launches: 1 if
+    /// The capacity of the candidate's waves in blocks, over the blocks that it launches: 1 if
     /// every wave is full.
     pub(crate) fn wave_padding(&self, candidate: &Candidate) -> Option<f64> {
         let configuration = self.configuration(&candidate.parameters)?;

@@ -96,15 +96,14 @@ impl Remote {
     ) -> Result<Self, RemoteError> {
         let mut remote = Self {
             command: Box::new(command),
-            problem: problem.into(),
+            problem: String::new(),
             timeouts,
             configurations: Vec::new(),
             process: None,
             fatal_defaults: 0,
             lost: None,
         };
-        let (process, configurations) = remote.open()?;
-        (remote.process, remote.configurations) = (Some(process), configurations);
+        remote.reopen(problem)?;
         Ok(remote)
     }
 
@@ -121,11 +120,8 @@ impl Remote {
     /// [`RemoteError`] if no process starts, or the problem cannot be opened.
     pub fn reopen(&mut self, problem: impl Into<String>) -> Result<(), RemoteError> {
         (self.problem, self.fatal_defaults, self.lost) = (problem.into(), 0, None);
-        let alive = self.process.take().map(|mut process| (process.is_alive(), process));
-        let (process, configurations) = match alive {
-            Some((true, process)) => self.open_in(process)?,
-            _ => self.open()?,
-        };
+        let alive = self.take_alive();
+        let (process, configurations) = self.open(alive)?;
         (self.process, self.configurations) = (Some(process), configurations);
         Ok(())
     }
@@ -142,23 +138,27 @@ impl Remote {
         self.process.as_ref().map(Process::id)
     }
 
-    fn open(&self) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
-        let mut process = Process::start((self.command)()).map_err(RemoteError::Start)?;
-        match process.wait_until_ready(self.timeouts.open) {
-            Ok(()) => self.open_in(process),
-            Err(reason) => Err(RemoteError::Open(process.into_failure(reason))),
-        }
+    fn take_alive(&mut self) -> Option<Process> {
+        self.process.take().and_then(|mut process| process.is_alive().then_some(process))
     }
 
-    fn open_in(&self, mut process: Process) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
-        let request = Request::Open { problem: self.problem.clone() };
-        let failure = match process.ask(&request, self.timeouts.open) {
-            Ok(Response::Opened { configurations }) => {
-                return Ok((process, configurations));
+    /// Opens the problem, in a new process if there is none.
+    fn open(&self, alive: Option<Process>) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
+        let within = self.timeouts.open;
+        let (mut process, ready) = match alive {
+            Some(process) => (process, Ok(())),
+            None => {
+                let mut new = Process::start((self.command)()).map_err(RemoteError::Start)?;
+                let ready = new.wait_until_ready(within);
+                (new, ready)
             }
+        };
+        let request = Request::Open { problem: self.problem.clone() };
+        let failure = match ready.and_then(|()| process.ask(&request, within)) {
+            Ok(Response::Opened { configurations }) => return Ok((process, configurations)),
             Ok(Response::Failed { failure }) => failure,
-            Ok(other) => process.into_failure(unexpected(&other)),
-            Err(reason) => process.into_failure(reason),
+            Ok(other) => process.failure(unexpected(&other)),
+            Err(reason) => process.failure(reason),
         };
         Err(RemoteError::Open(failure))
     }
@@ -168,24 +168,23 @@ impl Remote {
         if let Some(error) = &self.lost {
             return Err(gone(error));
         }
-        if let Some(mut process) = self.process.take()
-            && process.is_alive()
-        {
+        if let Some(process) = self.take_alive() {
             return Ok(process);
         }
-        let mut attempt = 1;
-        let error = loop {
-            match self.open() {
-                Ok((process, _)) => return Ok(process),
-                Err(error) if attempt == MAX_ATTEMPTS => break error,
-                Err(_) => thread::sleep(BETWEEN_ATTEMPTS),
+        for _ in 1..MAX_ATTEMPTS {
+            if let Ok((process, _)) = self.open(None) {
+                return Ok(process);
             }
-            attempt += 1;
-        };
-        Err(gone(self.lost.insert(error)))
+            thread::sleep(BETWEEN_ATTEMPTS);
+        }
+        match self.open(None) {
+            Ok((process, _)) => Ok(process),
+            Err(error) => Err(gone(self.lost.insert(error))),
+        }
     }
 
-    /// Sends a request about a candidate; `take` accepts the expected response.
+    /// Sends a request about a candidate; `take` accepts the expected response. A process with a
+    /// fatal failure is killed.
     fn ask<T>(
         &mut self,
         candidate: &Candidate,
@@ -194,40 +193,22 @@ impl Remote {
         take: impl FnOnce(Response) -> Result<T, Response>,
     ) -> Result<T, MeasureFailure> {
         let mut process = self.process()?;
-        let failure = match process.ask(request, within) {
-            Ok(Response::Failed { failure }) if failure.kind.is_fatal() => failure,
-            Ok(Response::Failed { failure }) => {
-                self.keep(process, candidate);
-                return Err(failure);
-            }
-            Ok(response) => match take(response) {
-                Ok(taken) => {
-                    self.keep(process, candidate);
-                    return Ok(taken);
-                }
-                Err(other) => process.into_failure(unexpected(&other)),
-            },
-            Err(reason) => process.into_failure(reason),
+        let result = match process.ask(request, within) {
+            Ok(Response::Failed { failure }) => Err(failure),
+            Ok(response) => take(response).map_err(|other| process.failure(unexpected(&other))),
+            Err(reason) => Err(process.failure(reason)),
         };
-        self.note_fatal(candidate, &failure);
-        Err(failure)
-    }
-
-    fn keep(&mut self, process: Process, candidate: &Candidate) {
-        self.process = Some(process);
-        if self.is_default(candidate) {
-            self.fatal_defaults = 0;
+        let fatal = result.as_ref().err().filter(|failure| failure.kind.is_fatal());
+        if fatal.is_none() {
+            self.process = Some(process);
         }
-    }
-
-    fn note_fatal(&mut self, candidate: &Candidate, failure: &MeasureFailure) {
         if self.is_default(candidate) {
-            self.fatal_defaults += 1;
-            if self.fatal_defaults >= MAX_FATAL_DEFAULTS {
-                let (times, failure) = (self.fatal_defaults, failure.clone());
-                self.lost = Some(RemoteError::FatalDefault { times, failure });
+            self.fatal_defaults = fatal.map_or(0, |_| self.fatal_defaults + 1);
+            if let (Some(failure), times @ MAX_FATAL_DEFAULTS..) = (fatal, self.fatal_defaults) {
+                self.lost = Some(RemoteError::FatalDefault { times, failure: failure.clone() });
             }
         }
+        result
     }
 
     fn is_default(&self, candidate: &Candidate) -> bool {

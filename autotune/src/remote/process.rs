@@ -89,8 +89,8 @@ impl Process {
         }
     }
 
-    /// Ends the process; the failure tells what became of it.
-    pub(super) fn into_failure(mut self, reason: NoResponse) -> MeasureFailure {
+    /// The failure of a request without a valid response, after which the process must end.
+    pub(super) fn failure(&mut self, reason: NoResponse) -> MeasureFailure {
         match reason {
             NoResponse::Late(within) => {
                 let message = format!("the measuring process did not respond within {within:?}");
@@ -170,7 +170,7 @@ fn end_of(mut output: impl Read + Send + 'static) -> Receiver<String> {
             kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
             kept.drain(..kept.len().saturating_sub(KEPT_BYTES));
         }
-        // Nobody may be waiting for it.
+        // The receiver may be gone.
         let _ = send.send(String::from_utf8_lossy(&kept).into_owned());
     });
     end

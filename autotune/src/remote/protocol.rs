@@ -68,7 +68,7 @@ pub(super) fn write_line(output: &mut impl Write, value: &impl Serialize) -> io:
     output.flush()
 }
 
-/// Sends the lines of `input` until it ends, a line is invalid, or nobody receives them any more.
+/// Sends the lines of `input` until it ends, a line is invalid, or the receiver is gone.
 pub(super) fn forward_lines(input: &mut impl BufRead, lines: &Sender<Result<String, LineError>>) {
     while let Some(line) = read_line(input).transpose() {
         let is_last = line.is_err();

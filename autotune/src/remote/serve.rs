@@ -10,7 +10,7 @@ use super::protocol::{LineError, PROTOCOL, Request, Response, forward_lines, wri
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::ProblemMeasurer;
 
-/// Why a measuring process ends before it is told to.
+/// Why a measuring process ends before it is asked to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
@@ -30,7 +30,7 @@ pub enum ServeError {
 /// that the tuner gave. Nothing else may write to `output` meanwhile.
 ///
 /// If `input` ends during a measurement that does not finish, the whole process is aborted after
-/// two seconds, because nobody is left to end it.
+/// two seconds, because its tuner cannot end it any more.
 ///
 /// # Errors
 ///

@@ -235,7 +235,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Repeats rounds until each of `places` that is still open has so many samples.
+    /// Repeats rounds until each of `places` that is still open has this many samples.
     pub(crate) fn rounds_up_to(&mut self, places: &[usize], samples: u64) -> Result<(), Halt> {
         let is_behind = |search: &Self, place: usize| {
             search.is_open(place) && count(search.series[place].times.len()) < samples

@@ -36,7 +36,7 @@ fn the_tuner_finds_nearly_the_best_with_a_quarter_of_the_samples() {
     assert_eq!(SearchRun::flips(&evaluation.runs), 5 - times);
 }
 
-/// Sets the interrupt after so many samples.
+/// Sets the interrupt after `left` samples.
 struct Interrupting<'a> {
     device: Simulated,
     left: u32,

@@ -101,7 +101,7 @@ fn the_next_best_replaces_a_choice_that_fails_in_the_finals_and_the_report_says_
 }
 
 #[test]
-fn where_no_chunk_is_left_the_default_kept_default_and_that_is_told() {
+fn if_no_chunk_runs_the_default_is_kept_and_the_report_says_so() {
     let is_split: fn(&Candidate) -> bool = |one| one.launches > 1;
     for (fails, wrong, failed) in [(is_split, NONE, 3), (NONE, is_split, 0)] {
         let (outcome, report) = brittle(fails, wrong);

@@ -16,7 +16,7 @@ fn quantile(values: &[f64], fraction: f64) -> f64 {
 }
 
 #[test]
-fn regret_and_evaluations_stay_small_and_the_default_is_never_worsened() {
+fn regret_and_samples_stay_small_and_the_choice_is_never_worse_than_the_default() {
     let (mut regrets, mut shares, mut sizes) = (Vec::new(), Vec::new(), Vec::new());
     for (seed, space, nature) in ordinary(0..400) {
         let outcome = throughput(&space, &mut Simulated::new(nature.clone(), seed));
@@ -80,7 +80,7 @@ fn a_large_space_is_searched_with_a_fraction_of_the_samples() {
 }
 
 #[test]
-fn an_interrupt_ends_the_search_with_what_is_known() {
+fn an_interrupted_search_returns_an_incomplete_outcome() {
     struct Interrupter<'a>(&'a AtomicBool);
     impl Observer for Interrupter<'_> {
         fn progress(&mut self, progress: &SearchProgress<'_>) {
@@ -100,7 +100,7 @@ fn an_interrupt_ends_the_search_with_what_is_known() {
         &budget,
         &mut Interrupter(&flag),
     )
-    .expect("what is known");
+    .expect("an outcome");
     assert!(!outcome.complete);
     assert!(outcome.baseline.samples > 0);
     assert_eq!(outcome.stopped, StopReason::Timeout);
@@ -183,7 +183,7 @@ fn slow_samples_are_few() {
 }
 
 #[test]
-fn a_workspace_is_kept_by_the_choice() {
+fn the_choice_respects_a_workspace() {
     let (space, nature) = problem(6, 2);
     let objective = Objective::Memory { bytes_per_item: 64, bytes: 64 * 3000 };
     let mut space = space.clone();
@@ -198,12 +198,12 @@ fn a_workspace_is_kept_by_the_choice() {
 }
 
 #[test]
-fn no_time_at_all_leaves_the_default_without_samples() {
+fn without_time_the_default_is_chosen_unmeasured() {
     let (mut space, nature) = problem(7, 2);
     let budget = Budget { wall_time: Some(Duration::ZERO), ..Budget::default() };
     let mut measurer = Simulated::new(nature, 7);
     let outcome = tune(&mut measurer, &mut space, Objective::Throughput, &budget, &mut ())
-        .expect("what is known");
+        .expect("an outcome");
     assert_eq!((outcome.complete, outcome.evaluations), (false, 0));
     assert_eq!(outcome.winner, outcome.default);
     assert!(
@@ -241,7 +241,7 @@ impl Measurer for Capped {
 }
 
 #[test]
-fn throttled_samples_are_thrown_away_after_a_pause() {
+fn throttled_samples_are_discarded_after_a_pause() {
     static PAUSES: AtomicU32 = AtomicU32::new(0);
     let (space, nature) = problem(8, 2);
     let steady = throughput(&space, &mut Simulated::new(nature.clone(), 8));
@@ -260,7 +260,7 @@ fn throttled_samples_are_thrown_away_after_a_pause() {
 }
 
 #[test]
-fn an_observer_sees_every_sample_and_what_is_still_to_come() {
+fn an_observer_sees_every_sample_and_the_expected_total() {
     #[derive(Default)]
     struct Counter(u64, BTreeSet<String>);
     impl Observer for Counter {
