@@ -1,7 +1,5 @@
 //! An entry of the failure tables, and how the tables build it.
 
-use core::fmt;
-
 use super::context::ContextState;
 
 /// Who reports a failure.
@@ -42,29 +40,6 @@ pub enum Origin {
     Nvml,
     /// Docker, Podman or Kubernetes.
     Container,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Driver => "CUDA driver",
-            Self::Runtime => "CUDA runtime",
-            Self::Loader => "library loader",
-            Self::Xid => "system log",
-            Self::Cublas => "cuBLAS",
-            Self::Cudnn => "cuDNN",
-            Self::Nccl => "NCCL",
-            Self::Torch => "PyTorch",
-            Self::Triton => "Triton",
-            Self::Vllm => "vLLM",
-            Self::Xla => "XLA",
-            Self::Nvrtc => "NVRTC",
-            Self::Cufft => "cuFFT",
-            Self::Cusolver => "cuSOLVER",
-            Self::Nvml => "NVML",
-            Self::Container => "container runtime",
-        })
-    }
 }
 
 /// A failure of the tables: its names, what it means and what usually causes it.
@@ -167,6 +142,16 @@ pub(super) const fn driver(
     let mut failure = driver_only(number, name);
     failure.runtime_name = Some(runtime_name);
     failure
+}
+
+/// As [`driver`], of a failure that the runtime before CUDA 10.1 returned as `former`.
+pub(super) const fn renumbered(
+    former: i32,
+    number: i32,
+    name: &'static str,
+    runtime_name: &'static str,
+) -> KnownFailure {
+    driver(number, name, runtime_name).formerly(former)
 }
 
 /// A failure that only the driver reports.

@@ -4,7 +4,9 @@ use super::commands::{
     DOCTOR, HARDWARE, LIBCUDA, LIBRARY_PATH, NVIDIA_SMI, NVIDIA_SMI_Q, TORCH_BUILD,
     VISIBLE_DEVICES, XIDS,
 };
-use crate::failure::{Hint, KnownCause, KnownFailure, Origin, cause, driver, hinted, runtime};
+use crate::failure::{
+    Hint, KnownCause, KnownFailure, Origin, cause, driver, hinted, renumbered, runtime,
+};
 
 const HIDDEN: KnownCause = hinted(
     Hint::NoDevice,
@@ -29,8 +31,7 @@ const NO_TOOLKIT: KnownCause = cause(
 );
 
 pub(super) const FAILURES: &[KnownFailure] = &[
-    driver(100, "CUDA_ERROR_NO_DEVICE", "cudaErrorNoDevice")
-        .formerly(38)
+    renumbered(38, 100, "CUDA_ERROR_NO_DEVICE", "cudaErrorNoDevice")
         .says(&[
             "no CUDA-capable device is detected",
             "no CUDA devices found",
@@ -85,8 +86,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .means("the program calls a function that the driver is too old for")
         .causes(&[OLD_DRIVER])
         .run(&[NVIDIA_SMI]),
-    driver(101, "CUDA_ERROR_INVALID_DEVICE", "cudaErrorInvalidDevice")
-        .formerly(10)
+    renumbered(10, 101, "CUDA_ERROR_INVALID_DEVICE", "cudaErrorInvalidDevice")
         .says(&[
             "invalid device ordinal",
             "invalid device id",
@@ -127,8 +127,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             cause("the device was lost or is being reset", "look for an Xid in the system log"),
         ])
         .run(HARDWARE),
-    driver(216, "CUDA_ERROR_CONTEXT_ALREADY_IN_USE", "cudaErrorDeviceAlreadyInUse")
-        .formerly(54)
+    renumbered(54, 216, "CUDA_ERROR_CONTEXT_ALREADY_IN_USE", "cudaErrorDeviceAlreadyInUse")
         .says(&["exclusive-thread device already in use by a different thread"])
         .means("the device is in exclusive mode and another thread uses it")
         .causes(&[cause("the compute mode is exclusive", "reset the mode with nvidia-smi -c 0")])
@@ -136,10 +135,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(102, "CUDA_ERROR_DEVICE_NOT_LICENSED", "cudaErrorDeviceNotLicensed")
         .says(&["device doesn't have valid Grid license"])
         .means("the virtual GPU has no license for compute")
-        .causes(&[cause(
-            "the license server is not reachable",
-            "check the license state of the vGPU",
-        )])
+        .causes(&[cause("the license server is not reachable", "check the vGPU's license state")])
         .run(&[NVIDIA_SMI_Q]),
     driver(3, "CUDA_ERROR_NOT_INITIALIZED", "cudaErrorInitializationError")
         .says(&["initialization error", "cannot re-initialize cuda in forked subprocess"])

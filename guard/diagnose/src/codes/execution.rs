@@ -2,7 +2,7 @@
 
 use super::causes::EARLIER_KERNEL;
 use super::commands::{BLOCKING, EXECUTION, HARDWARE, SANITIZER, XIDS};
-use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, hinted};
+use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, hinted, renumbered};
 
 const INDEX_OVERFLOW: KnownCause = hinted(
     Hint::Rules,
@@ -11,8 +11,7 @@ const INDEX_OVERFLOW: KnownCause = hinted(
 );
 
 pub(super) const FAILURES: &[KnownFailure] = &[
-    driver(700, "CUDA_ERROR_ILLEGAL_ADDRESS", "cudaErrorIllegalAddress")
-        .formerly(77)
+    renumbered(77, 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "cudaErrorIllegalAddress")
         .says(&[
             "an illegal memory access was encountered",
             "invalid __global__ read of size",
@@ -34,8 +33,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(EXECUTION),
-    driver(719, "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure")
-        .formerly(4)
+    renumbered(4, 719, "CUDA_ERROR_LAUNCH_FAILED", "cudaErrorLaunchFailure")
         .follows()
         .says(&[
             "unspecified launch failure",
@@ -58,8 +56,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             cause("the device was reset or lost", "look for an Xid in the system log"),
         ])
         .run(&[SANITIZER, BLOCKING, XIDS]),
-    driver(710, "CUDA_ERROR_ASSERT", "cudaErrorAssert")
-        .formerly(59)
+    renumbered(59, 710, "CUDA_ERROR_ASSERT", "cudaErrorAssert")
         .says(&["device-side assert triggered"])
         .means("an assertion in device code failed")
         .causes(&[
@@ -77,8 +74,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             EARLIER_KERNEL,
         ])
         .run(&[BLOCKING]),
-    driver(716, "CUDA_ERROR_MISALIGNED_ADDRESS", "cudaErrorMisalignedAddress")
-        .formerly(74)
+    renumbered(74, 716, "CUDA_ERROR_MISALIGNED_ADDRESS", "cudaErrorMisalignedAddress")
         .says(&["misaligned address"])
         .means("a kernel accessed memory at an address that is not a multiple of the access size")
         .causes(&[
@@ -90,8 +86,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             EARLIER_KERNEL,
         ])
         .run(EXECUTION),
-    driver(715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", "cudaErrorIllegalInstruction")
-        .formerly(73)
+    renumbered(73, 715, "CUDA_ERROR_ILLEGAL_INSTRUCTION", "cudaErrorIllegalInstruction")
         .says(&["an illegal instruction was encountered"])
         .means("a kernel executed an instruction that the device does not support")
         .causes(&[
@@ -106,8 +101,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(EXECUTION),
-    driver(702, "CUDA_ERROR_LAUNCH_TIMEOUT", "cudaErrorLaunchTimeout")
-        .formerly(6)
+    renumbered(6, 702, "CUDA_ERROR_LAUNCH_TIMEOUT", "cudaErrorLaunchTimeout")
         .says(&["the launch timed out and was terminated"])
         .means("a kernel ran longer than the system allows on a device that drives a display")
         .causes(&[
@@ -118,8 +112,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             cause("the kernel does not terminate", "run it on less data, in a debugger"),
         ])
         .run(&["nvidia-smi -q -d COMPUTE", BLOCKING]),
-    driver(714, "CUDA_ERROR_HARDWARE_STACK_ERROR", "cudaErrorHardwareStackError")
-        .formerly(72)
+    renumbered(72, 714, "CUDA_ERROR_HARDWARE_STACK_ERROR", "cudaErrorHardwareStackError")
         .says(&["hardware stack error"])
         .means("the call stack of a kernel overflowed or was corrupted")
         .causes(&[cause(
@@ -127,8 +120,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "raise CU_LIMIT_STACK_SIZE, or recurse less",
         )])
         .run(EXECUTION),
-    driver(717, "CUDA_ERROR_INVALID_ADDRESS_SPACE", "cudaErrorInvalidAddressSpace")
-        .formerly(75)
+    renumbered(75, 717, "CUDA_ERROR_INVALID_ADDRESS_SPACE", "cudaErrorInvalidAddressSpace")
         .says(&["operation not supported on global/shared address space"])
         .means("an instruction for one address space was given an address of another")
         .causes(&[cause(
@@ -136,8 +128,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "check the pointer casts",
         )])
         .run(EXECUTION),
-    driver(718, "CUDA_ERROR_INVALID_PC", "cudaErrorInvalidPc")
-        .formerly(76)
+    renumbered(76, 718, "CUDA_ERROR_INVALID_PC", "cudaErrorInvalidPc")
         .says(&["invalid program counter"])
         .means("a kernel jumped to an address that holds no code")
         .causes(&[cause(
@@ -145,8 +136,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "take the address of a device function in device code",
         )])
         .run(EXECUTION),
-    driver(214, "CUDA_ERROR_ECC_UNCORRECTABLE", "cudaErrorECCUncorrectable")
-        .formerly(39)
+    renumbered(39, 214, "CUDA_ERROR_ECC_UNCORRECTABLE", "cudaErrorECCUncorrectable")
         .says(&["uncorrectable ECC error encountered", "ecc error"])
         .means("device memory lost data that its error correction (ECC) could not restore")
         .causes(&[cause(
@@ -154,8 +144,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "drain the device and reset it; replace it if no more rows can be remapped",
         )])
         .run(HARDWARE),
-    driver(220, "CUDA_ERROR_NVLINK_UNCORRECTABLE", "cudaErrorNvlinkUncorrectable")
-        .formerly(80)
+    renumbered(80, 220, "CUDA_ERROR_NVLINK_UNCORRECTABLE", "cudaErrorNvlinkUncorrectable")
         .says(&["uncorrectable NVLink error detected during the execution"])
         .means("an NVLink between devices lost data")
         .causes(&[cause(
@@ -183,10 +172,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .late()
         .says(&["wait operation timed out"])
         .means("a wait on the device took longer than its time limit")
-        .causes(&[cause(
-            "the signal it waits for never arrives",
-            "look for a missing signal or a failed peer",
-        )]),
+        .causes(&[cause("its signal never arrives", "look for a missing signal or failed peer")]),
     driver(911, "CUDA_ERROR_EXTERNAL_DEVICE", "cudaErrorExternalDevice")
         .says(&[
             "an async error has occured in external entity outside of CUDA",
@@ -194,8 +180,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         ])
         .means("an engine or device outside CUDA, which a stream waits for, reported an error")
         .causes(&[cause("the external engine or device failed", "read its own log")]),
-    driver(999, "CUDA_ERROR_UNKNOWN", "cudaErrorUnknown")
-        .formerly(30)
+    renumbered(30, 999, "CUDA_ERROR_UNKNOWN", "cudaErrorUnknown")
         .follows()
         .says(&["unknown error"])
         .means("the driver had an internal error that has no code of its own")

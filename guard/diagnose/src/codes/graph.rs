@@ -68,10 +68,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(907, "CUDA_ERROR_CAPTURED_EVENT", "cudaErrorCapturedEvent")
         .says(&["operation not permitted on an event last recorded in a capturing stream"])
         .means("an event recorded in a capture is queried or waited for outside of it")
-        .causes(&[cause(
-            "captures and other work share events",
-            "use separate events for captures",
-        )]),
+        .causes(&[cause("captures and other work share events", "use separate events")]),
     driver(908, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "cudaErrorStreamCaptureWrongThread")
         .says(&["attempt to terminate a thread-local capture sequence from another thread"])
         .means("a capture was ended on another thread than it began on")
@@ -82,10 +79,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
              constraints specific to instantiated graph update",
         ])
         .means("an instantiated graph cannot be updated with these changes")
-        .causes(&[cause(
-            "the nodes or their types differ",
-            "instantiate the graph again",
-        )]),
+        .causes(&[cause("the nodes or their types differ", "instantiate the graph again")]),
     driver(918, "CUDA_ERROR_GRAPH_RECAPTURE_FAILURE", "cudaErrorGraphRecaptureFailure")
         .says(&["recapturing to the source graph failed and had to be terminated"])
         .means("recapturing into an existing graph failed")
@@ -93,10 +87,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     runtime(10, "cudaErrorVersionTranslation")
         .says(&["Driver is newer than runtime and returned parameters the runtime cannot process"])
         .means("a graph node has parameters that the program's runtime does not know")
-        .causes(&[cause(
-            "the runtime is older than the driver",
-            "build with a CUDA version as new as the driver",
-        )]),
+        .causes(&[cause("the runtime is older than the driver", "build with a newer CUDA")]),
     runtime(65, "cudaErrorLaunchMaxDepthExceeded")
         .says(&["launch would exceed maximum depth of nested launches"])
         .means("kernels launch kernels more than 24 levels deep")

@@ -1,7 +1,7 @@
 //! Textures, surfaces, resources shared with a graphics API, and results that CUDA no longer
 //! returns but old programs and texts still mention.
 
-use crate::failure::{KnownCause, KnownFailure, cause, driver, driver_only, runtime};
+use crate::failure::{KnownCause, KnownFailure, cause, driver, driver_only, renumbered, runtime};
 
 const ORDER: KnownCause = cause(
     "the calls that register, map and unmap the resource are made in the wrong order",
@@ -54,13 +54,11 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .says(&["invalid surface reference"])
         .means("the call does not accept this surface")
         .causes(&[TEXTURE_REFERENCES]),
-    driver(205, "CUDA_ERROR_MAP_FAILED", "cudaErrorMapBufferObjectFailed")
-        .formerly(14)
+    renumbered(14, 205, "CUDA_ERROR_MAP_FAILED", "cudaErrorMapBufferObjectFailed")
         .says(&["mapping of buffer object failed"])
         .means("a resource of a graphics API could not be mapped")
         .causes(&[ORDER]),
-    driver(206, "CUDA_ERROR_UNMAP_FAILED", "cudaErrorUnmapBufferObjectFailed")
-        .formerly(15)
+    renumbered(15, 206, "CUDA_ERROR_UNMAP_FAILED", "cudaErrorUnmapBufferObjectFailed")
         .says(&["unmapping of buffer object failed"])
         .means("a resource of a graphics API could not be unmapped")
         .causes(&[ORDER]),
@@ -88,8 +86,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .says(&["resource not mapped as pointer"])
         .means("the resource is used as linear memory but is not mapped as such")
         .causes(&[cause("it is a texture", "get its array instead")]),
-    driver(219, "CUDA_ERROR_INVALID_GRAPHICS_CONTEXT", "cudaErrorInvalidGraphicsContext")
-        .formerly(79)
+    renumbered(79, 219, "CUDA_ERROR_INVALID_GRAPHICS_CONTEXT", "cudaErrorInvalidGraphicsContext")
         .says(&["invalid OpenGL or DirectX context"])
         .means("no graphics context is current, or it is on another device")
         .causes(&[cause(

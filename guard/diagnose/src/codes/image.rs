@@ -1,7 +1,7 @@
 //! Code that does not load.
 
 use super::commands::{DOCTOR, LIBCUDA, LIMITS, LIST_ELF, NVIDIA_SMI, TORCH_BUILD};
-use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, hinted, runtime};
+use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, hinted, renumbered, runtime};
 
 const DUPLICATE_NAME: KnownCause = cause(
     "the variable is passed by name, and two source files define that name",
@@ -13,8 +13,7 @@ const DAMAGED: KnownCause = cause(
 );
 
 pub(super) const FAILURES: &[KnownFailure] = &[
-    driver(209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "cudaErrorNoKernelImageForDevice")
-        .formerly(48)
+    renumbered(48, 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "cudaErrorNoKernelImageForDevice")
         .says(&[
             "no kernel image is available for execution on the device",
             "is not compatible with the current PyTorch installation",
@@ -53,8 +52,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(&[NVIDIA_SMI, "nvcc --version"]),
-    driver(218, "CUDA_ERROR_INVALID_PTX", "cudaErrorInvalidPtx")
-        .formerly(78)
+    renumbered(78, 218, "CUDA_ERROR_INVALID_PTX", "cudaErrorInvalidPtx")
         .says(&["a PTX JIT compilation failed"])
         .means("the driver's compiler rejected the PTX; its log gives the line")
         .causes(&[
@@ -65,8 +63,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             DAMAGED,
         ])
         .run(&["ptxas --gpu-name sm_XX FILE"]),
-    driver(200, "CUDA_ERROR_INVALID_IMAGE", "cudaErrorInvalidKernelImage")
-        .formerly(47)
+    renumbered(47, 200, "CUDA_ERROR_INVALID_IMAGE", "cudaErrorInvalidKernelImage")
         .says(&["device kernel image is invalid"])
         .means("the loaded data is not an image that the driver understands")
         .causes(&[
@@ -77,8 +74,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(&[LIST_ELF]),
-    driver(221, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "cudaErrorJitCompilerNotFound")
-        .formerly(81)
+    renumbered(81, 221, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "cudaErrorJitCompilerNotFound")
         .says(&["PTX JIT compiler library not found"])
         .means("the driver cannot find its own PTX compiler")
         .causes(&[cause(
@@ -96,10 +92,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(225, "CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC", "cudaErrorUnsupportedDevSideSync")
         .says(&["the provided PTX contains unsupported call to cudaDeviceSynchronize"])
         .means("a kernel waits for child kernels with a call that CUDA 12 removed")
-        .causes(&[cause(
-            "device code calls cudaDeviceSynchronize",
-            "launch the next step as a tail launch",
-        )]),
+        .causes(&[cause("device code calls cudaDeviceSynchronize", "use a tail launch instead")]),
     driver(227, "CUDA_ERROR_INSUFFICIENT_LOADER_VERSION", "cudaErrorInsufficientLoaderVersion")
         .says(&["loader version is insufficient for fatbin"])
         .means("the program's fatbin format is newer than the driver or the runtime")
@@ -115,20 +108,17 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(301, "CUDA_ERROR_FILE_NOT_FOUND", "cudaErrorFileNotFound")
         .says(&["file not found"])
         .means("the module's file does not exist")
-        .causes(&[cause(
-            "the path is wrong, or relative to another folder",
-            "pass the absolute path",
-        )]),
-    driver(302, "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND", "cudaErrorSharedObjectSymbolNotFound")
-        .formerly(40)
-        .says(&["shared object symbol not found"])
-        .means("a driver library lacks a function")
-        .causes(&[cause(
-            "libraries of two driver versions are mixed",
-            "remove both and install one driver",
-        )]),
-    driver(303, "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED", "cudaErrorSharedObjectInitFailed")
-        .formerly(41)
+        .causes(&[cause("the path is wrong or relative", "pass the absolute path")]),
+    renumbered(
+        40,
+        302,
+        "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND",
+        "cudaErrorSharedObjectSymbolNotFound",
+    )
+    .says(&["shared object symbol not found"])
+    .means("a driver library lacks a function")
+    .causes(&[cause("libraries of two driver versions are mixed", "reinstall the driver")]),
+    renumbered(41, 303, "CUDA_ERROR_SHARED_OBJECT_INIT_FAILED", "cudaErrorSharedObjectInitFailed")
         .says(&["shared object initialization failed"])
         .means(
             "a driver library did not load; if TensorFlow reports it, libcuda itself did not load",

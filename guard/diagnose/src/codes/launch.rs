@@ -1,7 +1,7 @@
 //! Rejected arguments: launches, handles, copies, states.
 
 use super::commands::{BLOCKING, CHECK, EXECUTION, LAUNCH, LIMITS, LIST_ELF};
-use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, hinted, runtime};
+use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, hinted, renumbered, runtime};
 
 const NOT_MEMORY: &str =
     "out of memory: the launch configuration was rejected before anything was allocated";
@@ -21,8 +21,7 @@ const UNCHECKED: KnownCause = hinted(
 );
 
 pub(super) const FAILURES: &[KnownFailure] = &[
-    driver(1, "CUDA_ERROR_INVALID_VALUE", "cudaErrorInvalidValue")
-        .formerly(11)
+    renumbered(11, 1, "CUDA_ERROR_INVALID_VALUE", "cudaErrorInvalidValue")
         .says(&["invalid argument"])
         .means("an argument of the call is invalid or out of range; the call had no effect")
         .not("out of memory: that is CUDA_ERROR_OUT_OF_MEMORY (2)")
@@ -55,8 +54,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             UNCHECKED,
         ])
         .run(LAUNCH),
-    driver(701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources")
-        .formerly(7)
+    renumbered(7, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources")
         .says(&["too many resources requested for launch", "launch out of resources"])
         .means(
             "a block needs more registers or shared memory than a multiprocessor has; no block ran",
@@ -78,8 +76,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(LAUNCH),
-    driver(720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "cudaErrorCooperativeLaunchTooLarge")
-        .formerly(82)
+    renumbered(82, 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "cudaErrorCooperativeLaunchTooLarge")
         .says(&["too many blocks in cooperative launch"])
         .means("a cooperative launch has more blocks than can be co-resident; no block ran")
         .not(NOT_MEMORY)
@@ -169,8 +166,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
              is called directly",
             "build the whole program with one CUDA version, and launch with <<<grid, block>>>",
         )]),
-    driver(400, "CUDA_ERROR_INVALID_HANDLE", "cudaErrorInvalidResourceHandle")
-        .formerly(33)
+    renumbered(33, 400, "CUDA_ERROR_INVALID_HANDLE", "cudaErrorInvalidResourceHandle")
         .says(&["invalid resource handle"])
         .means("a stream, event, module or function does not belong to the current context")
         .causes(&[
@@ -184,14 +180,10 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(&[BLOCKING]),
-    driver(401, "CUDA_ERROR_ILLEGAL_STATE", "cudaErrorIllegalState")
-        .formerly(84)
+    renumbered(84, 401, "CUDA_ERROR_ILLEGAL_STATE", "cudaErrorIllegalState")
         .says(&["the operation cannot be performed in the present state"])
         .means("the object is not in a state that allows the call")
-        .causes(&[cause(
-            "the calls are made in the wrong order",
-            "look up which calls must come before this one",
-        )]),
+        .causes(&[cause("the calls are made in the wrong order", "look up the required order")]),
     driver(402, "CUDA_ERROR_LOSSY_QUERY", "cudaErrorLossyQuery")
         .says(&["attempted introspection would be semantically lossy"])
         .means("the queried object holds more than the call can return")
@@ -213,8 +205,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(&["cuobjdump --dump-elf-symbols FILE"]),
-    driver(600, "CUDA_ERROR_NOT_READY", "cudaErrorNotReady")
-        .formerly(34)
+    renumbered(34, 600, "CUDA_ERROR_NOT_READY", "cudaErrorNotReady")
         .says(&["device not ready"])
         .means("the queried work has not finished yet; this is a status, not an error")
         .causes(&[cause(

@@ -20,6 +20,14 @@ const MIXED_CUDNN: KnownCause =
     cause("libraries of several cuDNN versions are mixed", "keep only one");
 const NCCL_DEBUG: &[&str] = &["NCCL_DEBUG=INFO PROGRAM"];
 
+const fn cublas(status: i32, name: &'static str) -> KnownFailure {
+    KnownFailure::new(Origin::Cublas, name).numbered(status)
+}
+
+const fn nccl(result: i32, name: &'static str) -> KnownFailure {
+    KnownFailure::new(Origin::Nccl, name).numbered(result)
+}
+
 pub(super) const FAILURES: &[KnownFailure] = &[
     KnownFailure::new(Origin::Xla, "RESOURCE_EXHAUSTED")
         .says(&[
@@ -91,23 +99,20 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "install both from one package, and add their folder to LD_LIBRARY_PATH",
         )])
         .run(&["ldconfig -p | grep nvrtc"]),
-    KnownFailure::new(Origin::Cublas, "CUBLAS_STATUS_NOT_INITIALIZED")
-        .numbered(1)
+    cublas(1, "CUBLAS_STATUS_NOT_INITIALIZED")
         .follows()
         .says(&["the library was not initialized"])
         .means("cuBLAS could not initialize on the device")
         .not("usually a broken installation: memory is short, or the context is already lost")
         .causes(&[NO_WORKSPACE, EARLIER])
         .run(&[NVIDIA_SMI, BLOCKING]),
-    KnownFailure::new(Origin::Cublas, "CUBLAS_STATUS_ALLOC_FAILED")
-        .numbered(3)
+    cublas(3, "CUBLAS_STATUS_ALLOC_FAILED")
         .follows()
         .says(&["the resource allocation failed"])
         .means("cuBLAS could not allocate memory for its handle or workspace")
         .causes(&[NO_WORKSPACE])
         .run(&[NVIDIA_SMI]),
-    KnownFailure::new(Origin::Cublas, "CUBLAS_STATUS_INVALID_VALUE")
-        .numbered(7)
+    cublas(7, "CUBLAS_STATUS_INVALID_VALUE")
         .says(&["an unsupported value or parameter was passed to the function"])
         .means("cuBLAS was given sizes, strides or types that it does not accept")
         .causes(&[
@@ -121,21 +126,18 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(&[TORCH_BUILD]),
-    KnownFailure::new(Origin::Cublas, "CUBLAS_STATUS_ARCH_MISMATCH")
-        .numbered(8)
+    cublas(8, "CUBLAS_STATUS_ARCH_MISMATCH")
         .says(&["the function requires an architectural feature absent from the"])
         .means("the device lacks a feature the call needs, such as tensor cores for its type")
         .causes(&[cause("the type is too new for the device", "use f16 or f32 instead")]),
-    KnownFailure::new(Origin::Cublas, "CUBLAS_STATUS_MAPPING_ERROR")
-        .numbered(11)
+    cublas(11, "CUBLAS_STATUS_MAPPING_ERROR")
         .follows()
         .late()
         .says(&["an access to GPU memory space failed"])
         .means("cuBLAS could not access device memory")
         .causes(&[EARLIER])
         .run(EXECUTION),
-    KnownFailure::new(Origin::Cublas, "CUBLAS_STATUS_EXECUTION_FAILED")
-        .numbered(13)
+    cublas(13, "CUBLAS_STATUS_EXECUTION_FAILED")
         .follows()
         .late()
         .says(&["the GPU program failed to execute"])
@@ -148,21 +150,16 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(EXECUTION),
-    KnownFailure::new(Origin::Cublas, "CUBLAS_STATUS_INTERNAL_ERROR")
-        .numbered(14)
+    cublas(14, "CUBLAS_STATUS_INTERNAL_ERROR")
         .follows()
         .says(&["an internal operation failed"])
         .means("a CUDA call made by cuBLAS failed")
         .causes(&[EARLIER, WRAPPED_ERROR])
         .run(EXECUTION),
-    KnownFailure::new(Origin::Cublas, "CUBLAS_STATUS_NOT_SUPPORTED")
-        .numbered(15)
+    cublas(15, "CUBLAS_STATUS_NOT_SUPPORTED")
         .says(&["the requested functionality is not supported"])
         .means("cuBLAS has no kernel for this combination of types, layout and alignment")
-        .causes(&[cause(
-            "sizes or pointers are not aligned to 16 bytes, which fp8 requires",
-            "pad them",
-        )]),
+        .causes(&[cause("sizes or pointers are not 16-byte aligned, as fp8 requires", "pad them")]),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_NOT_INITIALIZED")
         .follows()
         .says(&["DNN library initialization failed"])
@@ -250,8 +247,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(&[NVIDIA_SMI, BLOCKING]),
-    KnownFailure::new(Origin::Nccl, "ncclUnhandledCudaError")
-        .numbered(1)
+    nccl(1, "ncclUnhandledCudaError")
         .wraps()
         .says(&["unhandled cuda error", "call to cuda function failed"])
         .means("a CUDA call made by NCCL failed")
@@ -263,8 +259,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(NCCL_DEBUG),
-    KnownFailure::new(Origin::Nccl, "ncclSystemError")
-        .numbered(2)
+    nccl(2, "ncclSystemError")
         .says(&["unhandled system error"])
         .means("a system or network call made by NCCL failed")
         .causes(&[cause(
@@ -273,8 +268,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "set NCCL_SOCKET_IFNAME, start containers with --shm-size=1g, and read NCCL's output",
         )])
         .run(NCCL_DEBUG),
-    KnownFailure::new(Origin::Nccl, "ncclInternalError")
-        .numbered(3)
+    nccl(3, "ncclInternalError")
         .says(&[
             "NCCL internal error",
             "internal error - please report this issue to the NCCL developers",
@@ -288,16 +282,14 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(NCCL_DEBUG),
-    KnownFailure::new(Origin::Nccl, "ncclInvalidArgument")
-        .numbered(4)
+    nccl(4, "ncclInvalidArgument")
         .means("NCCL was given an argument that it does not accept")
         .causes(&[cause(
             "ranks disagree on a tensor's size or type, or a tensor is empty or not on the device",
             "print shapes, types and devices before the call, on every rank",
         )])
         .run(NCCL_DEBUG),
-    KnownFailure::new(Origin::Nccl, "ncclInvalidUsage")
-        .numbered(5)
+    nccl(5, "ncclInvalidUsage")
         .says(&[
             "this usually reflects invalid usage of NCCL library",
             "duplicate GPU detected",
@@ -309,8 +301,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "give each rank its own: torch.cuda.set_device(local_rank) before anything else",
         )])
         .run(NCCL_DEBUG),
-    KnownFailure::new(Origin::Nccl, "ncclRemoteError")
-        .numbered(6)
+    nccl(6, "ncclRemoteError")
         .follows()
         .says(&["remote process exited or there was a network error"])
         .means("another rank exited or could not be reached")

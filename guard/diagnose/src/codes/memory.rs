@@ -2,7 +2,9 @@
 
 use super::causes::{OTHER_PROCESS, TOO_LITTLE_FREE};
 use super::commands::{BLOCKING, NVIDIA_SMI, TORCH_BUILD};
-use crate::failure::{Hint, KnownCause, KnownFailure, Origin, cause, driver, driver_only, hinted};
+use crate::failure::{
+    Hint, KnownCause, KnownFailure, Origin, cause, driver, driver_only, hinted, renumbered,
+};
 
 const FRAGMENTS: KnownCause = hinted(
     Hint::Fragments,
@@ -74,8 +76,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             cause("the cache of one sequence of maximum length does not fit", "lower max_model_len"),
         ])
         .run(&[NVIDIA_SMI]),
-    driver(217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "cudaErrorPeerAccessUnsupported")
-        .formerly(64)
+    renumbered(64, 217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "cudaErrorPeerAccessUnsupported")
         .says(&["peer access is not supported between these two devices"])
         .means("one device cannot access the other's memory")
         .causes(&[cause(
@@ -83,41 +84,31 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "query cuDeviceCanAccessPeer first, and copy through the host where it returns false",
         )])
         .run(&["nvidia-smi topo -m"]),
-    driver(704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "cudaErrorPeerAccessAlreadyEnabled")
-        .formerly(50)
+    renumbered(50, 704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "cudaErrorPeerAccessAlreadyEnabled")
         .says(&["peer access is already enabled"])
         .means("access to the peer is already enabled")
         .causes(&[cause("two parts of the program enable it", "treat this result as a success")]),
-    driver(705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "cudaErrorPeerAccessNotEnabled")
-        .formerly(51)
+    renumbered(51, 705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "cudaErrorPeerAccessNotEnabled")
         .says(&["peer access has not been enabled"])
         .means("access to the peer cannot be disabled because it is not enabled")
         .causes(&[cause("it was disabled twice, or for the wrong device", "enable it first")]),
-    driver(711, "CUDA_ERROR_TOO_MANY_PEERS", "cudaErrorTooManyPeers")
-        .formerly(60)
+    renumbered(60, 711, "CUDA_ERROR_TOO_MANY_PEERS", "cudaErrorTooManyPeers")
         .says(&["peer mapping resources exhausted"])
         .means("the device cannot map another peer")
         .causes(&[cause(
-            "more peers are enabled than the hardware can map",
+            "more peers are enabled than can be mapped",
             "enable only the peers you need",
         )]),
-    driver(
-        712,
+    renumbered(61, 712,
         "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
-        "cudaErrorHostMemoryAlreadyRegistered",
-    )
-    .formerly(61)
+        "cudaErrorHostMemoryAlreadyRegistered")
     .says(&["part or all of the requested memory range is already mapped"])
     .means("the host memory to be pinned is already pinned")
     .causes(&[cause("the range, or one that overlaps it, was registered before", "register it once")]),
-    driver(713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "cudaErrorHostMemoryNotRegistered")
-        .formerly(62)
+    renumbered(62, 713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "cudaErrorHostMemoryNotRegistered")
         .says(&["pointer does not correspond to a registered memory region"])
         .means("the host memory to be unpinned is not pinned")
-        .causes(&[cause(
-            "the pointer is not the one that was registered",
-            "pass the pointer that was registered",
-        )]),
+        .causes(&[cause("another pointer was registered", "pass the pointer that was registered")]),
     driver_only(47, "CUDA_ERROR_MULTICAST_RESOURCE_FULL")
         .means(
             "memory could not be bound to a multicast object: the hardware's multicast resources \

@@ -1,7 +1,9 @@
 //! Systems, services and contexts around the device.
 
 use super::commands::{HARDWARE, LIBCUDA, LIMITS, NVIDIA_SMI, NVIDIA_SMI_Q};
-use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, driver_only, hinted, runtime};
+use crate::failure::{
+    Hint, KnownCause, KnownFailure, cause, driver, driver_only, hinted, renumbered, runtime,
+};
 
 const DRIVER_VERSION: &str = "cat /proc/driver/nvidia/version";
 const FABRIC: &[&str] =
@@ -11,8 +13,7 @@ const MPS_FULL: KnownCause =
     cause("more processes are connected than MPS supports", "start fewer clients");
 
 pub(super) const FAILURES: &[KnownFailure] = &[
-    driver(802, "CUDA_ERROR_SYSTEM_NOT_READY", "cudaErrorSystemNotReady")
-        .formerly(83)
+    renumbered(83, 802, "CUDA_ERROR_SYSTEM_NOT_READY", "cudaErrorSystemNotReady")
         .says(&["system not yet initialized"])
         .means("the machine's links between GPUs are not initialized yet")
         .not("a fault of the program: even counting the devices fails")
@@ -96,25 +97,15 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .follows()
         .says(&["context is destroyed"])
         .means("the current context was destroyed, or is a primary context not yet initialized")
-        .causes(&[cause(
-            "the device was reset, or the context was destroyed elsewhere",
-            "create a new context",
-        )]),
-    driver(708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cudaErrorSetOnActiveProcess")
-        .formerly(36)
+        .causes(&[cause("the device was reset or its context destroyed", "create a new context")]),
+    renumbered(36, 708, "CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE", "cudaErrorSetOnActiveProcess")
         .says(&["cannot set while device is active in this process"])
         .means("device flags cannot be set once the device's context exists")
-        .causes(&[cause(
-            "the call comes too late",
-            "set the flags before anything else uses the device",
-        )]),
+        .causes(&[cause("the call comes too late", "set the flags before using the device")]),
     runtime(49, "cudaErrorIncompatibleDriverContext")
         .says(&["incompatible driver context"])
         .means("the runtime cannot use the current context")
-        .causes(&[cause(
-            "the context was created with the driver API",
-            "use the device's primary context",
-        )]),
+        .causes(&[cause("the driver API created the context", "use the device's primary context")]),
     driver(5, "CUDA_ERROR_PROFILER_DISABLED", "cudaErrorProfilerDisabled")
         .says(&["profiler disabled while using external profiling tool"])
         .means("the program starts the profiler while another tool is profiling it")
@@ -137,10 +128,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(HARDWARE),
     driver_only(916, "CUDA_ERROR_KEY_ROTATION")
         .means("the keys of confidential computing could not be rotated")
-        .causes(&[cause(
-            "the device failed, or the machine is not set up correctly",
-            "restart the process",
-        )])
+        .causes(&[cause("the device failed, or the set-up is incorrect", "restart the process")])
         .run(HARDWARE),
     driver(917, "CUDA_ERROR_STREAM_DETACHED", "cudaErrorStreamDetached")
         .says(&[
@@ -152,8 +140,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "the context was destroyed before the stream",
             "keep it alive while its streams are used",
         )]),
-    driver(215, "CUDA_ERROR_UNSUPPORTED_LIMIT", "cudaErrorUnsupportedLimit")
-        .formerly(42)
+    renumbered(42, 215, "CUDA_ERROR_UNSUPPORTED_LIMIT", "cudaErrorUnsupportedLimit")
         .says(&["limit is not supported on this architecture"])
         .means("the device does not support the limit that the call sets")
         .causes(&[cause("the limit is for other architectures", "do not set it on this device")]),
@@ -164,8 +151,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "MPS is not running, or the device does not support it",
             "create the context without an affinity",
         )]),
-    driver(304, "CUDA_ERROR_OPERATING_SYSTEM", "cudaErrorOperatingSystem")
-        .formerly(63)
+    renumbered(63, 304, "CUDA_ERROR_OPERATING_SYSTEM", "cudaErrorOperatingSystem")
         .says(&["OS call failed or operation not supported on this OS"])
         .means("the operating system rejected a call of the driver")
         .causes(&[
@@ -179,8 +165,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(&["ulimit -a"]),
-    driver(800, "CUDA_ERROR_NOT_PERMITTED", "cudaErrorNotPermitted")
-        .formerly(70)
+    renumbered(70, 800, "CUDA_ERROR_NOT_PERMITTED", "cudaErrorNotPermitted")
         .says(&["operation not permitted"])
         .means("the call is not allowed in this place or for this process")
         .causes(&[
@@ -190,8 +175,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
             cause("the process lacks a permission", "check the permissions of /dev/nvidia*"),
         ]),
-    driver(801, "CUDA_ERROR_NOT_SUPPORTED", "cudaErrorNotSupported")
-        .formerly(71)
+    renumbered(71, 801, "CUDA_ERROR_NOT_SUPPORTED", "cudaErrorNotSupported")
         .says(&["operation not supported"])
         .means("the device, the driver or the system does not support the operation")
         .causes(&[
@@ -219,18 +203,12 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(806, "CUDA_ERROR_MPS_RPC_FAILURE", "cudaErrorMpsRpcFailure")
         .says(&["the remote procedural call between the MPS server and the MPS client failed"])
         .means("the MPS server did not respond")
-        .causes(&[cause(
-            "the server exited, often because of another client's failure",
-            "restart the server",
-        )])
+        .causes(&[cause("the server exited, often after a client failed", "restart the server")])
         .run(MPS_LOG),
     driver(807, "CUDA_ERROR_MPS_SERVER_NOT_READY", "cudaErrorMpsServerNotReady")
         .says(&["MPS server is not ready to accept new MPS client requests"])
         .means("the MPS server is recovering from a failure")
-        .causes(&[cause(
-            "another client failed",
-            "wait for the other clients to exit, and try again",
-        )])
+        .causes(&[cause("another client failed", "wait until all clients exit, and retry")])
         .run(MPS_LOG),
     driver(808, "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED", "cudaErrorMpsMaxClientsReached")
         .says(&["the hardware resources required to create MPS client have been exhausted"])
@@ -245,9 +223,6 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(810, "CUDA_ERROR_MPS_CLIENT_TERMINATED", "cudaErrorMpsClientTerminated")
         .says(&["the MPS client has been terminated by the server"])
         .means("the MPS server ended this process's use of the device")
-        .causes(&[cause(
-            "a client that shares the device failed, this one or another",
-            "restart the process",
-        )])
+        .causes(&[cause("this or another client of the device failed", "restart the process")])
         .run(HARDWARE),
 ];
