@@ -29,12 +29,8 @@ pub enum Error {
     #[cfg(feature = "catalog")]
     #[error(transparent)]
     Catalog(#[from] crate::catalog::CatalogError),
-    /// A profile that cannot be read.
+    /// A profile that cannot be read or written.
     #[cfg(feature = "profile")]
     #[error(transparent)]
     Profile(#[from] crate::profile::ProfileError),
-    /// A profile that cannot be written.
-    #[cfg(feature = "profile")]
-    #[error(transparent)]
-    Store(#[from] crate::profile::StoreError),
 }

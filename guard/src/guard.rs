@@ -16,7 +16,13 @@ use crate::plan::choice::Choice;
 use crate::plan::launches::Plan;
 use crate::plan::run::{Launcher, PartialRun, run};
 #[cfg(feature = "profile")]
-use crate::profile::{DeviceIdentity, Environment, Key, MissLog, Profile, Reason, TunedChoice};
+use crate::profile::{
+    device::{DeviceIdentity, Environment},
+    lookup::{Profile, TunedChoice},
+    matching::DefaultReason,
+    misses::MissLog,
+    model::Key,
+};
 use crate::record::counters::{Counters, Counts};
 
 /// Validates, plans, launches and counts for one device, or for the host.
@@ -254,7 +260,7 @@ impl Guard {
     /// The device whose profiles apply to this guard: its own, or the host.
     #[must_use]
     pub fn identity(&self) -> DeviceIdentity {
-        let identity = DeviceIdentity::of(&self.limits);
+        let identity = DeviceIdentity::new(&self.limits);
         if self.is_cuda() { identity } else { identity.on_host() }
     }
 
@@ -263,9 +269,9 @@ impl Guard {
     pub fn environment(&self) -> Environment {
         #[cfg(feature = "cuda")]
         if self.is_cuda() {
-            return Environment::of_cuda().unwrap_or_default();
+            return Environment::cuda().unwrap_or_default();
         }
-        Environment::of_host()
+        Environment::host()
     }
 
     /// The profile.
@@ -288,7 +294,7 @@ impl Guard {
     pub fn tuned(&self, key: &Key, names: &[&str], sizes: &[u64]) -> TunedChoice<'_> {
         let answer = match &self.tuning.profile {
             Some(profile) => profile.lookup(key, sizes),
-            None => TunedChoice::default_for(Reason::NoProfile),
+            None => TunedChoice::default_for(DefaultReason::NoProfile),
         };
         if let Some(misses) = &self.tuning.misses {
             misses.record(key, names, sizes, answer.matched.kind());

@@ -34,7 +34,8 @@
 //! - `diagnose`: what CUDA failures mean, from error codes, messages and logs; `.diagnosis()` on errors.
 //! - `profile`: tuned choices from RON files, one for each device: read, merged, published
 //!   atomically, looked up without a lock or an allocation.
-//! - `serde`: requests and verdicts as data; comes with the last two.
+//! - `files`: atomic replacement of files, and the folder of a user's caches.
+//! - `serde`: requests and verdicts as data; comes with `catalog` and `profile`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -47,6 +48,8 @@ pub mod cuda;
 mod diagnosis;
 mod dim;
 mod error;
+#[cfg(feature = "files")]
+pub mod files;
 mod guard;
 #[cfg(feature = "host")]
 mod host;

@@ -3,7 +3,7 @@
 
 #[cfg(feature = "profile")]
 use gridguard::profile::{
-    Document, Entry, Environment, Key, Match, MatchKind, MissLog, Profile, Provenance, Reason,
+    Document, Entry, Environment, Key, Match, MatchKind, MissLog, Profile, Provenance, DefaultReason,
     StoredChoice, Summary,
 };
 use gridguard::{
@@ -168,10 +168,10 @@ fn every_kind_of_lookup_allocates_nothing() {
         (&copy, 64, Match::Exact),
         (&copy, 65, Match::Bucket),
         (&copy, 128, Match::Neighbour { distance_millioctaves: 1000 }),
-        (&copy, 1000, Match::Default(Reason::NoNeighbour)),
-        (&copy, 9000, Match::Default(Reason::OutOfRange { size: 0 })),
-        (&sum, 64, Match::Default(Reason::NoEntries)),
-        (&edited, 64, Match::Default(Reason::OtherSource)),
+        (&copy, 1000, Match::Default(DefaultReason::NoNeighbour)),
+        (&copy, 9000, Match::Default(DefaultReason::OutOfRange { size: 0 })),
+        (&sum, 64, Match::Default(DefaultReason::NoEntries)),
+        (&edited, 64, Match::Default(DefaultReason::OtherSource)),
     ] {
         let (matched, allocations) = allocations_of(|| {
             let answer = profile.lookup(key, &[rows, 5]);

@@ -1,4 +1,4 @@
-//! Profiles out of several places, some of them no profiles.
+//! Profiles loaded from several places, some of which hold none.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use core::num::NonZeroU64;
@@ -7,19 +7,20 @@ use std::path::{Path, PathBuf};
 
 use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Finding, Key, Layer, Layers, Level, Loaded,
-    MAX_FILE_BYTES, Match, MatchKind, ProfileError, Provenance, StoredChoice, Summary, load,
+    DeviceIdentity, Document, Entry, Environment, Key, Layer, Layers, LoadedProfile,
+    MAX_FILE_BYTES, Match, MatchKind, NoticeLevel, ProfileError, ProfileNotice, Provenance,
+    StoredChoice, Summary, load,
 };
 
 fn device() -> DeviceIdentity {
-    DeviceIdentity::of(&DeviceLimits::any_device())
+    DeviceIdentity::new(&DeviceLimits::any_device())
 }
 
 fn key() -> Key {
     Key { kernel: "copy".into(), dtypes: "f16".into(), ..Key::default() }
 }
 
-/// A profile of one kernel, for these rows, that chooses chunks of so many items.
+/// A profile of one kernel for these rows, with chunks of `max_items`.
 fn text(rows: &[u64], max_items: u64) -> String {
     let mut document = Document::new(device(), Environment::default());
     for rows in rows {
@@ -33,7 +34,7 @@ fn text(rows: &[u64], max_items: u64) -> String {
             default: Summary::default(),
             found: Provenance::default(),
         };
-        document.insert(entry).expect("within bounds");
+        document.insert(entry).expect("within the limits");
     }
     document.to_ron()
 }
@@ -45,17 +46,17 @@ fn write(folder: &Path, text: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
-fn loaded(layers: &Layers) -> Loaded {
+fn loaded(layers: &Layers) -> LoadedProfile {
     layers.load(&device(), &Environment::default())
 }
 
-/// The kind of the match for `rows`, and the layer that serves.
-fn served(loaded: &Loaded, rows: u64) -> (MatchKind, Option<Layer>) {
-    let answer = loaded.profile.lookup(&key(), &[rows]);
-    (answer.matched.kind(), answer.layer)
+/// How `rows` match, and the layer of the matching entry.
+fn found(loaded: &LoadedProfile, rows: u64) -> (MatchKind, Option<Layer>) {
+    let tuned = loaded.profile.lookup(&key(), &[rows]);
+    (tuned.matched.kind(), tuned.layer)
 }
 
-/// An explicit file, a user's folder and a shipped one.
+/// An explicit folder, a user's and a shipped one.
 fn three(folder: &Path) -> (Layers, [PathBuf; 3]) {
     let places = ["explicit", "user", "shipped"].map(|name| folder.join(name));
     let [explicit, user, shipped] = places.clone();
@@ -63,60 +64,60 @@ fn three(folder: &Path) -> (Layers, [PathBuf; 3]) {
 }
 
 #[test]
-fn at_an_equal_match_the_higher_layer_serves_in_whatever_order_they_are_named() {
+fn of_equal_matches_the_higher_layer_is_used_in_any_order_of_layers() {
     let folder = tempfile::tempdir().expect("a folder");
     let (layers, [explicit, user, shipped]) = three(folder.path());
     write(&shipped, text(&[64, 4096], 3));
     write(&user, text(&[64, 4096], 2));
-    assert_eq!(served(&loaded(&layers), 64), (MatchKind::Exact, Some(Layer::User)));
+    assert_eq!(found(&loaded(&layers), 64), (MatchKind::Exact, Some(Layer::User)));
     write(&explicit, text(&[64], 1));
     let loaded = loaded(&layers);
-    assert_eq!(loaded.findings, []);
-    assert_eq!(served(&loaded, 64), (MatchKind::Exact, Some(Layer::Explicit)));
-    assert_eq!(served(&loaded, 70), (MatchKind::Bucket, Some(Layer::Explicit)));
-    assert_eq!(served(&loaded, 4096), (MatchKind::Exact, Some(Layer::User)));
+    assert_eq!(loaded.notices, []);
+    assert_eq!(found(&loaded, 64), (MatchKind::Exact, Some(Layer::Explicit)));
+    assert_eq!(found(&loaded, 70), (MatchKind::Bucket, Some(Layer::Explicit)));
+    assert_eq!(found(&loaded, 4096), (MatchKind::Exact, Some(Layer::User)));
     assert_eq!(loaded.profile.entries().len(), 5);
 }
 
 #[test]
-fn a_better_match_of_a_lower_layer_goes_before() {
+fn a_better_match_of_a_lower_layer_is_preferred() {
     let folder = tempfile::tempdir().expect("a folder");
     let (layers, [explicit, user, _]) = three(folder.path());
     write(&explicit, text(&[64, 1024], 1));
     write(&user, text(&[70, 100, 300], 2));
     let loaded = loaded(&layers);
-    assert_eq!(served(&loaded, 70), (MatchKind::Exact, Some(Layer::User)));
-    assert_eq!(served(&loaded, 65), (MatchKind::Bucket, Some(Layer::Explicit)));
-    assert_eq!(served(&loaded, 99), (MatchKind::Bucket, Some(Layer::User)));
-    assert_eq!(served(&loaded, 200), (MatchKind::Neighbour, Some(Layer::User)));
+    assert_eq!(found(&loaded, 70), (MatchKind::Exact, Some(Layer::User)));
+    assert_eq!(found(&loaded, 65), (MatchKind::Bucket, Some(Layer::Explicit)));
+    assert_eq!(found(&loaded, 99), (MatchKind::Bucket, Some(Layer::User)));
+    assert_eq!(found(&loaded, 200), (MatchKind::Neighbour, Some(Layer::User)));
 }
 
 #[test]
-fn at_equal_distances_the_higher_layer_serves() {
+fn at_equal_distances_the_higher_layer_is_used() {
     let folder = tempfile::tempdir().expect("a folder");
     let (layers, [explicit, user, _]) = three(folder.path());
     write(&user, text(&[64], 2));
     write(&explicit, text(&[256], 1));
     let loaded = loaded(&layers);
-    let answer = loaded.profile.lookup(&key(), &[128]);
-    assert_eq!(answer.matched, Match::Neighbour { distance_millioctaves: 1000 });
-    assert_eq!(answer.layer, Some(Layer::Explicit));
+    let tuned = loaded.profile.lookup(&key(), &[128]);
+    assert_eq!(tuned.matched, Match::Neighbour { distance_millioctaves: 1000 });
+    assert_eq!(tuned.layer, Some(Layer::Explicit));
 }
 
 #[test]
-fn only_the_explicit_layer_has_to_be_there() {
+fn only_a_missing_explicit_layer_gives_a_notice() {
     let folder = tempfile::tempdir().expect("a folder");
     let (layers, [explicit, ..]) = three(folder.path());
     let loaded = loaded(&layers);
     assert!(loaded.profile.is_empty());
-    assert_eq!(loaded.findings.len(), 1);
-    let finding = &loaded.findings[0];
-    assert_eq!((finding.layer, &finding.finding), (Layer::Explicit, &Finding::Missing));
-    assert_eq!(finding.path.as_deref(), Some(&*explicit));
+    assert_eq!(loaded.notices.len(), 1);
+    let notice = &loaded.notices[0];
+    assert_eq!((notice.layer, &notice.notice), (Layer::Explicit, &ProfileNotice::Missing));
+    assert_eq!(notice.path.as_deref(), Some(&*explicit));
 }
 
 #[test]
-fn an_embedded_text_serves_below_all_others() {
+fn an_embedded_text_is_the_lowest_layer() {
     let folder = tempfile::tempdir().expect("a folder");
     let (layers, [explicit, user, _]) = three(folder.path());
     write(&explicit, text(&[8], 1));
@@ -124,18 +125,18 @@ fn an_embedded_text_serves_below_all_others() {
     let embedded: &'static str = text(&[64, 4096], 4).leak();
     let layers = layers.embedded(embedded);
     let loaded = loaded(&layers);
-    assert_eq!(loaded.findings, []);
-    assert_eq!(served(&loaded, 64), (MatchKind::Exact, Some(Layer::User)));
-    assert_eq!(served(&loaded, 4096), (MatchKind::Exact, Some(Layer::Embedded)));
-    // Of another device it is a finding.
+    assert_eq!(loaded.notices, []);
+    assert_eq!(found(&loaded, 64), (MatchKind::Exact, Some(Layer::User)));
+    assert_eq!(found(&loaded, 4096), (MatchKind::Exact, Some(Layer::Embedded)));
+    // One for another device gives a notice.
     let host = device().on_host();
-    let findings = Layers::new().embedded(embedded).load(&host, &Environment::default()).findings;
-    assert!(matches!(findings[0].finding, Finding::OtherDevice(_)), "{findings:?}");
-    assert_eq!(findings[0].path, None);
+    let notices = Layers::new().embedded(embedded).load(&host, &Environment::default()).notices;
+    assert!(matches!(notices[0].notice, ProfileNotice::OtherDevice(_)), "{notices:?}");
+    assert_eq!(notices[0].path, None);
 }
 
 #[test]
-fn broken_files_are_findings_and_the_other_layers_serve() {
+fn broken_files_give_notices_and_the_other_layers_are_used() {
     let folder = tempfile::tempdir().expect("a folder");
     let (layers, [explicit, user, shipped]) = three(folder.path());
     write(&shipped, text(&[64], 3));
@@ -145,15 +146,18 @@ fn broken_files_are_findings_and_the_other_layers_serve() {
         write(&explicit, bad);
         write(&user, text(&[64], 2).replace("launches: 1", "launches: -1"));
         let loaded = loaded(&layers);
-        assert_eq!(served(&loaded, 64), (MatchKind::Exact, Some(Layer::Shipped)));
-        let found: Vec<_> = loaded.findings.iter().map(|one| (one.layer, one.level())).collect();
-        assert_eq!(found, [(Layer::User, Level::Reject), (Layer::Explicit, Level::Reject)]);
-        assert!(matches!(loaded.findings[0].finding, Finding::Entry(_)));
+        assert_eq!(found(&loaded, 64), (MatchKind::Exact, Some(Layer::Shipped)));
+        let found: Vec<_> = loaded.notices.iter().map(|one| (one.layer, one.level())).collect();
+        assert_eq!(
+            found,
+            [(Layer::User, NoticeLevel::Reject), (Layer::Explicit, NoticeLevel::Reject)]
+        );
+        assert!(matches!(loaded.notices[0].notice, ProfileNotice::InvalidEntry(_)));
     }
 }
 
 #[test]
-fn a_huge_file_is_refused_unread() {
+fn a_huge_file_is_rejected_without_reading_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("huge.ron");
     let bytes = 1 << 30;
@@ -166,7 +170,7 @@ fn a_huge_file_is_refused_unread() {
 }
 
 #[test]
-fn what_is_no_file_is_not_read() {
+fn only_regular_files_are_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_owned();
     assert_eq!(load(&path), Err(ProfileError::NotAFile { path: path.clone() }));

@@ -1,17 +1,17 @@
-//! Profiles of earlier versions are read, and written as they were.
+//! Profiles of earlier versions are parsed, and written byte for byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use core::num::NonZeroU64;
 
 use gridguard::ComputeCapability;
 use gridguard::profile::{
-    Backend, DeviceIdentity, Document, Entry, Environment, Key, L2, Mismatch, Objective, Policy,
+    Backend, DeviceIdentity, Document, Entry, Environment, Key, L2, DeviceMismatch, Objective, Policy,
     Processor, Provenance, StopReason, StoredChoice, Submission, Summary,
 };
 
-/// Written once, never changed: whoever changes the schema adds a file.
+/// Never changed: a change of the schema adds a file.
 const SCHEMA_1: &str = include_str!("../../bench-data/golden/profiles/schema-1.ron");
-/// The same of a host's.
+/// A profile of a host.
 const SCHEMA_1_HOST: &str = include_str!("../../bench-data/golden/profiles/schema-1-host.ron");
 
 fn summary(median_ns: u64, low_ns: u64, high_ns: u64, samples: u64) -> Summary {
@@ -88,7 +88,7 @@ fn attention() -> [Entry; 2] {
 }
 
 #[test]
-fn schema_1_is_read_as_it_was_meant() {
+fn schema_1_is_parsed_completely() {
     let device = DeviceIdentity {
         backend: Backend::Cuda,
         name: "NVIDIA H200".into(),
@@ -103,7 +103,7 @@ fn schema_1_is_read_as_it_was_meant() {
     let mut expected =
         Document::new(device, environment).with_aliases(["NVIDIA H200 NVL".to_owned()]);
     for entry in attention().into_iter().chain([rms_norm()]) {
-        expected.insert(entry).expect("within bounds");
+        expected.insert(entry).expect("within the limits");
     }
     let read = Document::parse(SCHEMA_1).expect("golden");
     assert_eq!(read.faults, []);
@@ -117,7 +117,7 @@ fn schema_1_is_written_byte_for_byte() {
 }
 
 #[test]
-fn a_host_s_profile_names_its_processor_and_one_from_before_that_is_read_as_it_was() {
+fn a_host_profile_names_its_processor_and_one_without_it_still_parses() {
     let read = Document::parse(SCHEMA_1_HOST).expect("golden");
     let processor = Processor { name: "AMD EPYC 9654 96-Core Processor".into(), threads: 192 };
     let device = read.document.device();
@@ -127,11 +127,11 @@ fn a_host_s_profile_names_its_processor_and_one_from_before_that_is_read_as_it_w
     let written = ", processor: Some((name: \"AMD EPYC 9654 96-Core Processor\", threads: 192))";
     assert!(SCHEMA_1_HOST.contains(written));
     let before = SCHEMA_1_HOST.replace(written, "");
-    let nameless = Document::parse(&before).expect("as it was written before");
+    let nameless = Document::parse(&before).expect("the earlier form");
     assert_eq!(nameless.faults, []);
     assert_eq!(nameless.document.to_ron(), before);
     assert_eq!(nameless.document.entries(), read.document.entries());
-    let expected = Mismatch::Processor { profile: None, device: Some(processor) };
+    let expected = DeviceMismatch::Processor { profile: None, device: Some(processor) };
     let serves = nameless.document.device().serves(&[], read.document.device());
     assert_eq!(serves, Err(expected));
 }

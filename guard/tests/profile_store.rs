@@ -1,4 +1,4 @@
-//! Many processes at one profile: nothing is lost, and nobody sees half a file.
+//! Several processes publish to one profile: nothing is lost, and readers see whole files.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::fs;
@@ -9,18 +9,18 @@ use std::time::Duration;
 
 use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Key, Mismatch, ProfileError, Provenance,
-    StoreError, StoredChoice, Summary, load, publish, update,
+    DeviceIdentity, DeviceMismatch, Document, Entry, Environment, Key, ProfileError, Provenance,
+    StoredChoice, Summary, load, publish, update,
 };
 
-/// Tells this binary to write instead of testing: what, and where.
+/// Make this binary write instead of test: what, and where.
 const ROLE: &str = "GRIDGUARD_TEST_WRITER";
 const PATH: &str = "GRIDGUARD_TEST_PATH";
 /// Entries of each of the writers at once.
 const ENTRIES: u64 = 25;
 
 fn device() -> DeviceIdentity {
-    DeviceIdentity::of(&DeviceLimits::any_device())
+    DeviceIdentity::new(&DeviceLimits::any_device())
 }
 
 fn entry(kernel: &str, rows: u64, date: u64) -> Entry {
@@ -39,7 +39,7 @@ fn entry(kernel: &str, rows: u64, date: u64) -> Entry {
 fn document(entries: impl IntoIterator<Item = Entry>) -> Document {
     let mut document = Document::new(device(), Environment::default());
     for entry in entries {
-        document.insert(entry).expect("within bounds");
+        document.insert(entry).expect("within the limits");
     }
     document
 }
@@ -56,10 +56,10 @@ fn names_in(folder: &Path) -> Vec<String> {
     names
 }
 
-/// This very binary, to run the test `writer` in a role.
-/// What a writer says once it has published something.
+/// What a writer prints once it has published something.
 const WRITES: &str = "writes";
 
+/// This binary, running the test `writer` in a role.
 fn writer_process(role: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary"));
     command.args(["--exact", "writer", "--nocapture"]).env(ROLE, role).env(PATH, path);
@@ -67,7 +67,7 @@ fn writer_process(role: &str, path: &Path) -> Command {
     command
 }
 
-/// What the processes that the tests start do. By itself there is nothing to write.
+/// The writers that other tests start. Without a role it does nothing.
 #[test]
 fn writer() {
     let (Ok(role), Some(path)) = (std::env::var(ROLE), std::env::var_os(PATH)) else {
@@ -87,7 +87,7 @@ fn writer() {
         "too large for its limit" => {
             let entries = (1..1000).map(|rows| entry("large", rows, 1));
             let refused = publish(path, &document(entries)).expect_err("no room");
-            let StoreError::Write { kind, .. } = refused else { panic!("{refused}") };
+            let ProfileError::Write { kind, .. } = refused else { panic!("{refused}") };
             assert_eq!(kind, ErrorKind::FileTooLarge);
         }
         kernel => {
@@ -99,7 +99,7 @@ fn writer() {
 }
 
 #[test]
-fn writers_at_the_same_time_lose_nothing() {
+fn concurrent_writers_lose_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = profile_in(&folder);
     let kernels = ["a", "b", "c", "d"];
@@ -148,7 +148,7 @@ fn a_killed_writer_leaves_the_old_file_or_the_new_one() {
 }
 
 #[test]
-fn a_reader_beside_a_writer_always_sees_a_whole_file() {
+fn a_concurrent_reader_always_sees_a_whole_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = profile_in(&folder);
     publish(&path, &document((1..300).map(|rows| entry("forever", rows, 0)))).expect("published");
@@ -161,10 +161,10 @@ fn a_reader_beside_a_writer_always_sees_a_whole_file() {
     writer.wait().expect("ends");
 }
 
-/// The shell's limit on the size of files stands for a disk that is full: writing fails halfway.
+/// The shell's limit on file sizes simulates a full disk: writing fails halfway.
 #[cfg(unix)]
 #[test]
-fn without_room_the_old_file_stays_whole_and_nothing_is_left() {
+fn on_a_full_disk_the_old_file_is_unchanged_and_no_temporary_file_is_left() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = profile_in(&folder);
     publish(&path, &document([entry("small", 1, 1)])).expect("published");
@@ -182,37 +182,41 @@ fn without_room_the_old_file_stays_whole_and_nothing_is_left() {
 }
 
 #[test]
-fn places_that_cannot_be_written_are_errors_that_name_them() {
+fn an_error_names_the_path_that_cannot_be_written() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("file");
     fs::write(&file, "").expect("writes");
     let ours = document([entry("copy", 1, 1)]);
     let refused = |path: &Path| publish(path, &ours).expect_err("no place for a file");
-    let StoreError::Write { path, step, kind, .. } = refused(&file.join("any.ron")) else {
+    let ProfileError::Write { path, step, kind, .. } = refused(&file.join("any.ron")) else {
         panic!("a file is no folder");
     };
-    assert_eq!((path, step), (file.join("any.ron"), "making its folder"));
+    assert_eq!((path, step), (file.join("any.ron"), "creating its folder"));
     assert!(matches!(kind, ErrorKind::NotADirectory | ErrorKind::AlreadyExists), "{kind}");
     let long = folder.path().join("n".repeat(300));
-    let StoreError::Write { kind, .. } = refused(&long) else { panic!("a name too long") };
+    let ProfileError::Write { kind, .. } = refused(&long) else { panic!("a name too long") };
     assert_eq!(kind, ErrorKind::InvalidFilename);
     let error = ProfileError::NotAFile { path: folder.path().to_owned() };
     let path = folder.path().to_owned();
-    assert_eq!(refused(folder.path()), StoreError::Existing { path, error });
+    let reason = Box::new(error);
+    assert_eq!(refused(folder.path()), ProfileError::NotReplaced { path, reason });
 }
 
-/// `/proc` takes no files, not even those of root.
+/// Not even root can create files in `/proc`.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_folder_that_takes_no_files_is_an_error_and_still_read() {
+fn a_folder_without_write_permission_is_an_error_and_can_still_be_read() {
     let path = Path::new("/proc/self/any.ron");
     let refused = publish(path, &document([entry("copy", 1, 1)])).expect_err("no new files there");
-    assert!(matches!(refused, StoreError::Write { step: "opening its lock", .. }), "{refused}");
+    assert!(
+        matches!(refused, ProfileError::Write { step: "opening its lock file", .. }),
+        "{refused}"
+    );
     assert_eq!(load(path), Ok(None));
 }
 
 #[test]
-fn a_file_that_cannot_be_kept_is_not_overwritten() {
+fn a_file_whose_entries_would_be_lost_is_not_overwritten() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("any.ron");
     let ours = document([entry("copy", 1, 1)]);
@@ -221,23 +225,24 @@ fn a_file_that_cannot_be_kept_is_not_overwritten() {
     for text in [&newer, &broken, "", "\u{1}\u{2}"] {
         fs::write(&path, text).expect("writes");
         let refused = publish(&path, &ours).expect_err("not to be overwritten");
-        assert!(matches!(refused, StoreError::Existing { .. }), "{refused}");
+        assert!(matches!(refused, ProfileError::NotReplaced { .. }), "{refused}");
         assert_eq!(fs::read_to_string(&path).expect("reads"), *text);
     }
     fs::write(&path, b"\xff\xfe binary").expect("writes");
     let refused = publish(&path, &ours).expect_err("not to be overwritten");
-    let error = ProfileError::NotText { offset: 0 };
-    assert_eq!(refused, StoreError::Existing { path: path.clone(), error });
+    let reason = Box::new(ProfileError::NotText { offset: 0 });
+    assert_eq!(refused, ProfileError::NotReplaced { path: path.clone(), reason });
     let host = Document::new(device().on_host(), Environment::default());
     fs::write(&path, host.to_ron()).expect("writes");
     let refused = publish(&path, &ours).expect_err("the host's");
-    let StoreError::OtherDevice { mismatch, .. } = refused else { panic!("{refused}") };
-    assert!(matches!(mismatch, Mismatch::Backend { .. }));
+    let ProfileError::NotReplaced { reason, .. } = refused else { panic!("{refused}") };
+    let ProfileError::OtherDevice { mismatch, .. } = *reason else { panic!("{reason}") };
+    assert!(matches!(mismatch, DeviceMismatch::Backend { .. }));
     assert_eq!(fs::read_to_string(&path).expect("reads"), host.to_ron());
 }
 
 #[test]
-fn bad_entries_are_kept_in_a_copy_and_told() {
+fn a_file_with_bad_entries_is_copied_and_reported() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("any.ron");
     let text = document([entry("copy", 1, 1), entry("sum", 1, 1)]).to_ron();
@@ -255,7 +260,7 @@ fn bad_entries_are_kept_in_a_copy_and_told() {
 }
 
 #[test]
-fn a_change_is_made_to_what_is_there() {
+fn an_update_changes_the_existing_entries() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("any.ron");
     publish(&path, &document([entry("copy", 1, 1), entry("sum", 1, 1)])).expect("published");
@@ -269,7 +274,7 @@ fn a_change_is_made_to_what_is_there() {
 }
 
 #[test]
-fn a_conflict_is_told_and_the_later_entry_stays() {
+fn a_conflict_is_reported_and_the_later_entry_is_kept() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("any.ron");
     publish(&path, &document([entry("copy", 1, 2)])).expect("published");
@@ -279,7 +284,7 @@ fn a_conflict_is_told_and_the_later_entry_stays() {
     assert_eq!(kept, document([entry("copy", 1, 2)]));
 }
 
-/// A link to a profile stays one.
+/// A link to a profile stays a link.
 #[cfg(unix)]
 #[test]
 fn a_link_is_followed() {

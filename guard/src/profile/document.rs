@@ -1,30 +1,28 @@
-//! A profile's file as data: a device, an environment, entries.
+//! The contents of a profile's file: a device, an environment and entries.
 
 use core::fmt;
 
-use super::bounds::{EntryFault, MAX_ALIASES, MAX_DEVICE_NAME_BYTES, MAX_ENTRIES, MAX_FILE_BYTES};
-use super::entry::{Entry, Named};
-use super::environment::Environment;
-use super::error::{Fault, InsertError, ProfileError};
-use super::identity::DeviceIdentity;
-use super::key::Key;
-use super::outline::{Layout, Outline, first_character, from_ron, locate};
-use super::row::{EntryRow, HeaderRow};
-use super::{reader, writer};
+use serde::Deserialize;
 
-/// The schema that is written, and the latest that is read.
-pub const SCHEMA: u64 = 1;
+use super::device::{DeviceIdentity, Environment};
+use super::error::{FileFault, MAX_ALIASES, ProfileError, SCHEMA};
+use super::model::{
+    Entry, EntryError, Key, MAX_ENTRIES, Named, Objective, Policy, Provenance, StoredChoice,
+    Summary,
+};
+use super::rows::{
+    FirstRow, Offset, Ron, Rows, Schema, check_size, first_character, locate, read_rows,
+};
 
-/// All that was tuned on one device: what a file holds.
+/// All that was tuned on one device: the contents of a file.
 ///
-/// Entries are sorted by key and shape, each is within bounds ([`Entry::check`]), and no two are
-/// about the same.
+/// Entries are sorted by key and shape, within the limits of [`Entry::check`], and unique.
 ///
 /// ```
 /// use gridguard::DeviceLimits;
 /// use gridguard::profile::{DeviceIdentity, Document, Environment};
 ///
-/// let device = DeviceIdentity::of(&DeviceLimits::any_device());
+/// let device = DeviceIdentity::new(&DeviceLimits::any_device());
 /// let document = Document::new(device, Environment::default());
 /// let parsed = Document::parse(&document.to_ron())?;
 /// assert_eq!(parsed.document, document);
@@ -39,13 +37,13 @@ pub struct Document {
     pub(super) entries: Vec<Entry>,
 }
 
-/// A file that was read.
+/// The result of reading a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parsed {
-    /// What is good of it.
+pub struct ParsedProfile {
+    /// The valid entries.
     pub document: Document,
-    /// What is not, in the file's order.
-    pub faults: Vec<Fault>,
+    /// What is wrong with the others, in the file's order.
+    pub faults: Vec<FileFault>,
 }
 
 impl Document {
@@ -55,7 +53,7 @@ impl Document {
         Self { device, aliases: Vec::new(), environment, entries: Vec::new() }
     }
 
-    /// The same, declared to hold for other devices of these names too.
+    /// The document, declared to apply to devices of these names too.
     #[must_use]
     pub fn with_aliases(mut self, names: impl IntoIterator<Item = String>) -> Self {
         let own = &self.device.name;
@@ -65,51 +63,58 @@ impl Document {
         self
     }
 
-    /// Reads a file's text.
+    /// Parses a file.
     ///
-    /// A bad entry is reported with its place and left out. Text after a bracket that is missing
-    /// or one too many is read again from the next line that begins an entry.
+    /// An invalid entry is reported with its position and left out. After a bracket, string or
+    /// comment without an end, parsing resumes at the next line that begins an entry.
     ///
     /// # Errors
     ///
-    /// [`ProfileError::Schema`] for a file of a version to come, [`ProfileError::Header`] for one
-    /// whose device is not known, and what shows a hostile file: size, entries, broken brackets
-    /// without end.
-    pub fn parse(text: &str) -> Result<Parsed, ProfileError> {
-        let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        if bytes > MAX_FILE_BYTES {
-            return Err(ProfileError::TooLarge { bytes });
-        }
-        // There is one schema so far. An older one will part ways here, to rows of its own.
-        let outline = Outline::open(text, LAYOUT, |schema| schema == SCHEMA)?;
-        let header = header(outline.header)?;
-        let read = outline.elements(reader::entry, slow_entry)?;
-        let (entries, mut bad) = sorted(read.good);
-        bad.extend(read.bad);
-        let HeaderRow { device, aliases, environment, .. } = header;
-        let document = Self { entries, ..Self::new(device, environment).with_aliases(aliases) };
-        Ok(Parsed { document, faults: locate(text, bad) })
+    /// [`ProfileError::Schema`], [`ProfileError::Header`] if the device is not known, and
+    /// [`ProfileError::TooLarge`] and [`ProfileError::TooManyEntries`] for a file beyond the limits.
+    pub fn parse(text: &str) -> Result<ParsedProfile, ProfileError> {
+        check_size(text)?;
+        let whole = match ron::from_str::<File<EntryRow>>(text) {
+            Ok(mut file) if file.entries.len() <= MAX_ENTRIES => {
+                let rows = core::mem::take(&mut file.entries).into_iter();
+                let (entries, bad) = checked(rows.map(|row| (0, row.into())).collect());
+                if bad.is_empty() {
+                    let document = Self { entries, ..file.document()? };
+                    return Ok(ParsedProfile { document, faults: Vec::new() });
+                }
+                None
+            }
+            Ok(_) => return Err(ProfileError::TooManyEntries),
+            Err(error) => Some(error),
+        };
+        let rows = read_rows::<File<FirstRow>, EntryRow>(text, whole)?;
+        let Rows { header, good, mut bad } = rows;
+        let good = good.into_iter().map(|(offset, row)| (offset, row.into())).collect();
+        let (entries, invalid) = checked(good);
+        bad.extend(invalid);
+        let document = Self { entries, ..header.document()? };
+        Ok(ParsedProfile { document, faults: locate(text, bad) })
     }
 
-    /// The file's text: the same bytes for the same document.
+    /// The document as text, the same bytes for the same document.
     #[must_use]
     pub fn to_ron(&self) -> String {
-        writer::Ron(self).to_string()
+        self.to_string()
     }
 
-    /// The device it was measured on.
+    /// The device that the times were measured on.
     #[must_use]
     pub const fn device(&self) -> &DeviceIdentity {
         &self.device
     }
 
-    /// Names of other devices it is declared to hold for.
+    /// Names of other devices that the document is declared to apply to.
     #[must_use]
     pub fn aliases(&self) -> &[String] {
         &self.aliases
     }
 
-    /// What it was measured with.
+    /// The versions that the times were measured with.
     #[must_use]
     pub const fn environment(&self) -> &Environment {
         &self.environment
@@ -121,22 +126,22 @@ impl Document {
         &self.entries
     }
 
-    /// The entries, as an owner.
+    /// The entries, by value.
     #[must_use]
     pub fn into_entries(self) -> Vec<Entry> {
         self.entries
     }
 
-    /// Adds an entry; the answer is the one that it replaces.
+    /// Adds an entry and returns the one that it replaces.
     ///
     /// # Errors
     ///
-    /// [`InsertError::Fault`] as [`Entry::check`]; [`InsertError::Full`].
-    pub fn insert(&mut self, entry: Entry) -> Result<Option<Entry>, InsertError> {
+    /// As [`Entry::check`], and [`EntryError::ProfileFull`].
+    pub fn insert(&mut self, entry: Entry) -> Result<Option<Entry>, EntryError> {
         entry.check()?;
         match self.find(&entry.key, &entry.shape) {
             Ok(place) => Ok(self.entries.get_mut(place).map(|old| core::mem::replace(old, entry))),
-            Err(_) if self.entries.len() >= MAX_ENTRIES => Err(InsertError::Full),
+            Err(_) if self.entries.len() >= MAX_ENTRIES => Err(EntryError::ProfileFull),
             Err(place) => {
                 self.entries.insert(place, entry);
                 Ok(None)
@@ -150,73 +155,121 @@ impl Document {
         self.entries.get(self.find(key, shape).ok()?)
     }
 
-    /// Keeps only the entries that `keep` wants.
+    /// Removes the entries for which `keep` returns false.
     pub fn retain(&mut self, keep: impl FnMut(&Entry) -> bool) {
         self.entries.retain(keep);
     }
 
     fn find(&self, key: &Key, shape: &Named) -> Result<usize, usize> {
-        self.entries.binary_search_by(|entry| (&entry.key, &entry.shape).cmp(&(key, shape)))
+        self.entries.binary_search_by(|entry| entry.subject().cmp(&(key, shape)))
     }
 }
 
 impl fmt::Display for Document {
+    /// The file's text. An entry takes four lines, so that a diff shows what changed: the key, the
+    /// choice, the times or how they were measured.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writer::Ron(self).fmt(f)
-    }
-}
-
-impl Entry {
-    /// What tells entries of a document apart, and their order.
-    pub(super) const fn subject(&self) -> (&Key, &Named) {
-        (&self.key, &self.shape)
-    }
-}
-
-/// The layout of a profile.
-const LAYOUT: Layout = Layout { list: "entries", anchor: "(kernel:", max_elements: MAX_ENTRIES };
-
-fn header(text: &str) -> Result<HeaderRow, ProfileError> {
-    let closed = format!("{text})");
-    let row: HeaderRow =
-        ron::from_str(&closed).map_err(|error| ProfileError::Header(from_ron(&error)))?;
-    let HeaderRow { device, aliases, environment, .. } = &row;
-    let Environment { driver, compiler, tuner } = environment;
-    let texts = [&device.name, driver, compiler, tuner].into_iter().chain(aliases);
-    let processor = device.processor.iter().map(|processor| &processor.name);
-    let long = texts.chain(processor).any(|text| text.len() > MAX_DEVICE_NAME_BYTES);
-    if long || aliases.len() > MAX_ALIASES {
-        let most =
-            format!("at most {MAX_DEVICE_NAME_BYTES} bytes of a name and {MAX_ALIASES} aliases");
-        return Err(ProfileError::Header(first_character(format!("{most} are taken"))));
-    }
-    Ok(row)
-}
-
-fn slow_entry(text: &str) -> Result<Entry, Fault> {
-    ron::from_str::<EntryRow>(text).map(Entry::from).map_err(|error| from_ron(&error))
-}
-
-/// Checks and sorts entries; of two about the same the first of the file stays.
-fn sorted(read: Vec<(usize, Entry)>) -> (Vec<Entry>, Vec<(usize, Fault)>) {
-    let mut bad = Vec::new();
-    let mut refuse =
-        |start, fault: EntryFault| bad.push((start, first_character(fault.to_string())));
-    let mut entries = read;
-    entries.retain(|(start, entry)| {
-        let checked = entry.check();
-        let good = checked.is_ok();
-        checked.unwrap_or_else(|fault| refuse(*start, fault));
-        good
-    });
-    // Stable, and quick where a file is sorted already, as what is written here is.
-    entries.sort_by(|(_, one), (_, other)| one.subject().cmp(&other.subject()));
-    entries.dedup_by(|(start, later), (_, earlier)| {
-        let twice = later.subject() == earlier.subject();
-        if twice {
-            refuse(*start, EntryFault::Duplicate);
+        let Self { device, aliases, environment, entries } = self;
+        let (device, aliases, environment) = (Ron(device), Ron(aliases), Ron(environment));
+        writeln!(f, "(\n    schema: {SCHEMA},\n    device: {device},\n    aliases: {aliases},")?;
+        writeln!(f, "    environment: {environment},\n    entries: [")?;
+        for Entry { key, shape, choice, parameters, launches, chosen, default, found } in entries {
+            let Key { kernel, source, variant, dtypes, policy, objective } = key;
+            let (kernel, source, variant) = (Ron(kernel), Ron(source), Ron(variant));
+            let (dtypes, policy, objective) = (Ron(dtypes), Ron(policy), Ron(objective));
+            let (shape, choice, parameters) = (Ron(shape), Ron(choice), Ron(parameters));
+            let (chosen, default, found) = (Ron(chosen), Ron(default), Ron(found));
+            writeln!(
+                f,
+                "        (kernel: {kernel}, source: {source}, variant: {variant}, \
+                 dtypes: {dtypes}, policy: {policy}, objective: {objective},\n         \
+                 shape: {shape}, choice: {choice}, parameters: {parameters}, \
+                 launches: {launches},\n         chosen: {chosen}, default: {default},\n         \
+                 found: {found}),"
+            )?;
         }
-        twice
+        f.write_str("    ],\n)\n")
+    }
+}
+
+/// A file with rows of type `R`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename = "Profile")]
+struct File<R> {
+    #[serde(rename = "schema")]
+    _schema: Schema,
+    device: DeviceIdentity,
+    #[serde(default)]
+    aliases: Vec<String>,
+    environment: Environment,
+    entries: Vec<R>,
+}
+
+/// An entry, whose key is not nested in a file. A field that a later version adds needs a default.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename = "Entry")]
+struct EntryRow {
+    kernel: String,
+    source: String,
+    #[serde(default)]
+    variant: String,
+    dtypes: String,
+    #[serde(default)]
+    policy: Policy,
+    #[serde(default)]
+    objective: Objective,
+    shape: Named,
+    choice: StoredChoice,
+    #[serde(default)]
+    parameters: Named,
+    launches: u64,
+    chosen: Summary,
+    default: Summary,
+    found: Provenance,
+}
+
+impl From<EntryRow> for Entry {
+    fn from(row: EntryRow) -> Self {
+        let EntryRow { kernel, source, variant, dtypes, policy, objective, .. } = row;
+        let EntryRow { shape, choice, parameters, launches, chosen, default, found, .. } = row;
+        let key = Key { kernel, source, variant, dtypes, policy, objective };
+        Self { key, shape, choice, parameters, launches, chosen, default, found }
+    }
+}
+
+impl<R> File<R> {
+    /// The document without its entries, if its header is within the limits.
+    fn document(self) -> Result<Document, ProfileError> {
+        let Self { device, aliases, environment, .. } = self;
+        let Environment { driver, compiler, tuner } = &environment;
+        let processor = device.processor.iter().map(|processor| &processor.name);
+        let names = [&device.name, driver, compiler, tuner].into_iter().chain(&aliases);
+        let is_long = names.chain(processor).any(|name| name.len() > MAX_DEVICE_NAME_BYTES);
+        if is_long || aliases.len() > MAX_ALIASES {
+            return Err(ProfileError::Header(first_character(format_args!(
+                "the limits are {MAX_DEVICE_NAME_BYTES} bytes for a name and {MAX_ALIASES} aliases"
+            ))));
+        }
+        Ok(Document::new(device, environment).with_aliases(aliases))
+    }
+}
+
+/// Checks and sorts entries. Of two with the same key and shape the first one in the file is kept.
+fn checked(mut entries: Vec<(usize, Entry)>) -> (Vec<Entry>, Vec<Offset>) {
+    let mut bad = Vec::new();
+    let mut reject = |offset, error: EntryError| bad.push((offset, first_character(error)));
+    entries.retain(|(offset, entry)| entry.check().map_err(|error| reject(*offset, error)).is_ok());
+    // Stable, and fast for a file that is already sorted.
+    entries.sort_by(|(_, one), (_, other)| one.subject().cmp(&other.subject()));
+    entries.dedup_by(|(offset, later), (_, earlier)| {
+        let is_duplicate = later.subject() == earlier.subject();
+        if is_duplicate {
+            reject(*offset, EntryError::Duplicate);
+        }
+        is_duplicate
     });
     (entries.into_iter().map(|(_, entry)| entry).collect(), bad)
 }
+
+/// The most bytes of a device name: as many as `cuDeviceGetName` is asked for.
+const MAX_DEVICE_NAME_BYTES: usize = 256;

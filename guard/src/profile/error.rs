@@ -1,26 +1,24 @@
-//! What can be wrong with a profile's file.
+//! Why a profile cannot be read, merged or written.
 
 use core::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use super::bounds::{EntryFault, MAX_ENTRIES, MAX_FILE_BYTES};
-use super::document::SCHEMA;
-use super::identity::Mismatch;
-use super::merge::MergeError;
+use super::device::DeviceMismatch;
+use super::model::MAX_ENTRIES;
 
-/// One bad entry of a file: it is left out, the others serve.
+/// An error at a position of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    /// The line in the file, from 1.
+pub struct FileFault {
+    /// The line, from 1.
     pub line: usize,
     /// The character in the line, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// What is wrong there.
     pub message: String,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FileFault {
     /// `7:5: unknown field ...`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { line, column, message } = self;
@@ -28,113 +26,110 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Why a whole file cannot be used.
+/// Why a profile cannot be read, merged or written. A file that cannot be written is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// Another version's file.
-    #[error("schema {found}, this version reads {SCHEMA}: use a matching version, or tune anew")]
+    /// The file was written by another version.
+    #[error(
+        "the schema is {found}, this version reads {SCHEMA}: use a matching version or re-tune"
+    )]
     Schema {
-        /// The file's.
+        /// The file's schema.
         found: u64,
     },
-    /// What stands before the entries does not parse.
+    /// The fields before the list of entries do not parse.
     #[error("the header does not parse: {0}")]
-    Header(Fault),
-    /// What stands around the entries does not parse.
-    #[error("the file does not parse: {0}")]
-    Structure(Fault),
+    Header(FileFault),
     /// Too many entries.
     #[error("the file has more than {MAX_ENTRIES} entries: split it by kernel")]
     TooManyEntries,
-    /// Too large.
-    #[error("the file has {bytes} bytes, at most {MAX_FILE_BYTES} are read: split it by kernel")]
+    /// Too many bytes.
+    #[error("the file has {bytes} bytes, the limit is {MAX_FILE_BYTES}: split it by kernel")]
     TooLarge {
-        /// Its length, as far as it was looked at.
+        /// The file's size, or the number of bytes read of a file that grew meanwhile.
         bytes: u64,
     },
-    /// Bytes that are not text.
-    #[error("the file is not UTF-8 from byte {offset} on: restore it from a copy")]
+    /// Not UTF-8.
+    #[error("the file is not UTF-8 at byte {offset}: restore it from a copy")]
     NotText {
-        /// Where text ends.
+        /// The first byte that is not UTF-8.
         offset: usize,
     },
-    /// Something other than a file.
-    #[error("{} is not a regular file: name a file", path.display())]
+    /// A folder, pipe or device.
+    #[error("{} is not a regular file: give the path of a file", path.display())]
     NotAFile {
-        /// Where.
+        /// The path.
         path: PathBuf,
     },
-    /// The file system refuses.
-    #[error("{} cannot be read: {reason}", path.display())]
+    /// The file system reports an error.
+    #[error("cannot read {}: {reason}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// The system's kind of error.
         kind: io::ErrorKind,
-        /// The system's words.
+        /// The system's message.
         reason: String,
     },
-}
-
-/// Why a file was not written. The old one is as it was.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// What is there cannot be read, so it cannot be kept.
-    #[error("{} is not overwritten: {error}", path.display())]
-    Existing {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: ProfileError,
-    },
-    /// What is there belongs to another device.
-    #[error("{} is not overwritten: {mismatch}", path.display())]
+    /// Profiles of different devices cannot be merged.
+    #[error("the profiles cannot be merged: {mismatch}")]
     OtherDevice {
-        /// The file.
-        path: PathBuf,
+        /// The document of another device, from 0; document 0 is the one merged into.
+        document: usize,
         /// What differs.
-        mismatch: Mismatch,
+        mismatch: DeviceMismatch,
     },
-    /// Both together are too much for one file.
-    #[error("{} is not overwritten: {error}", path.display())]
-    Full {
+    /// The merged profile would have too many entries.
+    #[error(
+        "the merged profile would have {entries} entries, the limit is {MAX_ENTRIES}: \
+             split the profiles by kernel"
+    )]
+    MergedEntries {
+        /// Entries of all documents, those of the same key and shape counted once.
+        entries: usize,
+    },
+    /// The merged profile would have too many aliases.
+    #[error(
+        "the merged profile would have {aliases} aliases, the limit is {MAX_ALIASES}: remove some"
+    )]
+    MergedAliases {
+        /// Aliases of all documents, equal ones counted once.
+        aliases: usize,
+    },
+    /// The existing file cannot be merged with, so it is not overwritten.
+    #[error("{} was not overwritten: {reason}", path.display())]
+    NotReplaced {
         /// The file.
         path: PathBuf,
-        /// What is too much.
-        error: MergeError,
+        /// Why its entries would be lost.
+        reason: Box<Self>,
     },
-    /// What would be written could not be read again.
-    #[error("{} is not written, nobody could read it: {error}", path.display())]
+    /// The new file would not parse.
+    #[error("refusing to write {}, it would not parse back: {reason}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
-        error: ProfileError,
+        /// The parser's error.
+        reason: Box<Self>,
     },
-    /// The file system refuses: no permission, no room, no such folder.
-    #[error("{} cannot be written, {step}: {reason}", path.display())]
+    /// The file system reports an error, such as no permission or no space.
+    #[error("cannot write {} ({step}): {reason}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What was tried, such as `locking`.
+        /// What failed, such as `locking`.
         step: &'static str,
         /// The system's kind of error.
         kind: io::ErrorKind,
-        /// The system's words.
+        /// The system's message.
         reason: String,
     },
 }
 
-/// Why an entry was not taken into a document.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InsertError {
-    /// The entry is out of bounds.
-    #[error(transparent)]
-    Fault(#[from] EntryFault),
-    /// The document is full.
-    #[error("the profile has {MAX_ENTRIES} entries, which is all it takes: split it by kernel")]
-    Full,
-}
+/// The schema that is written, and the only one that is read.
+pub const SCHEMA: u64 = 1;
+/// The most bytes of a file; a larger one is rejected without reading it.
+pub const MAX_FILE_BYTES: u64 = 64 << 20;
+/// The most other device names that a file may declare.
+pub(super) const MAX_ALIASES: usize = 64;

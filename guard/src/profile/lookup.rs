@@ -1,272 +1,241 @@
-//! Which entry serves a launch.
+//! Looks up the entry for a launch.
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
+use super::device::{DeviceIdentity, Environment};
 use super::document::Document;
-use super::entry::{Entry, Named};
-use super::environment::Environment;
-use super::finding::{Finding, is_degraded, staleness};
-use super::hash::FoldedBuilder;
-use super::identity::DeviceIdentity;
-use super::key::{Key, Objective, Policy};
-use super::layers::Layer;
-use super::matching::{Match, Reason};
-use super::record::{Counters, LookupCounts};
-use super::table::{Row, Table};
+use super::index::ShapeIndex;
+use super::matching::{DefaultReason, Layer, LookupCounters, LookupCounts, Match};
+use super::model::{Entry, Key, Named};
+use super::notice::{ProfileNotice, is_degraded, version_notices};
 use crate::plan::choice::Choice;
 
-/// The entries that serve one device, ready for lookup from any number of threads.
+/// The entries for one device, indexed for lookup from any number of threads.
 ///
-/// A lookup takes no lock and allocates nothing.
+/// A lookup neither locks nor allocates.
 #[derive(Debug, Default)]
 pub struct Profile {
-    served: Vec<Served>,
-    tables: HashMap<Key, Table, FoldedBuilder>,
-    /// The keys without their source, sorted: to tell edited code from code never tuned.
-    purposes: Vec<Purpose>,
-    counters: Counters,
+    /// By key, sizes and layer.
+    entries: Vec<LayeredEntry>,
+    kernels: HashMap<Key, ShapeIndex, RandomState>,
+    /// The keys in the order of [`Key::purpose`], to tell edited code from code never tuned.
+    purposes: Vec<Key>,
+    counters: LookupCounters,
 }
 
 /// An entry and where it comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Served {
+struct LayeredEntry {
     entry: Entry,
     layer: Layer,
     degraded: bool,
 }
 
-/// Kernel, variant, types, policy and objective.
-type Purpose = (String, String, String, Policy, Objective);
-
-/// The entries of one key: for servers that resolve a kernel once.
+/// The entries of one key, for servers that resolve a kernel once.
 #[derive(Clone, Copy, Debug)]
-pub struct Tuned<'a> {
+pub struct TunedKernel<'a> {
     profile: &'a Profile,
-    table: &'a Table,
+    index: &'a ShapeIndex,
 }
 
-/// What a profile says of a shape.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct TunedChoice<'a> {
-    /// How the entry matches, or why there is none.
+    /// How the entry matches, or why none does.
     pub matched: Match,
-    /// The entry that serves.
+    /// The entry.
     pub entry: Option<&'a Entry>,
-    /// The layer that it comes from.
+    /// The layer that the entry comes from.
     pub layer: Option<Layer>,
-    /// It was measured under another major version of the driver: it may not be the fastest.
+    /// Whether the entry was measured with another major version of the driver, and therefore may
+    /// not be the fastest.
     pub degraded: bool,
 }
 
 impl Profile {
-    /// A profile of one document, with what is to be said of it. Another device's serves nothing.
+    /// A profile of one document, with notices about it. A document of another device gives an
+    /// empty profile.
     #[must_use]
     pub fn from_document(
         document: Document,
         device: &DeviceIdentity,
         running: &Environment,
-    ) -> (Self, Vec<Finding>) {
-        let mut findings = Vec::new();
+    ) -> (Self, Vec<ProfileNotice>) {
         let mut profile = Self::default();
-        match profile.add(document, Layer::Explicit, device, running) {
-            Ok(said) => findings.extend(said),
-            Err(other) => findings.push(other),
-        }
-        findings.extend(profile.index().into_iter().map(|(_, finding)| finding));
-        (profile, findings)
+        let added = profile.add(document, Layer::Explicit, device, running);
+        let mut notices = added.unwrap_or_else(|other_device| vec![other_device]);
+        notices.extend(profile.build_index().into_iter().map(|(_, notice)| notice));
+        (profile, notices)
     }
 
-    /// Takes the entries of a document in, or says why not. Afterwards the index is to be made.
+    /// Adds the entries of a document, or returns why they do not apply. [`Self::build_index`] must
+    /// follow.
     pub(super) fn add(
         &mut self,
         document: Document,
         layer: Layer,
         device: &DeviceIdentity,
         running: &Environment,
-    ) -> Result<Vec<Finding>, Finding> {
-        document.device().serves(document.aliases(), device)?;
-        let file = document.environment().clone();
-        let said = staleness(document.entries(), &file, running);
-        self.served.extend(document.into_entries().into_iter().map(|entry| Served {
-            degraded: is_degraded(&entry, &file, running),
+    ) -> Result<Vec<ProfileNotice>, ProfileNotice> {
+        let Document { device: measured_on, aliases, environment, entries } = document;
+        measured_on.serves(&aliases, device)?;
+        let notices = version_notices(&entries, &environment, running);
+        self.entries.extend(entries.into_iter().map(|entry| LayeredEntry {
+            degraded: is_degraded(&entry, &environment, running),
             entry,
             layer,
         }));
-        Ok(said)
+        Ok(notices)
     }
 
-    /// Makes the index; the answer is what it leaves out.
-    pub(super) fn index(&mut self) -> Vec<(Layer, Finding)> {
-        // By key, then layer: the sizes of the highest layer's first entry name those of the key.
-        let order = |one: &Served, other: &Served| {
-            let (key, shape) = one.entry.subject();
-            let (other_key, other_shape) = other.entry.subject();
-            key.cmp(other_key).then_with(|| {
-                sizes(shape).cmp(sizes(other_shape)).then(one.layer.cmp(&other.layer))
-            })
-        };
-        self.served.sort_by(order);
-        let mut left_out = Vec::new();
-        let Self { served, tables, purposes, .. } = self;
+    /// Builds the index, and returns notices about the entries that it leaves out.
+    pub(super) fn build_index(&mut self) -> Vec<(Layer, ProfileNotice)> {
+        self.entries.sort_by(|one, other| {
+            let (one_sizes, other_sizes) = (sizes(&one.entry.shape), sizes(&other.entry.shape));
+            one.entry
+                .key
+                .cmp(&other.entry.key)
+                .then_with(|| one_sizes.cmp(other_sizes))
+                .then(one.layer.cmp(&other.layer))
+        });
+        let mut notices = Vec::new();
         let mut before = 0;
-        for of_key in served.chunk_by(|one, other| one.entry.key == other.entry.key) {
-            let Some(first) = of_key.iter().min_by_key(|served| served.layer) else {
-                continue;
-            };
+        for of_key in self.entries.chunk_by(|one, other| one.entry.key == other.entry.key) {
+            // The first entry of the highest layer decides on the size names.
+            let Some(first) = of_key.iter().min_by_key(|entry| entry.layer) else { continue };
             let key = &first.entry.key;
-            tables.insert(key.clone(), table(of_key, first, before, &mut left_out));
-            purposes.push(purpose(key));
+            let mut index = ShapeIndex::new(&first.entry.shape);
+            for (place, LayeredEntry { entry, layer, degraded }) in of_key.iter().enumerate() {
+                if index.accepts(&entry.shape) {
+                    index.push(&entry.shape, *layer, *degraded, before + place);
+                } else {
+                    note_other_sizes(&mut notices, *layer, entry, index.names());
+                }
+            }
+            self.kernels.insert(key.clone(), index);
+            self.purposes.push(key.clone());
             before += of_key.len();
         }
-        self.purposes.sort();
-        self.purposes.dedup();
-        left_out
+        self.purposes.sort_by(|one, other| one.purpose().cmp(&other.purpose()));
+        notices
     }
 
-    /// The entry that serves `sizes`, in the order of the kernel's shape, and how it matches.
+    /// Looks up the entry for `sizes`, given in the order of the kernel's shape.
     ///
-    /// The same sizes go before the same powers of two, and these before the nearest sizes within
-    /// an octave each. Beyond the powers of two that were tuned nothing serves. A size of 0, such as
-    /// no pad, is served by entries that have 0 there and by no others; without items, which the
-    /// first size counts, there is nothing to serve.
+    /// An entry of the same sizes is preferred, then one between the same powers of two, then the
+    /// nearest within an octave of each size. Sizes outside the tuned powers of two match nothing. A
+    /// size of 0, such as no padding, matches only 0; and with 0 items, which the first size counts,
+    /// nothing matches.
     pub fn lookup(&self, key: &Key, sizes: &[u64]) -> TunedChoice<'_> {
-        match self.tables.get(key) {
-            Some(table) => self.answer(table, sizes),
-            None => self.counted(TunedChoice::default_for(self.why_unknown(key))),
+        if let Some(index) = self.kernels.get(key) {
+            return self.find(index, sizes);
         }
+        let purpose = |other: &Key| other.purpose().cmp(&key.purpose());
+        let is_tuned = self.purposes.binary_search_by(purpose).is_ok();
+        let reason = if is_tuned { DefaultReason::OtherSource } else { DefaultReason::NoEntries };
+        self.counted(TunedChoice::default_for(reason))
     }
 
-    /// The entries of a key, where there are any.
+    /// The entries of a key, if there are any.
     #[must_use]
-    pub fn tuned(&self, key: &Key) -> Option<Tuned<'_>> {
-        self.tables.get(key).map(|table| Tuned { profile: self, table })
+    pub fn tuned(&self, key: &Key) -> Option<TunedKernel<'_>> {
+        self.kernels.get(key).map(|index| TunedKernel { profile: self, index })
     }
 
-    /// Counts an answer whose entry was refused when it was validated: it is a miss after all.
+    /// Counts an entry whose choice was rejected when it was planned.
     pub fn refused(&self) {
-        self.counters.refused();
+        self.counters.count_refused();
     }
 
-    /// What was answered so far.
+    /// The number of lookups so far.
     #[must_use]
     pub fn counts(&self) -> LookupCounts {
         self.counters.snapshot()
     }
 
-    /// The entries of all layers, by key, sizes and layer; the lower of two about the same too.
+    /// The entries of all layers by key, sizes and layer, including those that a higher layer hides.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (Layer, &Entry)> {
-        self.served.iter().map(|served| (served.layer, &served.entry))
+        self.entries.iter().map(|layered| (layered.layer, &layered.entry))
     }
 
-    /// Whether nothing was tuned.
+    /// Whether the profile has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.served.is_empty()
+        self.entries.is_empty()
     }
 
     #[inline]
-    fn answer<'a>(&'a self, table: &'a Table, sizes: &[u64]) -> TunedChoice<'a> {
-        let (matched, row) = table.find(sizes);
+    fn find<'a>(&'a self, index: &'a ShapeIndex, sizes: &[u64]) -> TunedChoice<'a> {
+        let (matched, row) = index.find(sizes);
         self.counted(TunedChoice {
             matched,
-            entry: row.and_then(|row| self.served.get(row.entry)).map(|served| &served.entry),
+            entry: row.and_then(|row| self.entries.get(row.entry)).map(|layered| &layered.entry),
             layer: row.map(|row| row.layer),
             degraded: row.is_some_and(|row| row.degraded),
         })
     }
 
     #[inline]
-    fn counted<'a>(&self, answer: TunedChoice<'a>) -> TunedChoice<'a> {
-        self.counters.answered(answer.matched.kind(), answer.degraded);
-        answer
-    }
-
-    fn why_unknown(&self, key: &Key) -> Reason {
-        let Key { kernel, source: _, variant, dtypes, policy, objective } = key;
-        let wanted = (kernel, variant, dtypes, policy, objective);
-        let found =
-            self.purposes.binary_search_by(|(kernel, variant, dtypes, policy, objective)| {
-                (kernel, variant, dtypes, policy, objective).cmp(&wanted)
-            });
-        found.map_or(Reason::NoEntries, |_| Reason::OtherSource)
+    fn counted<'a>(&self, choice: TunedChoice<'a>) -> TunedChoice<'a> {
+        self.counters.count(choice.matched.kind(), choice.degraded);
+        choice
     }
 }
 
-impl<'a> Tuned<'a> {
+impl<'a> TunedKernel<'a> {
     /// As [`Profile::lookup`].
     pub fn lookup(&self, sizes: &[u64]) -> TunedChoice<'a> {
-        self.profile.answer(self.table, sizes)
+        self.profile.find(self.index, sizes)
     }
 
-    /// The names of the sizes, in their order.
+    /// The names of the sizes, in order.
     #[must_use]
     pub fn names(&self) -> &'a [String] {
-        self.table.names()
+        self.index.names()
     }
 }
 
 impl<'a> TunedChoice<'a> {
-    /// The answer that nothing serves.
-    pub(crate) const fn default_for(reason: Reason) -> Self {
+    /// The result when no entry matches.
+    pub(crate) const fn default_for(reason: DefaultReason) -> Self {
         Self { matched: Match::Default(reason), entry: None, layer: None, degraded: false }
     }
 
-    /// How to plan the launch: the planner's own way where no entry serves.
+    /// How to plan the launch: the planner's default if no entry matches.
     pub fn choice(&self) -> Choice {
         self.entry.map_or(Choice::AUTOMATIC, |entry| entry.choice.into())
     }
 
-    /// Launch parameters of the kernel; none where no entry serves.
+    /// Launch parameters of the kernel; none if no entry matches.
     #[must_use]
     pub fn parameters(&self) -> &'a [(String, u64)] {
         self.entry.map_or(&[], |entry| &entry.parameters)
     }
 }
 
-fn table(
-    of_key: &[Served],
-    first: &Served,
-    before: usize,
-    left_out: &mut Vec<(Layer, Finding)>,
-) -> Table {
-    let mut table = Table::new(&first.entry.shape);
-    for (place, served) in of_key.iter().enumerate() {
-        let shape = &served.entry.shape;
-        if table.takes(shape) {
-            let Served { layer, degraded, .. } = *served;
-            table.push(shape, Row { layer, degraded, entry: before + place });
-            continue;
-        }
-        let given: Vec<String> = shape.iter().map(|(name, _)| name.clone()).collect();
-        match left_out.last_mut() {
-            Some((layer, Finding::OtherSizes { key, given: same, entries, .. }))
-                if *layer == served.layer
-                    && *key == served.entry.key.to_string()
-                    && *same == given =>
-            {
-                *entries += 1;
-            }
-            _ => left_out.push((
-                served.layer,
-                Finding::OtherSizes {
-                    key: served.entry.key.to_string(),
-                    given,
-                    expected: table.names().to_vec(),
-                    entries: 1,
-                },
-            )),
-        }
-    }
-    table.index();
-    table
-}
-
 fn sizes(shape: &Named) -> impl Iterator<Item = u64> {
     shape.iter().map(|(_, size)| *size)
 }
 
-fn purpose(key: &Key) -> Purpose {
-    let Key { kernel, source: _, variant, dtypes, policy, objective } = key.clone();
-    (kernel, variant, dtypes, policy, objective)
+/// Counts an entry with other size names, in the last notice if that is about the same names.
+fn note_other_sizes(
+    notices: &mut Vec<(Layer, ProfileNotice)>,
+    layer: Layer,
+    entry: &Entry,
+    expected: &[String],
+) {
+    let key = entry.key.to_string();
+    let given: Vec<String> = entry.shape.iter().map(|(name, _)| name.clone()).collect();
+    if let Some((last, ProfileNotice::OtherSizes { key: same_key, given: same, entries, .. })) =
+        notices.last_mut()
+        && (*last, &*same_key, &*same) == (layer, &key, &given)
+    {
+        *entries += 1;
+        return;
+    }
+    let expected = expected.to_vec();
+    notices.push((layer, ProfileNotice::OtherSizes { key, given, expected, entries: 1 }));
 }

@@ -1,54 +1,68 @@
-//! How an entry serves a shape, or why none does.
+//! How an entry matches a shape, and the counts of lookups by match.
 
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// How well an entry matches the sizes that were asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Match {
-    /// The same sizes.
-    Exact,
-    /// Every size has the same power of two below it, or both are 0.
-    Bucket,
-    /// Every size is within an octave; 0 is within one of 0 alone.
-    Neighbour {
-        /// Thousandths of an octave, summed over the sizes.
-        distance_millioctaves: u32,
-    },
-    /// No entry serves: the planner does as without a profile.
-    Default(Reason),
+/// Where an entry comes from, the layer of highest precedence first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layer {
+    /// A file that the program names.
+    Explicit,
+    /// The user's own profile.
+    User,
+    /// A folder shipped with the program.
+    Shipped,
+    /// A text embedded in the program.
+    Embedded,
 }
 
-/// Why no entry serves.
+/// How well an entry matches the requested sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Match {
+    /// The sizes are the same.
+    Exact,
+    /// Each pair of sizes is between the same powers of two, or both are 0.
+    Bucket,
+    /// Each size is within an octave, that is a factor of two; 0 is within an octave of 0 only.
+    Neighbour {
+        /// The distance in thousandths of an octave, summed over the sizes.
+        distance_millioctaves: u32,
+    },
+    /// No entry matches: the planner's default applies.
+    Default(DefaultReason),
+}
+
+/// Why no entry matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Reason {
-    /// There is no profile.
+pub enum DefaultReason {
+    /// No profile is loaded.
     NoProfile,
-    /// The kernel was never tuned, or not in this variant, with these types, for this purpose.
+    /// The kernel was not tuned in this variant, with these types, for this purpose.
     NoEntries,
-    /// All entries are for other code: the kernel was edited since.
+    /// All entries are for other device code: the kernel was edited since.
     OtherSource,
     /// The entries have another number of sizes.
     SizeCount {
-        /// How many the entries have.
+        /// Number of sizes of the entries.
         expected: usize,
-        /// How many were asked for.
+        /// Number of sizes requested.
         given: usize,
     },
-    /// The first size, which counts the items, is 0: nothing is launched.
+    /// The first size, which counts the items, is 0: there is nothing to launch.
     ZeroSize,
-    /// A size lies beyond the powers of two that were tuned.
+    /// A size is outside the powers of two that were tuned.
     OutOfRange {
-        /// Which of the sizes, from 0.
+        /// The index of the size.
         size: usize,
     },
-    /// The range was tuned, but nothing within an octave of each size.
+    /// No entry within the tuned range is within an octave of each size.
     NoNeighbour,
 }
 
-/// The kinds of a match, for counting.
+/// The kind of a [`Match`].
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -66,7 +80,7 @@ pub enum MatchKind {
 }
 
 impl Match {
-    /// Its kind.
+    /// The kind of the match.
     #[must_use]
     pub const fn kind(self) -> MatchKind {
         match self {
@@ -75,6 +89,73 @@ impl Match {
             Self::Neighbour { .. } => MatchKind::Neighbour,
             Self::Default(_) => MatchKind::Default,
         }
+    }
+}
+
+/// The number of lookups of a profile so far, by result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct LookupCounts {
+    /// Lookups with an exact match.
+    pub exact: u64,
+    /// Lookups with a match in the same powers of two.
+    pub bucket: u64,
+    /// Lookups with a match within an octave.
+    pub neighbour: u64,
+    /// Lookups without a match.
+    pub default: u64,
+    /// Matches of an entry measured with another major version of the driver.
+    pub degraded: u64,
+    /// Matches whose choice was rejected when it was planned.
+    pub refused: u64,
+}
+
+/// [`LookupCounts`] as relaxed atomics: no lock, a few nanoseconds each.
+#[derive(Debug, Default)]
+pub(super) struct LookupCounters {
+    kinds: [AtomicU64; 4],
+    degraded: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl LookupCounters {
+    #[inline]
+    pub(super) fn count(&self, kind: MatchKind, is_degraded: bool) {
+        let [exact, bucket, neighbour, default] = &self.kinds;
+        let counter = match kind {
+            MatchKind::Exact => exact,
+            MatchKind::Bucket => bucket,
+            MatchKind::Neighbour => neighbour,
+            MatchKind::Default => default,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if is_degraded {
+            self.degraded.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    pub(super) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn snapshot(&self) -> LookupCounts {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let [exact, bucket, neighbour, default] = self.kinds.each_ref().map(load);
+        let (degraded, refused) = (load(&self.degraded), load(&self.refused));
+        LookupCounts { exact, bucket, neighbour, default, degraded, refused }
+    }
+}
+
+impl fmt::Display for Layer {
+    /// `explicit`, `user`, `shipped`, `embedded`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Explicit => "explicit",
+            Self::User => "user",
+            Self::Shipped => "shipped",
+            Self::Embedded => "embedded",
+        })
     }
 }
 
@@ -103,20 +184,20 @@ impl fmt::Display for Match {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for DefaultReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoProfile => f.write_str("there is no profile: load one"),
+            Self::NoProfile => f.write_str("no profile is loaded: load one"),
             Self::NoEntries => f.write_str("the kernel was not tuned: tune it"),
             Self::OtherSource => {
-                f.write_str("the kernel was edited since it was tuned: tune it anew")
+                f.write_str("the kernel was edited since it was tuned: re-tune it")
             }
             Self::SizeCount { expected, given } => {
                 write!(f, "{given} sizes were given, the entries have {expected}: give as many")
             }
             Self::ZeroSize => f.write_str("there are no items: nothing is launched"),
             Self::OutOfRange { size } => {
-                write!(f, "size {size} is out of the tuned range: tune this shape")
+                write!(f, "size {size} is outside the tuned range: tune this shape")
             }
             Self::NoNeighbour => {
                 f.write_str("no tuned shape is within an octave of each size: tune this shape")

@@ -1,15 +1,14 @@
-//! Tuned choices: what a profile stores, and which entry serves a launch.
+//! Tuned choices: stores what was fastest for each kernel and shape, and looks it up for a launch.
 //!
-//! A tuner measures on a device and [publishes](publish) what it found to the device's file, one
-//! for each ([`DeviceIdentity::file_name`]). A server [loads](Layers) it once, hands it to its
-//! [`Guard`](crate::Guard) and asks for each launch: the answer says which entry serves and how well
-//! it matches, and is the planner's own way where none does. Whatever it says, the plan is validated
-//! like any other.
+//! A tuner measures on a device and [publishes](publish) the results to that device's file
+//! ([`DeviceIdentity::file_name`]). A server [loads](Layers) the file once, passes it to its
+//! [`Guard`](crate::Guard) and looks up every launch: the result says which entry matches and how
+//! well, and is the planner's default if none does. The plan is validated like any other.
 //!
 //! ```
 //! use gridguard::profile::{
-//!     Document, Entry, Environment, Key, Layers, Match, MissLog, Provenance, Reason, StoredChoice,
-//!     Summary, publish,
+//!     DefaultReason, Document, Entry, Environment, Key, Layers, Match, MissLog, Provenance,
+//!     StoredChoice, Summary, publish,
 //! };
 //! use gridguard::{Choice, DeviceLimits, Guard};
 //! use std::sync::Arc;
@@ -36,19 +35,19 @@
 //!
 //! // A server, when it starts.
 //! let loaded = Layers::new().user_at(folder).load(&guard.identity(), &environment);
-//! for finding in &loaded.findings {
-//!     eprintln!("{finding}");
+//! for notice in &loaded.notices {
+//!     eprintln!("{notice}");
 //! }
 //! let misses = Arc::new(MissLog::new(1000));
 //! let guard = guard.with_profile(Arc::new(loaded.profile)).with_miss_log(Arc::clone(&misses));
 //!
-//! // And at each launch.
+//! // For each launch.
 //! let names = ["rows", "columns"];
-//! let answer = guard.tuned(&key, &names, &[30_000, 4096]);
-//! assert_eq!(answer.matched, Match::Default(Reason::OutOfRange { size: 0 }));
-//! assert_eq!(answer.choice(), Choice::AUTOMATIC);
-//! let answer = guard.tuned(&key, &names, &[40_000, 4096]);
-//! assert_eq!((answer.matched, answer.parameters()), (Match::Bucket, &[("warps".into(), 4)][..]));
+//! let tuned = guard.tuned(&key, &names, &[30_000, 4096]);
+//! assert_eq!(tuned.matched, Match::Default(DefaultReason::OutOfRange { size: 0 }));
+//! assert_eq!(tuned.choice(), Choice::AUTOMATIC);
+//! let tuned = guard.tuned(&key, &names, &[40_000, 4096]);
+//! assert_eq!((tuned.matched, tuned.parameters()), (Match::Bucket, &[("warps".into(), 4)][..]));
 //!
 //! // What to tune next.
 //! misses.write(&folder.join("misses.ron"))?;
@@ -57,53 +56,38 @@
 //!
 //! # The file
 //!
-//! RON: `(schema: 1, device: (..), aliases: [..], environment: (..), entries: [..])`, entries sorted
-//! and four lines each. A bad entry is reported with its line and column and left out; a file of a
-//! schema to come is refused. Files may be anything: size, nesting and number of entries are bounded.
+//! RON: `(schema: 1, device: (..), aliases: [..], environment: (..), entries: [..])`, with sorted
+//! entries of four lines each. An invalid entry is reported with its line and column and left out; a
+//! file with another schema is rejected. Any input is safe to read: size, nesting and number of
+//! entries are limited, and reading takes time linear in the size.
 
-mod bounds;
+pub(crate) mod device;
 mod document;
-mod entry;
-mod environment;
 mod error;
-mod file;
-mod finding;
-mod hash;
-mod identity;
-mod key;
+mod index;
 mod layers;
-mod logarithm;
-mod lookup;
-mod matching;
+pub(crate) mod lookup;
+pub(crate) mod matching;
 mod merge;
-mod misses;
-mod outline;
-mod processor;
-mod reader;
-mod record;
-mod row;
-mod scanner;
-mod shapes;
+pub(crate) mod misses;
+pub(crate) mod model;
+mod notice;
+mod rows;
 mod store;
-mod table;
 #[cfg(test)]
 mod tests;
-mod writer;
 
-pub use bounds::{EntryFault, MAX_ENTRIES, MAX_FILE_BYTES, MAX_NAME_BYTES, MAX_SIZES};
-pub use document::{Document, Parsed, SCHEMA};
-pub use entry::{Entry, Named, Provenance, StopReason, StoredChoice, Summary};
-pub use environment::Environment;
-pub use error::{Fault, InsertError, ProfileError, StoreError};
-pub use finding::{Finding, LayerFinding, Level};
-pub use identity::{Backend, DeviceIdentity, Mismatch};
-pub use key::{Key, L2, Objective, Policy, Submission};
-pub use layers::{Layer, Layers, Loaded, user_folder};
-pub use lookup::{Profile, Tuned, TunedChoice};
-pub use matching::{Match, MatchKind, Reason};
-pub use merge::{Conflict, Contender, Difference, MergeError};
-pub use misses::{MissLog, MissedShape};
-pub use processor::Processor;
-pub use record::LookupCounts;
-pub use shapes::ParsedShapes;
+pub use device::{Backend, DeviceIdentity, DeviceMismatch, Environment, Processor};
+pub use document::{Document, ParsedProfile};
+pub use error::{FileFault, MAX_FILE_BYTES, ProfileError, SCHEMA};
+pub use layers::{Layers, LoadedProfile, user_folder};
+pub use lookup::{Profile, TunedChoice, TunedKernel};
+pub use matching::{DefaultReason, Layer, LookupCounts, Match, MatchKind};
+pub use merge::{EntryDifference, MergeConflict};
+pub use misses::{MissLog, MissedShape, ParsedShapes};
+pub use model::{
+    Entry, EntryError, Key, L2, MAX_ENTRIES, MAX_NAME_BYTES, MAX_SIZES, Named, Objective, Policy,
+    Provenance, StopReason, StoredChoice, Submission, Summary,
+};
+pub use notice::{Component, LayerNotice, NoticeLevel, ProfileNotice};
 pub use store::{Published, load, publish, update};

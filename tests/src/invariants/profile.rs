@@ -1,16 +1,16 @@
-//! Profiles: what is read, by whichever reader, is what RON says, and is written and merged so that
-//! nothing is lost.
+//! Profiles are parsed as RON parses them, and written and merged without loss.
 
 use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Fault, Key, Match, Named, Objective, Policy,
+    DeviceIdentity, Document, Entry, Environment, FileFault, Key, Match, Named, Objective, Policy,
     Profile, ProfileError, Provenance, StoredChoice, Summary,
 };
 use serde::Deserialize;
 
-/// Any text is read or refused with its place. What is read agrees with RON's own parser, is read
-/// again as it was written, merges with the other half of the bytes in either order, and serves.
+/// Any text is parsed or rejected with a position. What is parsed agrees with RON's own parser, is
+/// parsed again as written, merges with the other half of the bytes in either order, and is found by
+/// lookups.
 pub(super) fn check(bytes: &[u8]) {
-    // Two files, where there is a zero byte between them.
+    // Two files, separated by a zero byte.
     let mut files =
         bytes.splitn(2, |byte| *byte == 0).filter_map(|it| core::str::from_utf8(it).ok());
     let one = files.next().and_then(read);
@@ -27,7 +27,7 @@ pub(super) fn check(bytes: &[u8]) {
 fn read(text: &str) -> Option<Document> {
     let parsed = match Document::parse(text) {
         Ok(parsed) => parsed,
-        Err(ProfileError::Header(fault) | ProfileError::Structure(fault)) => {
+        Err(ProfileError::Header(fault)) => {
             is_in(&fault, text);
             return None;
         }
@@ -50,8 +50,8 @@ fn read(text: &str) -> Option<Document> {
     Some(document)
 }
 
-/// A fault tells a place of the text.
-pub(super) fn is_in(fault: &Fault, text: &str) {
+/// A fault has a position within the text.
+pub(super) fn is_in(fault: &FileFault, text: &str) {
     let lines = text.split('\n').count();
     assert!((1..=lines).contains(&fault.line), "{fault}, there are {lines} lines");
     let line = text.split('\n').nth(fault.line - 1).expect("counted");
@@ -63,7 +63,7 @@ fn subject(entry: &Entry) -> (&Key, &Named) {
     (&entry.key, &entry.shape)
 }
 
-/// A profile's file, written down a second time for RON's own parser.
+/// A profile's file, defined a second time for RON's own parser.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -106,12 +106,12 @@ impl From<Row> for Entry {
     }
 }
 
-/// What was read without a fault RON reads as well, and as the same; where both read, what was read
-/// here stands in the file, and what is left out has a fault of its own.
-fn agrees_with_ron(document: &Document, faults: &[Fault], text: &str) {
+/// RON parses whatever was parsed without a fault, with the same result. If both parse the file, every
+/// entry is in it, and each one left out has a fault of its own.
+fn agrees_with_ron(document: &Document, faults: &[FileFault], text: &str) {
     let file = match ron::from_str::<File>(text) {
         Ok(file) => file,
-        Err(error) => return assert!(!faults.is_empty(), "RON refuses it: {error}"),
+        Err(error) => return assert!(!faults.is_empty(), "RON rejects it: {error}"),
     };
     assert_eq!(file.schema, 1);
     assert_eq!(&file.device, document.device());
@@ -126,25 +126,25 @@ fn agrees_with_ron(document: &Document, faults: &[Fault], text: &str) {
     assert_eq!(document.entries().len() + faults.len(), count, "{faults:?}");
 }
 
-/// Every entry serves its own shape, on its own device.
+/// Every entry is found by its own shape on its own device.
 fn serves(document: &Document) {
     let (device, running) = (document.device().clone(), document.environment().clone());
-    let (profile, findings) = Profile::from_document(document.clone(), &device, &running);
+    let (profile, notices) = Profile::from_document(document.clone(), &device, &running);
     let mut served = 0;
     for entry in document.entries() {
         let sizes: Vec<u64> = entry.shape.iter().map(|(_, size)| *size).collect();
-        let answer = profile.lookup(&entry.key, &sizes);
-        served += usize::from(answer.matched == Match::Exact && answer.entry == Some(entry));
+        let tuned = profile.lookup(&entry.key, &sizes);
+        served += usize::from(tuned.matched == Match::Exact && tuned.entry == Some(entry));
         for more in [1, u64::MAX / 2] {
             let near: Vec<u64> = sizes.iter().map(|size| size.saturating_add(more)).collect();
             assert!(!profile.lookup(&entry.key, &near).matched.to_string().is_empty());
         }
     }
-    // Of one key all shapes have the sizes of the first; another is told.
-    assert!(served == document.entries().len() || !findings.is_empty());
+    // Shapes of one key with other size names are ignored with a notice.
+    assert!(served == document.entries().len() || !notices.is_empty());
 }
 
-/// Either order gives the same, twice gives no more, and no shape is lost.
+/// The order and repetition of merges do not matter, and no shape is lost.
 fn merges(one: &Document, other: &Document) {
     let merged = |one: &Document, other: &Document| {
         let mut merged = one.clone();

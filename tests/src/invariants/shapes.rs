@@ -1,14 +1,14 @@
-//! Files of shapes: what the log of misses writes and people add to.
+//! Files of shapes, as written by the miss log and by hand.
 
 use gridguard::profile::{ParsedShapes, ProfileError};
 
-/// Any text is read or refused with its place; what is read is within bounds, each shape once, and
-/// is read again as it was written.
+/// Any text is parsed or rejected with a position; what is parsed is within the limits, has each shape
+/// once, and is parsed again as written.
 pub(super) fn check(bytes: &[u8]) {
     let Ok(text) = core::str::from_utf8(bytes) else { return };
     let read = match ParsedShapes::parse(text) {
         Ok(read) => read,
-        Err(ProfileError::Header(fault) | ProfileError::Structure(fault)) => {
+        Err(ProfileError::Header(fault)) => {
             return super::profile::is_in(&fault, text);
         }
         Err(error) => return assert!(!error.to_string().is_empty()),
@@ -19,7 +19,7 @@ pub(super) fn check(bytes: &[u8]) {
         let again = read.shapes.iter().skip(place + 1);
         let twice =
             again.filter(|other| (&other.key, &other.shape) == (&missed.key, &missed.shape));
-        assert_eq!(twice.count(), 0, "{missed:?} stands twice");
+        assert_eq!(twice.count(), 0, "{missed:?} is there twice");
     }
     let written = read.to_ron();
     let again = ParsedShapes::parse(&written).expect("its own text");

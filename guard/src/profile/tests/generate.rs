@@ -1,4 +1,4 @@
-//! Any document there may be.
+//! Strategies for arbitrary documents.
 
 use core::num::NonZeroU64;
 
@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use super::super::*;
 use super::{device, environment};
 
-/// Mostly plain names, and now and then whatever a string holds.
+/// Mostly plain names, sometimes arbitrary strings.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![8 => "[a-z0-9_ .:-]{1,12}", 1 => "\\PC{1,8}", 1 => any::<[char; 3]>().prop_map(String::from_iter)]
 }
 
-/// Items first, one at least; the other sizes may be 0.
+/// The first size, which counts the items, is at least 1; the others may be 0.
 fn shape() -> impl Strategy<Value = Named> {
     (named(prop_oneof![1 => Just(0), 8 => any::<u64>()]), 1..=u64::MAX).prop_map(
         |(mut shape, items)| {
@@ -112,14 +112,14 @@ pub(super) fn documents() -> impl Strategy<Value = Document> {
             let device = DeviceIdentity { processor, ..device() };
             let mut document = Document::new(device, environment()).with_aliases(aliases);
             for entry in entries {
-                document.insert(entry).expect("within bounds");
+                document.insert(entry).expect("within the limits");
             }
             document
         },
     )
 }
 
-/// Documents that often have entries about the same.
+/// Documents that often have entries of the same key and shape.
 pub(super) fn overlapping() -> impl Strategy<Value = Document> {
     let entry =
         (0..3_u64, 0..2_u64, 0..3_u64, summary()).prop_map(|(rows, kernel, date, chosen)| {
@@ -134,7 +134,7 @@ pub(super) fn overlapping() -> impl Strategy<Value = Document> {
         let environment = Environment { driver: driver.into(), ..environment_of_tests() };
         let mut document = Document::new(device(), environment).with_aliases(aliases);
         for entry in entries {
-            document.insert(entry).expect("within bounds");
+            document.insert(entry).expect("within the limits");
         }
         document
     })

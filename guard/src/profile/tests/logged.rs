@@ -1,4 +1,4 @@
-//! The log of misses and its file.
+//! The miss log and its file.
 
 use super::super::*;
 use super::key;
@@ -6,7 +6,7 @@ use super::key;
 const NAMES: [&str; 2] = ["rows", "columns"];
 
 #[test]
-fn a_miss_is_counted_by_its_shape_and_an_exact_match_is_none() {
+fn misses_are_counted_by_shape_and_an_exact_match_is_not_recorded() {
     let log = MissLog::new(10);
     for rows in [5, 3, 5] {
         log.record(&key("copy"), &NAMES, &[rows, 1], MatchKind::Default);
@@ -28,7 +28,7 @@ fn a_full_log_drops_new_shapes_and_counts_known_ones() {
 }
 
 #[test]
-fn a_size_of_nothing_behind_the_items_is_logged_and_read_back() {
+fn a_size_of_zero_after_the_items_is_logged_and_read_back() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("misses.ron");
     let log = MissLog::new(10);
@@ -39,7 +39,7 @@ fn a_size_of_nothing_behind_the_items_is_logged_and_read_back() {
 }
 
 #[test]
-fn what_no_file_takes_is_dropped() {
+fn a_shape_that_no_file_accepts_is_dropped() {
     let log = MissLog::new(10);
     log.record(&key("copy"), &NAMES, &[5], MatchKind::Default);
     log.record(&key("copy"), &NAMES, &[0, 5], MatchKind::Default);
@@ -62,7 +62,7 @@ fn writing_adds_to_the_file_and_empties_the_log() {
     assert_eq!(read.faults, []);
     let seen: Vec<_> = read.shapes.iter().map(|one| (one.shape[0].1, one.seen)).collect();
     assert_eq!(seen, [(5, 2), (7, 1)]);
-    assert_eq!(read.shapes[0].key.source, "", "today's code is tuned next");
+    assert_eq!(read.shapes[0].key.source, "", "the current code is tuned next");
     assert_eq!(read.shapes[0].served, MatchKind::Bucket);
     let text = std::fs::read_to_string(&path).expect("text");
     assert_eq!(
@@ -81,7 +81,7 @@ fn a_log_that_cannot_be_written_keeps_what_it_has() {
     let log = MissLog::new(10);
     log.record(&key("copy"), &NAMES, &[5, 1], MatchKind::Bucket);
     let refused = log.write(folder.path()).expect_err("a folder is no file");
-    assert!(matches!(refused, StoreError::Existing { .. }), "{refused}");
+    assert!(matches!(refused, ProfileError::NotReplaced { .. }), "{refused}");
     assert_eq!(log.snapshot()[0].seen, 1);
 }
 

@@ -6,7 +6,7 @@ use super::super::*;
 use super::generate::overlapping;
 use super::{device, document, entry, environment};
 
-fn merged(one: &Document, other: &Document) -> (Document, Vec<Conflict>) {
+fn merged(one: &Document, other: &Document) -> (Document, Vec<MergeConflict>) {
     let mut merged = one.clone();
     let conflicts = merged.merge(other).expect("one device");
     (merged, conflicts)
@@ -39,7 +39,7 @@ proptest! {
     }
 
     #[test]
-    fn a_merge_loses_no_shape_and_makes_up_no_entry(one in overlapping(), other in overlapping()) {
+    fn a_merge_loses_no_shape_and_invents_no_entry(one in overlapping(), other in overlapping()) {
         let (both, conflicts) = merged(&one, &other);
         for entry in one.entries().iter().chain(other.entries()) {
             prop_assert!(both.get(&entry.key, &entry.shape).is_some());
@@ -48,14 +48,14 @@ proptest! {
             prop_assert!(one.entries().contains(entry) || other.entries().contains(entry));
         }
         let changed = one.diff(&other).iter().filter(|difference| {
-            !matches!(difference, Difference::OnlyFirst(_) | Difference::OnlySecond(_))
+            !matches!(difference, EntryDifference::OnlyFirst(_) | EntryDifference::OnlySecond(_))
         }).count();
         prop_assert_eq!(conflicts.len(), changed);
     }
 }
 
 #[test]
-fn the_later_entry_stays_and_both_are_told() {
+fn the_later_entry_is_kept_and_both_are_reported() {
     let early = entry("copy", 7, 5);
     let mut late = Entry { choice: StoredChoice::Whole, parameters: vec![], ..early.clone() };
     late.found.date = "2026-11-21T00:00:00Z".into();
@@ -70,7 +70,7 @@ fn the_later_entry_stays_and_both_are_told() {
 }
 
 #[test]
-fn of_the_same_date_more_samples_stay() {
+fn of_the_same_date_the_entry_with_more_samples_is_kept() {
     let few = entry("copy", 7, 5);
     let mut many = few.clone();
     many.chosen.samples += 1;
@@ -87,7 +87,7 @@ fn documents_of_two_devices_do_not_merge() {
     let refused = one.merge(&host).expect_err("the host is no device");
     assert!(matches!(
         refused,
-        MergeError::OtherDevice { document: 1, mismatch: Mismatch::Backend { .. } }
+        ProfileError::OtherDevice { document: 1, mismatch: DeviceMismatch::Backend { .. } }
     ));
     assert_eq!(one, before);
 }
@@ -110,18 +110,20 @@ fn named(name: &str, aliases: &[&str], memory_bytes: u64, date: u8) -> Document 
     for mut entry in [entry("copy", 7, 5), entry(name, 7, 5)] {
         entry.found.date = format!("2026-11-{date:02}T12:00:00Z");
         entry.launches = date.into();
-        document.insert(entry).expect("within bounds");
+        document.insert(entry).expect("within the limits");
     }
     document
 }
 
-/// The file and the conflicts, or the document that is not alike and what differs.
-fn all_merged(documents: &[Document]) -> Result<(String, Vec<Conflict>), (usize, Mismatch)> {
+/// The file and the conflicts, or the document of another device and what differs.
+fn all_merged(
+    documents: &[Document],
+) -> Result<(String, Vec<MergeConflict>), (usize, DeviceMismatch)> {
     let (first, others) = documents.split_first().expect("one at least");
     let mut all = first.clone();
     match all.merge_all(others) {
         Ok(conflicts) => Ok((all.to_ron(), conflicts)),
-        Err(MergeError::OtherDevice { document, mismatch }) => {
+        Err(ProfileError::OtherDevice { document, mismatch }) => {
             assert_eq!(&all, first, "nothing changed");
             Err((document, mismatch))
         }
@@ -130,7 +132,7 @@ fn all_merged(documents: &[Document]) -> Result<(String, Vec<Conflict>), (usize,
 }
 
 #[test]
-fn devices_that_are_linked_through_others_merge_in_any_order() {
+fn devices_linked_through_others_merge_in_any_order() {
     let chain =
         [named("a", &["b"], 1600, 1), named("b", &["c"], 1600, 2), named("c", &[], 1600, 3)];
     let (text, conflicts) = all_merged(&chain).expect("one device");
@@ -142,14 +144,14 @@ fn devices_that_are_linked_through_others_merge_in_any_order() {
     }
     // Nothing says that these two are of one device.
     let refused = all_merged(&[a, c]).expect_err("not linked");
-    assert!(matches!(refused, (1, Mismatch::Name { .. })));
+    assert!(matches!(refused, (1, DeviceMismatch::Name { .. })));
 }
 
 #[test]
-fn memory_that_grows_by_small_steps_is_not_one_device_s() {
+fn memory_that_grows_by_small_steps_is_not_the_same_device() {
     let steps = [named("a", &[], 1500, 1), named("a", &[], 1600, 2), named("a", &[], 1410, 3)];
     let refused = all_merged(&steps).expect_err("too far apart");
-    assert_eq!(refused, (1, Mismatch::MemoryBytes { profile: 1410, device: 1600 }));
+    assert_eq!(refused, (1, DeviceMismatch::MemoryBytes { profile: 1410, device: 1600 }));
 }
 
 fn many() -> impl Strategy<Value = Vec<Document>> {
@@ -164,7 +166,7 @@ fn many() -> impl Strategy<Value = Vec<Document>> {
 
 proptest! {
     #[test]
-    fn any_permutation_merges_to_the_same_bytes_or_is_refused(
+    fn any_permutation_merges_to_the_same_bytes_or_is_rejected(
         (documents, permuted) in many().prop_flat_map(|documents| {
             (Just(documents.clone()), Just(documents).prop_shuffle())
         })
@@ -173,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn what_merges_one_after_the_other_is_what_merges_together(documents in many()) {
+    fn merging_one_by_one_gives_the_same_as_merging_together(documents in many()) {
         let (first, others) = documents.split_first().expect("one at least");
         let mut one_by_one = first.clone();
         if others.iter().all(|other| one_by_one.merge(other).is_ok())
@@ -192,15 +194,15 @@ fn a_difference_says_what_changed() {
     let mut found = second.clone();
     found.found.candidates += 1;
     let one = document([first.clone(), second.clone()]);
-    let differs = |other: Entry, expected: fn(&Difference<'_>) -> bool| {
+    let differs = |other: Entry, expected: fn(&EntryDifference<'_>) -> bool| {
         let other = document([first.clone(), other, entry("c", 1, 1)]);
         let differences = one.diff(&other);
         assert!(expected(&differences[0]), "{differences:?}");
-        assert!(matches!(differences[1], Difference::OnlySecond(_)), "{differences:?}");
+        assert!(matches!(differences[1], EntryDifference::OnlySecond(_)), "{differences:?}");
         assert_eq!(differences.len(), 2);
-        assert!(matches!(other.diff(&one)[1], Difference::OnlyFirst(_)));
+        assert!(matches!(other.diff(&one)[1], EntryDifference::OnlyFirst(_)));
     };
-    differs(choice, |one| matches!(one, Difference::Choice(..)));
-    differs(times, |one| matches!(one, Difference::Times(..)));
-    differs(found, |one| matches!(one, Difference::Provenance(..)));
+    differs(choice, |one| matches!(one, EntryDifference::Choice(..)));
+    differs(times, |one| matches!(one, EntryDifference::Times(..)));
+    differs(found, |one| matches!(one, EntryDifference::Provenance(..)));
 }

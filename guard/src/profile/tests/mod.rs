@@ -1,10 +1,10 @@
-//! Profiles as a whole.
+//! Tests of profiles across modules.
 
 mod generate;
 mod hostile;
 mod logged;
+mod looked_up;
 mod merged;
-mod served;
 mod written;
 
 use core::num::NonZeroU64;
@@ -13,7 +13,7 @@ use super::*;
 use crate::DeviceLimits;
 
 pub(super) fn device() -> DeviceIdentity {
-    DeviceIdentity::of(&DeviceLimits::any_device())
+    DeviceIdentity::new(&DeviceLimits::any_device())
 }
 
 pub(super) fn environment() -> Environment {
@@ -24,7 +24,7 @@ pub(super) fn key(kernel: &str) -> Key {
     Key { kernel: kernel.into(), source: "0f1e".into(), dtypes: "f16".into(), ..Key::default() }
 }
 
-/// An entry of `kernel` for rows and columns, in chunks of as many items as there are rows.
+/// An entry of `kernel` for rows and columns, in chunks of `rows` items.
 pub(super) fn entry(kernel: &str, rows: u64, columns: u64) -> Entry {
     let max_items = NonZeroU64::new(rows).expect("rows");
     Entry {
@@ -51,7 +51,7 @@ pub(super) fn entry(kernel: &str, rows: u64, columns: u64) -> Entry {
 pub(super) fn document(entries: impl IntoIterator<Item = Entry>) -> Document {
     let mut document = Document::new(device(), environment());
     for entry in entries {
-        document.insert(entry).expect("within bounds");
+        document.insert(entry).expect("within the limits");
     }
     document
 }

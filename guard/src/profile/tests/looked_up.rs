@@ -1,4 +1,4 @@
-//! Which entry serves.
+//! Lookups.
 
 use proptest::prelude::*;
 
@@ -8,104 +8,110 @@ use crate::{Choice, DeviceLimits, Guard, Strategy as PlanStrategy};
 use std::sync::Arc;
 
 fn profile(entries: impl IntoIterator<Item = Entry>) -> Profile {
-    let (profile, findings) = Profile::from_document(document(entries), &device(), &environment());
-    assert_eq!(findings, []);
+    let (profile, notices) = Profile::from_document(document(entries), &device(), &environment());
+    assert_eq!(notices, []);
     profile
 }
 
-/// How the profile matches rows and columns, and the rows of the entry that serves.
-fn served(profile: &Profile, rows: u64, columns: u64) -> (Match, Option<u64>) {
-    let answer = profile.lookup(&key("copy"), &[rows, columns]);
-    (answer.matched, answer.entry.map(|entry| entry.shape[0].1))
+/// How the profile matches rows and columns, and the rows of the matching entry.
+fn found(profile: &Profile, rows: u64, columns: u64) -> (Match, Option<u64>) {
+    let tuned = profile.lookup(&key("copy"), &[rows, columns]);
+    (tuned.matched, tuned.entry.map(|entry| entry.shape[0].1))
 }
 
 #[test]
-fn the_same_sizes_are_exact_and_bring_choice_and_parameters() {
+fn the_same_sizes_match_exactly_and_give_choice_and_parameters() {
     let profile = profile([entry("copy", 7, 5), entry("copy", 6, 5)]);
-    let answer = profile.lookup(&key("copy"), &[7, 5]);
-    assert_eq!(answer.matched, Match::Exact);
-    assert_eq!(answer.choice(), Choice::at_most(7).strategy(PlanStrategy::Chunked));
-    assert_eq!(answer.parameters(), [("warps".to_owned(), 4)]);
-    assert_eq!((answer.layer, answer.degraded), (Some(Layer::Explicit), false));
+    let tuned = profile.lookup(&key("copy"), &[7, 5]);
+    assert_eq!(tuned.matched, Match::Exact);
+    assert_eq!(tuned.choice(), Choice::at_most(7).strategy(PlanStrategy::Chunked));
+    assert_eq!(tuned.parameters(), [("warps".to_owned(), 4)]);
+    assert_eq!((tuned.layer, tuned.degraded), (Some(Layer::Explicit), false));
 }
 
 #[test]
-fn the_nearest_of_a_bucket_goes_before_a_nearer_neighbour() {
+fn the_nearest_entry_of_the_bucket_is_preferred_to_a_nearer_neighbour() {
     let profile = profile([entry("copy", 1023, 5), entry("copy", 1500, 5), entry("copy", 2000, 5)]);
-    assert_eq!(served(&profile, 1024, 5), (Match::Bucket, Some(1500)));
-    assert_eq!(served(&profile, 1900, 5), (Match::Bucket, Some(2000)));
+    assert_eq!(found(&profile, 1024, 5), (Match::Bucket, Some(1500)));
+    assert_eq!(found(&profile, 1900, 5), (Match::Bucket, Some(2000)));
 }
 
 #[test]
-fn equal_distances_go_to_the_smaller_shape() {
+fn at_equal_distances_the_smaller_shape_is_preferred() {
     let profile = profile([entry("copy", 64, 1), entry("copy", 256, 1)]);
     let distance_millioctaves = 1000;
     let neighbour = Match::Neighbour { distance_millioctaves };
-    assert_eq!(served(&profile, 128, 1), (neighbour, Some(64)));
+    assert_eq!(found(&profile, 128, 1), (neighbour, Some(64)));
 }
 
 #[test]
 fn a_neighbour_is_within_an_octave_of_each_size() {
     let profile = profile([entry("copy", 64, 64), entry("copy", 4096, 4096)]);
     let near = |matched| matches!(matched, Match::Neighbour { .. });
-    assert!(near(served(&profile, 128, 128).0));
-    assert_eq!(served(&profile, 129, 64).0, Match::Default(Reason::NoNeighbour));
-    assert_eq!(served(&profile, 100, 129).0, Match::Default(Reason::NoNeighbour));
+    assert!(near(found(&profile, 128, 128).0));
+    assert_eq!(found(&profile, 129, 64).0, Match::Default(DefaultReason::NoNeighbour));
+    assert_eq!(found(&profile, 100, 129).0, Match::Default(DefaultReason::NoNeighbour));
     assert_eq!(
-        served(&profile, 96, 128),
+        found(&profile, 96, 128),
         (Match::Neighbour { distance_millioctaves: 1585 }, Some(64))
     );
 }
 
 #[test]
-fn nothing_serves_beyond_the_tuned_powers_of_two() {
+fn nothing_matches_outside_the_tuned_powers_of_two() {
     let profile = profile([entry("copy", 100, 9), entry("copy", 1000, 9)]);
-    assert_eq!(served(&profile, 64, 9), (Match::Bucket, Some(100)));
-    assert_eq!(served(&profile, 63, 9).0, Match::Default(Reason::OutOfRange { size: 0 }));
-    assert_eq!(served(&profile, 1023, 9), (Match::Bucket, Some(1000)));
-    assert_eq!(served(&profile, 1024, 9).0, Match::Default(Reason::OutOfRange { size: 0 }));
-    assert_eq!(served(&profile, 100, 7).0, Match::Default(Reason::OutOfRange { size: 1 }));
-    assert_eq!(served(&profile, u64::MAX, 9).0, Match::Default(Reason::OutOfRange { size: 0 }));
+    assert_eq!(found(&profile, 64, 9), (Match::Bucket, Some(100)));
+    assert_eq!(found(&profile, 63, 9).0, Match::Default(DefaultReason::OutOfRange { size: 0 }));
+    assert_eq!(found(&profile, 1023, 9), (Match::Bucket, Some(1000)));
+    assert_eq!(found(&profile, 1024, 9).0, Match::Default(DefaultReason::OutOfRange { size: 0 }));
+    assert_eq!(found(&profile, 100, 7).0, Match::Default(DefaultReason::OutOfRange { size: 1 }));
+    assert_eq!(
+        found(&profile, u64::MAX, 9).0,
+        Match::Default(DefaultReason::OutOfRange { size: 0 })
+    );
 }
 
 #[test]
-fn a_size_of_nothing_is_served_by_its_like_alone() {
+fn a_size_of_zero_matches_only_zero() {
     let tuned = profile([entry("copy", 64, 0), entry("copy", 64, 4)]);
-    assert_eq!(served(&tuned, 64, 0), (Match::Exact, Some(64)));
-    assert_eq!(served(&tuned, 100, 0), (Match::Bucket, Some(64)));
-    let columns = |answer: TunedChoice<'_>| answer.entry.map(|entry| entry.shape[1].1);
+    assert_eq!(found(&tuned, 64, 0), (Match::Exact, Some(64)));
+    assert_eq!(found(&tuned, 100, 0), (Match::Bucket, Some(64)));
+    let columns = |tuned: TunedChoice<'_>| tuned.entry.map(|entry| entry.shape[1].1);
     assert_eq!(columns(tuned.lookup(&key("copy"), &[100, 0])), Some(0));
     assert_eq!(columns(tuned.lookup(&key("copy"), &[100, 5])), Some(4));
-    assert_eq!(served(&tuned, 64, 1).0, Match::Default(Reason::NoNeighbour));
+    assert_eq!(found(&tuned, 64, 1).0, Match::Default(DefaultReason::NoNeighbour));
     let padded = profile([entry("copy", 64, 1), entry("copy", 128, 4)]);
-    assert_eq!(served(&padded, 64, 0).0, Match::Default(Reason::OutOfRange { size: 1 }));
+    assert_eq!(found(&padded, 64, 0).0, Match::Default(DefaultReason::OutOfRange { size: 1 }));
     let bare = profile([entry("copy", 64, 0)]);
-    assert_eq!(served(&bare, 64, 1).0, Match::Default(Reason::OutOfRange { size: 1 }));
+    assert_eq!(found(&bare, 64, 1).0, Match::Default(DefaultReason::OutOfRange { size: 1 }));
     let two = profile([entry("copy", 64, 0), entry("copy", 256, 0)]);
     let neighbour = Match::Neighbour { distance_millioctaves: 1000 };
-    assert_eq!(served(&two, 128, 0), (neighbour, Some(64)));
+    assert_eq!(found(&two, 128, 0), (neighbour, Some(64)));
 }
 
 #[test]
-fn no_answer_says_why() {
+fn a_lookup_without_a_match_gives_the_reason() {
     let profile = profile([entry("copy", 64, 1)]);
     let why = |key: &Key, sizes: &[u64]| profile.lookup(key, sizes).matched;
     let edited = Key { source: "edited".into(), ..key("copy") };
     let graph = Policy { submission: Submission::Graph, ..Policy::default() };
-    assert_eq!(why(&key("sum"), &[64, 1]), Match::Default(Reason::NoEntries));
-    assert_eq!(why(&edited, &[64, 1]), Match::Default(Reason::OtherSource));
+    assert_eq!(why(&key("sum"), &[64, 1]), Match::Default(DefaultReason::NoEntries));
+    assert_eq!(why(&edited, &[64, 1]), Match::Default(DefaultReason::OtherSource));
     let other = Key { policy: graph, ..edited };
-    assert_eq!(why(&other, &[64, 1]), Match::Default(Reason::NoEntries));
-    let count = Reason::SizeCount { expected: 2, given: 3 };
+    assert_eq!(why(&other, &[64, 1]), Match::Default(DefaultReason::NoEntries));
+    let count = DefaultReason::SizeCount { expected: 2, given: 3 };
     assert_eq!(why(&key("copy"), &[64, 1, 1]), Match::Default(count));
-    assert_eq!(why(&key("copy"), &[0, 1]), Match::Default(Reason::ZeroSize));
-    assert_eq!(why(&key("copy"), &[]), Match::Default(Reason::SizeCount { expected: 2, given: 0 }));
-    let answer = profile.lookup(&key("sum"), &[64]);
-    assert_eq!((answer.choice(), answer.parameters()), (Choice::AUTOMATIC, &[][..]));
+    assert_eq!(why(&key("copy"), &[0, 1]), Match::Default(DefaultReason::ZeroSize));
+    assert_eq!(
+        why(&key("copy"), &[]),
+        Match::Default(DefaultReason::SizeCount { expected: 2, given: 0 })
+    );
+    let tuned = profile.lookup(&key("sum"), &[64]);
+    assert_eq!((tuned.choice(), tuned.parameters()), (Choice::AUTOMATIC, &[][..]));
 }
 
 #[test]
-fn a_resolved_kernel_answers_alike() {
+fn a_resolved_kernel_gives_the_same_results() {
     let profile = profile([entry("copy", 64, 1), entry("sum", 128, 1)]);
     let tuned = profile.tuned(&key("copy")).expect("tuned");
     assert_eq!(tuned.names(), ["rows", "columns"]);
@@ -114,7 +120,7 @@ fn a_resolved_kernel_answers_alike() {
 }
 
 #[test]
-fn answers_are_counted_by_kind() {
+fn lookups_are_counted_by_kind() {
     let profile = profile([entry("copy", 64, 1), entry("copy", 4096, 1)]);
     for rows in [64, 65, 66, 128, 0] {
         let _ = profile.lookup(&key("copy"), &[rows, 1]);
@@ -126,13 +132,13 @@ fn answers_are_counted_by_kind() {
 }
 
 #[test]
-fn another_device_serves_nothing() {
+fn a_profile_of_another_device_is_not_used() {
     let host = device().on_host();
-    let (profile, findings) =
+    let (profile, notices) =
         Profile::from_document(document([entry("copy", 64, 1)]), &host, &environment());
     assert!(profile.is_empty());
-    assert!(matches!(&findings[..], [Finding::OtherDevice(Mismatch::Backend { .. })]));
-    assert_eq!(findings[0].level(), Level::Reject);
+    assert!(matches!(&notices[..], [ProfileNotice::OtherDevice(DeviceMismatch::Backend { .. })]));
+    assert_eq!(notices[0].level(), NoticeLevel::Reject);
 }
 
 #[test]
@@ -143,22 +149,29 @@ fn another_major_driver_degrades_its_own_entries_alone() {
     silent.found.driver = String::new();
     let document = document([old, silent, entry("copy", 512, 1)]);
     let running = Environment { driver: "13.1".into(), ..environment() };
-    let (profile, findings) = Profile::from_document(document, &device(), &running);
-    let levels: Vec<_> = findings.iter().map(Finding::level).collect();
-    assert_eq!(levels, [Level::Degrade, Level::Note]);
+    let (profile, notices) = Profile::from_document(document, &device(), &running);
+    let levels: Vec<_> = notices.iter().map(ProfileNotice::level).collect();
+    assert_eq!(levels, [NoticeLevel::Degrade, NoticeLevel::Note]);
     let degraded = |rows| profile.lookup(&key("copy"), &[rows, 1]).degraded;
     assert_eq!((degraded(64), degraded(512), degraded(4096)), (true, false, false));
     assert_eq!(profile.counts().degraded, 1);
 }
 
 #[test]
-fn compiler_and_tuner_are_noted_and_what_is_not_known_is_not() {
+fn other_compilers_and_tuners_are_noted_and_unknown_versions_are_not() {
     let document = document([entry("copy", 64, 1)]);
     let running =
         Environment { driver: String::new(), compiler: "12.8".into(), tuner: "0.2.0".into() };
-    let (_, findings) = Profile::from_document(document, &device(), &running);
-    assert!(matches!(&findings[..], [Finding::Compiler { .. }, Finding::Tuner { .. }]));
-    assert!(findings.iter().all(|finding| finding.level() == Level::Note));
+    let (_, notices) = Profile::from_document(document, &device(), &running);
+    let components: Vec<_> = notices
+        .iter()
+        .map(|notice| match notice {
+            ProfileNotice::OtherVersion { component, .. } => *component,
+            other => panic!("{other}"),
+        })
+        .collect();
+    assert_eq!(components, [Component::Compiler, Component::Tuner]);
+    assert!(notices.iter().all(|notice| notice.level() == NoticeLevel::Note));
 }
 
 #[test]
@@ -166,8 +179,8 @@ fn sizes_of_other_names_do_not_mix() {
     let mut other = entry("copy", 64, 2);
     other.shape = vec![("columns".into(), 64), ("rows".into(), 2)];
     let document = document([entry("copy", 64, 1), other]);
-    let (profile, findings) = Profile::from_document(document, &device(), &environment());
-    assert!(matches!(&findings[..], [Finding::OtherSizes { entries: 1, .. }]), "{findings:?}");
+    let (profile, notices) = Profile::from_document(document, &device(), &environment());
+    assert!(matches!(&notices[..], [ProfileNotice::OtherSizes { entries: 1, .. }]), "{notices:?}");
     assert_ne!(profile.lookup(&key("copy"), &[64, 2]).matched, Match::Exact);
 }
 
@@ -178,7 +191,7 @@ fn a_guard_logs_what_is_not_exact() {
     assert_eq!(guard.identity(), device().on_host());
     let names = ["rows", "columns"];
     let none = guard.tuned(&key("copy"), &names, &[64, 1]).matched;
-    assert_eq!(none, Match::Default(Reason::NoProfile));
+    assert_eq!(none, Match::Default(DefaultReason::NoProfile));
     let profile = Arc::new(profile([entry("copy", 64, 1)]));
     let guard = guard.with_profile(profile).with_miss_log(Arc::clone(&misses));
     assert_eq!(guard.tuned(&key("copy"), &names, &[64, 1]).matched, Match::Exact);
@@ -189,8 +202,8 @@ fn a_guard_logs_what_is_not_exact() {
     assert!(guard.misses().is_some());
 }
 
-/// The nearest entry, by the book: every entry is looked at, in floating point.
-fn by_the_book(tuned: &[[u64; 2]], asked: [u64; 2]) -> Option<Match> {
+/// How the nearest entry matches, by examining every entry.
+fn by_exhaustion(tuned: &[[u64; 2]], asked: [u64; 2]) -> Option<Match> {
     let each = |one: &[u64; 2], test: fn(u64, u64) -> bool| {
         test(one[0], asked[0]) && test(one[1], asked[1])
     };
@@ -202,7 +215,7 @@ fn by_the_book(tuned: &[[u64; 2]], asked: [u64; 2]) -> Option<Match> {
         let powers = tuned.iter().map(|one| one[size].checked_ilog2());
         let (least, most) = (powers.clone().min()?, powers.max()?);
         if !(least..=most).contains(&asked[size].checked_ilog2()) {
-            return Some(Match::Default(Reason::OutOfRange { size }));
+            return Some(Match::Default(DefaultReason::OutOfRange { size }));
         }
     }
     if tuned.iter().any(|one| each(one, |a, b| a.checked_ilog2() == b.checked_ilog2())) {
@@ -215,19 +228,19 @@ fn by_the_book(tuned: &[[u64; 2]], asked: [u64; 2]) -> Option<Match> {
 
 proptest! {
     #[test]
-    fn every_lookup_is_by_the_book(
+    fn every_lookup_is_by_exhaustion(
         tuned in prop::collection::vec([1..3000_u64, 0..40_u64], 1..20),
         asked in [1..4000_u64, 0..50_u64],
     ) {
         let profile = profile(tuned.iter().map(|[rows, columns]| entry("copy", *rows, *columns)));
-        let answer = profile.lookup(&key("copy"), &asked);
+        let found = profile.lookup(&key("copy"), &asked);
         let log = |[rows, columns]: [u64; 2]| [rows, columns].map(|size| f64::from(u32::try_from(size.max(1)).expect("small")).log2());
         let distance = |one: [u64; 2]| {
             let (one, asked) = (log(one), log(asked));
             (one[0] - asked[0]).abs() + (one[1] - asked[1]).abs()
         };
-        let expected = by_the_book(&tuned, asked);
-        match answer.matched {
+        let expected = by_exhaustion(&tuned, asked);
+        match found.matched {
             Match::Neighbour { distance_millioctaves } => {
                 let nearest = tuned.iter().filter(|one| {
                     (one[0] <= 2 * asked[0] && asked[0] <= 2 * one[0])
@@ -238,10 +251,10 @@ proptest! {
                 prop_assert_eq!(expected, Some(zero));
             }
             matched => {
-                let none = Match::Default(Reason::NoNeighbour);
+                let none = Match::Default(DefaultReason::NoNeighbour);
                 prop_assert_eq!(matched, expected.unwrap_or(none));
             }
         }
-        prop_assert_eq!(answer.entry.is_some(), answer.matched.kind() != MatchKind::Default);
+        prop_assert_eq!(found.entry.is_some(), found.matched.kind() != MatchKind::Default);
     }
 }

@@ -1,0 +1,180 @@
+//! An index of the tuned shapes of one key, which finds the one nearest to a shape.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
+use super::matching::{DefaultReason, Layer, Match};
+use super::model::{MAX_SIZES, Named};
+
+/// Shapes with the same size names, sorted.
+#[derive(Debug)]
+pub(super) struct ShapeIndex {
+    names: Vec<String>,
+    rows: Vec<IndexRow>,
+    exact: HashMap<Box<[u64]>, usize, RandomState>,
+    /// The least and the largest bucket of each size.
+    spans: Vec<(u32, u32)>,
+}
+
+/// A shape with what a lookup returns of its entry.
+#[derive(Debug)]
+pub(super) struct IndexRow {
+    sizes: Box<[u64]>,
+    /// [`log2`] of the sizes.
+    logs: Box<[u32]>,
+    pub(super) layer: Layer,
+    pub(super) degraded: bool,
+    /// The index of the entry within its profile.
+    pub(super) entry: usize,
+}
+
+impl ShapeIndex {
+    /// An empty index of shapes with the size names of `shape`.
+    pub(super) fn new(shape: &Named) -> Self {
+        let names: Vec<String> = shape.iter().map(|(name, _)| name.clone()).collect();
+        let spans = vec![(u32::MAX, 0); names.len()];
+        Self { names, rows: Vec::new(), exact: HashMap::default(), spans }
+    }
+
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Whether `shape` has the same size names.
+    pub(super) fn accepts(&self, shape: &Named) -> bool {
+        self.names.iter().eq(shape.iter().map(|(name, _)| name))
+    }
+
+    /// Appends a shape. Shapes must come in order, and of equal ones that of the highest layer
+    /// first, which alone is kept.
+    pub(super) fn push(&mut self, shape: &Named, layer: Layer, degraded: bool, entry: usize) {
+        let sizes: Box<[u64]> = shape.iter().map(|(_, size)| *size).collect();
+        if self.exact.contains_key(&sizes) {
+            return;
+        }
+        for (size, (least, most)) in sizes.iter().zip(&mut self.spans) {
+            let bucket = bucket(*size);
+            (*least, *most) = (bucket.min(*least), bucket.max(*most));
+        }
+        self.exact.insert(sizes.clone(), self.rows.len());
+        let logs = sizes.iter().map(|size| log2(*size)).collect();
+        self.rows.push(IndexRow { sizes, logs, layer, degraded, entry });
+    }
+
+    /// The best row for `sizes`, and how it matches.
+    pub(super) fn find(&self, sizes: &[u64]) -> (Match, Option<&IndexRow>) {
+        if let Some(row) = self.exact.get(sizes) {
+            return (Match::Exact, self.rows.get(*row));
+        }
+        let outside =
+            |(size, (least, most)): (&u64, &(u32, u32))| !(*least..=*most).contains(&bucket(*size));
+        let reason = if sizes.len() != self.names.len() {
+            DefaultReason::SizeCount { expected: self.names.len(), given: sizes.len() }
+        } else if sizes.first() == Some(&0) {
+            DefaultReason::ZeroSize
+        } else if let Some(size) = sizes.iter().zip(&self.spans).position(outside) {
+            DefaultReason::OutOfRange { size }
+        } else if let Some((matched, row)) = self.nearest(sizes) {
+            return (matched, Some(row));
+        } else {
+            DefaultReason::NoNeighbour
+        };
+        (Match::Default(reason), None)
+    }
+
+    /// The best row within an octave of each size: first by bucket, then by distance, layer and
+    /// order.
+    fn nearest(&self, sizes: &[u64]) -> Option<(Match, &IndexRow)> {
+        let mut logs = [0; MAX_SIZES];
+        for (log, size) in logs.iter_mut().zip(sizes) {
+            *log = log2(*size);
+        }
+        let first = *sizes.first()?;
+        let first_of = |row: &IndexRow| row.sizes.first().copied().unwrap_or_default();
+        // Rows are sorted by their first size, so those within an octave of it are adjacent.
+        let begin = self.rows.partition_point(|row| first_of(row) < first.div_ceil(2));
+        let near =
+            self.rows.iter().skip(begin).take_while(|row| within_octave(first_of(row), first));
+        let ranked = near.filter_map(|row| {
+            let mut pairs = row.sizes.iter().zip(sizes);
+            if !pairs.clone().all(|(tuned, size)| within_octave(*tuned, *size)) {
+                return None;
+            }
+            let distance: u32 =
+                row.logs.iter().zip(&logs).map(|(tuned, log)| tuned.abs_diff(*log)).sum();
+            let is_other_bucket = !pairs.all(|(tuned, size)| bucket(*tuned) == bucket(*size));
+            Some((is_other_bucket, distance, row))
+        });
+        let (is_other_bucket, distance, row) =
+            ranked.min_by_key(|(other, distance, row)| (*other, *distance, row.layer))?;
+        let distance_millioctaves = millioctaves(distance);
+        let neighbour = Match::Neighbour { distance_millioctaves };
+        Some((if is_other_bucket { neighbour } else { Match::Bucket }, row))
+    }
+}
+
+/// Equal for sizes between the same powers of two; 0 has a bucket of its own.
+fn bucket(size: u64) -> u32 {
+    size.checked_ilog2().map_or(0, |power| power + 1)
+}
+
+/// Whether neither size is more than twice the other, which for 0 only 0 is.
+const fn within_octave(one: u64, other: u64) -> bool {
+    one <= other.saturating_mul(2) && other <= one.saturating_mul(2)
+}
+
+/// The logarithm of `size` to base 2 in 65,536ths, rounded down. In integers, so that every machine
+/// ranks neighbours alike. Zero has that of one; it is never compared with another size.
+fn log2(size: u64) -> u32 {
+    let whole = size.checked_ilog2().unwrap_or(0);
+    let mut log = whole;
+    // From 1 to 2, as a multiple of 2^-63.
+    let mut mantissa = size.max(1) << (63 - whole);
+    for _ in 0..FRACTION_BITS {
+        // Squaring doubles the logarithm: its next binary digit is whether the square reaches 2.
+        let square = (u128::from(mantissa) * u128::from(mantissa)) >> 63;
+        let carry = square >> 64 != 0;
+        let square = if carry { square >> 1 } else { square };
+        mantissa = u64::try_from(square).unwrap_or(u64::MAX);
+        log = (log << 1) | u32::from(carry);
+    }
+    log
+}
+
+/// Thousandths of an octave, rounded to the nearest.
+fn millioctaves(distance: u32) -> u32 {
+    let thousandths = (u64::from(distance) * 1000 + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS;
+    u32::try_from(thousandths).unwrap_or(u32::MAX)
+}
+
+/// Binary digits after the point of a logarithm.
+const FRACTION_BITS: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_logarithm_of_a_power_of_two_is_whole() {
+        for power in 0..64 {
+            assert_eq!(log2(1 << power), power << FRACTION_BITS);
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
+    fn logarithms_agree_with_floating_point() {
+        for size in (1..10_000_u32).chain([u32::MAX - 1, u32::MAX]) {
+            let expected = f64::from(size).log2() * 65_536.0;
+            assert!((f64::from(log2(u64::from(size))) - expected).abs() < 1.01, "{size}");
+        }
+        assert_eq!(log2(u64::MAX), (64 << FRACTION_BITS) - 1);
+    }
+
+    #[test]
+    fn millioctaves_are_rounded_to_the_nearest() {
+        assert_eq!(millioctaves(log2(96) - log2(64)), 585);
+        assert_eq!(millioctaves(1 << FRACTION_BITS), 1000);
+    }
+}

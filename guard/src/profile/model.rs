@@ -1,0 +1,378 @@
+//! What a profile stores: the key, shape, choice and measured times of each tuned problem.
+
+use core::fmt;
+use core::num::NonZeroU64;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::choice::{Choice, Strategy};
+
+/// Whether a launch's data is in the L2 cache before it is timed.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum L2 {
+    /// The cache is flushed before each sample.
+    #[default]
+    Cold,
+    /// The same launches ran just before.
+    Hot,
+}
+
+/// How launches are submitted to the device.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Submission {
+    /// One by one, from the host.
+    #[default]
+    Eager,
+    /// As a captured graph.
+    Graph,
+}
+
+/// The conditions under which times were measured.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    /// The state of the L2 cache.
+    pub l2: L2,
+    /// How launches were submitted.
+    pub submission: Submission,
+}
+
+/// What a choice is optimized for.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Objective {
+    /// The least time for the whole batch.
+    #[default]
+    Throughput,
+    /// The largest chunk whose single launch stays within a time limit, for a server that shares
+    /// its device.
+    Latency {
+        /// The time limit of one launch in microseconds.
+        max_launch_us: u64,
+    },
+    /// The least time for the whole batch within a workspace.
+    Memory {
+        /// Workspace that one item of a launch needs, in bytes.
+        bytes_per_item: u64,
+        /// The whole workspace in bytes.
+        bytes: u64,
+    },
+}
+
+/// What entries of different shapes have in common: kernel, code and purpose.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The kernel's name, such as `rms_norm`.
+    pub kernel: String,
+    /// A hash of the device code in hexadecimal digits; edited code matches no entry.
+    pub source: String,
+    /// Which of several implementations; empty if there is only one.
+    pub variant: String,
+    /// The element types of the tensors, such as `f16` or `f16 i64`.
+    pub dtypes: String,
+    /// How the times were measured.
+    pub policy: Policy,
+    /// What the choice is optimized for.
+    pub objective: Objective,
+}
+
+impl Key {
+    /// Everything but the source: equal for the same kernel before and after an edit.
+    pub(super) fn purpose(&self) -> (&str, &str, &str, Policy, Objective) {
+        let Self { kernel, source: _, variant, dtypes, policy, objective } = self;
+        (kernel, variant, dtypes, *policy, *objective)
+    }
+}
+
+/// A planner's choice as stored in a profile.
+///
+/// It never makes a launch legal: the planner applies it within what validation allows, and reports
+/// an error where that is not possible.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum StoredChoice {
+    /// The planner's default.
+    #[default]
+    Automatic,
+    /// One launch, as requested.
+    Whole,
+    /// One launch with the batch axis folded into x.
+    Folded,
+    /// Several launches, one per chunk.
+    Chunked {
+        /// The most items of a chunk.
+        max_items: NonZeroU64,
+    },
+}
+
+impl From<StoredChoice> for Choice {
+    fn from(stored: StoredChoice) -> Self {
+        match stored {
+            StoredChoice::Automatic => Self::AUTOMATIC,
+            StoredChoice::Whole => Self::AUTOMATIC.strategy(Strategy::Whole),
+            StoredChoice::Folded => Self::AUTOMATIC.strategy(Strategy::Folded),
+            StoredChoice::Chunked { max_items } => {
+                Self::at_most(max_items.get()).strategy(Strategy::Chunked)
+            }
+        }
+    }
+}
+
+/// Names and values, in the kernel's order: the sizes of a shape, or launch parameters.
+pub type Named = Vec<(String, u64)>;
+
+/// A summary of timing samples, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Summary {
+    /// The median.
+    pub median_ns: u64,
+    /// A lower bound of the median, with 97.5 % confidence.
+    pub low_ns: u64,
+    /// An upper bound of the median, with 97.5 % confidence.
+    pub high_ns: u64,
+    /// Number of samples.
+    pub samples: u64,
+}
+
+/// Why sampling ended.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum StopReason {
+    /// The relative deviation reached its target.
+    #[default]
+    Precise,
+    /// More samples no longer reduced the deviation.
+    Noise,
+    /// The maximum number of samples was taken.
+    Ceiling,
+    /// The time limit was reached.
+    Timeout,
+}
+
+/// How an entry was measured.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Provenance {
+    /// When, as `2026-11-20T12:00:00Z`.
+    pub date: String,
+    /// The driver's CUDA version, as `13.0`; empty on the host.
+    pub driver: String,
+    /// The version of the device code's compiler, as `13.0`; empty on the host.
+    pub compiler: String,
+    /// The version of the tuner.
+    pub tuner: String,
+    /// Number of candidates measured.
+    pub candidates: u64,
+    /// Number of candidates that failed: rejected, wrong result, timed out, or crashed.
+    pub failed: u64,
+    /// Samples taken of all candidates together, dropped ones included.
+    pub samples: u64,
+    /// Why the last sampling ended.
+    pub stopped: StopReason,
+}
+
+/// The tuned choice for one shape.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// Kernel, code and purpose.
+    pub key: Key,
+    /// The sizes, such as `[("rows", 32768), ("columns", 4096)]`. The first counts the items and is
+    /// at least 1; the others may be 0.
+    pub shape: Named,
+    /// How to plan the launch.
+    pub choice: StoredChoice,
+    /// Launch parameters of the kernel.
+    pub parameters: Named,
+    /// Launches of the plan.
+    pub launches: u64,
+    /// Times of the choice.
+    pub chosen: Summary,
+    /// Times of the default, measured in the same run.
+    pub default: Summary,
+    /// How it was measured.
+    pub found: Provenance,
+}
+
+/// Why an entry cannot be part of a profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntryError {
+    /// A string is too long.
+    #[error("{field} has {bytes} bytes, the limit is {MAX_NAME_BYTES}: shorten it")]
+    LongName {
+        /// The field that holds it.
+        field: &'static str,
+        /// Its length.
+        bytes: usize,
+    },
+    /// The kernel's name is empty.
+    #[error("kernel is empty: give the kernel's name")]
+    NoKernel,
+    /// Too many sizes or parameters.
+    #[error("{field} has {count} values, the limit is {MAX_SIZES}: remove some")]
+    TooMany {
+        /// `shape` or `parameters`.
+        field: &'static str,
+        /// The number of values.
+        count: usize,
+    },
+    /// A shape without sizes.
+    #[error("shape has no sizes: give at least one")]
+    NoSizes,
+    /// The first size, which counts the items, is 0.
+    #[error("size {name:?} is 0: the first size counts the items and must be at least 1")]
+    ZeroSize {
+        /// The name of the size.
+        name: String,
+    },
+    /// A shape or parameter list has a name twice.
+    #[error("{field} has {name:?} twice: remove one")]
+    NamedTwice {
+        /// `shape` or `parameters`.
+        field: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// An earlier entry has the same key and shape.
+    #[error("an earlier entry has the same kernel and shape: remove one")]
+    Duplicate,
+    /// The profile cannot take another entry.
+    #[error("the profile has {MAX_ENTRIES} entries, which is the limit: split it by kernel")]
+    ProfileFull,
+}
+
+impl Entry {
+    /// Checks names, sizes and parameters against the limits of a profile.
+    ///
+    /// # Errors
+    ///
+    /// The first limit that is exceeded.
+    pub fn check(&self) -> Result<(), EntryError> {
+        let Self { key, shape, parameters, found, .. } = self;
+        check_key(key)?;
+        check_length("source", &key.source)?;
+        check_length("date", &found.date)?;
+        check_length("driver", &found.driver)?;
+        check_length("compiler", &found.compiler)?;
+        check_length("tuner", &found.tuner)?;
+        check_shape(shape)?;
+        check_named("parameters", parameters)
+    }
+
+    /// What identifies the entry within a profile, and its order.
+    pub(super) const fn subject(&self) -> (&Key, &Named) {
+        (&self.key, &self.shape)
+    }
+}
+
+/// Checks the names in a key, except its source.
+pub(super) fn check_key(key: &Key) -> Result<(), EntryError> {
+    if key.kernel.is_empty() {
+        return Err(EntryError::NoKernel);
+    }
+    check_length("kernel", &key.kernel)?;
+    check_length("variant", &key.variant)?;
+    check_length("dtypes", &key.dtypes)
+}
+
+/// Checks that a shape has at least one size, and that the first is not zero.
+pub(super) fn check_shape(shape: &Named) -> Result<(), EntryError> {
+    check_named("shape", shape)?;
+    match shape.first() {
+        None => Err(EntryError::NoSizes),
+        Some((name, 0)) => Err(EntryError::ZeroSize { name: name.clone() }),
+        Some(_) => Ok(()),
+    }
+}
+
+fn check_length(field: &'static str, text: &str) -> Result<(), EntryError> {
+    if text.len() > MAX_NAME_BYTES {
+        return Err(EntryError::LongName { field, bytes: text.len() });
+    }
+    Ok(())
+}
+
+fn check_named(field: &'static str, named: &Named) -> Result<(), EntryError> {
+    if named.len() > MAX_SIZES {
+        return Err(EntryError::TooMany { field, count: named.len() });
+    }
+    for (place, (name, _)) in named.iter().enumerate() {
+        check_length(field, name)?;
+        if named.iter().take(place).any(|(earlier, _)| earlier == name) {
+            return Err(EntryError::NamedTwice { field, name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+impl fmt::Display for Policy {
+    /// `cold-eager`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match (self.l2, self.submission) {
+            (L2::Cold, Submission::Eager) => "cold-eager",
+            (L2::Cold, Submission::Graph) => "cold-graph",
+            (L2::Hot, Submission::Eager) => "hot-eager",
+            (L2::Hot, Submission::Graph) => "hot-graph",
+        })
+    }
+}
+
+impl fmt::Display for Objective {
+    /// `throughput`, `latency 200us`, `memory 1048576 bytes, 64 an item`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Throughput => f.write_str("throughput"),
+            Self::Latency { max_launch_us } => write!(f, "latency {max_launch_us}us"),
+            Self::Memory { bytes_per_item, bytes } => {
+                write!(f, "memory {bytes} bytes, {bytes_per_item} an item")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    /// `rms_norm registers f16, cold-eager, throughput`: everything but the source.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.kernel)?;
+        for part in [&self.variant, &self.dtypes] {
+            if !part.is_empty() {
+                write!(f, " {part}")?;
+            }
+        }
+        write!(f, ", {}, {}", self.policy, self.objective)
+    }
+}
+
+impl fmt::Display for StoredChoice {
+    /// `automatic`, `whole`, `folded`, `chunks of 8192`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Automatic => f.write_str("automatic"),
+            Self::Whole => f.write_str("whole"),
+            Self::Folded => f.write_str("folded"),
+            Self::Chunked { max_items } => write!(f, "chunks of {max_items}"),
+        }
+    }
+}
+
+/// The most entries of a file, valid and invalid together.
+pub const MAX_ENTRIES: usize = 200_000;
+/// The most bytes of a name, hash or date in an entry: as many as a SHA-256 in hexadecimal digits.
+pub const MAX_NAME_BYTES: usize = 64;
+/// The most sizes of a shape, and parameters of an entry.
+pub const MAX_SIZES: usize = 16;
