@@ -15,8 +15,8 @@ pub(crate) fn with_profile(guard: Guard) -> Guard {
     let identity = guard.identity();
     let layers = Layers::new().user().built_in(&identity);
     let loaded = layers.load(&identity, &guard.environment());
-    for finding in &loaded.findings {
-        eprintln!("profile: {finding}");
+    for notice in &loaded.notices {
+        eprintln!("profile: {notice}");
     }
     guard.with_profile(loaded.profile.into())
 }

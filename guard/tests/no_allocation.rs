@@ -3,8 +3,8 @@
 
 #[cfg(feature = "profile")]
 use gridguard::profile::{
-    Document, Entry, Environment, Key, Match, MatchKind, MissLog, Profile, Provenance, DefaultReason,
-    StoredChoice, Summary,
+    DefaultReason, Document, Entry, Environment, Key, Match, MatchKind, MissLog, Profile,
+    Provenance, StoredChoice, Summary,
 };
 use gridguard::{
     Axis, BatchAxis, Choice, DeviceLimits, Dim3, Guard, KernelArgs, KernelLimits, LaunchLimits,

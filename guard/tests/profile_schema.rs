@@ -5,8 +5,8 @@ use core::num::NonZeroU64;
 
 use gridguard::ComputeCapability;
 use gridguard::profile::{
-    Backend, DeviceIdentity, Document, Entry, Environment, Key, L2, DeviceMismatch, Objective, Policy,
-    Processor, Provenance, StopReason, StoredChoice, Submission, Summary,
+    Backend, DeviceIdentity, DeviceMismatch, Document, Entry, Environment, Key, L2, Objective,
+    Policy, Processor, Provenance, StopReason, StoredChoice, Submission, Summary,
 };
 
 /// Never changed: a change of the schema adds a file.

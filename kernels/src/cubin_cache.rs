@@ -7,13 +7,13 @@
 
 mod key;
 
-use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use gridguard::cuda::{Image, ImageError};
+use gridguard::files::{delete_leftovers, publish, user_cache_folder};
 use sha2::{Digest, Sha256};
 
 use crate::element::to_u64;
@@ -111,25 +111,11 @@ impl CubinCache {
         Self { folder: folder.into() }
     }
 
-    /// The user's cache: the folder in `GRIDGUARD_CUBIN_CACHE`, or else `gridguard/cubins` in
-    /// `XDG_CACHE_HOME`, or else in `.cache` of `HOME`. The latter two must be absolute paths. `None`
-    /// if none of the variables is set, or the first one is `off`.
+    /// The user's cache: the folder in `GRIDGUARD_CUBIN_CACHE` if it is set, else `gridguard/cubins` in
+    /// the user's cache folder. `None` if the variable is `off` or there is no such folder.
     #[must_use]
     pub fn for_user() -> Option<Self> {
-        Self::of_environment(std::env::var_os)
-    }
-
-    fn of_environment(variable: impl Fn(&'static str) -> Option<OsString>) -> Option<Self> {
-        let set = |name| variable(name).filter(|value| !value.is_empty());
-        match set("GRIDGUARD_CUBIN_CACHE") {
-            Some(value) if value == "off" => return None,
-            Some(folder) => return Some(Self::at(folder)),
-            None => {}
-        }
-        let absolute = |name| set(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let of_home = || absolute("HOME").map(|home| home.join(".cache"));
-        let caches = absolute("XDG_CACHE_HOME").or_else(of_home)?;
-        Some(Self::at(caches.join("gridguard").join("cubins")))
+        user_cache_folder("GRIDGUARD_CUBIN_CACHE", "cubins").map(Self::at)
     }
 
     /// The folder.
@@ -174,45 +160,13 @@ impl CubinCache {
             return Err(CubinCacheError::TooLarge(to_u64(cubin.len())));
         }
         let path = self.entry(key);
-        self.write_entry(&path, &header(key, cubin), cubin)
+        delete_leftovers(&self.folder, None, LEFTOVER_AGE);
+        publish(&path, &[&header(key, cubin), cubin].concat())
             .map_err(|error| CubinCacheError::Write { path, reason: error.to_string() })
     }
 
     fn entry(&self, key: &CubinKey) -> PathBuf {
         self.folder.join(format!("{key}.cubin"))
-    }
-
-    fn write_entry(&self, path: &Path, header: &[u8], cubin: &[u8]) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        self.delete_leftovers();
-        let mut named = tempfile::Builder::new();
-        let mut file = named.prefix(TEMP_PREFIX).suffix(TEMP_SUFFIX).tempfile_in(&self.folder)?;
-        file.write_all(header)?;
-        file.write_all(cubin)?;
-        // Before the move: after a power failure the name must not lead to bytes never written.
-        file.as_file().sync_all()?;
-        file.persist(path).map(drop).map_err(|refused| refused.error)
-    }
-
-    /// Deletes files that killed writers left. Only a tidying: what fails here costs some disk
-    /// space and no entry, and another writer may be at the same.
-    fn delete_leftovers(&self) {
-        let Ok(files) = fs::read_dir(&self.folder) else {
-            return;
-        };
-        let now = SystemTime::now();
-        for file in files.take(MOST_FILES_LOOKED_AT).flatten() {
-            let name = file.file_name();
-            let name = name.to_string_lossy();
-            if !(name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX)) {
-                continue;
-            }
-            let written = file.metadata().and_then(|known| known.modified()).ok();
-            let age = written.and_then(|written| now.duration_since(written).ok());
-            if age.is_some_and(|age| age > LEFTOVER_AGE) {
-                let _ = fs::remove_file(file.path());
-            }
-        }
     }
 }
 
@@ -279,14 +233,8 @@ const HEADER_BYTES: u64 = 8 + 4 + 32 + 8 + 32;
 const MAX_IMAGE_BYTES: u64 = 64 << 20;
 /// The first bytes of a cubin.
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
-/// Names of files being written: no entry has such a name.
-const TEMP_PREFIX: &str = "writing-";
-/// Their ending.
-const TEMP_SUFFIX: &str = ".tmp";
 /// No writer takes so long, so the file's writer is gone.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60 * 60);
-/// Keeps a store quick in a folder of any size; in a larger one leftovers may stay.
-const MOST_FILES_LOOKED_AT: usize = 512;
 
 #[cfg(test)]
 mod tests;

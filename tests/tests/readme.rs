@@ -54,7 +54,7 @@ fn a_server_that_looks_up_tuned_choices(
     let identity = guard.identity();
     // The user's own profile takes precedence over the one built in for the device.
     let loaded = Layers::new().user().built_in(&identity).load(&identity, &guard.environment());
-    loaded.findings.iter().for_each(|finding| eprintln!("{finding}"));
+    loaded.notices.iter().for_each(|notice| eprintln!("{notice}"));
     let misses = Arc::new(MissLog::new(10_000));
     let guard = Arc::new(guard.with_profile(loaded.profile.into()).with_miss_log(Arc::clone(&misses)));
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use gridguard::catalog::CatalogError;
 use gridguard::cuda::CudaError;
-use gridguard::profile::{InsertError, ProfileError, StoreError};
+use gridguard::profile::{EntryError, ProfileError};
 use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
@@ -64,9 +64,9 @@ pub(crate) enum CommandError {
     #[error("{}{error}", file_prefix(path, error))]
     Profile { path: PathBuf, error: ProfileError },
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] ProfileError),
     #[error("cannot store the tuned choice: {0}")]
-    Insert(#[from] InsertError),
+    Insert(#[from] EntryError),
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
     #[error(transparent)]

@@ -55,7 +55,8 @@ fn errors_of_reading_a_profile() {
 fn errors_of_merging_and_writing_a_profile() {
     let mismatch = DeviceMismatch::Multiprocessors { profile: 132, device: 66 };
     let other = ProfileError::OtherDevice { document: 1, mismatch };
-    let not_replaced = |reason| ProfileError::NotReplaced { path: path(), reason: Box::new(reason) };
+    let not_replaced =
+        |reason| ProfileError::NotReplaced { path: path(), reason: Box::new(reason) };
     read_as(&[
         (
             &not_replaced(ProfileError::Schema { found: 2 }),
@@ -164,10 +165,7 @@ fn an_invalid_entry_names_the_limit_that_it_exceeds() {
             &EntryError::NamedTwice { field: "shape", name: name() },
             "shape has \"rows\" twice: remove one",
         ),
-        (
-            &EntryError::Duplicate,
-            "an earlier entry has the same kernel and shape: remove one",
-        ),
+        (&EntryError::Duplicate, "an earlier entry has the same kernel and shape: remove one"),
     ]);
 }
 
@@ -244,7 +242,10 @@ fn a_match_gives_its_distance_or_why_there_is_none() {
         default(DefaultReason::SizeCount { expected: 2, given: 3 }),
         "default, 3 sizes were given, the entries have 2: give as many"
     );
-    assert_eq!(default(DefaultReason::ZeroSize), "default, there are no items: nothing is launched");
+    assert_eq!(
+        default(DefaultReason::ZeroSize),
+        "default, there are no items: nothing is launched"
+    );
     assert_eq!(
         default(DefaultReason::OutOfRange { size: 1 }),
         "default, size 1 is outside the tuned range: tune this shape"

@@ -4,6 +4,7 @@ mod corrupt;
 mod writers;
 
 use std::process::Command;
+use std::time::SystemTime;
 
 use gridguard::ComputeCapability;
 use gridguard::cuda::CompileOptions;
@@ -163,12 +164,12 @@ fn temporary_files_of_killed_writers_are_deleted_after_an_hour() {
         file.set_modified(SystemTime::now() - age).expect("its time");
     };
     let (old, young) = (LEFTOVER_AGE + Duration::from_secs(9), LEFTOVER_AGE / 2);
-    at("writing-old.tmp", old);
-    at("writing-young.tmp", young);
-    at("writing-without-an-ending", old);
+    at(".old.tmp", old);
+    at(".young.tmp", young);
+    at(".without-an-ending", old);
     at("foreign.tmp", old);
     at("00.cubin", old);
-    let to_come = File::create(folder.path().join("writing-to-come.tmp")).expect("a file");
+    let to_come = File::create(folder.path().join(".to-come.tmp")).expect("a file");
     to_come.set_modified(SystemTime::now() + old).expect("its time");
     cache.put(&key("a"), &cubin(b"new")).expect("stored");
     let mut names = names_in(folder.path());
@@ -177,42 +178,12 @@ fn temporary_files_of_killed_writers_are_deleted_after_an_hour() {
         "00.cubin",
         &format!("{}.cubin", key("a")),
         "foreign.tmp",
-        "writing-to-come.tmp",
-        "writing-without-an-ending",
-        "writing-young.tmp",
+        ".to-come.tmp",
+        ".without-an-ending",
+        ".young.tmp",
     ];
     expected.sort_unstable();
     assert_eq!(names, expected);
-}
-
-#[test]
-fn the_environment_names_the_users_folder() {
-    let folder = |variables: &[(&str, &str)]| {
-        let value = |name| variables.iter().find(|(known, _)| *known == name);
-        let cache = CubinCache::of_environment(|name| value(name).map(|(_, to)| to.into()));
-        cache.map(|cache| cache.folder().to_str().expect("text").to_owned())
-    };
-    let (own, caches, home) = ("GRIDGUARD_CUBIN_CACHE", "XDG_CACHE_HOME", "HOME");
-    let of = |path: &str| Some(path.to_owned());
-    assert_eq!(folder(&[]), None);
-    assert_eq!(folder(&[(home, "/h")]), of("/h/.cache/gridguard/cubins"));
-    assert_eq!(folder(&[(home, "")]), None);
-    assert_eq!(folder(&[(home, "h")]), None);
-    assert_eq!(folder(&[(caches, "/c")]), of("/c/gridguard/cubins"));
-    assert_eq!(folder(&[(caches, "/c"), (home, "/h")]), of("/c/gridguard/cubins"));
-    for ignored in ["", "c", "./c"] {
-        let found = folder(&[(caches, ignored), (home, "/h")]);
-        assert_eq!(found, of("/h/.cache/gridguard/cubins"));
-        assert_eq!(folder(&[(caches, ignored)]), None);
-    }
-    let others = [(caches, "/c"), (home, "/h")];
-    let with = |value| folder(&[&[(own, value)], others.as_slice()].concat());
-    assert_eq!(with("/own"), of("/own"));
-    assert_eq!(with("beside"), of("beside"));
-    assert_eq!(with("off"), None);
-    assert_eq!(with("OFF"), of("OFF"));
-    assert_eq!(with(""), of("/c/gridguard/cubins"));
-    assert_eq!(folder(&[(own, "/own")]), of("/own"));
 }
 
 #[test]

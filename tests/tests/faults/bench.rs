@@ -66,7 +66,7 @@ pub(crate) fn entry(kernel: &str, rows: u64, date: u64) -> Entry {
 
 /// A profile of no device in particular.
 pub(crate) fn document(entries: impl IntoIterator<Item = Entry>) -> Document {
-    let device = DeviceIdentity::of(&DeviceLimits::any_device());
+    let device = DeviceIdentity::new(&DeviceLimits::any_device());
     let mut document = Document::new(device, Environment::default());
     for entry in entries {
         document.insert(entry).expect("within bounds");

@@ -124,7 +124,7 @@ impl OtherDevice {
             2 => limits.multiprocessors += 1 + self.items,
             _ => limits.memory_bytes += 1 << 33,
         }
-        Document::new(DeviceIdentity::of(&limits), Environment::default())
+        Document::new(DeviceIdentity::new(&limits), Environment::default())
     }
 
     fn read_profile(&self, bench: &Bench) -> Told {
@@ -133,11 +133,11 @@ impl OtherDevice {
         let mut other = self.other_profile();
         other.insert(entry("copy", self.items, 1)).expect("within bounds");
         publish(&path, &other).expect("published");
-        let own = DeviceIdentity::of(&DeviceLimits::any_device());
+        let own = DeviceIdentity::new(&DeviceLimits::any_device());
         let loaded = Layers::new().explicit(&path).load(&own, &Environment::default());
-        match &loaded.findings[..] {
-            [one] if loaded.profile.is_empty() => told(&Err::<(), _>(one.finding.clone())),
-            several => Told::outcome(format!("it serves, with findings {several:?}")),
+        match &loaded.notices[..] {
+            [one] if loaded.profile.is_empty() => told(&Err::<(), _>(one.notice.clone())),
+            several => Told::outcome(format!("it is used, with notices {several:?}")),
         }
     }
 
@@ -193,8 +193,8 @@ impl Case for OtherDevice {
             }
             What::Guard => Expected::one_of(["LaunchError::OtherContext the guard"]).only_ours(),
             What::Plan => Expected::one_of(["LaunchError::OtherKernel"]).only_ours(),
-            What::Profile => Expected::one_of(["Finding::OtherDevice"]).only_ours(),
-            What::ProfileFile => Expected::one_of(["StoreError::OtherDevice"]).only_ours(),
+            What::Profile => Expected::one_of(["ProfileNotice::OtherDevice"]).only_ours(),
+            What::ProfileFile => Expected::one_of(["ProfileError::OtherDevice"]).only_ours(),
         }
     }
 

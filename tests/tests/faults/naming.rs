@@ -5,7 +5,7 @@ use gridguard::cuda::{
     NvrtcUnavailable,
 };
 use gridguard::diagnose::{Diagnosis, Evidence, FailureId, diagnose};
-use gridguard::profile::{Finding, StoreError};
+use gridguard::profile::{ProfileError, ProfileNotice};
 use gridguard::{BackoffError, FallbackReason, Guard};
 use serde::{Deserialize, Serialize};
 
@@ -249,21 +249,23 @@ impl Tell for NvrtcError {
     }
 }
 
-impl Tell for StoreError {
+impl Tell for ProfileError {
     fn told(&self) -> Told {
-        let variant = match self {
-            Self::Existing { .. } => "Existing",
+        let cause = match self {
+            Self::NotReplaced { reason, .. } => reason,
+            other => other,
+        };
+        let variant = match cause {
             Self::OtherDevice { .. } => "OtherDevice",
-            Self::Full { .. } => "Full",
             Self::Unreadable { .. } => "Unreadable",
             Self::Write { .. } => "Write",
-            _ => "unknown",
+            _ => "another",
         };
-        Told::error(format!("StoreError::{variant}"), self.to_string(), None)
+        Told::error(format!("ProfileError::{variant}"), self.to_string(), None)
     }
 }
 
-impl Tell for Finding {
+impl Tell for ProfileNotice {
     fn told(&self) -> Told {
         let variant = match self {
             Self::OtherDevice(_) => "OtherDevice",
@@ -271,6 +273,6 @@ impl Tell for Finding {
             Self::Missing => "Missing",
             _ => "another",
         };
-        Told::error(format!("Finding::{variant}"), self.to_string(), None)
+        Told::error(format!("ProfileNotice::{variant}"), self.to_string(), None)
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gridguard::cuda;
 use gridguard::profile::{
-    DeviceIdentity, Environment, Layer, LayerFinding, Layers, Level as Severity,
+    DeviceIdentity, Environment, Layer, LayerNotice, Layers, NoticeLevel,
 };
 
 use super::result::CheckResult;
@@ -13,20 +13,20 @@ const SUBJECT: &str = "profile";
 
 /// Checks the profiles of the first `count` devices, once for each model.
 pub(super) fn check_profiles(count: usize, explicit: Option<&Path>) -> Vec<CheckResult> {
-    let environment = Environment::of_cuda().unwrap_or_default();
+    let environment = Environment::cuda().unwrap_or_default();
     let mut seen: Vec<DeviceIdentity> = Vec::new();
     let mut results = Vec::new();
     for ordinal in 0..count {
         // A device that cannot be queried is reported elsewhere.
         let Ok(limits) = cuda::device_limits(ordinal) else { continue };
-        let identity = DeviceIdentity::of(&limits);
+        let identity = DeviceIdentity::new(&limits);
         if seen.contains(&identity) {
             continue;
         }
         let layers = explicit.map_or_else(Layers::new, |path| Layers::new().explicit(path));
         let loaded = layers.user().built_in(&identity).load(&identity, &environment);
         let entries: Vec<Layer> = loaded.profile.entries().map(|(layer, _)| layer).collect();
-        results.extend(check_model(ordinal, &identity.name, &entries, &loaded.findings));
+        results.extend(check_model(ordinal, &identity.name, &entries, &loaded.notices));
         seen.push(identity);
     }
     results
@@ -37,7 +37,7 @@ fn check_model(
     ordinal: usize,
     name: &str,
     entries: &[Layer],
-    findings: &[LayerFinding],
+    notices: &[LayerNotice],
 ) -> Vec<CheckResult> {
     let tune = format!("gridguard tune --device {ordinal}");
     let counts: Vec<String> = [Layer::Explicit, Layer::User, Layer::Embedded]
@@ -55,13 +55,13 @@ fn check_model(
         ),
         false => CheckResult::good(SUBJECT, format!("{name}: entries: {}", counts.join(", "))),
     }];
-    results.extend(findings.iter().map(|finding| {
-        let what = finding.to_string();
-        match (finding.level(), finding.layer) {
-            (Severity::Note, _) => CheckResult::good(SUBJECT, what),
+    results.extend(notices.iter().map(|notice| {
+        let what = notice.to_string();
+        match (notice.level(), notice.layer) {
+            (NoticeLevel::Note, _) => CheckResult::good(SUBJECT, what),
             // The file that the user named must be usable.
-            (Severity::Reject, Layer::Explicit) => CheckResult::bad(SUBJECT, what, &tune),
-            (Severity::Reject | Severity::Degrade, _) => CheckResult::warning(SUBJECT, what, &tune),
+            (NoticeLevel::Reject, Layer::Explicit) => CheckResult::bad(SUBJECT, what, &tune),
+            (NoticeLevel::Reject | NoticeLevel::Degrade, _) => CheckResult::warning(SUBJECT, what, &tune),
         }
     }));
     results
@@ -69,18 +69,18 @@ fn check_model(
 
 #[cfg(test)]
 mod tests {
-    use gridguard::profile::Finding;
+    use gridguard::profile::{Component, ProfileNotice};
 
     use super::super::result::Level;
     use super::*;
 
-    fn check(entries: &[Layer], finding: Option<(Layer, Finding)>) -> Vec<CheckResult> {
-        let finding = finding.map(|(layer, finding)| LayerFinding {
+    fn check(entries: &[Layer], notice: Option<(Layer, ProfileNotice)>) -> Vec<CheckResult> {
+        let notice = notice.map(|(layer, notice)| LayerNotice {
             layer,
             path: Some("p.ron".into()),
-            finding,
+            notice,
         });
-        check_model(2, "NVIDIA L4", entries, finding.as_slice())
+        check_model(2, "NVIDIA L4", entries, notice.as_slice())
     }
 
     #[test]
@@ -95,15 +95,19 @@ mod tests {
 
     #[test]
     fn a_stale_profile_is_bad_only_if_the_user_named_it() {
-        let major =
-            || Finding::DriverMajor { measured: "12.8".into(), running: "13.0".into(), entries: 3 };
-        let level = |layer, finding| check(&[layer], Some((layer, finding)))[1].level;
+        let other_version = |component| {
+            let (measured, running) = ("12.8".into(), "13.0".into());
+            ProfileNotice::OtherVersion { component, measured, running, entries: 3 }
+        };
+        let major = || other_version(Component::Driver);
+        let level = |layer, notice| check(&[layer], Some((layer, notice)))[1].level;
         assert_eq!(level(Layer::User, major()), Level::Warning);
-        assert_eq!(level(Layer::User, Finding::Missing), Level::Warning);
-        assert_eq!(level(Layer::Explicit, Finding::Missing), Level::Bad);
-        let tuner = Finding::Tuner { measured: "0.0".into(), running: "0.1".into(), entries: 1 };
-        assert_eq!(level(Layer::Embedded, tuner), Level::Good);
+        assert_eq!(level(Layer::User, ProfileNotice::Missing), Level::Warning);
+        assert_eq!(level(Layer::Explicit, ProfileNotice::Missing), Level::Bad);
+        assert_eq!(level(Layer::Embedded, other_version(Component::Tuner)), Level::Good);
         let what = &check(&[], Some((Layer::User, major())))[1].what;
-        assert!(what.starts_with("degrade: user profile p.ron: 3 entries are from driver 12.8"));
+        assert!(what.starts_with(
+            "degrade: user profile p.ron: 3 entries were measured with driver 12.8"
+        ));
     }
 }

@@ -22,13 +22,13 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) fn device(ordinal: usize) -> Result<Self, CommandError> {
         let limits = cuda::device_limits(ordinal)?;
-        Ok(Self { ordinal: Some(ordinal), identity: DeviceIdentity::of(&limits), limits })
+        Ok(Self { ordinal: Some(ordinal), identity: DeviceIdentity::new(&limits), limits })
     }
 
     /// The host, under the limits of a GPU of the catalogue.
     pub(crate) fn host(gpu: &str) -> Result<Self, CommandError> {
         let limits = Arc::clone(&catalog::gpu(gpu)?.limits);
-        Ok(Self { ordinal: None, identity: DeviceIdentity::of(&limits).on_host(), limits })
+        Ok(Self { ordinal: None, identity: DeviceIdentity::new(&limits).on_host(), limits })
     }
 
     pub(crate) const fn is_host(&self) -> bool {
@@ -44,7 +44,7 @@ impl Target {
 
     /// The versions that measurements depend on besides the device.
     pub(crate) fn environment(&self) -> Result<Environment, CudaError> {
-        if self.is_host() { Ok(Environment::of_host()) } else { Environment::of_cuda() }
+        if self.is_host() { Ok(Environment::host()) } else { Environment::cuda() }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::profile::{DeviceIdentity, Difference, Entry, Summary};
+use gridguard::profile::{DeviceIdentity, Entry, EntryDifference, Summary};
 use serde::Serialize;
 
 use super::entry::{self, EntryJson};
@@ -59,16 +59,16 @@ impl Diff {
         Ok(if report.same { Exit::Yes } else { Exit::No })
     }
 
-    fn report<'a>(&self, differences: Vec<Difference<'a>>) -> DiffReport<'a> {
+    fn report<'a>(&self, differences: Vec<EntryDifference<'a>>) -> DiffReport<'a> {
         let mut report = DiffReport::default();
         for difference in differences {
             match difference {
-                Difference::OnlyFirst(entry) => report.only_first.push(EntryJson(entry)),
-                Difference::OnlySecond(entry) => report.only_second.push(EntryJson(entry)),
-                Difference::Choice(one, other) => {
+                EntryDifference::OnlyFirst(entry) => report.only_first.push(EntryJson(entry)),
+                EntryDifference::OnlySecond(entry) => report.only_second.push(EntryJson(entry)),
+                EntryDifference::Choice(one, other) => {
                     report.choices.push([EntryJson(one), EntryJson(other)]);
                 }
-                Difference::Times(one, other)
+                EntryDifference::Times(one, other)
                     if self.differ(one.chosen, other.chosen)
                         || self.differ(one.default, other.default) =>
                 {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gridguard::profile::{
-    self, Document, Entry, Fault, Key, Named, Objective, Parsed, Policy, Provenance, StoredChoice,
+    self, Document, Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, Provenance, StoredChoice,
     Summary,
 };
 use gridguard_autotune::duration;
@@ -13,7 +13,7 @@ use crate::error::CommandError;
 use crate::output::{Table, count, note};
 
 /// Reads a profile that must exist, and reports its invalid entries.
-pub(super) fn read(path: &Path) -> Result<Parsed, CommandError> {
+pub(super) fn read(path: &Path) -> Result<ParsedProfile, CommandError> {
     let parsed = profile::load(path).map_err(CommandError::profile(path))?;
     let parsed = parsed.ok_or_else(|| CommandError::missing_file(path))?;
     for fault in &parsed.faults {
@@ -89,8 +89,8 @@ pub(super) struct FaultJson {
 }
 
 impl FaultJson {
-    pub(super) fn all(file: &Path, faults: &[Fault]) -> Vec<Self> {
-        let json = |fault: &Fault| Self {
+    pub(super) fn all(file: &Path, faults: &[FileFault]) -> Vec<Self> {
+        let json = |fault: &FileFault| Self {
             file: file.display().to_string(),
             line: fault.line,
             column: fault.column,

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use gridguard::profile::{
-    Backend, DeviceIdentity, Entry, Key, Layer, Layers, Loaded, Match, Named, Objective, Policy,
-    Provenance, Reason, TunedChoice, user_folder,
+    Backend, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match, Named, Objective, Policy,
+    Provenance, DefaultReason, TunedChoice, user_folder,
 };
 use gridguard::{Choice, Plan, Strategy};
 use gridguard_kernels::bench::Problem;
@@ -93,7 +93,7 @@ impl Explain {
         let target = self.target()?;
         let key = problem.key(&target.limits, self.policy, self.objective)?;
         let running = target.environment()?;
-        let Loaded { profile, findings } =
+        let LoadedProfile { profile, notices } =
             self.layers(&target.identity).load(&target.identity, &running);
         let shape = problem.shape();
         let sizes: Vec<u64> = shape.iter().map(|(_, size)| *size).collect();
@@ -116,7 +116,7 @@ impl Explain {
             entry: found.entry.map(EntryJson),
             degraded: found.degraded,
             plan: self.plan(&problem, &target, &found),
-            findings: findings.iter().map(ToString::to_string).collect(),
+            findings: notices.iter().map(ToString::to_string).collect(),
             considered,
         };
         self.output.print(&report, text(|f| report.write_text(f, &key, found.matched)))?;
@@ -135,7 +135,7 @@ impl Explain {
             (None, Some(gpu)) => {
                 // The GPU as if it were a device of this machine.
                 let Target { limits, .. } = Target::host(gpu)?;
-                let identity = DeviceIdentity::of(&limits);
+                let identity = DeviceIdentity::new(&limits);
                 Ok(Target { ordinal: None, limits, identity })
             }
             (None, None) => Target::device(0).map_err(|error| match error {
@@ -211,7 +211,7 @@ fn distance(matched: Match) -> Option<f64> {
 /// Why no entry matches, naming the size that is out of range.
 fn reason(matched: Match, shape: &Named) -> Option<String> {
     let Match::Default(reason) = matched else { return None };
-    if let Reason::OutOfRange { size } = reason
+    if let DefaultReason::OutOfRange { size } = reason
         && let Some((name, size)) = shape.get(size)
     {
         return Some(format!("{name} {size} is outside the tuned range: tune this shape"));

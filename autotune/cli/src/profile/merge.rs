@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::profile::{
-    self, Conflict, Contender, Document, Entry, MergeError, Named, StoredChoice,
+    self, Document, Entry, MergeConflict, Named, ProfileError, StoredChoice,
 };
 use serde::Serialize;
 
@@ -125,7 +125,7 @@ impl fmt::Display for MergeReport<'_> {
     }
 }
 
-fn merge(files: &[PathBuf]) -> Result<(Document, Vec<Conflict>, Vec<FaultJson>), CommandError> {
+fn merge(files: &[PathBuf]) -> Result<(Document, Vec<MergeConflict>, Vec<FaultJson>), CommandError> {
     let mut seen: BTreeSet<&Path> = BTreeSet::new();
     let files: Vec<&PathBuf> = files.iter().filter(|path| seen.insert(path.as_path())).collect();
     let (mut documents, mut faults) = (Vec::new(), Vec::new());
@@ -139,7 +139,7 @@ fn merge(files: &[PathBuf]) -> Result<(Document, Vec<Conflict>, Vec<FaultJson>),
     };
     let conflicts = document.merge_all(others).map_err(|error| {
         let culprit = match &error {
-            MergeError::OtherDevice { document, .. } => files.get(*document),
+            ProfileError::OtherDevice { document, .. } => files.get(*document),
             _ => files.last(),
         };
         CommandError::invalid_file(culprit.map_or(Path::new(""), |path| path), error)
@@ -149,28 +149,27 @@ fn merge(files: &[PathBuf]) -> Result<(Document, Vec<Conflict>, Vec<FaultJson>),
 
 /// How many entries of `existing` would be dropped, or replaced by worse ones, if `merged` replaced
 /// it.
-fn dropped(existing: &Document, merged: &Document) -> Result<usize, MergeError> {
+fn dropped(existing: &Document, merged: &Document) -> Result<usize, ProfileError> {
     let mut both = merged.clone();
     both.merge(existing)?;
     let is_new = |entry: &&Entry| merged.get(&entry.key, &entry.shape) != Some(*entry);
     Ok(both.entries().iter().filter(is_new).count())
 }
 
-fn has_different_choices(conflict: &Conflict) -> bool {
-    let choice = |one: &Contender| (one.choice, one.parameters.clone());
-    choice(&conflict.kept) != choice(&conflict.dropped)
+fn has_different_choices(MergeConflict { kept, dropped }: &MergeConflict) -> bool {
+    (kept.choice, &kept.parameters) != (dropped.choice, &dropped.parameters)
 }
 
-impl<'a> From<&'a Conflict> for ConflictJson<'a> {
-    fn from(conflict: &'a Conflict) -> Self {
-        let Conflict { key, shape, kept, dropped } = conflict;
-        Self { key: key.into(), shape, kept: kept.into(), dropped: dropped.into() }
+impl<'a> From<&'a MergeConflict> for ConflictJson<'a> {
+    fn from(MergeConflict { kept, dropped }: &'a MergeConflict) -> Self {
+        let (key, shape) = ((&kept.key).into(), &kept.shape);
+        Self { key, shape, kept: kept.into(), dropped: dropped.into() }
     }
 }
 
-impl<'a> From<&'a Contender> for ContenderJson<'a> {
-    fn from(contender: &'a Contender) -> Self {
-        let Contender { choice, parameters, median_ns, date } = contender;
-        Self { choice: *choice, parameters, median_ns: *median_ns, date }
+impl<'a> From<&'a Entry> for ContenderJson<'a> {
+    fn from(entry: &'a Entry) -> Self {
+        let Entry { choice, parameters, chosen, found, .. } = entry;
+        Self { choice: *choice, parameters, median_ns: chosen.median_ns, date: &found.date }
     }
 }

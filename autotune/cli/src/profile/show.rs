@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
-use gridguard::profile::{DeviceIdentity, Document, Entry, Environment, Parsed};
+use gridguard::profile::{DeviceIdentity, Document, Entry, Environment, ParsedProfile};
 use serde::Serialize;
 
 use super::entry::{self, EntryJson, FaultJson, entry_table, push_entry};
@@ -36,7 +36,7 @@ struct ShowReport<'a> {
 
 impl Show {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let Parsed { document, faults } = entry::read(&self.file)?;
+        let ParsedProfile { document, faults } = entry::read(&self.file)?;
         let is_wanted = |entry: &&Entry| self.kernels.matches(&entry.key.kernel);
         let report = ShowReport {
             file: self.file.display().to_string(),

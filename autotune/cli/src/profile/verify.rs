@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use gridguard::profile::{Backend, Document, Entry, Key, Parsed};
+use gridguard::profile::{Backend, Document, Entry, Key, ParsedProfile};
 use gridguard::{Choice, Plan};
 use gridguard_autotune::{
     Budget, Candidate, FailureKind, MeasureFailure, Measurer, PairedRatio, Portion, Remote,
@@ -93,7 +93,7 @@ struct SkippedJson<'a> {
 
 impl Verify {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let Parsed { document, .. } = entry::read(&self.file)?;
+        let ParsedProfile { document, .. } = entry::read(&self.file)?;
         let gpu = self.gpu.as_deref().unwrap_or(&document.device().name);
         let target = self.target(&document, gpu)?;
         let (mut wanted, mut passed_over) = (Vec::new(), Vec::new());

@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
+use gridguard::files::publish;
 use gridguard::profile::{Key, Named};
 use gridguard_autotune::{Candidate, Journal, JournalRecord, Part};
 
@@ -57,16 +58,14 @@ impl JournalFile {
 
     /// Rewrites the file without an incomplete last line.
     fn create(&self) -> std::io::Result<File> {
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let mut file =
-            OpenOptions::new().create(true).write(true).truncate(true).open(&self.path)?;
-        writeln!(file, "{}", serde_json::to_string(&self.subject)?)?;
+        let mut lines = serde_json::to_string(&self.subject)? + "\n";
         for record in &self.records {
-            writeln!(file, "{}", serde_json::to_string(record)?)?;
+            lines += &serde_json::to_string(record)?;
+            lines.push('\n');
         }
-        Ok(file)
+        // Whole, so that a crash here does not lose what was measured before.
+        publish(&self.path, lines.as_bytes())?;
+        OpenOptions::new().append(true).open(&self.path)
     }
 
     /// Removes the journals of a search whose result was published.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use gridguard::profile::{Document, Parsed, load};
+use gridguard::profile::{Document, ParsedProfile, load};
 use serde_json::Value;
 
 pub(crate) struct Ran {
@@ -79,7 +79,7 @@ pub(crate) fn signal(child: Child, signal: &str) -> Ran {
 
 /// A profile without invalid entries.
 pub(crate) fn parsed(path: &Path) -> Document {
-    let Parsed { document, faults } = load(path).expect("a profile").expect("it exists");
+    let ParsedProfile { document, faults } = load(path).expect("a profile").expect("it exists");
     assert_eq!(faults, []);
     document
 }

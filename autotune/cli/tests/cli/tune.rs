@@ -282,8 +282,8 @@ fn a_profile_of_another_device_is_rejected_before_anything_is_measured() {
     let folder = folder();
     let profile = folder.path().join("p.ron");
     let h200 = &catalog::gpu("h200").expect("in the catalogue").limits;
-    let cuda = DeviceIdentity::of(h200);
-    let other = DeviceIdentity::of(&DeviceLimits::any_device()).on_host();
+    let cuda = DeviceIdentity::new(h200);
+    let other = DeviceIdentity::new(&DeviceLimits::any_device()).on_host();
     for (device, message) in [(cuda, "backend cuda"), (other, "the profile is of")] {
         let text = Document::new(device, Environment::default()).to_ron();
         fs::write(&profile, &text).expect("written");

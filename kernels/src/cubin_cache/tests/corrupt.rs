@@ -1,5 +1,7 @@
 //! Torn, damaged and foreign entries.
 
+use std::io::Write;
+
 use super::*;
 
 #[track_caller]

@@ -80,7 +80,7 @@ fn a_writer_killed_halfway_leaves_no_torn_entry() {
         return write_on(&CubinCache::at(folder));
     }
     let (folder, cache) = cache();
-    let is_leftover = |name: &String| name.starts_with(TEMP_PREFIX);
+    let is_leftover = |name: &String| name.ends_with(".tmp");
     let (mut read, mut halfway) = (0, 0);
     for round in 0..20_u64 {
         let before = names_in(folder.path()).into_iter().filter(is_leftover).count();

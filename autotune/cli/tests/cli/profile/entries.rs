@@ -47,7 +47,7 @@ pub(crate) fn chunks_of(items: u64) -> StoredChoice {
 }
 
 pub(crate) fn host() -> DeviceIdentity {
-    DeviceIdentity::of(&catalog::gpu("h200").expect("in the catalogue").limits).on_host()
+    DeviceIdentity::new(&catalog::gpu("h200").expect("in the catalogue").limits).on_host()
 }
 
 pub(crate) fn document(

@@ -29,7 +29,7 @@ kernel    types  shape   measured for  choice          launches    median  vs de
 rms_norm  f32    300x8   -             whole                  1  2.000 ms     -20.0 %       20  2026-11-01T12:00:00Z
 rms_norm  f32    4096x8  cold-graph    chunks of 2048         2  2.000 ms     -20.0 %       20  2026-11-20T12:00:00Z
 ";
-    let processor = Processor::of_this_machine().to_string();
+    let processor = Processor::current().to_string();
     assert_eq!(shown.out, expected.replace("PROCESSOR", &processor));
     let other = profile(&folder, &["show", "p.ron", "--kernel", "softmax"]).exits(0);
     assert!(other.out.ends_with("0 of 2 entries\n"), "{}", other.out);
@@ -148,7 +148,7 @@ fn a_merge_drops_entries_of_its_output_only_with_force() {
 fn profiles_of_other_devices_do_not_merge() {
     let folder = folder();
     put(&folder, "a.ron", [norm(300, EARLY)]);
-    let a100 = DeviceIdentity::of(&catalog::gpu("a100-80gb").expect("known").limits).on_host();
+    let a100 = DeviceIdentity::new(&catalog::gpu("a100-80gb").expect("known").limits).on_host();
     put_text(&folder, "b.ron", &document(a100, [norm(300, EARLY)]).to_ron());
     let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
     assert!(ran.err.starts_with("error: b.ron: the profiles do not merge: "), "{}", ran.err);
