@@ -284,7 +284,7 @@ fn a_profile_of_another_device_is_rejected_before_anything_is_measured() {
     let h200 = &catalog::gpu("h200").expect("in the catalogue").limits;
     let cuda = DeviceIdentity::new(h200);
     let other = DeviceIdentity::new(&DeviceLimits::any_device()).on_host();
-    for (device, message) in [(cuda, "backend cuda"), (other, "the profile is of")] {
+    for (device, message) in [(cuda, "backend cuda"), (other, "the profile is for")] {
         let text = Document::new(device, Environment::default()).to_ron();
         fs::write(&profile, &text).expect("written");
         let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(2);

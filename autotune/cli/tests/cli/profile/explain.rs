@@ -69,7 +69,7 @@ choice: chunks of 32768, 3 launches for the entry's shape
 measured: 2.000 ms in 20 samples, -20.0 % vs default 2.500 ms
 tuned: 6 candidates, 0 failed, 80 samples, 2026-11-20T12:00:00Z
 plan: chunked, 3 launches of up to 23668 items
-note: explicit profile p.ron: 2 entries are from tuner 0.0.9, this is 0.1.0: they serve
+note: explicit profile p.ron: 2 entries were measured with tuner 0.0.9, this is 0.1.0: they are still used
 
 other entries
 shape     types  layer     choice  octaves away                       why not
@@ -106,7 +106,7 @@ fn a_lookup_without_a_profile_or_after_a_kernel_change_returns_the_default() {
     edited.key.source = "0123456789abcdef".into();
     put(&folder, "p.ron", [edited]);
     let json = explain(&folder, "70000x8", 1);
-    assert_eq!(json["reason"], "the kernel was edited since it was tuned: tune it anew");
+    assert_eq!(json["reason"], "the kernel was edited since it was tuned: re-tune it");
     assert_eq!(json["considered"][0]["reason"], "the kernel's source has changed");
     fs::remove_file(folder.path().join("p.ron")).expect("removed");
     let json = explain(&folder, "70000x8", 1);
@@ -133,7 +133,7 @@ fn entries_of_another_or_an_unnamed_processor_are_not_used() {
         assert_eq!(json["matched"], "default");
         let finding = json["findings"][0].as_str().expect("a finding");
         let expected =
-            format!("reject: explicit profile p.ron: the profile is of {whose}, this is ");
+            format!("reject: explicit profile p.ron: the profile is for {whose}, this is ");
         assert!(finding.starts_with(&expected), "{finding}");
         // Its owner can still read it.
         let shown = profile(&folder, &["show", "p.ron"]).exits(0).out;

@@ -151,7 +151,7 @@ fn profiles_of_other_devices_do_not_merge() {
     let a100 = DeviceIdentity::new(&catalog::gpu("a100-80gb").expect("known").limits).on_host();
     put_text(&folder, "b.ron", &document(a100, [norm(300, EARLY)]).to_ron());
     let ran = profile(&folder, &["merge", "a.ron", "b.ron", "--output", "c.ron"]).exits(2);
-    assert!(ran.err.starts_with("error: b.ron: the profiles do not merge: "), "{}", ran.err);
+    assert!(ran.err.starts_with("error: b.ron: the profiles cannot be merged: "), "{}", ran.err);
     assert!(ran.err.contains("NVIDIA H200") && !folder.path().join("c.ron").exists());
     let before = text(&folder, "b.ron");
     profile(&folder, &["merge", "a.ron", "--output", "b.ron", "--force"]).exits(2);
@@ -171,7 +171,7 @@ fn profiles_linked_by_aliases_merge_in_any_order() {
             .exits(code)
     };
     let ran = merge(&["A.ron", "C.ron"], 2);
-    assert!(ran.err.starts_with("error: C.ron: the profiles do not merge: "), "{}", ran.err);
+    assert!(ran.err.starts_with("error: C.ron: the profiles cannot be merged: "), "{}", ran.err);
     merge(&["A.ron", "B.ron", "C.ron"], 0);
     let forth = text(&folder, "all.ron");
     assert!(forth.contains("aliases: [\"B\", \"C\"]"), "{forth}");
@@ -190,7 +190,7 @@ fn profiles_of_two_processors_neither_merge_nor_replace_each_other() {
     assert!(ran.err.contains("this is Z80 with 1 thread"), "{}", ran.err);
     let tune = ["tune", "--device", "host", "--kernel", "rms_norm", "--shape", "300x8"];
     let ran = run(folder.path(), &[&tune[..], &["--profile", "b.ron"]].concat()).exits(2);
-    assert!(ran.err.contains("b.ron: the profile is of Z80 with 1 thread"), "{}", ran.err);
+    assert!(ran.err.contains("b.ron: the profile is for Z80 with 1 thread"), "{}", ran.err);
     let diff = profile(&folder, &["diff", "a.ron", "b.ron"]).exits(1);
     assert!(diff.out.contains("processor Z80 with 1 thread"), "{}", diff.out);
 }

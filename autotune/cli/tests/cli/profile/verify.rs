@@ -92,7 +92,7 @@ fn a_profile_of_another_device_is_not_measured() {
     assert!(ran.err.contains("cuda.ron: the profile was measured on backend cuda"), "{}", ran.err);
     put(&folder, "host.ron", [norm(300, LATE)]);
     let ran = profile(&folder, &["verify", "host.ron", "--gpu", "a100-80gb"]).exits(2);
-    assert!(ran.err.contains("host.ron: the profile is of"), "{}", ran.err);
+    assert!(ran.err.contains("host.ron: the profile is for"), "{}", ran.err);
     let ran = profile(&folder, &["verify", "host.ron", "--kernel", "softmax"]).exits(3);
     assert!(ran.err.contains("host.ron: no entry can be measured"), "{}", ran.err);
 }
