@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use gridguard::cuda;
-use gridguard::profile::{
-    DeviceIdentity, Environment, Layer, LayerNotice, Layers, NoticeLevel,
-};
+use gridguard::profile::{DeviceIdentity, Environment, Layer, LayerNotice, Layers, NoticeLevel};
 
 use super::result::CheckResult;
 
@@ -61,7 +59,9 @@ fn check_model(
             (NoticeLevel::Note, _) => CheckResult::good(SUBJECT, what),
             // The file that the user named must be usable.
             (NoticeLevel::Reject, Layer::Explicit) => CheckResult::bad(SUBJECT, what, &tune),
-            (NoticeLevel::Reject | NoticeLevel::Degrade, _) => CheckResult::warning(SUBJECT, what, &tune),
+            (NoticeLevel::Reject | NoticeLevel::Degrade, _) => {
+                CheckResult::warning(SUBJECT, what, &tune)
+            }
         }
     }));
     results
@@ -75,11 +75,8 @@ mod tests {
     use super::*;
 
     fn check(entries: &[Layer], notice: Option<(Layer, ProfileNotice)>) -> Vec<CheckResult> {
-        let notice = notice.map(|(layer, notice)| LayerNotice {
-            layer,
-            path: Some("p.ron".into()),
-            notice,
-        });
+        let notice =
+            notice.map(|(layer, notice)| LayerNotice { layer, path: Some("p.ron".into()), notice });
         check_model(2, "NVIDIA L4", entries, notice.as_slice())
     }
 
@@ -106,8 +103,10 @@ mod tests {
         assert_eq!(level(Layer::Explicit, ProfileNotice::Missing), Level::Bad);
         assert_eq!(level(Layer::Embedded, other_version(Component::Tuner)), Level::Good);
         let what = &check(&[], Some((Layer::User, major())))[1].what;
-        assert!(what.starts_with(
-            "degrade: user profile p.ron: 3 entries were measured with driver 12.8"
-        ));
+        assert!(
+            what.starts_with(
+                "degrade: user profile p.ron: 3 entries were measured with driver 12.8"
+            )
+        );
     }
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use gridguard::profile::{
-    self, Document, Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, Provenance, StoredChoice,
-    Summary,
+    self, Document, Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, Provenance,
+    StoredChoice, Summary,
 };
 use gridguard_autotune::duration;
 use serde::{Serialize, Serializer};

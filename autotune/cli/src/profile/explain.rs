@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use gridguard::profile::{
-    Backend, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match, Named, Objective, Policy,
-    Provenance, DefaultReason, TunedChoice, user_folder,
+    Backend, DefaultReason, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match, Named,
+    Objective, Policy, Provenance, TunedChoice, user_folder,
 };
 use gridguard::{Choice, Plan, Strategy};
 use gridguard_kernels::bench::Problem;

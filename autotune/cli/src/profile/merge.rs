@@ -5,9 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::profile::{
-    self, Document, Entry, MergeConflict, Named, ProfileError, StoredChoice,
-};
+use gridguard::profile::{self, Document, Entry, MergeConflict, Named, ProfileError, StoredChoice};
 use serde::Serialize;
 
 use super::entry::{self, FaultJson, KeyJson};
@@ -125,7 +123,9 @@ impl fmt::Display for MergeReport<'_> {
     }
 }
 
-fn merge(files: &[PathBuf]) -> Result<(Document, Vec<MergeConflict>, Vec<FaultJson>), CommandError> {
+fn merge(
+    files: &[PathBuf],
+) -> Result<(Document, Vec<MergeConflict>, Vec<FaultJson>), CommandError> {
     let mut seen: BTreeSet<&Path> = BTreeSet::new();
     let files: Vec<&PathBuf> = files.iter().filter(|path| seen.insert(path.as_path())).collect();
     let (mut documents, mut faults) = (Vec::new(), Vec::new());

@@ -125,7 +125,7 @@ fn entries_of_another_or_an_unnamed_processor_are_not_used() {
     let name = "Z80".to_owned();
     for (processor, whose) in [
         (Some(Processor { name, threads: 1 }), "Z80 with 1 thread"),
-        (None, "a processor without a name"),
+        (None, "an unnamed processor"),
     ] {
         let other = DeviceIdentity { processor, ..host() };
         put_text(&folder, "p.ron", &document(other, [norm(70_000, LATE)]).to_ron());
