@@ -292,14 +292,14 @@ impl Guard {
     /// The choice need not be legal: if planning with it fails, plan again with [`Choice::AUTOMATIC`]
     /// and call [`Profile::refused`].
     pub fn tuned(&self, key: &Key, names: &[&str], sizes: &[u64]) -> TunedChoice<'_> {
-        let answer = match &self.tuning.profile {
+        let tuned = match &self.tuning.profile {
             Some(profile) => profile.lookup(key, sizes),
             None => TunedChoice::default_for(DefaultReason::NoProfile),
         };
         if let Some(misses) = &self.tuning.misses {
-            misses.record(key, names, sizes, answer.matched.kind());
+            misses.record(key, names, sizes, tuned.matched.kind());
         }
-        answer
+        tuned
     }
 }
 

@@ -164,7 +164,7 @@ impl Guard {
     ///
     /// A kernel `with_tuning` (feature `profile`) is planned as the guard's profile says, if the
     /// request has a batch. If the profile has no entry for its shape, or the stored choice is not
-    /// legal here, the planner chooses: the lookup's counts and the miss log tell how often.
+    /// legal here, the planner chooses: see the profile's counts and the miss log.
     ///
     /// # Errors
     ///

@@ -242,7 +242,7 @@ fn stopped_at_once(items: u64, source: DriverError) -> LaunchError {
     PartialRun { chunk: 0, launches: 1, items_done: 0, items, source }.into()
 }
 
-/// Submits chunk after chunk. Whoever makes one upholds the contract of [`submit`].
+/// Submits chunk after chunk. Code that makes one upholds the contract of [`submit`].
 struct StreamLauncher<'a> {
     kernel: &'a Inner,
     /// Whether a chunk may begin before the one before it has ended.
@@ -264,7 +264,7 @@ impl Launcher for StreamLauncher<'_> {
         let overlap = planned.launch.is_dependent() || (self.overlap && planned.chunk.index > 0);
         let params = self.packed.fill(self.args, &planned.chunk);
         let (call, status) =
-            // SAFETY: whoever made this launcher upholds `submit`'s contract for stream and
+            // SAFETY: the code that made this launcher upholds `submit`'s contract for stream and
             // arguments; `prepare` checked them against the signature, and `params` points to as
             // many values; the launch was validated against this kernel's limits; chunks overlap
             // only by the contract of `with_overlapping_chunks`.
@@ -292,7 +292,7 @@ impl Packed {
     fn fill(&mut self, args: &KernelArgs<'_>, chunk: &Chunk) -> *mut *mut c_void {
         self.values.clear();
         self.pointers.clear();
-        // Both arrays have room: `KernelArgs` has at most `MAX_ARGS` slots.
+        // Both arrays are large enough: `KernelArgs` has at most `MAX_ARGS` slots.
         self.values.extend(args.slots().iter().map(|slot| slot.bits(chunk)));
         let values = self.values.iter_mut();
         self.pointers.extend(args.slots().iter().zip(values).map(|(slot, value)| match slot {

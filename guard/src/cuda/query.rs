@@ -297,7 +297,7 @@ fn attribute(driver: &Driver, device: c_int, number: i32) -> Result<i32, DriverE
 
 fn device_name(driver: &Driver, device: c_int) -> Result<String, DriverError> {
     let mut name: [c_char; 256] = [0; 256];
-    // SAFETY: the buffer has the 256 bytes that the driver is told.
+    // SAFETY: the buffer has the 256 bytes that are passed as its size.
     let status = unsafe { (driver.device_get_name)(name.as_mut_ptr(), 256, device) };
     driver.check("cuDeviceGetName", status)?;
     // SAFETY: the driver writes a zero-terminated string into the live buffer.
@@ -348,7 +348,7 @@ pub(super) unsafe fn kernel_limits(
     name: String,
 ) -> Result<KernelLimits, DriverError> {
     use function_attribute as fa;
-    let ask = |attribute| {
+    let ask = |attribute| -> Result<u64, DriverError> {
         let mut value = 0;
         // SAFETY: the function is loaded, by this function's contract; the pointer is to a live
         // integer; for an unknown attribute the driver returns an error.
@@ -357,7 +357,7 @@ pub(super) unsafe fn kernel_limits(
         Ok(u64::try_from(value).unwrap_or(0))
     };
     // Without the attributes of CUDA 12.0 there are no clusters.
-    let ask_if_known = |attribute| ask(attribute).unwrap_or_else(|_: DriverError| 0);
+    let ask_if_known = |attribute| ask(attribute).unwrap_or(0);
     let cluster = Dim3::new(
         ask_if_known(fa::REQUIRED_CLUSTER_WIDTH),
         ask_if_known(fa::REQUIRED_CLUSTER_HEIGHT),

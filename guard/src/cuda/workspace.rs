@@ -54,7 +54,7 @@ impl Guard {
     /// is allocated on the stream, not initialised, and freed there.
     ///
     /// If an allocation is out of memory, the remaining items are launched in smaller chunks; the
-    /// returned [`ChunkedRun`] tells their size. Any other failure ends the run. Chunks never overlap,
+    /// returned [`ChunkedRun`] has their size. Any other failure ends the run. Chunks never overlap,
     /// since they may share the workspace.
     ///
     /// A [`dependent`](LaunchRequest::dependent) request is validated as such, but launched as an

@@ -91,7 +91,7 @@ fn memory_that_is_one_item_short_is_refused() {
 }
 
 #[test]
-fn memory_read_by_items_is_measured_too() {
+fn memory_that_is_only_read_is_checked_too() {
     with_fake(&[], || {
         let refused = refused(15, 8, |args, input| {
             args.value(0_u64).read_items(&*input, 2).length();
@@ -119,7 +119,7 @@ fn a_32_bit_offset_into_a_batch_past_32_bits_is_refused() {
 }
 
 #[test]
-fn whole_memory_values_and_structs_reach_the_kernel_as_they_are() {
+fn memory_values_and_structs_reach_the_kernel_unchanged() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "fake_iota_y");

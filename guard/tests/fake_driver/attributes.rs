@@ -1,4 +1,4 @@
-//! Priorities and dependent launches: what reaches the driver, and what does not.
+//! Launch priorities and programmatic dependent launches.
 #![allow(unsafe_code, reason = "promises about kernels that do nothing")]
 
 use gridguard::cuda::{Args, Kernel, LaunchError};
@@ -69,7 +69,7 @@ fn a_priority_goes_along_with_a_cluster_and_a_barrier() {
 }
 
 #[test]
-fn a_dependent_launch_is_so_whole_and_in_its_first_chunk() {
+fn only_the_first_chunk_of_a_dependent_launch_is_dependent() {
     with_fake(&[], || {
         let guard = guard();
         let idle = dependent(&guard, "idle");
@@ -89,7 +89,7 @@ fn a_dependent_launch_is_so_whole_and_in_its_first_chunk() {
 }
 
 #[test]
-fn a_kernel_that_nobody_vouched_for_takes_no_dependent_launch() {
+fn a_kernel_without_the_declaration_rejects_dependent_launches() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -120,7 +120,7 @@ fn a_launch_with_its_own_workspace_waits_for_the_one_before_it() {
 }
 
 #[test]
-fn a_dependent_launch_with_its_own_workspace_is_checked_like_any_other() {
+fn a_dependent_launch_with_its_own_workspace_is_validated_as_dependent() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "fake_spill_y");
@@ -139,7 +139,7 @@ fn a_dependent_launch_with_its_own_workspace_is_checked_like_any_other() {
 }
 
 #[test]
-fn a_driver_without_attributes_refuses_them_by_name() {
+fn attributes_that_the_driver_lacks_are_named_in_the_error() {
     with_driver(Driver::Old, &[], || {
         let guard = guard();
         let kernel = dependent(&guard, "idle");
@@ -156,12 +156,12 @@ fn a_driver_without_attributes_refuses_them_by_name() {
 }
 
 #[test]
-fn the_range_of_priorities_begins_with_the_first() {
+fn the_range_of_priorities_begins_with_the_highest() {
     with_fake(&[], || assert_eq!(guard().priorities(), Ok(Some(-5..=0))));
 }
 
 #[test]
-fn attributes_cost_no_allocation() {
+fn a_launch_with_attributes_allocates_nothing() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = dependent(&guard, "idle");

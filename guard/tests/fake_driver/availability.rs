@@ -20,7 +20,7 @@ fn unavailable() -> DriverUnavailable {
 }
 
 #[test]
-fn a_missing_driver_is_named_with_everything_that_was_tried() {
+fn a_missing_driver_is_an_error_with_all_names_that_were_tried() {
     with_driver(Driver::Missing, &[], || {
         let reason = unavailable();
         let text = reason.to_string();
@@ -36,7 +36,7 @@ fn a_missing_driver_is_named_with_everything_that_was_tried() {
 }
 
 #[test]
-fn a_driver_that_cudarc_does_not_find_is_refused_before_anything_goes_from_one_to_the_other() {
+fn a_driver_that_cudarc_does_not_load_is_rejected_before_use() {
     with_driver(Driver::Two, &[], || {
         let reason = unavailable();
         assert_eq!(reason, DriverUnavailable::OtherLibrary { ours: "libcuda.so.1".into() });
@@ -53,7 +53,7 @@ fn a_driver_that_cudarc_does_not_find_is_refused_before_anything_goes_from_one_t
 }
 
 #[test]
-fn without_a_driver_the_best_guard_is_the_host_under_h200_limits_and_says_why() {
+fn without_a_driver_the_best_guard_is_the_host_under_h200_limits_with_a_reason() {
     with_driver(Driver::Missing, &[], || {
         let guard = Guard::best();
         assert!(!guard.is_cuda());
@@ -83,7 +83,7 @@ fn a_chosen_host_is_no_fallback_and_loads_nothing() {
 }
 
 #[test]
-fn a_driver_that_shows_no_device_says_so() {
+fn a_driver_without_devices_is_an_error() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "100")], || {
         let reason = unavailable();
         assert_eq!(reason.to_string(), "the CUDA driver sees no device");
@@ -97,7 +97,7 @@ fn a_driver_that_shows_no_device_says_so() {
 }
 
 #[test]
-fn an_empty_list_of_visible_devices_is_named() {
+fn an_empty_list_of_visible_devices_is_in_the_error() {
     with_fake(&[("CUDA_VISIBLE_DEVICES", "")], || {
         assert_eq!(
             unavailable().to_string(),
@@ -108,7 +108,7 @@ fn an_empty_list_of_visible_devices_is_named() {
 }
 
 #[test]
-fn a_visible_device_that_does_not_exist_is_named() {
+fn a_list_of_devices_that_do_not_exist_is_in_the_error() {
     with_fake(&[("CUDA_VISIBLE_DEVICES", "7")], || {
         let reason = unavailable();
         assert!(reason.to_string().contains("CUDA_VISIBLE_DEVICES=\"7\""));
@@ -121,7 +121,7 @@ fn a_visible_device_that_does_not_exist_is_named() {
 }
 
 #[test]
-fn a_driver_that_does_not_match_the_kernel_module_keeps_its_own_words() {
+fn the_error_of_a_driver_that_does_not_match_the_kernel_module_is_kept() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "803")], || {
         let reason = unavailable();
         assert_eq!(
@@ -148,7 +148,7 @@ fn an_unknown_failure_of_the_driver_keeps_its_code() {
 }
 
 #[test]
-fn an_error_code_that_the_driver_itself_cannot_name_is_still_typed() {
+fn an_error_code_without_a_name_is_still_typed() {
     with_fake(&[("GRIDGUARD_FAKE_INIT", "54321")], || {
         let DriverUnavailable::InitFailed(error) = unavailable() else {
             panic!("another reason");
@@ -158,7 +158,7 @@ fn an_error_code_that_the_driver_itself_cannot_name_is_still_typed() {
 }
 
 #[test]
-fn a_driver_without_a_needed_function_is_told_by_the_function() {
+fn a_function_that_the_driver_lacks_is_named() {
     with_driver(Driver::Broken, &[], || {
         let reason = unavailable();
         assert_eq!(
@@ -187,7 +187,7 @@ fn a_driver_older_than_cuda_12_is_refused_with_both_versions() {
 }
 
 #[test]
-fn a_missing_compiler_is_an_error_that_names_every_place() {
+fn a_missing_compiler_is_an_error_with_all_paths_that_were_tried() {
     with_driver(Driver::Missing, &[], || {
         // The one place that the environment does not move.
         let toolkit = ["lib64", "targets/x86_64-linux/lib"]

@@ -24,7 +24,7 @@ fn a_plan_made_for_another_kernel_is_refused() {
 }
 
 #[test]
-fn a_plan_serves_clones_of_its_kernel() {
+fn a_plan_fits_clones_of_its_kernel() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "fake_iota_y");
@@ -70,7 +70,7 @@ fn a_stream_of_another_context_of_the_same_device_is_refused() {
 }
 
 #[test]
-fn a_kernel_that_cudarc_loaded_is_not_taken_for_one_of_another_context() {
+fn a_kernel_that_cudarc_loaded_has_no_declared_signature() {
     with_fake(&[], || {
         let guard = guard();
         let module = context(&guard).load_module(PTX.into()).expect("PTX");
@@ -86,7 +86,7 @@ fn a_kernel_that_cudarc_loaded_is_not_taken_for_one_of_another_context() {
 }
 
 #[test]
-fn a_guard_serves_a_context_of_the_callers() {
+fn a_guard_can_use_the_caller_s_context() {
     with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
         let own = CudaContext::new_non_primary(1, 0).expect("a context beside the primary one");
         let guard = Guard::with_context(own.clone()).expect("its device can be asked");
@@ -102,7 +102,7 @@ fn a_guard_serves_a_context_of_the_callers() {
 }
 
 #[test]
-fn a_kernel_works_after_its_module_and_guard_are_gone() {
+fn a_kernel_outlives_its_module_and_guard() {
     with_fake(&[], || {
         let (kernel, stream) = {
             let guard = guard();

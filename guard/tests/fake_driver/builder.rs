@@ -1,4 +1,4 @@
-//! cudarc's launch builder with validation in front.
+//! cudarc's launch builder with validation.
 #![allow(unsafe_code, reason = "cudarc's launches are unsafe")]
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn launch_iota(
 }
 
 #[test]
-fn a_legal_launch_runs_as_before() {
+fn a_legal_launch_runs_as_with_cudarc() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "fake_iota_y");
@@ -53,7 +53,7 @@ fn a_legal_launch_runs_as_before() {
 }
 
 #[test]
-fn an_overflow_is_told_in_full_and_nothing_is_launched() {
+fn an_overflow_is_explained_and_nothing_is_launched() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "fake_iota_y");
@@ -86,7 +86,7 @@ fn the_kernel_behind_a_builder_has_its_name_and_its_limits() {
 }
 
 #[test]
-fn a_driver_that_cannot_tell_names_still_validates() {
+fn a_launch_is_validated_although_the_driver_has_no_names() {
     with_driver(Driver::Old, &[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "wide");
@@ -101,7 +101,7 @@ fn a_driver_that_cannot_tell_names_still_validates() {
 }
 
 #[test]
-fn large_shared_memory_is_opted_in_to_on_the_way() {
+fn large_shared_memory_is_opted_in_to_once() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "fake_iota_y");
@@ -175,7 +175,7 @@ fn launches_and_rejections_are_counted_for_each_context() {
 }
 
 #[test]
-fn forgotten_functions_are_queried_anew() {
+fn forgotten_functions_are_queried_again() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "fake_iota_y");
@@ -197,7 +197,7 @@ fn forgotten_functions_are_queried_anew() {
 }
 
 #[test]
-fn a_handle_that_is_used_anew_has_the_limits_of_its_new_function_on_every_thread() {
+fn a_reused_handle_has_the_limits_of_its_new_function_on_every_thread() {
     with_fake(&[("GRIDGUARD_FAKE_REUSE", "1")], || {
         /// Too many for `wide`, not for `idle`.
         const BLOCK: (u32, u32, u32) = (512, 1, 1);
@@ -214,13 +214,13 @@ fn a_handle_that_is_used_anew_has_the_limits_of_its_new_function_on_every_thread
             unsafe { stream.launch_builder_guarded(function).launch(large) }.map(drop)
         };
         let (functions, given) = std::sync::mpsc::channel::<CudaFunction>();
-        let (done, answers) = std::sync::mpsc::channel();
+        let (done, results) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for function in given {
-                    let answer = (launch_idle(&function), launch_wide(&function));
+                    let result = (launch_idle(&function), launch_wide(&function));
                     drop(function);
-                    done.send(answer).expect("the test waits");
+                    done.send(result).expect("the test waits");
                 }
             });
             for _ in 0..3 {
@@ -228,7 +228,7 @@ fn a_handle_that_is_used_anew_has_the_limits_of_its_new_function_on_every_thread
                 let handle = idle.cu_function();
                 launch_idle(&idle).expect("legal");
                 functions.send(idle).expect("the thread waits");
-                let (as_idle, as_wide) = answers.recv().expect("it answers");
+                let (as_idle, as_wide) = results.recv().expect("it returns");
                 assert_eq!(as_idle, Ok(()));
                 assert!(matches!(as_wide, Err(LaunchError::Args(_))), "{as_wide:?}");
                 forget_functions();
@@ -236,15 +236,15 @@ fn a_handle_that_is_used_anew_has_the_limits_of_its_new_function_on_every_thread
                 let wide = function(&context, "wide");
                 assert_eq!(wide.cu_function(), handle, "the driver uses it anew");
                 functions.send(wide.clone()).expect("the thread waits");
-                let (as_idle, as_wide) = answers.recv().expect("it answers");
-                for answer in [as_idle, as_wide, launch_wide(&wide)] {
+                let (as_idle, as_wide) = results.recv().expect("it returns");
+                for result in [as_idle, as_wide, launch_wide(&wide)] {
                     let of_wide = |broken: &gridguard::Violations| {
                         broken.contains(Rule::RegistersPerBlock)
                             || broken.contains(Rule::KernelThreadsPerBlock)
                     };
                     assert!(
-                        matches!(&answer, Err(LaunchError::Invalid(broken)) if of_wide(broken)),
-                        "{answer:?}"
+                        matches!(&result, Err(LaunchError::Invalid(broken)) if of_wide(broken)),
+                        "{result:?}"
                     );
                 }
                 drop(wide);
@@ -256,7 +256,7 @@ fn a_handle_that_is_used_anew_has_the_limits_of_its_new_function_on_every_thread
 }
 
 #[test]
-fn a_context_at_the_handle_of_one_that_is_gone_has_launched_nothing() {
+fn a_context_with_a_reused_handle_has_no_recent_launches() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "wide");
@@ -291,7 +291,7 @@ fn a_function_is_held_until_it_is_forgotten() {
 }
 
 #[test]
-fn the_context_of_a_stream_is_held_as_long_as_a_kernel_that_was_asked_about_there() {
+fn the_context_of_a_stream_is_held_as_long_as_a_kernel_that_was_queried_there() {
     with_fake(&[], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "wide");

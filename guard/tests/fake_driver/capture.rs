@@ -31,7 +31,7 @@ fn captured_chunks_run_at_every_replay_and_not_before() {
         let launched = launch_iota(&guard, &kernel, &plan, &stream, &mut out);
         let graph = stream
             .end_capture(CUgraphInstantiate_flags(0))
-            .expect("the capture is whole")
+            .expect("the capture is valid")
             .expect("and holds something");
         assert_eq!(launched, Ok(2));
         assert!(read(&stream, &out).iter().all(|item| *item == POISON), "nothing ran yet");
@@ -42,7 +42,7 @@ fn captured_chunks_run_at_every_replay_and_not_before() {
         for _ in 0..2 {
             let poison = vec![POISON; 76_800];
             stream.memcpy_htod(&poison, &mut out).expect("the memory is ours");
-            graph.launch().expect("the graph is whole");
+            graph.launch().expect("the graph is valid");
             assert_eq!(read(&stream, &out), iota(76_800));
         }
         let replayed = &launches()[2..];
@@ -79,18 +79,18 @@ fn capture_spill(
     let mut args = Args::with_workspace(stream);
     args.write_items(out, 1).offset().length().workspace();
     let choice = Choice::AUTOMATIC;
-    let settled = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
-    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("the capture is whole");
-    (settled, graph)
+    let run = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("the capture is valid");
+    (run, graph)
 }
 
 #[test]
-fn a_captured_workspace_is_there_at_every_replay() {
+fn a_captured_workspace_is_allocated_at_every_replay() {
     with_fake(&[], || {
         let (guard, stream, mut out) = idle();
         for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
-            let (settled, graph) = capture_spill((&guard, &stream, &mut out), usage, GLOBAL);
-            assert_eq!(settled.map(|settled| (settled.tried, settled.launches)), Ok((vec![32], 2)));
+            let (run, graph) = capture_spill((&guard, &stream, &mut out), usage, GLOBAL);
+            assert_eq!(run.map(|run| (run.tried, run.launches)), Ok((vec![32], 2)));
             for _ in 0..2 {
                 stream.memcpy_htod(&[POISON; 64], &mut out).expect("the memory is ours");
                 graph.as_ref().expect("it holds something").launch().expect("there is room");
@@ -101,12 +101,11 @@ fn a_captured_workspace_is_there_at_every_replay() {
 }
 
 #[test]
-fn a_captured_workspace_that_is_not_there_fails_the_graph_s_launch_and_settles_nothing() {
+fn a_captured_workspace_that_does_not_fit_fails_the_launch_of_the_graph() {
     with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "17000")], || {
         let (guard, stream, mut out) = idle();
-        let (settled, graph) =
-            capture_spill((&guard, &stream, &mut out), WorkspaceUse::Shared, GLOBAL);
-        assert_eq!(settled.map(|settled| settled.tried), Ok(vec![32]), "nobody could tell");
+        let (run, graph) = capture_spill((&guard, &stream, &mut out), WorkspaceUse::Shared, GLOBAL);
+        assert_eq!(run.map(|run| run.tried), Ok(vec![32]), "the limit is not known yet");
         let refused = graph.expect("it holds something").launch().expect_err("there is no room");
         assert_eq!(refused.0, cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         assert_eq!(read(&stream, &out), [POISON; 64]);
@@ -114,15 +113,15 @@ fn a_captured_workspace_that_is_not_there_fails_the_graph_s_launch_and_settles_n
 }
 
 #[test]
-fn without_memory_pools_no_workspace_is_captured_and_the_capture_stays_whole() {
+fn without_memory_pools_a_workspace_is_rejected_and_the_capture_stays_valid() {
     with_fake(&[("GRIDGUARD_FAKE_MEMORY_POOLS", "0")], || {
         let (guard, stream, mut out) = idle();
         for mode in [GLOBAL, RELAXED] {
-            let (settled, graph) =
+            let (run, graph) =
                 capture_spill((&guard, &stream, &mut out), WorkspaceUse::Shared, mode);
             let what = "workspaces during stream capture";
-            assert_eq!(settled, Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }));
-            graph.expect("it is whole").launch().expect("and empty");
+            assert_eq!(run, Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }));
+            graph.expect("it is valid").launch().expect("and empty");
         }
         assert_eq!((launches().len(), read(&stream, &out)), (0, vec![POISON; 64]));
     });

@@ -1,4 +1,4 @@
-//! Launches that are waited for one by one, and name the one at fault.
+//! Checked launches: each is synchronised at once, so that an error names the faulting one.
 #![allow(unsafe_code, reason = "cudarc's event tracking is switched unsafely, and raw launches")]
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -12,7 +12,7 @@ use crate::kernels::{PTX, context, guard, kernel, launch_iota, plan_along, poiso
 use crate::late_errors::{FAULT, idle, raw, stopped, suspects};
 
 #[test]
-fn checked_launches_name_the_chunk_at_fault_and_launch_nothing_after_it() {
+fn a_checked_launch_names_the_faulting_chunk_and_launches_nothing_after_it() {
     with_fake(&[(FAULT, "2")], || {
         let guard = guard().with_checked_launches(true);
         names_chunk_1(&guard);
@@ -20,7 +20,7 @@ fn checked_launches_name_the_chunk_at_fault_and_launch_nothing_after_it() {
 }
 
 #[test]
-fn the_environment_asks_for_checked_launches_too() {
+fn the_environment_turns_checked_launches_on() {
     with_fake(&[(FAULT, "2"), ("GRIDGUARD_SYNC", "1")], || names_chunk_1(&guard()));
 }
 
@@ -45,7 +45,7 @@ fn names_chunk_1(guard: &Guard) {
 }
 
 #[test]
-fn a_check_that_is_not_alone_names_all_that_can_be_at_fault() {
+fn with_unchecked_launches_pending_a_check_names_all_suspects() {
     with_fake(&[(FAULT, "1")], || {
         let (plain, checked) = (guard(), guard().with_checked_launches(true));
         let kernel = kernel(&plain, "idle");
@@ -59,7 +59,7 @@ fn a_check_that_is_not_alone_names_all_that_can_be_at_fault() {
 }
 
 #[test]
-fn captured_launches_are_not_waited_for_and_counted() {
+fn captured_launches_are_counted_instead_of_synchronised() {
     with_fake(&[], || {
         let guard = guard().with_checked_launches(true);
         let kernel = kernel(&guard, "fake_iota_y");
@@ -71,7 +71,7 @@ fn captured_launches_are_not_waited_for_and_counted() {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
         stream.begin_capture(mode).expect("the stream is idle");
         assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
-        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("it is whole");
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("it is valid");
         assert!(graph.is_some());
         assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
         assert_eq!((guard.counts().checked, guard.counts().unchecked_in_capture), (2, 2));
@@ -79,7 +79,7 @@ fn captured_launches_are_not_waited_for_and_counted() {
 }
 
 #[test]
-fn a_diagnosis_names_the_launch_at_fault_where_launches_are_checked() {
+fn the_diagnosis_of_a_checked_launch_names_it() {
     with_fake(&[(FAULT, "0")], || {
         let guard = guard().with_checked_launches(true);
         let kernel = kernel(&guard, "idle");
@@ -92,7 +92,7 @@ fn a_diagnosis_names_the_launch_at_fault_where_launches_are_checked() {
 }
 
 #[test]
-fn a_raw_launch_is_checked_where_the_environment_asks_for_it() {
+fn the_environment_turns_checks_on_for_raw_launches() {
     with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
         let context = CudaContext::new(0).expect("a device");
         let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
@@ -112,7 +112,7 @@ fn a_raw_launch_is_checked_where_the_environment_asks_for_it() {
 }
 
 #[test]
-fn a_built_launch_is_checked_where_the_environment_asks_for_it() {
+fn the_environment_turns_checks_on_for_launch_builders() {
     with_fake(&[(FAULT, "0"), ("GRIDGUARD_SYNC", "1")], || {
         let context = CudaContext::new(0).expect("a device");
         let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");

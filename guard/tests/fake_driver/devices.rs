@@ -1,4 +1,4 @@
-//! What the guard learns of devices, and which one it takes.
+//! Limits of devices, and the choice of one.
 
 use gridguard::catalog;
 use gridguard::cuda::{CudaError, device_count, device_limits, driver_version, free_memory};
@@ -23,7 +23,7 @@ fn the_limits_of_an_h200_are_those_of_its_catalogue_row() {
 }
 
 #[test]
-fn a_guard_has_the_limits_that_its_device_answers() {
+fn a_guard_has_the_limits_of_its_device() {
     with_fake(&[], || {
         let queried = device_limits(0).expect("a device");
         assert_eq!(guard().limits(), &*queried);
@@ -57,7 +57,7 @@ fn an_ordinal_past_the_devices_is_refused_with_their_number() {
 }
 
 #[test]
-fn an_ordinal_past_any_integer_of_the_driver_is_refused() {
+fn an_ordinal_too_large_for_the_driver_is_refused() {
     with_fake(&[("GRIDGUARD_FAKE_DEVICES", "3")], || {
         let error = Guard::cuda(usize::MAX).expect_err("three devices");
         assert_eq!(
@@ -68,7 +68,7 @@ fn an_ordinal_past_any_integer_of_the_driver_is_refused() {
 }
 
 #[test]
-fn the_best_of_two_devices_has_more_free_memory() {
+fn the_best_device_has_the_most_free_memory() {
     let settings = [
         ("GRIDGUARD_FAKE_DEVICES", "2"),
         ("GRIDGUARD_FAKE_FREE_0", "1000"),

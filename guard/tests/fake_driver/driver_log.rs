@@ -13,18 +13,15 @@ use crate::late_errors::{FAIL, idle, stopped};
 const SAYS: &str = "GRIDGUARD_FAKE_DRIVER_LOG";
 
 #[test]
-fn what_the_driver_logs_about_a_refusal_is_in_the_error() {
+fn an_error_quotes_what_the_driver_logged() {
     let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
     with_fake(&settings, || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
         let stream = context(&guard).default_stream();
         let (_, error) = stopped(idle(&guard, &kernel, &stream).expect_err("refused"));
-        let words = error.driver_log().expect("the driver explains itself");
-        assert_eq!(
-            (words.text.as_str(), words.may_be_of_another_thread),
-            ("gridDimY is 65536", false)
-        );
+        let log = error.driver_log().expect("the driver explains itself");
+        assert_eq!((log.text.as_str(), log.may_be_of_another_thread), ("gridDimY is 65536", false));
         assert_eq!(
             error.to_string(),
             "cuLaunchKernel returned CUDA_ERROR_INVALID_VALUE (1): invalid argument; driver log: \
@@ -34,7 +31,7 @@ fn what_the_driver_logs_about_a_refusal_is_in_the_error() {
 }
 
 #[test]
-fn what_the_driver_logs_may_be_of_another_thread_and_is_marked_then() {
+fn log_lines_of_other_threads_are_marked() {
     let settings = [
         (FAIL, "0"),
         ("GRIDGUARD_FAKE_FAIL_CODE", "1"),
@@ -52,7 +49,7 @@ fn what_the_driver_logs_may_be_of_another_thread_and_is_marked_then() {
 }
 
 #[test]
-fn what_the_driver_logged_before_a_question_is_not_said_about_it() {
+fn log_lines_from_before_a_query_are_not_quoted() {
     let settings = [
         (FAIL, "0"),
         ("GRIDGUARD_FAKE_FAIL_CODE", "1"),
@@ -71,13 +68,13 @@ fn what_the_driver_logged_before_a_question_is_not_said_about_it() {
         let refused = unsafe { stream.launch_builder(&function).launch(config) };
         assert!(refused.is_err(), "the driver refuses it, and says why");
         let request = LaunchRequest::new(Dim3::ONE, Dim3::new(32, 1, 1)).cooperative();
-        let error = kernel(&guard, "idle").occupancy(&request).expect_err("no answer");
+        let error = kernel(&guard, "idle").occupancy(&request).expect_err("the query fails");
         assert_eq!((error.code, error.driver_log()), (999, None));
     });
 }
 
 #[test]
-fn a_driver_without_a_log_refuses_without_more_words() {
+fn without_a_driver_log_the_error_quotes_nothing() {
     let settings = [(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "1"), (SAYS, "gridDimY is 65536")];
     with_driver(Driver::Old, &settings, || {
         let guard = guard();

@@ -28,7 +28,7 @@ fn are_one(kernels: &[LaunchLimits]) -> bool {
 }
 
 #[test]
-fn a_kernel_that_many_threads_first_launch_is_opted_in_and_asked_about_once() {
+fn a_kernel_that_many_threads_launch_first_is_opted_in_and_queried_once() {
     with_fake(&[], || {
         let guard = guard();
         for round in 1..=ROUNDS {
@@ -48,11 +48,11 @@ fn a_kernel_that_many_threads_first_launch_is_opted_in_and_asked_about_once() {
             let before = occupancy_queries().len();
             let together = LaunchRequest::new(Dim3::new(8, 1, 1), Dim3::new(128, 1, 1));
             let together = together.dynamic_shared_bytes(60_000).cooperative();
-            let answers = race(|_| {
+            let results = race(|_| {
                 assert_eq!(launch_idle(&guard, &kernel, &together), Ok(1));
-                kernel.occupancy(&together).expect("it answers")
+                kernel.occupancy(&together).expect("it returns")
             });
-            assert!(answers.iter().all(|answer| *answer == answers[0]), "{answers:?}");
+            assert!(results.iter().all(|result| *result == results[0]), "{results:?}");
             // Who comes while it is being asked asks too; nobody asks again.
             let asked = occupancy_queries().len() - before;
             assert!((1..=THREADS).contains(&asked), "{asked}");
@@ -63,7 +63,7 @@ fn a_kernel_that_many_threads_first_launch_is_opted_in_and_asked_about_once() {
 }
 
 #[test]
-fn a_function_of_cudarc_that_many_threads_first_launch_is_one_kernel_to_all() {
+fn a_function_of_cudarc_that_many_threads_launch_first_is_one_kernel() {
     with_fake(&[], || {
         let guard = guard();
         let context = context(&guard);
@@ -119,7 +119,7 @@ fn the_first_launches_on_new_streams_are_all_on_record() {
 }
 
 #[test]
-fn what_a_process_finds_once_is_found_by_threads_that_ask_together() {
+fn threads_that_race_find_the_same_driver_and_compiler() {
     // Each process is one race.
     in_processes(5, Driver::WithCompiler, &[], || {
         let versions = race(|_| (driver_version(), Compiler::find().expect("NVRTC").version()));
@@ -145,7 +145,7 @@ fn what_a_process_finds_once_is_found_by_threads_that_ask_together() {
 
 #[test]
 #[cfg(feature = "profile")]
-fn profiles_that_threads_load_together_are_the_same() {
+fn threads_that_race_load_the_same_profile() {
     use gridguard::profile::{Layers, Match};
 
     in_processes(5, Driver::WithCompiler, &[], || {

@@ -1,4 +1,4 @@
-//! The kernels of the fake driver, and what tests do with them again and again.
+//! The kernels of the fake driver, and helpers that launch them.
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Errors of a launch that surface at a later call, and the launches that they are blamed on.
+//! Errors of a launch that surface at a later call, and their suspects.
 #![allow(unsafe_code, reason = "launches around the guard's own")]
 
 use cudarc::driver::{CudaContext, CudaStream, LaunchConfig, PushKernelArg};
@@ -38,14 +38,14 @@ pub(crate) fn stopped(error: LaunchError) -> (u64, DriverError) {
     }
 }
 
-/// The launches that `error` is blamed on: kernel and chunk, the newest last.
+/// The suspects of `error`: kernel and chunk, the newest last.
 pub(crate) fn suspects(error: &DriverError) -> Vec<(&str, u64)> {
-    let blame = error.suspects().expect("someone is to blame");
-    blame.launches().iter().map(|launch| (&*launch.kernel, launch.chunk.index)).collect()
+    let suspects = error.suspects().expect("a sticky error");
+    suspects.launches().iter().map(|launch| (&*launch.kernel, launch.chunk.index)).collect()
 }
 
 #[test]
-fn a_fault_that_surfaces_at_the_next_chunk_is_blamed_on_the_launches_before_it() {
+fn the_suspects_of_a_fault_that_surfaces_at_a_chunk_are_the_launches_before_it() {
     with_fake(&[(FAULT, "3")], || {
         let guard = guard();
         let (idler, kernel) = (kernel(&guard, "idle"), kernel(&guard, "fake_iota_y"));
@@ -75,8 +75,8 @@ fn a_fault_that_surfaces_at_the_next_chunk_is_blamed_on_the_launches_before_it()
         let (chunk, error) = stopped(error);
         assert_eq!(chunk, 2);
         assert_eq!(suspects(&error), [("idle", 0), ("fake_iota_y", 0), ("fake_iota_y", 1)]);
-        let blame = error.suspects().expect("checked above");
-        let last = blame.launches().last().expect("three");
+        let suspects = error.suspects().expect("checked above");
+        let last = suspects.launches().last().expect("three");
         assert_eq!((last.chunk.start, last.chunk.items, last.launches), (43_690, 43_690, 3));
         assert_eq!((last.block, last.stream), ([128, 1, 1], 0));
         assert_eq!(last.call_site.line(), line);
@@ -105,7 +105,7 @@ fn a_fault_that_surfaces_at_a_synchronisation_a_load_or_a_query_has_suspects_too
 }
 
 #[test]
-fn a_fault_with_no_launch_on_record_is_blamed_on_those_around_the_guard() {
+fn a_fault_with_no_launch_on_record_was_caused_by_a_launch_around_the_guard() {
     with_fake(&[(FAIL, "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "700")], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -117,7 +117,7 @@ fn a_fault_with_no_launch_on_record_is_blamed_on_those_around_the_guard() {
 }
 
 #[test]
-fn a_refusal_of_the_call_itself_is_blamed_on_no_other_launch() {
+fn an_error_of_the_call_itself_has_no_suspects() {
     with_fake(&[(FAIL, "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -129,7 +129,7 @@ fn a_refusal_of_the_call_itself_is_blamed_on_no_other_launch() {
 }
 
 #[test]
-fn more_launches_than_there_is_room_for_are_counted_and_the_last_ones_named() {
+fn launches_beyond_the_record_are_counted_and_the_last_ones_named() {
     with_fake(&[(FAULT, "99")], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -151,7 +151,7 @@ fn more_launches_than_there_is_room_for_are_counted_and_the_last_ones_named() {
 }
 
 #[test]
-fn the_recent_launches_are_told_newest_first_whatever_way_they_took() {
+fn recent_launches_of_guards_builders_and_handles_are_listed_newest_first() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -178,11 +178,11 @@ fn the_recent_launches_are_told_newest_first_whatever_way_they_took() {
         unsafe { raw.launch(std::ptr::null_mut(), &plan, &KernelArgs::new()) }.expect("raw");
 
         let recent = guard.recent_launches();
-        let told: Vec<_> =
+        let listed: Vec<_> =
             recent.iter().map(|one| (&*one.kernel, one.grid[0], one.block)).collect();
         let expected =
             [("by handle", 3, [32, 2, 1]), ("wide", 2, [64, 1, 1]), ("idle", 8, [128, 1, 1])];
-        assert_eq!(told, expected);
+        assert_eq!(listed, expected);
         assert_eq!((recent[1].call_site.file(), recent[1].call_site.line()), (file!(), built));
         assert!(recent.iter().all(|one| one.age.as_secs() < 60));
         assert!(Guard::host(guard.limits().clone()).recent_launches().is_empty());
@@ -197,7 +197,7 @@ pub(crate) fn raw(context: &CudaContext, function: &cudarc::driver::CudaFunction
 }
 
 #[test]
-fn a_diagnosis_names_the_launches_that_can_be_to_blame() {
+fn a_diagnosis_names_the_suspects() {
     with_fake(&[(FAULT, "0")], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -220,7 +220,7 @@ fn a_diagnosis_names_the_launches_that_can_be_to_blame() {
 }
 
 #[test]
-fn a_diagnosis_counts_the_launches_that_it_does_not_name() {
+fn a_diagnosis_counts_the_suspects_that_it_does_not_name() {
     with_fake(&[(FAULT, "10")], || {
         let unchecked = guard();
         let kernel = kernel(&unchecked, "idle");
@@ -237,7 +237,7 @@ fn a_diagnosis_counts_the_launches_that_it_does_not_name() {
 }
 
 #[test]
-fn a_built_launch_is_blamed_for_a_fault_that_surfaces_while_its_events_are_recorded() {
+fn a_built_launch_is_a_suspect_of_a_fault_that_surfaces_while_its_events_are_recorded() {
     with_fake(&[(FAULT, "1")], || {
         let guard = guard();
         let kernel = kernel(&guard, "fake_iota_y");
@@ -261,8 +261,8 @@ fn a_built_launch_is_blamed_for_a_fault_that_surfaces_while_its_events_are_recor
         };
         for _ in 0..3 {
             let error = launch_again();
-            let blamed = error.suspects().expect("someone is to blame").launches();
-            let grids: Vec<_> = blamed.iter().map(|launch| launch.grid).collect();
+            let suspects = error.suspects().expect("a sticky error").launches();
+            let grids: Vec<_> = suspects.iter().map(|launch| launch.grid).collect();
             assert_eq!(grids, [[1, 8, 1], [1, 4, 1]], "{error}");
         }
     });

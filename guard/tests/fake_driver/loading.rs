@@ -8,7 +8,7 @@ use gridguard_test_support::fake_driver::{unloads, with_fake};
 
 use crate::kernels::{PTX, context, guard, kernel, parameters};
 
-/// A whole CUDA ELF without sections or segments.
+/// A complete CUDA ELF without sections or segments.
 fn empty_cubin() -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
@@ -17,7 +17,7 @@ fn empty_cubin() -> Vec<u8> {
 }
 
 fn load_error(ptx: &str) -> LoadError {
-    let image = Image::new(ptx).expect("it is whole");
+    let image = Image::new(ptx).expect("it is complete");
     match guard().load(&image).expect_err("it cannot be loaded") {
         CudaError::Load(error) => error,
         other => panic!("another error: {other:?}"),
@@ -25,7 +25,7 @@ fn load_error(ptx: &str) -> LoadError {
 }
 
 #[test]
-fn bytes_that_are_no_whole_image_never_reach_the_driver() {
+fn incomplete_images_never_reach_the_driver() {
     assert_eq!(Image::new(""), Err(ImageError::Empty));
     assert!(matches!(
         Image::new("<html>not found</html>"),
@@ -71,13 +71,13 @@ fn ptx_newer_than_the_driver_is_refused_with_both_versions() {
 }
 
 #[test]
-fn an_image_that_the_driver_refuses_keeps_its_words_and_its_log() {
+fn the_error_of_an_image_that_the_driver_rejects_has_the_compiler_s_log() {
     with_fake(&[], || {
         // A fatbin whose header says that nothing follows; the fake driver takes none.
         let mut fatbin = vec![0; 16];
         fatbin[..4].copy_from_slice(&0xba55_ed50_u32.to_le_bytes());
         fatbin[6] = 16;
-        let image = Image::new(fatbin).expect("it is whole");
+        let image = Image::new(fatbin).expect("it is complete");
         let error = guard().load(&image).expect_err("the driver refuses it");
         assert_eq!(
             error.to_string(),
@@ -92,7 +92,7 @@ fn an_image_that_the_driver_refuses_keeps_its_words_and_its_log() {
 }
 
 #[test]
-fn an_unknown_kernel_is_refused_with_those_that_there_are() {
+fn an_unknown_kernel_is_refused_with_the_names_of_the_others() {
     with_fake(&[], || {
         let image = Image::new(PTX).expect("PTX");
         let module = guard().load(&image).expect("it is for this device");
@@ -115,9 +115,9 @@ fn an_unknown_kernel_is_refused_with_those_that_there_are() {
 }
 
 #[test]
-fn a_cubin_does_not_tell_its_kernels() {
+fn the_kernels_of_a_cubin_are_not_known() {
     with_fake(&[], || {
-        let image = Image::new(empty_cubin()).expect("it is whole");
+        let image = Image::new(empty_cubin()).expect("it is complete");
         let module = guard().load(&image).expect("the fake driver takes any");
         // SAFETY: there is no such kernel to launch.
         let error = unsafe { module.kernel("attention", &[]) }.expect_err("no such kernel");
@@ -126,7 +126,7 @@ fn a_cubin_does_not_tell_its_kernels() {
 }
 
 #[test]
-fn parameters_that_the_driver_knows_otherwise_are_refused() {
+fn declared_parameters_that_differ_from_the_driver_s_are_refused() {
     with_fake(&[], || {
         let module = guard().load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
         // SAFETY: the declaration is wrong, and refused.
@@ -139,7 +139,7 @@ fn parameters_that_the_driver_knows_otherwise_are_refused() {
 }
 
 #[test]
-fn a_loaded_kernel_tells_its_name_and_its_limits() {
+fn a_loaded_kernel_has_its_name_and_its_limits() {
     with_fake(&[], || {
         let guard = guard();
         let iota = kernel(&guard, "fake_iota_y");
@@ -152,20 +152,20 @@ fn a_loaded_kernel_tells_its_name_and_its_limits() {
 }
 
 #[test]
-fn parameters_that_the_driver_does_not_tell_are_not_taken_for_none() {
+fn a_failed_query_of_parameters_is_an_error() {
     with_fake(&[("GRIDGUARD_FAKE_FAIL_PARAMETERS", "999")], || {
         let module = guard().load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
         // SAFETY: it is not launched.
         let kernel = unsafe { module.kernel("fake_iota_y", parameters("fake_iota_y")) };
         let Err(LoadError::Driver(error)) = kernel else {
-            panic!("another answer: {kernel:?}");
+            panic!("another result: {kernel:?}");
         };
         assert_eq!((error.call, error.code), ("cuFuncGetParamInfo", 999));
     });
 }
 
 #[test]
-fn a_module_that_goes_takes_no_failure_with_it_that_cudarc_recorded() {
+fn dropping_a_module_keeps_the_failure_that_cudarc_recorded() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -178,14 +178,14 @@ fn a_module_that_goes_takes_no_failure_with_it_that_cudarc_recorded() {
 }
 
 #[test]
-fn a_module_that_goes_leaves_the_current_context() {
+fn dropping_a_module_leaves_the_current_context() {
     with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
         let (guard, other) = (guard(), Guard::cuda(1).expect("a second device"));
         let kernel = kernel(&guard, "idle");
         context(&other).bind_to_thread().expect("alive");
         drop(kernel);
         assert_eq!(unloads(), ["0"]);
-        let current = result::ctx::get_current().expect("the driver answers");
+        let current = result::ctx::get_current().expect("the query succeeds");
         assert_eq!(current, Some(context(&other).cu_ctx()));
     });
 }

@@ -1,4 +1,4 @@
-//! Launches that bring their own workspace: they settle on what fits, and on nothing else.
+//! Launches that allocate their own workspace, in smaller chunks if memory is short.
 
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, CudaError, Image, Kernel, LaunchError};
@@ -27,15 +27,13 @@ fn spill(
     let mut args = Args::with_workspace(&stream);
     args.write_items(&mut out, 1).offset().length().workspace();
     let choice = Choice::AUTOMATIC;
-    let settled = guard.launch_with_workspace(kernel, &request, &batch, choice, usage, args);
+    let run = guard.launch_with_workspace(kernel, &request, &batch, choice, usage, args);
     let written = read(&stream, &out);
-    (settled, written)
+    (run, written)
 }
 
-fn unsettled(
-    settled: Result<ChunkedRun, LaunchError>,
-) -> BackoffError<gridguard::cuda::DriverError> {
-    match settled {
+fn stopped_run(run: Result<ChunkedRun, LaunchError>) -> BackoffError<gridguard::cuda::DriverError> {
+    match run {
         Err(LaunchError::Backoff(error)) => *error,
         other => panic!("{other:?}"),
     }
@@ -47,11 +45,11 @@ fn a_workspace_that_does_not_fit_is_halved_until_it_does() {
         let guard = guard();
         let kernel = kernel(&guard, "fake_spill_y");
         for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
-            let (settled, written) = spill(&guard, &kernel, usage);
-            let settled = settled.expect("16 at a time");
-            assert_eq!(settled.tried, [64, 32, 16]);
-            assert_eq!((settled.launches, settled.items_done), (4, 64));
-            assert_eq!(settled.workspace_bytes, 16_000);
+            let (run, written) = spill(&guard, &kernel, usage);
+            let run = run.expect("16 at a time");
+            assert_eq!(run.tried, [64, 32, 16]);
+            assert_eq!((run.launches, run.items_done), (4, 64));
+            assert_eq!(run.workspace_bytes, 16_000);
             assert_eq!(written, iota(ITEMS));
         }
         assert_eq!(launches().len(), 8);
@@ -61,26 +59,24 @@ fn a_workspace_that_does_not_fit_is_halved_until_it_does() {
 }
 
 #[test]
-fn where_it_fits_it_is_one_launch() {
+fn a_workspace_that_fits_is_one_launch() {
     with_fake(&[], || {
         let guard = guard();
-        let (settled, written) =
-            spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        assert_eq!(settled.map(|settled| settled.tried), Ok(vec![64]));
+        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
+        assert_eq!(run.map(|run| run.tried), Ok(vec![64]));
         assert_eq!((launches().len(), written), (1, iota(ITEMS)));
     });
 }
 
 #[test]
-fn memory_that_goes_away_midway_costs_no_launch_and_repeats_none() {
+fn memory_that_others_take_midway_loses_no_launch_and_repeats_none() {
     // The output is allocation 0; then 64 fail by the limit, 32 pass, and the second 32 fail.
     let settings = [("GRIDGUARD_FAKE_ALLOC_LIMIT", "33000"), ("GRIDGUARD_FAKE_FAIL_ALLOC", "3")];
     with_fake(&settings, || {
         let guard = guard();
-        let (settled, written) =
-            spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::PerChunk);
-        let settled = settled.expect("settles");
-        assert_eq!((settled.tried, settled.launches), (vec![64, 32, 16], 3));
+        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::PerChunk);
+        let run = run.expect("16 fit");
+        assert_eq!((run.tried, run.launches), (vec![64, 32, 16], 3));
         assert_eq!(written, iota(ITEMS));
         let grids: Vec<bool> =
             launches().iter().map(|line| line.contains(" grid=1,32,1 ")).collect();
@@ -89,14 +85,12 @@ fn memory_that_goes_away_midway_costs_no_launch_and_repeats_none() {
 }
 
 #[test]
-fn an_allocation_that_fails_for_another_reason_ends_it_at_once() {
+fn an_allocation_that_fails_for_another_reason_ends_the_run() {
     let settings = [("GRIDGUARD_FAKE_FAIL_ALLOC", "1"), ("GRIDGUARD_FAKE_FAIL_ALLOC_CODE", "999")];
     with_fake(&settings, || {
         let guard = guard();
-        let (settled, written) =
-            spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let BackoffError::Allocation { bytes: 64_000, done, source, .. } = unsettled(settled)
-        else {
+        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
+        let BackoffError::Allocation { bytes: 64_000, done, source, .. } = stopped_run(run) else {
             panic!("another end");
         };
         assert_eq!((done.items_done, source.code), (0, 999));
@@ -105,14 +99,13 @@ fn an_allocation_that_fails_for_another_reason_ends_it_at_once() {
 }
 
 #[test]
-fn a_launch_that_is_out_of_memory_is_not_tried_again() {
+fn a_launch_that_is_out_of_memory_is_not_repeated() {
     let settings =
         [ROOM_FOR_16, ("GRIDGUARD_FAKE_FAIL_LAUNCH", "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
     with_fake(&settings, || {
         let guard = guard();
-        let (settled, written) =
-            spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
-        let BackoffError::Launch { chunk: 16, done, source, .. } = unsettled(settled) else {
+        let (run, written) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
+        let BackoffError::Launch { chunk: 16, done, source, .. } = stopped_run(run) else {
             panic!("another end");
         };
         assert_eq!((done.items_done, done.launches, source.code), (16, 1, 2));
@@ -122,12 +115,12 @@ fn a_launch_that_is_out_of_memory_is_not_tried_again() {
 }
 
 #[test]
-fn where_not_even_one_item_fits_it_says_what_was_tried() {
+fn if_one_item_does_not_fit_the_error_has_what_was_tried() {
     with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "1500")], || {
         let guard = guard();
-        let (settled, _) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
+        let (run, _) = spill(&guard, &kernel(&guard, "fake_spill_y"), WorkspaceUse::Shared);
         let BackoffError::OutOfWorkspace { chunk: 1, bytes: 1000, done, source, .. } =
-            unsettled(settled)
+            stopped_run(run)
         else {
             panic!("another end");
         };
@@ -138,7 +131,7 @@ fn where_not_even_one_item_fits_it_says_what_was_tried() {
 }
 
 #[test]
-fn a_workspace_that_nobody_brings_or_takes_is_refused() {
+fn a_workspace_needs_a_stream_and_a_parameter() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "fake_spill_y");
@@ -166,7 +159,7 @@ fn a_workspace_that_nobody_brings_or_takes_is_refused() {
 
 #[test]
 #[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
-fn a_workspace_is_not_promised_at_wider_multiples_than_cuda_aligns_memory_to() {
+fn a_workspace_with_more_alignment_than_cuda_guarantees_is_refused() {
     with_fake(&[], || {
         let guard = guard();
         let module = guard.load(&Image::new(PTX).expect("PTX")).expect("it is for this device");
@@ -175,10 +168,10 @@ fn a_workspace_is_not_promised_at_wider_multiples_than_cuda_aligns_memory_to() {
             [Parameter::Memory, number, number, Parameter::AlignedMemory { bytes: 512 }];
         // SAFETY: the kernel writes as many words as it has blocks, and is content with less.
         let kernel = unsafe { module.kernel("fake_spill_y", &parameters) }.expect("a kernel");
-        let (settled, _) = spill(&guard, &kernel, WorkspaceUse::Shared);
+        let (run, _) = spill(&guard, &kernel, WorkspaceUse::Shared);
         let wider =
             ArgsError::Misaligned { kernel: "fake_spill_y".into(), index: 3, alignment: 512 };
-        assert_eq!(settled, Err(LaunchError::Args(wider)));
+        assert_eq!(run, Err(LaunchError::Args(wider)));
     });
 }
 
@@ -186,16 +179,16 @@ fn a_workspace_is_not_promised_at_wider_multiples_than_cuda_aligns_memory_to() {
 fn free_memory_caps_the_chunks_with_a_tenth_to_spare() {
     with_fake(&[("GRIDGUARD_FAKE_FREE_0", "100000")], || {
         let guard = guard();
-        assert_eq!(guard.free_memory().expect("answers").0, 100_000);
+        assert_eq!(guard.free_memory().expect("the query succeeds").0, 100_000);
         let batch = BatchAxis::new(Axis::Y, 1000);
-        let capped = guard.workspace(batch, 1000).expect("answers");
+        let capped = guard.workspace(batch, 1000).expect("the query succeeds");
         assert_eq!(capped, batch.workspace(1000, 90_000));
         assert_eq!(capped.items_within(65_535), 90);
     });
 }
 
 #[test]
-fn a_host_has_no_device_memory() {
+fn the_host_has_no_device_memory() {
     let guard = Guard::host(DeviceLimits::any_device());
     assert!(matches!(guard.free_memory(), Err(CudaError::Load(_))));
 }

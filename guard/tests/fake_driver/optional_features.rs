@@ -1,4 +1,4 @@
-//! Large shared memory, clusters and cooperative launches: what not every driver and kernel has.
+//! Large shared memory, clusters and cooperative launches, which not all drivers and kernels support.
 
 use gridguard::cuda::{Args, Kernel, LaunchError};
 use gridguard::{ArgsError, Choice, Dim3, Guard, LaunchRequest, Plan, Rule};
@@ -99,7 +99,7 @@ fn a_cooperative_launch_reaches_the_driver_as_one_with_and_without_a_cluster() {
 }
 
 #[test]
-fn a_driver_without_clusters_refuses_a_cluster_launch_and_serves_plain_ones() {
+fn a_driver_without_clusters_rejects_cluster_launches_only() {
     with_driver(Driver::Old, &[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -118,7 +118,7 @@ fn a_driver_without_clusters_refuses_a_cluster_launch_and_serves_plain_ones() {
 }
 
 #[test]
-fn declared_parameters_are_checked_where_the_driver_cannot_tell_any() {
+fn declared_parameters_are_checked_if_the_driver_knows_none() {
     with_driver(Driver::Old, &[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -142,7 +142,7 @@ fn declared_parameters_are_checked_where_the_driver_cannot_tell_any() {
 }
 
 #[test]
-fn a_kernel_with_a_cluster_of_its_own_runs_with_it_and_with_no_other() {
+fn a_kernel_with_a_compiled_in_cluster_runs_with_no_other() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "clustered");

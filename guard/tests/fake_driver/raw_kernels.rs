@@ -1,4 +1,4 @@
-//! The guard over raw handles.
+//! Guarded launches by raw handles.
 #![allow(unsafe_code, reason = "raw handles")]
 
 use core::ffi::c_void;
@@ -40,7 +40,7 @@ fn args(stream: &CudaStream, out: &CudaSlice<u64>, items: u64) -> KernelArgs<'st
 
 /// The context that is current on this thread.
 fn current() -> Option<sys::CUcontext> {
-    result::ctx::get_current().expect("the driver answers")
+    result::ctx::get_current().expect("the query succeeds")
 }
 
 /// Has `launch` launch `fake_iota_y` over 76,800 items on a stream, and looks at what was written.
@@ -161,7 +161,7 @@ fn a_null_stream_is_the_default_one() {
 }
 
 #[test]
-fn the_threads_current_context_is_the_same_afterwards() {
+fn the_thread_s_current_context_is_the_same_afterwards() {
     with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
         let context = CudaContext::new(0).expect("a device");
         let function = function(&context, "fake_iota_y");

@@ -1,4 +1,4 @@
-//! Launches that were valid and that the driver refuses all the same.
+//! Valid launches that the driver refuses.
 
 use gridguard::Axis;
 use gridguard::cuda::LaunchError;
@@ -55,13 +55,13 @@ fn a_refusal_of_the_first_chunk_leaves_nothing_done() {
 }
 
 #[test]
-fn a_refusal_in_the_middle_says_which_items_are_done() {
+fn a_refusal_in_the_middle_reports_the_items_done() {
     let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "1"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")];
     with_fake(&settings, || stops_at(1));
 }
 
 #[test]
-fn a_refusal_of_the_last_chunk_says_that_the_others_are_done() {
+fn a_refusal_of_the_last_chunk_reports_the_others_as_done() {
     let settings = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "2"), ("GRIDGUARD_FAKE_FAIL_CODE", "701")];
     with_fake(&settings, || stops_at(2));
 }
@@ -84,7 +84,7 @@ fn after_a_refusal_the_next_plan_runs() {
 }
 
 #[test]
-fn an_earlier_fault_that_surfaces_late_is_answered_with_its_own_name() {
+fn an_earlier_fault_that_surfaces_late_keeps_its_name() {
     let settings = [
         ("GRIDGUARD_FAKE_FAIL_LAUNCH", "0"),
         ("GRIDGUARD_FAKE_FAIL_CODE", "700"),

@@ -1,4 +1,4 @@
-//! What a device holds at once: asked of the driver where a launch needs it, and only once.
+//! Co-resident blocks: queried once, for launches that need it.
 
 use gridguard::cuda::{Args, GuardedStream, LaunchError, RawKernel};
 use gridguard::{Choice, Dim3, LaunchRequest, OccupancyLimits, Plan, Rule};
@@ -10,7 +10,7 @@ use gridguard_test_support::fake_driver::{
 use crate::kernels::{context, guard, kernel};
 use crate::optional_features::launch_idle;
 
-/// Blocks of 32 threads that an H200 holds at once: 32 on each of 132 multiprocessors.
+/// Blocks of 32 threads that can be co-resident on an H200: 32 on each of 132 multiprocessors.
 const SMALL_BLOCKS: u64 = 4224;
 
 fn blocks_of(threads: u64, blocks: u64) -> LaunchRequest {
@@ -25,7 +25,7 @@ fn rules(error: LaunchError) -> Vec<Rule> {
 }
 
 #[test]
-fn a_cooperative_launch_that_cannot_be_resident_is_refused_before_the_driver_sees_it() {
+fn a_cooperative_launch_that_cannot_be_co_resident_never_reaches_the_driver() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -42,7 +42,7 @@ fn a_cooperative_launch_that_cannot_be_resident_is_refused_before_the_driver_see
 }
 
 #[test]
-fn the_driver_is_asked_once_for_each_kind_of_block_and_never_for_plain_launches() {
+fn occupancy_is_queried_once_for_each_configuration_and_never_for_plain_launches() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -63,14 +63,14 @@ fn the_driver_is_asked_once_for_each_kind_of_block_and_never_for_plain_launches(
 }
 
 #[test]
-fn many_kinds_of_blocks_are_all_judged_right() {
+fn more_configurations_than_are_kept_all_get_their_own_limits() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
         for round in 0..2 {
             for bytes in 0..100 {
                 let most = blocks_of(32, SMALL_BLOCKS).dynamic_shared_bytes(bytes).cooperative();
-                let room = kernel.occupancy(&most).expect("answers").blocks;
+                let room = kernel.occupancy(&most).expect("the query succeeds").blocks;
                 assert_eq!(room, Some(SMALL_BLOCKS), "{bytes} bytes in round {round}");
             }
         }
@@ -81,7 +81,7 @@ fn many_kinds_of_blocks_are_all_judged_right() {
 }
 
 #[test]
-fn a_known_kind_of_block_is_looked_up_without_allocation() {
+fn a_known_configuration_is_looked_up_without_allocation() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -93,7 +93,7 @@ fn a_known_kind_of_block_is_looked_up_without_allocation() {
 }
 
 #[test]
-fn residency_counts_blocks_and_not_clusters() {
+fn occupancy_counts_blocks_and_not_clusters() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -106,7 +106,7 @@ fn residency_counts_blocks_and_not_clusters() {
 
 #[test]
 #[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
-fn a_kernel_that_must_be_given_a_cluster_is_asked_about_with_one() {
+fn a_kernel_with_explicit_cluster_is_queried_with_one() {
     const PTX: &str = ".version 8.0\n.target sm_90\n.address_size 64\n\
         // fake explicit explicit_cluster=1\n.visible .entry explicit()\n{ ret; }\n";
     with_fake(&[], || {
@@ -124,7 +124,7 @@ fn a_kernel_that_must_be_given_a_cluster_is_asked_about_with_one() {
 }
 
 #[test]
-fn large_shared_memory_is_opted_in_to_before_the_driver_is_asked() {
+fn large_shared_memory_is_opted_in_to_before_the_query() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -137,7 +137,7 @@ fn large_shared_memory_is_opted_in_to_before_the_driver_is_asked() {
 
 #[test]
 #[allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
-fn clusters_above_the_portable_size_are_for_kernels_that_ask_for_them() {
+fn clusters_above_the_portable_size_need_a_kernel_in_wide_clusters() {
     with_fake(&[], || {
         let guard = guard();
         let image = gridguard::cuda::Image::new(crate::kernels::PTX).expect("PTX");
@@ -156,7 +156,7 @@ fn clusters_above_the_portable_size_are_for_kernels_that_ask_for_them() {
 }
 
 #[test]
-fn a_cluster_without_room_is_refused_before_the_driver_sees_it() {
+fn a_cluster_that_does_not_fit_never_reaches_the_driver() {
     with_fake(&[("GRIDGUARD_FAKE_MAX_CLUSTER", "4")], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
@@ -170,7 +170,7 @@ fn a_cluster_without_room_is_refused_before_the_driver_sees_it() {
 
 #[test]
 #[allow(unsafe_code, reason = "launches as cudarc makes them")]
-fn a_kernel_s_own_cluster_without_room_is_refused_as_one_that_is_named() {
+fn a_compiled_in_cluster_that_does_not_fit_is_rejected_too() {
     with_fake(&[("GRIDGUARD_FAKE_MAX_CLUSTER", "1")], || {
         let guard = guard();
         let kernel = kernel(&guard, "clustered");
@@ -196,7 +196,7 @@ fn a_kernel_s_own_cluster_without_room_is_refused_as_one_that_is_named() {
 }
 
 #[test]
-fn blocks_that_break_a_rule_are_not_asked_for() {
+fn blocks_that_break_a_rule_are_not_queried() {
     with_fake(&[], || {
         let kernel = kernel(&guard(), "idle");
         for request in [
@@ -212,13 +212,13 @@ fn blocks_that_break_a_rule_are_not_asked_for() {
 }
 
 #[test]
-fn a_driver_that_does_not_answer_stops_the_launch() {
+fn a_failed_query_stops_the_launch() {
     with_fake(&[("GRIDGUARD_FAKE_FAIL_OCCUPANCY", "999")], || {
         let guard = guard();
         let kernel = kernel(&guard, "idle");
         let error = launch_idle(&guard, &kernel, &blocks_of(32, 8).cooperative());
         let Err(LaunchError::Driver(error)) = error else {
-            panic!("another answer: {error:?}");
+            panic!("another result: {error:?}");
         };
         let call = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
         assert_eq!((error.call, error.code), (call, 999));
@@ -228,7 +228,7 @@ fn a_driver_that_does_not_answer_stops_the_launch() {
 }
 
 #[test]
-fn an_old_driver_tells_of_blocks_but_not_of_clusters() {
+fn an_old_driver_knows_blocks_but_no_clusters() {
     with_driver(Driver::Old, &[], || {
         let kernel = kernel(&guard(), "idle");
         let request = blocks_of(32, 8).cooperative();
@@ -240,7 +240,7 @@ fn an_old_driver_tells_of_blocks_but_not_of_clusters() {
 
 #[test]
 #[allow(unsafe_code, reason = "launches as cudarc and C++ make them")]
-fn cudarc_s_builder_and_raw_handles_are_held_to_residency_as_well() {
+fn launch_builders_and_raw_handles_are_checked_too() {
     with_fake(&[], || {
         let guard = guard();
         let context = context(&guard);
@@ -267,7 +267,7 @@ fn cudarc_s_builder_and_raw_handles_are_held_to_residency_as_well() {
 
         let raw = raw.expect("limits");
         let request = blocks_of(32, 4226).cooperative();
-        assert_eq!(raw.occupancy(&request).expect("answers").blocks, Some(SMALL_BLOCKS));
+        assert_eq!(raw.occupancy(&request).expect("the query succeeds").blocks, Some(SMALL_BLOCKS));
         let plan = Plan::new(&request, None, raw.limits(), Choice::AUTOMATIC).expect("a plan");
         let args = gridguard::KernelArgs::new();
         // SAFETY: the default stream is of the current context, and the function takes nothing.

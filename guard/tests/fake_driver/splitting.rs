@@ -60,7 +60,7 @@ fn chunks_overlap_those_before_them_where_the_kernel_allows_it() {
 }
 
 #[test]
-fn chunks_follow_one_another_with_a_driver_that_cannot_overlap_them() {
+fn chunks_do_not_overlap_with_a_driver_that_does_not_support_it() {
     with_driver(Driver::Old, &[], || {
         let guard = guard();
         let kernel = overlapping(&guard);
@@ -74,7 +74,7 @@ fn chunks_follow_one_another_with_a_driver_that_cannot_overlap_them() {
 }
 
 #[test]
-fn every_chunk_gets_its_address_its_first_item_and_its_length() {
+fn every_chunk_gets_its_address_first_item_and_length() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "fake_iota_y");
@@ -115,7 +115,7 @@ fn on_x_the_same_launch_is_whole_and_a_chosen_cap_splits_it() {
 }
 
 #[test]
-fn batches_at_the_boundary_of_the_axis_take_the_fewest_launches_and_miss_nothing() {
+fn batches_at_the_limit_of_the_axis_take_the_fewest_launches_and_miss_no_item() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "fake_iota_y");

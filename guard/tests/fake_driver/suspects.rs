@@ -1,5 +1,4 @@
-//! Whose launches an error is blamed on, where there are several contexts, or threads with streams
-//! of their own.
+//! Suspects of an error with several contexts, or with per-thread streams.
 
 use cudarc::driver::{CudaStream, sys::CUresult};
 use gridguard::cuda::{Args, CudaError, DriverError, Image, Kernel, LaunchError};
@@ -37,20 +36,20 @@ fn two_guards() -> (Guard, Guard) {
     (first, second)
 }
 
-fn driver_error<T: core::fmt::Debug>(answer: Result<T, CudaError>) -> DriverError {
-    match answer {
+fn driver_error<T: core::fmt::Debug>(result: Result<T, CudaError>) -> DriverError {
+    match result {
         Err(CudaError::Driver(error)) => error,
-        other => panic!("another answer: {other:?}"),
+        other => panic!("another result: {other:?}"),
     }
 }
 
 fn suspects(error: &DriverError) -> Vec<&str> {
-    let blame = error.suspects().expect("a launch is to blame");
-    blame.launches().iter().map(|launch| &*launch.kernel).collect()
+    let suspects = error.suspects().expect("a sticky error");
+    suspects.launches().iter().map(|launch| &*launch.kernel).collect()
 }
 
 #[test]
-fn a_question_about_another_context_is_blamed_on_the_launches_there() {
+fn the_suspects_of_a_query_are_launches_in_the_queried_context() {
     with_fake(&[TWO_DEVICES, (FAULT, "0")], || {
         let (first, second) = two_guards();
         context(&first).bind_to_thread().expect("alive");
@@ -61,7 +60,7 @@ fn a_question_about_another_context_is_blamed_on_the_launches_there() {
 }
 
 #[test]
-fn what_cudarc_recorded_is_told_as_an_earlier_call_of_its_context() {
+fn a_failure_that_cudarc_recorded_is_returned_once_with_its_suspects() {
     with_fake(&[TWO_DEVICES], || {
         let (first, second) = two_guards();
         let lost = cudarc::driver::DriverError(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -72,12 +71,12 @@ fn what_cudarc_recorded_is_told_as_an_earlier_call_of_its_context() {
         assert_eq!(suspects(&error), ["wide"]);
         let text = error.to_string();
         assert!(text.starts_with("an earlier call returned CUDA_ERROR_ILLEGAL_ADDRESS (700)"));
-        second.load(&Image::new(PTX).expect("PTX")).expect("it is told once");
+        second.load(&Image::new(PTX).expect("PTX")).expect("it is returned once");
     });
 }
 
 #[test]
-fn a_thread_that_waits_for_its_own_stream_clears_no_launch_of_another_thread() {
+fn synchronising_a_per_thread_stream_clears_no_launch_of_another_thread() {
     with_fake(&[(FAULT, "2")], || {
         let guard = guard();
         let (idle, wide) = (kernel(&guard, "idle"), kernel(&guard, "wide"));
@@ -96,7 +95,7 @@ fn a_thread_that_waits_for_its_own_stream_clears_no_launch_of_another_thread() {
 }
 
 #[test]
-fn launches_whose_guard_and_kernels_are_gone_are_not_said_to_have_gone_around_the_guard() {
+fn launches_of_dropped_guards_and_kernels_are_not_on_record() {
     with_fake(&[], || {
         let context = {
             let guard = guard();
@@ -107,7 +106,7 @@ fn launches_whose_guard_and_kernels_are_gone_are_not_said_to_have_gone_around_th
         let lost = cudarc::driver::DriverError(CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
         let later = Guard::cuda(0).expect("the context is still there");
         context.record_err::<()>(Err(lost));
-        let own = Guard::with_context(context).expect_err("what was recorded is told");
+        let own = Guard::with_context(context).expect_err("the recorded failure");
         assert!(later.recent_launches().is_empty());
         let text = own.to_string();
         assert!(

@@ -5,13 +5,13 @@ use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{context, guard, iota, kernel, launch_iota, plan_along, poisoned, read};
 
-/// Threads that launch at once.
+/// Threads that launch concurrently.
 const THREADS: u64 = 8;
 /// Plans of each thread.
 const ROUNDS: u64 = 5;
 
 #[test]
-fn eight_threads_launch_at_once_and_every_result_and_count_is_right() {
+fn eight_threads_launch_concurrently_and_every_result_and_count_is_correct() {
     with_fake(&[], || {
         let guard = guard();
         let kernel = kernel(&guard, "fake_iota_y");
