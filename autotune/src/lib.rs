@@ -1,7 +1,7 @@
 //! Finds the fastest legal way to run a CUDA launch and stores it in a profile.
 //!
 //! A [`Workload`] describes what may vary. [`Space`] turns it into legal candidates through the
-//! guard's planner. A [`Measurer`] checks and times them. [`tune`] searches, and the
+//! guard's planner. A [`Measurer`] checks and times them. [`tune()`] searches, and the
 //! [`TuningOutcome`] becomes an entry of a [`gridguard::profile`].
 //!
 //! # Tuning your own workload

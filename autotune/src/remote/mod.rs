@@ -67,7 +67,7 @@ pub enum RemoteError {
     },
 }
 
-/// Checks and times candidates in a child process that runs [`serve`].
+/// Checks and times candidates in a child process that runs [`serve()`].
 ///
 /// A candidate that crashes the process or exceeds the timeout fails with a [`MeasureFailure`] of
 /// kind `Crash` or `Timeout`, and the next request goes to a new process. The child ends when this
