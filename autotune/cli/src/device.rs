@@ -1,4 +1,4 @@
-//! Which device's limits count: one of the catalogue, or one that is present.
+//! The arguments `--gpu` and `--device` of subcommands that only need limits.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::error::CommandError;
 #[derive(Args)]
 #[group(multiple = false)]
 pub(crate) struct DeviceChoice {
-    /// A GPU of the catalogue, by name or alias, such as h200 or rtx-4090
+    /// GPU of the catalogue, by name or alias, such as h200 or rtx-4090
     #[arg(long, value_name = "NAME")]
     pub(crate) gpu: Option<String>,
-    /// A device of this machine, by ordinal
+    /// Device of this machine, by ordinal
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<usize>,
 }
 
 impl DeviceChoice {
-    /// The limits of the choice, or `None` where none was made.
+    /// The limits of the chosen device; `None` if none was chosen.
     pub(crate) fn limits(&self) -> Result<Option<Arc<DeviceLimits>>, CommandError> {
         match (&self.gpu, self.device) {
             (Some(name), _) => Ok(Some(Arc::clone(&catalog::gpu(name)?.limits))),

@@ -1,8 +1,8 @@
-//! The command `gridguard`: what devices allow, whether launches are legal, which chunk is fastest,
-//! what failures mean, and what a machine lacks.
+//! The command `gridguard`: limits of devices, launch checks, tuning, profiles, and CUDA failure
+//! diagnosis.
 //!
 //! Text for people, JSON for programs: one document on stdout, diagnostics on stderr. Exit 0: yes;
-//! 1: the answer is no; 2: usage or malformed input; 3: could not find out; 130: interrupted.
+//! 1: no; 2: invalid usage or input; 3: could not be determined; 130: interrupted.
 
 #![deny(clippy::print_stdout, clippy::print_stderr, reason = "both panic on a closed pipe")]
 
@@ -24,9 +24,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Keeps CUDA launches legal and fast: limits, verdicts, tuned chunks, failures by their true name.
+/// Validates CUDA launches, tunes how they are split, and explains CUDA failures
 #[derive(Parser)]
-#[command(name = "gridguard", version, propagate_version = true)]
+#[command(name = "gridguard", version, propagate_version = true, after_help = EXIT_CODES)]
 struct Command {
     #[command(subcommand)]
     subcommand: Subcommands,
@@ -34,27 +34,29 @@ struct Command {
 
 #[derive(Subcommand)]
 enum Subcommands {
-    /// Shows what a device allows, each number with its source; without a device lists all that
-    /// are known
+    /// Show the limits of a device, each with its source, or list all known devices
     Limits(limits::Limits),
-    /// Says whether a launch is legal, what is wrong with it, and how to split it
+    /// Check whether a launch is legal, and how to split it if it is not
     Check(Box<check::Check>),
-    /// Measures which chunk is fastest, and keeps it in a profile
+    /// Measure which chunk is fastest, and store the choice in a profile
     Tune(Box<tune::Tune>),
-    /// Says how good the tuner is on a device, against measuring everything
+    /// Compare the tuner's choices with an exhaustive search
     Evaluate(evaluate::Evaluate),
-    /// Shows, merges, compares, re-measures, explains and prunes profiles
+    /// Show, merge, compare, re-measure, explain and prune profiles
     #[command(subcommand)]
     Profile(Box<profile::Profile>),
     #[command(hide = true)]
     Measure(measure::process::Measure),
-    /// Says what a CUDA failure means, where it comes from, and what to do
+    /// Explain what a CUDA failure means and how to fix it
     Explain(explain::Explain),
-    /// Says whether this machine can run CUDA, and what to do where it cannot
+    /// Check whether this machine can run CUDA, and how to fix it if it cannot
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     Examine(doctor::Examine),
 }
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 yes, 1 no, 2 invalid usage or input, 3 could not be determined, 130 interrupted";
 
 fn main() -> ExitCode {
     let result = match Command::parse().subcommand {
