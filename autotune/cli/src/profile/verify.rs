@@ -298,7 +298,8 @@ impl Verifier<'_> {
                 return Ok(None);
             };
             let median = Samples::new(times).map_or(f64::INFINITY, |times| times.median());
-            if !(median <= limit) {
+            let is_within = median <= limit;
+            if !is_within {
                 let (median, limit) = (duration(median), duration(limit));
                 let message = format!("a launch takes {median}, the limit is {limit}");
                 return Err(no_longer_valid(message));
