@@ -152,7 +152,7 @@ impl Check {
     fn check_one(&self, limits: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
         let verdict = self.request(limits).check(limits);
         self.output.print(&verdict, text(|f| write_text(f, &verdict, limits)))?;
-        Ok(exit_of(verdict.legality))
+        Ok(verdict.legality.into())
     }
 
     fn request(&self, device: &DeviceLimits) -> CheckRequest {
@@ -183,13 +183,6 @@ impl Check {
         }
         let memory = self.memory.unwrap_or(device.memory_bytes);
         batch.workspace(self.workspace_per_item, memory)
-    }
-}
-
-pub(crate) const fn exit_of(legality: Legality) -> Exit {
-    match legality {
-        Legality::Legal | Legality::Chunked => Exit::Yes,
-        _ => Exit::No,
     }
 }
 

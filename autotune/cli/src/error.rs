@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use gridguard::catalog::CatalogError;
+use gridguard::check::Legality;
 use gridguard::cuda::CudaError;
 use gridguard::profile::{EntryError, ProfileError};
 use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
-
-use crate::output::note;
 
 /// What the exit code tells the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +38,15 @@ impl From<Exit> for ExitCode {
             Exit::Unknown => 3,
             Exit::Interrupted => INTERRUPTED,
         })
+    }
+}
+
+impl From<Legality> for Exit {
+    fn from(legality: Legality) -> Self {
+        match legality {
+            Legality::Legal | Legality::Chunked => Exit::Yes,
+            _ => Exit::No,
+        }
     }
 }
 
@@ -111,15 +119,13 @@ impl CommandError {
         }
     }
 
-    /// Writes the error to standard error and returns the exit code.
-    pub(crate) fn report(&self) -> ExitCode {
-        if let Self::Io { error, .. } = self
-            && error.kind() == io::ErrorKind::BrokenPipe
-        {
-            return ExitCode::SUCCESS;
-        }
-        note(format_args!("error: {self}"));
-        let exit = match self {
+    /// Whether the reader of standard output has closed the pipe, which is not a failure.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    pub(crate) const fn exit(&self) -> Exit {
+        match self {
             Self::Invalid(_)
             | Self::Catalog(CatalogError::UnknownGpu { .. })
             | Self::Problem(_)
@@ -130,8 +136,7 @@ impl CommandError {
             Self::Profile { error: ProfileError::Read { .. }, .. } => Exit::Unknown,
             Self::Profile { .. } => Exit::InvalidInput,
             _ => Exit::Unknown,
-        };
-        exit.into()
+        }
     }
 }
 

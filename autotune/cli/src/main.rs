@@ -72,6 +72,10 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(exit) => exit.into(),
-        Err(error) => error.report(),
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            output::note(format_args!("error: {error}"));
+            error.exit().into()
+        }
     }
 }

@@ -9,7 +9,6 @@ use gridguard::DeviceLimits;
 use gridguard::check::{CheckRequest, Verdict};
 use serde::Serialize;
 
-use crate::check::exit_of;
 use crate::error::{CommandError, Exit};
 use crate::output::{json, note};
 
@@ -44,7 +43,7 @@ pub(crate) fn check_lines(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exi
             Line::Unreadable(reason) => Err(reason),
         };
         let (exit, reply) = match text.and_then(|text| check(&text, limits)) {
-            Ok(verdict) => (exit_of(verdict.legality), json(&verdict)?),
+            Ok(verdict) => (verdict.legality.into(), json(&verdict)?),
             Err(error) => {
                 note(format_args!("line {number}: {error}"));
                 let reply = Malformed { line: number, verdict: "error", error };
