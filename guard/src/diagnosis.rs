@@ -15,7 +15,8 @@ impl Error {
     ///
     /// ```
     /// # use gridguard::{DeviceLimits, Dim3, Error, KernelLimits, LaunchLimits, LaunchRequest};
-    /// let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"));
+    /// let kernel = KernelLimits::unknown("attention");
+    /// let limits = LaunchLimits::new(DeviceLimits::any_device(), kernel);
     /// let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
     /// let error = Error::from(gridguard::validate(&request, &limits).expect_err("grid.y"));
     ///

@@ -171,7 +171,9 @@ fn a_line_is_scanned_in_linear_time() {
 
 proptest! {
     #[test]
-    fn random_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..4096)) {
+    fn random_bytes_are_read_without_a_panic(
+        bytes in proptest::collection::vec(any::<u8>(), 0..4096),
+    ) {
         let mut log = LogScanner::for_question();
         log.read(bytes.as_slice()).expect("memory can be read");
         prop_assert!(log.findings().len() <= MAX_FINDINGS);

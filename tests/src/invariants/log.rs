@@ -6,7 +6,7 @@ use gridguard::diagnose::{LogFinding, LogScanner, MAX_FINDINGS, diagnose};
 
 /// The longest text of a finding.
 const MAX_SHOWN_BYTES: usize = 400;
-/// Lines up to this length are scanned in one piece, even if each invalid byte is replaced by three.
+/// Lines up to this length are one piece, even if each invalid byte is replaced by three.
 const SHORT_LINE_BYTES: usize = 16 << 10;
 
 /// Any bytes are read, in bounded memory; the findings do not depend on the portions that they come

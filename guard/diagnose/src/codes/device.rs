@@ -76,7 +76,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[
             OLD_DRIVER,
             cause(
-                "no driver is loaded: the runtime then treats its version as 0",
+                "no driver is loaded, so that its version counts as 0",
                 "run nvidia-smi to check",
             ),
         ])
@@ -168,7 +168,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[
             cause(
                 "no NVIDIA driver is installed, or the container was started without it",
-                "install the driver; start the container with --gpus all (NVIDIA Container Toolkit)",
+                "install the driver; start the container with --gpus all (NVIDIA Container \
+ Toolkit)",
             ),
             cause(
                 "the library is in a folder that the loader does not search, such as \
@@ -189,7 +190,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         ])
         .means("the loader does not find the runtime compiler NVRTC")
         .causes(&[cause(
-            "the toolkit's libnvrtc is missing, or has another major version than the program needs",
+            "libnvrtc is missing, or has another major version than the program needs",
             "pip install nvidia-cuda-nvrtc (for CUDA 12 nvidia-cuda-nvrtc-cu12) or install the \
              toolkit, and add its folder to LD_LIBRARY_PATH",
         )])
@@ -241,7 +242,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
                  kernels it is built for)",
             ),
             cause(
-                "the module is unsigned and Secure Boot rejects it, or nouveau has claimed the device",
+                "the module is unsigned and Secure Boot rejects it, or nouveau uses the device",
                 "sign the module or disable Secure Boot, and blacklist nouveau",
             ),
             cause(

@@ -5,7 +5,7 @@ use crate::failure::{KnownCause, KnownFailure, cause, driver, runtime};
 
 const NESTED_LIMIT: KnownCause = cause(
     "kernels launch kernels deeper or more often than memory is reserved for",
-    "launch less from the device, or raise the limit with cudaDeviceSetLimit before the first launch",
+    "launch less from the device, or raise the limit with cudaDeviceSetLimit before launching",
 );
 const FILE_SCOPED: KnownCause = cause(
     "a kernel launched from another kernel uses textures or surfaces declared at file scope",
@@ -36,14 +36,11 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(902, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "cudaErrorStreamCaptureMerge")
         .says(&["operation would result in a merge of separate capture sequences"])
         .means("the call would merge two captures")
-        .causes(&[cause(
-            "a stream waits for an event of another capture",
-            "capture both streams in one capture",
-        )]),
+        .causes(&[cause("a stream waits for another capture's event", "capture both as one")]),
     driver(903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "cudaErrorStreamCaptureUnmatched")
         .says(&["capture was not ended in the same stream as it began"])
         .means("a capture was ended on another stream than it began on")
-        .causes(&[cause("the streams are mixed up", "end the capture on the stream that began it")]),
+        .causes(&[cause("streams are mixed up", "end the capture on the stream that began it")]),
     driver(904, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "cudaErrorStreamCaptureUnjoined")
         .says(&["capturing stream has unjoined work"])
         .means("a capture ended while work forked to another stream was not joined")
@@ -74,10 +71,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .means("a capture was ended on another thread than it began on")
         .causes(&[cause("the capture moved between threads", "begin and end it on one thread")]),
     driver(910, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "cudaErrorGraphExecUpdateFailure")
-        .says(&[
-            "the graph update was not performed because it included changes which violated \
-             constraints specific to instantiated graph update",
-        ])
+        .says(&["the graph update was not performed because it included changes which violated \
+             constraints specific to instantiated graph update"])
         .means("an instantiated graph cannot be updated with these changes")
         .causes(&[cause("the nodes or their types differ", "instantiate the graph again")]),
     driver(918, "CUDA_ERROR_GRAPH_RECAPTURE_FAILURE", "cudaErrorGraphRecaptureFailure")
@@ -119,7 +114,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .says(&["unsupported interaction between different versions of CUDA Dynamic Parallelism"])
         .means("kernels compiled for different versions of CUDA Dynamic Parallelism are combined")
         .causes(&[cause(
-            "parts of the program were compiled before CUDA 12, or with CUDA_FORCE_CDP1_IF_SUPPORTED",
+            "some kernels were compiled before CUDA 12, or with CUDA_FORCE_CDP1_IF_SUPPORTED",
             "compile all parts with the same version and flags",
         )])
         .run(&[LIST_ELF]),

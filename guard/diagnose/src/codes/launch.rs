@@ -56,9 +56,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(LAUNCH),
     renumbered(7, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources")
         .says(&["too many resources requested for launch", "launch out of resources"])
-        .means(
-            "a block needs more registers or shared memory than a multiprocessor has; no block ran",
-        )
+        .means("a block needs more registers or shared memory than an SM has; no block ran")
         .not("out of memory: it is about registers and shared memory, not device memory")
         .causes(&[
             hinted(
@@ -76,17 +74,22 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
         ])
         .run(LAUNCH),
-    renumbered(82, 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "cudaErrorCooperativeLaunchTooLarge")
-        .says(&["too many blocks in cooperative launch"])
-        .means("a cooperative launch has more blocks than can be co-resident; no block ran")
-        .not(NOT_MEMORY)
-        .causes(&[hinted(
-            Hint::Rules,
-            "the grid is larger than blocks per multiprocessor times multiprocessors",
-            "size the grid with Kernel::occupancy or cuOccupancyMaxActiveBlocksPerMultiprocessor, \
+    renumbered(
+        82,
+        720,
+        "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+        "cudaErrorCooperativeLaunchTooLarge",
+    )
+    .says(&["too many blocks in cooperative launch"])
+    .means("a cooperative launch has more blocks than can be co-resident; no block ran")
+    .not(NOT_MEMORY)
+    .causes(&[hinted(
+        Hint::Rules,
+        "the grid is larger than blocks per multiprocessor times multiprocessors",
+        "size the grid with Kernel::occupancy or cuOccupancyMaxActiveBlocksPerMultiprocessor, \
              and loop in the kernel",
-        )])
-        .run(&[CHECK, LIMITS]),
+    )])
+    .run(&[CHECK, LIMITS]),
     driver(912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "cudaErrorInvalidClusterSize")
         .says(&["a kernel launch error has occurred due to cluster misconfiguration"])
         .means("the cluster size does not fit the grid, the kernel or the device; no block ran")
@@ -122,7 +125,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             ),
             cause(
                 "the kernel's symbol belongs to another library or another copy of the runtime",
-                "link only one CUDA runtime, and launch the kernel from the library that defines it",
+                "link one CUDA runtime only, and launch the kernel from its own library",
             ),
         ])
         .run(&[LIST_ELF, LIMITS]),

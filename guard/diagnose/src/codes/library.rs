@@ -40,8 +40,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[
             TOO_LITTLE_FREE,
             cause(
-                "another process, or PyTorch in the same one, shares the device: JAX allocates 75 % \
-                 of it at start, TensorFlow nearly all",
+                "another process, or PyTorch in this one, shares the device: JAX allocates 75 % of \
+                 it at start, TensorFlow nearly all",
                 "set XLA_PYTHON_CLIENT_PREALLOCATE=false or TF_FORCE_GPU_ALLOW_GROWTH=true in each",
             ),
             cause(
@@ -145,8 +145,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[
             EARLIER,
             cause(
-                "a batch is above 65535, or offsets overflow 32 bits",
-                "split the batch, and update cuBLAS",
+                "a batch exceeds 65535, or offsets exceed 32 bits",
+                "split it, and update cuBLAS",
             ),
         ])
         .run(EXECUTION),
@@ -276,10 +276,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .means("an internal check of NCCL failed: a bug in NCCL, or memory corrupted by others")
         .causes(&[
             ANOTHER_RANK,
-            cause(
-                "ranks run different versions of NCCL",
-                "print torch.cuda.nccl.version() on each rank",
-            ),
+            cause("ranks run different NCCL versions", "print torch.cuda.nccl.version() on each"),
         ])
         .run(NCCL_DEBUG),
     nccl(4, "ncclInvalidArgument")

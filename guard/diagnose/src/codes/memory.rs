@@ -20,10 +20,7 @@ const ABSURD: KnownCause = hinted(
 pub(super) const FAILURES: &[KnownFailure] = &[
     driver(2, "CUDA_ERROR_OUT_OF_MEMORY", "cudaErrorMemoryAllocation")
         .says(&["out of memory", "Error Code 2: OutOfMemory"])
-        .means(
-            "the driver could not allocate memory for a buffer, a kernel's stack, a module or a \
-             context",
-        )
+        .means("the driver could not allocate a buffer, a kernel's stack, a module or a context")
         .causes(&[
             TOO_LITTLE_FREE,
             OTHER_PROCESS,
@@ -45,9 +42,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(&[NVIDIA_SMI]),
     KnownFailure::new(Origin::Torch, "torch.OutOfMemoryError")
         .says(&["CUDA out of memory", "torch.cuda.OutOfMemoryError", "torch.OutOfMemoryError"])
-        .means(
-            "PyTorch's allocator got no memory from the driver, even after it released its cache",
-        )
+        .means("PyTorch's allocator got no memory from the driver, even after releasing its cache")
         .causes(&[
             TOO_LITTLE_FREE,
             OTHER_PROCESS,
@@ -66,14 +61,14 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "larger than the maximum number of tokens that can be stored in KV cache",
             "larger than the available KV cache memory",
         ])
-        .means("vLLM's share of the device memory, measured at start, is too small for model and cache")
+        .means("vLLM's share of the memory measured at start is too small for model and cache")
         .causes(&[
             OTHER_PROCESS,
             cause(
                 "gpu_memory_utilization is above what is free, or too low for the model",
                 "set it to the share of the device that is free",
             ),
-            cause("the cache of one sequence of maximum length does not fit", "lower max_model_len"),
+            cause("the cache of one sequence of full length does not fit", "lower max_model_len"),
         ])
         .run(&[NVIDIA_SMI]),
     renumbered(64, 217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "cudaErrorPeerAccessUnsupported")
@@ -84,10 +79,15 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "query cuDeviceCanAccessPeer first, and copy through the host where it returns false",
         )])
         .run(&["nvidia-smi topo -m"]),
-    renumbered(50, 704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "cudaErrorPeerAccessAlreadyEnabled")
-        .says(&["peer access is already enabled"])
-        .means("access to the peer is already enabled")
-        .causes(&[cause("two parts of the program enable it", "treat this result as a success")]),
+    renumbered(
+        50,
+        704,
+        "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
+        "cudaErrorPeerAccessAlreadyEnabled",
+    )
+    .says(&["peer access is already enabled"])
+    .means("access to the peer is already enabled")
+    .causes(&[cause("two parts of the program enable it", "treat this result as a success")]),
     renumbered(51, 705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "cudaErrorPeerAccessNotEnabled")
         .says(&["peer access has not been enabled"])
         .means("access to the peer cannot be disabled because it is not enabled")
@@ -95,25 +95,27 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     renumbered(60, 711, "CUDA_ERROR_TOO_MANY_PEERS", "cudaErrorTooManyPeers")
         .says(&["peer mapping resources exhausted"])
         .means("the device cannot map another peer")
-        .causes(&[cause(
-            "more peers are enabled than can be mapped",
-            "enable only the peers you need",
-        )]),
-    renumbered(61, 712,
+        .causes(&[cause("too many peers are enabled", "enable only the peers you need")]),
+    renumbered(
+        61,
+        712,
         "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
-        "cudaErrorHostMemoryAlreadyRegistered")
+        "cudaErrorHostMemoryAlreadyRegistered",
+    )
     .says(&["part or all of the requested memory range is already mapped"])
     .means("the host memory to be pinned is already pinned")
-    .causes(&[cause("the range, or one that overlaps it, was registered before", "register it once")]),
-    renumbered(62, 713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "cudaErrorHostMemoryNotRegistered")
-        .says(&["pointer does not correspond to a registered memory region"])
-        .means("the host memory to be unpinned is not pinned")
-        .causes(&[cause("another pointer was registered", "pass the pointer that was registered")]),
+    .causes(&[cause("the range or an overlapping one is already registered", "register it once")]),
+    renumbered(
+        62,
+        713,
+        "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+        "cudaErrorHostMemoryNotRegistered",
+    )
+    .says(&["pointer does not correspond to a registered memory region"])
+    .means("the host memory to be unpinned is not pinned")
+    .causes(&[cause("another pointer was registered", "pass the pointer that was registered")]),
     driver_only(47, "CUDA_ERROR_MULTICAST_RESOURCE_FULL")
-        .means(
-            "memory could not be bound to a multicast object: the hardware's multicast resources \
-             are exhausted",
-        )
+        .means("memory could not be bound to a multicast object: the hardware's limit is reached")
         .causes(&[cause(
             "the memory is not aligned to the recommended granularity, which takes more resources",
             "align it to what cuMulticastGetGranularity recommends",

@@ -62,9 +62,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         "cudaErrorCompatNotSupportedOnDevice",
     )
     .says(&["forward compatibility was attempted on non supported HW"])
-    .means(
-        "the loaded libcuda is newer than the kernel module, which only data center GPUs support",
-    )
+    .means("libcuda is newer than the kernel module, which only data center GPUs support")
     .causes(&[
         hinted(
             Hint::DriverAge,
@@ -180,8 +178,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .means("the device, the driver or the system does not support the operation")
         .causes(&[
             cause(
-                "memory pools, peer access or managed memory are missing, as on a virtual GPU or in \
-                 WSL",
+                "memory pools, peer access or managed memory are missing, as on a vGPU or in WSL",
                 "query the device attribute first, and avoid the feature where it is missing",
             ),
             hinted(
@@ -216,7 +213,9 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[MPS_FULL])
         .run(MPS_LOG),
     driver(809, "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED", "cudaErrorMpsMaxConnectionsReached")
-        .says(&["the hardware resources required to support device connections have been exhausted"])
+        .says(&[
+"the hardware resources required to support device connections have been exhausted",
+])
         .means("MPS accepts no more connections to the device")
         .causes(&[MPS_FULL])
         .run(MPS_LOG),

@@ -67,10 +67,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(EXECUTION),
     fault(45, &["Preemptive cleanup, due to previous errors"])
         .means("work was removed because the program exited or failed before: a consequence")
-        .causes(&[cause(
-            "an earlier Xid, or the program was killed",
-            "look for the Xid before it",
-        )]),
+        .causes(&[cause("an earlier Xid, or the program was killed", "find the Xid before it")]),
     fault(48, &["Double Bit ECC Error"])
         .means("device memory lost data beyond correction")
         .causes(&[BAD_MEMORY]),
