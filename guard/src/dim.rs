@@ -1,4 +1,4 @@
-//! Axes and three-dimensional sizes.
+//! Axes and three-dimensional sizes of grids, blocks and clusters.
 
 use core::fmt;
 
@@ -7,11 +7,11 @@ use core::fmt;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Axis {
-    /// The fastest axis; a grid may have 2^31 - 1 blocks here.
+    /// The fastest axis; a grid may have 2^31 - 1 blocks along it.
     X,
-    /// A grid may have 65,535 blocks here.
+    /// A grid may have 65,535 blocks along it.
     Y,
-    /// A grid may have 65,535 blocks here, a block 64 threads.
+    /// A grid may have 65,535 blocks along it, a block 64 threads.
     Z,
 }
 
@@ -19,7 +19,7 @@ impl Axis {
     /// All axes, in order.
     pub const ALL: [Self; 3] = [Self::X, Self::Y, Self::Z];
 
-    /// The letter that CUDA uses: `x`, `y` or `z`.
+    /// The axis's name in CUDA: `x`, `y` or `z`.
     #[must_use]
     pub const fn letter(self) -> &'static str {
         match self {
@@ -36,9 +36,9 @@ impl fmt::Display for Axis {
     }
 }
 
-/// A three-dimensional size, in u64 so that what a caller computed arrives whole.
+/// A three-dimensional size in u64, so that a size beyond 32 bits is reported and not truncated.
 ///
-/// The driver takes 32-bit sizes; narrowing happens once, after validation.
+/// The driver takes 32-bit sizes; they are narrowed once, after validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)"))]
@@ -82,7 +82,7 @@ impl Dim3 {
         self
     }
 
-    /// The product of the three sizes; `u128::MAX` where it does not fit.
+    /// The product of the three sizes; `u128::MAX` if it does not fit.
     ///
     /// ```
     /// use gridguard::Dim3;
@@ -92,7 +92,7 @@ impl Dim3 {
     #[must_use]
     pub fn volume(self) -> u128 {
         let [x, y, z] = [self.x, self.y, self.z].map(u128::from);
-        // Two u64 always fit a u128; only the third factor can overflow it.
+        // The product of two u64 fits a u128; only the third factor can overflow it.
         (x * y).saturating_mul(z)
     }
 
@@ -102,7 +102,7 @@ impl Dim3 {
         self.x == 0 || self.y == 0 || self.z == 0
     }
 
-    /// The size as the driver takes it, where each axis fits 32 bits.
+    /// The size in 32 bits, as the driver takes it, if each axis fits.
     #[must_use]
     pub(crate) fn narrow(self) -> Option<[u32; 3]> {
         let x = u32::try_from(self.x).ok()?;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn narrowing_refuses_what_32_bits_cannot_hold() {
+    fn sizes_beyond_32_bits_are_not_narrowed() {
         assert_eq!(Dim3::new(4_294_967_301, 1, 1).narrow(), None);
         assert_eq!(Dim3::new(4_294_967_295, 1, 1).narrow(), Some([u32::MAX, 1, 1]));
     }

@@ -1,31 +1,31 @@
-//! One error over those of the rooms.
+//! One error type for all of the crate's errors.
 
 use crate::launch::violation::Violations;
 use crate::plan::arguments::ArgsError;
 
-/// Anything that can go wrong, for callers who do not tell the rooms apart.
+/// Any error of this crate, for callers that handle them alike.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The request breaks rules.
     #[error(transparent)]
     Violations(#[from] Violations),
-    /// The arguments do not fit.
+    /// The arguments do not fit the kernel or the plan.
     #[error(transparent)]
     Args(#[from] ArgsError),
     /// The driver, a device, an image or the compiler.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] crate::cuda::CudaError),
-    /// A launch.
+    /// A launch failed.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Launch(#[from] crate::cuda::LaunchError),
-    /// A launch on the host.
+    /// A launch on the host failed.
     #[cfg(feature = "host")]
     #[error(transparent)]
     Host(#[from] crate::plan::run::PartialRun<crate::host::HostError>),
-    /// The catalogue.
+    /// The catalogue's data, or a lookup in it.
     #[cfg(feature = "catalog")]
     #[error(transparent)]
     Catalog(#[from] crate::catalog::CatalogError),

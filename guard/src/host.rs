@@ -1,4 +1,4 @@
-//! The CPU as a backend: runs plans under any GPU's limits, chunk by chunk, items in parallel.
+//! The CPU back end: runs plans chunk by chunk under any GPU's limits, items in parallel.
 
 use core::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,24 +8,24 @@ use rayon::prelude::*;
 use crate::plan::launches::PlannedLaunch;
 use crate::plan::run::Launcher;
 
-/// Why the host could not run a chunk.
+/// Why the host failed to run a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
-    /// The output has no room for the items of the batch.
+    /// The output is too short for the items of the batch.
     #[error("the output has {available} elements, the items up to {end} need {needed}")]
     OutputTooShort {
         /// The item after the chunk's last.
         end: u64,
-        /// Elements that the items up to there take; saturated.
+        /// Elements that the items up to there need; saturated.
         needed: u64,
-        /// Elements that there are.
+        /// Elements of the output.
         available: usize,
     },
-    /// The kernel panicked; the message is its own.
+    /// The kernel panicked.
     #[error("the host kernel panicked: {message}")]
     KernelPanicked {
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
 }
@@ -61,7 +61,7 @@ where
     T: Send,
     K: Fn(u64, &mut [T]) + Sync,
 {
-    /// A launcher of `kernel`, which gets an item and its `elements_per_item` elements of
+    /// A launcher of `kernel`, which is called with an item and its `elements_per_item` elements of
     /// `output`. Zero elements count as one.
     pub fn new(output: &'a mut [T], elements_per_item: usize, kernel: K) -> Self {
         Self { output, elements_per_item: elements_per_item.max(1), kernel }
@@ -89,7 +89,7 @@ where
         };
         let output = self.output.get_mut(range).unwrap_or_default();
         let kernel = &self.kernel;
-        // The output of a panicked chunk is the caller's to discard, as after a device fault.
+        // The caller discards the output of a panicked chunk, as after a device fault.
         catch_unwind(AssertUnwindSafe(|| {
             output
                 .par_chunks_mut(per_item)
@@ -100,7 +100,7 @@ where
     }
 }
 
-/// A place within a chunk is below its number of items, so the sum is an item of the batch.
+/// An index within a chunk is below its number of items, so the sum is an item of the batch.
 fn item_at(start: u64, place: usize) -> u64 {
     start.saturating_add(u64::try_from(place).unwrap_or(u64::MAX))
 }
@@ -127,15 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn every_item_is_written_once_in_its_place() {
+    fn every_item_is_written_once() {
         let mut output = vec![u64::MAX; 2 * 65_537];
         let kernel = |item: u64, out: &mut [u64]| {
             assert_eq!(out, [u64::MAX; 2], "written before");
             out.fill(item);
         };
         assert_eq!(run(&plan(65_537), &mut HostLauncher::new(&mut output, 2, kernel)), Ok(2));
-        let right = output.chunks(2).zip(0..).all(|(pair, item)| pair == [item; 2]);
-        assert!(right);
+        assert!(output.chunks(2).zip(0..).all(|(pair, item)| pair == [item; 2]));
     }
 
     #[test]

@@ -1,41 +1,49 @@
-//! Keeps CUDA launches legal and fast.
+//! Validates CUDA launches against the limits of device and kernel, explains each violation, and splits
+//! launches that are too large.
 //!
-//! A launch whose grid exceeds 65,535 blocks on y or z dies with `CUDA error: invalid
-//! configuration argument`, which people take for out of memory. `gridguard` stands between a
-//! program and the driver: it validates every launch against the limits of device and kernel, says
-//! precisely what is wrong, and splits a launch that is too large into chunks that are not.
-//!
-//! The way of a launch: [`LaunchRequest`] → [`validate`] → [`Plan`] → launch → [`Counts`].
+//! A launch whose grid exceeds 65,535 blocks on y or z fails. On CUDA 13 the error reads `CUDA error:
+//! invalid argument`, before that `CUDA error: invalid configuration argument`, and it is often mistaken
+//! for an out-of-memory error. This crate reports an oversized launch precisely before it reaches the
+//! driver: which axis, which value, whose limit, and what to do. If the blocks along an axis work on
+//! independent items, it splits the launch into chunks that fit, each on its part of the same tensors.
 //!
 //! ```
 //! use gridguard::{
 //!     Axis, BatchAxis, Choice, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Plan,
+//!     validate,
 //! };
 //!
 //! // Temporal attention in video diffusion: 6 x 40 x 64 positions of 5 heads each.
 //! let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("attention"));
 //! let request = LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1));
-//! let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
 //!
+//! let violations = validate(&request, &limits).expect_err("76,800 blocks on y");
+//! assert!(violations.to_string().starts_with("grid.y is 76800 blocks, the limit is 65535"));
+//!
+//! let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
 //! let plan = Plan::new(&request, Some(&batch), &limits, Choice::AUTOMATIC)?;
 //! assert_eq!(plan.len(), 2);
 //! assert_eq!(plan.largest_chunk(), 7680);
 //! # Ok::<(), gridguard::Violations>(())
 //! ```
 //!
+//! A launch goes through these steps: [`LaunchRequest`], [`validate`], [`Plan`], launch, [`Counts`].
+//! [`Guard`] does all of them for one device; with the feature `cuda` it queries the limits from the
+//! driver and launches. Validating and planning a legal launch neither allocates nor locks.
+//!
 //! # Features
 //!
-//! All are additive, and the crate works with none of them.
+//! All are additive, and the crate works without any of them.
 //!
 //! - `cuda`: launches through the CUDA driver, with cudarc. Choose cudarc's CUDA version (such as
-//!   `cuda-12080`) in your own manifest: this crate forces none on you.
+//!   `cuda-12080`) in your own manifest: this crate does not set one.
 //! - `host`: runs plans on the CPU with rayon.
-//! - `catalog`: limits of well-known GPUs and a corpus of launches that overflowed.
-//! - `diagnose`: what CUDA failures mean, from error codes, messages and logs; `.diagnosis()` on errors.
-//! - `profile`: tuned choices from RON files, one for each device: read, merged, published
-//!   atomically, looked up without a lock or an allocation.
+//! - `catalog`: limits of well-known GPUs, and a corpus of reported launches that overflowed.
+//! - `diagnose`: explains CUDA failures from error codes, messages and logs; adds `.diagnosis()` to the
+//!   errors.
+//! - `profile`: tuned choices from RON files, one per device.
 //! - `files`: atomic replacement of files, and the folder of a user's caches.
-//! - `serde`: requests and verdicts as data; comes with `catalog` and `profile`.
+//! - `serde`: requests, limits and verdicts as data; enabled by `catalog` and `profile`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

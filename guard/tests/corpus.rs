@@ -1,4 +1,4 @@
-//! The catalog's data: launches from issue reports get the expected verdicts, and the limits of every
+//! The catalogue's data: launches from issue reports get the expected verdicts, and the limits of every
 //! GPU are plausible.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -10,7 +10,7 @@ use gridguard::{ComputeCapability, DeviceLimits, Dim3, explain};
 
 #[test]
 fn every_reported_launch_gets_its_expected_verdict_under_h200_limits() {
-    let h200 = &gpu("h200").expect("in the catalog").limits;
+    let h200 = &gpu("h200").expect("in the catalogue").limits;
     let mut wrong = Vec::new();
     for row in corpus().expect("the corpus parses") {
         let verdict = row.request.check(h200);
@@ -47,7 +47,7 @@ fn the_corpus_has_every_verdict_and_names_each_launch_once() {
 
 #[test]
 fn the_plan_of_each_chunked_launch_covers_its_batch() {
-    let h200 = &gpu("h200").expect("in the catalog").limits;
+    let h200 = &gpu("h200").expect("in the catalogue").limits;
     let rows = corpus().expect("the corpus parses");
     for row in rows.iter().filter(|row| row.expect.verdict == Legality::Chunked) {
         let name = &row.request.name;
@@ -64,7 +64,7 @@ fn the_plan_of_each_chunked_launch_covers_its_batch() {
 
 #[test]
 fn the_limits_of_every_gpu_are_plausible() {
-    for gpu in gpus().expect("the catalog parses") {
+    for gpu in gpus().expect("the catalogue parses") {
         let limits = &gpu.limits;
         let name = &limits.name;
         assert_eq!(limits.max_grid, Dim3::new(2_147_483_647, 65_535, 65_535), "{name}");
@@ -120,7 +120,7 @@ fn features_are_plausible(limits: &DeviceLimits) {
 #[test]
 fn no_gpu_has_lower_limits_than_the_generic_device() {
     let least = DeviceLimits::any_device();
-    for gpu in gpus().expect("the catalog parses") {
+    for gpu in gpus().expect("the catalogue parses") {
         // A new limit must be compared here, or ignored explicitly.
         let DeviceLimits {
             name,

@@ -1,5 +1,6 @@
-//! `gridguard limits`: what a device allows.
+//! `gridguard limits`: the limits of devices and of the GPUs in the catalogue.
 
+use std::fmt::Display;
 use std::io::{self, Write};
 
 use clap::{Args, ValueEnum};
@@ -19,7 +20,7 @@ pub(crate) struct Limits {
     format: Format,
 }
 
-/// RON besides, and JSON over several lines: limits are what people keep as files.
+/// RON too, and indented JSON, because limits are kept as files.
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
     Text,
@@ -27,17 +28,17 @@ enum Format {
     Ron,
 }
 
-/// Limits, with the sources of a GPU of the catalogue.
+/// Limits, with their sources for a GPU of the catalogue.
 #[derive(Serialize)]
-struct Record<'a> {
+struct LimitsWithSources<'a> {
     #[serde(flatten)]
     limits: &'a DeviceLimits,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    sources: Vec<SourceRecord<'a>>,
+    sources: Vec<FactWithSource<'a>>,
 }
 
 #[derive(Serialize)]
-struct SourceRecord<'a> {
+struct FactWithSource<'a> {
     name: &'a str,
     value: u64,
     title: &'a str,
@@ -67,12 +68,12 @@ impl Limits {
     ) -> Result<io::Result<()>, CommandError> {
         Ok(match self.format {
             Format::Text => write_text(out, limits, facts),
-            Format::Json => writeln!(out, "{}", json(&Record::new(limits, facts))?),
+            Format::Json => writeln!(out, "{}", json(&LimitsWithSources::new(limits, facts))?),
             Format::Ron => writeln!(out, "{}", ron(limits)?),
         })
     }
 
-    /// The catalogue, and the devices of this machine where there are some.
+    /// Lists the catalogue and the devices of this machine, if any.
     fn list(&self, out: &mut impl Write) -> Result<Exit, CommandError> {
         let gpus = catalog::gpus()?;
         let present: Vec<_> = match cuda::device_count() {
@@ -97,9 +98,9 @@ impl Limits {
     }
 }
 
-impl<'a> Record<'a> {
+impl<'a> LimitsWithSources<'a> {
     fn new(limits: &'a DeviceLimits, facts: &'a [Fact]) -> Self {
-        let source = |fact: &'a Fact| SourceRecord {
+        let source = |fact: &'a Fact| FactWithSource {
             name: fact.name,
             value: fact.value,
             title: &fact.source.title,
@@ -121,78 +122,41 @@ fn ron<T: Serialize>(value: &T) -> Result<String, CommandError> {
 
 fn write_text(out: &mut impl Write, limits: &DeviceLimits, facts: &[Fact]) -> io::Result<()> {
     writeln!(out, "{}, compute capability {}", limits.name, limits.compute_capability)?;
+    let mut row = |label: &str, value: &dyn Display, name: &str| {
+        let value = value.to_string();
+        match facts.iter().find(|fact| fact.name == name) {
+            Some(fact) => writeln!(out, "{label:30} {value:24} {}", fact.source.title),
+            None => writeln!(out, "{label:30} {value}"),
+        }
+    };
+    // A limit under its own name in the catalogue.
+    macro_rules! field {
+        ($label:literal, $field:ident) => {
+            row($label, &limits.$field, stringify!($field))
+        };
+    }
     let yes_no = |flag| if flag { "yes" } else { "no" };
     let dims = |dim: gridguard::Dim3| format!("{}, {}, {}", dim.x, dim.y, dim.z);
-    let rows: [(&str, String, &str); 20] = [
-        ("grid, blocks on x, y, z", dims(limits.max_grid), "max_grid_y"),
-        ("block, threads on x, y, z", dims(limits.max_block), "max_block_x"),
-        ("threads a block", limits.max_threads_per_block.to_string(), "max_threads_per_block"),
-        ("warp, threads", limits.warp_size.to_string(), "warp_size"),
-        (
-            "registers a block",
-            limits.max_registers_per_block.to_string(),
-            "max_registers_per_block",
-        ),
-        (
-            "shared memory a block, bytes",
-            limits.max_shared_bytes_per_block.to_string(),
-            "max_shared_bytes_per_block",
-        ),
-        (
-            "  after opt-in",
-            limits.max_shared_bytes_per_block_opt_in.to_string(),
-            "max_shared_bytes_per_block_opt_in",
-        ),
-        (
-            "  reserved",
-            limits.reserved_shared_bytes_per_block.to_string(),
-            "reserved_shared_bytes_per_block",
-        ),
-        ("kernel parameters, bytes", limits.max_parameter_bytes.to_string(), "max_parameter_bytes"),
-        ("cooperative launch", yes_no(limits.cooperative_launch).into(), "cooperative_launch"),
-        ("clusters", yes_no(limits.cluster_launch).into(), "cluster_launch"),
-        (
-            "  portable size, blocks",
-            limits.max_portable_cluster_blocks.to_string(),
-            "max_portable_cluster_blocks",
-        ),
-        ("multiprocessors", limits.multiprocessors.to_string(), "multiprocessors"),
-        (
-            "  threads",
-            limits.max_threads_per_multiprocessor.to_string(),
-            "max_threads_per_multiprocessor",
-        ),
-        (
-            "  blocks",
-            limits.max_blocks_per_multiprocessor.to_string(),
-            "max_blocks_per_multiprocessor",
-        ),
-        (
-            "  registers",
-            limits.registers_per_multiprocessor.to_string(),
-            "registers_per_multiprocessor",
-        ),
-        (
-            "  shared memory, bytes",
-            limits.shared_bytes_per_multiprocessor.to_string(),
-            "shared_bytes_per_multiprocessor",
-        ),
-        (
-            "register unit of a warp",
-            limits.register_allocation_unit.to_string(),
-            "register_allocation_unit",
-        ),
-        ("L2 cache, bytes", limits.l2_bytes.to_string(), "l2_bytes"),
-        ("memory, bytes", limits.memory_bytes.to_string(), "memory_bytes"),
-    ];
-    for (label, value, name) in rows {
-        let source = facts.iter().find(|fact| fact.name == name);
-        match source {
-            Some(fact) => writeln!(out, "{label:30} {value:24} {}", fact.source.title)?,
-            None => writeln!(out, "{label:30} {value}")?,
-        }
-    }
-    Ok(())
+    row("grid, blocks on x, y, z", &dims(limits.max_grid), "max_grid_y")?;
+    row("block, threads on x, y, z", &dims(limits.max_block), "max_block_x")?;
+    field!("threads per block", max_threads_per_block)?;
+    field!("threads per warp", warp_size)?;
+    field!("registers per block", max_registers_per_block)?;
+    field!("shared memory per block, bytes", max_shared_bytes_per_block)?;
+    field!("  after opt-in", max_shared_bytes_per_block_opt_in)?;
+    field!("  reserved", reserved_shared_bytes_per_block)?;
+    field!("kernel parameters, bytes", max_parameter_bytes)?;
+    row("cooperative launch", &yes_no(limits.cooperative_launch), "cooperative_launch")?;
+    row("clusters", &yes_no(limits.cluster_launch), "cluster_launch")?;
+    field!("  portable size, blocks", max_portable_cluster_blocks)?;
+    field!("multiprocessors", multiprocessors)?;
+    field!("  threads", max_threads_per_multiprocessor)?;
+    field!("  blocks", max_blocks_per_multiprocessor)?;
+    field!("  registers", registers_per_multiprocessor)?;
+    field!("  shared memory, bytes", shared_bytes_per_multiprocessor)?;
+    field!("register allocation unit", register_allocation_unit)?;
+    field!("L2 cache, bytes", l2_bytes)?;
+    field!("memory, bytes", memory_bytes)
 }
 
 fn write_list(

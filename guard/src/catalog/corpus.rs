@@ -1,4 +1,4 @@
-//! Launches from public issue reports, with the verdicts that they deserve.
+//! The launch corpus: launches from public issue reports, with their expected verdicts.
 
 use once_cell::sync::OnceCell;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::CatalogError;
 use crate::plan::check::{CheckRequest, Legality};
 
-/// A launch that someone reported, and what should become of it.
+/// A reported launch and its expected verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CorpusRow {
@@ -18,13 +18,13 @@ pub struct CorpusRow {
     pub formula: String,
     /// The shape that overflowed.
     pub shape: String,
-    /// What became of the report.
+    /// How the report was resolved.
     pub outcome: String,
-    /// What was assumed where the report is silent.
+    /// What was assumed where the report gives no value.
     pub note: String,
     /// The launch.
     pub request: CheckRequest,
-    /// The verdict that it deserves under the limits of an NVIDIA H200.
+    /// The expected verdict under the limits of an NVIDIA H200.
     pub expect: Expected,
 }
 
@@ -32,11 +32,11 @@ pub struct CorpusRow {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
-    /// The outcome.
+    /// Whether the launch is legal.
     pub verdict: Legality,
     /// Rules that the unsplit launch breaks, by id, sorted.
     pub rules: Vec<String>,
-    /// Launches of the plan; 0 where rejected or nothing is to be done.
+    /// Launches of the plan; 0 if rejected or empty.
     pub launches: u64,
 }
 
@@ -53,19 +53,19 @@ const FILE: &str = "corpus.ron";
 ///
 /// # Errors
 ///
-/// [`CatalogError`] where the data that was built in does not parse.
+/// [`CatalogError`] if the built-in data does not parse.
 pub fn corpus() -> Result<&'static [CorpusRow], CatalogError> {
     static ROWS: OnceCell<Result<Vec<CorpusRow>, CatalogError>> = OnceCell::new();
     let rows = ROWS.get_or_init(|| parse_corpus(gridguard_data::CORPUS_RON));
     rows.as_deref().map_err(Clone::clone)
 }
 
-/// The rows of a corpus of one's own, in the layout of the one that is built in.
+/// Parses another corpus in the format of the built-in one.
 ///
 /// # Errors
 ///
-/// [`CatalogError::Syntax`] with the place, [`CatalogError::Inconsistent`] for another schema; both
-/// speak of `corpus.ron`.
+/// [`CatalogError::Syntax`] with the position, [`CatalogError::Inconsistent`] for another schema; both
+/// name the file `corpus.ron`.
 pub fn parse_corpus(text: &str) -> Result<Vec<CorpusRow>, CatalogError> {
     let file: File =
         ron::from_str(text).map_err(|error| CatalogError::Syntax { file: FILE, error })?;

@@ -1,4 +1,4 @@
-//! The limits catalogue: compute capabilities, GPUs, and where each number stands.
+//! The GPU catalogue: limits per compute capability and per GPU, each number with its source.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::limits::{ComputeCapability, DeviceLimits};
 /// A GPU of the catalogue.
 #[derive(Clone, Debug)]
 pub struct Gpu {
-    /// Its limits, as the driver would answer them.
+    /// Its limits, as the driver would report them.
     pub limits: Arc<DeviceLimits>,
     /// Other names, in lower case.
     pub aliases: Vec<String>,
@@ -23,22 +23,22 @@ pub struct Gpu {
     pub facts: Vec<Fact>,
 }
 
-/// A number of the catalogue and where it stands.
+/// A number of the catalogue and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
-    /// The name of the number, as in the catalogue's file.
+    /// The number's name in the catalogue's file.
     pub name: &'static str,
-    /// The number; 0 and 1 for no and yes.
+    /// The number; 0 and 1 stand for no and yes.
     pub value: u64,
-    /// Where it stands.
+    /// The source that states it.
     pub source: Arc<Source>,
 }
 
-/// Where a number stands.
+/// The source of a number.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// The title of the document, or the device that answered.
+    /// The title of the document, or the device that was measured.
     pub title: String,
     /// Its address, empty for a measurement.
     pub url: String,
@@ -131,17 +131,17 @@ const SCHEMA: u32 = 1;
 ///
 /// # Errors
 ///
-/// [`CatalogError`] where the data that was built in does not parse.
+/// [`CatalogError`] if the built-in data does not parse.
 pub fn gpus() -> Result<&'static [Gpu], CatalogError> {
     static GPUS: OnceCell<Result<Vec<Gpu>, CatalogError>> = OnceCell::new();
     GPUS.get_or_init(|| parse_gpus(gridguard_data::GPUS_RON)).as_deref().map_err(Clone::clone)
 }
 
-/// The GPU of this name or alias, whatever the case.
+/// The GPU with this name or alias; case does not matter.
 ///
 /// # Errors
 ///
-/// [`CatalogError::UnknownGpu`] with the names that there are.
+/// [`CatalogError::UnknownGpu`] with the known names.
 ///
 /// ```
 /// use gridguard::catalog;
@@ -171,12 +171,12 @@ pub(super) fn check_schema(file: &'static str, schema: u32) -> Result<(), Catalo
     Err(CatalogError::Inconsistent { file, what })
 }
 
-/// The GPUs of a catalogue of one's own, in the layout of the one that is built in.
+/// Parses another catalogue in the format of the built-in one.
 ///
 /// # Errors
 ///
-/// [`CatalogError::Syntax`] with the place, [`CatalogError::Inconsistent`] for another schema or
-/// where a capability or a source is missing; all speak of `gpus.ron`.
+/// [`CatalogError::Syntax`] with the position, [`CatalogError::Inconsistent`] for another schema or if
+/// a capability or a source is missing; all name the file `gpus.ron`.
 pub fn parse_gpus(text: &str) -> Result<Vec<Gpu>, CatalogError> {
     let file: File =
         ron::from_str(text).map_err(|error| CatalogError::Syntax { file: FILE, error })?;
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_and_alias_means_one_gpu() {
+    fn every_name_and_alias_refers_to_one_gpu() {
         let mut names = BTreeSet::new();
         for gpu in gpus().expect("the catalogue parses") {
             let own = gpu.limits.name.to_lowercase();
@@ -281,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_gpu_is_told_what_there_is() {
+    fn the_error_for_an_unknown_gpu_lists_the_known_ones() {
         let error = gpu("gtx 9000").expect_err("no such GPU");
         assert!(error.to_string().contains("no GPU \"gtx 9000\" in the catalogue, it has: "));
         assert!(error.to_string().contains("h200"));
     }
 
     #[test]
-    fn broken_data_is_an_error_with_its_place() {
+    fn broken_data_is_an_error_with_its_position() {
         let error = parse_gpus("(schema: 1,\n sources: oops)").expect_err("no map");
         assert!(error.to_string().starts_with("gpus.ron:2:"), "{error}");
         let error =

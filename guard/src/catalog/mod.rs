@@ -1,5 +1,4 @@
-//! The limits of well-known GPUs, each number with its source, and the corpus of real launches
-//! that overflowed.
+//! Limits of well-known GPUs, each with its source, and a corpus of reported launches that overflowed.
 
 mod corpus;
 mod gpus;
@@ -7,32 +6,32 @@ mod gpus;
 pub use corpus::{CorpusRow, Expected, corpus, parse_corpus};
 pub use gpus::{Fact, Gpu, Source, gpu, gpus, parse_gpus};
 
-/// Why the catalogue cannot answer.
+/// Why a catalogue lookup or file failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogError {
-    /// No GPU of this name or alias.
+    /// No GPU has this name or alias.
     #[error("no GPU {name:?} in the catalogue, it has: {}", known.join(", "))]
     UnknownGpu {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// A name for each GPU that there is.
+        /// A name of each known GPU.
         known: Vec<String>,
     },
-    /// The data does not parse.
+    /// A file does not parse.
     #[error("{file}:{error}")]
     Syntax {
         /// The file.
         file: &'static str,
-        /// What is wrong and where.
+        /// The parser's error with its position.
         error: ron::error::SpannedError,
     },
-    /// The data contradicts itself.
+    /// A file is inconsistent.
     #[error("{file}: {what}")]
     Inconsistent {
         /// The file.
         file: &'static str,
-        /// What is wrong.
+        /// The inconsistency.
         what: String,
     },
 }

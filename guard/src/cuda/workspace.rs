@@ -128,8 +128,8 @@ impl<'a> Args<'a> {
 
     /// The stream on which to allocate the workspace that an argument is for.
     fn workspace_stream(&self) -> Result<&'a Arc<CudaStream>, ArgsError> {
-        let place = self.values().workspace_place().ok_or(ArgsError::WorkspaceNotTaken)?;
-        self.allocates_on().ok_or(ArgsError::WorkspaceNotBrought { index: place })
+        let place = self.values().workspace_place().ok_or(ArgsError::WorkspaceUnused)?;
+        self.allocates_on().ok_or(ArgsError::WorkspaceNotAllocated { index: place })
     }
 }
 

@@ -8,7 +8,7 @@ use core::fmt;
 use crate::dim::Axis;
 
 macro_rules! rules {
-    ($($(#[$doc:meta])* $variant:ident = $id:literal, $unit:ident;)*) => {
+    ($($(#[$doc:meta])* $variant:ident = $id:literal, $unit:ident, $code:expr;)*) => {
         /// A constraint on launches, with a stable id.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -37,6 +37,25 @@ macro_rules! rules {
             pub const fn unit(self) -> Unit {
                 match self { $(Self::$variant => Unit::$unit,)* }
             }
+
+            /// The `CUresult` that the driver returns for a launch that breaks only this rule and is not
+            /// cooperative; for [`Rule::CooperativeResidency`], for one that is.
+            ///
+            /// `None` where no result was measured, and for rules that the driver does not check at the
+            /// launch: those of plans, and [`Rule::ParameterBytes`], which compilers enforce.
+            /// [`Violations::driver_code`](crate::Violations::driver_code) predicts the result where several
+            /// rules are broken or the launch is cooperative.
+            ///
+            /// ```
+            /// use gridguard::Rule;
+            /// assert_eq!(Rule::GridDimY.driver_code(), Some(1)); // CUDA_ERROR_INVALID_VALUE
+            /// assert_eq!(Rule::CooperativeResidency.driver_code(), Some(720));
+            /// assert_eq!(Rule::IndexWidth.driver_code(), None); // the index wraps silently
+            /// ```
+            #[must_use]
+            pub const fn driver_code(self) -> Option<i32> {
+                match self { $(Self::$variant => $code,)* }
+            }
         }
     };
 }
@@ -44,98 +63,98 @@ macro_rules! rules {
 rules! {
     /// Blocks along x of the grid, `DA MAX_GRID_DIM_X`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 2^31).
-    GridDimX = "grid-dim-x", Blocks;
+    GridDimX = "grid-dim-x", Blocks, Some(INVALID_VALUE);
     /// Blocks along y of the grid, `DA MAX_GRID_DIM_Y`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65,536).
-    GridDimY = "grid-dim-y", Blocks;
+    GridDimY = "grid-dim-y", Blocks, Some(INVALID_VALUE);
     /// Blocks along z of the grid, `DA MAX_GRID_DIM_Z`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65,536).
-    GridDimZ = "grid-dim-z", Blocks;
+    GridDimZ = "grid-dim-z", Blocks, Some(INVALID_VALUE);
     /// An axis of the grid without blocks. The driver returns `CUDA_ERROR_INVALID_VALUE` (H200).
-    GridDimZero = "grid-dim-zero", Blocks;
+    GridDimZero = "grid-dim-zero", Blocks, Some(INVALID_VALUE);
     /// Threads along x of a block, `DA MAX_BLOCK_DIM_X`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
-    BlockDimX = "block-dim-x", Threads;
+    BlockDimX = "block-dim-x", Threads, Some(INVALID_VALUE);
     /// Threads along y of a block, `DA MAX_BLOCK_DIM_Y`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 1,025).
-    BlockDimY = "block-dim-y", Threads;
+    BlockDimY = "block-dim-y", Threads, Some(INVALID_VALUE);
     /// Threads along z of a block, `DA MAX_BLOCK_DIM_Z`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 65).
-    BlockDimZ = "block-dim-z", Threads;
+    BlockDimZ = "block-dim-z", Threads, Some(INVALID_VALUE);
     /// An axis of the block without threads. The driver returns `CUDA_ERROR_INVALID_VALUE` (H200).
-    BlockDimZero = "block-dim-zero", Threads;
+    BlockDimZero = "block-dim-zero", Threads, Some(INVALID_VALUE);
     /// Threads of a block, `DA MAX_THREADS_PER_BLOCK`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 32 x 33).
-    ThreadsPerBlock = "threads-per-block", Threads;
+    ThreadsPerBlock = "threads-per-block", Threads, Some(INVALID_VALUE);
     /// Threads of a block of this kernel, `FA MAX_THREADS_PER_BLOCK`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 129 threads under `__launch_bounds__(128)`).
-    KernelThreadsPerBlock = "kernel-threads-per-block", Threads;
+    KernelThreadsPerBlock = "kernel-threads-per-block", Threads, Some(INVALID_VALUE);
     /// Registers of a block: `FA NUM_REGS`, rounded up as they are allocated, against
     /// `DA MAX_REGISTERS_PER_BLOCK`. The driver returns `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`
     /// (H200: 257 threads of 210 registers).
-    RegistersPerBlock = "registers-per-block", Registers;
+    RegistersPerBlock = "registers-per-block", Registers, Some(LAUNCH_OUT_OF_RESOURCES);
     /// Static plus dynamic shared memory, `FA SHARED_SIZE_BYTES` against
     /// `DA MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`. `cuFuncSetAttribute` returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 232,449 bytes).
-    SharedMemoryTotal = "shared-memory-total", Bytes;
+    SharedMemoryTotal = "shared-memory-total", Bytes, Some(INVALID_VALUE);
     /// Dynamic shared memory beyond what the kernel opted in to,
     /// `FA MAX_DYNAMIC_SHARED_SIZE_BYTES`. The driver returns `CUDA_ERROR_INVALID_VALUE`
     /// (H200: 49,153 bytes without opt-in).
-    DynamicSharedMemoryOptIn = "dynamic-shared-memory-opt-in", Bytes;
+    DynamicSharedMemoryOptIn = "dynamic-shared-memory-opt-in", Bytes, Some(INVALID_VALUE);
     /// A cluster on a device without cluster support, `DA CLUSTER_LAUNCH`.
-    ClusterUnsupported = "cluster-unsupported", Blocks;
+    ClusterUnsupported = "cluster-unsupported", Blocks, None;
     /// Blocks of a cluster: at most 8, or 16 if the kernel sets
     /// `FA NON_PORTABLE_CLUSTER_SIZE_ALLOWED`, also for a cluster size that was compiled in. No axis
     /// may be zero, unless all are, which means no cluster. The driver returns
     /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200).
-    ClusterSize = "cluster-size", Blocks;
+    ClusterSize = "cluster-size", Blocks, Some(INVALID_CLUSTER_SIZE);
     /// Each axis of the grid must be a multiple of the cluster's, also for a cluster size that was
     /// compiled in. The driver returns `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200: 9 by 8).
-    ClusterDividesGrid = "cluster-divides-grid", Blocks;
+    ClusterDividesGrid = "cluster-divides-grid", Blocks, Some(INVALID_CLUSTER_SIZE);
     /// A kernel compiled with `__cluster_dims__` accepts only that cluster, and one with
     /// `FA CLUSTER_SIZE_MUST_BE_SET` requires one. The driver returns
     /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (H200, another size).
-    ClusterRequired = "cluster-required", Blocks;
+    ClusterRequired = "cluster-required", Blocks, Some(INVALID_CLUSTER_SIZE);
     /// Blocks of a cluster that can be co-resident with this block size and shared memory:
     /// `cuOccupancyMaxPotentialClusterSize` and `cuOccupancyMaxActiveClusters`. Checked where they
     /// are known, see [`OccupancyLimits`](crate::OccupancyLimits). The driver returns
     /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` (never seen on an H200, which fits all sizes).
-    ClusterResidency = "cluster-residency", Blocks;
+    ClusterResidency = "cluster-residency", Blocks, Some(INVALID_CLUSTER_SIZE);
     /// A cooperative launch on a device without support, `DA COOPERATIVE_LAUNCH`.
-    CooperativeUnsupported = "cooperative-unsupported", Launches;
+    CooperativeUnsupported = "cooperative-unsupported", Launches, None;
     /// Blocks of a cooperative grid, which must all be co-resident:
     /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` times `DA MULTIPROCESSOR_COUNT`, or the blocks
     /// of `cuOccupancyMaxActiveClusters` if these are fewer. Without a driver it is calculated by the
     /// same rules, see [`LaunchLimits::co_resident_blocks`](crate::LaunchLimits::co_resident_blocks).
     /// The driver returns `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` (H200: 265 blocks of 1,024
     /// threads, or 236 in clusters of 5).
-    CooperativeResidency = "cooperative-residency", Blocks;
+    CooperativeResidency = "cooperative-residency", Blocks, Some(COOPERATIVE_LAUNCH_TOO_LARGE);
     /// Programmatic dependent launch on a device before compute capability 9.0.
-    DependentUnsupported = "dependent-unsupported", Launches;
+    DependentUnsupported = "dependent-unsupported", Launches, None;
     /// Bytes of kernel parameters: 4,096, or 32,764 from compute capability 7.0 on with a driver
     /// of CUDA 12.1 or later. Compilers enforce it: NVRTC rejects 32,765, and PTX with as many does
     /// not load, `CUDA_ERROR_INVALID_PTX` (H200).
-    ParameterBytes = "parameter-bytes", Bytes;
+    ParameterBytes = "parameter-bytes", Bytes, None;
     /// Elements that one launch of a kernel with 32-bit indices addresses, at most 2^31 - 1. The
     /// driver does not check: the index wraps silently.
-    IndexWidth = "index-width", Elements;
+    IndexWidth = "index-width", Elements, None;
     /// Workspace of one launch against the memory available for it. The allocation returns
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
-    WorkspaceMemory = "workspace-memory", Bytes;
+    WorkspaceMemory = "workspace-memory", Bytes, None;
     /// The grid must have as many blocks along the batch axis as the declared items need. The driver
     /// cannot check: missing blocks leave output unwritten.
-    BatchCoversGrid = "batch-covers-grid", Blocks;
+    BatchCoversGrid = "batch-covers-grid", Blocks, None;
     /// A cooperative launch cannot be split: it synchronizes the whole grid.
-    SplitCooperative = "split-cooperative", Launches;
+    SplitCooperative = "split-cooperative", Launches, None;
     /// A launch cannot be split if every chunk would cut a cluster.
-    SplitCluster = "split-cluster", Items;
+    SplitCluster = "split-cluster", Items, None;
     /// A launch cannot be split into chunks smaller than one unit of the batch's alignment.
-    SplitAlignment = "split-alignment", Items;
+    SplitAlignment = "split-alignment", Items, None;
     /// A launch cannot be split if one item alone needs more blocks than the axis allows.
-    SplitItem = "split-item", Blocks;
+    SplitItem = "split-item", Blocks, None;
     /// Folding was chosen, but the batch is not declared foldable, or already on x, or a cluster lies
     /// along the axis.
-    FoldUnavailable = "fold-unavailable", Launches;
+    FoldUnavailable = "fold-unavailable", Launches, None;
 }
 
 /// A [`RuleSet`] has one bit per rule.
@@ -151,56 +170,6 @@ pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: i32 = 720;
 pub(crate) const INVALID_CLUSTER_SIZE: i32 = 912;
 
 impl Rule {
-    /// The `CUresult` that the driver returns for a launch that breaks only this rule and is not
-    /// cooperative; for [`Rule::CooperativeResidency`], for one that is.
-    ///
-    /// `None` where no result was measured, and for rules that the driver does not check at the
-    /// launch: those of plans, and [`Rule::ParameterBytes`], which compilers enforce.
-    /// [`Violations::driver_code`](crate::Violations::driver_code) predicts the result where several
-    /// rules are broken or the launch is cooperative.
-    ///
-    /// ```
-    /// use gridguard::Rule;
-    /// assert_eq!(Rule::GridDimY.driver_code(), Some(1)); // CUDA_ERROR_INVALID_VALUE
-    /// assert_eq!(Rule::CooperativeResidency.driver_code(), Some(720));
-    /// assert_eq!(Rule::IndexWidth.driver_code(), None); // the index wraps silently
-    /// ```
-    #[must_use]
-    pub const fn driver_code(self) -> Option<i32> {
-        match self {
-            Self::GridDimX
-            | Self::GridDimY
-            | Self::GridDimZ
-            | Self::GridDimZero
-            | Self::BlockDimX
-            | Self::BlockDimY
-            | Self::BlockDimZ
-            | Self::BlockDimZero
-            | Self::ThreadsPerBlock
-            | Self::KernelThreadsPerBlock
-            | Self::SharedMemoryTotal
-            | Self::DynamicSharedMemoryOptIn => Some(INVALID_VALUE),
-            Self::RegistersPerBlock => Some(LAUNCH_OUT_OF_RESOURCES),
-            Self::ClusterSize
-            | Self::ClusterDividesGrid
-            | Self::ClusterRequired
-            | Self::ClusterResidency => Some(INVALID_CLUSTER_SIZE),
-            Self::CooperativeResidency => Some(COOPERATIVE_LAUNCH_TOO_LARGE),
-            Self::ClusterUnsupported
-            | Self::CooperativeUnsupported
-            | Self::DependentUnsupported
-            | Self::ParameterBytes
-            | Self::IndexWidth
-            | Self::WorkspaceMemory
-            | Self::BatchCoversGrid
-            | Self::SplitCooperative
-            | Self::SplitCluster
-            | Self::SplitAlignment
-            | Self::SplitItem
-            | Self::FoldUnavailable => None,
-        }
-    }
-
     /// The rule's index in [`Rule::ALL`].
     #[allow(clippy::as_conversions, reason = "the discriminant of a field-less `repr(u8)` enum")]
     pub(crate) const fn index(self) -> usize {

@@ -1,7 +1,7 @@
 //! Limits of devices and kernels, as plain data.
 //!
 //! Nothing here queries anything: [`crate::cuda`] fills these from the driver, [`crate::catalog`]
-//! from the GPU catalog, tests and offline tools by hand.
+//! from the GPU catalogue, tests and offline tools by hand.
 
 pub(crate) mod device;
 pub(crate) mod kernel;

@@ -200,9 +200,21 @@ mod tests {
 
     #[test]
     fn co_resident_blocks_are_those_that_an_h200_accepted() {
-        // Recorded with driver 580.159.04: more are refused with 720.
-        let blocks = |threads| on("h200", 16, 0).co_resident_blocks(Dim3::new(threads, 1, 1), 0);
-        assert_eq!((blocks(32), blocks(1024)), (Some(4224), Some(264)));
+        // Registers, then the largest cooperative grid of 32, 65 and 1,024 threads per block: one block
+        // more returned 720, and so did any grid of a block that does not fit.
+        for (registers, largest) in [
+            (8, [Some(4224), Some(2772), Some(264)]),
+            (43, [Some(4224), Some(1716), Some(132)]),
+            (76, [Some(3168), Some(1056), None]),
+            (111, [Some(2112), Some(660), None]),
+            (146, [Some(1584), Some(528), None]),
+            (181, [Some(1056), Some(264), None]),
+            (251, [Some(1056), Some(264), None]),
+        ] {
+            let limits = on("h200", registers, 0);
+            let blocks = |threads| limits.co_resident_blocks(Dim3::new(threads, 1, 1), 0);
+            assert_eq!([32, 65, 1024].map(blocks), largest, "{registers} registers");
+        }
     }
 
     #[test]

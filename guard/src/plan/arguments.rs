@@ -1,4 +1,4 @@
-//! Kernel arguments that know how to follow a chunk. Inline storage, no allocation.
+//! Kernel arguments that advance from chunk to chunk, in inline storage.
 
 use arrayvec::ArrayVec;
 
@@ -9,13 +9,13 @@ pub const MAX_ARGS: usize = 32;
 
 /// The arguments of one kernel, in the order of its parameters.
 ///
-/// Between chunks, pointers advance by `items * stride`, and the chunk's offset and length are
-/// filled in; everything else stays.
+/// From chunk to chunk, pointers to items advance and the chunk's offset and length are filled in;
+/// everything else stays.
 ///
 /// ```
 /// use gridguard::KernelArgs;
 /// let mut args = KernelArgs::new();
-/// args.items_at(0x7f00_0000_0000, 2048) // q: 2,048 bytes an item
+/// args.items_at(0x7f00_0000_0000, 2048) // q: 2,048 bytes per item
 ///     .value(0.125_f32)                 // scale
 ///     .length();                        // items of this chunk, as u64
 /// assert_eq!(args.len(), 3);
@@ -23,7 +23,7 @@ pub const MAX_ARGS: usize = 32;
 #[derive(Clone, Debug)]
 pub struct KernelArgs<'a> {
     slots: ArrayVec<Slot<'a>, MAX_ARGS>,
-    /// Arguments that found no room; refused at the launch.
+    /// Arguments beyond [`MAX_ARGS`], which the launch rejects.
     surplus: usize,
 }
 
@@ -36,18 +36,18 @@ pub(crate) enum Slot<'a> {
     Value { bits: u64, size: usize },
     /// A value of any size, owned by the caller.
     Bytes(&'a [u8]),
-    /// `base + chunk.start * stride_bytes`, from where an item spans `span_bytes`; `reach_bytes` from
-    /// `base` on are the caller's.
+    /// `base + chunk.start * stride_bytes`, where an item spans `span_bytes`, in a buffer of
+    /// `reach_bytes` from `base` on.
     Items { base: u64, stride_bytes: u64, span_bytes: u64, reach_bytes: u64 },
     /// The chunk's first item.
     Offset { width: Width },
     /// The chunk's number of items.
     Length { width: Width },
-    /// Memory that the launch brings itself; its address is not known yet.
+    /// The workspace that the launch allocates; its address is not known yet.
     Workspace,
 }
 
-/// How a kernel takes an offset or a length.
+/// The type of an offset or a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Width {
     U64,
@@ -63,7 +63,7 @@ impl Width {
         }
     }
 
-    /// Whether a batch of `items` can be told so, at `index`.
+    /// Checks that the type of argument `index` can represent `items`.
     #[inline]
     fn check(self, index: usize, items: u64) -> Result<(), ArgsError> {
         match self {
@@ -85,20 +85,20 @@ impl Default for KernelArgs<'_> {
 }
 
 impl<'a> KernelArgs<'a> {
-    /// No arguments yet.
+    /// No arguments.
     #[must_use]
     #[inline]
     pub const fn new() -> Self {
         Self { slots: ArrayVec::new_const(), surplus: 0 }
     }
 
-    /// How many arguments there are, also counting those beyond [`MAX_ARGS`].
+    /// The number of arguments, including those beyond [`MAX_ARGS`].
     #[must_use]
     pub const fn len(&self) -> usize {
         self.slots.len() + self.surplus
     }
 
-    /// Whether there is no argument.
+    /// Whether there are no arguments.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
@@ -114,26 +114,26 @@ impl<'a> KernelArgs<'a> {
         self.push(Slot::Address(address))
     }
 
-    /// A fixed value of any size as the kernel sees it in memory, such as a `#[repr(C)]` struct.
+    /// A fixed value of any size in its memory layout, such as a `#[repr(C)]` struct.
     pub fn bytes(&mut self, bytes: &'a [u8]) -> &mut Self {
         self.push(Slot::Bytes(bytes))
     }
 
-    /// A device address that moves by `stride_bytes` for each item before the chunk.
+    /// A device address that advances by `stride_bytes` for each item before the chunk.
     ///
     /// Use [`Self::items_within`] where the size of the memory is known.
     pub fn items_at(&mut self, base: u64, stride_bytes: u64) -> &mut Self {
         self.items_within(base, stride_bytes, u64::MAX)
     }
 
-    /// As [`Self::items_at`], of memory of `reach_bytes`: a launch whose items reach further is
-    /// refused.
+    /// As [`Self::items_at`], in a buffer of `reach_bytes`: a launch whose items reach further is
+    /// rejected.
     pub fn items_within(&mut self, base: u64, stride_bytes: u64, reach_bytes: u64) -> &mut Self {
         self.strided_items_within(base, stride_bytes, stride_bytes, reach_bytes)
     }
 
-    /// As [`Self::items_within`], where an item spans `span_bytes`, more or less than `stride_bytes`,
-    /// such as one whose rows lie between those of other items.
+    /// As [`Self::items_within`], where an item spans more or less than `stride_bytes`, such as one
+    /// whose rows are interleaved with those of other items.
     pub fn strided_items_within(
         &mut self,
         base: u64,
@@ -149,12 +149,13 @@ impl<'a> KernelArgs<'a> {
         self.push(Slot::Offset { width: Width::U64 })
     }
 
-    /// The chunk's first item as `u32`; a batch beyond 32 bits is refused.
+    /// The chunk's first item as `u32`; a batch beyond 32 bits is rejected.
     pub fn offset_u32(&mut self) -> &mut Self {
         self.push(Slot::Offset { width: Width::U32 })
     }
 
-    /// The chunk's first item as `i32`, for kernels with an `int`; a batch beyond 31 bits is refused.
+    /// The chunk's first item as `i32`, for kernels with an `int`; a batch beyond 31 bits is
+    /// rejected.
     pub fn offset_i32(&mut self) -> &mut Self {
         self.push(Slot::Offset { width: Width::I32 })
     }
@@ -164,28 +165,28 @@ impl<'a> KernelArgs<'a> {
         self.push(Slot::Length { width: Width::U64 })
     }
 
-    /// The chunk's number of items as `u32`; a batch beyond 32 bits is refused.
+    /// The chunk's number of items as `u32`; a batch beyond 32 bits is rejected.
     pub fn length_u32(&mut self) -> &mut Self {
         self.push(Slot::Length { width: Width::U32 })
     }
 
     /// The chunk's number of items as `i32`, for kernels with an `int`; a batch beyond 31 bits is
-    /// refused.
+    /// rejected.
     pub fn length_i32(&mut self) -> &mut Self {
         self.push(Slot::Length { width: Width::I32 })
     }
 
-    /// The place of the launch's own workspace.
+    /// The workspace that the launch allocates.
     pub(crate) fn workspace(&mut self) -> &mut Self {
         self.push(Slot::Workspace)
     }
 
-    /// The argument, from 0, that is the launch's own workspace.
+    /// The index of the workspace argument, from 0.
     pub(crate) fn workspace_place(&self) -> Option<usize> {
         self.slots.iter().position(|slot| matches!(slot, Slot::Workspace))
     }
 
-    /// The same arguments, with the launch's own workspace at `address`.
+    /// The same arguments with the workspace at `address`.
     pub(crate) fn with_workspace_at(&self, address: u64) -> Self {
         let mut placed = self.clone();
         for slot in &mut placed.slots {
@@ -207,7 +208,7 @@ impl<'a> KernelArgs<'a> {
         &self.slots
     }
 
-    /// Checks that every chunk of a batch of `items` stays within what the arguments can say.
+    /// Checks that every chunk of a batch of `items` stays within the buffers and types.
     #[inline]
     pub(crate) fn check(&self, items: u64) -> Result<(), ArgsError> {
         if self.surplus > 0 {
@@ -221,14 +222,14 @@ impl<'a> KernelArgs<'a> {
                     let needed = before + last;
                     if needed > u128::from(reach_bytes) {
                         let available = reach_bytes;
-                        return Err(ArgsError::OutOfReach { index, needed, available });
+                        return Err(ArgsError::BufferTooSmall { index, needed, available });
                     }
                     if needed + u128::from(base) > u128::from(u64::MAX) {
                         return Err(ArgsError::AddressOverflow { index });
                     }
                 }
                 Slot::Offset { width } | Slot::Length { width } => width.check(index, items)?,
-                Slot::Workspace => return Err(ArgsError::WorkspaceNotBrought { index }),
+                Slot::Workspace => return Err(ArgsError::WorkspaceNotAllocated { index }),
                 _ => {}
             }
         }
@@ -251,7 +252,7 @@ impl Slot<'_> {
         }
     }
 
-    /// The argument's bits for `chunk`; little endian, so that a narrower parameter reads its part.
+    /// The argument's bits for `chunk`, in little endian, so that a narrower parameter reads its part.
     #[inline]
     pub(crate) const fn bits(&self, chunk: &Chunk) -> u64 {
         match *self {
@@ -262,13 +263,13 @@ impl Slot<'_> {
             }
             Self::Offset { .. } => chunk.start,
             Self::Length { .. } => chunk.items,
-            // A workspace has its address before it is sent.
+            // A workspace has its address before the launch.
             Self::Bytes(_) | Self::Workspace => 0,
         }
     }
 }
 
-/// Why arguments cannot be sent with a plan.
+/// Why arguments do not fit a kernel or a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgsError {
@@ -278,25 +279,23 @@ pub enum ArgsError {
         /// How many were given.
         given: usize,
     },
-    /// The items reach past the end of the memory behind an argument.
-    #[error(
-        "kernel argument {index} has {available} bytes, the items of the batch reach over {needed}"
-    )]
-    OutOfReach {
+    /// The items reach past the end of an argument's buffer.
+    #[error("kernel argument {index} has {available} bytes, the items of the batch need {needed}")]
+    BufferTooSmall {
         /// The argument, from 0.
         index: usize,
-        /// Bytes that all items take.
+        /// Bytes that all items need.
         needed: u128,
-        /// Bytes that there are.
+        /// Bytes of the buffer.
         available: u64,
     },
-    /// An advancing pointer would pass the end of the address space.
+    /// A pointer to items would advance past the end of the address space.
     #[error("kernel argument {index} would advance past the end of the address space")]
     AddressOverflow {
         /// The argument, from 0.
         index: usize,
     },
-    /// A 32-bit offset or length cannot say the batch's items.
+    /// A 32-bit offset or length cannot represent the batch's items.
     #[error("kernel argument {index} is 32 bits wide, the batch has {items} items: use 64 bits")]
     ItemsPast32Bits {
         /// The argument, from 0.
@@ -304,7 +303,7 @@ pub enum ArgsError {
         /// Items of the batch.
         items: u64,
     },
-    /// A signed 32-bit offset or length cannot say the batch's items.
+    /// A signed 32-bit offset or length cannot represent the batch's items.
     #[error(
         "kernel argument {index} is 32 bits wide and signed, the batch has {items} items: use 64 \
          bits"
@@ -315,22 +314,20 @@ pub enum ArgsError {
         /// Items of the batch.
         items: u64,
     },
-    /// An argument is the launch's own workspace, and the launch brings none.
+    /// An argument is the launch's workspace, but the launch allocates none.
     #[error(
-        "kernel argument {index} is the launch's own workspace, this launch brings none: use \
+        "kernel argument {index} is the launch's workspace, but this launch allocates none: use \
          launch_with_workspace and Args::with_workspace"
     )]
-    WorkspaceNotBrought {
+    WorkspaceNotAllocated {
         /// The argument, from 0.
         index: usize,
     },
-    /// The launch brings a workspace, and no argument takes it.
-    #[error(
-        "no kernel argument is the launch's own workspace: mark its place with Args::workspace"
-    )]
-    WorkspaceNotTaken,
-    /// The kernel takes another number of parameters.
-    #[error("kernel {kernel} takes {expected} parameters, {given} arguments were given")]
+    /// The launch allocates a workspace, but no argument receives it.
+    #[error("no kernel argument receives the launch's workspace: add it with Args::workspace")]
+    WorkspaceUnused,
+    /// The kernel has another number of parameters.
+    #[error("kernel {kernel} has {expected} parameters, but {given} arguments were given")]
     WrongCount {
         /// The kernel's name.
         kernel: String,
@@ -339,29 +336,29 @@ pub enum ArgsError {
         /// Arguments given.
         given: usize,
     },
-    /// A number where the kernel takes memory, or memory where it takes a number.
-    #[error("parameter {index} of kernel {kernel} takes {expected}, the argument is {given}")]
+    /// A value where the kernel expects memory, or memory where it expects a value.
+    #[error("parameter {index} of kernel {kernel} is {expected}, the argument is {given}")]
     WrongKind {
         /// The kernel's name.
         kernel: String,
         /// The parameter, from 0.
         index: usize,
-        /// What it takes.
+        /// What it is.
         expected: &'static str,
-        /// What was given.
+        /// What the argument is.
         given: &'static str,
     },
-    /// Memory that begins, or whose chunks begin, between the multiples that the kernel takes.
+    /// Memory, or a chunk of it, that is not aligned as the kernel requires.
     #[error(
-        "parameter {index} of kernel {kernel} takes memory at multiples of {alignment} bytes, the \
-         argument or its items begin elsewhere"
+        "parameter {index} of kernel {kernel} must be aligned to {alignment} bytes, the argument or \
+         its items are not"
     )]
     Misaligned {
         /// The kernel's name.
         kernel: String,
         /// The parameter, from 0.
         index: usize,
-        /// What it takes, in bytes.
+        /// The required alignment in bytes.
         alignment: u64,
     },
     /// A parameter of the kernel has another size.
@@ -378,7 +375,7 @@ pub enum ArgsError {
     },
 }
 
-/// A value that a kernel takes directly: integers and floats of up to 8 bytes.
+/// A value that is passed directly: integers and floats of up to 8 bytes.
 pub trait Scalar: sealed::Sealed + Copy {}
 
 mod sealed {
@@ -422,20 +419,20 @@ mod tests {
     }
 
     #[test]
-    fn items_past_the_memory_are_refused() {
+    fn items_past_the_buffer_are_rejected() {
         let mut args = KernelArgs::new();
         args.items_within(4096, 8, 800);
         assert_eq!(args.check(100), Ok(()));
-        let refused = ArgsError::OutOfReach { index: 0, needed: 808, available: 800 };
+        let refused = ArgsError::BufferTooSmall { index: 0, needed: 808, available: 800 };
         assert_eq!(args.check(101), Err(refused));
     }
 
     #[test]
-    fn items_between_those_of_others_reach_over_their_span() {
+    fn interleaved_items_reach_over_their_span() {
         let mut args = KernelArgs::new();
         args.strided_items_within(4096, 8, 72, 800);
         assert_eq!(args.check(92), Ok(()));
-        let refused = ArgsError::OutOfReach { index: 0, needed: 808, available: 800 };
+        let refused = ArgsError::BufferTooSmall { index: 0, needed: 808, available: 800 };
         assert_eq!(args.check(93), Err(refused));
         assert_eq!(args.check(0), Ok(()));
         let mut one_for_all = KernelArgs::new();
@@ -467,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_too_many_is_remembered() {
+    fn too_many_arguments_are_rejected() {
         let mut args = KernelArgs::new();
         for _ in 0..=MAX_ARGS {
             args.value(0_u64);

@@ -85,7 +85,7 @@ fn memory_that_is_one_item_short_is_refused() {
         let refused = refused(69_999, 70_000, |args, out| {
             args.write_items(out, 1).offset().length();
         });
-        let wrong = ArgsError::OutOfReach { index: 0, needed: 560_000, available: 559_992 };
+        let wrong = ArgsError::BufferTooSmall { index: 0, needed: 560_000, available: 559_992 };
         assert_eq!(refused, wrong);
     });
 }
@@ -96,7 +96,7 @@ fn memory_that_is_only_read_is_checked_too() {
         let refused = refused(15, 8, |args, input| {
             args.value(0_u64).read_items(&*input, 2).length();
         });
-        assert_eq!(refused, ArgsError::OutOfReach { index: 1, needed: 128, available: 120 });
+        assert_eq!(refused, ArgsError::BufferTooSmall { index: 1, needed: 128, available: 120 });
     });
 }
 

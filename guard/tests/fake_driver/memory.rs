@@ -142,7 +142,7 @@ fn a_workspace_needs_a_stream_and_a_parameter() {
             let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
             guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args)
         };
-        let not_brought = LaunchError::Args(ArgsError::WorkspaceNotBrought { index: 3 });
+        let not_brought = LaunchError::Args(ArgsError::WorkspaceNotAllocated { index: 3 });
         let mut args = Args::new(&stream);
         args.write_items(&mut out, 1).offset().length().workspace();
         assert_eq!(bring(args), Err(not_brought.clone()));
@@ -152,7 +152,7 @@ fn a_workspace_needs_a_stream_and_a_parameter() {
         assert_eq!(plain, Err(not_brought));
         let mut args = Args::with_workspace(&stream);
         args.write_items(&mut out, 1).offset().length();
-        assert_eq!(bring(args), Err(LaunchError::Args(ArgsError::WorkspaceNotTaken)));
+        assert_eq!(bring(args), Err(LaunchError::Args(ArgsError::WorkspaceUnused)));
         assert_eq!(launches().len(), 0);
     });
 }

@@ -98,7 +98,7 @@ fn arguments_that_do_not_fit_are_refused_before_the_driver_sees_them() {
 
     let mut args = Args::new(&stream);
     args.write_items(&mut out, 1).offset().length();
-    let short = ArgsError::OutOfReach { index: 0, needed: 800, available: 792 };
+    let short = ArgsError::BufferTooSmall { index: 0, needed: 800, available: 792 };
     assert_eq!(guard().launch(&kernel, &plan, args), Err(LaunchError::Args(short)));
 
     let mut args = Args::new(&stream);
