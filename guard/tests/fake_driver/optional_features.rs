@@ -135,7 +135,7 @@ fn declared_parameters_are_checked_if_the_driver_knows_none() {
         let refused = guard.launch(&kernel, &plan, args).expect_err("memory for a number");
         assert_eq!(
             refused.to_string(),
-            "parameter 0 of kernel idle takes a value, the argument is memory"
+            "parameter 0 of kernel idle is a value, the argument is memory"
         );
         assert_eq!(launches(), Vec::<String>::new());
     });
