@@ -4,8 +4,10 @@
 //! complete images may reach it.
 
 mod elf;
+mod reader;
 
-use self::elf::Reader;
+pub use self::reader::ImageError;
+use self::reader::{Reader, unknown};
 use crate::limits::ComputeCapability;
 
 /// Device code: PTX text, a cubin or a fatbin, checked to be complete.
@@ -20,49 +22,6 @@ enum Kind {
     Ptx,
     Cubin,
     Fatbin,
-}
-
-/// Why bytes are not a complete image.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ImageError {
-    /// There are no bytes.
-    #[error("the image is empty")]
-    Empty,
-    /// Neither PTX, nor a cubin, nor a fatbin.
-    #[error("the image is neither PTX, cubin nor fatbin, it begins with {start:02x?}")]
-    Unknown {
-        /// Its first bytes.
-        start: Vec<u8>,
-    },
-    /// The image ends before a part that its headers announce.
-    #[error(
-        "the image is truncated: its {part} ends at byte {needed}, but it has {available} bytes"
-    )]
-    Truncated {
-        /// The part that is incomplete.
-        part: &'static str,
-        /// Where the part ends, in bytes; saturated.
-        needed: u64,
-        /// Bytes of the image.
-        available: u64,
-    },
-    /// A header has an invalid value.
-    #[error("the image is damaged: the {what} of its {part} is invalid ({value})")]
-    Damaged {
-        /// The part.
-        part: &'static str,
-        /// What the value means.
-        what: &'static str,
-        /// The value.
-        value: u64,
-    },
-    /// The PTX text contains a zero byte.
-    #[error("the PTX contains a zero byte at offset {at}")]
-    ZeroByte {
-        /// Its offset.
-        at: usize,
-    },
 }
 
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
@@ -168,10 +127,6 @@ fn check_ptx(bytes: &mut Vec<u8>) -> Result<(), ImageError> {
     }
     bytes.push(0);
     Ok(())
-}
-
-fn unknown(bytes: &[u8]) -> ImageError {
-    ImageError::Unknown { start: bytes.iter().copied().take(8).collect() }
 }
 
 /// Checks that the fatbin's header and content are complete.

@@ -1,7 +1,7 @@
 //! Checks that a cubin is complete: a 64-bit little-endian ELF file for CUDA whose headers, sections
 //! and segments lie within the file, and whose tables refer only to entries that exist.
 
-use super::{ImageError, unknown};
+use super::reader::{ImageError, Reader, unknown};
 
 /// The machine number of CUDA in an ELF header.
 const EM_CUDA: u64 = 190;
@@ -182,34 +182,6 @@ impl Sections<'_> {
     ) -> Result<(), ImageError> {
         require(part, "size of an entry", table.entry_bytes, |entry| entry == bytes)?;
         require(part, "size", table.size, |size| size.is_multiple_of(bytes))
-    }
-}
-
-/// Reads little-endian numbers of an image, or reports which part is truncated.
-pub(super) struct Reader<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) part: &'static str,
-}
-
-impl Reader<'_> {
-    pub(super) fn number(&self, at: u64, size: u64) -> Result<u64, ImageError> {
-        let end = self.part_end(self.part, at, size)?;
-        let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
-        let bytes = range.and_then(|(start, end)| self.bytes.get(start..end)).unwrap_or_default();
-        Ok(bytes.iter().rev().fold(0, |number, byte| (number << 8) | u64::from(*byte)))
-    }
-
-    pub(super) fn part_end(
-        &self,
-        part: &'static str,
-        at: u64,
-        size: u64,
-    ) -> Result<u64, ImageError> {
-        let available = u64::try_from(self.bytes.len()).unwrap_or(u64::MAX);
-        match at.checked_add(size) {
-            Some(end) if end <= available => Ok(end),
-            end => Err(ImageError::Truncated { part, needed: end.unwrap_or(u64::MAX), available }),
-        }
     }
 }
 
