@@ -9,7 +9,7 @@ pub(crate) struct Section {
     pub(crate) name: String,
     pub(crate) start: usize,
     pub(crate) bytes: usize,
-    /// Where its own header stands.
+    /// The offset of its header.
     pub(crate) header: usize,
 }
 
@@ -29,14 +29,14 @@ pub(crate) fn sections(elf: &[u8]) -> Vec<Section> {
         let end = name.iter().position(|byte| *byte == 0).expect("names end");
         let name = String::from_utf8_lossy(&name[..end]).into_owned();
         let (start, bytes) = (number(elf, at + 24, 8), number(elf, at + 32, 8));
-        // The first is none, and some say only how much memory is wanted.
+        // The first is empty, and some only reserve memory.
         let has_bytes = ![0, 8].contains(&number(elf, at + 4, 4)) && bytes > 0;
         has_bytes.then_some(Section { name, start, bytes, header: at })
     };
     (0..count).filter_map(section).collect()
 }
 
-/// The same file, whose `kernel` is nothing that a device can execute.
+/// The same file, with instructions in `kernel` that no device can execute.
 pub(crate) fn without_instructions(mut elf: Vec<u8>, kernel: &str) -> Vec<u8> {
     let name = format!(".text.{kernel}");
     let section = sections(&elf).into_iter().find(|section| section.name == name);
@@ -45,8 +45,8 @@ pub(crate) fn without_instructions(mut elf: Vec<u8>, kernel: &str) -> Vec<u8> {
     elf
 }
 
-/// A file for `architecture` with one kernel's worth of zeros, which no compiler made.
-pub(crate) fn made_up(architecture: u32) -> Vec<u8> {
+/// A synthetic file for `architecture` whose kernel is zeros.
+pub(crate) fn synthetic(architecture: u32) -> Vec<u8> {
     const NAMES: &[u8] = b"\0.shstrtab\0.text.iota_y\0";
     const CODE: usize = 512;
     let (code, table) = (HEADER + NAMES.len().next_multiple_of(8), 0);
@@ -55,7 +55,7 @@ pub(crate) fn made_up(architecture: u32) -> Vec<u8> {
     let mut write = |at: usize, size: usize, value: usize| {
         elf[at..at + size].copy_from_slice(&value.to_le_bytes()[..size]);
     };
-    // Class, order of bytes, version; an executable for CUDA.
+    // Class, byte order, version; an executable for CUDA.
     for (at, size, value) in [(4, 1, 2), (5, 1, 1), (6, 1, 1), (16, 2, 2), (18, 2, 190), (20, 4, 1)]
     {
         write(at, size, value);

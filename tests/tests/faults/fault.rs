@@ -1,4 +1,4 @@
-//! What faults there are, and how one is drawn.
+//! The kinds of fault, and how a fault is drawn.
 
 use std::ffi::OsString;
 use std::fmt::{self, Debug};
@@ -7,32 +7,35 @@ use std::path::Path;
 use gridguard_test_support::Random;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::Bench;
-use crate::ground::{Ground, Platform};
-use crate::judge::{Expected, Observed};
-use crate::{access, destroyed, device, image, library, memory, undefined, writer};
+use crate::device_setup::DeviceSetup;
+use crate::environment::{Platform, RunEnvironment};
+use crate::expected::{Expected, Observed};
+use crate::{
+    bad_image, bad_library, destroyed_context, illegal_access, killed_writer, other_device,
+    out_of_memory, undefined_behaviour,
+};
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
-    /// A kernel does what no kernel may.
+    /// A kernel with an illegal access or another fault.
     IllegalAccess,
-    /// More memory than there is.
+    /// More memory than is available.
     OutOfMemory,
     /// An image or a source that cannot be loaded.
     BadImage,
-    /// Something of another device, context or kernel.
+    /// An object of another device, context or kernel.
     WrongDevice,
-    /// A library that is missing, no library, or not the one that it says.
+    /// A library that is missing, invalid, or another one than its name says.
     MissingLibrary,
     /// A context that another part of the program destroys.
     ContextDestroyed,
     /// A writer of profiles that is killed.
     KilledWriter,
-    /// A cubin whose headers are right and whose content is damaged: the driver's to judge.
+    /// A cubin with correct headers and damaged content.
     DamagedBody,
-    /// A handle of what is gone: CUDA leaves undefined what happens.
+    /// A handle of a destroyed object, which is undefined behaviour in CUDA.
     StaleHandle,
 }
 
@@ -49,36 +52,36 @@ impl Kind {
         Self::StaleHandle,
     ];
 
-    /// How many of a run are of it: a thousand, and what is beyond what anyone can promise.
+    /// The number of faults per run: a thousand in all, and the undefined ones.
     pub(crate) const fn count(self, platform: Platform) -> u64 {
         match self {
             Self::IllegalAccess => 240,
             Self::BadImage => 200,
             Self::OutOfMemory | Self::WrongDevice | Self::MissingLibrary => 120,
             Self::ContextDestroyed | Self::KilledWriter => 100,
-            // What is asked is the real driver's answer.
+            // Only a real driver's result is of interest.
             Self::DamagedBody | Self::StaleHandle if matches!(platform, Platform::Fake) => 4,
             Self::DamagedBody => 60,
             Self::StaleHandle => 20,
         }
     }
 
-    /// Whether each fault of it must get a typed error: one of the thousand.
+    /// Whether each fault must get a typed error: one of the thousand.
     pub(crate) const fn is_promised(self) -> bool {
         !matches!(self, Self::DamagedBody | Self::StaleHandle)
     }
 
-    /// Whether it takes the device's memory from other faults.
+    /// Whether it takes the memory that other faults need.
     pub(crate) const fn needs_the_device_alone(self) -> bool {
         matches!(self, Self::OutOfMemory)
     }
 
-    /// Whether the device itself is stopped and has to recover.
+    /// Whether it stops the device, which then has to recover.
     pub(crate) const fn stops_the_device(self) -> bool {
         matches!(self, Self::IllegalAccess)
     }
 
-    /// Faults of it that one process injects, where they leave the process whole.
+    /// Faults that one process injects, if they leave the process usable.
     pub(crate) const fn batch(self) -> usize {
         match self {
             Self::OutOfMemory => 15,
@@ -106,7 +109,7 @@ impl Kind {
     }
 }
 
-/// One fault: all that it takes to repeat it.
+/// One fault: everything needed to repeat it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
@@ -115,52 +118,52 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// What the fault is. The number goes through the variants in turn, the rest is random.
+    /// Draws the fault. The number cycles through the variants, the rest is random.
     pub(crate) fn case(&self) -> Box<dyn Case> {
         let Self { kind, number, seed } = *self;
-        // Each draws from a generator of its own, so that it can be repeated alone.
+        // Each fault has its own generator, so that it can be repeated alone.
         let kind_number = Kind::ALL.iter().zip(0_u64..).find(|(one, _)| **one == kind);
         let (_, kind_number) = kind_number.expect("all are listed");
         let mut random = Random::new(seed ^ (kind_number << 48) ^ (number << 24));
         let random = &mut random;
         match kind {
-            Kind::IllegalAccess => Box::new(access::draw(number, random)),
-            Kind::OutOfMemory => Box::new(memory::draw(number, random)),
-            Kind::BadImage => Box::new(image::draw(number, random)),
-            Kind::WrongDevice => Box::new(device::draw(number, random)),
-            Kind::MissingLibrary => Box::new(library::draw(number, random)),
-            Kind::ContextDestroyed => Box::new(destroyed::draw(number, random)),
-            Kind::KilledWriter => Box::new(writer::draw(number, random)),
-            Kind::DamagedBody => Box::new(undefined::damaged_body(number, random)),
-            Kind::StaleHandle => Box::new(undefined::stale_handle(number, random)),
+            Kind::IllegalAccess => Box::new(illegal_access::draw(number, random)),
+            Kind::OutOfMemory => Box::new(out_of_memory::draw(number, random)),
+            Kind::BadImage => Box::new(bad_image::draw(number, random)),
+            Kind::WrongDevice => Box::new(other_device::draw(number, random)),
+            Kind::MissingLibrary => Box::new(bad_library::draw(number, random)),
+            Kind::ContextDestroyed => Box::new(destroyed_context::draw(number, random)),
+            Kind::KilledWriter => Box::new(killed_writer::draw(number, random)),
+            Kind::DamagedBody => Box::new(undefined_behaviour::damaged_body(number, random)),
+            Kind::StaleHandle => Box::new(undefined_behaviour::stale_handle(number, random)),
         }
     }
 }
 
 impl fmt::Display for Fault {
-    /// How a run is told to inject this fault alone.
+    /// The value of `GRIDGUARD_FAULT` for this fault.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, number, seed } = self;
         write!(f, "PROPTEST_RNG_SEED={seed} GRIDGUARD_FAULT={}:{number}", kind.name())
     }
 }
 
-/// A fault that was drawn.
+/// A drawn fault.
 pub(crate) trait Case: Debug {
-    /// Its name among those of its kind.
+    /// The name of the variant.
     fn name(&self) -> &'static str;
 
-    /// Whether it takes the process with it, or needs one of its own from the beginning.
+    /// Whether it needs a process of its own.
     fn needs_a_process(&self) -> bool;
 
-    /// Makes ready in `folder`, which is the process's own, and gives its environment.
-    fn prepare(&self, _ground: &Ground, _folder: &Path) -> Vec<(&'static str, OsString)> {
+    /// Prepares the process's `folder` and returns its environment.
+    fn prepare(&self, _ground: &RunEnvironment, _folder: &Path) -> Vec<(&'static str, OsString)> {
         Vec::new()
     }
 
-    /// What is to come of it.
-    fn expected(&self, ground: &Ground) -> Expected;
+    /// The expected result.
+    fn expected(&self, environment: &RunEnvironment) -> Expected;
 
-    /// Injects it, looks what comes of it, and cleans up.
-    fn inject(&self, bench: &Bench) -> Observed;
+    /// Injects it, observes the result, and cleans up.
+    fn inject(&self, setup: &DeviceSetup) -> Observed;
 }

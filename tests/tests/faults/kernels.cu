@@ -1,13 +1,13 @@
-// Kernels that are given faults. The fake driver knows those of the same names.
+// Kernels that fault. The fake driver has kernels of the same names.
 
 typedef unsigned long long u64;
 
-// Counts from `first` on, one block of y an item.
+// Writes out[b] = first + b, one block along y per item.
 extern "C" __global__ void iota_y(u64 *out, u64 first, u64 items) {
     if (blockIdx.y < items) out[blockIdx.y] = first + blockIdx.y;
 }
 
-// As iota_y, by way of a workspace.
+// As iota_y, through a workspace.
 extern "C" __global__ void spill_y(u64 *out, u64 first, u64 items, u64 *workspace) {
     if (blockIdx.y >= items) return;
     volatile u64 *own = workspace + blockIdx.y;
@@ -22,7 +22,7 @@ extern "C" __global__ void local_heavy(u64 *out, u64 first, u64 items) {
     if (blockIdx.y < items) out[blockIdx.y] = own[blockIdx.y % 2048] - blockIdx.y % 2048 + blockIdx.y;
 }
 
-// Whether this block is of the item at fault, `cycles` later.
+// Whether this block has the faulting item; waits `cycles` first.
 static __device__ bool at_fault(u64 *out, u64 first, u64 items, u64 faulty, u64 cycles) {
     if (blockIdx.y < items) out[blockIdx.y] = first + blockIdx.y;
     if (first + blockIdx.y != faulty) return false;
@@ -31,8 +31,8 @@ static __device__ bool at_fault(u64 *out, u64 first, u64 items, u64 faulty, u64 
     return true;
 }
 
-// Each kernel below counts as iota_y, and at item `faulty` does what no kernel may: `how` says what.
-// `code` is what a driver that only pretends is to answer.
+// Each kernel below does what iota_y does, and faults at item `faulty` as `how` says. `code` is the error
+// code that the fake driver returns.
 
 extern "C" __global__ void fault_access(u64 *out, u64 first, u64 items, u64 faulty, u64 how, u64 cycles, u64 code) {
     if (!at_fault(out, first, items, faulty, cycles)) return;

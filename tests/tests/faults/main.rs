@@ -1,31 +1,31 @@
-//! A thousand faults: each gets its typed error, none a panic or a hang, and no profile is lost.
+//! A thousand faults: each gets its typed error, without a panic, a hang or a lost profile.
 //!
 //! Each fault is drawn from a seed and injected in a child process, on the fake driver and on a real
 //! device from the same list. `PROPTEST_RNG_SEED` repeats a run, `GRIDGUARD_FAULT=KIND:NUMBER` one
 //! fault of it, and `GRIDGUARD_RESULTS` names the folder for `faults.json`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
-mod access;
-mod bench;
+mod bad_image;
+mod bad_library;
 mod child;
 mod cubin;
-mod destroyed;
-mod device;
+mod destroyed_context;
+mod device_setup;
+mod environment;
+mod expected;
 mod fault;
-mod ground;
-mod image;
-mod judge;
-mod library;
-mod memory;
-mod naming;
+mod illegal_access;
+mod killed_writer;
+mod observed_error;
+mod other_device;
+mod out_of_memory;
 mod raw;
 mod report;
 mod run;
-mod undefined;
-mod writer;
-mod writing;
+mod undefined_behaviour;
+mod writer_process;
 
-use self::ground::{Ground, Platform};
+use self::environment::{Platform, RunEnvironment};
 use self::report::Report;
 
 /// The seed of a run, unless the environment names another.
@@ -45,20 +45,20 @@ fn every_fault_gets_its_typed_error_from_a_real_driver() {
 fn inject_all(platform: Platform) {
     let seed = std::env::var("PROPTEST_RNG_SEED").ok();
     let seed = seed.and_then(|text| text.trim().parse().ok()).unwrap_or(SEED);
-    let ground = Ground::prepare(platform);
+    let environment = RunEnvironment::prepare(platform);
     let begun = std::time::Instant::now();
-    let verdicts = run::run(&ground, seed);
-    let report = Report::new(&ground, seed, begun.elapsed(), &verdicts);
+    let verdicts = run::run(&environment, seed);
+    let report = Report::new(&environment, seed, begun.elapsed(), &verdicts);
     report.publish();
-    report::assert_all_well(&report, &verdicts);
+    report::assert_all_correct(&report, &verdicts);
 }
 
-/// Not a test but what child processes run: nothing where the environment names no fault.
+/// Not a test but the body of child processes; does nothing if the environment names no fault.
 #[test]
-fn plays_its_role() {
-    if writing::is_asked_for() {
-        writing::write();
+fn runs_in_a_child_process() {
+    if writer_process::is_requested() {
+        writer_process::write();
     } else {
-        child::inject_what_is_asked_for();
+        child::inject_requested();
     }
 }

@@ -1,4 +1,4 @@
-//! What a run came to: a table for people, and `faults.json`.
+//! The report of a run: a table for people, and `faults.json`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use gridguard::profile::load;
 use serde::Serialize;
 
+use crate::environment::RunEnvironment;
 use crate::fault::Kind;
-use crate::ground::Ground;
 use crate::run::{End, Verdict};
 
-/// Where the suite keeps its results.
+/// Environment variable: the folder for results.
 const RESULTS: &str = "GRIDGUARD_RESULTS";
-/// Groups of wrong outcomes that a failure tells.
-const TOLD: usize = 60;
+/// The most groups of wrong outcomes that a failure lists.
+const LISTED: usize = 60;
 
 /// The file `faults.json`.
 #[derive(Debug, Serialize)]
@@ -24,16 +24,15 @@ pub(crate) struct Report {
     date: String,
     seed: u64,
     seconds: u64,
-    /// Faults that must get a typed error, and what is wrong with all of them.
+    /// Sums over the faults that must get a typed error.
     injected: u64,
     total: Count,
     kinds: BTreeMap<Kind, Count>,
-    /// Beyond what anyone can promise: what a driver makes of damage that it does not see, and of
-    /// handles that are gone.
+    /// Undefined behaviour: damage that no header shows, and stale handles.
     beyond: BTreeMap<Kind, Count>,
 }
 
-/// What came of the faults of one kind.
+/// The results of one kind of fault.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Count {
     injected: u64,
@@ -43,7 +42,7 @@ struct Count {
     lost_profiles: u64,
     /// Processes that died, by signal.
     deaths: BTreeMap<String, u64>,
-    /// How often each outcome came.
+    /// The number of times each outcome occurred.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     outcomes: BTreeMap<String, u64>,
 }
@@ -55,24 +54,29 @@ impl Count {
         self.panics += u64::from(verdict.end == End::Panicked);
         self.hangs += u64::from(verdict.end == End::Hung);
         self.lost_profiles += lost;
-        if let End::Died(signal) = verdict.end {
+        if let End::Killed(signal) = verdict.end {
             *self.deaths.entry(format!("signal {signal}")).or_default() += 1;
         }
     }
 }
 
 impl Report {
-    pub(crate) fn new(ground: &Ground, seed: u64, took: Duration, verdicts: &[Verdict]) -> Self {
-        let told = |name: &str| std::env::var(name).unwrap_or_else(|_| "unknown".into());
-        let device = match ground.is_fake() {
+    pub(crate) fn new(
+        environment: &RunEnvironment,
+        seed: u64,
+        took: Duration,
+        verdicts: &[Verdict],
+    ) -> Self {
+        let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "unknown".into());
+        let device = match environment.is_fake() {
             true => "none, a fake driver".into(),
             false => gridguard::cuda::device_limits(0).expect("a CUDA device").name.clone(),
         };
         let mut report = Self {
             device,
-            driver: told("GRIDGUARD_DRIVER"),
-            commit: told("GRIDGUARD_COMMIT"),
-            date: told("GRIDGUARD_DATE"),
+            driver: variable("GRIDGUARD_DRIVER"),
+            commit: variable("GRIDGUARD_COMMIT"),
+            date: variable("GRIDGUARD_DATE"),
             seed,
             seconds: took.as_secs(),
             injected: 0,
@@ -82,7 +86,7 @@ impl Report {
         };
         for verdict in verdicts {
             let kind = verdict.fault.kind;
-            let lost = verdict.lost_profiles + u64::from(is_lost(ground, verdict));
+            let lost = verdict.lost_profiles + u64::from(is_lost(environment, verdict));
             let kinds = if kind.is_promised() { &mut report.kinds } else { &mut report.beyond };
             let count = kinds.entry(kind).or_default();
             count.add(verdict, lost);
@@ -95,7 +99,7 @@ impl Report {
         report
     }
 
-    /// Prints the report and writes it where the suite wants results.
+    /// Prints the report and writes it to the folder for results.
     pub(crate) fn publish(&self) {
         let text = serde_json::to_string_pretty(self).expect("a report") + "\n";
         println!("{text}");
@@ -106,13 +110,13 @@ impl Report {
     }
 }
 
-/// Whether the entry that was published after the fault is missing.
-fn is_lost(ground: &Ground, verdict: &Verdict) -> bool {
+/// Whether the entry published after the fault is missing.
+fn is_lost(environment: &RunEnvironment, verdict: &Verdict) -> bool {
     let name = verdict.fault.kind.name();
     if !verdict.published {
         return false;
     }
-    let Ok(Some(read)) = load(&ground.profile(name)) else {
+    let Ok(Some(read)) = load(&environment.profile(name)) else {
         return true;
     };
     let row = verdict.fault.number + 1;
@@ -121,8 +125,8 @@ fn is_lost(ground: &Ground, verdict: &Verdict) -> bool {
     !read.document.entries().iter().any(is_there)
 }
 
-/// Fails where anything is wrong, with each way in which it is, and how to repeat it.
-pub(crate) fn assert_all_well(report: &Report, verdicts: &[Verdict]) {
+/// Fails if anything is wrong, with each problem and how to repeat it.
+pub(crate) fn assert_all_correct(report: &Report, verdicts: &[Verdict]) {
     let mut groups: BTreeMap<(Kind, &str, &str), Vec<&Verdict>> = BTreeMap::new();
     for verdict in verdicts.iter().filter(|verdict| !verdict.wrong.is_empty()) {
         let group = (verdict.fault.kind, verdict.case, &*verdict.outcome);
@@ -143,10 +147,15 @@ pub(crate) fn assert_all_well(report: &Report, verdicts: &[Verdict]) {
     let (promised, beyond): (Vec<_>, Vec<_>) =
         groups.iter().partition(|((kind, ..), _)| kind.is_promised());
     if !beyond.is_empty() {
-        let told: Vec<_> = beyond.into_iter().take(TOLD).map(tell).collect();
-        println!("beyond what anyone can promise:\n{}", told.join("\n"));
+        let described: Vec<_> = beyond.into_iter().take(LISTED).map(tell).collect();
+        println!("undefined behaviour:\n{}", described.join("\n"));
     }
-    let told: Vec<_> = promised.into_iter().take(TOLD).map(tell).collect();
-    assert!(told.is_empty(), "{} faults went wrong:\n{}", report.total.wrong, told.join("\n"));
+    let described: Vec<_> = promised.into_iter().take(LISTED).map(tell).collect();
+    assert!(
+        described.is_empty(),
+        "{} faults went wrong:\n{}",
+        report.total.wrong,
+        described.join("\n")
+    );
     assert_eq!(report.total.lost_profiles, 0, "profiles were lost");
 }

@@ -1,4 +1,4 @@
-//! Gives the faults of a run to child processes, and bounds, watches and judges these.
+//! Distributes the faults of a run over child processes, with time limits, and checks the results.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -9,83 +9,84 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::child::{BEGINS, DOES, FAULTS, OWN_FOLDER, TOLD, asked_for};
+use crate::child::{BEGINS, DOES, FAULTS, OWN_FOLDER, RESULT, requested};
+use crate::environment::RunEnvironment;
+use crate::expected::Observed;
 use crate::fault::{Fault, Kind};
-use crate::ground::Ground;
-use crate::judge::Observed;
 
-/// Names one fault of a run that is to be injected alone.
+/// Environment variable: the only fault to inject.
 const ONLY: &str = "GRIDGUARD_FAULT";
-/// After so long without a word a process hangs: seconds are what the slowest fault takes.
+/// A process without output for this long hangs; the slowest fault takes seconds.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Between two looks at a process.
+/// Time between two polls of a process.
 const PATIENCE: Duration = Duration::from_millis(2);
-/// Processes at a time, where there are cores for them.
+/// The most processes at a time.
 const MOST_WORKERS: usize = 8;
 
-/// What came of a fault, and whether that is right.
+/// The result of a fault, and whether it is correct.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) fault: Fault,
     pub(crate) case: &'static str,
-    /// All of what was drawn.
+    /// The drawn fault.
     pub(crate) drawn: String,
     pub(crate) outcome: String,
-    /// What a person would have read.
+    /// The message.
     pub(crate) text: String,
-    /// What is wrong with it; nothing where all is well.
+    /// Everything that is wrong.
     pub(crate) wrong: Vec<String>,
     pub(crate) lost_profiles: u64,
-    /// Whether its entry was acknowledged, and must be in the file of its kind.
+    /// Whether its entry was acknowledged, and must be in the profile of its kind.
     pub(crate) published: bool,
     pub(crate) end: End,
 }
 
-/// How the process went on.
+/// How the process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    Told,
+    Completed,
     Panicked,
     Hung,
-    /// It died of this signal.
-    Died(i32),
-    /// It ended with this code, and said nothing.
-    Left(i32),
+    /// By this signal.
+    Killed(i32),
+    /// With this exit code, without a result.
+    Exited(i32),
 }
 
 /// Injects all faults of the run with `seed`, or the one that the environment names.
-pub(crate) fn run(ground: &Ground, seed: u64) -> Vec<Verdict> {
+pub(crate) fn run(environment: &RunEnvironment, seed: u64) -> Vec<Verdict> {
     let only = std::env::var(ONLY).ok().map(|text| {
         let (kind, number) = text.split_once(':').expect("KIND:NUMBER");
         let kind = Kind::of_name(kind).expect("a kind of fault");
         Fault { kind, number: number.parse().expect("a number"), seed }
     });
     let all = Kind::ALL.into_iter().flat_map(|kind| {
-        let numbers = 0..kind.count(ground.platform);
+        let numbers = 0..kind.count(environment.platform);
         numbers.map(move |number| Fault { kind, number, seed })
     });
     let faults: Vec<Fault> = all.filter(|fault| only.is_none_or(|only| only == *fault)).collect();
     let (alone, others): (Vec<_>, Vec<_>) =
         faults.into_iter().partition(|fault| fault.kind.needs_the_device_alone());
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    let at_once = if ground.is_fake() { cores + 2 } else { cores.clamp(2, MOST_WORKERS) };
-    let workers = if ground.is_fake() { at_once } else { 1 };
-    let mut verdicts = run_batches(ground, batches(&alone), workers);
-    // A device recovers from one fault at a time: with eight at once about one in a thousand was told
-    // late, or never (H200, 580.159.04).
-    let (faulty, sound): (Vec<_>, Vec<_>) =
-        others.into_iter().partition(|fault| !ground.is_fake() && fault.kind.stops_the_device());
+    let at_once = if environment.is_fake() { cores + 2 } else { cores.clamp(2, MOST_WORKERS) };
+    let workers = if environment.is_fake() { at_once } else { 1 };
+    let mut verdicts = run_batches(environment, batches(&alone), workers);
+    // A device recovers from one fault at a time: with eight at once, about one in a thousand surfaced
+    // late or never (H200, 580.159.04).
+    let (faulty, sound): (Vec<_>, Vec<_>) = others
+        .into_iter()
+        .partition(|fault| !environment.is_fake() && fault.kind.stops_the_device());
     let others_at_once = if faulty.is_empty() { at_once } else { at_once - 1 };
     std::thread::scope(|scope| {
-        let one_by_one = scope.spawn(|| run_batches(ground, batches(&faulty), 1));
-        verdicts.extend(run_batches(ground, batches(&sound), others_at_once));
+        let one_by_one = scope.spawn(|| run_batches(environment, batches(&faulty), 1));
+        verdicts.extend(run_batches(environment, batches(&sound), others_at_once));
         verdicts.extend(one_by_one.join().expect("no panic"));
     });
     verdicts.sort_by_key(|verdict| (verdict.fault.kind, verdict.fault.number));
     verdicts
 }
 
-/// Faults that one process injects after another.
+/// Faults that one process injects in turn.
 type Batch = Vec<Fault>;
 
 fn batches(faults: &[Fault]) -> VecDeque<Batch> {
@@ -100,7 +101,11 @@ fn batches(faults: &[Fault]) -> VecDeque<Batch> {
     batches
 }
 
-fn run_batches(ground: &Ground, batches: VecDeque<Batch>, workers: usize) -> Vec<Verdict> {
+fn run_batches(
+    environment: &RunEnvironment,
+    batches: VecDeque<Batch>,
+    workers: usize,
+) -> Vec<Verdict> {
     let (queue, verdicts) = (Mutex::new(batches), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..workers {
@@ -108,9 +113,9 @@ fn run_batches(ground: &Ground, batches: VecDeque<Batch>, workers: usize) -> Vec
                 loop {
                     let batch = queue.lock().expect("no panic").pop_front();
                     let Some(batch) = batch else { return };
-                    let (told, rest) = run_batch(ground, &batch);
-                    verdicts.lock().expect("no panic").extend(told);
-                    // A process that ended early leaves the faults after the one at hand.
+                    let (described, rest) = run_batch(environment, &batch);
+                    verdicts.lock().expect("no panic").extend(described);
+                    // A process that ended early leaves its remaining faults.
                     if !rest.is_empty() {
                         queue.lock().expect("no panic").push_front(rest);
                     }
@@ -121,41 +126,43 @@ fn run_batches(ground: &Ground, batches: VecDeque<Batch>, workers: usize) -> Vec
     verdicts.into_inner().expect("no panic")
 }
 
-/// Verdicts on the faults that a process came to, and those that it did not come to.
-fn run_batch(ground: &Ground, batch: &[Fault]) -> (Vec<Verdict>, Batch) {
+/// The verdicts on the faults that a process reached, and the faults that it did not reach.
+fn run_batch(environment: &RunEnvironment, batch: &[Fault]) -> (Vec<Verdict>, Batch) {
     static PROCESSES: AtomicU64 = AtomicU64::new(0);
     let process = PROCESSES.fetch_add(1, Ordering::Relaxed).to_string();
-    let folder = ground.folder.join("processes").join(process);
+    let folder = environment.folder.join("processes").join(process);
     fs::create_dir(&folder).expect("a folder for the process");
-    let (end, out, errors) = run_process(ground, batch, &folder);
+    let (end, out, errors) = run_process(environment, batch, &folder);
     // Libraries are large.
     fs::remove_dir_all(&folder).expect("the folder goes");
-    let told = |fault: &Fault| -> Option<Observed> {
-        let start = format!("{TOLD}{} ", fault.number);
+    let observed_of = |fault: &Fault| -> Option<Observed> {
+        let start = format!("{RESULT}{} ", fault.number);
         let text = out.lines().find_map(|line| line.strip_prefix(&start))?;
-        Some(serde_json::from_str(text).expect("the child's own words"))
+        Some(serde_json::from_str(text).expect("the child's own output"))
     };
     let begun = |fault: &Fault| {
         let line = format!("{BEGINS}{}", fault.number);
         out.lines().any(|one| one == line)
     };
     let errors = match out.lines().rev().find_map(|line| line.strip_prefix(DOES)) {
-        Some(last) if end == End::Hung => format!("it was to {last}\n{errors}"),
+        Some(last) if end == End::Hung => format!("its last action: {last}\n{errors}"),
         _ => errors,
     };
     let mut verdicts = Vec::new();
     for (place, fault) in batch.iter().enumerate() {
         let rest = &batch[place + 1..];
-        match told(fault) {
-            // What happens after the last one is counted as its own.
-            Some(observed) if end != End::Told && !rest.iter().any(begun) => {
-                verdicts.push(verdict(ground, fault, observed, end, &errors));
+        match observed_of(fault) {
+            // A failure after the last result counts for that fault.
+            Some(observed) if end != End::Completed && !rest.iter().any(begun) => {
+                verdicts.push(verdict(environment, fault, observed, end, &errors));
                 return (verdicts, rest.to_vec());
             }
-            Some(observed) => verdicts.push(verdict(ground, fault, observed, End::Told, "")),
+            Some(observed) => {
+                verdicts.push(verdict(environment, fault, observed, End::Completed, ""))
+            }
             None => {
-                let end = if end == End::Told { End::Left(0) } else { end };
-                verdicts.push(verdict(ground, fault, Observed::default(), end, &errors));
+                let end = if end == End::Completed { End::Exited(0) } else { end };
+                verdicts.push(verdict(environment, fault, Observed::default(), end, &errors));
                 return (verdicts, rest.to_vec());
             }
         }
@@ -163,25 +170,29 @@ fn run_batch(ground: &Ground, batch: &[Fault]) -> (Vec<Verdict>, Batch) {
     (verdicts, Vec::new())
 }
 
-/// Runs a process to its end or its deadline: how it ended, its output and its errors.
-fn run_process(ground: &Ground, batch: &[Fault], folder: &Path) -> (End, String, String) {
+/// Runs a process to its end or its deadline; returns how it ended, stdout and stderr.
+fn run_process(
+    environment: &RunEnvironment,
+    batch: &[Fault],
+    folder: &Path,
+) -> (End, String, String) {
     let (out, errors) = (folder.join("out"), folder.join("errors"));
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "plays_its_role", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "runs_in_a_child_process", "--nocapture", "--test-threads=1"]);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         let of_cuda = ["CUDA", "NVIDIA"].iter().any(|prefix| text.starts_with(prefix));
-        if text.starts_with("GRIDGUARD") || (of_cuda && ground.is_fake()) {
+        if text.starts_with("GRIDGUARD") || (of_cuda && environment.is_fake()) {
             command.env_remove(&name);
         }
     }
-    command.envs(ground.environment());
-    // A message is enough.
+    command.envs(environment.environment());
+    // The message is enough.
     command.env("RUST_BACKTRACE", "0");
-    command.env(FAULTS, asked_for(batch)).env(OWN_FOLDER, folder);
-    // Those of a batch are prepared alike.
+    command.env(FAULTS, requested(batch)).env(OWN_FOLDER, folder);
+    // The faults of a batch are prepared alike.
     let case = batch.first().expect("a fault").case();
-    command.envs(case.prepare(ground, folder));
+    command.envs(case.prepare(environment, folder));
     command.stdin(Stdio::null());
     command.stdout(File::create(&out).expect("a file for the output"));
     command.stderr(File::create(&errors).expect("a file for the errors"));
@@ -212,18 +223,24 @@ fn end_of(status: Option<ExitStatus>, errors: &str) -> End {
         _ if errors.contains("panicked at") => End::Panicked,
         None => End::Hung,
         Some(status) => match (status.signal(), status.code()) {
-            (Some(signal), _) => End::Died(signal),
-            (None, Some(0)) => End::Told,
-            (None, code) => End::Left(code.unwrap_or(-1)),
+            (Some(signal), _) => End::Killed(signal),
+            (None, Some(0)) => End::Completed,
+            (None, code) => End::Exited(code.unwrap_or(-1)),
         },
     }
 }
 
-fn verdict(ground: &Ground, fault: &Fault, observed: Observed, end: End, errors: &str) -> Verdict {
+fn verdict(
+    environment: &RunEnvironment,
+    fault: &Fault,
+    observed: Observed,
+    end: End,
+    errors: &str,
+) -> Verdict {
     let case = fault.case();
-    let came = observed.told.outcome.clone();
+    let came = observed.error.outcome.clone();
     let wrong = match end {
-        End::Told => observed.judge(&case.expected(ground)),
+        End::Completed => observed.differences(&case.expected(environment)),
         _ => {
             let first: Vec<_> = errors.lines().filter(|line| !line.is_empty()).take(6).collect();
             vec![format!("after {came:?} the process {end:?}: {}", first.join(" | "))]
@@ -233,8 +250,8 @@ fn verdict(ground: &Ground, fault: &Fault, observed: Observed, end: End, errors:
         fault: *fault,
         case: case.name(),
         drawn: format!("{case:?}"),
-        outcome: if end == End::Told { came } else { format!("{end:?}") },
-        text: observed.told.text,
+        outcome: if end == End::Completed { came } else { format!("{end:?}") },
+        text: observed.error.text,
         wrong,
         lost_profiles: observed.lost_profiles,
         published: observed.published,

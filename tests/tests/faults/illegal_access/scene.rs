@@ -1,4 +1,4 @@
-//! The innocent and the guilty in one context, and what is asked of the guard afterwards.
+//! Correct and faulting launches in one context, and the calls to the guard afterwards.
 #![allow(unsafe_code, reason = "launches of kernels that break their promise")]
 
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use gridguard::cuda::{Args, CudaError, GuardedStream, Kernel, LaunchError, Modul
 use gridguard::{Choice, Guard, KernelArgs, Plan, WorkspaceUse};
 
 use super::{Access, How, Way};
-use crate::bench::{Bench, address_of, along_y, context, spill};
-use crate::judge::Observed;
-use crate::naming::told;
+use crate::device_setup::{DeviceSetup, address_of, along_y, context, spill};
+use crate::expected::Observed;
+use crate::observed_error::describe;
 
-/// The innocent and the guilty, in a context.
+/// Correct and faulting launches in one context.
 pub(super) struct Scene<'a> {
     pub(super) guard: &'a Guard,
     pub(super) stream: &'a Arc<CudaStream>,
@@ -26,11 +26,11 @@ pub(super) struct Scene<'a> {
     pub(super) workspace: CudaSlice<u64>,
 }
 
-/// Items of innocent launches.
+/// Items of correct launches.
 pub(super) const INNOCENT: u64 = 100;
 
 impl Scene<'_> {
-    /// Launches `spill_y` with memory that is there already.
+    /// Launches `spill_y` with memory that exists already.
     pub(super) fn count_innocent(&mut self) -> Result<u64, LaunchError> {
         let (request, batch) = along_y(INNOCENT);
         let mut args = Args::new(self.stream);
@@ -38,7 +38,7 @@ impl Scene<'_> {
         self.guard.plan_and_launch(&self.spiller, &request, Some(&batch), args)
     }
 
-    /// Launches `spill_y` with memory that the guard brings.
+    /// Launches `spill_y` with memory that the guard allocates.
     pub(super) fn spill_innocent(&mut self) -> Result<(), LaunchError> {
         let (out, usage) = (&mut self.innocent_out, WorkspaceUse::Shared);
         spill(self.guard, &self.spiller, self.stream, out, INNOCENT, 256, usage).map(drop)
@@ -83,55 +83,55 @@ impl Access {
         }
     }
 
-    /// The kernel as cudarc and as raw handles have it, where the launch goes that way.
+    /// The kernel as cudarc and as raw handles have it, if the launch uses these.
     pub(super) fn handles(
         &self,
-        bench: &Bench,
+        setup: &DeviceSetup,
         guard: &Guard,
     ) -> (Option<CudaFunction>, Option<RawKernel>) {
         if !matches!(self.way, Way::Builder | Way::Raw) {
             return (None, None);
         }
         let image = if self.how == How::Instruction { "instruction" } else { "kernels" };
-        let image = Ptx::from_binary(bench.image(image).bytes().to_vec());
+        let image = Ptx::from_binary(setup.image(image).bytes().to_vec());
         let (context, name) = (context(guard), self.kernel());
         let module = context.load_module(image).expect("it loads");
         let function = module.load_function(name).expect("it is in the image");
         let handles = (context.cu_ctx().cast(), function.cu_function().cast());
-        // SAFETY: the function is kept beside it, and with it its module and context.
+        // SAFETY: the function lives beside it, and keeps its module and context alive.
         let raw = unsafe { RawKernel::from_handles(handles.0, handles.1, name) };
         (Some(function), Some(raw.expect("its limits can be asked")))
     }
 
-    /// Whatever is asked of the guard afterwards gets a typed error of the same code, or an answer
-    /// where none of the device's is needed.
+    /// Every later call to the guard returns a typed error with the same code, or succeeds if it does
+    /// not need the device.
     pub(super) fn look_after(
         &self,
-        bench: &Bench,
+        setup: &DeviceSetup,
         module: &Module,
         scene: &mut Scene<'_>,
         observed: &mut Observed,
     ) {
         let (guard, stream) = (scene.guard, scene.stream);
-        let waited = told(&guard.synchronize(stream));
-        if observed.told.outcome.starts_with("cudarc") {
-            // The program's own call was told; the guard knows whom to blame.
-            observed.told.blamed = waited.blamed.clone();
+        let waited = describe(&guard.synchronize(stream));
+        if observed.error.outcome.starts_with("cudarc") {
+            // The program's own call got the error; the guard knows the suspects.
+            observed.error.blamed = waited.blamed.clone();
         }
-        let code = observed.told.code;
-        let image = bench.image("kernels");
+        let code = observed.error.code;
+        let image = setup.image("kernels");
         let must = [
             ("synchronize", waited),
-            ("launch", told(&scene.count_innocent())),
-            ("launch again", told(&self.launch(scene))),
-            ("launch_with_workspace", told(&scene.spill_innocent())),
-            ("load", told(&guard.load(&image))),
+            ("launch", describe(&scene.count_innocent())),
+            ("launch again", describe(&self.launch(scene))),
+            ("launch_with_workspace", describe(&scene.spill_innocent())),
+            ("load", describe(&guard.load(&image))),
         ];
-        for (call, told) in must {
-            let same = told.is_error && told.code == code;
-            observed.require(same, || format!("afterwards {call} came to {}", told.outcome));
-            let blamed = told.blamed.iter().any(|one| one.kernel == self.kernel());
-            observed.require(blamed, || format!("afterwards {call} blamed {:?}", told.blamed));
+        for (call, described) in must {
+            let same = described.is_error && described.code == code;
+            observed.require(same, || format!("afterwards {call} came to {}", described.outcome));
+            let blamed = described.blamed.iter().any(|one| one.kernel == self.kernel());
+            observed.require(blamed, || format!("afterwards {call} blamed {:?}", described.blamed));
         }
         let (request, _) = along_y(1);
         let cooperative = request.cooperative();
@@ -139,21 +139,21 @@ impl Access {
         // SAFETY: nothing is launched with it.
         let function = unsafe { module.kernel("no_such_kernel", &[]) };
         let may = [
-            ("free_memory", told(&guard.free_memory())),
-            ("priorities", told(&guard.priorities())),
-            ("residency", told(&scene.spiller.occupancy(&cooperative))),
-            ("with_context", told(&fresh)),
-            ("cuda", told(&Guard::cuda(0))),
+            ("free_memory", describe(&guard.free_memory())),
+            ("priorities", describe(&guard.priorities())),
+            ("residency", describe(&scene.spiller.occupancy(&cooperative))),
+            ("with_context", describe(&fresh)),
+            ("cuda", describe(&Guard::cuda(0))),
         ];
-        for (call, told) in may {
-            let typed = !told.is_error || told.code == code;
-            observed.require(typed, || format!("afterwards {call} came to {}", told.outcome));
+        for (call, described) in may {
+            let typed = !described.is_error || described.code == code;
+            observed.require(typed, || format!("afterwards {call} came to {}", described.outcome));
         }
         observed.require(function.is_err(), || "a kernel that is not there was found".into());
         let recent = guard.recent_launches();
         let on_record = recent.iter().any(|launch| &*launch.kernel == self.kernel());
-        // What a launch refuses at once is not on record.
-        let accepted = on_record || observed.told.blamed.is_empty();
+        // A launch that is rejected at once is not recorded.
+        let accepted = on_record || observed.error.blamed.is_empty();
         observed.require(accepted, || format!("recent launches are {recent:?}"));
     }
 }

@@ -1,5 +1,5 @@
-//! Beyond what anyone can promise: damage that no header shows, and handles of what is gone. What
-//! the driver makes of it is told, and may be its death.
+//! Undefined behaviour: damage that no header shows, and stale handles. The result is recorded, and
+//! the driver may crash.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,20 +9,20 @@ use gridguard::Guard;
 use gridguard::cuda::Image;
 use gridguard_test_support::Random;
 
-use crate::bench::{Bench, context, count, kernel, poisoned};
 use crate::cubin::{self, HEADER, Section};
+use crate::device_setup::{DeviceSetup, context, count, kernel, poisoned};
+use crate::environment::RunEnvironment;
+use crate::expected::{Expected, Observed};
 use crate::fault::Case;
-use crate::ground::Ground;
-use crate::judge::{Expected, Observed};
-use crate::naming::{Tell, Told, told};
+use crate::observed_error::{Describe, ObservedError, describe};
 use crate::raw;
 
-/// A cubin with noise in one of its parts.
+/// A cubin with random bytes in one of its parts.
 #[derive(Debug)]
 pub(crate) struct DamagedBody {
     part: Part,
     number: u64,
-    /// Bytes of noise.
+    /// Random bytes.
     bytes: u64,
 }
 
@@ -49,12 +49,12 @@ pub(crate) fn damaged_body(number: u64, random: &mut Random) -> DamagedBody {
 }
 
 impl DamagedBody {
-    fn image(&self, ground: &Ground) -> (String, Vec<u8>) {
+    fn image(&self, environment: &RunEnvironment) -> (String, Vec<u8>) {
         let mut random = Random::new(self.number);
         let mut below = |end: usize| {
             usize::try_from(random.below(u64::try_from(end).expect("64 bits"))).expect("below")
         };
-        let mut bytes = ground.own_cubin();
+        let mut bytes = environment.own_cubin();
         if self.part == Part::Fatbin {
             bytes.splice(0..0, [0; 16]);
             let content = u64::try_from(bytes.len() - 16).expect("64 bits");
@@ -68,7 +68,7 @@ impl DamagedBody {
         let section = sections[below(sections.len())].clone();
         let Section { name, start, bytes: length, header } = section;
         let (what, start, length) = match self.part {
-            // What says that it is a cubin stays.
+            // The marks of a cubin stay.
             Part::Header => ("the file's header".to_owned(), 20, HEADER - 20),
             Part::Table => (format!("the header of {name}"), header, 64),
             Part::Section | Part::Fatbin => (name, start, length),
@@ -96,43 +96,47 @@ impl Case for DamagedBody {
         true
     }
 
-    fn prepare(&self, ground: &Ground, folder: &Path) -> Vec<(&'static str, OsString)> {
+    fn prepare(
+        &self,
+        environment: &RunEnvironment,
+        folder: &Path,
+    ) -> Vec<(&'static str, OsString)> {
         let _ = folder;
-        // For the message: the part is chosen here as in the process.
-        let (what, _) = self.image(ground);
+        // For the message: the part is chosen as in the child.
+        let (what, _) = self.image(environment);
         vec![("GRIDGUARD_FAULTS_DAMAGED", what.into())]
     }
 
-    fn expected(&self, _ground: &Ground) -> Expected {
+    fn expected(&self, _ground: &RunEnvironment) -> Expected {
         Expected::one_of(["CudaError::Load/", "LoadError::", "Ok"])
     }
 
-    fn inject(&self, bench: &Bench) -> Observed {
-        let (what, bytes) = self.image(&bench.ground);
+    fn inject(&self, setup: &DeviceSetup) -> Observed {
+        let (what, bytes) = self.image(&setup.environment);
         let loaded = match Image::new(bytes) {
-            Err(error) => error.told(),
+            Err(error) => error.describe(),
             Ok(image) => {
-                // Where the process dies, this is what is left of it.
+                // If the process crashes, this is its result.
                 eprintln!("the driver is given damage in {what}");
-                let guard = bench.guard();
+                let guard = setup.guard();
                 match guard.load(&image) {
-                    Err(error) => error.told(),
+                    Err(error) => error.describe(),
                     #[allow(unsafe_code, reason = "a kernel that is not launched")]
                     // SAFETY: nothing is launched with it.
-                    Ok(module) => told(&unsafe { module.kernel("no_such_kernel", &[]) }),
+                    Ok(module) => describe(&unsafe { module.kernel("no_such_kernel", &[]) }),
                 }
             }
         };
         let mut observed = Observed::new(loaded);
-        if observed.told.outcome == "LoadError::NoSuchKernel" {
-            observed.told = Told::outcome("Ok, it loads");
+        if observed.error.outcome == "LoadError::NoSuchKernel" {
+            observed.error = ObservedError::outcome("Ok, it loads");
         }
-        observed.told.text = format!("damage in {what}: {}", observed.told.text);
+        observed.error.text = format!("damage in {what}: {}", observed.error.text);
         observed
     }
 }
 
-/// A handle that is used after what it is of was destroyed.
+/// A handle that is used after its object was destroyed.
 #[derive(Debug)]
 pub(crate) struct StaleHandle {
     what: Stale,
@@ -145,9 +149,9 @@ enum Stale {
     StreamAfterReset,
     /// A stream that another part of the program destroyed.
     Stream,
-    /// A kernel of a primary context that was reset and taken up again.
+    /// A kernel of a primary context that was reset and retained again.
     KernelAfterRenewal,
-    /// A context that was destroyed, on a thread where it never was current.
+    /// A destroyed context, on a thread where it never was current.
     ContextElsewhere,
     /// The program's own context, destroyed by the same thread.
     Context,
@@ -182,17 +186,17 @@ impl Case for StaleHandle {
         true
     }
 
-    fn expected(&self, _ground: &Ground) -> Expected {
+    fn expected(&self, _ground: &RunEnvironment) -> Expected {
         Expected::one_of(["LaunchError::", "CudaError::"])
     }
 
-    fn inject(&self, bench: &Bench) -> Observed {
+    fn inject(&self, setup: &DeviceSetup) -> Observed {
         let of_the_program = matches!(self.what, Stale::ContextElsewhere | Stale::Context);
         let guard = match of_the_program {
             true => Guard::with_context(raw::new_context()).expect("a guard"),
-            false => bench.guard(),
+            false => setup.guard(),
         };
-        let module = bench.module(&guard);
+        let module = setup.module(&guard);
         let iota = kernel(&module, "iota_y");
         let stream = match self.what {
             Stale::Stream | Stale::StreamAfterReset => context(&guard).new_stream().expect("one"),
@@ -203,20 +207,20 @@ impl Case for StaleHandle {
         let fresh = match self.what {
             Stale::StreamAfterReset => (raw::reset_primary_context(), None),
             Stale::Stream => (raw::destroy_stream(&stream), None),
-            Stale::KernelAfterRenewal => (raw::reset_primary_context(), Some(bench.guard())),
+            Stale::KernelAfterRenewal => (raw::reset_primary_context(), Some(setup.guard())),
             Stale::ContextElsewhere | Stale::Context => {
                 (raw::destroy_context(context(&guard)), None)
             }
         };
         let (status, renewed) = fresh;
-        let mut launch = || told(&count(&guard, &iota, &stream, &mut out, self.items));
+        let mut launch = || describe(&count(&guard, &iota, &stream, &mut out, self.items));
         let launched = match self.what {
             Stale::ContextElsewhere => {
                 std::thread::scope(|scope| scope.spawn(launch).join().expect("no panic"))
             }
             _ => launch(),
         };
-        let waited = told(&guard.synchronize(&stream));
+        let waited = describe(&guard.synchronize(&stream));
         let first = if launched.is_error { launched } else { waited };
         let mut observed = Observed::new(first);
         observed.require(status == 0, || format!("destroying answered {status}"));

@@ -1,4 +1,4 @@
-//! What a process does that writes profiles until it is killed.
+//! The process that writes profiles until it is killed.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 
 use gridguard::profile::{Document, publish, update};
 
-use crate::bench::{document, entry};
+use crate::device_setup::{document, entry};
 
-/// Tells this program to write: how, as whom, and where.
+/// Environment variable: how, as which kernel and where to write.
 const HOW: &str = "GRIDGUARD_FAULTS_WRITES";
 const KERNEL: &str = "GRIDGUARD_FAULTS_WRITES_AS";
 const PATH: &str = "GRIDGUARD_FAULTS_WRITES_TO";
-/// What goes before the number of what was acknowledged.
+/// Starts a line with the number of acknowledged writes.
 pub(crate) const WROTE: &str = "wrote ";
 /// Entries of a whole rewrite.
 pub(crate) const ENTRIES: u64 = 200;
@@ -22,9 +22,9 @@ pub(crate) const ENTRIES: u64 = 200;
 pub(crate) enum How {
     /// One entry after another.
     Entries,
-    /// The same entries again and again, each time of a later date.
+    /// The same entries repeatedly, each time with a later date.
     Rewrites,
-    /// One entry after another, by a change to the file.
+    /// One entry after another, as changes to the file.
     Changes,
 }
 
@@ -40,16 +40,16 @@ impl How {
     }
 }
 
-/// A process that writes to `path` as `kernel`, and says each time that it has.
+/// A process that writes to `path` as `kernel`, and prints a line after each write.
 pub(crate) fn process(how: How, kernel: &str, path: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "plays_its_role", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "runs_in_a_child_process", "--nocapture", "--test-threads=1"]);
     command.env(HOW, how.name()).env(KERNEL, kernel).env(PATH, path);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
 
-pub(crate) fn is_asked_for() -> bool {
+pub(crate) fn is_requested() -> bool {
     std::env::var_os(HOW).is_some()
 }
 

@@ -1,4 +1,4 @@
-//! Libraries that are missing, that are none, or that are not what their names say.
+//! Libraries that are missing, invalid, or other ones than their names say.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,30 +10,30 @@ use gridguard::{HostLauncher, KernelLimits, LaunchRequest};
 use gridguard_test_support::Random;
 use gridguard_test_support::fake_library::{COMPILER, DRIVER};
 
-use crate::bench::Bench;
+use crate::device_setup::DeviceSetup;
+use crate::environment::{PTX, RunEnvironment, before_others};
+use crate::expected::{Expected, Observed};
 use crate::fault::Case;
-use crate::ground::{Ground, PTX, before_others};
-use crate::judge::{Expected, Observed};
-use crate::naming::{Tell, Told, told, why_host};
+use crate::observed_error::{Describe, ObservedError, describe, why_host};
 
-/// What is found in the place of a library.
+/// What takes the place of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// A file that is no library.
     NoDriver,
-    /// A library of which nothing is the driver's.
+    /// A library without any function of the driver.
     ForeignDriver,
-    /// The driver but for one function.
+    /// The driver without one function.
     IncompleteDriver,
-    /// The driver that a toolkit has to link against.
+    /// The stub that a toolkit has to link against.
     Stub,
-    /// A driver that does not initialise.
+    /// A driver whose initialisation fails.
     Init,
     /// A driver from before CUDA 12.
     OldDriver,
-    /// Another driver under the name by which cudarc finds one, beside a whole one.
+    /// Another driver under the name that cudarc loads, beside a complete one.
     TwoDrivers,
-    /// The same with one that is none.
+    /// The same with an invalid library.
     TwoDriversOneForeign,
     NoCompiler,
     ForeignCompiler,
@@ -61,12 +61,12 @@ enum File {
     Empty,
     Text,
     Noise,
-    /// The beginning of a library.
+    /// A truncated library.
     Cut,
     Folder,
 }
 
-/// Functions without which there is no driver.
+/// Functions that the guard requires of a driver.
 const DRIVER_NEEDS: [&str; 20] = [
     "cuInit",
     "cuDriverGetVersion",
@@ -89,7 +89,7 @@ const DRIVER_NEEDS: [&str; 20] = [
     "cuEventRecord",
     "cuEventDestroy_v2",
 ];
-/// Functions without which there is no compiler.
+/// Functions that the guard requires of NVRTC.
 const COMPILER_NEEDS: [&str; 5] = [
     "nvrtcVersion",
     "nvrtcCreateProgram",
@@ -97,18 +97,18 @@ const COMPILER_NEEDS: [&str; 5] = [
     "nvrtcGetCUBIN",
     "nvrtcGetProgramLog",
 ];
-/// Codes that `cuInit` may answer.
+/// Codes that `cuInit` may return.
 const CODES: [i32; 8] = [2, 3, 46, 304, 802, 803, 804, 999];
-/// Folders in which the compiler of a toolkit is found, whatever the library path.
+/// Folders of a toolkit that are searched whatever the library path.
 const TOOLKIT: [&str; 2] =
     ["/usr/local/cuda/lib64/libnvrtc.so", "/usr/local/cuda/targets/x86_64-linux/lib/libnvrtc.so"];
 
-/// A library that does not serve.
+/// An unusable library.
 #[derive(Debug)]
 pub(crate) struct Library {
     what: What,
     file: File,
-    /// A function that is not there.
+    /// The missing function.
     symbol: &'static str,
     code: i32,
     version: u64,
@@ -135,8 +135,8 @@ impl Library {
         matches!(self.what, What::NoCompiler | What::ForeignCompiler | What::IncompleteCompiler)
     }
 
-    /// Puts what is no library at `path`.
-    fn write_file(&self, ground: &Ground, path: &Path) {
+    /// Writes an invalid library to `path`.
+    fn write_file(&self, environment: &RunEnvironment, path: &Path) {
         let length = usize::try_from(self.number % 3000).expect("few");
         let noise = || {
             let mut random = Random::new(self.number);
@@ -146,9 +146,9 @@ impl Library {
             File::Empty => Vec::new(),
             File::Text => b"The library is on another disk.\n".repeat(1 + length / 32),
             File::Noise => noise(),
-            // Behind its headers the C library's loader would die of what is missing.
+            // Cut behind its headers, the C library's loader would crash.
             File::Cut => {
-                let mut whole = fs::read(ground.libraries().join(DRIVER[0])).expect("built");
+                let mut whole = fs::read(environment.libraries().join(DRIVER[0])).expect("built");
                 whole.truncate(1 + length / 10);
                 whole
             }
@@ -157,32 +157,34 @@ impl Library {
         fs::write(path, bytes).expect("the process's folder");
     }
 
-    /// The fake library of which something is taken away.
-    fn original(&self, ground: &Ground) -> Vec<u8> {
+    /// The fake library that a function is removed from.
+    fn original(&self, environment: &RunEnvironment) -> Vec<u8> {
         let name = if self.is_of_compiler() { COMPILER[0] } else { DRIVER[0] };
-        fs::read(ground.libraries().join(name)).expect("a library")
+        fs::read(environment.libraries().join(name)).expect("a library")
     }
 
-    /// The library without the function: a copy of the real driver where there is one.
-    fn incomplete(&self, ground: &Ground) -> Vec<u8> {
-        let real = (self.what == What::IncompleteDriver && !ground.is_fake())
+    /// The library without the function: a copy of the real driver if there is one.
+    fn incomplete(&self, environment: &RunEnvironment) -> Vec<u8> {
+        let real = (self.what == What::IncompleteDriver && !environment.is_fake())
             .then(|| mapped("libcuda.so"))
             .flatten();
         let damaged =
             real.and_then(|path| renamed(fs::read(path).expect("the driver"), self.symbol, true));
-        damaged.or_else(|| renamed(self.original(ground), self.symbol, true)).expect("it is there")
+        damaged
+            .or_else(|| renamed(self.original(environment), self.symbol, true))
+            .expect("it is there")
     }
 }
 
-/// Where a library lies that this process has loaded.
+/// The path of a library that this process has loaded.
 fn mapped(name: &str) -> Option<PathBuf> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let path = maps.lines().find(|line| line.contains(name))?.split_whitespace().last()?;
     Some(PathBuf::from(path))
 }
 
-/// The same library, in which each name that begins so, or is so where it `ends` there, is another;
-/// nothing where there is none.
+/// The library with each symbol that starts with `name`, or equals it if `ends`, renamed; `None` if
+/// there is no such symbol.
 fn renamed(mut library: Vec<u8>, name: &str, ends: bool) -> Option<Vec<u8>> {
     let end = if ends { "\0" } else { "" };
     let wanted = format!("\0{name}{end}").into_bytes();
@@ -216,7 +218,11 @@ impl Case for Library {
         true
     }
 
-    fn prepare(&self, ground: &Ground, folder: &Path) -> Vec<(&'static str, OsString)> {
+    fn prepare(
+        &self,
+        environment: &RunEnvironment,
+        folder: &Path,
+    ) -> Vec<(&'static str, OsString)> {
         let names: &[&str] = match self.what {
             What::TwoDrivers | What::TwoDriversOneForeign => &DRIVER[1..],
             _ if self.is_of_compiler() => &COMPILER,
@@ -227,12 +233,12 @@ impl Case for Library {
         let library = match self.what {
             What::NoDriver | What::NoCompiler => None,
             What::ForeignDriver | What::TwoDriversOneForeign => {
-                renamed(self.original(ground), "cu", false)
+                renamed(self.original(environment), "cu", false)
             }
-            What::ForeignCompiler => renamed(self.original(ground), "nvrtc", false),
-            What::IncompleteDriver | What::IncompleteCompiler => Some(self.incomplete(ground)),
+            What::ForeignCompiler => renamed(self.original(environment), "nvrtc", false),
+            What::IncompleteDriver | What::IncompleteCompiler => Some(self.incomplete(environment)),
             What::Stub | What::Init | What::OldDriver | What::TwoDrivers => {
-                Some(self.original(ground))
+                Some(self.original(environment))
             }
         };
         for name in names {
@@ -240,11 +246,11 @@ impl Case for Library {
             match &library {
                 Some(library) if *name == names[0] => fs::write(path, library).expect("written"),
                 Some(_) => std::os::unix::fs::symlink(names[0], path).expect("a link"),
-                None => self.write_file(ground, &path),
+                None => self.write_file(environment, &path),
             };
         }
         let code = if self.what == What::Stub { 34 } else { self.code };
-        let mut environment = vec![("LD_LIBRARY_PATH", self.path(ground, &own))];
+        let mut environment = vec![("LD_LIBRARY_PATH", self.path(environment, &own))];
         match self.what {
             What::Stub | What::Init => {
                 environment.push(("GRIDGUARD_FAKE_INIT", code.to_string().into()));
@@ -261,7 +267,7 @@ impl Case for Library {
         environment
     }
 
-    fn expected(&self, _ground: &Ground) -> Expected {
+    fn expected(&self, _ground: &RunEnvironment) -> Expected {
         let unavailable = "CudaError::Unavailable";
         let compiler = "CudaError::Compile/Unavailable";
         match self.what {
@@ -285,63 +291,63 @@ impl Case for Library {
                 Expected::one_of([if found { "Ok, the toolkit's".into() } else { missing }])
             }
             What::ForeignCompiler => {
-                Expected::one_of([format!("{compiler}/SymbolMissing nvrtcVersion")]).only_ours()
+                Expected::one_of([format!("{compiler}/SymbolMissing nvrtcVersion")]).guards_own()
             }
             What::IncompleteCompiler => {
-                Expected::one_of([format!("{compiler}/SymbolMissing {}", self.symbol)]).only_ours()
+                Expected::one_of([format!("{compiler}/SymbolMissing {}", self.symbol)]).guards_own()
             }
         }
     }
 
-    fn inject(&self, _bench: &Bench) -> Observed {
+    fn inject(&self, _bench: &DeviceSetup) -> Observed {
         if self.is_of_compiler() {
             return Observed::new(compile());
         }
-        let told = match self.number % 3 {
-            0 => told(&Guard::cuda(0)),
-            1 => told(&device_count()),
-            _ => told(&gridguard::cuda::driver_version()),
+        let described = match self.number % 3 {
+            0 => describe(&Guard::cuda(0)),
+            1 => describe(&device_count()),
+            _ => describe(&gridguard::cuda::driver_version()),
         };
-        let mut observed = Observed::new(told);
+        let mut observed = Observed::new(described);
         fall_back(&mut observed);
         observed
     }
 }
 
 impl Library {
-    fn path(&self, ground: &Ground, own: &Path) -> OsString {
+    fn path(&self, environment: &RunEnvironment, own: &Path) -> OsString {
         let mut folders = vec![own.to_owned()];
-        if ground.is_fake() {
-            folders.push(ground.libraries());
+        if environment.is_fake() {
+            folders.push(environment.libraries());
         }
         folders.extend(std::env::split_paths(&before_others(own)));
         std::env::join_paths(folders).expect("folders without a colon")
     }
 }
 
-fn compile() -> Told {
+fn compile() -> ObservedError {
     let capability = ComputeCapability::new(9, 0);
-    // Without a device: what is missing is the compiler.
+    // Needs no device: the compiler is missing.
     let guard = Guard::host(DeviceLimits::any_device());
     let found = Compiler::find().map(|compiler| {
         let options = CompileOptions::new("empty.cu", capability);
         compiler.compile("extern \"C\" __global__ void empty() {}", &options)
     });
     match found {
-        Ok(Ok(_)) => Told::outcome("Ok, the toolkit's"),
-        Ok(Err(error)) => error.told(),
-        Err(_) => told(&guard.compile("empty.cu", "extern \"C\" __global__ void empty() {}")),
+        Ok(Ok(_)) => ObservedError::outcome("Ok, the toolkit's"),
+        Ok(Err(error)) => error.describe(),
+        Err(_) => describe(&guard.compile("empty.cu", "extern \"C\" __global__ void empty() {}")),
     }
 }
 
-/// The host serves instead, with the reason in hand.
+/// The guard falls back to the CPU with its reason.
 fn fall_back(observed: &mut Observed) {
     let guard = Guard::best();
     let reason = why_host(&guard);
-    let same = reason.as_ref().is_some_and(|reason| reason.outcome == observed.told.outcome);
+    let same = reason.as_ref().is_some_and(|reason| reason.outcome == observed.error.outcome);
     observed.require(!guard.is_cuda() && same, || format!("the host serves for {reason:?}"));
-    let loaded = told(&guard.load(&Image::new(PTX).expect("PTX")));
-    let refused = loaded.outcome == observed.told.outcome;
+    let loaded = describe(&guard.load(&Image::new(PTX).expect("PTX")));
+    let refused = loaded.outcome == observed.error.outcome;
     observed.require(refused, || format!("loading came to {}", loaded.outcome));
     let limits = guard.limits_for(KernelLimits::unknown("host"));
     let request = LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::ONE);

@@ -1,4 +1,4 @@
-//! Contexts that another part of the program destroys under a guard.
+//! Contexts that another part of the program destroys while a guard uses them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,27 +9,29 @@ use gridguard::cuda::Kernel;
 use gridguard::{Guard, WorkspaceUse};
 use gridguard_test_support::Random;
 
-use crate::bench::{Bench, along_y, context, count, counts_right, kernel, poisoned, spill};
+use crate::device_setup::{
+    DeviceSetup, along_y, context, count, counts_right, kernel, poisoned, spill,
+};
+use crate::environment::RunEnvironment;
+use crate::expected::{Expected, Observed};
 use crate::fault::Case;
-use crate::ground::Ground;
-use crate::judge::{Expected, Observed};
-use crate::naming::{Told, told};
+use crate::observed_error::{ObservedError, describe};
 use crate::raw;
 
 /// How the context is destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// The primary one, by the same thread.
+    /// The primary context, by the same thread.
     Reset,
-    /// The primary one, by another thread.
+    /// The primary context, by another thread.
     ResetElsewhere,
-    /// The primary one is let go of once more than it was taken.
+    /// The primary context is released once too often.
     Release,
-    /// One of the program's own, by another thread, while it is current on this.
+    /// A context of the program, by another thread, while it is current on this one.
     DestroyElsewhere,
 }
 
-/// What is asked of the guard first.
+/// The first call to the guard afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum First {
     Launch,
@@ -39,7 +41,7 @@ enum First {
     FreeMemory,
     Priorities,
     Residency,
-    /// Launches go on while another thread destroys the context.
+    /// Launches continue while another thread destroys the context.
     MidWork,
 }
 
@@ -55,21 +57,21 @@ const FIRSTS: [First; 8] = [
     First::MidWork,
 ];
 
-/// A context that is destroyed.
+/// A destroyed context.
 #[derive(Debug)]
 pub(crate) struct Destroyed {
     how: How,
     first: First,
     items: u64,
-    /// Launches before it that nobody waited for.
+    /// Launches before it that are not synchronised.
     under_way: u64,
-    /// When another thread destroys it, in microseconds after the first launch.
+    /// Microseconds from the first launch until another thread destroys it.
     after_us: u64,
 }
 
-/// Codes of a context that is gone: deinitialized, invalid, destroyed, or its handles are unknown.
+/// Codes of a destroyed context: deinitialised, invalid, destroyed, or unknown handles.
 pub(crate) const GONE: [i32; 4] = [4, 201, 709, 400];
-/// A stream of launches that nothing interrupts ends after this.
+/// The number of launches after which an uninterrupted stream of them ends.
 const LONGEST: Duration = Duration::from_secs(10);
 
 pub(crate) fn draw(number: u64, random: &mut Random) -> Destroyed {
@@ -112,20 +114,20 @@ impl Destroyed {
         }
     }
 
-    fn scene(&self, bench: &Bench) -> Scene {
+    fn scene(&self, setup: &DeviceSetup) -> Scene {
         let guard = match self.is_of_the_program() {
             true => Guard::with_context(raw::new_context()).expect("a guard"),
-            false => bench.guard(),
+            false => setup.guard(),
         };
-        let module = bench.module(&guard);
+        let module = setup.module(&guard);
         let stream = context(&guard).default_stream();
         let (iota, spiller) = (kernel(&module, "iota_y"), kernel(&module, "spill_y"));
         let out = poisoned(&stream, self.items);
         Scene { guard, stream, iota, spiller, out }
     }
 
-    /// Launches until that fails, while another thread destroys the context.
-    fn mid_work(&self, scene: &mut Scene) -> Told {
+    /// Launches until an error, while another thread destroys the context.
+    fn mid_work(&self, scene: &mut Scene) -> ObservedError {
         let (destroyed, context) = (AtomicBool::new(false), Arc::clone(context(&scene.guard)));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -137,29 +139,29 @@ impl Destroyed {
             let begun = Instant::now();
             while begun.elapsed() < LONGEST {
                 let was_destroyed = destroyed.load(Ordering::SeqCst);
-                let told = told(&scene.launch(self.items));
-                if told.is_error || was_destroyed {
-                    return told;
+                let described = describe(&scene.launch(self.items));
+                if described.is_error || was_destroyed {
+                    return described;
                 }
             }
-            Told::outcome("nothing interrupted the launches")
+            ObservedError::outcome("nothing interrupted the launches")
         })
     }
 
-    fn ask(&self, first: First, bench: &Bench, scene: &mut Scene) -> Told {
+    fn ask(&self, first: First, setup: &DeviceSetup, scene: &mut Scene) -> ObservedError {
         let cooperative = along_y(1).0.cooperative();
         match first {
-            First::Launch | First::MidWork => told(&scene.launch(self.items)),
+            First::Launch | First::MidWork => describe(&scene.launch(self.items)),
             First::Workspace => {
                 let Scene { guard, stream, spiller, out, .. } = scene;
                 let usage = WorkspaceUse::Shared;
-                told(&spill(guard, spiller, stream, out, self.items, 256, usage))
+                describe(&spill(guard, spiller, stream, out, self.items, 256, usage))
             }
-            First::Synchronize => told(&scene.guard.synchronize(&scene.stream)),
-            First::Load => told(&scene.guard.load(&bench.image("kernels"))),
-            First::FreeMemory => told(&scene.guard.free_memory()),
-            First::Priorities => told(&scene.guard.priorities()),
-            First::Residency => told(&scene.iota.occupancy(&cooperative)),
+            First::Synchronize => describe(&scene.guard.synchronize(&scene.stream)),
+            First::Load => describe(&scene.guard.load(&setup.image("kernels"))),
+            First::FreeMemory => describe(&scene.guard.free_memory()),
+            First::Priorities => describe(&scene.guard.priorities()),
+            First::Residency => describe(&scene.iota.occupancy(&cooperative)),
         }
     }
 }
@@ -184,7 +186,7 @@ impl Case for Destroyed {
         true
     }
 
-    fn expected(&self, _ground: &Ground) -> Expected {
+    fn expected(&self, _ground: &RunEnvironment) -> Expected {
         let paths = match self.first {
             First::Launch | First::Workspace | First::MidWork => ["LaunchError::", "LaunchError::"],
             First::Residency => ["DriverError/", "DriverError/"],
@@ -193,29 +195,30 @@ impl Case for Destroyed {
         Expected { codes: GONE.to_vec(), ..Expected::one_of(paths) }
     }
 
-    fn inject(&self, bench: &Bench) -> Observed {
+    fn inject(&self, setup: &DeviceSetup) -> Observed {
         let mut observed = Observed::default();
-        let mut scene = self.scene(bench);
+        let mut scene = self.scene(setup);
         for _ in 0..self.under_way {
             scene.launch(self.items).expect("the context is alive");
         }
         if self.first == First::MidWork {
-            observed.told = self.mid_work(&mut scene);
+            observed.error = self.mid_work(&mut scene);
         } else {
             let status = self.destroy(context(&scene.guard));
             observed.require(status == 0, || format!("destroying answered {status}"));
-            observed.told = self.ask(self.first, bench, &mut scene);
+            observed.error = self.ask(self.first, setup, &mut scene);
         }
         for first in FIRSTS {
-            let told = self.ask(first, bench, &mut scene);
-            let gone = told.code.is_some_and(|code| GONE.contains(&code));
-            observed.require(gone, || format!("afterwards {first:?} came to {}", told.outcome));
+            let described = self.ask(first, setup, &mut scene);
+            let gone = described.code.is_some_and(|code| GONE.contains(&code));
+            observed
+                .require(gone, || format!("afterwards {first:?} came to {}", described.outcome));
         }
-        // Nothing of the old one is left when a new one is made.
+        // The old context is gone completely before a new one is created.
         drop(scene);
         let renewed = Guard::cuda(0).map_err(|error| error.to_string());
-        match renewed.and_then(|guard| counts_right(bench, &guard)) {
-            // What a race in the driver leaves behind is not the guard's (H200: 719).
+        match renewed.and_then(|guard| counts_right(setup, &guard)) {
+            // A race in the driver can leave an error that is not the guard's (H200: 719).
             Err(_) if self.first == First::MidWork => {}
             Err(error) => observed.complain(format!("a new guard: {error}")),
             Ok(()) => {}

@@ -1,4 +1,4 @@
-//! Writers of profiles that are killed, one or several at a time: what was acknowledged is there.
+//! Writers of profiles that are killed, one or several at a time: acknowledged entries survive.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,22 +8,22 @@ use std::time::Duration;
 use gridguard::profile::{Entry, load, publish};
 use gridguard_test_support::Random;
 
-use crate::bench::{Bench, document, entry};
+use crate::device_setup::{DeviceSetup, document, entry};
+use crate::environment::RunEnvironment;
+use crate::expected::{Expected, Observed};
 use crate::fault::Case;
-use crate::ground::Ground;
-use crate::judge::{Expected, Observed};
-use crate::naming::{Tell, Told};
-use crate::writing::{ENTRIES, How, WROTE, process};
+use crate::observed_error::{Describe, ObservedError};
+use crate::writer_process::{ENTRIES, How, WROTE, process};
 
-/// Writers that are killed.
+/// Killed writers.
 #[derive(Debug)]
 pub(crate) struct KilledWriter {
     how: How,
-    /// How often the first has written when its end comes.
+    /// Writes of the first one before it is killed.
     written: u64,
-    /// And how much later that is, in microseconds.
+    /// Microseconds after that write until it is killed.
     later_us: u64,
-    /// Others that write to the same file, and are killed after the first.
+    /// Further writers to the same file, killed after the first.
     others: u64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn draw(number: u64, random: &mut Random) -> KilledWriter {
     }
 }
 
-/// A process that writes, and what it has said.
+/// A writing process and its output.
 struct Writer {
     kernel: String,
     child: Child,
@@ -53,11 +53,11 @@ impl Writer {
         Self { kernel, child, said, acknowledged: None }
     }
 
-    /// Reads one line, and answers whether there was one.
+    /// Reads one line; returns whether there was one.
     fn listen(&mut self) -> bool {
         let mut line = String::new();
         let heard = self.said.read_line(&mut line).is_ok_and(|bytes| bytes > 0);
-        // A line that was cut acknowledges nothing.
+        // A truncated line acknowledges nothing.
         let number = line.strip_suffix('\n').and_then(|line| line.strip_prefix(WROTE));
         if let Some(number) = number {
             self.acknowledged = Some(number.parse().expect("a number"));
@@ -65,21 +65,21 @@ impl Writer {
         heard
     }
 
-    /// Listens until so many writes were acknowledged.
+    /// Reads until `written` writes are acknowledged.
     fn hear(&mut self, written: u64) {
         while self.acknowledged.is_none_or(|last| last < written) {
             assert!(self.listen(), "{} ended by itself", self.kernel);
         }
     }
 
-    /// Kills it, and hears what it said until then.
+    /// Kills it, and reads the rest of its output.
     fn kill(&mut self) {
         self.child.kill().expect("its own child");
         self.child.wait().expect("its own child");
         while self.listen() {}
     }
 
-    /// What is wrong with its entries, if anything.
+    /// A problem with its entries, if there is one.
     fn look(&self, how: How, entries: &[Entry]) -> Option<String> {
         let own: Vec<_> = entries.iter().filter(|one| one.key.kernel == self.kernel).collect();
         let last = self.acknowledged?;
@@ -90,7 +90,7 @@ impl Writer {
                 Some(format!("{missing} of {last} was acknowledged and is missing"))
             }
             How::Rewrites => {
-                // Either all of the last date that was acknowledged, or all of the one after it.
+                // All of the last acknowledged date, or all of the next one.
                 let whole =
                     |date| (0..ENTRIES).all(|row| own.contains(&&entry(&self.kernel, row, date)));
                 (!whole(last) && !whole(last + 1))
@@ -101,7 +101,7 @@ impl Writer {
 }
 
 impl KilledWriter {
-    fn kill_all(&self, path: &Path, observed: &mut Observed) -> Told {
+    fn kill_all(&self, path: &Path, observed: &mut Observed) -> ObservedError {
         let name = |number: u64| format!("writer{number}");
         let mut first = Writer::start(self.how, name(0), path);
         let others = (1..=self.others).map(|number| Writer::start(self.how, name(number), path));
@@ -110,7 +110,7 @@ impl KilledWriter {
         std::thread::sleep(Duration::from_micros(self.later_us));
         first.kill();
         for other in &mut others {
-            // Those that wait for the file get it when the one before them is gone.
+            // A waiting writer gets the file once the one before it is gone.
             other.hear(0);
             other.kill();
         }
@@ -118,12 +118,12 @@ impl KilledWriter {
             Ok(Some(read)) => read,
             other => {
                 observed.lost_profiles += 1;
-                return Told::outcome(format!("the file reads as {other:?}"));
+                return ObservedError::outcome(format!("the file reads as {other:?}"));
             }
         };
         if !read.faults.is_empty() {
             observed.lost_profiles += 1;
-            return Told::outcome(format!("bad entries: {:?}", read.faults));
+            return ObservedError::outcome(format!("bad entries: {:?}", read.faults));
         }
         for writer in [&first].into_iter().chain(&others) {
             if let Some(lost) = writer.look(self.how, read.document.entries()) {
@@ -131,7 +131,7 @@ impl KilledWriter {
                 observed.complain(lost);
             }
         }
-        Told::outcome("Ok, a whole file with all that was acknowledged")
+        ObservedError::outcome("Ok, a whole file with all that was acknowledged")
     }
 }
 
@@ -148,18 +148,18 @@ impl Case for KilledWriter {
         false
     }
 
-    fn expected(&self, _ground: &Ground) -> Expected {
+    fn expected(&self, _ground: &RunEnvironment) -> Expected {
         Expected::one_of(["Ok, a whole file with all that was acknowledged"])
     }
 
-    fn inject(&self, bench: &Bench) -> Observed {
-        let folder = tempfile::tempdir_in(&bench.folder).expect("a folder of its own");
+    fn inject(&self, setup: &DeviceSetup) -> Observed {
+        let folder = tempfile::tempdir_in(&setup.folder).expect("a folder of its own");
         let path = folder.path().join("any.ron");
         let mut observed = Observed::default();
-        observed.told = self.kill_all(&path, &mut observed);
-        // The lock died with its holder, and what it left behind goes with the next writer.
+        observed.error = self.kill_all(&path, &mut observed);
+        // The lock ended with its holder, and the next writer removes what that left.
         if let Err(error) = publish(&path, &document([entry("after", 1, 1)])) {
-            observed.complain(format!("the next writer: {}", error.told().text));
+            observed.complain(format!("the next writer: {}", error.describe().text));
         }
         let files = std::fs::read_dir(folder.path()).expect("the folder");
         let mut names: Vec<_> = files.map(|file| file.expect("a file").file_name()).collect();

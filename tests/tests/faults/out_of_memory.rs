@@ -1,4 +1,4 @@
-//! More memory than there is: what the guard brings, what the program takes, what a kernel needs.
+//! More memory than is available: for a workspace, for the program, for a kernel.
 #![allow(unsafe_code, reason = "memory that nobody initialised")]
 
 use std::ffi::OsString;
@@ -9,27 +9,29 @@ use cudarc::driver::{CudaSlice, CudaStream, DriverError};
 use gridguard::{Guard, WorkspaceUse};
 use gridguard_test_support::Random;
 
-use crate::bench::{Bench, POISON, context, count, counts_right, kernel, poisoned, spill};
+use crate::device_setup::{
+    DeviceSetup, POISON, context, count, counts_right, kernel, poisoned, spill,
+};
+use crate::environment::RunEnvironment;
+use crate::expected::{Expected, Observed};
 use crate::fault::Case;
-use crate::ground::Ground;
-use crate::judge::{Expected, Observed};
-use crate::naming::{Tell, Told, told};
+use crate::observed_error::{Describe, ObservedError, describe};
 
 /// Memory of the fake device.
 const FAKE_BYTES: u64 = 1 << 30;
-/// What a driver may keep for itself of what was let go of.
+/// Freed memory that a driver may keep for itself.
 const SLACK: u64 = 512 << 20;
 
-/// Who takes too much.
+/// What takes too much memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
-    /// The program, for itself.
+    /// The program itself.
     Program,
-    /// A workspace of which not even one item fits.
+    /// A workspace that is too large for a single item.
     Floor,
-    /// A workspace of which some items fit, so that smaller chunks are tried.
+    /// A workspace that fits for some items, so that smaller chunks are tried.
     Workspace,
-    /// The same beside memory that the program holds.
+    /// The same while the program holds memory.
     BesideAnother,
     /// A kernel with more local memory than is left.
     Local,
@@ -37,17 +39,17 @@ enum Who {
 
 const WHOS: [Who; 5] = [Who::Program, Who::Floor, Who::Workspace, Who::BesideAnother, Who::Local];
 
-/// A wish for too much memory.
+/// A request for too much memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
     who: Who,
-    /// How much too much, in percent of what is free.
+    /// The request in percent of the free memory.
     percent: u64,
     items: u64,
-    /// Items of which the workspace fits at once.
+    /// Items whose workspace fits.
     fitting: u64,
     usage: WorkspaceUse,
-    /// Percent of what is free that the program holds meanwhile.
+    /// Percent of the free memory that the program holds.
     held: u64,
 }
 
@@ -66,71 +68,73 @@ pub(crate) fn draw(number: u64, random: &mut Random) -> Memory {
 
 fn take(stream: &Arc<CudaStream>, bytes: u64) -> Result<CudaSlice<u8>, DriverError> {
     let bytes = usize::try_from(bytes).expect("64 bits");
-    // SAFETY: nobody reads it.
+    // SAFETY: the memory is never read.
     unsafe { stream.alloc::<u8>(bytes) }
 }
 
 impl Memory {
     fn suffer(
         &self,
-        bench: &Bench,
+        setup: &DeviceSetup,
         guard: &Guard,
         stream: &Arc<CudaStream>,
         observed: &mut Observed,
-    ) -> Told {
-        let module = bench.module(guard);
+    ) -> ObservedError {
+        let module = setup.module(guard);
         let mut out = poisoned(stream, self.items);
         let free = guard.free_memory().expect("answers").0;
         match self.who {
-            Who::Program => told(&take(stream, free / 100 * self.percent)),
+            Who::Program => describe(&take(stream, free / 100 * self.percent)),
             Who::Floor => {
                 let bytes = free / 100 * self.percent / 256 * 256;
-                let told = self.spill(bench, guard, stream, bytes, observed);
+                let described = self.spill(setup, guard, stream, bytes, observed);
                 let untouched = stream.clone_dtoh(&out).expect("copies back");
                 let untouched = untouched.iter().all(|word| *word == POISON);
                 observed.require(untouched, || "something was launched".into());
-                told
+                described
             }
-            Who::Workspace => self.spill(bench, guard, stream, self.share_of(free), observed),
+            Who::Workspace => self.spill(setup, guard, stream, self.share_of(free), observed),
             Who::BesideAnother => {
                 let held = take(stream, free / 100 * self.held).expect("there is as much");
                 let left = guard.free_memory().expect("answers").0;
-                let told = self.spill(bench, guard, stream, self.share_of(left), observed);
+                let described = self.spill(setup, guard, stream, self.share_of(left), observed);
                 drop(held);
-                told
+                described
             }
             Who::Local => {
                 let kernel = kernel(&module, "local_heavy");
-                // All threads that a device runs at once take some 4 GiB.
+                // For all resident threads of a device that is about 4 GiB.
                 let left = (1 << 30).min(free / 2);
                 let held = take(stream, free - left).expect("there is as much");
                 let launched = count(guard, &kernel, stream, &mut out, self.items);
-                let told = launched
-                    .map_or_else(|error| error.told(), |_| told(&guard.synchronize(stream)));
+                let described = launched.map_or_else(
+                    |error| error.describe(),
+                    |_| describe(&guard.synchronize(stream)),
+                );
                 drop(held);
-                told
+                described
             }
         }
     }
 
-    /// Bytes an item, of which just so many fit.
+    /// Bytes per item such that `fitting` items fit.
     fn share_of(&self, free: u64) -> u64 {
-        // A third of an item is lost to the granularity of the driver.
+        // The driver's granularity takes a third of an item.
         free / (3 * self.fitting + 1) * 3 / 256 * 256
     }
 
     fn spill(
         &self,
-        bench: &Bench,
+        setup: &DeviceSetup,
         guard: &Guard,
         stream: &Arc<CudaStream>,
         bytes: u64,
         observed: &mut Observed,
-    ) -> Told {
-        let kernel = kernel(&bench.module(guard), "spill_y");
+    ) -> ObservedError {
+        let kernel = kernel(&setup.module(guard), "spill_y");
         let mut out = poisoned(stream, self.items);
         let settled = match spill(guard, &kernel, stream, &mut out, self.items, bytes, self.usage) {
-            Err(error) => return error.told(),
+            Err(error) => return error.describe(),
             Ok(settled) => settled,
         };
         let tried = &settled.tried;
@@ -141,7 +145,7 @@ impl Memory {
         let written = stream.clone_dtoh(&out).expect("copies back");
         let right = written.iter().zip(0..).all(|(number, place)| *number == place);
         observed.require(right, || "the output is wrong".into());
-        Told::outcome("Ok, settled on smaller chunks")
+        ObservedError::outcome("Ok, settled on smaller chunks")
     }
 }
 
@@ -160,11 +164,11 @@ impl Case for Memory {
         false
     }
 
-    fn prepare(&self, _ground: &Ground, _folder: &Path) -> Vec<(&'static str, OsString)> {
+    fn prepare(&self, _ground: &RunEnvironment, _folder: &Path) -> Vec<(&'static str, OsString)> {
         vec![("GRIDGUARD_FAKE_ALLOC_LIMIT", FAKE_BYTES.to_string().into())]
     }
 
-    fn expected(&self, _ground: &Ground) -> Expected {
+    fn expected(&self, _ground: &RunEnvironment) -> Expected {
         match self.who {
             Who::Program => Expected::one_of(["cudarc::DriverError/2 "]),
             Who::Floor => Expected::one_of(["LaunchError::Backoff/OutOfWorkspace/2 "]),
@@ -177,24 +181,24 @@ impl Case for Memory {
         }
     }
 
-    fn inject(&self, bench: &Bench) -> Observed {
-        let guard = bench.guard();
+    fn inject(&self, setup: &DeviceSetup) -> Observed {
+        let guard = setup.guard();
         let stream = context(&guard).default_stream();
         stream.synchronize().expect("nothing is wrong yet");
         let before = guard.free_memory().expect("answers").0;
         let mut observed = Observed::default();
-        observed.told = self.suffer(bench, &guard, &stream, &mut observed);
+        observed.error = self.suffer(setup, &guard, &stream, &mut observed);
         if let Err(error) = guard.synchronize(&stream) {
             observed.complain(format!("the context is lost: {error}"));
             return observed;
         }
-        if let Err(error) = counts_right(bench, &guard) {
+        if let Err(error) = counts_right(setup, &guard) {
             observed.complain(format!("an ordinary launch afterwards: {error}"));
         }
         let waited = stream.synchronize();
         observed.require(waited.is_ok(), || format!("an error is left: {waited:?}"));
         let after = guard.free_memory().expect("answers").0;
-        let slack = if bench.ground.is_fake() { 0 } else { SLACK };
+        let slack = if setup.environment.is_fake() { 0 } else { SLACK };
         observed.require(after + slack >= before, || {
             format!("{before} bytes were free before, {after} are afterwards")
         });

@@ -1,4 +1,5 @@
-//! Kernels that do what no kernel may, noticed at one call or another.
+//! Kernels with an illegal access or another fault, which surfaces at a later call.
+
 mod scene;
 
 use std::time::Duration;
@@ -6,14 +7,14 @@ use std::time::Duration;
 use gridguard_test_support::Random;
 
 use self::scene::{INNOCENT, Scene};
-use crate::bench::{Bench, context, count, kernel, poisoned};
 use crate::child::does;
+use crate::device_setup::{DeviceSetup, context, count, kernel, poisoned};
+use crate::environment::RunEnvironment;
+use crate::expected::{Expected, Observed};
 use crate::fault::Case;
-use crate::ground::Ground;
-use crate::judge::{Expected, Observed};
-use crate::naming::{Tell, Told, told};
+use crate::observed_error::{Describe, ObservedError, describe};
 
-/// What the kernel does.
+/// The fault of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     NearNull,
@@ -43,17 +44,17 @@ const HOWS: [How; 11] = [
     How::Instruction,
 ];
 
-/// Which way the launch takes.
+/// The interface that launches the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Plan,
-    /// A plan whose launches are waited for.
+    /// A plan with checked launches.
     Checked,
     Builder,
     Raw,
 }
 
-/// The call after the launch, at which the fault is to be noticed.
+/// The call after the launch that must report the fault.
 #[derive(Clone, Copy, Debug)]
 enum Notice {
     Synchronize,
@@ -75,32 +76,32 @@ const NOTICES: [Notice; 7] = [
     Notice::NewStream,
 ];
 
-/// A kernel at fault.
+/// A faulting kernel.
 #[derive(Debug)]
 pub(crate) struct Access {
     how: How,
-    /// Where the access goes, and the like: the kernel's `how`.
+    /// The kernel's parameter `how`: the address of the access, for example.
     argument: u64,
-    /// What a driver that only pretends is to answer.
+    /// The error code that the fake driver returns.
     code: i32,
     way: Way,
     notice: Notice,
     items: u64,
     chunk: u64,
-    /// The item at fault.
+    /// The faulting item.
     faulty: u64,
-    /// How long the faulty item takes before it is at fault.
+    /// Clock cycles before the item faults.
     cycles: u64,
-    /// Launches before it that have been waited for.
+    /// Launches before it that are synchronised.
     proven: u64,
-    /// Launches before it that have not.
+    /// Launches before it that are not.
     under_way: u64,
     default_stream: bool,
 }
 
-/// Launches of the plan at fault, at most: with the others fewer than a stream's record holds.
+/// The most launches of the faulting plan: with the others, fewer than a stream's record holds.
 const MOST_CHUNKS: u64 = 40;
-/// Codes of a context that a kernel has poisoned.
+/// Codes of a context that a kernel made unusable.
 const POISONED: [i32; 8] = [700, 710, 714, 715, 716, 717, 718, 719];
 
 pub(crate) fn draw(number: u64, random: &mut Random) -> Access {
@@ -114,7 +115,7 @@ pub(crate) fn draw(number: u64, random: &mut Random) -> Access {
     let least = items.div_ceil(MOST_CHUNKS);
     let chunk = least + random.below(items - least + 1);
     let which = |number: u64| number << 56;
-    // Past all memory that a device has, and far from all that a process maps.
+    // Beyond all memory of a device, and far from all that a process maps.
     let far = (1 << 41) + random.below(1 << 42);
     let (argument, codes): (u64, &[i32]) = match how {
         How::NearNull => (which(0) | random.below(1 << 16), &[700]),
@@ -137,7 +138,7 @@ pub(crate) fn draw(number: u64, random: &mut Random) -> Access {
         notice,
         items,
         chunk,
-        // What has no instructions is at fault wherever it runs.
+        // A kernel without instructions faults in every block.
         faulty: random.below(if how == How::Instruction { 1 } else { items }),
         cycles: random.pick(&[0, 0, 10_000, 1_000_000, 30_000_000]),
         proven: random.below(4),
@@ -168,29 +169,29 @@ impl Access {
         }
     }
 
-    fn notice(&self, bench: &Bench, scene: &mut Scene<'_>) -> Told {
+    fn notice(&self, setup: &DeviceSetup, scene: &mut Scene<'_>) -> ObservedError {
         let Scene { guard, stream, .. } = *scene;
         let context = context(guard);
-        // However the fault is timed, it has happened then.
+        // The fault has happened by then, whatever its timing.
         let noticed = match self.notice {
             Notice::Synchronize => None,
-            Notice::NextLaunch => poll(|| told_error(&scene.count_innocent())),
-            Notice::Workspace => poll(|| told_error(&scene.spill_innocent())),
-            Notice::CopyBack => told_error(&stream.clone_dtoh(&*scene.out)),
-            Notice::Load => poll(|| told_error(&guard.load(&bench.image("kernels")))),
-            Notice::FreeMemory => poll(|| told_error(&guard.free_memory())),
-            Notice::NewStream => poll(|| told_error(&context.new_stream())),
+            Notice::NextLaunch => poll(|| described_error(&scene.count_innocent())),
+            Notice::Workspace => poll(|| described_error(&scene.spill_innocent())),
+            Notice::CopyBack => described_error(&stream.clone_dtoh(&*scene.out)),
+            Notice::Load => poll(|| described_error(&guard.load(&setup.image("kernels")))),
+            Notice::FreeMemory => poll(|| described_error(&guard.free_memory())),
+            Notice::NewStream => poll(|| described_error(&context.new_stream())),
         };
-        noticed.unwrap_or_else(|| told(&guard.synchronize(stream)))
+        noticed.unwrap_or_else(|| describe(&guard.synchronize(stream)))
     }
 }
 
-fn told_error<T, E: Tell>(result: &Result<T, E>) -> Option<Told> {
-    result.as_ref().err().map(Tell::told)
+fn described_error<T, E: Describe>(result: &Result<T, E>) -> Option<ObservedError> {
+    result.as_ref().err().map(Describe::describe)
 }
 
-/// Asks again and again until there is an error, for a while: the driver learns of faults late.
-fn poll(mut ask: impl FnMut() -> Option<Told>) -> Option<Told> {
+/// Asks until there is an error, for a limited time: the driver learns of faults late.
+fn poll(mut ask: impl FnMut() -> Option<ObservedError>) -> Option<ObservedError> {
     (0..12).find_map(|_| {
         std::thread::sleep(Duration::from_millis(4));
         ask()
@@ -206,7 +207,7 @@ impl Case for Access {
         true
     }
 
-    fn expected(&self, _ground: &Ground) -> Expected {
+    fn expected(&self, _ground: &RunEnvironment) -> Expected {
         let paths: &[&str] = match self.way {
             Way::Checked => &["LaunchError::Stopped/"],
             _ => {
@@ -215,19 +216,19 @@ impl Case for Access {
         };
         Expected {
             codes: self.codes().to_vec(),
-            guilty: Some((self.kernel(), self.faulty)),
-            guilty_alone: self.way == Way::Checked && self.under_way == 0,
+            faulting: Some((self.kernel(), self.faulty)),
+            only_suspect: self.way == Way::Checked && self.under_way == 0,
             innocent: Some("iota_y"),
             ..Expected::one_of(paths.iter().copied())
         }
     }
 
-    fn inject(&self, bench: &Bench) -> Observed {
+    fn inject(&self, setup: &DeviceSetup) -> Observed {
         does("make a context");
-        let guard = bench.guard().with_checked_launches(self.way == Way::Checked);
+        let guard = setup.guard().with_checked_launches(self.way == Way::Checked);
         let module = match self.how {
-            How::Instruction => guard.load(&bench.image("instruction")).expect("it loads"),
-            _ => bench.module(&guard),
+            How::Instruction => guard.load(&setup.image("instruction")).expect("it loads"),
+            _ => setup.module(&guard),
         };
         let context = context(&guard);
         let stream = match self.default_stream {
@@ -236,7 +237,7 @@ impl Case for Access {
         };
         let innocent = kernel(&module, "iota_y");
         let mut out = poisoned(&stream, self.items);
-        let (function, raw) = self.handles(bench, &guard);
+        let (function, raw) = self.handles(setup, &guard);
         does("launch what is not");
         for _ in 0..self.proven {
             count(&guard, &innocent, &stream, &mut out, self.items).expect("no fault of its own");
@@ -259,13 +260,13 @@ impl Case for Access {
         does("launch what is at fault");
         let launched = self.launch(&mut scene);
         does("notice the fault");
-        let told = match launched {
-            Err(error) => error.told(),
-            Ok(_) => self.notice(bench, &mut scene),
+        let described = match launched {
+            Err(error) => error.describe(),
+            Ok(_) => self.notice(setup, &mut scene),
         };
-        let mut observed = Observed::new(told);
+        let mut observed = Observed::new(described);
         does("go on after the fault");
-        self.look_after(bench, &module, &mut scene, &mut observed);
+        self.look_after(setup, &module, &mut scene, &mut observed);
         does("let go of the context");
         observed
     }

@@ -1,4 +1,4 @@
-//! What a child process injects faults with.
+//! The guard, kernels and memory that a child process injects faults with.
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
 use std::path::PathBuf;
@@ -14,46 +14,46 @@ use gridguard::{
     WorkspaceUse,
 };
 
+use crate::environment::RunEnvironment;
 use crate::fault::Fault;
-use crate::ground::Ground;
 
-/// What memory holds that no kernel wrote.
+/// The value of memory that no kernel wrote.
 pub(crate) const POISON: u64 = u64::MAX;
 
-/// A child process and what it was given.
-pub(crate) struct Bench {
-    pub(crate) ground: Ground,
-    /// A folder of its own.
+/// What a child process was given.
+pub(crate) struct DeviceSetup {
+    pub(crate) environment: RunEnvironment,
+    /// The process's own folder.
     pub(crate) folder: PathBuf,
 }
 
-impl Bench {
+impl DeviceSetup {
     pub(crate) fn guard(&self) -> Guard {
         Guard::cuda(0).expect("there is a device")
     }
 
-    /// The image `name` of the run.
+    /// The run's image `name`.
     pub(crate) fn image(&self, name: &str) -> Image {
-        Image::new(self.ground.image(name)).expect("it is whole")
+        Image::new(self.environment.image(name)).expect("it is whole")
     }
 
-    /// The kernels in the guard's context.
+    /// The kernels, loaded into the guard's context.
     pub(crate) fn module(&self, guard: &Guard) -> Module {
         guard.load(&self.image("kernels")).expect("it is for this device")
     }
 
-    /// Publishes an entry for `fault`, into the file of its kind.
+    /// Publishes an entry for `fault` to the profile of its kind.
     pub(crate) fn publish(&self, fault: &Fault) -> bool {
         let name = fault.kind.name();
-        publish(&self.ground.profile(name), &document([entry(name, fault.number, 0)])).is_ok()
+        publish(&self.environment.profile(name), &document([entry(name, fault.number, 0)])).is_ok()
     }
 }
 
-/// An entry of `kernel` for so many rows, found at `date`.
+/// An entry of `kernel` for `rows` rows, found at `date`.
 pub(crate) fn entry(kernel: &str, rows: u64, date: u64) -> Entry {
     Entry {
         key: Key { kernel: kernel.into(), dtypes: "f16".into(), ..Key::default() },
-        // No size is 0.
+        // Sizes are not 0.
         shape: vec![("rows".into(), rows + 1)],
         choice: StoredChoice::Whole,
         parameters: Vec::new(),
@@ -83,7 +83,7 @@ pub(crate) fn kernel(module: &Module, name: &str) -> Kernel {
         _ => &[Parameter::Memory, U64, U64, U64, U64, U64, U64],
     };
     // SAFETY: those that count keep their contract. The others break it at one item, of which the
-    // device keeps all memory from harm; the process ends soon after.
+    // device protects all other memory; the process ends soon after.
     unsafe { module.kernel(name, parameters) }.expect("it is in the image")
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn context(guard: &Guard) -> &Arc<CudaContext> {
     guard.context().expect("the guard serves a device")
 }
 
-/// One block an item along y.
+/// One block per item along y.
 pub(crate) fn along_y(items: u64) -> (LaunchRequest, BatchAxis) {
     (LaunchRequest::new(Dim3::new(1, items, 1), Dim3::ONE), BatchAxis::new(Axis::Y, items))
 }
@@ -115,7 +115,7 @@ pub(crate) fn count(
     guard.plan_and_launch(kernel, &request, Some(&batch), args)
 }
 
-/// Launches `spill_y` over `out`, with so many bytes of workspace an item that the guard brings.
+/// Launches `spill_y` over `out`, with a workspace of `bytes` per item that the guard allocates.
 pub(crate) fn spill(
     guard: &Guard,
     kernel: &Kernel,
@@ -132,10 +132,10 @@ pub(crate) fn spill(
     guard.launch_with_workspace(kernel, &request, &batch, Choice::AUTOMATIC, usage, args)
 }
 
-/// Whether a launch of `iota_y` in the guard's context works, and its output is right.
-pub(crate) fn counts_right(bench: &Bench, guard: &Guard) -> Result<(), String> {
+/// Whether a launch of `iota_y` in the guard's context works, with correct output.
+pub(crate) fn counts_right(setup: &DeviceSetup, guard: &Guard) -> Result<(), String> {
     const ITEMS: u64 = 70_000;
-    let module = guard.load(&bench.image("kernels")).map_err(|error| error.to_string())?;
+    let module = guard.load(&setup.image("kernels")).map_err(|error| error.to_string())?;
     let kernel = kernel(&module, "iota_y");
     let stream = context(guard).default_stream();
     let items = usize::try_from(ITEMS).expect("few items");

@@ -1,4 +1,4 @@
-//! Devices that are not there, and what belongs to another device, context or kernel.
+//! Missing devices, and objects of another device, context or kernel.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -10,17 +10,19 @@ use gridguard::profile::{DeviceIdentity, Document, Environment, Layers, publish}
 use gridguard::{Choice, DeviceLimits, Guard};
 use gridguard_test_support::Random;
 
-use crate::bench::{Bench, along_y, context, counts_right, document, entry, kernel, poisoned};
+use crate::device_setup::{
+    DeviceSetup, along_y, context, counts_right, document, entry, kernel, poisoned,
+};
+use crate::environment::RunEnvironment;
+use crate::expected::{Expected, Observed};
 use crate::fault::Case;
-use crate::ground::Ground;
-use crate::judge::{Expected, Observed};
-use crate::naming::{Told, told, why_host};
+use crate::observed_error::{ObservedError, describe, why_host};
 use crate::raw;
 
-/// What is of another device.
+/// What belongs to another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// A device beyond the last.
+    /// An ordinal beyond the last device.
     Ordinal,
     /// A device that `CUDA_VISIBLE_DEVICES` hides, with all others.
     Hidden,
@@ -28,13 +30,13 @@ enum What {
     Cut,
     Stream,
     Memory,
-    /// The guard's context is another than the kernel's.
+    /// A guard and a kernel of different contexts.
     Guard,
     /// A plan for another kernel.
     Plan,
-    /// A profile that is read.
+    /// Reading a profile of another device.
     Profile,
-    /// A profile that is written to.
+    /// Writing to a profile of another device.
     ProfileFile,
 }
 
@@ -50,12 +52,12 @@ const WHATS: [What; 9] = [
     What::ProfileFile,
 ];
 
-/// Values with which no device is to be seen.
+/// Values that hide every device.
 const HIDES_ALL: [&str; 8] = ["", "-1", "99", "NoDevFiles", "-1,0", "GPU-00000000", "0,0", "MIG-1"];
-/// Values with which only the first is.
+/// Values that leave the first device visible.
 const HIDES_OTHERS: [&str; 5] = ["0", "0,99", "0,-1", "0,-1,1", "0,,1"];
 
-/// A wish for another device.
+/// A request for another device.
 #[derive(Debug)]
 pub(crate) struct OtherDevice {
     what: What,
@@ -79,26 +81,26 @@ pub(crate) fn draw(number: u64, random: &mut Random) -> OtherDevice {
 }
 
 impl OtherDevice {
-    fn ask(&self, ordinal: usize) -> Told {
+    fn ask(&self, ordinal: usize) -> ObservedError {
         match self.call {
-            0 => told(&Guard::cuda(ordinal)),
-            1 => told(&device_limits(ordinal)),
-            2 => told(&free_memory(ordinal)),
-            _ => told(&compute_mode(ordinal)),
+            0 => describe(&Guard::cuda(ordinal)),
+            1 => describe(&device_limits(ordinal)),
+            2 => describe(&free_memory(ordinal)),
+            _ => describe(&compute_mode(ordinal)),
         }
     }
 
-    /// Launches with what is of another context.
-    fn mix(&self, bench: &Bench) -> Told {
-        let guard = bench.guard();
-        let module = bench.module(&guard);
+    /// Launches with an object of another context.
+    fn mix(&self, setup: &DeviceSetup) -> ObservedError {
+        let guard = setup.guard();
+        let module = setup.module(&guard);
         let (iota, spill) = (kernel(&module, "iota_y"), kernel(&module, "spill_y"));
         let own: Arc<CudaContext> = Arc::clone(context(&guard));
         let other = raw::new_context();
         let pick =
             |what| if self.what == what { other.default_stream() } else { own.default_stream() };
         let (stream, owner) = (pick(What::Stream), pick(What::Memory));
-        // Memory is the stream's, or the argument would be at fault.
+        // The memory belongs to the stream, so that the argument is not the error.
         let owner = if self.what == What::Stream { Arc::clone(&stream) } else { owner };
         let mut out = poisoned(&owner, self.items);
         let (request, batch) = along_y(self.items);
@@ -109,13 +111,13 @@ impl OtherDevice {
         match self.what {
             What::Guard => {
                 let foreign = Guard::with_context(Arc::clone(&other)).expect("a guard");
-                told(&foreign.launch(&iota, &plan, args))
+                describe(&foreign.launch(&iota, &plan, args))
             }
-            _ => told(&guard.launch(&iota, &plan, args)),
+            _ => describe(&guard.launch(&iota, &plan, args)),
         }
     }
 
-    /// A profile of a device that differs in one thing.
+    /// A profile of a device that differs in one property.
     fn other_profile(&self) -> Document {
         let mut limits = DeviceLimits::any_device();
         match self.call {
@@ -127,8 +129,8 @@ impl OtherDevice {
         Document::new(DeviceIdentity::new(&limits), Environment::default())
     }
 
-    fn read_profile(&self, bench: &Bench) -> Told {
-        let path = bench.folder.join("other.ron");
+    fn read_profile(&self, setup: &DeviceSetup) -> ObservedError {
+        let path = setup.folder.join("other.ron");
         let _ = std::fs::remove_file(&path);
         let mut other = self.other_profile();
         other.insert(entry("copy", self.items, 1)).expect("within bounds");
@@ -136,20 +138,20 @@ impl OtherDevice {
         let own = DeviceIdentity::new(&DeviceLimits::any_device());
         let loaded = Layers::new().explicit(&path).load(&own, &Environment::default());
         match &loaded.notices[..] {
-            [one] if loaded.profile.is_empty() => told(&Err::<(), _>(one.notice.clone())),
-            several => Told::outcome(format!("it is used, with notices {several:?}")),
+            [one] if loaded.profile.is_empty() => describe(&Err::<(), _>(one.notice.clone())),
+            several => ObservedError::outcome(format!("it is used, with notices {several:?}")),
         }
     }
 
-    fn write_profile(&self, bench: &Bench, observed: &mut Observed) -> Told {
-        let path = bench.folder.join("kept.ron");
+    fn write_profile(&self, setup: &DeviceSetup, observed: &mut Observed) -> ObservedError {
+        let path = setup.folder.join("kept.ron");
         let _ = std::fs::remove_file(&path);
         publish(&path, &document([entry("copy", self.items, 1)])).expect("published");
         let before = std::fs::read(&path).expect("reads");
-        let told = told(&publish(&path, &self.other_profile()));
+        let described = describe(&publish(&path, &self.other_profile()));
         let kept = std::fs::read(&path).is_ok_and(|after| after == before);
         observed.lost_profiles += u64::from(!kept);
-        told
+        described
     }
 }
 
@@ -172,57 +174,58 @@ impl Case for OtherDevice {
         matches!(self.what, What::Hidden | What::Cut)
     }
 
-    fn prepare(&self, _ground: &Ground, _folder: &Path) -> Vec<(&'static str, OsString)> {
+    fn prepare(&self, _ground: &RunEnvironment, _folder: &Path) -> Vec<(&'static str, OsString)> {
         match self.what {
             What::Hidden | What::Cut => vec![("CUDA_VISIBLE_DEVICES", self.visible.into())],
             _ => Vec::new(),
         }
     }
 
-    fn expected(&self, _ground: &Ground) -> Expected {
+    fn expected(&self, _ground: &RunEnvironment) -> Expected {
         match self.what {
             What::Ordinal | What::Cut => Expected::one_of(["CudaError::NoSuchDevice"]),
-            // Drivers refuse to begin where a device is named twice, and see none elsewhere (H200).
+            // Drivers fail to initialise if a device is named twice, and else see none (H200).
             What::Hidden => Expected::one_of([
                 "CudaError::Unavailable/NoDevice",
                 "CudaError::Unavailable/InitFailed/101 ",
             ]),
-            What::Stream => Expected::one_of(["LaunchError::OtherContext the stream"]).only_ours(),
+            What::Stream => Expected::one_of(["LaunchError::OtherContext the stream"]).guards_own(),
             What::Memory => {
-                Expected::one_of(["LaunchError::OtherContext an argument's memory"]).only_ours()
+                Expected::one_of(["LaunchError::OtherContext an argument's memory"]).guards_own()
             }
-            What::Guard => Expected::one_of(["LaunchError::OtherContext the guard"]).only_ours(),
-            What::Plan => Expected::one_of(["LaunchError::OtherKernel"]).only_ours(),
-            What::Profile => Expected::one_of(["ProfileNotice::OtherDevice"]).only_ours(),
-            What::ProfileFile => Expected::one_of(["ProfileError::OtherDevice"]).only_ours(),
+            What::Guard => Expected::one_of(["LaunchError::OtherContext the guard"]).guards_own(),
+            What::Plan => Expected::one_of(["LaunchError::OtherKernel"]).guards_own(),
+            What::Profile => Expected::one_of(["ProfileNotice::OtherDevice"]).guards_own(),
+            What::ProfileFile => Expected::one_of(["ProfileError::OtherDevice"]).guards_own(),
         }
     }
 
-    fn inject(&self, bench: &Bench) -> Observed {
+    fn inject(&self, setup: &DeviceSetup) -> Observed {
         let mut observed = Observed::default();
-        observed.told = match self.what {
+        observed.error = match self.what {
             What::Ordinal => {
                 let count = device_count().expect("a device");
                 self.ask(count.saturating_add(usize::try_from(self.beyond).expect("64 bits")))
             }
             What::Hidden => {
-                let (told, best) = (self.ask(0), Guard::best());
+                let (described, best) = (self.ask(0), Guard::best());
                 let reason = why_host(&best);
-                let same = reason.as_ref().is_some_and(|reason| reason.outcome == told.outcome);
+                let same =
+                    reason.as_ref().is_some_and(|reason| reason.outcome == described.outcome);
                 observed.require(same, || format!("the best guard fell back for {reason:?}"));
-                told
+                described
             }
             What::Cut => {
-                let (told, first) = (self.ask(1), told(&Guard::cuda(0)));
+                let (described, first) = (self.ask(1), describe(&Guard::cuda(0)));
                 observed.require(!first.is_error, || format!("device 0: {}", first.text));
-                told
+                described
             }
-            What::Profile => self.read_profile(bench),
-            What::ProfileFile => self.write_profile(bench, &mut observed),
-            _ => self.mix(bench),
+            What::Profile => self.read_profile(setup),
+            What::ProfileFile => self.write_profile(setup, &mut observed),
+            _ => self.mix(setup),
         };
         if self.what != What::Hidden
-            && let Err(error) = counts_right(bench, &bench.guard())
+            && let Err(error) = counts_right(setup, &setup.guard())
         {
             observed.complain(format!("an ordinary launch afterwards: {error}"));
         }

@@ -1,4 +1,4 @@
-//! Errors as the path of their enums, such as `LaunchError::Stopped/700 CUDA_ERROR_ILLEGAL_ADDRESS`.
+//! Describes errors by the path of their enums, such as `LaunchError::Stopped/700 CUDA_ERROR_ILLEGAL_ADDRESS`.
 
 use gridguard::cuda::{
     CudaError, DriverError, DriverUnavailable, ImageError, LaunchError, LoadError, NvrtcError,
@@ -9,41 +9,41 @@ use gridguard::profile::{ProfileError, ProfileNotice};
 use gridguard::{BackoffError, FallbackReason, Guard};
 use serde::{Deserialize, Serialize};
 
-/// An error as it is told, or what came in its place.
+/// An error, or the outcome without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Told {
-    /// The path, with the driver's code and name at its end where it has one.
+pub(crate) struct ObservedError {
+    /// The path, followed by the driver's code and name if it has one.
     pub(crate) outcome: String,
-    /// What a person reads.
+    /// The message.
     pub(crate) text: String,
     pub(crate) is_error: bool,
     pub(crate) code: Option<i32>,
-    /// The number or the name that the diagnosis is about.
+    /// The number or name that the diagnosis is for.
     pub(crate) diagnosed: Option<String>,
-    /// Launches that can be to blame.
+    /// The suspected launches.
     pub(crate) blamed: Vec<Blamed>,
 }
 
-/// A launch that can be to blame.
+/// A suspected launch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Blamed {
     pub(crate) kernel: String,
     pub(crate) start: u64,
     pub(crate) items: u64,
-    /// Blocks along y, which are the items where the launch has no batch.
+    /// Blocks along y, which are the items of a launch without a batch.
     pub(crate) blocks: u64,
 }
 
 impl Blamed {
     pub(crate) fn holds(&self, item: u64) -> bool {
-        // One item with several blocks is a launch without a batch.
+        // A launch without a batch has one item with several blocks.
         let items = if self.items == 1 { self.blocks } else { self.items };
         (self.start..self.start + items).contains(&item)
     }
 }
 
-impl Told {
-    /// What is no error.
+impl ObservedError {
+    /// An outcome without an error.
     pub(crate) fn outcome(outcome: impl Into<String>) -> Self {
         Self { outcome: outcome.into(), ..Self::default() }
     }
@@ -85,69 +85,81 @@ impl Told {
     }
 }
 
-/// An error that can be told.
-pub(crate) trait Tell {
-    fn told(&self) -> Told;
+/// An error that can be described.
+pub(crate) trait Describe {
+    fn describe(&self) -> ObservedError;
 }
 
-/// What `result` comes to: its error, or that there is none.
-pub(crate) fn told<T, E: Tell>(result: &Result<T, E>) -> Told {
+/// Describes the error of `result`, or that there is none.
+pub(crate) fn describe<T, E: Describe>(result: &Result<T, E>) -> ObservedError {
     match result {
-        Ok(_) => Told::outcome("Ok"),
-        Err(error) => error.told(),
+        Ok(_) => ObservedError::outcome("Ok"),
+        Err(error) => error.describe(),
     }
 }
 
-/// Why `guard` serves the host, where a device was wanted.
-pub(crate) fn why_host(guard: &Guard) -> Option<Told> {
+/// Why `guard` fell back to the CPU.
+pub(crate) fn why_host(guard: &Guard) -> Option<ObservedError> {
     match guard.fallback()? {
-        FallbackReason::Cuda(reason) => Some(reason.told()),
+        FallbackReason::Cuda(reason) => Some(reason.describe()),
         _ => None,
     }
 }
 
-impl Tell for CudaError {
-    fn told(&self) -> Told {
-        let told = match self {
+impl Describe for CudaError {
+    fn describe(&self) -> ObservedError {
+        let described = match self {
             Self::Unavailable(reason) => unavailable(reason),
-            Self::Driver(error) => Told::driver("CudaError::Driver", error),
+            Self::Driver(error) => ObservedError::driver("CudaError::Driver", error),
             Self::Load(error) => load("CudaError::Load/", error),
-            Self::NoSuchDevice { .. } => Told::outcome("CudaError::NoSuchDevice"),
-            Self::Compile(error) => Told::outcome(format!("CudaError::Compile{}", compile(error))),
-            other => Told::outcome(format!("an unknown CudaError {other:?}")),
+            Self::NoSuchDevice { .. } => ObservedError::outcome("CudaError::NoSuchDevice"),
+            Self::Compile(error) => {
+                ObservedError::outcome(format!("CudaError::Compile{}", compile(error)))
+            }
+            other => ObservedError::outcome(format!("an unknown CudaError {other:?}")),
         };
-        told.with(self.to_string(), self.diagnosis().as_ref())
+        described.with(self.to_string(), self.diagnosis().as_ref())
     }
 }
 
-fn unavailable(reason: &DriverUnavailable) -> Told {
+fn unavailable(reason: &DriverUnavailable) -> ObservedError {
     let path = "CudaError::Unavailable";
     match reason {
-        DriverUnavailable::LibraryMissing { .. } => Told::outcome(format!("{path}/LibraryMissing")),
-        DriverUnavailable::SymbolMissing { symbol, .. } => {
-            Told::outcome(format!("{path}/SymbolMissing {symbol}"))
+        DriverUnavailable::LibraryMissing { .. } => {
+            ObservedError::outcome(format!("{path}/LibraryMissing"))
         }
-        DriverUnavailable::OtherLibrary { .. } => Told::outcome(format!("{path}/OtherLibrary")),
-        DriverUnavailable::TooOld { .. } => Told::outcome(format!("{path}/TooOld")),
-        DriverUnavailable::InitFailed(error) => Told::driver(&format!("{path}/InitFailed"), error),
-        DriverUnavailable::NoDevice { .. } => Told::outcome(format!("{path}/NoDevice")),
-        other => Told::outcome(format!("an unknown DriverUnavailable {other:?}")),
+        DriverUnavailable::SymbolMissing { symbol, .. } => {
+            ObservedError::outcome(format!("{path}/SymbolMissing {symbol}"))
+        }
+        DriverUnavailable::OtherLibrary { .. } => {
+            ObservedError::outcome(format!("{path}/OtherLibrary"))
+        }
+        DriverUnavailable::TooOld { .. } => ObservedError::outcome(format!("{path}/TooOld")),
+        DriverUnavailable::InitFailed(error) => {
+            ObservedError::driver(&format!("{path}/InitFailed"), error)
+        }
+        DriverUnavailable::NoDevice { .. } => ObservedError::outcome(format!("{path}/NoDevice")),
+        other => ObservedError::outcome(format!("an unknown DriverUnavailable {other:?}")),
     }
 }
 
-fn load(path: &str, error: &LoadError) -> Told {
+fn load(path: &str, error: &LoadError) -> ObservedError {
     let variant = match error {
-        LoadError::Refused { error, .. } => return Told::driver(&format!("{path}Refused"), error),
-        LoadError::Driver(error) => return Told::driver(&format!("{path}Driver"), error),
-        LoadError::Image(error) => return Told::outcome(format!("{path}Image/{}", image(error))),
+        LoadError::Refused { error, .. } => {
+            return ObservedError::driver(&format!("{path}Refused"), error);
+        }
+        LoadError::Driver(error) => return ObservedError::driver(&format!("{path}Driver"), error),
+        LoadError::Image(error) => {
+            return ObservedError::outcome(format!("{path}Image/{}", image(error)));
+        }
         LoadError::WrongArchitecture { .. } => "WrongArchitecture",
         LoadError::PtxTooNew { .. } => "PtxTooNew",
         LoadError::NoSuchKernel { .. } => "NoSuchKernel",
         LoadError::Parameters { .. } => "Parameters",
         LoadError::NoDevice => "NoDevice",
-        other => return Told::outcome(format!("an unknown LoadError {other:?}")),
+        other => return ObservedError::outcome(format!("an unknown LoadError {other:?}")),
     };
-    Told::outcome(format!("{path}{variant}"))
+    ObservedError::outcome(format!("{path}{variant}"))
 }
 
 fn image(error: &ImageError) -> String {
@@ -176,23 +188,25 @@ fn compile(error: &NvrtcError) -> String {
     }
 }
 
-impl Tell for LoadError {
-    fn told(&self) -> Told {
+impl Describe for LoadError {
+    fn describe(&self) -> ObservedError {
         load("LoadError::", self).with(self.to_string(), self.diagnosis().as_ref())
     }
 }
 
-impl Tell for ImageError {
-    fn told(&self) -> Told {
-        CudaError::Load(LoadError::Image(self.clone())).told()
+impl Describe for ImageError {
+    fn describe(&self) -> ObservedError {
+        CudaError::Load(LoadError::Image(self.clone())).describe()
     }
 }
 
-impl Tell for LaunchError {
-    fn told(&self) -> Told {
+impl Describe for LaunchError {
+    fn describe(&self) -> ObservedError {
         let variant = match self {
-            Self::Driver(error) => Told::driver("LaunchError::Driver", error),
-            Self::Stopped(stopped) => Told::driver("LaunchError::Stopped", &stopped.source),
+            Self::Driver(error) => ObservedError::driver("LaunchError::Driver", error),
+            Self::Stopped(stopped) => {
+                ObservedError::driver("LaunchError::Stopped", &stopped.source)
+            }
             Self::Backoff(error) => {
                 let variant = match &**error {
                     BackoffError::OutOfWorkspace { .. } => "OutOfWorkspace",
@@ -202,55 +216,58 @@ impl Tell for LaunchError {
                 };
                 let outcome = format!("LaunchError::Backoff/{variant}");
                 match error.failure() {
-                    Some((_, source)) => Told::driver(&outcome, source),
-                    None => Told::outcome(outcome),
+                    Some((_, source)) => ObservedError::driver(&outcome, source),
+                    None => ObservedError::outcome(outcome),
                 }
             }
-            Self::Invalid(_) => Told::outcome("LaunchError::Invalid"),
-            Self::OtherKernel { .. } => Told::outcome("LaunchError::OtherKernel"),
+            Self::Invalid(_) => ObservedError::outcome("LaunchError::Invalid"),
+            Self::OtherKernel { .. } => ObservedError::outcome("LaunchError::OtherKernel"),
             Self::OtherContext { what, .. } => {
-                Told::outcome(format!("LaunchError::OtherContext {what}"))
+                ObservedError::outcome(format!("LaunchError::OtherContext {what}"))
             }
-            Self::Args(_) => Told::outcome("LaunchError::Args"),
-            Self::NotDependent { .. } => Told::outcome("LaunchError::NotDependent"),
+            Self::Args(_) => ObservedError::outcome("LaunchError::Args"),
+            Self::NotDependent { .. } => ObservedError::outcome("LaunchError::NotDependent"),
             Self::Unknown(error) => {
-                let Told { outcome, code, blamed, .. } = error.told();
+                let ObservedError { outcome, code, blamed, .. } = error.describe();
                 let outcome = format!("LaunchError::Unknown/{outcome}");
-                Told { outcome, code, blamed, ..Told::default() }
+                ObservedError { outcome, code, blamed, ..ObservedError::default() }
             }
-            Self::Unsupported { .. } => Told::outcome("LaunchError::Unsupported"),
-            other => Told::outcome(format!("an unknown LaunchError {other:?}")),
+            Self::Unsupported { .. } => ObservedError::outcome("LaunchError::Unsupported"),
+            other => ObservedError::outcome(format!("an unknown LaunchError {other:?}")),
         };
         variant.with(self.to_string(), self.diagnosis().as_ref())
     }
 }
 
-impl Tell for DriverError {
-    fn told(&self) -> Told {
-        Told::driver("DriverError", self)
+impl Describe for DriverError {
+    fn describe(&self) -> ObservedError {
+        ObservedError::driver("DriverError", self)
     }
 }
 
-/// Errors of cudarc's own calls, which the program makes beside the guard.
-impl Tell for cudarc::driver::DriverError {
+/// Errors of cudarc's own calls, which the program makes apart from the guard.
+impl Describe for cudarc::driver::DriverError {
     #[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
-    fn told(&self) -> Told {
+    fn describe(&self) -> ObservedError {
         let code = self.0 as i32;
         let diagnosis = diagnose(&FailureId::from_code(code), &Evidence::default());
         let name = diagnosis.failure.entry().name;
         let path = format!("cudarc::DriverError/{code} {name}");
-        Told { code: Some(code), ..Told::error(path, format!("{self:?}"), Some(&diagnosis)) }
+        ObservedError {
+            code: Some(code),
+            ..ObservedError::error(path, format!("{self:?}"), Some(&diagnosis))
+        }
     }
 }
 
-impl Tell for NvrtcError {
-    fn told(&self) -> Told {
-        CudaError::Compile(self.clone()).told()
+impl Describe for NvrtcError {
+    fn describe(&self) -> ObservedError {
+        CudaError::Compile(self.clone()).describe()
     }
 }
 
-impl Tell for ProfileError {
-    fn told(&self) -> Told {
+impl Describe for ProfileError {
+    fn describe(&self) -> ObservedError {
         let cause = match self {
             Self::NotReplaced { reason, .. } => reason,
             other => other,
@@ -261,18 +278,18 @@ impl Tell for ProfileError {
             Self::Write { .. } => "Write",
             _ => "another",
         };
-        Told::error(format!("ProfileError::{variant}"), self.to_string(), None)
+        ObservedError::error(format!("ProfileError::{variant}"), self.to_string(), None)
     }
 }
 
-impl Tell for ProfileNotice {
-    fn told(&self) -> Told {
+impl Describe for ProfileNotice {
+    fn describe(&self) -> ObservedError {
         let variant = match self {
             Self::OtherDevice(_) => "OtherDevice",
             Self::Unreadable(_) => "Unreadable",
             Self::Missing => "Missing",
             _ => "another",
         };
-        Told::error(format!("ProfileNotice::{variant}"), self.to_string(), None)
+        ObservedError::error(format!("ProfileNotice::{variant}"), self.to_string(), None)
     }
 }

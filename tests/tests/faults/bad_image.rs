@@ -4,40 +4,40 @@
 use gridguard::cuda::{Image, LoadError};
 use gridguard_test_support::Random;
 
-use crate::bench::Bench;
 use crate::cubin::{self, HEADER};
+use crate::device_setup::DeviceSetup;
+use crate::environment::RunEnvironment;
+use crate::expected::{Expected, Observed};
 use crate::fault::Case;
-use crate::ground::Ground;
-use crate::judge::{Expected, Observed};
-use crate::naming::{Tell, Told, told};
+use crate::observed_error::{Describe, ObservedError, describe};
 
-/// What is wrong with the image.
+/// The defect of the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// A cubin that ends too soon.
+    /// A truncated cubin.
     Truncated,
-    /// One whose headers say what none can say.
+    /// A cubin with an impossible header.
     Headers,
-    /// One for another architecture.
+    /// A cubin for another architecture.
     OtherArchitecture,
-    /// Bytes that are none of CUDA's.
+    /// Bytes that are no CUDA image.
     Garbage,
     /// Text that is not PTX.
     NotPtx,
-    /// PTX with something in it that is none.
+    /// PTX with an invalid line.
     BadPtx,
-    /// PTX of a version to come.
+    /// PTX of a future version.
     FuturePtx,
-    /// PTX for an architecture to come.
+    /// PTX for a future architecture.
     FutureTarget,
     /// PTX with a zero byte within.
     ZeroByte,
     Empty,
-    /// Very much of nothing.
+    /// Many zeros.
     Huge,
-    /// A fatbin that ends too soon.
+    /// A truncated fatbin.
     Fatbin,
-    /// A whole image without the kernel that is wanted.
+    /// A complete image without the kernel.
     NoSuchKernel,
     /// CUDA C++ that does not compile.
     BadSource,
@@ -69,14 +69,14 @@ const STARTS: [&[u8]; 8] = [
     b"version https://git-lfs.github.com/spec/v1\noid sha256:",
     b"PK\x03\x04\x14\x00\x00\x00",
     b"\x1f\x8b\x08\x00\x00\x00\x00\x00",
-    // A program of the host.
+    // A host program.
     b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\x00\x3e\x00\x01\x00\x00\x00",
     b"!<arch>\n",
     b"BC\xc0\xde",
     b"MZ\x90\x00",
 ];
 
-/// Lines that no PTX has.
+/// Invalid lines of PTX.
 const BAD_LINES: [&str; 5] = [
     "{ frobnicate.u64 %rd1, %rd2; ",
     "{ mov.u64 %rd1, ",
@@ -85,7 +85,7 @@ const BAD_LINES: [&str; 5] = [
     "{ @%p1 bra NOWHERE; ",
 ];
 
-/// Code that no compiler takes; braces do not match, which even a fake one sees.
+/// Code that does not compile; its braces do not match, which the fake NVRTC checks.
 const BAD_SOURCES: [&str; 6] = [
     "extern \"C\" __global__ void k() { undeclared = 1; ",
     "extern \"C\" __global__ void k(no_such_type x) { ",
@@ -99,9 +99,9 @@ const BAD_SOURCES: [&str; 6] = [
 #[derive(Debug)]
 pub(crate) struct BadImage {
     what: What,
-    /// A number for whatever is to be chosen: a length, a place, a version.
+    /// A random number for a length, an offset or a version.
     number: u64,
-    /// Another one.
+    /// Another random number.
     other: u64,
 }
 
@@ -127,17 +127,17 @@ impl BadImage {
         (0..bytes.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(bytes).collect()
     }
 
-    fn bytes(&self, ground: &Ground) -> Vec<u8> {
-        let ptx = crate::ground::PTX;
+    fn bytes(&self, environment: &RunEnvironment) -> Vec<u8> {
+        let ptx = crate::environment::PTX;
         match self.what {
             What::Truncated => {
-                let mut cubin = ground.own_cubin();
+                let mut cubin = environment.own_cubin();
                 cubin.truncate(self.below(cubin.len()));
                 cubin
             }
-            What::Headers => self.with_bad_headers(ground.own_cubin()),
+            What::Headers => self.with_bad_headers(environment.own_cubin()),
             What::OtherArchitecture => {
-                let cubins = ground.foreign_cubins();
+                let cubins = environment.foreign_cubins();
                 std::fs::read(&cubins[self.below(cubins.len())]).expect("made by the parent")
             }
             What::Garbage => {
@@ -177,24 +177,26 @@ impl BadImage {
                 bytes[8..16].copy_from_slice(&announced.to_le_bytes());
                 bytes
             }
-            What::NoSuchKernel | What::BadSource | What::BrokenSource => ground.image("kernels"),
+            What::NoSuchKernel | What::BadSource | What::BrokenSource => {
+                environment.image("kernels")
+            }
         }
     }
 
-    /// A cubin of which one number in a header says what none can say.
+    /// The cubin with an impossible number in one header.
     fn with_bad_headers(&self, mut cubin: Vec<u8>) -> Vec<u8> {
         let beyond = u64::try_from(cubin.len()).expect("64 bits") + self.other % (1 << 40);
         let sections = cubin::sections(&cubin);
         let section = &sections[self.below(sections.len())];
         let number = (1 << 15) + self.other % (1 << 15);
         let (at, bytes, value) = match self.other % 8 {
-            // Where the table of sections begins, the size of its entries, the section of names.
+            // Offset of the section table, size of its entries, index of the section of names.
             0 => (HEADER - 24, 8, beyond),
             1 => (HEADER - 6, 2, number),
             2 => (HEADER - 2, 2, number),
-            // The order of bytes.
+            // Byte order.
             3 => (5, 1, 2 + self.other % 250),
-            // Of one section: start, size, name, and another one that it refers to.
+            // Of one section: offset, size, name, linked section.
             4 => (section.header + 24, 8, beyond),
             5 => (section.header + 32, 8, beyond),
             6 => (section.header, 4, beyond % (1 << 31)),
@@ -204,26 +206,26 @@ impl BadImage {
         cubin
     }
 
-    fn load(&self, bench: &Bench) -> Told {
-        let guard = bench.guard();
+    fn load(&self, setup: &DeviceSetup) -> ObservedError {
+        let guard = setup.guard();
         match self.what {
-            What::BadSource => return told(&guard.compile("bad.cu", self.pick(&BAD_SOURCES))),
-            What::BrokenSource => return told(&guard.compile("bad.cu", "void\0")),
+            What::BadSource => return describe(&guard.compile("bad.cu", self.pick(&BAD_SOURCES))),
+            What::BrokenSource => return describe(&guard.compile("bad.cu", "void\0")),
             _ => {}
         }
-        let image = match Image::new(self.bytes(&bench.ground)) {
+        let image = match Image::new(self.bytes(&setup.environment)) {
             Ok(image) => image,
-            Err(error) => return error.told(),
+            Err(error) => return error.describe(),
         };
         let module = match guard.load(&image) {
             Ok(module) => module,
-            Err(error) => return error.told(),
+            Err(error) => return error.describe(),
         };
         let names = ["", "no_such_kernel", "iota\0y", "iota_y ", "IOTA_Y"];
         let name = if self.what == What::NoSuchKernel { self.pick(&names) } else { "iota_y" };
         // SAFETY: nothing is launched with it.
         let found: Result<_, LoadError> = unsafe { module.kernel(name, &[]) };
-        told(&found)
+        describe(&found)
     }
 }
 
@@ -252,7 +254,7 @@ impl Case for BadImage {
         false
     }
 
-    fn expected(&self, _ground: &Ground) -> Expected {
+    fn expected(&self, _ground: &RunEnvironment) -> Expected {
         let load = "CudaError::Load";
         let of_image = |variant: &str| format!("{load}/Image/{variant}");
         match self.what {
@@ -270,18 +272,18 @@ impl Case for BadImage {
             }
             What::BadPtx => Expected::one_of([format!("{load}/Refused/218 ")]),
             What::FuturePtx => Expected::one_of([format!("{load}/PtxTooNew")]),
-            // Within `.version` there is none.
+            // Cut within `.version`, there is no version.
             What::ZeroByte => Expected::one_of([of_image("ZeroByte"), of_image("Unknown")]),
             What::Empty => Expected::one_of([of_image("Empty")]),
-            What::NoSuchKernel => Expected::one_of(["LoadError::NoSuchKernel"]).only_ours(),
-            What::BadSource => Expected::one_of(["CudaError::Compile/Compilation"]).only_ours(),
-            What::BrokenSource => Expected::one_of(["CudaError::Compile/ZeroByte"]).only_ours(),
+            What::NoSuchKernel => Expected::one_of(["LoadError::NoSuchKernel"]).guards_own(),
+            What::BadSource => Expected::one_of(["CudaError::Compile/Compilation"]).guards_own(),
+            What::BrokenSource => Expected::one_of(["CudaError::Compile/ZeroByte"]).guards_own(),
         }
     }
 
-    fn inject(&self, bench: &Bench) -> Observed {
-        let mut observed = Observed::new(self.load(bench));
-        if let Err(error) = crate::bench::counts_right(bench, &bench.guard()) {
+    fn inject(&self, setup: &DeviceSetup) -> Observed {
+        let mut observed = Observed::new(self.load(setup));
+        if let Err(error) = crate::device_setup::counts_right(setup, &setup.guard()) {
             observed.complain(format!("an ordinary launch afterwards: {error}"));
         }
         observed

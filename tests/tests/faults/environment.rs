@@ -1,4 +1,4 @@
-//! Where faults are injected, and what all of them find there.
+//! The environment of a run: platform, libraries and images.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,23 +12,23 @@ use crate::cubin;
 
 /// The kernels as the fake driver describes them.
 pub(crate) const PTX: &str = include_str!("kernels.ptx");
-/// The kernels as they are.
+/// The kernels for a real device.
 const SOURCE: &str = include_str!("kernels.cu");
-/// Architectures for which there are cubins.
+/// Architectures of the cubins.
 const ARCHITECTURES: [(u32, u32); 7] = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
 
-/// Which driver answers.
+/// Which driver is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Platform {
     /// The fake driver.
     Fake,
-    /// The machine's.
+    /// The machine's driver.
     Real,
 }
 
 /// What the processes of a run share: a platform, and a folder of files.
 #[derive(Clone, Debug)]
-pub(crate) struct Ground {
+pub(crate) struct RunEnvironment {
     pub(crate) platform: Platform,
     pub(crate) folder: PathBuf,
     /// Deletes the folder at the end of the run.
@@ -38,25 +38,25 @@ pub(crate) struct Ground {
 const PLATFORM: &str = "GRIDGUARD_FAULTS_PLATFORM";
 const FOLDER: &str = "GRIDGUARD_FAULTS_FOLDER";
 
-impl Ground {
-    /// Makes the files of a run.
+impl RunEnvironment {
+    /// Creates the files of a run.
     pub(crate) fn prepare(platform: Platform) -> Self {
         let owned = tempfile::tempdir().expect("a folder for the run");
         let folder = owned.path().to_owned();
-        let ground = Self { platform, folder, _owned: Some(owned.into()) };
+        let environment = Self { platform, folder, _owned: Some(owned.into()) };
         for folder in ["cubins", "libraries", "profiles", "processes"] {
-            fs::create_dir(ground.folder.join(folder)).expect("a folder of its own");
+            fs::create_dir(environment.folder.join(folder)).expect("a folder of its own");
         }
-        ground.prepare_libraries();
+        environment.prepare_libraries();
         match platform {
-            Platform::Fake => ground.prepare_fake_images(),
-            Platform::Real => ground.prepare_images(),
+            Platform::Fake => environment.prepare_fake_images(),
+            Platform::Real => environment.prepare_images(),
         }
-        ground
+        environment
     }
 
-    /// What a child process was told.
-    pub(crate) fn of_environment() -> Self {
+    /// The environment that the parent passed on.
+    pub(crate) fn from_variables() -> Self {
         let platform = match std::env::var(PLATFORM).as_deref() {
             Ok("real") => Platform::Real,
             _ => Platform::Fake,
@@ -65,7 +65,7 @@ impl Ground {
         Self { platform, folder, _owned: None }
     }
 
-    /// What a child process is told.
+    /// Environment variables for a child process.
     pub(crate) fn environment(&self) -> Vec<(&'static str, OsString)> {
         let platform = if self.is_fake() { "fake" } else { "real" };
         let mut environment =
@@ -85,13 +85,13 @@ impl Ground {
         self.folder.join("libraries")
     }
 
-    /// The file in which faults of `kind` publish.
+    /// The profile to which faults of `kind` publish.
     pub(crate) fn profile(&self, kind: &str) -> PathBuf {
         self.folder.join("profiles").join(kind).with_extension("ron")
     }
 
     /// An image that children load: `kernels`, or `instruction`, whose kernel `fault_instruction`
-    /// has no instruction that a device knows.
+    /// has no valid instruction.
     pub(crate) fn image(&self, name: &str) -> Vec<u8> {
         fs::read(self.folder.join(name)).expect("made by the parent")
     }
@@ -101,7 +101,7 @@ impl Ground {
         self.image("cubins/own")
     }
 
-    /// Cubins of architectures that do not run here, in order.
+    /// Cubins of architectures that do not run here, sorted.
     pub(crate) fn foreign_cubins(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(self.folder.join("cubins")).expect("the folder");
         let paths = files.map(|file| file.expect("a file").path());
@@ -110,7 +110,7 @@ impl Ground {
         paths
     }
 
-    /// Packed libraries lie beside this program; where there is a compiler they are built.
+    /// Takes the packed libraries beside this program, or builds them.
     fn prepare_libraries(&self) {
         let program = std::env::current_exe().expect("this program");
         let packed = program.parent().expect("a folder").join("fake-driver");
@@ -136,7 +136,7 @@ impl Ground {
         self.write("kernels", PTX);
         self.write("instruction", PTX);
         for (major, minor) in ARCHITECTURES {
-            let cubin = cubin::made_up(major * 10 + minor);
+            let cubin = cubin::synthetic(major * 10 + minor);
             let name = if (major, minor) == (9, 0) { "own".into() } else { sm(major, minor) };
             self.write(&format!("cubins/{name}"), cubin);
         }
@@ -156,7 +156,7 @@ impl Ground {
         self.write("instruction", cubin::without_instructions(cubin, "fault_instruction"));
         for (major, minor) in ARCHITECTURES {
             let runs_here = major == own.major && minor <= own.minor;
-            // Not every compiler knows every architecture.
+            // Not every compiler supports every architecture.
             if let (false, Ok(cubin)) = (runs_here, compile(ComputeCapability::new(major, minor))) {
                 self.write(&format!("cubins/{}", sm(major, minor)), cubin);
             }
@@ -165,7 +165,7 @@ impl Ground {
     }
 }
 
-/// `folder` before the folders in which the loader looks anyway.
+/// `folder`, then the present `LD_LIBRARY_PATH`.
 pub(crate) fn before_others(folder: &Path) -> OsString {
     let mut folders = vec![folder.to_owned()];
     if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
