@@ -5,6 +5,8 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use fs4::fs_std::FileExt;
+
 use super::document::{Document, ParsedProfile};
 use super::error::{FileFault, MAX_FILE_BYTES, ProfileError};
 use super::merge::MergeConflict;
@@ -157,7 +159,7 @@ pub(super) fn replace<T>(
         OpenOptions::new().create(true).write(true).truncate(false).open(beside(path, ".lock"));
     let lock = lock.map_err(failed("opening its lock file"))?;
     // Released when the lock file is closed, even by the death of the process.
-    lock.lock().map_err(failed("locking"))?;
+    FileExt::lock_exclusive(&lock).map_err(failed("locking"))?;
     // Under the lock no other process is writing.
     delete_leftovers(folder, Some(path), Duration::ZERO);
     let not_replaced = |reason| match reason {
