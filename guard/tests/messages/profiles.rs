@@ -27,7 +27,7 @@ fn errors_of_reading_a_profile() {
     read_as(&[
         (
             &ProfileError::Schema { found: 2 },
-            "the schema is 2, this version reads 1: use a matching version or re-tune",
+            "schema 2, this version reads 1: use a matching version or re-tune",
         ),
         (&ProfileError::Header(fault()), "the header does not parse: 7:5: unexpected field"),
         (
@@ -60,7 +60,7 @@ fn errors_of_merging_and_writing_a_profile() {
     read_as(&[
         (
             &not_replaced(ProfileError::Schema { found: 2 }),
-            "profiles/nvidia-h200.ron was not overwritten: the schema is 2, this version reads 1: \
+            "profiles/nvidia-h200.ron was not overwritten: schema 2, this version reads 1: \
              use a matching version or re-tune",
         ),
         (

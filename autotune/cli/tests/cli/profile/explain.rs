@@ -113,7 +113,7 @@ fn a_lookup_without_a_profile_or_after_a_kernel_change_returns_the_default() {
     assert_eq!(json["reason"], "the kernel was not tuned: tune it");
     assert_eq!(
         json["findings"][0],
-        "reject: explicit profile p.ron: there is no such file: name another, or tune"
+        "reject: explicit profile p.ron: there is no such file: give another path, or tune"
     );
     profile(&folder, &["explain", "norm", "2x2", "--gpu", "h200"]).exits(2);
     profile(&folder, &["explain", "rms_norm", "2x2", "--gpu", "voodoo"]).exits(2);
