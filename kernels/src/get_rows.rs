@@ -4,7 +4,7 @@
 //! of 65,536 tokens overflows.
 //!
 //! An index outside the table reads nothing: its row of out becomes zeros, and the kernel records the
-//! first such position in an [`IndexReport`](crate::IndexReport).
+//! first such position in an `IndexReport`.
 
 use gridguard::{BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 

@@ -11,7 +11,9 @@ mod device;
 mod host;
 mod problem;
 mod registry;
+#[cfg_attr(not(any(feature = "cuda", feature = "host")), allow(dead_code, reason = "not run"))]
 pub(crate) mod spec;
+#[cfg_attr(not(any(feature = "cuda", feature = "host")), allow(dead_code, reason = "not run"))]
 pub(crate) mod synthetic;
 
 pub use case::{BenchCase, BenchError, LaunchHandle, LaunchSetup};

@@ -21,7 +21,6 @@ use {
 };
 
 /// A kernel that the tuner and the benches can run, once for each kernel in `registry.rs`.
-#[cfg_attr(not(any(feature = "cuda", feature = "host")), allow(dead_code, reason = "not run"))]
 pub(crate) trait KernelSpec: Tunable + Send + Sync + 'static {
     /// The elements of the output, where the inputs have elements of `T`.
     type Output<T: Element>: Compared;
