@@ -80,7 +80,10 @@ fn nvidia_smi_may_fail_and_warn() {
     let what = "warning  nvidia-smi: fails: Failed to initialize NVML: Driver/library version \
                 mismatch; NVML library version: 580.65";
     assert_eq!(line(&out, "warning  nvidia-smi"), what);
-    assert!(out.contains("-> the driver was updated while the old module was loaded: "), "{out}");
+    assert!(
+        out.contains("-> the driver was updated while the old kernel module was loaded: "),
+        "{out}"
+    );
     let out = smi("echo '\u{7f}\u{1}'; echo garbage", &[], 0);
     assert!(line(&out, "warning  nvidia-smi: fails: unexpected output ").contains("garbage"));
     let warns =

@@ -30,7 +30,7 @@ fn a_stub_of_nvrtc_is_skipped_and_does_not_print_into_the_report() {
     // The file that serves is in another folder.
     let machine = Machine::without_compiler().library_first("stubs", "libnvrtc.so", &stub);
     let out = machine.doctor(&[]).exits(0).out;
-    let what = "warning  nvrtc: does not load: libnvrtc.so: a toolkit's stub, which is for ";
+    let what = "warning  nvrtc: does not load: libnvrtc.so: a toolkit's stub, for linking only";
     assert!(line(&out, "warning  nvrtc").starts_with(what), "{out}");
     // Nor does one that has left its folder end the process.
     let machine = Machine::without_compiler().library_first("moved", "libnvrtc.so", &stub);

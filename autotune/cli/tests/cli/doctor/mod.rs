@@ -114,14 +114,14 @@ fn a_compiler_older_than_the_device_is_reported() {
         "bad      device 0: smoke test failed: smoke_test.cu did not compile for sm_90",
     );
     assert!(refused.contains("NVRTC_ERROR_INVALID_OPTION (5)"), "{refused}");
-    assert!(ran.out.contains("-> it is older than the device, "), "{}", ran.out);
+    assert!(ran.out.contains("-> NVRTC is older than the device "), "{}", ran.out);
 }
 
 #[test]
 fn a_missing_profile_is_bad_if_it_was_named() {
     let ran = Machine::healthy().doctor(&["--profile", "none.ron"]).exits(1);
-    let what = "bad      profile: reject: explicit profile none.ron: there is no such file: name \
-                another, or tune";
+    let what = "bad      profile: reject: explicit profile none.ron: there is no such file: give \
+                another path, or tune";
     assert_eq!(line(&ran.out, "bad "), what);
 }
 
