@@ -31,9 +31,7 @@ impl fmt::Display for FileFault {
 #[non_exhaustive]
 pub enum ProfileError {
     /// The file was written by another version.
-    #[error(
-        "the schema is {found}, this version reads {SCHEMA}: use a matching version or re-tune"
-    )]
+    #[error("schema {found}, this version reads {SCHEMA}: use a matching version or re-tune")]
     Schema {
         /// The file's schema.
         found: u64,
