@@ -285,7 +285,7 @@ run() {
     if command -v compute-sanitizer >/dev/null; then
         # The tests provoke driver errors, so these are not reported. Every kernel and variant runs, on
         # small tensors: large ones take minutes and run the same code.
-        local tool small=(golden any_strides launch_parameters one_key _meets_ sizes streams
+        local tool small=(golden any_strides launch_parameters one_key the_reference sizes streams
             --skip random_shapes --skip every_short --skip every_head --skip every_item_is --skip eight_threads)
         local -A skip=([memcheck]="" [initcheck]="--skip argsort --skip softmax")
         # Its shadow of shared memory makes sorting networks take minutes.
