@@ -3,7 +3,7 @@
 use once_cell::sync::OnceCell;
 use serde::Deserialize;
 
-use super::CatalogError;
+use super::gpus::{CatalogError, check_schema};
 use crate::plan::check::{CheckRequest, Legality};
 
 /// A reported launch and its expected verdict.
@@ -69,6 +69,6 @@ pub fn corpus() -> Result<&'static [CorpusRow], CatalogError> {
 pub fn parse_corpus(text: &str) -> Result<Vec<CorpusRow>, CatalogError> {
     let file: File =
         ron::from_str(text).map_err(|error| CatalogError::Syntax { file: FILE, error })?;
-    super::gpus::check_schema(FILE, file.schema)?;
+    check_schema(FILE, file.schema)?;
     Ok(file.rows)
 }

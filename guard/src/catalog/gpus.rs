@@ -6,7 +6,6 @@ use std::sync::Arc;
 use once_cell::sync::OnceCell;
 use serde::Deserialize;
 
-use super::CatalogError;
 use crate::dim::Dim3;
 use crate::limits::{ComputeCapability, DeviceLimits};
 
@@ -161,6 +160,36 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
             .map(|gpu| gpu.aliases.first().unwrap_or(&gpu.limits.name).clone())
             .collect(),
     })
+}
+
+/// Why a catalogue lookup or file failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CatalogError {
+    /// No GPU has this name or alias.
+    #[error("no GPU {name:?} in the catalogue, it has: {}", known.join(", "))]
+    UnknownGpu {
+        /// The requested name.
+        name: String,
+        /// A name of each known GPU.
+        known: Vec<String>,
+    },
+    /// A file does not parse.
+    #[error("{file}:{error}")]
+    Syntax {
+        /// The file.
+        file: &'static str,
+        /// The parser's error with its position.
+        error: ron::error::SpannedError,
+    },
+    /// A file is inconsistent.
+    #[error("{file}: {what}")]
+    Inconsistent {
+        /// The file.
+        file: &'static str,
+        /// The inconsistency.
+        what: String,
+    },
 }
 
 pub(super) fn check_schema(file: &'static str, schema: u32) -> Result<(), CatalogError> {

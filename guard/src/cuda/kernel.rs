@@ -24,7 +24,7 @@ use crate::limits::{DeviceLimits, LaunchLimits, OccupancyLimits};
 use crate::plan::chunks::Chunk;
 use crate::plan::signature::{Parameter, Signature};
 #[cfg(feature = "profile")]
-use crate::profile::Key;
+use crate::profile::model::Key;
 
 /// CUDA 12.3, the first driver that captures overlapping launches into graphs.
 const OVERLAP_DRIVER: i32 = 12_030;

@@ -7,7 +7,7 @@ use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
 use crate::plan::batch::BatchAxis;
 use crate::plan::launches::Plan;
-use crate::profile::{Key, MAX_SIZES};
+use crate::profile::model::{Key, MAX_SIZES};
 
 /// What a profile lookup needs of a kernel.
 #[derive(Debug)]

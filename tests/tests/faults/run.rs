@@ -158,7 +158,7 @@ fn run_batch(environment: &RunEnvironment, batch: &[Fault]) -> (Vec<Verdict>, Ba
                 return (verdicts, rest.to_vec());
             }
             Some(observed) => {
-                verdicts.push(verdict(environment, fault, observed, End::Completed, ""))
+                verdicts.push(verdict(environment, fault, observed, End::Completed, ""));
             }
             None => {
                 let end = if end == End::Completed { End::Exited(0) } else { end };

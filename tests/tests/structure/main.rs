@@ -73,7 +73,9 @@ fn no_files_of_a_package_import_each_other_in_a_circle() {
                 let modules = Modules::of_crate(&src_path);
                 files += modules.len();
                 let root = src_path.parent().expect("a folder");
-                found.extend(modules.cycles().iter().map(|cycle| in_words(&name, root, cycle)));
+                found.extend(
+                    modules.cycles().iter().map(|cycle| describe(&name, root, &modules, cycle)),
+                );
             }
         }
     }
@@ -123,8 +125,12 @@ fn published() -> Vec<Package> {
     workspace.packages.into_iter().filter(|package| package.publish.is_none()).collect()
 }
 
-fn in_words(package: &str, root: &Path, cycle: &[PathBuf]) -> String {
-    let names =
-        cycle.iter().map(|file| file.strip_prefix(root).unwrap_or(file).display().to_string());
-    format!("{package}: {}", names.collect::<Vec<_>>().join(", "))
+/// A cycle as lines: each of its references.
+fn describe(package: &str, root: &Path, modules: &Modules, cycle: &[PathBuf]) -> String {
+    let name = |file: &Path| file.strip_prefix(root).unwrap_or(file).display().to_string();
+    let references = modules.references_within(cycle);
+    let lines = references
+        .iter()
+        .map(|(from, to)| format!("{package}: {} refers to {}\n", name(from), name(to)));
+    lines.collect()
 }

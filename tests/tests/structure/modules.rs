@@ -41,6 +41,14 @@ impl Modules {
         super::graph::cycles(&self.edges)
     }
 
+    /// The references between the files of a cycle.
+    pub(crate) fn references_within(&self, cycle: &[PathBuf]) -> Vec<(&Path, &Path)> {
+        let within = |file: &PathBuf| cycle.contains(file);
+        let edges = self.edges.iter().filter(|(from, _)| within(from));
+        let pairs = edges.flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
+        pairs.filter(|(_, to)| within(to)).map(|(from, to)| (&**from, &**to)).collect()
+    }
+
     /// How many files the crate has.
     pub(crate) fn len(&self) -> usize {
         self.edges.len()
@@ -185,6 +193,9 @@ impl<'ast> Visit<'ast> for References<'_> {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
         self.refer_tree(&[], &item.tree);
     }
+
+    /// A visibility such as `pub(in super::super)` refers to no item.
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let segments: Vec<_> =

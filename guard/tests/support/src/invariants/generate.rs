@@ -183,7 +183,6 @@ pub struct Batch {
 
 impl Batch {
     /// The guard's own type.
-    #[must_use]
     pub fn declared(&self) -> BatchAxis {
         let mut batch = BatchAxis::new(self.axis, self.items).align(self.align);
         batch = match self.share {
@@ -237,7 +236,6 @@ pub struct Preference {
 
 impl Preference {
     /// The guard's own type.
-    #[must_use]
     pub fn choice(&self) -> Choice {
         let choice = Choice::at_most(self.most_items.unwrap_or(0));
         self.strategy.map_or(choice, |strategy| choice.strategy(strategy))
