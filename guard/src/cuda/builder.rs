@@ -1,4 +1,4 @@
-//! cudarc's launch builder with validation: existing code changes one word.
+//! cudarc's launch builder with validation: `launch_builder_guarded` in place of `launch_builder`.
 
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicU64, Ordering};

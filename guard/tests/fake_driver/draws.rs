@@ -46,8 +46,8 @@ fn drawn(limits: &LaunchLimits, seed: u64) -> Vec<LaunchRequest> {
 }
 
 fn broken(limits: &LaunchLimits, request: &LaunchRequest) -> Vec<Rule> {
-    let room = OccupancyLimits { blocks: Some(RESIDENT), cluster_blocks: None };
-    let mut rules: Vec<Rule> = match validate_co_resident(request, limits, &room) {
+    let occupancy = OccupancyLimits { blocks: Some(RESIDENT), cluster_blocks: None };
+    let mut rules: Vec<Rule> = match validate_co_resident(request, limits, &occupancy) {
         Ok(_) => Vec::new(),
         Err(violations) => violations.iter().map(|violation| violation.rule).collect(),
     };

@@ -1,4 +1,4 @@
-//! Batches that settle on chunks whose workspace fits: every item once, whatever the memory does.
+//! Launches with a workspace back off to chunks that fit, and every item is processed once.
 
 use gridguard::{
     Axis, BackoffError, BatchAxis, Choice, ChunkedRun, DeviceLimits, Dim3, KernelLimits,

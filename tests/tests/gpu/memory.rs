@@ -1,4 +1,4 @@
-//! Workspace beyond what the device has: a launch settles on what fits, and its output is right.
+//! Workspaces larger than the memory of the device: a launch backs off to chunks that fit, and its output is correct.
 
 use std::sync::Arc;
 

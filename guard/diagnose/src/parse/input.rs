@@ -73,8 +73,8 @@ impl<T: FnMut(&str, bool)> Pieces<T> {
         while !bytes.is_empty() {
             self.is_open = true;
             let end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
-            let room = MAX_LINE_BYTES.saturating_sub(self.bytes.len());
-            let upto = end.unwrap_or(bytes.len()).min(room);
+            let free = MAX_LINE_BYTES.saturating_sub(self.bytes.len());
+            let upto = end.unwrap_or(bytes.len()).min(free);
             let (piece, rest) = bytes.split_at(upto);
             self.bytes.extend_from_slice(piece);
             bytes = rest;

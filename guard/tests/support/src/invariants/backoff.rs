@@ -1,4 +1,4 @@
-//! Batches that settle on chunks whose workspace fits: every item once, whatever the memory does.
+//! Launches with a workspace back off to chunks that fit, and every item is processed once.
 
 use core::fmt;
 
@@ -61,8 +61,8 @@ pub fn check(bytes: &[u8]) {
     every_item_is_launched_once(&batch(&mut Bytes::new(bytes)));
 }
 
-/// Every item is launched once, in order, in legal launches with the workspace that they need; or
-/// it is told how far the batch came and why no further.
+/// Every item is launched once, in order, in legal launches with the workspace that they need;
+/// otherwise the error says how many items were done, and why it stopped.
 pub fn every_item_is_launched_once(case: &Batch) {
     let Batch { batch, cluster, bytes_per_item, free, fails_at, refuses_at, usage, most } =
         case.clone();

@@ -12,7 +12,7 @@ use super::bytes::{Bytes, from_bytes};
 use super::generate::{device, kernel, request, size, wild_request};
 use super::oracle;
 
-/// A request, and what it is held against.
+/// A request and the limits to check it against.
 #[derive(Clone, Debug)]
 pub struct Question {
     request: LaunchRequest,
@@ -50,8 +50,8 @@ const OF_SEVERAL_AXES: [Rule; 5] = [
     Rule::ClusterRequired,
 ];
 
-/// The rules that are broken, and those alone, are told in order, one violation a rule and axis;
-/// and what breaks none becomes the launch that was asked for.
+/// Exactly the broken rules are reported, in order, with one violation per rule and axis; a request
+/// that breaks none becomes the requested launch.
 pub fn agrees_with_a_second_writing(question: &Question) {
     let Question { request, device, kernel, .. } = question;
     let expected = oracle::broken(request, device, kernel);

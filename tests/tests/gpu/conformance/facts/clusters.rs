@@ -1,4 +1,4 @@
-//! Clusters of every size, and cooperative launches of as many blocks as there is room for.
+//! Clusters of every size, and cooperative launches of the largest co-resident grid.
 
 use gridguard::{Dim3, LaunchRequest};
 use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver};
@@ -53,7 +53,7 @@ fn sizes(driver: &RawDriver, facts: &mut Facts) {
     }
 }
 
-/// Sizes that the compiler was told, plainly launched and with their own.
+/// Cluster sizes given at compile time, launched without and with a cluster attribute.
 fn compiled_sizes(driver: &RawDriver, facts: &mut Facts) {
     for blocks in [2, 8, 9, 16, 17] {
         let dims = format!("__cluster_dims__({blocks}, 1, 1)");

@@ -61,7 +61,7 @@ fn opting_in(driver: &RawDriver, facts: &mut Facts) {
     }
 }
 
-/// Pairs of violations: which one is told?
+/// Pairs of violations: which one does the driver report?
 fn order_of_checks(driver: &RawDriver, facts: &mut Facts) {
     let wide = loaded(driver, &[("LIVE", "200")], Opened::No).expect("a kernel");
     let bounds = [("ATTRIBUTES", "__launch_bounds__(128)"), ("LIVE", "200")];
