@@ -1,0 +1,180 @@
+//! Tests of problems by name.
+
+use std::collections::HashSet;
+
+use gridguard::ComputeCapability;
+
+use super::*;
+
+fn refusal(text: &str) -> String {
+    text.parse::<Problem>().expect_err("no problem").to_string()
+}
+
+#[test]
+fn a_problem_parses_from_its_own_text() {
+    for text in [
+        "rms_norm f16 32768x4096",
+        "get_rows bf16 i32 65536x4096x128256",
+        "temporal_attention f32 15360x5x16x64",
+        "reflection_pad1d f32 64x4x100x0x3",
+    ] {
+        assert_eq!(text.parse::<Problem>().expect("a problem").to_string(), text);
+    }
+    let looked_up: Problem = "get_rows f16 8x4x2".parse().expect("a problem");
+    assert_eq!(looked_up.dtypes(), "f16 i64");
+    assert_eq!(looked_up.shape()[2], ("table_rows".to_owned(), 2));
+}
+
+#[test]
+fn every_kernel_parses_by_its_name() {
+    for kernel in Problem::KERNELS {
+        let sizes = ["1"; 5];
+        let problem = (1..=5).find_map(|n| Problem::new(kernel, "f16", &sizes[..n].join("x")).ok());
+        assert_eq!(problem.map(|problem| problem.kernel()), Some(kernel));
+    }
+}
+
+#[test]
+fn errors_name_what_is_supported() {
+    assert_eq!(
+        refusal("norm f16 1x2"),
+        "unknown kernel `norm`: the kernels are argsort, batched_gemm, get_rows, \
+         reflection_pad1d, rms_norm, softmax, temporal_attention, upsample_nearest2d"
+    );
+    assert_eq!(
+        refusal("rms_norm f64 1x2"),
+        "rms_norm does not support tensors of `f64`: use f16, bf16 or f32"
+    );
+    assert_eq!(
+        refusal("get_rows f16 i8 1x2x3"),
+        "get_rows does not support tensors of `f16 i8`: use f16, bf16 or f32 with i32 or i64"
+    );
+    assert!(matches!("rms_norm f16 i64 1x2".parse::<Problem>(), Err(ProblemError::Types { .. })));
+    assert_eq!(
+        refusal("rms_norm f16 1x2x3"),
+        "rms_norm has the sizes rows x columns, but 3 were given"
+    );
+    assert_eq!(
+        refusal("rms_norm f16 1x-2"),
+        "`-2` is not a size: write whole numbers separated by x, such as 32768x4096"
+    );
+    assert_eq!(
+        refusal("rms_norm f16 0x8"),
+        "`0x8` has no items: the first size must be at least 1"
+    );
+    assert_eq!(
+        refusal("rms_norm"),
+        "`rms_norm` is not a problem: write kernel, types and sizes, such as rms_norm f16 \
+         32768x4096"
+    );
+}
+
+fn distinct(problems: &[Problem]) -> HashSet<Problem> {
+    let set: HashSet<Problem> = problems.iter().copied().collect();
+    assert_eq!(set.len(), problems.len());
+    set
+}
+
+#[test]
+fn ten_problems_of_each_kernel_are_shipped() {
+    let all = Problem::shipped();
+    distinct(&all);
+    for kernel in Problem::KERNELS {
+        assert_eq!(all.iter().filter(|problem| problem.kernel() == kernel).count(), 10);
+    }
+}
+
+#[test]
+fn the_tuner_is_evaluated_with_five_shipped_problems_of_five_kernels() {
+    let (all, some) = (distinct(&Problem::shipped()), distinct(&Problem::evaluation()));
+    assert!(some.len() == 25 && some.is_subset(&all));
+    let kernels: HashSet<&str> = some.iter().map(Problem::kernel).collect();
+    assert_eq!(kernels.len(), 5);
+}
+
+#[test]
+fn problems_between_are_within_the_range_of_shipped_ones_but_not_shipped() {
+    let all = Problem::shipped();
+    for problem in Problem::between() {
+        assert!(!all.contains(&problem), "{problem}");
+        let like = |other: &&Problem| {
+            (other.kernel(), other.dtypes()) == (problem.kernel(), problem.dtypes())
+        };
+        for (place, (name, size)) in problem.shape().into_iter().enumerate() {
+            let sizes = || all.iter().filter(like).map(|other| other.shape()[place].1);
+            let range = sizes().min().expect("some")..=sizes().max().expect("some");
+            assert!(range.contains(&size), "{problem}: {name} in {range:?}");
+        }
+    }
+}
+
+#[test]
+fn every_kernel_has_a_small_problem() {
+    let kernels: HashSet<&str> = Problem::small().iter().map(Problem::kernel).collect();
+    assert_eq!(kernels.len(), Problem::KERNELS.len());
+}
+
+fn hopper() -> DeviceLimits {
+    DeviceLimits {
+        compute_capability: ComputeCapability::new(9, 0),
+        max_shared_bytes_per_block_opt_in: 227 << 10,
+        ..DeviceLimits::any_device()
+    }
+}
+
+/// Blocks on y or z, items, and elements of the largest tensor.
+fn extents(problem: &Problem) -> [u64; 3] {
+    let setup = problem.setup(&hopper(), &[]).expect("supported");
+    let (grid, items) = (setup.request.grid, setup.batch.items());
+    let tensors = (problem.entry().tensors)(&problem.args(&hopper())).expect("supported");
+    let inputs = tensors.inputs.iter().map(|input| input.elements(items));
+    let elements = inputs.fold(items * tensors.output_per_item, u64::max);
+    [grid.y.max(grid.z), items, elements]
+}
+
+#[test]
+fn shipped_problems_fit_and_most_overflow_a_grid_axis() {
+    let all = [Problem::shipped(), Problem::between()].concat();
+    let mut overflow = 0;
+    for problem in &all {
+        let [blocks, items, elements] = extents(problem);
+        assert!(items > 1, "{problem}");
+        let bytes = elements * problem.element().bytes();
+        assert!(bytes <= 1_500_000_000, "{problem}: {bytes} bytes");
+        overflow += usize::from(blocks > 65_535);
+    }
+    assert!(2 * overflow > all.len(), "{overflow} of {}", all.len());
+}
+
+#[test]
+fn small_problems_are_small_and_some_of_them_overflow_a_grid_axis() {
+    let extents: Vec<[u64; 3]> = Problem::small().iter().map(extents).collect();
+    assert!(extents.iter().all(|[_, _, elements]| *elements <= 32_000 * 256));
+    assert!(extents.iter().any(|[blocks, ..]| *blocks > 65_535));
+}
+
+#[test]
+fn a_setup_needs_no_tensors() {
+    let problem: Problem = "rms_norm f32 70000x8".parse().expect("a problem");
+    let device = DeviceLimits::any_device();
+    let setup = problem.setup(&device, &[]).expect("supported");
+    assert_eq!(setup.batch.items(), 70_000);
+    let unknown = problem.setup(&device, &[("warps".to_owned(), 4)]);
+    assert!(matches!(unknown, Err(KernelError::UnknownParameter { .. })));
+}
+
+#[test]
+fn every_implementation_has_a_source_of_its_own() {
+    let all: Vec<String> = Problem::KERNELS.into_iter().flat_map(current_sources).collect();
+    let distinct: HashSet<&String> = all.iter().collect();
+    assert_eq!((all.len(), distinct.len()), (12, 12), "seven kernels and five of attention");
+}
+
+#[test]
+fn the_source_of_every_key_is_current() {
+    for problem in Problem::shipped() {
+        let key = problem.key(&hopper(), Policy::default(), Objective::default());
+        let source = key.expect("supported").source;
+        assert!(current_sources(problem.kernel()).contains(&source), "{problem}");
+    }
+}
