@@ -39,7 +39,7 @@ fn regret_and_samples_stay_small_and_the_choice_is_never_worse_than_the_default(
 #[test]
 fn the_winner_is_the_same_in_nine_of_ten_runs() {
     let (mut flips, mut runs, mut worst, mut worst_space) = (0_u64, 0_u64, 0.0_f64, 0);
-    for (seed, space, nature) in ordinary(1000..1100) {
+    for (seed, space, nature) in ordinary(2000..2100) {
         let mut winners: BTreeMap<Candidate, u64> = BTreeMap::new();
         for run in 0..10 {
             let mut measurer = Simulated::new(nature.clone(), seed * 31 + run);
@@ -57,8 +57,8 @@ fn the_winner_is_the_same_in_nine_of_ten_runs() {
     }
     println!("{flips} flips in {runs} runs, worst space {worst_space}, worst regret {worst}");
     assert!(flips * 10 <= runs, "{flips} of {runs}");
-    // A tie is 2 % as measured, and the medians of the samples are off by up to 1 %.
-    assert!(worst <= 0.03, "{worst}");
+    // A tie is 2 % as measured, so slightly more in truth.
+    assert!(worst <= 0.025, "{worst}");
 }
 
 #[test]

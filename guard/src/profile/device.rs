@@ -130,8 +130,8 @@ impl DeviceIdentity {
     /// use gridguard::profile::DeviceIdentity;
     ///
     /// let device = DeviceIdentity::new(&DeviceLimits::any_device());
-    /// assert_eq!(device.file_name(), "any-cuda-device.ron");
-    /// assert!(device.on_host().file_name().starts_with("host-any-cuda-device-"));
+    /// assert_eq!(device.file_name(), "generic-cuda-device.ron");
+    /// assert!(device.on_host().file_name().starts_with("host-generic-cuda-device-"));
     /// ```
     #[must_use]
     pub fn new(limits: &DeviceLimits) -> Self {

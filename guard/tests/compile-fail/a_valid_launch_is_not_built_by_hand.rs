@@ -11,7 +11,7 @@ fn main() {
         cooperative: false,
         dependent: false,
         priority: None,
-        together: false,
+        co_resident: false,
         plain: true,
         limits: 1,
     };
