@@ -58,21 +58,22 @@ pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let mut likely = violated_rules(failure, evidence);
     let has_rules = !likely.is_empty();
     let mut open = Vec::new();
-    for known in entry.known_causes {
+    for known in entry.known_causes() {
         if matches!(known.hint, Some(Hint::Sizes | Hint::Rules)) && has_rules {
             // The violated rules say it precisely.
             continue;
         }
-        match known.hint.map_or(Verdict::Open, |hint| evidence.weigh(hint)) {
-            Verdict::Likely(why) => likely.push(Cause::known(known, Some(why))),
-            Verdict::Open => open.push(Cause::known(known, None)),
-            Verdict::Excluded(why) => not.push(why),
+        match known.hint.and_then(|hint| evidence.weigh(hint)) {
+            Some(Verdict::Likely(why)) => likely.push(Cause::known(known, Some(why))),
+            Some(Verdict::Excluded(why)) => not.push(why),
+            None => open.push(Cause::known(known, None)),
         }
     }
     likely.append(&mut open);
-    let command = |command: &&str| match (*command, &evidence.launch) {
-        (CHECK, Some(launch)) => check_command(launch, evidence.device_name.as_deref()),
-        (other, _) => other.to_owned(),
+    let command = |command: &&str| match (*command, &evidence.launch, &evidence.device_name) {
+        (CHECK, Some(launch), Some(name)) => format!("gridguard check --gpu '{name}' {launch}"),
+        (CHECK, Some(launch), None) => format!("gridguard check --device 0 {launch}"),
+        (other, ..) => other.to_owned(),
     };
     Diagnosis {
         failure: *failure,
@@ -104,13 +105,6 @@ fn violated_rules(failure: &FailureId, evidence: &Evidence) -> Vec<Cause> {
     };
     let rules = evidence.violated_rules.iter().flatten();
     rules.filter(|rule| rule.codes.contains(&number)).map(Cause::violated).collect()
-}
-
-fn check_command(launch: &str, device_name: Option<&str>) -> String {
-    match device_name {
-        Some(name) => format!("gridguard check --gpu '{name}' {launch}"),
-        None => format!("gridguard check --device 0 {launch}"),
-    }
 }
 
 impl fmt::Display for Diagnosis {

@@ -42,6 +42,12 @@ pub enum Origin {
     Container,
 }
 
+impl Origin {
+    pub(super) const fn is_cuda(self) -> bool {
+        matches!(self, Self::Driver | Self::Runtime)
+    }
+}
+
 /// A failure of the tables: its names, what it means and what usually causes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -72,10 +78,9 @@ pub struct KnownFailure {
     pub follows: bool,
     /// Whether no CUDA release since 10.1 returns it.
     pub retired: bool,
-    /// What usually causes it, the likeliest first.
-    pub known_causes: &'static [KnownCause],
     /// Commands that reveal more.
     pub commands: &'static [&'static str],
+    causes: [Option<KnownCause>; MAX_CAUSES],
 }
 
 /// A usual cause and its remedy.
@@ -139,9 +144,7 @@ pub(super) const fn driver(
     name: &'static str,
     runtime_name: &'static str,
 ) -> KnownFailure {
-    let mut failure = driver_only(number, name);
-    failure.runtime_name = Some(runtime_name);
-    failure
+    KnownFailure { runtime_name: Some(runtime_name), ..driver_only(number, name) }
 }
 
 /// As [`driver`], of a failure that the runtime before CUDA 10.1 returned as `former`.
@@ -156,10 +159,9 @@ pub(super) const fn renumbered(
 
 /// A failure that only the driver reports.
 pub(super) const fn driver_only(number: i32, name: &'static str) -> KnownFailure {
-    let mut failure = KnownFailure::new(Origin::Driver, name).numbered(number);
-    failure.sticky = matches!(ContextState::after(number), ContextState::Lost);
-    failure.late = failure.sticky;
-    failure
+    let is_lost = matches!(ContextState::after(number), ContextState::Lost);
+    let failure = KnownFailure::new(Origin::Driver, name).numbered(number);
+    KnownFailure { sticky: is_lost, late: is_lost, ..failure }
 }
 
 /// A failure that only the runtime reports.
@@ -168,6 +170,11 @@ pub(super) const fn runtime(number: i32, name: &'static str) -> KnownFailure {
 }
 
 impl KnownFailure {
+    /// What usually causes it, the likeliest first.
+    pub fn known_causes(&self) -> impl Iterator<Item = &KnownCause> {
+        self.causes.iter().flatten()
+    }
+
     /// An entry; the methods below add everything but origin and name.
     pub(super) const fn new(origin: Origin, name: &'static str) -> Self {
         Self {
@@ -184,69 +191,79 @@ impl KnownFailure {
             wraps: false,
             follows: false,
             retired: false,
-            known_causes: &[],
             commands: &[],
+            causes: [None; MAX_CAUSES],
         }
     }
 
-    pub(super) const fn numbered(mut self, number: i32) -> Self {
-        self.number = Some(number);
+    pub(super) const fn numbered(self, number: i32) -> Self {
+        Self { number: Some(number), ..self }
+    }
+
+    pub(super) const fn formerly(self, number: i32) -> Self {
+        Self { former_number: Some(number), ..self }
+    }
+
+    pub(super) const fn says(self, messages: &'static [&'static str]) -> Self {
+        Self { messages, ..self }
+    }
+
+    pub(super) const fn means(self, meaning: &'static str) -> Self {
+        Self { meaning, ..self }
+    }
+
+    pub(super) const fn not(self, mistaken_for: &'static str) -> Self {
+        Self { mistaken_for: Some(mistaken_for), ..self }
+    }
+
+    /// Adds a cause that no evidence decides.
+    pub(super) const fn cause(self, what: &'static str, remedy: &'static str) -> Self {
+        self.causes(&[cause(what, remedy)])
+    }
+
+    /// Adds a cause that evidence may decide.
+    pub(super) const fn hinted(self, hint: Hint, what: &'static str, remedy: &'static str) -> Self {
+        self.causes(&[hinted(hint, what, remedy)])
+    }
+
+    /// Adds causes that several failures have.
+    pub(super) const fn causes(mut self, shared: &[KnownCause]) -> Self {
+        let (mut place, mut next) = (0, 0);
+        while next < shared.len() {
+            if self.causes[place].is_none() {
+                self.causes[place] = Some(shared[next]);
+                next += 1;
+            }
+            place += 1;
+        }
         self
     }
 
-    pub(super) const fn formerly(mut self, number: i32) -> Self {
-        self.former_number = Some(number);
-        self
-    }
-
-    pub(super) const fn says(mut self, messages: &'static [&'static str]) -> Self {
-        self.messages = messages;
-        self
-    }
-
-    pub(super) const fn means(mut self, meaning: &'static str) -> Self {
-        self.meaning = meaning;
-        self
-    }
-
-    pub(super) const fn not(mut self, mistaken_for: &'static str) -> Self {
-        self.mistaken_for = Some(mistaken_for);
-        self
-    }
-
-    pub(super) const fn causes(mut self, causes: &'static [KnownCause]) -> Self {
-        self.known_causes = causes;
-        self
-    }
-
-    pub(super) const fn run(mut self, commands: &'static [&'static str]) -> Self {
-        self.commands = commands;
-        self
+    pub(super) const fn run(self, commands: &'static [&'static str]) -> Self {
+        Self { commands, ..self }
     }
 
     /// For failures of other origins than CUDA; theirs follow from [`ContextState`].
-    pub(super) const fn sticky(mut self) -> Self {
-        self.sticky = true;
-        self
+    pub(super) const fn sticky(self) -> Self {
+        Self { sticky: true, ..self }
     }
 
-    pub(super) const fn late(mut self) -> Self {
-        self.late = true;
-        self
+    pub(super) const fn late(self) -> Self {
+        Self { late: true, ..self }
     }
 
-    pub(super) const fn wraps(mut self) -> Self {
-        self.wraps = true;
-        self
+    pub(super) const fn wraps(self) -> Self {
+        Self { wraps: true, ..self }
     }
 
-    pub(super) const fn follows(mut self) -> Self {
-        self.follows = true;
-        self
+    pub(super) const fn follows(self) -> Self {
+        Self { follows: true, ..self }
     }
 
-    pub(super) const fn retired(mut self) -> Self {
-        self.retired = true;
-        self
+    pub(super) const fn retired(self) -> Self {
+        Self { retired: true, ..self }
     }
 }
+
+/// More causes than that do not compile.
+const MAX_CAUSES: usize = 6;

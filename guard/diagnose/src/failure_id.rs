@@ -56,8 +56,8 @@ impl FailureId {
         self.number
     }
 
-    pub(crate) const fn is_cuda(&self) -> bool {
-        matches!(self.entry.origin, Origin::Driver | Origin::Runtime)
+    pub(super) const fn is_cuda(&self) -> bool {
+        self.entry.origin.is_cuda()
     }
 }
 

@@ -22,8 +22,8 @@ const OLD_PROGRAM: KnownCause = cause(
 const NOT_SINCE_10_1: &str = "no CUDA release since 10.1 returns this";
 const NOT_SINCE_5_0: &str = "no CUDA release since 5.0 returns this";
 
-const fn retired(number: i32, name: &'static str) -> KnownFailure {
-    runtime(number, name).retired().means(NOT_SINCE_10_1).causes(&[OLD_PROGRAM])
+const fn retired(failure: KnownFailure) -> KnownFailure {
+    failure.retired().means(NOT_SINCE_10_1).causes(&[OLD_PROGRAM])
 }
 
 pub(super) const FAILURES: &[KnownFailure] = &[
@@ -81,52 +81,45 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(212, "CUDA_ERROR_NOT_MAPPED_AS_ARRAY", "cudaErrorNotMappedAsArray")
         .says(&["resource not mapped as array"])
         .means("the resource is used as an array but is not mapped as one")
-        .causes(&[cause("it is a buffer", "get its pointer instead")]),
+        .cause("it is a buffer", "get its pointer instead"),
     driver(213, "CUDA_ERROR_NOT_MAPPED_AS_POINTER", "cudaErrorNotMappedAsPointer")
         .says(&["resource not mapped as pointer"])
         .means("the resource is used as linear memory but is not mapped as such")
-        .causes(&[cause("it is a texture", "get its array instead")]),
+        .cause("it is a texture", "get its array instead"),
     renumbered(79, 219, "CUDA_ERROR_INVALID_GRAPHICS_CONTEXT", "cudaErrorInvalidGraphicsContext")
         .says(&["invalid OpenGL or DirectX context"])
         .means("no graphics context is current, or it is on another device")
-        .causes(&[cause(
+        .cause(
             "the thread has no graphics context, or the display is on another GPU",
             "make the context current, and use the device that drives the display",
-        )]),
+        ),
     driver(703, "CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING", "cudaErrorLaunchIncompatibleTexturing")
         .says(&["launch uses incompatible texturing mode"])
         .means("a kernel is launched with a texturing mode that its textures do not support")
         .causes(&[TEXTURE_REFERENCES]),
-    driver(6, "CUDA_ERROR_PROFILER_NOT_INITIALIZED", "cudaErrorProfilerNotInitialized")
-        .retired()
+    retired(driver(6, "CUDA_ERROR_PROFILER_NOT_INITIALIZED", "cudaErrorProfilerNotInitialized"))
         .says(&["profiler not initialized: call cudaProfilerInitialize()"])
-        .means(NOT_SINCE_5_0)
-        .causes(&[OLD_PROGRAM]),
-    driver(7, "CUDA_ERROR_PROFILER_ALREADY_STARTED", "cudaErrorProfilerAlreadyStarted")
-        .retired()
+        .means(NOT_SINCE_5_0),
+    retired(driver(7, "CUDA_ERROR_PROFILER_ALREADY_STARTED", "cudaErrorProfilerAlreadyStarted"))
         .says(&["profiler already started"])
-        .means(NOT_SINCE_5_0)
-        .causes(&[OLD_PROGRAM]),
-    driver(8, "CUDA_ERROR_PROFILER_ALREADY_STOPPED", "cudaErrorProfilerAlreadyStopped")
-        .retired()
+        .means(NOT_SINCE_5_0),
+    retired(driver(8, "CUDA_ERROR_PROFILER_ALREADY_STOPPED", "cudaErrorProfilerAlreadyStopped"))
         .says(&["profiler already stopped"])
-        .means(NOT_SINCE_5_0)
-        .causes(&[OLD_PROGRAM]),
-    retired(16, "cudaErrorInvalidHostPointer").says(&["invalid host pointer"]),
-    retired(22, "cudaErrorAddressOfConstant").says(&["invalid address of constant"]),
-    retired(23, "cudaErrorTextureFetchFailed").says(&["fetch from texture failed"]),
-    retired(24, "cudaErrorTextureNotBound")
+        .means(NOT_SINCE_5_0),
+    retired(runtime(16, "cudaErrorInvalidHostPointer")).says(&["invalid host pointer"]),
+    retired(runtime(22, "cudaErrorAddressOfConstant")).says(&["invalid address of constant"]),
+    retired(runtime(23, "cudaErrorTextureFetchFailed")).says(&["fetch from texture failed"]),
+    retired(runtime(24, "cudaErrorTextureNotBound"))
         .says(&["cannot fetch from a texture that is not bound"]),
-    retired(25, "cudaErrorSynchronizationError").says(&["incorrect use of __syncthreads()"]),
-    retired(28, "cudaErrorMixedDeviceExecution")
+    retired(runtime(25, "cudaErrorSynchronizationError"))
+        .says(&["incorrect use of __syncthreads()"]),
+    retired(runtime(28, "cudaErrorMixedDeviceExecution"))
         .says(&["device emulation mode and device execution mode cannot be mixed"]),
-    retired(31, "cudaErrorNotYetImplemented").says(&["feature not yet implemented"]),
-    retired(32, "cudaErrorMemoryValueTooLarge")
+    retired(runtime(31, "cudaErrorNotYetImplemented")).says(&["feature not yet implemented"]),
+    retired(runtime(32, "cudaErrorMemoryValueTooLarge"))
         .says(&["memory size or pointer value too large to fit in 32 bit"]),
-    retired(53, "cudaErrorPriorLaunchFailure")
+    retired(runtime(53, "cudaErrorPriorLaunchFailure"))
         .says(&["unspecified launch failure in prior launch"]),
-    driver_only(202, "CUDA_ERROR_CONTEXT_ALREADY_CURRENT")
-        .retired()
-        .means("no CUDA release since 3.2 returns this")
-        .causes(&[OLD_PROGRAM]),
+    retired(driver_only(202, "CUDA_ERROR_CONTEXT_ALREADY_CURRENT"))
+        .means("no CUDA release since 3.2 returns this"),
 ];

@@ -1,7 +1,7 @@
 //! Rejected arguments: launches, handles, copies, states.
 
 use super::commands::{BLOCKING, CHECK, EXECUTION, LAUNCH, LIMITS, LIST_ELF};
-use crate::failure::{Hint, KnownCause, KnownFailure, cause, driver, hinted, renumbered, runtime};
+use crate::failure::{Hint, KnownCause, KnownFailure, driver, hinted, renumbered, runtime};
 
 const NOT_MEMORY: &str =
     "out of memory: the launch configuration was rejected before anything was allocated";
@@ -25,21 +25,19 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .says(&["invalid argument"])
         .means("an argument of the call is invalid or out of range; the call had no effect")
         .not("out of memory: that is CUDA_ERROR_OUT_OF_MEMORY (2)")
-        .causes(&[
-            SIZES,
-            cause(
-                "a pointer is null, points to host memory, or points to freed memory",
-                "check every pointer and offset passed to the call",
-            ),
-            cause(
-                "the kernel is launched with fewer arguments than it has parameters",
-                "compare the arguments with the kernel's signature",
-            ),
-            cause(
-                "a copy reaches past the end of an allocation, or its size overflowed 32 bits",
-                "compute sizes in 64 bits and compare them with the allocation",
-            ),
-        ])
+        .causes(&[SIZES])
+        .cause(
+            "a pointer is null, points to host memory, or points to freed memory",
+            "check every pointer and offset passed to the call",
+        )
+        .cause(
+            "the kernel is launched with fewer arguments than it has parameters",
+            "compare the arguments with the kernel's signature",
+        )
+        .cause(
+            "a copy reaches past the end of an allocation, or its size overflowed 32 bits",
+            "compute sizes in 64 bits and compare them with the allocation",
+        )
         .run(LAUNCH),
     runtime(9, "cudaErrorInvalidConfiguration")
         .says(&["invalid configuration argument"])
@@ -48,171 +46,153 @@ pub(super) const FAILURES: &[KnownFailure] = &[
              the driver calls it CUDA_ERROR_INVALID_VALUE",
         )
         .not(NOT_MEMORY)
-        .causes(&[
-            SIZES,
-            cause("the grid is empty because the batch is empty", "skip the launch"),
-            UNCHECKED,
-        ])
+        .causes(&[SIZES])
+        .cause("the grid is empty because the batch is empty", "skip the launch")
+        .causes(&[UNCHECKED])
         .run(LAUNCH),
     renumbered(7, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources")
         .says(&["too many resources requested for launch", "launch out of resources"])
         .means("a block needs more registers or shared memory than an SM has; no block ran")
         .not("out of memory: it is about registers and shared memory, not device memory")
-        .causes(&[
-            hinted(
-                Hint::Rules,
-                "registers per thread times threads per block exceed the registers per block",
-                "use smaller blocks, or compile with __launch_bounds__ or --maxrregcount",
-            ),
-            cause(
-                "the kernel was compiled without optimization and needs more registers",
-                "compile without -G",
-            ),
-            cause(
-                "the kernel's arguments are larger than the parameter space",
-                "pass large arguments in a buffer",
-            ),
-        ])
+        .hinted(
+            Hint::Rules,
+            "registers per thread times threads per block exceed the registers per block",
+            "use smaller blocks, or compile with __launch_bounds__ or --maxrregcount",
+        )
+        .cause(
+            "the kernel was compiled without optimization and needs more registers",
+            "compile without -G",
+        )
+        .cause(
+            "the kernel's arguments are larger than the parameter space",
+            "pass large arguments in a buffer",
+        )
         .run(LAUNCH),
-    renumbered(
-        82,
-        720,
-        "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
-        "cudaErrorCooperativeLaunchTooLarge",
-    )
-    .says(&["too many blocks in cooperative launch"])
-    .means("a cooperative launch has more blocks than can be co-resident; no block ran")
-    .not(NOT_MEMORY)
-    .causes(&[hinted(
-        Hint::Rules,
-        "the grid is larger than blocks per multiprocessor times multiprocessors",
-        "size the grid with Kernel::occupancy or cuOccupancyMaxActiveBlocksPerMultiprocessor, \
+    driver(720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "cudaErrorCooperativeLaunchTooLarge")
+        .formerly(82)
+        .says(&["too many blocks in cooperative launch"])
+        .means("a cooperative launch has more blocks than can be co-resident; no block ran")
+        .not(NOT_MEMORY)
+        .hinted(
+            Hint::Rules,
+            "the grid is larger than blocks per multiprocessor times multiprocessors",
+            "size the grid with Kernel::occupancy or cuOccupancyMaxActiveBlocksPerMultiprocessor, \
              and loop in the kernel",
-    )])
-    .run(&[CHECK, LIMITS]),
+        )
+        .run(&[CHECK, LIMITS]),
     driver(912, "CUDA_ERROR_INVALID_CLUSTER_SIZE", "cudaErrorInvalidClusterSize")
         .says(&["a kernel launch error has occurred due to cluster misconfiguration"])
         .means("the cluster size does not fit the grid, the kernel or the device; no block ran")
-        .causes(&[
-            hinted(
-                Hint::Rules,
-                "the grid is not a multiple of the cluster size, or the cluster has more than 8 \
-                 blocks",
-                "pad the grid, or use a cluster of at most 8 blocks",
-            ),
-            hinted(
-                Hint::Rules,
-                "with this block size and shared memory, the blocks of a cluster cannot be \
-                 co-resident",
-                "use a smaller cluster or smaller blocks; Kernel::occupancy returns how many \
-                 clusters fit",
-            ),
-            cause(
-                "the kernel was compiled with __cluster_dims__ and is launched with another size",
-                "launch it with the cluster size it was compiled for",
-            ),
-        ])
+        .hinted(
+            Hint::Rules,
+            "the grid is not a multiple of the cluster size, or the cluster has more than 8 blocks",
+            "pad the grid, or use a cluster of at most 8 blocks",
+        )
+        .hinted(
+            Hint::Rules,
+            "with this block size and shared memory, the blocks of a cluster cannot be co-resident",
+            "use a smaller cluster or smaller blocks; Kernel::occupancy returns how many clusters \
+             fit",
+        )
+        .cause(
+            "the kernel was compiled with __cluster_dims__ and is launched with another size",
+            "launch it with the cluster size it was compiled for",
+        )
         .run(&[CHECK, LIMITS]),
     runtime(98, "cudaErrorInvalidDeviceFunction")
         .formerly(8)
         .says(&["invalid device function"])
         .means("the program contains no code of this kernel for the device")
-        .causes(&[
-            hinted(
-                Hint::Architecture,
-                "the kernel was not compiled for the device's architecture",
-                "compile for the device's compute capability, or ship PTX",
-            ),
-            cause(
-                "the kernel's symbol belongs to another library or another copy of the runtime",
-                "link one CUDA runtime only, and launch the kernel from its own library",
-            ),
-        ])
+        .hinted(
+            Hint::Architecture,
+            "the kernel was not compiled for the device's architecture",
+            "compile for the device's compute capability, or ship PTX",
+        )
+        .cause(
+            "the kernel's symbol belongs to another library or another copy of the runtime",
+            "link one CUDA runtime only, and launch the kernel from its own library",
+        )
         .run(&[LIST_ELF, LIMITS]),
     runtime(12, "cudaErrorInvalidPitchValue")
         .says(&["invalid pitch argument"])
         .means("the pitch (bytes from row to row) passed to a copy is out of range")
-        .causes(&[cause(
+        .cause(
             "the pitch is smaller than a row, or larger than the device supports",
             "pass the pitch that cudaMallocPitch returned, in bytes",
-        )])
+        )
         .run(&[LIMITS]),
     runtime(13, "cudaErrorInvalidSymbol")
         .says(&["invalid device symbol"])
         .means("a __device__ or __constant__ variable is not known on this device")
-        .causes(&[cause(
+        .cause(
             "the variable is passed by name, or no code for the device was loaded",
             "pass the symbol itself, and compile for the device's compute capability",
-        )])
+        )
         .run(&[LIST_ELF]),
     runtime(17, "cudaErrorInvalidDevicePointer")
         .retired()
         .says(&["invalid device pointer"])
         .means("a pointer does not point to memory of this device")
-        .causes(&[cause(
+        .cause(
             "the memory was already freed, or belongs to the host or another device",
             "free memory once, and make its device current first",
-        )])
+        )
         .run(EXECUTION),
     runtime(21, "cudaErrorInvalidMemcpyDirection")
         .says(&["invalid copy direction for memcpy"])
         .means("the direction passed to a copy is not a cudaMemcpyKind")
-        .causes(&[cause(
+        .cause(
             "the constant is wrong",
             "pass cudaMemcpyDefault, which derives the direction from the pointers",
-        )]),
+        ),
     runtime(52, "cudaErrorMissingConfiguration")
         .says(&["__global__ function call is not configured"])
         .means("a kernel was called without a launch configuration")
-        .causes(&[cause(
-            "host code and runtime come from different CUDA versions, or the kernel's host stub \
-             is called directly",
+        .cause(
+            "host code and runtime come from different CUDA versions, or the kernel's host stub is \
+             called directly",
             "build the whole program with one CUDA version, and launch with <<<grid, block>>>",
-        )]),
+        ),
     renumbered(33, 400, "CUDA_ERROR_INVALID_HANDLE", "cudaErrorInvalidResourceHandle")
         .says(&["invalid resource handle"])
         .means("a stream, event, module or function does not belong to the current context")
-        .causes(&[
-            cause(
-                "the handle was created on another device than the current one",
-                "set the device before the call, and create handles per device",
-            ),
-            cause(
-                "the handle was destroyed, or the process was forked after CUDA was initialized",
-                "keep handles alive while they are used, and start processes with spawn",
-            ),
-        ])
+        .cause(
+            "the handle was created on another device than the current one",
+            "set the device before the call, and create handles per device",
+        )
+        .cause(
+            "the handle was destroyed, or the process was forked after CUDA was initialized",
+            "keep handles alive while they are used, and start processes with spawn",
+        )
         .run(&[BLOCKING]),
     renumbered(84, 401, "CUDA_ERROR_ILLEGAL_STATE", "cudaErrorIllegalState")
         .says(&["the operation cannot be performed in the present state"])
         .means("the object is not in a state that allows the call")
-        .causes(&[cause("the calls are made in the wrong order", "look up the required order")]),
+        .cause("the calls are made in the wrong order", "look up the required order"),
     driver(402, "CUDA_ERROR_LOSSY_QUERY", "cudaErrorLossyQuery")
         .says(&["attempted introspection would be semantically lossy"])
         .means("the queried object holds more than the call can return")
-        .causes(&[cause(
+        .cause(
             "the object uses a newer feature than the call knows, such as a new node attribute",
             "use the newest version of the call",
-        )]),
+        ),
     driver(500, "CUDA_ERROR_NOT_FOUND", "cudaErrorSymbolNotFound")
         .says(&["named symbol not found"])
         .means("a module has no kernel or variable of this name")
-        .causes(&[
-            cause(
-                "the name is mangled by C++",
-                "declare the kernel extern \"C\", or look up the mangled name",
-            ),
-            cause(
-                "the image is not the build that the caller expects",
-                "list the image's symbols, and rebuild both",
-            ),
-        ])
+        .cause(
+            "the name is mangled by C++",
+            "declare the kernel extern \"C\", or look up the mangled name",
+        )
+        .cause(
+            "the image is not the build that the caller expects",
+            "list the image's symbols, and rebuild both",
+        )
         .run(&["cuobjdump --dump-elf-symbols FILE"]),
     renumbered(34, 600, "CUDA_ERROR_NOT_READY", "cudaErrorNotReady")
         .says(&["device not ready"])
         .means("the queried work has not finished yet; this is a status, not an error")
-        .causes(&[cause(
+        .cause(
             "a stream or event was queried before its work finished",
             "synchronize, or query again later",
-        )]),
+        ),
 ];

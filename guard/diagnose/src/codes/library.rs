@@ -25,7 +25,7 @@ const fn cublas(status: i32, name: &'static str) -> KnownFailure {
 }
 
 const fn nccl(result: i32, name: &'static str) -> KnownFailure {
-    KnownFailure::new(Origin::Nccl, name).numbered(result)
+    KnownFailure::new(Origin::Nccl, name).numbered(result).run(NCCL_DEBUG)
 }
 
 pub(super) const FAILURES: &[KnownFailure] = &[
@@ -37,19 +37,17 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "ran out of memory trying to allocate",
         ])
         .means("the allocator of XLA or TensorFlow has no free block of the requested size")
-        .causes(&[
-            TOO_LITTLE_FREE,
-            cause(
-                "another process, or PyTorch in this one, shares the device: JAX allocates 75 % of \
-                 it at start, TensorFlow nearly all",
-                "set XLA_PYTHON_CLIENT_PREALLOCATE=false or TF_FORCE_GPU_ALLOW_GROWTH=true in each",
-            ),
-            cause(
-                "JAX uses at most 75 % of the device",
-                "if it has the device to itself, set XLA_PYTHON_CLIENT_MEM_FRACTION=0.95",
-            ),
-            OTHER_PROCESS,
-        ])
+        .causes(&[TOO_LITTLE_FREE])
+        .cause(
+            "another process, or PyTorch in this one, shares the device: JAX allocates 75 % of it \
+             at start, TensorFlow nearly all",
+            "set XLA_PYTHON_CLIENT_PREALLOCATE=false or TF_FORCE_GPU_ALLOW_GROWTH=true in each",
+        )
+        .cause(
+            "JAX uses at most 75 % of the device",
+            "if it has the device to itself, set XLA_PYTHON_CLIENT_MEM_FRACTION=0.95",
+        )
+        .causes(&[OTHER_PROCESS])
         .run(&[NVIDIA_SMI]),
     KnownFailure::new(Origin::Triton, "triton.OutOfResources")
         .says(&[
@@ -59,10 +57,10 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         ])
         .means("a Triton kernel needs more shared memory or threads than a block may have")
         .not("out of memory: it is about the shared memory of a block, not device memory")
-        .causes(&[cause(
+        .cause(
             "tile sizes or the number of stages are too large for this device",
             "use smaller blocks or a lower num_stages",
-        )])
+        )
         .run(&[LIMITS]),
     KnownFailure::new(Origin::Triton, "Triton Error [CUDA]")
         .wraps()
@@ -73,31 +71,27 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .numbered(5)
         .says(&["invalid value for --gpu-architecture"])
         .means("NVRTC was given an option that it does not know")
-        .causes(&[
-            cause(
-                "NVRTC is older than the device and does not know its architecture",
-                "install a newer NVRTC, or a build of the program with a newer CUDA",
-            ),
-            cause("NVRTC no longer supports the device", "install an older one"),
-        ])
+        .cause(
+            "NVRTC is older than the device and does not know its architecture",
+            "install a newer NVRTC, or a build of the program with a newer CUDA",
+        )
+        .cause("NVRTC no longer supports the device", "install an older one")
         .run(&[DOCTOR, TORCH_BUILD]),
     KnownFailure::new(Origin::Nvrtc, "NVRTC_ERROR_COMPILATION")
         .numbered(6)
         .means("NVRTC rejected a kernel's source")
-        .causes(&[
-            cause("the source has an error", "read the compiler's log, which gives the line"),
-            cause(
-                "a header such as cuda_fp16.h is missing",
-                "install the toolkit's headers, and set CUDA_PATH to the toolkit",
-            ),
-        ]),
+        .cause("the source has an error", "read the compiler's log, which gives the line")
+        .cause(
+            "a header such as cuda_fp16.h is missing",
+            "install the toolkit's headers, and set CUDA_PATH to the toolkit",
+        ),
     KnownFailure::new(Origin::Nvrtc, "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE")
         .numbered(7)
         .means("NVRTC does not find its library libnvrtc-builtins")
-        .causes(&[cause(
+        .cause(
             "libnvrtc-builtins is not installed next to libnvrtc, or has another version",
             "install both from one package, and add their folder to LD_LIBRARY_PATH",
-        )])
+        )
         .run(&["ldconfig -p | grep nvrtc"]),
     cublas(1, "CUBLAS_STATUS_NOT_INITIALIZED")
         .follows()
@@ -115,21 +109,19 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     cublas(7, "CUBLAS_STATUS_INVALID_VALUE")
         .says(&["an unsupported value or parameter was passed to the function"])
         .means("cuBLAS was given sizes, strides or types that it does not accept")
-        .causes(&[
-            cause(
-                "a leading dimension is too small, or a size is 0 or above 2^31 - 1",
-                "print the arguments of the call",
-            ),
-            cause(
-                "two versions of cuBLAS are mixed, such as the system's and a Python package's",
-                "remove the system's from LD_LIBRARY_PATH",
-            ),
-        ])
+        .cause(
+            "a leading dimension is too small, or a size is 0 or above 2^31 - 1",
+            "print the arguments of the call",
+        )
+        .cause(
+            "two versions of cuBLAS are mixed, such as the system's and a Python package's",
+            "remove the system's from LD_LIBRARY_PATH",
+        )
         .run(&[TORCH_BUILD]),
     cublas(8, "CUBLAS_STATUS_ARCH_MISMATCH")
         .says(&["the function requires an architectural feature absent from the"])
         .means("the device lacks a feature the call needs, such as tensor cores for its type")
-        .causes(&[cause("the type is too new for the device", "use f16 or f32 instead")]),
+        .cause("the type is too new for the device", "use f16 or f32 instead"),
     cublas(11, "CUBLAS_STATUS_MAPPING_ERROR")
         .follows()
         .late()
@@ -142,13 +134,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .late()
         .says(&["the GPU program failed to execute"])
         .means("a kernel of cuBLAS did not complete")
-        .causes(&[
-            EARLIER,
-            cause(
-                "a batch exceeds 65535, or offsets exceed 32 bits",
-                "split it, and update cuBLAS",
-            ),
-        ])
+        .causes(&[EARLIER])
+        .cause("a batch exceeds 65535, or offsets exceed 32 bits", "split it, and update cuBLAS")
         .run(EXECUTION),
     cublas(14, "CUBLAS_STATUS_INTERNAL_ERROR")
         .follows()
@@ -159,7 +146,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     cublas(15, "CUBLAS_STATUS_NOT_SUPPORTED")
         .says(&["the requested functionality is not supported"])
         .means("cuBLAS has no kernel for this combination of types, layout and alignment")
-        .causes(&[cause("sizes or pointers are not 16-byte aligned, as fp8 requires", "pad them")]),
+        .cause("sizes or pointers are not 16-byte aligned, as fp8 requires", "pad them"),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_NOT_INITIALIZED")
         .follows()
         .says(&["DNN library initialization failed"])
@@ -174,7 +161,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(&[NVIDIA_SMI]),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_BAD_PARAM")
         .means("cuDNN was given shapes, strides or types that do not match")
-        .causes(&[cause("a tensor is empty or not contiguous", "print shapes and strides")]),
+        .cause("a tensor is empty or not contiguous", "print shapes and strides"),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_INTERNAL_ERROR")
         .follows()
         .means("a CUDA call made by cuDNN failed, usually because memory is short")
@@ -182,11 +169,11 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(&[NVIDIA_SMI, BLOCKING]),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_ARCH_MISMATCH")
         .means("this cuDNN has no kernels for the device")
-        .causes(&[hinted(
+        .hinted(
             Hint::Architecture,
             "the device is too old or too new for this cuDNN",
             "install another cuDNN",
-        )]),
+        ),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_MAPPING_ERROR")
         .follows()
         .late()
@@ -197,27 +184,25 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .follows()
         .late()
         .means("a kernel of cuDNN did not complete")
-        .causes(&[
-            EARLIER,
-            cause(
-                "a batch is above 65535: cuDNN maps it to an axis of the grid",
-                "split the batch, or use another kernel for it",
-            ),
-        ])
+        .causes(&[EARLIER])
+        .cause(
+            "a batch is above 65535: cuDNN maps it to an axis of the grid",
+            "split the batch, or use another kernel for it",
+        )
         .run(EXECUTION),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_NOT_SUPPORTED")
         .means("cuDNN has no kernel for these shapes and types")
-        .causes(&[cause(
+        .cause(
             "a tensor is not contiguous, is too large, or has an unusual type",
             "call .contiguous(), split it, or disable cuDNN for the operation",
-        )]),
+        ),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH")
         .says(&["cuDNN version incompatibility", "loaded runtime CuDNN library"])
         .means("the loaded cuDNN is not the version that the program was built with")
-        .causes(&[cause(
+        .cause(
             "the system's cuDNN is found before the package's own",
             "remove the system's from LD_LIBRARY_PATH",
-        )])
+        )
         .run(&[LIBRARY_PATH, "ldconfig -p | grep cudnn"]),
     KnownFailure::new(Origin::Cufft, "CUFFT_ALLOC_FAILED")
         .means("cuFFT could not allocate memory for its plan")
@@ -226,66 +211,52 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     KnownFailure::new(Origin::Cufft, "CUFFT_INTERNAL_ERROR")
         .follows()
         .means("cuFFT could not create or execute a plan")
-        .causes(&[
-            cause(
-                "cuFFT is older than the device: versions up to CUDA 11.7 fail on sm_89",
-                "install a build for a newer CUDA",
-            ),
-            NO_WORKSPACE,
-            EARLIER,
-        ])
+        .cause(
+            "cuFFT is older than the device: versions up to CUDA 11.7 fail on sm_89",
+            "install a build for a newer CUDA",
+        )
+        .causes(&[NO_WORKSPACE, EARLIER])
         .run(&[TORCH_BUILD, NVIDIA_SMI]),
     KnownFailure::new(Origin::Cusolver, "CUSOLVER_STATUS_INTERNAL_ERROR")
         .follows()
         .means("a CUDA call made by cuSOLVER failed, usually because memory is short")
-        .causes(&[
-            NO_WORKSPACE,
-            EARLIER,
-            cause(
-                "the matrix contains values that are not finite",
-                "check for NaN and infinity before the call",
-            ),
-        ])
+        .causes(&[NO_WORKSPACE, EARLIER])
+        .cause(
+            "the matrix contains values that are not finite",
+            "check for NaN and infinity before the call",
+        )
         .run(&[NVIDIA_SMI, BLOCKING]),
     nccl(1, "ncclUnhandledCudaError")
         .wraps()
         .says(&["unhandled cuda error", "call to cuda function failed"])
         .means("a CUDA call made by NCCL failed")
-        .causes(&[
-            WRAPPED_ERROR,
-            cause(
-                "the container's shared memory is too small, or two ranks use one device",
-                "start it with --shm-size=1g or --ipc=host, and give each rank its own device",
-            ),
-        ])
-        .run(NCCL_DEBUG),
+        .causes(&[WRAPPED_ERROR])
+        .cause(
+            "the container's shared memory is too small, or two ranks use one device",
+            "start it with --shm-size=1g or --ipc=host, and give each rank its own device",
+        ),
     nccl(2, "ncclSystemError")
         .says(&["unhandled system error"])
         .means("a system or network call made by NCCL failed")
-        .causes(&[cause(
+        .cause(
             "there is no route between ranks, the wrong interface is used, or shared memory is too \
              small",
             "set NCCL_SOCKET_IFNAME, start containers with --shm-size=1g, and read NCCL's output",
-        )])
-        .run(NCCL_DEBUG),
+        ),
     nccl(3, "ncclInternalError")
         .says(&[
             "NCCL internal error",
             "internal error - please report this issue to the NCCL developers",
         ])
         .means("an internal check of NCCL failed: a bug in NCCL, or memory corrupted by others")
-        .causes(&[
-            ANOTHER_RANK,
-            cause("ranks run different NCCL versions", "print torch.cuda.nccl.version() on each"),
-        ])
-        .run(NCCL_DEBUG),
+        .causes(&[ANOTHER_RANK])
+        .cause("ranks run different NCCL versions", "print torch.cuda.nccl.version() on each"),
     nccl(4, "ncclInvalidArgument")
         .means("NCCL was given an argument that it does not accept")
-        .causes(&[cause(
+        .cause(
             "ranks disagree on a tensor's size or type, or a tensor is empty or not on the device",
             "print shapes, types and devices before the call, on every rank",
-        )])
-        .run(NCCL_DEBUG),
+        ),
     nccl(5, "ncclInvalidUsage")
         .says(&[
             "this usually reflects invalid usage of NCCL library",
@@ -293,16 +264,16 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "invalid usage, NCCL version",
         ])
         .means("NCCL was called in a way that it does not support")
-        .causes(&[cause(
+        .cause(
             "two ranks use one device",
             "give each rank its own: torch.cuda.set_device(local_rank) before anything else",
-        )])
-        .run(NCCL_DEBUG),
+        ),
     nccl(6, "ncclRemoteError")
         .follows()
         .says(&["remote process exited or there was a network error"])
         .means("another rank exited or could not be reached")
-        .causes(&[ANOTHER_RANK]),
+        .causes(&[ANOTHER_RANK])
+        .run(&[]),
     KnownFailure::new(Origin::Nccl, "NCCL timeout")
         .follows()
         .says(&[
@@ -311,17 +282,15 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "timeout at NCCL work",
         ])
         .means("not all ranks reached a collective operation within the time limit")
-        .causes(&[
-            ANOTHER_RANK,
-            cause(
-                "ranks call collectives in different orders, or not all of them call one",
-                "run with TORCH_DISTRIBUTED_DEBUG=DETAIL, and look for branches that depend on the \
-                 rank",
-            ),
-            cause(
-                "one rank takes longer: a checkpoint, an evaluation, a download",
-                "raise the timeout of init_process_group, or let all ranks do the same work",
-            ),
-        ])
+        .causes(&[ANOTHER_RANK])
+        .cause(
+            "ranks call collectives in different orders, or not all of them call one",
+            "run with TORCH_DISTRIBUTED_DEBUG=DETAIL, and look for branches that depend on the \
+             rank",
+        )
+        .cause(
+            "one rank takes longer: a checkpoint, an evaluation, a download",
+            "raise the timeout of init_process_group, or let all ranks do the same work",
+        )
         .run(NCCL_DEBUG),
 ];

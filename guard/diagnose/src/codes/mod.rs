@@ -15,7 +15,7 @@ mod memory;
 mod system;
 mod xid;
 
-use super::failure::{KnownFailure, Origin, cause};
+use super::failure::{KnownFailure, Origin};
 
 const TABLES: [&[KnownFailure]; 10] = [
     launch::FAILURES,
@@ -33,20 +33,20 @@ const TABLES: [&[KnownFailure]; 10] = [
 /// A CUDA error code that the tables do not list.
 pub(super) static UNLISTED_CODE: KnownFailure = KnownFailure::new(Origin::Driver, "CUDA error")
     .means("a CUDA call failed with a code that this version of gridguard does not list")
-    .causes(&[cause(
+    .cause(
         "the driver is newer than gridguard, or the number is not a CUDA error code",
         "look the number up in the documentation of CUresult for the driver's CUDA version",
-    )]);
+    );
 
 /// An Xid that the tables do not list.
 pub(super) static UNLISTED_XID: KnownFailure = KnownFailure::new(Origin::Xid, "Xid")
     .means(
         "the NVIDIA kernel module reported an event that this version of gridguard does not list",
     )
-    .causes(&[cause(
+    .cause(
         "the hardware, the driver or a program",
         "look the number up in NVIDIA's Xid catalog, and read the lines around it",
-    )])
+    )
     .run(&[commands::NVIDIA_SMI_Q]);
 
 /// All listed failures.
@@ -57,8 +57,7 @@ pub fn known_failures() -> impl Iterator<Item = &'static KnownFailure> {
 pub(super) fn by_number(number: i32) -> Option<&'static KnownFailure> {
     let find = |retired| {
         known_failures().find(move |it| {
-            let is_cuda = matches!(it.origin, Origin::Driver | Origin::Runtime);
-            is_cuda && it.number == Some(number) && it.retired == retired
+            it.origin.is_cuda() && it.number == Some(number) && it.retired == retired
         })
     };
     find(false).or_else(|| by_former_number(number)).or_else(|| find(true))
@@ -109,8 +108,8 @@ mod tests {
         for entry in known_failures().chain([&UNLISTED_CODE, &UNLISTED_XID]) {
             let name = entry.name;
             assert!(!name.is_empty() && is_text(entry.meaning), "{name}: {}", entry.meaning);
-            assert!(!entry.known_causes.is_empty(), "{name}");
-            for cause in entry.known_causes {
+            assert!(entry.known_causes().next().is_some(), "{name}");
+            for cause in entry.known_causes() {
                 assert!(is_text(cause.what), "{name}: {}", cause.what);
                 assert!(is_text(cause.remedy), "{name}: {}", cause.remedy);
             }
@@ -126,8 +125,7 @@ mod tests {
         let [mut numbers, mut formers] = [BTreeSet::new(), BTreeSet::new()];
         let mut names = BTreeSet::new();
         for entry in known_failures() {
-            let is_cuda = matches!(entry.origin, Origin::Driver | Origin::Runtime);
-            if let Some(number) = entry.number.filter(|_| is_cuda) {
+            if let Some(number) = entry.number.filter(|_| entry.origin.is_cuda()) {
                 assert!(numbers.insert(number), "{number}");
                 // A retired number means what the same number formerly meant.
                 let former = by_former_number(number).filter(|_| entry.retired);

@@ -53,10 +53,10 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .means("a kernel accessed memory that is not mapped")
         .causes(&[PROGRAM])
         .run(EXECUTION),
-    fault(8, &[]).means("work on the device took too long and was stopped").causes(&[
-        cause("a kernel does not terminate, or a watchdog stopped it", "launch in smaller chunks"),
-        DRIVER_OR_DEVICE,
-    ]),
+    fault(8, &[])
+        .means("work on the device took too long and was stopped")
+        .cause("a kernel does not terminate, or a watchdog stopped it", "launch in smaller chunks")
+        .causes(&[DRIVER_OR_DEVICE]),
     fault(32, &["Invalid or corrupted push buffer stream"])
         .means("the device received commands that it cannot decode")
         .causes(&[DRIVER_OR_DEVICE]),
@@ -67,7 +67,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .run(EXECUTION),
     fault(45, &["Preemptive cleanup, due to previous errors"])
         .means("work was removed because the program exited or failed before: a consequence")
-        .causes(&[cause("an earlier Xid, or the program was killed", "find the Xid before it")]),
+        .cause("an earlier Xid, or the program was killed", "find the Xid before it"),
     fault(48, &["Double Bit ECC Error"])
         .means("device memory lost data beyond correction")
         .causes(&[BAD_MEMORY]),
@@ -86,10 +86,10 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     fault(69, &["Class Error"])
         .means("the device received a command that it does not know")
         .causes(&[PROGRAM]),
-    fault(74, &["NVLink Error"]).means("a link between devices failed").causes(&[cause(
+    fault(74, &["NVLink Error"]).means("a link between devices failed").cause(
         "a link, a bridge or a switch is faulty",
         "read the error counters with nvidia-smi nvlink -e",
-    )]),
+    ),
     fault(79, &["GPU has fallen off the bus"])
         .means("the machine can no longer reach the device")
         .causes(&[HARDWARE_LOST]),
@@ -116,13 +116,13 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .causes(&[FIRMWARE]),
     event(121, &["C2C Link corrected error"])
         .means("the link between CPU and GPU corrected an error")
-        .causes(&[cause("single events are harmless", "have the link checked if there are many")]),
+        .cause("single events are harmless", "have the link checked if there are many"),
     fault(137, &["NVLink FLA privilege error"])
         .means("a device accessed a peer's memory that is not shared with it")
-        .causes(&[cause(
+        .cause(
             "a program used a peer's memory after the peer had freed it or had failed",
             "find the first error across all devices and ranks",
-        )]),
+        ),
     fault(140, &["Unrecovered ECC Error"])
         .means("device memory lost data, and the device is recovering")
         .causes(&[BAD_MEMORY]),
@@ -138,7 +138,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     link(150),
     event(154, &["GPU recovery action changed"])
         .means("the driver says how to recover the device: nothing, a reset, or a reboot")
-        .causes(&[cause("an earlier event", "do what the line says; find the Xid before it")]),
+        .cause("an earlier event", "do what the line says; find the Xid before it"),
     link(155),
     event(156, &["Resource Retirement Event"])
         .means("a faulty part of the device will be disabled at the next reset")
