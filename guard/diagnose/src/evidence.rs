@@ -105,143 +105,129 @@ impl fmt::Display for Capability {
     }
 }
 
-/// What the evidence says about a known cause.
+/// What the evidence says about a known cause, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It applies, for this reason.
     Likely(String),
-    /// It does not apply, for this reason.
     Excluded(String),
-    /// The evidence does not decide it.
-    Open,
 }
 
-use Verdict::{Excluded, Likely, Open};
+use Verdict::{Excluded, Likely};
 
 impl Evidence {
-    pub(super) fn weigh(&self, hint: Hint) -> Verdict {
+    /// Whether a known cause applies; `None` where the evidence does not decide it.
+    pub(super) fn weigh(&self, hint: Hint) -> Option<Verdict> {
         match hint {
             Hint::Sizes => self.sizes(),
-            Hint::Rules => Open,
+            Hint::Rules => None,
             Hint::TooLittleFree => self.too_little_free(),
             Hint::LittleFree => self.little_free(),
             Hint::Fragments => self.fragments(),
-            Hint::LocalMemory => self.enough_free().map_or(Open, |(requested, free)| {
-                Likely(format!("an allocation of {requested} failed while {free} were free"))
-            }),
+            Hint::LocalMemory => self.local_memory(),
             Hint::OtherProcess => self.other_process(),
             Hint::AbsurdSize => self.absurd_size(),
             Hint::Architecture => self.architecture(),
             Hint::DriverAge => self.driver_age(),
-            Hint::NoDevice => match self.visible_devices {
-                Some(0) => Likely("the driver reports 0 devices".into()),
-                Some(count) => Excluded(format!("hidden devices: {count} visible")),
-                None => Open,
-            },
+            Hint::NoDevice => Some(match self.visible_devices? {
+                0 => Likely("the driver reports 0 devices".into()),
+                count => Excluded(format!("hidden devices: {count} visible")),
+            }),
             Hint::Ordinal => self.ordinal_is_visible(),
             Hint::EarlierLaunch => self.earlier_launch(),
-            Hint::Assertion => self.assertion.clone().map_or(Open, Likely),
+            Hint::Assertion => self.assertion.clone().map(Likely),
         }
     }
 
     /// Violated rules are causes of their own; here only whether there are none.
-    fn sizes(&self) -> Verdict {
-        match &self.violated_rules {
-            Some(rules) if rules.is_empty() => {
-                Excluded("the launch configuration: it was checked and violates no rule".into())
-            }
-            _ => Open,
-        }
+    fn sizes(&self) -> Option<Verdict> {
+        self.violated_rules.as_ref()?.is_empty().then(|| {
+            Excluded("the launch configuration: it was checked and violates no rule".into())
+        })
     }
 
-    fn earlier_launch(&self) -> Verdict {
-        match &self.faulting_launch {
-            Some(launch) => Likely(format!("the faulting launch is {launch}")),
-            None if self.recent_launches.is_empty() => Open,
-            None => {
-                Likely(format!("recent launches, newest last: {}", self.recent_launches.join(", ")))
-            }
+    fn earlier_launch(&self) -> Option<Verdict> {
+        if let Some(launch) = &self.faulting_launch {
+            return Some(Likely(format!("the faulting launch is {launch}")));
         }
+        let recent = self.recent_launches.join(", ");
+        (!recent.is_empty()).then(|| Likely(format!("recent launches, newest last: {recent}")))
     }
 
-    fn too_little_free(&self) -> Verdict {
-        match (self.requested_bytes.map(Bytes), self.free_bytes.map(Bytes)) {
-            (Some(requested), Some(free)) if requested > free => {
-                Likely(format!("{requested} were requested, {free} were free"))
-            }
-            (Some(requested), Some(free)) => Excluded(format!(
-                "too little free memory: {requested} were requested, {free} were free"
-            )),
-            _ => Open,
-        }
-    }
-
-    /// Handles and workspaces of libraries take some hundred MiB.
-    fn little_free(&self) -> Verdict {
-        const PLENTY: Bytes = Bytes(1 << 30);
-        match self.free_bytes.map(Bytes) {
-            Some(free) if free < PLENTY => Likely(format!("only {free} were free")),
-            Some(free) => Excluded(format!("too little free memory: {free} were free")),
-            None => Open,
-        }
+    fn requested_and_free(&self) -> Option<(Bytes, Bytes)> {
+        Some((Bytes(self.requested_bytes?), Bytes(self.free_bytes?)))
     }
 
     /// Requested and free bytes, where the request would have fit.
     fn enough_free(&self) -> Option<(Bytes, Bytes)> {
-        let (requested, free) = (Bytes(self.requested_bytes?), Bytes(self.free_bytes?));
-        (requested <= free).then_some((requested, free))
+        self.requested_and_free().filter(|(requested, free)| requested <= free)
     }
 
-    fn fragments(&self) -> Verdict {
-        if let (Some(requested), Some(cached)) =
-            (self.requested_bytes.map(Bytes), self.cached_bytes.map(Bytes))
-            && cached >= requested
-        {
-            return Likely(format!("{cached} are reserved but unused, {requested} were requested"));
-        }
-        self.enough_free().map_or(Open, |(requested, free)| {
-            Likely(format!("{free} were free, enough for {requested} in one contiguous block"))
+    fn too_little_free(&self) -> Option<Verdict> {
+        let (requested, free) = self.requested_and_free()?;
+        let sizes = format!("{requested} were requested, {free} were free");
+        Some(match requested > free {
+            true => Likely(sizes),
+            false => Excluded(format!("too little free memory: {sizes}")),
         })
     }
 
-    fn other_process(&self) -> Verdict {
-        let (Some(total), Some(free), Some(own)) =
-            (self.total_bytes, self.free_bytes, self.process_bytes)
-        else {
-            return Open;
-        };
+    /// Handles and workspaces of libraries take some hundred MiB.
+    fn little_free(&self) -> Option<Verdict> {
+        const PLENTY: Bytes = Bytes(1 << 30);
+        let free = Bytes(self.free_bytes?);
+        Some(match free < PLENTY {
+            true => Likely(format!("only {free} were free")),
+            false => Excluded(format!("too little free memory: {free} were free")),
+        })
+    }
+
+    fn fragments(&self) -> Option<Verdict> {
+        let requested = Bytes(self.requested_bytes?);
+        let cached = self.cached_bytes.map(Bytes).filter(|cached| *cached >= requested);
+        Some(Likely(match cached {
+            Some(cached) => {
+                format!("{cached} are reserved but unused, {requested} were requested")
+            }
+            None => {
+                let (_, free) = self.enough_free()?;
+                format!("{free} were free, enough for {requested} in one contiguous block")
+            }
+        }))
+    }
+
+    fn local_memory(&self) -> Option<Verdict> {
+        let (requested, free) = self.enough_free()?;
+        Some(Likely(format!("an allocation of {requested} failed while {free} were free")))
+    }
+
+    fn other_process(&self) -> Option<Verdict> {
+        let (total, free, own) = (self.total_bytes?, self.free_bytes?, self.process_bytes?);
         let others = total.saturating_sub(free).saturating_sub(own);
         // Contexts and rounding leave a difference that means nothing.
         let is_notable = others > total / 8;
         let [total, free, own, others] = [total, free, own, others].map(Bytes);
-        if is_notable {
-            Likely(format!(
+        Some(match is_notable {
+            true => Likely(format!(
                 "of {total}, this process uses {own}, {free} were free and others use {others}"
-            ))
-        } else {
-            Excluded(format!("another process: this one uses {own} of {total}"))
-        }
+            )),
+            false => Excluded(format!("another process: this one uses {own} of {total}")),
+        })
     }
 
-    fn absurd_size(&self) -> Verdict {
-        let total = self.total_bytes.filter(|bytes| *bytes > 0);
-        match (self.requested_bytes.map(Bytes), total.map(Bytes)) {
-            (Some(requested), Some(total)) if requested > total => {
-                Likely(format!("{requested} were requested, the device has {total} in total"))
-            }
-            (Some(requested), Some(total)) => Excluded(format!(
+    fn absurd_size(&self) -> Option<Verdict> {
+        let total = Bytes(self.total_bytes.filter(|bytes| *bytes > 0)?);
+        let requested = Bytes(self.requested_bytes?);
+        Some(match requested > total {
+            true => Likely(format!("{requested} were requested, the device has {total} in total")),
+            false => Excluded(format!(
                 "a miscalculated size: {requested} is within the device's {total}"
             )),
-            _ => Open,
-        }
+        })
     }
 
-    fn architecture(&self) -> Verdict {
-        let (Some(device), Some(newest)) = (self.capability, self.architectures.iter().max())
-        else {
-            return Open;
-        };
-        match self.architectures.iter().find(|code| device.runs(**code)) {
+    fn architecture(&self) -> Option<Verdict> {
+        let (device, newest) = (self.capability?, self.architectures.iter().max()?);
+        Some(match self.architectures.iter().find(|code| device.runs(**code)) {
             Some(code) => Excluded(format!(
                 "a missing architecture: code for {} runs on compute capability {device}",
                 code.sm()
@@ -251,32 +237,29 @@ impl Evidence {
                  {newest}",
                 self.architectures.iter().map(|it| it.sm()).collect::<Vec<_>>().join(", ")
             )),
-        }
+        })
     }
 
-    fn driver_age(&self) -> Verdict {
-        match (self.driver_cuda, self.program_cuda) {
-            (Some(driver), Some(program)) if driver < program => {
-                Likely(format!("the driver supports CUDA {driver}, the program needs {program}"))
-            }
-            (Some(driver), Some(program)) => Excluded(format!(
-                "an old driver: it supports CUDA {driver}, the program needs {program}"
-            )),
-            (Some(driver), None) => Likely(format!("the driver supports CUDA {driver}")),
-            _ => Open,
-        }
+    fn driver_age(&self) -> Option<Verdict> {
+        let supports = format!("supports CUDA {}", self.driver_cuda?);
+        let Some(program) = self.program_cuda else {
+            return Some(Likely(format!("the driver {supports}")));
+        };
+        let versions = format!("{supports}, the program needs {program}");
+        Some(match self.driver_cuda < self.program_cuda {
+            true => Likely(format!("the driver {versions}")),
+            false => Excluded(format!("an old driver: it {versions}")),
+        })
     }
 
-    fn ordinal_is_visible(&self) -> Verdict {
-        match (self.ordinal, self.visible_devices) {
-            (Some(ordinal), Some(count)) if ordinal >= count => {
-                Likely(format!("device {ordinal} was requested, {count} devices are visible"))
-            }
-            (Some(ordinal), Some(count)) => Excluded(format!(
+    fn ordinal_is_visible(&self) -> Option<Verdict> {
+        let (ordinal, count) = (self.ordinal?, self.visible_devices?);
+        Some(match ordinal >= count {
+            true => Likely(format!("device {ordinal} was requested, {count} devices are visible")),
+            false => Excluded(format!(
                 "the device number: device {ordinal} is one of the {count} visible"
             )),
-            _ => Open,
-        }
+        })
     }
 }
 
@@ -317,9 +300,9 @@ mod tests {
             };
             evidence.weigh(Hint::Architecture)
         };
-        assert!(matches!(weigh(8, 9), Excluded(_)));
-        assert!(matches!(weigh(7, 5), Likely(_)));
-        assert!(matches!(weigh(12, 0), Likely(_)));
+        assert!(matches!(weigh(8, 9), Some(Excluded(_))));
+        assert!(matches!(weigh(7, 5), Some(Likely(_))));
+        assert!(matches!(weigh(12, 0), Some(Likely(_))));
     }
 
     #[test]

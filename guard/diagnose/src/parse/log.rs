@@ -26,7 +26,7 @@ const SHOWN_BYTES: usize = 400;
 /// assert_eq!((log.findings()[0].line, log.lines()), (2, 3));
 /// # Ok::<(), std::io::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LogScanner {
     context: Context,
     lines: u64,
@@ -58,29 +58,18 @@ pub struct LogFinding {
     last_line: u64,
 }
 
-impl Default for LogScanner {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl LogScanner {
     /// A scanner of a log, in which most lines are about something else.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(Context::Log)
+        Self::default()
     }
 
     /// A scanner of text that someone asks about: a bare number counts, and so do words that other
     /// programs use as well.
     #[must_use]
     pub fn for_question() -> Self {
-        Self::with(Context::Question)
-    }
-
-    fn with(context: Context) -> Self {
-        let (findings, device) = (Vec::new(), Evidence::default());
-        Self { context, lines: 0, findings, dropped: 0, device }
+        Self { context: Context::Question, ..Self::default() }
     }
 
     /// Scans the next line.

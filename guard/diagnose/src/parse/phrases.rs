@@ -53,28 +53,8 @@ const MARKS: [&str; 9] =
     ["cuda", "gpu", "nvidia", "nvml", "nvrm", "nccl", "cudnn", "num_gpus", "torch."];
 
 /// What failures are recognized by besides phrases: names, numbers, assertions, libraries.
-const TRIGGERS: [&str; 20] = [
-    "cuda",
-    "cudnn",
-    "cublas",
-    "cufft",
-    "cusolver",
-    "curesult",
-    "cuinit",
-    "cumem",
-    "culaunch",
-    "cuctx",
-    "custream",
-    "cuevent",
-    "cumodule",
-    "cudevice",
-    "culink",
-    "nccl",
-    "nvr",
-    "assertion `",
-    "libcu",
-    "libn",
-];
+const TRIGGERS: &str = "cuda cudnn cublas cufft cusolver curesult cuinit cumem culaunch cuctx \
+                        custream cuevent cumodule cudevice culink nccl nvr assertion libcu libn";
 
 /// All phrases and the automaton that finds them.
 pub(super) struct Phrases {
@@ -97,7 +77,7 @@ impl Phrases {
         let texts = ranked.iter().map(|phrase| phrase.text.as_str());
         let automaton = AhoCorasick::builder()
             .ascii_case_insensitive(true)
-            .build(texts.chain(TRIGGERS))
+            .build(texts.chain(TRIGGERS.split(' ')))
             .expect("a few hundred short patterns");
         Self { ranked, automaton }
     }

@@ -8,11 +8,12 @@ use crate::failure::Origin;
 use crate::failure_id::FailureId;
 
 /// How likely a line is about CUDA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Context {
     /// It was asked about: a bare number or a few words count.
     Question,
     /// It is one line of a log: short messages count only where the line mentions CUDA.
+    #[default]
     Log,
 }
 
@@ -125,23 +126,15 @@ fn xid(lower: &str, context: Context) -> Option<FailureId> {
 
 /// The first failure named in the line, those of CUDA itself before those of a library.
 fn by_name(line: &str, context: Context) -> Option<FailureId> {
-    const PREFIXES: [&str; 8] = [
-        "cuda_error_",
-        "cudaerror",
-        "cublas_status_",
-        "cudnn_status_",
-        "nccl",
-        "nvrtc_error_",
-        "cufft_",
-        "cusolver_status_",
-    ];
+    const PREFIXES: &str = "cuda_error_ cudaerror cublas_status_ cudnn_status_ nccl nvrtc_error_ \
+                            cufft_ cusolver_status_";
     let trimmed = line.trim();
     let mut first = None;
     for token in tokens(line) {
-        let has_prefix = |prefix: &&str| {
+        let has_prefix = |prefix: &str| {
             token.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
         };
-        let found = if PREFIXES.iter().any(has_prefix) {
+        let found = if PREFIXES.split(' ').any(has_prefix) {
             FailureId::from_name(token)
         } else if context == Context::Question && token == trimmed {
             // A question often leaves the prefix out.
@@ -198,35 +191,17 @@ fn mentions_cuda(lower: &str) -> bool {
 }
 
 /// Words between `CUDA` and its number that do not speak of a failure by themselves.
-const NEUTRAL: [&str; 11] = [
-    "driver",
-    "runtime",
-    "api",
-    "library",
-    "with",
-    "init",
-    "initialization",
-    "call",
-    "to",
-    "unknown",
-    "internal",
-];
+const NEUTRAL: &str =
+    "driver runtime api library with init initialization call to unknown internal";
 /// Words between `CUDA` and its number that speak of a failure.
-const FAILING: [&str; 10] = [
-    "err",
-    "error",
-    "errors",
-    "errno",
-    "code",
-    "status",
-    "result",
-    "failure",
-    "failed",
-    "cudaerror",
-];
+const FAILING: &str = "err error errors errno code status result failure failed cudaerror";
+
+fn is_failing(token: &str) -> bool {
+    FAILING.split(' ').any(|word| word == token)
+}
 
 fn is_filler(token: &str) -> bool {
-    FAILING.contains(&token) || NEUTRAL.contains(&token)
+    is_failing(token) || NEUTRAL.split(' ').any(|word| word == token)
 }
 
 /// The number of a text that is nothing else, such as `700`, `0x2bc`, `(700)` or `error code 700`.
@@ -258,7 +233,7 @@ fn number_beside_cuda(lower: &str) -> Option<i32> {
             continue;
         }
         while let Some(filler) = tokens.next_if(|token| is_filler(token)) {
-            is_failure |= FAILING.contains(&filler);
+            is_failure |= is_failing(filler);
         }
         let number = known(tokens.peek().and_then(|token| token.parse().ok()));
         if is_failure && number.is_some() {
@@ -279,27 +254,15 @@ fn is_of_cuda(token: &str) -> bool {
 
 /// A library that the loader did not find, or that does not match another.
 fn missing_library(lower: &str) -> Option<FailureId> {
-    const OF_CUDA: [&str; 12] = [
-        "libcudart",
-        "libcublas",
-        "libcudnn",
-        "libcufft",
-        "libcurand",
-        "libcusparse",
-        "libcusolver",
-        "libcufile",
-        "libcupti",
-        "libnccl",
-        "libnvjitlink",
-        "libnvtoolsext",
-    ];
+    const OF_CUDA: &str = "libcudart libcublas libcudnn libcufft libcurand libcusparse libcusolver \
+                           libcufile libcupti libnccl libnvjitlink libnvtoolsext";
     const NOT_LOADED: [&str; 4] =
         ["could not load", "unable to load", "failed to load", "not found"];
     if lower.contains("undefined symbol") && !lower.contains(NOT_OPENED) {
         if lower.contains("libcuda.so") {
             return FailureId::from_name("CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER");
         }
-        let mut libraries = OF_CUDA.into_iter().chain(["libtorch_cuda", "libc10_cuda"]);
+        let mut libraries = OF_CUDA.split(' ').chain(["libtorch_cuda", "libc10_cuda"]);
         let is_mixed = libraries.any(|name| lower.contains(name));
         return is_mixed.then(|| FailureId::from_name("CUDA libraries mixed")).flatten();
     }
@@ -313,7 +276,7 @@ fn missing_library(lower: &str) -> Option<FailureId> {
     let name = match library {
         it if it.starts_with("libcuda.so") => "libcuda missing",
         it if it.starts_with("libnvrtc") => "libnvrtc missing",
-        it if OF_CUDA.iter().any(|name| it.starts_with(name)) => "CUDA library missing",
+        it if OF_CUDA.split(' ').any(|name| it.starts_with(name)) => "CUDA library missing",
         _ => return None,
     };
     FailureId::from_name(name)
