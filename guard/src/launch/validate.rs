@@ -70,8 +70,9 @@ pub fn validate_co_resident(
     occupancy: &OccupancyLimits,
 ) -> Result<ValidLaunch, Violations> {
     valid_unless(broken_rules(request, limits, occupancy), request, limits).map_err(|broken| {
-        let co_resident = co_resident_blocks(request, limits, occupancy);
-        violations(request, limits, (co_resident, occupancy.cluster_blocks), broken)
+        let too_many = broken.contains(Rule::CooperativeResidency);
+        let most = too_many.then(|| co_resident_blocks(request, limits, occupancy)).flatten();
+        violations(request, limits, (most, occupancy.cluster_blocks), broken)
     })
 }
 

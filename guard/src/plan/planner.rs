@@ -174,8 +174,11 @@ fn chunked(
         return reject(Rule::SplitItem, Some(axis), one_item, blocks_limit, owner, remedy);
     }
     let cluster = request.cluster_with(limits.kernel());
-    let along = cluster.map_or(1, |cluster| cluster.along(axis));
-    let unit = batch.cluster_unit(along).unwrap_or(u64::MAX);
+    let unit = match cluster {
+        Some(cluster) => batch.cluster_unit(cluster.along(axis)),
+        None => batch.unit(),
+    };
+    let unit = unit.unwrap_or(u64::MAX);
     if cap < unit {
         let (rule, owner) = match cluster {
             Some(cluster) if cap >= batch.unit().unwrap_or(u64::MAX) => {
