@@ -178,15 +178,13 @@ impl Guard {
         batch: Option<&BatchAxis>,
         args: Args<'_>,
     ) -> Result<u64, LaunchError> {
-        let (stream, watch) = (self.bind(kernel, &args)?, self.watch(Location::caller()));
         #[cfg(feature = "profile")]
         if let (Some(tuning), Some(batch)) = (kernel.tuning(), batch)
             && let Some(plan) = tuning.plan(self, request, batch, kernel.limits())
         {
-            // SAFETY: as in `launch`.
-            let launched = unsafe { submit(kernel, stream, &plan, args.values(), watch) };
-            return count(self.counters(), launched);
+            return self.launch(kernel, &plan, args);
         }
+        let (stream, watch) = (self.bind(kernel, &args)?, self.watch(Location::caller()));
         // SAFETY: as in `launch`.
         let launched =
             unsafe { plan_and_submit(kernel, stream, request, batch, args.values(), watch) };

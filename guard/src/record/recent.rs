@@ -1,12 +1,14 @@
 //! The recent launches of a CUDA context, one ring of records for each stream.
 //!
-//! All rings are behind one lock, which is held for some ten nanoseconds. Recording allocates
-//! nothing.
+//! All rings are behind one lock, which is held for some ten nanoseconds: a spin lock, since its
+//! release does not wait for the record to be written. A thread that does not get it yields.
+//! Recording allocates nothing.
 
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use spin::mutex::SpinMutex;
+use spin::relax::Yield;
 
 use crate::plan::chunks::Chunk;
 
@@ -38,7 +40,7 @@ pub(crate) struct Entry {
 
 /// The recent launches of a context.
 #[derive(Debug)]
-pub(crate) struct Recorder(Mutex<Rings>);
+pub(crate) struct Recorder(SpinMutex<Rings, Yield>);
 
 /// How many launches a stream had when a synchronisation of it began.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +96,7 @@ impl Recorder {
     pub(crate) fn new() -> Self {
         let ring = Ring { launches: 0, proven: 0, slots: [None; SLOTS] };
         let rings = vec![ring; STREAMS + 1].into_boxed_slice();
-        Self(Mutex::new(Rings { launches: 0, streams: [None; STREAMS], rings }))
+        Self(SpinMutex::new(Rings { launches: 0, streams: [None; STREAMS], rings }))
     }
 
     #[inline]
