@@ -75,8 +75,7 @@ fn chunks(
     portion: Portion,
 ) -> Result<impl Iterator<Item = Chunk>, MeasureFailure> {
     let LaunchConfig { request, batch, limits, .. } = configuration;
-    let plan = Plan::new(request, Some(batch), limits, candidate.choice.into())
-        .map_err(|violations| MeasureFailure::new(FailureKind::Illegal, violations.to_string()))?;
+    let plan = Plan::new(request, Some(batch), limits, candidate.choice.into())?;
     let largest = plan.largest_chunk();
     let (some, least) = match portion {
         Portion::Sequence => (usize::MAX, 0),

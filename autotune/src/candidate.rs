@@ -5,11 +5,11 @@ use core::fmt;
 
 use gridguard::profile::{Named, StoredChoice};
 use gridguard::{BatchAxis, DeviceLimits, KernelLimits, LaunchLimits, LaunchRequest, Strategy};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The launch of a kernel with one set of parameters, from which candidates are planned.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(from = "LaunchConfigData", into = "LaunchConfigData")]
+#[serde(deny_unknown_fields)]
 pub struct LaunchConfig {
     /// Names and values of the kernel's launch parameters; empty if it has none.
     pub parameters: Named,
@@ -18,33 +18,8 @@ pub struct LaunchConfig {
     /// Its independent items.
     pub batch: BatchAxis,
     /// The limits of device and kernel.
+    #[serde(serialize_with = "write_limits", deserialize_with = "read_limits")]
     pub limits: LaunchLimits,
-}
-
-/// A [`LaunchConfig`] as it is serialised: its limits without their identity.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LaunchConfigData {
-    parameters: Named,
-    request: LaunchRequest,
-    batch: BatchAxis,
-    device: DeviceLimits,
-    kernel: KernelLimits,
-}
-
-impl From<LaunchConfig> for LaunchConfigData {
-    fn from(config: LaunchConfig) -> Self {
-        let LaunchConfig { parameters, request, batch, limits } = config;
-        let (device, kernel) = (limits.device().clone(), limits.kernel().clone());
-        Self { parameters, request, batch, device, kernel }
-    }
-}
-
-impl From<LaunchConfigData> for LaunchConfig {
-    fn from(data: LaunchConfigData) -> Self {
-        let LaunchConfigData { parameters, request, batch, device, kernel } = data;
-        Self { parameters, request, batch, limits: LaunchLimits::new(device, kernel) }
-    }
 }
 
 /// One way to run the launch, validated by the planner.
@@ -92,4 +67,14 @@ impl fmt::Display for Candidate {
         }
         Ok(())
     }
+}
+
+/// Writes limits without their identity.
+fn write_limits<S: Serializer>(limits: &LaunchLimits, to: S) -> Result<S::Ok, S::Error> {
+    (limits.device(), limits.kernel()).serialize(to)
+}
+
+fn read_limits<'a, D: Deserializer<'a>>(from: D) -> Result<LaunchLimits, D::Error> {
+    let (device, kernel) = <(DeviceLimits, KernelLimits)>::deserialize(from)?;
+    Ok(LaunchLimits::new(device, kernel))
 }

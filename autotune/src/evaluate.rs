@@ -8,7 +8,7 @@ use crate::control::Budget;
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Measurer, Portion, Sample};
 use crate::space::Space;
-use crate::stats::{PairedRatio, Samples, count};
+use crate::stats::{Samples, count};
 use crate::tune::{TuneError, tune};
 
 /// How much an evaluation measures.
@@ -246,10 +246,10 @@ pub fn ratio(
     if one == other {
         return Ok(1.0);
     }
-    let mut pairs = Vec::new();
+    let mut ratios = Vec::new();
     for round in 0..=rounds {
         // The order alternates, as the second finds the device as the first left it.
-        let pair = if round % 2 == 0 {
+        let (one_ns, other_ns) = if round % 2 == 0 {
             let first = sample(measurer, one)?;
             (first, sample(measurer, other)?)
         } else {
@@ -257,15 +257,14 @@ pub fn ratio(
             (sample(measurer, one)?, first)
         };
         if round > 0 {
-            pairs.push(pair);
+            ratios.push(one_ns / other_ns);
         }
     }
-    Ok(PairedRatio::new(pairs).map_or(f64::NAN, |ratio| ratio.median))
+    Ok(Samples::new(ratios).map_or(f64::NAN, |ratios| ratios.median()))
 }
 
 fn sample(measurer: &mut dyn Measurer, candidate: &Candidate) -> Result<f64, MeasureFailure> {
-    let samples = measurer.sample(candidate, Portion::Sequence, 1)?;
-    Ok(samples.first().map_or(f64::NAN, |sample| sample.time_ns))
+    measurer.sample(candidate, Portion::Sequence).map(|sample| sample.time_ns)
 }
 
 /// A measurer that fails every request after an interrupt.
@@ -293,9 +292,8 @@ impl Measurer for Interruptible<'_, '_> {
         &mut self,
         candidate: &Candidate,
         portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure> {
+    ) -> Result<Sample, MeasureFailure> {
         self.ensure_running()?;
-        self.measurer.sample(candidate, portion, count)
+        self.measurer.sample(candidate, portion)
     }
 }

@@ -1,7 +1,7 @@
 //! Why a candidate could not be measured, and which driver errors are fatal to its process.
 
-use gridguard::ContextState;
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
+use gridguard::{ContextState, Violations};
 use serde::{Deserialize, Serialize};
 
 /// Why a candidate has no time.
@@ -78,6 +78,12 @@ impl From<CudaError> for MeasureFailure {
             _ => FailureKind::Launch,
         };
         Self::new(kind, error.to_string())
+    }
+}
+
+impl From<Violations> for MeasureFailure {
+    fn from(violations: Violations) -> Self {
+        Self::new(FailureKind::Illegal, violations.to_string())
     }
 }
 

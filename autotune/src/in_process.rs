@@ -72,12 +72,7 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
         portion: Portion,
     ) -> Result<Sample, MeasureFailure> {
         let Self { workload, clock, .. } = self;
-        let sample = clock.sample(id, &mut || workload.launch(candidate, portion))?;
-        if sample.is_valid() {
-            return Ok(sample);
-        }
-        let message = format!("measured {} ns: is there anything to launch?", sample.time_ns);
-        Err(MeasureFailure::new(FailureKind::Launch, message))
+        clock.sample(id, &mut || workload.launch(candidate, portion)).and_then(Sample::checked)
     }
 }
 
@@ -90,8 +85,7 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
         &mut self,
         candidate: &Candidate,
         portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure> {
+    ) -> Result<Sample, MeasureFailure> {
         self.run(candidate, |this| {
             let next = WorkId(stats::count(this.sampled.len()));
             let id = *this.sampled.entry((candidate.clone(), portion)).or_insert(next);
@@ -100,7 +94,7 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
                 let sample = this.sample_once(id, candidate, portion)?;
                 this.is_warm = warm_up.is_done(sample.time_ns, start.elapsed());
             }
-            (0..count).map(|_| this.sample_once(id, candidate, portion)).collect()
+            this.sample_once(id, candidate, portion)
         })
     }
 }
@@ -228,13 +222,12 @@ mod tests {
         measurer.check(&one).expect("correct");
         assert_eq!((measurer.workload.prepared, measurer.workload.launched), (1, 1));
         for _ in 0..2 {
-            let samples = measurer.sample(&one, Portion::Sequence, 5).expect("samples");
-            assert_eq!(samples.len(), 5);
+            measurer.sample(&one, Portion::Sequence).expect("a sample");
         }
-        assert_eq!((measurer.workload.prepared, measurer.workload.launched), (1, 1 + 9 + 10));
-        measurer.sample(&one, Portion::LargestLaunch, 1).expect("samples");
-        measurer.sample(&other, Portion::Sequence, 1).expect("samples, without a check before");
-        assert_eq!((measurer.workload.prepared, measurer.workload.launched), (2, 20 + 1 + 1));
+        assert_eq!((measurer.workload.prepared, measurer.workload.launched), (1, 1 + 9 + 2));
+        measurer.sample(&one, Portion::LargestLaunch).expect("a sample");
+        measurer.sample(&other, Portion::Sequence).expect("a sample, without a check before");
+        assert_eq!((measurer.workload.prepared, measurer.workload.launched), (2, 12 + 1 + 1));
     }
 
     #[test]
@@ -253,7 +246,7 @@ mod tests {
     fn nothing_runs_after_a_fatal_failure() {
         let mut measurer = measurer();
         measurer.workload.failure = Some(MeasureFailure::new(FailureKind::Timeout, "endless"));
-        let failure = measurer.sample(&candidate(32), Portion::Sequence, 3).expect_err("endless");
+        let failure = measurer.sample(&candidate(32), Portion::Sequence).expect_err("endless");
         assert_eq!((failure.kind, measurer.workload.launched), (FailureKind::Timeout, 1));
         measurer.workload.failure = None;
         let failure = measurer.check(&candidate(64)).expect_err("lost");
@@ -275,7 +268,7 @@ mod tests {
         for time_ns in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             let mut measurer = measurer();
             measurer.clock.time_ns = time_ns;
-            let failure = measurer.sample(&candidate(32), Portion::Sequence, 1).expect_err("none");
+            let failure = measurer.sample(&candidate(32), Portion::Sequence).expect_err("none");
             assert_eq!(failure.kind, FailureKind::Launch, "{time_ns}");
         }
     }

@@ -1,14 +1,13 @@
 //! A journal of all measurements, from which an unfinished search can resume.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::BufRead;
+use std::io::{self, BufRead};
 
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
 use crate::failure::MeasureFailure;
 use crate::measure::{Measurer, Portion, Sample};
-use crate::stats::position;
 
 /// One result of a measurer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,26 +17,17 @@ pub enum JournalRecord {
     Check {
         /// The candidate.
         candidate: Candidate,
-        /// Why it is out, if it is.
-        failure: Option<MeasureFailure>,
+        /// Whether its output is correct.
+        result: Result<(), MeasureFailure>,
     },
     /// A candidate was timed.
-    Samples {
+    Sample {
         /// The candidate.
         candidate: Candidate,
         /// Which of its launches.
         portion: Portion,
-        /// The times.
-        samples: Vec<Sample>,
-    },
-    /// A candidate could not be timed.
-    Failure {
-        /// The candidate.
-        candidate: Candidate,
-        /// Which of its launches.
-        portion: Portion,
-        /// Why.
-        failure: MeasureFailure,
+        /// The time.
+        result: Result<Sample, MeasureFailure>,
     },
 }
 
@@ -57,8 +47,21 @@ impl Journal {
     pub fn read_lines(input: impl BufRead) -> Option<Self> {
         let mut lines = input.lines();
         let problem = serde_json::from_str(&lines.next()?.ok()?).ok()?;
-        let record = |line: std::io::Result<String>| serde_json::from_str(&line.ok()?).ok();
+        let record = |line: io::Result<String>| serde_json::from_str(&line.ok()?).ok();
         Some(Self { problem, records: lines.map_while(record).collect() })
+    }
+
+    /// The JSON lines that [`Self::read_lines`] reads.
+    ///
+    /// # Errors
+    ///
+    /// [`serde_json::Error`], which no content of a journal causes.
+    pub fn to_lines(&self) -> serde_json::Result<String> {
+        let mut lines = serde_json::to_string(&self.problem)? + "\n";
+        for record in &self.records {
+            lines += &(serde_json::to_string(record)? + "\n");
+        }
+        Ok(lines)
     }
 }
 
@@ -70,10 +73,10 @@ pub struct Resumed<M> {
     measurer: M,
     journal: Journal,
     checks: BTreeMap<Candidate, Result<(), MeasureFailure>>,
-    times: BTreeMap<(Candidate, Portion), VecDeque<Result<Sample, MeasureFailure>>>,
+    samples: BTreeMap<(Candidate, Portion), VecDeque<Result<Sample, MeasureFailure>>>,
     /// Candidates that this measurer has checked itself.
     live: BTreeSet<Candidate>,
-    on_record: Box<dyn FnMut(&Journal) + Send>,
+    on_record: Box<dyn FnMut(&JournalRecord) + Send>,
 }
 
 impl<M: Measurer> Resumed<M> {
@@ -81,28 +84,24 @@ impl<M: Measurer> Resumed<M> {
     #[must_use]
     pub fn new(measurer: M, journal: Journal) -> Self {
         let mut checks = BTreeMap::new();
-        let mut times: BTreeMap<_, VecDeque<_>> = BTreeMap::new();
+        let mut samples: BTreeMap<_, VecDeque<_>> = BTreeMap::new();
         for record in journal.records.iter().cloned() {
             match record {
-                JournalRecord::Check { candidate, failure } => {
-                    checks.insert(candidate, failure.map_or(Ok(()), Err));
+                JournalRecord::Check { candidate, result } => {
+                    checks.insert(candidate, result);
                 }
-                JournalRecord::Samples { candidate, portion, samples } => {
-                    let taken = times.entry((candidate, portion)).or_default();
-                    taken.extend(samples.into_iter().map(Ok));
-                }
-                JournalRecord::Failure { candidate, portion, failure } => {
-                    times.entry((candidate, portion)).or_default().push_back(Err(failure));
+                JournalRecord::Sample { candidate, portion, result } => {
+                    samples.entry((candidate, portion)).or_default().push_back(result);
                 }
             }
         }
         let live = BTreeSet::new();
-        Self { measurer, journal, checks, times, live, on_record: Box::new(|_| {}) }
+        Self { measurer, journal, checks, samples, live, on_record: Box::new(|_| {}) }
     }
 
-    /// Calls `on_record` after each new record, which is the journal's last: to write it to disk.
+    /// Calls `on_record` with each new record: to write it to disk.
     #[must_use]
-    pub fn on_record(mut self, on_record: impl FnMut(&Journal) + Send + 'static) -> Self {
+    pub fn on_record(mut self, on_record: impl FnMut(&JournalRecord) + Send + 'static) -> Self {
         self.on_record = Box::new(on_record);
         self
     }
@@ -120,30 +119,18 @@ impl<M: Measurer> Resumed<M> {
     }
 
     fn record(&mut self, record: JournalRecord) {
+        (self.on_record)(&record);
         self.journal.records.push(record);
-        (self.on_record)(&self.journal);
     }
 
-    /// Up to `count` samples from the journal; the failure that comes before them.
-    fn replay(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure> {
-        let mut samples = Vec::new();
-        if let Some(times) = self.times.get_mut(&(candidate.clone(), portion)) {
-            while samples.len() < position(count.into()) {
-                match times.front() {
-                    None => break,
-                    // It stays in front: a candidate that failed once is never run again.
-                    Some(Err(failure)) => return Err(failure.clone()),
-                    Some(Ok(sample)) => samples.push(*sample),
-                }
-                times.pop_front();
-            }
+    /// The next sample in the journal, or the failure that comes before it.
+    fn replay(&mut self, of: &(Candidate, Portion)) -> Option<Result<Sample, MeasureFailure>> {
+        let samples = self.samples.get_mut(of)?;
+        match samples.front() {
+            // It stays in front: a candidate that failed once is never run again.
+            Some(Err(failure)) => Some(Err(failure.clone())),
+            _ => samples.pop_front(),
         }
-        Ok(samples)
     }
 }
 
@@ -152,10 +139,9 @@ impl<M: Measurer> Measurer for Resumed<M> {
         if let Some(known) = self.checks.get(candidate) {
             return known.clone();
         }
-        let result = self.measurer.check(candidate);
+        let (candidate, result) = (candidate.clone(), self.measurer.check(candidate));
         self.live.insert(candidate.clone());
-        let failure = result.as_ref().err().cloned();
-        self.record(JournalRecord::Check { candidate: candidate.clone(), failure });
+        self.record(JournalRecord::Check { candidate, result: result.clone() });
         result
     }
 
@@ -163,12 +149,9 @@ impl<M: Measurer> Measurer for Resumed<M> {
         &mut self,
         candidate: &Candidate,
         portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure> {
-        let mut samples = self.replay(candidate, portion, count)?;
-        let left = count.saturating_sub(u32::try_from(samples.len()).unwrap_or(u32::MAX));
-        if left == 0 {
-            return Ok(samples);
+    ) -> Result<Sample, MeasureFailure> {
+        if let Some(known) = self.replay(&(candidate.clone(), portion)) {
+            return known;
         }
         let candidate = candidate.clone();
         // A check that was replayed is repeated before the first new sample: the candidate has to
@@ -177,18 +160,9 @@ impl<M: Measurer> Measurer for Resumed<M> {
             true => self.measurer.check(&candidate),
             false => Ok(()),
         };
-        match checked.and_then(|()| self.measurer.sample(&candidate, portion, left)) {
-            Ok(live) => {
-                self.record(JournalRecord::Samples { candidate, portion, samples: live.clone() });
-                samples.extend(live);
-                Ok(samples)
-            }
-            Err(failure) => {
-                let recorded = failure.clone();
-                self.record(JournalRecord::Failure { candidate, portion, failure: recorded });
-                Err(failure)
-            }
-        }
+        let result = checked.and_then(|()| self.measurer.sample(&candidate, portion));
+        self.record(JournalRecord::Sample { candidate, portion, result: result.clone() });
+        result
     }
 }
 
@@ -216,8 +190,8 @@ mod tests {
             assert_eq!(cut.evaluations, stop_after);
 
             let (simulated, journal) = first.into_parts();
-            let written = ron::to_string(&journal).expect("serialises");
-            let read: Journal = ron::from_str(&written).expect("reads");
+            let written = journal.to_lines().expect("finite");
+            let read = Journal::read_lines(written.as_bytes()).expect("a journal");
             let mut second = Resumed::new(simulated, read);
             let resumed = throughput(&space, &mut second);
             assert_eq!(resumed.winner, expected.winner);

@@ -166,11 +166,11 @@ pub use journal::{Journal, JournalRecord, Resumed};
 pub use measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Workload};
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use plot::{Chart, PlotError};
-pub use queue::{Part, Shard, ShardError, WorkItem, WorkQueue};
-pub use remote::{LineError, Remote, RemoteError, ServeError, Timeouts, serve};
+pub use queue::{Shard, ShardError, WorkItem, WorkQueue};
+pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve};
 pub use report::{TuningReport, duration};
 pub use space::Space;
-pub use stats::{Interval, PairedRatio, Samples};
+pub use stats::{Interval, Samples};
 pub use tune::{TuneError, tune};
 
 /// The example of the README, as a test.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::failure::MeasureFailure;
+use crate::failure::{FailureKind, MeasureFailure};
 
 /// Which launches of a plan are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -25,9 +25,14 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Whether the time is positive and finite.
-    pub(crate) fn is_valid(&self) -> bool {
-        self.time_ns.is_finite() && self.time_ns > 0.0
+    /// The sample, unless its time is not positive or not finite.
+    pub(crate) fn checked(self) -> Result<Self, MeasureFailure> {
+        let Self { time_ns, .. } = self;
+        if time_ns.is_finite() && time_ns > 0.0 {
+            return Ok(self);
+        }
+        let message = format!("measured {time_ns} ns: is there anything to launch?");
+        Err(MeasureFailure::new(FailureKind::Launch, message))
     }
 }
 
@@ -81,17 +86,13 @@ pub trait Measurer {
     /// [`MeasureFailure`]: this candidate is out, others continue.
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure>;
 
-    /// Times a checked candidate `count` times.
+    /// Times a checked candidate once.
     ///
     /// # Errors
     ///
     /// As [`Self::check`].
-    fn sample(
-        &mut self,
-        candidate: &Candidate,
-        portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure>;
+    fn sample(&mut self, candidate: &Candidate, portion: Portion)
+    -> Result<Sample, MeasureFailure>;
 }
 
 /// A measurer that also knows the configurations of its problem: what [`serve`](crate::serve)

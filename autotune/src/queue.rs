@@ -5,25 +5,23 @@ use core::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// One share of a list of problems that several machines tune: `0/4` to `3/4`.
+/// One share of a list, `0/4` to `3/4`: of the problems that several machines tune, or of the
+/// candidates of one problem that several devices search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
     index: usize,
     count: usize,
 }
 
-impl Default for Shard {
-    /// The whole list.
-    fn default() -> Self {
-        Self { index: 0, count: 1 }
-    }
-}
-
 impl Shard {
-    /// The problems of this shard: every `count`-th, so that each shard has some of every kernel.
+    /// The whole list.
+    pub const ALL: Self = Self { index: 0, count: 1 };
+
+    /// Its share: every `count`-th, so that each shard of a list of problems has some of every
+    /// kernel.
     #[must_use]
-    pub fn of<T>(self, problems: Vec<T>) -> Vec<T> {
-        problems.into_iter().skip(self.index).step_by(self.count).collect()
+    pub fn of<T>(self, list: impl IntoIterator<Item = T>) -> Vec<T> {
+        list.into_iter().skip(self.index).step_by(self.count).collect()
     }
 }
 
@@ -53,37 +51,23 @@ impl FromStr for Shard {
     }
 }
 
-/// One part of the candidates of a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    /// Its index, from 0.
-    pub index: usize,
-    /// The number of parts.
-    pub count: usize,
-}
-
-impl Part {
-    /// All candidates.
-    pub const ALL: Self = Self { index: 0, count: 1 };
-}
-
-/// One piece of work for a device; `S` is the result of searching a part.
+/// One piece of work for a device; `S` is the result of searching a shard.
 #[derive(Debug)]
 pub enum WorkItem<'a, P, S> {
-    /// Search one part of the candidates.
-    Search(&'a P, Part),
-    /// Decide between the results of all parts, given in the order of the parts.
+    /// Search one shard of the candidates.
+    Search(&'a P, Shard),
+    /// Decide between the results of all shards, given in their order.
     Confirm(&'a P, Vec<S>),
 }
 
 /// A queue of problems `P` for equal devices. If there are fewer problems than devices, each
-/// problem is split into parts, and the winner is confirmed on one device.
+/// problem is split into shards, and the winner is confirmed on one device.
 #[derive(Debug)]
 pub struct WorkQueue<P, S> {
     problems: Vec<P>,
-    parts: usize,
+    shards: usize,
     next: AtomicUsize,
-    /// The results of each problem's parts so far.
+    /// The results of each problem's shards so far.
     results: Vec<Mutex<Vec<(usize, S)>>>,
 }
 
@@ -91,9 +75,9 @@ impl<P, S> WorkQueue<P, S> {
     /// A queue of `problems` for this many devices.
     #[must_use]
     pub fn new(problems: Vec<P>, devices: usize) -> Self {
-        let parts = devices.max(1).div_ceil(problems.len().max(1));
+        let shards = devices.max(1).div_ceil(problems.len().max(1));
         let results = problems.iter().map(|_| Mutex::default()).collect();
-        Self { problems, parts, next: AtomicUsize::new(0), results }
+        Self { problems, shards, next: AtomicUsize::new(0), results }
     }
 
     /// The problems.
@@ -102,22 +86,22 @@ impl<P, S> WorkQueue<P, S> {
         &self.problems
     }
 
-    /// Keeps one device busy until no work is left. `work` returns the result of a part that it
+    /// Keeps one device busy until no work is left. `work` returns the result of a shard that it
     /// searched; if it returns `None`, the problem stays undecided. Whoever finishes a problem's
-    /// last part confirms it, so that no device waits for another.
+    /// last shard confirms it, so that no device waits for another.
     pub fn serve(&self, mut work: impl FnMut(WorkItem<'_, P, S>) -> Option<S>) {
         loop {
             let place = self.next.fetch_add(1, Ordering::Relaxed);
-            // The parts of a problem are adjacent, so they run at the same time.
-            let (problem, index) = (place / self.parts, place % self.parts);
+            // The shards of a problem are adjacent, so they run at the same time.
+            let (problem, index) = (place / self.shards, place % self.shards);
             let Some((problem, results)) =
                 self.problems.get(problem).zip(self.results.get(problem))
             else {
                 return;
             };
-            let part = Part { index, count: self.parts };
-            let all = work(WorkItem::Search(problem, part))
-                .and_then(|result| complete(results, part, result));
+            let shard = Shard { index, count: self.shards };
+            let all = work(WorkItem::Search(problem, shard))
+                .and_then(|result| complete(results, shard, result));
             if let Some(all) = all {
                 work(WorkItem::Confirm(problem, all));
             }
@@ -125,12 +109,12 @@ impl<P, S> WorkQueue<P, S> {
     }
 }
 
-/// Adds a part's result; returns all of them if it was the last.
-fn complete<S>(results: &Mutex<Vec<(usize, S)>>, part: Part, result: S) -> Option<Vec<S>> {
+/// Adds a shard's result; returns all of them if it was the last.
+fn complete<S>(results: &Mutex<Vec<(usize, S)>>, shard: Shard, result: S) -> Option<Vec<S>> {
     // Results are only pushed whole, so a poisoned lock is still consistent.
     let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-    results.push((part.index, result));
-    if results.len() < part.count {
+    results.push((shard.index, result));
+    if results.len() < shard.count {
         return None;
     }
     let mut all = core::mem::take(&mut *results);
@@ -153,7 +137,7 @@ mod tests {
             .collect();
         all.sort_unstable();
         assert_eq!(all, problems);
-        assert_eq!(Shard::default().of(problems.clone()), problems);
+        assert_eq!(Shard::ALL.of(problems.clone()), problems);
     }
 
     #[test]
@@ -172,7 +156,7 @@ mod tests {
             for _ in 0..devices {
                 scope.spawn(|| {
                     queue.serve(|work| match work {
-                        WorkItem::Search(_, part) => Some(part.index),
+                        WorkItem::Search(_, shard) => Some(shard.index),
                         WorkItem::Confirm(problem, results) => {
                             confirmed.lock().expect("no panic").push((*problem, results));
                             None
@@ -195,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_part_leaves_only_its_problem_undecided() {
+    fn a_failed_shard_leaves_only_its_problem_undecided() {
         let queue = WorkQueue::new(vec![0, 1, 2], 1);
         let mut confirmed = Vec::new();
         queue.serve(|work| match work {

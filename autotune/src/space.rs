@@ -6,7 +6,6 @@ use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{BatchAxis, Choice, LaunchRequest, Plan, Strategy};
 
 use crate::candidate::{Candidate, LaunchConfig};
-use crate::queue::Part;
 use crate::stats::real;
 
 /// All candidates of a problem, the default first.
@@ -65,16 +64,7 @@ impl Space {
         &self.candidates
     }
 
-    /// Keeps one part of the candidates, and the default, with which all parts are compared.
-    pub fn keep_part(&mut self, part: Part) {
-        let Part { index, count } = part;
-        let mut place = 0..;
-        self.candidates.retain(|_| {
-            place.next().is_some_and(|place: usize| place == 0 || place % count.max(1) == index)
-        });
-    }
-
-    /// Keeps only these candidates, and the default.
+    /// Keeps only these candidates, and the default, with which all are compared.
     pub fn keep(&mut self, some: &[Candidate]) {
         let default = self.default().cloned();
         self.candidates.retain(|one| default.as_ref() == Some(one) || some.contains(one));

@@ -24,17 +24,6 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// The ratio of two series of times taken in the same rounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PairedRatio {
-    /// The median ratio: below one if the first series is faster.
-    pub median: f64,
-    /// The 95 % confidence interval of the median ratio.
-    pub interval: Interval,
-    /// The number of pairs.
-    pub pairs: u64,
-}
-
 impl Samples {
     /// `None` if there are no values or any is not finite: a NaN never becomes a result.
     pub fn new(values: impl IntoIterator<Item = f64>) -> Option<Self> {
@@ -79,19 +68,14 @@ impl Samples {
         self.quantile(0.5)
     }
 
-    /// The median absolute deviation from the median.
-    #[must_use]
-    pub fn median_absolute_deviation(&self) -> f64 {
-        let median = self.median();
-        let distances = self.ascending.iter().map(|value| (value - median).abs());
-        Self::new(distances).map_or(0.0, |distances| distances.median())
-    }
-
     /// The typical distance of a sample from the median, as a fraction of it: a robust standard
-    /// deviation, which outliers do not move.
+    /// deviation, the scaled median absolute deviation, which outliers do not move.
     #[must_use]
     pub fn spread(&self) -> f64 {
-        NORMAL_DEVIATION * self.median_absolute_deviation() / self.median().abs()
+        let median = self.median();
+        let distances = self.ascending.iter().map(|value| (value - median).abs());
+        let deviation = Self::new(distances).map_or(0.0, |distances| distances.median());
+        NORMAL_DEVIATION * deviation / median.abs()
     }
 
     /// The uncertainty of the median as a fraction of it: the standard error that corresponds to
@@ -131,19 +115,6 @@ impl Samples {
     fn at(&self, place: u64) -> f64 {
         let value = self.ascending.get(position(place)).or(self.ascending.last());
         value.copied().unwrap_or(f64::NAN)
-    }
-}
-
-impl PairedRatio {
-    /// The ratios of the first to the second of each pair. `None` if there is no pair or a ratio is
-    /// not finite.
-    pub fn new(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
-        let ratios = Samples::new(pairs.into_iter().map(|(first, second)| first / second))?;
-        Some(Self {
-            median: ratios.median(),
-            interval: ratios.median_interval(),
-            pairs: ratios.count(),
-        })
     }
 }
 
@@ -225,7 +196,6 @@ mod tests {
             assert_eq!(Samples::new([1.0, wrong, 2.0]), None);
         }
         assert_eq!(Samples::new([]), None);
-        assert_eq!(PairedRatio::new([(1.0, 0.0)]), None);
     }
 
     #[test]
@@ -269,12 +239,13 @@ mod tests {
     }
 
     #[test]
-    fn pairs_cancel_a_drift_that_medians_do_not() {
+    fn ratios_of_pairs_cancel_a_drift_that_medians_do_not() {
         let drift = recorded::DRIFTING;
         let faster = drift.map(|time| time * 0.98);
-        let ratio = PairedRatio::new(faster.into_iter().zip(drift)).expect("pairs");
-        assert!((ratio.median - 0.98).abs() < 1e-9);
-        assert!(ratio.interval.high < 0.99);
+        let ratios = faster.iter().zip(drift).map(|(faster, time)| faster / time);
+        let ratios = Samples::new(ratios).expect("finite");
+        assert!((ratios.median() - 0.98).abs() < 1e-9);
+        assert!(ratios.median_interval().high < 0.99);
         let alone = samples(&faster).median_interval();
         assert!(alone.high > samples(&drift).median(), "their own intervals overlap");
     }

@@ -86,12 +86,12 @@ fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningO
     };
     let measured = |(place, series): (usize, &Series)| {
         let samples = search.samples(place);
-        let ratio = search.ratio(place, DEFAULT).filter(|_| place != DEFAULT);
+        let ratios = search.ratios(place, DEFAULT).filter(|_| place != DEFAULT);
         MeasuredCandidate {
             candidate: series.candidate.clone(),
             summary: samples.as_ref().map(Samples::summary).unwrap_or_default(),
             spread: samples.map(|samples| samples.spread()),
-            against_default: ratio.map(|ratio| ratio.median),
+            against_default: ratios.map(|ratios| ratios.median()),
             verdict: verdict(place, series),
             failure: match &series.status {
                 Status::Failed(failure) => Some(failure.clone()),

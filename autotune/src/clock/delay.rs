@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel, Module};
 use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::MeasureFailure;
 
 /// The delay kernel and its memory.
 pub(super) struct Delay {
@@ -20,9 +20,7 @@ impl Delay {
     pub(super) fn new(guard: &Guard, stream: &Arc<CudaStream>) -> Result<Self, MeasureFailure> {
         let kernel = kernel(&guard.compile("delay.cu", SOURCE)?)?;
         let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
-        let plan = guard.plan(&request, None, kernel.limits(), Choice::AUTOMATIC).map_err(
-            |violations| MeasureFailure::new(FailureKind::Illegal, violations.to_string()),
-        )?;
+        let plan = guard.plan(&request, None, kernel.limits(), Choice::AUTOMATIC)?;
         let stamps =
             stream.alloc_zeros(STAMPS).map_err(MeasureFailure::in_call("cuMemAllocAsync"))?;
         Ok(Self { kernel, plan, stamps })

@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use gridguard::profile::{Named, StoredChoice};
 
-pub use protocol::LineError;
 pub use serve::{ServeError, serve};
 
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Measurer, Portion, Sample};
-use process::{NoResponse, Process};
+use process::Process;
 use protocol::{Request, Response};
 
 /// How long the tuner waits for a measuring process.
@@ -26,21 +25,18 @@ use protocol::{Request, Response};
 pub struct Timeouts {
     /// To start and to open the problem: contexts, memory, the first compilation.
     pub open: Duration,
-    /// For any request: a candidate's compilation, its check, its warm-up.
+    /// For any other request: a candidate's compilation and check, or its warm-up and sample.
     pub request: Duration,
-    /// For each sample of a request, in addition.
-    pub sample: Duration,
     /// To end when it is asked to.
     pub close: Duration,
 }
 
 impl Default for Timeouts {
-    /// 120 s to open, 60 s for a request plus 2 s for each sample, 5 s to end.
+    /// 120 s to open, 60 s for a request, 5 s to end.
     fn default() -> Self {
         Self {
             open: Duration::from_secs(120),
             request: Duration::from_secs(60),
-            sample: Duration::from_secs(2),
             close: Duration::from_secs(5),
         }
     }
@@ -145,22 +141,20 @@ impl Remote {
     /// Opens the problem, in a new process if there is none.
     fn open(&self, alive: Option<Process>) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
         let within = self.timeouts.open;
-        let (mut process, ready) = match alive {
-            Some(process) => (process, Ok(())),
+        let mut process = match alive {
+            Some(process) => process,
             None => {
                 let mut new = Process::start((self.command)()).map_err(RemoteError::Start)?;
-                let ready = new.wait_until_ready(within);
-                (new, ready)
+                new.wait_until_ready(within).map_err(RemoteError::Open)?;
+                new
             }
         };
         let request = Request::Open { problem: self.problem.clone() };
-        let failure = match ready.and_then(|()| process.ask(&request, within)) {
-            Ok(Response::Opened { configurations }) => return Ok((process, configurations)),
-            Ok(Response::Failed { failure }) => failure,
-            Ok(other) => process.failure(unexpected(&other)),
-            Err(reason) => process.failure(reason),
-        };
-        Err(RemoteError::Open(failure))
+        let opened = process.ask(&request, within, |response| match response {
+            Response::Opened { configurations } => Some(configurations),
+            _ => None,
+        });
+        Ok((process, opened.map_err(RemoteError::Open)?))
     }
 
     /// The process, or a new one if it has ended between requests, which is no candidate's fault.
@@ -171,33 +165,28 @@ impl Remote {
         if let Some(process) = self.take_alive() {
             return Ok(process);
         }
-        for _ in 1..MAX_ATTEMPTS {
-            if let Ok((process, _)) = self.open(None) {
-                return Ok(process);
+        let mut attempts = 1;
+        loop {
+            match self.open(None) {
+                Ok((process, _)) => return Ok(process),
+                Err(error) if attempts == MAX_ATTEMPTS => {
+                    return Err(gone(self.lost.insert(error)));
+                }
+                Err(_) => thread::sleep(BETWEEN_ATTEMPTS),
             }
-            thread::sleep(BETWEEN_ATTEMPTS);
-        }
-        match self.open(None) {
-            Ok((process, _)) => Ok(process),
-            Err(error) => Err(gone(self.lost.insert(error))),
+            attempts += 1;
         }
     }
 
-    /// Sends a request about a candidate; `take` accepts the expected response. A process with a
-    /// fatal failure is killed.
+    /// Sends a request about a candidate. A process with a fatal failure is killed.
     fn ask<T>(
         &mut self,
         candidate: &Candidate,
         request: &Request,
-        within: Duration,
-        take: impl FnOnce(Response) -> Result<T, Response>,
+        take: impl FnOnce(Response) -> Option<T>,
     ) -> Result<T, MeasureFailure> {
         let mut process = self.process()?;
-        let result = match process.ask(request, within) {
-            Ok(Response::Failed { failure }) => Err(failure),
-            Ok(response) => take(response).map_err(|other| process.failure(unexpected(&other))),
-            Err(reason) => Err(process.failure(reason)),
-        };
+        let result = process.ask(request, self.timeouts.request, take);
         let fatal = result.as_ref().err().filter(|failure| failure.kind.is_fatal());
         if fatal.is_none() {
             self.process = Some(process);
@@ -220,9 +209,8 @@ impl Remote {
 impl Measurer for Remote {
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
         let request = Request::Check { candidate: candidate.clone() };
-        self.ask(candidate, &request, self.timeouts.request, |response| match response {
-            Response::Checked => Ok(()),
-            other => Err(other),
+        self.ask(candidate, &request, |response| {
+            matches!(response, Response::Checked).then_some(())
         })
     }
 
@@ -230,14 +218,11 @@ impl Measurer for Remote {
         &mut self,
         candidate: &Candidate,
         portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure> {
-        let request = Request::Sample { candidate: candidate.clone(), portion, count };
-        let samples = self.timeouts.sample.saturating_mul(count);
-        let within = self.timeouts.request.saturating_add(samples);
-        self.ask(candidate, &request, within, |response| match response {
-            Response::Sampled { samples } if are_times(&samples, count) => Ok(samples),
-            other => Err(other),
+    ) -> Result<Sample, MeasureFailure> {
+        let request = Request::Sample { candidate: candidate.clone(), portion };
+        self.ask(candidate, &request, |response| match response {
+            Response::Sampled { sample } => Some(sample),
+            _ => None,
         })
     }
 }
@@ -252,21 +237,8 @@ impl Drop for Remote {
 
 impl fmt::Debug for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (problem, process) = (&self.problem, self.process_id());
-        f.debug_struct("Remote")
-            .field("problem", problem)
-            .field("process", &process)
-            .finish_non_exhaustive()
+        f.debug_struct("Remote").field("problem", &self.problem).finish_non_exhaustive()
     }
-}
-
-/// Whether these are the requested times.
-fn are_times(samples: &[Sample], count: u32) -> bool {
-    u32::try_from(samples.len()) == Ok(count) && samples.iter().all(Sample::is_valid)
-}
-
-fn unexpected(response: &Response) -> NoResponse {
-    NoResponse::Unexpected(format!("{response:?}"))
 }
 
 /// The failure of a candidate once measuring has ended for good.

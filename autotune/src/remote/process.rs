@@ -1,32 +1,21 @@
 //! A measuring process, as the tuner sees it.
 
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, ErrorKind, Read};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::protocol::{LineError, PROTOCOL, Request, Response, forward_lines, write_line};
+use super::protocol::{PROTOCOL, Request, Response, forward_lines, write_line};
 use crate::failure::{FailureKind, MeasureFailure};
 
 /// A child process that serves requests; it is killed on drop.
 pub(super) struct Process {
     child: Child,
     requests: ChildStdin,
-    responses: Receiver<Result<String, LineError>>,
+    responses: Receiver<io::Result<String>>,
     /// The end of its stderr, once that is closed.
     stderr: Receiver<String>,
-}
-
-/// Why there is no valid response.
-#[derive(Debug)]
-pub(super) enum NoResponse {
-    /// None came within the time.
-    Late(Duration),
-    /// The process ended, or closed its output.
-    Ended,
-    /// It wrote something else.
-    Unexpected(String),
 }
 
 impl Process {
@@ -52,59 +41,54 @@ impl Process {
     }
 
     /// Waits until it serves. Other lines before, such as a banner, are ignored.
-    pub(super) fn wait_until_ready(&mut self, within: Duration) -> Result<(), NoResponse> {
+    pub(super) fn wait_until_ready(&mut self, within: Duration) -> Result<(), MeasureFailure> {
         let deadline = Instant::now() + within;
         loop {
             let line = self.line(deadline, within)?;
             match serde_json::from_str(&line) {
                 Ok(Response::Serving { protocol: PROTOCOL }) => return Ok(()),
-                Ok(_) => return Err(NoResponse::Unexpected(line)),
+                Ok(_) => return Err(self.unexpected(&line)),
                 Err(_) => {}
             }
         }
     }
 
-    /// Sends a request and waits for the response.
-    pub(super) fn ask(
+    /// Sends a request and waits for the response; `take` accepts what fits the request. After a
+    /// failure that is fatal the process must end.
+    pub(super) fn ask<T>(
         &mut self,
         request: &Request,
         within: Duration,
-    ) -> Result<Response, NoResponse> {
+        take: impl FnOnce(Response) -> Option<T>,
+    ) -> Result<T, MeasureFailure> {
         let deadline = Instant::now() + within;
-        write_line(&mut self.requests, request).map_err(|_| NoResponse::Ended)?;
+        write_line(&mut self.requests, request).map_err(|_| self.crash(CLOSED.to_owned()))?;
         let line = self.line(deadline, within)?;
-        serde_json::from_str(&line).map_err(|_| NoResponse::Unexpected(line))
+        match serde_json::from_str(&line) {
+            Ok(Response::Failed { failure }) => Err(failure),
+            response => response.ok().and_then(take).ok_or_else(|| self.unexpected(&line)),
+        }
     }
 
-    fn line(&mut self, deadline: Instant, within: Duration) -> Result<String, NoResponse> {
+    fn line(&mut self, deadline: Instant, within: Duration) -> Result<String, MeasureFailure> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.responses.recv_timeout(left) {
             Ok(Ok(line)) => Ok(line),
-            Ok(Err(error @ (LineError::TooLong | LineError::NotText))) => {
-                Err(NoResponse::Unexpected(error.to_string()))
+            Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
+                Err(self.unexpected(&error.to_string()))
             }
-            Ok(Err(LineError::Cut | LineError::Io(_))) => Err(NoResponse::Ended),
-            Err(RecvTimeoutError::Disconnected) => Err(NoResponse::Ended),
-            Err(RecvTimeoutError::Timeout) => Err(NoResponse::Late(within)),
+            Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => Err(self.crash(CLOSED.to_owned())),
+            Err(RecvTimeoutError::Timeout) => {
+                let message = format!("the measuring process did not respond within {within:?}");
+                Err(MeasureFailure::new(FailureKind::Timeout, message))
+            }
         }
     }
 
-    /// The failure of a request without a valid response, after which the process must end.
-    pub(super) fn failure(&mut self, reason: NoResponse) -> MeasureFailure {
-        match reason {
-            NoResponse::Late(within) => {
-                let message = format!("the measuring process did not respond within {within:?}");
-                MeasureFailure::new(FailureKind::Timeout, message)
-            }
-            // A dying process may write something too, such as a test harness about a panic.
-            NoResponse::Unexpected(line) => {
-                let start: String = line.chars().take(SHOWN_CHARACTERS).collect();
-                self.crash(format!(
-                    "the measuring process wrote {start:?}, which is not a response"
-                ))
-            }
-            NoResponse::Ended => self.crash("the measuring process closed its output".to_owned()),
-        }
+    /// A dying process may write something too, such as a test harness about a panic.
+    fn unexpected(&mut self, line: &str) -> MeasureFailure {
+        let start: String = line.chars().take(SHOWN_CHARACTERS).collect();
+        self.crash(format!("the measuring process wrote {start:?}, which is not a response"))
     }
 
     /// A crash with the exit status and the end of stderr, or with `message` if it is still
@@ -149,7 +133,7 @@ impl Drop for Process {
 }
 
 /// The lines of `output`, read by a thread of their own until it is closed.
-fn lines_of(output: impl Read + Send + 'static) -> Receiver<Result<String, LineError>> {
+fn lines_of(output: impl Read + Send + 'static) -> Receiver<io::Result<String>> {
     let (send, lines) = mpsc::channel();
     thread::spawn(move || {
         let mut output = BufReader::new(output);
@@ -176,6 +160,7 @@ fn end_of(mut output: impl Read + Send + 'static) -> Receiver<String> {
     end
 }
 
+const CLOSED: &str = "the measuring process closed its output";
 /// How much of a process's stderr is kept: enough for a panic message and its location.
 const KEPT_BYTES: usize = 2048;
 /// How much of an unexpected line is shown.

@@ -1,6 +1,6 @@
 //! The protocol between a tuner and its measuring process: one JSON value per line.
 
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, ErrorKind, Read, Write};
 use std::sync::mpsc::Sender;
 
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::MeasureFailure;
 use crate::measure::{Portion, Sample};
+use crate::stats::count;
 
 /// The version of the protocol. Both sides are the same program, unless it is replaced meanwhile.
-pub(super) const PROTOCOL: u32 = 1;
+pub(super) const PROTOCOL: u32 = 2;
 
 /// A request of the tuner.
 #[derive(Debug, Serialize, Deserialize)]
@@ -21,7 +22,7 @@ pub(super) enum Request {
     /// Checks a candidate.
     Check { candidate: Candidate },
     /// Times a candidate.
-    Sample { candidate: Candidate, portion: Portion, count: u32 },
+    Sample { candidate: Candidate, portion: Portion },
     /// Ends the process.
     Close,
 }
@@ -36,28 +37,10 @@ pub(super) enum Response {
     Opened { configurations: Vec<LaunchConfig> },
     /// The candidate's output is correct.
     Checked,
-    /// The candidate's times.
-    Sampled { samples: Vec<Sample> },
+    /// The candidate's time.
+    Sampled { sample: Sample },
     /// The request failed.
     Failed { failure: MeasureFailure },
-}
-
-/// Why there is no next line.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LineError {
-    /// The line is too long.
-    #[error("a line is longer than {MAX_LINE_BYTES} bytes")]
-    TooLong,
-    /// The stream ended within the line.
-    #[error("the stream ended within a line")]
-    Cut,
-    /// The line is not UTF-8.
-    #[error("a line is not UTF-8")]
-    NotText,
-    /// The stream cannot be read.
-    #[error(transparent)]
-    Io(#[from] io::Error),
 }
 
 /// Writes `value` as a line.
@@ -69,7 +52,7 @@ pub(super) fn write_line(output: &mut impl Write, value: &impl Serialize) -> io:
 }
 
 /// Sends the lines of `input` until it ends, a line is invalid, or the receiver is gone.
-pub(super) fn forward_lines(input: &mut impl BufRead, lines: &Sender<Result<String, LineError>>) {
+pub(super) fn forward_lines(input: &mut impl BufRead, lines: &Sender<io::Result<String>>) {
     while let Some(line) = read_line(input).transpose() {
         let is_last = line.is_err();
         if lines.send(line).is_err() || is_last {
@@ -78,21 +61,26 @@ pub(super) fn forward_lines(input: &mut impl BufRead, lines: &Sender<Result<Stri
     }
 }
 
-/// The next line without its newline; `None` at the end.
-fn read_line(input: &mut impl BufRead) -> Result<Option<String>, LineError> {
-    let most = u64::try_from(MAX_LINE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+/// The next line without its newline; `None` at the end. An invalid line is `InvalidData`, one that
+/// the end of the input cuts off `UnexpectedEof`.
+fn read_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = Vec::new();
-    Read::take(input, most).read_until(b'\n', &mut line)?;
+    Read::take(input, MAX_LINE_BYTES + 1).read_until(b'\n', &mut line)?;
+    let invalid = |why: String| io::Error::new(ErrorKind::InvalidData, why);
     match line.pop() {
         None => Ok(None),
-        Some(b'\n') => String::from_utf8(line).map(Some).map_err(|_| LineError::NotText),
-        Some(_) if line.len() >= MAX_LINE_BYTES => Err(LineError::TooLong),
-        Some(_) => Err(LineError::Cut),
+        Some(b'\n') => {
+            String::from_utf8(line).map(Some).map_err(|_| invalid("a line is not UTF-8".into()))
+        }
+        Some(_) if count(line.len()) >= MAX_LINE_BYTES => {
+            Err(invalid(format!("a line is longer than {MAX_LINE_BYTES} bytes")))
+        }
+        Some(_) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the stream ended within a line")),
     }
 }
 
 /// The longest line, without its newline.
-const MAX_LINE_BYTES: usize = 1024 * 1024;
+const MAX_LINE_BYTES: u64 = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -153,13 +141,19 @@ mod tests {
 
     #[test]
     fn cut_overlong_and_invalid_lines_have_their_own_errors() {
-        assert!(matches!(read_line(&mut b"half".as_slice()), Err(LineError::Cut)));
-        assert!(matches!(read_line(&mut b"\xff\n".as_slice()), Err(LineError::NotText)));
-        let mut longest = vec![b'x'; MAX_LINE_BYTES];
+        let error = |mut line: &[u8]| {
+            let error = read_line(&mut line).expect_err("invalid");
+            (error.kind(), error.to_string())
+        };
+        let cut = "the stream ended within a line".to_owned();
+        assert_eq!(error(b"half"), (ErrorKind::UnexpectedEof, cut));
+        assert_eq!(error(b"\xff\n"), (ErrorKind::InvalidData, "a line is not UTF-8".to_owned()));
+        let mut longest = vec![b'x'; 1024 * 1024];
         longest.push(b'\n');
         let line = read_line(&mut longest.as_slice()).expect("the longest").expect("a line");
-        assert_eq!(line.len(), MAX_LINE_BYTES);
+        assert_eq!(line.len(), 1024 * 1024);
         longest.insert(0, b'x');
-        assert!(matches!(read_line(&mut longest.as_slice()), Err(LineError::TooLong)));
+        let overlong = "a line is longer than 1048576 bytes".to_owned();
+        assert_eq!(error(&longest), (ErrorKind::InvalidData, overlong));
     }
 }

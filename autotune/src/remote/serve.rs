@@ -1,12 +1,12 @@
 //! The measuring process: serves requests from standard input.
 
-use std::io::{BufReader, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 use std::process;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use super::protocol::{LineError, PROTOCOL, Request, Response, forward_lines, write_line};
+use super::protocol::{PROTOCOL, Request, Response, forward_lines, write_line};
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::ProblemMeasurer;
 
@@ -16,13 +16,13 @@ use crate::measure::ProblemMeasurer;
 pub enum ServeError {
     /// A request cannot be read.
     #[error("cannot read a request: {0}")]
-    Line(#[from] LineError),
+    Read(#[source] io::Error),
     /// A request is malformed.
     #[error("malformed request: {0}")]
     Malformed(#[source] serde_json::Error),
     /// A response cannot be written.
     #[error("cannot write a response: {0}")]
-    Write(#[source] std::io::Error),
+    Write(#[source] io::Error),
 }
 
 /// Measures what is requested on `input` until it ends or closes: standard input and output of a
@@ -52,7 +52,8 @@ where
     respond(&Response::Serving { protocol: PROTOCOL })?;
     let mut problem = None;
     while let Ok(line) = requests.recv() {
-        let request = serde_json::from_str(&line?).map_err(ServeError::Malformed)?;
+        let line = line.map_err(ServeError::Read)?;
+        let request = serde_json::from_str(&line).map_err(ServeError::Malformed)?;
         if matches!(request, Request::Close) {
             break;
         }
@@ -79,9 +80,8 @@ fn handle(
         (Request::Check { candidate }, Some(problem)) => {
             problem.check(&candidate).map(|()| Response::Checked)
         }
-        (Request::Sample { candidate, portion, count }, Some(problem)) => {
-            let samples = problem.sample(&candidate, portion, count)?;
-            Ok(Response::Sampled { samples })
+        (Request::Sample { candidate, portion }, Some(problem)) => {
+            problem.sample(&candidate, portion).map(|sample| Response::Sampled { sample })
         }
         _ => Err(MeasureFailure::new(FailureKind::Launch, "no problem is open")),
     }
@@ -89,9 +89,7 @@ fn handle(
 
 /// The lines of `input`, read by a thread of their own, and a sender to keep while requests are
 /// served: its drop tells the thread that no measurement is running.
-fn read_requests(
-    input: impl Read + Send + 'static,
-) -> (Receiver<Result<String, LineError>>, Sender<()>) {
+fn read_requests(input: impl Read + Send + 'static) -> (Receiver<io::Result<String>>, Sender<()>) {
     let (send_line, lines) = mpsc::channel();
     let (running, ended) = mpsc::channel();
     thread::spawn(move || {
@@ -120,13 +118,8 @@ mod tests {
             Ok(())
         }
 
-        fn sample(
-            &mut self,
-            _: &Candidate,
-            _: Portion,
-            _: u32,
-        ) -> Result<Vec<Sample>, MeasureFailure> {
-            Ok(Vec::new())
+        fn sample(&mut self, _: &Candidate, _: Portion) -> Result<Sample, MeasureFailure> {
+            Ok(Sample { time_ns: 1.5, clock_mhz: None })
         }
     }
 
@@ -140,7 +133,7 @@ mod tests {
 
     fn served(requests: &str) -> (Result<(), ServeError>, Vec<String>) {
         let mut output = Vec::new();
-        let input = std::io::Cursor::new(requests.to_owned().into_bytes());
+        let input = io::Cursor::new(requests.to_owned().into_bytes());
         let ended = serve(input, &mut output, |problem| match problem {
             "empty" => Ok(Box::new(Empty)),
             other => Err(MeasureFailure::new(FailureKind::Launch, format!("no problem {other}"))),
@@ -153,17 +146,19 @@ mod tests {
     fn requests_are_served_in_order_until_the_end_of_input() {
         let requests = format!(
             "{{\"check\":{{\"candidate\":{CANDIDATE}}}}}\n{{\"open\":{{\"problem\":\"other\"}}}}\n\
-             {{\"open\":{{\"problem\":\"empty\"}}}}\n{{\"check\":{{\"candidate\":{CANDIDATE}}}}}\n"
+             {{\"open\":{{\"problem\":\"empty\"}}}}\n{{\"check\":{{\"candidate\":{CANDIDATE}}}}}\n\
+             {{\"sample\":{{\"candidate\":{CANDIDATE},\"portion\":\"sequence\"}}}}\n"
         );
         let (ended, responses) = served(&requests);
         ended.expect("ends well");
         let expected = [
             "",
-            r#"{"serving":{"protocol":1}}"#,
+            r#"{"serving":{"protocol":2}}"#,
             r#"{"failed":{"failure":{"kind":"launch","message":"no problem is open"}}}"#,
             r#"{"failed":{"failure":{"kind":"launch","message":"no problem other"}}}"#,
             r#"{"opened":{"configurations":[]}}"#,
             r#""checked""#,
+            r#"{"sampled":{"sample":{"time_ns":1.5,"clock_mhz":null}}}"#,
         ];
         assert_eq!(responses, expected);
     }
@@ -180,6 +175,6 @@ mod tests {
         let (ended, _) = served("frobnicate\n");
         assert!(matches!(ended, Err(ServeError::Malformed(_))), "{ended:?}");
         let (ended, _) = served("\"clo");
-        assert!(matches!(ended, Err(ServeError::Line(LineError::Cut))), "{ended:?}");
+        assert!(matches!(ended, Err(ServeError::Read(_))), "{ended:?}");
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(search: &mut Search<'_>, space: &Space) -> Result<Vec<usize>, 
         }
         let left = step(search, incumbent, &new)?;
         let is_better = |place: &usize| {
-            search.ratio(*place, incumbent).is_some_and(|ratio| ratio.median < WORTH_A_STEP)
+            search.ratios(*place, incumbent).is_some_and(|ratios| ratios.median() < WORTH_A_STEP)
         };
         let improved = left.iter().any(is_better);
         pool.extend(left);

@@ -5,7 +5,7 @@ use gridguard::profile::StopReason;
 use crate::candidate::Candidate;
 use crate::control::Stage;
 use crate::search::state::{DEFAULT, Halt, Search};
-use crate::stats::count;
+use crate::stats::{Interval, count};
 
 /// Measures the finalists of `pool` to the end.
 pub(crate) fn run(search: &mut Search<'_>, pool: &[usize]) -> Result<(), Halt> {
@@ -55,7 +55,7 @@ pub(crate) struct Decision {
 pub(crate) fn decide(search: &Search<'_>, finalists: &[usize]) -> Decision {
     let against_default = |place: usize| match place {
         DEFAULT => 1.0,
-        _ => search.ratio(place, DEFAULT).map_or(f64::INFINITY, |ratio| ratio.median),
+        _ => search.ratios(place, DEFAULT).map_or(f64::INFINITY, |ratios| ratios.median()),
     };
     let mut ties = search.open(finalists);
     let faster =
@@ -73,8 +73,9 @@ pub(crate) fn decide(search: &Search<'_>, finalists: &[usize]) -> Decision {
 
 /// Whether `place` is slower than `base` by more than a tie, and surely slower.
 fn is_slower(search: &Search<'_>, place: usize, base: usize) -> bool {
-    search.ratio(place, base).is_some_and(|ratio| {
-        ratio.pairs >= MIN_PAIRS && ratio.median > TIE_FACTOR && ratio.interval.low > 1.0
+    search.ratios(place, base).is_some_and(|ratios| {
+        let is_sure = ratios.count() >= MIN_PAIRS && ratios.median_interval().low > 1.0;
+        is_sure && ratios.median() > TIE_FACTOR
     })
 }
 
@@ -118,8 +119,9 @@ fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
         return false;
     }
     let is_unclear = |one: &usize, other: &usize| {
-        search.ratio(*one, *other).is_some_and(|ratio| {
-            ratio.interval.low < TIE_FACTOR && ratio.interval.high > TIE_FACTOR
+        search.ratios(*one, *other).is_some_and(|ratios| {
+            let Interval { low, high } = ratios.median_interval();
+            low < TIE_FACTOR && TIE_FACTOR < high
         })
     };
     contenders.iter().any(|one| contenders.iter().any(|other| is_unclear(one, other)))

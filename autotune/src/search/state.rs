@@ -7,11 +7,11 @@ use gridguard::profile::StopReason;
 
 use crate::candidate::Candidate;
 use crate::control::{Budget, Observer, SearchProgress, Stage};
-use crate::failure::{FailureKind, MeasureFailure};
+use crate::failure::MeasureFailure;
 use crate::measure::{Measurer, Portion, Sample};
 use crate::sampling::{SLOW_SAMPLE_NS, SamplingEffort, Throttle};
 use crate::space::Space;
-use crate::stats::{PairedRatio, Samples, count, position};
+use crate::stats::{Samples, count, position};
 
 /// The default's place among the series.
 pub(crate) const DEFAULT: usize = 0;
@@ -184,11 +184,11 @@ impl<'a> Search<'a> {
     }
 
     /// Times of one candidate over those of another, from the rounds that have both.
-    pub(crate) fn ratio(&self, place: usize, base: usize) -> Option<PairedRatio> {
+    pub(crate) fn ratios(&self, place: usize, base: usize) -> Option<Samples> {
         let base = &self.series[base].times;
         let at = |round: u64| base.iter().find(|(taken, _)| *taken == round);
         let times = self.series[place].times.iter();
-        PairedRatio::new(times.filter_map(|(round, time)| Some((*time, at(*round)?.1))))
+        Samples::new(times.filter_map(|(round, time)| Some(time / at(*round)?.1)))
     }
 
     /// Checks those of `places` that are new: no candidate is timed before its output is correct.
@@ -253,7 +253,7 @@ impl<'a> Search<'a> {
             self.ensure_budget()?;
             self.notify(&candidate);
             self.evaluations += 1;
-            let taken = self.measurer.sample(&candidate, portion, 1).and_then(valid);
+            let taken = self.measurer.sample(&candidate, portion).and_then(Sample::checked);
             let sample = match taken {
                 Ok(sample) => sample,
                 Err(failure) => {
@@ -294,15 +294,6 @@ impl<'a> Search<'a> {
         };
         self.observer.progress(&progress);
     }
-}
-
-fn valid(samples: Vec<Sample>) -> Result<Sample, MeasureFailure> {
-    let message = match samples.first() {
-        Some(sample) if sample.is_valid() => return Ok(*sample),
-        Some(sample) => format!("measured {} ns", sample.time_ns),
-        None => "no time was measured".to_owned(),
-    };
-    Err(MeasureFailure::new(FailureKind::Launch, message))
 }
 
 /// The numbers below `length` in an order that depends on the round: steps of a stride coprime to

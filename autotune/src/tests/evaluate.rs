@@ -52,11 +52,10 @@ impl Measurer for Interrupting<'_> {
         &mut self,
         candidate: &Candidate,
         portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure> {
+    ) -> Result<Sample, MeasureFailure> {
         self.left = self.left.saturating_sub(1);
         self.flag.store(self.left == 0, Ordering::Relaxed);
-        self.device.sample(candidate, portion, count)
+        self.device.sample(candidate, portion)
     }
 }
 

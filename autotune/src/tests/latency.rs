@@ -61,13 +61,12 @@ impl Measurer for Brittle {
         &mut self,
         candidate: &Candidate,
         portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure> {
+    ) -> Result<Sample, MeasureFailure> {
         match portion {
             Portion::Sequence if (self.fails)(candidate) => {
                 Err(MeasureFailure::new(FailureKind::Crash, "it crashed"))
             }
-            _ => self.device.sample(candidate, portion, count),
+            _ => self.device.sample(candidate, portion),
         }
     }
 }

@@ -88,26 +88,22 @@ impl Measurer for Simulated {
         &mut self,
         candidate: &Candidate,
         portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure> {
+    ) -> Result<Sample, MeasureFailure> {
         assert!(self.checked.contains(candidate), "{candidate} was not checked");
         if let Some(kind) = self.nature.failing.get(candidate) {
             return Err(failure(*kind));
         }
         let truth = self.nature.time_ns(candidate, portion);
-        let times = (0..count).map(|_| {
-            self.taken += 1;
-            let mut time = truth * (self.nature.noise * normal(&mut self.rng)).exp();
-            time *= 1.0 + self.nature.drift * f64::from(self.taken);
-            if self.rng.f64() < self.nature.outliers {
-                time *= 1.5 + 2.5 * self.rng.f64();
-            }
-            if self.seen.insert(candidate.clone()) {
-                time *= 1.0 + self.nature.first;
-            }
-            Sample { time_ns: time, clock_mhz: None }
-        });
-        Ok(times.collect())
+        self.taken += 1;
+        let mut time_ns = truth * (self.nature.noise * normal(&mut self.rng)).exp();
+        time_ns *= 1.0 + self.nature.drift * f64::from(self.taken);
+        if self.rng.f64() < self.nature.outliers {
+            time_ns *= 1.5 + 2.5 * self.rng.f64();
+        }
+        if self.seen.insert(candidate.clone()) {
+            time_ns *= 1.0 + self.nature.first;
+        }
+        Ok(Sample { time_ns, clock_mhz: None })
     }
 }
 

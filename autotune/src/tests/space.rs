@@ -6,7 +6,7 @@ use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof
 use proptest::strategy::Strategy as _;
 
 use crate::space::{MAX_CHUNK_SIZES, chunked};
-use crate::{LaunchConfig, Part, Space};
+use crate::{LaunchConfig, Shard, Space};
 
 fn configuration(threads: u64, batch: BatchAxis) -> LaunchConfig {
     let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
@@ -48,12 +48,13 @@ fn a_space_restricted_to_a_workspace_is_complete_again_for_another_objective() {
 }
 
 #[test]
-fn parts_share_the_candidates_and_each_has_the_default() {
+fn shards_share_the_candidates_and_each_has_the_default() {
     let space = Space::new(vec![configuration(128, on_y(15_360).blocks_per_item(5))]);
     let mut seen = Vec::new();
-    for index in 0..3 {
+    for shard in ["0/3", "1/3", "2/3"] {
+        let shard: Shard = shard.parse().expect("a shard");
         let mut part = space.clone();
-        part.keep_part(Part { index, count: 3 });
+        part.keep(&shard.of(space.candidates().to_vec()));
         assert_eq!(part.default(), space.default());
         seen.extend(part.candidates().iter().skip(1).cloned());
     }

@@ -227,16 +227,11 @@ impl Measurer for Capped {
         &mut self,
         candidate: &Candidate,
         portion: Portion,
-        count: u32,
-    ) -> Result<Vec<Sample>, MeasureFailure> {
+    ) -> Result<Sample, MeasureFailure> {
         self.taken += 1;
         let clock_mhz = if self.capped.contains(&self.taken) { 1200.0 } else { 1980.0 };
-        let mut samples = self.device.sample(candidate, portion, count)?;
-        for sample in &mut samples {
-            sample.time_ns *= 1980.0 / clock_mhz;
-            sample.clock_mhz = Some(clock_mhz);
-        }
-        Ok(samples)
+        let Sample { time_ns, .. } = self.device.sample(candidate, portion)?;
+        Ok(Sample { time_ns: time_ns * 1980.0 / clock_mhz, clock_mhz: Some(clock_mhz) })
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use clap::Args;
-use gridguard::profile::{self, Objective, Policy, Profile};
+use gridguard::profile::{self, Environment, Objective, Policy, Profile};
 use gridguard_autotune::{
     Budget, EvaluateError, EvaluationEffort, ExhaustiveSearch, Measurer, ProblemMeasurer, Space,
     evaluate,
@@ -24,7 +24,7 @@ use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection, KernelFilter};
 use crate::measure::target::{Target, select_targets};
 use crate::measure::workload::LocalBench;
-use crate::output::{json, note};
+use crate::output::{Format, OutputArgs, json, note, print};
 
 #[derive(Args)]
 pub(crate) struct Evaluate {
@@ -54,9 +54,11 @@ pub(crate) struct Evaluate {
     /// Write all results to this file as JSON
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+    #[command(flatten)]
+    stdout: OutputArgs,
 }
 
-/// The content of the output file.
+/// All results: the document on standard output and in the output file.
 #[derive(Serialize)]
 struct EvaluationDocument {
     device: String,
@@ -105,8 +107,9 @@ impl Evaluate {
             }
         }
         if let Some(profile) = &profile {
-            let is_wanted = |problem: &Problem| self.kernels.matches(problem.kernel());
-            for problem in Problem::between().into_iter().filter(is_wanted) {
+            let mut wanted = Problem::between();
+            wanted.retain(|problem| self.kernels.matches(problem.kernel()));
+            for problem in wanted {
                 if interrupt.load(Ordering::Relaxed) {
                     break;
                 }
@@ -120,12 +123,12 @@ impl Evaluate {
             }
         }
         failed.iter().for_each(note);
-        let environment = target.environment()?;
+        let Environment { driver, compiler, tuner } = target.environment()?;
         let document = EvaluationDocument {
             device: target.to_string(),
-            driver: environment.driver,
-            compiler: environment.compiler,
-            tuner: environment.tuner,
+            driver,
+            compiler,
+            tuner,
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             policy: self.policy.to_string(),
             summary: EvaluationSummary::new(&problems, &between),
@@ -135,12 +138,14 @@ impl Evaluate {
             interrupted: interrupt.load(Ordering::Relaxed),
             wall_time_s: start.elapsed().as_secs_f64(),
         };
-        if !document.problems.is_empty() {
+        let json = json(&document)? + "\n";
+        if self.stdout.format == Format::Json {
+            print(&json)?;
+        } else if !document.problems.is_empty() {
             self.print(&document.summary)?;
         }
         if let Some(path) = &self.output {
-            let name = path.display().to_string();
-            std::fs::write(path, json(&document)? + "\n").map_err(CommandError::io(name))?;
+            std::fs::write(path, json).map_err(CommandError::io(path.display().to_string()))?;
         }
         Ok(match () {
             () if document.interrupted => Exit::Interrupted,
@@ -162,8 +167,12 @@ impl Evaluate {
         Ok(wanted)
     }
 
-    /// Prints one line. Without an output file, a closed pipe ends the evaluation.
+    /// Prints a result as text, unless the format is JSON. Without an output file, a closed pipe ends
+    /// the evaluation.
     fn print(&self, line: &impl Display) -> Result<(), CommandError> {
+        if self.stdout.format == Format::Json {
+            return Ok(());
+        }
         let written = writeln!(io::stdout(), "{line}");
         match self.output {
             Some(_) => CommandError::check_write(written, "writing the results"),
@@ -232,7 +241,7 @@ fn open(
     bench: &LocalBench,
     problem: &Problem,
 ) -> Result<(Box<dyn ProblemMeasurer>, Space), CommandError> {
-    let mut measurer = bench.open(&problem.to_string())?;
+    let mut measurer = bench.open(problem)?;
     let space = Space::new(measurer.configurations()?);
     Ok((measurer, space))
 }

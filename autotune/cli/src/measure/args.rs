@@ -51,14 +51,11 @@ pub(crate) fn device(text: &str) -> Result<DeviceSelection, String> {
 
 /// `cold-eager`, `cold-graph`, `hot-eager` or `hot-graph`.
 pub(crate) fn policy(text: &str) -> Result<Policy, String> {
-    let (l2, submission) = match text {
-        "cold-eager" => (L2::Cold, Submission::Eager),
-        "cold-graph" => (L2::Cold, Submission::Graph),
-        "hot-eager" => (L2::Hot, Submission::Eager),
-        "hot-graph" => (L2::Hot, Submission::Graph),
-        _ => return Err("expected cold or hot, a dash, eager or graph, such as cold-eager".into()),
-    };
-    Ok(Policy { l2, submission })
+    let all = [L2::Cold, L2::Hot].into_iter().flat_map(|l2| {
+        [Submission::Eager, Submission::Graph].map(|submission| Policy { l2, submission })
+    });
+    let expected = "expected cold or hot, a dash, eager or graph, such as cold-eager";
+    all.into_iter().find(|policy| policy.to_string() == text).ok_or_else(|| expected.into())
 }
 
 /// `throughput`, `latency:200us` or `memory:BYTES:BYTES_PER_ITEM`.

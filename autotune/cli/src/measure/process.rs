@@ -5,8 +5,8 @@ use std::process::Command;
 
 use clap::Args;
 use gridguard::profile::Policy;
-use gridguard_autotune::{Remote, Timeouts, serve};
-use gridguard_kernels::bench::Problem;
+use gridguard_autotune::{FailureKind, MeasureFailure, Remote, Timeouts, serve};
+use gridguard_kernels::bench::{Problem, ProblemError};
 
 use super::args::{self, DeviceSelection};
 use super::target::Target;
@@ -35,7 +35,11 @@ impl Measure {
             DeviceSelection::Host | DeviceSelection::All => Target::host(&self.gpu)?,
         };
         let bench = LocalBench::new(target.guard()?, self.policy)?;
-        serve(io::stdin(), io::stdout(), |problem| bench.open(problem))?;
+        serve(io::stdin(), io::stdout(), |problem| {
+            let invalid =
+                |error: ProblemError| MeasureFailure::new(FailureKind::Launch, error.to_string());
+            bench.open(&problem.parse().map_err(invalid)?)
+        })?;
         Ok(Exit::Yes)
     }
 }

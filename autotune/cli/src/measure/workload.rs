@@ -10,9 +10,7 @@ use gridguard_autotune::{
     Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
     Portion, ProblemMeasurer, Workload,
 };
-use gridguard_kernels::bench::{
-    BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem, ProblemError,
-};
+use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
 use gridguard_kernels::{KernelError, Kernels};
 
 /// A problem with its tensors, and the launches prepared so far.
@@ -52,14 +50,14 @@ impl BenchWorkload {
 
 impl Workload for BenchWorkload {
     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
-        let setups = self.case.setups().map_err(failure)?;
-        let config = |one: LaunchSetup| LaunchConfig {
-            parameters: one.parameters,
-            request: one.request,
-            batch: one.batch,
-            limits: one.limits,
+        let setups = self.case.setups().map_err(failure)?.into_iter();
+        let config = |LaunchSetup { parameters, request, batch, limits }| LaunchConfig {
+            parameters,
+            request,
+            batch,
+            limits,
         };
-        Ok(setups.into_iter().map(config).collect())
+        Ok(setups.map(config).collect())
     }
 
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
@@ -84,9 +82,7 @@ fn failure(error: BenchError) -> MeasureFailure {
         BenchError::Kernel(KernelError::Cuda(error)) => error.into(),
         BenchError::Kernel(KernelError::Memory(error)) => error.into(),
         BenchError::Memory(error) => error.into(),
-        BenchError::Kernel(KernelError::Violations(violations)) => {
-            MeasureFailure::new(FailureKind::Illegal, violations.to_string())
-        }
+        BenchError::Kernel(KernelError::Violations(violations)) => violations.into(),
         BenchError::Reference { .. } | BenchError::Mismatch { .. } => {
             MeasureFailure::new(FailureKind::Mismatch, error.to_string())
         }
@@ -106,26 +102,23 @@ impl LocalBench {
     /// On the guard's device, or on the host if the guard has none.
     pub(crate) fn new(guard: Guard, policy: Policy) -> Result<Self, CudaError> {
         let guard = Arc::new(guard);
-        let mut kernels = None;
         if guard.is_cuda() {
             // Without a compiler every candidate would fail.
             Compiler::find().map_err(NvrtcError::from)?;
-            kernels = Some(Kernels::new(Arc::clone(&guard)));
         }
+        let kernels = guard.is_cuda().then(|| Kernels::new(Arc::clone(&guard)));
         Ok(Self { guard, kernels, policy })
     }
 
-    /// Opens a problem such as `rms_norm f16 32768x4096`.
-    pub(crate) fn open(&self, problem: &str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
-        let invalid =
-            |error: &dyn ToString| MeasureFailure::new(FailureKind::Launch, error.to_string());
-        let problem: Problem = problem.parse().map_err(|error: ProblemError| invalid(&error))?;
-        let Some(kernels) = &self.kernels else {
+    pub(crate) fn open(
+        &self,
+        problem: &Problem,
+    ) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
+        let (Some(kernels), Some(context)) = (&self.kernels, self.guard.context()) else {
             let case = problem.on_host(&self.guard).map_err(failure)?;
             let clock = HostClock::new(self.policy);
             return Ok(Box::new(InProcess::new(BenchWorkload::new(case), clock)));
         };
-        let context = self.guard.context().ok_or_else(|| invalid(&"the guard has no context"))?;
         if self.policy.submission == Submission::Graph {
             disable_event_tracking(context);
         }

@@ -9,8 +9,8 @@ use clap::Args;
 use gridguard::profile::{Backend, Document, Entry, Key, ParsedProfile};
 use gridguard::{Choice, Plan};
 use gridguard_autotune::{
-    Budget, Candidate, FailureKind, MeasureFailure, Measurer, PairedRatio, Portion, Remote,
-    Samples, Space, duration, tune,
+    Budget, Candidate, FailureKind, MeasureFailure, Measurer, Portion, Remote, Samples, Space,
+    duration, tune,
 };
 use gridguard_kernels::bench::{Problem, current_sources};
 use serde::Serialize;
@@ -333,9 +333,10 @@ impl Verifier<'_> {
             }
         }
         let times = Samples::new(pairs.iter().map(|(stored, _)| *stored));
-        let verified = PairedRatio::new(pairs).zip(times).map(|(ratio, times)| {
+        let ratios = Samples::new(pairs.iter().map(|(stored, fresh)| stored / fresh));
+        let verified = ratios.zip(times).map(|(ratios, times)| {
             let median_ns = times.summary().median_ns;
-            Verified { fresh, regret: ratio.median - 1.0, median_ns }
+            Verified { fresh, regret: ratios.median() - 1.0, median_ns }
         });
         let none = || MeasureFailure::new(FailureKind::Launch, "no time was measured");
         Ok(Some(verified.ok_or_else(none)?))
@@ -366,8 +367,7 @@ impl Verifier<'_> {
 
 /// One time in nanoseconds.
 fn time(remote: &mut Remote, candidate: &Candidate, portion: Portion) -> Result<f64, CommandError> {
-    let samples = remote.sample(candidate, portion, 1)?;
-    Ok(samples.first().map_or(f64::NAN, |sample| sample.time_ns))
+    Ok(remote.sample(candidate, portion)?.time_ns)
 }
 
 /// Why the choice of an entry is not a candidate.

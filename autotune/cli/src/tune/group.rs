@@ -92,11 +92,9 @@ fn is_folder(path: &Path) -> bool {
 
 /// Creates the folder of a file that will be replaced atomically, and checks that it is writable.
 fn check_folder(file: &Path) -> Result<(), CommandError> {
-    let folder = match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    std::fs::create_dir_all(folder)
-        .and_then(|()| tempfile::tempfile_in(folder).map(drop))
+    // The current folder for a file without one.
+    let folder = Path::new(".").join(file.parent().unwrap_or(file));
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| tempfile::tempfile_in(&folder).map(drop))
         .map_err(CommandError::io(file.display().to_string()))
 }

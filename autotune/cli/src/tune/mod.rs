@@ -38,7 +38,7 @@ pub(crate) struct Tune {
     #[command(flatten)]
     problems: Selection,
     /// This machine's part of the problems, such as 0/4 for the first of four machines
-    #[arg(long, value_name = "I/N", default_value_t = Shard::default())]
+    #[arg(long, value_name = "I/N", default_value_t = Shard::ALL)]
     shard: Shard,
     /// Time limit for the whole run, such as 30m; later problems are left for the next run
     #[arg(long, value_name = "TIME", value_parser = args::duration)]
@@ -90,8 +90,7 @@ impl Tune {
             .collect();
         tune_all(&queues, gpu, deadline, interrupt, &reporter)?;
 
-        let plot_failed = reporter.plot_failed();
-        let tuned = reporter.finish();
+        let (tuned, plot_failed) = reporter.finish();
         let ended = tuned.iter().filter(|one| one.has_failed() || one.is_complete()).count();
         let summary = TuneSummary {
             profiles: groups.iter().map(|group| group.file.display().to_string()).collect(),
@@ -128,7 +127,7 @@ fn tune_all(
                 environment: target.environment()?,
                 file: &group.file,
                 process: MeasuringProcess::new(target, gpu),
-                progress: reporter.progress(target.to_string()),
+                progress: reporter.bars.device(target.to_string()),
                 deadline,
                 interrupt,
             };
@@ -138,7 +137,11 @@ fn tune_all(
     thread::scope(|scope| {
         for (queue, mut session) in sessions {
             let work = move || {
-                queue.serve(|item| session.process_item(item, |result| reporter.report(result)));
+                queue.serve(|item| {
+                    session.process_item(item, |task, device, result| {
+                        reporter.report(task, device, result);
+                    })
+                });
             };
             let thread = thread::Builder::new().spawn_scoped(scope, work);
             thread.map_err(CommandError::io("starting a thread"))?;

@@ -10,9 +10,10 @@ use gridguard_autotune::{Chart, TuningReport};
 use serde::Serialize;
 
 use super::selection::Task;
-use super::session::{SearchResult, TaskResult};
+use super::session::SearchResult;
 use crate::error::CommandError;
-use crate::measure::progress::{DeviceProgress, ProgressBars};
+use crate::measure::progress::ProgressBars;
+use crate::measure::target::Target;
 use crate::output::{Format, note, print};
 
 /// The summary of a run.
@@ -47,7 +48,7 @@ pub(crate) struct Reporter<'a> {
     plot: Option<&'a Path>,
     /// Whether each problem has a plot of its own.
     several: bool,
-    bars: ProgressBars,
+    pub(crate) bars: ProgressBars,
     reports: Mutex<Vec<ProblemReport>>,
     plot_failed: AtomicBool,
 }
@@ -64,46 +65,46 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    pub(crate) fn progress(&self, device: String) -> DeviceProgress {
-        self.bars.device(device)
-    }
-
     /// Prints and plots the result of one problem.
-    pub(crate) fn report(&self, result: TaskResult) {
-        let TaskResult { task, device, result } = result;
+    pub(crate) fn report(
+        &self,
+        task: &Task,
+        device: &Target,
+        result: Result<SearchResult, CommandError>,
+    ) {
         self.bars.tick();
-        let mut report = ProblemReport {
-            problem: task.problem.to_string(),
-            policy: task.policy.to_string(),
-            objective: task.objective.to_string(),
-            device,
-            report: None,
-            error: None,
-        };
-        match result {
+        let Task { problem, policy, objective } = task;
+        let title = format!("{problem} on {device}");
+        let (report, error) = match result {
             Ok(found) => {
-                if let Err(error) = self.draw(&task, &report.device, &found) {
+                if let Err(error) = self.draw(task, device, &found) {
                     self.plot_failed.store(true, Ordering::Relaxed);
                     self.bars.suspend(|| note(error));
                 }
-                let title = format!("{} on {}", report.problem, report.device);
                 let table = TuningReport::new(title, &found.outcome);
                 if self.format == Format::Text {
                     // What becomes of the summary at the end decides the exit code.
                     self.bars.suspend(|| drop(print(format_args!("{table}\n"))));
                 }
-                report.report = Some(table);
+                (Some(table), None)
             }
             Err(error) => {
-                let (problem, device) = (&report.problem, &report.device);
-                self.bars.suspend(|| note(format_args!("{problem} on {device}: {error}")));
-                report.error = Some(error.to_string());
+                self.bars.suspend(|| note(format_args!("{title}: {error}")));
+                (None, Some(error.to_string()))
             }
-        }
+        };
+        let report = ProblemReport {
+            problem: problem.to_string(),
+            device: device.to_string(),
+            policy: policy.to_string(),
+            objective: objective.to_string(),
+            report,
+            error,
+        };
         self.reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
     }
 
-    fn draw(&self, task: &Task, device: &str, found: &SearchResult) -> Result<(), CommandError> {
+    fn draw(&self, task: &Task, device: &Target, found: &SearchResult) -> Result<(), CommandError> {
         let Some(path) = self.plot else { return Ok(()) };
         let Task { problem, policy, objective } = task;
         let chart = Chart {
@@ -116,14 +117,11 @@ impl<'a> Reporter<'a> {
         fs::write(&path, svg).map_err(CommandError::io(path.display().to_string()))
     }
 
-    pub(crate) fn plot_failed(&self) -> bool {
-        self.plot_failed.load(Ordering::Relaxed)
-    }
-
-    /// Removes the progress bars and returns the reports.
-    pub(crate) fn finish(self) -> Vec<ProblemReport> {
+    /// Removes the progress bars. Returns the reports, and whether a plot could not be drawn.
+    pub(crate) fn finish(self) -> (Vec<ProblemReport>, bool) {
         self.bars.clear();
-        self.reports.into_inner().unwrap_or_else(PoisonError::into_inner)
+        let reports = self.reports.into_inner().unwrap_or_else(PoisonError::into_inner);
+        (reports, self.plot_failed.into_inner())
     }
 }
 

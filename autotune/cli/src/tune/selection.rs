@@ -78,9 +78,7 @@ impl Selection {
         }
         let mut tasks = Vec::new();
         for problem in self.problems(on_host)? {
-            let (policy, objective) = (self.policy, self.objective);
-            let (policy, objective) = (policy.unwrap_or_default(), objective.unwrap_or_default());
-            let task = Task { problem, policy, objective };
+            let task = self.task(problem, Policy::default(), Objective::default());
             if !self.shapes.is_empty() {
                 // An invalid size is reported before anything is measured.
                 task.key(device)?;
@@ -93,19 +91,18 @@ impl Selection {
     }
 
     fn problems(&self, on_host: bool) -> Result<Vec<Problem>, CommandError> {
-        if !self.shapes.is_empty() {
-            let problem = |kernel: &String, shape| Problem::new(kernel, &self.dtype, shape);
-            let of_kernel = |kernel| self.shapes.iter().map(move |shape| problem(kernel, shape));
-            return Ok(self
-                .kernels
-                .kernels
-                .iter()
-                .flat_map(of_kernel)
-                .collect::<Result<_, _>>()?);
+        if self.shapes.is_empty() {
+            self.kernels.check()?;
+            let mut problems = if on_host { Problem::small() } else { Problem::shipped() };
+            problems.retain(|problem| self.kernels.matches(problem.kernel()));
+            return Ok(problems);
         }
-        self.kernels.check()?;
-        let mut problems = if on_host { Problem::small() } else { Problem::shipped() };
-        problems.retain(|problem| self.kernels.matches(problem.kernel()));
+        let mut problems = Vec::new();
+        for kernel in &self.kernels.kernels {
+            for shape in &self.shapes {
+                problems.push(Problem::new(kernel, &self.dtype, shape)?);
+            }
+        }
         Ok(problems)
     }
 
@@ -122,7 +119,7 @@ impl Selection {
         // The shapes that were missed most often come first.
         shapes.sort_by_key(|shape| std::cmp::Reverse(shape.seen));
         for shape in shapes.iter().filter(|shape| self.kernels.matches(&shape.key.kernel)) {
-            match self.task(shape, device) {
+            match self.missed_task(shape, device) {
                 Ok(task) if selected.tasks.contains(&task) => {}
                 Ok(task) => selected.tasks.push(task),
                 Err(reason) => selected.skipped.push(format!("{}: {reason}", path.display())),
@@ -131,16 +128,19 @@ impl Selection {
         Ok(selected)
     }
 
+    /// A task, with this policy and objective unless others were given.
+    fn task(&self, problem: Problem, policy: Policy, objective: Objective) -> Task {
+        let policy = self.policy.unwrap_or(policy);
+        Task { problem, policy, objective: self.objective.unwrap_or(objective) }
+    }
+
     /// The task of a shape in a file, or why it cannot be tuned here.
-    fn task(&self, shape: &MissedShape, device: &DeviceLimits) -> Result<Task, String> {
+    fn missed_task(&self, shape: &MissedShape, device: &DeviceLimits) -> Result<Task, String> {
         let MissedShape { key, shape, .. } = shape;
         let sizes: Vec<String> = shape.iter().map(|(_, size)| size.to_string()).collect();
         let problem = Problem::new(&key.kernel, &key.dtypes, &sizes.join("x"))
             .map_err(|error| error.to_string())?;
-        let (policy, objective) = (self.policy, self.objective);
-        let (policy, objective) =
-            (policy.unwrap_or(key.policy), objective.unwrap_or(key.objective));
-        let task = Task { problem, policy, objective };
+        let task = self.task(problem, key.policy, key.objective);
         let tuned = task.key(device).map_err(|error| error.to_string())?.variant;
         if key.variant.is_empty() || key.variant == tuned {
             return Ok(task);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
 use gridguard::profile::{self, Document, Entry, Environment, Provenance};
-use gridguard_autotune::{Budget, Candidate, Part, Resumed, Space, TuningOutcome, WorkItem, tune};
+use gridguard_autotune::{Budget, Candidate, Resumed, Shard, Space, TuningOutcome, WorkItem, tune};
 
 use super::journal::JournalFile;
 use super::selection::Task;
@@ -14,14 +14,7 @@ use crate::measure::process::MeasuringProcess;
 use crate::measure::progress::DeviceProgress;
 use crate::measure::target::Target;
 
-/// The result for a problem.
-pub(crate) struct TaskResult {
-    pub(crate) task: Task,
-    pub(crate) device: String,
-    pub(crate) result: Result<SearchResult, CommandError>,
-}
-
-/// The result of searching the candidates of a problem, or a part of them.
+/// The result of searching the candidates of a problem, or some of them.
 pub(crate) struct SearchResult {
     pub(crate) outcome: TuningOutcome,
     pub(crate) largest_legal_chunk: Option<u64>,
@@ -42,24 +35,24 @@ pub(crate) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Processes one item of the work queue. Returns the result of a part of the search; the final result
-    /// of a problem goes to `report`.
+    /// Processes one item of the work queue. Returns the result of a shard; the final result of a
+    /// problem goes to `report`.
     pub(crate) fn process_item(
         &mut self,
         item: WorkItem<'_, Task, SearchResult>,
-        report: impl Fn(TaskResult),
+        report: impl Fn(&Task, &Target, Result<SearchResult, CommandError>),
     ) -> Option<SearchResult> {
         if self.is_over() {
             return None;
         }
         let (task, result) = match item {
-            WorkItem::Search(task, part) => match self.search(task, part, &[]) {
+            WorkItem::Search(task, shard) => match self.search(task, shard, &[]) {
                 Ok(found) => return Some(found),
                 Err(error) => (task, Err(error)),
             },
-            WorkItem::Confirm(task, parts) => (task, self.confirm(task, parts)),
+            WorkItem::Confirm(task, shards) => (task, self.confirm(task, shards)),
         };
-        report(TaskResult { task: *task, device: self.target.to_string(), result });
+        report(task, self.target, result);
         None
     }
 
@@ -68,11 +61,11 @@ impl Session<'_> {
         is_late || self.interrupt.load(Ordering::Relaxed)
     }
 
-    /// Searches a part of the candidates, or only those given.
+    /// Searches a shard of the candidates, or only those given.
     fn search(
         &mut self,
         task: &Task,
-        part: Part,
+        shard: Shard,
         only: &[Candidate],
     ) -> Result<SearchResult, CommandError> {
         let Task { problem, policy, objective } = *task;
@@ -82,14 +75,13 @@ impl Session<'_> {
         let mut space = Space::new(remote.configurations().to_vec());
         space.restrict(objective);
         match only {
-            [] => space.keep_part(part),
+            [] => space.keep(&shard.of(space.candidates().to_vec())),
             some => space.keep(some),
         }
         // Measurements of another processor or another device must not be resumed.
         let device = format!("{}, {:?}", self.target, self.target.identity);
-        let shape = problem.shape();
-        let journal = JournalFile::open(self.file, &device, &key, &shape, part, only);
-        let mut measurer = Resumed::new(remote, journal.journal()).on_record(journal.into_writer());
+        let file = JournalFile::open(self.file, &device, task, &key, shard, only);
+        let mut measurer = Resumed::new(remote, file.journal.clone()).on_record(file.into_writer());
         let budget = Budget {
             wall_time: self.deadline.map(|end| end.saturating_duration_since(Instant::now())),
             interrupt: Some(self.interrupt),
@@ -98,30 +90,28 @@ impl Session<'_> {
         let outcome = tune(&mut measurer, &mut space, objective, &budget, &mut self.progress);
         self.process.keep(measurer.into_parts().0, policy);
         let outcome = outcome?;
-        let entry = outcome.complete.then(|| outcome.entry(key, shape, self.provenance()));
+        let entry =
+            outcome.complete.then(|| outcome.entry(key, problem.shape(), self.provenance()));
         Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
     }
 
-    /// Decides between the winners of all parts, and publishes the choice.
+    /// Decides between the winners of all shards, and publishes the choice.
     fn confirm(
         &mut self,
         task: &Task,
-        mut parts: Vec<SearchResult>,
+        mut shards: Vec<SearchResult>,
     ) -> Result<SearchResult, CommandError> {
-        let found = match (parts.len(), parts.pop()) {
-            (1, Some(only)) => only,
-            (_, last) => {
-                let all = parts.iter().chain(&last);
-                let winners: Vec<Candidate> = all.map(|part| part.outcome.winner.clone()).collect();
-                self.search(task, Part::ALL, &winners)?
-            }
+        let winners: Vec<_> = shards.iter().map(|shard| shard.outcome.winner.clone()).collect();
+        let found = match shards.pop() {
+            Some(only) if shards.is_empty() => only,
+            _ => self.search(task, Shard::ALL, &winners)?,
         };
         if let Some(entry) = &found.entry {
             let mut document =
                 Document::new(self.target.identity.clone(), self.environment.clone());
             document.insert(entry.clone())?;
             profile::publish(self.file, &document)?;
-            JournalFile::remove(self.file, &entry.key, &entry.shape);
+            JournalFile::remove(self.file, task);
         }
         Ok(found)
     }
