@@ -41,8 +41,10 @@ impl Budget<'_> {
         self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn is_spent(&self, elapsed: Duration, evaluations: u64) -> bool {
-        self.wall_time.is_some_and(|most| elapsed >= most)
+    /// Whether a search must end.
+    pub(crate) fn is_over(&self, elapsed: Duration, evaluations: u64) -> bool {
+        self.is_interrupted()
+            || self.wall_time.is_some_and(|most| elapsed >= most)
             || self.evaluations.is_some_and(|most| evaluations >= most)
     }
 }

@@ -8,7 +8,7 @@ use crate::control::Budget;
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Measurer, Portion, Sample};
 use crate::space::Space;
-use crate::stats::{Samples, count};
+use crate::stats::{Samples, count, position};
 use crate::tune::{TuneError, tune};
 
 /// How much an evaluation measures.
@@ -119,8 +119,8 @@ impl ExhaustiveSearch {
         let timed: Vec<Candidate> = core::iter::once(default).chain(correct).cloned().collect();
         let mut times = vec![Vec::new(); timed.len()];
         for round in 0..samples {
-            for turn in 0..timed.len() {
-                let place = (turn + usize::try_from(round).unwrap_or(0)) % timed.len();
+            let first = position(round.into());
+            for place in (0..timed.len()).cycle().skip(first).take(timed.len()) {
                 let time_ns = sample(measurer, &timed[place])?;
                 if round > 0 {
                     times[place].push(time_ns);

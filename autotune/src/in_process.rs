@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Workload};
-use crate::stats;
+use crate::stats::count;
 
 /// Checks and times the candidates of a workload in this process.
 ///
@@ -64,16 +64,6 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
         }
         Ok(())
     }
-
-    fn sample_once(
-        &mut self,
-        id: WorkId,
-        candidate: &Candidate,
-        portion: Portion,
-    ) -> Result<Sample, MeasureFailure> {
-        let Self { workload, clock, .. } = self;
-        clock.sample(id, &mut || workload.launch(candidate, portion)).and_then(Sample::checked)
-    }
 }
 
 impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
@@ -86,15 +76,16 @@ impl<W: Workload, C: Clock> Measurer for InProcess<W, C> {
         candidate: &Candidate,
         portion: Portion,
     ) -> Result<Sample, MeasureFailure> {
-        self.run(candidate, |this| {
-            let next = WorkId(stats::count(this.sampled.len()));
-            let id = *this.sampled.entry((candidate.clone(), portion)).or_insert(next);
+        self.run(candidate, |Self { workload, clock, sampled, is_warm, .. }| {
+            let next = WorkId(count(sampled.len()));
+            let id = *sampled.entry((candidate.clone(), portion)).or_insert(next);
+            let mut work = || workload.launch(candidate, portion);
+            let mut sample = || clock.sample(id, &mut work).and_then(Sample::checked);
             let (start, mut warm_up) = (Instant::now(), WarmUp::default());
-            while !this.is_warm {
-                let sample = this.sample_once(id, candidate, portion)?;
-                this.is_warm = warm_up.is_done(sample.time_ns, start.elapsed());
+            while !*is_warm {
+                *is_warm = warm_up.is_done(sample()?.time_ns, start.elapsed());
             }
-            this.sample_once(id, candidate, portion)
+            sample()
         })
     }
 }

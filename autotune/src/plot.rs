@@ -69,13 +69,13 @@ impl Chart {
             root.margin(10, 0, 0, 0).titled(&shortened(&self.title, MAX_TITLE), (FONT, 20))?;
         let area = area.titled(&shortened(&self.subtitle, MAX_SUBTITLE), (FONT, 14))?;
         let (plot, legend) = area.split_horizontally(LEGEND_X);
-        let points = || curves.iter().flat_map(|curve| curve.points.iter().map(|one| at(one)));
         let limit = self.largest_legal_chunk.map(real);
-        let items = range(points().map(|(items, _)| items).chain(limit), 2.0);
-        let (least, most) = ends(points().map(|(_, time)| time));
+        let (smallest, largest) = ends(timed(outcome).map(|one| at(one).0).chain(limit));
+        let items = (smallest / 2.0)..(largest * 2.0);
+        let (least, most) = ends(timed(outcome).map(|one| at(one).1));
         // With a logarithmic axis a plateau is still visible beside much slower candidates.
         if most > WIDE_RANGE * least {
-            let times = range([least, most].into_iter(), 1.2).log_scale().base(SQRT_2);
+            let times = ((least / 1.2)..(most * 1.2)).log_scale().base(SQRT_2);
             self.draw_curves(&plot, items, times, curves, outcome)?;
         } else {
             let margin = (0.06 * (most - least)).max(0.02 * most);
@@ -121,13 +121,11 @@ impl Chart {
                 chart.draw_series(LineSeries::new(line, curve.colour))?;
                 continue;
             }
-            chart.draw_series([Polygon::new(band(curve), curve.colour.mix(0.15))])?;
             chart.draw_series(LineSeries::new(line, curve.colour.stroke_width(2)))?;
             chart.draw_series(curve.points.iter().map(|one| {
-                let fill = if interval(one).is_some() { curve.colour } else { WHITE };
-                EmptyElement::at(at(one))
-                    + Circle::new((0, 0), 3, fill.filled())
-                    + Circle::new((0, 0), 3, curve.colour)
+                let (items, time) = at(one);
+                let [low, high] = interval(one).unwrap_or([time; 2]);
+                ErrorBar::new_vertical(items, low, time, high, curve.colour.filled(), 6)
             }))?;
         }
         if let Some(limit) = self.largest_legal_chunk {
@@ -155,20 +153,13 @@ impl Chart {
     ) -> Result<(), DrawingError<'a>> {
         let mut legend = ChartBuilder::on(area).build_cartesian_2d(0.0..1.0, 0.0..1.0)?;
         let nothing = core::iter::empty::<Circle<(f64, f64), i32>>;
-        let describe = |name: &str, candidate: &Candidate| {
-            shortened(&format!("{name}: {}", describe(outcome, candidate)), MAX_LABEL)
-        };
-        legend
-            .draw_series(nothing())?
-            .label(describe("choice", &outcome.winner))
-            .legend(|(x, y)| EmptyElement::at((x + 10, y)) + winner_mark((0, 0)));
-        legend
-            .draw_series(nothing())?
-            .label(describe("default", &outcome.default))
-            .legend(|(x, y)| EmptyElement::at((x + 10, y)) + default_mark((0, 0)));
-        let limit = self
-            .largest_legal_chunk
-            .map(|limit| (format!("limit: {} items per launch", count_label(real(limit))), LIMIT));
+        let choice = describe("choice", &outcome.winner, outcome);
+        legend.draw_series(nothing())?.label(choice).legend(|(x, y)| winner_mark((x + 10, y)));
+        let default = describe("default", &outcome.default, outcome);
+        legend.draw_series(nothing())?.label(default).legend(|(x, y)| default_mark((x + 10, y)));
+        let limit = self.largest_legal_chunk.map(real);
+        let limit =
+            limit.map(|limit| (format!("limit: {} items per launch", count_label(limit)), LIMIT));
         let prominent = curves.iter().filter(|curve| curve.is_prominent());
         let others = curves.len() - prominent.clone().count();
         let others = (others > 0).then(|| (format!("{others} other sets of parameters"), GREY));
@@ -180,7 +171,7 @@ impl Chart {
                 .label(shortened(&name, MAX_LABEL))
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
         }
-        for note in ["band: 95 % interval", "hollow: fewer than 6 samples"] {
+        for note in ["bar: 95 % interval", "no bar: fewer than 6 samples"] {
             legend.draw_series(nothing())?.label(note);
         }
         legend
@@ -245,40 +236,24 @@ fn us(ns: u64) -> f64 {
     real(ns.max(1)) / 1e3
 }
 
-/// The 95 % intervals of a curve: along the lower ends, and back along the upper ones.
-fn band(curve: &Curve<'_>) -> Vec<(f64, f64)> {
-    let ends = curve
-        .points
-        .iter()
-        .map(|one| (at(one).0, interval(one).unwrap_or([one.summary.median_ns; 2]).map(us)));
-    let low = ends.clone().map(|(items, [low, _])| (items, low));
-    let high = ends.map(|(items, [_, high])| (items, high));
-    low.chain(high.rev()).collect()
-}
-
-/// The ends of the 95 % interval of a median, if there are enough samples.
-fn interval(one: &MeasuredCandidate) -> Option<[u64; 2]> {
+/// The ends of the 95 % interval of a median in microseconds, if there are enough samples.
+fn interval(one: &MeasuredCandidate) -> Option<[f64; 2]> {
     let Summary { low_ns, high_ns, samples, .. } = one.summary;
-    (samples >= MIN_FOR_INTERVAL).then_some([low_ns, high_ns])
+    (samples >= MIN_FOR_INTERVAL).then(|| [low_ns, high_ns].map(us))
 }
 
+/// The least and the largest of positive values.
 fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, 0.0), |(low, high), value| (value.min(low), value.max(high)))
 }
 
-/// The range of positive values with a margin of this factor at both ends.
-fn range(values: impl Iterator<Item = f64>, margin: f64) -> core::ops::Range<f64> {
-    let (low, high) = ends(values);
-    low / margin..high * margin
-}
-
-/// `4 x 4096 items, 102.4 us`.
-fn describe(outcome: &TuningOutcome, candidate: &Candidate) -> String {
+/// `choice: 4 x 4096 items, 102.4 us`.
+fn describe(name: &str, candidate: &Candidate, outcome: &TuningOutcome) -> String {
     let measured = outcome.candidates.iter().find(|one| one.candidate == *candidate);
     let time = duration(measured.map_or(0.0, |one| real(one.summary.median_ns)));
     let [launches, items] =
         [candidate.launches, candidate.largest_chunk].map(|count| count_label(real(count)));
-    format!("{launches} x {items} items, {time}")
+    shortened(&format!("{name}: {launches} x {items} items, {time}"), MAX_LABEL)
 }
 
 /// `15360`; from ten million on `1.2e7`.

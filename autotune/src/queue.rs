@@ -64,11 +64,10 @@ pub enum WorkItem<'a, P, S> {
 /// problem is split into shards, and the winner is confirmed on one device.
 #[derive(Debug)]
 pub struct WorkQueue<P, S> {
-    problems: Vec<P>,
+    /// Each problem, and the results of its shards so far.
+    problems: Vec<(P, Mutex<Vec<(usize, S)>>)>,
     shards: usize,
     next: AtomicUsize,
-    /// The results of each problem's shards so far.
-    results: Vec<Mutex<Vec<(usize, S)>>>,
 }
 
 impl<P, S> WorkQueue<P, S> {
@@ -76,14 +75,8 @@ impl<P, S> WorkQueue<P, S> {
     #[must_use]
     pub fn new(problems: Vec<P>, devices: usize) -> Self {
         let shards = devices.max(1).div_ceil(problems.len().max(1));
-        let results = problems.iter().map(|_| Mutex::default()).collect();
-        Self { problems, shards, next: AtomicUsize::new(0), results }
-    }
-
-    /// The problems.
-    #[must_use]
-    pub fn problems(&self) -> &[P] {
-        &self.problems
+        let problems = problems.into_iter().map(|problem| (problem, Mutex::default())).collect();
+        Self { problems, shards, next: AtomicUsize::new(0) }
     }
 
     /// Keeps one device busy until no work is left. `work` returns the result of a shard that it
@@ -93,13 +86,8 @@ impl<P, S> WorkQueue<P, S> {
         loop {
             let place = self.next.fetch_add(1, Ordering::Relaxed);
             // The shards of a problem are adjacent, so they run at the same time.
-            let (problem, index) = (place / self.shards, place % self.shards);
-            let Some((problem, results)) =
-                self.problems.get(problem).zip(self.results.get(problem))
-            else {
-                return;
-            };
-            let shard = Shard { index, count: self.shards };
+            let shard = Shard { index: place % self.shards, count: self.shards };
+            let Some((problem, results)) = self.problems.get(place / self.shards) else { return };
             let all = work(WorkItem::Search(problem, shard))
                 .and_then(|result| complete(results, shard, result));
             if let Some(all) = all {

@@ -36,6 +36,12 @@ impl TuningReport {
 
     fn write_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TuningOutcome { winner, candidates, evaluations, wall_time_s, .. } = &self.outcome;
+        let stopped = match self.outcome.stopped {
+            StopReason::Precise => "the wanted precision",
+            StopReason::Noise => "persistent noise",
+            StopReason::Ceiling => "the most samples",
+            StopReason::Timeout => "the end of the budget",
+        };
         if self.outcome.beats_default() {
             writeln!(f, "choice: {winner}, {:.3} times as fast as the default", self.speedup)?;
         } else {
@@ -48,17 +54,7 @@ impl TuningReport {
         let failed = self.outcome.failures().count();
         let plural = if timed == 1 { "" } else { "s" };
         write!(f, "{timed} candidate{plural} timed, {failed} failed, ")?;
-        write!(f, "{evaluations} samples in {wall_time_s:.1} s, stopped at ")?;
-        writeln!(
-            f,
-            "{}",
-            match self.outcome.stopped {
-                StopReason::Precise => "the wanted precision",
-                StopReason::Noise => "persistent noise",
-                StopReason::Ceiling => "the most samples",
-                StopReason::Timeout => "the end of the budget",
-            }
-        )?;
+        writeln!(f, "{evaluations} samples in {wall_time_s:.1} s, stopped at {stopped}")?;
         if !self.outcome.complete {
             writeln!(f, "incomplete: the search was cut short")?;
         }
@@ -73,15 +69,10 @@ impl fmt::Display for TuningReport {
     /// A headline, a table, and the conclusion.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.problem, self.outcome.objective)?;
-        let rows: Vec<[String; COLUMNS]> = core::iter::once(HEADINGS.map(str::to_owned))
-            .chain(self.outcome.candidates.iter().map(cells))
-            .collect();
-        let mut widths = [0; COLUMNS];
-        for row in &rows {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = cell.chars().count().max(*width);
-            }
-        }
+        let mut rows = vec![HEADINGS.map(str::to_owned)];
+        rows.extend(self.outcome.candidates.iter().map(cells));
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+        let widths: [usize; COLUMNS] = core::array::from_fn(|column| width(column).unwrap_or(0));
         for row in &rows {
             let cells = row.iter().zip(widths).zip(IS_TEXT).map(|((cell, width), is_text)| {
                 if is_text { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
@@ -148,12 +139,10 @@ pub fn duration(ns: f64) -> String {
         return format!("{ns:.0} ns");
     };
     let value = ns / unit_ns;
-    let decimals = if value >= 100.0 {
-        1
-    } else if value >= 10.0 {
-        2
-    } else {
-        3
+    let decimals = match value {
+        100.0.. => 1,
+        10.0.. => 2,
+        _ => 3,
     };
     format!("{value:.decimals$} {unit}")
 }

@@ -95,7 +95,8 @@ impl SamplingEffort {
 pub(crate) struct Throttle {
     reference_mhz: Option<f64>,
     discarded_in_a_row: u32,
-    happened: bool,
+    /// Whether samples had to be taken at a throttled clock.
+    pub(crate) happened: bool,
 }
 
 impl Throttle {
@@ -122,11 +123,6 @@ impl Throttle {
         let factor = 1_u32.checked_shl(self.discarded_in_a_row).unwrap_or(u32::MAX);
         self.discarded_in_a_row += 1;
         Some(MIN_PAUSE.saturating_mul(factor).min(MAX_PAUSE))
-    }
-
-    /// Whether samples had to be taken at a throttled clock.
-    pub(crate) const fn happened(&self) -> bool {
-        self.happened
     }
 }
 
@@ -207,7 +203,7 @@ mod tests {
         let mut throttle = Throttle::new(None);
         let pauses = pauses_ms(&mut throttle, &recorded::CLOCKS_MHZ);
         assert_eq!(pauses, [0, 0, 0, 0, 200, 400, 800, 1600, 2000, 2000, 0, 0, 0, 0]);
-        assert!(!throttle.happened());
+        assert!(!throttle.happened);
     }
 
     #[test]
@@ -215,7 +211,7 @@ mod tests {
         let mut throttle = Throttle::new(Some(1980.0));
         let pauses = pauses_ms(&mut throttle, &[1200.0; 10]);
         assert_eq!(pauses, [200, 400, 800, 1600, 2000, 2000, 0, 0, 0, 0]);
-        assert!(throttle.happened());
+        assert!(throttle.happened);
     }
 
     #[test]

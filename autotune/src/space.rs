@@ -132,7 +132,8 @@ impl Space {
     fn generate(&mut self) {
         for configuration in &self.configurations {
             let plans = [StoredChoice::Automatic, StoredChoice::Whole, StoredChoice::Folded];
-            for choice in plans.into_iter().chain(chunk_sizes(configuration).map(chunked)) {
+            let chunks = chunk_sizes(configuration).into_iter().map(chunked);
+            for choice in plans.into_iter().chain(chunks) {
                 let Some(new) = candidate(configuration, choice, self.objective) else { continue };
                 // Only an automatic plan can become the default.
                 let can_be_default = choice == StoredChoice::Automatic;
@@ -188,7 +189,7 @@ fn candidate(
 ///
 /// A chunk of less than a wave leaves multiprocessors idle, and between two powers of two there is
 /// little to gain: time against chunk size is flat except at its ends.
-fn chunk_sizes(configuration: &LaunchConfig) -> impl Iterator<Item = u64> + use<> {
+fn chunk_sizes(configuration: &LaunchConfig) -> Vec<u64> {
     let batch = &configuration.batch;
     let mut sizes = Vec::new();
     if let Some(unit) = batch.unit().filter(|_| batch.items() > 0) {
@@ -205,7 +206,7 @@ fn chunk_sizes(configuration: &LaunchConfig) -> impl Iterator<Item = u64> + use<
         // As many items as fit, whatever the default does.
         sizes.push(batch.items());
     }
-    sizes.into_iter()
+    sizes
 }
 
 /// Blocks that fill the device once, at least one.

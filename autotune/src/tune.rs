@@ -5,8 +5,7 @@ use gridguard::profile::{Objective, StopReason};
 use crate::control::{Budget, Observer};
 use crate::failure::MeasureFailure;
 use crate::measure::Measurer;
-use crate::outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
-use crate::search::latency::NS_PER_US;
+use crate::outcome::{CandidateVerdict, MeasuredCandidate, TuningOutcome};
 use crate::search::state::{DEFAULT, Halt, Search, Series, Status};
 use crate::search::{self, finals};
 use crate::space::Space;
@@ -61,19 +60,11 @@ fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningO
         [] => finals::decide(search, &(0..search.series.len()).collect::<Vec<_>>()),
         finalists => finals::decide(search, finalists),
     };
-    let bounded = result.bounded.as_ref().filter(|bounded| search.is_open(bounded.place));
-    let (winner, latency) = match objective {
-        Objective::Latency { max_launch_us } => (
-            bounded.map_or(DEFAULT, |bounded| bounded.place),
-            bounded.map(|bounded| LatencyOutcome {
-                max_launch_ns: max_launch_us.saturating_mul(NS_PER_US),
-                launch: bounded.launch.summary(),
-                met: bounded.is_met,
-                failed_choices: result.failed_choices,
-                kept_default: result.kept_default,
-            }),
-        ),
-        Objective::Throughput | Objective::Memory { .. } => (decision.winner, None),
+    let bounded = result.bounded.filter(|(place, _)| search.is_open(*place));
+    let winner = match (bounded, objective) {
+        (Some((place, _)), _) => place,
+        (None, Objective::Latency { .. }) => DEFAULT,
+        (None, Objective::Throughput | Objective::Memory { .. }) => decision.winner,
     };
     let verdict = |place: usize, series: &Series| match &series.status {
         Status::Failed(_) => CandidateVerdict::Failed,
@@ -107,11 +98,11 @@ fn outcome(search: &Search<'_>, objective: Objective, complete: bool) -> TuningO
         default: default.candidate.clone(),
         chosen: chosen.summary,
         baseline: default.summary,
-        latency,
+        latency: bounded.map(|(_, latency)| latency),
         evaluations: search.evaluations,
         stopped: result.stopped.unwrap_or(StopReason::Timeout),
         complete,
-        throttled: search.throttle.happened(),
+        throttled: search.throttle.happened,
         wall_time_s: search.elapsed().as_secs_f64(),
         candidates,
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bytemuck::Pod;
+use gridguard::files::publish;
 use gridguard_kernels::temporal_attention::Shape;
 use gridguard_kernels::{Element, KernelError};
 use half::{bf16, f16};
@@ -111,7 +112,8 @@ pub enum TensorFileError {
 /// [`TensorFileError`] if the file is not valid, a tensor is missing or of a wrong type, rank or
 /// shape, or the kernel does not take the shape.
 pub fn read_qkv(path: &Path) -> Result<Tensors, TensorFileError> {
-    let bytes = fs::read(path).map_err(|error| io_error(path, error))?;
+    let bytes =
+        fs::read(path).map_err(|error| TensorFileError::Io { path: path.to_owned(), error })?;
     let file = SafeTensors::deserialize(&bytes)
         .map_err(|error| TensorFileError::Format { path: path.to_owned(), error })?;
     let tensor = |name| {
@@ -182,23 +184,9 @@ pub fn write_out<T: Element + Pod>(
     };
     let format = |error| TensorFileError::Format { path: path.to_owned(), error };
     let view = TensorView::new(dtype, dims.to_vec(), bytemuck::cast_slice(out)).map_err(format)?;
-    // Written to another file and renamed, so that a reader never sees half of it.
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.tmp", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let written = safetensors::serialize_to_file([("out", view)], None, &beside);
-    let renamed = written
-        .map_err(format)
-        .and_then(|()| fs::rename(&beside, path).map_err(|error| io_error(path, error)));
-    if renamed.is_err() {
-        // Half a file may be left, for example if the disk is full.
-        let _ = fs::remove_file(&beside);
-    }
-    renamed
-}
-
-fn io_error(path: &Path, error: io::Error) -> TensorFileError {
-    TensorFileError::Io { path: path.to_owned(), error }
+    let bytes = safetensors::serialize([("out", view)], None).map_err(format)?;
+    publish(path, &bytes)
+        .map_err(|error| TensorFileError::Io { path: path.to_owned(), error: error.into() })
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use gridguard::profile::{L2, Policy, Submission};
 use super::delay::Delay;
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Clock, Sample, WorkId};
+use crate::stats::position;
 
 /// Times work on a stream by events around it.
 ///
@@ -168,9 +169,7 @@ fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), MeasureFailure> 
 
 /// Twice the L2 cache, which evicts everything else whatever its replacement policy.
 fn flush_buffer(guard: &Guard, stream: &Arc<CudaStream>) -> Result<CudaSlice<u8>, MeasureFailure> {
-    let bytes = guard.limits().l2_bytes.saturating_mul(2).max(1);
-    let bytes = usize::try_from(bytes)
-        .map_err(|_| MeasureFailure::new(FailureKind::Launch, "the L2 cache exceeds memory"))?;
+    let bytes = position(guard.limits().l2_bytes.saturating_mul(2).max(1));
     stream.alloc_zeros(bytes).map_err(MeasureFailure::in_call("cuMemAllocAsync"))
 }
 

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::hint::black_box;
-use std::path::Path;
 use std::time::Instant;
 
 use gridguard::profile::{L2, Policy};
@@ -69,13 +68,8 @@ impl Clock for HostClock {
 /// The largest cache that the system reports, or [`USUAL_CACHE_BYTES`].
 fn last_level_cache_bytes() -> usize {
     let caches = fs::read_dir(CACHES).into_iter().flatten().flatten();
-    let sizes = caches.filter_map(|cache| size_in(&cache.path()));
-    sizes.max().unwrap_or(USUAL_CACHE_BYTES)
-}
-
-fn size_in(cache: &Path) -> Option<usize> {
-    let size = fs::read_to_string(cache.join("size")).ok()?;
-    parse_size(size.trim())
+    let sizes = caches.filter_map(|cache| fs::read_to_string(cache.path().join("size")).ok());
+    sizes.filter_map(|size| parse_size(size.trim())).max().unwrap_or(USUAL_CACHE_BYTES)
 }
 
 /// `32768K` or `96M` in bytes.

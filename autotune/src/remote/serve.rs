@@ -50,41 +50,32 @@ where
     let mut respond =
         |response: &Response| write_line(&mut output, response).map_err(ServeError::Write);
     respond(&Response::Serving { protocol: PROTOCOL })?;
-    let mut problem = None;
+    let mut opened: Option<Box<dyn ProblemMeasurer>> = None;
     while let Ok(line) = requests.recv() {
         let line = line.map_err(ServeError::Read)?;
         let request = serde_json::from_str(&line).map_err(ServeError::Malformed)?;
-        if matches!(request, Request::Close) {
-            break;
-        }
-        let response = handle(request, &mut problem, &mut open);
+        let response = match (request, &mut opened) {
+            (Request::Close, _) => break,
+            (Request::Open { problem }, opened) => {
+                // Frees its memory first, which the next problem may need.
+                *opened = None;
+                open(&problem).and_then(|mut new| {
+                    let configurations = new.configurations()?;
+                    *opened = Some(new);
+                    Ok(Response::Opened { configurations })
+                })
+            }
+            (_, None) => Err(MeasureFailure::new(FailureKind::Launch, "no problem is open")),
+            (Request::Check { candidate }, Some(problem)) => {
+                problem.check(&candidate).map(|()| Response::Checked)
+            }
+            (Request::Sample { candidate, portion }, Some(problem)) => {
+                problem.sample(&candidate, portion).map(|sample| Response::Sampled { sample })
+            }
+        };
         respond(&response.unwrap_or_else(|failure| Response::Failed { failure }))?;
     }
     Ok(())
-}
-
-fn handle(
-    request: Request,
-    problem: &mut Option<Box<dyn ProblemMeasurer>>,
-    open: &mut impl FnMut(&str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure>,
-) -> Result<Response, MeasureFailure> {
-    if let Request::Open { problem: name } = &request {
-        // Frees its memory first, which the next problem may need.
-        drop(problem.take());
-        let mut opened = open(name)?;
-        let configurations = opened.configurations()?;
-        *problem = Some(opened);
-        return Ok(Response::Opened { configurations });
-    }
-    match (request, problem) {
-        (Request::Check { candidate }, Some(problem)) => {
-            problem.check(&candidate).map(|()| Response::Checked)
-        }
-        (Request::Sample { candidate, portion }, Some(problem)) => {
-            problem.sample(&candidate, portion).map(|sample| Response::Sampled { sample })
-        }
-        _ => Err(MeasureFailure::new(FailureKind::Launch, "no problem is open")),
-    }
 }
 
 /// The lines of `input`, read by a thread of their own, and a sender to keep while requests are

@@ -1,6 +1,6 @@
 //! Coordinate descent, for a space too large to measure completely.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gridguard::profile::Named;
 
@@ -74,10 +74,8 @@ fn neighbours(space: &Space, distances: &Distances, incumbent: usize) -> Vec<usi
     let distance = |one: &Candidate| distances.between(&one.parameters, &from.parameters);
     let others = || all.iter().filter(|one| one.parameters != from.parameters);
     let nearest = others().map(distance).min().unwrap_or(0).max(1);
-    let mut sets: Vec<&Named> =
+    let sets: BTreeSet<&Named> =
         others().filter(|one| distance(one) == nearest).map(|one| &one.parameters).collect();
-    sets.sort();
-    sets.dedup();
     let gap = |place: &usize| all[*place].largest_chunk.abs_diff(from.largest_chunk);
     found.extend(sets.into_iter().filter_map(|set| with(set).into_iter().min_by_key(gap)));
     found
@@ -117,31 +115,23 @@ fn cost_ns(space: &Space, distances: &Distances, candidate: &Candidate, default_
 
 /// How many steps lie between two sets of parameters, counted over the values that each name takes.
 struct Distances {
-    values: BTreeMap<String, Vec<u64>>,
+    values: BTreeMap<String, BTreeSet<u64>>,
 }
 
 impl Distances {
     fn new(space: &Space) -> Self {
-        let mut values: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        let mut values = BTreeMap::<_, BTreeSet<_>>::new();
         for (name, value) in space.candidates().iter().flat_map(|one| &one.parameters) {
-            values.entry(name.clone()).or_default().push(*value);
-        }
-        for values in values.values_mut() {
-            values.sort_unstable();
-            values.dedup();
+            values.entry(name.clone()).or_default().insert(*value);
         }
         Self { values }
     }
 
     fn between(&self, one: &Named, other: &Named) -> u64 {
-        let rank = |name: &str, value: u64| {
-            let values = self.values.get(name).map(Vec::as_slice).unwrap_or_default();
-            count(values.iter().position(|known| *known == value).unwrap_or(values.len()))
+        let rank = |(name, value): &(String, u64)| {
+            self.values.get(name).map_or(0, |values| values.range(..value).count())
         };
-        let steps = one.iter().zip(other).map(|((name, one), (other_name, other))| {
-            rank(name, *one).abs_diff(rank(other_name, *other))
-        });
-        steps.sum()
+        count(one.iter().zip(other).map(|(one, other)| rank(one).abs_diff(rank(other))).sum())
     }
 }
 

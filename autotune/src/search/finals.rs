@@ -28,7 +28,7 @@ pub(crate) fn run(search: &mut Search<'_>, pool: &[usize]) -> Result<(), Halt> {
         let reasons: Option<Vec<StopReason>> =
             contenders.iter().map(|place| rule.stop_reason(&search.times(*place))).collect();
         if let Some(reasons) = reasons.filter(|_| !is_worth_more(search, &contenders)) {
-            search.result.stopped = reasons.into_iter().max_by_key(|reason| severity(*reason));
+            search.result.stopped = reasons.into_iter().max();
             return Ok(());
         }
         if is_beyond(search, &contenders, search.effort.most) {
@@ -125,15 +125,6 @@ fn is_worth_more(search: &Search<'_>, contenders: &[usize]) -> bool {
         })
     };
     contenders.iter().any(|one| contenders.iter().any(|other| is_unclear(one, other)))
-}
-
-const fn severity(stopped: StopReason) -> u8 {
-    match stopped {
-        StopReason::Precise => 0,
-        StopReason::Noise => 1,
-        StopReason::Ceiling => 2,
-        StopReason::Timeout => 3,
-    }
 }
 
 /// A difference of 2 % or less is a tie.

@@ -6,9 +6,10 @@ use gridguard::profile::Named;
 
 use crate::control::Stage;
 use crate::measure::Portion;
+use crate::outcome::LatencyOutcome;
 use crate::search::elimination::FINE_FACTOR;
 use crate::search::finals;
-use crate::search::state::{BoundedChoice, DEFAULT, Halt, Search};
+use crate::search::state::{DEFAULT, Halt, Search};
 use crate::space::{Space, chunked, unit};
 use crate::stats::{Samples, count, real};
 
@@ -22,8 +23,9 @@ pub(crate) fn run(
 ) -> Result<(), Halt> {
     // It also shows whether samples are slow.
     search.round(&[DEFAULT])?;
-    let bound_ns = real(max_launch_us.saturating_mul(NS_PER_US));
-    let mut bisection = Bisection { search, space, bound_ns, launches: BTreeMap::new() };
+    let bound_ns = max_launch_us.saturating_mul(NS_PER_US);
+    let launches = BTreeMap::new();
+    let mut bisection = Bisection { search, space, bound_ns, launches, failed_choices: 0 };
     let sets = bisection.promising()?;
     for _ in 0..MAX_CHOICES {
         let Some(place) = bisection.choose(&sets)? else { break };
@@ -31,28 +33,24 @@ pub(crate) fn run(
         if bisection.search.is_open(place) {
             return Ok(());
         }
-        bisection.search.result.failed_choices += 1;
+        bisection.failed_choices += 1;
     }
-    let search_result = &mut bisection.search.result;
-    (search_result.bounded, search_result.kept_default) = (None, true);
-    let is_met = bisection.meets(DEFAULT)?;
-    bisection.search.result.bounded = bisection.bounded(DEFAULT, is_met);
+    bisection.search.result.bounded = None;
+    let met = bisection.meets(DEFAULT)?;
+    let default = bisection.outcome(DEFAULT, met);
+    let kept = |(place, latency)| (place, LatencyOutcome { kept_default: true, ..latency });
+    search.result.bounded = default.map(kept);
     finals::run(search, &[DEFAULT])
 }
 
 struct Bisection<'r, 'a> {
     search: &'r mut Search<'a>,
     space: &'r mut Space,
-    bound_ns: f64,
+    bound_ns: u64,
     /// Times of each candidate's largest launch alone.
     launches: BTreeMap<usize, Vec<f64>>,
-}
-
-/// A chunk that meets the bound, and a number of items that does not.
-struct Bracket {
-    meets: usize,
-    meets_items: u64,
-    fails_items: u64,
+    /// Chunks that met the bound and failed in the finals.
+    failed_choices: u64,
 }
 
 impl Bisection<'_, '_> {
@@ -62,20 +60,19 @@ impl Bisection<'_, '_> {
         self.search.result.bounded = None;
         for parameters in sets {
             let Some(new) = self.largest(parameters)? else { continue };
-            let best = self.search.result.bounded.as_ref();
-            if best.is_none_or(|best| self.is_better(&new, best)) {
+            if self.search.result.bounded.is_none_or(|best| self.is_better(new, best)) {
                 self.search.result.bounded = Some(new);
             }
         }
-        Ok(self.search.result.bounded.as_ref().map(|best| best.place))
+        Ok(self.search.result.bounded.map(|(place, _)| place))
     }
 
-    fn is_better(&self, one: &BoundedChoice, other: &BoundedChoice) -> bool {
-        let items = |of: &BoundedChoice| self.search.series[of.place].candidate.largest_chunk;
-        match (one.is_met, other.is_met) {
-            (true, true) => items(one) > items(other),
-            (false, false) => one.launch.median() < other.launch.median(),
-            (is_met, _) => is_met,
+    fn is_better(&self, one: (usize, LatencyOutcome), other: (usize, LatencyOutcome)) -> bool {
+        let items = |place: usize| self.search.series[place].candidate.largest_chunk;
+        match (one.1.met, other.1.met) {
+            (true, true) => items(one.0) > items(other.0),
+            (false, false) => one.1.launch.median_ns < other.1.launch.median_ns,
+            (met, _) => met,
         }
     }
 
@@ -95,7 +92,8 @@ impl Bisection<'_, '_> {
         for parameters in sets {
             let ladder = self.ladder(&parameters);
             let Some((items, place)) = ladder.get(ladder.len() / 2).copied() else { continue };
-            while self.search.is_open(place) && self.taken(place) < GLANCES {
+            let taken = |this: &Self| this.samples(place).map_or(0, |samples| samples.count());
+            while self.search.is_open(place) && taken(self) < GLANCES {
                 self.take(place)?;
             }
             if let Some(samples) = self.samples(place) {
@@ -114,13 +112,13 @@ impl Bisection<'_, '_> {
     }
 
     /// The largest chunk with these parameters that meets the bound, or the smallest.
-    fn largest(&mut self, parameters: &Named) -> Result<Option<BoundedChoice>, Halt> {
+    fn largest(&mut self, parameters: &Named) -> Result<Option<(usize, LatencyOutcome)>, Halt> {
         let ladder = self.ladder(parameters);
         let most = count(ladder.len()) * self.search.effort.rule.min_samples;
         self.search.enter(Stage::Bisection, most);
         let Some((_, top)) = ladder.last().copied() else { return Ok(None) };
         if self.meets(top)? {
-            return Ok(self.bounded(top, true));
+            return Ok(self.outcome(top, true));
         }
         let (mut low, mut high) = (0, ladder.len() - 1);
         while low < high {
@@ -131,59 +129,59 @@ impl Bisection<'_, '_> {
                 high = middle;
             }
         }
-        let fails_items = ladder[low].0;
-        let (meets_items, meets) = match low.checked_sub(1) {
+        let meets = match low.checked_sub(1) {
             Some(below) => ladder[below],
             None => {
                 let (items, smallest) = self.smallest(parameters, ladder[0]);
                 if !self.meets(smallest)? {
-                    return Ok(self.bounded(smallest, false));
+                    return Ok(self.outcome(smallest, false));
                 }
                 (items, smallest)
             }
         };
-        let place = self.refine(parameters, Bracket { meets, meets_items, fails_items })?;
-        Ok(self.bounded(place, true))
+        let place = self.refine(parameters, meets, ladder[low].0)?;
+        Ok(self.outcome(place, true))
     }
 
-    /// Halves the bracket until its ends are close enough.
-    fn refine(&mut self, parameters: &Named, mut at: Bracket) -> Result<usize, Halt> {
+    /// Halves the bracket between a chunk that meets the bound and a size that does not, until they
+    /// are close enough.
+    fn refine(
+        &mut self,
+        parameters: &Named,
+        (mut meets_items, mut meets): (u64, usize),
+        mut fails_items: u64,
+    ) -> Result<usize, Halt> {
         let unit = self.unit(parameters);
-        loop {
-            let gap = at.fails_items.saturating_sub(at.meets_items);
-            if gap <= unit.max(at.meets_items / GRANULARITY) {
-                return Ok(at.meets);
-            }
+        while fails_items.saturating_sub(meets_items) > unit.max(meets_items / GRANULARITY) {
             // The geometric mean over several octaves, else the arithmetic one.
-            let times = at.fails_items / at.meets_items.max(1);
+            let times = fails_items / meets_items.max(1);
             let middle = match times >= FAR_APART {
-                true => at.meets_items.saturating_mul(times.isqrt()),
-                false => at.meets_items.midpoint(at.fails_items),
+                true => meets_items.saturating_mul(times.isqrt()),
+                false => meets_items.midpoint(fails_items),
             };
-            let middle = (middle / unit).saturating_mul(unit).max(at.meets_items + unit);
+            let middle = (middle / unit).saturating_mul(unit).max(meets_items + unit);
             let candidate = self.space.add(parameters, chunked(middle));
-            let place = candidate.map(|candidate| self.search.track(&candidate));
-            match place {
+            match candidate.map(|candidate| self.search.track(&candidate)) {
                 // The planner balances this size to the known one.
-                Some(place) if place == at.meets => at.meets_items = middle,
-                Some(place) if self.meets(place)? => (at.meets, at.meets_items) = (place, middle),
-                _ => at.fails_items = middle.min(at.fails_items - 1),
+                Some(place) if place == meets => meets_items = middle,
+                Some(place) if self.meets(place)? => (meets_items, meets) = (middle, place),
+                _ => fails_items = middle.min(fails_items - 1),
             }
         }
+        Ok(meets)
     }
 
     /// Whether the upper end of the confidence interval is within the bound.
     fn meets(&mut self, place: usize) -> Result<bool, Halt> {
-        self.search.check(&[place])?;
-        let rule = self.search.effort.rule;
+        let (rule, bound_ns) = (self.search.effort.rule, real(self.bound_ns));
         while self.search.is_open(place) {
             if let Some(samples) = self.samples(place) {
-                let is_hopeless = samples.least() > HOPELESS_FACTOR * self.bound_ns;
+                let is_hopeless = samples.least() > HOPELESS_FACTOR * bound_ns;
                 if is_hopeless && samples.count() >= GLANCES {
                     return Ok(false);
                 }
                 if rule.stop_reason(&self.launches[&place]).is_some() {
-                    return Ok(samples.median_interval().high <= self.bound_ns);
+                    return Ok(samples.median_interval().high <= bound_ns);
                 }
             }
             self.take(place)?;
@@ -205,16 +203,19 @@ impl Bisection<'_, '_> {
         Ok(())
     }
 
-    fn taken(&self, place: usize) -> u64 {
-        self.launches.get(&place).map_or(0, |times| count(times.len()))
-    }
-
     fn samples(&self, place: usize) -> Option<Samples> {
         Samples::new(self.launches.get(&place)?.iter().copied())
     }
 
-    fn bounded(&self, place: usize, is_met: bool) -> Option<BoundedChoice> {
-        Some(BoundedChoice { place, launch: self.samples(place)?, is_met })
+    fn outcome(&self, place: usize, met: bool) -> Option<(usize, LatencyOutcome)> {
+        let latency = LatencyOutcome {
+            max_launch_ns: self.bound_ns,
+            launch: self.samples(place)?.summary(),
+            met,
+            failed_choices: self.failed_choices,
+            kept_default: false,
+        };
+        Some((place, latency))
     }
 
     /// The chunk sizes of the open candidates with these parameters, and their places, ascending;
@@ -243,7 +244,7 @@ impl Bisection<'_, '_> {
     }
 }
 
-pub(crate) const NS_PER_US: u64 = 1000;
+const NS_PER_US: u64 = 1000;
 /// Samples for a first estimate.
 const GLANCES: u64 = 3;
 /// If the least of the first samples exceeds the bound by this factor, more samples will not help.

@@ -3,15 +3,17 @@
 use core::time::Duration;
 use std::time::Instant;
 
+use fastrand::Rng;
 use gridguard::profile::StopReason;
 
 use crate::candidate::Candidate;
 use crate::control::{Budget, Observer, SearchProgress, Stage};
 use crate::failure::MeasureFailure;
 use crate::measure::{Measurer, Portion, Sample};
+use crate::outcome::LatencyOutcome;
 use crate::sampling::{SLOW_SAMPLE_NS, SamplingEffort, Throttle};
 use crate::space::Space;
-use crate::stats::{Samples, count, position};
+use crate::stats::{Samples, count};
 
 /// The default's place among the series.
 pub(crate) const DEFAULT: usize = 0;
@@ -53,21 +55,7 @@ pub(crate) struct SearchResult {
     /// The places that were compared to the end, the default's among them.
     pub(crate) finalists: Vec<usize>,
     /// The candidate that a bound on the time of a launch leads to.
-    pub(crate) bounded: Option<BoundedChoice>,
-    /// Chunks that met the bound and failed in the finals.
-    pub(crate) failed_choices: u64,
-    /// Whether no tried chunk runs, so that the default is the choice.
-    pub(crate) kept_default: bool,
-}
-
-/// A candidate and how it does against a bound on the time of a launch.
-#[derive(Clone, Debug)]
-pub(crate) struct BoundedChoice {
-    pub(crate) place: usize,
-    /// Times of its largest launch alone, in nanoseconds.
-    pub(crate) launch: Samples,
-    /// Whether the upper end of their confidence interval is within the bound.
-    pub(crate) is_met: bool,
+    pub(crate) bounded: Option<(usize, LatencyOutcome)>,
 }
 
 /// A search in progress. Series are only ever added, so a place stays valid.
@@ -213,7 +201,10 @@ impl<'a> Search<'a> {
     pub(crate) fn round(&mut self, places: &[usize]) -> Result<(), Halt> {
         self.check(places)?;
         self.round += 1;
-        for place in order(places.len(), self.round).into_iter().map(|turn| places[turn]) {
+        let mut order = places.to_vec();
+        // The same in every search, so that it can be resumed.
+        Rng::with_seed(self.round).shuffle(&mut order);
+        for place in order {
             if !self.is_open(place) {
                 continue;
             }
@@ -253,17 +244,12 @@ impl<'a> Search<'a> {
             self.ensure_budget()?;
             self.notify(&candidate);
             self.evaluations += 1;
-            let taken = self.measurer.sample(&candidate, portion).and_then(Sample::checked);
-            let sample = match taken {
+            let sample = self.measurer.sample(&candidate, portion).and_then(Sample::checked);
+            let Sample { time_ns, clock_mhz } = match sample {
                 Ok(sample) => sample,
-                Err(failure) => {
-                    self.fail(place, failure)?;
-                    return Ok(None);
-                }
+                Err(failure) => return self.fail(place, failure).map(|()| None),
             };
-            let Some(pause) = self.throttle.pause(sample.clock_mhz) else {
-                return Ok(Some(sample.time_ns));
-            };
+            let Some(pause) = self.throttle.pause(clock_mhz) else { return Ok(Some(time_ns)) };
             self.observer.throttled(pause);
             (self.budget.pause)(pause);
         }
@@ -275,8 +261,7 @@ impl<'a> Search<'a> {
     }
 
     fn ensure_budget(&self) -> Result<(), Halt> {
-        let is_over =
-            self.budget.is_interrupted() || self.budget.is_spent(self.elapsed(), self.evaluations);
+        let is_over = self.budget.is_over(self.elapsed(), self.evaluations);
         if is_over { Err(Halt::Ended) } else { Ok(()) }
     }
 
@@ -293,47 +278,5 @@ impl<'a> Search<'a> {
             expected: self.expected.max(self.evaluations),
         };
         self.observer.progress(&progress);
-    }
-}
-
-/// The numbers below `length` in an order that depends on the round: steps of a stride coprime to
-/// the length, with another stride and start each time.
-fn order(length: usize, round: u64) -> Vec<usize> {
-    let length = count(length);
-    let strides: Vec<u64> =
-        (1..length.max(2)).filter(|stride| common_divisor(*stride, length) == 1).collect();
-    let pick = round.checked_rem(count(strides.len())).unwrap_or(0);
-    let stride = strides.get(position(pick)).copied().unwrap_or(1);
-    (0..length).map(|turn| position((round + turn * stride) % length)).collect()
-}
-
-const fn common_divisor(mut a: u64, mut b: u64) -> u64 {
-    while b != 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn every_round_has_each_candidate_once_and_orders_differ() {
-        for length in 1..20 {
-            for round in 1..30 {
-                let places: BTreeSet<usize> = order(length, round).into_iter().collect();
-                assert_eq!(places.len(), length, "round {round}");
-            }
-        }
-        let neighbours: BTreeSet<(usize, usize)> = (1..9)
-            .flat_map(|round| {
-                let order = order(5, round);
-                order.windows(2).map(|two| (two[0], two[1])).collect::<Vec<_>>()
-            })
-            .collect();
-        assert!(neighbours.len() >= 16, "of 20: {neighbours:?}");
-        assert!(order(0, 7).is_empty());
     }
 }

@@ -119,12 +119,13 @@ impl SearchStatistics {
             || problems.iter().map(|problem| (&problem.evaluation, runs_of(&problem.evaluation)));
         let runs = || all().flat_map(|(_, runs)| runs);
         let regrets = Samples::new(runs().map(|run| run.regret));
-        let share = |(evaluation, runs): (&'_ Evaluation, &'_ Vec<SearchRun>)| {
-            let exhaustive = evaluation.exhaustive_evaluations;
-            runs.iter().map(|run| fraction(run.evaluations, exhaustive)).collect::<Vec<_>>()
+        let efforts = || {
+            all().flat_map(|(evaluation, runs)| {
+                runs.iter().map(move |run| (run.evaluations, evaluation.exhaustive_evaluations))
+            })
         };
-        let shares = Samples::new(all().flat_map(share));
-        let exhaustive = all().map(|(one, runs)| one.exhaustive_evaluations * count(runs)).sum();
+        let shares = Samples::new(efforts().map(|(taken, of)| fraction(taken, of)));
+        let (taken, of) = efforts().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let speedups = Samples::new(runs().map(|run| run.against_default.recip()));
         let flipped = all().flat_map(|(_, runs)| {
             let usual = SearchRun::usual(runs).map(|(run, _)| &run.winner);
@@ -137,7 +138,7 @@ impl SearchStatistics {
             regret_worst: statistic(&regrets, Samples::greatest),
             evaluations_median: statistic(&shares, Samples::median),
             evaluations_worst: statistic(&shares, Samples::greatest),
-            evaluations_of_all: fraction(runs().map(|run| run.evaluations).sum(), exhaustive),
+            evaluations_of_all: fraction(taken, of),
             flips: all().map(|(_, runs)| SearchRun::flips(runs)).sum(),
             flips_worst: all().map(|(_, runs)| SearchRun::flips(runs)).max().unwrap_or(0),
             flip_regret_worst: flipped.fold(0.0, f64::max),
@@ -179,10 +180,6 @@ fn statistic(samples: &Option<Samples>, statistic: fn(&Samples) -> f64) -> f64 {
 
 fn percent(fraction: f64) -> String {
     format!("{:.2} %", fraction * 100.0)
-}
-
-fn count(runs: &[SearchRun]) -> u64 {
-    u64::try_from(runs.len()).unwrap_or(u64::MAX)
 }
 
 #[allow(clippy::as_conversions, reason = "counts of samples, which doubles hold exactly")]

@@ -7,7 +7,7 @@ use gridguard::cuda::{Compiler, CudaError, NvrtcError};
 use gridguard::profile::{Policy, Submission};
 use gridguard::{Choice, Guard};
 use gridguard_autotune::{
-    Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
+    Candidate, Clock, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
     Portion, ProblemMeasurer, Workload,
 };
 use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
@@ -20,8 +20,8 @@ struct BenchWorkload {
 }
 
 impl BenchWorkload {
-    fn new(case: Box<dyn BenchCase>) -> Self {
-        Self { case, prepared: HashMap::new() }
+    fn measurer(case: Box<dyn BenchCase>, clock: impl Clock + 'static) -> Box<dyn ProblemMeasurer> {
+        Box::new(InProcess::new(Self { case, prepared: HashMap::new() }, clock))
     }
 
     fn handle(
@@ -33,16 +33,12 @@ impl BenchWorkload {
         if let Some(handle) = self.prepared.get(&key) {
             return Ok(*handle);
         }
-        let parameters = &candidate.parameters;
-        let handle = match portion {
-            Portion::Sequence => self.case.prepare(parameters, candidate.choice.into(), None),
+        let (choice, items) = match portion {
+            Portion::Sequence => (candidate.choice.into(), None),
             // One launch of as many items as the largest chunk has.
-            Portion::LargestLaunch => {
-                let items = Some(candidate.largest_chunk);
-                self.case.prepare(parameters, Choice::AUTOMATIC, items)
-            }
-        }
-        .map_err(failure)?;
+            Portion::LargestLaunch => (Choice::AUTOMATIC, Some(candidate.largest_chunk)),
+        };
+        let handle = self.case.prepare(&candidate.parameters, choice, items).map_err(failure)?;
         self.prepared.insert(key, handle);
         Ok(handle)
     }
@@ -116,8 +112,7 @@ impl LocalBench {
     ) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
         let (Some(kernels), Some(context)) = (&self.kernels, self.guard.context()) else {
             let case = problem.on_host(&self.guard).map_err(failure)?;
-            let clock = HostClock::new(self.policy);
-            return Ok(Box::new(InProcess::new(BenchWorkload::new(case), clock)));
+            return Ok(BenchWorkload::measurer(case, HostClock::new(self.policy)));
         };
         if self.policy.submission == Submission::Graph {
             disable_event_tracking(context);
@@ -125,7 +120,7 @@ impl LocalBench {
         let stream = context.new_stream()?;
         let case = problem.on_device(kernels, &stream).map_err(failure)?;
         let clock = DeviceClock::new(&self.guard, stream, self.policy)?;
-        Ok(Box::new(InProcess::new(BenchWorkload::new(case), clock)))
+        Ok(BenchWorkload::measurer(case, clock))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gridguard::profile::{self, Document, user_folder};
+use gridguard::profile::{self, DeviceIdentity, Document, user_folder};
 
 use super::selection::Task;
 use crate::error::CommandError;
@@ -24,26 +24,25 @@ impl DeviceGroup {
         targets: Vec<Target>,
         profile: Option<&Path>,
     ) -> Result<Vec<Self>, CommandError> {
-        let mut models: Vec<Vec<Target>> = Vec::new();
+        let mut models: Vec<(DeviceIdentity, Vec<Target>)> = Vec::new();
         for target in targets {
-            let same = |model: &&mut Vec<Target>| {
-                model.first().is_some_and(|first| first.identity == target.identity)
-            };
-            match models.iter_mut().find(same) {
-                Some(model) => model.push(target),
-                None => models.push(vec![target]),
+            match models.iter_mut().find(|(identity, _)| *identity == target.identity) {
+                Some((_, same)) => same.push(target),
+                None => models.push((target.identity.clone(), vec![target])),
             }
         }
         let several = models.len() > 1;
-        models.into_iter().map(|targets| Self::new(targets, profile, several)).collect()
+        let group = |(identity, targets)| Self::new(&identity, targets, profile, several);
+        models.into_iter().map(group).collect()
     }
 
     fn new(
+        identity: &DeviceIdentity,
         targets: Vec<Target>,
         profile: Option<&Path>,
         several: bool,
     ) -> Result<Self, CommandError> {
-        let name = targets.first().map(|target| target.identity.file_name()).unwrap_or_default();
+        let name = identity.file_name();
         let no_folder = || {
             let message = "no folder for this user's profiles: name a file with --profile";
             CommandError::Invalid(message.into())
@@ -64,11 +63,9 @@ impl DeviceGroup {
             note(format_args!("{}:{fault}", file.display()));
         }
         let stored = parsed.map(|parsed| parsed.document);
-        if let (Some(stored), Some(target)) = (&stored, targets.first()) {
-            stored
-                .device()
-                .serves(stored.aliases(), &target.identity)
-                .map_err(|mismatch| CommandError::invalid_file(&file, mismatch))?;
+        if let Some(stored) = &stored {
+            let serves = stored.device().serves(stored.aliases(), identity);
+            serves.map_err(|mismatch| CommandError::invalid_file(&file, mismatch))?;
         }
         check_folder(&file)?;
         Ok(Self { targets, file, stored })

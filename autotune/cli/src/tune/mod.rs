@@ -16,9 +16,9 @@ use clap::Args;
 use gridguard_autotune::{Shard, WorkQueue};
 
 use self::group::DeviceGroup;
-use self::output::{ProblemReport, Reporter, TuneSummary};
+use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
 use self::selection::{SelectedTasks, Selection, Task};
-use self::session::{SearchResult, Session};
+use self::session::Session;
 use crate::error::{CommandError, Exit, check_writable};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection};
@@ -127,6 +127,7 @@ fn tune_all(
                 environment: target.environment()?,
                 file: &group.file,
                 process: MeasuringProcess::new(target, gpu),
+                reporter,
                 progress: reporter.bars.device(target.to_string()),
                 deadline,
                 interrupt,
@@ -136,13 +137,7 @@ fn tune_all(
     }
     thread::scope(|scope| {
         for (queue, mut session) in sessions {
-            let work = move || {
-                queue.serve(|item| {
-                    session.process_item(item, |task, device, result| {
-                        reporter.report(task, device, result);
-                    })
-                });
-            };
+            let work = move || queue.serve(|item| session.process_item(item));
             let thread = thread::Builder::new().spawn_scoped(scope, work);
             thread.map_err(CommandError::io("starting a thread"))?;
         }

@@ -6,15 +6,23 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use gridguard_autotune::{Chart, TuningReport};
+use gridguard::profile::Entry;
+use gridguard_autotune::{Chart, TuningOutcome, TuningReport};
 use serde::Serialize;
 
 use super::selection::Task;
-use super::session::SearchResult;
 use crate::error::CommandError;
 use crate::measure::progress::ProgressBars;
 use crate::measure::target::Target;
 use crate::output::{Format, note, print};
+
+/// The result of searching the candidates of a problem, or some of them.
+pub(crate) struct SearchResult {
+    pub(crate) outcome: TuningOutcome,
+    pub(crate) largest_legal_chunk: Option<u64>,
+    /// The profile entry; `None` if the search was cut short.
+    pub(crate) entry: Option<Entry>,
+}
 
 /// The summary of a run.
 #[derive(Serialize)]

@@ -4,23 +4,16 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
-use gridguard::profile::{self, Document, Entry, Environment, Provenance};
-use gridguard_autotune::{Budget, Candidate, Resumed, Shard, Space, TuningOutcome, WorkItem, tune};
+use gridguard::profile::{self, Document, Environment, Provenance};
+use gridguard_autotune::{Budget, Candidate, Resumed, Shard, Space, WorkItem, tune};
 
 use super::journal::JournalFile;
+use super::output::{Reporter, SearchResult};
 use super::selection::Task;
 use crate::error::CommandError;
 use crate::measure::process::MeasuringProcess;
 use crate::measure::progress::DeviceProgress;
 use crate::measure::target::Target;
-
-/// The result of searching the candidates of a problem, or some of them.
-pub(crate) struct SearchResult {
-    pub(crate) outcome: TuningOutcome,
-    pub(crate) largest_legal_chunk: Option<u64>,
-    /// The profile entry; `None` if the search was cut short.
-    entry: Option<Entry>,
-}
 
 /// One device, its profile, and the process that measures on it.
 pub(crate) struct Session<'a> {
@@ -28,6 +21,7 @@ pub(crate) struct Session<'a> {
     pub(crate) environment: Environment,
     pub(crate) file: &'a Path,
     pub(crate) process: MeasuringProcess<'a>,
+    pub(crate) reporter: &'a Reporter<'a>,
     pub(crate) progress: DeviceProgress,
     /// No problem is begun after this.
     pub(crate) deadline: Option<Instant>,
@@ -35,12 +29,11 @@ pub(crate) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Processes one item of the work queue. Returns the result of a shard; the final result of a
-    /// problem goes to `report`.
+    /// Processes one item of the work queue. Returns the result of a shard, and reports the final
+    /// result of a problem.
     pub(crate) fn process_item(
         &mut self,
         item: WorkItem<'_, Task, SearchResult>,
-        report: impl Fn(&Task, &Target, Result<SearchResult, CommandError>),
     ) -> Option<SearchResult> {
         if self.is_over() {
             return None;
@@ -52,7 +45,7 @@ impl Session<'_> {
             },
             WorkItem::Confirm(task, shards) => (task, self.confirm(task, shards)),
         };
-        report(task, self.target, result);
+        self.reporter.report(task, self.target, result);
         None
     }
 
