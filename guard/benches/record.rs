@@ -37,7 +37,7 @@ fn case<'a, T>(name: &'static str, once: impl Fn() -> T + 'a) -> Case<'a> {
 }
 
 fn record(criterion: &mut Criterion) {
-    let (records, launch) = (LaunchRecords::new(), launch());
+    let (records, launch) = (LaunchRecords::default(), launch());
     let record = |stream| records.record(stream, black_box(&CHUNK), black_box(&launch));
     let count = || black_box(&records).count();
     let work = || black_box(other_work(black_box(1)));

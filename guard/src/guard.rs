@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
-use crate::cuda::context::CudaBackend;
-#[cfg(feature = "cuda")]
-use crate::cuda::error::CudaError;
+use crate::cuda::{error::CudaError, history::CudaBackend};
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
@@ -48,9 +46,9 @@ use crate::record::counters::{Counters, Counts};
 #[derive(Debug)]
 pub struct Guard {
     limits: Arc<DeviceLimits>,
-    backend: Backend,
+    pub(crate) backend: Backend,
     fallback: Option<FallbackReason>,
-    counters: Counters,
+    pub(crate) counters: Counters,
     #[cfg(feature = "profile")]
     tuning: Tuning,
 }
@@ -113,8 +111,8 @@ impl Guard {
     #[must_use]
     pub fn best_or(otherwise: impl Into<Arc<DeviceLimits>>) -> Self {
         #[cfg(feature = "cuda")]
-        let reason = match CudaBackend::most_free_memory() {
-            Ok((backend, limits)) => return Self::new(limits, Backend::Cuda(backend), None),
+        let reason = match Self::with_most_free_memory() {
+            Ok(guard) => return guard,
             Err(reason) => reason.into(),
         };
         #[cfg(not(feature = "cuda"))]
@@ -224,21 +222,6 @@ impl Guard {
         }
         counts
     }
-
-    #[cfg(feature = "cuda")]
-    pub(crate) const fn backend(&self) -> &Backend {
-        &self.backend
-    }
-
-    #[cfg(feature = "cuda")]
-    pub(crate) const fn backend_mut(&mut self) -> &mut Backend {
-        &mut self.backend
-    }
-
-    #[cfg(feature = "cuda")]
-    pub(crate) const fn counters(&self) -> &Counters {
-        &self.counters
-    }
 }
 
 #[cfg(feature = "profile")]
@@ -303,16 +286,11 @@ impl Guard {
     }
 }
 
-#[cfg(feature = "catalog")]
 fn default_limits() -> Arc<DeviceLimits> {
-    /// The device whose limits the host assumes.
-    const NAME: &str = "h200";
-    let known = crate::catalog::gpu(NAME).map(|gpu| Arc::clone(&gpu.limits));
-    known.unwrap_or_else(|_| Arc::new(DeviceLimits::any_device()))
-}
-
-#[cfg(not(feature = "catalog"))]
-fn default_limits() -> Arc<DeviceLimits> {
+    #[cfg(feature = "catalog")]
+    if let Ok(gpu) = crate::catalog::gpu("h200") {
+        return Arc::clone(&gpu.limits);
+    }
     Arc::new(DeviceLimits::any_device())
 }
 

@@ -1,11 +1,13 @@
-//! Kernel arguments from cudarc's slices and views.
+//! Kernel arguments from cudarc's slices and views, and their form for the driver.
 
+use core::ffi::c_void;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
 
-use crate::plan::arguments::{KernelArgs, MAX_ARGS, Scalar};
+use crate::plan::arguments::{ArgsError, KernelArgs, MAX_ARGS, Scalar, Slot};
+use crate::plan::chunks::Chunk;
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///
@@ -35,22 +37,24 @@ impl<'a> Args<'a> {
         Self { stream, values, foreign_memory: false, workspace_stream: None, uses }
     }
 
+    /// As [`Self::new`], for a launch that allocates its workspace on `stream`.
+    #[must_use]
+    pub fn with_workspace(stream: &'a Arc<CudaStream>) -> Self {
+        Self { workspace_stream: Some(stream), ..Self::new(stream) }
+    }
+
     /// Memory that the kernel reads as a whole in every chunk.
     pub fn read<T, S: DevicePtr<T>>(&mut self, memory: &'a S) -> &mut Self {
-        self.check_context(memory);
-        let (address, uses) = memory.device_ptr(self.stream);
-        self.hold(uses);
-        self.values.address(address);
-        self
+        self.note_context(memory);
+        let used = memory.device_ptr(self.stream);
+        self.whole(used)
     }
 
     /// Memory that the kernel writes, or reads and writes, as a whole.
     pub fn write<T, S: DevicePtrMut<T>>(&mut self, memory: &'a mut S) -> &mut Self {
-        self.check_context(memory);
-        let (address, uses) = memory.device_ptr_mut(self.stream);
-        self.hold(uses);
-        self.values.address(address);
-        self
+        self.note_context(memory);
+        let used = memory.device_ptr_mut(self.stream);
+        self.whole(used)
     }
 
     /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of
@@ -65,13 +69,10 @@ impl<'a> Args<'a> {
     where
         S: DevicePtr<T>,
     {
-        self.check_context(memory);
-        let reach = reach_bytes::<T, S>(memory);
-        let (address, uses) = memory.device_ptr(self.stream);
-        self.hold(uses);
-        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
-        self.values.strided_items_within(address, stride, span, reach);
-        self
+        self.note_context(memory);
+        let reach = wide(memory.num_bytes());
+        let used = memory.device_ptr(self.stream);
+        self.items(used, bytes_of::<T>(stride), bytes_of::<T>(span), reach)
     }
 
     /// Memory of `elements` elements an item that the kernel writes, or reads and writes: each
@@ -94,13 +95,10 @@ impl<'a> Args<'a> {
     where
         S: DevicePtrMut<T>,
     {
-        self.check_context(memory);
-        let reach = reach_bytes::<T, S>(memory);
-        let (address, uses) = memory.device_ptr_mut(self.stream);
-        self.hold(uses);
-        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
-        self.values.strided_items_within(address, stride, span, reach);
-        self
+        self.note_context(memory);
+        let reach = wide(memory.num_bytes());
+        let used = memory.device_ptr_mut(self.stream);
+        self.items(used, bytes_of::<T>(stride), bytes_of::<T>(span), reach)
     }
 
     /// A fixed value: an integer or a float.
@@ -151,6 +149,14 @@ impl<'a> Args<'a> {
         self
     }
 
+    /// The address of the launch's workspace, for each chunk at least as many bytes as the batch
+    /// declares for its items. Only for
+    /// [`Guard::launch_with_workspace`](crate::Guard::launch_with_workspace).
+    pub fn workspace(&mut self) -> &mut Self {
+        self.values.workspace();
+        self
+    }
+
     pub(super) const fn stream(&self) -> &'a CudaStream {
         self.stream
     }
@@ -159,18 +165,10 @@ impl<'a> Args<'a> {
         &self.values
     }
 
-    pub(super) const fn values_mut(&mut self) -> &mut KernelArgs<'a> {
-        &mut self.values
-    }
-
-    /// The same arguments, for a launch that allocates its workspace on `stream`, which is theirs.
-    pub(super) const fn allocating_on(mut self, stream: &'a Arc<CudaStream>) -> Self {
-        self.workspace_stream = Some(stream);
-        self
-    }
-
-    pub(super) const fn allocates_on(&self) -> Option<&'a Arc<CudaStream>> {
-        self.workspace_stream
+    /// The stream on which to allocate the workspace that an argument is for.
+    pub(super) fn workspace_stream(&self) -> Result<&'a Arc<CudaStream>, ArgsError> {
+        let place = self.values.workspace_place().ok_or(ArgsError::WorkspaceUnused)?;
+        self.workspace_stream.ok_or(ArgsError::WorkspaceNotAllocated { index: place })
     }
 
     /// Whether some memory belongs to another context than the stream.
@@ -178,12 +176,30 @@ impl<'a> Args<'a> {
         self.foreign_memory
     }
 
-    fn check_context<T, S: DeviceSlice<T>>(&mut self, memory: &S) {
+    pub(super) fn has_uses(&self) -> bool {
+        !self.uses.is_empty()
+    }
+
+    fn note_context<T, S: DeviceSlice<T>>(&mut self, memory: &S) {
         self.foreign_memory |= memory.stream().context() != self.stream.context();
     }
 
-    pub(super) fn has_uses(&self) -> bool {
-        !self.uses.is_empty()
+    fn whole(&mut self, (address, uses): Used<'a>) -> &mut Self {
+        self.hold(uses);
+        self.values.address(address);
+        self
+    }
+
+    fn items(
+        &mut self,
+        (address, uses): Used<'a>,
+        stride: u64,
+        span: u64,
+        reach: u64,
+    ) -> &mut Self {
+        self.hold(uses);
+        self.values.strided_items_within(address, stride, span, reach);
+        self
     }
 
     fn hold(&mut self, uses: SyncOnDrop<'a>) {
@@ -192,14 +208,140 @@ impl<'a> Args<'a> {
     }
 }
 
+/// The address of memory, and what records its use.
+type Used<'a> = (u64, SyncOnDrop<'a>);
+
+/// Argument values, and pointers to them, as `cuLaunchKernel` takes them.
+pub(super) struct Packed {
+    values: ArrayVec<u64, MAX_ARGS>,
+    pointers: ArrayVec<*mut c_void, MAX_ARGS>,
+}
+
+impl Packed {
+    #[inline]
+    pub(super) const fn new() -> Self {
+        Self { values: ArrayVec::new_const(), pointers: ArrayVec::new_const() }
+    }
+
+    /// The arguments for `chunk`. The pointer is valid until the next call, and until this moves.
+    #[inline]
+    pub(super) fn fill(&mut self, args: &KernelArgs<'_>, chunk: &Chunk) -> *mut *mut c_void {
+        self.values.clear();
+        self.pointers.clear();
+        // Both arrays are large enough: `KernelArgs` has at most `MAX_ARGS` slots.
+        self.values.extend(args.slots().iter().map(|slot| slot.bits(chunk)));
+        let values = self.values.iter_mut();
+        self.pointers.extend(args.slots().iter().zip(values).map(|(slot, value)| match slot {
+            // `cuLaunchKernel` takes mutable pointers, but only reads through them.
+            Slot::Bytes(bytes) => bytes.as_ptr().cast_mut().cast::<c_void>(),
+            _ => core::ptr::from_mut(value).cast(),
+        }));
+        self.pointers.as_mut_ptr()
+    }
+}
+
 fn bytes_of<T>(elements: u64) -> u64 {
     elements.saturating_mul(wide(size_of::<T>()))
 }
 
-fn reach_bytes<T, S: DeviceSlice<T>>(memory: &S) -> u64 {
-    wide(memory.num_bytes())
-}
-
 fn wide(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// What the driver reads through the pointers that it gets; also under Miri.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: Chunk = Chunk { index: 1, start: 7680, items: 5 };
+
+    /// The bytes of each parameter, read as the driver does: the pointer, then as many bytes.
+    fn read(params: *mut *mut c_void, sizes: &[usize]) -> Vec<Vec<u8>> {
+        let parameter = |(place, size): (usize, &usize)| {
+            // SAFETY: `fill` returned as many pointers as there are sizes.
+            let from = unsafe { params.add(place).read() }.cast::<u8>();
+            // SAFETY: each points to as many bytes as its parameter has.
+            (0..*size).map(|byte| unsafe { from.add(byte).read() }).collect()
+        };
+        sizes.iter().enumerate().map(parameter).collect()
+    }
+
+    fn sizes(args: &KernelArgs<'_>) -> Vec<usize> {
+        args.slots().iter().map(Slot::size).collect()
+    }
+
+    #[test]
+    fn the_driver_reads_every_kind_of_argument_unchanged() {
+        let structure: Vec<u8> = (0..100).collect();
+        let mut args = KernelArgs::new();
+        args.address(0x7f00_dead_beef)
+            .value(7_u8)
+            .value(-2_i16)
+            .value(0.125_f32)
+            .value(-1.5_f64)
+            .bytes(&structure)
+            .bytes(&[])
+            .items_at(1 << 40, 2048)
+            .strided_items_within(4096, 8, 72, 1 << 20)
+            .offset()
+            .offset_u32()
+            .length()
+            .length_u32()
+            .workspace();
+        let args = args.with_workspace_at(0x5000);
+        let expected: [&[u8]; 14] = [
+            &0x7f00_dead_beef_u64.to_ne_bytes(),
+            &[7],
+            &(-2_i16).to_ne_bytes(),
+            &0.125_f32.to_ne_bytes(),
+            &(-1.5_f64).to_ne_bytes(),
+            &structure,
+            &[],
+            &((1_u64 << 40) + 7680 * 2048).to_ne_bytes(),
+            &(4096_u64 + 7680 * 8).to_ne_bytes(),
+            &7680_u64.to_ne_bytes(),
+            &7680_u32.to_ne_bytes(),
+            &5_u64.to_ne_bytes(),
+            &5_u32.to_ne_bytes(),
+            &0x5000_u64.to_ne_bytes(),
+        ];
+        let mut packed = Packed::new();
+        let params = packed.fill(&args, &CHUNK);
+        assert_eq!(read(params, &sizes(&args)), expected);
+    }
+
+    #[test]
+    fn arguments_are_packed_anew_for_each_chunk() {
+        let mut args = KernelArgs::new();
+        args.value(9_u64).items_at(1 << 32, 16).offset().length();
+        let mut packed = Packed::new();
+        for index in 0..3 {
+            let chunk = Chunk { index, start: 100 * index, items: 7 + index };
+            let params = packed.fill(&args, &chunk);
+            let expected = [9, (1 << 32) + 1600 * index, 100 * index, 7 + index];
+            assert_eq!(read(params, &[8; 4]), expected.map(u64::to_ne_bytes));
+        }
+    }
+
+    #[test]
+    fn as_many_arguments_as_fit_are_all_read() {
+        let mut args = KernelArgs::new();
+        for value in 0..u64::try_from(MAX_ARGS).expect("few") {
+            args.value(value.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        }
+        let mut packed = Packed::new();
+        let params = packed.fill(&args, &CHUNK);
+        for (value, bytes) in (0..).zip(read(params, &[8; MAX_ARGS])) {
+            let value: u64 = value;
+            assert_eq!(bytes, value.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes());
+        }
+        assert_eq!(args.len(), MAX_ARGS);
+    }
+
+    #[test]
+    fn no_arguments_are_no_pointers() {
+        let (args, mut packed) = (KernelArgs::new(), Packed::new());
+        let params = packed.fill(&args, &CHUNK);
+        assert_eq!(read(params, &[]), [[0; 0]; 0]);
+    }
 }

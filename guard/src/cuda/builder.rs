@@ -10,14 +10,14 @@ use cudarc::driver::{
 use hashbrown::HashMap;
 use parking_lot::RwLock;
 
-use super::context::Watch;
 use super::driver::from_cudarc;
-use super::error::{CudaError, LaunchError};
-use super::history::ContextHistory;
-use super::kernel::{Inner, Keep, Kernel};
-use super::query;
-use super::symbols::Driver;
+use super::error::{CudaError, DriverError, LaunchError};
+use super::history::{ContextHistory, FaultSuspects, Watch};
+use super::kernel::{Inner, Kernel};
+use super::launch::accepted;
+use super::symbols::{Driver, Handle};
 use crate::launch::request::LaunchRequest;
+use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
 use crate::plan::chunks::Chunk;
 use crate::record::counters::Counts;
@@ -114,11 +114,8 @@ impl GuardedLaunchArgs<'_> {
         &mut self,
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
-        let submit = |inner: &mut LaunchArgs<'_>| {
-            // SAFETY: this function's contract.
-            let launched = unsafe { inner.launch(config) };
-            launched.map_err(|error| ("cuLaunchKernel", error))
-        };
+        // SAFETY: this function's contract.
+        let submit = |inner: &mut LaunchArgs<'_>| unsafe { inner.launch(config) };
         self.validate_and(config, false, submit, Watch::here())
     }
 
@@ -136,11 +133,8 @@ impl GuardedLaunchArgs<'_> {
         &mut self,
         config: LaunchConfig,
     ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
-        let submit = |inner: &mut LaunchArgs<'_>| {
-            // SAFETY: this function's contract.
-            let launched = unsafe { inner.launch_cooperative(config) };
-            launched.map_err(|error| ("cuLaunchCooperativeKernel", error))
-        };
+        // SAFETY: this function's contract.
+        let submit = |inner: &mut LaunchArgs<'_>| unsafe { inner.launch_cooperative(config) };
         self.validate_and(config, true, submit, Watch::here())
     }
 
@@ -150,7 +144,7 @@ impl GuardedLaunchArgs<'_> {
         &mut self,
         config: LaunchConfig,
         cooperative: bool,
-        submit: impl Fn(&mut LaunchArgs<'_>) -> Result<T, FailedCall>,
+        submit: impl Fn(&mut LaunchArgs<'_>) -> Result<T, cudarc::driver::DriverError>,
         watch: Watch,
     ) -> Result<T, LaunchError> {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = config;
@@ -159,42 +153,74 @@ impl GuardedLaunchArgs<'_> {
         request.cooperative = cooperative;
         let Self { stream, function, inner, given } = self;
         let mut launch = |kernel: &Inner| {
-            let launch = validate(&request, kernel.limits())?;
-            kernel.signature().check_count(&kernel.limits().kernel().name, *given)?;
-            let co_resident = launch.is_co_resident();
-            if co_resident || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
-                kernel.driver().bind(kernel.context())?;
-                kernel.opt_in(launch.dynamic_shared_bytes())?;
-            }
-            if co_resident {
-                kernel.check_occupancy(&launch)?;
-            }
+            let launch = validate(&request, &kernel.limits)?;
+            kernel.signature.check_count(&kernel.limits.kernel().name, *given)?;
+            prepare(kernel, &launch)?;
             let (handle, chunk) = (stream.cu_stream().cast(), Chunk::only(1));
-            let submitted = submit(inner).map_err(|(call, error)| {
+            let submitted = submit(inner).map_err(|error| {
+                let call = if cooperative { "cuLaunchCooperativeKernel" } else { "cuLaunchKernel" };
                 let error = from_cudarc(Some(stream.context()), call, error);
-                kernel.add_to_suspects(handle, &chunk, &launch, watch, error)
+                with_launch_as_suspect(error, kernel, handle, &chunk, &launch, watch)
             });
-            let accepted = submitted.and_then(|events| {
+            let launched = submitted.and_then(|events| {
                 // SAFETY: the stream is alive in `self`, and cudarc has made its context current.
-                unsafe { kernel.accepted(handle, &chunk, &launch, 1, watch) }.map(|()| events)
+                unsafe { accepted(kernel, handle, &chunk, &launch, 1, watch) }.map(|()| events)
             });
-            match &accepted {
-                Ok(_) => kernel.history().without_guard().ran(1),
-                Err(_) => kernel.history().without_guard().stopped(0),
-            }
-            Ok(accepted?)
+            launched.map_err(|error| {
+                kernel.history.without_guard.stopped(0);
+                LaunchError::from(error)
+            })
         };
         let counted = |kernel: &Inner| {
             let launched = launch(kernel);
-            if let Err(LaunchError::Invalid(violations)) = &launched {
-                kernel.history().without_guard().rejected(violations);
+            match &launched {
+                Ok(_) => kernel.history.without_guard.ran(1),
+                Err(LaunchError::Invalid(violations)) => {
+                    kernel.history.without_guard.rejected(violations);
+                }
+                Err(_) => {}
             }
             launched
         };
-        match with_kernel(stream, function, counted) {
-            Ok(launched) => launched,
-            Err(error) => Err(LaunchError::Unknown(Box::new(error))),
+        let launched = with_kernel(stream, function, counted);
+        launched.unwrap_or_else(|error| Err(LaunchError::Unknown(Box::new(error))))
+    }
+}
+
+/// Opts in to shared memory and checks occupancy.
+#[inline]
+fn prepare(kernel: &Inner, launch: &ValidLaunch) -> Result<(), LaunchError> {
+    let co_resident = launch.is_co_resident();
+    if co_resident || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
+        kernel.driver.bind(kernel.context)?;
+        kernel.opt_in(launch.dynamic_shared_bytes())?;
+    }
+    if co_resident { kernel.check_occupancy(launch) } else { Ok(()) }
+}
+
+/// Adds `launch` to the suspects of `error`, which a call returned that does more than launch, such as
+/// record events afterwards: a quick fault of the launch itself surfaces there.
+#[cold]
+fn with_launch_as_suspect(
+    error: DriverError,
+    kernel: &Inner,
+    stream: Handle,
+    chunk: &Chunk,
+    launch: &ValidLaunch,
+    watch: Watch,
+) -> DriverError {
+    let name = &kernel.limits.kernel().name;
+    // Repeated launches in a broken context must not crowd out the other suspects.
+    let is_listed = |suspects: &FaultSuspects| {
+        let mut launches = suspects.launches().iter();
+        launches.any(|one| *one.kernel == **name && one.call_site == watch.call_site)
+    };
+    match error.suspects() {
+        Some(suspects) if !is_listed(suspects) => {
+            kernel.history.record(kernel.number, stream, chunk, launch, 1, watch.call_site);
+            error.with_current_suspects(kernel.driver, kernel.context)
         }
+        _ => error,
     }
 }
 
@@ -207,9 +233,6 @@ impl GuardedLaunchArgs<'_> {
 pub fn counts_without_guard(context: &CudaContext) -> Counts {
     ContextHistory::of(context.cu_ctx().cast()).counts_without_guard()
 }
-
-/// The call that failed, and cudarc's error.
-type FailedCall = (&'static str, cudarc::driver::DriverError);
 
 /// Kernels by handles. Each holds its function and its context, so that neither handle is reused
 /// while it is in the map.
@@ -304,13 +327,14 @@ fn find_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, C
 #[cold]
 fn query_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
     let (driver, context) = (Driver::get()?, stream.context());
-    let device = query::limits_of_context(driver, context)?;
-    let keep = Keep::Cudarc(function.clone(), Arc::clone(context));
+    driver.bind_cudarc(context)?;
+    let keep = (function.clone(), Arc::clone(context));
     let (function, context) = (function.cu_function().cast(), context.cu_ctx().cast());
-    // SAFETY: `keep` holds the function, loaded, and the context, which is current.
+    // SAFETY: `keep` holds the function, loaded, and the context that it is launched in, which need not
+    // be the module's and is current.
     let kernel = unsafe {
-        let (name, signature) = (driver.name_of(function), query::signature(driver, function)?);
-        Kernel::from_parts(driver, function, context, device, name, signature, keep)?
+        let name = driver.name_of(function);
+        Kernel::from_parts(driver, function, context, name, None, None, keep)?
     };
     Ok(kernel)
 }

@@ -1,6 +1,8 @@
-//! Finds and initialises libcuda once for the process, and makes its contexts current.
+//! Finds and initialises libcuda once for the process, makes its contexts current, and synchronises
+//! streams.
 
 use core::marker::PhantomData;
+use core::ops::RangeInclusive;
 
 use cudarc::driver::{CudaContext, sys};
 use libloading::Library;
@@ -8,8 +10,8 @@ use once_cell::sync::OnceCell;
 
 use super::driver_log;
 use super::error::{Background, DriverError, DriverUnavailable};
-use super::library;
-use super::symbols::{Driver, Handle, NO_DEVICE};
+use super::history::History;
+use super::symbols::{self, Driver, Handle, NO_DEVICE, Status};
 
 /// Functions that cudarc calls for contexts, streams, events and memory: it panics where one is
 /// missing.
@@ -46,7 +48,7 @@ const OLDEST_DRIVER: i32 = 12_000;
 /// A function that cudarc calls and `library` lacks, if any.
 fn missing_for_cudarc(library: &Library) -> Option<&'static str> {
     // SAFETY: the pointer is only tested for presence, never called, so its type does not matter.
-    let lacks = |symbol| unsafe { library::symbol::<*const ()>(library, symbol) }.is_none();
+    let lacks = |symbol| unsafe { symbols::find::<*const ()>(library, symbol) }.is_none();
     CUDARC_NEEDS.into_iter().find(|symbol| lacks(symbol))
 }
 
@@ -58,8 +60,8 @@ impl Driver {
     }
 
     fn load() -> Result<Self, DriverUnavailable> {
-        let (library, name) = library::open(NAMES)
-            .map_err(|missing| DriverUnavailable::LibraryMissing { tried: missing.tried })?;
+        let (library, name) =
+            symbols::open(NAMES).map_err(|tried| DriverUnavailable::LibraryMissing { tried })?;
         let symbol_missing = |symbol: &'static str| DriverUnavailable::SymbolMissing {
             library: name.clone(),
             symbol,
@@ -86,7 +88,7 @@ impl Driver {
     /// Checks that cudarc calls the same library, named `ours` here: handles of contexts and streams
     /// pass from one to the other. cudarc searches by itself, and tries another name first.
     fn check_cudarc_library(&self, ours: &str) -> Result<(), DriverUnavailable> {
-        if let Ok((library, name)) = library::open(CUDARC_NAMES)
+        if let Ok((library, name)) = symbols::open(CUDARC_NAMES)
             && let Some(symbol) = missing_for_cudarc(&library)
         {
             return Err(DriverUnavailable::SymbolMissing { library: name, symbol });
@@ -136,6 +138,44 @@ impl Driver {
     pub(super) fn bind_cudarc(&self, context: &CudaContext) -> Result<(), DriverError> {
         self.bind(context.cu_ctx().cast())?;
         recorded_failure(context)
+    }
+
+    /// Waits for all launches on `stream`, and clears them of suspicion. The stream's context is current.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is a live stream of the current context, or null for its default one.
+    pub(super) unsafe fn synchronize(
+        &self,
+        history: &History,
+        stream: Handle,
+    ) -> Result<(), DriverError> {
+        let mark = history.mark(stream);
+        // SAFETY: the stream is alive, by this function's contract.
+        let status = unsafe { (self.stream_synchronize)(stream) };
+        self.check("cuStreamSynchronize", status)?;
+        mark.into_iter().for_each(|mark| history.prove(mark));
+        Ok(())
+    }
+
+    /// Whether `stream` is being captured, so that synchronising would invalidate the capture.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::synchronize`].
+    pub(super) unsafe fn is_capturing(&self, stream: Handle) -> Result<bool, DriverError> {
+        /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
+        const CAPTURE_ERRORS: RangeInclusive<Status> = 900..=908;
+        // Every CUDA 12 driver has the function. Without it no launch is synchronised.
+        let Some(look_up) = self.stream_is_capturing else { return Ok(true) };
+        let mut capturing = 0;
+        // SAFETY: the stream is alive, by this function's contract; the pointer is to a live integer.
+        let status = unsafe { look_up(stream, &raw mut capturing) };
+        if CAPTURE_ERRORS.contains(&status) {
+            return Ok(true);
+        }
+        self.check("cuStreamIsCapturing", status)?;
+        Ok(capturing != 0)
     }
 
     /// The context that is current on this thread; null if none.

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::driver_log::{self, DriverLog, LogPosition};
-use super::faults::FaultSuspects;
+use super::history::FaultSuspects;
 use super::image::ImageError;
 use super::symbols::{Driver, Handle, Status};
 use crate::launch::violation::Violations;
@@ -131,15 +131,17 @@ impl DriverError {
 }
 
 /// Why the CUDA driver cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverUnavailable {
     /// The loader finds no libcuda.
+    #[error("no CUDA driver library found (tried {})", names(tried))]
     LibraryMissing {
         /// Each name tried, with the loader's message.
         tried: Vec<(String, String)>,
     },
     /// libcuda lacks a function: it is too old, or not the driver.
+    #[error("{library} has no {symbol}: it is too old, or not the CUDA driver")]
     SymbolMissing {
         /// The library.
         library: String,
@@ -147,11 +149,20 @@ pub enum DriverUnavailable {
         symbol: &'static str,
     },
     /// cudarc loads another driver library than the guard.
+    #[error(
+        "cudarc loads another libcuda than {ours}: remove libraries that are no driver, such as a \
+         toolkit's stub, from the library path"
+    )]
     OtherLibrary {
         /// The guard's library.
         ours: String,
     },
     /// The driver supports only an older CUDA.
+    #[error(
+        "the driver supports CUDA {}, at least {} is needed: update the driver",
+        cuda_version(*version),
+        cuda_version(*oldest)
+    )]
     TooOld {
         /// The driver's CUDA version: 1000 * major + 10 * minor.
         version: i32,
@@ -159,8 +170,10 @@ pub enum DriverUnavailable {
         oldest: i32,
     },
     /// The driver did not initialise.
+    #[error("the CUDA driver did not initialise: {0}")]
     InitFailed(DriverError),
     /// The driver sees no device.
+    #[error("the CUDA driver sees no device{}", hidden(cuda_visible_devices.as_deref()))]
     NoDevice {
         /// The value of `CUDA_VISIBLE_DEVICES`, if set: it may hide them.
         cuda_visible_devices: Option<String>,
@@ -169,40 +182,11 @@ pub enum DriverUnavailable {
     },
 }
 
-impl fmt::Display for DriverUnavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::LibraryMissing { tried } => {
-                write!(f, "no CUDA driver library found (tried {})", names(tried))
-            }
-            Self::SymbolMissing { library, symbol } => {
-                write!(f, "{library} has no {symbol}: it is too old, or not the CUDA driver")
-            }
-            Self::OtherLibrary { ours } => write!(
-                f,
-                "cudarc loads another libcuda than {ours}: remove libraries that are no driver, \
-                 such as a toolkit's stub, from the library path"
-            ),
-            Self::TooOld { version, oldest } => write!(
-                f,
-                "the driver supports CUDA {}, at least {} is needed: update the driver",
-                cuda_version(*version),
-                cuda_version(*oldest)
-            ),
-            Self::InitFailed(error) => write!(f, "the CUDA driver did not initialise: {error}"),
-            Self::NoDevice { cuda_visible_devices: None, .. } => {
-                f.write_str("the CUDA driver sees no device")
-            }
-            Self::NoDevice { cuda_visible_devices: Some(value), .. } => write!(
-                f,
-                "the CUDA driver sees no device under CUDA_VISIBLE_DEVICES={value:?}: unset it, or \
-                 name a device that exists"
-            ),
-        }
-    }
+fn hidden(cuda_visible_devices: Option<&str>) -> String {
+    cuda_visible_devices.map_or_else(String::new, |value| {
+        format!(" under CUDA_VISIBLE_DEVICES={value:?}: unset it, or name a device that exists")
+    })
 }
-
-impl core::error::Error for DriverUnavailable {}
 
 /// The names, each with the loader's message unless that only says that there is no such file.
 pub(super) fn names(tried: &[(String, String)]) -> String {

@@ -4,24 +4,36 @@ use core::ops::RangeInclusive;
 use core::panic::Location;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream};
+#[cfg(feature = "profile")]
+use arrayvec::ArrayVec;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
 use super::arguments::Args;
-use super::context::{self, CudaBackend, Watch};
-use super::driver;
-use super::error::{CudaError, LaunchError, LoadError, NvrtcError};
-use super::history::{ContextHistory, LaunchRecord};
+use super::driver::{from_cudarc, recorded_failure};
+use super::error::{CudaError, DriverError, LaunchError, LoadError, NvrtcError};
+use super::history::{ContextHistory, CudaBackend, LaunchRecord, Watch};
 use super::image::Image;
 use super::kernel::Kernel;
-use super::launch::{count, plan_and_submit, submit};
+#[cfg(feature = "profile")]
+use super::kernel::KernelTuning;
+use super::launch::{Submission, count, prepare};
 use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
-use super::symbols::{Driver, Handle};
+use super::symbols::{Driver, Handle, OUT_OF_MEMORY};
 use crate::guard::{Backend, FallbackReason, Guard};
 use crate::launch::request::LaunchRequest;
+#[cfg(feature = "profile")]
+use crate::limits::LaunchLimits;
+use crate::plan::arguments::KernelArgs;
+use crate::plan::backoff::{
+    AllocationError, BackoffError, ChunkedRun, WorkspaceLauncher, WorkspaceUse, launch_with_backoff,
+};
 use crate::plan::batch::BatchAxis;
-use crate::plan::launches::Plan;
+use crate::plan::choice::Choice;
+use crate::plan::launches::{Plan, PlannedLaunch};
+#[cfg(feature = "profile")]
+use crate::profile::model::MAX_SIZES;
 
 impl Guard {
     /// A guard of device `ordinal`, in its primary context.
@@ -30,8 +42,13 @@ impl Guard {
     ///
     /// [`CudaError`] if there is no driver, no such device, or the context cannot be created.
     pub fn cuda(ordinal: usize) -> Result<Self, CudaError> {
-        let (backend, limits) = CudaBackend::primary(ordinal)?;
-        Ok(Self::new(limits, Backend::Cuda(backend), None))
+        let count = query::device_count()?;
+        if ordinal >= count {
+            return Err(CudaError::NoSuchDevice { ordinal, count });
+        }
+        let context = CudaContext::new(ordinal)
+            .map_err(|error| from_cudarc(None, "cuDevicePrimaryCtxRetain", error))?;
+        Self::with_context(context)
     }
 
     /// A guard in the caller's context.
@@ -40,8 +57,27 @@ impl Guard {
     ///
     /// [`CudaError`] if the device cannot be queried.
     pub fn with_context(context: Arc<CudaContext>) -> Result<Self, CudaError> {
-        let (backend, limits) = CudaBackend::new(context)?;
-        Ok(Self::new(limits, Backend::Cuda(backend), None))
+        let limits = query::limits_of_context(Driver::get()?, &context)?;
+        Ok(Self::new(limits, Backend::Cuda(CudaBackend::new(context)), None))
+    }
+
+    /// A guard of the device with the most free memory, in its primary context.
+    pub(crate) fn with_most_free_memory() -> Result<Self, CudaError> {
+        let count = query::device_count()?;
+        if count == 1 {
+            return Self::cuda(0);
+        }
+        // A device that cannot be queried is skipped as long as another can.
+        let mut best = Err(CudaError::NoSuchDevice { ordinal: 0, count });
+        for ordinal in 0..count {
+            best = match (query::free_memory(ordinal), best) {
+                (Ok((free, _)), Ok((most, other))) if most >= free => Ok((most, other)),
+                (Ok((free, _)), _) => Ok((free, ordinal)),
+                (Err(_), Ok(other)) => Ok(other),
+                (Err(error), Err(_)) => Err(error),
+            };
+        }
+        best.and_then(|(_, ordinal)| Self::cuda(ordinal))
     }
 
     /// The same guard, which synchronises each launch at once if `checked`, so that an error names the
@@ -54,7 +90,7 @@ impl Guard {
     /// counted in [`Counts::unchecked_in_capture`](crate::Counts::unchecked_in_capture).
     #[must_use]
     pub fn with_checked_launches(mut self, checked: bool) -> Self {
-        if let Backend::Cuda(cuda) = self.backend_mut() {
+        if let Backend::Cuda(cuda) = &mut self.backend {
             cuda.checked = checked;
         }
         self
@@ -71,14 +107,14 @@ impl Guard {
         driver.bind(context)?;
         let history = ContextHistory::of(context);
         // SAFETY: `stream` holds the stream, whose context is current.
-        Ok(unsafe { context::synchronize(driver, &history, stream.cu_stream().cast()) }?)
+        Ok(unsafe { driver.synchronize(&history, stream.cu_stream().cast()) }?)
     }
 
     /// The recent launches in the guard's context, the newest first: up to 64 of each of 15 streams,
     /// and 64 of all others; including those through launch builders and raw handles.
     #[must_use]
     pub fn recent_launches(&self) -> Vec<LaunchRecord> {
-        match self.backend() {
+        match &self.backend {
             Backend::Cuda(cuda) => cuda.history.launches(),
             Backend::Host => Vec::new(),
         }
@@ -87,7 +123,7 @@ impl Guard {
     /// The context that the guard launches in; `None` on the host.
     #[must_use]
     pub fn context(&self) -> Option<&Arc<CudaContext>> {
-        match self.backend() {
+        match &self.backend {
             Backend::Cuda(cuda) => Some(&cuda.context),
             Backend::Host => None,
         }
@@ -100,8 +136,28 @@ impl Guard {
     ///
     /// [`CudaError`] if the query fails, or the guard runs on the host.
     pub fn priorities(&self) -> Result<Option<RangeInclusive<i32>>, CudaError> {
-        let context = self.context().ok_or_else(|| self.why_host())?;
-        query::priorities_of(context)
+        query::priorities_of(self.device_context()?)
+    }
+
+    /// Free and total memory of the guard's device in bytes, at this moment. Freed memory that the
+    /// pools of streams retain does not count as free.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError`] if the query fails, or the guard runs on the host.
+    pub fn free_memory(&self) -> Result<(u64, u64), CudaError> {
+        let context = self.device_context()?.cu_ctx().cast();
+        Ok(query::free_memory_in(Driver::get()?, context)?)
+    }
+
+    /// `batch` with `bytes_per_item` bytes of workspace for each item, within nine tenths of what is
+    /// free on the device now: see [`BatchAxis::workspace_within_free`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::free_memory`].
+    pub fn workspace(&self, batch: BatchAxis, bytes_per_item: u64) -> Result<BatchAxis, CudaError> {
+        Ok(batch.workspace_within_free(bytes_per_item, self.free_memory()?.0))
     }
 
     /// Loads an image into the guard's context.
@@ -111,10 +167,7 @@ impl Guard {
     /// [`CudaError::Load`] if the image is for another architecture, newer than the driver, or
     /// rejected; and as in [`Self::fallback`] if the guard runs on the host.
     pub fn load(&self, image: &Image) -> Result<Module, CudaError> {
-        match self.context() {
-            Some(context) => Module::load(context, image),
-            None => Err(self.why_host()),
-        }
+        Module::load(self.device_context()?, image)
     }
 
     /// Compiles `source` with NVRTC for the guard's device and loads it.
@@ -127,13 +180,6 @@ impl Guard {
         let options = CompileOptions::new(name, self.limits().compute_capability);
         let compiler = Compiler::find().map_err(NvrtcError::from)?;
         self.load(&compiler.compile(source, &options)?.image)
-    }
-
-    pub(super) fn why_host(&self) -> CudaError {
-        match self.fallback() {
-            Some(FallbackReason::Cuda(reason)) => reason.clone(),
-            _ => LoadError::NoDevice.into(),
-        }
     }
 
     /// Submits every launch of `plan` to the stream of `args` and returns their number, before they
@@ -151,13 +197,8 @@ impl Guard {
     /// [`LaunchError::Stopped`] if the driver refuses a launch.
     #[track_caller]
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
-        let (stream, watch) = (self.bind(kernel, &args)?, self.watch(Location::caller()));
-        // SAFETY: `bind` checked that the stream is of the kernel's context. `Module::kernel`'s caller
-        // vouches for every launch with arguments of the declared kinds, which `submit` checks: memory
-        // is cudarc's slices, of this context, long enough for the items, and alive until `args` is
-        // dropped, which records the events that later uses and the slices' deallocation wait for.
-        let launched = unsafe { submit(kernel, stream, plan, args.values(), watch) };
-        count(self.counters(), launched)
+        let submission = self.submission(kernel, &args, Location::caller())?;
+        count(&self.counters, submission.submit(plan))
     }
 
     /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
@@ -180,42 +221,153 @@ impl Guard {
     ) -> Result<u64, LaunchError> {
         #[cfg(feature = "profile")]
         if let (Some(tuning), Some(batch)) = (kernel.tuning(), batch)
-            && let Some(plan) = tuning.plan(self, request, batch, kernel.limits())
+            && let Some(plan) = self.tuned_plan(tuning, request, batch, kernel.limits())
         {
             return self.launch(kernel, &plan, args);
         }
-        let (stream, watch) = (self.bind(kernel, &args)?, self.watch(Location::caller()));
-        // SAFETY: as in `launch`.
-        let launched =
-            unsafe { plan_and_submit(kernel, stream, request, batch, args.values(), watch) };
-        count(self.counters(), launched)
+        let submission = self.submission(kernel, &args, Location::caller())?;
+        count(&self.counters, submission.plan_and_submit(request, batch))
+    }
+
+    /// Plans `request` and launches it with a workspace that this call allocates, as large as
+    /// [`BatchAxis::workspace`] declares: [`Args::workspace`] marks the kernel's parameter. The memory
+    /// is allocated on the stream, not initialised, and freed there.
+    ///
+    /// If an allocation is out of memory, the remaining items are launched in smaller chunks; the
+    /// returned [`ChunkedRun`] has their size. Any other failure ends the run. Chunks never overlap,
+    /// since they may share the workspace.
+    ///
+    /// A [`dependent`](LaunchRequest::dependent) request is validated as such, but launched as an
+    /// ordinary one: the kernel might clear its workspace before it waits, while the launch before
+    /// still uses that memory, which the stream's pool reuses as soon as it is freed.
+    ///
+    /// During stream capture allocations and launches become nodes of the graph, in the chunks that
+    /// the planner chooses: memory is reserved when the graph is instantiated or launched, which then
+    /// fails if there is too little. Cap the workspace by what will be free, as [`Self::workspace`]
+    /// does. Capture in a context without event tracking, as for [`Self::launch`].
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Backoff`] with what was done, if the smallest chunk does not fit, an
+    /// allocation fails for another reason, or the driver refuses a launch;
+    /// [`LaunchError::Unsupported`] during stream capture on a device without memory pools, where the
+    /// memory would be freed before the graph runs; and as [`Self::plan_and_launch`]. After an error
+    /// during capture discard the graph: it holds what was captured before.
+    #[track_caller]
+    pub fn launch_with_workspace(
+        &self,
+        kernel: &Kernel,
+        request: &LaunchRequest,
+        batch: &BatchAxis,
+        choice: Choice,
+        usage: WorkspaceUse,
+        args: Args<'_>,
+    ) -> Result<ChunkedRun, LaunchError> {
+        let watch = self.watch(Location::caller());
+        let plan = self.plan(request, Some(batch), kernel.limits(), choice)?;
+        let owner = args.workspace_stream()?;
+        let stream = self.bind(kernel, &args)?;
+        let template = args.values();
+        let placed = template.with_workspace_at(WORKSPACE_ALIGNMENT);
+        prepare(kernel, plan.largest_launch(), plan.items(), &placed)?;
+        // SAFETY: `owner` holds the stream, whose context `bind` made current.
+        let is_capturing = || unsafe { kernel.inner().driver.is_capturing(stream) };
+        if !owner.context().has_async_alloc() && is_capturing()? {
+            let what = "workspaces during stream capture";
+            return Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what });
+        }
+        let request = &LaunchRequest { dependent: false, ..*request };
+        let mut launcher = StreamLauncher { kernel, owner, stream, template, watch };
+        let run =
+            launch_with_backoff(request, batch, kernel.limits(), choice, usage, &mut launcher);
+        match &run {
+            Ok(run) => self.counters.ran(run.launches),
+            Err(BackoffError::Invalid(violations)) => self.counters.rejected(violations),
+            Err(error) => {
+                let launched = error.failure().map_or(0, |(done, _)| done.launches);
+                self.counters.stopped(launched);
+            }
+        }
+        Ok(run?)
+    }
+
+    /// The context that the guard launches in, or why it runs on the host.
+    fn device_context(&self) -> Result<&Arc<CudaContext>, CudaError> {
+        self.context().ok_or_else(|| match self.fallback() {
+            Some(FallbackReason::Cuda(reason)) => reason.clone(),
+            _ => LoadError::NoDevice.into(),
+        })
+    }
+
+    /// The plan that the profile chooses; `None` where it has no entry for the shape, or its choice is
+    /// not legal here, which is counted. Allocates nothing, and takes no lock but the miss log's.
+    #[cfg(feature = "profile")]
+    fn tuned_plan(
+        &self,
+        tuning: &KernelTuning,
+        request: &LaunchRequest,
+        batch: &BatchAxis,
+        limits: &LaunchLimits,
+    ) -> Option<Plan> {
+        let mut sizes = ArrayVec::<u64, MAX_SIZES>::new();
+        // No entry has more sizes, so a longer shape is looked up as it is and found missing.
+        let sizes = match sizes.try_extend_from_slice(&tuning.sizes) {
+            Ok(()) => sizes.as_mut_slice(),
+            Err(_) => &mut tuning.sizes.clone(),
+        };
+        if let Some(items) = sizes.first_mut() {
+            *items = batch.items();
+        }
+        let tuned = self.tuned(&tuning.key, &tuning.names, sizes);
+        tuned.entry?;
+        let plan = Plan::new(request, Some(batch), limits, tuned.choice());
+        if let (Err(_), Some(profile)) = (&plan, self.profile()) {
+            profile.refused();
+        }
+        plan.ok()
+    }
+
+    /// Launches of `kernel` with `args`, if all belong together. Makes the kernel's context current.
+    #[inline]
+    fn submission<'a>(
+        &self,
+        kernel: &'a Kernel,
+        args: &'a Args<'_>,
+        call_site: &'static Location<'static>,
+    ) -> Result<Submission<'a>, LaunchError> {
+        let (stream, watch) = (self.bind(kernel, args)?, self.watch(call_site));
+        // SAFETY: `bind` found the stream to be of the kernel's context, which it made current.
+        // `Module::kernel`'s caller vouches for every launch with arguments of the declared kinds, which
+        // are checked before it: memory is cudarc's slices, of this context, long enough for the items,
+        // and alive until `args` is dropped, which records the events that later uses and the slices'
+        // deallocation wait for.
+        Ok(unsafe { Submission::new(kernel, stream, args.values(), watch) })
     }
 
     #[inline]
-    pub(super) const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
-        let checked = matches!(self.backend(), Backend::Cuda(CudaBackend { checked: true, .. }));
+    const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
+        let checked = matches!(&self.backend, Backend::Cuda(CudaBackend { checked: true, .. }));
         Watch { call_site, checked }
     }
 
     /// Makes the kernel's context current and returns the stream of `args`, if all belong together.
     #[inline]
-    pub(super) fn bind(&self, kernel: &Kernel, args: &Args<'_>) -> Result<Handle, LaunchError> {
+    fn bind(&self, kernel: &Kernel, args: &Args<'_>) -> Result<Handle, LaunchError> {
         if let Some(what) = self.foreign_to(kernel, args) {
             return Err(other_context(what, kernel));
         }
         if args.has_uses() {
             // cudarc records failures of making the stream wait for others, and returns them here.
-            driver::recorded_failure(args.stream().context())?;
+            recorded_failure(args.stream().context())?;
         }
-        let kernel = kernel.inner();
-        kernel.driver().bind(kernel.context())?;
+        kernel.inner().driver.bind(kernel.inner().context)?;
         Ok(args.stream().cu_stream().cast())
     }
 
     /// What does not belong to the context of `kernel`, if anything.
     #[inline]
     fn foreign_to(&self, kernel: &Kernel, args: &Args<'_>) -> Option<&'static str> {
-        let own = kernel.owned_context();
+        let own = kernel.inner().owned.as_ref();
         let is_own = |context: Option<&Arc<CudaContext>>| match (own, context) {
             (Some(own), Some(context)) => Arc::ptr_eq(own, context) || own == context,
             _ => false,
@@ -233,8 +385,76 @@ impl Guard {
 #[cold]
 fn other_context(what: &'static str, kernel: &Kernel) -> LaunchError {
     let name = kernel.name().to_owned();
-    match kernel.owned_context() {
+    match &kernel.inner().owned {
         Some(_) => LaunchError::OtherContext { what, kernel: name },
         None => LaunchError::Undeclared { kernel: name },
     }
 }
+
+impl From<BackoffError<DriverError>> for LaunchError {
+    fn from(error: BackoffError<DriverError>) -> Self {
+        match error {
+            BackoffError::Invalid(violations) => Self::Invalid(violations),
+            error => Self::Backoff(Box::new(error)),
+        }
+    }
+}
+
+/// Launches with a workspace that is allocated on their stream.
+struct StreamLauncher<'a> {
+    kernel: &'a Kernel,
+    owner: &'a Arc<CudaStream>,
+    /// The handle of `owner`, which `bind` found to be a stream of the kernel's context.
+    stream: Handle,
+    template: &'a KernelArgs<'a>,
+    watch: Watch,
+}
+
+impl WorkspaceLauncher for StreamLauncher<'_> {
+    /// Its address, and the memory, which is freed in the order of the stream.
+    type Workspace = (u64, CudaSlice<u8>);
+    type Error = DriverError;
+
+    fn allocate(&mut self, bytes: u64) -> Result<Self::Workspace, AllocationError<DriverError>> {
+        // Report failures that cudarc recorded earlier: the allocation would return them, and they
+        // might look like its own out-of-memory error.
+        let (driver, context) = (self.kernel.inner().driver, self.owner.context());
+        driver.bind_cudarc(context).map_err(AllocationError::Failed)?;
+        // The driver refuses allocations of no bytes.
+        let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        // SAFETY: any value is a valid `u8`, and the memory is only passed to the kernel, whose
+        // contract covers uninitialised workspace.
+        let allocated = unsafe { self.owner.alloc::<u8>(len) };
+        let mut memory = allocated.map_err(|error| {
+            let error = from_cudarc(Some(context), "cuMemAllocAsync", error);
+            match error.code {
+                OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
+                _ => AllocationError::Failed(error),
+            }
+        })?;
+        // All uses are on the stream that frees it, so the use need not be recorded.
+        let (address, _) = memory.device_ptr_mut(self.owner);
+        Ok((address, memory))
+    }
+
+    fn launch(
+        &mut self,
+        planned: &PlannedLaunch,
+        launches: u64,
+        (address, _): &mut Self::Workspace,
+    ) -> Result<(), DriverError> {
+        let args = self.template.with_workspace_at(*address);
+        let Self { kernel, stream, watch, .. } = *self;
+        let PlannedLaunch { chunk, launch } = planned;
+        // SAFETY: `bind` found the stream to be of the kernel's context and made that current; for the
+        // arguments as in `submission`; the workspace is freed on the stream after this launch, and has
+        // the bytes that the batch declares for the chunk's items.
+        let submission = unsafe { Submission::new(kernel, stream, &args, watch) };
+        // SAFETY: planned for this kernel; `prepare` checked the arguments and the largest launch.
+        unsafe { submission.launch(chunk, launch, launch.is_dependent(), launches) }
+    }
+}
+
+/// The alignment in bytes that CUDA guarantees for every allocation: a kernel that needs more for its
+/// workspace is rejected.
+const WORKSPACE_ALIGNMENT: u64 = 256;

@@ -1,29 +1,139 @@
-//! The recent launches of each context: kernel, sizes, chunk, call site and age.
+//! The recent launches of each context, and which of them may have caused an error that surfaces at a
+//! later call.
 
 use core::fmt;
 use core::ops::Deref;
 use core::panic::Location;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
+use cudarc::driver::CudaContext;
+use gridguard_diagnose::ContextState;
 use parking_lot::{Mutex, RwLock};
 
-use super::symbols::Handle;
+use super::symbols::{Driver, Handle, Status};
 use crate::launch::valid::ValidLaunch;
 use crate::plan::chunks::Chunk;
 use crate::record::counters::{Counters, Counts};
 use crate::record::recent::{Entry, Recorder, StreamMark, Unproven};
+
+/// A launch that the driver accepted; or may have accepted, where a launch builder failed in a context
+/// with a sticky error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaunchRecord {
+    /// The stream's handle (`CUstream`) as a number, 0 for the default one. The driver may reuse the
+    /// handle of a destroyed stream.
+    pub stream: usize,
+    /// The kernel's name.
+    pub kernel: Arc<str>,
+    /// Blocks along x, y, z.
+    pub grid: [u32; 3],
+    /// Threads of a block along x, y, z.
+    pub block: [u32; 3],
+    /// The items that it works on; one item for a launch without a batch axis.
+    pub chunk: Chunk,
+    /// Launches of its whole plan.
+    pub launches: u64,
+    /// Where the program launched it.
+    pub call_site: &'static Location<'static>,
+    /// How long ago, to the resolution of the system's timer tick (1 to 10 ms on Linux).
+    pub age: Duration,
+}
+
+impl fmt::Display for LaunchRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kernel, grid: [x, y, z], chunk, launches, call_site, .. } = self;
+        write!(f, "{kernel} (grid {x} x {y} x {z}, ")?;
+        if *launches > 1 {
+            write!(f, "chunk {} of {launches}, ", chunk.index)?;
+        }
+        write!(f, "{call_site})")
+    }
+}
+
+/// The launches that may have caused an error that another call reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FaultSuspects {
+    /// This launch: it was synchronised at once, and no other launch of the guard was pending.
+    Launch(LaunchRecord),
+    /// One of these, the launches since their streams were last synchronised through a guard, or a
+    /// launch that is not on record: one that bypassed the guard, or whose guard and kernels are
+    /// dropped.
+    OneOf {
+        /// Those on record, the newest last.
+        launches: Vec<LaunchRecord>,
+        /// How many more there were whose records were overwritten by later launches.
+        forgotten: u64,
+    },
+}
+
+impl FaultSuspects {
+    /// The launches that may have caused `status`, unless the call that returned it did: those in
+    /// `context`, or else in the current one.
+    pub(super) fn collect(
+        driver: &Driver,
+        status: Status,
+        context: Option<Handle>,
+    ) -> Option<Self> {
+        if ContextState::after(status) != ContextState::Lost {
+            return None;
+        }
+        let histories = History::known(context.or_else(|| driver.current_context()));
+        let (mut launches, mut forgotten) = (Vec::new(), 0_u64);
+        for history in &histories {
+            let (suspects, more) = history.suspects();
+            launches.extend(suspects);
+            forgotten = forgotten.saturating_add(more);
+        }
+        (!histories.is_empty()).then_some(Self::OneOf { launches, forgotten })
+    }
+
+    /// The same, given that the newest launch was synchronised at once: if it is the only suspect,
+    /// it is the cause.
+    pub(super) fn after_checked_launch(self) -> Self {
+        match self {
+            Self::OneOf { launches, forgotten: 0 } => match <[LaunchRecord; 1]>::try_from(launches)
+            {
+                Ok([launch]) => Self::Launch(launch),
+                Err(launches) => Self::OneOf { launches, forgotten: 0 },
+            },
+            several => several,
+        }
+    }
+
+    /// The suspects on record, the newest last.
+    #[must_use]
+    pub fn launches(&self) -> &[LaunchRecord] {
+        match self {
+            Self::Launch(launch) => core::slice::from_ref(launch),
+            Self::OneOf { launches, .. } => launches,
+        }
+    }
+}
+
+impl fmt::Display for FaultSuspects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Launch(launch) => write!(f, "the faulting launch is {launch}"),
+            Self::OneOf { launches, forgotten } => one_of(f, launches, *forgotten),
+        }
+    }
+}
 
 /// The recent launches of a context.
 pub(super) struct History {
     recorder: Recorder,
     /// Names of kernels, by number.
     names: RwLock<Vec<Arc<str>>>,
-    checked: AtomicU64,
-    unchecked_in_capture: AtomicU64,
+    /// Launches that were synchronised at once.
+    pub(super) checked: AtomicU64,
+    /// Launches that were to be synchronised, on streams that were being captured.
+    pub(super) unchecked_in_capture: AtomicU64,
     /// Launches through launch builders and raw handles, which no guard counts.
-    without_guard: Counters,
+    pub(super) without_guard: Counters,
 }
 
 /// The history of a context, held by its guards and kernels. While one of them lives, the history is
@@ -138,22 +248,9 @@ impl History {
         self.recorder.prove(mark);
     }
 
-    pub(super) fn count_checked(&self) {
-        self.checked.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn count_unchecked_in_capture(&self) {
-        self.unchecked_in_capture.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// What was counted of launches that no guard counts.
     pub(super) fn counts_without_guard(&self) -> Counts {
         self.add_context_counts(self.without_guard.snapshot())
-    }
-
-    /// The counters of launches that no guard counts.
-    pub(super) const fn without_guard(&self) -> &Counters {
-        &self.without_guard
     }
 
     /// `counts` with what is counted for the whole context.
@@ -186,6 +283,76 @@ impl History {
     }
 }
 
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("History").field("names", &*self.names.read()).finish_non_exhaustive()
+    }
+}
+
+/// The context that a guard launches in.
+#[derive(Clone, Debug)]
+pub(crate) struct CudaBackend {
+    pub(super) context: Arc<CudaContext>,
+    pub(super) history: Arc<ContextHistory>,
+    /// Whether each launch is synchronised at once.
+    pub(super) checked: bool,
+}
+
+impl CudaBackend {
+    pub(super) fn new(context: Arc<CudaContext>) -> Self {
+        let history = ContextHistory::of(context.cu_ctx().cast());
+        Self { context, history, checked: *CHECKED_BY_ENVIRONMENT }
+    }
+
+    /// `counts` with what is counted for the whole context.
+    pub(crate) fn add_context_counts(&self, counts: Counts) -> Counts {
+        self.history.add_context_counts(counts)
+    }
+}
+
+/// What to record of a launch, and whether to synchronise it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watch {
+    /// Where the program launched it.
+    pub(super) call_site: &'static Location<'static>,
+    /// Whether to synchronise it at once.
+    pub(super) checked: bool,
+}
+
+impl Watch {
+    /// A launch by the caller, without a guard.
+    #[inline]
+    #[track_caller]
+    pub(super) fn here() -> Self {
+        Self { call_site: Location::caller(), checked: *CHECKED_BY_ENVIRONMENT }
+    }
+}
+
+/// Whether `GRIDGUARD_SYNC` asks for checked launches; read once for the process.
+static CHECKED_BY_ENVIRONMENT: LazyLock<bool> = LazyLock::new(|| {
+    let value = std::env::var_os("GRIDGUARD_SYNC");
+    value.is_some_and(|value| !value.is_empty() && value != "0")
+});
+
+fn one_of(f: &mut fmt::Formatter<'_>, launches: &[LaunchRecord], forgotten: u64) -> fmt::Result {
+    let on_record = u64::try_from(launches.len()).unwrap_or(u64::MAX);
+    let all = on_record.saturating_add(forgotten);
+    f.write_str("not caused by this call")?;
+    match all {
+        0 => return f.write_str(", but by a launch that is not on record"),
+        1 => f.write_str("; suspect: 1 launch since the last synchronisation")?,
+        all => write!(f, "; suspects: {all} launches since the last synchronisation")?,
+    }
+    let named = launches.get(launches.len().saturating_sub(NAMED)..).unwrap_or_default();
+    if u64::try_from(named.len()).is_ok_and(|named| named < all) {
+        write!(f, ", the last {} on record", named.len())?;
+    }
+    for (place, launch) in named.iter().enumerate() {
+        write!(f, "{} {launch}", if place == 0 { ":" } else { "," })?;
+    }
+    Ok(())
+}
+
 /// Nanoseconds of a monotonic clock, as of the system's last timer tick (1 to 10 ms).
 ///
 /// `Instant` reads the processor's counter, which would cost more than all else that recording a
@@ -210,43 +377,57 @@ pub(super) fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl fmt::Debug for History {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("History").field("names", &*self.names.read()).finish_non_exhaustive()
+/// Launches that a message names; [`FaultSuspects::launches`] has all.
+pub(crate) const NAMED: usize = 8;
+
+/// What the bench `record` measures; not part of the public interface.
+#[cfg(feature = "bench")]
+pub mod bench {
+    use core::panic::Location;
+    use std::sync::Arc;
+
+    use super::ContextHistory;
+    use crate::launch::valid::ValidLaunch;
+    use crate::plan::chunks::Chunk;
+    use crate::record::counters::Counters;
+
+    /// The records of a context that does not exist, and the counters of a guard.
+    #[derive(Debug)]
+    pub struct LaunchRecords {
+        history: Arc<ContextHistory>,
+        kernel: u32,
+        counters: Counters,
     }
-}
 
-/// A launch that the driver accepted; or may have accepted, where a launch builder failed in a context
-/// with a sticky error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LaunchRecord {
-    /// The stream's handle (`CUstream`) as a number, 0 for the default one. The driver may reuse the
-    /// handle of a destroyed stream.
-    pub stream: usize,
-    /// The kernel's name.
-    pub kernel: Arc<str>,
-    /// Blocks along x, y, z.
-    pub grid: [u32; 3],
-    /// Threads of a block along x, y, z.
-    pub block: [u32; 3],
-    /// The items that it works on; one item for a launch without a batch axis.
-    pub chunk: Chunk,
-    /// Launches of its whole plan.
-    pub launches: u64,
-    /// Where the program launched it.
-    pub call_site: &'static Location<'static>,
-    /// How long ago, to the resolution of the system's timer tick (1 to 10 ms on Linux).
-    pub age: Duration,
-}
-
-impl fmt::Display for LaunchRecord {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kernel, grid: [x, y, z], chunk, launches, call_site, .. } = self;
-        write!(f, "{kernel} (grid {x} x {y} x {z}, ")?;
-        if *launches > 1 {
-            write!(f, "chunk {} of {launches}, ", chunk.index)?;
+    impl Default for LaunchRecords {
+        /// No records yet.
+        fn default() -> Self {
+            let history = ContextHistory::of(core::ptr::null_mut());
+            let kernel = history.number_of("bench");
+            Self { history, kernel, counters: Counters::new() }
         }
-        write!(f, "{call_site})")
+    }
+
+    impl LaunchRecords {
+        /// Records `launch` on the stream with the handle `stream`, as a guard does.
+        #[inline]
+        #[track_caller]
+        pub fn record(&self, stream: usize, chunk: &Chunk, launch: &ValidLaunch) {
+            let stream = core::ptr::without_provenance_mut(stream);
+            self.history.record(self.kernel, stream, chunk, launch, 1, Location::caller());
+        }
+
+        /// Counts a plan of one launch, as a guard does.
+        #[inline]
+        pub fn count(&self) {
+            self.counters.ran(1);
+        }
+    }
+
+    /// The clock of the records.
+    #[inline]
+    #[must_use]
+    pub fn now_ns() -> u64 {
+        super::now_ns()
     }
 }

@@ -1,40 +1,37 @@
-//! A kernel on a device with its limits, ready to be launched.
+//! A kernel on a device with its limits and occupancy, ready to be launched.
 
+use core::any::Any;
+use core::ffi::c_int;
 use core::fmt;
-use std::ffi::CString;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaFunction};
+use cudarc::driver::CudaContext;
 use once_cell::sync::OnceCell;
+use parking_lot::RwLock;
 
-use super::context::{self, Watch};
-use super::error::{DriverError, LaunchError, LoadError};
-use super::faults::FaultSuspects;
+use super::driver_log::{self, LogPosition};
+use super::error::{DriverError, LaunchError};
 use super::history::{ContextHistory, History};
-use super::module::{LoadedModule, Module};
-use super::occupancy::{Configuration, Occupancy};
-use super::query::{self, function_attribute};
-use super::symbols::{Driver, Handle, NOT_FOUND};
-#[cfg(feature = "profile")]
-use super::tuning::KernelTuning;
+use super::query;
+use super::symbols::{
+    ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, INVALID_CLUSTER_SIZE, LaunchAttribute,
+    LaunchConfigEx, Status, function_attribute,
+};
+use crate::dim::Dim3;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
-use crate::launch::validate::validate_co_resident;
-use crate::limits::{DeviceLimits, LaunchLimits, OccupancyLimits};
-use crate::plan::chunks::Chunk;
+use crate::launch::validate::{validate, validate_co_resident};
+use crate::limits::{LaunchLimits, OccupancyLimits};
 use crate::plan::signature::{Parameter, Signature};
 #[cfg(feature = "profile")]
 use crate::profile::model::Key;
-
-/// CUDA 12.3, the first driver that captures overlapping launches into graphs.
-const OVERLAP_DRIVER: i32 = 12_030;
 
 /// A kernel, ready to be planned for and launched. Cheap to clone, usable from any thread.
 #[derive(Clone)]
 pub struct Kernel {
     inner: Arc<Inner>,
     #[allow(dead_code, reason = "keeps the function loaded and the history known")]
-    keep: Arc<(Keep, Arc<ContextHistory>)>,
+    keep: Arc<dyn Any + Send + Sync>,
     /// Whether a chunk may begin before the one before it has ended.
     overlap: bool,
     /// Whether requests may be dependent.
@@ -43,36 +40,35 @@ pub struct Kernel {
     tuning: Option<Arc<KernelTuning>>,
 }
 
+/// What a profile lookup needs of a kernel.
+#[cfg(feature = "profile")]
+#[derive(Debug)]
+pub(super) struct KernelTuning {
+    pub(super) key: Key,
+    pub(super) names: Vec<&'static str>,
+    /// The first one is replaced by the items of each launch.
+    pub(super) sizes: Vec<u64>,
+}
+
 /// All that a launch reads. Holds neither the function of a launch builder nor its context.
 pub(super) struct Inner {
-    driver: &'static Driver,
-    function: Handle,
-    context: Handle,
+    pub(super) driver: &'static Driver,
+    pub(super) function: Handle,
+    pub(super) context: Handle,
     /// The context of a kernel that the guard loaded.
-    owned: Option<Arc<CudaContext>>,
-    limits: LaunchLimits,
-    signature: Signature,
+    pub(super) owned: Option<Arc<CudaContext>>,
+    pub(super) limits: LaunchLimits,
+    pub(super) signature: Signature,
     /// Dynamic shared memory that the function may use without opt-in.
     dynamic_shared_bytes: u64,
     /// Set once the kernel is opted in to all that the device allows.
     opt_in: OnceCell<()>,
-    occupancy: Occupancy,
+    /// The occupancy of the last [`KEPT`] configurations that were queried, the newest last.
+    occupancy: RwLock<Vec<(Configuration, OccupancyLimits)>>,
     /// The launches of the context.
-    history: Arc<History>,
+    pub(super) history: Arc<History>,
     /// The kernel's number in `history`.
-    number: u32,
-}
-
-/// What keeps a function loaded.
-#[allow(dead_code, reason = "held until dropped, not read")]
-pub(super) enum Keep {
-    /// A module of the guard.
-    Module(Arc<LoadedModule>),
-    /// A function of cudarc, which holds its module, and the context that it is launched in, which
-    /// need not be the module's.
-    Cudarc(CudaFunction, Arc<CudaContext>),
-    /// The owner of raw handles, by contract.
-    Caller,
+    pub(super) number: u32,
 }
 
 // SAFETY: the handles are plain numbers to this process; the driver may be called with them from any
@@ -81,129 +77,37 @@ unsafe impl Send for Inner {}
 // SAFETY: as above; the driver locks contexts and functions in concurrent calls.
 unsafe impl Sync for Inner {}
 
-impl Module {
-    /// The kernel `name`, which takes `parameters`, with its limits.
-    ///
-    /// Launching it is safe from here on, because its contract is vouched for here: arguments are
-    /// checked against `parameters` at every launch.
-    ///
-    /// # Safety
-    ///
-    /// The device code called `name` takes `parameters`. On every launch of the kernel or a clone of
-    /// it, it accesses only memory that its [`Parameter::Memory`] arguments reach, and writes only
-    /// what was passed to be written: whole slices, or from each item on as many elements as an item
-    /// is declared to have; of a workspace, as much as the batch declares for the items of a chunk.
-    ///
-    /// Few kernels can guarantee that by themselves, since they do not receive the length of their
-    /// memory. Then keep the kernel private to code that passes enough memory to each launch.
-    ///
-    /// # Errors
-    ///
-    /// [`LoadError::NoSuchKernel`] if the module has none of this name, [`LoadError::Parameters`]
-    /// if the driver knows other parameters, [`LoadError::Driver`] if a query fails.
-    pub unsafe fn kernel(&self, name: &str, parameters: &[Parameter]) -> Result<Kernel, LoadError> {
-        let function = self.function(name, parameters)?;
-        self.kernel_of(function, name, parameters)
-    }
-
-    /// As [`Self::kernel`], for launches in clusters of up to 16 blocks, above the portable 8. How
-    /// many fit a device is in [`Kernel::occupancy`].
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::kernel`].
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::kernel`]; [`LoadError::Driver`] also if the driver refuses such clusters.
-    pub unsafe fn kernel_in_wide_clusters(
-        &self,
-        name: &str,
-        parameters: &[Parameter],
-    ) -> Result<Kernel, LoadError> {
-        let function = self.function(name, parameters)?;
-        let attribute = function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
-        let driver = self.0.driver;
-        // SAFETY: `self` keeps the function loaded, in the context that is current.
-        let status = unsafe { (driver.func_set_attribute)(function, attribute, 1) };
-        driver.check("cuFuncSetAttribute", status)?;
-        self.kernel_of(function, name, parameters)
-    }
-
-    /// The function `name`, which takes `parameters`. Its context is current afterwards.
-    fn function(&self, name: &str, parameters: &[Parameter]) -> Result<Handle, LoadError> {
-        let LoadedModule { driver, context, kernels, .. } = &*self.0;
-        let missing = || LoadError::NoSuchKernel { name: name.to_owned(), known: kernels.clone() };
-        let symbol = CString::new(name).map_err(|_| missing())?;
-        if name.is_empty() {
-            // Drivers return another error than for a name that does not exist.
-            return Err(missing());
-        }
-        driver.bind_cudarc(context)?;
-        let mut function = core::ptr::null_mut();
-        // SAFETY: `self` keeps the module loaded; the name is zero-terminated and outlives the call.
-        let status = unsafe {
-            (driver.module_get_function)(&raw mut function, self.0.handle, symbol.as_ptr())
-        };
-        match driver.check("cuModuleGetFunction", status) {
-            Err(error) if error.code == NOT_FOUND => return Err(missing()),
-            found => found?,
-        }
-        let declared: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes()).collect();
-        // SAFETY: the function is loaded in the context that is current.
-        if let Some(known) = unsafe { query::parameter_sizes(driver, function) }?
-            && known != declared
-        {
-            return Err(LoadError::Parameters { name: name.to_owned(), known, declared });
-        }
-        Ok(function)
-    }
-
-    fn kernel_of(
-        &self,
-        function: Handle,
-        name: &str,
-        parameters: &[Parameter],
-    ) -> Result<Kernel, LoadError> {
-        let LoadedModule { driver, context, device, .. } = &*self.0;
-        let (context, device) = (context.cu_ctx().cast(), Arc::clone(device));
-        let signature = Signature::Declared(parameters.to_vec());
-        let keep = Keep::Module(Arc::clone(&self.0));
-        // SAFETY: `keep` keeps the function loaded, and `function` made its context current.
-        let kernel = unsafe {
-            Kernel::from_parts(driver, function, context, device, name.to_owned(), signature, keep)
-        };
-        Ok(kernel?)
-    }
-}
-
 impl Kernel {
-    /// Queries the limits of `function`.
+    /// Queries the limits of `function`, and its parameters unless they are `declared`.
     ///
     /// # Safety
     ///
-    /// `function` was loaded in `context`, which is current, and both live as long as `keep`.
+    /// `function` was loaded in `context`, which is current, and both live as long as `keep`. If the
+    /// guard loaded it, `owned` is the context.
     pub(super) unsafe fn from_parts(
         driver: &'static Driver,
         function: Handle,
         context: Handle,
-        device: Arc<DeviceLimits>,
         name: String,
-        signature: Signature,
-        keep: Keep,
+        declared: Option<&[Parameter]>,
+        owned: Option<Arc<CudaContext>>,
+        keep: impl Any + Send + Sync,
     ) -> Result<Self, DriverError> {
+        let device = query::limits_of_current_device(driver)?;
         // SAFETY: loaded in the current context, by this function's contract.
         let limits = unsafe { query::kernel_limits(driver, function, name) }?;
+        let signature = match declared {
+            Some(parameters) => Signature::Declared(parameters.to_vec()),
+            // SAFETY: as above.
+            None => unsafe { query::parameter_sizes(driver, function) }?
+                .map_or(Signature::Unknown, Signature::Sizes),
+        };
         let limits = LaunchLimits::new(device, limits);
         let dynamic_shared_bytes = limits.max_dynamic_shared_bytes();
         // The driver is asked for the occupancy of each launch that needs it.
         let limits = limits.with_automatic_opt_in().without_occupancy_estimate();
         let history = ContextHistory::of(context);
         let number = history.number_of(&limits.kernel().name);
-        let owned = match &keep {
-            Keep::Module(module) => Some(Arc::clone(&module.context)),
-            Keep::Cudarc(..) | Keep::Caller => None,
-        };
         let inner = Arc::new(Inner {
             driver,
             function,
@@ -213,7 +117,7 @@ impl Kernel {
             signature,
             dynamic_shared_bytes,
             opt_in: OnceCell::new(),
-            occupancy: Occupancy::default(),
+            occupancy: RwLock::default(),
             history: history.share(),
             number,
         });
@@ -284,7 +188,8 @@ impl Kernel {
         items: &'static str,
         sizes: &[(&'static str, u64)],
     ) -> Self {
-        self.tuning = Some(Arc::new(KernelTuning::new(key, items, sizes)));
+        let (names, sizes) = [(items, 0)].iter().chain(sizes).copied().unzip();
+        self.tuning = Some(Arc::new(KernelTuning { key, names, sizes }));
         self
     }
 
@@ -325,15 +230,6 @@ impl Kernel {
         self.inner.occupancy(request)
     }
 
-    pub(super) fn signature(&self) -> &Signature {
-        self.inner.signature()
-    }
-
-    /// The context of a kernel that the guard loaded.
-    pub(super) fn owned_context(&self) -> Option<&Arc<CudaContext>> {
-        self.inner.owned.as_ref()
-    }
-
     #[cfg(feature = "profile")]
     pub(super) fn tuning(&self) -> Option<&KernelTuning> {
         self.tuning.as_deref()
@@ -345,79 +241,6 @@ impl Kernel {
 }
 
 impl Inner {
-    pub(super) const fn driver(&self) -> &'static Driver {
-        self.driver
-    }
-
-    pub(super) const fn function(&self) -> Handle {
-        self.function
-    }
-
-    pub(super) const fn context(&self) -> Handle {
-        self.context
-    }
-
-    pub(super) const fn limits(&self) -> &LaunchLimits {
-        &self.limits
-    }
-
-    pub(super) const fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    pub(super) fn history(&self) -> &History {
-        &self.history
-    }
-
-    /// Records a launch that the driver accepted, one of `launches`, and synchronises it if it is
-    /// to be checked.
-    ///
-    /// # Safety
-    ///
-    /// `stream` is a live stream of the kernel's context, or null; the context is current.
-    #[inline]
-    pub(super) unsafe fn accepted(
-        &self,
-        stream: Handle,
-        chunk: &Chunk,
-        launch: &ValidLaunch,
-        launches: u64,
-        watch: Watch,
-    ) -> Result<(), DriverError> {
-        self.history.record(self.number, stream, chunk, launch, launches, watch.call_site);
-        if !watch.checked {
-            return Ok(());
-        }
-        // SAFETY: this function's contract.
-        unsafe { context::check_launch(self.driver, &self.history, stream) }
-    }
-
-    /// Adds the launch to the suspects of `error`, which a call returned that does more than launch,
-    /// such as record events afterwards: a quick fault of the launch itself surfaces there.
-    #[cold]
-    pub(super) fn add_to_suspects(
-        &self,
-        stream: Handle,
-        chunk: &Chunk,
-        launch: &ValidLaunch,
-        watch: Watch,
-        error: DriverError,
-    ) -> DriverError {
-        let name = &self.limits.kernel().name;
-        // Repeated launches in a broken context must not crowd out the other suspects.
-        let is_listed = |suspects: &FaultSuspects| {
-            let mut launches = suspects.launches().iter();
-            launches.any(|one| *one.kernel == **name && one.call_site == watch.call_site)
-        };
-        match error.suspects() {
-            Some(suspects) if !is_listed(suspects) => {
-                self.history.record(self.number, stream, chunk, launch, 1, watch.call_site);
-                error.with_current_suspects(self.driver, self.context)
-            }
-            _ => error,
-        }
-    }
-
     /// Whether a launch with so much dynamic shared memory needs opt-in.
     #[inline]
     pub(super) fn needs_opt_in(&self, dynamic_shared_bytes: u32) -> bool {
@@ -443,8 +266,23 @@ impl Inner {
             return Ok(OccupancyLimits::UNKNOWN);
         };
         // Before opt-in the driver reports that no such block fits.
-        self.opt_in(configuration.dynamic_shared_bytes())?;
-        self.occupancy.of(self.driver, self.function, &self.limits, configuration)
+        self.opt_in(configuration.dynamic_shared_bytes)?;
+        let find = |known: &[(Configuration, OccupancyLimits)]| {
+            known.iter().find(|(other, _)| *other == configuration).map(|(_, limits)| *limits)
+        };
+        if let Some(known) = find(&self.occupancy.read()) {
+            return Ok(known);
+        }
+        let limits = self.query_occupancy(&configuration)?;
+        let mut known = self.occupancy.write();
+        // Another thread may have added it meanwhile.
+        if find(&known).is_none() {
+            if known.len() == KEPT {
+                known.remove(0);
+            }
+            known.push((configuration, limits));
+        }
+        Ok(limits)
     }
 
     /// Checks that the blocks of a valid launch fit the device at once. The context is current.
@@ -460,9 +298,115 @@ impl Inner {
         let most = self.limits.max_dynamic_shared_bytes();
         let most = i32::try_from(most).unwrap_or(i32::MAX);
         let attribute = function_attribute::MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: the function is loaded for as long as the kernel lives, in the current context.
+        // SAFETY: the function is loaded in the current context: its kernel keeps it loaded, or the code
+        // that launches it through a launch builder.
         let status = unsafe { (self.driver.func_set_attribute)(self.function, attribute, most) };
         self.driver.check("cuFuncSetAttribute", status)
+    }
+
+    #[cold]
+    fn query_occupancy(
+        &self,
+        configuration: &Configuration,
+    ) -> Result<OccupancyLimits, DriverError> {
+        let each = self.blocks_per_multiprocessor(configuration)?;
+        let blocks = each.saturating_mul(self.limits.device().multiprocessors);
+        let Some(cluster) = configuration.cluster else {
+            return Ok(OccupancyLimits { blocks: Some(blocks), cluster_blocks: None });
+        };
+        // Blocks of the largest possible cluster. The query gets a cluster only for a kernel with
+        // `.explicitcluster`, for which the driver returns 912 otherwise (H200). If it returns that
+        // even so, only the next query knows.
+        let kernel = self.limits.kernel();
+        let explicit = kernel.cluster_must_be_set && kernel.required_cluster.is_none();
+        let call = ("cuOccupancyMaxPotentialClusterSize", self.driver.max_cluster_size);
+        let largest = self.query_clusters(call, configuration, cluster, explicit, None)?;
+        // Clusters that can be co-resident.
+        let call = ("cuOccupancyMaxActiveClusters", self.driver.max_active_clusters);
+        let clusters = self.query_clusters(call, configuration, cluster, true, Some(0))?;
+        let Some(clusters) = clusters else {
+            return Ok(OccupancyLimits { blocks: Some(blocks), cluster_blocks: largest });
+        };
+        let blocks_of_one: u64 = cluster.iter().map(|blocks| u64::from(*blocks)).product();
+        // A cluster does not span parts of the device, so some multiprocessors may stay empty.
+        let blocks = blocks.min(clusters.saturating_mul(blocks_of_one));
+        let none = (clusters == 0).then(|| blocks_of_one.saturating_sub(1));
+        let cluster_blocks = largest.into_iter().chain(none).min();
+        Ok(OccupancyLimits { blocks: Some(blocks), cluster_blocks })
+    }
+
+    fn blocks_per_multiprocessor(&self, configuration: &Configuration) -> Result<u64, DriverError> {
+        let Configuration { block, dynamic_shared_bytes, .. } = *configuration;
+        let threads = c_int::try_from(block.iter().product::<u32>()).unwrap_or(c_int::MAX);
+        let bytes = usize::try_from(dynamic_shared_bytes).unwrap_or(usize::MAX);
+        let mut blocks = 0;
+        let start = LogPosition::now(self.driver);
+        let look_up = self.driver.max_active_blocks;
+        // SAFETY: the function is loaded in the current context; the pointer is to a live integer.
+        let status = unsafe { look_up(&raw mut blocks, self.function, threads, bytes) };
+        let call = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
+        self.driver.check_since(start, call, status)?;
+        Ok(u64::try_from(blocks).unwrap_or(0))
+    }
+
+    /// What `call` returns for a launch of 16 clusters along each axis, so that the grid does not bound
+    /// the result; `None` if the driver has no such query. With `cluster` as an attribute, a cluster
+    /// that the driver refuses counts as `refused`.
+    fn query_clusters(
+        &self,
+        (call, look_up): (&'static str, Option<ClusterQuery>),
+        configuration: &Configuration,
+        cluster: [u32; 3],
+        as_attribute: bool,
+        refused: Option<u64>,
+    ) -> Result<Option<u64>, DriverError> {
+        let Some(look_up) = look_up else { return Ok(None) };
+        let mut attribute = LaunchAttribute::new(ATTRIBUTE_CLUSTER_DIMENSION, cluster);
+        let config = LaunchConfigEx {
+            grid: cluster.map(|blocks| blocks.saturating_mul(16)),
+            block: configuration.block,
+            shared_bytes: configuration.dynamic_shared_bytes,
+            stream: core::ptr::null_mut(),
+            attributes: &raw mut attribute,
+            attribute_count: as_attribute.into(),
+        };
+        let mut count = 0;
+        let start = LogPosition::now(self.driver);
+        // SAFETY: the function is loaded in the current context; both pointers are to live values, and
+        // the configuration's attribute outlives the call.
+        let status = unsafe { look_up(&raw mut count, self.function, &raw const config) };
+        if as_attribute && status == INVALID_CLUSTER_SIZE {
+            driver_log::discard(self.driver);
+            return Ok(refused);
+        }
+        self.driver.check_since(start, call, status)?;
+        Ok(Some(u64::try_from(count).unwrap_or(0)))
+    }
+}
+
+/// Queries the driver for clusters of a launch.
+type ClusterQuery = unsafe extern "C" fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
+
+/// All of a launch that its occupancy depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Configuration {
+    block: [u32; 3],
+    dynamic_shared_bytes: u32,
+    cluster: Option<[u32; 3]>,
+}
+
+impl Configuration {
+    /// Of a cooperative launch or one in clusters that breaks no rule but those of the grid.
+    fn of(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
+        let cluster = request.cluster_with(limits.kernel());
+        if !request.cooperative && cluster.is_none() {
+            return None;
+        }
+        let smallest = LaunchRequest { grid: cluster.unwrap_or(Dim3::ONE), ..*request };
+        let valid = validate(&smallest, limits).ok()?;
+        let cluster = cluster.map(|_| valid.grid());
+        let dynamic_shared_bytes = valid.dynamic_shared_bytes();
+        Some(Self { block: valid.block(), dynamic_shared_bytes, cluster })
     }
 }
 
@@ -471,3 +415,10 @@ impl fmt::Debug for Kernel {
         f.debug_struct("Kernel").field("limits", self.limits()).finish_non_exhaustive()
     }
 }
+
+/// CUDA 12.3, the first driver that captures overlapping launches into graphs.
+const OVERLAP_DRIVER: i32 = 12_030;
+
+/// Configurations whose occupancy is kept of a kernel, far more than a program uses; the oldest is
+/// dropped first.
+const KEPT: usize = 64;

@@ -9,32 +9,20 @@
 //! before cudarc does.
 
 mod arguments;
-#[cfg(feature = "bench")]
-#[doc(hidden)]
-pub mod bench;
 mod builder;
-pub(crate) mod context;
-#[cfg(feature = "diagnose")]
-mod diagnosis;
 mod driver;
 mod driver_log;
 pub(crate) mod error;
-mod faults;
 mod guard;
-mod history;
+pub(crate) mod history;
 mod image;
 mod kernel;
 mod launch;
-mod library;
 mod module;
 pub(crate) mod nvrtc;
-mod occupancy;
 pub(crate) mod query;
 mod raw;
 mod symbols;
-#[cfg(feature = "profile")]
-mod tuning;
-mod workspace;
 
 pub use arguments::Args;
 pub use builder::{GuardedLaunchArgs, GuardedStream, counts_without_guard, forget_functions};
@@ -42,8 +30,10 @@ pub use driver_log::DriverLog;
 pub use error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
-pub use faults::FaultSuspects;
-pub use history::LaunchRecord;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub use history::bench;
+pub use history::{FaultSuspects, LaunchRecord};
 pub use image::{Image, ImageError};
 pub use kernel::Kernel;
 pub use module::Module;

@@ -1,6 +1,7 @@
-//! Loads kernel images into a context.
+//! Loads kernel images into a context, and finds the kernels in them.
 
 use core::ffi::c_void;
+use std::ffi::CString;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
@@ -9,23 +10,25 @@ use super::driver::Pushed;
 use super::driver_log::LogPosition;
 use super::error::{CudaError, LoadError, cuda_version};
 use super::image::Image;
+use super::kernel::Kernel;
 use super::query;
-use super::symbols::{Driver, Handle, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
-use crate::limits::DeviceLimits;
+use super::symbols::{
+    Driver, Handle, NO_BINARY_FOR_GPU, NOT_FOUND, UNSUPPORTED_PTX_VERSION, function_attribute,
+};
+use crate::plan::signature::Parameter;
 
 /// An image loaded into a context. Unloaded when its last kernel is dropped.
 #[derive(Clone, Debug)]
-pub struct Module(pub(super) Arc<LoadedModule>);
+pub struct Module(Arc<LoadedModule>);
 
 /// The module that its kernels keep loaded.
 #[derive(Debug)]
-pub(super) struct LoadedModule {
-    pub(super) handle: Handle,
-    pub(super) driver: &'static Driver,
-    pub(super) context: Arc<CudaContext>,
-    pub(super) device: Arc<DeviceLimits>,
+struct LoadedModule {
+    handle: Handle,
+    driver: &'static Driver,
+    context: Arc<CudaContext>,
     /// The names of its kernels, where the image lists them.
-    pub(super) kernels: Vec<String>,
+    kernels: Vec<String>,
 }
 
 // SAFETY: the handle is a plain number to this process; the driver may be called with it from any
@@ -33,13 +36,6 @@ pub(super) struct LoadedModule {
 unsafe impl Send for LoadedModule {}
 // SAFETY: as above; the driver locks the module in concurrent calls.
 unsafe impl Sync for LoadedModule {}
-
-/// `CU_JIT_ERROR_LOG_BUFFER`.
-const JIT_ERROR_LOG_BUFFER: i32 = 5;
-/// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
-const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: i32 = 6;
-/// Bytes for the log of the driver's PTX compiler.
-const LOG_BYTES: usize = 8192;
 
 impl Module {
     /// Loads `image` into `context`.
@@ -92,7 +88,93 @@ impl Module {
         }
         let kernels = image.ptx_kernels();
         let context = Arc::clone(context);
-        Ok(Self(Arc::new(LoadedModule { handle, driver, context, device, kernels })))
+        Ok(Self(Arc::new(LoadedModule { handle, driver, context, kernels })))
+    }
+
+    /// The kernel `name`, which takes `parameters`, with its limits.
+    ///
+    /// Launching it is safe from here on, because its contract is vouched for here: arguments are
+    /// checked against `parameters` at every launch.
+    ///
+    /// # Safety
+    ///
+    /// The device code called `name` takes `parameters`. On every launch of the kernel or a clone of
+    /// it, it accesses only memory that its [`Parameter::Memory`] arguments reach, and writes only
+    /// what was passed to be written: whole slices, or from each item on as many elements as an item
+    /// is declared to have; of a workspace, as much as the batch declares for the items of a chunk.
+    ///
+    /// Few kernels can guarantee that by themselves, since they do not receive the length of their
+    /// memory. Then keep the kernel private to code that passes enough memory to each launch.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoSuchKernel`] if the module has none of this name, [`LoadError::Parameters`]
+    /// if the driver knows other parameters, [`LoadError::Driver`] if a query fails.
+    pub unsafe fn kernel(&self, name: &str, parameters: &[Parameter]) -> Result<Kernel, LoadError> {
+        self.find_kernel(name, parameters, false)
+    }
+
+    /// As [`Self::kernel`], for launches in clusters of up to 16 blocks, above the portable 8. How
+    /// many fit a device is in [`Kernel::occupancy`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::kernel`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::kernel`]; [`LoadError::Driver`] also if the driver refuses such clusters.
+    pub unsafe fn kernel_in_wide_clusters(
+        &self,
+        name: &str,
+        parameters: &[Parameter],
+    ) -> Result<Kernel, LoadError> {
+        self.find_kernel(name, parameters, true)
+    }
+
+    /// The kernel `name`, which takes `parameters`, for launches in wide clusters if `wide`.
+    fn find_kernel(
+        &self,
+        name: &str,
+        parameters: &[Parameter],
+        wide: bool,
+    ) -> Result<Kernel, LoadError> {
+        let LoadedModule { handle, driver, ref context, ref kernels } = *self.0;
+        let missing = || LoadError::NoSuchKernel { name: name.to_owned(), known: kernels.clone() };
+        let symbol = CString::new(name).map_err(|_| missing())?;
+        if name.is_empty() {
+            // Drivers return another error than for a name that does not exist.
+            return Err(missing());
+        }
+        driver.bind_cudarc(context)?;
+        let mut function = core::ptr::null_mut();
+        // SAFETY: `self` keeps the module loaded; the name is zero-terminated and outlives the call.
+        let status =
+            unsafe { (driver.module_get_function)(&raw mut function, handle, symbol.as_ptr()) };
+        match driver.check("cuModuleGetFunction", status) {
+            Err(error) if error.code == NOT_FOUND => return Err(missing()),
+            found => found?,
+        }
+        let declared: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes()).collect();
+        // SAFETY: the function is loaded in the context that is current.
+        if let Some(known) = unsafe { query::parameter_sizes(driver, function) }?
+            && known != declared
+        {
+            return Err(LoadError::Parameters { name: name.to_owned(), known, declared });
+        }
+        if wide {
+            let attribute = function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+            // SAFETY: as above.
+            let status = unsafe { (driver.func_set_attribute)(function, attribute, 1) };
+            driver.check("cuFuncSetAttribute", status)?;
+        }
+        let declared = Some(parameters);
+        let (owned, keep) = (Some(Arc::clone(context)), Arc::clone(&self.0));
+        let (name, context) = (name.to_owned(), context.cu_ctx().cast());
+        // SAFETY: `keep` keeps the function loaded, and its context, which is current.
+        let kernel =
+            unsafe { Kernel::from_parts(driver, function, context, name, declared, owned, keep) };
+        Ok(kernel?)
     }
 
     /// The context that the module is loaded into.
@@ -112,3 +194,10 @@ impl Drop for LoadedModule {
         }
     }
 }
+
+/// `CU_JIT_ERROR_LOG_BUFFER`.
+const JIT_ERROR_LOG_BUFFER: i32 = 5;
+/// `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
+const JIT_ERROR_LOG_BUFFER_SIZE_BYTES: i32 = 6;
+/// Bytes for the log of the driver's PTX compiler.
+const LOG_BYTES: usize = 8192;

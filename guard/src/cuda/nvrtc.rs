@@ -10,28 +10,8 @@ use std::sync::OnceLock;
 
 use super::error::{NvrtcError, NvrtcUnavailable};
 use super::image::{Image, ImageError};
-use super::library::{self, function_table};
+use super::symbols::{self, Handle, Nvrtc, Status};
 use crate::limits::ComputeCapability;
-
-type Program = *mut core::ffi::c_void;
-type Status = c_int;
-
-function_table! {
-    /// Functions of libnvrtc.
-    struct Nvrtc;
-    required {
-        version = "nvrtcVersion": fn(*mut c_int, *mut c_int) -> Status;
-        get_error_string = "nvrtcGetErrorString": fn(Status) -> *const c_char;
-        create_program = "nvrtcCreateProgram": fn(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char) -> Status;
-        destroy_program = "nvrtcDestroyProgram": fn(*mut Program) -> Status;
-        compile_program = "nvrtcCompileProgram": fn(Program, c_int, *const *const c_char) -> Status;
-        get_cubin_size = "nvrtcGetCUBINSize": fn(Program, *mut usize) -> Status;
-        get_cubin = "nvrtcGetCUBIN": fn(Program, *mut c_char) -> Status;
-        get_log_size = "nvrtcGetProgramLogSize": fn(Program, *mut usize) -> Status;
-        get_log = "nvrtcGetProgramLog": fn(Program, *mut c_char) -> Status;
-    }
-    optional {}
-}
 
 /// The run-time compiler for CUDA C++.
 #[derive(Clone, Copy, Debug)]
@@ -67,13 +47,6 @@ impl CompileOptions {
             defines: Vec::new(),
             options: Vec::new(),
         }
-    }
-
-    /// Allows instructions that only this architecture has.
-    #[must_use]
-    pub const fn architecture_specific(mut self) -> Self {
-        self.architecture_specific = true;
-        self
     }
 
     /// The architecture's name, such as `sm_90` or `sm_90a`.
@@ -202,45 +175,37 @@ fn load() -> Result<(Nvrtc, String), NvrtcUnavailable> {
     }
     let mut tried = Vec::new();
     for name in names {
-        let library = match library::open(core::slice::from_ref(&name)) {
-            Ok((library, _)) => library,
-            Err(missing) => {
-                tried.extend(missing.tried);
-                continue;
-            }
-        };
-        let nvrtc = match Nvrtc::resolve(library) {
-            Ok(nvrtc) => nvrtc,
-            Err(symbol) => return Err(NvrtcUnavailable::SymbolMissing { library: name, symbol }),
-        };
-        if !nvrtc.is_stub() {
-            return Ok((nvrtc, name));
+        match symbols::open(&[&name]) {
+            Err(missing) => tried.extend(missing),
+            Ok((library, _)) => match Nvrtc::resolve(library) {
+                Err(symbol) => {
+                    return Err(NvrtcUnavailable::SymbolMissing { library: name, symbol });
+                }
+                // Closed before the next attempt: the loader would return a library that is already
+                // loaded instead of another one with the same SONAME.
+                Ok(nvrtc) if is_stub(&nvrtc) => tried.push((name, STUB.to_owned())),
+                Ok(nvrtc) => return Ok((nvrtc, name)),
+            },
         }
-        // Closed before the next attempt: the loader would return a library that is already loaded
-        // instead of another one with the same SONAME.
-        drop(nvrtc);
-        tried.push((name, STUB.to_owned()));
     }
     Err(NvrtcUnavailable::LibraryMissing { tried })
 }
 
 const STUB: &str = "a toolkit's stub, for linking only";
 
-impl Nvrtc {
-    /// Whether this is a stub that toolkits ship for linking, in a folder called `stubs`. Its functions
-    /// print to standard output and return the number of bytes printed, even where they should return
-    /// a pointer (CUDA 13.0).
-    fn is_stub(&self) -> bool {
-        let file = library::file_of(&self.library, "nvrtcVersion");
-        let folder = file.as_deref().and_then(Path::parent).and_then(Path::file_name);
-        if folder.is_some_and(|folder| folder == "stubs") {
-            return true;
-        }
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: both pointers are to live integers.
-        let status = unsafe { (self.version)(&raw mut major, &raw mut minor) };
-        status != 0
+/// Whether `nvrtc` is a stub that toolkits ship for linking, in a folder called `stubs`. Its functions
+/// print to standard output and return the number of bytes printed, even where they should return a
+/// pointer (CUDA 13.0).
+fn is_stub(nvrtc: &Nvrtc) -> bool {
+    let file = symbols::file_of(&nvrtc.library, "nvrtcVersion");
+    let folder = file.as_deref().and_then(Path::parent).and_then(Path::file_name);
+    if folder.is_some_and(|folder| folder == "stubs") {
+        return true;
     }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: both pointers are to live integers.
+    let status = unsafe { (nvrtc.version)(&raw mut major, &raw mut minor) };
+    status != 0
 }
 
 fn c_string(text: &str, what: &'static str) -> Result<CString, NvrtcError> {
@@ -250,7 +215,7 @@ fn c_string(text: &str, what: &'static str) -> Result<CString, NvrtcError> {
 /// A program of the compiler, destroyed when dropped.
 struct OpenProgram {
     compiler: Compiler,
-    program: Program,
+    program: Handle,
 }
 
 impl OpenProgram {
@@ -289,8 +254,8 @@ impl OpenProgram {
     fn text(
         &self,
         call: &'static str,
-        size_of: unsafe extern "C" fn(Program, *mut usize) -> Status,
-        read: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+        size_of: unsafe extern "C" fn(Handle, *mut usize) -> Status,
+        read: unsafe extern "C" fn(Handle, *mut c_char) -> Status,
     ) -> Result<Vec<u8>, NvrtcError> {
         let mut size = 0;
         // SAFETY: `self` holds the program open; the pointer is to a live integer.

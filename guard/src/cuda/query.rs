@@ -1,80 +1,22 @@
 //! Queries the driver: devices and their limits, kernels and their parameters.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_int};
 use core::fmt;
 use core::ops::RangeInclusive;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
-use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 
 use super::driver::Pushed;
 use super::driver_log::{self, LogPosition};
 use super::error::{CudaError, DriverError};
-use super::symbols::{Driver, Handle};
+use super::symbols::{Driver, Handle, device_attribute, function_attribute};
 use crate::dim::Dim3;
 use crate::launch::rule::INVALID_VALUE;
 use crate::limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, PARAMETER_BYTES,
 };
-use crate::plan::signature::Signature;
-
-/// `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
-mod device_attribute {
-    pub(super) const MAX_THREADS_PER_BLOCK: i32 = 1;
-    pub(super) const MAX_BLOCK_DIM_X: i32 = 2;
-    pub(super) const MAX_BLOCK_DIM_Y: i32 = 3;
-    pub(super) const MAX_BLOCK_DIM_Z: i32 = 4;
-    pub(super) const MAX_GRID_DIM_X: i32 = 5;
-    pub(super) const MAX_GRID_DIM_Y: i32 = 6;
-    pub(super) const MAX_GRID_DIM_Z: i32 = 7;
-    pub(super) const MAX_SHARED_MEMORY_PER_BLOCK: i32 = 8;
-    pub(super) const WARP_SIZE: i32 = 10;
-    pub(super) const MAX_REGISTERS_PER_BLOCK: i32 = 12;
-    pub(super) const MULTIPROCESSOR_COUNT: i32 = 16;
-    pub(super) const COMPUTE_MODE: i32 = 20;
-    pub(super) const L2_CACHE_SIZE: i32 = 38;
-    pub(super) const MAX_THREADS_PER_MULTIPROCESSOR: i32 = 39;
-    pub(super) const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
-    pub(super) const COMPUTE_CAPABILITY_MINOR: i32 = 76;
-    pub(super) const MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: i32 = 81;
-    pub(super) const MAX_REGISTERS_PER_MULTIPROCESSOR: i32 = 82;
-    pub(super) const COOPERATIVE_LAUNCH: i32 = 95;
-    pub(super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: i32 = 97;
-    pub(super) const MAX_BLOCKS_PER_MULTIPROCESSOR: i32 = 106;
-    pub(super) const RESERVED_SHARED_MEMORY_PER_BLOCK: i32 = 111;
-    pub(super) const CLUSTER_LAUNCH: i32 = 120;
-}
-
-/// `CUfunction_attribute`.
-pub(super) mod function_attribute {
-    pub(in super::super) const MAX_THREADS_PER_BLOCK: i32 = 0;
-    pub(in super::super) const SHARED_SIZE_BYTES: i32 = 1;
-    pub(in super::super) const LOCAL_SIZE_BYTES: i32 = 3;
-    pub(in super::super) const NUM_REGS: i32 = 4;
-    pub(in super::super) const MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
-    pub(in super::super) const CLUSTER_SIZE_MUST_BE_SET: i32 = 10;
-    pub(in super::super) const REQUIRED_CLUSTER_WIDTH: i32 = 11;
-    pub(in super::super) const REQUIRED_CLUSTER_HEIGHT: i32 = 12;
-    pub(in super::super) const REQUIRED_CLUSTER_DEPTH: i32 = 13;
-    pub(in super::super) const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
-}
-
-/// The first CUDA version whose kernels take 32,764 bytes of parameters.
-const LARGE_PARAMETERS_FROM: i32 = 12_010;
-/// Blocks of a cluster that every device with clusters supports.
-const PORTABLE_CLUSTER_BLOCKS: u64 = 8;
-/// Registers of a warp are allocated in multiples of this on every capability from 3.0 on.
-const REGISTER_ALLOCATION_UNIT: u64 = 256;
-/// Registers of a block are allocated for a multiple of this many warps, one for each partition of
-/// a multiprocessor: two on 6.0, four on every other capability from 3.0 on (`cuda_occupancy.h`).
-const fn warp_allocation_granularity(capability: ComputeCapability) -> u64 {
-    match capability {
-        ComputeCapability { major: 6, minor: 0 } => 2,
-        _ => 4,
-    }
-}
 
 /// The CUDA version that the driver supports: 1000 * major + 10 * minor.
 ///
@@ -108,15 +50,8 @@ pub fn device_count() -> Result<usize, CudaError> {
 ///
 /// [`CudaError`] if there is no driver, no such device, or a query fails.
 pub fn device_limits(ordinal: usize) -> Result<Arc<DeviceLimits>, CudaError> {
-    static KNOWN: OnceCell<Vec<OnceCell<Arc<DeviceLimits>>>> = OnceCell::new();
-    let count = device_count()?;
-    let known = KNOWN.get_or_init(|| vec![OnceCell::new(); count]);
-    let place = known.get(ordinal).ok_or(CudaError::NoSuchDevice { ordinal, count })?;
-    let limits = place.get_or_try_init(|| {
-        let device = device_handle(ordinal)?;
-        query_device(Driver::get()?, device).map(Arc::new).map_err(CudaError::from)
-    })?;
-    Ok(Arc::clone(limits))
+    let device = device_handle(ordinal)?;
+    Ok(limits_of_device(Driver::get()?, device)?)
 }
 
 /// Which processes may use a device, as set by `nvidia-smi --compute-mode`.
@@ -296,12 +231,11 @@ fn attribute(driver: &Driver, device: c_int, number: i32) -> Result<i32, DriverE
 }
 
 fn device_name(driver: &Driver, device: c_int) -> Result<String, DriverError> {
-    let mut name: [c_char; 256] = [0; 256];
+    let mut name = [0_u8; 256];
     // SAFETY: the buffer has the 256 bytes that are passed as its size.
-    let status = unsafe { (driver.device_get_name)(name.as_mut_ptr(), 256, device) };
+    let status = unsafe { (driver.device_get_name)(name.as_mut_ptr().cast(), 256, device) };
     driver.check("cuDeviceGetName", status)?;
-    // SAFETY: the driver writes a zero-terminated string into the live buffer.
-    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
     Ok(name.to_string_lossy().into_owned())
 }
 
@@ -316,12 +250,16 @@ pub(super) fn limits_of_context(
 
 /// The limits of the device of the context that is current on this thread.
 pub(super) fn limits_of_current_device(driver: &Driver) -> Result<Arc<DeviceLimits>, DriverError> {
-    /// By the driver's device handle, which need not be the ordinal.
-    static KNOWN: RwLock<Vec<(c_int, Arc<DeviceLimits>)>> = RwLock::new(Vec::new());
     let mut device = 0;
     // SAFETY: the pointer is to a live integer.
     let status = unsafe { (driver.ctx_get_device)(&raw mut device) };
     driver.check("cuCtxGetDevice", status)?;
+    limits_of_device(driver, device)
+}
+
+fn limits_of_device(driver: &Driver, device: c_int) -> Result<Arc<DeviceLimits>, DriverError> {
+    /// By the driver's device handle, which need not be the ordinal.
+    static KNOWN: RwLock<Vec<(c_int, Arc<DeviceLimits>)>> = RwLock::new(Vec::new());
     let find = |known: &[(c_int, Arc<DeviceLimits>)]| {
         known.iter().find(|(handle, _)| *handle == device).map(|(_, limits)| Arc::clone(limits))
     };
@@ -330,6 +268,7 @@ pub(super) fn limits_of_current_device(driver: &Driver) -> Result<Arc<DeviceLimi
     }
     let limits = Arc::new(query_device(driver, device)?);
     let mut known = KNOWN.write();
+    // Another thread may have added it meanwhile.
     if let Some(limits) = find(&known) {
         return Ok(limits);
     }
@@ -376,19 +315,6 @@ pub(super) unsafe fn kernel_limits(
     })
 }
 
-/// A function's parameters, as far as the driver knows them.
-///
-/// # Safety
-///
-/// `function` is loaded in the current context.
-pub(super) unsafe fn signature(
-    driver: &Driver,
-    function: Handle,
-) -> Result<Signature, DriverError> {
-    // SAFETY: this function's contract.
-    Ok(unsafe { parameter_sizes(driver, function) }?.map_or(Signature::Unknown, Signature::Sizes))
-}
-
 /// Sizes of a function's parameters in bytes, if the driver knows them (CUDA 12.4 and later).
 ///
 /// # Safety
@@ -416,6 +342,21 @@ pub(super) unsafe fn parameter_sizes(
     }
     driver_log::discard(driver);
     Ok(Some(sizes))
+}
+
+/// The first CUDA version whose kernels take 32,764 bytes of parameters.
+const LARGE_PARAMETERS_FROM: i32 = 12_010;
+/// Blocks of a cluster that every device with clusters supports.
+const PORTABLE_CLUSTER_BLOCKS: u64 = 8;
+/// Registers of a warp are allocated in multiples of this on every capability from 3.0 on.
+const REGISTER_ALLOCATION_UNIT: u64 = 256;
+/// Registers of a block are allocated for a multiple of this many warps, one for each partition of
+/// a multiprocessor: two on 6.0, four on every other capability from 3.0 on (`cuda_occupancy.h`).
+const fn warp_allocation_granularity(capability: ComputeCapability) -> u64 {
+    match capability {
+        ComputeCapability { major: 6, minor: 0 } => 2,
+        _ => 4,
+    }
 }
 
 #[cfg(test)]

@@ -2,13 +2,12 @@
 
 use core::ffi::c_void;
 
-use super::context::Watch;
 use super::driver::Pushed;
 use super::driver_log;
 use super::error::{CudaError, DriverError, LaunchError};
-use super::kernel::{Keep, Kernel};
-use super::launch::{count, plan_and_submit, submit};
-use super::query;
+use super::history::Watch;
+use super::kernel::Kernel;
+use super::launch::{Submission, count};
 use super::symbols::Driver;
 use crate::launch::request::LaunchRequest;
 use crate::limits::{LaunchLimits, OccupancyLimits};
@@ -59,14 +58,13 @@ impl RawKernel {
     ) -> Result<Self, CudaError> {
         let driver = Driver::get()?;
         let _current = Pushed::new(driver, context)?;
-        let device = query::limits_of_current_device(driver)?;
-        // SAFETY: this function's contract, and the context is current.
+        // SAFETY: this function's contract, and the context is current. The caller keeps the handles
+        // alive.
         let kernel = unsafe {
             let function = driver.function_of(function);
             // For one of both kinds of handle, the driver has logged an error.
             driver_log::discard(driver);
-            let (name, signature) = (name.to_owned(), query::signature(driver, function)?);
-            Kernel::from_parts(driver, function, context, device, name, signature, Keep::Caller)?
+            Kernel::from_parts(driver, function, context, name.to_owned(), None, None, ())?
         };
         // SAFETY: `launch` and `plan_and_launch` require the same of each dependent launch.
         Ok(Self(unsafe { kernel.with_dependent_launches() }))
@@ -105,16 +103,15 @@ impl RawKernel {
     ///
     /// [`DriverError`] if the query fails.
     pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
-        let inner = self.0.inner();
-        let _current = Pushed::new(inner.driver(), inner.context())?;
-        inner.occupancy(request)
+        let _current = self.push()?;
+        self.0.inner().occupancy(request)
     }
 
     /// What was counted in the context of launches without a [`Guard`](crate::Guard): see
     /// [`counts_without_guard`](super::counts_without_guard).
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.0.inner().history().counts_without_guard()
+        self.0.inner().history.counts_without_guard()
     }
 
     /// Plans `request` under the function's limits and launches it: a legal request in one launch, one
@@ -135,12 +132,11 @@ impl RawKernel {
         batch: Option<&BatchAxis>,
         args: &KernelArgs<'_>,
     ) -> Result<u64, LaunchError> {
-        let inner = self.0.inner();
-        let _current = Pushed::new(inner.driver(), inner.context())?;
-        let watch = Watch::here();
+        let _current = self.push()?;
         // SAFETY: this function's contract, and the context is current.
-        let launched = unsafe { plan_and_submit(&self.0, stream, request, batch, args, watch) };
-        count(inner.history().without_guard(), launched)
+        let submission = unsafe { Submission::new(&self.0, stream, args, Watch::here()) };
+        let counters = &self.0.inner().history.without_guard;
+        count(counters, submission.plan_and_submit(request, batch))
     }
 
     /// Submits every launch of `plan` to `stream` (a `CUstream`, null for the default one) and returns
@@ -162,11 +158,15 @@ impl RawKernel {
         plan: &Plan,
         args: &KernelArgs<'_>,
     ) -> Result<u64, LaunchError> {
-        let inner = self.0.inner();
-        let _current = Pushed::new(inner.driver(), inner.context())?;
-        let watch = Watch::here();
+        let _current = self.push()?;
         // SAFETY: this function's contract, and the context is current.
-        let launched = unsafe { submit(&self.0, stream, plan, args, watch) };
-        count(inner.history().without_guard(), launched)
+        let submission = unsafe { Submission::new(&self.0, stream, args, Watch::here()) };
+        count(&self.0.inner().history.without_guard, submission.submit(plan))
+    }
+
+    /// Makes the kernel's context current until the result is dropped.
+    fn push(&self) -> Result<Pushed, DriverError> {
+        let inner = self.0.inner();
+        Pushed::new(inner.driver, inner.context)
     }
 }

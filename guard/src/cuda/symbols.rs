@@ -1,15 +1,54 @@
-//! The functions, structs and constants of libcuda that the guard uses.
+//! The functions, structs and constants of libcuda and libnvrtc that the guard uses, and how the
+//! libraries are loaded.
 //!
 //! The guard looks the functions up itself: cudarc panics where a library or a symbol is missing,
 //! and its enums cannot hold codes that its CUDA version does not know.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::PathBuf;
 
-use super::library::function_table;
+use libloading::Library;
 
-/// A context, module, function or stream of the driver.
+/// Declares a table of a library's functions, each with its C signature, and how to fill it.
+macro_rules! function_table {
+    (
+        $(#[$doc:meta])*
+        struct $table:ident;
+        required { $($name:ident = $symbol:literal: fn($($arg:ty),*) -> $ret:ty;)* }
+        optional { $($maybe:ident = $maybe_symbol:literal: fn($($maybe_arg:ty),*) -> $maybe_ret:ty;)* }
+    ) => {
+        $(#[$doc])*
+        pub(super) struct $table {
+            $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> $ret,)*
+            $(pub(super) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) -> $maybe_ret>,)*
+            /// Keeps the functions above loaded.
+            pub(super) library: libloading::Library,
+        }
+
+        impl $table {
+            /// Fills the table, or returns the first required symbol that the library lacks.
+            pub(super) fn resolve(library: libloading::Library) -> Result<Self, &'static str> {
+                // SAFETY: each signature above is the one that the vendor's header declares for its
+                // symbol, and the table owns the library, so no pointer outlives it.
+                unsafe {
+                    $(let $name = find(&library, $symbol).ok_or($symbol)?;)*
+                    $(let $maybe = find(&library, $maybe_symbol);)*
+                    Ok(Self { $($name,)* $($maybe,)* library })
+                }
+            }
+        }
+
+        impl core::fmt::Debug for $table {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                f.debug_struct(stringify!($table)).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
+/// A context, module, function or stream of the driver, or a program of NVRTC.
 pub(super) type Handle = *mut c_void;
-/// A `CUresult`, as an integer: drivers return codes that a binding may not know.
+/// A `CUresult` or `nvrtcResult`, as an integer: libraries return codes that a binding may not know.
 pub(super) type Status = c_int;
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
@@ -71,6 +110,23 @@ function_table! {
     }
 }
 
+function_table! {
+    /// Functions of libnvrtc.
+    struct Nvrtc;
+    required {
+        version = "nvrtcVersion": fn(*mut c_int, *mut c_int) -> Status;
+        get_error_string = "nvrtcGetErrorString": fn(Status) -> *const c_char;
+        create_program = "nvrtcCreateProgram": fn(*mut Handle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char) -> Status;
+        destroy_program = "nvrtcDestroyProgram": fn(*mut Handle) -> Status;
+        compile_program = "nvrtcCompileProgram": fn(Handle, c_int, *const *const c_char) -> Status;
+        get_cubin_size = "nvrtcGetCUBINSize": fn(Handle, *mut usize) -> Status;
+        get_cubin = "nvrtcGetCUBIN": fn(Handle, *mut c_char) -> Status;
+        get_log_size = "nvrtcGetProgramLogSize": fn(Handle, *mut usize) -> Status;
+        get_log = "nvrtcGetProgramLog": fn(Handle, *mut c_char) -> Status;
+    }
+    optional {}
+}
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Debug)]
@@ -112,6 +168,109 @@ pub(super) const ATTRIBUTE_CLUSTER_DIMENSION: c_uint = 4;
 pub(super) const ATTRIBUTE_OVERLAP: c_uint = 6;
 /// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
 pub(super) const ATTRIBUTE_PRIORITY: c_uint = 8;
+
+/// `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
+pub(super) mod device_attribute {
+    pub(in super::super) const MAX_THREADS_PER_BLOCK: i32 = 1;
+    pub(in super::super) const MAX_BLOCK_DIM_X: i32 = 2;
+    pub(in super::super) const MAX_BLOCK_DIM_Y: i32 = 3;
+    pub(in super::super) const MAX_BLOCK_DIM_Z: i32 = 4;
+    pub(in super::super) const MAX_GRID_DIM_X: i32 = 5;
+    pub(in super::super) const MAX_GRID_DIM_Y: i32 = 6;
+    pub(in super::super) const MAX_GRID_DIM_Z: i32 = 7;
+    pub(in super::super) const MAX_SHARED_MEMORY_PER_BLOCK: i32 = 8;
+    pub(in super::super) const WARP_SIZE: i32 = 10;
+    pub(in super::super) const MAX_REGISTERS_PER_BLOCK: i32 = 12;
+    pub(in super::super) const MULTIPROCESSOR_COUNT: i32 = 16;
+    pub(in super::super) const COMPUTE_MODE: i32 = 20;
+    pub(in super::super) const L2_CACHE_SIZE: i32 = 38;
+    pub(in super::super) const MAX_THREADS_PER_MULTIPROCESSOR: i32 = 39;
+    pub(in super::super) const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
+    pub(in super::super) const COMPUTE_CAPABILITY_MINOR: i32 = 76;
+    pub(in super::super) const MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: i32 = 81;
+    pub(in super::super) const MAX_REGISTERS_PER_MULTIPROCESSOR: i32 = 82;
+    pub(in super::super) const COOPERATIVE_LAUNCH: i32 = 95;
+    pub(in super::super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: i32 = 97;
+    pub(in super::super) const MAX_BLOCKS_PER_MULTIPROCESSOR: i32 = 106;
+    pub(in super::super) const RESERVED_SHARED_MEMORY_PER_BLOCK: i32 = 111;
+    pub(in super::super) const CLUSTER_LAUNCH: i32 = 120;
+}
+
+/// `CUfunction_attribute`.
+pub(super) mod function_attribute {
+    pub(in super::super) const MAX_THREADS_PER_BLOCK: i32 = 0;
+    pub(in super::super) const SHARED_SIZE_BYTES: i32 = 1;
+    pub(in super::super) const LOCAL_SIZE_BYTES: i32 = 3;
+    pub(in super::super) const NUM_REGS: i32 = 4;
+    pub(in super::super) const MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
+    pub(in super::super) const CLUSTER_SIZE_MUST_BE_SET: i32 = 10;
+    pub(in super::super) const REQUIRED_CLUSTER_WIDTH: i32 = 11;
+    pub(in super::super) const REQUIRED_CLUSTER_HEIGHT: i32 = 12;
+    pub(in super::super) const REQUIRED_CLUSTER_DEPTH: i32 = 13;
+    pub(in super::super) const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
+}
+
+/// Opens the first of `names` that the loader finds, and returns it with its name; or else each name
+/// with the loader's message.
+pub(super) fn open(names: &[&str]) -> Result<(Library, String), Vec<(String, String)>> {
+    let mut tried = Vec::new();
+    for &name in names {
+        // SAFETY: `Library::new` runs the library's initialisers. All names are those of NVIDIA's
+        // libcuda and libnvrtc, whose initialisers may run on any thread at any time; that such a
+        // file is NVIDIA's is up to whoever sets the library path and `CUDA_HOME`.
+        match unsafe { Library::new(name) } {
+            Ok(library) => return Ok((library, name.to_owned())),
+            Err(error) => tried.push((name.to_owned(), loader_message(&error))),
+        }
+    }
+    Err(tried)
+}
+
+/// What `dlopen` said: the source of libloading's error.
+fn loader_message(error: &libloading::Error) -> String {
+    let source = core::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The function pointer of type `F` at `symbol` in `library`.
+///
+/// # Safety
+///
+/// `F` is a function pointer type with the signature that the library gives `symbol`, and is not
+/// used after the library is closed.
+pub(super) unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Option<F> {
+    // SAFETY: `F` has the symbol's type, by this function's contract.
+    unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|found| *found)
+}
+
+/// The path of the file that `library`, which has `symbol`, was loaded from, where the system knows.
+#[cfg(unix)]
+pub(super) fn file_of(library: &Library, symbol: &'static str) -> Option<PathBuf> {
+    use core::mem::MaybeUninit;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    // SAFETY: the address is not dereferenced, so its type does not matter.
+    let address = *unsafe { library.get::<*const c_void>(symbol.as_bytes()) }.ok()?;
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: `dladdr` accepts any address and writes at most one `Dl_info` through the pointer.
+    let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
+    // SAFETY: `Dl_info` holds only pointers, for which all zeros is a valid value.
+    let path = unsafe { info.assume_init() }.dli_fname;
+    if found == 0 || path.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so a zero-terminated path that lives as long as the library, which the
+    // caller holds open.
+    let path = unsafe { CStr::from_ptr(path) };
+    Some(OsStr::from_bytes(path.to_bytes()).into())
+}
+
+/// Only Unix toolkits ship stub folders.
+#[cfg(not(unix))]
+pub(super) const fn file_of(_library: &Library, _symbol: &'static str) -> Option<PathBuf> {
+    None
+}
 
 impl Driver {
     /// The driver's name for `status`, such as `CUDA_ERROR_INVALID_VALUE`.
