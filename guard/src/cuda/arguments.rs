@@ -44,14 +44,14 @@ impl<'a> Args<'a> {
     }
 
     /// Memory that the kernel reads as a whole in every chunk.
-    pub fn read<T, S: DevicePtr<T>>(&mut self, memory: &'a S) -> &mut Self {
+    pub fn read<T, S: DevicePtr<T> + ?Sized>(&mut self, memory: &'a S) -> &mut Self {
         self.note_context(memory);
         let used = memory.device_ptr(self.stream);
         self.whole(used)
     }
 
     /// Memory that the kernel writes, or reads and writes, as a whole.
-    pub fn write<T, S: DevicePtrMut<T>>(&mut self, memory: &'a mut S) -> &mut Self {
+    pub fn write<T, S: DevicePtrMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> &mut Self {
         self.note_context(memory);
         let used = memory.device_ptr_mut(self.stream);
         self.whole(used)
@@ -59,7 +59,10 @@ impl<'a> Args<'a> {
 
     /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of
     /// its first item.
-    pub fn read_items<T, S: DevicePtr<T>>(&mut self, memory: &'a S, elements: u64) -> &mut Self {
+    pub fn read_items<T, S>(&mut self, memory: &'a S, elements: u64) -> &mut Self
+    where
+        S: DevicePtr<T> + ?Sized,
+    {
         self.read_strided_items(memory, elements, elements)
     }
 
@@ -67,7 +70,7 @@ impl<'a> Args<'a> {
     /// or less than the stride.
     pub fn read_strided_items<T, S>(&mut self, memory: &'a S, stride: u64, span: u64) -> &mut Self
     where
-        S: DevicePtr<T>,
+        S: DevicePtr<T> + ?Sized,
     {
         self.note_context(memory);
         let reach = wide(memory.num_bytes());
@@ -79,7 +82,7 @@ impl<'a> Args<'a> {
     /// chunk gets the address of its first item.
     pub fn write_items<T, S>(&mut self, memory: &'a mut S, elements: u64) -> &mut Self
     where
-        S: DevicePtrMut<T>,
+        S: DevicePtrMut<T> + ?Sized,
     {
         self.write_strided_items(memory, elements, elements)
     }
@@ -93,7 +96,7 @@ impl<'a> Args<'a> {
         span: u64,
     ) -> &mut Self
     where
-        S: DevicePtrMut<T>,
+        S: DevicePtrMut<T> + ?Sized,
     {
         self.note_context(memory);
         let reach = wide(memory.num_bytes());
@@ -180,7 +183,7 @@ impl<'a> Args<'a> {
         !self.uses.is_empty()
     }
 
-    fn note_context<T, S: DeviceSlice<T>>(&mut self, memory: &S) {
+    fn note_context<T, S: DeviceSlice<T> + ?Sized>(&mut self, memory: &S) {
         self.foreign_memory |= memory.stream().context() != self.stream.context();
     }
 
