@@ -38,9 +38,17 @@ pub struct PublishError {
 ///
 /// [`PublishError`]; the old file is then unchanged.
 pub fn publish(path: &Path, contents: &[u8]) -> Result<(), PublishError> {
-    let file = written(path, contents)?;
-    file.persist(path).map_err(|refused| failed("renaming")(refused.error))?;
-    flush_folder(path)
+    replace(path, written(path, contents, Access::Umask)?)
+}
+
+/// As [`publish`], but for the user alone, whatever the umask: the file has the mode 0600, and folders
+/// that are created have 0700. On other systems than Unix as [`publish`].
+///
+/// # Errors
+///
+/// [`PublishError`]; the old file is then unchanged.
+pub fn publish_private(path: &Path, contents: &[u8]) -> Result<(), PublishError> {
+    replace(path, written(path, contents, Access::User)?)
 }
 
 /// As [`publish`], but leaves an existing file. Returns whether the new one was published.
@@ -49,7 +57,7 @@ pub fn publish(path: &Path, contents: &[u8]) -> Result<(), PublishError> {
 ///
 /// [`PublishError`].
 pub fn publish_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
-    match written(path, contents)?.persist_noclobber(path) {
+    match written(path, contents, Access::Umask)?.persist_noclobber(path) {
         Ok(_) => flush_folder(path).map(|()| true),
         Err(refused) if refused.error.kind() == ErrorKind::AlreadyExists => Ok(false),
         Err(refused) => Err(failed("renaming")(refused.error)),
@@ -102,24 +110,43 @@ fn user_folder(
     }
 }
 
+/// Who may use a new file.
+#[derive(Clone, Copy, PartialEq)]
+enum Access {
+    /// For whom the process's umask allows, as any new file.
+    Umask,
+    /// The user alone.
+    User,
+}
+
 /// A temporary file beside `path` with these contents, flushed to disk.
-fn written(path: &Path, contents: &[u8]) -> Result<NamedTempFile, PublishError> {
+#[cfg_attr(not(unix), allow(unused_mut, unused_variables, reason = "no modes"))]
+fn written(path: &Path, contents: &[u8], access: Access) -> Result<NamedTempFile, PublishError> {
     let folder = folder_of(path);
-    fs::create_dir_all(folder).map_err(failed("creating its folder"))?;
-    let prefix = temp_prefix(path);
+    let (mut folders, prefix) = (fs::DirBuilder::new(), temp_prefix(path));
     let mut builder = tempfile::Builder::new();
     builder.prefix(&prefix).suffix(TEMP_SUFFIX);
     #[cfg(unix)]
     {
-        use std::os::unix::fs::PermissionsExt;
-        // As any new file, for whom the process's umask allows.
-        builder.permissions(fs::Permissions::from_mode(0o666));
+        use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+        if access == Access::User {
+            folders.mode(0o700);
+        } else {
+            // By itself the builder creates files for the user alone.
+            builder.permissions(fs::Permissions::from_mode(0o666));
+        }
     }
+    folders.recursive(true).create(folder).map_err(failed("creating its folder"))?;
     let mut file = builder.tempfile_in(folder).map_err(failed("creating a temporary file"))?;
     file.write_all(contents).map_err(failed("writing a temporary file"))?;
     // Before renaming: after a power failure the name must not lead to bytes never written.
     file.as_file().sync_all().map_err(failed("flushing to disk"))?;
     Ok(file)
+}
+
+fn replace(path: &Path, file: NamedTempFile) -> Result<(), PublishError> {
+    file.persist(path).map_err(|refused| failed("renaming")(refused.error))?;
+    flush_folder(path)
 }
 
 fn flush_folder(path: &Path) -> Result<(), PublishError> {

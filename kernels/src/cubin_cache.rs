@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gridguard::cuda::{Image, ImageError};
-use gridguard::files::{delete_leftovers, publish, user_cache_folder};
+use gridguard::files::{delete_leftovers, publish_private, user_cache_folder};
 use sha2::{Digest, Sha256};
 
 use crate::element::to_u64;
@@ -144,7 +144,8 @@ impl CubinCache {
     }
 
     /// Stores `image` under `key` and replaces an existing entry. Readers see the old or the new entry,
-    /// never a part. Also deletes temporary files more than an hour old, left by killed writers.
+    /// never a part. Only the user may read it. Also deletes temporary files more than an hour old, left by
+    /// killed writers.
     ///
     /// # Errors
     ///
@@ -161,7 +162,7 @@ impl CubinCache {
         }
         let path = self.entry(key);
         delete_leftovers(&self.folder, None, LEFTOVER_AGE);
-        publish(&path, &[&header(key, cubin), cubin].concat())
+        publish_private(&path, &[&header(key, cubin), cubin].concat())
             .map_err(|error| CubinCacheError::Write { path, reason: error.to_string() })
     }
 

@@ -95,6 +95,35 @@ fn a_stored_image_is_read_back() {
     drop(folder);
 }
 
+/// Set for the process that stores an entry under another umask: the folder.
+#[cfg(unix)]
+const STORER: &str = "GRIDGUARD_TEST_CUBIN_STORER";
+
+#[cfg(unix)]
+#[test]
+fn entries_are_the_user_s_alone_whatever_the_umask() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    if let Some(folder) = std::env::var_os(STORER) {
+        return CubinCache::at(folder).put(&key("a"), &cubin(b"a")).expect("stored");
+    }
+    for umask in ["000", "022", "077"] {
+        let place = tempfile::tempdir().expect("a folder");
+        let cache = CubinCache::at(place.path().join("made").join("at need"));
+        let test = "cubin_cache::tests::entries_are_the_user_s_alone_whatever_the_umask";
+        let run = format!("umask {umask}; exec \"$0\" --exact {test}");
+        let mut storer = Command::new("sh");
+        storer.arg("-c").arg(run).arg(std::env::current_exe().expect("this program"));
+        let ran = storer.env(STORER, cache.folder()).output().expect("it runs");
+        assert!(ran.status.success(), "{ran:?}");
+        let mode =
+            |path: &Path| fs::metadata(path).expect("it was made").permissions().mode() & 0o777;
+        let made = cache.folder().parent().expect("a folder");
+        let modes = [made, cache.folder(), &cache.entry(&key("a"))].map(mode);
+        assert_eq!(modes, [0o700, 0o700, 0o600], "umask {umask}");
+    }
+}
+
 #[test]
 fn only_cubins_within_the_size_limit_are_stored() {
     let (folder, cache) = cache();
@@ -164,12 +193,12 @@ fn temporary_files_of_killed_writers_are_deleted_after_an_hour() {
         file.set_modified(SystemTime::now() - age).expect("its time");
     };
     let (old, young) = (LEFTOVER_AGE + Duration::from_secs(9), LEFTOVER_AGE / 2);
-    at(".old.tmp", old);
-    at(".young.tmp", young);
+    at(".old.1.tmp", old);
+    at(".young.1.tmp", young);
     at(".without-an-ending", old);
     at("foreign.tmp", old);
     at("00.cubin", old);
-    let to_come = File::create(folder.path().join(".to-come.tmp")).expect("a file");
+    let to_come = File::create(folder.path().join(".to-come.1.tmp")).expect("a file");
     to_come.set_modified(SystemTime::now() + old).expect("its time");
     cache.put(&key("a"), &cubin(b"new")).expect("stored");
     let mut names = names_in(folder.path());
@@ -178,9 +207,9 @@ fn temporary_files_of_killed_writers_are_deleted_after_an_hour() {
         "00.cubin",
         &format!("{}.cubin", key("a")),
         "foreign.tmp",
-        ".to-come.tmp",
+        ".to-come.1.tmp",
         ".without-an-ending",
-        ".young.tmp",
+        ".young.1.tmp",
     ];
     expected.sort_unstable();
     assert_eq!(names, expected);
