@@ -2,8 +2,8 @@
 
 use gridguard::profile::TunedChoice;
 use gridguard::{Guard, LaunchRequest, Plan, ValidLaunch, Violations};
-use gridguard_kernels::Element;
 use gridguard_kernels::temporal_attention::{Shape, TemporalAttention};
+use gridguard_kernels::{Element, Operation as _};
 
 use crate::backend::{Backend, Timing};
 use crate::verify::Verification;
@@ -35,7 +35,7 @@ pub(crate) fn launch(attention: &TemporalAttention, request: &LaunchRequest) {
     println!(
         "problem  temporal attention, {items} items x {heads} heads, {frames} frames, head dim \
          {head_dim}, {}",
-        attention.element()
+        attention.dtypes()
     );
     println!("kernel   variant {}", attention.variant());
     println!("launch   grid {}, block {}, items x heads on y", request.grid, request.block);

@@ -4,8 +4,8 @@ use std::error::Error;
 
 use gridguard::profile::{Layers, Objective, Policy, TunedChoice};
 use gridguard::{Choice, Guard, Plan};
+use gridguard_kernels::Operation;
 use gridguard_kernels::temporal_attention::TemporalAttention;
-use gridguard_kernels::{Operation, Tunable};
 
 use crate::backend::Backend;
 use crate::report;
@@ -51,7 +51,7 @@ fn with_entry(
     attention: TemporalAttention,
     entry: &TunedChoice<'_>,
 ) -> Result<TemporalAttention, Box<dyn Error>> {
-    let tuned = Tunable::with_parameters(&attention, entry.parameters())?;
+    let tuned = attention.with_parameters(entry.parameters())?;
     let limits = backend.limits(guard, &tuned)?;
     let plan = Plan::new(&tuned.request(), Some(&tuned.batch()), &limits, entry.choice());
     plan.map(|_| tuned).map_err(Into::into)

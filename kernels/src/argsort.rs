@@ -7,22 +7,17 @@ use core::cmp::Ordering;
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
+use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, source};
-use crate::rows::{Rows, row_batch};
-#[cfg(feature = "profile")]
-use crate::{
-    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
-    tunable::Tunable,
-};
+use crate::rows::Rows;
 #[cfg(feature = "cuda")]
-use crate::{
-    kernels::Prepared,
-    tensor::{Tensor, TensorMut},
+use {
+    crate::kernels::Prepared,
+    crate::tensor::{Tensor, TensorMut},
+    cudarc::driver::CudaStream,
 };
-#[cfg(feature = "cuda")]
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
 const SOURCE: &str = source!("argsort.cu");
 
@@ -89,18 +84,6 @@ impl Argsort {
         self.rows.dims()
     }
 
-    /// Which end a row begins with.
-    #[must_use]
-    pub const fn order(&self) -> Order {
-        self.order
-    }
-
-    /// Bytes that any implementation must move: x read once, out, 4 bytes an element, written once.
-    #[must_use]
-    pub fn least_bytes(&self) -> u128 {
-        self.rows.bytes_at(self.rows.element.bytes() + WORD_BYTES)
-    }
-
     /// Columns rounded up to a power of two, at least two.
     const fn padded_columns(&self) -> u64 {
         let columns = self.rows.columns.next_power_of_two();
@@ -131,6 +114,21 @@ impl Argsort {
 impl Sealed for Argsort {}
 
 impl Operation for Argsort {
+    const KERNEL: &'static str = "argsort";
+    const SIZES: &'static [&'static str] = Rows::SIZES;
+
+    fn size_values(&self) -> Vec<u64> {
+        self.dims().into()
+    }
+
+    fn dtypes(&self) -> String {
+        self.rows.element.to_string()
+    }
+
+    fn variant(&self) -> String {
+        self.order.name().to_owned()
+    }
+
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         Ok(Code {
             kernel: "argsort",
@@ -148,13 +146,10 @@ impl Operation for Argsort {
         })
     }
 
-    fn request(&self) -> LaunchRequest {
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
         let rows = self.rows_per_block();
-        self.rows.request(rows, self.threads()).dynamic_shared_bytes(rows * self.bytes_per_row())
-    }
-
-    fn batch(&self) -> BatchAxis {
-        row_batch(self.rows.count, self.rows_per_block())
+        let (request, batch) = self.rows.grid(rows, self.threads());
+        (request.dynamic_shared_bytes(rows * self.bytes_per_row()), batch)
     }
 }
 
@@ -168,45 +163,17 @@ impl Prepared<Argsort> {
     /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
     /// [`KernelError::Launch`] if the driver rejects the launch.
     #[track_caller]
-    pub fn launch<T, X, O>(
+    pub fn launch<T: Element>(
         &self,
         stream: &CudaStream,
-        x: Tensor<'_, X, 2>,
-        out: TensorMut<'_, O, 2>,
-    ) -> Result<u64, KernelError>
-    where
-        T: Element,
-        X: DevicePtr<T>,
-        O: DevicePtrMut<u32>,
-    {
+        x: Tensor<'_, T, 2>,
+        out: TensorMut<'_, u32, 2>,
+    ) -> Result<u64, KernelError> {
         let rows = self.operation().rows;
         self.launch_items(stream, rows.element, ("x", x, rows.dims()), (out, rows.dims()))
     }
 }
 
-#[cfg(feature = "profile")]
-impl Tunable for Argsort {
-    const KERNEL: &'static str = "argsort";
-    const SIZES: &'static [&'static str] = Rows::SIZES;
-
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn element(&self) -> ElementType {
-        self.rows.element
-    }
-
-    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Ok(Self { rows: self.rows.with_count(rows)?, ..*self })
-    }
-
-    fn variant(&self) -> String {
-        self.order.name().to_owned()
-    }
-}
-
-#[cfg(feature = "profile")]
 impl KernelSpec for Argsort {
     type Output<T: Element> = u32;
 
@@ -228,7 +195,7 @@ impl KernelSpec for Argsort {
         small: &[sized(ElementType::F32, [256, 1024])],
     };
 
-    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
         Self::new(rows, columns, problem.element, Order::Ascending)
     }
@@ -237,7 +204,6 @@ impl KernelSpec for Argsort {
         TensorSpec {
             inputs: vec![Input::Items(self.rows.columns)],
             output_per_item: self.rows.columns,
-            least_bytes: self.least_bytes(),
             // An order is right or wrong.
             tolerance: 0.0,
         }

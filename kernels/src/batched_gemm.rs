@@ -3,27 +3,20 @@
 //! Finite elements and particle simulations multiply one small matrix for each cell or particle.
 //! Problems are on grid z, several to a block; a million of them overflow it.
 
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest};
+use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
 
-use crate::element::{Element, ElementType};
+use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::blocks::Blocks;
+use crate::element::{Element, ElementType, to_usize};
 use crate::error::KernelError;
 use crate::operation::{
     Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, check_size, memory, source,
 };
-#[cfg(feature = "profile")]
-use crate::{
-    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
-    element::to_usize,
-    tunable::Tunable,
-};
-#[cfg(feature = "cuda")]
-use crate::{
-    kernels::Prepared,
-    tensor::{Tensor, TensorMut, check_element},
-};
 #[cfg(feature = "cuda")]
 use {
-    cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut},
+    crate::kernels::Prepared,
+    crate::tensor::{Tensor, TensorMut, check_element},
+    cudarc::driver::CudaStream,
     gridguard::cuda::Args,
 };
 
@@ -98,13 +91,6 @@ impl BatchedGemm {
         [self.batch, self.m, self.n]
     }
 
-    /// Bytes that any implementation must move: a and b read once, c written once.
-    #[must_use]
-    pub fn least_bytes(&self) -> u128 {
-        let elements: u64 = self.elements().into_iter().sum();
-        u128::from(self.batch) * u128::from(elements) * u128::from(self.element.bytes())
-    }
-
     /// Elements of one matrix of a, b and c.
     const fn elements(&self) -> [u64; 3] {
         [self.m * self.k, self.k * self.n, self.m * self.n]
@@ -145,6 +131,17 @@ impl BatchedGemm {
 impl Sealed for BatchedGemm {}
 
 impl Operation for BatchedGemm {
+    const KERNEL: &'static str = "batched_gemm";
+    const SIZES: &'static [&'static str] = &["batch", "m", "n", "k"];
+
+    fn size_values(&self) -> Vec<u64> {
+        vec![self.batch, self.m, self.n, self.k]
+    }
+
+    fn dtypes(&self) -> String {
+        self.element.to_string()
+    }
+
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let Geometry { problems, threads } = self.geometry();
         let [a, b, c] = self.elements().map(|elements| memory(self.fills_vectors(elements)));
@@ -164,13 +161,9 @@ impl Operation for BatchedGemm {
         })
     }
 
-    fn request(&self) -> LaunchRequest {
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
         let Geometry { problems, threads } = self.geometry();
-        LaunchRequest::new(Dim3::new(1, 1, self.batch.div_ceil(problems)), Dim3::new(threads, 1, 1))
-    }
-
-    fn batch(&self) -> BatchAxis {
-        BatchAxis::new(Axis::Z, self.batch).items_per_block(self.geometry().problems).foldable()
+        Blocks { axis: Axis::Z, items: problems, tiles: 1, threads }.grid(self.batch)
     }
 }
 
@@ -184,19 +177,13 @@ impl Prepared<BatchedGemm> {
     /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
     /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
     #[track_caller]
-    pub fn launch<T, A, B, C>(
+    pub fn launch<T: Element>(
         &self,
         stream: &CudaStream,
-        a: Tensor<'_, A, 3>,
-        b: Tensor<'_, B, 3>,
-        c: TensorMut<'_, C, 3>,
-    ) -> Result<u64, KernelError>
-    where
-        T: Element,
-        A: DevicePtr<T>,
-        B: DevicePtr<T>,
-        C: DevicePtrMut<T>,
-    {
+        a: Tensor<'_, T, 3>,
+        b: Tensor<'_, T, 3>,
+        c: TensorMut<'_, T, 3>,
+    ) -> Result<u64, KernelError> {
         let gemm = self.operation();
         check_element::<T>(gemm.element)?;
         let a = a.contiguous("a", gemm.a_dims())?;
@@ -212,25 +199,6 @@ impl Prepared<BatchedGemm> {
     }
 }
 
-#[cfg(feature = "profile")]
-impl Tunable for BatchedGemm {
-    const KERNEL: &'static str = "batched_gemm";
-    const SIZES: &'static [&'static str] = &["batch", "m", "n", "k"];
-
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.batch, self.m, self.n, self.k]
-    }
-
-    fn element(&self) -> ElementType {
-        self.element
-    }
-
-    fn with_items(&self, batch: u64) -> Result<Self, KernelError> {
-        Self::new(batch, self.m, self.n, self.k, self.element)
-    }
-}
-
-#[cfg(feature = "profile")]
 impl KernelSpec for BatchedGemm {
     type Output<T: Element> = T;
 
@@ -255,7 +223,7 @@ impl KernelSpec for BatchedGemm {
         small: &[sized(ElementType::F32, [65_536, 4, 4, 4])],
     };
 
-    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [batch, m, n, k, _] = problem.sizes;
         Self::new(batch, m, n, k, problem.element)
     }
@@ -265,7 +233,6 @@ impl KernelSpec for BatchedGemm {
         TensorSpec {
             inputs: vec![Input::Items(a), Input::Items(b)],
             output_per_item: c,
-            least_bytes: self.least_bytes(),
             tolerance: tolerance(self.element),
         }
     }
@@ -297,7 +264,7 @@ pub const fn tolerance(element: ElementType) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use gridguard::Parameter;
+    use gridguard::{Dim3, Parameter};
 
     use super::*;
 

@@ -1,11 +1,9 @@
 //! Compares a whole output with a correct one, on the device: the tuner checks many candidates over
 //! gigabytes, and copying each output to the host would take longer than timing it.
 
-use core::fmt;
-
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
 
-use crate::deviation::relative_error;
+use crate::deviation::Deviation;
 use crate::element::{Element, ElementType, Plain, to_u64};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, source};
@@ -13,7 +11,7 @@ use crate::operation::{Code, Operation, Sealed, U64, check_elements, source};
 use {
     crate::kernels::Prepared,
     crate::tensor::Tensor,
-    cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DriverError},
+    cudarc::driver::{CudaSlice, CudaStream, DriverError},
     gridguard::cuda::Args,
     std::sync::Arc,
 };
@@ -40,12 +38,6 @@ impl ComparedType {
             Self::Float(element) => element.name(),
             Self::U32 => "u32",
         }
-    }
-}
-
-impl fmt::Display for ComparedType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -133,6 +125,17 @@ impl Compare {
 impl Sealed for Compare {}
 
 impl Operation for Compare {
+    const KERNEL: &'static str = "compare";
+    const SIZES: &'static [&'static str] = &["elements"];
+
+    fn size_values(&self) -> Vec<u64> {
+        vec![self.elements]
+    }
+
+    fn dtypes(&self) -> String {
+        self.compared.name().to_owned()
+    }
+
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let (element, integer) = match self.compared {
             ComparedType::Float(element) => (element, false),
@@ -153,13 +156,10 @@ impl Operation for Compare {
         })
     }
 
-    fn request(&self) -> LaunchRequest {
-        let blocks = self.elements.div_ceil(THREADS * STEPS);
-        LaunchRequest::new(Dim3::new(blocks, 1, 1), Dim3::new(THREADS, 1, 1))
-    }
-
-    fn batch(&self) -> BatchAxis {
-        BatchAxis::new(Axis::X, self.elements).items_per_block(THREADS * STEPS)
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
+        let blocks = Dim3::new(self.elements.div_ceil(THREADS * STEPS), 1, 1);
+        let batch = BatchAxis::new(Axis::X, self.elements).items_per_block(THREADS * STEPS);
+        (LaunchRequest::new(blocks, Dim3::new(THREADS, 1, 1)), batch)
     }
 }
 
@@ -192,14 +192,11 @@ impl ComparisonSums {
         let mut bits = [0; 4];
         stream.memcpy_dtoh(&self.bits, &mut bits)?;
         stream.synchronize()?;
-        let [squared_error, squared_norm, not_finite, differing] = bits;
-        Ok(Difference {
-            squared_error: f64::from_bits(squared_error),
-            squared_norm: f64::from_bits(squared_norm),
-            not_finite,
-            differing,
-            compared: self.compared,
-        })
+        let [squared_error, squared_norm, wrong, differing] = bits;
+        let [squared_error, squared_norm] = [squared_error, squared_norm].map(f64::from_bits);
+        let compared = self.compared;
+        let deviation = Deviation { squared_error, squared_norm, compared, wrong };
+        Ok(Difference { deviation, differing })
     }
 }
 
@@ -213,18 +210,13 @@ impl Prepared<Compare> {
     /// [`KernelError`] if a tensor has another type or length, before anything is launched;
     /// [`KernelError::Launch`] if the driver rejects the launch.
     #[track_caller]
-    pub fn launch<T, X, G>(
+    pub fn launch<T: Compared>(
         &self,
         stream: &CudaStream,
-        output: Tensor<'_, X, 1>,
-        golden: Tensor<'_, G, 1>,
+        output: Tensor<'_, T, 1>,
+        golden: Tensor<'_, T, 1>,
         sums: &mut ComparisonSums,
-    ) -> Result<u64, KernelError>
-    where
-        T: Compared,
-        X: DevicePtr<T>,
-        G: DevicePtr<T>,
-    {
+    ) -> Result<u64, KernelError> {
         let Compare { elements, compared } = *self.operation();
         if T::COMPARED != compared {
             let (given, expected) = (T::COMPARED.name(), compared.name());
@@ -246,48 +238,17 @@ impl Prepared<Compare> {
 /// The difference of two tensors.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Difference {
-    squared_error: f64,
-    /// Of the golden elements.
-    squared_norm: f64,
-    /// Elements that differ where one is not finite.
-    not_finite: u64,
-    differing: u64,
-    compared: u64,
+    /// The deviation from the golden tensor. Elements that differ of which one is not finite are wrong.
+    pub deviation: Deviation,
+    /// Elements that differ in any bit.
+    pub differing: u64,
 }
 
 impl Difference {
-    /// The relative Frobenius error; infinite if elements differ of which one is not finite, or if
-    /// nothing was compared.
-    #[must_use]
-    pub fn relative(&self) -> f64 {
-        if self.not_finite > 0 || self.compared == 0 {
-            return f64::INFINITY;
-        }
-        relative_error(self.squared_error, self.squared_norm)
-    }
-
     /// Whether the relative error is at most `tolerance`. A tolerance of zero requires equal bits.
     #[must_use]
     pub fn within(&self, tolerance: f64) -> bool {
-        self.relative() <= tolerance && (tolerance > 0.0 || self.differing == 0)
-    }
-
-    /// Elements that differ of which one is not finite.
-    #[must_use]
-    pub const fn not_finite(&self) -> u64 {
-        self.not_finite
-    }
-
-    /// Elements that differ in any bit.
-    #[must_use]
-    pub const fn differing(&self) -> u64 {
-        self.differing
-    }
-
-    /// Elements compared.
-    #[must_use]
-    pub const fn compared(&self) -> u64 {
-        self.compared
+        self.deviation.within(tolerance) && (tolerance > 0.0 || self.differing == 0)
     }
 }
 
@@ -296,21 +257,21 @@ impl Difference {
 #[must_use]
 pub fn reference<T: Compared>(output: &[T], golden: &[T]) -> Difference {
     let missing = to_u64(output.len().abs_diff(golden.len()));
-    let mut difference =
-        Difference { not_finite: missing, differing: missing, ..Difference::default() };
-    difference.compared = to_u64(output.len().max(golden.len()));
+    let compared = to_u64(output.len().max(golden.len()));
+    let mut deviation = Deviation { compared, wrong: missing, ..Deviation::default() };
+    let mut differing = missing;
     for (output, golden) in output.iter().zip(golden) {
         let differs = u64::from(output.bits() != golden.bits());
-        difference.differing += differs;
+        differing += differs;
         let (value, expected) = (output.value(), golden.value());
         if value.is_finite() && expected.is_finite() {
-            difference.squared_error += (value - expected).powi(2);
-            difference.squared_norm += expected.powi(2);
+            deviation.squared_error += (value - expected).powi(2);
+            deviation.squared_norm += expected.powi(2);
         } else {
-            difference.not_finite += differs;
+            deviation.wrong += differs;
         }
     }
-    difference
+    Difference { deviation, differing }
 }
 
 #[cfg(test)]
@@ -332,22 +293,24 @@ mod tests {
     fn the_same_output_is_within_any_tolerance() {
         let output = [1.0_f32, -0.5, f32::INFINITY];
         let same = reference(&output, &output);
-        assert!(same.within(0.0) && same.relative() == 0.0 && same.compared() == 3);
+        assert!(
+            same.within(0.0) && same.deviation.relative() == 0.0 && same.deviation.compared == 3
+        );
     }
 
     #[test]
     fn an_error_is_relative_to_the_norm_of_the_golden_output() {
         let difference = reference(&[3.0_f32, 4.5], &[3.0, 4.0]);
-        assert!((difference.relative() - 0.1).abs() < 1e-12);
+        assert!((difference.deviation.relative() - 0.1).abs() < 1e-12);
         assert!(difference.within(0.11) && !difference.within(0.09));
-        assert_eq!(difference.differing(), 1);
+        assert_eq!(difference.differing, 1);
     }
 
     #[test]
     fn an_element_that_was_never_written_is_within_no_tolerance() {
         let golden = [f16::ONE; 3];
         let difference = reference(&[f16::ONE, f16::NAN, f16::ONE], &golden);
-        assert_eq!((difference.not_finite(), difference.differing()), (1, 1));
+        assert_eq!((difference.deviation.wrong, difference.differing), (1, 1));
         assert!(!difference.within(f64::MAX));
         assert!(!reference(&golden[..2], &golden).within(f64::MAX));
     }
@@ -360,7 +323,7 @@ mod tests {
     #[test]
     fn without_tolerance_not_even_the_sign_of_zero_may_differ() {
         let difference = reference(&[-0.0_f32, 1.0], &[0.0, 1.0]);
-        assert!(difference.relative() == 0.0 && !difference.within(0.0));
+        assert!(difference.deviation.relative() == 0.0 && !difference.within(0.0));
         assert!(!reference(&[3_u32, 4], &[3, 5]).within(0.0));
     }
 }

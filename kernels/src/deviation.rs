@@ -5,11 +5,14 @@ use crate::element::{Element, to_u64, widened};
 /// The error of results against f64 references, accumulated over any number of slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Deviation {
-    squared_error: f64,
-    squared_norm: f64,
-    compared: u64,
-    /// Elements that are not finite although the reference is, and elements missing or surplus.
-    wrong: u64,
+    /// The sum of squared errors.
+    pub squared_error: f64,
+    /// The sum of squared elements of the references.
+    pub squared_norm: f64,
+    /// Elements compared.
+    pub compared: u64,
+    /// Elements with an error that is not finite, and elements missing or surplus.
+    pub wrong: u64,
 }
 
 impl Deviation {
@@ -58,13 +61,12 @@ impl Deviation {
         if self.wrong > 0 || self.compared == 0 {
             return f64::INFINITY;
         }
-        relative_error(self.squared_error, self.squared_norm)
-    }
-
-    /// Elements compared.
-    #[must_use]
-    pub const fn compared(&self) -> u64 {
-        self.compared
+        // Zero if there is no error, whatever the norm.
+        if self.squared_error == 0.0 {
+            0.0
+        } else {
+            (self.squared_error / self.squared_norm).sqrt()
+        }
     }
 
     /// Whether the relative error is at most `tolerance`. Never true after a NaN.
@@ -72,11 +74,6 @@ impl Deviation {
     pub fn within(&self, tolerance: f64) -> bool {
         self.relative() <= tolerance
     }
-}
-
-/// The relative Frobenius error; zero if there is no error, whatever the norm.
-pub(crate) fn relative_error(squared_error: f64, squared_norm: f64) -> f64 {
-    if squared_error == 0.0 { 0.0 } else { (squared_error / squared_norm).sqrt() }
 }
 
 #[cfg(test)]

@@ -6,34 +6,25 @@
 //! An index outside the table reads nothing: its row of out becomes zeros, and the kernel records the
 //! first such position in an `IndexReport`.
 
-use gridguard::{BatchAxis, DeviceLimits, Dim3, LaunchRequest, Parameter};
+use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
+use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, to_u64, widened};
 use crate::error::KernelError;
 use crate::index::{Index, IndexType};
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, check_size, source};
-use crate::rows::row_batch;
-#[cfg(all(feature = "profile", feature = "cuda"))]
-use crate::{
-    bench::spec::{Indices, Lookup},
-    bench::synthetic::scattered_row,
-    element::to_usize,
-};
-#[cfg(feature = "profile")]
-use crate::{
-    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
-    tunable::Tunable,
-};
-#[cfg(feature = "cuda")]
-use crate::{
-    index::IndexReport,
-    kernels::Prepared,
-    tensor::{Tensor, TensorMut, check_element},
-};
 #[cfg(feature = "cuda")]
 use {
-    cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut},
+    crate::bench::spec::Lookup,
+    crate::bench::synthetic::scattered_row,
+    crate::element::to_usize,
+    crate::index::IndexReport,
+    crate::kernels::Prepared,
+    crate::tensor::{Tensor, TensorMut, check_element},
+    cudarc::driver::{CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut},
     gridguard::cuda::Args,
+    std::sync::Arc,
 };
 
 const SOURCE: &str = source!("get_rows.cu");
@@ -107,20 +98,6 @@ impl GetRows {
         [self.table_rows, self.columns]
     }
 
-    /// The type of the indices.
-    #[must_use]
-    pub const fn index(&self) -> IndexType {
-        self.index
-    }
-
-    /// Bytes that any implementation must move if no row is read twice: each index and its row read
-    /// once, out written once.
-    #[must_use]
-    pub fn least_bytes(&self) -> u128 {
-        let row = u128::from(self.columns) * u128::from(self.element.bytes());
-        u128::from(self.rows) * (2 * row + u128::from(self.index.bytes()))
-    }
-
     fn geometry(&self) -> Geometry {
         let row_bytes = self.columns * self.element.bytes();
         // The largest power of two that divides a row, up to 16.
@@ -132,16 +109,22 @@ impl GetRows {
         let passes = PIECES_IN_FLIGHT / steps;
         Geometry { piece_bytes, lanes, steps, passes, tiles: pieces.div_ceil(lanes * steps) }
     }
-
-    fn rows_per_block(&self) -> u64 {
-        let Geometry { lanes, passes, .. } = self.geometry();
-        THREADS / lanes * passes
-    }
 }
 
 impl Sealed for GetRows {}
 
 impl Operation for GetRows {
+    const KERNEL: &'static str = "get_rows";
+    const SIZES: &'static [&'static str] = &["rows", "columns", "table_rows"];
+
+    fn size_values(&self) -> Vec<u64> {
+        vec![self.rows, self.columns, self.table_rows]
+    }
+
+    fn dtypes(&self) -> String {
+        format!("{} {}", self.element, self.index)
+    }
+
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let Geometry { piece_bytes, lanes, steps, passes, tiles } = self.geometry();
         let (pieces, memory) = (Parameter::AlignedMemory { bytes: piece_bytes }, Parameter::Memory);
@@ -165,13 +148,10 @@ impl Operation for GetRows {
         })
     }
 
-    fn request(&self) -> LaunchRequest {
-        let blocks = self.rows.div_ceil(self.rows_per_block());
-        LaunchRequest::new(Dim3::new(self.geometry().tiles, blocks, 1), Dim3::new(THREADS, 1, 1))
-    }
-
-    fn batch(&self) -> BatchAxis {
-        row_batch(self.rows, self.rows_per_block())
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
+        let Geometry { lanes, passes, tiles, .. } = self.geometry();
+        let items = THREADS / lanes * passes;
+        Blocks { axis: Axis::Y, items, tiles, threads: THREADS }.grid(self.rows)
     }
 }
 
@@ -187,21 +167,14 @@ impl Prepared<GetRows> {
     /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
     /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
     #[track_caller]
-    pub fn launch<T, I, X, S, O>(
+    pub fn launch<T: Element, I: Index>(
         &self,
         stream: &CudaStream,
-        table: Tensor<'_, X, 2>,
-        index: Tensor<'_, S, 1>,
-        out: TensorMut<'_, O, 2>,
+        table: Tensor<'_, T, 2>,
+        index: Tensor<'_, I, 1>,
+        out: TensorMut<'_, T, 2>,
         report: &mut IndexReport,
-    ) -> Result<u64, KernelError>
-    where
-        T: Element,
-        I: Index,
-        X: DevicePtr<T>,
-        S: DevicePtr<I>,
-        O: DevicePtrMut<T>,
-    {
+    ) -> Result<u64, KernelError> {
         let operation = self.operation();
         check_element::<T>(operation.element)?;
         if I::TYPE != operation.index {
@@ -211,42 +184,34 @@ impl Prepared<GetRows> {
         let table = table.contiguous("table", operation.table_dims())?;
         let index = index.contiguous("index", [operation.rows])?;
         let out = out.contiguous("out", operation.dims())?;
-        report.table_rows = operation.table_rows;
+        self.submit_rows(stream, table, index, 1, out, report)
+    }
+
+    /// Submits the launches with checked tensors. `per_index` elements of `index` are one index.
+    #[track_caller]
+    fn submit_rows<T, I>(
+        &self,
+        stream: &CudaStream,
+        table: &dyn DevicePtr<T>,
+        index: &dyn DevicePtr<I>,
+        per_index: u64,
+        out: &mut dyn DevicePtrMut<T>,
+        report: &mut IndexReport,
+    ) -> Result<u64, KernelError> {
+        let GetRows { columns, table_rows, .. } = *self.operation();
+        report.table_rows = table_rows;
         let mut args = Args::new(stream);
         args.read(table)
-            .read_items(index, 1)
-            .write_items(out, operation.columns)
+            .read_items(index, per_index)
+            .write_items(out, columns)
             .write(&mut report.first)
-            .value(operation.table_rows)
+            .value(table_rows)
             .offset()
             .length();
         self.submit(args)
     }
 }
 
-#[cfg(feature = "profile")]
-impl Tunable for GetRows {
-    const KERNEL: &'static str = "get_rows";
-    const SIZES: &'static [&'static str] = &["rows", "columns", "table_rows"];
-
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.rows, self.columns, self.table_rows]
-    }
-
-    fn element(&self) -> ElementType {
-        self.element
-    }
-
-    fn dtypes(&self) -> String {
-        format!("{} {}", self.element, self.index)
-    }
-
-    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Self::new(rows, self.columns, self.table_rows, self.element, self.index)
-    }
-}
-
-#[cfg(feature = "profile")]
 impl KernelSpec for GetRows {
     type Output<T: Element> = T;
 
@@ -269,7 +234,7 @@ impl KernelSpec for GetRows {
         small: &[sized(ElementType::F32, [4096, 256, 32_000])],
     };
 
-    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, table_rows, ..] = problem.sizes;
         Self::new(rows, columns, table_rows, problem.element, problem.index)
     }
@@ -279,7 +244,6 @@ impl KernelSpec for GetRows {
         TensorSpec {
             inputs: vec![Input::Table { rows, columns }],
             output_per_item: columns,
-            least_bytes: self.least_bytes(),
             tolerance: tolerance(self.element),
         }
     }
@@ -289,47 +253,29 @@ impl KernelSpec for GetRows {
     }
 
     #[cfg(feature = "cuda")]
-    fn lookup(&self, stream: &std::sync::Arc<CudaStream>) -> Result<Option<Lookup>, KernelError> {
+    fn lookup(&self, stream: &Arc<CudaStream>) -> Result<Option<Lookup>, KernelError> {
         // Rows that the index type cannot name become its largest value, outside any table.
-        let rows = (0..self.rows).map(|item| scattered_row(item, self.table_rows));
-        let index = match self.index {
-            IndexType::I32 => {
-                let rows = rows.map(|row| i32::try_from(row).unwrap_or(i32::MAX));
-                Indices::I32(stream.clone_htod(&rows.collect::<Vec<_>>())?)
-            }
-            IndexType::I64 => {
-                let rows = rows.map(|row| i64::try_from(row).unwrap_or(i64::MAX));
-                Indices::I64(stream.clone_htod(&rows.collect::<Vec<_>>())?)
-            }
-        };
-        Ok(Some(Lookup { index, report: IndexReport::new(stream)? }))
+        let largest = u64::MAX >> (65 - 8 * self.index.bytes());
+        let rows = (0..self.rows).map(|item| scattered_row(item, self.table_rows).min(largest));
+        let bytes = to_usize(self.index.bytes());
+        let index: Vec<u8> =
+            rows.flat_map(|row| row.to_le_bytes().into_iter().take(bytes)).collect();
+        Ok(Some(Lookup { index: stream.clone_htod(&index)?, report: IndexReport::new(stream)? }))
     }
 
     #[cfg(feature = "cuda")]
     fn launch<T: Element>(
         prepared: &Prepared<Self>,
         stream: &CudaStream,
-        inputs: &[cudarc::driver::CudaView<'_, T>],
+        inputs: &[CudaView<'_, T>],
         lookup: Option<&mut Lookup>,
-        mut out: cudarc::driver::CudaViewMut<'_, T>,
+        mut out: CudaViewMut<'_, T>,
     ) -> Result<u64, KernelError> {
         let (given, expected) = ("not given", "with");
         let missing = KernelError::Argument { argument: "index", given, expected };
         let Lookup { index, report } = lookup.ok_or(missing)?;
-        let operation = prepared.operation();
-        let (rows, first) = ([operation.rows], ..to_usize(operation.rows));
-        let table = Tensor::new(&inputs[0], operation.table_dims());
-        let out = TensorMut::new(&mut out, operation.dims());
-        match index {
-            Indices::I32(index) => {
-                let index = index.slice(first);
-                prepared.launch(stream, table, Tensor::new(&index, rows), out, report)
-            }
-            Indices::I64(index) => {
-                let index = index.slice(first);
-                prepared.launch(stream, table, Tensor::new(&index, rows), out, report)
-            }
-        }
+        let index_bytes = prepared.operation().index.bytes();
+        prepared.submit_rows(stream, &inputs[0], index, index_bytes, &mut out, report)
     }
 }
 
@@ -365,6 +311,8 @@ pub const fn tolerance(_: ElementType) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use gridguard::Dim3;
+
     use super::*;
 
     fn rows_of(rows: u64, columns: u64, element: ElementType) -> GetRows {
@@ -431,7 +379,6 @@ mod tests {
         assert!(new(u64::MAX, 2, 1).is_err());
         assert!(new(u64::MAX / 4, 1, 1).is_err(), "of 64-bit indices");
         assert!(new(1, 2, u64::MAX / 4).is_err());
-        assert_eq!(new(0, 64, 1).expect("nothing to do").least_bytes(), 0);
-        assert_eq!(new(3, 64, 1).expect("legal").least_bytes(), 3 * (2 * 128 + 4));
+        assert!(new(0, 64, 1).is_ok(), "nothing to do");
     }
 }

@@ -1,26 +1,22 @@
 //! Compiles the kernels for one device on first use, caches them, and prepares launches.
 
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, NvrtcError};
 use gridguard::{Choice, Guard, KernelLimits, LaunchLimits, Plan};
 use once_cell::sync::OnceCell;
 use parking_lot::{Mutex, RwLock};
 
 use crate::cubin_cache::{CubinCache, CubinCacheError, CubinKey};
-use crate::element::{Element, ElementType};
+use crate::element::{Element, ElementType, Plain};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation};
 use crate::tensor::{Tensor, TensorMut, check_element};
 #[cfg(feature = "profile")]
-use {
-    crate::tunable::Tunable,
-    gridguard::profile::{Match, Objective, Policy},
-};
+use gridguard::profile::{Match, Objective, Policy};
 
 /// The kernels for one guard's device.
 ///
@@ -35,10 +31,7 @@ struct Shared {
     any_kernel: LaunchLimits,
     cache: Option<CubinCache>,
     loaded: RwLock<HashMap<Specialisation, Arc<OnceCell<Kernel>>>>,
-    compiled: AtomicU64,
-    read: AtomicU64,
-    failed: AtomicU64,
-    last_failure: Mutex<Option<CubinCacheError>>,
+    counts: Mutex<CodeCounts>,
 }
 
 /// A kernel's name and macros, which identify its code.
@@ -75,10 +68,7 @@ impl Kernels {
             any_kernel,
             cache,
             loaded: RwLock::default(),
-            compiled: AtomicU64::new(0),
-            read: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-            last_failure: Mutex::new(None),
+            counts: Mutex::default(),
         }))
     }
 
@@ -91,12 +81,7 @@ impl Kernels {
     /// How much code was compiled and how much came from the cache.
     #[must_use]
     pub fn counts(&self) -> CodeCounts {
-        CodeCounts {
-            compiled: self.0.compiled.load(Relaxed),
-            read: self.0.read.load(Relaxed),
-            failed: self.0.failed.load(Relaxed),
-            last_failure: self.0.last_failure.lock().clone(),
-        }
+        self.0.counts.lock().clone()
     }
 
     /// The limits of `operation`'s kernel. Compiles and loads it on first use; concurrent callers wait
@@ -131,7 +116,7 @@ impl Kernels {
         operation: O,
         choice: Choice,
     ) -> Result<Prepared<O>, KernelError> {
-        let (request, batch) = (operation.request(), operation.batch());
+        let (request, batch) = operation.grid();
         // Planned before the kernel is compiled, so that only one of its two forms is.
         let overlap = self.guard().limits().dependent_launch()
             && Plan::new(&request, Some(&batch), &self.0.any_kernel, choice)
@@ -151,12 +136,12 @@ impl Kernels {
     ///
     /// Those of [`Self::prepare`].
     #[cfg(feature = "profile")]
-    pub fn prepare_tuned<O: Tunable>(
+    pub fn prepare_tuned<O: Operation>(
         &self,
         operation: O,
         policy: Policy,
         objective: Objective,
-    ) -> Result<TunedKernel<O>, KernelError> {
+    ) -> Result<TunedLaunch<O>, KernelError> {
         let key = operation.key(self.guard().limits(), policy, objective)?;
         let (names, sizes): (Vec<&str>, Vec<u64>) = operation.sizes().into_iter().unzip();
         let found = self.guard().tuned(&key, &names, &sizes);
@@ -165,7 +150,7 @@ impl Kernels {
         if found.entry.is_some() {
             let tuned = operation.with_parameters(found.parameters());
             match tuned.and_then(|tuned| self.prepare(tuned, found.choice())) {
-                Ok(prepared) => return Ok(TunedKernel { prepared, matched, rejected }),
+                Ok(prepared) => return Ok(TunedLaunch { prepared, matched, rejected }),
                 Err(
                     error @ (KernelError::Violations(_)
                     | KernelError::LaunchParameter { .. }
@@ -178,7 +163,7 @@ impl Kernels {
             }
         }
         let prepared = self.prepare(operation, Choice::AUTOMATIC)?;
-        Ok(TunedKernel { prepared, matched, rejected })
+        Ok(TunedLaunch { prepared, matched, rejected })
     }
 
     fn load(&self, code: &Code, overlap: bool) -> Result<Kernel, KernelError> {
@@ -202,7 +187,7 @@ impl Kernels {
         if let Some((cache, key)) = &entry {
             match cache.get(key) {
                 Ok(Some(image)) => {
-                    self.0.read.fetch_add(1, Relaxed);
+                    self.0.counts.lock().read += 1;
                     return Ok(image);
                 }
                 Ok(None) => {}
@@ -210,7 +195,7 @@ impl Kernels {
             }
         }
         let image = compiler.compile(code.source, &options).map_err(CudaError::from)?.image;
-        self.0.compiled.fetch_add(1, Relaxed);
+        self.0.counts.lock().compiled += 1;
         if let Some((cache, key)) = &entry
             && let Err(error) = cache.put(key, &image)
         {
@@ -221,8 +206,9 @@ impl Kernels {
 
     /// Records a failure of the cache, which costs time only.
     fn failed(&self, error: CubinCacheError) {
-        self.0.failed.fetch_add(1, Relaxed);
-        *self.0.last_failure.lock() = Some(error);
+        let mut counts = self.0.counts.lock();
+        counts.failed += 1;
+        counts.last_failure = Some(error);
     }
 }
 
@@ -263,18 +249,13 @@ impl<O> Prepared<O> {
     /// Checks and submits a kernel with the parameters input, output, items of the chunk, which reads
     /// and writes item by item along the first axes. `input` names the input in errors.
     #[track_caller]
-    pub(crate) fn launch_items<T, U, X, Y, const N: usize>(
+    pub(crate) fn launch_items<T: Element, U: Plain, const N: usize>(
         &self,
         stream: &CudaStream,
         element: ElementType,
-        (name, input, input_dims): (&'static str, Tensor<'_, X, N>, [u64; N]),
-        (out, out_dims): (TensorMut<'_, Y, N>, [u64; N]),
-    ) -> Result<u64, KernelError>
-    where
-        T: Element,
-        X: DevicePtr<T>,
-        Y: DevicePtrMut<U>,
-    {
+        (name, input, input_dims): (&'static str, Tensor<'_, T, N>, [u64; N]),
+        (out, out_dims): (TensorMut<'_, U, N>, [u64; N]),
+    ) -> Result<u64, KernelError> {
         let per_item = |dims: [u64; N]| dims.iter().skip(1).product();
         check_element::<T>(element)?;
         let input = input.contiguous(name, input_dims)?;
@@ -294,7 +275,7 @@ impl<O> Prepared<O> {
 /// An operation prepared with a profile's choice.
 #[cfg(feature = "profile")]
 #[derive(Clone, Debug)]
-pub struct TunedKernel<O> {
+pub struct TunedLaunch<O> {
     /// The operation, with the launch parameters of the entry.
     pub prepared: Prepared<O>,
     /// How the entry matched.

@@ -23,8 +23,8 @@
 
 pub mod argsort;
 pub mod batched_gemm;
-#[cfg(feature = "profile")]
 pub mod bench;
+mod blocks;
 pub mod compare;
 #[cfg(feature = "cuda")]
 mod cubin_cache;
@@ -46,8 +46,6 @@ mod span;
 pub mod temporal_attention;
 #[cfg(feature = "cuda")]
 mod tensor;
-#[cfg(feature = "profile")]
-mod tunable;
 pub mod upsample_nearest2d;
 
 #[cfg(feature = "cuda")]
@@ -59,14 +57,12 @@ pub use error::KernelError;
 pub use index::IndexReport;
 pub use index::{Index, IndexType};
 #[cfg(all(feature = "profile", feature = "cuda"))]
-pub use kernels::TunedKernel;
+pub use kernels::TunedLaunch;
 #[cfg(feature = "cuda")]
 pub use kernels::{CodeCounts, Kernels, Prepared};
 pub use operation::{Code, Operation};
 #[cfg(feature = "cuda")]
 pub use tensor::{Extent, Tensor, TensorMut};
-#[cfg(feature = "profile")]
-pub use tunable::Tunable;
 
 /// Compiles the README's example.
 #[cfg(all(doctest, feature = "cuda"))]

@@ -6,23 +6,17 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
-use crate::element::{Element, ElementType, widened};
+use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::element::{Element, ElementType, to_usize, widened};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, check_size, source};
 use crate::span::{Span, THREADS};
-#[cfg(feature = "profile")]
-use crate::{
-    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
-    element::to_usize,
-    tunable::Tunable,
-};
 #[cfg(feature = "cuda")]
-use crate::{
-    kernels::Prepared,
-    tensor::{Tensor, TensorMut},
+use {
+    crate::kernels::Prepared,
+    crate::tensor::{Tensor, TensorMut},
+    cudarc::driver::CudaStream,
 };
-#[cfg(feature = "cuda")]
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
 const SOURCE: &str = source!("reflection_pad1d.cu");
 
@@ -71,19 +65,6 @@ impl ReflectionPad1d {
         [self.batch, self.channels, self.left + self.width + self.right]
     }
 
-    /// Elements before and after each row.
-    #[must_use]
-    pub const fn pads(&self) -> [u64; 2] {
-        [self.left, self.right]
-    }
-
-    /// Bytes that any implementation must move: the input read once, the output written once.
-    #[must_use]
-    pub fn least_bytes(&self) -> u128 {
-        let elements = u128::from(self.input_item()) + u128::from(self.output_item());
-        u128::from(self.batch) * elements * u128::from(self.element.bytes())
-    }
-
     const fn input_item(&self) -> u64 {
         self.channels * self.width
     }
@@ -100,6 +81,17 @@ impl ReflectionPad1d {
 impl Sealed for ReflectionPad1d {}
 
 impl Operation for ReflectionPad1d {
+    const KERNEL: &'static str = "reflection_pad1d";
+    const SIZES: &'static [&'static str] = &["batch", "channels", "width", "left", "right"];
+
+    fn size_values(&self) -> Vec<u64> {
+        vec![self.batch, self.channels, self.width, self.left, self.right]
+    }
+
+    fn dtypes(&self) -> String {
+        self.element.to_string()
+    }
+
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let Span { items, tiles, steps } = self.span();
         Ok(Code {
@@ -121,12 +113,8 @@ impl Operation for ReflectionPad1d {
         })
     }
 
-    fn request(&self) -> LaunchRequest {
-        self.span().request(self.batch)
-    }
-
-    fn batch(&self) -> BatchAxis {
-        self.span().batch(self.batch)
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
+        self.span().grid(self.batch)
     }
 }
 
@@ -140,42 +128,18 @@ impl Prepared<ReflectionPad1d> {
     /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
     /// [`KernelError::Launch`] if the driver rejects the launch.
     #[track_caller]
-    pub fn launch<T, I, O>(
+    pub fn launch<T: Element>(
         &self,
         stream: &CudaStream,
-        input: Tensor<'_, I, 3>,
-        out: TensorMut<'_, O, 3>,
-    ) -> Result<u64, KernelError>
-    where
-        T: Element,
-        I: DevicePtr<T>,
-        O: DevicePtrMut<T>,
-    {
+        input: Tensor<'_, T, 3>,
+        out: TensorMut<'_, T, 3>,
+    ) -> Result<u64, KernelError> {
         let operation = self.operation();
         let (from, to) = (operation.input_dims(), operation.output_dims());
         self.launch_items(stream, operation.element, ("input", input, from), (out, to))
     }
 }
 
-#[cfg(feature = "profile")]
-impl Tunable for ReflectionPad1d {
-    const KERNEL: &'static str = "reflection_pad1d";
-    const SIZES: &'static [&'static str] = &["batch", "channels", "width", "left", "right"];
-
-    fn size_values(&self) -> Vec<u64> {
-        vec![self.batch, self.channels, self.width, self.left, self.right]
-    }
-
-    fn element(&self) -> ElementType {
-        self.element
-    }
-
-    fn with_items(&self, batch: u64) -> Result<Self, KernelError> {
-        Self::new([batch, self.channels, self.width], self.pads(), self.element)
-    }
-}
-
-#[cfg(feature = "profile")]
 impl KernelSpec for ReflectionPad1d {
     type Output<T: Element> = T;
 
@@ -197,7 +161,7 @@ impl KernelSpec for ReflectionPad1d {
         small: &[sized(ElementType::F32, [1024, 1, 1000, 24, 24])],
     };
 
-    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [batch, channels, width, left, right] = problem.sizes;
         Self::new([batch, channels, width], [left, right], problem.element)
     }
@@ -206,7 +170,6 @@ impl KernelSpec for ReflectionPad1d {
         TensorSpec {
             inputs: vec![Input::Items(self.input_item())],
             output_per_item: self.output_item(),
-            least_bytes: self.least_bytes(),
             tolerance: tolerance(self.element),
         }
     }
@@ -284,7 +247,5 @@ mod tests {
         assert_eq!(error([1, 1, 4], [4, 0]), "left pad is 4, the kernel takes 0 to 3");
         assert_eq!(error([1, 1, 4], [0, 4]), "right pad is 4, the kernel takes 0 to 3");
         assert!(error([1 << 40, 1 << 40, 4], [0, 0]).contains("more bytes than 64 bits can count"));
-        assert_eq!(pad([0, 3, 4], [1, 2]).least_bytes(), 0);
-        assert_eq!(pad([2, 3, 4], [1, 2]).least_bytes(), 2 * 3 * (4 + 7) * 2);
     }
 }

@@ -5,23 +5,17 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
+use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, memory, source};
-use crate::rows::{Rows, row_batch};
-#[cfg(feature = "profile")]
-use crate::{
-    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
-    tunable::Tunable,
-};
-#[cfg(feature = "cuda")]
-use crate::{
-    kernels::Prepared,
-    tensor::{Tensor, TensorMut, check_element},
-};
+use crate::rows::Rows;
 #[cfg(feature = "cuda")]
 use {
-    cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut},
+    crate::bench::spec::Lookup,
+    crate::kernels::Prepared,
+    crate::tensor::{Tensor, TensorMut, check_element},
+    cudarc::driver::{CudaStream, CudaView, CudaViewMut},
     gridguard::cuda::Args,
 };
 
@@ -58,12 +52,6 @@ impl RmsNorm {
         self.rows.dims()
     }
 
-    /// Bytes that any implementation must move: x read once, out written once.
-    #[must_use]
-    pub fn least_bytes(&self) -> u128 {
-        self.rows.bytes_at(2 * self.rows.element.bytes())
-    }
-
     /// Threads of a row: whole warps, each thread with about two vectors, or elements.
     fn threads_per_row(&self) -> u64 {
         let vectors = self.rows.are_whole_vectors();
@@ -83,6 +71,17 @@ impl RmsNorm {
 impl Sealed for RmsNorm {}
 
 impl Operation for RmsNorm {
+    const KERNEL: &'static str = "rms_norm";
+    const SIZES: &'static [&'static str] = Rows::SIZES;
+
+    fn size_values(&self) -> Vec<u64> {
+        self.dims().into()
+    }
+
+    fn dtypes(&self) -> String {
+        self.rows.element.to_string()
+    }
+
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let aligned = self.rows.are_whole_vectors();
         let memory = memory(aligned);
@@ -101,12 +100,8 @@ impl Operation for RmsNorm {
         })
     }
 
-    fn request(&self) -> LaunchRequest {
-        self.rows.request(self.rows_per_block(), self.threads())
-    }
-
-    fn batch(&self) -> BatchAxis {
-        row_batch(self.rows.count, self.rows_per_block())
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
+        self.rows.grid(self.rows_per_block(), self.threads())
     }
 }
 
@@ -120,20 +115,14 @@ impl Prepared<RmsNorm> {
     /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
     /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
     #[track_caller]
-    pub fn launch<T, X, W, O>(
+    pub fn launch<T: Element>(
         &self,
         stream: &CudaStream,
-        x: Tensor<'_, X, 2>,
-        weight: Tensor<'_, W, 1>,
+        x: Tensor<'_, T, 2>,
+        weight: Tensor<'_, T, 1>,
         epsilon: f32,
-        out: TensorMut<'_, O, 2>,
-    ) -> Result<u64, KernelError>
-    where
-        T: Element,
-        X: DevicePtr<T>,
-        W: DevicePtr<T>,
-        O: DevicePtrMut<T>,
-    {
+        out: TensorMut<'_, T, 2>,
+    ) -> Result<u64, KernelError> {
         let Rows { columns, element, .. } = self.operation().rows;
         check_element::<T>(element)?;
         let x = x.contiguous("x", self.operation().dims())?;
@@ -145,25 +134,6 @@ impl Prepared<RmsNorm> {
     }
 }
 
-#[cfg(feature = "profile")]
-impl Tunable for RmsNorm {
-    const KERNEL: &'static str = "rms_norm";
-    const SIZES: &'static [&'static str] = Rows::SIZES;
-
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn element(&self) -> ElementType {
-        self.rows.element
-    }
-
-    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Ok(Self { rows: self.rows.with_count(rows)? })
-    }
-}
-
-#[cfg(feature = "profile")]
 impl KernelSpec for RmsNorm {
     type Output<T: Element> = T;
 
@@ -188,7 +158,7 @@ impl KernelSpec for RmsNorm {
         small: &[sized(ElementType::F32, [256, 4096]), sized(ElementType::F32, [262_144, 8])],
     };
 
-    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
         Self::new(rows, columns, problem.element)
     }
@@ -198,7 +168,6 @@ impl KernelSpec for RmsNorm {
         TensorSpec {
             inputs: vec![Input::Items(columns), Input::Shared(columns)],
             output_per_item: columns,
-            least_bytes: self.least_bytes(),
             tolerance: tolerance(element),
         }
     }
@@ -211,9 +180,9 @@ impl KernelSpec for RmsNorm {
     fn launch<T: Element>(
         prepared: &Prepared<Self>,
         stream: &CudaStream,
-        inputs: &[cudarc::driver::CudaView<'_, T>],
-        _: Option<&mut crate::bench::spec::Lookup>,
-        mut out: cudarc::driver::CudaViewMut<'_, T>,
+        inputs: &[CudaView<'_, T>],
+        _: Option<&mut Lookup>,
+        mut out: CudaViewMut<'_, T>,
     ) -> Result<u64, KernelError> {
         let dims @ [_, columns] = prepared.operation().dims();
         let (x, weight) = (Tensor::new(&inputs[0], dims), Tensor::new(&inputs[1], [columns]));
@@ -222,7 +191,6 @@ impl KernelSpec for RmsNorm {
 }
 
 /// The epsilon of bench cases; keeps the root of a row of zeros finite.
-#[cfg(feature = "profile")]
 const BENCH_EPSILON: f32 = 1e-6;
 
 /// One row in f64: x and weight have `columns` elements.

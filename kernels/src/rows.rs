@@ -1,7 +1,8 @@
 //! What kernels over the rows of a matrix share: rows are items on grid y, several to a block.
 
-use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
+use gridguard::{Axis, BatchAxis, LaunchRequest};
 
+use crate::blocks::Blocks;
 use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{VECTOR_BYTES, check_elements, check_size};
@@ -16,7 +17,6 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// The names of the sizes in profiles.
-    #[cfg(feature = "profile")]
     pub(crate) const SIZES: &'static [&'static str] = &["rows", "columns"];
 
     /// `count` rows of 1 to `max_columns` columns.
@@ -31,13 +31,6 @@ impl Rows {
         Ok(Self { count, columns, element })
     }
 
-    /// As many columns of another number of rows.
-    #[cfg(feature = "profile")]
-    pub(crate) fn with_count(self, count: u64) -> Result<Self, KernelError> {
-        check_elements(&[count, self.columns])?;
-        Ok(Self { count, ..self })
-    }
-
     /// `[rows, columns]`.
     pub(crate) const fn dims(self) -> [u64; 2] {
         [self.count, self.columns]
@@ -48,19 +41,8 @@ impl Rows {
         (self.columns * self.element.bytes()).is_multiple_of(VECTOR_BYTES)
     }
 
-    /// Bytes of all rows at `bytes_per_column` bytes read and written for each column of a row.
-    pub(crate) fn bytes_at(self, bytes_per_column: u64) -> u128 {
-        u128::from(self.count) * u128::from(self.columns) * u128::from(bytes_per_column)
+    /// The launch over all rows, so many to a block.
+    pub(crate) fn grid(self, rows_per_block: u64, threads: u64) -> (LaunchRequest, BatchAxis) {
+        Blocks { axis: Axis::Y, items: rows_per_block, tiles: 1, threads }.grid(self.count)
     }
-
-    /// The launch over all rows.
-    pub(crate) fn request(self, rows_per_block: u64, threads: u64) -> LaunchRequest {
-        let blocks = self.count.div_ceil(rows_per_block);
-        LaunchRequest::new(Dim3::new(1, blocks, 1), Dim3::new(threads, 1, 1))
-    }
-}
-
-/// Rows as items, on grid y.
-pub(crate) fn row_batch(rows: u64, rows_per_block: u64) -> BatchAxis {
-    BatchAxis::new(Axis::Y, rows).items_per_block(rows_per_block).foldable()
 }

@@ -5,22 +5,17 @@
 
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest};
 
+use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, memory, source};
-use crate::rows::{Rows, row_batch};
-#[cfg(feature = "profile")]
-use crate::{
-    bench::spec::{Input, KernelSpec, ProblemArgs, ProblemSets, TensorSpec, sized},
-    tunable::Tunable,
-};
+use crate::rows::Rows;
 #[cfg(feature = "cuda")]
-use crate::{
-    kernels::Prepared,
-    tensor::{Tensor, TensorMut},
+use {
+    crate::kernels::Prepared,
+    crate::tensor::{Tensor, TensorMut},
+    cudarc::driver::CudaStream,
 };
-#[cfg(feature = "cuda")]
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 
 const SOURCE: &str = source!("softmax.cu");
 
@@ -84,12 +79,6 @@ impl Softmax {
         self.rows.dims()
     }
 
-    /// Bytes that any implementation must move: x read once, out written once.
-    #[must_use]
-    pub fn least_bytes(&self) -> u128 {
-        self.rows.bytes_at(2 * self.rows.element.bytes())
-    }
-
     fn geometry(&self) -> Geometry {
         let Rows { columns, element, .. } = self.rows;
         let aligned = self.rows.are_whole_vectors();
@@ -123,6 +112,17 @@ impl Softmax {
 impl Sealed for Softmax {}
 
 impl Operation for Softmax {
+    const KERNEL: &'static str = "softmax";
+    const SIZES: &'static [&'static str] = Rows::SIZES;
+
+    fn size_values(&self) -> Vec<u64> {
+        self.dims().into()
+    }
+
+    fn dtypes(&self) -> String {
+        self.rows.element.to_string()
+    }
+
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let memory = memory(self.rows.are_whole_vectors());
         let geometry = self.geometry();
@@ -142,13 +142,9 @@ impl Operation for Softmax {
         })
     }
 
-    fn request(&self) -> LaunchRequest {
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
         let Geometry { threads, rows, .. } = self.geometry();
-        self.rows.request(rows, threads)
-    }
-
-    fn batch(&self) -> BatchAxis {
-        row_batch(self.rows.count, self.geometry().rows)
+        self.rows.grid(rows, threads)
     }
 }
 
@@ -162,41 +158,17 @@ impl Prepared<Softmax> {
     /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
     /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
     #[track_caller]
-    pub fn launch<T, X, O>(
+    pub fn launch<T: Element>(
         &self,
         stream: &CudaStream,
-        x: Tensor<'_, X, 2>,
-        out: TensorMut<'_, O, 2>,
-    ) -> Result<u64, KernelError>
-    where
-        T: Element,
-        X: DevicePtr<T>,
-        O: DevicePtrMut<T>,
-    {
+        x: Tensor<'_, T, 2>,
+        out: TensorMut<'_, T, 2>,
+    ) -> Result<u64, KernelError> {
         let rows = self.operation().rows;
         self.launch_items(stream, rows.element, ("x", x, rows.dims()), (out, rows.dims()))
     }
 }
 
-#[cfg(feature = "profile")]
-impl Tunable for Softmax {
-    const KERNEL: &'static str = "softmax";
-    const SIZES: &'static [&'static str] = Rows::SIZES;
-
-    fn size_values(&self) -> Vec<u64> {
-        self.dims().into()
-    }
-
-    fn element(&self) -> ElementType {
-        self.rows.element
-    }
-
-    fn with_items(&self, rows: u64) -> Result<Self, KernelError> {
-        Ok(Self { rows: self.rows.with_count(rows)? })
-    }
-}
-
-#[cfg(feature = "profile")]
 impl KernelSpec for Softmax {
     type Output<T: Element> = T;
 
@@ -222,7 +194,7 @@ impl KernelSpec for Softmax {
         small: &[sized(ElementType::F32, [512, 1024])],
     };
 
-    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError> {
+    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
         let [rows, columns, ..] = problem.sizes;
         Self::new(rows, columns, problem.element)
     }
@@ -232,7 +204,6 @@ impl KernelSpec for Softmax {
         TensorSpec {
             inputs: vec![Input::Items(columns)],
             output_per_item: columns,
-            least_bytes: self.least_bytes(),
             tolerance: tolerance(element, columns),
         }
     }

@@ -1,8 +1,9 @@
 //! What kernels share that write their output as one span of memory, in vectors of 16 bytes: items
 //! are on grid z, several to a block or several blocks to an item.
 
-use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
+use gridguard::{Axis, BatchAxis, LaunchRequest};
 
+use crate::blocks::Blocks;
 use crate::element::ElementType;
 use crate::operation::VECTOR_BYTES;
 
@@ -37,15 +38,10 @@ impl Span {
         Self { items, tiles, steps: vectors.div_ceil(tiles * THREADS) }
     }
 
-    /// The launch over so many items.
-    pub(crate) fn request(&self, items: u64) -> LaunchRequest {
-        let grid = Dim3::new(self.tiles, 1, items.div_ceil(self.items));
-        LaunchRequest::new(grid, Dim3::new(THREADS, 1, 1))
-    }
-
-    /// The items on grid z.
-    pub(crate) fn batch(&self, items: u64) -> BatchAxis {
-        BatchAxis::new(Axis::Z, items).items_per_block(self.items).foldable()
+    /// The launch over so many items on grid z, and its batch axis.
+    pub(crate) fn grid(&self, items: u64) -> (LaunchRequest, BatchAxis) {
+        let Self { items: group, tiles, .. } = *self;
+        Blocks { axis: Axis::Z, items: group, tiles, threads: THREADS }.grid(items)
     }
 }
 
@@ -83,7 +79,7 @@ mod tests {
         assert_eq!(span(96 * 96), Span { items: 1, tiles: 2, steps: 3 });
         assert_eq!(span(1 << 20), Span { items: 1, tiles: 128, steps: 4 });
         assert_eq!(span(8), Span { items: 1024, tiles: 1, steps: 4 });
-        let groups = |items| span(64 * 64).request(items).grid.z;
+        let groups = |items| span(64 * 64).grid(items).0.grid.z;
         assert_eq!((groups(5), groups(0)), (3, 0));
     }
 }

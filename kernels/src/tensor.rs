@@ -1,6 +1,6 @@
 //! Device memory with a shape and strides.
 
-use cudarc::driver::DeviceSlice;
+use cudarc::driver::{DevicePtr, DevicePtrMut};
 
 use crate::element::{Element, ElementType, to_u64};
 use crate::error::KernelError;
@@ -96,93 +96,78 @@ impl<const N: usize> Extent<N> {
 
 /// A tensor that a kernel reads.
 ///
-/// `S` is a cudarc slice or view. The launch checks type, shape, strides and length.
-#[derive(Debug)]
-pub struct Tensor<'a, S, const N: usize> {
-    pub(crate) memory: &'a S,
+/// The launch checks type, shape, strides and length.
+#[derive(Clone, Copy)]
+pub struct Tensor<'a, T, const N: usize> {
+    pub(crate) memory: &'a dyn DevicePtr<T>,
     pub(crate) extent: Extent<N>,
 }
 
-impl<S, const N: usize> Clone for Tensor<'_, S, N> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<S, const N: usize> Copy for Tensor<'_, S, N> {}
-
-impl<'a, S, const N: usize> Tensor<'a, S, N> {
-    /// Contiguous in row-major order.
+impl<'a, T, const N: usize> Tensor<'a, T, N> {
+    /// A slice or view of cudarc, contiguous in row-major order.
     #[must_use]
-    pub fn new(memory: &'a S, dims: [u64; N]) -> Self {
+    pub fn new(memory: &'a impl DevicePtr<T>, dims: [u64; N]) -> Self {
         Self::with_extent(memory, Extent::contiguous(dims))
     }
 
     /// With the given sizes and strides.
     #[must_use]
-    pub const fn with_extent(memory: &'a S, extent: Extent<N>) -> Self {
+    pub const fn with_extent(memory: &'a impl DevicePtr<T>, extent: Extent<N>) -> Self {
         Self { memory, extent }
     }
 
     /// The memory, if it is contiguous and of the shape `dims`.
-    pub(crate) fn contiguous<T>(
+    pub(crate) fn contiguous(
         self,
         name: &'static str,
         dims: [u64; N],
-    ) -> Result<&'a S, KernelError>
-    where
-        S: DeviceSlice<T>,
-    {
-        check_contiguous(name, self.memory, &self.extent, dims)?;
+    ) -> Result<&'a dyn DevicePtr<T>, KernelError> {
+        check_contiguous(name, self.memory.len(), &self.extent, dims)?;
         Ok(self.memory)
     }
 }
 
 /// A tensor that a kernel writes.
 ///
-/// `S` is a cudarc slice or view. The launch checks type, shape, strides and length.
-#[derive(Debug)]
-pub struct TensorMut<'a, S, const N: usize> {
-    pub(crate) memory: &'a mut S,
+/// The launch checks type, shape, strides and length.
+pub struct TensorMut<'a, T, const N: usize> {
+    pub(crate) memory: &'a mut dyn DevicePtrMut<T>,
     pub(crate) extent: Extent<N>,
 }
 
-impl<'a, S, const N: usize> TensorMut<'a, S, N> {
-    /// Contiguous in row-major order.
+impl<'a, T, const N: usize> TensorMut<'a, T, N> {
+    /// A slice or view of cudarc, contiguous in row-major order.
     #[must_use]
-    pub fn new(memory: &'a mut S, dims: [u64; N]) -> Self {
+    pub fn new(memory: &'a mut impl DevicePtrMut<T>, dims: [u64; N]) -> Self {
         Self::with_extent(memory, Extent::contiguous(dims))
     }
 
     /// With the given sizes and strides, under which no two elements may overlap.
     #[must_use]
-    pub const fn with_extent(memory: &'a mut S, extent: Extent<N>) -> Self {
+    pub const fn with_extent(memory: &'a mut impl DevicePtrMut<T>, extent: Extent<N>) -> Self {
         Self { memory, extent }
     }
 
     /// The memory, if it is contiguous and of the shape `dims`.
-    pub(crate) fn contiguous<T>(
+    pub(crate) fn contiguous(
         self,
         name: &'static str,
         dims: [u64; N],
-    ) -> Result<&'a mut S, KernelError>
-    where
-        S: DeviceSlice<T>,
-    {
-        check_contiguous(name, self.memory, &self.extent, dims)?;
+    ) -> Result<&'a mut dyn DevicePtrMut<T>, KernelError> {
+        check_contiguous(name, self.memory.len(), &self.extent, dims)?;
         Ok(self.memory)
     }
 }
 
-/// Checks that `extent` is of the shape `expected` and that `memory` is long enough; no longer, if it
-/// is contiguous.
-pub(crate) fn check<T, S: DeviceSlice<T>, const N: usize>(
+/// Checks that `extent` is of the shape `expected` and that `length` elements are enough; no more than
+/// that, if it is contiguous.
+pub(crate) fn check<const N: usize>(
     tensor: &'static str,
-    memory: &S,
+    length: usize,
     extent: &Extent<N>,
     expected: [u64; N],
 ) -> Result<(), KernelError> {
-    let (shape, reach, given) = (extent.dims(), extent.reach(), to_u64(memory.len()));
+    let (shape, reach, given) = (extent.dims(), extent.reach(), to_u64(length));
     if shape != expected {
         let (given, expected) = (shape.to_vec(), expected.to_vec());
         return Err(KernelError::Shape { tensor, given, expected });
@@ -194,13 +179,13 @@ pub(crate) fn check<T, S: DeviceSlice<T>, const N: usize>(
     Ok(())
 }
 
-fn check_contiguous<T, S: DeviceSlice<T>, const N: usize>(
+fn check_contiguous<const N: usize>(
     tensor: &'static str,
-    memory: &S,
+    length: usize,
     extent: &Extent<N>,
     expected: [u64; N],
 ) -> Result<(), KernelError> {
-    check(tensor, memory, extent, expected)?;
+    check(tensor, length, extent, expected)?;
     if !extent.is_contiguous() {
         let strides = extent.strides().to_vec();
         return Err(KernelError::Strides { tensor, strides, expected: "contiguous memory" });

@@ -17,7 +17,7 @@ use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::softmax::Softmax;
 use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, Variant};
 use gridguard_kernels::upsample_nearest2d::UpsampleNearest2d;
-use gridguard_kernels::{ElementType, IndexType, KernelError, Operation};
+use gridguard_kernels::{Code, ElementType, IndexType, KernelError, Operation};
 
 /// Turing to Blackwell.
 const ARCHITECTURES: [(u32, u32); 8] =
@@ -92,11 +92,10 @@ fn usages(log: &str) -> Vec<Usage> {
     usages
 }
 
-/// Compiles the code of `operation` for `device`, and returns problems such as spilled registers.
+/// Compiles `code` for `device`, and returns problems such as spilled registers.
 ///
 /// From Hopper on, kernels of split launches, whose chunks `overlap`, have other code.
-fn compile(operation: &dyn Operation, device: &DeviceLimits, overlap: bool) -> Result<(), String> {
-    let code = operation.code(device).map_err(|error| error.to_string())?;
+fn compile(code: &Code, device: &DeviceLimits, overlap: bool) -> Result<(), String> {
     let options = code.compile_options(device.compute_capability);
     let mut options = options.define("OVERLAP", u8::from(overlap));
     options.options.push("--ptxas-options=-v".into());
@@ -119,12 +118,12 @@ fn compile(operation: &dyn Operation, device: &DeviceLimits, overlap: bool) -> R
     Ok(())
 }
 
-/// Compiles all operations for all architectures that support them, in parallel.
-fn all_compile(operations: fn(&DeviceLimits) -> Vec<Box<dyn Operation + Send>>) {
+/// Compiles the code of operations for all architectures that support them, in parallel.
+fn all_compile(codes: fn(&DeviceLimits) -> Vec<Code>) {
     let devices: Vec<DeviceLimits> = ARCHITECTURES.into_iter().map(device).collect();
     let work: Vec<_> = devices
         .iter()
-        .flat_map(|device| operations(device).into_iter().map(move |operation| (operation, device)))
+        .flat_map(|device| codes(device).into_iter().map(move |code| (code, device)))
         .collect();
     assert!(!work.is_empty());
     let queue = Mutex::new(work.into_iter());
@@ -135,10 +134,10 @@ fn all_compile(operations: fn(&DeviceLimits) -> Vec<Box<dyn Operation + Send>>) 
             scope.spawn(|| {
                 loop {
                     let next = queue.lock().expect("no panic holds it").next();
-                    let Some((operation, device)) = next else { break };
+                    let Some((code, device)) = next else { break };
                     let split = device.compute_capability >= ComputeCapability::new(9, 0);
                     for overlap in [false, true].into_iter().filter(|overlap| !overlap || split) {
-                        if let Err(what) = compile(operation.as_ref(), device, overlap) {
+                        if let Err(what) = compile(&code, device, overlap) {
                             let mut wrong = wrong.lock().expect("no panic holds it");
                             wrong.push(format!("overlap {overlap}: {what}"));
                         }
@@ -168,7 +167,7 @@ fn attention(
 #[ignore = "needs NVRTC"]
 fn attention_compiles_for_every_architecture_without_a_spill() {
     all_compile(|device| {
-        let mut operations: Vec<Box<dyn Operation + Send>> = Vec::new();
+        let mut codes = Vec::new();
         for element in ElementType::ALL {
             let shapes =
                 if element == ElementType::F32 { &SINGLE_SHAPES[..] } else { &HALF_SHAPES };
@@ -176,18 +175,18 @@ fn attention_compiles_for_every_architecture_without_a_spill() {
                 let Some(attention) = attention(*frames, *head_dim, element, device) else {
                     continue;
                 };
-                operations.push(Box::new(attention));
-                operations.push(Box::new(attention.with_strides()));
+                codes.push(code(&attention, device));
+                codes.push(code(&attention.with_strides(), device));
             }
             if let Some(attention) = attention(16, 64, element, device) {
-                operations.push(Box::new(attention.causal()));
-                operations.push(Box::new(attention.causal().with_bias().with_strides()));
+                codes.push(code(&attention.causal(), device));
+                codes.push(code(&attention.causal().with_bias().with_strides(), device));
             }
             if let Some(attention) = attention(81, 64, element, device) {
-                operations.push(Box::new(attention.causal().with_bias().with_strides()));
+                codes.push(code(&attention.causal().with_bias().with_strides(), device));
             }
         }
-        operations
+        codes
     });
 }
 
@@ -195,35 +194,40 @@ fn attention_compiles_for_every_architecture_without_a_spill() {
 #[ignore = "needs NVRTC"]
 fn general_attention_compiles_for_every_architecture_without_a_spill() {
     all_compile(|device| {
-        let mut operations: Vec<Box<dyn Operation + Send>> = Vec::new();
+        let mut codes = Vec::new();
         for element in ElementType::ALL {
             let shape = Shape::new(1, 1, 300, 77).expect("legal");
             let plain = TemporalAttention::by_variant(shape, element, device, Variant::General);
             let plain = plain.expect("takes all");
-            operations.push(Box::new(plain));
-            operations.push(Box::new(plain.causal().with_bias().with_strides()));
+            codes.push(code(&plain, device));
+            codes.push(code(&plain.causal().with_bias().with_strides(), device));
         }
-        operations
+        codes
     });
 }
 
-/// Adds operations of every type of element.
-fn add<O: Operation + Send + 'static>(
-    operations: &mut Vec<Box<dyn Operation + Send>>,
+/// Adds the code of operations of every type of element.
+fn add<O: Operation>(
+    codes: &mut Vec<Code>,
+    device: &DeviceLimits,
     new: impl Fn(ElementType) -> Result<O, KernelError>,
 ) {
     for element in ElementType::ALL {
-        operations.push(Box::new(new(element).expect("legal")));
+        codes.push(code(&new(element).expect("legal"), device));
     }
+}
+
+fn code(operation: &impl Operation, device: &DeviceLimits) -> Code {
+    operation.code(device).expect("supported")
 }
 
 #[test]
 #[ignore = "needs NVRTC"]
 fn rms_norm_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|_| {
-        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+    all_compile(|device| {
+        let mut all = Vec::new();
         for columns in [63, 64, 4096, 100_000] {
-            add(&mut all, |element| RmsNorm::new(1 << 20, columns, element));
+            add(&mut all, device, |element| RmsNorm::new(1 << 20, columns, element));
         }
         all
     });
@@ -232,10 +236,10 @@ fn rms_norm_compiles_for_every_architecture_without_a_spill() {
 #[test]
 #[ignore = "needs NVRTC"]
 fn softmax_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|_| {
-        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+    all_compile(|device| {
+        let mut all = Vec::new();
         for columns in [1, 63, 64, 1000, 4096, 32_000, 131_072] {
-            add(&mut all, |element| Softmax::new(1 << 20, columns, element));
+            add(&mut all, device, |element| Softmax::new(1 << 20, columns, element));
         }
         all
     });
@@ -244,10 +248,12 @@ fn softmax_compiles_for_every_architecture_without_a_spill() {
 #[test]
 #[ignore = "needs NVRTC"]
 fn argsort_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|_| {
-        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+    all_compile(|device| {
+        let mut all = Vec::new();
         for columns in [1, 33, 1024, 5000, 16_384] {
-            add(&mut all, |element| Argsort::new(1 << 20, columns, element, Order::Ascending));
+            add(&mut all, device, |element| {
+                Argsort::new(1 << 20, columns, element, Order::Ascending)
+            });
         }
         all
     });
@@ -256,10 +262,10 @@ fn argsort_compiles_for_every_architecture_without_a_spill() {
 #[test]
 #[ignore = "needs NVRTC"]
 fn batched_gemm_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|_| {
-        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+    all_compile(|device| {
+        let mut all = Vec::new();
         for [m, n, k] in [[1, 1, 1], [16, 16, 8], [7, 5, 3], [32, 32, 32], [64, 64, 64]] {
-            add(&mut all, |element| BatchedGemm::new(1 << 20, m, n, k, element));
+            add(&mut all, device, |element| BatchedGemm::new(1 << 20, m, n, k, element));
         }
         all
     });
@@ -268,8 +274,8 @@ fn batched_gemm_compiles_for_every_architecture_without_a_spill() {
 #[test]
 #[ignore = "needs NVRTC"]
 fn upsample_nearest2d_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|_| {
-        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+    all_compile(|device| {
+        let mut all = Vec::new();
         for (input, output) in [
             ([32, 32], [64, 64]),
             ([9, 5], [9, 40]),
@@ -278,7 +284,9 @@ fn upsample_nearest2d_compiles_for_every_architecture_without_a_spill() {
             ([64, 64], [32, 32]),
             ([100_001, 99_999], [70_001, 70_003]),
         ] {
-            add(&mut all, |element| UpsampleNearest2d::new(1 << 10, input, output, element));
+            add(&mut all, device, |element| {
+                UpsampleNearest2d::new(1 << 10, input, output, element)
+            });
         }
         all
     });
@@ -287,8 +295,8 @@ fn upsample_nearest2d_compiles_for_every_architecture_without_a_spill() {
 #[test]
 #[ignore = "needs NVRTC"]
 fn reflection_pad1d_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|_| {
-        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+    all_compile(|device| {
+        let mut all = Vec::new();
         for (channels, width, pads) in [
             (64, 1000, [3, 4]),
             (4, 64, [8, 8]),
@@ -296,7 +304,7 @@ fn reflection_pad1d_compiles_for_every_architecture_without_a_spill() {
             (1, 1, [0, 0]),
             (1 << 20, 1 << 20, [3, 5]),
         ] {
-            add(&mut all, |element| {
+            add(&mut all, device, |element| {
                 ReflectionPad1d::new([1 << 10, channels, width], pads, element)
             });
         }
@@ -307,11 +315,13 @@ fn reflection_pad1d_compiles_for_every_architecture_without_a_spill() {
 #[test]
 #[ignore = "needs NVRTC"]
 fn get_rows_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|_| {
-        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
+    all_compile(|device| {
+        let mut all = Vec::new();
         for columns in [4096, 128, 1, 3, 1030, 1 << 30] {
             for index in [IndexType::I32, IndexType::I64] {
-                add(&mut all, |element| GetRows::new(1 << 10, columns, 1 << 10, element, index));
+                add(&mut all, device, |element| {
+                    GetRows::new(1 << 10, columns, 1 << 10, element, index)
+                });
             }
         }
         all
@@ -321,10 +331,10 @@ fn get_rows_compiles_for_every_architecture_without_a_spill() {
 #[test]
 #[ignore = "needs NVRTC"]
 fn compare_compiles_for_every_architecture_without_a_spill() {
-    all_compile(|_| {
-        let mut all: Vec<Box<dyn Operation + Send>> = Vec::new();
-        add(&mut all, |element| Compare::new(1 << 20, ComparedType::Float(element)));
-        all.push(Box::new(Compare::new(1 << 20, ComparedType::U32).expect("legal")));
+    all_compile(|device| {
+        let mut all = Vec::new();
+        add(&mut all, device, |element| Compare::new(1 << 20, ComparedType::Float(element)));
+        all.push(code(&Compare::new(1 << 20, ComparedType::U32).expect("legal"), device));
         all
     });
 }

@@ -3,19 +3,27 @@
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, LaunchRequest};
 use gridguard_kernels::{Code, KernelError, Operation};
 
+#[derive(Clone)]
 struct Foreign;
 
 impl Operation for Foreign {
+    const KERNEL: &'static str = "foreign";
+    const SIZES: &'static [&'static str] = &[];
+
+    fn size_values(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn dtypes(&self) -> String {
+        String::new()
+    }
+
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         unimplemented!()
     }
 
-    fn request(&self) -> LaunchRequest {
-        LaunchRequest::new(Dim3::ONE, Dim3::ONE)
-    }
-
-    fn batch(&self) -> BatchAxis {
-        BatchAxis::new(Axis::X, 1)
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
+        (LaunchRequest::new(Dim3::ONE, Dim3::ONE), BatchAxis::new(Axis::X, 1))
     }
 }
 

@@ -48,10 +48,7 @@ fn host_meets<T: Element>(golden: &Golden<T>) {
     let guard = guard();
     let attention = attention::<T>(&guard, golden.shape);
     // The smallest chunk: items whose problems fill whole blocks.
-    let unit = (1..=8).find(|items| {
-        (items * golden.shape.heads).is_multiple_of(attention.parameters().problems_per_block())
-    });
-    let unit = unit.expect("a few items").min(golden.shape.items);
+    let unit = attention.batch().unit().expect("a few items").min(golden.shape.items);
     for (max_items, launches) in [(0, 1), (unit, golden.shape.items.div_ceil(unit))] {
         let plan = plan(&guard, &attention, Choice::at_most(max_items));
         let mut out = vec![T::narrow(f32::NAN); golden.q.len()];

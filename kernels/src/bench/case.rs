@@ -1,35 +1,21 @@
 //! A problem with its tensors, whatever it runs on.
 
-use gridguard::profile::{Key, Named, Objective, Policy};
 use gridguard::{BatchAxis, Choice, LaunchLimits, LaunchRequest};
 
 use crate::error::KernelError;
+use crate::operation::Operation;
 #[cfg(any(feature = "cuda", feature = "host"))]
 use {
-    super::spec::{KernelSpec, TensorSpec},
+    super::spec::{KernelSpec, SizedProblem, TensorSpec},
     crate::compare::{Compared, Difference},
     crate::deviation::Deviation,
-    crate::operation::Operation as _,
-    crate::tunable::Tunable as _,
+    crate::element::Element,
     core::ops::Range,
     gridguard::{DeviceLimits, Plan},
 };
 
 /// A problem with its tensors, on a device or on the host.
 pub trait BenchCase: Send {
-    /// The key of the problem in profiles.
-    ///
-    /// # Errors
-    ///
-    /// [`BenchError::Kernel`] if the device cannot run the kernel.
-    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, BenchError>;
-
-    /// The sizes with their names, the number of items first.
-    fn shape(&self) -> Named;
-
-    /// Bytes that any implementation must read and write.
-    fn least_bytes(&self) -> u128;
-
     /// The launch with each set of launch parameters worth measuring, the default first. On a device,
     /// compiles their kernels in parallel and leaves out sets that the device rejects, except the
     /// default.
@@ -87,13 +73,20 @@ pub struct LaunchHandle(pub(super) usize);
 #[derive(Clone, Debug)]
 pub struct LaunchSetup {
     /// Names and values of the launch parameters; empty if the kernel has none.
-    pub parameters: Named,
+    pub parameters: Vec<(String, u64)>,
     /// The launch.
     pub request: LaunchRequest,
     /// Its independent items.
     pub batch: BatchAxis,
     /// The limits of device and kernel.
     pub limits: LaunchLimits,
+}
+
+impl LaunchSetup {
+    pub(super) fn new(kernel: &impl Operation, limits: LaunchLimits) -> Self {
+        let (request, batch) = kernel.grid();
+        Self { parameters: kernel.parameters(), request, batch, limits }
+    }
 }
 
 /// Why a bench case failed.
@@ -159,8 +152,8 @@ pub enum BenchError {
 pub(super) trait Backend: Send {
     /// The kernel.
     type Kernel: KernelSpec;
-    /// The elements of the output.
-    type Output: Compared;
+    /// The elements of the inputs.
+    type Element: Element;
     /// A compiled and planned launch.
     type Prepared: Send;
     /// A copy of the whole output.
@@ -169,22 +162,26 @@ pub(super) trait Backend: Send {
     fn device(&self) -> &DeviceLimits;
     fn setups(&self, kernel: &Self::Kernel) -> Result<Vec<LaunchSetup>, BenchError>;
     fn prepare(&self, kernel: Self::Kernel, choice: Choice) -> Result<Self::Prepared, BenchError>;
-    fn kernel(prepared: &Self::Prepared) -> &Self::Kernel;
     fn plan(prepared: &Self::Prepared) -> &Plan;
     /// Submits what was prepared and returns the number of launches.
     fn launch(&mut self, prepared: &Self::Prepared) -> Result<u64, BenchError>;
-    fn fill_output(&mut self, element: Self::Output) -> Result<(), BenchError>;
-    /// The reference for `item`, from its parts of the inputs.
-    fn expected(&self, kernel: &Self::Kernel, item: u64) -> Result<Vec<f64>, BenchError>;
-    fn output(&self, part: Range<usize>) -> Result<Vec<Self::Output>, BenchError>;
+    fn fill_output(&mut self, element: Output<Self>) -> Result<(), BenchError>;
+    /// A part of each input; nothing of those that are shorter.
+    fn inputs(&self, parts: Vec<Range<usize>>) -> Result<Vec<Vec<Self::Element>>, BenchError>;
+    fn output(&self, part: Range<usize>) -> Result<Vec<Output<Self>>, BenchError>;
     fn copy_output(&self) -> Result<Self::Copy, BenchError>;
     /// Compares the first elements of the output with those of a copy.
     fn difference(&self, elements: u64, golden: &Self::Copy) -> Result<Difference, BenchError>;
 }
 
+/// The elements of the output.
+#[cfg(any(feature = "cuda", feature = "host"))]
+type Output<B> = <<B as Backend>::Kernel as KernelSpec>::Output<<B as Backend>::Element>;
+
 /// A problem on a backend.
 #[cfg(any(feature = "cuda", feature = "host"))]
 pub(super) struct Case<B: Backend> {
+    pub(super) problem: SizedProblem,
     pub(super) kernel: B::Kernel,
     pub(super) backend: B,
     pub(super) prepared: Vec<B::Prepared>,
@@ -194,25 +191,13 @@ pub(super) struct Case<B: Backend> {
 
 #[cfg(any(feature = "cuda", feature = "host"))]
 impl<B: Backend> Case<B> {
-    pub(super) const fn new(kernel: B::Kernel, backend: B) -> Self {
-        Self { kernel, backend, prepared: Vec::new(), golden: None }
+    pub(super) const fn new(problem: SizedProblem, kernel: B::Kernel, backend: B) -> Self {
+        Self { problem, kernel, backend, prepared: Vec::new(), golden: None }
     }
 }
 
 #[cfg(any(feature = "cuda", feature = "host"))]
 impl<B: Backend> BenchCase for Case<B> {
-    fn key(&self, policy: Policy, objective: Objective) -> Result<Key, BenchError> {
-        Ok(self.kernel.key(self.backend.device(), policy, objective)?)
-    }
-
-    fn shape(&self) -> Named {
-        self.kernel.sizes().into_iter().map(|(name, size)| (name.to_owned(), size)).collect()
-    }
-
-    fn least_bytes(&self) -> u128 {
-        self.kernel.tensors().least_bytes
-    }
-
     fn setups(&mut self) -> Result<Vec<LaunchSetup>, BenchError> {
         self.backend.setups(&self.kernel)
     }
@@ -223,15 +208,16 @@ impl<B: Backend> BenchCase for Case<B> {
         choice: Choice,
         items: Option<u64>,
     ) -> Result<LaunchHandle, BenchError> {
-        let mut kernel = self.kernel.with_parameters(parameters)?;
+        let mut problem = self.problem;
+        let [items_of_problem, ..] = &mut problem.sizes;
         if let Some(given) = items {
-            let items = kernel.batch().items();
+            let items = std::mem::replace(items_of_problem, given);
             if given > items {
                 return Err(BenchError::Items { given, items });
             }
-            kernel = kernel.with_items(given)?;
         }
-        self.prepared.push(self.backend.prepare(kernel, choice)?);
+        let kernel = B::Kernel::build(&problem, self.backend.device())?;
+        self.prepared.push(self.backend.prepare(kernel.with_parameters(parameters)?, choice)?);
         Ok(LaunchHandle(self.prepared.len() - 1))
     }
 
@@ -242,15 +228,17 @@ impl<B: Backend> BenchCase for Case<B> {
 
     fn verify(&mut self) -> Result<f64, BenchError> {
         let prepared = self.backend.prepare(self.kernel.clone(), Choice::AUTOMATIC)?;
-        let [poison, _] = B::Output::poisons();
+        let [poison, _] = Output::<B>::poisons();
         self.backend.fill_output(poison)?;
         self.backend.launch(&prepared)?;
         let tensors = self.kernel.tensors();
         let mut deviation = Deviation::new();
         for item in verified_items(B::plan(&prepared)) {
-            let expected = self.backend.expected(&self.kernel, item)?;
+            let parts = tensors.inputs.iter().map(|input| input.part(item)).collect();
+            let inputs = self.backend.inputs(parts)?;
+            let inputs: Vec<&[B::Element]> = inputs.iter().map(Vec::as_slice).collect();
             let out = self.backend.output(tensors.output_part(item))?;
-            deviation.add_values(out.iter().map(|x| x.value()), &expected);
+            deviation.add_values(out.iter().map(|x| x.value()), &self.kernel.expected(&inputs));
         }
         let (error, tolerance) = (deviation.relative(), tensors.tolerance);
         if deviation.within(tolerance) {
@@ -270,22 +258,22 @@ impl<B: Backend> BenchCase for Case<B> {
         let (Some(prepared), Some(golden)) = (self.prepared.get(number), &self.golden) else {
             return Err(BenchError::Handle(number));
         };
-        let [_, poison] = B::Output::poisons();
+        let [_, poison] = Output::<B>::poisons();
         self.backend.fill_output(poison)?;
         self.backend.launch(prepared)?;
-        let kernel = B::kernel(prepared);
-        let TensorSpec { output_per_item, tolerance, .. } = kernel.tensors();
-        let elements = kernel.batch().items() * output_per_item;
+        let TensorSpec { output_per_item, tolerance, .. } = self.kernel.tensors();
+        let elements = B::plan(prepared).items() * output_per_item;
         let difference = self.backend.difference(elements, golden)?;
         if difference.within(tolerance) {
             return Ok(());
         }
+        let Difference { deviation, differing } = difference;
         Err(BenchError::Mismatch {
-            error: difference.relative(),
+            error: deviation.relative(),
             tolerance,
-            differing: difference.differing(),
-            not_finite: difference.not_finite(),
-            elements: difference.compared(),
+            differing,
+            not_finite: deviation.wrong,
+            elements: deviation.compared,
         })
     }
 }

@@ -4,11 +4,10 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr, DriverError};
-use gridguard::profile::Named;
 use gridguard::{Choice, DeviceLimits, Plan, Strategy};
 
 use super::case::{Backend, BenchCase, BenchError, Case, LaunchSetup};
-use super::spec::{KernelSpec, Lookup};
+use super::spec::{KernelSpec, Lookup, SizedProblem};
 use super::synthetic::{PERIOD, synthetic};
 use crate::compare::{Compare, Compared, ComparisonSums, Difference};
 use crate::element::{Element, to_usize};
@@ -17,10 +16,11 @@ use crate::tensor::Tensor;
 
 /// A kernel on a device with inputs of `T`.
 pub(super) fn device_case<T: Element, K: KernelSpec>(
+    problem: &SizedProblem,
     kernels: &Kernels,
     stream: &Arc<CudaStream>,
-    kernel: K,
 ) -> Result<Box<dyn BenchCase>, BenchError> {
+    let kernel = K::build(problem, kernels.guard().limits())?;
     let (items, tensors) = (kernel.batch().items(), kernel.tensors());
     let mut inputs = Vec::new();
     for (input, seed) in tensors.inputs.iter().zip(1..) {
@@ -36,7 +36,7 @@ pub(super) fn device_case<T: Element, K: KernelSpec>(
         lookup: kernel.lookup(stream)?,
         out: stream.alloc_zeros(to_usize(items * tensors.output_per_item))?,
     };
-    Ok(Box::new(Case::new(kernel, backend)))
+    Ok(Box::new(Case::new(*problem, kernel, backend)))
 }
 
 /// The tensors of a problem on a device.
@@ -64,18 +64,17 @@ impl<T: Element, K: KernelSpec> DeviceBackend<T, K> {
     /// The launch with `parameters`. Compiles both forms of the kernel, for one launch and for several.
     fn setup(&self, kernel: &K, parameters: &[(String, u64)]) -> Result<LaunchSetup, BenchError> {
         let kernel = kernel.with_parameters(parameters)?;
-        let limits = self.kernels.limits(&kernel)?;
-        let (request, batch) = (kernel.request(), kernel.batch());
+        let setup = LaunchSetup::new(&kernel, self.kernels.limits(&kernel)?);
         // A launch that cannot be split is not prepared in chunks later either.
-        let halves = Choice::at_most(batch.items().div_ceil(2)).strategy(Strategy::Chunked);
+        let halves = Choice::at_most(setup.batch.items().div_ceil(2)).strategy(Strategy::Chunked);
         let _ = self.kernels.prepare(kernel, halves);
-        Ok(LaunchSetup { parameters: parameters.to_vec(), request, batch, limits })
+        Ok(setup)
     }
 }
 
 impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
     type Kernel = K;
-    type Output = K::Output<T>;
+    type Element = T;
     type Prepared = Prepared<K>;
     type Copy = CudaSlice<K::Output<T>>;
 
@@ -88,7 +87,7 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         let candidates = kernel.candidates();
         let others = candidates.get(1..).unwrap_or_default();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let compile = |share: &[Named]| -> Vec<LaunchSetup> {
+        let compile = |share: &[Vec<(String, u64)>]| -> Vec<LaunchSetup> {
             share.iter().filter_map(|parameters| self.setup(kernel, parameters).ok()).collect()
         };
         std::thread::scope(|scope| {
@@ -109,17 +108,12 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         Ok(self.kernels.prepare(kernel, choice)?)
     }
 
-    fn kernel(prepared: &Prepared<K>) -> &K {
-        prepared.operation()
-    }
-
     fn plan(prepared: &Prepared<K>) -> &Plan {
         prepared.plan()
     }
 
     fn launch(&mut self, prepared: &Prepared<K>) -> Result<u64, BenchError> {
-        let kernel = prepared.operation();
-        let (items, tensors) = (kernel.batch().items(), kernel.tensors());
+        let (items, tensors) = (prepared.plan().items(), prepared.operation().tensors());
         let inputs = self.inputs.iter().zip(&tensors.inputs);
         let inputs: Vec<CudaView<'_, T>> =
             inputs.map(|(memory, input)| first(memory, input.elements(items))).collect();
@@ -133,12 +127,9 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         Ok(repeat(&self.stream, &tile, &mut self.out)?)
     }
 
-    fn expected(&self, kernel: &K, item: u64) -> Result<Vec<f64>, BenchError> {
-        let inputs = self.inputs.iter().zip(kernel.tensors().inputs);
-        let parts = inputs
-            .map(|(memory, input)| self.fetch(memory, input.part(item)))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(kernel.expected(&parts.iter().map(Vec::as_slice).collect::<Vec<_>>()))
+    fn inputs(&self, parts: Vec<Range<usize>>) -> Result<Vec<Vec<T>>, BenchError> {
+        let parts = self.inputs.iter().zip(parts);
+        parts.map(|(memory, part)| self.fetch(memory, part)).collect()
     }
 
     fn output(&self, part: Range<usize>) -> Result<Vec<K::Output<T>>, BenchError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gridguard::{Choice, DeviceLimits, Guard, KernelLimits, LaunchLimits, Plan};
 
 use super::case::{Backend, BenchCase, BenchError, Case, LaunchSetup};
-use super::spec::KernelSpec;
+use super::spec::{KernelSpec, SizedProblem};
 use super::synthetic::{PERIOD, synthetic};
 use crate::compare::{self, Compared as _, Difference};
 use crate::element::{Element, to_usize};
@@ -14,11 +14,12 @@ use crate::error::KernelError;
 
 /// A kernel's reference on the host with inputs of `T`, under the limits of `guard`'s device.
 pub(super) fn host_case<T: Element, K: KernelSpec>(
+    problem: &SizedProblem,
     guard: &Arc<Guard>,
-    kernel: K,
 ) -> Result<Box<dyn BenchCase>, BenchError> {
+    let kernel = K::build(problem, guard.limits())?;
     let backend = HostBackend::<T, K>::new(guard, &kernel)?;
-    Ok(Box::new(Case::new(kernel, backend)))
+    Ok(Box::new(Case::new(*problem, kernel, backend)))
 }
 
 /// The tensors of a problem on the host.
@@ -50,7 +51,7 @@ impl<T: Element, K: KernelSpec> HostBackend<T, K> {
 
 impl<T: Element, K: KernelSpec> Backend for HostBackend<T, K> {
     type Kernel = K;
-    type Output = K::Output<T>;
+    type Element = T;
     type Prepared = (K, Plan);
     type Copy = Vec<K::Output<T>>;
 
@@ -60,19 +61,13 @@ impl<T: Element, K: KernelSpec> Backend for HostBackend<T, K> {
 
     /// The default alone: launch parameters are the device code's.
     fn setups(&self, kernel: &K) -> Result<Vec<LaunchSetup>, BenchError> {
-        let (request, batch) = (kernel.request(), kernel.batch());
-        let (parameters, limits) = (kernel.parameters(), self.limits.clone());
-        Ok(vec![LaunchSetup { parameters, request, batch, limits }])
+        Ok(vec![LaunchSetup::new(kernel, self.limits.clone())])
     }
 
     fn prepare(&self, kernel: K, choice: Choice) -> Result<(K, Plan), BenchError> {
-        let (request, batch) = (kernel.request(), kernel.batch());
+        let (request, batch) = kernel.grid();
         let plan = self.guard.plan(&request, Some(&batch), &self.limits, choice);
         Ok((kernel, plan.map_err(KernelError::from)?))
-    }
-
-    fn kernel((kernel, _): &(K, Plan)) -> &K {
-        kernel
     }
 
     fn plan((_, plan): &(K, Plan)) -> &Plan {
@@ -80,7 +75,7 @@ impl<T: Element, K: KernelSpec> Backend for HostBackend<T, K> {
     }
 
     fn launch(&mut self, (kernel, plan): &(K, Plan)) -> Result<u64, BenchError> {
-        let (items, tensors) = (kernel.batch().items(), kernel.tensors());
+        let (items, tensors) = (plan.items(), kernel.tensors());
         let inputs = self.inputs.iter().zip(&tensors.inputs);
         let inputs: Vec<&[T]> = inputs
             .map(|(memory, input)| memory.get(..to_usize(input.elements(items))).unwrap_or(memory))
@@ -94,12 +89,9 @@ impl<T: Element, K: KernelSpec> Backend for HostBackend<T, K> {
         Ok(())
     }
 
-    fn expected(&self, kernel: &K, item: u64) -> Result<Vec<f64>, BenchError> {
-        let inputs = self.inputs.iter().zip(kernel.tensors().inputs);
-        let parts: Vec<&[T]> = inputs
-            .map(|(memory, input)| memory.get(input.part(item)).unwrap_or_default())
-            .collect();
-        Ok(kernel.expected(&parts))
+    fn inputs(&self, parts: Vec<Range<usize>>) -> Result<Vec<Vec<T>>, BenchError> {
+        let parts = self.inputs.iter().zip(parts);
+        Ok(parts.map(|(memory, part)| memory.get(part).unwrap_or_default().to_vec()).collect())
     }
 
     fn output(&self, part: Range<usize>) -> Result<Vec<K::Output<T>>, BenchError> {
@@ -131,9 +123,9 @@ fn with_capacity<T>(elements: usize) -> Result<Vec<T>, BenchError> {
 #[cfg(test)]
 mod tests {
     use gridguard::Strategy;
-    use gridguard::profile::{Objective, Policy};
 
     use super::*;
+    use crate::bench::spec::sized;
     use crate::bench::{LaunchHandle, Problem};
     use crate::element::ElementType;
     use crate::rms_norm::RmsNorm;
@@ -175,11 +167,6 @@ mod tests {
             case.check(split).unwrap_or_else(|error| panic!("{problem}: {error}"));
             let launches = setup.batch.items().div_ceil(unit);
             assert_eq!(case.launch(split).expect("runs"), launches, "{problem}");
-            assert_eq!(
-                case.key(Policy::default(), Objective::default()).expect("any").kernel,
-                problem.split(' ').next().expect("a name")
-            );
-            assert_eq!(case.shape(), problem.parse::<Problem>().expect("a problem").shape());
         }
     }
 
@@ -216,7 +203,7 @@ mod tests {
     fn an_output_that_differs_from_the_default_is_an_error() {
         let norm = RmsNorm::new(10, 64, ElementType::F32).expect("legal");
         let backend = HostBackend::<f32, _>::new(&guard(), &norm).expect("small");
-        let mut case = Case::new(norm, backend);
+        let mut case = Case::new(sized(ElementType::F32, [10, 64]), norm, backend);
         let handle = case.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
         case.check(handle).expect("right");
         let golden = case.golden.as_mut().expect("kept");

@@ -17,5 +17,7 @@ pub(crate) mod spec;
 pub(crate) mod synthetic;
 
 pub use case::{BenchCase, BenchError, LaunchHandle, LaunchSetup};
-pub use problem::{Problem, ProblemError, current_sources};
+#[cfg(feature = "profile")]
+pub use problem::current_sources;
+pub use problem::{Problem, ProblemError};
 pub use synthetic::synthetic;

@@ -4,19 +4,22 @@ use core::fmt;
 use core::str::FromStr;
 
 use gridguard::DeviceLimits;
-use gridguard::profile::{Key, Named, Objective, Policy};
 
 use super::case::LaunchSetup;
 use super::registry::{KERNELS, KernelEntry};
-use super::spec::{MAX_SIZES, ProblemArgs, ProblemSets, SizedProblem, Sizes};
-use crate::element::ElementType;
+use super::spec::{MAX_SIZES, ProblemSets, SizedProblem};
+use crate::element::{ElementType, to_u64};
 use crate::error::KernelError;
 use crate::index::IndexType;
-use crate::tunable::source_hash;
 #[cfg(any(feature = "cuda", feature = "host"))]
 use {
     super::case::{BenchCase, BenchError},
     std::sync::Arc,
+};
+#[cfg(feature = "profile")]
+use {
+    crate::operation::source_hash,
+    gridguard::profile::{Key, Objective, Policy},
 };
 
 /// A kernel with the types and sizes of its tensors.
@@ -33,10 +36,7 @@ use {
 pub struct Problem {
     /// The kernel's place in the registry.
     kernel: usize,
-    sizes: Sizes,
-    element: ElementType,
-    /// `I64` for kernels without indices.
-    index: IndexType,
+    sized: SizedProblem,
 }
 
 impl Problem {
@@ -79,7 +79,7 @@ impl Problem {
         let mut sizes = [0; MAX_SIZES];
         sizes[..given.len()].copy_from_slice(&given);
         let (element, index) = types(entry, dtypes)?;
-        Ok(Self { kernel, sizes, element, index })
+        Ok(Self { kernel, sized: SizedProblem { element, index, sizes } })
     }
 
     /// Ten problems of each kernel, those of the shipped profiles. Most overflow a grid axis, and some
@@ -112,12 +112,7 @@ impl Problem {
 
     fn all_of(select: fn(&'static ProblemSets) -> &'static [SizedProblem]) -> Vec<Self> {
         let of_kernel = |(kernel, entry): (usize, &'static KernelEntry)| {
-            select(&entry.problems).iter().map(move |&SizedProblem { element, sizes }| Self {
-                kernel,
-                sizes,
-                element,
-                index: IndexType::I64,
-            })
+            select(&entry.problems).iter().map(move |sized| Self { kernel, sized: *sized })
         };
         KERNELS.iter().enumerate().flat_map(of_kernel).collect()
     }
@@ -131,23 +126,21 @@ impl Problem {
     /// The types of the tensors, such as `f16` or `f16 i64`.
     #[must_use]
     pub fn dtypes(&self) -> String {
-        if self.entry().has_indices {
-            return format!("{} {}", self.element, self.index);
-        }
-        self.element.to_string()
+        let SizedProblem { element, index, .. } = self.sized;
+        if self.entry().has_indices { format!("{element} {index}") } else { element.to_string() }
     }
 
     /// The type of the tensors' elements.
     #[must_use]
     pub const fn element(&self) -> ElementType {
-        self.element
+        self.sized.element
     }
 
     /// The sizes with their names, the number of items first.
     #[must_use]
-    pub fn shape(&self) -> Named {
+    pub fn shape(&self) -> Vec<(String, u64)> {
         let names = self.entry().sizes.iter().map(|name| (*name).to_owned());
-        names.zip(self.sizes).collect()
+        names.zip(self.sized.sizes).collect()
     }
 
     /// The launch with these launch parameters, the others at their defaults, under the limits of any
@@ -161,7 +154,7 @@ impl Problem {
         device: &DeviceLimits,
         parameters: &[(String, u64)],
     ) -> Result<LaunchSetup, KernelError> {
-        (self.entry().setup)(&self.args(device), parameters)
+        (self.entry().setup)(&self.sized, device, parameters)
     }
 
     /// The problem's key in profiles, for a device with these limits.
@@ -169,22 +162,27 @@ impl Problem {
     /// # Errors
     ///
     /// [`KernelError`] if the kernel does not support the sizes or the device.
+    #[cfg(feature = "profile")]
     pub fn key(
         &self,
         device: &DeviceLimits,
         policy: Policy,
         objective: Objective,
     ) -> Result<Key, KernelError> {
-        (self.entry().key)(&self.args(device), policy, objective)
+        (self.entry().key)(&self.sized, device, policy, objective)
     }
 
-    /// Bytes that any implementation must read and write, on a device with these limits.
+    /// Bytes that any implementation must read and write, on a device with these limits. Tensors that
+    /// all items share do not count.
     ///
     /// # Errors
     ///
     /// [`KernelError`] if the kernel does not support the sizes or the device.
     pub fn least_bytes(&self, device: &DeviceLimits) -> Result<u128, KernelError> {
-        Ok((self.entry().tensors)(&self.args(device))?.least_bytes)
+        let SizedProblem { element, sizes: [items, ..], .. } = self.sized;
+        let tensors = (self.entry().tensors)(&self.sized, device)?;
+        let output_bytes = to_u64((self.entry().output_bytes)(element));
+        Ok(u128::from(items) * tensors.least_bytes_per_item(&self.sized, output_bytes))
     }
 
     /// The problem on the device of `kernels`, launched on `stream`.
@@ -201,7 +199,7 @@ impl Problem {
         kernels: &crate::kernels::Kernels,
         stream: &Arc<cudarc::driver::CudaStream>,
     ) -> Result<Box<dyn BenchCase>, BenchError> {
-        (self.entry().on_device)(&self.args(kernels.guard().limits()), kernels, stream)
+        (self.entry().on_device)(&self.sized, kernels, stream)
     }
 
     /// The problem on the host, under the limits of `guard`'s device. Launch parameters belong to
@@ -213,12 +211,7 @@ impl Problem {
     /// the tensors do not fit.
     #[cfg(feature = "host")]
     pub fn on_host(&self, guard: &Arc<gridguard::Guard>) -> Result<Box<dyn BenchCase>, BenchError> {
-        (self.entry().on_host)(&self.args(guard.limits()), guard)
-    }
-
-    const fn args<'a>(&self, device: &'a DeviceLimits) -> ProblemArgs<'a> {
-        let Self { sizes, element, index, .. } = *self;
-        ProblemArgs { sizes, element, index, device }
+        (self.entry().on_host)(&self.sized, guard)
     }
 
     fn entry(&self) -> &'static KernelEntry {
@@ -237,6 +230,7 @@ impl Problem {
 /// assert_eq!(current_sources("rms_norm").len(), 1);
 /// assert!(current_sources("frobnicate").is_empty());
 /// ```
+#[cfg(feature = "profile")]
 #[must_use]
 pub fn current_sources(kernel: &str) -> Vec<String> {
     let entries = KERNELS.iter().filter(|entry| entry.name == kernel);

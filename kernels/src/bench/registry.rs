@@ -1,12 +1,15 @@
 //! The table of all kernels.
 
+#[cfg(feature = "profile")]
 use gridguard::profile::{Key, Objective, Policy};
-use gridguard::{KernelLimits, LaunchLimits};
+use gridguard::{DeviceLimits, KernelLimits, LaunchLimits};
+use half::{bf16, f16};
 
 use super::case::LaunchSetup;
-use super::spec::{KernelSpec, ProblemArgs, ProblemSets, TensorSpec};
+use super::spec::{KernelSpec, ProblemSets, SizedProblem, TensorSpec};
 use crate::argsort::Argsort;
 use crate::batched_gemm::BatchedGemm;
+use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::get_rows::GetRows;
 use crate::reflection_pad1d::ReflectionPad1d;
@@ -17,8 +20,6 @@ use crate::upsample_nearest2d::UpsampleNearest2d;
 #[cfg(any(feature = "cuda", feature = "host"))]
 use {
     super::case::{BenchCase, BenchError},
-    crate::element::ElementType,
-    half::{bf16, f16},
     std::sync::Arc,
 };
 #[cfg(feature = "cuda")]
@@ -43,17 +44,21 @@ pub(super) struct KernelEntry {
     pub(super) name: &'static str,
     pub(super) sizes: &'static [&'static str],
     pub(super) has_indices: bool,
+    #[cfg(feature = "profile")]
     pub(super) sources: &'static [&'static str],
     pub(super) problems: ProblemSets,
     /// The key in profiles.
-    pub(super) key: fn(&ProblemArgs<'_>, Policy, Objective) -> KernelResult<Key>,
-    pub(super) tensors: fn(&ProblemArgs<'_>) -> KernelResult<TensorSpec>,
+    #[cfg(feature = "profile")]
+    pub(super) key: fn(&SizedProblem, &DeviceLimits, Policy, Objective) -> KernelResult<Key>,
+    pub(super) tensors: fn(&SizedProblem, &DeviceLimits) -> KernelResult<TensorSpec>,
+    /// Bytes of an element of the output.
+    pub(super) output_bytes: fn(ElementType) -> usize,
     /// The launch with these launch parameters, under the limits of any kernel on the device.
-    pub(super) setup: fn(&ProblemArgs<'_>, &Parameters) -> KernelResult<LaunchSetup>,
+    pub(super) setup: fn(&SizedProblem, &DeviceLimits, &Parameters) -> KernelResult<LaunchSetup>,
     #[cfg(feature = "cuda")]
-    pub(super) on_device: fn(&ProblemArgs<'_>, &Kernels, &Arc<CudaStream>) -> CaseResult,
+    pub(super) on_device: fn(&SizedProblem, &Kernels, &Arc<CudaStream>) -> CaseResult,
     #[cfg(feature = "host")]
-    pub(super) on_host: fn(&ProblemArgs<'_>, &Arc<Guard>) -> CaseResult,
+    pub(super) on_host: fn(&SizedProblem, &Arc<Guard>) -> CaseResult,
 }
 
 type KernelResult<T> = Result<T, KernelError>;
@@ -67,32 +72,35 @@ impl KernelEntry {
             name: K::KERNEL,
             sizes: K::SIZES,
             has_indices: K::HAS_INDICES,
+            #[cfg(feature = "profile")]
             sources: K::SOURCES,
             problems: K::PROBLEMS,
-            key: |args, policy, objective| K::build(args)?.key(args.device, policy, objective),
-            tensors: |args| Ok(K::build(args)?.tensors()),
-            setup: |args, parameters| {
-                let kernel = K::build(args)?.with_parameters(parameters)?;
-                let limits =
-                    LaunchLimits::new(args.device.clone(), KernelLimits::unknown(K::KERNEL));
-                Ok(LaunchSetup {
-                    parameters: kernel.parameters(),
-                    request: kernel.request(),
-                    batch: kernel.batch(),
-                    limits: limits.with_automatic_opt_in(),
-                })
+            #[cfg(feature = "profile")]
+            key: |problem, device, policy, objective| {
+                K::build(problem, device)?.key(device, policy, objective)
+            },
+            tensors: |problem, device| Ok(K::build(problem, device)?.tensors()),
+            output_bytes: |element| match element {
+                ElementType::F16 => size_of::<K::Output<f16>>(),
+                ElementType::Bf16 => size_of::<K::Output<bf16>>(),
+                ElementType::F32 => size_of::<K::Output<f32>>(),
+            },
+            setup: |problem, device, parameters| {
+                let kernel = K::build(problem, device)?.with_parameters(parameters)?;
+                let limits = LaunchLimits::new(device.clone(), KernelLimits::unknown(K::KERNEL));
+                Ok(LaunchSetup::new(&kernel, limits.with_automatic_opt_in()))
             },
             #[cfg(feature = "cuda")]
-            on_device: |args, kernels, stream| match args.element {
-                ElementType::F16 => device_case::<f16, K>(kernels, stream, K::build(args)?),
-                ElementType::Bf16 => device_case::<bf16, K>(kernels, stream, K::build(args)?),
-                ElementType::F32 => device_case::<f32, K>(kernels, stream, K::build(args)?),
+            on_device: |problem, kernels, stream| match problem.element {
+                ElementType::F16 => device_case::<f16, K>(problem, kernels, stream),
+                ElementType::Bf16 => device_case::<bf16, K>(problem, kernels, stream),
+                ElementType::F32 => device_case::<f32, K>(problem, kernels, stream),
             },
             #[cfg(feature = "host")]
-            on_host: |args, guard| match args.element {
-                ElementType::F16 => host_case::<f16, K>(guard, K::build(args)?),
-                ElementType::Bf16 => host_case::<bf16, K>(guard, K::build(args)?),
-                ElementType::F32 => host_case::<f32, K>(guard, K::build(args)?),
+            on_host: |problem, guard| match problem.element {
+                ElementType::F16 => host_case::<f16, K>(problem, guard),
+                ElementType::Bf16 => host_case::<bf16, K>(problem, guard),
+                ElementType::F32 => host_case::<f32, K>(problem, guard),
             },
         }
     }

@@ -9,19 +9,18 @@ use crate::compare::Compared;
 use crate::element::{Element, ElementType, to_usize};
 use crate::error::KernelError;
 use crate::index::IndexType;
-use crate::tunable::Tunable;
+use crate::operation::Operation;
 #[cfg(feature = "cuda")]
 use {
     crate::index::IndexReport,
     crate::kernels::Prepared,
-    crate::tensor::check_element,
     cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut},
     gridguard::cuda::Args,
     std::sync::Arc,
 };
 
 /// A kernel that the tuner and the benches can run, once for each kernel in `registry.rs`.
-pub(crate) trait KernelSpec: Tunable + Send + Sync + 'static {
+pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     /// The elements of the output, where the inputs have elements of `T`.
     type Output<T: Element>: Compared;
 
@@ -33,7 +32,7 @@ pub(crate) trait KernelSpec: Tunable + Send + Sync + 'static {
     const PROBLEMS: ProblemSets;
 
     /// The kernel of a problem.
-    fn build(problem: &ProblemArgs<'_>) -> Result<Self, KernelError>;
+    fn build(problem: &SizedProblem, device: &DeviceLimits) -> Result<Self, KernelError>;
 
     /// The tensors.
     fn tensors(&self) -> TensorSpec;
@@ -82,7 +81,6 @@ pub(crate) trait KernelSpec: Tunable + Send + Sync + 'static {
         mut out: CudaViewMut<'_, Self::Output<T>>,
     ) -> Result<u64, KernelError> {
         let tensors = prepared.operation().tensors();
-        check_element::<T>(prepared.operation().element())?;
         let mut args = Args::new(stream);
         for (memory, input) in inputs.iter().zip(&tensors.inputs) {
             match input {
@@ -98,50 +96,30 @@ pub(crate) trait KernelSpec: Tunable + Send + Sync + 'static {
 /// Indices on the device, and the report of bad ones.
 #[cfg(feature = "cuda")]
 pub(crate) struct Lookup {
-    pub(crate) index: Indices,
+    /// The bytes of all indices.
+    pub(crate) index: CudaSlice<u8>,
     pub(crate) report: IndexReport,
 }
 
-/// Indices on the device.
-#[cfg(feature = "cuda")]
-pub(crate) enum Indices {
-    /// 32 bits each.
-    I32(CudaSlice<i32>),
-    /// 64 bits each.
-    I64(CudaSlice<i64>),
-}
-
-/// What a kernel is built from: the sizes of a problem in the order of [`Tunable::SIZES`], and its
-/// types.
-pub(crate) struct ProblemArgs<'a> {
-    pub(crate) sizes: Sizes,
+/// The types and sizes of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SizedProblem {
     pub(crate) element: ElementType,
+    /// `I64` for kernels without indices.
     pub(crate) index: IndexType,
-    pub(crate) device: &'a DeviceLimits,
+    /// In the order of [`Operation::SIZES`], followed by zeros.
+    pub(crate) sizes: [u64; MAX_SIZES],
 }
-
-/// The sizes of a problem, followed by zeros.
-pub(crate) type Sizes = [u64; MAX_SIZES];
 
 /// The most sizes that a kernel has.
 pub(crate) const MAX_SIZES: usize = 5;
 
-/// The element type and sizes of a problem.
-#[derive(Clone, Copy)]
-pub(crate) struct SizedProblem {
-    pub(super) element: ElementType,
-    pub(super) sizes: Sizes,
-}
-
 /// A problem of these sizes.
-pub(crate) const fn sized<const N: usize>(element: ElementType, sizes: [u64; N]) -> SizedProblem {
-    let mut all = [0; MAX_SIZES];
-    let mut at = 0;
-    while at < N {
-        all[at] = sizes[at];
-        at += 1;
-    }
-    SizedProblem { element, sizes: all }
+pub(crate) const fn sized<const N: usize>(element: ElementType, given: [u64; N]) -> SizedProblem {
+    let mut sizes = [0; MAX_SIZES];
+    let (first, _) = sizes.split_at_mut(N);
+    first.copy_from_slice(&given);
+    SizedProblem { element, index: IndexType::I64, sizes }
 }
 
 /// The problems of one kernel.
@@ -161,8 +139,6 @@ pub(crate) struct TensorSpec {
     pub(crate) inputs: Vec<Input>,
     /// Elements that it writes for each item.
     pub(crate) output_per_item: u64,
-    /// Bytes that any implementation must read and write.
-    pub(crate) least_bytes: u128,
     /// The largest relative error of a correct kernel; zero requires equal bits.
     pub(crate) tolerance: f64,
 }
@@ -171,6 +147,21 @@ impl TensorSpec {
     /// The elements that `item` writes.
     pub(super) fn output_part(&self, item: u64) -> Range<usize> {
         to_usize(item * self.output_per_item)..to_usize((item + 1) * self.output_per_item)
+    }
+
+    /// Bytes that any implementation must move for each item: what the item alone reads, and what it
+    /// writes, once. `output_bytes` are those of an element of the output.
+    pub(super) fn least_bytes_per_item(&self, problem: &SizedProblem, output_bytes: u64) -> u128 {
+        let element = u128::from(problem.element.bytes());
+        let read = self.inputs.iter().map(|input| match input {
+            Input::Items(elements) => u128::from(*elements) * element,
+            // All items together read it once.
+            Input::Shared(_) => 0,
+            Input::Table { columns, .. } => {
+                u128::from(*columns) * element + u128::from(problem.index.bytes())
+            }
+        });
+        read.sum::<u128>() + u128::from(self.output_per_item) * u128::from(output_bytes)
     }
 }
 

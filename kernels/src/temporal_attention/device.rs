@@ -1,6 +1,6 @@
 //! Attention launches.
 
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::CudaStream;
 use gridguard::cuda::Args;
 
 use super::operation::{STRIDES_BYTES, TemporalAttention};
@@ -23,29 +23,25 @@ impl Prepared<TemporalAttention> {
     /// [`KernelError`] if a tensor has another type, shape, length or strides, before anything is
     /// launched; [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
     #[track_caller]
-    pub fn launch<T, R, W>(
+    pub fn launch<T: Element>(
         &self,
         stream: &CudaStream,
-        [q, k, v]: [Tensor<'_, R, 4>; 3],
-        bias: Option<Tensor<'_, R, 2>>,
+        [q, k, v]: [Tensor<'_, T, 4>; 3],
+        bias: Option<Tensor<'_, T, 2>>,
         scale: f32,
-        out: TensorMut<'_, W, 4>,
-    ) -> Result<u64, KernelError>
-    where
-        T: Element,
-        R: DevicePtr<T>,
-        W: DevicePtrMut<T>,
-    {
+        out: TensorMut<'_, T, 4>,
+    ) -> Result<u64, KernelError> {
         let operation = self.operation();
-        let shape = operation.shape();
-        check_element::<T>(operation.element())?;
-        for (name, tensor) in [("q", &q), ("k", &k), ("v", &v)] {
-            check(name, tensor.memory, &tensor.extent, shape.dims())?;
-        }
-        check("out", out.memory, &out.extent, shape.dims())?;
+        let shape = operation.shape;
+        check_element::<T>(operation.element)?;
+        let names = ["q", "k", "v", "out"];
         let extents = [&q.extent, &k.extent, &v.extent, &out.extent];
-        for (tensor, extent) in ["q", "k", "v", "out"].into_iter().zip(extents) {
-            check_strides(tensor, extent, operation)?;
+        let lengths = [q.memory.len(), k.memory.len(), v.memory.len(), out.memory.len()];
+        for ((name, extent), length) in names.into_iter().zip(extents).zip(lengths) {
+            check(name, length, extent, shape.dims())?;
+        }
+        for (name, extent) in names.into_iter().zip(extents) {
+            check_strides(name, extent, operation)?;
         }
         if !out.extent.is_injective() {
             let (shape, strides) = (out.extent.dims().to_vec(), out.extent.strides().to_vec());
@@ -70,11 +66,11 @@ impl Prepared<TemporalAttention> {
         let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         args.length().value(narrow(shape.heads));
         let strides = strides_of(extents);
-        if operation.is_strided() {
+        if operation.strided {
             args.bytes(&strides);
         }
         args.value(scale);
-        if operation.variant() == Variant::General {
+        if operation.variant == Variant::General {
             args.value(narrow(shape.frames)).value(narrow(shape.head_dim));
         }
         self.submit(args)
@@ -88,15 +84,15 @@ fn check_strides(
 ) -> Result<(), KernelError> {
     let [items, heads, frames, row] = extent.strides();
     let [alignment, bytes] =
-        [operation.variant().alignment().unwrap_or(1), operation.element().bytes()].map(u128::from);
+        [operation.variant.alignment().unwrap_or(1), operation.element.bytes()].map(u128::from);
     let is_aligned = |stride: u64| (u128::from(stride) * bytes).is_multiple_of(alignment);
-    let mut axes = operation.shape().dims().into_iter().zip([items, heads, frames]);
-    let expected = if !operation.is_strided() {
+    let mut axes = operation.shape.dims().into_iter().zip([items, heads, frames]);
+    let expected = if !operation.strided {
         if extent.is_contiguous() {
             return Ok(());
         }
         "contiguous memory unless prepared with strides"
-    } else if row != 1 && operation.shape().head_dim > 1 {
+    } else if row != 1 && operation.shape.head_dim > 1 {
         "rows of contiguous elements"
     } else if axes.any(|(dim, stride)| dim > 1 && !is_aligned(stride)) {
         "strides that are multiples of 16 bytes"

@@ -46,7 +46,7 @@ pub fn run_on_host<T: Element>(
         head_dim: to_usize(shape.head_dim),
         frames: to_usize(shape.frames),
         scale,
-        causal: operation.is_causal(),
+        causal: operation.causal,
         bias: bias.as_deref(),
     };
     let kernel = |item: u64, out: &mut [T]| {

@@ -13,14 +13,12 @@ mod operation;
 mod parameters;
 mod reference;
 mod shape;
-#[cfg(feature = "profile")]
 mod spec;
 mod variant;
 
 #[cfg(feature = "host")]
 pub use host::run_on_host;
 pub use operation::{Layout, TemporalAttention};
-pub use parameters::LaunchParameters;
 pub use reference::{reference, tolerance};
 pub use shape::Shape;
 pub use variant::Variant;

@@ -48,13 +48,13 @@ impl Layout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct TemporalAttention {
-    shape: Shape,
-    element: ElementType,
+    pub(super) shape: Shape,
+    pub(super) element: ElementType,
     layout: Layout,
-    causal: bool,
+    pub(super) causal: bool,
     biased: bool,
-    strided: bool,
-    variant: Variant,
+    pub(super) strided: bool,
+    pub(super) variant: Variant,
     parameters: LaunchParameters,
 }
 
@@ -124,46 +124,10 @@ impl TemporalAttention {
         self
     }
 
-    /// Uses the given launch parameters.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::LaunchParameter`] if the variant does not support them.
-    pub fn with_parameters(mut self, parameters: LaunchParameters) -> Result<Self, KernelError> {
-        self.variant.check_parameters(&self.shape, &parameters)?;
-        self.parameters = parameters;
-        Ok(self)
-    }
-
-    /// The same with another number of items, on which variant and parameters do not depend.
-    #[cfg(feature = "profile")]
-    pub(super) const fn with_shape(mut self, shape: Shape) -> Self {
-        self.shape = shape;
-        self
-    }
-
-    /// Launch parameters worth measuring, the default first.
-    #[must_use]
-    pub fn candidates(&self) -> Vec<LaunchParameters> {
-        self.variant.candidates(&self.shape)
-    }
-
     /// The shape.
     #[must_use]
     pub const fn shape(&self) -> &Shape {
         &self.shape
-    }
-
-    /// The type of the tensors' elements.
-    #[must_use]
-    pub const fn element(&self) -> ElementType {
-        self.element
-    }
-
-    /// The grid axis of items and heads.
-    #[must_use]
-    pub const fn layout(&self) -> Layout {
-        self.layout
     }
 
     /// The variant.
@@ -172,28 +136,10 @@ impl TemporalAttention {
         self.variant
     }
 
-    /// The launch parameters.
-    #[must_use]
-    pub const fn parameters(&self) -> &LaunchParameters {
-        &self.parameters
-    }
-
-    /// Whether each frame attends to itself and the frames before it only.
-    #[must_use]
-    pub const fn is_causal(&self) -> bool {
-        self.causal
-    }
-
     /// Whether there is a bias.
     #[must_use]
     pub const fn is_biased(&self) -> bool {
         self.biased
-    }
-
-    /// Whether tensors may have strides.
-    #[must_use]
-    pub const fn is_strided(&self) -> bool {
-        self.strided
     }
 
     /// Checks that a bias is given exactly if there is one.
@@ -214,6 +160,57 @@ pub(super) const STRIDES_BYTES: usize = 4 * 3 * 8;
 impl Sealed for TemporalAttention {}
 
 impl Operation for TemporalAttention {
+    const KERNEL: &'static str = "temporal_attention";
+    const SIZES: &'static [&'static str] = &["items", "heads", "frames", "head_dim"];
+
+    fn size_values(&self) -> Vec<u64> {
+        self.shape.dims().into()
+    }
+
+    fn dtypes(&self) -> String {
+        self.element.to_string()
+    }
+
+    /// `short y causal`: the variant, the grid axis, and the options.
+    fn variant(&self) -> String {
+        let axis = match self.layout {
+            Layout::FoldedY => "y",
+            Layout::FlatX => "x",
+        };
+        let mut words = vec![self.variant.name(), axis];
+        let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];
+        words.extend(options.iter().filter(|(_, set)| *set).map(|(word, _)| *word));
+        words.join(" ")
+    }
+
+    fn parameters(&self) -> Vec<(String, u64)> {
+        self.parameters.named()
+    }
+
+    fn candidates(&self) -> Vec<Vec<(String, u64)>> {
+        self.variant.candidates(&self.shape).iter().map(LaunchParameters::named).collect()
+    }
+
+    fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
+        let mut wanted = self.parameters;
+        for (name, value) in parameters {
+            let place = match name.as_str() {
+                "warps" => &mut wanted.warps,
+                "problems" => &mut wanted.problems,
+                "rounds" => &mut wanted.rounds,
+                "stages" => &mut wanted.stages,
+                _ => {
+                    let known = "warps, problems, rounds, stages";
+                    let (kernel, given) = (Self::KERNEL, name.clone());
+                    return Err(KernelError::UnknownParameter { kernel, given, known });
+                }
+            };
+            *place = *value;
+        }
+        self.variant.check_parameters(&self.shape, &wanted)?;
+        Ok(Self { parameters: wanted, ..*self })
+    }
+
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {
         self.variant.check(&self.shape, self.element, device)?;
         let memory = match self.variant.alignment() {
@@ -256,16 +253,13 @@ impl Operation for TemporalAttention {
         Ok(Code { kernel, source, defines, architecture_specific, parameters })
     }
 
-    fn request(&self) -> LaunchRequest {
-        let blocks = self.shape.problems().div_ceil(self.parameters.problems_per_block());
-        let grid = Dim3::ONE.with(self.layout.axis(), blocks);
-        LaunchRequest::new(grid, Dim3::new(self.parameters.threads(), 1, 1))
-            .dynamic_shared_bytes(self.variant.shared_bytes(&self.shape, &self.parameters))
-    }
-
-    fn batch(&self) -> BatchAxis {
-        BatchAxis::new(self.layout.axis(), self.shape.items)
-            .blocks_per_items(self.shape.heads, self.parameters.problems_per_block())
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
+        let (axis, per_block) = (self.layout.axis(), self.parameters.problems_per_block());
+        let grid = Dim3::ONE.with(axis, self.shape.problems().div_ceil(per_block));
+        let request = LaunchRequest::new(grid, Dim3::new(self.parameters.threads(), 1, 1));
+        let shared = self.variant.shared_bytes(&self.shape, &self.parameters);
+        let batch = BatchAxis::new(axis, self.shape.items);
+        (request.dynamic_shared_bytes(shared), batch.blocks_per_items(self.shape.heads, per_block))
     }
 }
 
@@ -292,8 +286,8 @@ mod tests {
     #[test]
     fn blocks_of_several_problems_cover_all_of_them() {
         for problems in [1, 2, 4, 7, 32] {
-            let parameters = LaunchParameters { problems, ..*attention().parameters() };
-            let several = attention().with_parameters(parameters).expect("legal");
+            let parameters = [("problems".to_owned(), problems)];
+            let several = attention().with_parameters(&parameters).expect("legal");
             let blocks = several.request().grid.x;
             assert_eq!(Some(blocks), several.batch().blocks(15_360));
             assert!(blocks * problems >= 76_800);

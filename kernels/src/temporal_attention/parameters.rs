@@ -21,23 +21,30 @@ const MAX_ROUNDS: u64 = 64;
 
 /// How a variant distributes its work; what a tuner may choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LaunchParameters {
+pub(super) struct LaunchParameters {
     /// Warps that share a problem.
-    pub warps: u64,
+    pub(super) warps: u64,
     /// Problems that a block computes concurrently.
-    pub problems: u64,
+    pub(super) problems: u64,
     /// Problems that each of those places computes one after another.
-    pub rounds: u64,
+    pub(super) rounds: u64,
     /// 2 loads the next round's problem while computing this one, 1 does not.
-    pub stages: u64,
+    pub(super) stages: u64,
 }
 
 impl LaunchParameters {
     const ONE: Self = Self { warps: 1, problems: 1, rounds: 1, stages: 1 };
 
+    /// The values with their names.
+    pub(super) fn named(&self) -> Vec<(String, u64)> {
+        let Self { warps, problems, rounds, stages } = *self;
+        let all =
+            [("warps", warps), ("problems", problems), ("rounds", rounds), ("stages", stages)];
+        all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
     /// Problems of a block.
-    #[must_use]
-    pub const fn problems_per_block(&self) -> u64 {
+    pub(super) const fn problems_per_block(&self) -> u64 {
         self.problems * self.rounds
     }
 
@@ -48,8 +55,7 @@ impl LaunchParameters {
 
 impl Variant {
     /// The launch parameters that were fastest on an NVIDIA H200.
-    #[must_use]
-    pub const fn default_parameters(self, shape: &Shape) -> LaunchParameters {
+    pub(super) const fn default_parameters(self, shape: &Shape) -> LaunchParameters {
         let tiles = shape.frames.div_ceil(ROWS);
         let one = LaunchParameters::ONE;
         match self {

@@ -26,7 +26,7 @@ pub fn reference<T: Element>(
         let score = |(at, key): (usize, &Vec<f64>)| {
             let dot = query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * scale;
             let added = bias.as_ref().and_then(|bias| bias.get(at)).copied().unwrap_or(0.0);
-            if operation.is_causal() && at > frame { f64::NEG_INFINITY } else { dot + added }
+            if operation.causal && at > frame { f64::NEG_INFINITY } else { dot + added }
         };
         let scores: Vec<f64> = keys.iter().enumerate().map(score).collect();
         let highest = scores.iter().copied().fold(f64::MIN, f64::max);

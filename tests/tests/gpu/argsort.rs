@@ -24,7 +24,7 @@ fn argsort<T: Tensorial>(x: &[T], columns: u64, order: Order, choice: Choice) ->
     let prepared = kernels().prepare(operation, choice).expect("a plan");
     let dims = [rows, columns];
     let (x, to) = (Tensor::new(&x, dims), TensorMut::new(&mut out, dims));
-    let launched = prepared.launch::<T, _, _>(&stream, x, to);
+    let launched = prepared.launch(&stream, x, to);
     assert_eq!(launched.expect("launches"), prepared.plan().len());
     stream.clone_dtoh(&out).expect("out")
 }
@@ -119,7 +119,7 @@ fn mismatched_argsort_tensors_are_rejected_before_any_launch() {
     let mut out = stream.clone_htod(&[POISON; 32]).expect("out");
     let mut refused = |x_dims, out_dims| {
         let (x, out) = (Tensor::new(&x, x_dims), TensorMut::new(&mut out, out_dims));
-        prepared.launch::<f32, _, _>(&stream, x, out).expect_err("refused").to_string()
+        prepared.launch(&stream, x, out).expect_err("refused").to_string()
     };
     let x_refused = "x has shape [8, 4], the kernel was prepared for [4, 8]";
     assert_eq!(refused([8, 4], [4, 8]), x_refused);

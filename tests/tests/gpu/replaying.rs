@@ -10,7 +10,7 @@ use gridguard::profile::{
 use gridguard::{Guard, Strategy};
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
-use gridguard_kernels::{ElementType, Kernels, Tunable};
+use gridguard_kernels::{ElementType, Kernels, Operation};
 
 const ROWS: u64 = 100_000;
 
@@ -24,7 +24,7 @@ fn entry(key: Key, shape: Named, choice: StoredChoice, parameters: Named) -> Ent
     Entry { key, shape, choice, parameters, launches: 1, chosen: times, default: times, found }
 }
 
-fn shape(operation: &impl Tunable) -> Named {
+fn shape(operation: &impl Operation) -> Named {
     operation.sizes().into_iter().map(|(name, size)| (name.to_owned(), size)).collect()
 }
 
@@ -43,7 +43,7 @@ fn kernels(entries: impl FnOnce(&Guard) -> Vec<Entry>) -> (Kernels, Arc<MissLog>
     (Kernels::new(guard), misses)
 }
 
-fn key(operation: &impl Tunable, guard: &Guard) -> Key {
+fn key(operation: &impl Operation, guard: &Guard) -> Key {
     operation.key(guard.limits(), Policy::default(), Objective::default()).expect("supported")
 }
 

@@ -126,7 +126,7 @@ fn hopper() -> DeviceLimits {
 fn extents(problem: &Problem) -> [u64; 3] {
     let setup = problem.setup(&hopper(), &[]).expect("supported");
     let (grid, items) = (setup.request.grid, setup.batch.items());
-    let tensors = (problem.entry().tensors)(&problem.args(&hopper())).expect("supported");
+    let tensors = (problem.entry().tensors)(&problem.sized, &hopper()).expect("supported");
     let inputs = tensors.inputs.iter().map(|input| input.elements(items));
     let elements = inputs.fold(items * tensors.output_per_item, u64::max);
     [grid.y.max(grid.z), items, elements]
@@ -164,12 +164,49 @@ fn a_setup_needs_no_tensors() {
 }
 
 #[test]
+fn other_items_change_the_grid_alone() {
+    for problem in Problem::shipped() {
+        let mut part = problem;
+        part.sized.sizes[0] /= 3;
+        let [whole, fewer] =
+            [problem, part].map(|one| one.setup(&hopper(), &[]).expect("supported"));
+        assert_eq!(fewer.batch.items(), whole.batch.items() / 3, "{problem}");
+        let grid = fewer.request.grid;
+        assert!(fewer.request.grid != whole.request.grid, "{problem}");
+        assert_eq!(fewer.request.grid(grid), whole.request.grid(grid), "{problem}");
+        assert_eq!(fewer.parameters, whole.parameters, "{problem}");
+        let of = |one: Problem| one.key(&hopper(), Policy::default(), Objective::default());
+        assert_eq!(of(part), of(problem));
+    }
+    let attention: Problem = "temporal_attention f16 100x5x16x64".parse().expect("a problem");
+    let setup = attention.setup(&hopper(), &[]).expect("supported");
+    assert_eq!(setup.request.grid.y, 500);
+}
+
+#[test]
+fn the_least_bytes_are_those_of_the_items_read_and_written_once() {
+    let bytes = |text: &str| {
+        let problem: Problem = text.parse().expect("a problem");
+        problem.least_bytes(&hopper()).expect("supported")
+    };
+    assert_eq!(bytes("temporal_attention f16 15360x5x16x64"), 629_145_600);
+    assert_eq!(bytes("get_rows f16 i32 3x64x1"), 3 * (2 * 128 + 4));
+    assert_eq!(bytes("get_rows f32 i64 3x64x1"), 3 * (2 * 256 + 8));
+    assert_eq!(bytes("upsample_nearest2d f16 3x2x2x4x4"), 3 * (4 + 16) * 2);
+    assert_eq!(bytes("reflection_pad1d f16 2x3x4x1x2"), 2 * 3 * (4 + 7) * 2);
+    assert_eq!(bytes("argsort f16 5x10"), 5 * 10 * (2 + 4));
+    assert_eq!(bytes("rms_norm f32 5x10"), 2 * 5 * 10 * 4);
+}
+
+#[cfg(feature = "profile")]
+#[test]
 fn every_implementation_has_a_source_of_its_own() {
     let all: Vec<String> = Problem::KERNELS.into_iter().flat_map(current_sources).collect();
     let distinct: HashSet<&String> = all.iter().collect();
     assert_eq!((all.len(), distinct.len()), (12, 12), "seven kernels and five of attention");
 }
 
+#[cfg(feature = "profile")]
 #[test]
 fn the_source_of_every_key_is_current() {
     for problem in Problem::shipped() {

@@ -10,9 +10,9 @@ use cudarc::driver::CudaStream;
 use gridguard::{Choice, Rule, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{
-    LaunchParameters, Layout, Shape, TemporalAttention, Variant, reference, tolerance,
+    Layout, Shape, TemporalAttention, Variant, reference, tolerance,
 };
-use gridguard_kernels::{Deviation, Element, KernelError, Tensor, TensorMut};
+use gridguard_kernels::{Deviation, Element, KernelError, Operation as _, Tensor, TensorMut};
 use gridguard_tests::golden::{self, Golden};
 use half::{bf16, f16};
 use proptest::prelude::{Just, ProptestConfig, any, prop_oneof, proptest};
@@ -104,8 +104,8 @@ fn motivating_case<T: Tensorial>() {
     let (qkv, _) = synthetic::<T>(&shape, 0);
     let tensors = [&qkv[0][..], &qkv[1], &qkv[2]];
     let operation = attention::<T>(shape);
-    let one_block_a_problem = LaunchParameters { problems: 1, ..*operation.parameters() };
-    let operation = operation.with_parameters(one_block_a_problem).expect("legal");
+    let one_block_a_problem = [("problems".to_owned(), 1)];
+    let operation = operation.with_parameters(&one_block_a_problem).expect("legal");
     let folded = operation.with_layout(Layout::FoldedY);
     let (launches, split) = run(folded, Choice::AUTOMATIC, tensors, None);
     assert_eq!(launches, 2);
@@ -243,7 +243,7 @@ fn launch_parameters_change_nothing_but_the_launch() {
             let (qkv, _) = synthetic::<T>(&shape, 9);
             let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
             for parameters in operation.candidates().into_iter().step_by(3) {
-                let operation = operation.with_parameters(parameters).expect("a candidate");
+                let operation = operation.with_parameters(&parameters).expect("a candidate");
                 // The planner rejects what needs more shared memory than the device has.
                 let prepared = kernels().prepare(operation, Choice::AUTOMATIC);
                 if let Err(KernelError::Violations(violations)) = prepared {
