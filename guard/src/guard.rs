@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
-use crate::cuda::{error::CudaError, history::CudaBackend};
+use crate::cuda::{error::CudaError, history::GuardContext};
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
@@ -46,7 +46,9 @@ use crate::record::counters::{Counters, Counts};
 #[derive(Debug)]
 pub struct Guard {
     limits: Arc<DeviceLimits>,
-    pub(crate) backend: Backend,
+    /// Where it launches; `None` on the host.
+    #[cfg(feature = "cuda")]
+    pub(crate) cuda: Option<GuardContext>,
     fallback: Option<FallbackReason>,
     pub(crate) counters: Counters,
     #[cfg(feature = "profile")]
@@ -59,14 +61,6 @@ pub struct Guard {
 struct Tuning {
     profile: Option<Arc<Profile>>,
     misses: Option<Arc<MissLog>>,
-}
-
-/// What a guard launches on.
-#[derive(Clone, Debug)]
-pub(crate) enum Backend {
-    #[cfg(feature = "cuda")]
-    Cuda(CudaBackend),
-    Host,
 }
 
 /// Why a guard runs on the host instead of a device.
@@ -83,25 +77,18 @@ pub enum FallbackReason {
 }
 
 impl Guard {
-    pub(crate) fn new(
-        limits: Arc<DeviceLimits>,
-        backend: Backend,
-        fallback: Option<FallbackReason>,
-    ) -> Self {
+    /// A guard of the host, under the limits of `device`, queried or from the catalogue.
+    #[must_use]
+    pub fn host(device: impl Into<Arc<DeviceLimits>>) -> Self {
         Self {
-            limits,
-            backend,
-            fallback,
+            limits: device.into(),
+            #[cfg(feature = "cuda")]
+            cuda: None,
+            fallback: None,
             counters: Counters::new(),
             #[cfg(feature = "profile")]
             tuning: Tuning::default(),
         }
-    }
-
-    /// A guard of the host, under the limits of `device`, queried or from the catalogue.
-    #[must_use]
-    pub fn host(device: impl Into<Arc<DeviceLimits>>) -> Self {
-        Self::new(device.into(), Backend::Host, None)
     }
 
     /// A guard of the CUDA device with the most free memory, or else of the host under the limits
@@ -117,7 +104,7 @@ impl Guard {
         };
         #[cfg(not(feature = "cuda"))]
         let reason = FallbackReason::BuiltWithoutCuda;
-        Self::new(otherwise.into(), Backend::Host, Some(reason))
+        Self { fallback: Some(reason), ..Self::host(otherwise) }
     }
 
     /// As [`Self::best_or`]; on the host with the limits of an NVIDIA H200 if the catalogue is built in
@@ -142,11 +129,11 @@ impl Guard {
     /// Whether the guard launches on a CUDA device.
     #[must_use]
     pub const fn is_cuda(&self) -> bool {
-        match self.backend {
-            #[cfg(feature = "cuda")]
-            Backend::Cuda(_) => true,
-            Backend::Host => false,
-        }
+        #[cfg(feature = "cuda")]
+        let is_cuda = self.cuda.is_some();
+        #[cfg(not(feature = "cuda"))]
+        let is_cuda = false;
+        is_cuda
     }
 
     /// Why the guard runs on the host, if a device was wanted.
@@ -217,7 +204,7 @@ impl Guard {
     pub fn counts(&self) -> Counts {
         let counts = self.counters.snapshot();
         #[cfg(feature = "cuda")]
-        if let Backend::Cuda(cuda) = &self.backend {
+        if let Some(cuda) = &self.cuda {
             return cuda.add_context_counts(counts);
         }
         counts

@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 use super::arguments::Args;
 use super::driver::{from_cudarc, recorded_failure};
 use super::error::{CudaError, DriverError, LaunchError, LoadError, NvrtcError};
-use super::history::{ContextHistory, CudaBackend, LaunchRecord, Watch};
+use super::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
 use super::image::Image;
 use super::kernel::Kernel;
 #[cfg(feature = "profile")]
@@ -21,7 +21,7 @@ use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
 use super::symbols::{Driver, Handle, OUT_OF_MEMORY};
-use crate::guard::{Backend, FallbackReason, Guard};
+use crate::guard::{FallbackReason, Guard};
 use crate::launch::request::LaunchRequest;
 #[cfg(feature = "profile")]
 use crate::limits::LaunchLimits;
@@ -58,7 +58,9 @@ impl Guard {
     /// [`CudaError`] if the device cannot be queried.
     pub fn with_context(context: Arc<CudaContext>) -> Result<Self, CudaError> {
         let limits = query::limits_of_context(Driver::get()?, &context)?;
-        Ok(Self::new(limits, Backend::Cuda(CudaBackend::new(context)), None))
+        let mut guard = Self::host(limits);
+        guard.cuda = Some(GuardContext::new(context));
+        Ok(guard)
     }
 
     /// A guard of the device with the most free memory, in its primary context.
@@ -90,7 +92,7 @@ impl Guard {
     /// counted in [`Counts::unchecked_in_capture`](crate::Counts::unchecked_in_capture).
     #[must_use]
     pub fn with_checked_launches(mut self, checked: bool) -> Self {
-        if let Backend::Cuda(cuda) = &mut self.backend {
+        if let Some(cuda) = &mut self.cuda {
             cuda.checked = checked;
         }
         self
@@ -114,19 +116,13 @@ impl Guard {
     /// and 64 of all others; including those through launch builders and raw handles.
     #[must_use]
     pub fn recent_launches(&self) -> Vec<LaunchRecord> {
-        match &self.backend {
-            Backend::Cuda(cuda) => cuda.history.launches(),
-            Backend::Host => Vec::new(),
-        }
+        self.cuda.as_ref().map(|cuda| cuda.history.launches()).unwrap_or_default()
     }
 
     /// The context that the guard launches in; `None` on the host.
     #[must_use]
     pub fn context(&self) -> Option<&Arc<CudaContext>> {
-        match &self.backend {
-            Backend::Cuda(cuda) => Some(&cuda.context),
-            Backend::Host => None,
-        }
+        self.cuda.as_ref().map(|cuda| &cuda.context)
     }
 
     /// The priorities that launches on the device can have, from the highest (the lowest number) to
@@ -346,7 +342,7 @@ impl Guard {
 
     #[inline]
     const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
-        let checked = matches!(&self.backend, Backend::Cuda(CudaBackend { checked: true, .. }));
+        let checked = matches!(&self.cuda, Some(GuardContext { checked: true, .. }));
         Watch { call_site, checked }
     }
 

@@ -291,14 +291,15 @@ impl fmt::Debug for History {
 
 /// The context that a guard launches in.
 #[derive(Clone, Debug)]
-pub(crate) struct CudaBackend {
+pub(crate) struct GuardContext {
     pub(super) context: Arc<CudaContext>,
+    /// The launches of the context.
     pub(super) history: Arc<ContextHistory>,
     /// Whether each launch is synchronised at once.
     pub(super) checked: bool,
 }
 
-impl CudaBackend {
+impl GuardContext {
     pub(super) fn new(context: Arc<CudaContext>) -> Self {
         let history = ContextHistory::of(context.cu_ctx().cast());
         Self { context, history, checked: *CHECKED_BY_ENVIRONMENT }

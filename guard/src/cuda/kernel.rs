@@ -78,59 +78,6 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Kernel {
-    /// Queries the limits of `function`, and its parameters unless they are `declared`.
-    ///
-    /// # Safety
-    ///
-    /// `function` was loaded in `context`, which is current, and both live as long as `keep`. If the
-    /// guard loaded it, `owned` is the context.
-    pub(super) unsafe fn from_parts(
-        driver: &'static Driver,
-        function: Handle,
-        context: Handle,
-        name: String,
-        declared: Option<&[Parameter]>,
-        owned: Option<Arc<CudaContext>>,
-        keep: impl Any + Send + Sync,
-    ) -> Result<Self, DriverError> {
-        let device = query::limits_of_current_device(driver)?;
-        // SAFETY: loaded in the current context, by this function's contract.
-        let limits = unsafe { query::kernel_limits(driver, function, name) }?;
-        let signature = match declared {
-            Some(parameters) => Signature::Declared(parameters.to_vec()),
-            // SAFETY: as above.
-            None => unsafe { query::parameter_sizes(driver, function) }?
-                .map_or(Signature::Unknown, Signature::Sizes),
-        };
-        let limits = LaunchLimits::new(device, limits);
-        let dynamic_shared_bytes = limits.max_dynamic_shared_bytes();
-        // The driver is asked for the occupancy of each launch that needs it.
-        let limits = limits.with_automatic_opt_in().without_occupancy_estimate();
-        let history = ContextHistory::of(context);
-        let number = history.number_of(&limits.kernel().name);
-        let inner = Arc::new(Inner {
-            driver,
-            function,
-            context,
-            owned,
-            limits,
-            signature,
-            dynamic_shared_bytes,
-            opt_in: OnceCell::new(),
-            occupancy: RwLock::default(),
-            history: history.share(),
-            number,
-        });
-        Ok(Self {
-            inner,
-            keep: Arc::new((keep, history)),
-            overlap: false,
-            dependent: false,
-            #[cfg(feature = "profile")]
-            tuning: None,
-        })
-    }
-
     /// The same kernel, whose chunks overlap where device and driver support it: a chunk of a split
     /// launch begins as soon as the one before it leaves multiprocessors free, not only when it ends.
     ///
@@ -228,6 +175,59 @@ impl Kernel {
     pub fn occupancy(&self, request: &LaunchRequest) -> Result<OccupancyLimits, DriverError> {
         self.inner.driver.bind(self.inner.context)?;
         self.inner.occupancy(request)
+    }
+
+    /// Queries the limits of `function`, and its parameters unless they are `declared`.
+    ///
+    /// # Safety
+    ///
+    /// `function` was loaded in `context`, which is current, and both live as long as `keep`. If the
+    /// guard loaded it, `owned` is the context.
+    pub(super) unsafe fn from_parts(
+        driver: &'static Driver,
+        function: Handle,
+        context: Handle,
+        name: String,
+        declared: Option<&[Parameter]>,
+        owned: Option<Arc<CudaContext>>,
+        keep: impl Any + Send + Sync,
+    ) -> Result<Self, DriverError> {
+        let device = query::limits_of_current_device(driver)?;
+        // SAFETY: loaded in the current context, by this function's contract.
+        let limits = unsafe { query::kernel_limits(driver, function, name) }?;
+        let signature = match declared {
+            Some(parameters) => Signature::Declared(parameters.to_vec()),
+            // SAFETY: as above.
+            None => unsafe { query::parameter_sizes(driver, function) }?
+                .map_or(Signature::Unknown, Signature::Sizes),
+        };
+        let limits = LaunchLimits::new(device, limits);
+        let dynamic_shared_bytes = limits.max_dynamic_shared_bytes();
+        // The driver is asked for the occupancy of each launch that needs it.
+        let limits = limits.with_automatic_opt_in().without_occupancy_estimate();
+        let history = ContextHistory::of(context);
+        let number = history.number_of(&limits.kernel().name);
+        let inner = Arc::new(Inner {
+            driver,
+            function,
+            context,
+            owned,
+            limits,
+            signature,
+            dynamic_shared_bytes,
+            opt_in: OnceCell::new(),
+            occupancy: RwLock::default(),
+            history: history.share(),
+            number,
+        });
+        Ok(Self {
+            inner,
+            keep: Arc::new((keep, history)),
+            overlap: false,
+            dependent: false,
+            #[cfg(feature = "profile")]
+            tuning: None,
+        })
     }
 
     #[cfg(feature = "profile")]
