@@ -50,7 +50,8 @@ impl Candidate {
     }
 
     /// Whether both stand for the same plan, whatever choice led to it.
-    pub(crate) fn is_same_plan(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn is_same_plan(&self, other: &Self) -> bool {
         let plan = |of: &Self| (of.strategy, of.launches, of.largest_chunk);
         plan(self) == plan(other) && self.parameters == other.parameters
     }

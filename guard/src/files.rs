@@ -69,13 +69,12 @@ pub fn publish_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
 ///
 /// Does its best: a file that cannot be deleted only costs disk space.
 pub fn delete_leftovers(folder: &Path, file: Option<&Path>, age: Duration) {
-    let prefix = file.map_or_else(|| TEMP_PREFIX.into(), temp_prefix);
+    let wanted = file.map(|file| file.file_name().unwrap_or_default().as_encoded_bytes());
     let Ok(files) = fs::read_dir(folder) else { return };
     for file in files.take(MAX_FILES_SCANNED).flatten() {
-        let name = file.file_name();
-        let name = name.as_encoded_bytes();
-        if !name.starts_with(prefix.as_encoded_bytes()) || !name.ends_with(TEMP_SUFFIX.as_bytes()) {
-            continue;
+        match written_for(file.file_name().as_encoded_bytes()) {
+            Some(name) if wanted.is_none_or(|wanted| wanted == name) => {}
+            _ => continue,
         }
         let written = file.metadata().and_then(|metadata| metadata.modified()).ok();
         let since = written.and_then(|written| SystemTime::now().duration_since(written).ok());
@@ -166,11 +165,20 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
     }
 }
 
+/// How the name of a temporary file for `path` begins; characters without a dot and
+/// [`TEMP_SUFFIX`] follow.
 fn temp_prefix(path: &Path) -> OsString {
     let mut prefix = OsString::from(TEMP_PREFIX);
     prefix.push(path.file_name().unwrap_or_default());
     prefix.push(".");
     prefix
+}
+
+/// The name of the file that a temporary file of this name is written for.
+fn written_for(temporary: &[u8]) -> Option<&[u8]> {
+    let name = temporary.strip_prefix(TEMP_PREFIX.as_bytes())?;
+    let name = name.strip_suffix(TEMP_SUFFIX.as_bytes())?;
+    name.get(..name.iter().rposition(|byte| *byte == b'.')?)
 }
 
 fn failed(step: &'static str) -> impl FnOnce(io::Error) -> PublishError {
@@ -231,6 +239,7 @@ mod tests {
             create(name, age);
         }
         create(".a.4.tmp", -3);
+        create(".a.b.5.tmp", 1);
         let left = || {
             let files = fs::read_dir(folder.path()).expect("a folder").flatten();
             let mut names: Vec<_> =
@@ -240,10 +249,10 @@ mod tests {
         };
         let file = folder.path().join("a");
         delete_leftovers(folder.path(), Some(&file), Duration::from_secs(2 * 3600));
-        assert_eq!(left(), [".a.2.tmp", ".a.3", ".a.4.tmp", ".b.1.tmp", "a.tmp"]);
+        assert_eq!(left(), [".a.2.tmp", ".a.3", ".a.4.tmp", ".a.b.5.tmp", ".b.1.tmp", "a.tmp"]);
         delete_leftovers(folder.path(), Some(&file), Duration::ZERO);
-        assert_eq!(left(), [".a.3", ".b.1.tmp", "a.tmp"]);
+        assert_eq!(left(), [".a.3", ".a.b.5.tmp", ".b.1.tmp", "a.tmp"]);
         delete_leftovers(folder.path(), None, Duration::from_secs(2 * 3600));
-        assert_eq!(left(), [".a.3", "a.tmp"]);
+        assert_eq!(left(), [".a.3", ".a.b.5.tmp", "a.tmp"]);
     }
 }

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use fs4::fs_std::FileExt;
 use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, DeviceMismatch, Document, Entry, Environment, Key, ProfileError, Provenance,
-    StoredChoice, Summary, load, publish, update,
+    DeviceIdentity, DeviceMismatch, Document, Entry, Environment, Key, MatchKind, MissLog,
+    ProfileError, Provenance, StoredChoice, Summary, load, publish, update,
 };
 
 /// Make this binary write instead of test: what, and where.
@@ -257,6 +258,52 @@ fn a_file_with_bad_entries_is_copied_and_reported() {
     }
     let again = publish(&path, &document([])).expect("published");
     assert_eq!((again.entries, again.backup), (2, None));
+}
+
+#[test]
+fn a_writer_leaves_the_temporary_files_of_other_profiles() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("any");
+    for name in [".any.ron.aBcDeF.tmp", ".any.aBcDeF.tmp"] {
+        fs::write(folder.path().join(name), "").expect("writes");
+    }
+    publish(&path, &document([entry("copy", 1, 1)])).expect("published");
+    assert_eq!(names_in(folder.path()), [".any.ron.aBcDeF.tmp", "any", "any.lock"]);
+    publish(&folder.path().join("any.ron"), &document([])).expect("published");
+    assert_eq!(names_in(folder.path()), ["any", "any.lock", "any.ron", "any.ron.lock"]);
+}
+
+/// The log is empty while it is written, so others can fill it again before the write fails.
+#[test]
+fn a_log_of_misses_does_not_grow_beyond_its_capacity_if_writing_fails() {
+    const CAPACITY: usize = 8;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("misses.ron");
+    fs::create_dir(&path).expect("a folder in the place of the file");
+    let lock = fs::File::create(folder.path().join("misses.ron.lock")).expect("the lock's file");
+    let log = MissLog::new(CAPACITY);
+    let key = entry("copy", 1, 1).key;
+    let mut rows = 1..;
+    let mut fill = || {
+        rows.by_ref().take(CAPACITY).for_each(|rows| {
+            log.record(&key, &["rows"], &[rows], MatchKind::Default);
+        });
+    };
+    fill();
+    for failures in 1..=3 {
+        FileExt::lock_exclusive(&lock).expect("locked");
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| log.write(&path));
+            while !log.snapshot().is_empty() {
+                std::thread::yield_now();
+            }
+            fill();
+            FileExt::unlock(&lock).expect("unlocked");
+            writer.join().expect("ends").expect_err("a folder is no file");
+        });
+        assert_eq!(log.snapshot().len(), CAPACITY);
+        assert_eq!(log.dropped(), failures * 8);
+    }
 }
 
 #[test]

@@ -26,10 +26,7 @@ pub enum Backend {
 impl fmt::Display for Backend {
     /// `cuda`, `host`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cuda => "cuda",
-            Self::Host => "host",
-        })
+        self.serialize(f)
     }
 }
 
@@ -219,6 +216,18 @@ impl DeviceIdentity {
             return Err(DeviceMismatch::Processor { profile, device });
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for DeviceIdentity {
+    /// `NVIDIA H200, backend cuda, compute capability 9.0, 132 multiprocessors`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { backend, name, compute_capability, multiprocessors, .. } = self;
+        write!(
+            f,
+            "{name}, backend {backend}, compute capability {compute_capability}, \
+             {multiprocessors} multiprocessors"
+        )
     }
 }
 

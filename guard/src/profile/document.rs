@@ -10,9 +10,7 @@ use super::model::{
     Entry, EntryError, Key, MAX_ENTRIES, Named, Objective, Policy, Provenance, StoredChoice,
     Summary,
 };
-use super::rows::{
-    FirstRow, Offset, Ron, Rows, Schema, check_size, first_character, locate, read_rows,
-};
+use super::rows::{FirstRow, Offset, Ron, Row, Rows, Schema, first_character, locate, read_rows};
 
 /// All that was tuned on one device: the contents of a file.
 ///
@@ -73,25 +71,8 @@ impl Document {
     /// [`ProfileError::Schema`], [`ProfileError::Header`] if the device is not known, and
     /// [`ProfileError::TooLarge`] and [`ProfileError::TooManyEntries`] for a file beyond the limits.
     pub fn parse(text: &str) -> Result<ParsedProfile, ProfileError> {
-        check_size(text)?;
-        let whole = match ron::from_str::<File<EntryRow>>(text) {
-            Ok(mut file) if file.entries.len() <= MAX_ENTRIES => {
-                let rows = core::mem::take(&mut file.entries).into_iter();
-                let (entries, bad) = checked(rows.map(|row| (0, row.into())).collect());
-                if bad.is_empty() {
-                    let document = Self { entries, ..file.document()? };
-                    return Ok(ParsedProfile { document, faults: Vec::new() });
-                }
-                None
-            }
-            Ok(_) => return Err(ProfileError::TooManyEntries),
-            Err(error) => Some(error),
-        };
-        let rows = read_rows::<File<FirstRow>, EntryRow>(text, whole)?;
-        let Rows { header, good, mut bad } = rows;
-        let good = good.into_iter().map(|(offset, row)| (offset, row.into())).collect();
-        let (entries, invalid) = checked(good);
-        bad.extend(invalid);
+        let Rows { header, good, mut bad } = read_rows::<File, EntryRow>(text)?;
+        let entries = sorted(good, &mut bad);
         let document = Self { entries, ..header.document()? };
         Ok(ParsedProfile { document, faults: locate(text, bad) })
     }
@@ -192,17 +173,18 @@ impl fmt::Display for Document {
     }
 }
 
-/// A file with rows of type `R`.
+/// A file without its rows.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename = "Profile")]
-struct File<R> {
+struct File {
     #[serde(rename = "schema")]
     _schema: Schema,
     device: DeviceIdentity,
     #[serde(default)]
     aliases: Vec<String>,
     environment: Environment,
-    entries: Vec<R>,
+    #[serde(rename = "entries")]
+    _entries: Vec<FirstRow>,
 }
 
 /// An entry, whose key is not nested in a file. A field that a later version adds needs a default.
@@ -228,16 +210,19 @@ struct EntryRow {
     found: Provenance,
 }
 
-impl From<EntryRow> for Entry {
-    fn from(row: EntryRow) -> Self {
-        let EntryRow { kernel, source, variant, dtypes, policy, objective, .. } = row;
-        let EntryRow { shape, choice, parameters, launches, chosen, default, found, .. } = row;
+impl Row for EntryRow {
+    type Item = Entry;
+
+    fn checked(self) -> Result<Entry, EntryError> {
+        let Self { kernel, source, variant, dtypes, policy, objective, .. } = self;
+        let Self { shape, choice, parameters, launches, chosen, default, found, .. } = self;
         let key = Key { kernel, source, variant, dtypes, policy, objective };
-        Self { key, shape, choice, parameters, launches, chosen, default, found }
+        let entry = Entry { key, shape, choice, parameters, launches, chosen, default, found };
+        entry.check().map(|()| entry)
     }
 }
 
-impl<R> File<R> {
+impl File {
     /// The document without its entries, if its header is within the limits.
     fn document(self) -> Result<Document, ProfileError> {
         let Self { device, aliases, environment, .. } = self;
@@ -254,21 +239,18 @@ impl<R> File<R> {
     }
 }
 
-/// Checks and sorts entries. Of two with the same key and shape the first one in the file is kept.
-fn checked(mut entries: Vec<(usize, Entry)>) -> (Vec<Entry>, Vec<Offset>) {
-    let mut bad = Vec::new();
-    let mut reject = |offset, error: EntryError| bad.push((offset, first_character(error)));
-    entries.retain(|(offset, entry)| entry.check().map_err(|error| reject(*offset, error)).is_ok());
+/// Sorts entries. Of two with the same key and shape the first one in the file is kept.
+fn sorted(mut entries: Vec<(usize, Entry)>, bad: &mut Vec<Offset>) -> Vec<Entry> {
     // Stable, and fast for a file that is already sorted.
     entries.sort_by(|(_, one), (_, other)| one.subject().cmp(&other.subject()));
     entries.dedup_by(|(offset, later), (_, earlier)| {
         let is_duplicate = later.subject() == earlier.subject();
         if is_duplicate {
-            reject(*offset, EntryError::Duplicate);
+            bad.push((*offset, first_character(EntryError::Duplicate)));
         }
         is_duplicate
     });
-    (entries.into_iter().map(|(_, entry)| entry).collect(), bad)
+    entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
 /// The most bytes of a device name: as many as `cuDeviceGetName` is asked for.

@@ -4,11 +4,13 @@ use core::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 use super::device::DeviceMismatch;
 use super::model::MAX_ENTRIES;
 
 /// An error at a position of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileFault {
     /// The line, from 1.
     pub line: usize,

@@ -1,32 +1,41 @@
 //! An index of the tuned shapes of one key, which finds the one nearest to a shape.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use foldhash::fast::RandomState;
 
 use super::matching::{DefaultReason, Layer, Match};
 use super::model::{MAX_SIZES, Named};
 
-/// Shapes with the same size names, sorted.
+/// Shapes with the same size names.
 #[derive(Debug)]
 pub(super) struct ShapeIndex {
     names: Vec<String>,
+    /// Sorted by sizes.
     rows: Vec<IndexRow>,
-    exact: HashMap<Box<[u64]>, usize, RandomState>,
+    /// The same shapes, so that an exact match needs no search.
+    exact: HashMap<Box<[u64]>, Indexed, RandomState>,
     /// The least and the largest bucket of each size.
     spans: Vec<(u32, u32)>,
 }
 
-/// A shape with what a lookup returns of its entry.
+/// A shape.
 #[derive(Debug)]
-pub(super) struct IndexRow {
+struct IndexRow {
     sizes: Box<[u64]>,
     /// [`log2`] of the sizes.
     logs: Box<[u32]>,
-    pub(super) layer: Layer,
-    pub(super) degraded: bool,
+    indexed: Indexed,
+}
+
+/// What a lookup returns of an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Indexed {
     /// The index of the entry within its profile.
     pub(super) entry: usize,
+    pub(super) layer: Layer,
+    pub(super) degraded: bool,
 }
 
 impl ShapeIndex {
@@ -48,25 +57,28 @@ impl ShapeIndex {
 
     /// Appends a shape. Shapes must come in order, and of equal ones that of the highest layer
     /// first, which alone is kept.
-    pub(super) fn push(&mut self, shape: &Named, layer: Layer, degraded: bool, entry: usize) {
+    pub(super) fn push(&mut self, shape: &Named, indexed: Indexed) {
         let sizes: Box<[u64]> = shape.iter().map(|(_, size)| *size).collect();
-        if self.exact.contains_key(&sizes) {
-            return;
-        }
+        let Entry::Vacant(exact) = self.exact.entry(sizes.clone()) else { return };
+        exact.insert(indexed);
         for (size, (least, most)) in sizes.iter().zip(&mut self.spans) {
             let bucket = bucket(*size);
             (*least, *most) = (bucket.min(*least), bucket.max(*most));
         }
-        self.exact.insert(sizes.clone(), self.rows.len());
         let logs = sizes.iter().map(|size| log2(*size)).collect();
-        self.rows.push(IndexRow { sizes, logs, layer, degraded, entry });
+        self.rows.push(IndexRow { sizes, logs, indexed });
     }
 
-    /// The best row for `sizes`, and how it matches.
-    pub(super) fn find(&self, sizes: &[u64]) -> (Match, Option<&IndexRow>) {
-        if let Some(row) = self.exact.get(sizes) {
-            return (Match::Exact, self.rows.get(*row));
+    /// The best entry for `sizes`, and how it matches.
+    #[inline]
+    pub(super) fn find(&self, sizes: &[u64]) -> (Match, Option<Indexed>) {
+        match self.exact.get(sizes) {
+            Some(indexed) => (Match::Exact, Some(*indexed)),
+            None => self.find_inexact(sizes),
         }
+    }
+
+    fn find_inexact(&self, sizes: &[u64]) -> (Match, Option<Indexed>) {
         let outside =
             |(size, (least, most)): (&u64, &(u32, u32))| !(*least..=*most).contains(&bucket(*size));
         let reason = if sizes.len() != self.names.len() {
@@ -75,8 +87,8 @@ impl ShapeIndex {
             DefaultReason::ZeroSize
         } else if let Some(size) = sizes.iter().zip(&self.spans).position(outside) {
             DefaultReason::OutOfRange { size }
-        } else if let Some((matched, row)) = self.nearest(sizes) {
-            return (matched, Some(row));
+        } else if let Some((matched, indexed)) = self.nearest(sizes) {
+            return (matched, Some(indexed));
         } else {
             DefaultReason::NoNeighbour
         };
@@ -85,7 +97,7 @@ impl ShapeIndex {
 
     /// The best row within an octave of each size: first by bucket, then by distance, layer and
     /// order.
-    fn nearest(&self, sizes: &[u64]) -> Option<(Match, &IndexRow)> {
+    fn nearest(&self, sizes: &[u64]) -> Option<(Match, Indexed)> {
         let mut logs = [0; MAX_SIZES];
         for (log, size) in logs.iter_mut().zip(sizes) {
             *log = log2(*size);
@@ -107,10 +119,10 @@ impl ShapeIndex {
             Some((is_other_bucket, distance, row))
         });
         let (is_other_bucket, distance, row) =
-            ranked.min_by_key(|(other, distance, row)| (*other, *distance, row.layer))?;
+            ranked.min_by_key(|(other, distance, row)| (*other, *distance, row.indexed.layer))?;
         let distance_millioctaves = millioctaves(distance);
         let neighbour = Match::Neighbour { distance_millioctaves };
-        Some((if is_other_bucket { neighbour } else { Match::Bucket }, row))
+        Some((if is_other_bucket { neighbour } else { Match::Bucket }, row.indexed))
     }
 }
 

@@ -120,11 +120,16 @@ impl Layers {
             }
         }
         for (layer, notice) in profile.build_index() {
-            let source = self.sources.iter().find(|(other, _)| *other == layer);
-            let path = source.and_then(|(_, source)| source.path(device));
-            notices.push(LayerNotice { layer, path, notice });
+            notices.push(LayerNotice { layer, path: self.path(layer, device), notice });
         }
         LoadedProfile { profile, notices }
+    }
+
+    /// The file of a layer for a device; `None` if there is no such layer, or it is a text.
+    #[must_use]
+    pub fn path(&self, layer: Layer, device: &DeviceIdentity) -> Option<PathBuf> {
+        let (_, source) = self.sources.iter().find(|(other, _)| *other == layer)?;
+        source.path(device)
     }
 
     fn with(mut self, layer: Layer, source: Source) -> Self {

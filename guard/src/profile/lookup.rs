@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 
 use super::device::{DeviceIdentity, Environment};
 use super::document::Document;
-use super::index::ShapeIndex;
+use super::index::{Indexed, ShapeIndex};
 use super::matching::{DefaultReason, Layer, LookupCounters, LookupCounts, Match};
 use super::model::{Entry, Key, Named};
 use super::notice::{ProfileNotice, is_degraded, version_notices};
@@ -108,11 +108,13 @@ impl Profile {
             let Some(first) = of_key.iter().min_by_key(|entry| entry.layer) else { continue };
             let key = &first.entry.key;
             let mut index = ShapeIndex::new(&first.entry.shape);
-            for (place, LayeredEntry { entry, layer, degraded }) in of_key.iter().enumerate() {
-                if index.accepts(&entry.shape) {
-                    index.push(&entry.shape, *layer, *degraded, before + place);
+            for (place, layered) in of_key.iter().enumerate() {
+                let LayeredEntry { entry: Entry { shape, .. }, layer, degraded } = layered;
+                if index.accepts(shape) {
+                    let (entry, layer, degraded) = (before + place, *layer, *degraded);
+                    index.push(shape, Indexed { entry, layer, degraded });
                 } else {
-                    note_other_sizes(&mut notices, *layer, entry, index.names());
+                    note_other_sizes(&mut notices, *layer, &layered.entry, index.names());
                 }
             }
             self.kernels.insert(key.clone(), index);
@@ -169,12 +171,13 @@ impl Profile {
 
     #[inline]
     fn find<'a>(&'a self, index: &'a ShapeIndex, sizes: &[u64]) -> TunedChoice<'a> {
-        let (matched, row) = index.find(sizes);
+        let (matched, indexed) = index.find(sizes);
+        let entry = indexed.and_then(|indexed| self.entries.get(indexed.entry));
         self.counted(TunedChoice {
             matched,
-            entry: row.and_then(|row| self.entries.get(row.entry)).map(|layered| &layered.entry),
-            layer: row.map(|row| row.layer),
-            degraded: row.is_some_and(|row| row.degraded),
+            entry: entry.map(|layered| &layered.entry),
+            layer: indexed.map(|indexed| indexed.layer),
+            degraded: indexed.is_some_and(|indexed| indexed.degraded),
         })
     }
 

@@ -6,7 +6,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 /// Where an entry comes from, the layer of highest precedence first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Layer {
     /// A file that the program names.
     Explicit,
@@ -150,24 +151,14 @@ impl LookupCounters {
 impl fmt::Display for Layer {
     /// `explicit`, `user`, `shipped`, `embedded`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Explicit => "explicit",
-            Self::User => "user",
-            Self::Shipped => "shipped",
-            Self::Embedded => "embedded",
-        })
+        self.serialize(f)
     }
 }
 
 impl fmt::Display for MatchKind {
     /// `exact`, `bucket`, `neighbour`, `default`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exact => "exact",
-            Self::Bucket => "bucket",
-            Self::Neighbour => "neighbour",
-            Self::Default => "default",
-        })
+        self.serialize(f)
     }
 }
 

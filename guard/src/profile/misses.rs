@@ -1,6 +1,6 @@
 //! Logs the shapes that had no exact match, and reads and writes them as a file of shapes to tune.
 
-use core::cmp::Ordering;
+use core::cmp::{Ordering, Reverse};
 use core::sync::atomic::{self, AtomicU64};
 use std::path::Path;
 
@@ -9,10 +9,8 @@ use serde::Deserialize;
 
 use super::error::{FileFault, ProfileError, SCHEMA};
 use super::matching::MatchKind;
-use super::model::{
-    EntryError, Key, MAX_ENTRIES, Named, Objective, Policy, check_key, check_shape,
-};
-use super::rows::{FirstRow, Ron, Rows, Schema, check_size, first_character, locate, read_rows};
+use super::model::{EntryError, Key, Named, Objective, Policy, check_key, check_shape};
+use super::rows::{FirstRow, Ron, Row, Rows, Schema, locate, read_rows};
 use super::store::{Replacement, read, replace};
 
 /// A shape that had no exact match.
@@ -82,7 +80,8 @@ impl MissLog {
         sizes: &[u64],
         served: MatchKind,
     ) -> Option<()> {
-        match shapes.binary_search_by(|missed| missed.compare(key, names, sizes)) {
+        let named = || names.iter().copied().zip(sizes.iter().copied());
+        match shapes.binary_search_by(|missed| missed.compare(key, named())) {
             Ok(place) => {
                 let missed = shapes.get_mut(place)?;
                 missed.seen = missed.seen.saturating_add(1);
@@ -90,8 +89,7 @@ impl MissLog {
             }
             Err(_) if shapes.len() >= self.capacity || names.len() != sizes.len() => return None,
             Err(place) => {
-                let named = names.iter().zip(sizes);
-                let shape = named.map(|(name, size)| ((*name).to_owned(), *size)).collect();
+                let shape = named().map(|(name, size)| (name.to_owned(), size)).collect();
                 let missed = MissedShape { key: key.clone(), shape, seen: 1, served };
                 missed.check().ok()?;
                 shapes.insert(place, missed);
@@ -120,13 +118,18 @@ impl MissLog {
     ///
     /// # Errors
     ///
-    /// As [`publish`](super::publish); the log then keeps what it has.
+    /// As [`publish`](super::publish); the log then keeps what it has, up to its capacity.
     pub fn write(&self, path: &Path) -> Result<usize, ProfileError> {
         let recorded = core::mem::take(&mut *self.shapes.lock());
         let written = add_to_file(path, &recorded);
         if written.is_err() {
             let mut shapes = self.shapes.lock();
-            *shapes = combined(recorded.into_iter().chain(shapes.drain(..)).collect());
+            let all = combined(recorded.into_iter().chain(shapes.drain(..)).collect());
+            // Others may have filled the log in the meantime.
+            let (kept, removed) = most_seen(all, self.capacity);
+            *shapes = kept;
+            let dropped = removed.iter().map(|missed| missed.seen).sum();
+            self.dropped.fetch_add(dropped, atomic::Ordering::Relaxed);
         }
         written
     }
@@ -157,19 +160,24 @@ impl MissedShape {
     }
 
     /// Compares by key, then sizes, then their names; `seen` and `served` do not count.
-    fn compare(&self, key: &Key, names: &[&str], sizes: &[u64]) -> Ordering {
-        let own_sizes = self.shape.iter().map(|(_, size)| size);
-        let own_names = self.shape.iter().map(|(name, _)| name.as_str());
+    fn compare<'a>(
+        &self,
+        key: &Key,
+        named: impl Iterator<Item = (&'a str, u64)> + Clone,
+    ) -> Ordering {
+        let own = || self.named();
         self.key
             .cmp(key)
-            .then_with(|| own_sizes.cmp(sizes))
-            .then_with(|| own_names.cmp(names.iter().copied()))
+            .then_with(|| own().map(|(_, size)| size).cmp(named.clone().map(|(_, size)| size)))
+            .then_with(|| own().map(|(name, _)| name).cmp(named.map(|(name, _)| name)))
     }
 
     fn order(&self, other: &Self) -> Ordering {
-        let (names, sizes): (Vec<_>, Vec<_>) =
-            other.shape.iter().map(|(name, size)| (name.as_str(), *size)).unzip();
-        self.compare(&other.key, &names, &sizes)
+        self.compare(&other.key, other.named())
+    }
+
+    fn named(&self) -> impl Iterator<Item = (&str, u64)> + Clone {
+        self.shape.iter().map(|(name, size)| (name.as_str(), *size))
     }
 }
 
@@ -181,12 +189,7 @@ fn add_to_file(path: &Path, recorded: &[MissedShape]) -> Result<usize, ProfileEr
             missed.key.source.clear();
             missed
         }));
-        let mut shapes = combined(shapes);
-        if shapes.len() > MAX_SHAPES {
-            shapes.sort_by_key(|missed| core::cmp::Reverse(missed.seen));
-            shapes.truncate(MAX_SHAPES);
-            shapes.sort_by(MissedShape::order);
-        }
+        let (shapes, _) = most_seen(combined(shapes), MAX_SHAPES);
         let outcome = shapes.len();
         let text = ParsedShapes { shapes, faults: Vec::new() }.to_ron();
         Ok(Replacement { text, keep_old: !faults.is_empty(), outcome })
@@ -208,6 +211,17 @@ fn combined(mut shapes: Vec<MissedShape>) -> Vec<MissedShape> {
     shapes
 }
 
+/// The `count` shapes that were seen most, and the others.
+fn most_seen(mut shapes: Vec<MissedShape>, count: usize) -> (Vec<MissedShape>, Vec<MissedShape>) {
+    if shapes.len() <= count {
+        return (shapes, Vec::new());
+    }
+    shapes.sort_by_key(|missed| Reverse(missed.seen));
+    let others = shapes.split_off(count);
+    shapes.sort_by(MissedShape::order);
+    (shapes, others)
+}
+
 /// The result of reading a file of shapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParsedShapes {
@@ -224,30 +238,8 @@ impl ParsedShapes {
     ///
     /// As [`Document::parse`](super::Document::parse).
     pub fn parse(text: &str) -> Result<Self, ProfileError> {
-        check_size(text)?;
-        let whole = match ron::from_str::<File<ShapeRow>>(text) {
-            Ok(file) if file.shapes.len() > MAX_ENTRIES => {
-                return Err(ProfileError::TooManyEntries);
-            }
-            Ok(file) => {
-                let shapes: Vec<_> = file.shapes.into_iter().map(MissedShape::from).collect();
-                if shapes.iter().all(|missed| missed.check().is_ok()) {
-                    return Ok(Self { shapes: combined(shapes), faults: Vec::new() });
-                }
-                None
-            }
-            Err(error) => Some(error),
-        };
-        let rows = read_rows::<File<FirstRow>, ShapeRow>(text, whole)?;
-        let Rows { header: _, good, mut bad } = rows;
-        let mut shapes = Vec::with_capacity(good.len());
-        for (offset, row) in good {
-            let missed = MissedShape::from(row);
-            match missed.check() {
-                Ok(()) => shapes.push(missed),
-                Err(error) => bad.push((offset, first_character(error))),
-            }
-        }
+        let Rows { header: File { .. }, good, bad } = read_rows::<_, ShapeRow>(text)?;
+        let shapes = good.into_iter().map(|(_, missed)| missed).collect();
         Ok(Self { shapes: combined(shapes), faults: locate(text, bad) })
     }
 
@@ -269,13 +261,14 @@ impl ParsedShapes {
     }
 }
 
-/// A file with rows of type `R`.
+/// A file without its rows.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename = "Shapes")]
-struct File<R> {
+struct File {
     #[serde(rename = "schema")]
     _schema: Schema,
-    shapes: Vec<R>,
+    #[serde(rename = "shapes")]
+    _shapes: Vec<FirstRow>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -301,11 +294,14 @@ const fn once() -> u64 {
     1
 }
 
-impl From<ShapeRow> for MissedShape {
-    fn from(row: ShapeRow) -> Self {
-        let ShapeRow { kernel, variant, dtypes, policy, objective, shape, seen, served } = row;
+impl Row for ShapeRow {
+    type Item = MissedShape;
+
+    fn checked(self) -> Result<MissedShape, EntryError> {
+        let Self { kernel, variant, dtypes, policy, objective, shape, seen, served } = self;
         let key = Key { kernel, source: String::new(), variant, dtypes, policy, objective };
-        Self { key, shape, seen, served }
+        let missed = MissedShape { key, shape, seen, served };
+        missed.check().map(|()| missed)
     }
 }
 

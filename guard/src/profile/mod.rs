@@ -86,8 +86,8 @@ pub use matching::{DefaultReason, Layer, LookupCounts, Match, MatchKind};
 pub use merge::{EntryDifference, MergeConflict};
 pub use misses::{MissLog, MissedShape, ParsedShapes};
 pub use model::{
-    Entry, EntryError, Key, L2, MAX_ENTRIES, MAX_NAME_BYTES, MAX_SIZES, Named, Objective, Policy,
-    Provenance, StopReason, StoredChoice, Submission, Summary,
+    Entry, EntryError, Key, L2, MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_NAME_BYTES, MAX_SIZES, Named,
+    Objective, Policy, Provenance, StopReason, StoredChoice, Submission, Summary,
 };
 pub use notice::{Component, LayerNotice, NoticeLevel, ProfileNotice};
 pub use store::{Published, load, publish, update};

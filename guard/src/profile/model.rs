@@ -70,7 +70,7 @@ pub enum Objective {
 }
 
 /// What entries of different shapes have in common: kernel, code and purpose.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Key {
     /// The kernel's name, such as `rms_norm`.
     pub kernel: String,
@@ -186,10 +186,11 @@ pub struct Provenance {
     pub stopped: StopReason,
 }
 
-/// The tuned choice for one shape.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The tuned choice for one shape. Serialized, it has the fields of its key beside its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Entry {
     /// Kernel, code and purpose.
+    #[serde(flatten)]
     pub key: Key,
     /// The sizes, such as `[("rows", 32768), ("columns", 4096)]`. The first counts the items and is
     /// at least 1; the others may be 0.
@@ -247,6 +248,12 @@ pub enum EntryError {
         field: &'static str,
         /// The name.
         name: String,
+    },
+    /// Too many bytes.
+    #[error("the entry has {bytes} bytes, the limit is {MAX_ENTRY_BYTES}: shorten it")]
+    TooLarge {
+        /// The entry's size in its file, with comments.
+        bytes: usize,
     },
     /// An earlier entry has the same key and shape.
     #[error("an earlier entry has the same kernel and shape: remove one")]
@@ -372,6 +379,8 @@ impl fmt::Display for StoredChoice {
 
 /// The most entries of a file, valid and invalid together.
 pub const MAX_ENTRIES: usize = 200_000;
+/// The most bytes of an entry in a file, with comments: hundreds of times what a valid one needs.
+pub const MAX_ENTRY_BYTES: usize = 1 << 20;
 /// The most bytes of a name, hash or date in an entry: as many as a SHA-256 in hexadecimal digits.
 pub const MAX_NAME_BYTES: usize = 64;
 /// The most sizes of a shape, and parameters of an entry.

@@ -4,13 +4,16 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 use super::device::{DeviceMismatch, Environment, same, same_major};
 use super::error::{FileFault, ProfileError};
 use super::matching::Layer;
 use super::model::Entry;
 
 /// What a notice means for the entries that it concerns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum NoticeLevel {
     /// They are used.
     Note,
@@ -21,7 +24,8 @@ pub enum NoticeLevel {
 }
 
 /// A component whose version may differ between measuring and running.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Component {
     /// The CUDA driver.
     Driver,
@@ -167,22 +171,14 @@ fn measured_with<'a>(component: Component, entry: &'a Entry, file: &'a Environme
 impl fmt::Display for NoticeLevel {
     /// `note`, `degrade`, `reject`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Note => "note",
-            Self::Degrade => "degrade",
-            Self::Reject => "reject",
-        })
+        self.serialize(f)
     }
 }
 
 impl fmt::Display for Component {
     /// `driver`, `compiler`, `tuner`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Driver => "driver",
-            Self::Compiler => "compiler",
-            Self::Tuner => "tuner",
-        })
+        self.serialize(f)
     }
 }
 

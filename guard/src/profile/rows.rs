@@ -1,19 +1,17 @@
 //! Reads RON files of the form `(schema: 1, .., rows: [..])`, so that a bad row costs only itself.
 //!
-//! Files are first parsed whole, which is fast and needs no positions. [`read_rows`] is for files
-//! where that failed: it takes the rows one by one, and after a broken bracket, string or comment
-//! resumes at the next line that begins a row. Its time is linear in the file's size.
+//! Rows are parsed one by one. After a broken bracket, string or comment, reading resumes at the next
+//! line that begins a row. The time is linear in the file's size.
 
 use core::fmt;
 
 use ron::de::{Deserializer, SpannedError};
 use ron::ser::{PrettyConfig, to_writer_pretty};
-use ron::value::RawValue;
 use serde::de::{DeserializeOwned, Error as _, IgnoredAny};
 use serde::{Deserialize, Serialize};
 
 use super::error::{FileFault, MAX_FILE_BYTES, ProfileError, SCHEMA};
-use super::model::MAX_ENTRIES;
+use super::model::{EntryError, MAX_ENTRIES, MAX_ENTRY_BYTES};
 
 /// The number of the file's schema. Any but the current one stops the parser at once, for the rest
 /// of such a file may have any form.
@@ -39,155 +37,207 @@ impl<'de> Deserialize<'de> for FirstRow {
     }
 }
 
+/// The form of a row in a file.
+pub(super) trait Row: DeserializeOwned {
+    /// What a row contains.
+    type Item;
+
+    /// The contents, if they are within the limits.
+    fn checked(self) -> Result<Self::Item, EntryError>;
+}
+
 /// A file read row by row. Positions are byte offsets; [`locate`] turns them into lines.
 #[derive(Debug)]
-pub(super) struct Rows<H, R> {
+pub(super) struct Rows<H, T> {
     pub(super) header: H,
-    pub(super) good: Vec<(usize, R)>,
+    pub(super) good: Vec<(usize, T)>,
     pub(super) bad: Vec<Offset>,
 }
 
 /// A fault whose line and column count from a byte offset.
 pub(super) type Offset = (usize, FileFault);
 
-/// Checks a file's size.
-pub(super) fn check_size(text: &str) -> Result<(), ProfileError> {
-    let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
-    if bytes > MAX_FILE_BYTES { Err(ProfileError::TooLarge { bytes }) } else { Ok(()) }
-}
-
-/// Reads the rows of a file one by one. `H` is the type of the file with [`FirstRow`] as its rows;
-/// `whole` is why the file could not be parsed whole, and the only fault if no row has one.
+/// Reads a file. `H` is its type with [`FirstRow`] as its rows, of which it has none then.
 ///
 /// # Errors
 ///
-/// [`ProfileError::Schema`], [`ProfileError::Header`] and [`ProfileError::TooManyEntries`].
-pub(super) fn read_rows<H, R>(
+/// [`ProfileError::Schema`], [`ProfileError::Header`], [`ProfileError::TooLarge`] and
+/// [`ProfileError::TooManyEntries`].
+pub(super) fn read_rows<H: DeserializeOwned, R: Row>(
     text: &str,
-    whole: Option<SpannedError>,
-) -> Result<Rows<H, R>, ProfileError>
-where
-    H: DeserializeOwned,
-    R: DeserializeOwned,
-{
-    let bad_header = |error| ProfileError::Header(locate_one(text, (0, fault(error))));
-    let mut reader = Deserializer::from_str(text).map_err(bad_header)?;
-    let mut rows = RowReader { text, good: Vec::new(), bad: Vec::new() };
-    let header = match H::deserialize(&mut reader) {
+) -> Result<Rows<H, R::Item>, ProfileError> {
+    let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+    if bytes > MAX_FILE_BYTES {
+        return Err(ProfileError::TooLarge { bytes });
+    }
+    let mut reader = Deserializer::from_str(text).map_err(|error| bad_header(text, error))?;
+    match H::deserialize(&mut reader) {
         // The list is empty.
-        Ok(header) => header,
+        Ok(header) => {
+            let trailing = reader.end().err();
+            let bad = trailing.map(|error| (0, fault(reader.span_error(error))));
+            Ok(Rows { header, good: Vec::new(), bad: bad.into_iter().collect() })
+        }
         Err(ron::Error::Message(message)) if message == FIRST_ROW => {
             let list = text.len() - reader.remainder().len();
-            rows.read(list)?;
-            // The brackets are on a line of their own, for the header may end in a comment.
-            let header = format!("{}\n])", text.get(..list).unwrap_or_default());
-            ron::from_str(&header).map_err(bad_header)?
+            let options = ron::Options::default()
+                .with_recursion_limit(MAX_DEPTH)
+                .with_default_extension(reader.extensions());
+            let (good, bad) = (Vec::new(), Vec::new());
+            RowReader::<H, R> { text, list, options, header: None, good, bad }.read()
         }
         Err(error) => {
             let found = match &error {
                 ron::Error::Message(message) => message.strip_prefix(OTHER_SCHEMA),
                 _ => None,
             };
-            return Err(match found.and_then(|found| found.parse().ok()) {
+            Err(match found.and_then(|found| found.parse().ok()) {
                 Some(found) => ProfileError::Schema { found },
-                None => bad_header(reader.span_error(error)),
-            });
+                None => bad_header(text, reader.span_error(error)),
+            })
         }
-    };
-    if rows.bad.is_empty() {
-        rows.bad.extend(whole.map(|error| (0, fault(error))));
     }
-    Ok(Rows { header, good: rows.good, bad: rows.bad })
 }
 
-/// The rows of a list that were read so far.
-struct RowReader<'a, R> {
+/// A file whose rows are being read.
+struct RowReader<'a, H, R: Row> {
     text: &'a str,
-    good: Vec<(usize, R)>,
+    /// Where the first row begins.
+    list: usize,
+    options: ron::Options,
+    /// Everything but the rows, once the end of their list is found.
+    header: Option<H>,
+    good: Vec<(usize, R::Item)>,
     bad: Vec<Offset>,
 }
 
 /// A row without an end: where it begins, and what is wrong.
 struct Broken(usize, Offset);
 
-impl<R: DeserializeOwned> RowReader<'_, R> {
-    /// Reads the list whose first row begins at `list`.
-    fn read(&mut self, list: usize) -> Result<(), ProfileError> {
+impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
+    fn read(mut self) -> Result<Rows<H, R::Item>, ProfileError> {
         let end = self.text.len();
-        let whole = self.read_until(end, list);
-        self.check_count()?;
-        let Err(Broken(mut begin, _)) = whole else { return Ok(()) };
-        // From the broken row on, each row that begins a line is read by itself.
-        loop {
+        let mut broken = self.read_until(end, self.list).err().map(|Broken(begin, _)| begin);
+        // From a broken row on, each row that begins a line is read by itself.
+        while let Some(begin) = broken.filter(|_| !self.is_full()) {
             let next = self.row_line(begin, end).unwrap_or(end);
             if let Err(Broken(_, fault)) = self.read_until(next, begin) {
                 self.bad.push(fault);
             }
-            self.check_count()?;
-            if next == end {
-                return Ok(());
-            }
-            begin = next;
+            broken = (next < end).then_some(next);
         }
+        if self.is_full() {
+            return Err(ProfileError::TooManyEntries);
+        }
+        let header = match self.header {
+            Some(header) => header,
+            None => {
+                let header = format!("{}\n])", self.part(0, self.list));
+                ron::from_str(&header).map_err(|error| bad_header(self.text, error))?
+            }
+        };
+        Ok(Rows { header, good: self.good, bad: self.bad })
     }
 
     /// Reads the rows between two offsets, until there are too many.
     fn read_until(&mut self, end: usize, mut begin: usize) -> Result<(), Broken> {
         let is_last = end == self.text.len();
-        while self.check_count().is_ok() {
-            let part = self.text.get(begin..end).unwrap_or_default();
+        while !self.is_full() {
+            let part = self.part(begin, end);
             let broken = |row, error| Err(Broken(row, (begin, fault(error))));
-            let mut reader = match Deserializer::from_str_with_options(part, &options()) {
+            let reader = match Deserializer::from_str_with_options(part, &self.options) {
                 Ok(reader) => reader,
                 Err(error) => return broken(begin, error),
             };
             // Blanks and comments before the row were skipped.
             let row = end - reader.remainder().len();
             match reader.remainder().chars().next() {
-                None if is_last => {
-                    return broken(row, reader.span_error(ron::Error::ExpectedArrayEnd));
-                }
-                None => return Ok(()),
+                None if !is_last => return Ok(()),
+                None => return broken(row, reader.span_error(ron::Error::ExpectedArrayEnd)),
                 Some(']') if is_last => return self.read_end(row),
                 Some(']') => {
                     return broken(row, reader.span_error(ron::Error::UnexpectedChar(']')));
                 }
                 Some(_) => {}
             }
-            let raw = match <&RawValue>::deserialize(&mut reader) {
-                Ok(raw) => raw.get_ron(),
-                Err(error) => return broken(row, reader.span_error(error)),
+            self.check_attributes(begin, row);
+            let (parsed, length) = match self.value::<R>(first_bytes(part)) {
+                Ok((parsed, length)) => (Ok(parsed), length),
+                Err(_) => match self.value::<IgnoredAny>(part) {
+                    Ok((IgnoredAny, length)) => (self.row_of(begin, row, length), length),
+                    Err(error) => return broken(row, error),
+                },
             };
-            let next = end - reader.remainder().len();
-            if !reader.remainder().starts_with([',', ']']) {
-                return broken(row, reader.span_error(ron::Error::ExpectedComma));
-            }
-            match ron::from_str(raw) {
-                Ok(good) => self.good.push((row, good)),
+            let next = begin + length;
+            let checked = match parsed {
                 // A bracket too many or too few may have made this row swallow the next one.
-                Err(error) if self.row_line(row, next).is_some() => return broken(row, error),
-                Err(error) => {
-                    let raw = raw.as_ptr().addr() - self.text.as_ptr().addr();
-                    self.bad.push((raw, fault(error)));
+                Err(fault) if self.row_line(row, next).is_some() => {
+                    return Err(Broken(row, fault));
                 }
+                Err(fault) => Err(fault),
+                Ok(parsed) => parsed.checked().map_err(|error| (row, first_character(error))),
+            };
+            match checked {
+                Ok(item) => self.good.push((row, item)),
+                Err(fault) => self.bad.push(fault),
             }
-            begin = next + usize::from(reader.remainder().starts_with(','));
+            begin = next + usize::from(self.part(next, end).starts_with(','));
         }
         Ok(())
     }
 
-    /// Checks the end of the file, from the bracket that closes the list.
-    fn read_end(&self, list_end: usize) -> Result<(), Broken> {
-        let text = format!("([{}", self.text.get(list_end..).unwrap_or_default());
-        let parsed = ron::from_str::<(Vec<IgnoredAny>,)>(&text);
-        parsed.map(drop).map_err(|error| {
-            let mut fault = fault(error);
-            if fault.line == 1 {
-                // Two brackets were put before the text.
-                fault.column = fault.column.saturating_sub(2).max(1);
+    /// Parses a value and the blanks after it. Returns it with its length, if a comma or the list's
+    /// end follows.
+    fn value<V: DeserializeOwned>(&self, part: &str) -> Result<(V, usize), SpannedError> {
+        let mut reader = Deserializer::from_str_with_options(part, &self.options)?;
+        let parsed = V::deserialize(&mut reader).and_then(|value| match reader.end() {
+            Ok(()) => Err(ron::Error::ExpectedComma),
+            Err(ron::Error::TrailingCharacters) => match reader.remainder().chars().next() {
+                Some(',' | ']') => Ok((value, part.len() - reader.remainder().len())),
+                _ => Err(ron::Error::ExpectedComma),
+            },
+            Err(error) => Err(error),
+        });
+        let parsed = parsed.map_err(|error| reader.span_error(error));
+        #[cfg(test)]
+        work::count(part, &reader, parsed.as_ref().err());
+        parsed
+    }
+
+    /// Parses a row whose length is known, unless it is too long.
+    fn row_of(&self, begin: usize, row: usize, length: usize) -> Result<R, Offset> {
+        let bytes = begin + length - row;
+        if bytes > MAX_ENTRY_BYTES {
+            return Err((row, first_character(EntryError::TooLarge { bytes })));
+        }
+        let part = self.part(begin, begin + length);
+        self.options.from_str(part).map_err(|error| (begin, fault(error)))
+    }
+
+    /// Checks that there are only blanks and comments before a row. The parser takes what it finds
+    /// there for the start of a file, which may have attributes.
+    fn check_attributes(&mut self, begin: usize, row: usize) {
+        let before = self.part(begin, row);
+        if before.contains('#') && ron::from_str::<()>(&format!("()\n{before}")).is_err() {
+            self.bad.push((row, first_character("attributes belong at the start of the file")));
+        }
+    }
+
+    /// Reads what follows the list, from the bracket that closes it.
+    fn read_end(&mut self, list_end: usize) -> Result<(), Broken> {
+        let (before, after) = (self.part(0, self.list), self.part(list_end, self.text.len()));
+        // On a line of its own, for a comment may be before the first row.
+        match ron::from_str(&format!("{before}\n{after}")) {
+            Ok(header) => {
+                self.header = Some(header);
+                Ok(())
             }
-            Broken(list_end, (list_end, fault))
-        })
+            Err(error) => {
+                let mut fault = fault(error);
+                fault.line = fault.line.saturating_sub(before.matches('\n').count() + 1);
+                Err(Broken(list_end, (list_end, fault)))
+            }
+        }
     }
 
     /// The first line between two offsets that begins a row.
@@ -203,14 +253,25 @@ impl<R: DeserializeOwned> RowReader<'_, R> {
         }
     }
 
-    fn check_count(&self) -> Result<(), ProfileError> {
-        let rows = self.good.len() + self.bad.len();
-        if rows > MAX_ENTRIES { Err(ProfileError::TooManyEntries) } else { Ok(()) }
+    fn part(&self, begin: usize, end: usize) -> &'a str {
+        self.text.get(begin..end).unwrap_or_default()
+    }
+
+    fn is_full(&self) -> bool {
+        self.good.len() + self.bad.len() > MAX_ENTRIES
     }
 }
 
-fn options() -> ron::Options {
-    ron::Options::default().with_recursion_limit(MAX_DEPTH)
+/// At most [`MAX_ENTRY_BYTES`] of a text.
+fn first_bytes(text: &str) -> &str {
+    let mut ends = (MAX_ENTRY_BYTES - 3..=MAX_ENTRY_BYTES).rev();
+    ends.find_map(|end| text.get(..end)).unwrap_or(text)
+}
+
+fn bad_header(text: &str, error: SpannedError) -> ProfileError {
+    let fault = fault(error);
+    let located = locate(text, vec![(0, fault.clone())]).pop();
+    ProfileError::Header(located.unwrap_or(fault))
 }
 
 /// A fault at the first character.
@@ -228,20 +289,18 @@ fn fault(error: SpannedError) -> FileFault {
     FileFault { line: error.span.start.line, column: error.span.start.col, message }
 }
 
-fn locate_one(text: &str, bad: Offset) -> FileFault {
-    let fallback = bad.1.clone();
-    locate(text, vec![bad]).pop().unwrap_or(fallback)
-}
-
 /// Turns offsets into positions within the text, in its order.
 pub(super) fn locate(text: &str, mut bad: Vec<Offset>) -> Vec<FileFault> {
     bad.sort_by_key(|(offset, fault)| (*offset, fault.line, fault.column));
     let (mut line, mut column, mut at) = (1, 1, 0);
     let mut advance = |to| {
-        for character in text.get(at..to).unwrap_or_default().chars() {
-            (line, column) = if character == '\n' { (line + 1, 1) } else { (line, column + 1) };
-        }
+        let part = text.get(at..to).unwrap_or_default();
         at = to;
+        let last_line = part.rfind('\n').map(|end| &part[end + 1..]);
+        if last_line.is_some() {
+            (line, column) = (line + part.matches('\n').count(), 1);
+        }
+        column += last_line.unwrap_or(part).chars().count();
         (line, column)
     };
     let mut faults = Vec::with_capacity(bad.len());
@@ -275,3 +334,29 @@ const MAX_DEPTH: usize = 16;
 /// The messages of [`Schema`] and [`FirstRow`], which reach [`read_rows`] through the parser.
 const OTHER_SCHEMA: &str = "the schema is ";
 const FIRST_ROW: &str = "the first row";
+
+/// Counts the bytes that the parser reads, so that a test can tell linear from quadratic time.
+#[cfg(test)]
+pub(super) mod work {
+    use core::cell::Cell;
+
+    use super::{Deserializer, SpannedError};
+
+    thread_local! {
+        static PARSED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// The bytes since the last call on this thread.
+    pub(in super::super) fn take() -> usize {
+        PARSED.take()
+    }
+
+    pub(super) fn count(part: &str, reader: &Deserializer<'_>, error: Option<&SpannedError>) {
+        let searched_to_the_end = error.is_some_and(|error| {
+            let code = &error.code;
+            matches!(code, ron::Error::ExpectedStringEnd | ron::Error::UnclosedBlockComment)
+        });
+        let left = if searched_to_the_end { 0 } else { reader.remainder().len() };
+        PARSED.set(PARSED.get() + part.len() - left);
+    }
+}

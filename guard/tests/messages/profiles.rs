@@ -165,6 +165,10 @@ fn an_invalid_entry_names_the_limit_that_it_exceeds() {
             &EntryError::NamedTwice { field: "shape", name: name() },
             "shape has \"rows\" twice: remove one",
         ),
+        (
+            &EntryError::TooLarge { bytes: 2 << 20 },
+            "the entry has 2097152 bytes, the limit is 1048576: shorten it",
+        ),
         (&EntryError::Duplicate, "an earlier entry has the same kernel and shape: remove one"),
     ]);
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use gridguard::profile::{DeviceIdentity, Entry, EntryDifference, Summary};
 use serde::Serialize;
 
-use super::entry::{self, EntryJson};
+use super::entry;
 use crate::error::{CommandError, Exit};
 use crate::measure::args;
 use crate::output::{OutputArgs, text};
@@ -25,30 +25,41 @@ pub(crate) struct Diff {
     output: OutputArgs,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Default, PartialEq, Serialize)]
 struct DiffReport<'a> {
     same: bool,
     /// The two devices, if they differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     devices: Option<[&'a DeviceIdentity; 2]>,
-    only_first: Vec<EntryJson<'a>>,
-    only_second: Vec<EntryJson<'a>>,
-    choices: Vec<[EntryJson<'a>; 2]>,
-    times: Vec<[EntryJson<'a>; 2]>,
+    only_first: Vec<&'a Entry>,
+    only_second: Vec<&'a Entry>,
+    choices: Vec<[&'a Entry; 2]>,
+    times: Vec<[&'a Entry; 2]>,
 }
 
 impl Diff {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let first = entry::read(&self.first)?.document;
         let second = entry::read(&self.second)?.document;
-        let mut report = self.report(first.diff(&second));
+        let mut report = DiffReport::default();
         let devices = [first.device(), second.device()];
         report.devices = Some(devices).filter(|[one, other]| one != other);
-        report.same = report.devices.is_none()
-            && report.only_first.is_empty()
-            && report.only_second.is_empty()
-            && report.choices.is_empty()
-            && report.times.is_empty();
+        for difference in first.diff(&second) {
+            match difference {
+                EntryDifference::OnlyFirst(entry) => report.only_first.push(entry),
+                EntryDifference::OnlySecond(entry) => report.only_second.push(entry),
+                EntryDifference::Choice(one, other) => report.choices.push([one, other]),
+                EntryDifference::Times(one, other)
+                    if self.differ(one.chosen, other.chosen)
+                        || self.differ(one.default, other.default) =>
+                {
+                    report.times.push([one, other]);
+                }
+                // Provenance does not make a difference.
+                _ => {}
+            }
+        }
+        report.same = report == DiffReport::default();
         let shown = text(|f| {
             if report.same {
                 return writeln!(f, "no difference in {}", entry::entries(first.entries().len()));
@@ -59,82 +70,51 @@ impl Diff {
         Ok(if report.same { Exit::Yes } else { Exit::No })
     }
 
-    fn report<'a>(&self, differences: Vec<EntryDifference<'a>>) -> DiffReport<'a> {
-        let mut report = DiffReport::default();
-        for difference in differences {
-            match difference {
-                EntryDifference::OnlyFirst(entry) => report.only_first.push(EntryJson(entry)),
-                EntryDifference::OnlySecond(entry) => report.only_second.push(EntryJson(entry)),
-                EntryDifference::Choice(one, other) => {
-                    report.choices.push([EntryJson(one), EntryJson(other)]);
-                }
-                EntryDifference::Times(one, other)
-                    if self.differ(one.chosen, other.chosen)
-                        || self.differ(one.default, other.default) =>
-                {
-                    report.times.push([EntryJson(one), EntryJson(other)]);
-                }
-                // Provenance does not make a difference.
-                _ => {}
-            }
-        }
-        report
-    }
-
     fn differ(&self, one: Summary, other: Summary) -> bool {
         let change = entry::change(one.median_ns, other.median_ns);
         change.map_or(one.median_ns != other.median_ns, |change| change.abs() > self.times)
     }
 }
 
-impl<'a> DiffReport<'a> {
+impl DiffReport<'_> {
     fn write_text(&self, f: &mut fmt::Formatter<'_>, files: [&Path; 2]) -> fmt::Result {
         for (path, device) in files.iter().zip(self.devices.iter().flatten()) {
-            let DeviceIdentity { name, backend, compute_capability, multiprocessors, .. } = device;
-            write!(
-                f,
-                "{}: {name}, backend {backend}, compute capability {compute_capability}, \
-                 {multiprocessors} multiprocessors",
-                path.display()
-            )?;
+            write!(f, "{}: {device}", path.display())?;
             if let Some(processor) = &device.processor {
                 write!(f, ", processor {processor}")?;
             }
             writeln!(f)?;
         }
         for (path, entries) in files.iter().zip([&self.only_first, &self.only_second]) {
-            let title = format!("only in {}", path.display());
-            let line = |EntryJson(entry): &EntryJson<'a>| {
-                (*entry, format!("{}, source {}", described(entry), entry.key.source))
-            };
-            section(f, &title, entries.iter().map(line))?;
+            section(f, &format!("only in {}", path.display()), entries, |entry| {
+                (entry, format!("{}, source {}", described(entry), entry.key.source))
+            })?;
         }
-        let choices = self.choices.iter().map(|[EntryJson(one), EntryJson(other)]| {
-            (*one, format!("{} -> {}", described(one), described(other)))
-        });
-        section(f, "different choices", choices)?;
-        let times = self.times.iter().map(|[EntryJson(one), EntryJson(other)]| {
+        section(f, "different choices", &self.choices, |[one, other]| {
+            (one, format!("{} -> {}", described(one), described(other)))
+        })?;
+        section(f, "different times", &self.times, |[one, other]| {
             let chosen = times(one.chosen, other.chosen);
             let default = times(one.default, other.default);
-            (*one, format!("{} {chosen}, default {default}", entry::choice(one.choice)))
-        });
-        section(f, "different times", times)
+            (one, format!("{} {chosen}, default {default}", entry::choice(one.choice)))
+        })
     }
 }
 
-/// A title, and a line for each entry; nothing without entries.
-fn section<'a>(
+/// A title and a line for each difference; nothing without differences.
+fn section<T>(
     f: &mut fmt::Formatter<'_>,
     title: &str,
-    lines: impl Iterator<Item = (&'a Entry, String)>,
+    differences: &[T],
+    line: impl Fn(&T) -> (&Entry, String),
 ) -> fmt::Result {
-    for (index, (entry, text)) in lines.enumerate() {
-        if index == 0 {
-            writeln!(f, "{title}")?;
-        }
-        writeln!(f, "  {}: {text}", entry::subject(entry))?;
+    if !differences.is_empty() {
+        writeln!(f, "{title}")?;
     }
-    Ok(())
+    differences
+        .iter()
+        .map(line)
+        .try_for_each(|(entry, text)| writeln!(f, "  {}: {text}", entry::subject(entry)))
 }
 
 /// `chunks of 8192, warps 4 in 102.4 us`.

@@ -1,13 +1,12 @@
-//! Reads profiles, and shows their entries as JSON and as text.
+//! Reads profiles, and shows their entries as text.
 
 use std::path::Path;
 
 use gridguard::profile::{
-    self, Document, Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, Provenance,
-    StoredChoice, Summary,
+    self, Document, Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, StoredChoice,
 };
 use gridguard_autotune::duration;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::error::CommandError;
 use crate::output::{Table, count, note};
@@ -35,87 +34,38 @@ pub(super) fn note_backup(file: &Path, backup: Option<&Path>) {
     }
 }
 
-/// An entry as a flat JSON object.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EntryJson<'a>(pub(super) &'a Entry);
-
-/// A key as a flat JSON object.
-#[derive(Debug, Serialize)]
-pub(super) struct KeyJson<'a> {
-    kernel: &'a str,
-    source: &'a str,
-    variant: &'a str,
-    dtypes: &'a str,
-    policy: Policy,
-    objective: Objective,
-}
-
-impl<'a> From<&'a Key> for KeyJson<'a> {
-    fn from(key: &'a Key) -> Self {
-        let Key { kernel, source, variant, dtypes, policy, objective } = key;
-        Self { kernel, source, variant, dtypes, policy: *policy, objective: *objective }
-    }
-}
-
-impl Serialize for EntryJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Fields<'a> {
-            #[serde(flatten)]
-            key: KeyJson<'a>,
-            shape: &'a Named,
-            choice: StoredChoice,
-            parameters: &'a Named,
-            launches: u64,
-            chosen: Summary,
-            default: Summary,
-            found: &'a Provenance,
-        }
-        let Entry { key, shape, choice, parameters, launches, chosen, default, found } = self.0;
-        let (choice, launches, chosen, default) = (*choice, *launches, *chosen, *default);
-        let key = key.into();
-        Fields { key, shape, choice, parameters, launches, chosen, default, found }
-            .serialize(serializer)
-    }
-}
-
 /// An invalid entry of a file.
-#[derive(Debug, Serialize)]
+#[derive(Serialize)]
 pub(super) struct FaultJson {
     file: String,
-    line: usize,
-    column: usize,
-    message: String,
+    #[serde(flatten)]
+    fault: FileFault,
 }
 
 impl FaultJson {
-    pub(super) fn all(file: &Path, faults: &[FileFault]) -> Vec<Self> {
-        let json = |fault: &FileFault| Self {
-            file: file.display().to_string(),
-            line: fault.line,
-            column: fault.column,
-            message: fault.message.clone(),
-        };
-        faults.iter().map(json).collect()
+    pub(super) fn all(file: &Path, faults: Vec<FileFault>) -> impl Iterator<Item = Self> {
+        let file = file.display().to_string();
+        faults.into_iter().map(move |fault| Self { file: file.clone(), fault })
     }
 }
 
-/// A table of entries: columns that say what each is for, then `more`.
-pub(super) fn entry_table<const N: usize>(more: [&str; N]) -> Table {
+/// A row for each entry: columns that say what it is for, then `more`.
+pub(super) fn table<'a, const N: usize>(
+    more: [&str; N],
+    rows: impl Iterator<Item = (&'a Entry, [String; N])>,
+) -> Table {
     let first = ["kernel", "variant", "types", "shape", "measured for"];
-    Table::new(first.into_iter().chain(more))
-}
-
-/// Adds an entry to a table made by [`entry_table`].
-pub(super) fn push_entry<const N: usize>(table: &mut Table, entry: &Entry, more: [String; N]) {
-    let Key { kernel, variant, dtypes, policy, objective, .. } = &entry.key;
-    // What is usual is left out.
-    let policy = (*policy != Policy::default()).then(|| policy.to_string());
-    let objective = (*objective != Objective::default()).then(|| objective.to_string());
-    let purpose: Vec<String> = policy.into_iter().chain(objective).collect();
-    let first =
-        [kernel.clone(), variant.clone(), dtypes.clone(), shape(&entry.shape), purpose.join(", ")];
-    table.push(first.into_iter().chain(more));
+    let mut table = Table::new(first.into_iter().chain(more));
+    for (Entry { key, shape: sizes, .. }, more) in rows {
+        let Key { kernel, variant, dtypes, policy, objective, .. } = key;
+        // What is usual is left out.
+        let policy = (*policy != Policy::default()).then(|| policy.to_string());
+        let objective = (*objective != Objective::default()).then(|| objective.to_string());
+        let purpose: Vec<String> = policy.into_iter().chain(objective).collect();
+        let names = [kernel, variant, dtypes].map(String::clone);
+        table.push(names.into_iter().chain([shape(sizes), purpose.join(", ")]).chain(more));
+    }
+    table
 }
 
 /// `rms_norm f16, cold-eager, throughput, 32768x4096`.

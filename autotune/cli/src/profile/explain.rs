@@ -5,19 +5,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 use gridguard::profile::{
-    Backend, DefaultReason, DeviceIdentity, Entry, Key, Layer, Layers, LoadedProfile, Match, Named,
-    Objective, Policy, Provenance, TunedChoice, user_folder,
+    Backend, DefaultReason, DeviceIdentity, Entry, Layer, Layers, LoadedProfile, Match, MatchKind,
+    Named, Objective, Policy, Provenance, TunedChoice,
 };
 use gridguard::{Choice, Plan, Strategy};
 use gridguard_kernels::bench::Problem;
 use serde::Serialize;
 
-use super::entry::{self, EntryJson};
+use super::entry;
 use super::passed_over::{PassedOver, Query, total};
 use crate::error::{CommandError, Exit};
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::target::{DEFAULT_GPU, Target, gpu_without_host};
-use crate::output::{OutputArgs, Table, count, text};
+use crate::output::{OutputArgs, Table, count};
 
 #[derive(Args)]
 pub(crate) struct Explain {
@@ -56,23 +56,24 @@ struct LookupReport<'a> {
     objective: Objective,
     source: &'a str,
     variant: &'a str,
-    /// `exact`, `bucket`, `neighbour` or `default`.
-    matched: String,
+    matched: MatchKind,
     #[serde(skip_serializing_if = "Option::is_none")]
     distance_octaves: Option<f64>,
     /// Why no entry matches.
     #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
+    reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    layer: Option<String>,
+    layer: Option<Layer>,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    entry: Option<EntryJson<'a>>,
+    entry: Option<&'a Entry>,
     degraded: bool,
     plan: PlanJson,
     findings: Vec<String>,
     considered: Vec<PassedOver<'a>>,
+    #[serde(skip)]
+    found: Match,
 }
 
 /// The launch plan.
@@ -91,35 +92,42 @@ impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let problem = Problem::new(&self.kernel, &self.dtype, &self.shape)?;
         let target = self.target()?;
+        let device = &target.identity;
         let key = problem.key(&target.limits, self.policy, self.objective)?;
-        let running = target.environment()?;
-        let LoadedProfile { profile, notices } =
-            self.layers(&target.identity).load(&target.identity, &running);
+        let layers = self.profile.iter().fold(Layers::new(), Layers::explicit);
+        let layers = layers.user().built_in(device);
+        let LoadedProfile { profile, notices } = layers.load(device, &target.environment()?);
         let shape = problem.shape();
         let sizes: Vec<u64> = shape.iter().map(|(_, size)| *size).collect();
         let found = profile.lookup(&key, &sizes);
         let reason = reason(found.matched, &shape);
-        let query = Query { key: &key, shape: &shape, reason: reason.as_deref() };
-        let considered = query.passed_over(&profile, &found);
+        let query = Query { key: &key, shape: &shape, found, reason: reason.as_deref() };
+        let file = found.layer.and_then(|layer| layers.path(layer, device));
         let report = LookupReport {
             problem: problem.to_string(),
-            device: &target.identity,
+            device,
             policy: self.policy,
             objective: self.objective,
             source: &key.source,
             variant: &key.variant,
-            matched: found.matched.kind().to_string(),
-            distance_octaves: distance(found.matched),
-            reason,
-            layer: found.layer.map(|layer| layer.to_string()),
-            file: found.layer.and_then(|layer| self.file_of(layer, &target.identity)),
-            entry: found.entry.map(EntryJson),
+            matched: found.matched.kind(),
+            distance_octaves: match found.matched {
+                Match::Neighbour { distance_millioctaves: distance } => {
+                    Some(f64::from(distance) / 1000.0)
+                }
+                _ => None,
+            },
+            reason: query.reason,
+            layer: found.layer,
+            file: file.map(|path| path.display().to_string()),
+            entry: found.entry,
             degraded: found.degraded,
             plan: self.plan(&problem, &target, &found),
             findings: notices.iter().map(ToString::to_string).collect(),
-            considered,
+            considered: query.passed_over(&profile),
+            found: found.matched,
         };
-        self.output.print(&report, text(|f| report.write_text(f, &key, found.matched)))?;
+        self.output.print(&report, &report)?;
         let is_used = found.entry.is_some() && report.plan.refused.is_none();
         Ok(if is_used { Exit::Yes } else { Exit::No })
     }
@@ -145,28 +153,6 @@ impl Explain {
                 other => other,
             }),
         }
-    }
-
-    /// The layers of profiles, in the order of their precedence.
-    fn layers(&self, device: &DeviceIdentity) -> Layers {
-        let layers = match &self.profile {
-            Some(path) => Layers::new().explicit(path),
-            None => Layers::new(),
-        };
-        layers.user().built_in(device)
-    }
-
-    /// The file of a layer; `None` for built-in profiles.
-    fn file_of(&self, layer: Layer, device: &DeviceIdentity) -> Option<String> {
-        let path = match layer {
-            Layer::Explicit => match self.profile.clone()? {
-                folder if folder.is_dir() => folder.join(device.file_name()),
-                file => file,
-            },
-            Layer::User => user_folder()?.join(device.file_name()),
-            Layer::Shipped | Layer::Embedded => return None,
-        };
-        Some(path.display().to_string())
     }
 
     /// Plans the launch with the entry's choice, or with the planner's default if that is not legal.
@@ -199,15 +185,6 @@ impl Explain {
     }
 }
 
-fn distance(matched: Match) -> Option<f64> {
-    match matched {
-        Match::Neighbour { distance_millioctaves } => {
-            Some(f64::from(distance_millioctaves) / 1000.0)
-        }
-        _ => None,
-    }
-}
-
 /// Why no entry matches, naming the size that is out of range.
 fn reason(matched: Match, shape: &Named) -> Option<String> {
     let Match::Default(reason) = matched else { return None };
@@ -219,20 +196,20 @@ fn reason(matched: Match, shape: &Named) -> Option<String> {
     Some(reason.to_string())
 }
 
-impl LookupReport<'_> {
-    fn write_text(&self, f: &mut fmt::Formatter<'_>, key: &Key, matched: Match) -> fmt::Result {
+impl fmt::Display for LookupReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let device = &self.device.name;
         match self.device.backend {
             Backend::Host => writeln!(f, "{} on the host as {device}", self.problem)?,
             Backend::Cuda => writeln!(f, "{} on {device}", self.problem)?,
         }
-        write!(f, "key: source {}", key.source)?;
-        if !key.variant.is_empty() {
-            write!(f, ", variant {}", key.variant)?;
+        write!(f, "key: source {}", self.source)?;
+        if !self.variant.is_empty() {
+            write!(f, ", variant {}", self.variant)?;
         }
-        writeln!(f, ", {}, {}", key.policy, key.objective)?;
-        match (&self.entry, &self.reason) {
-            (Some(EntryJson(entry)), _) => self.write_entry(f, entry, matched)?,
+        writeln!(f, ", {}, {}", self.policy, self.objective)?;
+        match (self.entry, self.reason) {
+            (Some(entry), _) => self.write_entry(f, entry)?,
             (None, Some(reason)) => writeln!(f, "match: none, {reason}")?,
             (None, None) => writeln!(f, "match: none")?,
         }
@@ -243,31 +220,40 @@ impl LookupReport<'_> {
         }
         write!(f, "\nother entries\n{}", table(&self.considered))
     }
+}
 
-    fn write_entry(
-        &self,
-        f: &mut fmt::Formatter<'_>,
-        entry: &Entry,
-        matched: Match,
-    ) -> fmt::Result {
-        let layer = self.layer.as_deref().unwrap_or_default();
-        write!(f, "match: {matched}, entry {} of {layer} profile", entry::shape(&entry.shape))?;
+impl LookupReport<'_> {
+    fn write_entry(&self, f: &mut fmt::Formatter<'_>, entry: &Entry) -> fmt::Result {
+        let Entry { shape, choice, parameters, launches, chosen, default, found, .. } = entry;
+        write!(f, "match: {}, entry {}", self.found, entry::shape(shape))?;
+        if let Some(layer) = self.layer {
+            write!(f, " of {layer} profile")?;
+        }
         match &self.file {
             Some(file) => writeln!(f, " {file}")?,
             None => writeln!(f)?,
         }
-        let choice = entry::full_choice(entry.choice, &entry.parameters);
-        let launches = count(entry.launches, "launch", "launches");
+        let choice = entry::full_choice(*choice, parameters);
+        let launches = count(*launches, "launch", "launches");
         writeln!(f, "choice: {choice}, {launches} for the entry's shape")?;
-        if let Some(time) = entry::time(entry.chosen.median_ns) {
-            write!(f, "measured: {time} in {} samples", entry.chosen.samples)?;
-            let change = entry::change(entry.default.median_ns, entry.chosen.median_ns);
-            if let Some((default, change)) = entry::time(entry.default.median_ns).zip(change) {
+        if let Some(time) = entry::time(chosen.median_ns) {
+            write!(f, "measured: {time} in {} samples", chosen.samples)?;
+            let change = entry::change(default.median_ns, chosen.median_ns);
+            if let Some((default, change)) = entry::time(default.median_ns).zip(change) {
                 write!(f, ", {} vs default {default}", entry::percent(change))?;
             }
             writeln!(f)?;
         }
-        write_provenance(f, &entry.found)?;
+        let Provenance { date, driver, compiler, tuner, candidates, failed, samples, .. } = found;
+        write!(f, "tuned: {candidates} candidates, {failed} failed, {samples} samples")?;
+        for (what, text) in
+            [("driver ", driver), ("compiler ", compiler), ("tuner ", tuner), ("", date)]
+        {
+            if !text.is_empty() {
+                write!(f, ", {what}{text}")?;
+            }
+        }
+        writeln!(f)?;
         if self.degraded {
             writeln!(f, "measured with another major version of the driver: may not be fastest")?;
         }
@@ -289,22 +275,9 @@ impl fmt::Display for PlanJson {
     }
 }
 
-fn write_provenance(f: &mut fmt::Formatter<'_>, found: &Provenance) -> fmt::Result {
-    let Provenance { date, driver, compiler, tuner, candidates, failed, samples, .. } = found;
-    write!(f, "tuned: {candidates} candidates, {failed} failed, {samples} samples")?;
-    for (what, text) in
-        [("driver ", driver), ("compiler ", compiler), ("tuner ", tuner), ("", date)]
-    {
-        if !text.is_empty() {
-            write!(f, ", {what}{text}")?;
-        }
-    }
-    writeln!(f)
-}
-
 fn table(considered: &[PassedOver<'_>]) -> Table {
     let mut table = Table::new(["shape", "types", "layer", "choice", "octaves away", "why not"]);
-    for PassedOver { entry: EntryJson(entry), octaves, layer, reason } in considered {
+    for PassedOver { entry, octaves, layer, reason } in considered {
         let sizes: Vec<String> =
             octaves.iter().map(|(name, octaves)| format!("{name} {octaves:.3}")).collect();
         let octaves = match sizes.is_empty() {
@@ -314,7 +287,7 @@ fn table(considered: &[PassedOver<'_>]) -> Table {
         table.push([
             entry::shape(&entry.shape),
             entry.key.dtypes.clone(),
-            layer.clone(),
+            layer.to_string(),
             entry::full_choice(entry.choice, &entry.parameters),
             octaves,
             reason.clone(),

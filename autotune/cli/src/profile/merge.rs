@@ -5,10 +5,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use gridguard::profile::{self, Document, Entry, MergeConflict, Named, ProfileError, StoredChoice};
+use gridguard::profile::{
+    self, Document, Entry, Key, MergeConflict, Named, ProfileError, StoredChoice,
+};
 use serde::Serialize;
 
-use super::entry::{self, FaultJson, KeyJson};
+use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, count, note};
 
@@ -41,7 +43,7 @@ struct MergeReport<'a> {
 #[derive(Serialize)]
 struct ConflictJson<'a> {
     #[serde(flatten)]
-    key: KeyJson<'a>,
+    key: &'a Key,
     shape: &'a Named,
     kept: ContenderJson<'a>,
     dropped: ContenderJson<'a>,
@@ -53,6 +55,20 @@ struct ContenderJson<'a> {
     parameters: &'a Named,
     median_ns: u64,
     date: &'a str,
+}
+
+impl<'a> ConflictJson<'a> {
+    fn new(MergeConflict { kept, dropped }: &'a MergeConflict) -> Self {
+        let contender =
+            |Entry { choice, parameters, chosen, found, .. }: &'a Entry| ContenderJson {
+                choice: *choice,
+                parameters,
+                median_ns: chosen.median_ns,
+                date: &found.date,
+            };
+        let (kept_json, dropped) = (contender(kept), contender(dropped));
+        Self { key: &kept.key, shape: &kept.shape, kept: kept_json, dropped }
+    }
 }
 
 impl Merge {
@@ -68,7 +84,7 @@ impl Merge {
             output: self.output.display().to_string(),
             files: self.files.len(),
             entries: document.entries().len(),
-            conflicts: conflicts.iter().map(ConflictJson::from).collect(),
+            conflicts: conflicts.iter().map(ConflictJson::new).collect(),
             repeated: repeated.len(),
             faults,
         };
@@ -131,7 +147,7 @@ fn merge(
     let (mut documents, mut faults) = (Vec::new(), Vec::new());
     for path in &files {
         let parsed = entry::read(path)?;
-        faults.extend(FaultJson::all(path, &parsed.faults));
+        faults.extend(FaultJson::all(path, parsed.faults));
         documents.push(parsed.document);
     }
     let Some((document, others)) = documents.split_first_mut() else {
@@ -158,18 +174,4 @@ fn dropped(existing: &Document, merged: &Document) -> Result<usize, ProfileError
 
 fn has_different_choices(MergeConflict { kept, dropped }: &MergeConflict) -> bool {
     (kept.choice, &kept.parameters) != (dropped.choice, &dropped.parameters)
-}
-
-impl<'a> From<&'a MergeConflict> for ConflictJson<'a> {
-    fn from(MergeConflict { kept, dropped }: &'a MergeConflict) -> Self {
-        let (key, shape) = ((&kept.key).into(), &kept.shape);
-        Self { key, shape, kept: kept.into(), dropped: dropped.into() }
-    }
-}
-
-impl<'a> From<&'a Entry> for ContenderJson<'a> {
-    fn from(entry: &'a Entry) -> Self {
-        let Entry { choice, parameters, chosen, found, .. } = entry;
-        Self { choice: *choice, parameters, median_ns: chosen.median_ns, date: &found.date }
-    }
 }

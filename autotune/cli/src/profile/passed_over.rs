@@ -5,64 +5,57 @@ use std::cmp::Reverse;
 use gridguard::profile::{Entry, Key, Layer, MatchKind, Named, Profile, TunedChoice};
 use serde::Serialize;
 
-use super::entry::{self, EntryJson};
+use super::entry;
 
 /// An entry that a lookup does not use.
 #[derive(Serialize)]
 pub(super) struct PassedOver<'a> {
-    pub(super) layer: String,
+    pub(super) layer: Layer,
     #[serde(flatten)]
-    pub(super) entry: EntryJson<'a>,
+    pub(super) entry: &'a Entry,
     /// The distance of each size in octaves: infinite (`null` in JSON) if only one of the two is 0.
     /// Empty if the shapes have different size names.
     pub(super) octaves: Vec<(&'a str, f64)>,
     pub(super) reason: String,
 }
 
-/// What is looked up.
+/// A lookup and its result.
 pub(super) struct Query<'a> {
     pub(super) key: &'a Key,
     pub(super) shape: &'a Named,
+    pub(super) found: TunedChoice<'a>,
     /// Why no entry matches; `None` if one does.
     pub(super) reason: Option<&'a str>,
 }
 
-impl Query<'_> {
+impl<'a> Query<'a> {
     /// The nearest entries of the kernel except the one that matches: those of the same key first,
     /// then by distance.
-    pub(super) fn passed_over<'a>(
-        &self,
-        profile: &'a Profile,
-        found: &TunedChoice<'a>,
-    ) -> Vec<PassedOver<'a>> {
-        let is_used = |layer, entry: &Entry| {
-            found.layer == Some(layer) && found.entry.is_some_and(|used| used == entry)
-        };
+    pub(super) fn passed_over(&self, profile: &'a Profile) -> Vec<PassedOver<'a>> {
+        let used = self.found.layer.zip(self.found.entry);
         let mut entries: Vec<PassedOver<'a>> = profile
             .entries()
-            .filter(|(layer, entry)| entry.key.kernel == self.key.kernel && !is_used(*layer, entry))
+            .filter(|other| other.1.key.kernel == self.key.kernel && used != Some(*other))
             .map(|(layer, entry)| {
                 let octaves = self.octaves(entry);
-                let reason = self
-                    .other_key(&entry.key)
-                    .unwrap_or_else(|| self.farther(layer, &octaves, found));
-                PassedOver { layer: layer.to_string(), entry: EntryJson(entry), octaves, reason }
+                let reason = self.other_key(&entry.key);
+                let reason = reason.unwrap_or_else(|| self.farther(layer, &octaves));
+                PassedOver { layer, entry, octaves, reason }
             })
             .collect();
-        let distance = |one: &PassedOver<'_>| match one.octaves.is_empty() {
-            true => f64::INFINITY,
-            false => total(&one.octaves),
+        let distance = |PassedOver { octaves, .. }: &PassedOver<'_>| {
+            if octaves.is_empty() { f64::INFINITY } else { total(octaves) }
         };
         entries.sort_by(|one, other| distance(one).total_cmp(&distance(other)));
-        entries.sort_by_key(|one| Reverse(one.entry.0.key == *self.key));
+        entries.sort_by_key(|one| Reverse(one.entry.key == *self.key));
         entries.truncate(MOST_ENTRIES);
         entries
     }
 
-    /// The distance of each size of an entry.
-    fn octaves<'a>(&self, entry: &'a Entry) -> Vec<(&'a str, f64)> {
-        let names = |shape: &Named| shape.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-        if names(&entry.shape) != names(self.shape) {
+    /// The distance of each size of an entry; none if the sizes have other names.
+    fn octaves(&self, entry: &'a Entry) -> Vec<(&'a str, f64)> {
+        let names = |shape: &'a Named| shape.iter().map(|(name, _)| name.as_str());
+        if !names(&entry.shape).eq(names(self.shape)) {
             return Vec::new();
         }
         let sizes = entry.shape.iter().zip(self.shape);
@@ -94,7 +87,7 @@ impl Query<'_> {
     }
 
     /// Why an entry of the same key is not used.
-    fn farther(&self, layer: Layer, octaves: &[(&str, f64)], found: &TunedChoice<'_>) -> String {
+    fn farther(&self, layer: Layer, octaves: &[(&str, f64)]) -> String {
         if octaves.is_empty() {
             return "its sizes have other names".into();
         }
@@ -107,16 +100,17 @@ impl Query<'_> {
             }
             return format!("{name} is {octaves:.3} octaves away, more than one");
         }
-        let used = found.entry.map(|entry| self.octaves(entry)).unwrap_or_default();
-        match found.matched.kind() {
-            _ if found.layer < Some(layer) && total(octaves) <= total(&used) => {
+        let distance = total(octaves);
+        let used = self.found.entry.map_or(0.0, |entry| total(&self.octaves(entry)));
+        match self.found.matched.kind() {
+            _ if self.found.layer < Some(layer) && distance <= used => {
                 "a layer of higher precedence has a match".into()
             }
             MatchKind::Exact => "another entry matches exactly".into(),
-            MatchKind::Bucket if total(octaves) < total(&used) => {
+            MatchKind::Bucket if distance < used => {
                 "nearer, but the match has the same powers of two".into()
             }
-            _ => format!("farther than the match: {:.3} octaves", total(octaves)),
+            _ => format!("farther than the match: {distance:.3} octaves"),
         }
     }
 }

@@ -9,10 +9,10 @@ use gridguard::profile::{self, Document, Entry};
 use gridguard_kernels::bench::current_sources;
 use serde::Serialize;
 
-use super::entry::{self, EntryJson, entry_table, push_entry};
+use super::entry;
 use crate::error::{CommandError, Exit};
 use crate::measure::args::KernelFilter;
-use crate::output::{OutputArgs, Table};
+use crate::output::OutputArgs;
 
 #[derive(Args)]
 pub(crate) struct Prune {
@@ -35,17 +35,17 @@ pub(crate) struct Prune {
 }
 
 #[derive(Serialize)]
-struct PruneReport<'a> {
+struct PruneReport {
     file: String,
-    removed: Vec<RemovedJson<'a>>,
+    removed: Vec<Removed>,
     kept: usize,
     dry_run: bool,
 }
 
 #[derive(Serialize)]
-struct RemovedJson<'a> {
+struct Removed {
     #[serde(flatten)]
-    entry: EntryJson<'a>,
+    entry: Entry,
     reason: &'static str,
 }
 
@@ -60,10 +60,9 @@ impl Prune {
             entry::note_backup(&self.file, published.backup.as_deref());
             (removed, kept) = (published.outcome, published.entries);
         }
-        let json = |(entry, reason)| RemovedJson { entry: EntryJson(entry), reason };
         let report = PruneReport {
             file: self.file.display().to_string(),
-            removed: removed.iter().map(|(entry, reason)| (entry, *reason)).map(json).collect(),
+            removed,
             kept,
             dry_run: self.dry_run,
         };
@@ -72,14 +71,12 @@ impl Prune {
     }
 
     /// Removes entries from the document, and returns them with the reason for each.
-    fn prune(&self, document: &mut Document) -> Vec<(Entry, &'static str)> {
+    fn prune(&self, document: &mut Document) -> Vec<Removed> {
         let mut removed = Vec::new();
-        document.retain(|entry| match self.reason(entry) {
-            Some(reason) => {
-                removed.push((entry.clone(), reason));
-                false
-            }
-            None => true,
+        document.retain(|entry| {
+            let reason = self.reason(entry);
+            removed.extend(reason.map(|reason| Removed { entry: entry.clone(), reason }));
+            reason.is_none()
         });
         removed
     }
@@ -105,24 +102,19 @@ impl Prune {
     }
 }
 
-impl fmt::Display for PruneReport<'_> {
+impl fmt::Display for PruneReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.removed.is_empty() {
-            write!(f, "{}", table(&self.removed))?;
+            let rows = self.removed.iter().map(|Removed { entry, reason }| {
+                let choice = entry::full_choice(entry.choice, &entry.parameters);
+                let (source, date) = (entry.key.source.clone(), entry.found.date.clone());
+                (entry, [choice, source, date, (*reason).to_owned()])
+            });
+            write!(f, "{}", entry::table(["choice", "source", "date", "reason"], rows))?;
         }
         let verb = if self.dry_run { "would be removed" } else { "removed" };
         writeln!(f, "{} {verb}, {} kept", entry::entries(self.removed.len()), self.kept)
     }
-}
-
-fn table(removed: &[RemovedJson<'_>]) -> Table {
-    let mut table = entry_table(["choice", "source", "date", "reason"]);
-    for RemovedJson { entry: EntryJson(entry), reason } in removed {
-        let choice = entry::full_choice(entry.choice, &entry.parameters);
-        let (source, date) = (entry.key.source.clone(), entry.found.date.clone());
-        push_entry(&mut table, entry, [choice, source, date, (*reason).to_owned()]);
-    }
-    table
 }
 
 /// A date with or without a time, or a duration before now.

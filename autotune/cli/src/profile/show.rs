@@ -4,13 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
-use gridguard::profile::{DeviceIdentity, Document, Entry, Environment, ParsedProfile};
+use gridguard::profile::{DeviceIdentity, Entry, Environment, ParsedProfile};
 use serde::Serialize;
 
-use super::entry::{self, EntryJson, FaultJson, entry_table, push_entry};
+use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
 use crate::measure::args::KernelFilter;
-use crate::output::{OutputArgs, Table};
+use crate::output::OutputArgs;
 
 #[derive(Args)]
 pub(crate) struct Show {
@@ -29,9 +29,10 @@ struct ShowReport<'a> {
     aliases: &'a [String],
     environment: &'a Environment,
     faults: Vec<FaultJson>,
-    entries: Vec<EntryJson<'a>>,
+    entries: Vec<&'a Entry>,
+    /// Number of entries in the file.
     #[serde(skip)]
-    document: &'a Document,
+    all: usize,
 }
 
 impl Show {
@@ -43,9 +44,9 @@ impl Show {
             device: document.device(),
             aliases: document.aliases(),
             environment: document.environment(),
-            faults: FaultJson::all(&self.file, &faults),
-            entries: document.entries().iter().filter(is_wanted).map(EntryJson).collect(),
-            document: &document,
+            faults: FaultJson::all(&self.file, faults).collect(),
+            entries: document.entries().iter().filter(is_wanted).collect(),
+            all: document.entries().len(),
         };
         self.output.print(&report, &report)?;
         Ok(Exit::Yes)
@@ -54,13 +55,11 @@ impl Show {
 
 impl fmt::Display for ShowReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let DeviceIdentity { backend, name, compute_capability, .. } = self.device;
-        let DeviceIdentity { multiprocessors, memory_bytes, l2_bytes, processor, .. } = self.device;
+        let DeviceIdentity { memory_bytes, l2_bytes, processor, .. } = self.device;
         writeln!(
             f,
-            "{name}, backend {backend}, compute capability {compute_capability}, \
-             {multiprocessors} multiprocessors, {memory_bytes} bytes of memory, {l2_bytes} bytes \
-             of L2 cache"
+            "{}, {memory_bytes} bytes of memory, {l2_bytes} bytes of L2 cache",
+            self.device
         )?;
         if let Some(processor) = processor {
             writeln!(f, "processor {processor}")?;
@@ -75,42 +74,35 @@ impl fmt::Display for ShowReport<'_> {
         if !known.is_empty() {
             writeln!(f, "measured with {}", known.join(", "))?;
         }
-        let (shown, all) = (self.entries.len(), self.document.entries().len());
-        if shown < all {
-            write!(f, "{shown} of ")?;
+        if self.entries.len() < self.all {
+            write!(f, "{} of ", self.entries.len())?;
         }
-        write!(f, "{}", entry::entries(all))?;
+        write!(f, "{}", entry::entries(self.all))?;
         match self.faults.len() {
             0 => writeln!(f)?,
             invalid => writeln!(f, ", {invalid} invalid skipped")?,
         }
-        if self.entries.is_empty() { Ok(()) } else { write!(f, "\n{}", table(&self.entries)) }
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        let rows = self.entries.iter().map(|entry| (*entry, cells(entry)));
+        write!(f, "\n{}", entry::table(COLUMNS, rows))
     }
 }
 
-fn table(entries: &[EntryJson<'_>]) -> Table {
-    let mut table = entry_table([
-        "choice",
-        "parameters",
-        ">launches",
-        ">median",
-        ">vs default",
-        ">samples",
-        "date",
-    ]);
-    for EntryJson(entry) in entries {
-        let Entry { choice, parameters, launches, chosen, default, found, .. } = entry;
-        let change = entry::change(default.median_ns, chosen.median_ns);
-        let cells = [
-            entry::choice(*choice),
-            entry::parameters(parameters),
-            launches.to_string(),
-            entry::time(chosen.median_ns).unwrap_or_default(),
-            change.map(entry::percent).unwrap_or_default(),
-            chosen.samples.to_string(),
-            found.date.clone(),
-        ];
-        push_entry(&mut table, entry, cells);
-    }
-    table
+fn cells(entry: &Entry) -> [String; COLUMNS.len()] {
+    let Entry { choice, parameters, launches, chosen, default, found, .. } = entry;
+    let change = entry::change(default.median_ns, chosen.median_ns);
+    [
+        entry::choice(*choice),
+        entry::parameters(parameters),
+        launches.to_string(),
+        entry::time(chosen.median_ns).unwrap_or_default(),
+        change.map(entry::percent).unwrap_or_default(),
+        chosen.samples.to_string(),
+        found.date.clone(),
+    ]
 }
+
+const COLUMNS: [&str; 7] =
+    ["choice", "parameters", ">launches", ">median", ">vs default", ">samples", "date"];

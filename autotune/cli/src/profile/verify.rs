@@ -15,14 +15,14 @@ use gridguard_autotune::{
 use gridguard_kernels::bench::{Problem, current_sources};
 use serde::Serialize;
 
-use super::entry::{self, EntryJson, entry_table, push_entry};
+use super::entry;
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection, KernelFilter};
 use crate::measure::process::MeasuringProcess;
 use crate::measure::progress::{DeviceProgress, ProgressBars};
 use crate::measure::target::{Target, gpu_without_host};
-use crate::output::{OutputArgs, Table, note};
+use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
 pub(crate) struct Verify {
@@ -65,7 +65,7 @@ struct VerifyReport<'a> {
 #[derive(Serialize)]
 struct RowJson<'a> {
     #[serde(flatten)]
-    entry: EntryJson<'a>,
+    entry: &'a Entry,
     #[serde(flatten)]
     verified: Option<Verified>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,7 +87,7 @@ struct Verified {
 #[derive(Serialize)]
 struct SkippedJson<'a> {
     #[serde(flatten)]
-    entry: EntryJson<'a>,
+    entry: &'a Entry,
     reason: String,
 }
 
@@ -105,7 +105,7 @@ impl Verify {
                 Ok(problem) => wanted.push((problem, entry)),
                 Err(reason) => {
                     note(format_args!("skipped: {}: {reason}", entry::subject(entry)));
-                    passed_over.push(SkippedJson { entry: EntryJson(entry), reason });
+                    passed_over.push(SkippedJson { entry, reason });
                 }
             }
         }
@@ -115,11 +115,8 @@ impl Verify {
         }
         let interrupt = interrupt::flag()?;
         let verified = verify_all(&target, gpu, &wanted, interrupt);
-        let regrets: Vec<f64> = verified
-            .iter()
-            .filter_map(|row| row.verified.as_ref())
-            .map(|verified| verified.regret)
-            .collect();
+        let regrets: Vec<f64> =
+            verified.iter().filter_map(|row| Some(row.verified.as_ref()?.regret)).collect();
         let samples = Samples::new(regrets.iter().copied());
         let report = VerifyReport {
             file: self.file.display().to_string(),
@@ -163,7 +160,9 @@ impl Verify {
 
 impl fmt::Display for VerifyReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{} verified", table(&self.verified), entry::entries(self.verified.len()))?;
+        let columns = ["stored choice", "fresh choice", ">regret", ">stored median", ">now"];
+        let table = entry::table(columns, self.verified.iter().map(|row| (row.entry, cells(row))));
+        write!(f, "{table}{} verified", entry::entries(self.verified.len()))?;
         if let Some((median, worst)) = self.median_regret.zip(self.worst_regret) {
             let [median, worst] = [median, worst].map(entry::percent);
             write!(f, ", regret {median} in the median, {worst} at worst")?;
@@ -182,23 +181,18 @@ impl fmt::Display for VerifyReport<'_> {
     }
 }
 
-fn table(rows: &[RowJson<'_>]) -> Table {
-    let mut table =
-        entry_table(["stored choice", "fresh choice", ">regret", ">stored median", ">now"]);
-    for RowJson { entry: EntryJson(entry), verified, .. } in rows {
-        let [fresh, regret, now] = match verified {
-            Some(Verified { fresh, regret, median_ns }) => [
-                entry::full_choice(fresh.choice, &fresh.parameters),
-                entry::percent(*regret),
-                entry::time(*median_ns).unwrap_or_default(),
-            ],
-            None => ["failed".to_owned(), String::new(), String::new()],
-        };
-        let stored = entry::full_choice(entry.choice, &entry.parameters);
-        let before = entry::time(entry.chosen.median_ns).unwrap_or_default();
-        push_entry(&mut table, entry, [stored, fresh, regret, before, now]);
-    }
-    table
+fn cells(RowJson { entry, verified, .. }: &RowJson<'_>) -> [String; 5] {
+    let [fresh, regret, now] = match verified {
+        Some(Verified { fresh, regret, median_ns }) => [
+            entry::full_choice(fresh.choice, &fresh.parameters),
+            entry::percent(*regret),
+            entry::time(*median_ns).unwrap_or_default(),
+        ],
+        None => ["failed".to_owned(), String::new(), String::new()],
+    };
+    let stored = entry::full_choice(entry.choice, &entry.parameters);
+    let before = entry::time(entry.chosen.median_ns).unwrap_or_default();
+    [stored, fresh, regret, before, now]
 }
 
 /// The problem of an entry, if this version has its kernel as it was tuned.
@@ -230,15 +224,15 @@ fn verify_all<'a>(
     let mut verifier = Verifier { process, interrupt, progress: bars.device(target.to_string()) };
     let mut rows = Vec::new();
     for (problem, entry) in wanted {
-        let Some(result) = verifier.verify(problem, entry).transpose() else { break };
-        let (verified, error) = match result {
+        let (verified, error) = match verifier.verify(problem, entry) {
             Ok(verified) => (Some(verified), None),
+            Err(_) if interrupt.load(Ordering::Relaxed) => break,
             Err(error) => {
                 bars.suspend(|| note(format_args!("{problem}: {error}")));
                 (None, Some(error.to_string()))
             }
         };
-        rows.push(RowJson { entry: EntryJson(entry), verified, error });
+        rows.push(RowJson { entry, verified, error });
         bars.tick();
     }
     bars.clear();
@@ -253,15 +247,9 @@ struct Verifier<'a> {
 }
 
 impl Verifier<'_> {
-    /// `None` if the command was interrupted.
-    fn verify(
-        &mut self,
-        problem: &Problem,
-        entry: &Entry,
-    ) -> Result<Option<Verified>, CommandError> {
-        if self.is_interrupted() {
-            return Ok(None);
-        }
+    /// Fails once the command is interrupted.
+    fn verify(&mut self, problem: &Problem, entry: &Entry) -> Result<Verified, CommandError> {
+        self.ensure_running()?;
         let Key { policy, .. } = entry.key;
         self.progress.begin(problem);
         let mut remote = self.process.open(problem, policy)?;
@@ -270,11 +258,7 @@ impl Verifier<'_> {
         verified
     }
 
-    fn compare(
-        &mut self,
-        remote: &mut Remote,
-        entry: &Entry,
-    ) -> Result<Option<Verified>, CommandError> {
+    fn compare(&mut self, remote: &mut Remote, entry: &Entry) -> Result<Verified, CommandError> {
         let Key { objective, .. } = entry.key;
         let mut space = Space::new(remote.configurations().to_vec());
         space.restrict(objective);
@@ -284,19 +268,16 @@ impl Verifier<'_> {
         let budget = Budget { interrupt: Some(self.interrupt), ..Budget::default() };
         let outcome = tune(remote, &mut space, objective, &budget, &mut self.progress)?;
         if !outcome.complete {
-            return Ok(None);
+            return Err(interrupted().into());
         }
-        let fresh = outcome.winner.clone();
-        if is_same_plan(&stored, &fresh) {
-            let median_ns = outcome.chosen.median_ns;
-            return Ok(Some(Verified { fresh, regret: 0.0, median_ns }));
+        let fresh = outcome.winner;
+        if stored.is_same_plan(&fresh) {
+            return Ok(Verified { fresh, regret: 0.0, median_ns: outcome.chosen.median_ns });
         }
         remote.check(&stored)?;
         if let Some(latency) = outcome.latency.filter(|latency| latency.met) {
             let limit = entry::real(latency.max_launch_ns);
-            let Some(times) = self.times(remote, &stored, Portion::LargestLaunch)? else {
-                return Ok(None);
-            };
+            let times = rounds(|_| self.time(remote, &stored, Portion::LargestLaunch))?;
             let median = Samples::new(times).map_or(f64::INFINITY, |times| times.median());
             let is_within = median <= limit;
             if !is_within {
@@ -305,69 +286,52 @@ impl Verifier<'_> {
                 return Err(no_longer_valid(message));
             }
         }
-        self.race(remote, &stored, fresh)
-    }
-
-    /// Times both choices alternately, so that each is first equally often.
-    fn race(
-        &self,
-        remote: &mut Remote,
-        stored: &Candidate,
-        fresh: Candidate,
-    ) -> Result<Option<Verified>, CommandError> {
-        let mut pairs = Vec::new();
-        for round in 0..=ROUNDS {
-            if self.is_interrupted() {
-                return Ok(None);
+        let pairs = rounds(|round| {
+            let mut time = |candidate| self.time(remote, candidate, Portion::Sequence);
+            // The order alternates, so that each is first equally often.
+            if round % 2 == 0 {
+                let first = time(&stored)?;
+                return Ok((first, time(&fresh)?));
             }
-            let pair = if round % 2 == 0 {
-                let first = time(remote, stored, Portion::Sequence)?;
-                (first, time(remote, &fresh, Portion::Sequence)?)
-            } else {
-                let first = time(remote, &fresh, Portion::Sequence)?;
-                (time(remote, stored, Portion::Sequence)?, first)
-            };
-            // The first round is a warm-up.
-            if round > 0 {
-                pairs.push(pair);
-            }
-        }
+            let first = time(&fresh)?;
+            Ok((time(&stored)?, first))
+        })?;
         let times = Samples::new(pairs.iter().map(|(stored, _)| *stored));
         let ratios = Samples::new(pairs.iter().map(|(stored, fresh)| stored / fresh));
-        let verified = ratios.zip(times).map(|(ratios, times)| {
-            let median_ns = times.summary().median_ns;
-            Verified { fresh, regret: ratios.median() - 1.0, median_ns }
-        });
-        let none = || MeasureFailure::new(FailureKind::Launch, "no time was measured");
-        Ok(Some(verified.ok_or_else(none)?))
+        let (times, ratios) = times
+            .zip(ratios)
+            .ok_or_else(|| MeasureFailure::new(FailureKind::Launch, "no time was measured"))?;
+        let (regret, median_ns) = (ratios.median() - 1.0, times.summary().median_ns);
+        Ok(Verified { fresh, regret, median_ns })
     }
 
-    /// The times of a choice after a warm-up; `None` if the command was interrupted.
-    fn times(
+    /// One time in nanoseconds.
+    fn time(
         &self,
         remote: &mut Remote,
         candidate: &Candidate,
         portion: Portion,
-    ) -> Result<Option<Vec<f64>>, CommandError> {
-        let mut times = Vec::new();
-        for _ in 0..=ROUNDS {
-            if self.is_interrupted() {
-                return Ok(None);
-            }
-            times.push(time(remote, candidate, portion)?);
-        }
-        times.remove(0);
-        Ok(Some(times))
+    ) -> Result<f64, MeasureFailure> {
+        self.ensure_running()?;
+        Ok(remote.sample(candidate, portion)?.time_ns)
     }
 
-    fn is_interrupted(&self) -> bool {
-        self.interrupt.load(Ordering::Relaxed)
+    fn ensure_running(&self) -> Result<(), MeasureFailure> {
+        if self.interrupt.load(Ordering::Relaxed) { Err(interrupted()) } else { Ok(()) }
     }
 }
 
-/// One time in nanoseconds.
-fn time(remote: &mut Remote, candidate: &Candidate, portion: Portion) -> Result<f64, CommandError> {
-    Ok(remote.sample(candidate, portion)?.time_ns)
+/// The results of all rounds but the first, which is a warm-up.
+fn rounds<T>(
+    round: impl FnMut(u32) -> Result<T, MeasureFailure>,
+) -> Result<Vec<T>, MeasureFailure> {
+    let mut results = (0..=ROUNDS).map(round).collect::<Result<Vec<T>, _>>()?;
+    results.remove(0);
+    Ok(results)
+}
+
+fn interrupted() -> MeasureFailure {
+    MeasureFailure::new(FailureKind::Timeout, "interrupted")
 }
 
 /// Why the choice of an entry is not a candidate.
@@ -388,11 +352,6 @@ fn why_illegal(space: &Space, entry: &Entry) -> String {
 
 fn no_longer_valid(reason: String) -> CommandError {
     CommandError::Failed(format!("the stored choice is no longer valid: {reason}"))
-}
-
-fn is_same_plan(one: &Candidate, other: &Candidate) -> bool {
-    let plan = |of: &Candidate| (of.strategy, of.launches, of.largest_chunk);
-    plan(one) == plan(other) && one.parameters == other.parameters
 }
 
 /// Pairs of samples: enough for a confidence interval, few enough to be quick.
