@@ -53,7 +53,7 @@ pub fn publish(
     ours: &Document,
 ) -> Result<Published<Vec<MergeConflict>>, ProfileError> {
     let empty = Document::new(ours.device().clone(), ours.environment().clone());
-    try_update(path, empty, |document| document.merge(ours))
+    update(path, empty, |document| document.merge(ours))
 }
 
 /// Changes the file at `path` under its lock, starting from `empty` if there is none.
@@ -62,16 +62,8 @@ pub fn publish(
 ///
 /// # Errors
 ///
-/// As [`publish`].
+/// As [`publish`], and [`ProfileError::NotReplaced`] with the error of `change`.
 pub fn update<T>(
-    path: &Path,
-    empty: Document,
-    change: impl FnOnce(&mut Document) -> T,
-) -> Result<Published<T>, ProfileError> {
-    try_update(path, empty, |document| Ok(change(document)))
-}
-
-fn try_update<T>(
     path: &Path,
     empty: Document,
     change: impl FnOnce(&mut Document) -> Result<T, ProfileError>,

@@ -70,6 +70,7 @@ pub(crate) fn write() {
             How::Changes => {
                 let insert = |document: &mut Document| {
                     document.insert(entry(&kernel, number, number)).expect("within bounds");
+                    Ok(())
                 };
                 update(path, document([]), insert).expect("changed");
             }

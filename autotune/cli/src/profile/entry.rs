@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use gridguard::profile::{
-    self, Document, Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, StoredChoice,
+    self, Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, StoredChoice,
 };
 use gridguard_autotune::duration;
 use serde::Serialize;
@@ -19,11 +19,6 @@ pub(super) fn read(path: &Path) -> Result<ParsedProfile, CommandError> {
         note(format_args!("{}:{fault}", path.display()));
     }
     Ok(parsed)
-}
-
-/// A profile of the same device without entries.
-pub(super) fn empty_like(document: &Document) -> Document {
-    Document::new(document.device().clone(), document.environment().clone())
 }
 
 /// Reports the copy that an update keeps of a file with invalid entries.

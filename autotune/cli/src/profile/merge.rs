@@ -94,13 +94,14 @@ impl Merge {
 
     /// Replaces the output atomically.
     fn publish(&self, document: &Document) -> Result<(), CommandError> {
-        let invalid = |error| CommandError::invalid_file(&self.output, error);
         // Checked before the file is locked, so that a rejected merge changes nothing.
         let existing = profile::load(&self.output).map_err(CommandError::profile(&self.output))?;
         if let Some(existing) = existing {
-            self.check_dropped(dropped(&existing.document, document).map_err(invalid)?)?;
+            let dropped = dropped(&existing.document, document)
+                .map_err(|error| CommandError::invalid_file(&self.output, error))?;
+            self.check_dropped(dropped)?;
         }
-        let published = profile::update(&self.output, entry::empty_like(document), |existing| {
+        let published = profile::update(&self.output, document.clone(), |existing| {
             // Another process may have published to the file in the meantime.
             let dropped = dropped(existing, document)?;
             if dropped == 0 || self.force {
@@ -109,7 +110,7 @@ impl Merge {
             Ok(dropped)
         })?;
         entry::note_backup(&self.output, published.backup.as_deref());
-        self.check_dropped(published.outcome.map_err(invalid)?)
+        self.check_dropped(published.outcome)
     }
 
     fn check_dropped(&self, entries: usize) -> Result<(), CommandError> {

@@ -55,8 +55,8 @@ impl Prune {
         let mut removed = self.prune(&mut document);
         let mut kept = document.entries().len();
         if !removed.is_empty() && !self.dry_run {
-            let empty = entry::empty_like(&document);
-            let published = profile::update(&self.file, empty, |document| self.prune(document))?;
+            let update = |document: &mut Document| Ok(self.prune(document));
+            let published = profile::update(&self.file, document, update)?;
             entry::note_backup(&self.file, published.backup.as_deref());
             (removed, kept) = (published.outcome, published.entries);
         }
