@@ -173,25 +173,20 @@ fn a_huge_file_is_rejected_without_reading_it() {
 fn an_entry_of_a_mebibyte_is_left_out_and_the_others_are_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("any.ron");
-    let write = |bytes: usize| {
-        let text = text(&[8, 64], 1);
-        let (before, after) = text.split_at(text.find("launches").expect("an entry"));
-        // Elements that are valid, in the place of a comment of as many bytes.
-        let shape = "(\"\", 1),".repeat(bytes / 9);
-        fs::write(&path, format!("{before}parameters: [{shape}], {after}")).expect("writes");
-        load(&path).expect("reads").expect("is there")
-    };
-    let problem = |bytes| {
-        let read = write(bytes);
+    let problem = |parameters: usize| {
+        let parameters = format!("parameters: [{}]", "(\"\", 1),".repeat(parameters));
+        let text = text(&[8, 64], 1).replacen("parameters: []", &parameters, 1);
+        fs::write(&path, text).expect("writes");
+        let read = load(&path).expect("reads").expect("is there");
         assert_eq!(read.document.entries().len(), 1);
         assert_eq!(read.faults.len(), 1);
         read.faults[0].to_string()
     };
-    let within = problem(1 << 10);
-    assert!(within.contains("parameters"), "{within}");
-    let large = problem(2 << 20);
-    assert!(large.ends_with("bytes, the limit is 1048576: shorten it"), "{large}");
-    assert!(large.starts_with("7:9: the entry has 20"), "{large}");
+    let few = problem(17);
+    assert_eq!(few, "7:9: parameters has 17 values, the limit is 16: remove some");
+    let many = problem(1 << 18);
+    let expected = "7:9: the entry has 2097610 bytes, the limit is 1048576: shorten it";
+    assert_eq!(many, expected);
 }
 
 #[test]
