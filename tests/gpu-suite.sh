@@ -4,12 +4,14 @@
 #   tests/gpu-suite.sh pack [FOLDER]          builds tests, benchmarks and programs into FOLDER (.gpu)
 #   tests/gpu-suite.sh run RESULTS [FOLDER [STEPS]]
 #                                             runs them on this machine's device and writes RESULTS;
-#                                             STEPS is a pattern of step names, such as 'peers*'
+#                                             STEPS is a pattern of step names, such as 'peers*': the
+#                                             results of other steps stay
 #   tests/gpu-suite.sh all RESULTS [FOLDER]   both, on a machine with Rust and a device
 #
 # `run` needs a driver, NVRTC, FOLDER and this script, but no Rust. It uses compute-sanitizer, PyTorch
-# and Triton where they are installed. Each step has a time limit; a table at the end says which passed,
-# and the exit status whether all did.
+# and Triton where they are installed. Each step has a time limit; RESULTS/summary.txt has each step's
+# result with its commit, date, driver and seed, and the exit status says whether all steps of this run
+# passed.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -61,14 +63,25 @@ step() {
         export -f "${1?}"
         set -- bash -c "set -eu -o pipefail; $1"' "$@"' "$@"
     fi
-    timeout --kill-after=10 "$seconds" "$@" >"$results/$name.log" 2>&1
+    timeout --kill-after=10 "$seconds" "$@" >"$results/$name.txt" 2>&1
     status=$?
     if [ $status -eq 0 ]; then
-        printf '%-28s passed\n' "$name" >>"$table"
+        record "$name" passed
     else
-        printf '%-28s FAILED (%d)\n' "$name" $status >>"$table"
-        tail -n 25 "$results/$name.log"
+        record "$name" "FAILED ($status)"
+        tail -n 25 "$results/$name.txt"
     fi
+}
+
+# record NAME RESULT: writes the row of a step, in place of the one that an earlier run wrote.
+record() {
+    case $2 in passed) ;; *) failed=1 ;; esac
+    (
+        flock 9
+        sed -i "/^$1 /d" "$table"
+        printf '%-20s %-14s %-16s %-11s %-12s %s\n' "$1" "$2" "$GRIDGUARD_COMMIT" "$GRIDGUARD_DATE" \
+            "$GRIDGUARD_DRIVER" "$PROPTEST_RNG_SEED" >>"$table"
+    ) 9>"$results/.summary.lock"
 }
 
 # Tunes the built-in shapes of every kernel.
@@ -93,16 +106,15 @@ tune_options() {
     rm -f "$profile" "$profile.lock"
 }
 
-# Runs `doctor` in many environments. RESULTS/doctor.txt has each page below its command, its exit status
-# and number of devices, and the expected ones; RESULTS/doctor.json has the time of a plain run.
+# Runs `doctor` in many environments. Prints each page below its command, its exit status and number of
+# devices, and the expected ones; RESULTS/doctor.json has the time of a plain run.
 doctor_pages() {
-    local gridguard=$1/gridguard results=$2 pages=$2/doctor.txt wrong=0
+    local gridguard=$1/gridguard results=$2 wrong=0
     local gpus uuid torch stubs
     gpus=$(nvidia-smi --list-gpus | wc -l)
     uuid=$(nvidia-smi --query-gpu=uuid --format=csv,noheader | head -n 1)
     torch=1
     python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && torch=0
-    : >"$pages"
 
     # page STATUS DEVICES [NAME=VALUE|ARGUMENT]...
     page() {
@@ -118,7 +130,7 @@ doctor_pages() {
         got="$status $(grep -oE '^(good|warning|unknown|bad) +device [0-9]+:' <<<"$out" | grep -oE '[0-9]+' | sort -u | wc -l || true)"
         [ "$got" = "$expected" ] || { wrong=1 && got+=', WRONG'; }
         printf '$ %sgridguard doctor %s\nstatus and devices: %s, expected %s\n%s\n\n' \
-            "$shown" "${words[*]}" "$got" "$expected" "$out" | tee -a "$pages"
+            "$shown" "${words[*]}" "$got" "$expected" "$out"
     }
 
     page 0 "$gpus"
@@ -146,14 +158,13 @@ doctor_pages() {
         [ -e "$stubs/libcuda.so" ] && break
     done
     if [ $stubs = none ]; then
-        echo 'stubs: no toolkit with that folder here' | tee -a "$pages"
+        echo 'stubs: no toolkit with that folder here'
     else
         # With the stub found first, devices may be listed or not: only the status counts.
         local status=0 out
         out=$(LD_LIBRARY_PATH=$stubs:$LD_LIBRARY_PATH "$gridguard" doctor 2>&1) || status=$?
         [ $status -eq 1 ] && grep -q 'bad .*stubs' <<<"$out" || wrong=1
-        printf '$ LD_LIBRARY_PATH=%s:... gridguard doctor\nstatus: %s, expected 1\n%s\n\n' "$stubs" $status "$out" |
-            tee -a "$pages"
+        printf '$ LD_LIBRARY_PATH=%s:... gridguard doctor\nstatus: %s, expected 1\n%s\n\n' "$stubs" $status "$out"
     fi
     python3 - "$gridguard" "$results/doctor.json" <<'PYTHON'
 import json, os, statistics, subprocess, sys, tempfile, time
@@ -246,20 +257,21 @@ run() {
     CRITERION_HOME=$(mktemp -d)
     GRIDGUARD_RESULTS=$(realpath "$results")
     export PROPTEST_RNG_SEED GRIDGUARD_CUBIN_CACHE CRITERION_HOME GRIDGUARD_RESULTS
-    {
-        echo "commit  $GRIDGUARD_COMMIT"
-        echo "date    $GRIDGUARD_DATE"
-        echo "device  $(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)"
-        echo "driver  $GRIDGUARD_DRIVER"
-        echo "seed    $PROPTEST_RNG_SEED"
-    } >"$table"
+    failed=0
+    local device
+    device=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -n 1)
+    # Rows of other steps stay, each with its own commit and date, unless they are of another device.
+    if [ "$(head -n 1 "$table" 2>/dev/null)" != "device  $device" ]; then
+        printf 'device  %s\n\n%-20s %-14s %-16s %-11s %-12s %s\n' "$device" \
+            step result commit date driver seed >"$table"
+    fi
     local toolkit=/usr/local/cuda/targets/x86_64-linux/lib
     export LD_LIBRARY_PATH=$toolkit${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
     # Tests that fill the device or its memory run alone.
     step tests 240 "$folder/gpu" --ignored --test-threads 8 --skip conformance:: --skip memory::
     step memory 60 "$folder/gpu" --ignored --test-threads 1 memory::
-    step conformance 150 "$folder/gpu" --ignored --nocapture the_guard_agrees_with_the_driver
+    step conformance 150 "$folder/gpu" --ignored --nocapture --test-threads 1 the_guard_agrees_with_the_driver
     step facts 90 "$folder/gpu" --ignored --nocapture answers_beyond_the_rules
     step faults 400 "$folder/faults" --ignored --nocapture
     step limits 20 "$folder/gridguard" limits --device 0
@@ -280,7 +292,7 @@ run() {
         step peers-attention 480 python3 "$folder/peers/attention.py" --bench "$folder/attention" --output "$results"
         step peers-kernels 200 python3 "$folder/peers/kernels.py" --bench "$folder/kernels" --output "$results"
     else
-        echo "peers                        FAILED: PyTorch or Triton not found" >>"$table"
+        record peers "FAILED (no PyTorch)"
     fi
     if command -v compute-sanitizer >/dev/null; then
         # The tests provoke driver errors, so these are not reported. Every kernel and variant runs, on
@@ -296,10 +308,11 @@ run() {
                 --tool "$tool" "$folder/gpu" --ignored --test-threads 1 "${small[@]}" ${skip[$tool]}
         done
     else
-        echo "compute-sanitizer            FAILED: not found" >>"$table"
+        record sanitizer "FAILED (none)"
     fi
+    rm -f "$results/.summary.lock"
     cat "$table"
-    ! grep -q FAILED "$table"
+    return $failed
 }
 
 case "${1:-}" in
@@ -307,7 +320,7 @@ pack) pack "${2:-.gpu}" ;;
 run) run "${2:?where to write the results}" "${3:-.gpu}" "${4:-*}" ;;
 all) pack "${3:-.gpu}" && run "${2:?where to write the results}" "${3:-.gpu}" '*' ;;
 *)
-    sed -n '2,14s/^# \{0,1\}//p' "$0"
+    sed -n '2,16s/^# \{0,1\}//p' "$0"
     exit 2
     ;;
 esac

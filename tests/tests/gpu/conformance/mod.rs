@@ -9,7 +9,7 @@ mod facts;
 mod kernels;
 mod report;
 
-use gridguard::{Dim3, LaunchRequest};
+use gridguard::{Dim3, LaunchLimits, LaunchRequest};
 use gridguard_test_support::conformance::compare::Tally;
 use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver, RawLaunch};
 use gridguard_test_support::conformance::session;
@@ -51,6 +51,39 @@ fn the_guard_agrees_with_the_driver_on_every_launch() {
     let queried = family.kernels.iter().all(|kernel| kernel.failed_queries.borrow().is_empty());
     assert!(queried, "failed occupancy queries");
     assert!(family.left_out.is_empty(), "left out: {:?}", family.left_out);
+}
+
+/// Compares the occupancy that `gridguard check` estimates without a device with the driver's, for every
+/// block of one to 1,024 threads and nine sizes of dynamic shared memory.
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn the_guard_agrees_with_the_driver_on_occupancy() {
+    let device = guard().limits().clone();
+    let family = Family::new(&RawDriver::open());
+    let mut compared = 0_u64;
+    let whole =
+        family.kernels.iter().filter(|kernel| kernel.limits.kernel().required_cluster.is_none());
+    for kernel in whole {
+        let estimate = LaunchLimits::new(device.clone(), kernel.limits.kernel().clone());
+        let most = estimate.max_dynamic_shared_bytes();
+        for threads in 1..=estimate.kernel().max_threads_per_block.expect("queried") {
+            for eighths in 0..=8 {
+                let (block, shared) = (Dim3::new(threads, 1, 1), most * eighths / 8);
+                let request =
+                    LaunchRequest::new(Dim3::ONE, block).dynamic_shared_bytes(shared).cooperative();
+                let driver = kernel.occupancy(&request).blocks.filter(|blocks| *blocks > 0);
+                assert_eq!(
+                    estimate.co_resident_blocks(block, shared),
+                    driver,
+                    "{}: {threads} threads, {shared} bytes",
+                    kernel.name,
+                );
+                compared += 1;
+            }
+        }
+    }
+    println!("{compared} occupancies compared");
+    assert!(compared > 100_000, "too few");
 }
 
 fn number(name: &str) -> Option<u64> {
