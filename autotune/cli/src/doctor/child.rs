@@ -6,6 +6,10 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use humantime::format_duration;
+
+use super::finding::shorten;
+
 /// The most that is read of each stream; every program here writes far less.
 const MOST_BYTES: u64 = 1 << 20;
 /// How often the exit of a program is polled.
@@ -16,20 +20,24 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How long to wait for a killed program: the kernel may keep it while a device hangs.
 const AFTER_KILL: Duration = Duration::from_millis(200);
 
-/// How a program ended, and what it wrote until then.
+/// What a program wrote, and whether it succeeded.
 #[derive(Debug)]
 pub(super) struct ChildOutput {
-    pub(super) end: ChildEnd,
     pub(super) out: String,
     pub(super) err: String,
+    pub(super) end: Result<(), ChildError>,
 }
 
-#[derive(Debug)]
-pub(super) enum ChildEnd {
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChildError {
+    #[error("{0}")]
     NotStarted(io::Error),
     /// It was killed at the time limit.
-    TimedOut,
-    Exited(ExitStatus),
+    #[error("no response within {}", format_duration(*.0))]
+    TimedOut(Duration),
+    /// Its exit status and last error message.
+    #[error("{0}")]
+    Crashed(String),
 }
 
 /// Runs a program until it exits, until it writes a line that `is_last`, or until the time limit.
@@ -38,49 +46,47 @@ pub(super) fn run(
     limit: Duration,
     is_last: impl Fn(&str) -> bool,
 ) -> ChildOutput {
+    let (mut out, err) = (String::new(), String::new());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let start = Instant::now();
+    let mut deadline = Instant::now() + limit;
     let mut child = match command.spawn() {
         Ok(child) => KillOnDrop(child),
-        Err(error) => {
-            let end = ChildEnd::NotStarted(error);
-            return ChildOutput { end, out: String::new(), err: String::new() };
-        }
+        Err(error) => return ChildOutput { out, err, end: Err(ChildError::NotStarted(error)) },
     };
-    let out = child.0.stdout.take().map(read_lines);
-    let err = child.0.stderr.take().map(read_lines);
-    let mut text = String::new();
-    let mut deadline = start + limit;
-    let end = loop {
-        match out.as_ref().map(|lines| lines.recv_timeout(POLL)) {
-            Some(Ok(line)) => {
+    let out_lines = read_lines(child.0.stdout.take());
+    let err_lines = read_lines(child.0.stderr.take());
+    let status = loop {
+        match out_lines.recv_timeout(POLL) {
+            Ok(line) => {
                 if is_last(&line) {
                     deadline = deadline.min(Instant::now() + GRACE);
                 }
-                text += &line;
+                out += &line;
                 continue;
             }
-            Some(Err(RecvTimeoutError::Timeout)) => {}
-            Some(Err(RecvTimeoutError::Disconnected)) | None => thread::sleep(POLL),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(POLL),
         }
         if let Some(status) = child.status() {
-            text += &drain(out.as_ref());
-            break ChildEnd::Exited(status);
+            break status;
         }
         if Instant::now() >= deadline {
-            break ChildEnd::TimedOut;
+            return ChildOutput { out, err, end: Err(ChildError::TimedOut(limit)) };
         }
     };
-    let err = match end {
-        ChildEnd::Exited(_) => drain(err.as_ref()),
-        _ => String::new(),
+    out += &rest(&out_lines);
+    let err = rest(&err_lines);
+    let end = match last_line(&err).as_str() {
+        _ if status.success() => Ok(()),
+        "" => Err(ChildError::Crashed(status.to_string())),
+        line => Err(ChildError::Crashed(format!("{status}, {line}"))),
     };
-    ChildOutput { end, out: text, err }
+    ChildOutput { out, err, end }
 }
 
 /// The last line that is not blank, where programs usually say why they exit.
-pub(super) fn last_line(text: &str) -> Option<&str> {
-    text.lines().map(str::trim).rfind(|line| !line.is_empty())
+pub(super) fn last_line(text: &str) -> String {
+    shorten(text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default())
 }
 
 struct KillOnDrop(Child);
@@ -103,27 +109,23 @@ impl Drop for KillOnDrop {
 }
 
 /// Reads lines on a thread of its own, each with its line break.
-fn read_lines(stream: impl Read + Send + 'static) -> Receiver<String> {
+fn read_lines(stream: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        let mut stream = BufReader::new(stream.take(MOST_BYTES));
+        let mut stream = BufReader::new(stream?.take(MOST_BYTES));
         let mut line = Vec::new();
         while let Ok(1..) = stream.read_until(b'\n', &mut line) {
-            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
-                return;
-            }
+            sender.send(String::from_utf8_lossy(&line).into_owned()).ok()?;
             line.clear();
         }
+        Some(())
     });
     receiver
 }
 
 /// The rest of the lines of a program that has exited.
-fn drain(lines: Option<&Receiver<String>>) -> String {
+fn rest(lines: &Receiver<String>) -> String {
     let deadline = Instant::now() + GRACE;
-    let next = || {
-        let wait = deadline.saturating_duration_since(Instant::now());
-        lines.and_then(|lines| lines.recv_timeout(wait).ok())
-    };
-    std::iter::from_fn(next).collect()
+    let wait = || deadline.saturating_duration_since(Instant::now());
+    std::iter::from_fn(|| lines.recv_timeout(wait()).ok()).collect()
 }

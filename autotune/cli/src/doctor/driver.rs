@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use gridguard::cuda::{self, CudaError, DriverUnavailable};
 use serde::{Deserialize, Serialize};
 
-use super::result::{CheckResult, remedy};
+use super::finding::{Finding, Subject, remedy};
 
-pub(super) const DRIVER: &str = "driver";
+pub(super) const DRIVER: Subject = Subject::new("driver");
 
 /// What the driver reports before any device is queried.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,100 +19,84 @@ pub(super) struct Driver {
     pub(super) version: Option<i32>,
     /// The number of devices; `None` if the driver cannot be used.
     pub(super) devices: Option<usize>,
-    /// Why the driver cannot be used.
     pub(super) fault: Option<DriverFault>,
 }
 
-/// Why a driver cannot be used.
+/// Why a driver cannot be used, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct DriverFault {
-    pub(super) kind: FaultKind,
-    pub(super) what: String,
-    pub(super) remedy: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum FaultKind {
-    /// No library can be loaded.
-    Missing,
-    /// The library lacks a function.
-    Incomplete,
-    /// The two names of the library lead to different files.
-    Divided,
-    TooOld,
-    /// It cannot be initialised, or fails later.
-    Failed,
+pub(super) enum DriverFault {
+    /// No library can be loaded; what to do depends on the machine.
+    NoLibrary(String),
+    Library {
+        what: String,
+        remedy: String,
+    },
+    /// The driver is too old, cannot be initialised, or fails later.
+    Driver {
+        what: String,
+        remedy: String,
+    },
 }
 
 impl Driver {
     /// Queries the driver, which may hang or crash.
     pub(super) fn query() -> Self {
-        let version = cuda::driver_version();
+        let devices = cuda::driver_version().and_then(|_| cuda::device_count());
         let loaded = loaded_library("libcuda.so");
-        let no_device = |error: &CudaError| match error {
-            CudaError::Unavailable(DriverUnavailable::NoDevice { driver_version, .. }) => {
-                Some(*driver_version)
+        let driver = Self { loaded, version: cuda::driver_version().ok(), ..Self::default() };
+        match devices {
+            Ok(count) => Self { devices: Some(count), ..driver },
+            Err(CudaError::Unavailable(DriverUnavailable::NoDevice { driver_version, .. })) => {
+                Self { version: driver.version.or(driver_version), devices: Some(0), ..driver }
             }
-            _ => None,
-        };
-        let (version, devices) = match version {
-            Ok(version) => (Some(version), cuda::device_count()),
-            Err(error) => (no_device(&error).flatten(), Err(error)),
-        };
-        let (devices, fault) = match devices {
-            Ok(count) => (Some(count), None),
-            Err(error) if no_device(&error).is_some() => (Some(0), None),
-            Err(error) => (None, Some(DriverFault::from(error))),
-        };
-        Self { loaded, version, devices, fault }
+            Err(error) => Self { fault: Some(error.into()), ..driver },
+        }
     }
 
     /// Whether the driver supports this program. A fault of the library is not reported here.
     ///
     /// `bindings` is the CUDA version of the bindings, `release` the driver's own version.
-    pub(super) fn check(&self, bindings: i32, release: Option<&str>) -> Option<CheckResult> {
-        if let Some(DriverFault { kind, what, remedy }) = &self.fault {
-            return match kind {
-                FaultKind::Missing | FaultKind::Incomplete | FaultKind::Divided => None,
-                FaultKind::TooOld => Some(CheckResult::bad(DRIVER, what, "update the driver")),
-                FaultKind::Failed => Some(CheckResult::bad(DRIVER, what, remedy)),
-            };
+    pub(super) fn check(&self, bindings: i32, release: Option<&str>) -> Option<Finding> {
+        match &self.fault {
+            Some(DriverFault::Driver { what, remedy }) => return Some(DRIVER.bad(what, remedy)),
+            Some(_) => return None,
+            None => {}
         }
         let version = self.version?;
         let release = release.map(|release| format!(" ({release})")).unwrap_or_default();
         let [supported, built] = [version, bindings].map(version_text);
         let what = format!("supports CUDA {supported}{release}, gridguard is built for {built}");
-        Some(match version < bindings {
-            true => CheckResult::warning(
-                DRIVER,
-                what,
-                "update the driver, or build gridguard with CUDARC_CUDA_VERSION of the driver",
-            ),
-            false => CheckResult::good(DRIVER, what),
-        })
+        let remedy = "update the driver, or build gridguard with CUDARC_CUDA_VERSION of the driver";
+        Some(if version < bindings { DRIVER.warning(what, remedy) } else { DRIVER.good(what) })
     }
 }
 
 impl From<CudaError> for DriverFault {
     fn from(error: CudaError) -> Self {
-        let kind = match &error {
-            CudaError::Unavailable(DriverUnavailable::LibraryMissing { .. }) => FaultKind::Missing,
-            CudaError::Unavailable(DriverUnavailable::SymbolMissing { .. }) => {
-                FaultKind::Incomplete
-            }
-            CudaError::Unavailable(DriverUnavailable::OtherLibrary { .. }) => FaultKind::Divided,
-            CudaError::Unavailable(DriverUnavailable::TooOld { .. }) => FaultKind::TooOld,
-            _ => FaultKind::Failed,
+        let (what, remedy) = (error.to_string(), remedy(error.diagnosis()));
+        let CudaError::Unavailable(unavailable) = error else {
+            return Self::Driver { what, remedy };
         };
-        let what = match &error {
-            CudaError::Unavailable(DriverUnavailable::InitFailed(error)) => error.to_string(),
-            CudaError::Unavailable(DriverUnavailable::TooOld { version, oldest }) => {
-                let [version, oldest] = [*version, *oldest].map(version_text);
-                format!("supports CUDA {version}, gridguard needs {oldest} or later")
+        match unavailable {
+            DriverUnavailable::LibraryMissing { .. } => Self::NoLibrary(what),
+            DriverUnavailable::SymbolMissing { .. } => Self::Library {
+                what,
+                remedy: "update the driver; if it is new, another library shadows its own".into(),
+            },
+            DriverUnavailable::OtherLibrary { .. } => Self::Library {
+                what,
+                remedy: "remove the folder of the other one from LD_LIBRARY_PATH".into(),
+            },
+            DriverUnavailable::TooOld { version, oldest } => {
+                let [version, oldest] = [version, oldest].map(version_text);
+                let what = format!("supports CUDA {version}, gridguard needs {oldest} or later");
+                Self::Driver { what, remedy: "update the driver".into() }
             }
-            error => error.to_string(),
-        };
-        Self { kind, what, remedy: remedy(error.diagnosis()) }
+            DriverUnavailable::InitFailed(error) => {
+                Self::Driver { what: error.to_string(), remedy }
+            }
+            _ => Self::Driver { what, remedy },
+        }
     }
 }
 
@@ -142,7 +126,7 @@ fn mapped_file(maps: &str, name: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::result::Level;
+    use super::super::finding::Level;
     use super::*;
 
     #[test]
@@ -150,7 +134,7 @@ mod tests {
         let driver = |version| Driver { version: Some(version), ..Driver::default() };
         let result = driver(13_000).check(12_000, Some("580.65.06")).expect("a version");
         let what = "supports CUDA 13.0 (580.65.06), gridguard is built for 12.0";
-        assert_eq!(result, CheckResult::good(DRIVER, what));
+        assert_eq!(result, DRIVER.good(what));
         let older = driver(12_040).check(12_080, None).expect("a version");
         assert_eq!(older.level, Level::Warning);
     }

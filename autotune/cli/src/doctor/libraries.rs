@@ -1,6 +1,7 @@
 //! Which libcuda is loaded and whether another shadows it, and whether NVRTC can be used.
 
 use std::env;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,12 @@ use std::time::Duration;
 
 use gridguard::cuda::{Compiler, NvrtcUnavailable};
 
-use super::child::{self, ChildEnd};
-use super::driver::{Driver, DriverFault, FaultKind, loaded_library, version_number, version_text};
-use super::result::CheckResult;
+use super::child;
+use super::driver::{Driver, DriverFault, loaded_library, version_number, version_text};
+use super::finding::{Finding, Subject};
 
-const LIBCUDA: &str = "libcuda";
-const NVRTC: &str = "nvrtc";
+const LIBCUDA: Subject = Subject::new("libcuda");
+const NVRTC: Subject = Subject::new("nvrtc");
 /// The names of the driver library; most programs load the first one.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 /// `ldconfig` only reads one file.
@@ -24,18 +25,9 @@ const LDCONFIG_LIMIT: Duration = Duration::from_secs(2);
 /// in the order of the loader's search.
 pub(super) type LibraryFiles = Vec<(PathBuf, PathBuf)>;
 
-/// What is known about the driver library.
-#[derive(Clone, Debug, Default)]
-pub(super) struct LibcudaFacts {
-    pub(super) files: LibraryFiles,
-    pub(super) driver: Driver,
-    pub(super) platform: Platform,
-}
-
 /// What indicates that there is a GPU even if the library is missing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Platform {
-    #[default]
     NoGpu,
     /// The kernel module is loaded, or device files exist.
     KernelModule,
@@ -55,17 +47,16 @@ impl Platform {
 
 /// Searches `LD_LIBRARY_PATH` and the loader's cache.
 pub(super) fn find_libcuda() -> LibraryFiles {
-    let folders: Vec<PathBuf> = env::var_os("LD_LIBRARY_PATH")
-        .map(|path| env::split_paths(&path).filter(|one| !one.as_os_str().is_empty()).collect())
-        .unwrap_or_default();
+    let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> =
+        env::split_paths(&path).filter(|folder| !folder.as_os_str().is_empty()).collect();
     let cache = loader_cache();
-    let mut files = LibraryFiles::new();
-    for name in NAMES {
-        let in_folders = folders.iter().map(|folder| folder.join(name));
-        let paths = in_folders.chain(cached_paths(&cache, name)).filter(|path| !is_32_bit(path));
-        files.extend(paths.filter_map(|path| path.canonicalize().ok().map(|real| (path, real))));
-    }
-    files
+    let in_order = |name| {
+        let in_folders = folders.iter().map(move |folder| folder.join(name));
+        in_folders.chain(cached_paths(&cache, name))
+    };
+    let paths = NAMES.into_iter().flat_map(in_order).filter(|path| !is_32_bit(path));
+    paths.filter_map(|path| path.canonicalize().ok().map(|real| (path, real))).collect()
 }
 
 /// The loader skips libraries for 32 bits.
@@ -77,15 +68,13 @@ fn is_32_bit(path: &Path) -> bool {
 
 /// The output of `ldconfig -p`; empty if it fails.
 fn loader_cache() -> String {
-    for program in ["ldconfig", "/sbin/ldconfig"] {
+    let list = |program| {
         let mut command = Command::new(program);
         command.arg("-p");
-        let output = child::run(command, LDCONFIG_LIMIT, |_| false);
-        if matches!(output.end, ChildEnd::Exited(status) if status.success()) {
-            return output.out;
-        }
-    }
-    String::new()
+        child::run(command, LDCONFIG_LIMIT, |_| false)
+    };
+    let mut outputs = ["ldconfig", "/sbin/ldconfig"].into_iter().map(list);
+    outputs.find(|output| output.end.is_ok()).map(|output| output.out).unwrap_or_default()
 }
 
 /// The cached paths of `name`, without those for 32 bits.
@@ -98,57 +87,55 @@ fn cached_paths(cache: &str, name: &str) -> Vec<PathBuf> {
     cache.lines().filter_map(path).collect()
 }
 
-pub(super) fn check_libcuda(facts: &LibcudaFacts) -> Option<CheckResult> {
-    let Driver { loaded, fault, .. } = &facts.driver;
+pub(super) fn check_libcuda(
+    files: &LibraryFiles,
+    driver: &Driver,
+    platform: Platform,
+) -> Option<Finding> {
     let first = |name| {
         let is_named = |path: &&Path| path.file_name().is_some_and(|it| it == name);
-        facts.files.iter().map(|(path, _)| path.as_path()).find(is_named)
+        files.iter().map(|(path, _)| path.as_path()).find(is_named)
     };
+    let loaded = driver.loaded.as_deref();
     // A program gets a stub by either name.
-    let mut candidates = loaded.as_deref().into_iter().chain(NAMES.into_iter().filter_map(first));
+    let mut candidates = loaded.into_iter().chain(NAMES.into_iter().filter_map(first));
     if let Some(stub) = candidates.find(|path| is_in_folder(path, "stubs")) {
         let what = format!("{} is found first, a stub for linking only", stub.display());
-        return Some(CheckResult::bad(LIBCUDA, what, STUB));
+        return Some(LIBCUDA.bad(what, STUB));
     }
-    if let Some(result) = fault.as_ref().and_then(|fault| library_fault(fault, facts)) {
-        return Some(result);
+    match &driver.fault {
+        Some(DriverFault::NoLibrary(what)) => {
+            let remedy = match platform {
+                _ if !files.is_empty() => DAMAGED,
+                Platform::KernelModule => NO_LIBRARY,
+                Platform::Wsl => NO_LIBRARY_IN_WSL,
+                Platform::NoGpu => NO_GPU,
+            };
+            return Some(LIBCUDA.bad(what, remedy));
+        }
+        Some(DriverFault::Library { what, remedy }) => return Some(LIBCUDA.bad(what, remedy)),
+        Some(DriverFault::Driver { .. }) | None => {}
     }
-    let loaded = loaded.as_deref().or(first(NAMES[0]))?;
+    let loaded = loaded.or(first(NAMES[0]))?;
     let is_compat = is_in_folder(loaded, "compat");
     let mut what = format!("{} is loaded", loaded.display());
     if is_compat {
         what += ", newer than the kernel module (forward compatibility)";
     }
-    let others = other_files(&facts.files);
+    let others = other_files(files);
     if others.is_empty() {
-        return Some(CheckResult::good(LIBCUDA, what));
+        return Some(LIBCUDA.good(what));
     }
-    let others: Vec<String> = others.iter().map(|path| path.display().to_string()).collect();
     what += &format!("; also found: {}", others.join(", "));
-    Some(match facts.platform {
-        _ if is_compat => CheckResult::good(LIBCUDA, what),
-        Platform::Wsl => CheckResult::warning(LIBCUDA, what, SEVERAL_IN_WSL),
-        _ => CheckResult::warning(LIBCUDA, what, SEVERAL),
+    Some(match platform {
+        _ if is_compat => LIBCUDA.good(what),
+        Platform::Wsl => LIBCUDA.warning(what, SEVERAL_IN_WSL),
+        _ => LIBCUDA.warning(what, SEVERAL),
     })
 }
 
-fn library_fault(fault: &DriverFault, facts: &LibcudaFacts) -> Option<CheckResult> {
-    let remedy = match (fault.kind, facts.platform) {
-        (FaultKind::Missing, _) if !facts.files.is_empty() => DAMAGED,
-        (FaultKind::Missing, Platform::KernelModule) => NO_LIBRARY,
-        (FaultKind::Missing, Platform::Wsl) => NO_LIBRARY_IN_WSL,
-        (FaultKind::Missing, Platform::NoGpu) => NO_GPU,
-        (FaultKind::Incomplete, _) => {
-            "update the driver; if it is new, another library shadows its own"
-        }
-        (FaultKind::Divided, _) => "remove the folder of the other one from LD_LIBRARY_PATH",
-        (FaultKind::TooOld | FaultKind::Failed, _) => return None,
-    };
-    Some(CheckResult::bad(LIBCUDA, &fault.what, remedy))
-}
-
 /// Other files of the same name as the first. A stub that is not found first does no harm.
-fn other_files(files: &LibraryFiles) -> Vec<&Path> {
+fn other_files(files: &LibraryFiles) -> Vec<String> {
     let Some((first, real)) = files.first() else { return Vec::new() };
     let mut seen = vec![real];
     let mut others = Vec::new();
@@ -156,7 +143,7 @@ fn other_files(files: &LibraryFiles) -> Vec<&Path> {
         let is_named = path.file_name() == first.file_name();
         if is_named && !is_in_folder(path, "stubs") && !seen.contains(&real) {
             seen.push(real);
-            others.push(path.as_path());
+            others.push(path.display().to_string());
         }
     }
     others
@@ -168,67 +155,53 @@ fn is_in_folder(path: &Path, name: &str) -> bool {
 
 /// The NVRTC library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Nvrtc {
-    Missing,
-    Broken(String),
-    Found { path: PathBuf, version: i32 },
+pub(super) struct Nvrtc {
+    path: PathBuf,
+    version: i32,
 }
 
-impl Nvrtc {
-    pub(super) fn find() -> Self {
-        let compiler = match Compiler::find() {
-            Ok(compiler) => compiler,
-            Err(error) => return Self::from(&error),
-        };
-        match compiler.version() {
-            Ok((major, minor)) => {
-                let path = loaded_library("libnvrtc.so");
-                let path = path.unwrap_or_else(|| compiler.library().into());
-                Self::Found { path, version: version_number(major, minor) }
-            }
-            Err(error) => Self::Broken(error.to_string()),
-        }
-    }
+/// The NVRTC that the loader finds, or why there is none.
+pub(super) fn find_nvrtc() -> Result<Nvrtc, String> {
+    let compiler = Compiler::find().map_err(|error| why_unavailable(&error))?;
+    let (major, minor) = compiler.version().map_err(|error| does_not_load(&error))?;
+    let path = loaded_library("libnvrtc.so").unwrap_or_else(|| compiler.library().into());
+    Ok(Nvrtc { path, version: version_number(major, minor) })
+}
 
-    /// Compares NVRTC with the CUDA version that the driver supports.
-    pub(super) fn check(&self, driver: Option<i32>) -> CheckResult {
-        let (path, version) = match self {
-            Self::Missing => return CheckResult::warning(NVRTC, NO_NVRTC, INSTALL_NVRTC),
-            Self::Broken(why) => {
-                let what = format!("does not load: {why}");
-                return CheckResult::warning(NVRTC, what, INSTALL_NVRTC);
-            }
-            Self::Found { path, version } => (path.display(), *version),
-        };
-        let found = format!("{}, {path}", version_text(version));
-        let Some(driver) = driver.filter(|driver| version > *driver) else {
-            return CheckResult::good(NVRTC, found);
-        };
-        let supports =
-            format!("newer than the driver, which supports CUDA {}", version_text(driver));
-        if version / 1000 > driver / 1000 {
-            let what = format!("{found}: its code is {supports}");
-            let remedy = format!("install NVRTC {}, or update the driver", driver / 1000);
-            return CheckResult::warning(NVRTC, what, remedy);
-        }
-        let what = format!("{found}: its machine code runs here, its PTX is {supports}");
-        let remedy = "compile for the device's own architecture, as gridguard does, or update the \
-                      driver";
-        CheckResult::warning(NVRTC, what, remedy)
+fn why_unavailable(error: &NvrtcUnavailable) -> String {
+    let NvrtcUnavailable::LibraryMissing { tried } = error else {
+        return does_not_load(error);
+    };
+    match tried.iter().find(|(_, message)| !message.contains("No such file")) {
+        None => NO_NVRTC.to_owned(),
+        Some((name, message)) if message.contains(name.as_str()) => does_not_load(message),
+        Some((name, message)) => does_not_load(&format!("{name}: {message}")),
     }
 }
 
-impl From<&NvrtcUnavailable> for Nvrtc {
-    fn from(error: &NvrtcUnavailable) -> Self {
-        let NvrtcUnavailable::LibraryMissing { tried } = error else {
-            return Self::Broken(error.to_string());
-        };
-        let broken = tried.iter().find(|(_, message)| !message.contains("No such file"));
-        broken.map_or(Self::Missing, |(name, message)| match message.contains(name.as_str()) {
-            true => Self::Broken(message.clone()),
-            false => Self::Broken(format!("{name}: {message}")),
-        })
+fn does_not_load(why: &impl Display) -> String {
+    format!("does not load: {why}")
+}
+
+/// Compares NVRTC with the CUDA version that the driver supports.
+pub(super) fn check_nvrtc(nvrtc: &Result<Nvrtc, String>, driver: Option<i32>) -> Finding {
+    let (path, version) = match nvrtc {
+        Ok(Nvrtc { path, version }) => (path.display(), *version),
+        Err(why) => return NVRTC.warning(why, INSTALL_NVRTC),
+    };
+    let found = format!("{}, {path}", version_text(version));
+    let Some(driver) = driver.filter(|driver| version > *driver) else {
+        return NVRTC.good(found);
+    };
+    let supports = format!("newer than the driver, which supports CUDA {}", version_text(driver));
+    if version / 1000 > driver / 1000 {
+        let remedy = format!("install NVRTC {}, or update the driver", driver / 1000);
+        return NVRTC.warning(format!("{found}: its code is {supports}"), remedy);
     }
+    NVRTC.warning(
+        format!("{found}: its machine code runs here, its PTX is {supports}"),
+        "compile for the device's own architecture, as gridguard does, or update the driver",
+    )
 }
 
 const STUB: &str = "remove the toolkit's stubs folder from LD_LIBRARY_PATH and from ldconfig";
@@ -254,16 +227,15 @@ const INSTALL_NVRTC: &str = "install the CUDA toolkit's libnvrtc (or pip install
 
 #[cfg(test)]
 mod tests {
-    use super::super::result::Level;
+    use super::super::finding::Level;
     use super::*;
 
-    fn facts(files: &[(&str, &str)]) -> LibcudaFacts {
-        let pair = |(path, real): &(&str, &str)| (PathBuf::from(path), PathBuf::from(real));
-        LibcudaFacts { files: files.iter().map(pair).collect(), ..LibcudaFacts::default() }
+    fn files(files: &[(&str, &str)]) -> LibraryFiles {
+        files.iter().map(|(path, real)| (path.into(), real.into())).collect()
     }
 
-    fn check(files: &[(&str, &str)]) -> CheckResult {
-        check_libcuda(&facts(files)).expect("a library")
+    fn check(found: &[(&str, &str)]) -> Finding {
+        check_libcuda(&files(found), &Driver::default(), Platform::NoGpu).expect("a library")
     }
 
     const REAL: (&str, &str) = ("/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.580");
@@ -277,14 +249,14 @@ mod tests {
             assert_eq!(first.what, format!("{stub} is found first, a stub for linking only"));
             let link = (REAL.0.strip_suffix(".1").expect("a suffix"), REAL.1);
             let later = check(&[REAL, link, (stub.as_str(), stub.as_str())]);
-            assert_eq!(later, CheckResult::good(LIBCUDA, "/usr/lib/libcuda.so.1 is loaded"));
+            assert_eq!(later, LIBCUDA.good("/usr/lib/libcuda.so.1 is loaded"));
         }
     }
 
     #[test]
     fn several_files_warn_and_links_to_one_do_not() {
         let one = ("/a/libcuda.so.1", "/a/libcuda.so.580");
-        let good = CheckResult::good(LIBCUDA, "/a/libcuda.so.1 is loaded");
+        let good = LIBCUDA.good("/a/libcuda.so.1 is loaded");
         assert_eq!(check(&[one, ("/b/libcuda.so.1", one.1)]), good);
         let other = ("/b/libcuda.so.1", "/b/libcuda.so.550");
         let two = check(&[one, other, ("/c/libcuda.so.1", other.1)]);
@@ -300,24 +272,22 @@ mod tests {
             ("/usr/local/cuda/compat/libcuda.so.1", "/usr/local/cuda/compat/libcuda.so.580");
         let what = "/usr/local/cuda/compat/libcuda.so.1 is loaded, newer than the kernel module \
                     (forward compatibility); also found: /usr/lib/libcuda.so.1";
-        assert_eq!(check(&[compat, REAL]), CheckResult::good(LIBCUDA, what));
+        assert_eq!(check(&[compat, REAL]), LIBCUDA.good(what));
     }
 
     #[test]
     fn a_missing_library_is_one_result_with_the_remedy_for_the_platform() {
         let what = "no CUDA driver library found (tried libcuda.so.1)".to_owned();
-        let fault = DriverFault { kind: FaultKind::Missing, what, remedy: String::new() };
-        let driver = Driver { fault: Some(fault), ..Driver::default() };
-        for (files, platform, word) in [
+        let driver = Driver { fault: Some(DriverFault::NoLibrary(what)), ..Driver::default() };
+        for (found, platform, word) in [
             (&[][..], Platform::NoGpu, "--device host"),
             (&[], Platform::KernelModule, "--gpus all"),
             (&[], Platform::Wsl, "wsl"),
             (&[REAL], Platform::KernelModule, "damaged"),
         ] {
-            let facts = LibcudaFacts { driver: driver.clone(), platform, ..facts(files) };
-            let result = check_libcuda(&facts).expect("a fault");
-            assert_eq!(result.what, "no CUDA driver library found (tried libcuda.so.1)");
-            assert!(result.remedy.is_some_and(|remedy| remedy.contains(word)), "{word}");
+            let finding = check_libcuda(&files(found), &driver, platform).expect("a fault");
+            assert_eq!(finding.what, "no CUDA driver library found (tried libcuda.so.1)");
+            assert!(finding.remedy.is_some_and(|remedy| remedy.contains(word)), "{word}");
         }
     }
 
@@ -340,24 +310,25 @@ mod tests {
     #[test]
     fn nvrtc_warns_if_its_code_or_its_ptx_is_newer_than_the_driver() {
         let check = |version, driver| {
-            Nvrtc::Found { path: "/l/libnvrtc.so.12".into(), version }.check(driver)
+            check_nvrtc(&Ok(Nvrtc { path: "/l/libnvrtc.so.12".into(), version }), driver)
         };
-        assert_eq!(check(12_080, None), CheckResult::good(NVRTC, "12.8, /l/libnvrtc.so.12"));
+        assert_eq!(check(12_080, None), NVRTC.good("12.8, /l/libnvrtc.so.12"));
         assert_eq!(check(12_080, Some(13_000)).level, Level::Good);
         assert!(check(12_080, Some(12_020)).what.contains("its PTX is newer"));
         assert!(check(13_000, Some(12_080)).what.contains("its code is newer"));
-        assert_eq!(Nvrtc::Missing.check(None).level, Level::Warning);
+        assert_eq!(check_nvrtc(&Err(NO_NVRTC.into()), None).level, Level::Warning);
     }
 
     #[test]
     fn an_nvrtc_that_does_not_load_is_not_reported_as_missing() {
         let nvrtc = |tried: &[(&str, &str)]| {
             let tried = tried.iter().map(|(name, why)| ((*name).into(), (*why).into())).collect();
-            Nvrtc::from(&NvrtcUnavailable::LibraryMissing { tried })
+            why_unavailable(&NvrtcUnavailable::LibraryMissing { tried })
         };
         let absent = ("libnvrtc.so.13", "libnvrtc.so.13: cannot open: No such file or directory");
-        assert_eq!(nvrtc(&[absent]), Nvrtc::Missing);
+        assert_eq!(nvrtc(&[absent]), NO_NVRTC);
         let message = "/l/libnvrtc.so: file too short";
-        assert_eq!(nvrtc(&[absent, ("libnvrtc.so", message)]), Nvrtc::Broken(message.into()));
+        let broken = nvrtc(&[absent, ("libnvrtc.so", message)]);
+        assert_eq!(broken, format!("does not load: {message}"));
     }
 }

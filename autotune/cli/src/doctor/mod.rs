@@ -6,9 +6,9 @@
 mod child;
 mod driver;
 mod examine;
+mod finding;
 mod libraries;
 mod profiles;
-mod result;
 mod smi;
 mod smoke_test;
 mod torch;
@@ -22,12 +22,11 @@ use clap::Args;
 use cudarc::driver::sys::CUDA_VERSION;
 use serde::Serialize;
 
-use self::examine::Examination;
 pub(crate) use self::examine::Examine;
-use self::libraries::{LibcudaFacts, LibraryFiles, Nvrtc, Platform};
-use self::result::{CheckResult, Level};
+use self::finding::{Finding, Level, Subject};
+use self::libraries::Platform;
 use self::smi::Smi;
-use self::torch::{Machine, Probe};
+use self::torch::Machine;
 use self::visible_devices::{InstalledGpus, VisibleDevices};
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, count};
@@ -47,6 +46,8 @@ pub(crate) struct Doctor {
     output: OutputArgs,
 }
 
+const DOCTOR: Subject = Subject::new("doctor");
+
 #[derive(Serialize)]
 struct DoctorReport {
     good: usize,
@@ -54,54 +55,32 @@ struct DoctorReport {
     /// Checks without a result.
     unknown: usize,
     bad: usize,
-    findings: Vec<CheckResult>,
+    findings: Vec<Finding>,
 }
 
 impl Doctor {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let report = DoctorReport::new(self.check());
+        let panicked = || DOCTOR.unknown("a check panicked", "see the message on standard error");
+        let report = DoctorReport::new(self.check().unwrap_or_else(|| vec![panicked()]));
         self.output.print(&report, &report)?;
         Ok(report.exit())
     }
 
-    fn check(&self) -> Vec<CheckResult> {
+    /// `None` if a check panicked.
+    fn check(&self) -> Option<Vec<Finding>> {
         let limit = *self.patience;
         let python = self.torch.as_deref().map(torch::find_python);
-        let facts = thread::scope(|scope| {
+        let python = python.as_deref();
+        let (examination, smi, probe, files, nvrtc) = thread::scope(|scope| {
             let examination = scope.spawn(|| examine::examine(self.profile.as_deref(), limit));
             let smi = scope.spawn(|| smi::query(limit));
-            let probe =
-                python.as_deref().map(|python| scope.spawn(move || torch::probe(python, limit)));
+            let probe = scope.spawn(|| python.map(|python| torch::probe(python, limit)));
             let files = scope.spawn(libraries::find_libcuda);
-            let nvrtc = Nvrtc::find();
-            Some(Facts {
-                nvrtc,
-                examination: examination.join().ok()?,
-                smi: smi.join().ok()?,
-                files: files.join().ok()?,
-                torch: python.as_deref().zip(probe.and_then(|probe| probe.join().ok())),
-            })
-        });
-        facts.map(Facts::check).unwrap_or_else(|| {
-            let remedy = "see the message on standard error";
-            vec![CheckResult::unknown("doctor", "a check panicked", remedy)]
-        })
-    }
-}
-
-struct Facts<'a> {
-    examination: Examination,
-    smi: Smi,
-    files: LibraryFiles,
-    nvrtc: Nvrtc,
-    /// The Python and the result of its probe.
-    torch: Option<(&'a Path, Probe)>,
-}
-
-impl Facts<'_> {
-    fn check(self) -> Vec<CheckResult> {
-        let Self { examination, smi, files, nvrtc, torch } = self;
-        let driver = examination.driver().cloned().unwrap_or_default();
+            let nvrtc = libraries::find_nvrtc();
+            let (examination, smi) = (examination.join().ok()?, smi.join().ok()?);
+            Some((examination, smi, probe.join().ok()?, files.join().ok()?, nvrtc))
+        })?;
+        let driver = examination.driver.clone().unwrap_or_default();
         let installed = InstalledGpus::find(&smi);
         let has_module = installed.is_some() || Path::new("/proc/driver/nvidia/version").exists();
         let release = match &smi {
@@ -109,28 +88,26 @@ impl Facts<'_> {
             _ => None,
         };
         let bindings = i32::try_from(CUDA_VERSION).unwrap_or(i32::MAX);
-        let libcuda =
-            LibcudaFacts { files, driver: driver.clone(), platform: Platform::detect(has_module) };
 
-        let mut results: Vec<CheckResult> =
-            libraries::check_libcuda(&libcuda).into_iter().collect();
-        results.extend(driver.check(bindings, release).or_else(|| examination.check_response()));
-        results.extend(smi::check(&smi, driver.devices.is_some()));
-        results.push(nvrtc.check(driver.version));
-        results.extend(VisibleDevices::new(installed, driver.devices).check());
-        results.extend(examination.check_devices());
-        if let Some((python, probe)) = torch {
-            let devices = examination.devices().map(|(_, name, it)| (name.to_owned(), it));
-            let machine = Machine { driver: driver.version, devices: devices.collect() };
-            results.extend(torch::check(&probe, &python.display().to_string(), &machine));
+        let mut findings = Vec::new();
+        findings.extend(libraries::check_libcuda(&files, &driver, Platform::detect(has_module)));
+        findings.extend(driver.check(bindings, release).or_else(|| examination.check_response()));
+        findings.extend(smi::check(&smi, driver.devices.is_some()));
+        findings.push(libraries::check_nvrtc(&nvrtc, driver.version));
+        findings.extend(VisibleDevices::new(installed, driver.devices).check());
+        findings.extend(examination.check_devices());
+        if let Some((python, probe)) = python.zip(probe) {
+            let devices = examination.devices.into_values().collect();
+            let machine = Machine { driver: driver.version, devices };
+            findings.extend(torch::check(&probe, &python.display().to_string(), &machine));
         }
-        results
+        Some(findings)
     }
 }
 
 impl DoctorReport {
-    fn new(findings: Vec<CheckResult>) -> Self {
-        let count = |level| findings.iter().filter(|result| result.level == level).count();
+    fn new(findings: Vec<Finding>) -> Self {
+        let count = |level| findings.iter().filter(|finding| finding.level == level).count();
         Self {
             good: count(Level::Good),
             warnings: count(Level::Warning),
@@ -152,7 +129,7 @@ impl DoctorReport {
 impl fmt::Display for DoctorReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { good, warnings, unknown, bad, findings } = self;
-        for CheckResult { subject, level, what, remedy } in findings {
+        for Finding { subject, level, what, remedy } in findings {
             writeln!(f, "{:<8} {subject}: {what}", level.name())?;
             if let Some(remedy) = remedy {
                 writeln!(f, "{:<8} -> {remedy}", "")?;
@@ -168,25 +145,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bad_results_decide_over_unknown_ones_and_warnings_pass() {
-        let good = CheckResult::good("a", "b");
-        let [warning, unknown, bad] =
-            [CheckResult::warning, CheckResult::unknown, CheckResult::bad]
-                .map(|result| result("a", "b", "c"));
-        let exit = |results: &[&CheckResult]| {
-            DoctorReport::new(results.iter().copied().cloned().collect()).exit()
+    fn bad_findings_decide_over_unknown_ones_and_warnings_pass() {
+        let [warning, unknown, bad] = [Subject::warning, Subject::unknown, Subject::bad]
+            .map(|finding| finding(&DOCTOR, "b", "c"));
+        let exit = |findings: &[&Finding]| {
+            DoctorReport::new(findings.iter().copied().cloned().collect()).exit()
         };
-        assert_eq!(exit(&[&good, &warning]), Exit::Yes);
-        assert_eq!(exit(&[&good, &unknown]), Exit::Unknown);
+        assert_eq!(exit(&[&DOCTOR.good("b"), &warning]), Exit::Yes);
+        assert_eq!(exit(&[&DOCTOR.good("b"), &unknown]), Exit::Unknown);
         assert_eq!(exit(&[&unknown, &bad]), Exit::No);
     }
 
     #[test]
-    fn each_result_is_a_line_with_its_remedy_below() {
-        let results =
-            vec![CheckResult::good("driver", "works"), CheckResult::bad("nvrtc", "broken", "mend")];
+    fn each_finding_is_a_line_with_its_remedy_below() {
+        let nvrtc = Subject::new("nvrtc").bad("broken", "mend");
+        let findings = vec![Subject::new("driver").good("works"), nvrtc];
         assert_eq!(
-            DoctorReport::new(results).to_string(),
+            DoctorReport::new(findings).to_string(),
             "good     driver: works\nbad      nvrtc: broken\n         -> mend\n\
              1 good, 0 warnings, 0 unknown, 1 bad\n"
         );

@@ -5,15 +5,15 @@ use std::path::Path;
 use gridguard::cuda;
 use gridguard::profile::{DeviceIdentity, Environment, Layer, LayerNotice, Layers, NoticeLevel};
 
-use super::result::CheckResult;
+use super::finding::{Finding, Subject};
 
-const SUBJECT: &str = "profile";
+const PROFILE: Subject = Subject::new("profile");
 
 /// Checks the profiles of the first `count` devices, once for each model.
-pub(super) fn check_profiles(count: usize, explicit: Option<&Path>) -> Vec<CheckResult> {
+pub(super) fn check_profiles(count: usize, explicit: Option<&Path>) -> Vec<Finding> {
     let environment = Environment::cuda().unwrap_or_default();
     let mut seen: Vec<DeviceIdentity> = Vec::new();
-    let mut results = Vec::new();
+    let mut findings = Vec::new();
     for ordinal in 0..count {
         // A device that cannot be queried is reported elsewhere.
         let Ok(limits) = cuda::device_limits(ordinal) else { continue };
@@ -24,10 +24,10 @@ pub(super) fn check_profiles(count: usize, explicit: Option<&Path>) -> Vec<Check
         let layers = explicit.map_or_else(Layers::new, |path| Layers::new().explicit(path));
         let loaded = layers.user().built_in(&identity).load(&identity, &environment);
         let entries: Vec<Layer> = loaded.profile.entries().map(|(layer, _)| layer).collect();
-        results.extend(check_model(ordinal, &identity.name, &entries, &loaded.notices));
+        findings.extend(check_model(ordinal, &identity.name, &entries, &loaded.notices));
         seen.push(identity);
     }
-    results
+    findings
 }
 
 /// `ordinal` is the first device of the model, `entries` has the layer of each entry.
@@ -36,7 +36,7 @@ fn check_model(
     name: &str,
     entries: &[Layer],
     notices: &[LayerNotice],
-) -> Vec<CheckResult> {
+) -> Vec<Finding> {
     let tune = format!("gridguard tune --device {ordinal}");
     let counts: Vec<String> = [Layer::Explicit, Layer::User, Layer::Embedded]
         .into_iter()
@@ -45,36 +45,30 @@ fn check_model(
         .filter(|(count, _)| *count > 0)
         .map(|(count, name)| format!("{count} {name}"))
         .collect();
-    let mut results = vec![match counts.is_empty() {
-        true => CheckResult::warning(
-            SUBJECT,
-            format!("none for {name}: kernels run with their defaults"),
-            &tune,
-        ),
-        false => CheckResult::good(SUBJECT, format!("{name}: entries: {}", counts.join(", "))),
+    let mut findings = vec![match counts.is_empty() {
+        true => PROFILE.warning(format!("none for {name}: kernels run with their defaults"), &tune),
+        false => PROFILE.good(format!("{name}: entries: {}", counts.join(", "))),
     }];
-    results.extend(notices.iter().map(|notice| {
+    findings.extend(notices.iter().map(|notice| {
         let what = notice.to_string();
         match (notice.level(), notice.layer) {
-            (NoticeLevel::Note, _) => CheckResult::good(SUBJECT, what),
+            (NoticeLevel::Note, _) => PROFILE.good(what),
             // The file that the user named must be usable.
-            (NoticeLevel::Reject, Layer::Explicit) => CheckResult::bad(SUBJECT, what, &tune),
-            (NoticeLevel::Reject | NoticeLevel::Degrade, _) => {
-                CheckResult::warning(SUBJECT, what, &tune)
-            }
+            (NoticeLevel::Reject, Layer::Explicit) => PROFILE.bad(what, &tune),
+            (NoticeLevel::Reject | NoticeLevel::Degrade, _) => PROFILE.warning(what, &tune),
         }
     }));
-    results
+    findings
 }
 
 #[cfg(test)]
 mod tests {
     use gridguard::profile::{Component, ProfileNotice};
 
-    use super::super::result::Level;
+    use super::super::finding::Level;
     use super::*;
 
-    fn check(entries: &[Layer], notice: Option<(Layer, ProfileNotice)>) -> Vec<CheckResult> {
+    fn check(entries: &[Layer], notice: Option<(Layer, ProfileNotice)>) -> Vec<Finding> {
         let notice =
             notice.map(|(layer, notice)| LayerNotice { layer, path: Some("p.ron".into()), notice });
         check_model(2, "NVIDIA L4", entries, notice.as_slice())
@@ -82,9 +76,9 @@ mod tests {
 
     #[test]
     fn entries_are_counted_by_layer_and_none_is_a_warning() {
-        let results = check(&[Layer::Embedded, Layer::User, Layer::Embedded], None);
+        let findings = check(&[Layer::Embedded, Layer::User, Layer::Embedded], None);
         let what = "NVIDIA L4: entries: 1 from the user's profile, 2 built in";
-        assert_eq!(results, [CheckResult::good(SUBJECT, what)]);
+        assert_eq!(findings, [PROFILE.good(what)]);
         let none = check(&[], None).remove(0);
         assert_eq!(none.what, "none for NVIDIA L4: kernels run with their defaults");
         assert_eq!(none.remedy.as_deref(), Some("gridguard tune --device 2"));

@@ -4,8 +4,8 @@ use std::io;
 use std::process::Command;
 use std::time::Duration;
 
-use super::child::{self, ChildEnd};
-use super::result::{CheckResult, remedy_of_message, shorten};
+use super::child::{self, ChildError};
+use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
 /// On a healthy machine it takes less than a second.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -56,21 +56,20 @@ fn query_fields(fields: &str, limit: Duration) -> Smi {
     command.arg(format!("--query-gpu={fields}")).arg("--format=csv,noheader");
     let output = child::run(command, limit, |_| false);
     match output.end {
-        ChildEnd::NotStarted(error) if error.kind() == io::ErrorKind::NotFound => Smi::Absent,
-        ChildEnd::NotStarted(error) => Smi::Failed(error.to_string()),
-        ChildEnd::TimedOut => {
-            Smi::Failed(format!("no response within {}", humantime::format_duration(limit)))
+        Ok(()) => parse(&output.out),
+        Err(ChildError::NotStarted(error)) if error.kind() == io::ErrorKind::NotFound => {
+            Smi::Absent
         }
-        ChildEnd::Exited(status) if status.success() => parse(&output.out),
-        ChildEnd::Exited(status) => {
+        Err(ChildError::Crashed(how)) => {
             let text = if output.out.trim().is_empty() { output.err } else { output.out };
             match text.trim() {
-                "" => Smi::Failed(status.to_string()),
+                "" => Smi::Failed(how),
                 NO_DEVICES => Smi::Gpus(Vec::new(), Vec::new()),
                 // The first line is the error, the next ones the versions.
                 text => Smi::Failed(shorten(&text.lines().collect::<Vec<_>>().join("; "))),
             }
         }
+        Err(error) => Smi::Failed(error.to_string()),
     }
 }
 
@@ -113,61 +112,57 @@ fn gpu(line: &str) -> Option<Gpu> {
 
 /// The faults that it reports; none on a healthy machine. If it fails itself, that is bad only if the
 /// driver cannot be used either.
-pub(super) fn check(smi: &Smi, is_driver_usable: bool) -> Vec<CheckResult> {
-    const SUBJECT: &str = "nvidia-smi";
+pub(super) fn check(smi: &Smi, is_driver_usable: bool) -> Vec<Finding> {
     match smi {
         Smi::Absent => Vec::new(),
         Smi::Failed(message) => {
             let remedy = remedy_of_message(message).unwrap_or_else(|| RUN_BY_HAND.to_owned());
-            let result = if is_driver_usable { CheckResult::warning } else { CheckResult::bad };
-            vec![result(SUBJECT, format!("fails: {message}"), remedy)]
+            let what = format!("fails: {message}");
+            vec![if is_driver_usable { SMI.warning(what, remedy) } else { SMI.bad(what, remedy) }]
         }
         Smi::Gpus(gpus, warnings) => {
-            let warning = |message: &String| {
-                let remedy = "nvidia-smi -q shows details";
-                CheckResult::warning(SUBJECT, format!("warns: {message}"), remedy)
-            };
+            let warning =
+                |message| SMI.warning(format!("warns: {message}"), "nvidia-smi -q shows details");
             gpus.iter().flat_map(check_gpu).chain(warnings.iter().map(warning)).collect()
         }
     }
 }
 
-const RUN_BY_HAND: &str =
-    "run it by hand; dmesg | grep -i nvrm shows the messages of the kernel module";
-
-fn check_gpu(gpu: &Gpu) -> Vec<CheckResult> {
+fn check_gpu(gpu: &Gpu) -> Vec<Finding> {
     let Gpu { index, mig, uncorrected, fault, .. } = gpu;
-    let subject = format!("gpu {index}");
+    let subject = Subject::numbered("gpu", index);
     let reset = format!("reset it (nvidia-smi -i {index} --gpu-reset) or reboot");
-    let mut results = Vec::new();
+    let mut findings = Vec::new();
     if let Some(fault) = fault {
         let remedy = format!("look for an Xid error (dmesg | grep -i xid), {reset}");
-        let what = format!("nvidia-smi reports: {fault}");
-        results.push(CheckResult::bad(&subject, what, remedy));
+        findings.push(subject.bad(format!("nvidia-smi reports: {fault}"), remedy));
     }
     if *uncorrected > 0 {
         let remedy = format!(
             "results computed since then may be wrong: {reset}, and replace it if the errors come \
              back (nvidia-smi -q -d ECC)"
         );
-        let what = format!("{uncorrected} uncorrectable memory errors");
-        results.push(CheckResult::bad(&subject, what, remedy));
+        findings.push(subject.bad(format!("{uncorrected} uncorrectable memory errors"), remedy));
     }
     if *mig {
-        let what = "MIG is enabled: a process uses one instance, with its part of the multiprocessors \
-             and the memory";
+        let what = "MIG is enabled: a process uses one instance, with its part of the \
+                    multiprocessors and the memory";
         let remedy = format!(
             "set CUDA_VISIBLE_DEVICES to the instance's UUID (nvidia-smi -L), or disable MIG \
              (nvidia-smi -i {index} -mig 0)"
         );
-        results.push(CheckResult::warning(&subject, what, remedy));
+        findings.push(subject.warning(what, remedy));
     }
-    results
+    findings
 }
+
+const SMI: Subject = Subject::new("nvidia-smi");
+const RUN_BY_HAND: &str =
+    "run it by hand; dmesg | grep -i nvrm shows the messages of the kernel module";
 
 #[cfg(test)]
 mod tests {
-    use super::super::result::Level;
+    use super::super::finding::Level;
     use super::*;
 
     const LINE: &str = "0, GPU-8a56, NVIDIA H200, 580.65.06, [N/A], 0\n";

@@ -5,27 +5,24 @@ use std::process::Command;
 use std::time::Duration;
 
 use gridguard::ComputeCapability;
+use humantime::format_duration;
 use serde::Deserialize;
 
-use super::child::{self, ChildEnd};
+use super::child::{self, ChildError};
 use super::driver::{version_number, version_text};
-use super::result::{CheckResult, remedy_of_message, shorten};
+use super::examine::Device;
+use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
-const SUBJECT: &str = "torch";
+const TORCH: Subject = Subject::new("torch");
 /// Starts the line with the result of the probe.
 const MARK: &str = "gridguard-doctor ";
 const PROBE: &str = include_str!("torch_probe.py");
 
-/// What a Python says about its PyTorch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Probe {
-    /// The Python could not be started.
-    NotStarted(String),
-    TimedOut(Duration),
-    /// Its exit status and last error message.
-    Crashed(String),
+/// Why a Python says nothing about its PyTorch.
+#[derive(Debug)]
+pub(super) enum ProbeError {
+    Child(ChildError),
     Unexpected(String),
-    Torch(Box<Torch>),
 }
 
 /// A PyTorch, as the probe describes it.
@@ -65,8 +62,7 @@ impl Torch {
 pub(super) struct Machine {
     /// The CUDA version that the driver supports.
     pub(super) driver: Option<i32>,
-    /// The name and compute capability of each device.
-    pub(super) devices: Vec<(String, ComputeCapability)>,
+    pub(super) devices: Vec<Device>,
 }
 
 /// A variant of the wheels in PyTorch's index.
@@ -95,47 +91,40 @@ pub(super) fn find_python(path: &Path) -> PathBuf {
 }
 
 /// Runs the probe within a time limit.
-pub(super) fn probe(python: &Path, limit: Duration) -> Probe {
+pub(super) fn probe(python: &Path, limit: Duration) -> Result<Torch, ProbeError> {
     let mut command = Command::new(python);
     command.args(["-c", PROBE]);
     let output = child::run(command, limit, |_| false);
-    let status = match output.end {
-        ChildEnd::NotStarted(error) => return Probe::NotStarted(error.to_string()),
-        ChildEnd::TimedOut => return Probe::TimedOut(limit),
-        ChildEnd::Exited(status) => status,
-    };
-    let result = output.out.lines().find_map(|line| line.strip_prefix(MARK));
-    match result.map(serde_json::from_str::<Torch>) {
+    let line = output.out.lines().find_map(|line| line.strip_prefix(MARK));
+    let torch = line.and_then(|line| serde_json::from_str::<Torch>(line).ok());
+    match (torch.filter(|torch| !torch.is_empty()), output.end) {
         // The result counts even if the process crashes afterwards.
-        Some(Ok(torch)) if !torch.is_empty() => Probe::Torch(Box::new(torch)),
-        _ if status.success() => {
-            Probe::Unexpected(shorten(child::last_line(&output.out).unwrap_or_default()))
-        }
-        _ => match child::last_line(&output.err) {
-            Some(line) => Probe::Crashed(format!("{status}, {}", shorten(line))),
-            None => Probe::Crashed(status.to_string()),
-        },
+        (Some(torch), _) => Ok(torch),
+        (None, Ok(())) => Err(ProbeError::Unexpected(child::last_line(&output.out))),
+        (None, Err(error)) => Err(ProbeError::Child(error)),
     }
 }
 
 /// `python` is the Python as the user named it.
-pub(super) fn check(probe: &Probe, python: &str, machine: &Machine) -> Vec<CheckResult> {
+pub(super) fn check(
+    probe: &Result<Torch, ProbeError>,
+    python: &str,
+    machine: &Machine,
+) -> Vec<Finding> {
     let other = "name a Python that has torch: gridguard doctor --torch PATH/bin/python";
     vec![match probe {
-        Probe::Torch(torch) => return check_torch(torch, python, machine),
-        Probe::NotStarted(why) => {
-            CheckResult::unknown(SUBJECT, format!("{python} does not start: {why}"), other)
+        Ok(torch) => return check_torch(torch, python, machine),
+        Err(ProbeError::Child(ChildError::NotStarted(why))) => {
+            TORCH.unknown(format!("{python} does not start: {why}"), other)
         }
-        Probe::TimedOut(limit) => CheckResult::unknown(
-            SUBJECT,
-            format!("{python} did not respond within {}", humantime::format_duration(*limit)),
+        Err(ProbeError::Child(ChildError::TimedOut(limit))) => TORCH.unknown(
+            format!("{python} did not respond within {}", format_duration(*limit)),
             format!(
                 "run \"{python}\" -X importtime -c 'import torch' to see where it hangs, or set a \
                  longer --patience"
             ),
         ),
-        Probe::Crashed(why) => CheckResult::bad(
-            SUBJECT,
+        Err(ProbeError::Child(ChildError::Crashed(why))) => TORCH.bad(
             format!("{python} crashed while importing torch: {why}"),
             format!(
                 "its libraries do not match: unset LD_LIBRARY_PATH and try again, or reinstall \
@@ -143,16 +132,14 @@ pub(super) fn check(probe: &Probe, python: &str, machine: &Machine) -> Vec<Check
                 install(machine)
             ),
         ),
-        Probe::Unexpected(output) => CheckResult::unknown(
-            SUBJECT,
-            format!("unexpected output of {python}: {output:?}"),
-            other,
-        ),
+        Err(ProbeError::Unexpected(output)) => {
+            TORCH.unknown(format!("unexpected output of {python}: {output:?}"), other)
+        }
     }]
 }
 
-fn check_torch(torch: &Torch, python: &str, machine: &Machine) -> Vec<CheckResult> {
-    let bad = |what: String, remedy: String| vec![CheckResult::bad(SUBJECT, what, remedy)];
+fn check_torch(torch: &Torch, python: &str, machine: &Machine) -> Vec<Finding> {
+    let bad = |what: String, remedy: String| vec![TORCH.bad(what, remedy)];
     if let Some(file) = &torch.hidden_by {
         let remedy = "rename that file: it is not PyTorch, and hides it";
         return bad(format!("{python} imports {file} instead"), remedy.into());
@@ -181,161 +168,117 @@ fn check_torch(torch: &Torch, python: &str, machine: &Machine) -> Vec<CheckResul
         };
         return bad(built_for, install(machine));
     };
-    let mut results = vec![check_wheel(torch, cuda, machine)];
-    results.extend(check_code(torch, cuda, machine));
-    results.extend(check_availability(torch, machine));
-    results
+    let mut findings = vec![check_wheel(torch, cuda, machine)];
+    let mut seen = Vec::new();
+    for device in &machine.devices {
+        if !seen.contains(&device.capability) {
+            seen.push(device.capability);
+            findings.push(check_code(torch, cuda, device, machine));
+        }
+    }
+    findings.extend(check_availability(torch, machine));
+    findings
 }
 
 /// Whether the driver supports the wheel's CUDA version.
-fn check_wheel(torch: &Torch, cuda: &str, machine: &Machine) -> CheckResult {
+fn check_wheel(torch: &Torch, cuda: &str, machine: &Machine) -> Finding {
     let cudnn = torch.cudnn.map(|cudnn| format!(", cuDNN {}", cudnn_text(cudnn)));
     let what = format!("{} for CUDA {cuda}{}", torch.version, cudnn.unwrap_or_default());
     let Some((wheel, driver)) = parse(cuda).zip(machine.driver).filter(|(w, d)| w > d) else {
-        return CheckResult::good(SUBJECT, what);
+        return TORCH.good(what);
     };
     let supported = version_text(driver);
     let what = format!("{what}: newer than the driver, which supports CUDA {supported}");
     let remedy = format!("update the driver, or {}", install(machine));
     if wheel / 1000 > driver / 1000 {
-        return CheckResult::bad(SUBJECT, what, remedy);
+        return TORCH.bad(what, remedy);
     }
     let what = format!("{what}; its machine code runs, PTX and run-time compilation may not");
-    CheckResult::warning(SUBJECT, what, remedy)
+    TORCH.warning(what, remedy)
 }
 
-/// The best code that a PyTorch has for a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum DeviceCode {
-    /// Machine code for this architecture.
-    Machine(String),
-    /// PTX, which the driver compiles.
-    Ptx(String),
-    None,
-}
-
-/// Whether there is code for each model of device.
-fn check_code(torch: &Torch, cuda: &str, machine: &Machine) -> Vec<CheckResult> {
-    let mut results = Vec::new();
-    let mut seen = Vec::new();
-    for (name, capability) in &machine.devices {
-        if seen.contains(&capability) {
-            continue;
+/// Whether there is code for a device.
+fn check_code(torch: &Torch, cuda: &str, device: &Device, machine: &Machine) -> Finding {
+    let sm = device.capability.sm();
+    let all = torch.architectures.join(" ");
+    let install_this = || install_for(machine.driver, Some(device.capability));
+    let device_name = format!("{} ({sm})", device.name);
+    match best_code(&torch.architectures, device.capability) {
+        Some(code) if code == sm => TORCH.good(format!("has code for {device_name}")),
+        Some(code) if code.starts_with("sm_") => {
+            TORCH.good(format!("has code for {device_name}: that of {code}"))
         }
-        seen.push(capability);
-        let sm = capability.sm();
-        let device = format!("{name} ({sm})");
-        let all = torch.architectures.join(" ");
-        results.push(match device_code(&torch.architectures, *capability) {
-            DeviceCode::Machine(code) if code == sm => {
-                CheckResult::good(SUBJECT, format!("has code for {device}"))
-            }
-            DeviceCode::Machine(code) => {
-                CheckResult::good(SUBJECT, format!("has code for {device}: that of {code}"))
-            }
-            DeviceCode::Ptx(_) if parse(cuda) > machine.driver => CheckResult::bad(
-                SUBJECT,
-                format!("has only PTX for {device}, which is newer than the driver: {all}"),
-                format!("update the driver, or {}", install(machine)),
+        Some(_) if parse(cuda) > machine.driver => TORCH.bad(
+            format!("has only PTX for {device_name}, which is newer than the driver: {all}"),
+            format!("update the driver, or {}", install(machine)),
+        ),
+        Some(code) => TORCH.warning(
+            format!(
+                "has no code for {device_name}: the driver compiles {code}, which takes minutes at \
+                 first"
             ),
-            DeviceCode::Ptx(code) => CheckResult::warning(
-                SUBJECT,
-                format!(
-                    "has no code for {device}: the driver compiles {code}, which takes minutes at \
-                     first"
-                ),
-                install_for(machine.driver, Some(*capability)),
-            ),
-            DeviceCode::None => CheckResult::bad(
-                SUBJECT,
-                format!("has no code for {device}, only for {all}"),
-                install_for(machine.driver, Some(*capability)),
-            ),
-        });
+            install_this(),
+        ),
+        None => TORCH.bad(format!("has no code for {device_name}, only for {all}"), install_this()),
     }
-    results
 }
 
-/// Machine code runs on its own major capability from its minor one on; PTX compiles for any later
-/// one.
-fn device_code(architectures: &[String], device: ComputeCapability) -> DeviceCode {
-    let mut best = DeviceCode::None;
-    for name in architectures {
-        let Some((kind, capability, scope)) = parse_architecture(name) else { continue };
-        let fits = match (kind, scope) {
-            (_, Scope::This) => capability == device,
-            ("sm", _) | (_, Scope::Family) => {
-                capability.major == device.major && capability.minor <= device.minor
-            }
-            _ => capability <= device,
-        };
-        best = match (fits, kind, best) {
-            (false, _, best) => best,
-            (true, "sm", DeviceCode::Machine(code)) if code == device.sm() => {
-                DeviceCode::Machine(code)
-            }
-            (true, "sm", _) => DeviceCode::Machine(name.clone()),
-            (true, _, DeviceCode::Machine(code)) => DeviceCode::Machine(code),
-            (true, ..) => DeviceCode::Ptx(name.clone()),
-        };
-    }
-    best
+/// The best architecture that a device can run: its own machine code, machine code of an older
+/// variant, or PTX, which the driver compiles.
+fn best_code(architectures: &[String], device: ComputeCapability) -> Option<&str> {
+    let names = architectures.iter().map(String::as_str);
+    let fitting = names.filter(|name| runs_on(name, device) == Some(true));
+    fitting.max_by_key(|name| (name.starts_with("sm_"), *name == device.sm()))
 }
 
-/// The devices that the suffix of an architecture allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Scope {
-    Any,
-    /// `sm_90a`: this compute capability only.
-    This,
-    /// `sm_100f`: its family.
-    Family,
-}
-
-/// The parts of `sm_90a`.
-fn parse_architecture(name: &str) -> Option<(&str, ComputeCapability, Scope)> {
-    let (kind, number) = name.split_once('_')?;
-    let (digits, scope) = match number.strip_suffix('a') {
-        Some(digits) => (digits, Scope::This),
-        None => number.strip_suffix('f').map_or((number, Scope::Any), |it| (it, Scope::Family)),
-    };
+/// Whether code for an architecture, such as `sm_90a`, runs on a device. Machine code runs on its own
+/// major capability from its minor one on; PTX compiles for any later one.
+fn runs_on(architecture: &str, device: ComputeCapability) -> Option<bool> {
+    let (kind, number) = architecture.split_once('_')?;
+    let end = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+    let (digits, suffix) = number.split_at(end);
     let number: u32 = digits.parse().ok()?;
-    Some((kind, ComputeCapability::new(number / 10, number % 10), scope))
+    let code = ComputeCapability::new(number / 10, number % 10);
+    let is_in_family = code.major == device.major && code.minor <= device.minor;
+    match (kind, suffix) {
+        // For this compute capability only.
+        (_, "a") => Some(code == device),
+        (_, "f") | ("sm", "") => Some(is_in_family),
+        (_, "") => Some(code <= device),
+        _ => None,
+    }
 }
 
 /// Whether PyTorch finds the devices that the driver lists.
-fn check_availability(torch: &Torch, machine: &Machine) -> Option<CheckResult> {
+fn check_availability(torch: &Torch, machine: &Machine) -> Option<Finding> {
     let listed = machine.devices.len();
     if listed == 0 {
         // The checks of the driver say why.
         return None;
     }
     let messages: Vec<String> = torch.warnings.iter().map(|message| shorten(message)).collect();
-    let messages = match messages.is_empty() {
-        true => "it gives no reason".to_owned(),
-        false => messages.join("; "),
-    };
+    let messages = messages.join("; ");
     let remedy = || {
         let known = torch.warnings.iter().find_map(|message| remedy_of_message(message));
         known.unwrap_or_else(|| "gridguard explain says more about its message".to_owned())
     };
     if !torch.available {
-        let what = format!("finds no device, the driver lists {listed}: {messages}");
-        return Some(CheckResult::bad(SUBJECT, what, remedy()));
+        let why = if messages.is_empty() { "it gives no reason" } else { &messages };
+        let what = format!("finds no device, the driver lists {listed}: {why}");
+        return Some(TORCH.bad(what, remedy()));
     }
     if u64::try_from(listed).ok() != Some(torch.devices) {
         let what = format!("finds {} devices, the driver lists {listed}", torch.devices);
         let remedy =
             "start both in the same environment: CUDA_VISIBLE_DEVICES, the container's GPUs";
-        return Some(CheckResult::warning(SUBJECT, what, remedy));
+        return Some(TORCH.warning(what, remedy));
     }
-    (!torch.warnings.is_empty())
-        .then(|| CheckResult::warning(SUBJECT, format!("warns: {messages}"), remedy()))
+    (!messages.is_empty()).then(|| TORCH.warning(format!("warns: {messages}"), remedy()))
 }
 
 /// How to install a wheel for the first device.
 fn install(machine: &Machine) -> String {
-    install_for(machine.driver, machine.devices.first().map(|(_, capability)| *capability))
+    install_for(machine.driver, machine.devices.first().map(|device| device.capability))
 }
 
 /// How to install the newest wheel with code for the device that the driver supports. If there is
@@ -361,10 +304,8 @@ fn install_for(driver: Option<i32>, capability: Option<ComputeCapability>) -> St
             format!("update the driver to one for CUDA {needed} or later, then {}", pip(wheel.tag))
         }
         (None, None, Some(it)) => {
-            format!(
-                "no wheel has code for {}: build PyTorch from source, or use another GPU",
-                it.sm()
-            )
+            let sm = it.sm();
+            format!("no wheel has code for {sm}: build PyTorch from source, or use another GPU")
         }
         (None, None, None) => "update the driver".to_owned(),
     }

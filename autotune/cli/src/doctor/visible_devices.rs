@@ -3,10 +3,11 @@
 use std::env;
 use std::fs;
 
-use super::result::CheckResult;
+use super::finding::{Finding, Subject};
 use super::smi::{Gpu, Smi};
+use crate::output::count;
 
-const SUBJECT: &str = "devices";
+const DEVICES: Subject = Subject::new("devices");
 
 /// What decides which devices are visible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,55 +80,50 @@ impl VisibleDevices {
         }
     }
 
-    pub(super) fn check(&self) -> Vec<CheckResult> {
+    pub(super) fn check(&self) -> Vec<Finding> {
         let list = self.variable.as_ref().and_then(|list| self.check_list(list));
         let count = || self.visible.map(|visible| self.check_count(visible));
         list.or_else(count).into_iter().chain(self.check_order()).collect()
     }
 
-    fn check_count(&self, visible: usize) -> CheckResult {
+    fn check_count(&self, visible: usize) -> Finding {
         let installed = self.installed.as_ref().filter(|all| !all.has_mig && all.count > visible);
         let mut what = match installed {
             Some(all) => format!("{visible} of {} ({}) visible", gpus(all.count), all.source),
-            None if visible == 1 => "1 device visible".to_owned(),
-            None => format!("{visible} devices visible"),
+            None => format!("{} visible", count(visible, "device", "devices")),
         };
         if let Some(list) = &self.variable {
             what += &format!(", CUDA_VISIBLE_DEVICES={list}");
         }
         if visible > 0 {
-            return match installed {
-                Some(_) if self.variable.is_none() => CheckResult::warning(SUBJECT, what, HIDDEN),
-                _ => CheckResult::good(SUBJECT, what),
-            };
+            let is_hidden = installed.is_some() && self.variable.is_none();
+            return if is_hidden { DEVICES.warning(what, HIDDEN) } else { DEVICES.good(what) };
         }
         let container = self.container.as_deref();
         if let Some(list) = container.filter(|list| ["", "void", "none"].contains(list)) {
             what += &format!(", NVIDIA_VISIBLE_DEVICES={list}");
         }
-        let remedy = match () {
-            () if self.variable.is_some() && installed.is_some() => WRONG_LIST,
-            () if self.installed.as_ref().is_some_and(|all| all.has_mig) => NO_INSTANCE,
-            () => NO_DEVICE,
+        let remedy = match &self.installed {
+            Some(_) if self.variable.is_some() && installed.is_some() => WRONG_LIST,
+            Some(all) if all.has_mig => NO_INSTANCE,
+            _ => NO_DEVICE,
         };
-        CheckResult::bad(SUBJECT, what, remedy)
+        DEVICES.bad(what, remedy)
     }
 
     /// Whether a number means the same GPU to CUDA and to `nvidia-smi`.
-    fn check_order(&self) -> Option<CheckResult> {
+    fn check_order(&self) -> Option<Finding> {
         let is_mixed = self.installed.as_ref().is_some_and(|all| all.is_mixed);
         match self.order.as_deref() {
             Some("PCI_BUS_ID") => None,
             None | Some("FASTEST_FIRST" | "") => is_mixed.then(|| {
-                CheckResult::warning(
-                    SUBJECT,
+                DEVICES.warning(
                     "GPUs of several models: CUDA numbers the fastest first, nvidia-smi by PCI bus",
                     "set CUDA_DEVICE_ORDER=PCI_BUS_ID, so that both use the same numbers",
                 )
             }),
             // cuInit then returns CUDA_ERROR_INVALID_DEVICE (seen on H200).
-            Some(other) => Some(CheckResult::bad(
-                SUBJECT,
+            Some(other) => Some(DEVICES.bad(
                 format!("CUDA_DEVICE_ORDER={other:?} is not a valid value: cuInit fails"),
                 "set it to PCI_BUS_ID or FASTEST_FIRST, or unset it",
             )),
@@ -135,13 +131,9 @@ impl VisibleDevices {
     }
 
     /// The first fault of a value of `CUDA_VISIBLE_DEVICES`; the driver ignores the rest.
-    fn check_list(&self, list: &str) -> Option<CheckResult> {
-        let bad = |what: String, remedy: &str| {
-            Some(CheckResult::bad(
-                SUBJECT,
-                format!("CUDA_VISIBLE_DEVICES={list:?}: {what}"),
-                remedy,
-            ))
+    fn check_list(&self, list: &str) -> Option<Finding> {
+        let bad = |what: &str, remedy: &str| {
+            Some(DEVICES.bad(format!("CUDA_VISIBLE_DEVICES={list:?}: {what}"), remedy))
         };
         let remedy = match &self.installed {
             Some(all) if all.count > 1 => {
@@ -150,27 +142,22 @@ impl VisibleDevices {
             _ => "unset it, or list GPUs, such as CUDA_VISIBLE_DEVICES=0".to_owned(),
         };
         match list.trim() {
-            "" => return bad("an empty list hides all devices".into(), &remedy),
+            "" => return bad("an empty list hides all devices", &remedy),
             "NoDevFiles" => {
-                let what = "the batch system allocated no GPU to the job".into();
+                let what = "the batch system allocated no GPU to the job";
                 return bad(what, "request one: sbatch or srun --gres=gpu:1");
             }
             _ => {}
         }
         let entries: Vec<&str> = list.split(',').map(str::trim).collect();
-        for (index, entry) in entries.iter().enumerate() {
+        entries.iter().enumerate().find_map(|(index, entry)| {
             if entries.iter().take(index).any(|earlier| earlier == entry) {
-                return bad(format!("{entry} is listed twice, which hides all devices"), &remedy);
+                return bad(&format!("{entry} is listed twice, which hides all devices"), &remedy);
             }
-            if let Some(what) = self.unknown_entry(entry) {
-                let hides = match index {
-                    0 => "which hides all devices",
-                    _ => "which hides it and the rest",
-                };
-                return bad(format!("{what}, {hides}"), &remedy);
-            }
-        }
-        None
+            let what = self.unknown_entry(entry)?;
+            let hidden = if index == 0 { "all devices" } else { "it and the rest" };
+            bad(&format!("{what}, which hides {hidden}"), &remedy)
+        })
     }
 
     /// Why an entry does not name a device; `None` if it may.
@@ -194,8 +181,8 @@ impl VisibleDevices {
     }
 }
 
-fn gpus(count: usize) -> String {
-    crate::output::count(count, "GPU", "GPUs")
+fn gpus(number: usize) -> String {
+    count(number, "GPU", "GPUs")
 }
 
 const WRONG_LIST: &str = "unset CUDA_VISIBLE_DEVICES, or list devices as nvidia-smi -L names them";
@@ -209,7 +196,7 @@ const HIDDEN: &str = "CUDA_VISIBLE_DEVICES does not hide the others: the contain
 
 #[cfg(test)]
 mod tests {
-    use super::super::result::Level;
+    use super::super::finding::Level;
     use super::*;
 
     fn two() -> Option<InstalledGpus> {
@@ -218,7 +205,7 @@ mod tests {
         Some(InstalledGpus { count: 2, uuids, source, has_mig, is_mixed })
     }
 
-    fn check(variable: Option<&str>, visible: usize) -> CheckResult {
+    fn check(variable: Option<&str>, visible: usize) -> Finding {
         let variable = variable.map(str::to_owned);
         let devices = VisibleDevices {
             variable,
@@ -255,14 +242,14 @@ mod tests {
 
     #[test]
     fn hidden_devices_are_good_only_if_a_list_hides_them() {
-        assert_eq!(check(None, 2), CheckResult::good(SUBJECT, "2 devices visible"));
+        assert_eq!(check(None, 2), DEVICES.good("2 devices visible"));
         for (list, visible, count) in [
             ("GPU-ab", 1, "1 of 2 GPUs (nvidia-smi)"),
             ("0, 1", 2, "2 devices"),
             ("1,0", 2, "2 devices"),
         ] {
             let what = format!("{count} visible, CUDA_VISIBLE_DEVICES={list}");
-            assert_eq!(check(Some(list), visible), CheckResult::good(SUBJECT, what));
+            assert_eq!(check(Some(list), visible), DEVICES.good(what));
         }
         assert_eq!(check(None, 1).level, Level::Warning);
         assert_eq!(check(None, 0).level, Level::Bad);
@@ -280,7 +267,7 @@ mod tests {
         assert_eq!(mig.check()[0].remedy.as_deref(), Some(NO_INSTANCE));
         // A container may get its GPUs in another way.
         let other = VisibleDevices { visible: Some(1), ..container };
-        assert_eq!(other.check(), [CheckResult::good(SUBJECT, "1 device visible")]);
+        assert_eq!(other.check(), [DEVICES.good("1 device visible")]);
     }
 
     #[test]

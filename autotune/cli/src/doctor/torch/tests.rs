@@ -1,11 +1,11 @@
 //! Tests of wheels against drivers and devices.
 
-use super::super::result::Level;
+use super::super::finding::Level;
 use super::*;
 
 fn machine(driver: i32, major: u32, minor: u32) -> Machine {
-    let devices = vec![("a GPU".to_owned(), ComputeCapability::new(major, minor))];
-    Machine { driver: Some(driver), devices }
+    let capability = ComputeCapability::new(major, minor);
+    Machine { driver: Some(driver), devices: vec![Device { name: "a GPU".into(), capability }] }
 }
 
 fn wheel(cuda: &str, architectures: &[&str]) -> Torch {
@@ -20,16 +20,15 @@ fn wheel(cuda: &str, architectures: &[&str]) -> Torch {
     }
 }
 
-fn check_one(torch: Torch, machine: &Machine) -> Vec<CheckResult> {
-    check(&Probe::Torch(torch.into()), "python3", machine)
+fn check_one(torch: Torch, machine: &Machine) -> Vec<Finding> {
+    check(&Ok(torch), "python3", machine)
 }
 
 #[test]
 fn a_wheel_that_fits_is_good() {
     let found = check_one(wheel("12.8", &["sm_80", "sm_90"]), &machine(13_000, 9, 0));
-    let good = |what: &str| CheckResult::good(SUBJECT, what);
-    let wheel = good("2.8.0+cu128 for CUDA 12.8, cuDNN 9.10.2");
-    assert_eq!(found, [wheel, good("has code for a GPU (sm_90)")]);
+    let wheel = TORCH.good("2.8.0+cu128 for CUDA 12.8, cuDNN 9.10.2");
+    assert_eq!(found, [wheel, TORCH.good("has code for a GPU (sm_90)")]);
 }
 
 #[test]
@@ -47,22 +46,22 @@ fn a_wheel_newer_than_the_driver_is_bad_only_across_major_versions() {
 
 #[test]
 fn machine_code_runs_on_later_minor_capabilities_and_ptx_on_any_later_one() {
-    let of = |names: &[&str], major, minor| {
+    for (names, device, best) in [
+        (&["sm_80", "sm_86", "sm_90"][..], (8, 6), Some("sm_86")),
+        (&["sm_86", "sm_80"], (8, 9), Some("sm_80")),
+        (&["sm_90"], (8, 9), None),
+        (&["sm_90", "compute_90"], (12, 0), Some("compute_90")),
+        (&["sm_120", "compute_120"], (12, 0), Some("sm_120")),
+        (&["compute_80", "sm_80"], (8, 9), Some("sm_80")),
+        (&["sm_90a"], (9, 0), Some("sm_90a")),
+        (&["sm_100a", "compute_90a"], (10, 3), None),
+        (&["sm_100f"], (10, 3), Some("sm_100f")),
+        (&["compute_100"], (9, 0), None),
+        (&["nonsense", "sm_", "sm_x1", "sm_90x"], (9, 0), None),
+    ] {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        device_code(&names, ComputeCapability::new(major, minor))
-    };
-    let code = |by: &str| DeviceCode::Machine(by.into());
-    assert_eq!(of(&["sm_80", "sm_86", "sm_90"], 8, 6), code("sm_86"));
-    assert_eq!(of(&["sm_86", "sm_80"], 8, 9), code("sm_80"));
-    assert_eq!(of(&["sm_90"], 8, 9), DeviceCode::None);
-    assert_eq!(of(&["sm_90", "compute_90"], 12, 0), DeviceCode::Ptx("compute_90".into()));
-    assert_eq!(of(&["sm_120", "compute_120"], 12, 0), code("sm_120"));
-    assert_eq!(of(&["compute_80", "sm_80"], 8, 9), code("sm_80"));
-    assert_eq!(of(&["sm_90a"], 9, 0), code("sm_90a"));
-    assert_eq!(of(&["sm_100a", "compute_90a"], 10, 3), DeviceCode::None);
-    assert_eq!(of(&["sm_100f"], 10, 3), code("sm_100f"));
-    assert_eq!(of(&["compute_100"], 9, 0), DeviceCode::None);
-    assert_eq!(of(&["nonsense", "sm_", "sm_x1"], 9, 0), DeviceCode::None);
+        assert_eq!(best_code(&names, device.into()), best, "{names:?}");
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
-//! The result of one check, and remedies for known errors.
+//! What a check finds, and remedies for known errors.
+
+use std::borrow::Cow;
+use std::fmt::Display;
 
 use gridguard::diagnose::{Diagnosis, LogScanner, diagnose};
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Good,
@@ -14,47 +17,6 @@ pub(super) enum Level {
     Bad,
 }
 
-/// The result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct CheckResult {
-    pub(super) subject: String,
-    pub(super) level: Level,
-    pub(super) what: String,
-    /// What to do about it; `None` if it is good.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) remedy: Option<String>,
-}
-
-impl CheckResult {
-    pub(super) fn good(subject: impl Into<String>, what: impl Into<String>) -> Self {
-        Self { subject: subject.into(), level: Level::Good, what: what.into(), remedy: None }
-    }
-
-    pub(super) fn warning(
-        subject: impl Into<String>,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { level: Level::Warning, remedy: Some(remedy.into()), ..Self::good(subject, what) }
-    }
-
-    pub(super) fn unknown(
-        subject: impl Into<String>,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { level: Level::Unknown, ..Self::warning(subject, what, remedy) }
-    }
-
-    pub(super) fn bad(
-        subject: impl Into<String>,
-        what: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self { level: Level::Bad, ..Self::warning(subject, what, remedy) }
-    }
-}
-
 impl Level {
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -63,6 +25,47 @@ impl Level {
             Self::Unknown => "unknown",
             Self::Bad => "bad",
         }
+    }
+}
+
+/// What a check finds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Finding {
+    pub(super) subject: String,
+    pub(super) level: Level,
+    pub(super) what: String,
+    /// What to do about it; `None` if it is good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) remedy: Option<String>,
+}
+
+/// What a finding is about, such as `driver` or `device 0`.
+pub(super) struct Subject(Cow<'static, str>);
+
+impl Subject {
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self(Cow::Borrowed(name))
+    }
+
+    /// One of several, such as `device 0`.
+    pub(super) fn numbered(kind: &str, number: impl Display) -> Self {
+        Self(format!("{kind} {number}").into())
+    }
+
+    pub(super) fn good(&self, what: impl Into<String>) -> Finding {
+        Finding { subject: self.0.to_string(), level: Level::Good, what: what.into(), remedy: None }
+    }
+
+    pub(super) fn warning(&self, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { level: Level::Warning, remedy: Some(remedy.into()), ..self.good(what) }
+    }
+
+    pub(super) fn unknown(&self, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { level: Level::Unknown, ..self.warning(what, remedy) }
+    }
+
+    pub(super) fn bad(&self, what: impl Into<String>, remedy: impl Into<String>) -> Finding {
+        Finding { level: Level::Bad, ..self.warning(what, remedy) }
     }
 }
 
