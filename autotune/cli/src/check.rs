@@ -2,17 +2,16 @@
 
 use std::fmt::{self, Write};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use clap::builder::RangedU64ValueParser;
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use gridguard::check::{CheckRequest, Legality, Verdict};
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchRequest};
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, text};
+use crate::output::{OutputArgs, count, text};
 use crate::requests;
 
 #[derive(Args)]
@@ -22,17 +21,17 @@ pub(crate) struct Check {
     #[command(flatten)]
     device: DeviceChoice,
     /// Blocks of the grid
-    #[arg(long, value_name = "X,Y,Z", requires = "block")]
-    grid: Option<Size>,
+    #[arg(long, value_name = "X,Y,Z", requires = "block", value_parser = size)]
+    grid: Option<Dim3>,
     /// Threads of a block
-    #[arg(long, value_name = "X,Y,Z", requires = "grid")]
-    block: Option<Size>,
+    #[arg(long, value_name = "X,Y,Z", requires = "grid", value_parser = size)]
+    block: Option<Dim3>,
     /// Dynamic shared memory per block
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     shared_mem: u64,
     /// Blocks of a cluster
-    #[arg(long, value_name = "X,Y,Z")]
-    cluster: Option<Size>,
+    #[arg(long, value_name = "X,Y,Z", value_parser = size)]
+    cluster: Option<Dim3>,
     /// The launch is cooperative
     #[arg(long)]
     cooperative: bool,
@@ -55,8 +54,8 @@ pub(crate) struct Check {
     #[arg(long, value_name = "N")]
     kernel_max_threads: Option<u64>,
     /// The axis of the grid whose items are independent
-    #[arg(long, value_name = "x|y|z", value_enum, requires = "items")]
-    batch_axis: Option<AxisName>,
+    #[arg(long, value_name = "x|y|z", requires = "items", value_parser = axis())]
+    batch_axis: Option<Axis>,
     /// Items along the batch axis
     #[arg(long, value_name = "N", requires = "batch_axis")]
     items: Option<u64>,
@@ -71,8 +70,9 @@ pub(crate) struct Check {
     #[arg(required_if_eq("index_bits", "32"))]
     elements_per_item: Option<u64>,
     /// Width of the kernel's index arithmetic
-    #[arg(long, value_name = "BITS", value_enum, default_value = "64", requires = "batch_axis")]
-    index_bits: IndexBits,
+    #[arg(long, value_name = "BITS", default_value = "64", requires = "batch_axis")]
+    #[arg(value_parser = ["32", "64"])]
+    index_bits: String,
     /// Workspace per item
     #[arg(long, value_name = "BYTES", default_value_t = 0, requires = "batch_axis")]
     workspace_per_item: u64,
@@ -87,53 +87,29 @@ pub(crate) struct Check {
     output: OutputArgs,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum AxisName {
-    X,
-    Y,
-    Z,
-}
-
-impl From<AxisName> for Axis {
-    fn from(name: AxisName) -> Self {
-        match name {
-            AxisName::X => Self::X,
-            AxisName::Y => Self::Y,
-            AxisName::Z => Self::Z,
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum IndexBits {
-    #[value(name = "32")]
-    Bits32,
-    #[value(name = "64")]
-    Bits64,
-}
-
 /// A number of at least 1.
 fn from_1() -> RangedU64ValueParser {
     RangedU64ValueParser::new().range(1..)
 }
 
+fn axis() -> impl TypedValueParser<Value = Axis> {
+    PossibleValuesParser::new(Axis::ALL.map(Axis::letter)).map(|name| match name.as_str() {
+        "x" => Axis::X,
+        "y" => Axis::Y,
+        _ => Axis::Z,
+    })
+}
+
 /// `X`, `X,Y` or `X,Y,Z`; omitted numbers are 1.
-#[derive(Clone, Copy)]
-struct Size(Dim3);
-
-impl FromStr for Size {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number =
-            |part: &str| part.trim().parse::<u64>().map_err(|error| format!("{part:?}: {error}"));
-        let parts: Vec<u64> = text.split(',').map(number).collect::<Result<_, _>>()?;
-        match *parts.as_slice() {
-            [x] => Ok(Self(Dim3::new(x, 1, 1))),
-            [x, y] => Ok(Self(Dim3::new(x, y, 1))),
-            [x, y, z] => Ok(Self(Dim3::new(x, y, z))),
-            _ => Err("expected one to three numbers, as X,Y,Z".into()),
-        }
+fn size(text: &str) -> Result<Dim3, String> {
+    let number =
+        |part: &str| part.trim().parse::<u64>().map_err(|error| format!("{part:?}: {error}"));
+    let parts: Vec<u64> = text.split(',').map(number).collect::<Result<_, _>>()?;
+    match *parts.as_slice() {
+        [x] => Ok(Dim3::new(x, 1, 1)),
+        [x, y] => Ok(Dim3::new(x, y, 1)),
+        [x, y, z] => Ok(Dim3::new(x, y, z)),
+        _ => Err("expected one to three numbers, as X,Y,Z".into()),
     }
 }
 
@@ -156,11 +132,11 @@ impl Check {
     }
 
     fn request(&self, device: &DeviceLimits) -> CheckRequest {
-        let size = |size: Option<Size>| size.map_or(Dim3::ONE, |size| size.0);
-        let mut request = LaunchRequest::new(size(self.grid), size(self.block))
+        let [grid, block] = [self.grid, self.block].map(|size| size.unwrap_or(Dim3::ONE));
+        let mut request = LaunchRequest::new(grid, block)
             .dynamic_shared_bytes(self.shared_mem)
             .parameter_bytes(self.param_bytes);
-        request.cluster = self.cluster.map(|size| size.0);
+        request.cluster = self.cluster;
         request.cooperative = self.cooperative;
         request.dependent = self.dependent;
         let kernel = KernelLimits {
@@ -170,7 +146,7 @@ impl Check {
             max_dynamic_shared_bytes: self.kernel_max_shared_mem,
             ..KernelLimits::default()
         };
-        let batch = self.batch_axis.map(|axis| self.batch(axis.into(), device));
+        let batch = self.batch_axis.map(|axis| self.batch(axis, device));
         CheckRequest { name: String::new(), request, kernel, batch }
     }
 
@@ -178,7 +154,7 @@ impl Check {
         let mut batch = BatchAxis::new(axis, self.items.unwrap_or(0))
             .blocks_per_item(self.blocks_per_item)
             .align(self.align);
-        if self.index_bits == IndexBits::Bits32 {
+        if self.index_bits == "32" {
             batch = batch.index_32_bits(self.elements_per_item.unwrap_or(1));
         }
         let memory = self.memory.unwrap_or(device.memory_bytes);
@@ -216,8 +192,7 @@ fn write_text(out: &mut impl Write, verdict: &Verdict, limits: &DeviceLimits) ->
     let Some(plan) = &verdict.plan else {
         return Ok(());
     };
-    let plural = if plan.len() == 1 { "" } else { "es" };
-    writeln!(out, "plan: {}, {} launch{plural}", plan.strategy(), plan.len())?;
+    writeln!(out, "plan: {}, {}", plan.strategy(), count(plan.len(), "launch", "launches"))?;
     for planned in plan.launches().take_while(|planned| planned.chunk.index < SHOWN) {
         let [x, y, z] = planned.launch.grid();
         let (start, end) = (planned.chunk.start, planned.chunk.end());

@@ -13,8 +13,8 @@ use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, Tune
 use gridguard_kernels::KernelError;
 use gridguard_kernels::bench::ProblemError;
 
-/// What the exit code tells the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the exit code tells the caller. Of several results, the greatest decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     Yes,
     No,

@@ -1,7 +1,7 @@
 //! `gridguard limits`: the limits of devices and of the GPUs in the catalogue.
 
-use std::fmt::Display;
-use std::io::{self, Write};
+use std::fmt::{self, Display, Write};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use gridguard::catalog::{self, Fact, Gpu};
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
-use crate::output::note;
+use crate::output::{self, note, text};
 
 #[derive(Args)]
 pub(crate) struct Limits {
@@ -47,34 +47,24 @@ struct FactWithSource<'a> {
 
 impl Limits {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let mut out = io::stdout().lock();
-        let written = match (&self.device.gpu, self.device.limits()?) {
+        match (&self.device.gpu, self.device.limits()?) {
             (Some(name), _) => {
                 let gpu = catalog::gpu(name)?;
-                self.write_one(&mut out, &gpu.limits, &gpu.facts)
+                self.print_one(&gpu.limits, &gpu.facts)?;
             }
-            (None, Some(limits)) => self.write_one(&mut out, &limits, &[]),
-            (None, None) => return self.list(&mut out),
-        }?;
-        CommandError::check_write(written.and_then(|()| out.flush()), "writing the limits")?;
+            (None, Some(limits)) => self.print_one(&limits, &[])?,
+            (None, None) => self.print_all()?,
+        }
         Ok(Exit::Yes)
     }
 
-    fn write_one(
-        &self,
-        out: &mut impl Write,
-        limits: &DeviceLimits,
-        facts: &[Fact],
-    ) -> Result<io::Result<()>, CommandError> {
-        Ok(match self.format {
-            Format::Text => write_text(out, limits, facts),
-            Format::Json => writeln!(out, "{}", json(&LimitsWithSources::new(limits, facts))?),
-            Format::Ron => writeln!(out, "{}", ron(limits)?),
-        })
+    fn print_one(&self, limits: &DeviceLimits, facts: &[Fact]) -> Result<(), CommandError> {
+        let document = LimitsWithSources::new(limits, facts);
+        self.print(text(|f| write_text(f, limits, facts)), &document, limits)
     }
 
-    /// Lists the catalogue and the devices of this machine, if any.
-    fn list(&self, out: &mut impl Write) -> Result<Exit, CommandError> {
+    /// Prints the catalogue and the devices of this machine, if any.
+    fn print_all(&self) -> Result<(), CommandError> {
         let gpus = catalog::gpus()?;
         let present: Vec<_> = match cuda::device_count() {
             Ok(count) => (0..count).map(cuda::device_limits).collect::<Result<_, _>>()?,
@@ -83,18 +73,31 @@ impl Limits {
                 Vec::new()
             }
         };
-        let all: Vec<&DeviceLimits> = present
-            .iter()
-            .map(|limits| &**limits)
-            .chain(gpus.iter().map(|gpu| &*gpu.limits))
-            .collect();
-        let written = match self.format {
-            Format::Text => write_list(out, &present, gpus),
-            Format::Json => writeln!(out, "{}", json(&all)?),
-            Format::Ron => writeln!(out, "{}", ron(&all)?),
+        let listed = gpus.iter().map(|gpu| &*gpu.limits);
+        let all: Vec<&DeviceLimits> =
+            present.iter().map(|limits| &**limits).chain(listed).collect();
+        self.print(text(|f| write_list(f, &present, gpus)), &all, &all)
+    }
+
+    fn print(
+        &self,
+        text: impl Display,
+        json: &impl Serialize,
+        ron: &impl Serialize,
+    ) -> Result<(), CommandError> {
+        let failed = |form: &str, error: &dyn Display| {
+            CommandError::Failed(format!("cannot write the limits as {form}: {error}"))
         };
-        CommandError::check_write(written.and_then(|()| out.flush()), "writing the limits")?;
-        Ok(Exit::Yes)
+        output::print(match self.format {
+            Format::Text => text.to_string(),
+            Format::Json => {
+                serde_json::to_string_pretty(json).map_err(|error| failed("JSON", &error))? + "\n"
+            }
+            Format::Ron => {
+                let ron = ron::ser::to_string_pretty(ron, ron::ser::PrettyConfig::new());
+                ron.map_err(|error| failed("RON", &error))? + "\n"
+            }
+        })
     }
 }
 
@@ -110,17 +113,7 @@ impl<'a> LimitsWithSources<'a> {
     }
 }
 
-fn json<T: Serialize>(value: &T) -> Result<String, CommandError> {
-    serde_json::to_string_pretty(value)
-        .map_err(|error| CommandError::Failed(format!("cannot write the limits as JSON: {error}")))
-}
-
-fn ron<T: Serialize>(value: &T) -> Result<String, CommandError> {
-    ron::ser::to_string_pretty(value, ron::ser::PrettyConfig::new())
-        .map_err(|error| CommandError::Failed(format!("cannot write the limits as RON: {error}")))
-}
-
-fn write_text(out: &mut impl Write, limits: &DeviceLimits, facts: &[Fact]) -> io::Result<()> {
+fn write_text(out: &mut impl Write, limits: &DeviceLimits, facts: &[Fact]) -> fmt::Result {
     writeln!(out, "{}, compute capability {}", limits.name, limits.compute_capability)?;
     let mut row = |label: &str, value: &dyn Display, name: &str| {
         let value = value.to_string();
@@ -159,19 +152,11 @@ fn write_text(out: &mut impl Write, limits: &DeviceLimits, facts: &[Fact]) -> io
     field!("memory, bytes", memory_bytes)
 }
 
-fn write_list(
-    out: &mut impl Write,
-    present: &[std::sync::Arc<DeviceLimits>],
-    gpus: &[Gpu],
-) -> io::Result<()> {
+fn write_list(out: &mut impl Write, present: &[Arc<DeviceLimits>], gpus: &[Gpu]) -> fmt::Result {
     let row = |out: &mut dyn Write, limits: &DeviceLimits, call: &str| {
-        writeln!(
-            out,
-            "{:30} {:>4}  {:>4} multiprocessors  {call}",
-            limits.name,
-            limits.compute_capability.to_string(),
-            limits.multiprocessors
-        )
+        let DeviceLimits { name, compute_capability, multiprocessors, .. } = limits;
+        let capability = compute_capability.to_string();
+        writeln!(out, "{name:30} {capability:>4}  {multiprocessors:>4} multiprocessors  {call}")
     };
     if !present.is_empty() {
         writeln!(out, "devices of this machine")?;

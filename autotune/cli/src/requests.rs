@@ -37,12 +37,10 @@ pub(crate) fn check_lines(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exi
     let mut number = 0;
     while let Some(line) = read_line(&mut input).map_err(CommandError::io(&name))? {
         number += 1;
-        let text = match line {
-            Line::Blank => continue,
-            Line::Text(text) => Ok(text),
-            Line::Unreadable(reason) => Err(reason),
-        };
-        let (exit, reply) = match text.and_then(|text| check(&text, limits)) {
+        if line.as_ref().is_ok_and(|text| text.trim().is_empty()) {
+            continue;
+        }
+        let (exit, reply) = match line.and_then(|text| check(&text, limits)) {
             Ok(verdict) => (verdict.legality.into(), json(&verdict)?),
             Err(error) => {
                 note(format_args!("line {number}: {error}"));
@@ -50,7 +48,7 @@ pub(crate) fn check_lines(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exi
                 (Exit::InvalidInput, json(&reply)?)
             }
         };
-        worst = worse(worst, exit);
+        worst = worst.max(exit);
         match writeln!(out, "{reply}") {
             // The reader has gone.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(worst),
@@ -59,15 +57,6 @@ pub(crate) fn check_lines(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exi
     }
     CommandError::check_write(out.flush(), "writing the verdicts")?;
     Ok(worst)
-}
-
-const fn worse(one: Exit, other: Exit) -> Exit {
-    match (one, other) {
-        (Exit::InvalidInput, _) | (_, Exit::InvalidInput) => Exit::InvalidInput,
-        (Exit::No, _) | (_, Exit::No) => Exit::No,
-        (Exit::Unknown, _) | (_, Exit::Unknown) => Exit::Unknown,
-        (Exit::Yes | Exit::Interrupted, _) => other,
-    }
 }
 
 fn check(text: &str, limits: &DeviceLimits) -> Result<Verdict, String> {
@@ -81,41 +70,16 @@ fn check(text: &str, limits: &DeviceLimits) -> Result<Verdict, String> {
     Ok(request.check(limits))
 }
 
-enum Line {
-    Blank,
-    Text(String),
-    Unreadable(String),
-}
-
-/// The next line, or `None` at the end. Memory is bounded, however long the line is.
-fn read_line(input: &mut dyn BufRead) -> io::Result<Option<Line>> {
+/// The next line, or why it cannot be read; `None` at the end. Memory is bounded, however long the
+/// line is.
+fn read_line(input: &mut dyn BufRead) -> io::Result<Option<Result<String, String>>> {
     let mut bytes = Vec::new();
-    let read = (&mut *input).take(LINE_BYTES).read_until(b'\n', &mut bytes)?;
-    if read == 0 {
+    if (&mut *input).take(LINE_BYTES).read_until(b'\n', &mut bytes)? == 0 {
         return Ok(None);
     }
-    if bytes.last() != Some(&b'\n') && !input.fill_buf()?.is_empty() {
-        skip_line(input)?;
-        return Ok(Some(Line::Unreadable(format!("the line is longer than {LINE_BYTES} bytes"))));
+    if bytes.last() != Some(&b'\n') && input.skip_until(b'\n')? > 0 {
+        return Ok(Some(Err(format!("the line is longer than {LINE_BYTES} bytes"))));
     }
-    Ok(Some(match String::from_utf8(bytes) {
-        Ok(text) if text.trim().is_empty() => Line::Blank,
-        Ok(text) => Line::Text(text),
-        Err(error) => Line::Unreadable(format!("the line is not UTF-8: {}", error.utf8_error())),
-    }))
-}
-
-fn skip_line(input: &mut dyn BufRead) -> io::Result<()> {
-    loop {
-        let buffer = input.fill_buf()?;
-        if buffer.is_empty() {
-            return Ok(());
-        }
-        let end = buffer.iter().position(|byte| *byte == b'\n');
-        let used = end.map_or(buffer.len(), |end| end + 1);
-        input.consume(used);
-        if end.is_some() {
-            return Ok(());
-        }
-    }
+    let text = String::from_utf8(bytes);
+    Ok(Some(text.map_err(|error| format!("the line is not UTF-8: {}", error.utf8_error()))))
 }

@@ -1,7 +1,7 @@
 //! Runs another program within a time limit and an output limit.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,8 +17,6 @@ const POLL: Duration = Duration::from_millis(5);
 /// How long to wait for the rest of the output after the exit, or for the exit after the last line.
 /// A descendant may keep the pipe open, and a driver may hang while it unloads.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long to wait for a killed program: the kernel may keep it while a device hangs.
-const AFTER_KILL: Duration = Duration::from_millis(200);
 
 /// What a program wrote, and whether it succeeded.
 #[derive(Debug)]
@@ -46,66 +44,46 @@ pub(super) fn run(
     limit: Duration,
     is_last: impl Fn(&str) -> bool,
 ) -> ChildOutput {
-    let (mut out, err) = (String::new(), String::new());
+    let end = Err(ChildError::TimedOut(limit));
+    let mut output = ChildOutput { out: String::new(), err: String::new(), end };
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut deadline = Instant::now() + limit;
     let mut child = match command.spawn() {
-        Ok(child) => KillOnDrop(child),
-        Err(error) => return ChildOutput { out, err, end: Err(ChildError::NotStarted(error)) },
+        Ok(child) => child,
+        Err(error) => return ChildOutput { end: Err(ChildError::NotStarted(error)), ..output },
     };
-    let out_lines = read_lines(child.0.stdout.take());
-    let err_lines = read_lines(child.0.stderr.take());
-    let status = loop {
-        match out_lines.recv_timeout(POLL) {
+    let (out, err) = (read_lines(child.stdout.take()), read_lines(child.stderr.take()));
+    while Instant::now() < deadline {
+        match out.recv_timeout(POLL) {
             Ok(line) => {
                 if is_last(&line) {
                     deadline = deadline.min(Instant::now() + GRACE);
                 }
-                out += &line;
+                output.out += &line;
                 continue;
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => thread::sleep(POLL),
         }
-        if let Some(status) = child.status() {
-            break status;
+        if let Ok(Some(status)) = child.try_wait() {
+            output.out += &rest(&out);
+            output.err = rest(&err);
+            output.end = match last_line(&output.err).as_str() {
+                _ if status.success() => Ok(()),
+                "" => Err(ChildError::Crashed(status.to_string())),
+                line => Err(ChildError::Crashed(format!("{status}, {line}"))),
+            };
+            return output;
         }
-        if Instant::now() >= deadline {
-            return ChildOutput { out, err, end: Err(ChildError::TimedOut(limit)) };
-        }
-    };
-    out += &rest(&out_lines);
-    let err = rest(&err_lines);
-    let end = match last_line(&err).as_str() {
-        _ if status.success() => Ok(()),
-        "" => Err(ChildError::Crashed(status.to_string())),
-        line => Err(ChildError::Crashed(format!("{status}, {line}"))),
-    };
-    ChildOutput { out, err, end }
+    }
+    // It is not waited for: the kernel may keep it while a device hangs.
+    let _ = child.kill();
+    output
 }
 
 /// The last line that is not blank, where programs usually say why they exit.
 pub(super) fn last_line(text: &str) -> String {
     shorten(text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default())
-}
-
-struct KillOnDrop(Child);
-
-impl KillOnDrop {
-    fn status(&mut self) -> Option<ExitStatus> {
-        self.0.try_wait().ok().flatten()
-    }
-}
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.0.kill();
-        let deadline = Instant::now() + AFTER_KILL;
-        while self.status().is_none() && Instant::now() < deadline {
-            thread::sleep(POLL);
-        }
-    }
 }
 
 /// Reads lines on a thread of its own, each with its line break.

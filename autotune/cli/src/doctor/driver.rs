@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use gridguard::cuda::{self, CudaError, DriverUnavailable};
+use gridguard::diagnose::CudaVersion;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, Subject, remedy};
 
+pub(super) const LIBCUDA: Subject = Subject::new("libcuda");
 pub(super) const DRIVER: Subject = Subject::new("driver");
 
 /// What the driver reports before any device is queried.
@@ -22,20 +24,14 @@ pub(super) struct Driver {
     pub(super) fault: Option<DriverFault>,
 }
 
-/// Why a driver cannot be used, and what to do.
+/// Why a driver cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum DriverFault {
     /// No library can be loaded; what to do depends on the machine.
     NoLibrary(String),
-    Library {
-        what: String,
-        remedy: String,
-    },
+    Library(Finding),
     /// The driver is too old, cannot be initialised, or fails later.
-    Driver {
-        what: String,
-        remedy: String,
-    },
+    Driver(Finding),
 }
 
 impl Driver {
@@ -58,13 +54,13 @@ impl Driver {
     /// `bindings` is the CUDA version of the bindings, `release` the driver's own version.
     pub(super) fn check(&self, bindings: i32, release: Option<&str>) -> Option<Finding> {
         match &self.fault {
-            Some(DriverFault::Driver { what, remedy }) => return Some(DRIVER.bad(what, remedy)),
+            Some(DriverFault::Driver(finding)) => return Some(finding.clone()),
             Some(_) => return None,
             None => {}
         }
         let version = self.version?;
         let release = release.map(|release| format!(" ({release})")).unwrap_or_default();
-        let [supported, built] = [version, bindings].map(version_text);
+        let [supported, built] = [version, bindings].map(CudaVersion);
         let what = format!("supports CUDA {supported}{release}, gridguard is built for {built}");
         let remedy = "update the driver, or build gridguard with CUDARC_CUDA_VERSION of the driver";
         Some(if version < bindings { DRIVER.warning(what, remedy) } else { DRIVER.good(what) })
@@ -74,35 +70,28 @@ impl Driver {
 impl From<CudaError> for DriverFault {
     fn from(error: CudaError) -> Self {
         let (what, remedy) = (error.to_string(), remedy(error.diagnosis()));
-        let CudaError::Unavailable(unavailable) = error else {
-            return Self::Driver { what, remedy };
-        };
-        match unavailable {
-            DriverUnavailable::LibraryMissing { .. } => Self::NoLibrary(what),
-            DriverUnavailable::SymbolMissing { .. } => Self::Library {
-                what,
-                remedy: "update the driver; if it is new, another library shadows its own".into(),
-            },
-            DriverUnavailable::OtherLibrary { .. } => Self::Library {
-                what,
-                remedy: "remove the folder of the other one from LD_LIBRARY_PATH".into(),
-            },
-            DriverUnavailable::TooOld { version, oldest } => {
-                let [version, oldest] = [version, oldest].map(version_text);
+        let library = |remedy| Self::Library(LIBCUDA.bad(&what, remedy));
+        match &error {
+            CudaError::Unavailable(DriverUnavailable::LibraryMissing { .. }) => {
+                Self::NoLibrary(what)
+            }
+            CudaError::Unavailable(DriverUnavailable::SymbolMissing { .. }) => {
+                library("update the driver; if it is new, another library shadows its own")
+            }
+            CudaError::Unavailable(DriverUnavailable::OtherLibrary { .. }) => {
+                library("remove the folder of the other one from LD_LIBRARY_PATH")
+            }
+            CudaError::Unavailable(DriverUnavailable::TooOld { version, oldest }) => {
+                let [version, oldest] = [*version, *oldest].map(CudaVersion);
                 let what = format!("supports CUDA {version}, gridguard needs {oldest} or later");
-                Self::Driver { what, remedy: "update the driver".into() }
+                Self::Driver(DRIVER.bad(what, "update the driver"))
             }
-            DriverUnavailable::InitFailed(error) => {
-                Self::Driver { what: error.to_string(), remedy }
+            CudaError::Unavailable(DriverUnavailable::InitFailed(error)) => {
+                Self::Driver(DRIVER.bad(error.to_string(), remedy))
             }
-            _ => Self::Driver { what, remedy },
+            _ => Self::Driver(DRIVER.bad(what, remedy)),
         }
     }
-}
-
-/// A CUDA version as `cuDriverGetVersion` encodes it, as text: `12.8` for 12080.
-pub(super) fn version_text(version: i32) -> String {
-    format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
 /// A CUDA version as `cuDriverGetVersion` encodes it: 12080 for 12.8.
@@ -142,7 +131,7 @@ mod tests {
     #[test]
     fn versions_are_encoded_as_by_the_driver() {
         assert_eq!((version_number(12, 8), version_number(13, 0)), (12_080, 13_000));
-        assert_eq!(version_text(11_040), "11.4");
+        assert_eq!(CudaVersion(11_040).to_string(), "11.4");
     }
 
     #[test]

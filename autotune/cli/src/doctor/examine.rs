@@ -86,8 +86,8 @@ fn event(line: &str) -> Option<Event> {
     serde_json::from_str(line.strip_prefix(MARK)?).ok()
 }
 
-/// The results of the child process, and how it ended.
-#[derive(Debug)]
+/// The results of the child process.
+#[derive(Debug, Default)]
 pub(super) struct Examination {
     /// `None` if the driver did not respond.
     pub(super) driver: Option<Driver>,
@@ -95,7 +95,8 @@ pub(super) struct Examination {
     pub(super) devices: BTreeMap<usize, Device>,
     tested: BTreeMap<usize, Vec<Finding>>,
     profiles: Vec<Finding>,
-    end: Result<(), ChildError>,
+    /// Why there are no further results.
+    failure: Option<ChildError>,
 }
 
 /// Runs the examination within a time limit.
@@ -111,25 +112,17 @@ pub(super) fn examine(profile: Option<&Path>, limit: Duration) -> Examination {
 
 impl Examination {
     fn new(output: ChildOutput) -> Self {
-        let mut examination = Self {
-            driver: None,
-            devices: BTreeMap::new(),
-            tested: BTreeMap::new(),
-            profiles: Vec::new(),
-            end: output.end,
-        };
+        let mut examination = Self { failure: output.end.err(), ..Self::default() };
         for event in output.out.lines().filter_map(event) {
             match event {
                 Event::Driver(driver) => examination.driver = Some(driver),
-                Event::Device(ordinal, device) => {
-                    examination.devices.insert(ordinal, device);
-                }
+                Event::Device(ordinal, device) => examination.devices.extend([(ordinal, device)]),
                 Event::Tested(ordinal, findings) => {
-                    examination.tested.insert(ordinal, findings);
+                    examination.tested.extend([(ordinal, findings)])
                 }
                 Event::Profiles(findings) => examination.profiles = findings,
                 // It does not matter how the process exits after the last result.
-                Event::Done => examination.end = Ok(()),
+                Event::Done => examination.failure = None,
             }
         }
         examination
@@ -140,16 +133,16 @@ impl Examination {
         if self.driver.is_some() {
             return None;
         }
-        Some(match &self.end {
-            Err(hangs @ ChildError::TimedOut(_)) => DRIVER.bad(hangs.to_string(), HANGS),
-            Err(ChildError::Crashed(how)) => {
+        Some(match &self.failure {
+            Some(hangs @ ChildError::TimedOut(_)) => DRIVER.bad(hangs.to_string(), HANGS),
+            Some(ChildError::Crashed(how)) => {
                 DRIVER.bad(format!("querying it crashes the process: {how}"), CRASHES)
             }
-            Err(ChildError::NotStarted(error)) => DRIVER.unknown(
+            Some(ChildError::NotStarted(error)) => DRIVER.unknown(
                 format!("cannot start a process to query it: {error}"),
                 "check that gridguard can be started again from its own path",
             ),
-            Ok(()) => DRIVER.bad("no response", CRASHES),
+            None => DRIVER.bad("no response", CRASHES),
         })
     }
 
@@ -165,12 +158,12 @@ impl Examination {
 
     fn check_untested(&self, ordinal: usize) -> Finding {
         let name = self.devices.get(&ordinal).map_or("it", |device| device.name.as_str());
-        let what = match &self.end {
-            Err(ChildError::TimedOut(limit)) => {
+        let what = match &self.failure {
+            Some(ChildError::TimedOut(limit)) => {
                 let limit = format_duration(*limit);
                 format!("{name} did not finish the smoke test within {limit}")
             }
-            Err(ChildError::Crashed(how)) => format!("using {name} crashes the process: {how}"),
+            Some(ChildError::Crashed(how)) => format!("using {name} crashes the process: {how}"),
             _ => format!("{name} was not tested"),
         };
         Subject::numbered("device", ordinal).bad(what, HANGS)

@@ -1,5 +1,6 @@
 //! Which libcuda is loaded and whether another shadows it, and whether NVRTC can be used.
 
+use std::collections::HashSet;
 use std::env;
 use std::fmt::Display;
 use std::fs::File;
@@ -9,12 +10,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use gridguard::cuda::{Compiler, NvrtcUnavailable};
+use gridguard::diagnose::CudaVersion;
 
 use super::child;
-use super::driver::{Driver, DriverFault, loaded_library, version_number, version_text};
+use super::driver::{Driver, DriverFault, LIBCUDA, loaded_library, version_number};
 use super::finding::{Finding, Subject};
 
-const LIBCUDA: Subject = Subject::new("libcuda");
 const NVRTC: Subject = Subject::new("nvrtc");
 /// The names of the driver library; most programs load the first one.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
@@ -113,8 +114,8 @@ pub(super) fn check_libcuda(
             };
             return Some(LIBCUDA.bad(what, remedy));
         }
-        Some(DriverFault::Library { what, remedy }) => return Some(LIBCUDA.bad(what, remedy)),
-        Some(DriverFault::Driver { .. }) | None => {}
+        Some(DriverFault::Library(finding)) => return Some(finding.clone()),
+        Some(DriverFault::Driver(_)) | None => {}
     }
     let loaded = loaded.or(first(NAMES[0]))?;
     let is_compat = is_in_folder(loaded, "compat");
@@ -137,16 +138,12 @@ pub(super) fn check_libcuda(
 /// Other files of the same name as the first. A stub that is not found first does no harm.
 fn other_files(files: &LibraryFiles) -> Vec<String> {
     let Some((first, real)) = files.first() else { return Vec::new() };
-    let mut seen = vec![real];
-    let mut others = Vec::new();
-    for (path, real) in files {
+    let mut seen = HashSet::from([real]);
+    let others = files.iter().filter(|(path, real)| {
         let is_named = path.file_name() == first.file_name();
-        if is_named && !is_in_folder(path, "stubs") && !seen.contains(&real) {
-            seen.push(real);
-            others.push(path.display().to_string());
-        }
-    }
-    others
+        is_named && !is_in_folder(path, "stubs") && seen.insert(real)
+    });
+    others.map(|(path, _)| path.display().to_string()).collect()
 }
 
 fn is_in_folder(path: &Path, name: &str) -> bool {
@@ -189,11 +186,11 @@ pub(super) fn check_nvrtc(nvrtc: &Result<Nvrtc, String>, driver: Option<i32>) ->
         Ok(Nvrtc { path, version }) => (path.display(), *version),
         Err(why) => return NVRTC.warning(why, INSTALL_NVRTC),
     };
-    let found = format!("{}, {path}", version_text(version));
+    let found = format!("{}, {path}", CudaVersion(version));
     let Some(driver) = driver.filter(|driver| version > *driver) else {
         return NVRTC.good(found);
     };
-    let supports = format!("newer than the driver, which supports CUDA {}", version_text(driver));
+    let supports = format!("newer than the driver, which supports CUDA {}", CudaVersion(driver));
     if version / 1000 > driver / 1000 {
         let remedy = format!("install NVRTC {}, or update the driver", driver / 1000);
         return NVRTC.warning(format!("{found}: its code is {supports}"), remedy);

@@ -5,11 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use gridguard::ComputeCapability;
+use gridguard::diagnose::CudaVersion;
 use humantime::format_duration;
 use serde::Deserialize;
 
 use super::child::{self, ChildError};
-use super::driver::{version_number, version_text};
+use super::driver::version_number;
 use super::examine::Device;
 use super::finding::{Finding, Subject, remedy_of_message, shorten};
 
@@ -48,13 +49,6 @@ pub(super) struct Torch {
     devices: u64,
     available: bool,
     warnings: Vec<String>,
-}
-
-impl Torch {
-    const fn is_empty(&self) -> bool {
-        let Self { missing, hidden_by, error, version, .. } = self;
-        !*missing && hidden_by.is_none() && error.is_none() && version.is_empty()
-    }
 }
 
 /// What a PyTorch must fit.
@@ -97,7 +91,7 @@ pub(super) fn probe(python: &Path, limit: Duration) -> Result<Torch, ProbeError>
     let output = child::run(command, limit, |_| false);
     let line = output.out.lines().find_map(|line| line.strip_prefix(MARK));
     let torch = line.and_then(|line| serde_json::from_str::<Torch>(line).ok());
-    match (torch.filter(|torch| !torch.is_empty()), output.end) {
+    match (torch.filter(|torch| *torch != Torch::default()), output.end) {
         // The result counts even if the process crashes afterwards.
         (Some(torch), _) => Ok(torch),
         (None, Ok(())) => Err(ProbeError::Unexpected(child::last_line(&output.out))),
@@ -187,7 +181,7 @@ fn check_wheel(torch: &Torch, cuda: &str, machine: &Machine) -> Finding {
     let Some((wheel, driver)) = parse(cuda).zip(machine.driver).filter(|(w, d)| w > d) else {
         return TORCH.good(what);
     };
-    let supported = version_text(driver);
+    let supported = CudaVersion(driver);
     let what = format!("{what}: newer than the driver, which supports CUDA {supported}");
     let remedy = format!("update the driver, or {}", install(machine));
     if wheel / 1000 > driver / 1000 {
@@ -300,7 +294,7 @@ fn install_for(driver: Option<i32>, capability: Option<ComputeCapability>) -> St
     match (usable, with_code().next_back(), capability) {
         (Some(wheel), ..) => pip(wheel.tag),
         (None, Some(wheel), _) => {
-            let needed = version_text(wheel.cuda);
+            let needed = CudaVersion(wheel.cuda);
             format!("update the driver to one for CUDA {needed} or later, then {}", pip(wheel.tag))
         }
         (None, None, Some(it)) => {

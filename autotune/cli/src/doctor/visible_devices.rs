@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 
 use super::finding::{Finding, Subject};
-use super::smi::{Gpu, Smi};
+use super::smi::Smi;
 use crate::output::count;
 
 const DEVICES: Subject = Subject::new("devices");
@@ -41,25 +41,19 @@ impl InstalledGpus {
     /// The GPUs that `nvidia-smi` lists, otherwise those with a device file.
     pub(super) fn find(smi: &Smi) -> Option<Self> {
         if let Smi::Gpus(gpus, _) = smi {
-            return Some(Self::listed(gpus));
+            return Some(Self {
+                count: gpus.len(),
+                uuids: gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
+                source: "nvidia-smi",
+                has_mig: gpus.iter().any(|gpu| gpu.mig),
+                is_mixed: gpus.windows(2).any(|pair| pair[0].name != pair[1].name),
+            });
         }
         let files = fs::read_dir("/dev").ok()?.flatten();
         let names = files.filter_map(|file| file.file_name().into_string().ok());
         let count = names.filter(|name| is_device_file(name)).count();
         let (uuids, source) = (Vec::new(), "/dev/nvidia*");
         (count > 0).then_some(Self { count, uuids, source, has_mig: false, is_mixed: false })
-    }
-
-    fn listed(gpus: &[Gpu]) -> Self {
-        let mut names = gpus.iter().map(|gpu| &gpu.name);
-        let first = names.next();
-        Self {
-            count: gpus.len(),
-            uuids: gpus.iter().map(|gpu| gpu.uuid.clone()).collect(),
-            source: "nvidia-smi",
-            has_mig: gpus.iter().any(|gpu| gpu.mig),
-            is_mixed: names.any(|name| Some(name) != first),
-        }
     }
 }
 
