@@ -49,6 +49,8 @@ struct ExplainedFailure {
     diagnosis: Diagnosis,
 }
 
+const NOTHING_GIVEN: &str =
+    "nothing to explain: give a message, a name or a number, or pipe a log in";
 const NOTHING_RECOGNIZED: &str = "\
 no CUDA failure recognized; give one of these:
   700                                              an error code
@@ -59,20 +61,19 @@ no CUDA failure recognized; give one of these:
 impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let text = self.text.join(" ");
-        let is_blank = text.trim().is_empty() && !self.text.is_empty();
-        let log = if is_blank { None } else { scan(text.trim())? };
-        let Some(mut log) = log else {
-            note("error: nothing to explain: give a message, a name or a number, or pipe a log in");
-            return Ok(Exit::InvalidInput);
-        };
+        let text = text.trim();
+        if text.is_empty() && (!self.text.is_empty() || io::stdin().is_terminal()) {
+            return Err(CommandError::Invalid(NOTHING_GIVEN.into()));
+        }
+        let mut log = scan(text)?;
         if log.findings().is_empty() {
-            match similar_failures(&text).as_slice() {
+            match similar_failures(text).as_slice() {
                 [one] => {
-                    note(format_args!("assuming that {:?} means {one}", text.trim()));
+                    note(format_args!("assuming that {text:?} means {one}"));
                     log = LogScanner::for_question();
                     log.line(one.entry().name);
                 }
-                several => note(unrecognized(text.trim(), several)),
+                several => note(unrecognized(text, several)),
             }
         }
         let machine = self.machine()?;
@@ -96,22 +97,18 @@ impl Explain {
     }
 }
 
-/// Scans `text`, or a log on standard input; `None` where there is neither.
-fn scan(text: &str) -> Result<Option<LogScanner>, CommandError> {
-    if !text.is_empty() && text != "-" {
-        // One line is a question; several were copied from a log.
-        let is_log = text.contains('\n');
-        let mut log = if is_log { LogScanner::new() } else { LogScanner::for_question() };
-        log.read(text.as_bytes()).map_err(CommandError::io("reading the text"))?;
-        return Ok(Some(log));
+/// Scans `text`, or a log on standard input where there is none.
+fn scan(text: &str) -> Result<LogScanner, CommandError> {
+    if ["", "-"].contains(&text) {
+        let mut log = LogScanner::new();
+        log.read(io::stdin().lock()).map_err(CommandError::io("standard input"))?;
+        return Ok(log);
     }
-    let input = io::stdin().lock();
-    if text.is_empty() && input.is_terminal() {
-        return Ok(None);
-    }
-    let mut log = LogScanner::new();
-    log.read(input).map_err(CommandError::io("standard input"))?;
-    Ok(Some(log))
+    // One line is a question; several were copied from a log.
+    let is_log = text.contains('\n');
+    let mut log = if is_log { LogScanner::new() } else { LogScanner::for_question() };
+    log.read(text.as_bytes()).map_err(CommandError::io("reading the text"))?;
+    Ok(log)
 }
 
 /// What to say where no failure was recognized.

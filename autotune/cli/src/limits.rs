@@ -58,8 +58,18 @@ impl Limits {
         Ok(Exit::Yes)
     }
 
-    fn print_one(&self, limits: &DeviceLimits, facts: &[Fact]) -> Result<(), CommandError> {
-        let document = LimitsWithSources::new(limits, facts);
+    fn print_one<'a>(
+        &self,
+        limits: &'a DeviceLimits,
+        facts: &'a [Fact],
+    ) -> Result<(), CommandError> {
+        let source = |fact: &'a Fact| FactWithSource {
+            name: fact.name,
+            value: fact.value,
+            title: &fact.source.title,
+            url: &fact.source.url,
+        };
+        let document = LimitsWithSources { limits, sources: facts.iter().map(source).collect() };
         self.print(text(|f| write_text(f, limits, facts)), &document, limits)
     }
 
@@ -98,18 +108,6 @@ impl Limits {
                 ron.map_err(|error| failed("RON", &error))? + "\n"
             }
         })
-    }
-}
-
-impl<'a> LimitsWithSources<'a> {
-    fn new(limits: &'a DeviceLimits, facts: &'a [Fact]) -> Self {
-        let source = |fact: &'a Fact| FactWithSource {
-            name: fact.name,
-            value: fact.value,
-            title: &fact.source.title,
-            url: &fact.source.url,
-        };
-        Self { limits, sources: facts.iter().map(source).collect() }
     }
 }
 

@@ -36,6 +36,9 @@ pub(super) enum ChildError {
     /// Its exit status and last error message.
     #[error("{0}")]
     Crashed(String),
+    /// It succeeded, but not with the output that was expected.
+    #[error("unexpected output {0:?}")]
+    Unexpected(String),
 }
 
 /// Runs a program until it exits, until it writes a line that `is_last`, or until the time limit.

@@ -142,7 +142,7 @@ impl Examination {
                 format!("cannot start a process to query it: {error}"),
                 "check that gridguard can be started again from its own path",
             ),
-            None => DRIVER.bad("no response", CRASHES),
+            None | Some(ChildError::Unexpected(_)) => DRIVER.bad("no response", CRASHES),
         })
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::env;
-use std::fmt::Display;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -150,41 +149,33 @@ fn is_in_folder(path: &Path, name: &str) -> bool {
     path.parent().is_some_and(|folder| folder.components().any(|part| part.as_os_str() == name))
 }
 
-/// The NVRTC library.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Nvrtc {
-    path: PathBuf,
-    version: i32,
-}
-
-/// The NVRTC that the loader finds, or why there is none.
-pub(super) fn find_nvrtc() -> Result<Nvrtc, String> {
+/// The path and the version of the NVRTC that the loader finds, or why it does not load, unless it is
+/// missing.
+pub(super) fn find_nvrtc() -> Result<(PathBuf, i32), Option<String>> {
     let compiler = Compiler::find().map_err(|error| why_unavailable(&error))?;
-    let (major, minor) = compiler.version().map_err(|error| does_not_load(&error))?;
+    let (major, minor) = compiler.version().map_err(|error| Some(error.to_string()))?;
     let path = loaded_library("libnvrtc.so").unwrap_or_else(|| compiler.library().into());
-    Ok(Nvrtc { path, version: version_number(major, minor) })
+    Ok((path, version_number(major, minor)))
 }
 
-fn why_unavailable(error: &NvrtcUnavailable) -> String {
+fn why_unavailable(error: &NvrtcUnavailable) -> Option<String> {
     let NvrtcUnavailable::LibraryMissing { tried } = error else {
-        return does_not_load(error);
+        return Some(error.to_string());
     };
-    match tried.iter().find(|(_, message)| !message.contains("No such file")) {
-        None => NO_NVRTC.to_owned(),
-        Some((name, message)) if message.contains(name.as_str()) => does_not_load(message),
-        Some((name, message)) => does_not_load(&format!("{name}: {message}")),
-    }
-}
-
-fn does_not_load(why: &impl Display) -> String {
-    format!("does not load: {why}")
+    let (name, message) = tried.iter().find(|(_, message)| !message.contains("No such file"))?;
+    let is_named = message.contains(name.as_str());
+    Some(if is_named { message.clone() } else { format!("{name}: {message}") })
 }
 
 /// Compares NVRTC with the CUDA version that the driver supports.
-pub(super) fn check_nvrtc(nvrtc: &Result<Nvrtc, String>, driver: Option<i32>) -> Finding {
+pub(super) fn check_nvrtc(
+    nvrtc: &Result<(PathBuf, i32), Option<String>>,
+    driver: Option<i32>,
+) -> Finding {
     let (path, version) = match nvrtc {
-        Ok(Nvrtc { path, version }) => (path.display(), *version),
-        Err(why) => return NVRTC.warning(why, INSTALL_NVRTC),
+        Ok((path, version)) => (path.display(), *version),
+        Err(None) => return NVRTC.warning(NO_NVRTC, INSTALL_NVRTC),
+        Err(Some(why)) => return NVRTC.warning(format!("does not load: {why}"), INSTALL_NVRTC),
     };
     let found = format!("{}, {path}", CudaVersion(version));
     let Some(driver) = driver.filter(|driver| version > *driver) else {
@@ -306,14 +297,13 @@ mod tests {
 
     #[test]
     fn nvrtc_warns_if_its_code_or_its_ptx_is_newer_than_the_driver() {
-        let check = |version, driver| {
-            check_nvrtc(&Ok(Nvrtc { path: "/l/libnvrtc.so.12".into(), version }), driver)
-        };
+        let check =
+            |version, driver| check_nvrtc(&Ok(("/l/libnvrtc.so.12".into(), version)), driver);
         assert_eq!(check(12_080, None), NVRTC.good("12.8, /l/libnvrtc.so.12"));
         assert_eq!(check(12_080, Some(13_000)).level, Level::Good);
         assert!(check(12_080, Some(12_020)).what.contains("its PTX is newer"));
         assert!(check(13_000, Some(12_080)).what.contains("its code is newer"));
-        assert_eq!(check_nvrtc(&Err(NO_NVRTC.into()), None).level, Level::Warning);
+        assert_eq!(check_nvrtc(&Err(None), None).level, Level::Warning);
     }
 
     #[test]
@@ -323,9 +313,8 @@ mod tests {
             why_unavailable(&NvrtcUnavailable::LibraryMissing { tried })
         };
         let absent = ("libnvrtc.so.13", "libnvrtc.so.13: cannot open: No such file or directory");
-        assert_eq!(nvrtc(&[absent]), NO_NVRTC);
+        assert_eq!(nvrtc(&[absent]), None);
         let message = "/l/libnvrtc.so: file too short";
-        let broken = nvrtc(&[absent, ("libnvrtc.so", message)]);
-        assert_eq!(broken, format!("does not load: {message}"));
+        assert_eq!(nvrtc(&[absent, ("libnvrtc.so", message)]), Some(message.into()));
     }
 }

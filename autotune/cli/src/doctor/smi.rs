@@ -85,7 +85,7 @@ fn parse(output: &str) -> Smi {
         }
     }
     if gpus.is_empty() && !warnings.is_empty() {
-        return Smi::Failed(format!("unexpected output {:?}", warnings.join("; ")));
+        return Smi::Failed(ChildError::Unexpected(warnings.join("; ")).to_string());
     }
     Smi::Gpus(gpus, warnings)
 }
@@ -98,7 +98,7 @@ fn gpu(line: &str) -> Option<Gpu> {
     let is_fault = |text: &&&str| {
         text.starts_with('[') && ["lost", "reset", "Error"].iter().any(|word| text.contains(word))
     };
-    let fault = fields.iter().take(4).chain(later).find(is_fault);
+    let fault = fields.iter().find(is_fault);
     Some(Gpu {
         index: own(index),
         uuid: own(uuid),

@@ -19,13 +19,6 @@ const TORCH: Subject = Subject::new("torch");
 const MARK: &str = "gridguard-doctor ";
 const PROBE: &str = include_str!("torch_probe.py");
 
-/// Why a Python says nothing about its PyTorch.
-#[derive(Debug)]
-pub(super) enum ProbeError {
-    Child(ChildError),
-    Unexpected(String),
-}
-
 /// A PyTorch, as the probe describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -59,22 +52,16 @@ pub(super) struct Machine {
     pub(super) devices: Vec<Device>,
 }
 
-/// A variant of the wheels in PyTorch's index.
-struct Wheel {
-    cuda: i32,
-    tag: &'static str,
-    /// The oldest and the newest compute capability that it has code for.
-    capabilities: [(u32, u32); 2],
-}
-
-/// The newest first, as of PyTorch 2.9; those for CUDA 12.4 and before contain older versions.
-const WHEELS: [Wheel; 6] = [
-    Wheel { cuda: 13_000, tag: "cu130", capabilities: [(7, 5), (12, 1)] },
-    Wheel { cuda: 12_080, tag: "cu128", capabilities: [(7, 5), (12, 1)] },
-    Wheel { cuda: 12_060, tag: "cu126", capabilities: [(5, 0), (9, 0)] },
-    Wheel { cuda: 12_040, tag: "cu124", capabilities: [(5, 0), (9, 0)] },
-    Wheel { cuda: 12_010, tag: "cu121", capabilities: [(5, 0), (9, 0)] },
-    Wheel { cuda: 11_080, tag: "cu118", capabilities: [(3, 7), (9, 0)] },
+/// The CUDA versions of the wheels in PyTorch's index, each with the oldest and the newest compute
+/// capability that it has code for. The newest come first, as of PyTorch 2.9; those for CUDA 12.4
+/// and before contain older versions.
+const WHEELS: [(i32, [(u32, u32); 2]); 6] = [
+    (13_000, [(7, 5), (12, 1)]),
+    (12_080, [(7, 5), (12, 1)]),
+    (12_060, [(5, 0), (9, 0)]),
+    (12_040, [(5, 0), (9, 0)]),
+    (12_010, [(5, 0), (9, 0)]),
+    (11_080, [(3, 7), (9, 0)]),
 ];
 
 /// The Python of a virtual environment, if the path is its folder, otherwise the path.
@@ -85,7 +72,7 @@ pub(super) fn find_python(path: &Path) -> PathBuf {
 }
 
 /// Runs the probe within a time limit.
-pub(super) fn probe(python: &Path, limit: Duration) -> Result<Torch, ProbeError> {
+pub(super) fn probe(python: &Path, limit: Duration) -> Result<Torch, ChildError> {
     let mut command = Command::new(python);
     command.args(["-c", PROBE]);
     let output = child::run(command, limit, |_| false);
@@ -94,31 +81,31 @@ pub(super) fn probe(python: &Path, limit: Duration) -> Result<Torch, ProbeError>
     match (torch.filter(|torch| *torch != Torch::default()), output.end) {
         // The result counts even if the process crashes afterwards.
         (Some(torch), _) => Ok(torch),
-        (None, Ok(())) => Err(ProbeError::Unexpected(child::last_line(&output.out))),
-        (None, Err(error)) => Err(ProbeError::Child(error)),
+        (None, Ok(())) => Err(ChildError::Unexpected(child::last_line(&output.out))),
+        (None, Err(error)) => Err(error),
     }
 }
 
 /// `python` is the Python as the user named it.
 pub(super) fn check(
-    probe: &Result<Torch, ProbeError>,
+    probe: &Result<Torch, ChildError>,
     python: &str,
     machine: &Machine,
 ) -> Vec<Finding> {
     let other = "name a Python that has torch: gridguard doctor --torch PATH/bin/python";
     vec![match probe {
         Ok(torch) => return check_torch(torch, python, machine),
-        Err(ProbeError::Child(ChildError::NotStarted(why))) => {
+        Err(ChildError::NotStarted(why)) => {
             TORCH.unknown(format!("{python} does not start: {why}"), other)
         }
-        Err(ProbeError::Child(ChildError::TimedOut(limit))) => TORCH.unknown(
+        Err(ChildError::TimedOut(limit)) => TORCH.unknown(
             format!("{python} did not respond within {}", format_duration(*limit)),
             format!(
                 "run \"{python}\" -X importtime -c 'import torch' to see where it hangs, or set a \
                  longer --patience"
             ),
         ),
-        Err(ProbeError::Child(ChildError::Crashed(why))) => TORCH.bad(
+        Err(ChildError::Crashed(why)) => TORCH.bad(
             format!("{python} crashed while importing torch: {why}"),
             format!(
                 "its libraries do not match: unset LD_LIBRARY_PATH and try again, or reinstall \
@@ -126,7 +113,7 @@ pub(super) fn check(
                 install(machine)
             ),
         ),
-        Err(ProbeError::Unexpected(output)) => {
+        Err(ChildError::Unexpected(output)) => {
             TORCH.unknown(format!("unexpected output of {python}: {output:?}"), other)
         }
     }]
@@ -278,31 +265,35 @@ fn install(machine: &Machine) -> String {
 /// How to install the newest wheel with code for the device that the driver supports. If there is
 /// none, one of the driver's major version will do; otherwise the driver must be updated first.
 fn install_for(driver: Option<i32>, capability: Option<ComputeCapability>) -> String {
-    let has_code = |wheel: &&Wheel| {
-        let [oldest, newest] = wheel.capabilities.map(ComputeCapability::from);
+    let has_code = |range: [(u32, u32); 2]| {
+        let [oldest, newest] = range.map(ComputeCapability::from);
         capability.is_none_or(|it| (oldest..=newest).contains(&it))
     };
-    let with_code = || WHEELS.iter().filter(has_code);
-    let whole = |wheel: &&Wheel| driver.is_none_or(|driver| wheel.cuda <= driver);
-    let partly = |wheel: &&Wheel| driver.is_none_or(|driver| wheel.cuda / 1000 == driver / 1000);
-    let usable = with_code().find(whole).or_else(|| with_code().rfind(partly));
-    let pip = |tag: &str| {
-        format!(
-            "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{tag}"
-        )
-    };
-    match (usable, with_code().next_back(), capability) {
-        (Some(wheel), ..) => pip(wheel.tag),
-        (None, Some(wheel), _) => {
-            let needed = CudaVersion(wheel.cuda);
-            format!("update the driver to one for CUDA {needed} or later, then {}", pip(wheel.tag))
+    let with_code =
+        || WHEELS.into_iter().filter(|(_, range)| has_code(*range)).map(|(cuda, _)| cuda);
+    let whole = |cuda: &i32| driver.is_none_or(|driver| *cuda <= driver);
+    let partly = |cuda: &i32| driver.is_none_or(|driver| cuda / 1000 == driver / 1000);
+    if let Some(cuda) = with_code().find(whole).or_else(|| with_code().rfind(partly)) {
+        return pip(cuda);
+    }
+    match with_code().next_back() {
+        Some(cuda) => {
+            let needed = CudaVersion(cuda);
+            format!("update the driver to one for CUDA {needed} or later, then {}", pip(cuda))
         }
-        (None, None, Some(it)) => {
-            let sm = it.sm();
+        None => {
+            let sm = capability.map(ComputeCapability::sm).unwrap_or_default();
             format!("no wheel has code for {sm}: build PyTorch from source, or use another GPU")
         }
-        (None, None, None) => "update the driver".to_owned(),
     }
+}
+
+fn pip(cuda: i32) -> String {
+    let (major, minor) = (cuda / 1000, cuda % 1000 / 10);
+    format!(
+        "pip install --force-reinstall torch --index-url \
+         https://download.pytorch.org/whl/cu{major}{minor}"
+    )
 }
 
 /// `12.8` as `cuDriverGetVersion` encodes it.
