@@ -9,11 +9,8 @@ use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, source};
 #[cfg(feature = "cuda")]
 use {
-    crate::kernels::Prepared,
-    crate::tensor::Tensor,
-    cudarc::driver::{CudaSlice, CudaStream, DriverError},
-    gridguard::cuda::Args,
-    std::sync::Arc,
+    crate::kernels::Prepared, crate::tensor::Tensor, cudarc::driver::CudaStream,
+    gridguard::cuda::Args, std::sync::Arc,
 };
 
 /// Threads of a block.
@@ -163,75 +160,42 @@ impl Operation for Compare {
     }
 }
 
-/// Device memory in which comparisons accumulate what they find.
-#[cfg(feature = "cuda")]
-#[derive(Debug)]
-pub struct ComparisonSums {
-    /// As in `cu/compare.cu`: two of f64, two of u64.
-    bits: CudaSlice<u64>,
-    compared: u64,
-}
-
-#[cfg(feature = "cuda")]
-impl ComparisonSums {
-    /// Sums of zero on the device of `stream`.
-    ///
-    /// # Errors
-    ///
-    /// The driver's error if the memory cannot be allocated.
-    pub fn new(stream: &Arc<CudaStream>) -> Result<Self, DriverError> {
-        Ok(Self { bits: stream.clone_htod(&[0; 4])?, compared: 0 })
-    }
-
-    /// Waits for the work on `stream` and returns the accumulated difference.
-    ///
-    /// # Errors
-    ///
-    /// The driver's error, also if an earlier kernel failed.
-    pub fn read(&self, stream: &Arc<CudaStream>) -> Result<Difference, DriverError> {
-        let mut bits = [0; 4];
-        stream.memcpy_dtoh(&self.bits, &mut bits)?;
-        stream.synchronize()?;
-        let [squared_error, squared_norm, wrong, differing] = bits;
-        let [squared_error, squared_norm] = [squared_error, squared_norm].map(f64::from_bits);
-        let compared = self.compared;
-        let deviation = Deviation { squared_error, squared_norm, compared, wrong };
-        Ok(Difference { deviation, differing })
-    }
-}
-
 #[cfg(feature = "cuda")]
 impl Prepared<Compare> {
-    /// Submits the comparison of `output` with `golden`, both `[elements]` and contiguous, and returns
-    /// the number of launches without waiting for them. Adds the result to `sums`.
+    /// Compares `output` with `golden`, both `[elements]` and contiguous, and waits for the result.
     ///
     /// # Errors
     ///
     /// [`KernelError`] if a tensor has another type or length, before anything is launched;
-    /// [`KernelError::Launch`] if the driver rejects the launch.
+    /// [`KernelError::Launch`] if the driver rejects the launch; [`KernelError::Memory`] if the driver
+    /// reports an error, also that of an earlier kernel.
     #[track_caller]
-    pub fn launch<T: Compared>(
+    pub fn run<T: Compared>(
         &self,
-        stream: &CudaStream,
+        stream: &Arc<CudaStream>,
         output: Tensor<'_, T, 1>,
         golden: Tensor<'_, T, 1>,
-        sums: &mut ComparisonSums,
-    ) -> Result<u64, KernelError> {
+    ) -> Result<Difference, KernelError> {
         let Compare { elements, compared } = *self.operation();
         if T::COMPARED != compared {
             let (given, expected) = (T::COMPARED.name(), compared.name());
-            return Err(KernelError::TensorType {
-                tensors: "elements to compare",
-                given,
-                expected,
-            });
+            let tensors = "elements to compare";
+            return Err(KernelError::TensorType { tensors, given, expected });
         }
         let output = output.contiguous("output", [elements])?;
         let golden = golden.contiguous("golden", [elements])?;
-        sums.compared += elements;
+        // As in `cu/compare.cu`: two of f64, two of u64.
+        let mut sums = stream.clone_htod(&[0_u64; 4])?;
         let mut args = Args::new(stream);
-        args.read_items(output, 1).read_items(golden, 1).write(&mut sums.bits).length();
-        self.submit(args)
+        args.read_items(output, 1).read_items(golden, 1).write(&mut sums).length();
+        self.submit(args)?;
+        let mut bits = [0; 4];
+        stream.memcpy_dtoh(&sums, &mut bits)?;
+        stream.synchronize()?;
+        let [squared_error, squared_norm, wrong, differing] = bits;
+        let [squared_error, squared_norm] = [squared_error, squared_norm].map(f64::from_bits);
+        let deviation = Deviation { squared_error, squared_norm, compared: elements, wrong };
+        Ok(Difference { deviation, differing })
     }
 }
 

@@ -5,20 +5,17 @@
 //! the driver than the compiler made. The checks do not protect against someone who can write to the
 //! folder: it must be as trusted as the program.
 
-mod key;
-
+use core::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gridguard::cuda::{Image, ImageError};
+use gridguard::cuda::{CompileOptions, Image, ImageError};
 use gridguard::files::{delete_leftovers, publish_private, user_cache_folder};
 use sha2::{Digest, Sha256};
 
 use crate::element::to_u64;
-
-pub use key::CubinKey;
 
 /// A folder of compiled images, one file each, shared by any number of processes.
 ///
@@ -35,6 +32,62 @@ pub use key::CubinKey;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CubinCache {
     folder: PathBuf,
+}
+
+/// A hash of everything that determines a compiled image.
+///
+/// Covers the version of this package, the compiler's version, the architecture, the program's name,
+/// its macros and options in order, and the source. Does not cover headers that the source includes,
+/// nor the compiler's patch level, which NVRTC does not report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CubinKey {
+    digest: [u8; 32],
+}
+
+impl CubinKey {
+    /// The key of `source` compiled with `options` by `compiler` (major and minor version).
+    #[must_use]
+    pub fn new(source: &str, options: &CompileOptions, compiler: (u32, u32)) -> Self {
+        // No `..`, so that a new option must be added to the key.
+        let CompileOptions {
+            name,
+            architecture: _,
+            architecture_specific: _,
+            defines,
+            options: flags,
+        } = options;
+        let mut hash = Sha256::new();
+        // Each field is preceded by its length and each list by its count, so that moving a byte from
+        // one field to the next changes the key.
+        let mut field = |bytes: &[u8]| {
+            hash.update(to_u64(bytes.len()).to_le_bytes());
+            hash.update(bytes);
+        };
+        field(KEY_TAG);
+        field(env!("CARGO_PKG_VERSION").as_bytes());
+        field(&compiler.0.to_le_bytes());
+        field(&compiler.1.to_le_bytes());
+        field(options.target().as_bytes());
+        field(name.as_bytes());
+        field(&to_u64(defines.len()).to_le_bytes());
+        for (name, value) in defines {
+            field(name.as_bytes());
+            field(value.as_bytes());
+        }
+        field(&to_u64(flags.len()).to_le_bytes());
+        for option in flags {
+            field(option.as_bytes());
+        }
+        field(source.as_bytes());
+        Self { digest: hash.finalize().into() }
+    }
+}
+
+/// The key in hexadecimal.
+impl fmt::Display for CubinKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.digest.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
 }
 
 /// Why an image was not read from the cache or not stored in it.
@@ -186,7 +239,7 @@ fn read_entry(path: &Path) -> io::Result<Vec<u8>> {
 fn header(key: &CubinKey, cubin: &[u8]) -> Vec<u8> {
     let (format, length) = (FORMAT.to_le_bytes(), to_u64(cubin.len()).to_le_bytes());
     let checksum: [u8; 32] = Sha256::digest(cubin).into();
-    [MAGIC.as_slice(), &format, key.digest(), &length, &checksum].concat()
+    [MAGIC.as_slice(), &format, &key.digest, &length, &checksum].concat()
 }
 
 /// The image of `entry`, if it is undamaged and has this key.
@@ -195,7 +248,7 @@ fn decode(entry: &[u8], key: &CubinKey) -> Result<Image, CubinFault> {
     let short = || CubinFault::Header(to_u64(entry.len()));
     let magic: [u8; 8] = take(&mut cubin).ok_or_else(short)?;
     let format = u32::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
-    let found_key = CubinKey::from_digest(take(&mut cubin).ok_or_else(short)?);
+    let found_key = CubinKey { digest: take(&mut cubin).ok_or_else(short)? };
     let announced = u64::from_le_bytes(take(&mut cubin).ok_or_else(short)?);
     let checksum: [u8; 32] = take(&mut cubin).ok_or_else(short)?;
     let found = to_u64(cubin.len());
@@ -224,6 +277,8 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*front)
 }
 
+/// Part of every key; changing it invalidates all entries.
+const KEY_TAG: &[u8] = b"gridguard cubin key 1";
 /// The first bytes of an entry.
 const MAGIC: [u8; 8] = *b"ggcubin\0";
 /// The format of an entry; incremented when the header changes.

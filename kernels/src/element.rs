@@ -71,12 +71,14 @@ impl fmt::Display for ElementType {
 /// Sealed: device code relies on each type's size and layout. With the feature `cuda`, every element
 /// is also cudarc's `DeviceRepr` and `ValidAsZeroBits`.
 #[allow(private_bounds, reason = "sealed")]
-pub trait Element: Plain {
+pub trait Element: Plain + Into<f32> {
     /// Which one.
     const TYPE: ElementType;
 
     /// The value as f32, exactly.
-    fn widen(self) -> f32;
+    fn widen(self) -> f32 {
+        self.into()
+    }
 
     /// The nearest value, ties to even.
     fn narrow(value: f32) -> Self;
@@ -102,10 +104,6 @@ impl Plain for i64 {}
 impl Element for f16 {
     const TYPE: ElementType = ElementType::F16;
 
-    fn widen(self) -> f32 {
-        self.to_f32()
-    }
-
     fn narrow(value: f32) -> Self {
         Self::from_f32(value)
     }
@@ -114,10 +112,6 @@ impl Element for f16 {
 impl Element for bf16 {
     const TYPE: ElementType = ElementType::Bf16;
 
-    fn widen(self) -> f32 {
-        self.to_f32()
-    }
-
     fn narrow(value: f32) -> Self {
         Self::from_f32(value)
     }
@@ -125,10 +119,6 @@ impl Element for bf16 {
 
 impl Element for f32 {
     const TYPE: ElementType = ElementType::F32;
-
-    fn widen(self) -> f32 {
-        self
-    }
 
     fn narrow(value: f32) -> Self {
         value

@@ -170,10 +170,3 @@ pub enum KernelError {
     #[error(transparent)]
     Host(#[from] gridguard::PartialRun<gridguard::HostError>),
 }
-
-#[cfg(feature = "cuda")]
-impl From<gridguard::cuda::LoadError> for KernelError {
-    fn from(error: gridguard::cuda::LoadError) -> Self {
-        Self::Cuda(error.into())
-    }
-}

@@ -133,7 +133,7 @@ impl Operation for GetRows {
             source: SOURCE,
             defines: vec![
                 ("ELEMENT", self.element.number()),
-                ("INDEX", self.index.number()),
+                ("INDEX", (self.index == IndexType::I64).into()),
                 ("COLUMNS", self.columns),
                 ("PIECE_BYTES", piece_bytes),
                 ("THREADS", THREADS),

@@ -41,14 +41,6 @@ impl IndexType {
             Self::I64 => 8,
         }
     }
-
-    /// The value of the macro `INDEX` in `cu/get_rows.cu`.
-    pub(crate) const fn number(self) -> u64 {
-        match self {
-            Self::I32 => 0,
-            Self::I64 => 1,
-        }
-    }
 }
 
 impl fmt::Display for IndexType {
@@ -61,28 +53,22 @@ impl fmt::Display for IndexType {
 ///
 /// Sealed: device code relies on each type's size.
 #[allow(private_bounds, reason = "sealed")]
-pub trait Index: Plain {
+pub trait Index: Plain + Into<i64> {
     /// Which one.
     const TYPE: IndexType;
 
     /// The index as i64.
-    fn widen(self) -> i64;
-}
-
-impl Index for i32 {
-    const TYPE: IndexType = IndexType::I32;
-
     fn widen(self) -> i64 {
         self.into()
     }
 }
 
+impl Index for i32 {
+    const TYPE: IndexType = IndexType::I32;
+}
+
 impl Index for i64 {
     const TYPE: IndexType = IndexType::I64;
-
-    fn widen(self) -> i64 {
-        self
-    }
 }
 
 /// Device memory in which launches record the first index that is outside the table.

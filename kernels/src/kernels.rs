@@ -1,6 +1,5 @@
 //! Compiles the kernels for one device on first use, caches them, and prepares launches.
 
-use core::fmt;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -25,6 +24,7 @@ use gridguard::profile::{Match, Objective, Policy};
 #[derive(Clone, Debug)]
 pub struct Kernels(Arc<Shared>);
 
+#[derive(Debug)]
 struct Shared {
     guard: Arc<Guard>,
     /// The device's limits for a kernel not yet compiled, to tell whether a plan has several chunks.
@@ -174,7 +174,8 @@ impl Kernels {
         }
         let image = self.image(code)?;
         let module = guard.load(&image)?;
-        Ok(crate::device::kernel(&module, code.kernel, &code.parameters, overlap)?)
+        let kernel = crate::device::kernel(&module, code.kernel, &code.parameters, overlap);
+        Ok(kernel.map_err(CudaError::from)?)
     }
 
     /// The machine code from the cache, or else compiled and stored there.
@@ -209,13 +210,6 @@ impl Kernels {
         let mut counts = self.0.counts.lock();
         counts.failed += 1;
         counts.last_failure = Some(error);
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kernels = self.loaded.read().len();
-        f.debug_struct("Kernels").field("cache", &self.cache).field("kernels", &kernels).finish()
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr, DriverError};
 use gridguard::{Choice, DeviceLimits, Plan, Strategy};
+use rayon::prelude::{IntoParallelRefIterator, ParallelExtend, ParallelIterator};
 
 use super::case::{Backend, BenchCase, BenchError, Case, LaunchSetup};
 use super::spec::{KernelSpec, Lookup, SizedProblem};
 use super::synthetic::{PERIOD, synthetic};
-use crate::compare::{Compare, Compared, ComparisonSums, Difference};
+use crate::compare::{Compare, Compared, Difference};
 use crate::element::{Element, to_usize};
 use crate::kernels::{Kernels, Prepared};
 use crate::tensor::Tensor;
@@ -86,21 +87,9 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
         let mut setups = vec![self.setup(kernel, &kernel.parameters())?];
         let candidates = kernel.candidates();
         let others = candidates.get(1..).unwrap_or_default();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let compile = |share: &[Vec<(String, u64)>]| -> Vec<LaunchSetup> {
-            share.iter().filter_map(|parameters| self.setup(kernel, parameters).ok()).collect()
-        };
-        std::thread::scope(|scope| {
-            let shares = others.chunks(others.len().div_ceil(threads).max(1));
-            let compile = &compile;
-            let threads: Vec<_> = shares.map(|share| scope.spawn(move || compile(share))).collect();
-            for thread in threads {
-                match thread.join() {
-                    Ok(compiled) => setups.extend(compiled),
-                    Err(panic) => std::panic::resume_unwind(panic),
-                }
-            }
-        });
+        let compile = |parameters: &Vec<(String, u64)>| self.setup(kernel, parameters).ok();
+        // In the order of the candidates.
+        setups.par_extend(others.par_iter().filter_map(compile));
         Ok(setups)
     }
 
@@ -143,11 +132,9 @@ impl<T: Element, K: KernelSpec> Backend for DeviceBackend<T, K> {
     fn difference(&self, elements: u64, golden: &Self::Copy) -> Result<Difference, BenchError> {
         let compare = Compare::new(elements, K::Output::<T>::COMPARED)?;
         let prepared = self.kernels.prepare(compare, Choice::AUTOMATIC)?;
-        let mut sums = ComparisonSums::new(&self.stream)?;
         let (out, golden) = (first(&self.out, elements), first(golden, elements));
         let (out, golden) = (Tensor::new(&out, [elements]), Tensor::new(&golden, [elements]));
-        prepared.launch(&self.stream, out, golden, &mut sums)?;
-        Ok(sums.read(&self.stream)?)
+        Ok(prepared.run(&self.stream, out, golden)?)
     }
 }
 

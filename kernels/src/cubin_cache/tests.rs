@@ -1,13 +1,13 @@
 //! The cache and whatever else is in its folder.
 
 mod corrupt;
+mod keys;
 mod writers;
 
 use std::process::Command;
 use std::time::SystemTime;
 
 use gridguard::ComputeCapability;
-use gridguard::cuda::CompileOptions;
 use tempfile::TempDir;
 
 use super::*;
@@ -244,7 +244,7 @@ fn errors_name_the_entry_and_the_reason() {
         ),
         (corrupt(CubinFault::Version(2)), format!("{anew}its format is 2, this program reads 1")),
         (
-            corrupt(CubinFault::Key(CubinKey::from_digest([0xab; 32]))),
+            corrupt(CubinFault::Key(CubinKey { digest: [0xab; 32] })),
             format!("{anew}it is the entry of key {}", "ab".repeat(32)),
         ),
         (

@@ -28,15 +28,11 @@ pub fn run_on_host<T: Element>(
 ) -> Result<u64, KernelError> {
     let shape = operation.shape();
     for (tensor, length) in [("q", q.len()), ("k", k.len()), ("v", v.len()), ("out", out.len())] {
-        shape.check_length(tensor, length)?;
+        check_length(tensor, length, &shape.dims())?;
     }
     operation.check_bias(bias.is_some())?;
     if let Some(bias) = bias {
-        let (given, expected) = (to_u64(bias.len()), u128::from(shape.frames).pow(2));
-        if u128::from(given) != expected {
-            let shape = vec![shape.frames; 2];
-            return Err(KernelError::Length { tensor: "bias", shape, expected, given });
-        }
+        check_length("bias", bias.len(), &[shape.frames; 2])?;
     }
     let widen = |part: &[T]| part.iter().map(|x| x.widen()).collect::<Vec<f32>>();
     let bias = bias.map(widen);
@@ -60,6 +56,15 @@ pub fn run_on_host<T: Element>(
         progress();
     };
     Ok(guard.run(plan, &mut HostLauncher::new(out, per_item, kernel))?)
+}
+
+fn check_length(tensor: &'static str, length: usize, dims: &[u64]) -> Result<(), KernelError> {
+    let (given, shape) = (to_u64(length), dims.to_vec());
+    let expected = dims.iter().copied().map(u128::from).product();
+    if u128::from(given) == expected {
+        return Ok(());
+    }
+    Err(KernelError::Length { tensor, shape, expected, given })
 }
 
 /// What all attention problems of a launch share.

@@ -1,6 +1,6 @@
 //! The shape of q, k, v and out.
 
-use crate::element::{ElementType, to_u64};
+use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{check_elements, check_size};
 
@@ -78,20 +78,6 @@ impl Shape {
         // At most 128, which f32 holds exactly.
         let head_dim = u16::try_from(self.head_dim).unwrap_or(u16::MAX);
         f32::from(head_dim).sqrt().recip()
-    }
-
-    /// Checks that `tensor` of `given` elements has the length of the shape.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::Length`] with both lengths.
-    pub fn check_length(&self, tensor: &'static str, given: usize) -> Result<(), KernelError> {
-        let given = to_u64(given);
-        if given == self.elements() {
-            return Ok(());
-        }
-        let (shape, expected) = (self.dims().to_vec(), self.elements().into());
-        Err(KernelError::Length { tensor, shape, expected, given })
     }
 }
 
