@@ -220,7 +220,7 @@ impl<T: Element> Tensors<T> {
         device: &Device,
         prepared: &Prepared<TemporalAttention>,
     ) -> Result<(), Failure> {
-        let [_, _, frames, _] = self.extent.dims();
+        let [_, _, frames, _] = self.extent.dims;
         let [q, k, v] =
             [&self.q, &self.k, &self.v].map(|memory| Tensor::with_extent(memory, self.extent));
         let bias = self.bias.as_ref().map(|bias| Tensor::new(bias, [frames; 2]));
@@ -231,7 +231,7 @@ impl<T: Element> Tensors<T> {
 
     /// The relative error over the first and the last problem; an error above the tolerance is a failure.
     fn error(&self, device: &Device, operation: &TemporalAttention) -> Result<f64, Failure> {
-        let [items, heads, _, _] = self.extent.dims();
+        let [items, heads, _, _] = self.extent.dims;
         let bias = match &self.bias {
             Some(bias) => Some(device.fetch(bias, 0..bias.len())?),
             None => None,
@@ -254,8 +254,8 @@ impl<T: Element> Tensors<T> {
         item: u64,
         head: u64,
     ) -> Result<Vec<T>, Failure> {
-        let [_, _, frames, head_dim] = self.extent.dims();
-        let [items_stride, heads_stride, frames_stride, _] = self.extent.strides();
+        let [_, _, frames, head_dim] = self.extent.dims;
+        let [items_stride, heads_stride, frames_stride, _] = self.extent.strides;
         let mut rows = Vec::new();
         for frame in 0..frames {
             let row = item * items_stride + head * heads_stride + frame * frames_stride;

@@ -8,8 +8,10 @@ use crate::error::KernelError;
 /// The sizes and strides of a tensor of `N` axes, in elements, slowest axis first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Extent<const N: usize> {
-    dims: [u64; N],
-    strides: [u64; N],
+    /// The sizes.
+    pub dims: [u64; N],
+    /// The strides, in elements.
+    pub strides: [u64; N],
 }
 
 impl<const N: usize> Extent<N> {
@@ -29,18 +31,6 @@ impl<const N: usize> Extent<N> {
     #[must_use]
     pub const fn strided(dims: [u64; N], strides: [u64; N]) -> Self {
         Self { dims, strides }
-    }
-
-    /// The sizes.
-    #[must_use]
-    pub const fn dims(&self) -> [u64; N] {
-        self.dims
-    }
-
-    /// The strides, in elements.
-    #[must_use]
-    pub const fn strides(&self) -> [u64; N] {
-        self.strides
     }
 
     /// The same memory with two axes swapped; unchanged if there are no such axes.
@@ -167,7 +157,7 @@ pub(crate) fn check<const N: usize>(
     extent: &Extent<N>,
     expected: [u64; N],
 ) -> Result<(), KernelError> {
-    let (shape, reach, given) = (extent.dims(), extent.reach(), to_u64(length));
+    let (shape, reach, given) = (extent.dims, extent.reach(), to_u64(length));
     if shape != expected {
         let (given, expected) = (shape.to_vec(), expected.to_vec());
         return Err(KernelError::Shape { tensor, given, expected });
@@ -187,7 +177,7 @@ fn check_contiguous<const N: usize>(
 ) -> Result<(), KernelError> {
     check(tensor, length, extent, expected)?;
     if !extent.is_contiguous() {
-        let strides = extent.strides().to_vec();
+        let strides = extent.strides.to_vec();
         return Err(KernelError::Strides { tensor, strides, expected: "contiguous memory" });
     }
     Ok(())
@@ -209,7 +199,7 @@ mod tests {
     #[test]
     fn contiguous_strides_follow_from_the_sizes() {
         let extent = Extent::contiguous([6, 5, 16, 64]);
-        assert_eq!(extent.strides(), [5120, 1024, 64, 1]);
+        assert_eq!(extent.strides, [5120, 1024, 64, 1]);
         assert!(extent.is_contiguous() && extent.is_injective());
         assert_eq!(extent.reach(), 30_720);
         assert_eq!(Extent::contiguous([0, 5]).reach(), 0);
@@ -219,8 +209,8 @@ mod tests {
     fn swapped_axes_are_the_same_memory() {
         // [batch, frames, heads, head_dim] as [batch, heads, frames, head_dim].
         let extent = Extent::contiguous([6, 16, 5, 64]).swap_axes(1, 2);
-        assert_eq!(extent.dims(), [6, 5, 16, 64]);
-        assert_eq!(extent.strides(), [5120, 64, 320, 1]);
+        assert_eq!(extent.dims, [6, 5, 16, 64]);
+        assert_eq!(extent.strides, [5120, 64, 320, 1]);
         assert!(!extent.is_contiguous() && extent.is_injective());
         assert_eq!(extent.reach(), 30_720);
         assert_eq!(extent.swap_axes(1, 9), extent);

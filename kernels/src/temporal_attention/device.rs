@@ -8,6 +8,7 @@ use super::variant::Variant;
 use crate::element::Element;
 use crate::error::KernelError;
 use crate::kernels::Prepared;
+use crate::operation::VECTOR_BYTES;
 use crate::tensor::{Extent, Tensor, TensorMut, check, check_element};
 
 impl Prepared<TemporalAttention> {
@@ -44,7 +45,7 @@ impl Prepared<TemporalAttention> {
             check_strides(name, extent, operation)?;
         }
         if !out.extent.is_injective() {
-            let (shape, strides) = (out.extent.dims().to_vec(), out.extent.strides().to_vec());
+            let (shape, strides) = (out.extent.dims.to_vec(), out.extent.strides.to_vec());
             return Err(KernelError::Overlap { tensor: "out", shape, strides });
         }
         if !scale.is_finite() || scale < 0.0 {
@@ -82,10 +83,11 @@ fn check_strides(
     extent: &Extent<4>,
     operation: &TemporalAttention,
 ) -> Result<(), KernelError> {
-    let [items, heads, frames, row] = extent.strides();
-    let [alignment, bytes] =
-        [operation.variant.alignment().unwrap_or(1), operation.element.bytes()].map(u128::from);
-    let is_aligned = |stride: u64| (u128::from(stride) * bytes).is_multiple_of(alignment);
+    let [items, heads, frames, row] = extent.strides;
+    let alignment = if operation.variant.loads_vectors() { VECTOR_BYTES } else { 1 };
+    let bytes = operation.element.bytes();
+    let is_aligned =
+        |stride: u64| (u128::from(stride) * u128::from(bytes)).is_multiple_of(alignment.into());
     let mut axes = operation.shape.dims().into_iter().zip([items, heads, frames]);
     let expected = if !operation.strided {
         if extent.is_contiguous() {
@@ -99,14 +101,14 @@ fn check_strides(
     } else {
         return Ok(());
     };
-    Err(KernelError::Strides { tensor, strides: extent.strides().to_vec(), expected })
+    Err(KernelError::Strides { tensor, strides: extent.strides.to_vec(), expected })
 }
 
 /// The stride between items and the reach of one item, in elements. The stride of a single item does
 /// not matter.
 fn item_of(extent: &Extent<4>) -> (u64, u64) {
-    let [items, heads, frames, head_dim] = extent.dims();
-    let [stride, heads_stride, frames_stride, row] = extent.strides();
+    let [items, heads, frames, head_dim] = extent.dims;
+    let [stride, heads_stride, frames_stride, row] = extent.strides;
     let one = Extent::strided([heads, frames, head_dim], [heads_stride, frames_stride, row]);
     let span = u64::try_from(one.reach()).unwrap_or(u64::MAX);
     (if items > 1 { stride } else { 0 }, span)
@@ -117,7 +119,7 @@ fn item_of(extent: &Extent<4>) -> (u64, u64) {
 fn strides_of(extents: [&Extent<4>; 4]) -> [u8; STRIDES_BYTES] {
     let mut bytes = [0; STRIDES_BYTES];
     let axes = extents.into_iter().flat_map(|extent| {
-        let dims = extent.dims().into_iter().zip(extent.strides());
+        let dims = extent.dims.into_iter().zip(extent.strides);
         dims.take(3).map(|(dim, stride)| if dim > 1 { stride } else { 0 })
     });
     for (bytes, stride) in bytes.chunks_exact_mut(8).zip(axes) {

@@ -7,7 +7,7 @@ use super::shape::Shape;
 use super::variant::Variant;
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64};
+use crate::operation::{Code, Operation, Sealed, U64, memory};
 
 /// The grid axis that numbers items and heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -213,11 +213,7 @@ impl Operation for TemporalAttention {
 
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {
         self.variant.check(&self.shape, self.element, device)?;
-        let memory = match self.variant.alignment() {
-            Some(bytes) => Parameter::AlignedMemory { bytes },
-            None => Parameter::Memory,
-        };
-        let mut parameters = vec![memory; 4];
+        let mut parameters = vec![memory(self.variant.loads_vectors()); 4];
         if self.biased {
             parameters.push(Parameter::Memory);
         }

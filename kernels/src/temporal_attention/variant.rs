@@ -7,7 +7,7 @@ use gridguard::{ComputeCapability, DeviceLimits};
 use super::shape::Shape;
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::{VECTOR_BYTES, source};
+use crate::operation::source;
 
 /// The most frames whose keys and values a warp keeps in registers.
 const SHORT_FRAMES: u64 = 32;
@@ -165,12 +165,9 @@ impl Variant {
         }
     }
 
-    /// The alignment that memory needs, in bytes.
-    pub(super) const fn alignment(self) -> Option<u64> {
-        match self {
-            Self::General => None,
-            _ => Some(VECTOR_BYTES),
-        }
+    /// Whether it loads vectors of 16 bytes, which memory and strides must be aligned to.
+    pub(super) const fn loads_vectors(self) -> bool {
+        !matches!(self, Self::General)
     }
 }
 

@@ -21,8 +21,8 @@ fn scatter<T: Tensorial>(tensor: &[T], extent: &Extent<4>, len: usize) -> Vec<T>
 
 /// Where each element of `[items, heads, frames, head_dim]` lies, in order.
 fn places(extent: &Extent<4>) -> impl Iterator<Item = usize> {
-    let [items, heads, frames, dims] = extent.dims();
-    let [item, head, frame, dim] = extent.strides();
+    let [items, heads, frames, dims] = extent.dims;
+    let [item, head, frame, dim] = extent.strides;
     (0..items).flat_map(move |i| {
         (0..heads).flat_map(move |h| {
             (0..frames).flat_map(move |f| {
