@@ -22,8 +22,8 @@ use {
     crate::index::IndexReport,
     crate::kernels::Prepared,
     crate::tensor::{Tensor, TensorMut, check_element},
-    cudarc::driver::{CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut},
-    gridguard::cuda::Args,
+    cudarc::driver::{CudaStream, CudaView, CudaViewMut},
+    gridguard::cuda::{Args, Memory, MemoryMut},
     std::sync::Arc,
 };
 
@@ -192,10 +192,10 @@ impl Prepared<GetRows> {
     fn submit_rows<T, I>(
         &self,
         stream: &CudaStream,
-        table: &dyn DevicePtr<T>,
-        index: &dyn DevicePtr<I>,
+        table: &dyn Memory<T>,
+        index: &dyn Memory<I>,
         per_index: u64,
-        out: &mut dyn DevicePtrMut<T>,
+        out: &mut dyn MemoryMut<T>,
         report: &mut IndexReport,
     ) -> Result<u64, KernelError> {
         let GetRows { columns, table_rows, .. } = *self.operation();

@@ -1,6 +1,6 @@
 //! Device memory with a shape and strides.
 
-use cudarc::driver::{DevicePtr, DevicePtrMut};
+use gridguard::cuda::{Memory, MemoryMut};
 
 use crate::element::{Element, ElementType, to_u64};
 use crate::error::KernelError;
@@ -89,20 +89,20 @@ impl<const N: usize> Extent<N> {
 /// The launch checks type, shape, strides and length.
 #[derive(Clone, Copy)]
 pub struct Tensor<'a, T, const N: usize> {
-    pub(crate) memory: &'a dyn DevicePtr<T>,
+    pub(crate) memory: &'a dyn Memory<T>,
     pub(crate) extent: Extent<N>,
 }
 
 impl<'a, T, const N: usize> Tensor<'a, T, N> {
     /// A slice or view of cudarc, contiguous in row-major order.
     #[must_use]
-    pub fn new(memory: &'a impl DevicePtr<T>, dims: [u64; N]) -> Self {
+    pub fn new(memory: &'a impl Memory<T>, dims: [u64; N]) -> Self {
         Self::with_extent(memory, Extent::contiguous(dims))
     }
 
     /// With the given sizes and strides.
     #[must_use]
-    pub const fn with_extent(memory: &'a impl DevicePtr<T>, extent: Extent<N>) -> Self {
+    pub const fn with_extent(memory: &'a impl Memory<T>, extent: Extent<N>) -> Self {
         Self { memory, extent }
     }
 
@@ -111,7 +111,7 @@ impl<'a, T, const N: usize> Tensor<'a, T, N> {
         self,
         name: &'static str,
         dims: [u64; N],
-    ) -> Result<&'a dyn DevicePtr<T>, KernelError> {
+    ) -> Result<&'a dyn Memory<T>, KernelError> {
         check_contiguous(name, self.memory.len(), &self.extent, dims)?;
         Ok(self.memory)
     }
@@ -121,20 +121,20 @@ impl<'a, T, const N: usize> Tensor<'a, T, N> {
 ///
 /// The launch checks type, shape, strides and length.
 pub struct TensorMut<'a, T, const N: usize> {
-    pub(crate) memory: &'a mut dyn DevicePtrMut<T>,
+    pub(crate) memory: &'a mut dyn MemoryMut<T>,
     pub(crate) extent: Extent<N>,
 }
 
 impl<'a, T, const N: usize> TensorMut<'a, T, N> {
     /// A slice or view of cudarc, contiguous in row-major order.
     #[must_use]
-    pub fn new(memory: &'a mut impl DevicePtrMut<T>, dims: [u64; N]) -> Self {
+    pub fn new(memory: &'a mut impl MemoryMut<T>, dims: [u64; N]) -> Self {
         Self::with_extent(memory, Extent::contiguous(dims))
     }
 
     /// With the given sizes and strides, under which no two elements may overlap.
     #[must_use]
-    pub const fn with_extent(memory: &'a mut impl DevicePtrMut<T>, extent: Extent<N>) -> Self {
+    pub const fn with_extent(memory: &'a mut impl MemoryMut<T>, extent: Extent<N>) -> Self {
         Self { memory, extent }
     }
 
@@ -143,7 +143,7 @@ impl<'a, T, const N: usize> TensorMut<'a, T, N> {
         self,
         name: &'static str,
         dims: [u64; N],
-    ) -> Result<&'a mut dyn DevicePtrMut<T>, KernelError> {
+    ) -> Result<&'a mut dyn MemoryMut<T>, KernelError> {
         check_contiguous(name, self.memory.len(), &self.extent, dims)?;
         Ok(self.memory)
     }

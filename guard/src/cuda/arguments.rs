@@ -4,16 +4,18 @@ use core::ffi::c_void;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
+use cudarc::driver::{
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice,
+    MappedBuffer, SyncOnDrop, UnifiedSlice, UnifiedView, UnifiedViewMut,
+};
 
 use crate::plan::arguments::{ArgsError, KernelArgs, MAX_ARGS, Scalar, Slot};
 use crate::plan::chunks::Chunk;
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///
-/// Slices and views go through cudarc's `DevicePtr`, so that the stream waits for the writers of
-/// what it reads, and later users of a slice wait for this launch. A launch whose items reach past
-/// the end of a slice is rejected.
+/// The stream waits for the writers of slices and views that it reads, and later users of a slice wait
+/// for this launch. A launch whose items reach past the end of a slice is rejected.
 ///
 /// The uses of slices are recorded when this is dropped: by the launch that takes it.
 #[derive(Debug)]
@@ -44,14 +46,14 @@ impl<'a> Args<'a> {
     }
 
     /// Memory that the kernel reads as a whole in every chunk.
-    pub fn read<T, S: DevicePtr<T> + ?Sized>(&mut self, memory: &'a S) -> &mut Self {
+    pub fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> &mut Self {
         self.note_context(memory);
         let used = memory.device_ptr(self.stream);
         self.whole(used)
     }
 
     /// Memory that the kernel writes, or reads and writes, as a whole.
-    pub fn write<T, S: DevicePtrMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> &mut Self {
+    pub fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> &mut Self {
         self.note_context(memory);
         let used = memory.device_ptr_mut(self.stream);
         self.whole(used)
@@ -61,7 +63,7 @@ impl<'a> Args<'a> {
     /// its first item.
     pub fn read_items<T, S>(&mut self, memory: &'a S, elements: u64) -> &mut Self
     where
-        S: DevicePtr<T> + ?Sized,
+        S: Memory<T> + ?Sized,
     {
         self.read_strided_items(memory, elements, elements)
     }
@@ -70,7 +72,7 @@ impl<'a> Args<'a> {
     /// or less than the stride.
     pub fn read_strided_items<T, S>(&mut self, memory: &'a S, stride: u64, span: u64) -> &mut Self
     where
-        S: DevicePtr<T> + ?Sized,
+        S: Memory<T> + ?Sized,
     {
         self.note_context(memory);
         let reach = wide(memory.num_bytes());
@@ -82,7 +84,7 @@ impl<'a> Args<'a> {
     /// chunk gets the address of its first item.
     pub fn write_items<T, S>(&mut self, memory: &'a mut S, elements: u64) -> &mut Self
     where
-        S: DevicePtrMut<T> + ?Sized,
+        S: MemoryMut<T> + ?Sized,
     {
         self.write_strided_items(memory, elements, elements)
     }
@@ -96,7 +98,7 @@ impl<'a> Args<'a> {
         span: u64,
     ) -> &mut Self
     where
-        S: DevicePtrMut<T> + ?Sized,
+        S: MemoryMut<T> + ?Sized,
     {
         self.note_context(memory);
         let reach = wide(memory.num_bytes());
@@ -210,6 +212,31 @@ impl<'a> Args<'a> {
         let _ = self.uses.try_push(uses);
     }
 }
+
+/// Device memory of elements `T` that a kernel may read: the slices and views of cudarc.
+///
+/// No other type implements it: a launch relies on the address, the size and the context that it
+/// reports, and on its use being recorded.
+#[allow(private_bounds, reason = "only cudarc's types implement it")]
+pub trait Memory<T>: DevicePtr<T> + Sealed {}
+
+impl<T, S: DevicePtr<T> + Sealed> Memory<T> for S {}
+
+/// As [`Memory`], that a kernel may also write.
+#[allow(private_bounds, reason = "only cudarc's types implement it")]
+pub trait MemoryMut<T>: DevicePtrMut<T> + Sealed {}
+
+impl<T, S: DevicePtrMut<T> + Sealed> MemoryMut<T> for S {}
+
+trait Sealed {}
+
+impl<T> Sealed for CudaSlice<T> {}
+impl<T> Sealed for CudaView<'_, T> {}
+impl<T> Sealed for CudaViewMut<'_, T> {}
+impl<T> Sealed for UnifiedSlice<T> {}
+impl<T> Sealed for UnifiedView<'_, T> {}
+impl<T> Sealed for UnifiedViewMut<'_, T> {}
+impl Sealed for MappedBuffer {}
 
 /// The address of memory, and what records its use.
 type Used<'a> = (u64, SyncOnDrop<'a>);

@@ -334,9 +334,9 @@ impl Guard {
         let (stream, watch) = (self.bind(kernel, args)?, self.watch(call_site));
         // SAFETY: `bind` found the stream to be of the kernel's context, which it made current.
         // `Module::kernel`'s caller vouches for every launch with arguments of the declared kinds, which
-        // are checked before it: memory is cudarc's slices, of this context, long enough for the items,
-        // and alive until `args` is dropped, which records the events that later uses and the slices'
-        // deallocation wait for.
+        // are checked before it: memory is cudarc's own types, since `Memory` is sealed, of this
+        // context, long enough for the items, and alive until `args` is dropped, which records the
+        // events that later uses and the slices' deallocation wait for.
         Ok(unsafe { Submission::new(kernel, stream, args.values(), watch) })
     }
 

@@ -24,7 +24,7 @@ pub(crate) mod query;
 mod raw;
 mod symbols;
 
-pub use arguments::Args;
+pub use arguments::{Args, Memory, MemoryMut};
 pub use builder::{GuardedLaunchArgs, GuardedStream, counts_without_guard, forget_functions};
 pub use driver_log::DriverLog;
 pub use error::{

@@ -236,8 +236,8 @@ fn loader_message(error: &libloading::Error) -> String {
 ///
 /// # Safety
 ///
-/// `F` is a function pointer type with the signature that the library gives `symbol`, and is not
-/// used after the library is closed.
+/// `F` is a function pointer type with the signature that the library gives `symbol`, or a pointer that
+/// is not used; and it is not used after the library is closed.
 pub(super) unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Option<F> {
     // SAFETY: `F` has the symbol's type, by this function's contract.
     unsafe { library.get::<F>(symbol.as_bytes()) }.ok().map(|found| *found)
