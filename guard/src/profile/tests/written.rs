@@ -56,6 +56,20 @@ fn an_entry_written_by_hand_may_omit_defaults_and_order_its_fields_freely() {
 }
 
 #[test]
+fn the_entries_may_come_before_the_device_also_with_an_invalid_one() {
+    let text = document([entry("a", 7, 5), entry("b", 7, 5)]).to_ron();
+    let list = &text[text.find("    entries: [").expect("a list")..];
+    let list = list.strip_suffix(")\n").expect("the end of the file");
+    let header = text.strip_prefix("(\n    schema: 1,\n").expect("a schema").replace(list, "");
+    let text = format!("(\n    schema: 1,\n{list}{header}");
+    let parsed = Document::parse(&text).expect("a file");
+    assert_eq!((parsed.faults.len(), parsed.document.entries().len()), (0, 2));
+    let text = text.replacen("launches: 1", "launches: -1", 1);
+    let parsed = Document::parse(&text).expect("a file");
+    assert_eq!((parsed.faults.len(), parsed.document.entries().len()), (1, 1));
+}
+
+#[test]
 fn a_header_without_backend_or_aliases_is_for_a_cuda_device() {
     let text = document([entry("copy", 7, 5)]).to_ron();
     let text = text.replace("backend: cuda, ", "").replace("    aliases: [],\n", "");
