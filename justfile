@@ -41,5 +41,5 @@ fuzz seconds="60" *targets:
     tests/fuzz.sh {{seconds}} {{targets}}
 
 # Run under Miri what needs no driver; needs nightly with miri and rust-src
-miri seeds="16":
+miri seeds="8":
     tests/miri.sh {{seeds}}
