@@ -118,7 +118,7 @@ impl Examination {
                 Event::Driver(driver) => examination.driver = Some(driver),
                 Event::Device(ordinal, device) => examination.devices.extend([(ordinal, device)]),
                 Event::Tested(ordinal, findings) => {
-                    examination.tested.extend([(ordinal, findings)])
+                    examination.tested.extend([(ordinal, findings)]);
                 }
                 Event::Profiles(findings) => examination.profiles = findings,
                 // It does not matter how the process exits after the last result.
