@@ -119,8 +119,7 @@ impl ExhaustiveSearch {
         let timed: Vec<Candidate> = core::iter::once(default).chain(correct).cloned().collect();
         let mut times = vec![Vec::new(); timed.len()];
         for round in 0..samples {
-            let first = position(round.into());
-            for place in (0..timed.len()).cycle().skip(first).take(timed.len()) {
+            for place in (0..timed.len()).cycle().skip(position(round.into())).take(timed.len()) {
                 let time_ns = sample(measurer, &timed[place])?;
                 if round > 0 {
                     times[place].push(time_ns);

@@ -44,16 +44,14 @@ impl<W: Workload, C: Clock> InProcess<W, C> {
             let message = format!("an earlier candidate broke the process: {message}");
             return Err(MeasureFailure::new(FailureKind::Crash, message));
         }
-        let is_fatal = |result: &Result<T, MeasureFailure>| {
-            result.as_ref().err().filter(|failure| failure.kind.is_fatal()).cloned()
-        };
+        let is_fatal = |failure: &MeasureFailure| failure.kind.is_fatal();
         let mut result = self.prepare(candidate).and_then(|()| run(self));
-        if is_fatal(&result).is_none()
+        if !result.as_ref().is_err_and(is_fatal)
             && let Err(failure) = self.clock.finish()
         {
             result = Err(failure);
         }
-        self.fatal = is_fatal(&result);
+        self.fatal = result.as_ref().err().cloned().filter(is_fatal);
         result
     }
 

@@ -106,12 +106,6 @@ impl<M: Measurer> Resumed<M> {
         self
     }
 
-    /// All results so far.
-    #[must_use]
-    pub fn journal(&self) -> &Journal {
-        &self.journal
-    }
-
     /// The measurer and all results.
     #[must_use]
     pub fn into_parts(self) -> (M, Journal) {
@@ -179,7 +173,7 @@ mod tests {
             let simulated = Simulated::new(nature, seed);
             let mut whole = Resumed::new(simulated.clone(), Journal::default());
             let expected = throughput(&space, &mut whole);
-            let all = whole.journal().clone();
+            let (_, all) = whole.into_parts();
 
             let stop_after = 1 + seed * 13 % expected.evaluations;
             let budget = Budget { evaluations: Some(stop_after), ..Budget::default() };
@@ -196,7 +190,7 @@ mod tests {
             let resumed = throughput(&space, &mut second);
             assert_eq!(resumed.winner, expected.winner);
             assert_eq!(resumed.candidates, expected.candidates);
-            assert_eq!(second.journal(), &all);
+            assert_eq!(second.into_parts().1, all);
         }
     }
 }

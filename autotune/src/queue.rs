@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::str::FromStr;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -64,8 +65,8 @@ pub enum WorkItem<'a, P, S> {
 /// problem is split into shards, and the winner is confirmed on one device.
 #[derive(Debug)]
 pub struct WorkQueue<P, S> {
-    /// Each problem, and the results of its shards so far.
-    problems: Vec<(P, Mutex<Vec<(usize, S)>>)>,
+    /// Each problem, and the results of its shards so far, by their index.
+    problems: Vec<(P, Mutex<BTreeMap<usize, S>>)>,
     shards: usize,
     next: AtomicUsize,
 }
@@ -88,26 +89,17 @@ impl<P, S> WorkQueue<P, S> {
             // The shards of a problem are adjacent, so they run at the same time.
             let shard = Shard { index: place % self.shards, count: self.shards };
             let Some((problem, results)) = self.problems.get(place / self.shards) else { return };
-            let all = work(WorkItem::Search(problem, shard))
-                .and_then(|result| complete(results, shard, result));
-            if let Some(all) = all {
-                work(WorkItem::Confirm(problem, all));
+            let Some(result) = work(WorkItem::Search(problem, shard)) else { continue };
+            // Results are only added whole, so a poisoned lock is still consistent.
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            results.insert(shard.index, result);
+            if results.len() == shard.count {
+                let all = core::mem::take(&mut *results);
+                drop(results);
+                work(WorkItem::Confirm(problem, all.into_values().collect()));
             }
         }
     }
-}
-
-/// Adds a shard's result; returns all of them if it was the last.
-fn complete<S>(results: &Mutex<Vec<(usize, S)>>, shard: Shard, result: S) -> Option<Vec<S>> {
-    // Results are only pushed whole, so a poisoned lock is still consistent.
-    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-    results.push((shard.index, result));
-    if results.len() < shard.count {
-        return None;
-    }
-    let mut all = core::mem::take(&mut *results);
-    all.sort_by_key(|(index, _)| *index);
-    Some(all.into_iter().map(|(_, result)| result).collect())
 }
 
 #[cfg(test)]

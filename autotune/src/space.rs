@@ -135,10 +135,9 @@ impl Space {
             let chunks = chunk_sizes(configuration).into_iter().map(chunked);
             for choice in plans.into_iter().chain(chunks) {
                 let Some(new) = candidate(configuration, choice, self.objective) else { continue };
-                // Only an automatic plan can become the default.
-                let can_be_default = choice == StoredChoice::Automatic;
                 let is_new = !self.candidates.iter().any(|one| one.is_same_plan(&new));
-                if is_new && (can_be_default || !self.candidates.is_empty()) {
+                // Only an automatic plan can become the default.
+                if is_new && (choice == StoredChoice::Automatic || !self.candidates.is_empty()) {
                     self.candidates.push(new);
                 }
             }

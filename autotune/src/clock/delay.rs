@@ -9,44 +9,38 @@ use gridguard::{Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
 
 use crate::failure::MeasureFailure;
 
-/// The delay kernel and its memory.
+/// The delay kernel on one stream, and its memory.
 pub(super) struct Delay {
+    guard: Arc<Guard>,
+    stream: Arc<CudaStream>,
     kernel: Kernel,
     plan: Plan,
     stamps: CudaSlice<u64>,
 }
 
 impl Delay {
-    pub(super) fn new(guard: &Guard, stream: &Arc<CudaStream>) -> Result<Self, MeasureFailure> {
+    pub(super) fn new(guard: Arc<Guard>, stream: Arc<CudaStream>) -> Result<Self, MeasureFailure> {
         let kernel = kernel(&guard.compile("delay.cu", SOURCE)?)?;
         let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
         let plan = guard.plan(&request, None, kernel.limits(), Choice::AUTOMATIC)?;
         let stamps =
             stream.alloc_zeros(STAMPS).map_err(MeasureFailure::in_call("cuMemAllocAsync"))?;
-        Ok(Self { kernel, plan, stamps })
+        Ok(Self { guard, stream, kernel, plan, stamps })
     }
 
-    /// Holds `stream` for [`WINDOW_NS`] from the moment the device reaches it.
-    pub(super) fn submit(
-        &mut self,
-        guard: &Guard,
-        stream: &CudaStream,
-    ) -> Result<(), MeasureFailure> {
-        let mut args = Args::new(stream);
+    /// Holds the stream for [`WINDOW_NS`] from the moment the device reaches it.
+    pub(super) fn submit(&mut self) -> Result<(), MeasureFailure> {
+        let mut args = Args::new(&self.stream);
         args.write(&mut self.stamps).value(WINDOW_NS);
-        guard.launch(&self.kernel, &self.plan, args)?;
+        self.guard.launch(&self.kernel, &self.plan, args)?;
         Ok(())
     }
 
-    /// The SM clock during the last delay, after all work on `stream` is done.
-    pub(super) fn clock_mhz(
-        &self,
-        stream: &Arc<CudaStream>,
-    ) -> Result<Option<f64>, MeasureFailure> {
+    /// The SM clock during the last delay, after all work on the stream is done.
+    pub(super) fn clock_mhz(&self) -> Result<Option<f64>, MeasureFailure> {
         let mut stamps = [0; STAMPS];
-        stream
-            .memcpy_dtoh(&self.stamps, &mut stamps)
-            .map_err(MeasureFailure::in_call("cuMemcpyDtoHAsync"))?;
+        let copied = self.stream.memcpy_dtoh(&self.stamps, &mut stamps);
+        copied.map_err(MeasureFailure::in_call("cuMemcpyDtoHAsync"))?;
         Ok(clock_mhz(stamps))
     }
 }

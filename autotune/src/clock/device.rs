@@ -26,7 +26,6 @@ use crate::stats::position;
 /// that does not finish fills the stream's queue, the host blocks in the driver, where no timeout
 /// applies; only a [`crate::Remote`] can end that.
 pub struct DeviceClock {
-    guard: Arc<Guard>,
     stream: Arc<CudaStream>,
     policy: Policy,
     timeout: Duration,
@@ -64,12 +63,11 @@ impl DeviceClock {
             event.map_err(MeasureFailure::in_call("cuEventCreate"))
         };
         Ok(Self {
-            guard: Arc::clone(guard),
             policy,
             timeout: TIMEOUT,
             start: event()?,
             end: event()?,
-            delay: Delay::new(guard, &stream)?,
+            delay: Delay::new(Arc::clone(guard), Arc::clone(&stream))?,
             flush: match policy.l2 {
                 L2::Cold => Some(flush_buffer(guard, &stream)?),
                 L2::Hot => None,
@@ -92,7 +90,7 @@ impl DeviceClock {
         id: WorkId,
         work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
     ) -> Result<(), MeasureFailure> {
-        let Self { guard, stream, policy, start, end, delay, flush, graphs, .. } = self;
+        let Self { stream, policy, start, end, delay, flush, graphs, .. } = self;
         let graph = match policy.submission {
             Submission::Graph => Some(graph_of(graphs, id, stream, work)?),
             Submission::Eager => None,
@@ -107,7 +105,7 @@ impl DeviceClock {
             }
             None => run()?,
         }
-        delay.submit(guard, stream)?;
+        delay.submit()?;
         record(start, stream)?;
         run()?;
         record(end, stream)
@@ -147,7 +145,7 @@ impl Clock for DeviceClock {
         self.wait()?;
         let time_ms = self.start.elapsed_ms(&self.end);
         let time_ms = time_ms.map_err(MeasureFailure::in_call("cuEventElapsedTime"))?;
-        let clock_mhz = self.delay.clock_mhz(&self.stream)?;
+        let clock_mhz = self.delay.clock_mhz()?;
         Ok(Sample { time_ns: f64::from(time_ms) * 1e6, clock_mhz })
     }
 

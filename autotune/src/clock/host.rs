@@ -17,29 +17,16 @@ use crate::measure::{Clock, Sample, WorkId};
 /// work once. The policy's submission has no effect on the host.
 #[derive(Debug)]
 pub struct HostClock {
-    l2: L2,
-    /// Written to evict everything else from the caches; empty if they stay hot.
-    flush: Vec<u8>,
+    /// Written to evict everything else from the caches, if they must be cold.
+    flush: Option<Vec<u8>>,
 }
 
 impl HostClock {
     /// A clock that times by `policy`.
     #[must_use]
     pub fn new(policy: Policy) -> Self {
-        let flush = match policy.l2 {
-            L2::Cold => vec![0; last_level_cache_bytes().saturating_mul(2).min(MAX_FLUSH_BYTES)],
-            L2::Hot => Vec::new(),
-        };
-        Self { l2: policy.l2, flush }
-    }
-
-    fn flush(&mut self) {
-        self.flush.par_chunks_mut(FLUSH_CHUNK_BYTES).for_each(|chunk| {
-            for byte in chunk.iter_mut().step_by(CACHE_LINE_BYTES) {
-                *byte = byte.wrapping_add(1);
-            }
-        });
-        black_box(&self.flush);
+        let bytes = || last_level_cache_bytes().saturating_mul(2).min(MAX_FLUSH_BYTES);
+        Self { flush: (policy.l2 == L2::Cold).then(|| vec![0; bytes()]) }
     }
 }
 
@@ -49,9 +36,9 @@ impl Clock for HostClock {
         _: WorkId,
         work: &mut dyn FnMut() -> Result<(), MeasureFailure>,
     ) -> Result<Sample, MeasureFailure> {
-        match self.l2 {
-            L2::Cold => self.flush(),
-            L2::Hot => work()?,
+        match &mut self.flush {
+            Some(flush) => write(flush),
+            None => work()?,
         }
         let start = Instant::now();
         work()?;
@@ -63,6 +50,16 @@ impl Clock for HostClock {
     fn finish(&mut self) -> Result<(), MeasureFailure> {
         Ok(())
     }
+}
+
+/// Writes to each cache line, on all threads.
+fn write(bytes: &mut [u8]) {
+    bytes.par_chunks_mut(FLUSH_CHUNK_BYTES).for_each(|chunk| {
+        for byte in chunk.iter_mut().step_by(CACHE_LINE_BYTES) {
+            *byte = byte.wrapping_add(1);
+        }
+    });
+    black_box(bytes);
 }
 
 /// The largest cache that the system reports, or [`USUAL_CACHE_BYTES`].

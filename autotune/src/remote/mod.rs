@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use gridguard::profile::{Named, StoredChoice};
+use gridguard::profile::StoredChoice;
 
 pub use serve::{ServeError, serve};
 
@@ -191,18 +191,15 @@ impl Remote {
         if fatal.is_none() {
             self.process = Some(process);
         }
-        if self.is_default(candidate) {
+        let default = self.configurations.first().map(|first| &first.parameters);
+        let is_automatic = candidate.choice == StoredChoice::Automatic;
+        if is_automatic && default == Some(&candidate.parameters) {
             self.fatal_defaults = fatal.map_or(0, |_| self.fatal_defaults + 1);
             if let (Some(failure), times @ MAX_FATAL_DEFAULTS..) = (fatal, self.fatal_defaults) {
                 self.lost = Some(RemoteError::FatalDefault { times, failure: failure.clone() });
             }
         }
         result
-    }
-
-    fn is_default(&self, candidate: &Candidate) -> bool {
-        let parameters: Option<&Named> = self.configurations.first().map(|first| &first.parameters);
-        parameters == Some(&candidate.parameters) && candidate.choice == StoredChoice::Automatic
     }
 }
 

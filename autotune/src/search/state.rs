@@ -167,8 +167,8 @@ impl<'a> Search<'a> {
     /// The fastest of `places` by its median.
     pub(crate) fn fastest(&self, places: &[usize]) -> Option<usize> {
         let medians =
-            |one: &&usize, other: &&usize| self.median(**one).total_cmp(&self.median(**other));
-        places.iter().min_by(medians).copied()
+            |one: &usize, other: &usize| self.median(*one).total_cmp(&self.median(*other));
+        places.iter().copied().min_by(medians)
     }
 
     /// Times of one candidate over those of another, from the rounds that have both.
@@ -185,8 +185,8 @@ impl<'a> Search<'a> {
             if !self.is_new(place) {
                 continue;
             }
-            let candidate = self.series[place].candidate.clone();
             self.ensure_budget()?;
+            let candidate = self.series[place].candidate.clone();
             self.series[place].is_checked = true;
             self.notify(&candidate);
             if let Err(failure) = self.measurer.check(&candidate) {
