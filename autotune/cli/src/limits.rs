@@ -98,16 +98,17 @@ impl Limits {
         let failed = |form: &str, error: &dyn Display| {
             CommandError::Failed(format!("cannot write the limits as {form}: {error}"))
         };
-        output::print(match self.format {
-            Format::Text => text.to_string(),
+        match self.format {
+            Format::Text => output::print(text),
             Format::Json => {
-                serde_json::to_string_pretty(json).map_err(|error| failed("JSON", &error))? + "\n"
+                let json = serde_json::to_string_pretty(json);
+                output::write(&(json.map_err(|error| failed("JSON", &error))? + "\n"))
             }
             Format::Ron => {
                 let ron = ron::ser::to_string_pretty(ron, ron::ser::PrettyConfig::new());
-                ron.map_err(|error| failed("RON", &error))? + "\n"
+                output::write(&(ron.map_err(|error| failed("RON", &error))? + "\n"))
             }
-        })
+        }
     }
 }
 

@@ -35,7 +35,7 @@ impl OutputArgs {
     ) -> Result<(), CommandError> {
         match self.format {
             Format::Text => print(text),
-            Format::Json => print(json(document)? + "\n"),
+            Format::Json => write(&(json(document)? + "\n")),
         }
     }
 }
@@ -56,6 +56,11 @@ pub(crate) fn print(text: impl Display) -> Result<(), CommandError> {
     let text = text.to_string();
     let text = terminal_width()
         .map_or(text.clone(), |width| text.lines().map(|line| wrap(line, width) + "\n").collect());
+    write(&text)
+}
+
+/// Writes a document for programs to standard output, as it is.
+pub(crate) fn write(text: &str) -> Result<(), CommandError> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     CommandError::check_write(written, "writing the result")
