@@ -4,6 +4,7 @@ use core::ffi::c_void;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{
     CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice,
     MappedBuffer, SyncOnDrop, UnifiedSlice, UnifiedView, UnifiedViewMut,
@@ -11,13 +12,17 @@ use cudarc::driver::{
 
 use crate::plan::arguments::{ArgsError, KernelArgs, MAX_ARGS, Scalar, Slot};
 use crate::plan::chunks::Chunk;
+use crate::record::recent::PER_THREAD;
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///
 /// The stream waits for the writers of slices and views that it reads, and later users of a slice wait
-/// for this launch. A launch whose items reach past the end of a slice is rejected.
+/// for this launch, as far as cudarc tracks them. A launch whose items reach past the end of a slice is
+/// rejected.
 ///
-/// The uses of slices are recorded when this is dropped: by the launch that takes it.
+/// The uses of slices are recorded when this is dropped: by the launch that takes it. Memory that was
+/// allocated on another stream is freed there, so that stream then waits for the launches, whether cudarc
+/// tracks the memory or not.
 #[derive(Debug)]
 pub struct Args<'a> {
     stream: &'a CudaStream,
@@ -28,6 +33,8 @@ pub struct Args<'a> {
     workspace_stream: Option<&'a Arc<CudaStream>>,
     /// Recorded into the slices' events once the launches are submitted.
     uses: ArrayVec<SyncOnDrop<'a>, MAX_ARGS>,
+    /// Streams that wait for the launches.
+    waiting: WaitingStreams<'a>,
 }
 
 impl<'a> Args<'a> {
@@ -36,7 +43,8 @@ impl<'a> Args<'a> {
     #[inline]
     pub fn new(stream: &'a CudaStream) -> Self {
         let (values, uses) = (KernelArgs::new(), ArrayVec::new());
-        Self { stream, values, foreign_memory: false, workspace_stream: None, uses }
+        let waiting = WaitingStreams { launches: stream, owners: ArrayVec::new() };
+        Self { stream, values, foreign_memory: false, workspace_stream: None, uses, waiting }
     }
 
     /// As [`Self::new`], for a launch that allocates its workspace on `stream`.
@@ -47,14 +55,14 @@ impl<'a> Args<'a> {
 
     /// Memory that the kernel reads as a whole in every chunk.
     pub fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> &mut Self {
-        self.note_context(memory);
+        self.order(memory);
         let used = memory.device_ptr(self.stream);
         self.whole(used)
     }
 
     /// Memory that the kernel writes, or reads and writes, as a whole.
     pub fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> &mut Self {
-        self.note_context(memory);
+        self.order(memory);
         let used = memory.device_ptr_mut(self.stream);
         self.whole(used)
     }
@@ -74,7 +82,7 @@ impl<'a> Args<'a> {
     where
         S: Memory<T> + ?Sized,
     {
-        self.note_context(memory);
+        self.order(memory);
         let reach = wide(memory.num_bytes());
         let used = memory.device_ptr(self.stream);
         self.items(used, bytes_of::<T>(stride), bytes_of::<T>(span), reach)
@@ -100,7 +108,7 @@ impl<'a> Args<'a> {
     where
         S: MemoryMut<T> + ?Sized,
     {
-        self.note_context(memory);
+        self.order(memory);
         let reach = wide(memory.num_bytes());
         let used = memory.device_ptr_mut(self.stream);
         self.items(used, bytes_of::<T>(stride), bytes_of::<T>(span), reach)
@@ -185,8 +193,16 @@ impl<'a> Args<'a> {
         !self.uses.is_empty()
     }
 
-    fn note_context<T, S: DeviceSlice<T> + ?Sized>(&mut self, memory: &S) {
-        self.foreign_memory |= memory.stream().context() != self.stream.context();
+    /// Orders the launches after the work of the stream that owns `memory`, and that stream's later
+    /// work after the launches.
+    #[inline]
+    fn order<T, S: DeviceSlice<T> + ?Sized>(&mut self, memory: &S) {
+        let owner = memory.stream();
+        if owner.context() != self.stream.context() {
+            self.foreign_memory = true;
+        } else if owner.cu_stream() != self.stream.cu_stream() {
+            self.waiting.add(owner);
+        }
     }
 
     fn whole(&mut self, (address, uses): Used<'a>) -> &mut Self {
@@ -210,6 +226,69 @@ impl<'a> Args<'a> {
     fn hold(&mut self, uses: SyncOnDrop<'a>) {
         // The launch rejects more than `MAX_ARGS` arguments, so the use may end here.
         let _ = self.uses.try_push(uses);
+    }
+}
+
+/// The streams that own memory of launches on another one.
+///
+/// cudarc waits for the events of a slice before it frees it, but only while the slice's own
+/// [`CudaContext`](cudarc::driver::CudaContext) has streams: not after the last one was dropped, and not if
+/// the launches' stream is of another object for the same context.
+#[derive(Debug)]
+struct WaitingStreams<'a> {
+    launches: &'a CudaStream,
+    owners: ArrayVec<Arc<CudaStream>, MAX_ARGS>,
+}
+
+impl WaitingStreams<'_> {
+    /// Orders the launches after the work of `owner` so far, which cudarc does only for work that it
+    /// tracks.
+    #[cold]
+    fn add(&mut self, owner: &Arc<CudaStream>) {
+        if self.owners.iter().any(|other| other.cu_stream() == owner.cu_stream()) {
+            return;
+        }
+        // A capture would become invalid.
+        if !self.is_capturing() {
+            let tracked = Arc::ptr_eq(owner.context(), self.launches.context())
+                && owner.context().is_managing_stream_synchronization();
+            if !tracked {
+                owner.context().record_err(self.launches.join(owner));
+            }
+        }
+        // The launch rejects more than `MAX_ARGS` arguments.
+        let _ = self.owners.try_push(Arc::clone(owner));
+    }
+
+    /// Orders later work of the owners after the launches.
+    #[cold]
+    fn wait(&self) {
+        if self.is_capturing() {
+            return;
+        }
+        for owner in &self.owners {
+            // On another thread the handle means another stream, which may free the memory.
+            let by_thread = owner.cu_stream().addr() == PER_THREAD;
+            let ordered = if by_thread { Ok(()) } else { owner.join(self.launches) };
+            if by_thread || ordered.is_err() {
+                owner.context().record_err(self.launches.synchronize());
+            }
+            owner.context().record_err(ordered);
+        }
+    }
+
+    fn is_capturing(&self) -> bool {
+        let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        self.launches.capture_status().is_ok_and(|status| status != none)
+    }
+}
+
+impl Drop for WaitingStreams<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.owners.is_empty() {
+            self.wait();
+        }
     }
 }
 

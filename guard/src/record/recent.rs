@@ -17,7 +17,7 @@ const SLOTS: usize = 64;
 /// Streams that have a ring of their own; all others share one more.
 const STREAMS: usize = 15;
 /// `CU_STREAM_PER_THREAD`: one handle that means a different stream on each thread.
-const PER_THREAD: usize = 2;
+pub(crate) const PER_THREAD: usize = 2;
 
 /// A launch that the driver accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

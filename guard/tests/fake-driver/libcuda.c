@@ -106,8 +106,19 @@ enum { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_INVALIDATED }; /* CUstreamCaptureSt
 enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };      /* CUstreamCaptureMode */
 enum { MAX_DEVICES = 16, MAX_PARAMS = 64, MAX_NAME = 256, STACK_DEPTH = 16 };
 
+/* How much work of each stream, by its number, has ended before something else: a vector clock. */
+enum { STREAMS = 64 };
+struct Clock { unsigned long long of[STREAMS]; };
+
 /* A handle belongs to one life of its context: resetting a primary context begins another. */
-struct Stream { CUcontext ctx; unsigned life; struct Capture *capture; bool dead; };
+struct Stream {
+    CUcontext ctx;
+    unsigned life;
+    struct Capture *capture;
+    bool dead;
+    unsigned number;    /* from 1; 0 before the first work, and for streams past the table */
+    struct Clock after; /* what the stream's next work comes after, and its own work so far */
+};
 struct Context {
     CUdevice device;
     bool primary;
@@ -122,9 +133,17 @@ struct Event {
     struct Capture *capture;
     double ms;
     bool timed, recorded, dead;
+    struct Clock after;
 };
 struct Module { CUcontext ctx; unsigned life; char *text; CUfunction functions; bool dead; };
-struct Block { char *at; size_t bytes; CUcontext ctx; struct Block *next; bool captured; };
+struct Block {
+    char *at;
+    size_t bytes;
+    CUcontext ctx;
+    struct Block *next;
+    bool captured;
+    struct Clock used, written; /* the last work that did */
+};
 
 struct Function {
     CUmodule module;
@@ -199,6 +218,13 @@ static struct Block *blocks;
 static size_t allocated;
 static unsigned long long launches, allocations, capture_ids;
 static _Thread_local struct { CUcontext at[STACK_DEPTH]; int depth; } stack;
+static struct Clock host, work; /* work that the host has waited for, and all work */
+static unsigned numbers;
+
+static void merge(struct Clock *into, const struct Clock *from) {
+    for (int i = 0; i < STREAMS; i++)
+        if (into->of[i] < from->of[i]) into->of[i] = from->of[i];
+}
 
 static unsigned long long setting(const char *name, unsigned long long fallback) {
     const char *text = getenv(name);
@@ -393,6 +419,7 @@ CUresult cuCtxSynchronize(void) {
         c->status = CAPTURE_INVALIDATED;
         answer = STREAM_CAPTURE_UNSUPPORTED;
     }
+    if (answer == SUCCESS) merge(&host, &work);
     return answer;
 }
 
@@ -766,7 +793,7 @@ static CUresult allocate(CUcontext ctx, CUdeviceptr *at, size_t bytes, bool capt
     char *memory = aligned_alloc(512, (bytes + 511) / 512 * 512);
     REQUIRE(memory, OUT_OF_MEMORY);
     struct Block *block = make(sizeof *block);
-    *block = (struct Block){memory, bytes, ctx, blocks, captured};
+    *block = (struct Block){.at = memory, .bytes = bytes, .ctx = ctx, .next = blocks, .captured = captured};
     blocks = block;
     if (!captured) allocated += bytes;
     *at = (uintptr_t)memory;
@@ -795,12 +822,62 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
 
 static CUresult submit(CUstream stream, const struct Op *op);
 
+/* ---- Order: work of different streams that nothing orders is a race, which the log tells ---- */
+
+static bool covers(const struct Clock *clock, const struct Clock *work) {
+    for (int i = 1; i < STREAMS; i++)
+        if (clock->of[i] < work->of[i]) return false;
+    return true;
+}
+
+/* What the stream's next work comes after. */
+static struct Clock *clock_of(CUstream stream) {
+    if (!stream->number && numbers + 1 < STREAMS) stream->number = ++numbers;
+    merge(&stream->after, &host);
+    /* The default stream waits for the streams that block it, and they for it. */
+    CUcontext ctx = stream->ctx;
+    if (stream == &ctx->legacy) merge(&stream->after, &ctx->own.after);
+    if (stream == &ctx->own) merge(&stream->after, &ctx->legacy.after);
+    return &stream->after;
+}
+
+enum access { READ, WRITE, USE /* either */, FREE };
+
+/* Work of the stream touches memory at this address. */
+static void access_memory(CUstream stream, CUdeviceptr at, enum access how) {
+    static const char *const NAMES[] = {"read", "write", "use", "free"};
+    struct Block **link = find_block(at, 1);
+    if (!link) return;
+    struct Clock *clock = clock_of(stream);
+    struct Block *block = *link;
+    bool ordered = covers(clock, how == WRITE || how == FREE ? &block->used : &block->written);
+    FILE *log = ordered ? NULL : open_log();
+    if (log) {
+        fprintf(log, "race %s of memory that another stream uses\n", NAMES[how]);
+        fclose(log);
+    }
+    work.of[stream->number] = ++clock->of[stream->number];
+    merge(&block->used, clock);
+    if (how == WRITE) merge(&block->written, clock);
+}
+
+/* A kernel may read or write whatever its arguments point to. */
+static void access_arguments(CUstream stream, const struct Op *op) {
+    CUfunction f = op->function;
+    for (size_t i = 0; f->params_known && op->args && i < f->params; i++) {
+        CUdeviceptr at;
+        if (f->size[i] != sizeof at) continue;
+        memcpy(&at, op->args + f->offset[i], sizeof at);
+        access_memory(stream, at, USE);
+    }
+}
+
 /* Stream-ordered memory is allocated at once; memory freed during a capture is kept for replays. */
 CALL(cuMemAllocAsync, (CUdeviceptr *at, size_t bytes, CUstream handle), STREAM,
      *at = 0; if (bytes) CHECK(allocate(ctx, at, bytes, capture_of(stream)));
      if (bytes) CHECK(submit(stream, &(struct Op){.kind = RESERVE, .bytes = bytes})))
 CALL(cuMemFreeAsync, (CUdeviceptr at, CUstream handle), STREAM,
-     if (at && !capture_of(stream)) CHECK(release(at)))
+     if (at && !capture_of(stream)) { access_memory(stream, at, FREE); CHECK(release(at)); })
 CALL(cuMemAlloc_v2, (CUdeviceptr *at, size_t bytes), CONTEXT; REQUIRE(at && bytes, INVALID_VALUE),
      CHECK(capture_error()); CHECK(allocate(ctx, at, bytes, false)))
 CALL(cuMemFree_v2, (CUdeviceptr at), CONTEXT, CHECK(capture_error()); if (at) CHECK(release(at)))
@@ -921,6 +998,9 @@ static void append(CUgraph graph, const struct Op *op) {
 
 static CUresult submit(CUstream stream, const struct Op *op) {
     struct Capture *c = capture_of(stream);
+    if (!c && op->kind == KERNEL) access_arguments(stream, op);
+    if (!c && op->kind == COPY) access_memory(stream, op->from, READ);
+    if (!c && (op->kind == COPY || op->kind == FILL)) access_memory(stream, op->to, WRITE);
     if (!c) return perform(op, "eager");
     REQUIRE(c->status == CAPTURE_ACTIVE, STREAM_CAPTURE_INVALIDATED);
     if (op->kind == KERNEL) CHECK(account(op, "capturing"));
@@ -936,7 +1016,8 @@ CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUst
      CHECK(submit(stream, COPY_OP(to, (uintptr_t)from, bytes))))
 CALL(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream handle),
      STREAM; REQUIRE(owned(from, bytes) && (to || !bytes), INVALID_VALUE),
-     CHECK(submit(stream, COPY_OP((uintptr_t)to, from, bytes))))
+     CHECK(submit(stream, COPY_OP((uintptr_t)to, from, bytes)));
+     if (!capture_of(stream)) merge(&host, &stream->after) /* pageable memory: the call waits */)
 CALL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle),
      STREAM; REQUIRE(owned(from, bytes) && owned(to, bytes), INVALID_VALUE),
      CHECK(submit(stream, COPY_OP(to, from, bytes))))
@@ -1151,7 +1232,10 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunc
 
 CUresult cuStreamSynchronize(CUstream handle) {
     STREAM;
-    if (!capture_of(stream)) return SUCCESS;
+    if (!capture_of(stream)) {
+        merge(&host, clock_of(stream));
+        return SUCCESS;
+    }
     stream->capture->status = CAPTURE_INVALIDATED;
     return STREAM_CAPTURE_UNSUPPORTED;
 }
@@ -1160,6 +1244,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
     STREAM;
     REQUIRE(alive(event), INVALID_HANDLE);
     struct Capture *here = capture_of(stream), *there = event->capture;
+    if (event->recorded && !here && !there) merge(&stream->after, &event->after);
     if (!event->recorded || here == there) return SUCCESS;
     if (here) {
         here->status = CAPTURE_INVALIDATED;
@@ -1178,6 +1263,7 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
     event->ms = (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
     event->capture = capture_of(stream);
     event->recorded = true;
+    event->after = *clock_of(stream);
     return SUCCESS;
 }
 
@@ -1192,7 +1278,8 @@ CUresult cuEventElapsedTime_v2(float *ms, CUevent event, CUevent end) {
 
 FORWARD(cuEventElapsedTime, (float *ms, CUevent event, CUevent end),
         cuEventElapsedTime_v2(ms, event, end))
-CALL(cuEventQuery, (CUevent event), EVENT, REQUIRE(!event->capture, CAPTURED_EVENT))
+CALL(cuEventQuery, (CUevent event), EVENT, REQUIRE(!event->capture, CAPTURED_EVENT);
+     merge(&host, &event->after))
 FORWARD(cuEventSynchronize, (CUevent event), cuEventQuery(event))
 CALL(cuEventDestroy_v2, (CUevent event), EVENT, event->dead = true)
 CALL(cuEventCreate, (CUevent *event, unsigned flags), CONTEXT; REQUIRE(event, INVALID_VALUE),

@@ -18,6 +18,7 @@ mod late_errors;
 mod loading;
 mod memory;
 mod optional_features;
+mod ordering;
 mod raw_kernels;
 mod refusals;
 mod residency;

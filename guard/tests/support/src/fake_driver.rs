@@ -101,6 +101,12 @@ pub fn launches() -> Vec<String> {
     logged("launch ")
 }
 
+/// Accesses to memory that nothing orders after earlier ones on other streams.
+#[must_use]
+pub fn races() -> Vec<String> {
+    logged("race ")
+}
+
 /// The function attributes that were set, in order.
 #[must_use]
 pub fn set_attributes() -> Vec<String> {
