@@ -81,7 +81,7 @@ const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
 
 impl Compiler {
     /// The compiler, found once for the process: on the library path, then in the toolkits at
-    /// `CUDA_HOME`, `CUDA_PATH` and `/usr/local/cuda`.
+    /// `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and `/usr/local/cuda`.
     ///
     /// # Errors
     ///
@@ -166,14 +166,19 @@ impl Compiler {
 
 fn load() -> Result<(Nvrtc, String), NvrtcUnavailable> {
     let mut names: Vec<String> = NAMES.iter().map(ToString::to_string).collect();
+    let mut tried = Vec::new();
     let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(|name| std::env::var(name).ok());
-    for home in homes.chain(["/usr/local/cuda".to_owned()]) {
+    for home in homes.filter(|home| !home.is_empty()).chain(["/usr/local/cuda".to_owned()]) {
+        if !Path::new(&home).is_absolute() {
+            // The working directory may be anyone's.
+            tried.push((home, "not an absolute path".to_owned()));
+            continue;
+        }
         for folder in TOOLKIT_FOLDERS {
             let path = Path::new(&home).join(folder).join("libnvrtc.so");
             names.extend(path.to_str().map(str::to_owned));
         }
     }
-    let mut tried = Vec::new();
     for name in names {
         match symbols::open(&[&name]) {
             Err(missing) => tried.extend(missing),

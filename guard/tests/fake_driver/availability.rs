@@ -8,6 +8,7 @@ use gridguard::cuda::{
 };
 use gridguard::{DeviceLimits, FallbackReason, Guard};
 use gridguard_test_support::fake_driver::{Driver, with_driver, with_fake};
+use gridguard_test_support::fake_library;
 
 use crate::kernels::{self, PTX};
 
@@ -204,6 +205,30 @@ fn a_missing_compiler_is_an_error_with_all_paths_that_were_tried() {
             (found, toolkit) => panic!("{found:?} with {toolkit:?}"),
         }
     });
+}
+
+#[test]
+fn no_compiler_is_loaded_from_the_working_directory() {
+    for home in ["", "toolkit", "."] {
+        with_driver(Driver::Missing, &[("CUDA_HOME", home), ("CUDA_PATH", home)], || {
+            let folder = tempfile::tempdir().expect("a folder");
+            let home = std::env::var("CUDA_HOME").expect("it is set");
+            let [library, link, ..] = fake_library::COMPILER;
+            let libraries = folder.path().join(home).join("lib64");
+            fake_library::build(&libraries, "libnvrtc.c", library, link, None);
+            std::env::set_current_dir(folder.path()).expect("it exists");
+            match Compiler::find() {
+                Ok(compiler) => {
+                    assert!(Path::new(compiler.library()).is_absolute(), "{compiler:?}")
+                }
+                Err(NvrtcUnavailable::LibraryMissing { tried }) => {
+                    let is_file = |name: &str| name.contains("lib64") && !name.starts_with('/');
+                    assert!(!tried.iter().any(|(name, _)| is_file(name)), "{tried:?}");
+                }
+                Err(other) => panic!("{other:?}"),
+            }
+        });
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Runs another program within a time limit and an output limit.
 
+use std::env;
 use std::io::{self, BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -41,7 +42,8 @@ pub(super) enum ChildError {
     Unexpected(String),
 }
 
-/// Runs a program until it exits, until it writes a line that `is_last`, or until the time limit.
+/// Runs a program until it exits, until it writes a line that `is_last`, or until the time limit. Relative
+/// folders of `PATH` are not searched: the working directory may be anyone's.
 pub(super) fn run(
     mut command: Command,
     limit: Duration,
@@ -49,6 +51,11 @@ pub(super) fn run(
 ) -> ChildOutput {
     let end = Err(ChildError::TimedOut(limit));
     let mut output = ChildOutput { out: String::new(), err: String::new(), end };
+    let path = env::var_os("PATH");
+    let absolute = path.iter().flat_map(env::split_paths).filter(|folder| folder.is_absolute());
+    if let Ok(absolute) = env::join_paths(absolute) {
+        command.env("PATH", absolute);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut deadline = Instant::now() + limit;
     let mut child = match command.spawn() {
