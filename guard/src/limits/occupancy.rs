@@ -27,9 +27,9 @@ impl OccupancyLimits {
 const FINE_SHARED_MEMORY: ComputeCapability = ComputeCapability::new(8, 0);
 /// The shared memory of a block is rounded up to a multiple of this, in bytes, from 8.0 on. No
 /// driver attribute; from `cuda_occupancy.h` of the CUDA toolkit.
-const FINE_SHARED_UNIT_BYTES: u64 = 128;
+const FINE_SHARED_UNIT_BYTES: u128 = 128;
 /// The same before 8.0.
-const COARSE_SHARED_UNIT_BYTES: u64 = 256;
+const COARSE_SHARED_UNIT_BYTES: u128 = 256;
 
 impl LaunchLimits {
     /// Blocks of `block` threads with `dynamic_shared_bytes` that can be resident on one
@@ -93,11 +93,15 @@ impl LaunchLimits {
             true => FINE_SHARED_UNIT_BYTES,
             false => COARSE_SHARED_UNIT_BYTES,
         };
-        let bytes = dynamic_bytes
-            .saturating_add(self.kernel().static_shared_bytes)
-            .saturating_add(device.reserved_shared_bytes_per_block);
-        let bytes = bytes.div_ceil(unit).saturating_mul(unit);
-        device.shared_bytes_per_multiprocessor.checked_div(bytes).unwrap_or(u64::MAX)
+        let bytes = [
+            dynamic_bytes,
+            self.kernel().static_shared_bytes,
+            device.reserved_shared_bytes_per_block,
+        ];
+        let bytes: u128 = bytes.map(u128::from).iter().sum();
+        let blocks = u128::from(device.shared_bytes_per_multiprocessor)
+            .checked_div(bytes.div_ceil(unit) * unit);
+        blocks.and_then(|blocks| u64::try_from(blocks).ok()).unwrap_or(u64::MAX)
     }
 }
 

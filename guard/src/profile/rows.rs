@@ -132,8 +132,10 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
         let header = match self.header {
             Some(header) => header,
             None => {
-                let header = format!("{}\n])", self.part(0, self.list));
-                ron::from_str(&header).map_err(|error| bad_header(self.text, error))?
+                let before = self.part(0, self.list);
+                let header = format!("{before}\n])");
+                // What is missing is reported where the rows begin.
+                ron::from_str(&header).map_err(|error| bad_header(before, error))?
             }
         };
         Ok(Rows { header, good: self.good, bad: self.bad })

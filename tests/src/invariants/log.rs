@@ -70,9 +70,10 @@ fn text_of(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {
 fn are_sound(findings: &[LogFinding], lines: u64) {
     assert!(findings.len() <= MAX_FINDINGS);
     assert!(findings.is_sorted_by_key(|finding| finding.line));
-    assert!(findings.iter().map(|finding| finding.times).sum::<u64>() <= lines);
     for (place, finding) in findings.iter().enumerate() {
-        assert!((1..=lines).contains(&finding.line) && finding.times > 0, "{finding:?}");
+        // A line whose parts end in carriage returns may report several failures, each once.
+        assert!((1..=lines).contains(&finding.line), "{finding:?}");
+        assert!((1..=lines).contains(&finding.times), "{finding:?}");
         assert!(finding.text.len() <= MAX_SHOWN_BYTES, "{finding:?}");
         let earlier = &findings[..place];
         assert!(earlier.iter().all(|other| other.failure != finding.failure), "{finding:?} twice");

@@ -9,7 +9,7 @@ mod facts;
 mod kernels;
 mod report;
 
-use gridguard::{Dim3, LaunchLimits, LaunchRequest};
+use gridguard::{Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 use gridguard_test_support::conformance::compare::Tally;
 use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver, RawLaunch};
 use gridguard_test_support::conformance::session;
@@ -61,8 +61,10 @@ fn the_guard_agrees_with_the_driver_on_occupancy() {
     let device = guard().limits().clone();
     let family = Family::new(&RawDriver::open());
     let mut compared = 0_u64;
-    let whole =
-        family.kernels.iter().filter(|kernel| kernel.limits.kernel().required_cluster.is_none());
+    // Without a cluster these have no occupancy.
+    let needs_cluster =
+        |kernel: &KernelLimits| kernel.cluster_must_be_set || kernel.required_cluster.is_some();
+    let whole = family.kernels.iter().filter(|kernel| !needs_cluster(kernel.limits.kernel()));
     for kernel in whole {
         let estimate = LaunchLimits::new(device.clone(), kernel.limits.kernel().clone());
         let most = estimate.max_dynamic_shared_bytes();
