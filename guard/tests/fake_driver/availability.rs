@@ -219,7 +219,7 @@ fn no_compiler_is_loaded_from_the_working_directory() {
             std::env::set_current_dir(folder.path()).expect("it exists");
             match Compiler::find() {
                 Ok(compiler) => {
-                    assert!(Path::new(compiler.library()).is_absolute(), "{compiler:?}")
+                    assert!(Path::new(compiler.library()).is_absolute(), "{compiler:?}");
                 }
                 Err(NvrtcUnavailable::LibraryMissing { tried }) => {
                     let is_file = |name: &str| name.contains("lib64") && !name.starts_with('/');

@@ -183,7 +183,8 @@ fn a_broken_header_rejects_the_file_with_a_position() {
     for (from, to, line) in [
         ("(\n", "", 1),
         ("schema: 1", "schema: one", 2),
-        ("    schema: 1,\n", "", 7),
+        // Where the rows begin.
+        ("    schema: 1,\n", "", 6),
         ("multiprocessors: 1", "multiprocessors: -1", 3),
         ("    environment", "    surroundings", 5),
         ("entries: [", "entries: (", 6),
