@@ -245,7 +245,11 @@ impl WaitingStreams<'_> {
     /// tracks.
     #[cold]
     fn add(&mut self, owner: &Arc<CudaStream>) {
-        if self.owners.iter().any(|other| other.cu_stream() == owner.cu_stream()) {
+        // Objects for the same context may differ in what cudarc tracks.
+        let is_owner = |other: &Arc<CudaStream>| {
+            other.cu_stream() == owner.cu_stream() && Arc::ptr_eq(other.context(), owner.context())
+        };
+        if self.owners.iter().any(is_owner) {
             return;
         }
         // A capture would become invalid.

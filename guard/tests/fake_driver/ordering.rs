@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use gridguard::cuda::{Kernel, LaunchError};
+use gridguard::cuda::{Args, Kernel, LaunchError};
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{races, with_fake};
 
@@ -95,6 +95,23 @@ fn later_work_of_the_memorys_stream_comes_after_the_launches() {
             assert_eq!(read(&owner, &out), iota(ITEMS));
             owner.memset_zeros(&mut out).expect("the memory is ours");
         }
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn memory_of_two_objects_for_the_same_context_is_ordered_each() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_spill_y");
+        let stream = context(&guard).new_stream().expect("a stream");
+        let other = CudaContext::new(0).expect("the same primary context");
+        let mut out = poisoned(&context(&guard).default_stream(), ITEMS);
+        let mut spilled = poisoned(&other.default_stream(), ITEMS);
+        let mut args = Args::new(&stream);
+        args.write_items(&mut out, 1).offset().length().write(&mut spilled);
+        let plan = plan_along(&kernel, Axis::Y, ITEMS);
+        assert_eq!(guard.launch(&kernel, &plan, args), Ok(1));
         assert_eq!(races(), Vec::<String>::new());
     });
 }
