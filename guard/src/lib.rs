@@ -91,7 +91,7 @@ pub use limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, LaunchLimits,
     OccupancyLimits, PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
 };
-pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS, Scalar};
+pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};
 pub use plan::backoff::{
     AllocationError, BackoffError, ChunkedRun, WorkspaceLauncher, WorkspaceUse, launch_with_backoff,
 };
@@ -104,6 +104,7 @@ pub use plan::explain::explain;
 pub use plan::launches::{Launches, Plan, PlannedLaunch};
 pub use plan::run::{Launcher, PartialRun, run};
 pub use plan::signature::Parameter;
+pub use plan::slot::Scalar;
 pub use record::counters::Counts;
 
 #[cfg(doctest)]

@@ -205,7 +205,7 @@ impl Prepared<GetRows> {
             .read_items(index, per_index)
             .write_items(out, columns)
             .write(&mut report.first)
-            .value(table_rows)
+            .constant(table_rows)
             .offset()
             .length();
         self.submit(args)

@@ -10,8 +10,9 @@ use cudarc::driver::{
     MappedBuffer, SyncOnDrop, UnifiedSlice, UnifiedView, UnifiedViewMut,
 };
 
-use crate::plan::arguments::{ArgsError, KernelArgs, MAX_ARGS, Scalar, Slot};
+use crate::plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};
 use crate::plan::chunks::Chunk;
+use crate::plan::slot::{Scalar, Slot};
 use crate::record::recent::PER_THREAD;
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
@@ -114,9 +115,16 @@ impl<'a> Args<'a> {
         self.items(used, bytes_of::<T>(stride), bytes_of::<T>(span), reach)
     }
 
-    /// A fixed value: an integer or a float.
+    /// A fixed value: an integer or a float. For one that may equal the number of items see
+    /// [`Self::constant`].
     pub fn value<T: Scalar>(&mut self, value: T) -> &mut Self {
         self.values.value(value);
+        self
+    }
+
+    /// As [`KernelArgs::constant`].
+    pub fn constant<T: Scalar>(&mut self, value: T) -> &mut Self {
+        self.values.constant(value);
         self
     }
 

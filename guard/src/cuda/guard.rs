@@ -265,7 +265,11 @@ impl Guard {
         let stream = self.bind(kernel, &args)?;
         let template = args.values();
         let placed = template.with_workspace_at(WORKSPACE_ALIGNMENT);
-        prepare(kernel, plan.largest_launch(), plan.items(), &placed)?;
+        if plan.shares_blocks() {
+            // Even one launch may be split, if its workspace does not fit.
+            template.check_values(plan.items())?;
+        }
+        prepare(kernel, plan.largest_launch(), plan.batch_items(), &placed)?;
         // SAFETY: `owner` holds the stream, whose context `bind` made current.
         let is_capturing = || unsafe { kernel.inner().driver.is_capturing(stream) };
         if !owner.context().has_async_alloc() && is_capturing()? {

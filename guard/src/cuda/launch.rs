@@ -62,7 +62,7 @@ impl<'a> Submission<'a> {
         }
         // A single launch needs no plan around it.
         let launch = validate(request, self.kernel.limits())?;
-        self.submit_one(&Chunk::only(1), &launch)
+        self.submit_one(&Chunk::only(1), &launch, None)
     }
 
     /// Out of line, to keep launches without a batch short.
@@ -82,7 +82,8 @@ impl<'a> Submission<'a> {
             return Err(other_kernel(self.kernel));
         }
         if plan.len() == 1 {
-            return self.submit_one(&Chunk::only(plan.items()), plan.largest_launch());
+            let chunk = Chunk::only(plan.items());
+            return self.submit_one(&chunk, plan.largest_launch(), plan.batch_items());
         }
         self.submit_chunks(plan)
     }
@@ -90,14 +91,22 @@ impl<'a> Submission<'a> {
     /// Submits a plan for this kernel of several launches; out of line, to keep single launches short.
     #[inline(never)]
     fn submit_chunks(&self, plan: &Plan) -> Result<u64, LaunchError> {
-        prepare(self.kernel, plan.largest_launch(), plan.items(), self.args)?;
+        if plan.shares_blocks() {
+            self.args.check_values(plan.items())?;
+        }
+        prepare(self.kernel, plan.largest_launch(), plan.batch_items(), self.args)?;
         Ok(run(plan, &mut ChunkLauncher { submission: self, launches: plan.len() })?)
     }
 
     /// Submits the only launch of a plan, validated for this kernel: the common case.
     #[inline]
-    fn submit_one(&self, chunk: &Chunk, launch: &ValidLaunch) -> Result<u64, LaunchError> {
-        prepare(self.kernel, launch, chunk.items, self.args)?;
+    fn submit_one(
+        &self,
+        chunk: &Chunk,
+        launch: &ValidLaunch,
+        items: Option<u64>,
+    ) -> Result<u64, LaunchError> {
+        prepare(self.kernel, launch, items, self.args)?;
         // SAFETY: `launch` was validated against the kernel's limits, and prepared just now.
         match unsafe { self.launch(chunk, launch, launch.is_dependent(), 1) } {
             Ok(()) => Ok(1),
@@ -157,12 +166,13 @@ impl Launcher for ChunkLauncher<'_> {
     }
 }
 
-/// Checks the arguments, opts in to shared memory and checks occupancy before the first launch.
+/// Checks the arguments for the `items` of the batch, if any, opts in to shared memory and checks
+/// occupancy before the first launch.
 #[inline]
 pub(super) fn prepare(
     kernel: &Kernel,
     launch: &ValidLaunch,
-    items: u64,
+    items: Option<u64>,
     args: &KernelArgs<'_>,
 ) -> Result<(), LaunchError> {
     args.check(items)?;

@@ -72,7 +72,8 @@ impl fmt::Display for Owner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {
-    /// Split a grid axis into several launches.
+    /// Split a grid axis into several launches. `blockIdx` along it begins at 0 in each of them, and
+    /// `gridDim` is that launch's: see `BatchAxis`.
     SplitAxis {
         /// The axis to split.
         axis: Axis,

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::plan::chunks::Chunk;
+use crate::plan::slot::{Scalar, Slot, Width};
 
 /// The most arguments that [`KernelArgs`] holds.
 pub const MAX_ARGS: usize = 32;
@@ -25,57 +25,6 @@ pub struct KernelArgs<'a> {
     slots: ArrayVec<Slot<'a>, MAX_ARGS>,
     /// Arguments beyond [`MAX_ARGS`], which the launch rejects.
     surplus: usize,
-}
-
-/// One argument.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Slot<'a> {
-    /// A device address, the same for every chunk.
-    Address(u64),
-    /// A value of up to 8 bytes, little endian.
-    Value { bits: u64, size: usize },
-    /// A value of any size, owned by the caller.
-    Bytes(&'a [u8]),
-    /// `base + chunk.start * stride_bytes`, where an item spans `span_bytes`, in a buffer of
-    /// `reach_bytes` from `base` on.
-    Items { base: u64, stride_bytes: u64, span_bytes: u64, reach_bytes: u64 },
-    /// The chunk's first item.
-    Offset { width: Width },
-    /// The chunk's number of items.
-    Length { width: Width },
-    /// The workspace that the launch allocates; its address is not known yet.
-    Workspace,
-}
-
-/// The type of an offset or a length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Width {
-    U64,
-    U32,
-    I32,
-}
-
-impl Width {
-    const fn size(self) -> usize {
-        match self {
-            Self::U64 => size_of::<u64>(),
-            Self::U32 | Self::I32 => size_of::<u32>(),
-        }
-    }
-
-    /// Checks that the type of argument `index` can represent `items`.
-    #[inline]
-    fn check(self, index: usize, items: u64) -> Result<(), ArgsError> {
-        match self {
-            Self::U32 if u32::try_from(items).is_err() => {
-                Err(ArgsError::ItemsPast32Bits { index, items })
-            }
-            Self::I32 if i32::try_from(items).is_err() => {
-                Err(ArgsError::ItemsPastI32 { index, items })
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 impl Default for KernelArgs<'_> {
@@ -105,8 +54,19 @@ impl<'a> KernelArgs<'a> {
     }
 
     /// A fixed value: an integer or a float.
+    ///
+    /// An integer that equals the number of items is rejected where blocks share items and the launch
+    /// may be split: see [`BatchAxis`](crate::BatchAxis#what-a-kernel-sees-of-a-chunk).
     pub fn value<T: Scalar>(&mut self, value: T) -> &mut Self {
-        self.push(Slot::Value { bits: value.bits(), size: size_of::<T>() })
+        let (bits, size) = (value.bits(), size_of::<T>());
+        self.push(Slot::Value { bits, size, may_be_items: T::IS_INTEGER })
+    }
+
+    /// As [`Self::value`], also if it equals the number of items: the kernel does not take it for the
+    /// end of its chunk.
+    pub fn constant<T: Scalar>(&mut self, value: T) -> &mut Self {
+        let (bits, size) = (value.bits(), size_of::<T>());
+        self.push(Slot::Value { bits, size, may_be_items: false })
     }
 
     /// A device address that is the same for every chunk.
@@ -208,12 +168,14 @@ impl<'a> KernelArgs<'a> {
         &self.slots
     }
 
-    /// Checks that every chunk of a batch of `items` stays within the buffers and types.
+    /// Checks that every chunk of a batch of `items` stays within the buffers and types, or that
+    /// nothing depends on items where there is no batch.
     #[inline]
-    pub(crate) fn check(&self, items: u64) -> Result<(), ArgsError> {
+    pub(crate) fn check(&self, items: Option<u64>) -> Result<(), ArgsError> {
         if self.surplus > 0 {
             return Err(ArgsError::TooMany { given: self.len() });
         }
+        let Some(items) = items else { return self.check_without_batch() };
         for (index, slot) in self.slots().iter().enumerate() {
             match *slot {
                 Slot::Items { base, stride_bytes, span_bytes, reach_bytes } => {
@@ -228,43 +190,40 @@ impl<'a> KernelArgs<'a> {
                         return Err(ArgsError::AddressOverflow { index });
                     }
                 }
-                Slot::Offset { width } | Slot::Length { width } => width.check(index, items)?,
+                Slot::Offset { width } | Slot::Length { width } => {
+                    check_width(width, index, items)?;
+                }
                 Slot::Workspace => return Err(ArgsError::WorkspaceNotAllocated { index }),
                 _ => {}
             }
         }
         Ok(())
     }
-}
 
-impl Slot<'_> {
-    pub(crate) const fn is_memory(&self) -> bool {
-        matches!(self, Self::Address(_) | Self::Items { .. } | Self::Workspace)
-    }
-
-    /// Bytes that the kernel's parameter must have.
-    pub(crate) const fn size(&self) -> usize {
-        match self {
-            Self::Address(_) | Self::Items { .. } | Self::Workspace => size_of::<u64>(),
-            Self::Value { size, .. } => *size,
-            Self::Offset { width } | Self::Length { width } => width.size(),
-            Self::Bytes(bytes) => bytes.len(),
-        }
-    }
-
-    /// The argument's bits for `chunk`, in little endian, so that a narrower parameter reads its part.
-    #[inline]
-    pub(crate) const fn bits(&self, chunk: &Chunk) -> u64 {
-        match *self {
-            Self::Value { bits, .. } | Self::Address(bits) => bits,
-            // Checked for the whole batch before the first chunk.
-            Self::Items { base, stride_bytes, .. } => {
-                base.wrapping_add(chunk.start.wrapping_mul(stride_bytes))
+    /// How many items a launch without a batch works on is unknown, and so is what they reach.
+    fn check_without_batch(&self) -> Result<(), ArgsError> {
+        for (index, slot) in self.slots().iter().enumerate() {
+            match slot {
+                Slot::Items { .. } | Slot::Offset { .. } | Slot::Length { .. } => {
+                    return Err(ArgsError::NoBatch { index });
+                }
+                Slot::Workspace => return Err(ArgsError::WorkspaceNotAllocated { index }),
+                _ => {}
             }
-            Self::Offset { .. } => chunk.start,
-            Self::Length { .. } => chunk.items,
-            // A workspace has its address before the launch.
-            Self::Bytes(_) | Self::Workspace => 0,
+        }
+        Ok(())
+    }
+
+    /// Checks that no value is the number of `items` of a batch that is split and whose blocks share
+    /// items: a kernel that compares with it runs past the end of a chunk.
+    pub(crate) fn check_values(&self, items: u64) -> Result<(), ArgsError> {
+        let is_total = |slot: &Slot<'_>| match *slot {
+            Slot::Value { bits, may_be_items, .. } => may_be_items && bits == items,
+            _ => false,
+        };
+        match self.slots().iter().position(is_total) {
+            Some(index) => Err(ArgsError::TotalInChunks { index, items }),
+            None => Ok(()),
         }
     }
 }
@@ -288,6 +247,28 @@ pub enum ArgsError {
         needed: u128,
         /// Bytes of the buffer.
         available: u64,
+    },
+    /// A value that is the number of items of the whole batch, in a launch of several chunks whose
+    /// blocks share items.
+    #[error(
+        "kernel argument {index} is {items}, the items of the whole batch, but a chunk has fewer and \
+         its last block would run past them: pass the chunk's items with length, or a value that is \
+         not compared with the item's index with constant"
+    )]
+    TotalInChunks {
+        /// The argument, from 0.
+        index: usize,
+        /// Items of the batch.
+        items: u64,
+    },
+    /// An argument depends on the items of a batch, but the launch has none.
+    #[error(
+        "kernel argument {index} depends on the items of a batch, but the launch has none: declare \
+         a BatchAxis, or pass whole memory and plain values"
+    )]
+    NoBatch {
+        /// The argument, from 0.
+        index: usize,
     },
     /// A pointer to items would advance past the end of the address space.
     #[error("kernel argument {index} would advance past the end of the address space")]
@@ -375,33 +356,24 @@ pub enum ArgsError {
     },
 }
 
-/// A value that is passed directly: integers and floats of up to 8 bytes.
-pub trait Scalar: sealed::Sealed + Copy {}
-
-mod sealed {
-    pub trait Sealed {
-        fn bits(self) -> u64;
+/// Checks that argument `index`, of the type `width`, can represent `items`.
+#[inline]
+fn check_width(width: Width, index: usize, items: u64) -> Result<(), ArgsError> {
+    match width {
+        Width::U32 if u32::try_from(items).is_err() => {
+            Err(ArgsError::ItemsPast32Bits { index, items })
+        }
+        Width::I32 if i32::try_from(items).is_err() => {
+            Err(ArgsError::ItemsPastI32 { index, items })
+        }
+        _ => Ok(()),
     }
 }
-
-macro_rules! scalars {
-    ($($type:ty),*) => {$(
-        impl Scalar for $type {}
-        impl sealed::Sealed for $type {
-            fn bits(self) -> u64 {
-                let mut bytes = [0; 8];
-                bytes[..size_of::<Self>()].copy_from_slice(&self.to_le_bytes());
-                u64::from_le_bytes(bytes)
-            }
-        }
-    )*};
-}
-
-scalars!(u8, i8, u16, i16, u32, i32, u64, i64, usize, f32, f64);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::chunks::Chunk;
 
     const CHUNK: Chunk = Chunk { index: 1, start: 7680, items: 5 };
 
@@ -422,33 +394,33 @@ mod tests {
     fn items_past_the_buffer_are_rejected() {
         let mut args = KernelArgs::new();
         args.items_within(4096, 8, 800);
-        assert_eq!(args.check(100), Ok(()));
+        assert_eq!(args.check(Some(100)), Ok(()));
         let refused = ArgsError::BufferTooSmall { index: 0, needed: 808, available: 800 };
-        assert_eq!(args.check(101), Err(refused));
+        assert_eq!(args.check(Some(101)), Err(refused));
     }
 
     #[test]
     fn interleaved_items_reach_over_their_span() {
         let mut args = KernelArgs::new();
         args.strided_items_within(4096, 8, 72, 800);
-        assert_eq!(args.check(92), Ok(()));
+        assert_eq!(args.check(Some(92)), Ok(()));
         let refused = ArgsError::BufferTooSmall { index: 0, needed: 808, available: 800 };
-        assert_eq!(args.check(93), Err(refused));
-        assert_eq!(args.check(0), Ok(()));
+        assert_eq!(args.check(Some(93)), Err(refused));
+        assert_eq!(args.check(Some(0)), Ok(()));
         let mut one_for_all = KernelArgs::new();
         one_for_all.strided_items_within(4096, 0, 800, 800);
-        assert_eq!(one_for_all.check(u64::MAX), Ok(()));
+        assert_eq!(one_for_all.check(Some(u64::MAX)), Ok(()));
     }
 
     #[test]
     fn addresses_and_offsets_do_not_wrap() {
         let mut args = KernelArgs::new();
         args.items_at(u64::MAX - 8, 8);
-        assert_eq!(args.check(2), Err(ArgsError::AddressOverflow { index: 0 }));
+        assert_eq!(args.check(Some(2)), Err(ArgsError::AddressOverflow { index: 0 }));
         let mut args = KernelArgs::new();
         args.value(0_u8).offset_u32();
         let refused = ArgsError::ItemsPast32Bits { index: 1, items: 1 << 32 };
-        assert_eq!(args.check(1 << 32), Err(refused));
+        assert_eq!(args.check(Some(1 << 32)), Err(refused));
     }
 
     #[test]
@@ -456,11 +428,43 @@ mod tests {
         for fill in [KernelArgs::offset_i32, KernelArgs::length_i32] {
             let mut args = KernelArgs::new();
             fill(&mut args);
-            assert_eq!(args.check((1 << 31) - 1), Ok(()));
+            assert_eq!(args.check(Some((1 << 31) - 1)), Ok(()));
             let refused = ArgsError::ItemsPastI32 { index: 0, items: 1 << 31 };
-            assert_eq!(args.check(1 << 31), Err(refused));
+            assert_eq!(args.check(Some(1 << 31)), Err(refused));
             assert_eq!(args.slots()[0].size(), 4);
         }
+    }
+
+    #[test]
+    fn what_follows_items_needs_a_batch() {
+        let fills: [fn(&mut KernelArgs<'_>); 3] = [
+            |args| _ = args.items_within(4096, 8, 8),
+            |args| _ = args.offset_i32(),
+            |args| _ = args.length(),
+        ];
+        for fill in fills {
+            let mut args = KernelArgs::new();
+            fill(args.value(1_u64).address(4096));
+            assert_eq!(args.check(None), Err(ArgsError::NoBatch { index: 2 }));
+            assert_eq!(args.check(Some(1)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn an_integer_that_is_the_number_of_items_is_found_whatever_its_type() {
+        let total = |fill: fn(&mut KernelArgs<'_>)| {
+            let mut args = KernelArgs::new();
+            fill(args.address(100).length());
+            args.check_values(100)
+        };
+        let found = Err(ArgsError::TotalInChunks { index: 2, items: 100 });
+        assert_eq!(total(|args| _ = args.value(100_u64)), found);
+        assert_eq!(total(|args| _ = args.value(100_i32)), found);
+        assert_eq!(total(|args| _ = args.value(100_u8)), found);
+        assert_eq!(total(|args| _ = args.value(99_u64)), Ok(()));
+        assert_eq!(total(|args| _ = args.constant(100_u64)), Ok(()));
+        assert_eq!(total(|args| _ = args.bytes(&[100, 0, 0, 0])), Ok(()));
+        assert_eq!(total(|args| _ = args.value(f64::from_bits(100))), Ok(()));
     }
 
     #[test]
@@ -469,6 +473,6 @@ mod tests {
         for _ in 0..=MAX_ARGS {
             args.value(0_u64);
         }
-        assert_eq!(args.check(1), Err(ArgsError::TooMany { given: MAX_ARGS + 1 }));
+        assert_eq!(args.check(Some(1)), Err(ArgsError::TooMany { given: MAX_ARGS + 1 }));
     }
 }

@@ -14,6 +14,35 @@ use crate::launch::request::LaunchRequest;
 /// let batch = BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5);
 /// assert_eq!(batch.blocks(15_360), Some(76_800));
 /// ```
+///
+/// # What a kernel sees of a chunk
+///
+/// Each chunk is a launch of its own, so that along the axis `blockIdx` begins at 0 and `gridDim` is the
+/// chunk's, not the batch's. Of the arguments, pointers to items are those of the chunk's first item,
+/// and `offset` and `length` are its first item and its number of items; every other value is the same
+/// in all chunks. A kernel may be split if it finds its items by these alone:
+///
+/// - It takes the number of items from a `length` argument. A total that is passed by value stays the
+///   total: where several items share a block, the last block of a chunk compares with it in vain and
+///   runs past the chunk's end, and a loop with a stride of `gridDim` runs on through the batch. Where
+///   blocks share items, a split launch rejects an integer that equals their number
+///   ([`ArgsError::TotalInChunks`](crate::ArgsError::TotalInChunks)), unless it is passed with
+///   [`constant`](crate::KernelArgs::constant). Totals of another unit, such as elements, and those in a
+///   struct are not found.
+/// - An item's number in the whole batch, such as for a table of items that is passed whole, is `offset`
+///   plus its number in the chunk.
+/// - Other axes mean the same in every chunk: no item is found by their block index.
+///
+/// ```
+/// use gridguard::{Axis, BatchAxis, KernelArgs};
+/// // __global__ void scale(float *x, float by, unsigned long long n) {
+/// //     auto item = blockIdx.x * 8ull + threadIdx.y;
+/// //     if (item < n) x[item * 32 + threadIdx.x] *= by;
+/// // }
+/// let batch = BatchAxis::new(Axis::X, 1_000_001).items_per_block(8);
+/// let mut args = KernelArgs::new();
+/// args.items_at(0x7f00_0000_0000, 32 * 4).value(0.5_f32).length(); // not .value(1_000_001_u64)
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
@@ -52,6 +81,12 @@ pub(crate) struct Share {
 impl Share {
     /// One block per item.
     pub(crate) const ONE: Self = Self { items: 1, blocks: 1 };
+
+    /// Whether a block may work on several items.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn shares_blocks(self) -> bool {
+        self.items > 1
+    }
 
     /// Blocks that `items` need, the last one possibly in part; `None` past u64.
     #[inline]
@@ -99,8 +134,8 @@ impl BatchAxis {
         self.blocks_per_items(blocks, 1)
     }
 
-    /// Each block works on `items` consecutive items, the last one possibly on fewer. Zero counts as
-    /// one.
+    /// Each block works on `items` consecutive items, the last one possibly on fewer: that of each
+    /// chunk, so that the kernel must take their number from a `length` argument. Zero counts as one.
     pub const fn items_per_block(self, items: u64) -> Self {
         self.blocks_per_items(1, items)
     }

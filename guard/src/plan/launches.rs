@@ -39,7 +39,8 @@ pub struct Plan {
     /// The largest launch; the others of a chunked plan are shorter along `axis`.
     pub(crate) launch: ValidLaunch,
     pub(crate) share: Share,
-    pub(crate) axis: Axis,
+    /// The batch axis; `None` for a request without one.
+    pub(crate) axis: Option<Axis>,
     pub(crate) strategy: Strategy,
 }
 
@@ -66,6 +67,18 @@ impl Plan {
     #[must_use]
     pub const fn items(&self) -> u64 {
         self.chunks.items()
+    }
+
+    /// Items of the batch; `None` for a request without one.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn batch_items(&self) -> Option<u64> {
+        self.axis.map(|_| self.items())
+    }
+
+    /// Whether a block works on several items, and the last one of a chunk possibly on fewer.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn shares_blocks(&self) -> bool {
+        self.share.shares_blocks() && !self.is_empty()
     }
 
     /// Items of the largest launch.
@@ -98,12 +111,12 @@ impl Plan {
 
     #[inline]
     fn launch_of(&self, chunk: Chunk) -> PlannedLaunch {
-        if self.strategy != Strategy::Chunked {
+        let (Strategy::Chunked, Some(axis)) = (self.strategy, self.axis) else {
             return PlannedLaunch { chunk, launch: self.launch };
-        }
+        };
         // The largest chunk was validated, so a smaller one fits 32 bits.
         let blocks = self.share.blocks(chunk.items).and_then(|blocks| u32::try_from(blocks).ok());
-        let launch = blocks.map_or(self.launch, |blocks| self.launch.shortened(self.axis, blocks));
+        let launch = blocks.map_or(self.launch, |blocks| self.launch.shortened(axis, blocks));
         // Dependence on the previous launch applies to the first chunk.
         let launch = if chunk.index > 0 { launch.independent() } else { launch };
         PlannedLaunch { chunk, launch }

@@ -12,3 +12,4 @@ pub(crate) mod launches;
 pub(crate) mod planner;
 pub(crate) mod run;
 pub(crate) mod signature;
+pub(crate) mod slot;

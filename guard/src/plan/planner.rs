@@ -2,7 +2,6 @@
 
 use core::num::NonZeroU64;
 
-use crate::dim::Axis;
 use crate::launch::explain::violations;
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
@@ -131,7 +130,7 @@ fn build(
     launch: ValidLaunch,
 ) -> Plan {
     let share = batch.map_or(Share::ONE, BatchAxis::share);
-    let axis = batch.map_or(Axis::X, BatchAxis::axis);
+    let axis = batch.map(BatchAxis::axis);
     Plan { chunks, launch, share, axis, strategy }
 }
 
@@ -199,7 +198,7 @@ fn chunked(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dim::Dim3;
+    use crate::dim::{Axis, Dim3};
     use crate::limits::device::DeviceLimits;
     use crate::limits::kernel::KernelLimits;
 

@@ -1,6 +1,7 @@
 //! Kernel signatures: the parameters that a kernel declares, and whether arguments match them.
 
-use crate::plan::arguments::{ArgsError, KernelArgs, Slot};
+use crate::plan::arguments::{ArgsError, KernelArgs};
+use crate::plan::slot::Slot;
 
 /// A parameter of a kernel, as its source declares it.
 ///

@@ -2,7 +2,9 @@
 
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, Kernel, LaunchError};
-use gridguard::{ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, MAX_ARGS, Plan};
+use gridguard::{
+    ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, MAX_ARGS, Plan, WorkspaceUse,
+};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{context, guard, kernel, plan_along, poisoned};
@@ -115,6 +117,79 @@ fn a_32_bit_offset_into_a_batch_past_32_bits_is_refused() {
         args.value(0_u64).offset_u32().length();
         let wrong = ArgsError::ItemsPast32Bits { index: 1, items };
         assert_eq!(refusal_of(&guard, &kernel, &plan, args), wrong);
+    });
+}
+
+/// The result of a launch of `idle`, which takes a value, over `items` items of which every `shared`
+/// share a block, in chunks of at most `chunk`.
+fn launch_idle(
+    (items, shared, chunk): (u64, u64, u64),
+    fill: impl FnOnce(&mut Args<'_>),
+) -> Result<u64, LaunchError> {
+    let guard = guard();
+    let kernel = kernel(&guard, "idle");
+    let batch = BatchAxis::new(Axis::X, items).items_per_block(shared);
+    let request = LaunchRequest::new(Dim3::new(items.div_ceil(shared), 1, 1), Dim3::ONE);
+    let plan = Plan::new(&request, Some(&batch), kernel.limits(), Choice::at_most(chunk))
+        .expect("legal in chunks");
+    let stream = context(&guard).default_stream();
+    let mut args = Args::new(&stream);
+    fill(&mut args);
+    guard.launch(&kernel, &plan, args)
+}
+
+#[test]
+fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
+    with_fake(&[], || {
+        let refused = launch_idle((101, 4, 40), |args| _ = args.value(101_u64));
+        let wrong = ArgsError::TotalInChunks { index: 0, items: 101 };
+        assert_eq!(refused, Err(LaunchError::Args(wrong)));
+        assert_eq!(launches().len(), 0);
+        // In one launch it is the number of items, and a block of one item never has fewer.
+        assert_eq!(launch_idle((101, 4, 101), |args| _ = args.value(101_u64)), Ok(1));
+        assert_eq!(launch_idle((101, 1, 40), |args| _ = args.value(101_u64)), Ok(3));
+        assert_eq!(launch_idle((101, 4, 40), |args| _ = args.value(100_u64)), Ok(3));
+        assert_eq!(launch_idle((101, 4, 40), |args| _ = args.constant(101_u64)), Ok(3));
+        assert_eq!(launch_idle((101, 4, 40), |args| _ = args.length()), Ok(3));
+        assert_eq!(launch_idle((0, 4, 40), |args| _ = args.value(0_u64)), Ok(0));
+    });
+}
+
+#[test]
+fn a_workspace_that_may_split_the_launch_refuses_the_total_of_the_batch_too() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_spill_y");
+        let stream = context(&guard).default_stream();
+        let batch = BatchAxis::new(Axis::Y, 10).items_per_block(4).workspace(8, 1 << 20);
+        let request = LaunchRequest::new(Dim3::new(1, 3, 1), Dim3::ONE);
+        let mut out = poisoned(&stream, 10);
+        let mut args = Args::with_workspace(&stream);
+        args.write_items(&mut out, 1).offset().value(10_u64).workspace();
+        let (choice, usage) = (Choice::AUTOMATIC, WorkspaceUse::Shared);
+        let refused = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+        let wrong = ArgsError::TotalInChunks { index: 2, items: 10 };
+        assert_eq!(refused, Err(LaunchError::Args(wrong)));
+    });
+}
+
+#[test]
+fn items_are_refused_where_no_batch_says_how_many_there_are() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        // Room for one item, and a grid that writes eight.
+        let mut out = poisoned(&stream, 1);
+        let request = LaunchRequest::new(Dim3::new(1, 8, 1), Dim3::ONE);
+        let plan = Plan::new(&request, None, kernel.limits(), Choice::AUTOMATIC).expect("legal");
+        let mut args = Args::new(&stream);
+        args.write_items(&mut out, 1).value(0_u64).value(8_u64);
+        assert_eq!(refusal_of(&guard, &kernel, &plan, args), ArgsError::NoBatch { index: 0 });
+        let mut args = Args::new(&stream);
+        args.write(&mut out).value(0_u64).length();
+        let refused = guard.plan_and_launch(&kernel, &request, None, args);
+        assert_eq!(refused, Err(LaunchError::Args(ArgsError::NoBatch { index: 2 })));
     });
 }
 

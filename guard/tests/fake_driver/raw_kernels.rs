@@ -139,7 +139,8 @@ fn a_raw_kernel_plans_and_launches_in_one() {
         assert_eq!(launch(0, Some(&BatchAxis::new(Axis::Y, 0))), Ok(0));
         assert!(launches().is_empty());
         assert_eq!(launch(76_800, Some(&BatchAxis::new(Axis::Y, 76_800))), Ok(2));
-        assert_eq!(launch(8, None), Ok(1));
+        let unknown = LaunchError::Args(ArgsError::NoBatch { index: 0 });
+        assert_eq!(launch(8, None), Err(unknown));
     };
     with_fake(&[], || writes_every_item(launch));
 }

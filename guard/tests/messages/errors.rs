@@ -22,6 +22,17 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
             "kernel argument 2 has 800 bytes, the items of the batch need 808",
         ),
         (
+            &ArgsError::TotalInChunks { index: 3, items: 100_000 },
+            "kernel argument 3 is 100000, the items of the whole batch, but a chunk has fewer and \
+             its last block would run past them: pass the chunk's items with length, or a value \
+             that is not compared with the item's index with constant",
+        ),
+        (
+            &ArgsError::NoBatch { index: 0 },
+            "kernel argument 0 depends on the items of a batch, but the launch has none: declare a \
+             BatchAxis, or pass whole memory and plain values",
+        ),
+        (
             &ArgsError::AddressOverflow { index: 0 },
             "kernel argument 0 would advance past the end of the address space",
         ),

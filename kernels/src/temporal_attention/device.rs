@@ -65,14 +65,14 @@ impl Prepared<TemporalAttention> {
             args.read(bias.contiguous("bias", [shape.frames; 2])?);
         }
         let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-        args.length().value(narrow(shape.heads));
+        args.length().constant(narrow(shape.heads));
         let strides = strides_of(extents);
         if operation.strided {
             args.bytes(&strides);
         }
         args.value(scale);
         if operation.variant == Variant::General {
-            args.value(narrow(shape.frames)).value(narrow(shape.head_dim));
+            args.constant(narrow(shape.frames)).constant(narrow(shape.head_dim));
         }
         self.submit(args)
     }

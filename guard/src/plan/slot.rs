@@ -1,0 +1,101 @@
+//! One kernel argument: a fixed value or address, or one that follows the chunk.
+
+use crate::plan::chunks::Chunk;
+
+/// A value that is passed directly: integers and floats of up to 8 bytes.
+pub trait Scalar: sealed::Sealed + Copy {}
+
+/// One argument.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Slot<'a> {
+    /// A device address, the same for every chunk.
+    Address(u64),
+    /// A value of up to 8 bytes, little endian. `may_be_items` if it might mean the number of items.
+    Value { bits: u64, size: usize, may_be_items: bool },
+    /// A value of any size, owned by the caller.
+    Bytes(&'a [u8]),
+    /// `base + chunk.start * stride_bytes`, where an item spans `span_bytes`, in a buffer of
+    /// `reach_bytes` from `base` on.
+    Items { base: u64, stride_bytes: u64, span_bytes: u64, reach_bytes: u64 },
+    /// The chunk's first item.
+    Offset { width: Width },
+    /// The chunk's number of items.
+    Length { width: Width },
+    /// The workspace that the launch allocates; its address is not known yet.
+    Workspace,
+}
+
+/// The type of an offset or a length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Width {
+    U64,
+    U32,
+    I32,
+}
+
+impl Width {
+    const fn size(self) -> usize {
+        match self {
+            Self::U64 => size_of::<u64>(),
+            Self::U32 | Self::I32 => size_of::<u32>(),
+        }
+    }
+}
+
+impl Slot<'_> {
+    pub(crate) const fn is_memory(&self) -> bool {
+        matches!(self, Self::Address(_) | Self::Items { .. } | Self::Workspace)
+    }
+
+    /// Bytes that the kernel's parameter must have.
+    pub(crate) const fn size(&self) -> usize {
+        match self {
+            Self::Address(_) | Self::Items { .. } | Self::Workspace => size_of::<u64>(),
+            Self::Value { size, .. } => *size,
+            Self::Offset { width } | Self::Length { width } => width.size(),
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// The argument's bits for `chunk`, in little endian, so that a narrower parameter reads its part.
+    #[inline]
+    pub(crate) const fn bits(&self, chunk: &Chunk) -> u64 {
+        match *self {
+            Self::Value { bits, .. } | Self::Address(bits) => bits,
+            // Checked for the whole batch before the first chunk.
+            Self::Items { base, stride_bytes, .. } => {
+                base.wrapping_add(chunk.start.wrapping_mul(stride_bytes))
+            }
+            Self::Offset { .. } => chunk.start,
+            Self::Length { .. } => chunk.items,
+            // A workspace has its address before the launch.
+            Self::Bytes(_) | Self::Workspace => 0,
+        }
+    }
+}
+
+mod sealed {
+    pub trait Sealed {
+        const IS_INTEGER: bool;
+
+        fn bits(self) -> u64;
+    }
+}
+
+macro_rules! scalars {
+    ($is_integer:literal: $($type:ty),*) => {$(
+        impl Scalar for $type {}
+        impl sealed::Sealed for $type {
+            const IS_INTEGER: bool = $is_integer;
+
+            fn bits(self) -> u64 {
+                let mut bytes = [0; 8];
+                bytes[..size_of::<Self>()].copy_from_slice(&self.to_le_bytes());
+                u64::from_le_bytes(bytes)
+            }
+        }
+    )*};
+}
+
+scalars!(true: u8, i8, u16, i16, u32, i32, u64, i64, usize);
+scalars!(false: f32, f64);
