@@ -139,6 +139,12 @@ mod cuda {
         #[must_use]
         pub fn diagnosis(&self, evidence: &Evidence) -> Diagnosis {
             let failure = FailureId::from_code(self.code);
+            let local = self.local_memory().map(|local| Evidence {
+                local_bytes_per_thread: Some(local.bytes_per_thread),
+                resident_threads: Some(local.resident_threads),
+                ..evidence.clone()
+            });
+            let evidence = local.as_ref().unwrap_or(evidence);
             let has_launches =
                 evidence.faulting_launch.is_some() || !evidence.recent_launches.is_empty();
             match self.suspects() {
@@ -295,6 +301,7 @@ const fn codes(rule: Rule) -> &'static [i32] {
         // A cooperative launch of which not even one block fits is too large.
         Rule::SharedMemoryTotal | Rule::DynamicSharedMemoryOptIn => &[1, 9, 720],
         Rule::RegistersPerBlock => &[701, 720],
+        Rule::LocalMemory => &[1, 2],
         Rule::ClusterUnsupported | Rule::CooperativeUnsupported => &[801, 1, 9, 912],
         Rule::DependentUnsupported => &[801, 1, 9],
         Rule::ClusterSize | Rule::ClusterDividesGrid | Rule::ClusterRequired => &[912, 1, 9],

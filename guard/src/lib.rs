@@ -88,8 +88,8 @@ pub use launch::valid::ValidLaunch;
 pub use launch::validate::{validate, validate_co_resident};
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use limits::{
-    ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, LaunchLimits,
-    OccupancyLimits, PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
+    ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, LOCAL_BYTES_PER_THREAD,
+    LaunchLimits, LocalMemory, OccupancyLimits, PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
 };
 pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};
 pub use plan::backoff::{

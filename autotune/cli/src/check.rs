@@ -44,6 +44,9 @@ pub(crate) struct Check {
     /// Registers per thread
     #[arg(long, value_name = "N", default_value_t = 0)]
     registers: u64,
+    /// Local memory per thread
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    local_mem: u64,
     /// Static shared memory of the kernel
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     static_shared_mem: u64,
@@ -142,6 +145,7 @@ impl Check {
         let kernel = KernelLimits {
             max_threads_per_block: self.kernel_max_threads,
             registers_per_thread: self.registers,
+            local_bytes_per_thread: self.local_mem,
             static_shared_bytes: self.static_shared_mem,
             max_dynamic_shared_bytes: self.kernel_max_shared_mem,
             ..KernelLimits::default()
@@ -163,7 +167,7 @@ impl Check {
 }
 
 /// Arguments that describe one launch, and belong into each request of `--requests`.
-const LAUNCH_ARGUMENTS: [&str; 11] = [
+const LAUNCH_ARGUMENTS: [&str; 12] = [
     "block",
     "shared_mem",
     "cluster",
@@ -171,6 +175,7 @@ const LAUNCH_ARGUMENTS: [&str; 11] = [
     "dependent",
     "param_bytes",
     "registers",
+    "local_mem",
     "static_shared_mem",
     "kernel_max_shared_mem",
     "kernel_max_threads",

@@ -28,6 +28,10 @@ pub struct Evidence {
     pub cached_bytes: Option<u64>,
     /// Bytes of the device that this process uses.
     pub process_bytes: Option<u64>,
+    /// Bytes of local memory of each thread of the kernel that was launched.
+    pub local_bytes_per_thread: Option<u64>,
+    /// Threads that can be resident on the device.
+    pub resident_threads: Option<u64>,
     /// Number of devices visible to the process.
     pub visible_devices: Option<usize>,
     /// The requested device ordinal.
@@ -196,6 +200,12 @@ impl Evidence {
     }
 
     fn local_memory(&self) -> Option<Verdict> {
+        if let (Some(bytes), Some(threads)) = (self.local_bytes_per_thread, self.resident_threads) {
+            let total = Bytes(bytes.saturating_mul(threads));
+            return Some(Likely(format!(
+                "the kernel's {bytes} bytes per thread x {threads} resident threads = {total}"
+            )));
+        }
         let (requested, free) = self.enough_free()?;
         Some(Likely(format!("an allocation of {requested} failed while {free} were free")))
     }

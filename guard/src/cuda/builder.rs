@@ -160,6 +160,7 @@ impl GuardedLaunchArgs<'_> {
             let submitted = submit(inner).map_err(|error| {
                 let call = if cooperative { "cuLaunchCooperativeKernel" } else { "cuLaunchKernel" };
                 let error = from_cudarc(Some(stream.context()), call, error);
+                let error = error.of_launch(&kernel.limits);
                 with_launch_as_suspect(error, kernel, handle, &chunk, &launch, watch)
             });
             let launched = submitted.and_then(|events| {

@@ -5,9 +5,9 @@ use core::fmt;
 use super::driver_log::{self, DriverLog, LogPosition};
 use super::history::FaultSuspects;
 use super::image::ImageError;
-use super::symbols::{Driver, Handle, Status};
+use super::symbols::{Driver, Handle, OUT_OF_MEMORY, Status};
 use crate::launch::violation::Violations;
-use crate::limits::ComputeCapability;
+use crate::limits::{ComputeCapability, LaunchLimits, LocalMemory};
 use crate::plan::arguments::ArgsError;
 use crate::plan::backoff::BackoffError;
 use crate::plan::run::PartialRun;
@@ -29,10 +29,11 @@ pub struct DriverError {
 }
 
 /// What is known beyond the code.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Background {
     driver_log: Option<DriverLog>,
     suspects: Option<FaultSuspects>,
+    local_memory: Option<LocalMemory>,
 }
 
 impl Background {
@@ -48,7 +49,7 @@ impl Background {
         let driver_log = driver_log::since(driver, call, start);
         let suspects = FaultSuspects::collect(driver, status, context);
         let known = driver_log.is_some() || suspects.is_some();
-        known.then(|| Box::new(Self { driver_log, suspects }))
+        known.then(|| Box::new(Self { driver_log, suspects, local_memory: None }))
     }
 }
 
@@ -92,6 +93,9 @@ impl fmt::Display for DriverError {
         if let Some(driver_log) = self.driver_log() {
             write!(f, "; {driver_log}")?;
         }
+        if let Some(local_memory) = self.local_memory() {
+            write!(f, "; the kernel's local memory takes {local_memory}")?;
+        }
         self.suspects().map_or(Ok(()), |suspects| write!(f, "; {suspects}"))
     }
 }
@@ -110,6 +114,23 @@ impl DriverError {
     #[must_use]
     pub fn suspects(&self) -> Option<&FaultSuspects> {
         self.background.as_ref()?.suspects.as_ref()
+    }
+
+    /// The local memory that the driver had to reserve for a launch that ran out of memory. A launch
+    /// allocates nothing else that large.
+    #[must_use]
+    pub fn local_memory(&self) -> Option<LocalMemory> {
+        self.background.as_ref()?.local_memory
+    }
+
+    /// The same error, of a call that launches a kernel with these limits.
+    #[cold]
+    pub(super) fn of_launch(mut self, limits: &LaunchLimits) -> Self {
+        let local_memory = limits.kernel().local_memory(limits.device());
+        if self.code == OUT_OF_MEMORY && local_memory.is_some() {
+            self.background.get_or_insert_default().local_memory = local_memory;
+        }
+        self
     }
 
     /// The same error, of a call that synchronised the newest launch at once.

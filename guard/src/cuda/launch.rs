@@ -136,7 +136,8 @@ impl<'a> Submission<'a> {
         // arguments against the signature, and `params` points to as many values.
         let (call, status) =
             unsafe { send(kernel.driver, kernel.function, stream, launch, overlap, params) };
-        kernel.driver.check(call, status)?;
+        let sent = kernel.driver.check(call, status);
+        sent.map_err(|error| error.of_launch(&kernel.limits))?;
         // SAFETY: stream and context by the contract of `new`.
         unsafe { accepted(kernel, stream, chunk, launch, launches, self.watch) }
     }

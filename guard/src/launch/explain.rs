@@ -4,6 +4,7 @@ use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
 use crate::launch::violation::{Owner, Remedy, Violation, Violations};
+use crate::limits::LOCAL_BYTES_PER_THREAD;
 use crate::limits::launch::{LaunchLimits, NON_PORTABLE_CLUSTER_BLOCKS};
 
 /// The violations of the `broken` rules. `co_resident` is the limit of a cooperative grid in blocks,
@@ -87,6 +88,16 @@ fn violation(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, report:
             let registers = limits.registers_per_block(threads);
             let limit = limits.device().max_registers_per_block;
             report(None, registers, limit, device(limits), remedy);
+        }
+        Rule::LocalMemory => {
+            let bytes = limits.kernel().local_bytes_per_thread;
+            let limit = limits.device().max_local_bytes_per_thread();
+            let (owner, resident_threads) = match limit {
+                LOCAL_BYTES_PER_THREAD => (Owner::Cuda, None),
+                _ => (device(limits), Some(limits.device().resident_threads())),
+            };
+            let remedy = Remedy::LessLocalMemory { resident_threads };
+            report(None, bytes.into(), limit, owner, remedy);
         }
         Rule::SharedMemoryTotal => {
             let static_bytes = limits.kernel().static_shared_bytes;

@@ -1,7 +1,7 @@
 //! Predicts the error code that the driver returns for a launch that breaks rules.
 //!
-//! The order of the driver's checks was derived from 250,001 launches on an NVIDIA H200 with driver
-//! 580.159.04.
+//! The order of the driver's checks was derived from random launches on an NVIDIA H200 with driver
+//! 580.159.04; `RULES.md` has their number.
 
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{
@@ -9,6 +9,7 @@ use crate::launch::rule::{
     Rule,
 };
 use crate::launch::violation::{Remedy, Violation, Violations};
+use crate::limits::LOCAL_BYTES_PER_THREAD;
 use crate::limits::launch::NON_PORTABLE_CLUSTER_BLOCKS;
 
 /// Shared memory, in bytes, that the driver adds for each block.
@@ -22,7 +23,8 @@ impl Violations {
     /// and the cluster. A cooperative launch whose blocks cannot be co-resident is then too large
     /// (720), for whatever reason; other launches fail for shared memory before registers.
     ///
-    /// `None` also for a cooperative launch with so much shared memory that the driver's sum does not
+    /// `None` also for a kernel with too much local memory, unless that is all and the device's memory would
+    /// suffice: only this was measured; and for a cooperative launch with so much shared memory that the driver's sum does not
     /// fit 32 bits: an H200 returned 1 or 720.
     ///
     /// ```
@@ -39,6 +41,10 @@ impl Violations {
     #[must_use]
     pub fn driver_code(&self, request: &LaunchRequest) -> Option<i32> {
         let any = |rules: &[Rule]| rules.iter().any(|rule| self.contains(*rule));
+        if let Some(local) = self.of(Rule::LocalMemory) {
+            let alone = self.len() == 1 && !request.cooperative;
+            return (alone && local.limit == LOCAL_BYTES_PER_THREAD).then_some(INVALID_VALUE);
+        }
         if any(&BLOCK) || self.exceeds_launch_bounds() {
             return Some(INVALID_VALUE);
         }

@@ -139,6 +139,7 @@ pub(crate) fn broken_rules(
     let launch_bounds = thresholds.kernel_threads.map(u128::from);
     broken.add(Rule::KernelThreadsPerBlock, above(launch_bounds, threads));
     broken.add(Rule::RegistersPerBlock, above(thresholds.register_threads, threads));
+    broken.add(Rule::LocalMemory, thresholds.too_much_local_memory);
     let opt_in = thresholds.opt_in_dynamic_bytes;
     let too_much_shared = opt_in.is_none_or(|most| dynamic_shared_bytes > most);
     broken.add(Rule::SharedMemoryTotal, too_much_shared);
@@ -239,6 +240,7 @@ mod tests {
             kernel.max_dynamic_shared_bytes = Some(8192);
         };
         let too_large = |kernel: &mut KernelLimits| kernel.static_shared_bytes = u64::MAX;
+        let too_local = |kernel: &mut KernelLimits| kernel.local_bytes_per_thread = 1 << 19;
         let mut generous = DeviceLimits::any_device();
         let most = u64::MAX;
         (generous.max_grid, generous.max_block) = (Dim3::new(most, most, most), generous.max_grid);
@@ -247,6 +249,7 @@ mod tests {
             limits(|_| {}),
             limits(known),
             limits(too_large),
+            limits(too_local),
             limits(|kernel| kernel.cluster_must_be_set = true),
             limits(|kernel| kernel.required_cluster = Some(Dim3::ONE)),
             LaunchLimits::new(generous, KernelLimits::unknown("k")),

@@ -107,6 +107,11 @@ pub enum Remedy {
         /// The most threads whose registers fit.
         threads: u64,
     },
+    /// Use less local memory.
+    LessLocalMemory {
+        /// The threads that the device's memory must hold local memory for, where that sets the limit.
+        resident_threads: Option<u64>,
+    },
     /// Request less dynamic shared memory.
     LessSharedMemory {
         /// Dynamic bytes that fit beside the static ones.
@@ -185,6 +190,14 @@ impl fmt::Display for Remedy {
                 "use blocks of at most {threads} threads, or compile the kernel for fewer \
                  registers per thread"
             ),
+            Self::LessLocalMemory { resident_threads } => {
+                let why = resident_threads.map_or_else(String::new, |threads| {
+                    format!(
+                        ": the device's memory must hold those of all {threads} resident threads"
+                    )
+                });
+                format!("use smaller arrays per thread, or keep them in device memory{why}")
+            }
             Self::LessSharedMemory { dynamic_bytes: 0, static_bytes } => {
                 format!("reduce the {static_bytes} bytes of static shared memory")
             }
@@ -261,6 +274,7 @@ impl fmt::Display for Violation {
             Rule::BlockDimZero => zero("block"),
             Rule::ThreadsPerBlock | Rule::KernelThreadsPerBlock => exceeds("block has"),
             Rule::RegistersPerBlock => exceeds("block needs"),
+            Rule::LocalMemory => exceeds("local memory per thread is"),
             Rule::SharedMemoryTotal => exceeds("static and dynamic shared memory is"),
             Rule::DynamicSharedMemoryOptIn => exceeds("dynamic shared memory is"),
             Rule::ClusterUnsupported => {

@@ -110,6 +110,10 @@ pub struct DeviceLimits {
 pub const PARAMETER_BYTES: u64 = 4096;
 /// Kernel parameter bytes from compute capability 7.0 on, with a driver of CUDA 12.1 or later.
 pub const LARGE_PARAMETER_BYTES: u64 = 32_764;
+/// Local memory per thread, in bytes, below the 512 KiB that the CUDA programming guide states for all
+/// compute capabilities: an H200 rejects 512 KiB itself. The largest size that a driver accepts is
+/// measured by the test `conformance::facts`.
+pub const LOCAL_BYTES_PER_THREAD: u64 = 512 * 1024 - 1;
 /// Shared memory per block, in bytes, that needs no opt-in on any device.
 pub const SHARED_BYTES_WITHOUT_OPT_IN: u64 = 48 * 1024;
 
@@ -155,6 +159,22 @@ impl DeviceLimits {
     #[must_use]
     pub fn dependent_launch(&self) -> bool {
         self.compute_capability >= ComputeCapability::new(9, 0)
+    }
+
+    /// Threads that can be resident on the whole device; 0 where unknown.
+    #[must_use]
+    pub const fn resident_threads(&self) -> u64 {
+        self.multiprocessors.saturating_mul(self.max_threads_per_multiprocessor)
+    }
+
+    /// Maximum local memory per thread in bytes: [`LOCAL_BYTES_PER_THREAD`], or less where the device's
+    /// memory is small. For whatever launch, the driver reserves as much for every thread that can be
+    /// resident (H200: a launch of 32 threads with 64 KiB each took 64 KiB for all 270,336).
+    #[must_use]
+    pub fn max_local_bytes_per_thread(&self) -> u64 {
+        let known = Some(self.memory_bytes).filter(|bytes| *bytes > 0);
+        let fitting = known.and_then(|bytes| bytes.checked_div(self.resident_threads()));
+        fitting.unwrap_or(u64::MAX).min(LOCAL_BYTES_PER_THREAD)
     }
 
     /// Maximum static plus dynamic shared memory per block in bytes, with opt-in where supported.

@@ -1,5 +1,8 @@
 //! Limits that one compiled kernel sets for its launches.
 
+use core::fmt;
+
+use super::device::DeviceLimits;
 use crate::dim::Dim3;
 
 /// The limits and resource use of one compiled kernel.
@@ -41,4 +44,42 @@ impl KernelLimits {
     pub fn unknown(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
+
+    /// The local memory that the driver reserves on `device` for the kernel, whatever the launch; `None`
+    /// where every context has as much from its start.
+    #[must_use]
+    pub fn local_memory(&self, device: &DeviceLimits) -> Option<LocalMemory> {
+        let bytes_per_thread = self.local_bytes_per_thread;
+        let resident_threads = device.resident_threads();
+        (bytes_per_thread > INITIAL_LOCAL_BYTES)
+            .then_some(LocalMemory { bytes_per_thread, resident_threads })
+    }
 }
+
+/// The local memory that the driver reserves for a kernel at its first launch and keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalMemory {
+    /// Bytes of each thread.
+    pub bytes_per_thread: u64,
+    /// Threads that can be resident on the device.
+    pub resident_threads: u64,
+}
+
+impl LocalMemory {
+    /// Bytes of all threads.
+    #[must_use]
+    pub const fn total_bytes(&self) -> u64 {
+        self.bytes_per_thread.saturating_mul(self.resident_threads)
+    }
+}
+
+impl fmt::Display for LocalMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bytes_per_thread, resident_threads } = self;
+        let total = self.total_bytes();
+        write!(f, "{bytes_per_thread} bytes x {resident_threads} resident threads = {total} bytes")
+    }
+}
+
+/// Bytes per thread of a new context, which has the default `CU_LIMIT_STACK_SIZE` (H200).
+const INITIAL_LOCAL_BYTES: u64 = 1024;

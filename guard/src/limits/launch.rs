@@ -42,6 +42,8 @@ pub(crate) struct Thresholds {
     pub(crate) kernel_threads: Option<u64>,
     /// Threads of a block whose registers still fit, where registers are known.
     pub(crate) register_threads: Option<u128>,
+    /// Whether the kernel needs more local memory than any launch can have.
+    pub(crate) too_much_local_memory: bool,
     pub(crate) dynamic_shared_bytes: u64,
     /// Dynamic bytes that fit beside the static ones after opt-in; `None` where the static ones
     /// alone do not fit.
@@ -144,7 +146,7 @@ impl Thresholds {
             cooperative_launch,
             cluster_launch,
             max_parameter_bytes,
-            // Used below for registers and shared memory, for occupancy, or in messages.
+            // Used below for registers, shared and local memory, for occupancy, or in messages.
             max_shared_bytes_per_block_opt_in: _,
             max_registers_per_block: _,
             register_allocation_unit: _,
@@ -174,6 +176,8 @@ impl Thresholds {
             device_threads: max_threads_per_block,
             kernel_threads: kernel.max_threads_per_block,
             register_threads: register_threads(device, kernel),
+            too_much_local_memory: kernel.local_bytes_per_thread
+                > device.max_local_bytes_per_thread(),
             dynamic_shared_bytes: dynamic.min(u32::MAX.into()),
             opt_in_dynamic_bytes: device.shared_bytes_limit().checked_sub(fixed),
             cluster_blocks: max_portable_cluster_blocks.max(non_portable),
@@ -198,7 +202,9 @@ impl PlainThresholds {
             .into_iter()
             .flatten()
             .fold(thresholds.device_threads, u64::min);
-        let none = needs_cluster || thresholds.opt_in_dynamic_bytes.is_none();
+        let none = needs_cluster
+            || thresholds.too_much_local_memory
+            || thresholds.opt_in_dynamic_bytes.is_none();
         let opt_in_dynamic = thresholds.opt_in_dynamic_bytes.unwrap_or(0);
         let narrow = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         Self {

@@ -9,9 +9,9 @@ pub(crate) mod launch;
 pub(crate) mod occupancy;
 
 pub use device::{
-    ComputeCapability, DeviceLimits, LARGE_PARAMETER_BYTES, PARAMETER_BYTES,
-    SHARED_BYTES_WITHOUT_OPT_IN,
+    ComputeCapability, DeviceLimits, LARGE_PARAMETER_BYTES, LOCAL_BYTES_PER_THREAD,
+    PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
 };
-pub use kernel::KernelLimits;
+pub use kernel::{KernelLimits, LocalMemory};
 pub use launch::LaunchLimits;
 pub use occupancy::OccupancyLimits;

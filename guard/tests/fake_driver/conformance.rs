@@ -19,7 +19,7 @@ const LAUNCHES: u64 = 20_000;
 /// A kernel's name, its description for the fake driver, and the attributes that are set on it.
 type Described = (&'static str, &'static str, &'static [(i32, i32)]);
 
-const KERNELS: [Described; 11] = [
+const KERNELS: [Described; 13] = [
     ("plain", "params=8", &[]),
     ("bounded", "max_threads=128", &[]),
     ("wide", "regs=210", &[]),
@@ -27,6 +27,8 @@ const KERNELS: [Described; 11] = [
     ("still", "static_shared=48000", &[]),
     ("full", "static_shared=49152", &[]),
     ("opted_in", "regs=64", &[(MAX_DYNAMIC_SHARED_SIZE_BYTES, 232_448)]),
+    ("local", "local=524280", &[]),
+    ("too_local", "local=524288", &[]),
     ("clustered", "cluster=2,1,1", &[]),
     ("explicit_cluster", "params=8 explicit_cluster=1", &[]),
     ("bounded_wide", "max_threads=128 regs=254", &[]),

@@ -23,7 +23,7 @@ fn on_h200(change: impl FnOnce(&mut KernelLimits)) -> LaunchLimits {
     LaunchLimits::new(catalog::gpu("h200").expect("catalogued").limits.clone(), kernel)
 }
 
-fn kernels() -> [LaunchLimits; 5] {
+fn kernels() -> [LaunchLimits; 6] {
     [
         on_h200(|_| {}),
         on_h200(|kernel| kernel.max_threads_per_block = Some(128)),
@@ -31,6 +31,7 @@ fn kernels() -> [LaunchLimits; 5] {
             kernel.registers_per_thread = 210;
             kernel.max_threads_per_block = Some(256);
         }),
+        on_h200(|kernel| kernel.local_bytes_per_thread = 512 << 10),
         on_h200(|kernel| kernel.required_cluster = Some(Dim3::new(2, 1, 1))),
         on_h200(|kernel| {
             kernel.non_portable_cluster_allowed = true;

@@ -16,6 +16,7 @@ mod first_use;
 mod kernels;
 mod late_errors;
 mod loading;
+mod local_memory;
 mod memory;
 mod optional_features;
 mod ordering;

@@ -48,7 +48,7 @@ fn threads(x: u64, y: u64, z: u64) -> LaunchRequest {
 }
 
 pub(crate) fn snapshots() -> Vec<Snapshot> {
-    [grids(), blocks(), shared_memory(), clusters(), features()].concat()
+    [grids(), blocks(), local_memory(), shared_memory(), clusters(), features()].concat()
 }
 
 fn grids() -> Vec<Snapshot> {
@@ -143,6 +143,30 @@ fn blocks() -> Vec<Snapshot> {
             threads(32, 1, 1),
             "block needs 128000 registers, the limit is 65536 (NVIDIA H200): compile the kernel \
              for fewer registers per thread",
+        ),
+    ]
+}
+
+fn local_memory() -> Vec<Snapshot> {
+    let mut kernel = KernelLimits::unknown("attention");
+    kernel.local_bytes_per_thread = 128 << 10;
+    let a10 = gridguard::catalog::gpu("a10").expect("catalogued").limits.clone();
+    let of_a_small_device = validate(&ONE, &LaunchLimits::new(a10.clone(), kernel.clone()));
+    assert!(of_a_small_device.is_ok(), "13.5 of 24 GiB");
+    kernel.local_bytes_per_thread = 256 << 10;
+    let too_much = validate(&ONE, &LaunchLimits::new(a10, kernel)).expect_err("27 of 24 GiB");
+    vec![
+        of_kernel(
+            |kernel| kernel.local_bytes_per_thread = 512 << 10,
+            ONE,
+            "local memory per thread is 524288 bytes, the limit is 524287 (CUDA): use smaller \
+             arrays per thread, or keep them in device memory",
+        ),
+        (
+            too_much,
+            "local memory per thread is 262144 bytes, the limit is 233016 (NVIDIA A10): use \
+             smaller arrays per thread, or keep them in device memory: the device's memory must \
+             hold those of all 110592 resident threads",
         ),
     ]
 }

@@ -6,12 +6,13 @@ use gridguard::{Owner, Remedy};
 
 use crate::snapshots;
 
-const REMEDIES: [&str; 24] = [
+const REMEDIES: [&str; 25] = [
     "AtLeastOne",
     "ChunkUnit",
     "DeclareFold",
     "FewerBlocksPerItem",
     "FewerRegisters",
+    "LessLocalMemory",
     "LessSharedMemory",
     "LighterCluster",
     "MatchBatch",
@@ -79,6 +80,7 @@ fn a_remedy_with_a_choice_has_a_snapshot_of_each() {
     let none =
         |remedy: &Remedy| matches!(remedy, Remedy::LessSharedMemory { dynamic_bytes: 0, .. });
     assert!(remedies.iter().any(none), "no dynamic bytes fit");
+    assert!(remedies.contains(&Remedy::LessLocalMemory { resident_threads: None }));
     assert!(remedies.contains(&Remedy::UseCluster { cluster: None }));
 }
 

@@ -6,8 +6,10 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMod
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError};
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{
-    Axis, BackoffError, BatchAxis, Choice, ChunkedRun, Dim3, Guard, LaunchRequest, WorkspaceUse,
+    Axis, BackoffError, BatchAxis, Choice, ChunkedRun, Dim3, Guard, LaunchRequest, Parameter,
+    WorkspaceUse,
 };
+use gridguard_test_support::conformance::raw::RawDriver;
 
 use super::support::{SOURCE, alone, guard, is_counting, kernel, kernel_of, stream};
 
@@ -144,5 +146,43 @@ fn a_captured_workspace_larger_than_the_device_is_refused_with_the_graph() {
         let refused = replayed.expect_err("twice the device");
         assert_eq!(refused.0, CUresult::CUDA_ERROR_OUT_OF_MEMORY);
         stream().synchronize().expect("no sticky error");
+    });
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+#[allow(unsafe_code, reason = "the promise for a kernel that does nothing")]
+fn a_launch_without_memory_for_its_local_memory_names_it() {
+    const SOURCE: &str = "extern \"C\" __global__ void stacked(unsigned *out) {\n\
+        if (!out) return;\n\
+        volatile unsigned local[16384];\n\
+        for (unsigned i = 0; i < 16384; i++) local[i] = out[0];\n\
+        out[0] = local[out[1] % 16384];\n\
+        }";
+    let test = "memory::a_launch_without_memory_for_its_local_memory_names_it";
+    alone(test, || {
+        let module = guard().compile("stacked.cu", SOURCE).expect("compiles");
+        // SAFETY: with a null pointer the kernel touches nothing.
+        let kernel = unsafe { module.kernel("stacked", &[Parameter::of::<u64>()]) };
+        let kernel = kernel.expect("a kernel");
+        let launch = || {
+            let stream = stream();
+            let mut args = Args::new(&stream);
+            args.value(0_u64);
+            let request = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
+            let launched = guard().plan_and_launch(&kernel, &request, None, args);
+            stream.synchronize().expect("no sticky error");
+            launched
+        };
+        let (free, _) = guard().free_memory().expect("memory");
+        let taken = usize::try_from(free - (1 << 30)).expect("bytes");
+        let without = RawDriver::open().with_memory_taken(taken, launch).expect("memory");
+        let Err(LaunchError::Stopped(stopped)) = without else {
+            panic!("{without:?}");
+        };
+        let local = stopped.source.local_memory().expect("out of memory for it");
+        assert_eq!((stopped.source.code, local.bytes_per_thread), (2, 65_536));
+        assert_eq!(local.resident_threads, guard().limits().resident_threads());
+        assert_eq!(launch().expect("enough is free"), 1);
     });
 }

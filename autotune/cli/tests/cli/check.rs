@@ -82,11 +82,12 @@ fn a_legal_launch_is_whole_and_a_rejected_one_exits_1() {
 
 #[test]
 fn every_option_of_check_reaches_its_rule() {
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["--block", "1,1,65"], "block-dim-z"),
         (&["--block", "1025"], "threads-per-block"),
         (&["--block", "129", "--kernel-max-threads", "128"], "kernel-threads-per-block"),
         (&["--block", "257", "--registers", "210"], "registers-per-block"),
+        (&["--block", "1", "--local-mem", "524288"], "local-memory"),
         (&["--block", "1", "--shared-mem", "232449"], "shared-memory-total"),
         (
             &["--block", "1", "--shared-mem", "1153", "--static-shared-mem", "48000"],

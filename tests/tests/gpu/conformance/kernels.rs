@@ -115,7 +115,14 @@ const SOME_SHARED: i32 = 90_000;
 /// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`.
 const SHARED_SIZE_BYTES: i32 = 1;
 
-const FAMILY: [Member; 37] = [
+/// Words of local memory of a thread: 16, 64, 128, 256 and 511 KiB, 512 KiB less 16 bytes, and 512 KiB,
+/// which no launch has.
+pub(crate) const LOCAL_WORDS: [&str; 7] =
+    ["4096", "16384", "32768", "65536", "130816", "131068", "131072"];
+/// Memory that stays free beside the local memory of a member.
+const SPARE: u64 = 4 << 30;
+
+const FAMILY: [Member; 44] = [
     member("plain", &[]),
     member("bounded_1", &[("ATTRIBUTES", "__launch_bounds__(1)")]),
     member("bounded_64", &[("ATTRIBUTES", "__launch_bounds__(64)")]),
@@ -142,6 +149,13 @@ const FAMILY: [Member; 37] = [
     member("opted_in_live_200", &[("LIVE", "200")]).opened(Opened::AllShared),
     member("opted_in_static_48k", &[("STATIC_WORDS", "12288")]).opened(Opened::AllShared),
     member("local_1k", &[("LOCAL_WORDS", "256")]),
+    member("local_16k", &[("LOCAL_WORDS", LOCAL_WORDS[0])]),
+    member("local_64k", &[("LOCAL_WORDS", LOCAL_WORDS[1])]),
+    member("local_128k", &[("LOCAL_WORDS", LOCAL_WORDS[2])]),
+    member("local_256k", &[("LOCAL_WORDS", LOCAL_WORDS[3])]),
+    member("local_511k", &[("LOCAL_WORDS", LOCAL_WORDS[4])]),
+    member("local_512k_less_16", &[("LOCAL_WORDS", LOCAL_WORDS[5])]),
+    member("local_512k", &[("LOCAL_WORDS", LOCAL_WORDS[6])]),
     member("cluster_2", &[("ATTRIBUTES", "__cluster_dims__(2, 1, 1)")]),
     member("cluster_1_2_2", &[("ATTRIBUTES", "__cluster_dims__(1, 2, 2)")]),
     member("cluster_8", &[("ATTRIBUTES", "__cluster_dims__(8, 1, 1)")]),
@@ -178,14 +192,28 @@ impl Family {
             let opened = loaded.and_then(|function| open(driver, function, *opened));
             match opened {
                 Ok(function) => {
-                    family.kernels.push(under_test(driver, name, &function, *parameter_bytes));
-                    family._functions.push(function);
+                    let kernel = under_test(driver, name, &function, *parameter_bytes);
+                    if has_memory(&kernel) {
+                        family.kernels.push(kernel);
+                        family._functions.push(function);
+                    } else {
+                        println!("{name} has too little free memory to be compared");
+                    }
                 }
                 Err(reason) => family.left_out.push(((*name).to_owned(), reason)),
             }
         }
         family
     }
+}
+
+/// Whether the local memory of a kernel is free, or the guard rejects every launch of it. What is free is
+/// no limit that a rule knows.
+fn has_memory(kernel: &KernelUnderTest) -> bool {
+    let (kernel, device) = (kernel.limits.kernel(), kernel.limits.device());
+    let (free, _) = guard().free_memory().expect("memory");
+    kernel.local_bytes_per_thread > device.max_local_bytes_per_thread()
+        || kernel.local_memory(device).is_none_or(|local| local.total_bytes() + SPARE <= free)
 }
 
 /// The loaded `function` with the limits that the guard queries for it.

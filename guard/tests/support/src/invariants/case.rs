@@ -9,7 +9,7 @@ use gridguard::{
 use proptest::strategy::BoxedStrategy;
 
 use super::bytes::{Bytes, from_bytes};
-use super::generate::{Batch, Preference, batch, device, kernel, preference, request};
+use super::generate::{Batch, Preference, batch, device, kernel, local_bytes, preference, request};
 use super::oracle;
 
 /// The inputs of a plan.
@@ -35,7 +35,7 @@ pub fn cases() -> BoxedStrategy<Case> {
 /// Makes a case from bytes.
 pub fn case(from: &mut Bytes<'_>) -> Case {
     let (mut request, batch, preference) = (request(from), batch(from), preference(from));
-    let (mut device, kernel) = (device(from), kernel(from));
+    let (mut device, mut kernel) = (device(from), kernel(from));
     let (covers, fits) = (!from.one_in(20), !from.one_in(3));
     if covers && let Ok(blocks) = u64::try_from(batch.blocks(batch.items)) {
         request.grid = request.grid.with(batch.axis, blocks);
@@ -50,6 +50,8 @@ pub fn case(from: &mut Bytes<'_>) -> Case {
         request.dynamic_shared_bytes = 0;
         device.max_block = device.max_block.with(Axis::X, 1024);
         device.max_threads_per_block = 1024;
+    } else {
+        kernel.local_bytes_per_thread = local_bytes(from);
     }
     Case { request, batch, preference, device, kernel }
 }

@@ -113,6 +113,15 @@ pub(super) fn kernel(from: &mut Bytes<'_>) -> KernelLimits {
     }
 }
 
+/// Local memory per thread in bytes, mostly none or close to the limit.
+pub(super) fn local_bytes(from: &mut Bytes<'_>) -> u64 {
+    match from.one_of([6, 1, 1]) {
+        0 => 0,
+        1 => from.within(524_270..524_300),
+        _ => size(from),
+    }
+}
+
 pub(super) fn request(from: &mut Bytes<'_>) -> LaunchRequest {
     let grid = dim(from);
     let block = match from.one_of([3, 2, 1]) {

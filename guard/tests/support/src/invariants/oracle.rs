@@ -54,6 +54,13 @@ pub(super) fn broken(
         Rule::RegistersPerBlock,
         registers(threads, device, kernel) > device.max_registers_per_block.into(),
     );
+    let local = u128::from(kernel.local_bytes_per_thread);
+    let [memory, multiprocessors, resident] =
+        [device.memory_bytes, device.multiprocessors, device.max_threads_per_multiprocessor]
+            .map(u128::from);
+    let resident = (multiprocessors * resident).min(u64::MAX.into());
+    let of_all = local.saturating_mul(resident);
+    breaks(Rule::LocalMemory, local >= 512 << 10 || memory > 0 && of_all > memory);
 
     let dynamic = u128::from(request.dynamic_shared_bytes);
     let total = u128::from(kernel.static_shared_bytes) + dynamic;

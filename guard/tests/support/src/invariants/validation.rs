@@ -9,7 +9,7 @@ use gridguard::{
 use proptest::strategy::BoxedStrategy;
 
 use super::bytes::{Bytes, from_bytes};
-use super::generate::{device, kernel, request, size, wild_request};
+use super::generate::{device, kernel, local_bytes, request, size, wild_request};
 use super::oracle;
 
 /// A request and the limits to check it against.
@@ -28,8 +28,9 @@ pub fn questions() -> BoxedStrategy<Question> {
 
 fn question(from: &mut Bytes<'_>) -> Question {
     let request = if from.one_in(5) { wild_request(from) } else { request(from) };
-    let (device, kernel) = (device(from), kernel(from));
+    let (device, mut kernel) = (device(from), kernel(from));
     let (blocks, cluster_blocks) = (from.maybe(2, size), from.maybe(2, |from| from.within(0..20)));
+    kernel.local_bytes_per_thread = local_bytes(from);
     Question { request, device, kernel, occupancy: OccupancyLimits { blocks, cluster_blocks } }
 }
 

@@ -1,0 +1,122 @@
+//! Kernels with much local memory: none of their launches is legal, or one runs out of memory.
+#![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
+
+use cudarc::driver::LaunchConfig;
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{Args, DriverError, GuardedStream, Image, Kernel, LaunchError};
+use gridguard::diagnose::Evidence;
+use gridguard::{Dim3, Guard, LaunchRequest, LocalMemory, Rule};
+use gridguard_test_support::fake_driver::{launches, with_fake};
+
+use crate::kernels::{context, guard};
+
+const PTX: &str = "\
+// fake stacked local=65536
+// fake small local=1024
+// fake too_large local=524288
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry stacked()
+{ ret; }
+.visible .entry small()
+{ ret; }
+.visible .entry too_large()
+{ ret; }
+";
+
+/// Free memory: 2 GiB.
+const LITTLE: (&str, &str) = ("GRIDGUARD_FAKE_ALLOC_LIMIT", "2147483648");
+const ONE: LaunchRequest = LaunchRequest::new(Dim3::ONE, Dim3::ONE);
+
+fn kernel(guard: &Guard, name: &str) -> Kernel {
+    let module = guard.load(&Image::new(PTX).expect("PTX")).expect("loads");
+    // SAFETY: the kernel does nothing.
+    unsafe { module.kernel(name, &[]) }.expect("a kernel")
+}
+
+fn launch(guard: &Guard, name: &str) -> Result<u64, LaunchError> {
+    let stream = context(guard).default_stream();
+    guard.plan_and_launch(&kernel(guard, name), &ONE, None, Args::new(&stream))
+}
+
+/// Launches `name` through cudarc's builder.
+fn launch_built(guard: &Guard, name: &str) -> Result<(), LaunchError> {
+    let module = context(guard).load_module(Ptx::from_src(PTX)).expect("loads");
+    let function = module.load_function(name).expect("a function");
+    let stream = context(guard).default_stream();
+    let config = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
+    // SAFETY: the function takes nothing.
+    unsafe { stream.launch_builder_guarded(&function).launch(config) }.map(drop)
+}
+
+fn driver_error(error: LaunchError) -> DriverError {
+    match error {
+        LaunchError::Stopped(stopped) => stopped.source,
+        LaunchError::Driver(error) => error,
+        other => panic!("another error: {other:?}"),
+    }
+}
+
+#[test]
+fn half_a_mebibyte_per_thread_never_reaches_the_driver() {
+    with_fake(&[], || {
+        let guard = guard();
+        for error in [
+            launch(&guard, "too_large").expect_err("the driver rejects it"),
+            launch_built(&guard, "too_large").expect_err("the driver rejects it"),
+        ] {
+            let LaunchError::Invalid(violations) = error else {
+                panic!("another error: {error:?}");
+            };
+            let rules: Vec<Rule> = violations.iter().map(|violation| violation.rule).collect();
+            assert_eq!((rules, violations.driver_code(&ONE)), (vec![Rule::LocalMemory], Some(1)));
+            assert_eq!(violations.driver_code(&ONE.cooperative()), None, "not measured");
+        }
+        assert_eq!(launches(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_launch_out_of_memory_names_the_local_memory_of_all_resident_threads() {
+    with_fake(&[LITTLE], || {
+        let guard = guard();
+        let all = LocalMemory { bytes_per_thread: 65_536, resident_threads: 132 * 2048 };
+        assert_eq!(all.total_bytes(), 17_716_740_096);
+        for error in [
+            launch(&guard, "stacked").expect_err("2 GiB are free"),
+            launch_built(&guard, "stacked").expect_err("2 GiB are free"),
+        ] {
+            let error = driver_error(error);
+            assert_eq!((error.code, error.local_memory()), (2, Some(all)));
+            assert_eq!(
+                error.to_string(),
+                "cuLaunchKernel returned CUDA_ERROR_OUT_OF_MEMORY (2): out of memory; the kernel's \
+                 local memory takes 65536 bytes x 270336 resident threads = 17716740096 bytes"
+            );
+            let first = &error.diagnosis(&Evidence::default()).causes[0];
+            assert!(first.what.contains("local memory"), "{first:?}");
+            let why = "the kernel's 65536 bytes per thread x 270336 resident threads = 16.50 GiB";
+            assert_eq!(first.why_likely.as_deref(), Some(why));
+        }
+        assert_eq!(launch(&guard, "small"), Ok(1), "as much as every context has");
+    });
+}
+
+#[test]
+fn another_error_of_a_launch_does_not_name_local_memory() {
+    let other = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "999")];
+    with_fake(&other, || {
+        let error = driver_error(launch(&guard(), "stacked").expect_err("it fails"));
+        assert_eq!((error.code, error.local_memory()), (999, None));
+    });
+}
+
+#[test]
+fn a_kernel_that_needs_no_more_than_every_context_has_is_not_to_blame() {
+    let no_memory = [("GRIDGUARD_FAKE_FAIL_LAUNCH", "0"), ("GRIDGUARD_FAKE_FAIL_CODE", "2")];
+    with_fake(&no_memory, || {
+        let error = driver_error(launch(&guard(), "small").expect_err("it fails"));
+        assert_eq!((error.code, error.local_memory()), (2, None));
+    });
+}
