@@ -41,11 +41,9 @@ pub(super) fn measure(driver: &RawDriver, facts: &mut Facts) {
         let empty = kernel.answer(driver, &one, LaunchCall::Oldest);
         facts.note(format!("{what}: launch and synchronize, {free} bytes free"), debug(&empty));
         let (after, _) = cuda::free_memory(0).expect("memory");
-        let lost = free.saturating_sub(after);
-        facts.note(
-            format!("{what}: bytes that the device lost"),
-            format!("{lost}, {} more for all resident threads", total.saturating_sub(reserved)),
-        );
+        facts.note(format!("{what}: bytes that the device lost"), free.saturating_sub(after));
+        let more = total.saturating_sub(reserved);
+        facts.note(format!("{what}: bytes more for all resident threads"), more);
         if empty == (0, 0) {
             reserved = reserved.max(total);
         }
