@@ -18,6 +18,8 @@ pub enum FailureKind {
     Mismatch,
     /// It broke the context or ended the process.
     Crash,
+    /// Its process was killed and did not end: it may still use the device.
+    Unended,
 }
 
 /// The failure of one candidate.
@@ -36,7 +38,7 @@ impl FailureKind {
     #[must_use]
     pub const fn is_fatal(self) -> bool {
         match self {
-            Self::Timeout | Self::Crash => true,
+            Self::Timeout | Self::Crash | Self::Unended => true,
             Self::Illegal | Self::Launch | Self::Mismatch => false,
         }
     }
@@ -139,8 +141,8 @@ mod tests {
 
     #[test]
     fn only_what_takes_the_process_is_fatal() {
-        use FailureKind::{Crash, Illegal, Launch, Mismatch, Timeout};
-        assert!([Crash, Timeout].into_iter().all(FailureKind::is_fatal));
+        use FailureKind::{Crash, Illegal, Launch, Mismatch, Timeout, Unended};
+        assert!([Crash, Timeout, Unended].into_iter().all(FailureKind::is_fatal));
         assert!(![Illegal, Launch, Mismatch].into_iter().any(FailureKind::is_fatal));
     }
 }

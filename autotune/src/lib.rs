@@ -167,7 +167,7 @@ pub use measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Wor
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use plot::{Chart, PlotError};
 pub use queue::{Shard, ShardError, WorkItem, WorkQueue};
-pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve};
+pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve, serve_on, unended_processes};
 pub use report::{TuningReport, duration};
 pub use space::Space;
 pub use stats::{Interval, Samples};

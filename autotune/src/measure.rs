@@ -1,5 +1,7 @@
 //! The traits of a measurement: what runs, what times it, and what checks and samples candidates.
 
+use core::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, LaunchConfig};
@@ -34,7 +36,21 @@ impl Sample {
         let message = format!("measured {time_ns} ns: is there anything to launch?");
         Err(MeasureFailure::new(FailureKind::Launch, message))
     }
+
+    /// As [`Self::checked`]; nor may it have taken longer than the whole `request` for it.
+    pub(crate) fn checked_within(self, request: Duration) -> Result<Self, MeasureFailure> {
+        let Self { time_ns, .. } = self.checked()?;
+        let request_ns = request.as_secs_f64() * 1e9;
+        if time_ns <= request_ns * (1.0 + CLOCK_DEVIATION) {
+            return Ok(self);
+        }
+        let message = format!("measured {time_ns} ns in a request that took {request_ns} ns");
+        Err(MeasureFailure::new(FailureKind::Launch, message))
+    }
 }
+
+/// How much faster one clock may run than another. Both are calibrated to some parts per million.
+const CLOCK_DEVIATION: f64 = 0.01;
 
 /// A problem with its memory, on a device or on the host.
 ///

@@ -3,8 +3,8 @@
 
 use std::env;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
-use std::path::Path;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,11 +13,14 @@ use gridguard::profile::{L2, Policy, StoredChoice, Submission};
 use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest};
 use gridguard_autotune::{
     Candidate, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure, Measurer, Portion,
-    Remote, RemoteError, Timeouts, Workload, serve,
+    Remote, RemoteError, Timeouts, Workload, serve, unended_processes,
 };
+use tempfile::TempDir;
 
 /// The environment variable with the role of a process; unset for the tests themselves.
 const ROLE: &str = "GRIDGUARD_TEST_ROLE";
+/// The environment variable with a folder for what processes tell a test.
+const FOLDER: &str = "GRIDGUARD_TEST_FOLDER";
 
 /// The faults that a candidate's parameter `fault` selects.
 const FINE: u64 = 0;
@@ -28,7 +31,12 @@ const PRINTS: u64 = 4;
 const RESPONDS_LATE: u64 = 5;
 const PANICS: u64 = 6;
 const IS_WRONG: u64 = 7;
-const CLOSES_ITS_OUTPUT: u64 = 8;
+const CLOSES_THE_CONNECTION: u64 = 8;
+const FORGES: u64 = 9;
+const READS_INPUT: u64 = 10;
+const FLOODS: u64 = 11;
+const STARTS_A_PROCESS: u64 = 12;
+const CANNOT_END: u64 = 13;
 
 struct Faulty;
 
@@ -48,20 +56,79 @@ impl Faulty {
             RESPONDS_LATE => thread::sleep(Duration::from_secs(3)),
             PANICS => panic!("the candidate panics"),
             IS_WRONG => return Err(MeasureFailure::new(FailureKind::Mismatch, "wrong at 7")),
-            CLOSES_ITS_OUTPUT => close_output(),
+            CLOSES_THE_CONNECTION => close_connection(),
+            FORGES => {
+                let forged = "\n\"checked\"\n{\"id\":2,\"message\":\"checked\"}\n";
+                io::stdout().write_all(forged.as_bytes()).expect("prints");
+                return Err(MeasureFailure::new(FailureKind::Mismatch, "wrong at 8"));
+            }
+            READS_INPUT => {
+                let read = io::stdin().read_to_end(&mut Vec::new()).expect("reads");
+                assert_eq!(read, 0, "standard input is empty");
+            }
+            FLOODS => (0..64).for_each(|_| {
+                io::stdout().write_all(&[b'x'; 1 << 20]).expect("prints");
+            }),
+            STARTS_A_PROCESS => {
+                let mut process = Command::new("sleep").arg("3600").spawn().expect("sleeps");
+                publish("started", process.id());
+                process.wait().expect("sleeps on");
+            }
+            CANNOT_END => {
+                let mut tracer = this_program("traces");
+                tracer.env("TRACED", process::id().to_string());
+                // Outside the group that is killed.
+                std::os::unix::process::CommandExt::process_group(&mut tracer, 0);
+                tracer.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                tracer.spawn().expect("a tracer").wait().expect("traces on");
+            }
             _ => thread::sleep(Duration::from_micros(200)),
         }
         Ok(())
     }
 }
 
-/// Closes standard output and keeps running.
+/// Closes the connection with the tuner and keeps running.
 #[allow(unsafe_code, reason = "no other way to close it")]
-fn close_output() {
-    use std::os::fd::{FromRawFd, OwnedFd};
-    // SAFETY: the descriptor is open, and this process no longer writes to it.
-    drop(unsafe { OwnedFd::from_raw_fd(1) });
+fn close_connection() {
+    use std::net::Shutdown;
+    use std::os::fd::FromRawFd;
+    use std::os::unix::net::UnixStream;
+    for entry in fs::read_dir("/proc/self/fd").expect("descriptors").flatten() {
+        let is_socket = fs::read_link(entry.path())
+            .is_ok_and(|target| target.to_string_lossy().starts_with("socket:"));
+        if let (true, Ok(descriptor)) =
+            (is_socket, entry.file_name().to_string_lossy().parse::<i32>())
+        {
+            // SAFETY: the descriptor is open, and this process no longer uses it.
+            let connection = unsafe { UnixStream::from_raw_fd(descriptor) };
+            connection.shutdown(Shutdown::Both).expect("shut down");
+        }
+    }
     thread::sleep(Duration::from_secs(3600));
+}
+
+/// Traces the process `TRACED`, which no one else can then reap, until a file `released` exists.
+#[allow(unsafe_code, reason = "there is no safe interface")]
+fn trace() {
+    let traced: i32 = env::var("TRACED").expect("an id").parse().expect("a number");
+    // SAFETY: without an address and data, the call only changes the state of that process.
+    let result = unsafe { libc::ptrace(libc::PTRACE_SEIZE, traced, 0, 0) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    publish("traced", 0);
+    while !shared("released").exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn shared(name: &str) -> PathBuf {
+    Path::new(&env::var(FOLDER).expect("a folder")).join(name)
+}
+
+/// Writes a whole file into the shared folder.
+fn publish(name: &str, number: u32) {
+    fs::write(shared("new"), number.to_string()).expect("written");
+    fs::rename(shared("new"), shared(name)).expect("renamed");
 }
 
 impl Workload for Faulty {
@@ -73,7 +140,7 @@ impl Workload for Faulty {
             batch: BatchAxis::new(Axis::Y, 70_000),
             limits: limits.clone(),
         };
-        Ok((FINE..=CLOSES_ITS_OUTPUT).map(configuration).collect())
+        Ok((FINE..=CANNOT_END).map(configuration).collect())
     }
 
     fn prepare(&mut self, _: &Candidate) -> Result<(), MeasureFailure> {
@@ -93,7 +160,7 @@ impl Workload for Faulty {
 #[test]
 fn plays_its_role() {
     match env::var(ROLE).as_deref() {
-        Ok("measures") => serve(io::stdin(), io::stdout(), |problem| match problem {
+        Ok("measures") => serve(|problem| match problem {
             "faulty" => {
                 let policy = Policy { l2: L2::Hot, submission: Submission::Eager };
                 Ok(Box::new(InProcess::new(Faulty, HostClock::new(policy))))
@@ -107,8 +174,9 @@ fn plays_its_role() {
             let mut remote = remote();
             let id = remote.process_id().expect("a process");
             writeln!(io::stdout(), "\nmeasures in {id}").expect("prints");
-            let _ = remote.check(&candidate(HANGS));
+            let _ = remote.check(&candidate(STARTS_A_PROCESS));
         }
+        Ok("traces") => trace(),
         _ => {}
     }
 }
@@ -123,7 +191,7 @@ fn this_program(role: &str) -> Command {
 
 fn timeouts() -> Timeouts {
     let seconds = Duration::from_secs;
-    Timeouts { open: seconds(20), request: seconds(1), close: seconds(5) }
+    Timeouts { open: seconds(20), request: seconds(1), close: seconds(5), kill: seconds(5) }
 }
 
 fn remote() -> Remote {
@@ -184,7 +252,7 @@ fn configurations_are_transferred_completely() {
     let [first, ..] = remote.configurations() else {
         panic!("no configuration");
     };
-    assert_eq!(remote.configurations().len(), 9);
+    assert_eq!(remote.configurations().len(), 14);
     assert_eq!(first.parameters, [("fault".to_owned(), FINE)]);
     assert_eq!((first.request.grid.y, first.batch.items()), (70_000, 70_000));
     assert_eq!(first.limits.device(), &DeviceLimits::any_device());
@@ -241,17 +309,86 @@ fn a_candidate_that_panics_is_a_crash_with_the_message() {
 }
 
 #[test]
-fn a_candidate_that_prints_is_a_crash_with_what_it_printed() {
-    let failure = fatal(PRINTS);
-    assert_eq!(failure.kind, FailureKind::Crash);
-    assert!(failure.message.contains("\"frobnicate\""), "{failure}");
+fn what_a_candidate_prints_is_reported_as_such_and_never_taken_for_a_response() {
+    let mut remote = impatient();
+    remote.check(&candidate(PRINTS)).expect("fine");
+    let failure = remote.check(&candidate(FORGES)).expect_err("wrong");
+    assert_eq!(failure, MeasureFailure::new(FailureKind::Mismatch, "wrong at 8"));
+    remote.check(&candidate(READS_INPUT)).expect("fine");
+    let id = remote.process_id();
+    drop(remote.check(&candidate(FLOODS)));
+    assert_eq!(remote.process_id(), id, "64 MiB of output are read, and not kept");
+    let start = Instant::now();
+    let mut printed = String::new();
+    while !printed.contains("xxx") {
+        printed += &remote.take_printed().unwrap_or_default();
+        assert!(printed.len() < 100_000, "{}", printed.len());
+        assert!(start.elapsed() < Duration::from_secs(10), "{printed}");
+    }
 }
 
 #[test]
-fn a_candidate_that_closes_the_output_is_a_crash() {
-    let failure = fatal(CLOSES_ITS_OUTPUT);
+fn what_a_process_prints_before_it_dies_is_kept() {
+    let mut remote = impatient();
+    remote.check(&candidate(PRINTS)).expect("fine");
+    remote.check(&candidate(ABORTS)).expect_err("gone");
+    let printed = remote.take_printed().expect("printed");
+    assert!(printed.contains("frobnicate"), "{printed}");
+    assert_eq!(remote.take_printed(), None);
+}
+
+#[test]
+fn a_candidate_that_closes_the_connection_is_a_crash() {
+    let failure = fatal(CLOSES_THE_CONNECTION);
     assert_eq!(failure.kind, FailureKind::Crash);
-    assert_eq!(failure.message, "the measuring process closed its output");
+    assert_eq!(failure.message, "the measuring process closed its connection");
+}
+
+fn in_folder() -> (Remote, TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().to_owned();
+    let command = move || {
+        let mut command = this_program("measures");
+        command.env(FOLDER, &path);
+        command
+    };
+    let timeouts = Timeouts { kill: Duration::from_millis(200), ..timeouts() };
+    (Remote::spawn(command, "faulty", timeouts).expect("a measurer"), folder)
+}
+
+#[test]
+fn the_processes_of_a_candidate_end_with_it() {
+    let (mut remote, folder) = in_folder();
+    let failure = remote.check(&candidate(STARTS_A_PROCESS)).expect_err("hangs");
+    assert_eq!(failure.kind, FailureKind::Timeout);
+    let started = fs::read_to_string(folder.path().join("started")).expect("an id");
+    assert!(ends_within(started.parse().expect("a number"), Duration::from_secs(10)));
+}
+
+#[test]
+fn a_process_that_cannot_be_ended_is_reported_and_others_are_measured_meanwhile() {
+    let (mut remote, folder) = in_folder();
+    remote.check(&candidate(FINE)).expect("fine");
+    let id = remote.process_id().expect("a process");
+    let failure = remote.check(&candidate(CANNOT_END)).expect_err("hangs");
+    assert!(folder.path().join("traced").exists(), "it is not traced");
+    assert_eq!(failure.kind, FailureKind::Unended, "{failure}");
+    let expected = format!(
+        "the measuring process did not respond within 1s; \
+         process {id} did not end within 200ms of being killed and may still use the device"
+    );
+    assert_eq!(failure.message, expected);
+    remote.check(&candidate(FINE)).expect("in another process");
+    assert!(unended_processes().contains(&id));
+    drop(remote);
+
+    fs::write(folder.path().join("released"), "").expect("written");
+    let start = Instant::now();
+    while unended_processes().contains(&id) {
+        assert!(start.elapsed() < Duration::from_secs(10), "it is still there");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(!Path::new("/proc").join(id.to_string()).exists(), "it is a zombie");
 }
 
 #[test]
@@ -326,17 +463,25 @@ fn the_measuring_process_ends_with_its_measurer() {
 
 #[test]
 fn the_measuring_process_ends_when_its_tuner_is_killed_even_if_a_candidate_hangs() {
-    let mut tuner = this_program("tunes").stdout(Stdio::piped()).spawn().expect("a tuner");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut tuner = this_program("tunes");
+    tuner.env(FOLDER, folder.path()).stdout(Stdio::piped());
+    let mut tuner = tuner.spawn().expect("a tuner");
     let output = BufReader::new(tuner.stdout.take().expect("its output"));
     let find_id = |line: io::Result<String>| {
         line.expect("text").strip_prefix("measures in ").map(str::to_owned)
     };
     let id = output.lines().find_map(find_id).expect("an id").parse().expect("a number");
-    thread::sleep(Duration::from_millis(200));
+    let started = folder.path().join("started");
+    while !started.exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
     assert!(is_running(id), "the candidate hangs");
     tuner.kill().expect("kills");
     tuner.wait().expect("killed");
     assert!(ends_within(id, Duration::from_secs(10)), "it still runs");
+    let started = fs::read_to_string(started).expect("an id").parse().expect("a number");
+    assert!(ends_within(started, Duration::from_secs(10)), "its process still runs");
 }
 
 #[test]

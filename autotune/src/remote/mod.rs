@@ -1,6 +1,7 @@
 //! The measurer in a child process, so that a candidate that crashes or hangs cannot stop the
 //! tuner.
 
+mod group;
 mod process;
 mod protocol;
 mod serve;
@@ -8,11 +9,12 @@ mod serve;
 use core::fmt;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gridguard::profile::StoredChoice;
 
-pub use serve::{ServeError, serve};
+pub use group::unended_processes;
+pub use serve::{ServeError, serve, serve_on};
 
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::{FailureKind, MeasureFailure};
@@ -29,15 +31,19 @@ pub struct Timeouts {
     pub request: Duration,
     /// To end when it is asked to.
     pub close: Duration,
+    /// To end once it is killed. A process in a driver call may take longer; measuring goes on in
+    /// another one then.
+    pub kill: Duration,
 }
 
 impl Default for Timeouts {
-    /// 120 s to open, 60 s for a request, 5 s to end.
+    /// 120 s to open, 60 s for a request, 5 s to end, 5 s to end once killed.
     fn default() -> Self {
         Self {
             open: Duration::from_secs(120),
             request: Duration::from_secs(60),
             close: Duration::from_secs(5),
+            kill: Duration::from_secs(5),
         }
     }
 }
@@ -66,14 +72,21 @@ pub enum RemoteError {
 /// Checks and times candidates in a child process that runs [`serve()`].
 ///
 /// A candidate that crashes the process or exceeds the timeout fails with a [`MeasureFailure`] of
-/// kind `Crash` or `Timeout`, and the next request goes to a new process. The child ends when this
-/// is dropped, and when the process that holds it ends.
+/// kind `Crash` or `Timeout`, and the next request goes to a new process. The old one is killed with
+/// all processes that it started; if it does not end, the kind is `Unended`, and
+/// [`unended_processes`] lists it until it has. The child ends when this is dropped, and when the
+/// process that holds it ends.
+///
+/// Requests and responses have a connection of their own, so what a candidate prints is never taken
+/// for a response: [`Self::take_printed`].
 pub struct Remote {
     command: Box<dyn Fn() -> Command + Send>,
     problem: String,
     timeouts: Timeouts,
     configurations: Vec<LaunchConfig>,
     process: Option<Process>,
+    /// What the last former process printed that did.
+    printed: String,
     /// How many processes in a row the default crashed.
     fatal_defaults: u32,
     lost: Option<RemoteError>,
@@ -96,6 +109,7 @@ impl Remote {
             timeouts,
             configurations: Vec::new(),
             process: None,
+            printed: String::new(),
             fatal_defaults: 0,
             lost: None,
         };
@@ -134,27 +148,68 @@ impl Remote {
         self.process.as_ref().map(Process::id)
     }
 
+    /// What the measuring processes printed since the last call, if anything: the end of it.
+    pub fn take_printed(&mut self) -> Option<String> {
+        let mut printed = core::mem::take(&mut self.printed);
+        if let Some(process) = &self.process {
+            printed += &process.take_printed(Duration::ZERO);
+        }
+        Some(printed).filter(|printed| !printed.is_empty())
+    }
+
     fn take_alive(&mut self) -> Option<Process> {
-        self.process.take().and_then(|mut process| process.is_alive().then_some(process))
+        let mut process = self.process.take()?;
+        if process.is_alive() {
+            return Some(process);
+        }
+        self.keep_printed(&process);
+        None
+    }
+
+    /// Keeps what a process printed that has ended, or that could not be ended.
+    fn keep_printed(&mut self, process: &Process) {
+        let printed = process.take_printed(ENDING);
+        if !printed.is_empty() {
+            self.printed = printed;
+        }
     }
 
     /// Opens the problem, in a new process if there is none.
-    fn open(&self, alive: Option<Process>) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
+    fn open(
+        &mut self,
+        alive: Option<Process>,
+    ) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
         let within = self.timeouts.open;
+        let is_new = alive.is_none();
         let mut process = match alive {
             Some(process) => process,
-            None => {
-                let mut new = Process::start((self.command)()).map_err(RemoteError::Start)?;
-                new.wait_until_ready(within).map_err(RemoteError::Open)?;
-                new
-            }
+            None => Process::start((self.command)()).map_err(RemoteError::Start)?,
         };
+        let ready = if is_new { process.wait_until_ready(within) } else { Ok(()) };
         let request = Request::Open { problem: self.problem.clone() };
-        let opened = process.ask(&request, within, |response| match response {
-            Response::Opened { configurations } => Some(configurations),
-            _ => None,
+        let opened = ready.and_then(|()| {
+            process.ask(&request, within, |response| match response {
+                Response::Opened { configurations } => Some(configurations),
+                _ => None,
+            })
         });
-        Ok((process, opened.map_err(RemoteError::Open)?))
+        match opened {
+            Ok(configurations) => Ok((process, configurations)),
+            Err(failure) => Err(RemoteError::Open(self.end(process, failure))),
+        }
+    }
+
+    /// Kills a process after a failure; the failure says so if the process does not end.
+    fn end(&mut self, mut process: Process, failure: MeasureFailure) -> MeasureFailure {
+        let ended = process.kill(self.timeouts.kill);
+        self.keep_printed(&process);
+        match ended {
+            Ok(()) => failure,
+            Err(unended) => {
+                let message = format!("{failure}; {unended}");
+                MeasureFailure::new(FailureKind::Unended, message)
+            }
+        }
     }
 
     /// The process, or a new one if it has ended between requests, which is no candidate's fault.
@@ -186,11 +241,14 @@ impl Remote {
         take: impl FnOnce(Response) -> Option<T>,
     ) -> Result<T, MeasureFailure> {
         let mut process = self.process()?;
-        let result = process.ask(request, self.timeouts.request, take);
-        let fatal = result.as_ref().err().filter(|failure| failure.kind.is_fatal());
-        if fatal.is_none() {
-            self.process = Some(process);
+        let mut result = process.ask(request, self.timeouts.request, take);
+        match result {
+            Err(failure) if failure.kind.is_fatal() => {
+                result = Err(self.end(process, failure));
+            }
+            _ => self.process = Some(process),
         }
+        let fatal = result.as_ref().err().filter(|failure| failure.kind.is_fatal());
         let default = self.configurations.first().map(|first| &first.parameters);
         let is_automatic = candidate.choice == StoredChoice::Automatic;
         if is_automatic && default == Some(&candidate.parameters) {
@@ -217,17 +275,21 @@ impl Measurer for Remote {
         portion: Portion,
     ) -> Result<Sample, MeasureFailure> {
         let request = Request::Sample { candidate: candidate.clone(), portion };
-        self.ask(candidate, &request, |response| match response {
+        let start = Instant::now();
+        let sample = self.ask(candidate, &request, |response| match response {
             Response::Sampled { sample } => Some(sample),
             _ => None,
-        })
+        })?;
+        sample.checked_within(start.elapsed())
     }
 }
 
 impl Drop for Remote {
     fn drop(&mut self) {
-        if let Some(process) = self.process.take() {
+        if let Some(mut process) = self.process.take() {
             process.close(self.timeouts.close);
+            // If it does not end, `unended_processes` lists it.
+            let _ = process.kill(self.timeouts.kill);
         }
     }
 }
@@ -243,6 +305,8 @@ fn gone(why: impl fmt::Display) -> MeasureFailure {
     MeasureFailure::new(FailureKind::Crash, format!("measuring has ended: {why}"))
 }
 
+/// For the output of an ended process to be read.
+const ENDING: Duration = Duration::from_secs(1);
 /// Attempts to start a process.
 const MAX_ATTEMPTS: u32 = 3;
 /// Between two attempts: a driver takes this long to clean up after a killed process.

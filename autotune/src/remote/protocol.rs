@@ -1,7 +1,9 @@
 //! The protocol between a tuner and its measuring process: one JSON value per line.
+//!
+//! It has a connection of its own, because device code and libraries print to standard output.
 
 use std::io::{self, BufRead, ErrorKind, Read, Write};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Receiver, SyncSender};
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +13,15 @@ use crate::measure::{Portion, Sample};
 use crate::stats::count;
 
 /// The version of the protocol. Both sides are the same program, unless it is replaced meanwhile.
-pub(super) const PROTOCOL: u32 = 2;
+pub(super) const PROTOCOL: u32 = 3;
+
+/// A request with its number, from 1, or the response to it. The greeting has the number 0.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Numbered<T> {
+    pub(super) id: u64,
+    pub(super) message: T,
+}
 
 /// A request of the tuner.
 #[derive(Debug, Serialize, Deserialize)]
@@ -31,7 +41,7 @@ pub(super) enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Response {
-    /// The process is ready. Lines before this one are not part of the protocol.
+    /// The process is ready.
     Serving { protocol: u32 },
     /// The problem is open.
     Opened { configurations: Vec<LaunchConfig> },
@@ -43,20 +53,33 @@ pub(super) enum Response {
     Failed { failure: MeasureFailure },
 }
 
-/// Writes `value` as a line.
+/// Writes `value` as a line. One that the other side would not read is `InvalidData`.
 pub(super) fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(value)?;
+    if count(line.len()) > MAX_LINE_BYTES {
+        return Err(overlong());
+    }
     line.push(b'\n');
     output.write_all(&line)?;
     output.flush()
 }
 
-/// Sends the lines of `input` until it ends, a line is invalid, or the receiver is gone.
-pub(super) fn forward_lines(input: &mut impl BufRead, lines: &Sender<io::Result<String>>) {
-    while let Some(line) = read_line(input).transpose() {
-        let is_last = line.is_err();
-        if lines.send(line).is_err() || is_last {
-            break;
+/// A queue for the lines of a stream; a few wait, then the reading does.
+pub(super) fn line_queue() -> (LineSender, Receiver<io::Result<String>>) {
+    let (send, lines) = mpsc::sync_channel(MAX_QUEUED);
+    (LineSender(send), lines)
+}
+
+pub(super) struct LineSender(SyncSender<io::Result<String>>);
+
+impl LineSender {
+    /// Sends the lines of `input` until it ends, a line is invalid, or the receiver is gone.
+    pub(super) fn forward(self, input: &mut impl BufRead) {
+        while let Some(line) = read_line(input).transpose() {
+            let is_last = line.is_err();
+            if self.0.send(line).is_err() || is_last {
+                break;
+            }
         }
     }
 }
@@ -66,21 +89,27 @@ pub(super) fn forward_lines(input: &mut impl BufRead, lines: &Sender<io::Result<
 fn read_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = Vec::new();
     Read::take(input, MAX_LINE_BYTES + 1).read_until(b'\n', &mut line)?;
-    let invalid = |why: String| io::Error::new(ErrorKind::InvalidData, why);
     match line.pop() {
         None => Ok(None),
         Some(b'\n') => {
-            String::from_utf8(line).map(Some).map_err(|_| invalid("a line is not UTF-8".into()))
+            let invalid = |_| io::Error::new(ErrorKind::InvalidData, "a line is not UTF-8");
+            String::from_utf8(line).map(Some).map_err(invalid)
         }
-        Some(_) if count(line.len()) >= MAX_LINE_BYTES => {
-            Err(invalid(format!("a line is longer than {MAX_LINE_BYTES} bytes")))
-        }
+        Some(_) if count(line.len()) >= MAX_LINE_BYTES => Err(overlong()),
         Some(_) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the stream ended within a line")),
     }
 }
 
+fn overlong() -> io::Error {
+    let why = format!("a line is longer than {MAX_LINE_BYTES} bytes");
+    io::Error::new(ErrorKind::InvalidData, why)
+}
+
 /// The longest line, without its newline.
 const MAX_LINE_BYTES: u64 = 1024 * 1024;
+/// Lines that wait in a queue. Each side waits for the other, so that more than one is a fault of
+/// the other side.
+const MAX_QUEUED: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -123,11 +152,12 @@ mod tests {
 
     #[test]
     fn requests_are_one_line_each_and_unknown_ones_are_rejected() {
-        let line = serde_json::to_string(&Request::Open { problem: "a\nb".into() }).expect("data");
-        assert_eq!(line, r#"{"open":{"problem":"a\nb"}}"#);
+        let message = Request::Open { problem: "a\nb".into() };
+        let line = serde_json::to_string(&Numbered { id: 7, message }).expect("data");
+        assert_eq!(line, r#"{"id":7,"message":{"open":{"problem":"a\nb"}}}"#);
         assert_eq!(serde_json::to_string(&Request::Close).expect("data"), r#""close""#);
-        for unknown in [r#"{"open":{}}"#, r#""stop""#, "", "{}"] {
-            serde_json::from_str::<Request>(unknown).expect_err(unknown);
+        for unknown in [r#"{"open":{}}"#, r#""stop""#, r#""close""#, "", "{}"] {
+            serde_json::from_str::<Numbered<Request>>(unknown).expect_err(unknown);
         }
     }
 
@@ -141,6 +171,9 @@ mod tests {
 
     #[test]
     fn cut_overlong_and_invalid_lines_have_their_own_errors() {
+        let mut written = Vec::new();
+        let error = write_line(&mut written, &"x".repeat(1024 * 1024)).expect_err("overlong");
+        assert_eq!((error.kind(), written.len()), (ErrorKind::InvalidData, 0));
         let error = |mut line: &[u8]| {
             let error = read_line(&mut line).expect_err("invalid");
             (error.kind(), error.to_string())

@@ -1,12 +1,15 @@
-//! The measuring process: serves requests from standard input.
+//! The measuring process: serves the requests of the tuner that started it.
 
+use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
-use std::process;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use super::protocol::{PROTOCOL, Request, Response, forward_lines, write_line};
+use super::group::end_this_group;
+use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue, write_line};
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::ProblemMeasurer;
 
@@ -14,6 +17,9 @@ use crate::measure::ProblemMeasurer;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
+    /// Standard input is not the connection that [`crate::Remote`] gives to its process.
+    #[error("this process was not started by a tuner: {0}")]
+    NotConnected(#[source] io::Error),
     /// A request cannot be read.
     #[error("cannot read a request: {0}")]
     Read(#[source] io::Error),
@@ -25,17 +31,39 @@ pub enum ServeError {
     Write(#[source] io::Error),
 }
 
-/// Measures what is requested on `input` until it ends or closes: standard input and output of a
-/// process that [`crate::Remote`] started. `open` makes the measurer of a problem from the text
-/// that the tuner gave. Nothing else may write to `output` meanwhile.
+/// Measures what the tuner requests that started this process with [`crate::Remote`], until it ends
+/// or closes the connection. `open` makes the measurer of a problem from the text that the tuner
+/// gave.
 ///
-/// If `input` ends during a measurement that does not finish, the whole process is aborted after
-/// two seconds, because its tuner cannot end it any more.
+/// The connection is the process's standard input at first. It is moved to a descriptor that only
+/// this function knows, so candidates and libraries may print, and find standard input empty.
+///
+/// If the tuner ends during a measurement that does not finish, this process and its group are
+/// killed after two seconds, because the tuner cannot do it any more.
 ///
 /// # Errors
 ///
-/// [`ServeError`] if the other side violates the protocol; the process should then end.
-pub fn serve<I, O>(
+/// [`ServeError`] if there is no connection, or the tuner violates the protocol; the process should
+/// then end.
+pub fn serve(
+    open: impl FnMut(&str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure>,
+) -> Result<(), ServeError> {
+    let connect = || {
+        let connection = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        connection.peer_addr()?;
+        rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+        Ok((connection.try_clone()?, connection))
+    };
+    let (input, output) = connect().map_err(ServeError::NotConnected)?;
+    serve_on(input, output, open)
+}
+
+/// As [`serve`], on any connection.
+///
+/// # Errors
+///
+/// As [`serve`].
+pub fn serve_on<I, O>(
     input: I,
     mut output: O,
     mut open: impl FnMut(&str) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure>,
@@ -45,16 +73,15 @@ where
     O: Write,
 {
     let (requests, _running) = read_requests(input);
-    // Ends the line of whatever wrote to the output before.
-    output.write_all(b"\n").map_err(ServeError::Write)?;
     let mut respond =
-        |response: &Response| write_line(&mut output, response).map_err(ServeError::Write);
-    respond(&Response::Serving { protocol: PROTOCOL })?;
+        |id, message| write_line(&mut output, &Numbered { id, message }).map_err(ServeError::Write);
+    respond(0, Response::Serving { protocol: PROTOCOL })?;
     let mut opened: Option<Box<dyn ProblemMeasurer>> = None;
     while let Ok(line) = requests.recv() {
         let line = line.map_err(ServeError::Read)?;
-        let request = serde_json::from_str(&line).map_err(ServeError::Malformed)?;
-        let response = match (request, &mut opened) {
+        let Numbered { id, message } =
+            serde_json::from_str(&line).map_err(ServeError::Malformed)?;
+        let response = match (message, &mut opened) {
             (Request::Close, _) => break,
             (Request::Open { problem }, opened) => {
                 // Frees its memory first, which the next problem may need.
@@ -73,7 +100,7 @@ where
                 problem.sample(&candidate, portion).map(|sample| Response::Sampled { sample })
             }
         };
-        respond(&response.unwrap_or_else(|failure| Response::Failed { failure }))?;
+        respond(id, response.unwrap_or_else(|failure| Response::Failed { failure }))?;
     }
     Ok(())
 }
@@ -81,13 +108,12 @@ where
 /// The lines of `input`, read by a thread of their own, and a sender to keep while requests are
 /// served: its drop tells the thread that no measurement is running.
 fn read_requests(input: impl Read + Send + 'static) -> (Receiver<io::Result<String>>, Sender<()>) {
-    let (send_line, lines) = mpsc::channel();
+    let (send_line, lines) = line_queue();
     let (running, ended) = mpsc::channel();
     thread::spawn(move || {
-        forward_lines(&mut BufReader::new(input), &send_line);
-        drop(send_line);
+        send_line.forward(&mut BufReader::new(input));
         if ended.recv_timeout(GRACE) == Err(RecvTimeoutError::Timeout) {
-            process::abort();
+            end_this_group();
         }
     });
     (lines, running)
@@ -125,7 +151,7 @@ mod tests {
     fn served(requests: &str) -> (Result<(), ServeError>, Vec<String>) {
         let mut output = Vec::new();
         let input = io::Cursor::new(requests.to_owned().into_bytes());
-        let ended = serve(input, &mut output, |problem| match problem {
+        let ended = serve_on(input, &mut output, |problem| match problem {
             "empty" => Ok(Box::new(Empty)),
             other => Err(MeasureFailure::new(FailureKind::Launch, format!("no problem {other}"))),
         });
@@ -135,30 +161,35 @@ mod tests {
 
     #[test]
     fn requests_are_served_in_order_until_the_end_of_input() {
-        let requests = format!(
-            "{{\"check\":{{\"candidate\":{CANDIDATE}}}}}\n{{\"open\":{{\"problem\":\"other\"}}}}\n\
-             {{\"open\":{{\"problem\":\"empty\"}}}}\n{{\"check\":{{\"candidate\":{CANDIDATE}}}}}\n\
-             {{\"sample\":{{\"candidate\":{CANDIDATE},\"portion\":\"sequence\"}}}}\n"
-        );
+        let check = format!(r#"{{"check":{{"candidate":{CANDIDATE}}}}}"#);
+        let sample = format!(r#"{{"sample":{{"candidate":{CANDIDATE},"portion":"sequence"}}}}"#);
+        let (other, empty) = (r#"{"open":{"problem":"other"}}"#, r#"{"open":{"problem":"empty"}}"#);
+        let requests: String = [(1, &*check), (2, other), (3, empty), (9, &check), (4, &sample)]
+            .map(|(id, request)| format!("{{\"id\":{id},\"message\":{request}}}\n"))
+            .concat();
         let (ended, responses) = served(&requests);
         ended.expect("ends well");
         let expected = [
-            "",
-            r#"{"serving":{"protocol":2}}"#,
-            r#"{"failed":{"failure":{"kind":"launch","message":"no problem is open"}}}"#,
-            r#"{"failed":{"failure":{"kind":"launch","message":"no problem other"}}}"#,
-            r#"{"opened":{"configurations":[]}}"#,
-            r#""checked""#,
-            r#"{"sampled":{"sample":{"time_ns":1.5,"clock_mhz":null}}}"#,
+            r#"{"id":0,"message":{"serving":{"protocol":3}}}"#,
+            r#"{"id":1,"message":{"failed":{"failure":{"kind":"launch","message":"no problem is open"}}}}"#,
+            r#"{"id":2,"message":{"failed":{"failure":{"kind":"launch","message":"no problem other"}}}}"#,
+            r#"{"id":3,"message":{"opened":{"configurations":[]}}}"#,
+            r#"{"id":9,"message":"checked"}"#,
+            r#"{"id":4,"message":{"sampled":{"sample":{"time_ns":1.5,"clock_mhz":null}}}}"#,
         ];
         assert_eq!(responses, expected);
     }
 
     #[test]
     fn nothing_is_served_after_close() {
-        let (ended, responses) = served("\"close\"\n{\"open\":{\"problem\":\"empty\"}}\n");
+        let (ended, responses) = served(concat!(
+            r#"{"id":1,"message":"close"}"#,
+            "\n",
+            r#"{"id":2,"message":{"open":{"problem":"empty"}}}"#,
+            "\n"
+        ));
         ended.expect("ends well");
-        assert_eq!(responses.len(), 2);
+        assert_eq!(responses.len(), 1);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::io::Cursor;
 use gridguard::Plan;
 use gridguard_autotune::{
     Candidate, FailureKind, LaunchConfig, MeasureFailure, Measurer, Portion, ProblemMeasurer,
-    Sample, ServeError, Space, serve,
+    Sample, ServeError, Space, serve_on,
 };
 
 /// Whatever comes in, the measuring process answers each request in one line of JSON, or ends with a
@@ -18,11 +18,11 @@ pub(super) fn check(bytes: &[u8]) {
             _ => Ok(Box::new(Quick)),
         }
     };
-    let ended = serve(Cursor::new(bytes.to_vec()), &mut output, open);
+    let ended = serve_on(Cursor::new(bytes.to_vec()), &mut output, open);
     let requests = bytes.split(|byte| *byte == b'\n').count();
     let output = String::from_utf8(output).expect("text");
-    // A line that ends what may be another's, and the greeting.
-    let answers: Vec<&str> = output.lines().skip(2).collect();
+    // After the greeting.
+    let answers: Vec<&str> = output.lines().skip(1).collect();
     assert!(answers.len() <= requests);
     for answer in answers {
         serde_json::from_str::<serde_json::Value>(answer).expect("JSON");

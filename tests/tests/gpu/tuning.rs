@@ -1,7 +1,6 @@
 //! Candidates with faults, measured in a child process: this program again, in another role.
 
 use std::env;
-use std::io;
 use std::num::NonZeroU64;
 use std::process::Command;
 use std::sync::Arc;
@@ -49,6 +48,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     open: Duration::from_secs(60),
     request: Duration::from_secs(6),
     close: Duration::from_secs(5),
+    kill: Duration::from_secs(5),
 };
 
 /// What a process of this program is to be; none for the tests themselves.
@@ -137,7 +137,7 @@ impl Workload for Faulty {
 #[ignore = "needs a CUDA GPU"]
 fn plays_its_role() {
     if env::var_os(ROLE).is_some() {
-        serve(io::stdin(), io::stdout(), |problem| {
+        serve(|problem| {
             let policy = policies().into_iter().find(|policy| policy.to_string() == problem);
             Ok(Box::new(measurer(policy.expect("a policy"))?))
         })

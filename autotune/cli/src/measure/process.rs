@@ -1,6 +1,5 @@
 //! The child process that measures, so that a candidate that crashes or hangs cannot stop the tuner.
 
-use std::io;
 use std::process::Command;
 
 use clap::Args;
@@ -9,12 +8,13 @@ use gridguard_autotune::{FailureKind, MeasureFailure, Remote, Timeouts, serve};
 use gridguard_kernels::bench::{Problem, ProblemError};
 
 use super::args::{self, DeviceSelection};
+use super::progress::DeviceProgress;
 use super::target::Target;
 use super::workload::LocalBench;
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 
-/// Measures what standard input asks for; started by `tune`
+/// Measures what its parent process asks for; started by `tune`
 #[derive(Args)]
 pub(crate) struct Measure {
     #[arg(long, value_parser = args::device)]
@@ -27,15 +27,14 @@ pub(crate) struct Measure {
 
 impl Measure {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        // A signal that reaches the whole process group is handled by the parent, which closes
-        // standard input.
+        // Signals are handled by the parent, which closes the connection.
         interrupt::ignore()?;
         let target = match self.device {
             DeviceSelection::Ordinal(ordinal) => Target::device(ordinal)?,
             DeviceSelection::Host | DeviceSelection::All => Target::host(&self.gpu)?,
         };
         let bench = LocalBench::new(target.guard()?, self.policy)?;
-        serve(io::stdin(), io::stdout(), |problem| {
+        serve(|problem| {
             let invalid =
                 |error: ProblemError| MeasureFailure::new(FailureKind::Launch, error.to_string());
             bench.open(&problem.parse().map_err(invalid)?)
@@ -81,8 +80,12 @@ impl<'a> MeasuringProcess<'a> {
         Ok(Remote::spawn(command, problem.to_string(), Timeouts::default())?)
     }
 
-    /// Keeps the process for the next problem, unless it could not be restarted.
-    pub(crate) fn keep(&mut self, remote: Remote, policy: Policy) {
+    /// Keeps the process for the next problem, unless it could not be restarted, and notes what it
+    /// printed.
+    pub(crate) fn keep(&mut self, mut remote: Remote, policy: Policy, progress: &DeviceProgress) {
+        if let Some(printed) = remote.take_printed() {
+            progress.note(format_args!("the measuring process printed {printed:?}"));
+        }
         self.remote = Some((policy, remote)).filter(|(_, remote)| remote.lost().is_none());
     }
 }

@@ -1,12 +1,13 @@
 //! Progress bars on a terminal: one for each device, and one for all problems.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use gridguard_autotune::{Candidate, Observer, SearchProgress, duration};
 use gridguard_kernels::bench::Problem;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::output::count;
+use crate::output::{count, note};
 
 /// The bars of all devices; hidden where standard error is not a terminal.
 pub(crate) struct ProgressBars {
@@ -64,6 +65,11 @@ impl DeviceProgress {
         self.bar.set_position(0);
         self.bar.set_length(0);
         self.bar.set_message(format!("{}: compiling", self.problem));
+    }
+
+    /// Writes a diagnostic above the bars.
+    pub(crate) fn note(&self, line: impl Display) {
+        self.bar.suspend(|| note(line));
     }
 }
 

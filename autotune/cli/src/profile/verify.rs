@@ -254,7 +254,7 @@ impl Verifier<'_> {
         self.progress.begin(problem);
         let mut remote = self.process.open(problem, policy)?;
         let verified = self.compare(&mut remote, entry);
-        self.process.keep(remote, policy);
+        self.process.keep(remote, policy, &self.progress);
         verified
     }
 

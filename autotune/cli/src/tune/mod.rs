@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use gridguard_autotune::{Shard, WorkQueue};
+use gridguard_autotune::{Shard, WorkQueue, unended_processes};
 
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
@@ -97,6 +97,7 @@ impl Tune {
             tuned: &tuned,
             left: wanted - ended,
             known: groups.len() * tasks.len() - wanted,
+            unended: unended_processes(),
             interrupted: interrupt.load(Ordering::Relaxed),
             wall_time_s: start.elapsed().as_secs_f64(),
         };

@@ -33,6 +33,8 @@ pub(crate) struct TuneSummary<'a> {
     pub(crate) left: usize,
     /// Problems that the profiles already had an entry for.
     pub(crate) known: usize,
+    /// Measuring processes that could not be ended.
+    pub(crate) unended: Vec<u32>,
     pub(crate) interrupted: bool,
     pub(crate) wall_time_s: f64,
 }
@@ -159,6 +161,9 @@ impl fmt::Display for TuneSummary<'_> {
             }
         }
         writeln!(f, ", in {:.1} s", self.wall_time_s)?;
+        for id in &self.unended {
+            writeln!(f, "process {id} was killed, has not ended, and may still use the device")?;
+        }
         self.profiles.iter().try_for_each(|profile| writeln!(f, "profile {profile}"))
     }
 }

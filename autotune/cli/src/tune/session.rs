@@ -81,7 +81,7 @@ impl Session<'_> {
             ..Budget::default()
         };
         let outcome = tune(&mut measurer, &mut space, objective, &budget, &mut self.progress);
-        self.process.keep(measurer.into_parts().0, policy);
+        self.process.keep(measurer.into_parts().0, policy, &self.progress);
         let outcome = outcome?;
         let entry =
             outcome.complete.then(|| outcome.entry(key, problem.shape(), self.provenance()));

@@ -1,0 +1,224 @@
+//! Child processes in groups of their own: what they print is captured, and waiting for their end
+//! is bounded.
+
+use core::fmt;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpgrp, getpid, kill_process_group, waitid,
+};
+
+/// A child process that leads a process group, which is killed when this is dropped.
+pub(super) struct ProcessGroup {
+    /// `None` once it is in [`UNENDED`].
+    leader: Option<Child>,
+    id: u32,
+    status: Option<ExitStatus>,
+    stdout: Capture,
+    stderr: Capture,
+}
+
+impl ProcessGroup {
+    /// Starts `command`, with its standard output and error captured.
+    pub(super) fn start(mut command: Command) -> io::Result<Self> {
+        reap();
+        // Ctrl-C goes to the whole foreground group, but it is for the tuner to handle.
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let mut leader = command.spawn()?;
+        let stdout = Capture::of(leader.stdout.take());
+        let stderr = Capture::of(leader.stderr.take());
+        Ok(Self { id: leader.id(), leader: Some(leader), status: None, stdout, stderr })
+    }
+
+    pub(super) const fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The leader's exit status if it has ended; the rest of the group is then killed.
+    pub(super) fn status(&mut self) -> Option<ExitStatus> {
+        if let (None, Some(leader)) = (self.status, &mut self.leader) {
+            self.status = end_of(leader);
+        }
+        self.status
+    }
+
+    /// The exit status, if the leader ends within the time.
+    pub(super) fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.status() {
+                return Some(status);
+            }
+            if start.elapsed() >= within {
+                return None;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Kills the group and waits for the leader's end.
+    pub(super) fn kill(&mut self, within: Duration) -> Result<(), Unended> {
+        if self.status().is_some() {
+            return Ok(());
+        }
+        kill_group(self.id);
+        if self.wait(within).is_some() {
+            return Ok(());
+        }
+        // The kernel ends it as soon as it returns from the driver.
+        unended().extend(self.leader.take());
+        Err(Unended { id: self.id, within })
+    }
+
+    /// The end of what it wrote to standard error, up to where it closed it.
+    pub(super) fn stderr(&self, within: Duration) -> String {
+        self.stderr.take(within)
+    }
+
+    /// The end of what it printed since the last call, up to where it closed its output if it does
+    /// so within the time.
+    pub(super) fn take_printed(&self, within: Duration) -> String {
+        self.stdout.take(within)
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        if self.leader.is_some() {
+            // Reported by `unended_processes`.
+            let _ = self.kill(Duration::ZERO);
+        }
+    }
+}
+
+/// A killed process that has not ended: it is in a driver call that cannot be interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unended {
+    id: u32,
+    within: Duration,
+}
+
+impl fmt::Display for Unended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, within } = self;
+        write!(
+            f,
+            "process {id} did not end within {within:?} of being killed and may still use the device"
+        )
+    }
+}
+
+/// The ids of measuring processes that were killed and have not ended yet. A process ends only when
+/// it returns from the driver, and may use its device until then.
+#[must_use]
+pub fn unended_processes() -> Vec<u32> {
+    reap();
+    unended().iter().map(Child::id).collect()
+}
+
+/// Ends this process and, if it leads a group as [`ProcessGroup`] makes one, its children.
+pub(super) fn end_this_group() -> ! {
+    if getpgrp() == getpid() {
+        // This process is a member too. If it fails, the process ends alone.
+        let _ = kill_process_group(getpid(), Signal::KILL);
+    }
+    std::process::abort()
+}
+
+/// Processes that were killed but not reaped, each for as long as it has not ended.
+static UNENDED: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+fn unended() -> MutexGuard<'static, Vec<Child>> {
+    // Processes are only added and removed whole, so a poisoned lock is still consistent.
+    UNENDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reaps those that have ended meanwhile, so that no zombie remains.
+fn reap() {
+    unended().retain_mut(|process| end_of(process).is_none());
+}
+
+/// The exit status of a child that has ended. Its group is killed before it is reaped, since only
+/// then its id cannot belong to another group.
+fn end_of(child: &mut Child) -> Option<ExitStatus> {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let has_ended = pid(child.id()).map(|pid| waitid(WaitId::Pid(pid), options));
+    if let Some(Ok(Some(_))) = has_ended {
+        kill_group(child.id());
+    }
+    child.try_wait().ok().flatten()
+}
+
+fn kill_group(id: u32) {
+    if let Some(group) = pid(id) {
+        // It fails if nobody is left.
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
+
+fn pid(id: u32) -> Option<Pid> {
+    i32::try_from(id).ok().and_then(Pid::from_raw)
+}
+
+/// The end of what a process writes to a pipe, read by a thread of its own.
+struct Capture {
+    kept: Arc<Mutex<Kept>>,
+    /// Disconnected once the pipe is closed.
+    open: Receiver<()>,
+}
+
+#[derive(Default)]
+struct Kept {
+    end: Vec<u8>,
+    bytes: u64,
+}
+
+impl Capture {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> Self {
+        let (closed, open) = mpsc::channel::<()>();
+        let kept = Arc::<Mutex<Kept>>::default();
+        let capture = Self { kept: Arc::clone(&kept), open };
+        if let Some(mut pipe) = pipe {
+            thread::spawn(move || {
+                let mut buffer = [0; KEPT_BYTES];
+                while let Ok(read @ 1..) = pipe.read(&mut buffer) {
+                    let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    kept.add(buffer.get(..read).unwrap_or_default());
+                }
+                drop(closed);
+            });
+        }
+        capture
+    }
+
+    /// What is kept, once the pipe is closed or the time is over. Cut text is marked.
+    fn take(&self, within: Duration) -> String {
+        // Nothing is sent: it only waits.
+        let _ = self.open.recv_timeout(within);
+        let taken = core::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let text = String::from_utf8_lossy(&taken.end);
+        match taken.bytes.checked_sub(crate::stats::count(taken.end.len())) {
+            Some(0) | None => text.into_owned(),
+            Some(cut) => format!("({cut} bytes) ...{text}"),
+        }
+    }
+}
+
+impl Kept {
+    fn add(&mut self, bytes: &[u8]) {
+        self.end.extend_from_slice(bytes);
+        self.end.drain(..self.end.len().saturating_sub(KEPT_BYTES));
+        self.bytes = self.bytes.saturating_add(crate::stats::count(bytes.len()));
+    }
+}
+
+/// How much of a process's output is kept: enough for a panic message and its location.
+const KEPT_BYTES: usize = 2048;
+/// Between two polls of a process's status.
+const PAUSE: Duration = Duration::from_millis(2);
