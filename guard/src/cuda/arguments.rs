@@ -361,11 +361,11 @@ impl Packed {
     }
 }
 
-fn bytes_of<T>(elements: u64) -> u64 {
+pub(super) fn bytes_of<T>(elements: u64) -> u64 {
     elements.saturating_mul(wide(size_of::<T>()))
 }
 
-fn wide(bytes: usize) -> u64 {
+pub(super) fn wide(bytes: usize) -> u64 {
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 

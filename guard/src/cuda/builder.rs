@@ -1,45 +1,69 @@
-//! cudarc's launch builder with validation: `launch_builder_guarded` in place of `launch_builder`.
+//! cudarc's launch builder with a guard: `launch_builder_guarded` in place of `launch_builder`.
 
-use core::cell::RefCell;
-use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use core::panic::Location;
+#[cfg(feature = "profile")]
+use std::borrow::Cow;
+use std::rc::Rc;
 
 use cudarc::driver::{
-    CudaContext, CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg, sys,
+    CudaContext, CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg,
+    SyncOnDrop, sys,
 };
-use hashbrown::HashMap;
-use parking_lot::RwLock;
 
+use super::arguments::{Memory, MemoryMut, bytes_of, wide};
+use super::chunk_arg::{ChunkArg, ChunkValue, Tracked};
 use super::driver::from_cudarc;
 use super::error::{CudaError, DriverError, LaunchError};
+use super::functions::{find_kernel, with_kernel};
 use super::history::{ContextHistory, FaultSuspects, Watch};
 use super::kernel::{Inner, Kernel};
-use super::launch::accepted;
-use super::symbols::{Driver, Handle};
+use super::launch::{accepted, count};
+use super::symbols::Handle;
+#[cfg(feature = "profile")]
+use super::tuning::KernelTuning;
+use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
+use crate::plan::arguments::{ArgsError, check_slot};
+use crate::plan::batch::BatchAxis;
+use crate::plan::choice::Choice;
 use crate::plan::chunks::Chunk;
+use crate::plan::launches::{Plan, PlannedLaunch};
+use crate::plan::run::{Launcher, run};
+use crate::plan::slot::{Slot, Width};
+#[cfg(feature = "profile")]
+use crate::profile::model::Key;
 use crate::record::counters::Counts;
 
-/// Launch builders that validate, on cudarc's streams.
+/// Launch builders with a guard, on cudarc's streams.
 #[allow(private_bounds, reason = "only cudarc's streams implement it, so that it may grow")]
 pub trait GuardedStream: Sealed {
-    /// As `launch_builder`, with every launch validated against the limits of device and function.
+    /// As `launch_builder`, with every launch validated against the limits of device and function,
+    /// and split into chunks where it declares a [`batch`](GuardedLaunchArgs::batch).
     ///
     /// The limits of a function are queried at its first use and kept. The function's module stays
-    /// loaded for as long, see [`forget_functions`]. What is launched and rejected is counted for
-    /// each context, see [`counts_without_guard`].
+    /// loaded for as long, see [`forget_module_of`](super::forget_module_of). What is launched and
+    /// rejected is counted for each context, see [`counts_without_guard`], or by the
+    /// [`guard`](GuardedLaunchArgs::guard) that is given.
     ///
     /// ```no_run
-    /// # use cudarc::driver::{CudaFunction, CudaStream, LaunchConfig, PushKernelArg};
+    /// # use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
     /// use gridguard::cuda::GuardedStream;
-    /// # fn run(stream: &CudaStream, function: &CudaFunction, n: u32) -> Result<(), Box<dyn std::error::Error>> {
-    /// let config = LaunchConfig { grid_dim: (1, n, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
-    /// let mut launch = stream.launch_builder_guarded(function); // was: launch_builder(function)
-    /// launch.arg(&n);
-    /// // SAFETY: the function takes one u32 and accesses no memory.
-    /// unsafe { launch.launch(config)? };
+    /// use gridguard::{Axis, BatchAxis};
+    /// # fn run(
+    /// #     stream: &CudaStream, attention: &CudaFunction, q: &CudaSlice<f32>, out: &mut CudaSlice<f32>,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// // 15,360 items of 5 blocks each: 76,800 blocks on y, which takes 65,535.
+    /// let config =
+    ///     LaunchConfig { grid_dim: (1, 76_800, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
+    /// let scale = 0.125_f32;
+    /// let mut launch = stream.launch_builder_guarded(attention); // was: launch_builder(attention)
+    /// launch.batch(BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5));
+    /// launch.items(q, 5_120).items_mut(out, 5_120).arg(&scale).chunk_len();
+    /// // SAFETY: the function takes two pointers, a float and the number of items behind the pointers.
+    /// let launched = unsafe { launch.launch(config)? };
+    /// assert_eq!(launched.launches, 2);
     /// # Ok(())
     /// # }
     /// ```
@@ -53,11 +77,21 @@ impl Sealed for CudaStream {}
 impl GuardedStream for CudaStream {
     fn launch_builder_guarded<'a>(&'a self, function: &'a CudaFunction) -> GuardedLaunchArgs<'a> {
         let inner = self.launch_builder(function);
-        GuardedLaunchArgs { stream: self, function, inner, given: 0 }
+        GuardedLaunchArgs {
+            stream: self,
+            function,
+            inner,
+            given: 0,
+            guard: None,
+            batch: None,
+            #[cfg(feature = "profile")]
+            tuning: None,
+            chunk_args: Vec::new(),
+        }
     }
 }
 
-/// cudarc's [`LaunchArgs`] with validation.
+/// cudarc's [`LaunchArgs`] with a guard.
 #[derive(Debug)]
 pub struct GuardedLaunchArgs<'a> {
     stream: &'a CudaStream,
@@ -65,6 +99,11 @@ pub struct GuardedLaunchArgs<'a> {
     inner: LaunchArgs<'a>,
     /// Arguments so far.
     given: usize,
+    guard: Option<&'a Guard>,
+    batch: Option<BatchAxis>,
+    #[cfg(feature = "profile")]
+    tuning: Option<Box<KernelTuning<'a>>>,
+    chunk_args: Vec<ChunkArg<'a>>,
 }
 
 // SAFETY: passes every argument on to cudarc's own implementation, unchanged.
@@ -80,7 +119,74 @@ where
     }
 }
 
-impl GuardedLaunchArgs<'_> {
+/// What a launch through a builder was.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Launched {
+    /// How many launches it took: one, or the number of chunks.
+    pub launches: u64,
+    /// Events before the first launch and after the last one, if
+    /// [`GuardedLaunchArgs::record_kernel_launch`] asked for them.
+    pub events: Option<(CudaEvent, CudaEvent)>,
+}
+
+impl<'a> GuardedLaunchArgs<'a> {
+    /// Declares the batch along one axis of the grid: a launch that is too large is split into chunks
+    /// of its items. Arguments that follow the chunk are those of [`Self::items`], [`Self::items_mut`],
+    /// [`Self::chunk_offset`] and [`Self::chunk_len`]; all others are the same for every chunk.
+    pub const fn batch(&mut self, batch: BatchAxis) -> &mut Self {
+        self.batch = Some(batch);
+        self
+    }
+
+    /// Has `guard` count and check the launches, and plans them by its profile if they are
+    /// [`tuned`](Self::tuned). It must be a guard of the stream's context.
+    pub const fn guard(&mut self, guard: &'a Guard) -> &mut Self {
+        self.guard = Some(guard);
+        self
+    }
+
+    /// Plans the launch as the profile of the [`guard`](Self::guard) says for `key` and these sizes, as
+    /// [`Kernel::with_tuning`] does. Without a guard or a batch the planner chooses.
+    #[cfg(feature = "profile")]
+    pub fn tuned(&mut self, key: &'a Key, items: &'a str, sizes: &[(&'a str, u64)]) -> &mut Self {
+        self.tuning = Some(Box::new(KernelTuning::new(Cow::Borrowed(key), items, sizes)));
+        self
+    }
+
+    /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of its
+    /// first item.
+    pub fn items<T, S>(&mut self, memory: &'a S, elements: u64) -> &mut Self
+    where
+        S: Memory<T>,
+    {
+        let (base, _) = memory.device_ptr(self.stream);
+        let bytes = wide(memory.num_bytes());
+        self.chunk_items::<T>(base, elements, bytes, Tracked::read(memory))
+    }
+
+    /// Memory of `elements` elements an item that the kernel writes, or reads and writes: each chunk
+    /// gets the address of its first item.
+    pub fn items_mut<T, S>(&mut self, memory: &'a mut S, elements: u64) -> &mut Self
+    where
+        S: MemoryMut<T>,
+    {
+        let bytes = wide(memory.num_bytes());
+        let (base, _) = memory.device_ptr_mut(self.stream);
+        self.chunk_items::<T>(base, elements, bytes, Tracked::written(memory))
+    }
+
+    /// The chunk's first item, for a parameter of 4 or 8 bytes. One of 4 bytes, or of unknown size
+    /// (drivers before CUDA 12.4), takes batches of up to 2^31 - 1 items.
+    pub fn chunk_offset(&mut self) -> &mut Self {
+        self.chunk_arg(Slot::Offset { width: Width::U64 }, None)
+    }
+
+    /// The chunk's number of items, for a parameter as [`Self::chunk_offset`] takes.
+    pub fn chunk_len(&mut self) -> &mut Self {
+        self.chunk_arg(Slot::Length { width: Width::U64 }, None)
+    }
+
     /// The kernel with its limits.
     ///
     /// # Errors
@@ -90,36 +196,38 @@ impl GuardedLaunchArgs<'_> {
         find_kernel(self.stream, self.function)
     }
 
-    /// As [`LaunchArgs::record_kernel_launch`].
+    /// As [`LaunchArgs::record_kernel_launch`], around all chunks of a launch.
     pub fn record_kernel_launch(&mut self, flags: sys::CUevent_flags) -> &mut Self {
         self.inner.record_kernel_launch(flags);
         self
     }
 
-    /// As [`LaunchArgs::launch`], after validation. Opts in to large dynamic shared memory where
-    /// that is legal.
+    /// As [`LaunchArgs::launch`], after validation, in as many launches as it takes. Opts in to large
+    /// dynamic shared memory where that is legal.
+    ///
+    /// Launches with a cluster or a priority need [`Kernel::from_cudarc`] and
+    /// [`Guard::plan_and_launch`]: cudarc's builder, which holds the arguments, has neither.
     ///
     /// # Safety
     ///
-    /// As [`LaunchArgs::launch`].
+    /// As [`LaunchArgs::launch`]. With a [`batch`](Self::batch), the kernel also does for each chunk
+    /// what it does for a batch of the chunk's items, see [`BatchAxis`].
     ///
     /// # Errors
     ///
     /// [`LaunchError::Invalid`] with every violation, before anything is launched;
     /// [`LaunchError::Unknown`] if the limits cannot be queried; [`LaunchError::Args`] if there are
-    /// more or fewer arguments than parameters; [`LaunchError::Driver`] if the driver refuses a
-    /// valid launch.
+    /// more or fewer arguments than parameters, or they do not fit the batch;
+    /// [`LaunchError::OtherContext`] if the guard is of another context; [`LaunchError::Driver`] if the
+    /// driver refuses a valid launch, [`LaunchError::Stopped`] if that is one of a batch.
     #[track_caller]
-    pub unsafe fn launch(
-        &mut self,
-        config: LaunchConfig,
-    ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
+    pub unsafe fn launch(&mut self, config: LaunchConfig) -> Result<Launched, LaunchError> {
         // SAFETY: this function's contract.
-        let submit = |inner: &mut LaunchArgs<'_>| unsafe { inner.launch(config) };
-        self.validate_and(config, false, submit, Watch::here())
+        let submit = |inner: &mut LaunchArgs<'_>, config| unsafe { inner.launch(config) };
+        self.validate_and(config, false, submit, Location::caller())
     }
 
-    /// As [`LaunchArgs::launch_cooperative`], after validation.
+    /// As [`LaunchArgs::launch_cooperative`], after validation. A cooperative launch is never split.
     ///
     /// # Safety
     ///
@@ -132,59 +240,193 @@ impl GuardedLaunchArgs<'_> {
     pub unsafe fn launch_cooperative(
         &mut self,
         config: LaunchConfig,
-    ) -> Result<Option<(CudaEvent, CudaEvent)>, LaunchError> {
+    ) -> Result<Launched, LaunchError> {
         // SAFETY: this function's contract.
-        let submit = |inner: &mut LaunchArgs<'_>| unsafe { inner.launch_cooperative(config) };
-        self.validate_and(config, true, submit, Watch::here())
+        let submit =
+            |inner: &mut LaunchArgs<'_>, config| unsafe { inner.launch_cooperative(config) };
+        self.validate_and(config, true, submit, Location::caller())
     }
 
-    /// Calls `submit` if the launch is valid, then records and counts it.
+    fn chunk_items<T>(
+        &mut self,
+        base: u64,
+        elements: u64,
+        reach_bytes: u64,
+        memory: Tracked<'a>,
+    ) -> &mut Self {
+        let stride_bytes = bytes_of::<T>(elements);
+        let slot = Slot::Items { base, stride_bytes, span_bytes: stride_bytes, reach_bytes };
+        self.chunk_arg(slot, Some(memory))
+    }
+
+    fn chunk_arg(&mut self, slot: Slot<'static>, memory: Option<Tracked<'a>>) -> &mut Self {
+        let value = Rc::<ChunkValue>::default();
+        // SAFETY: `inner` keeps only the address. It is dropped with `self`, which holds the value.
+        let kept: &'a ChunkValue = unsafe { &*Rc::as_ptr(&value) };
+        self.chunk_args.push(ChunkArg { index: self.given, slot, value, memory });
+        self.arg(kept)
+    }
+
+    /// Calls `submit` for each launch if all are valid, then records and counts them.
     #[inline]
-    fn validate_and<T>(
+    fn validate_and<S>(
         &mut self,
         config: LaunchConfig,
         cooperative: bool,
-        submit: impl Fn(&mut LaunchArgs<'_>) -> Result<T, cudarc::driver::DriverError>,
-        watch: Watch,
-    ) -> Result<T, LaunchError> {
+        submit: S,
+        call_site: &'static Location<'static>,
+    ) -> Result<Launched, LaunchError>
+    where
+        S: Fn(&mut LaunchArgs<'a>, LaunchConfig) -> Result<Events, cudarc::driver::DriverError>,
+    {
         let LaunchConfig { grid_dim, block_dim, shared_mem_bytes } = config;
         let mut request = LaunchRequest::new(grid_dim.into(), block_dim.into())
             .dynamic_shared_bytes(shared_mem_bytes.into());
         request.cooperative = cooperative;
-        let Self { stream, function, inner, given } = self;
-        let mut launch = |kernel: &Inner| {
-            let launch = validate(&request, &kernel.limits)?;
-            kernel.signature.check_count(&kernel.limits.kernel().name, *given)?;
-            prepare(kernel, &launch)?;
-            let (handle, chunk) = (stream.cu_stream().cast(), Chunk::only(1));
-            let submitted = submit(inner).map_err(|error| {
-                let call = if cooperative { "cuLaunchCooperativeKernel" } else { "cuLaunchKernel" };
-                let error = from_cudarc(Some(stream.context()), call, error);
-                let error = error.of_launch(&kernel.limits);
-                with_launch_as_suspect(error, kernel, handle, &chunk, &launch, watch)
-            });
-            let launched = submitted.and_then(|events| {
-                // SAFETY: the stream is alive in `self`, and cudarc has made its context current.
-                unsafe { accepted(kernel, handle, &chunk, &launch, 1, watch) }.map(|()| events)
-            });
-            launched.map_err(|error| {
-                kernel.history.without_guard.stopped(0);
-                LaunchError::from(error)
-            })
+        let (stream, function) = (self.stream, self.function);
+        let watch = match self.guard {
+            Some(guard) => guard.watch(call_site),
+            None => Watch::at(call_site),
         };
-        let counted = |kernel: &Inner| {
-            let launched = launch(kernel);
-            match &launched {
-                Ok(_) => kernel.history.without_guard.ran(1),
-                Err(LaunchError::Invalid(violations)) => {
-                    kernel.history.without_guard.rejected(violations);
+        let launched = with_kernel(stream, function, |kernel| {
+            let Self { inner, given, guard, batch, chunk_args, .. } = self;
+            let counters = guard.map_or(&kernel.history.without_guard, |guard| &guard.counters);
+            let (arguments, events) = (chunk_args.as_slice(), None);
+            let (submit, launches) = (&submit, 1);
+            let mut launcher = BuilderLauncher {
+                kernel,
+                stream,
+                inner,
+                submit,
+                arguments,
+                launches,
+                watch,
+                events,
+            };
+            let prepare = |launch: &ValidLaunch| {
+                let name = &kernel.limits.kernel().name;
+                if guard.is_some_and(|guard| guard.context() != Some(stream.context())) {
+                    return Err(LaunchError::OtherContext {
+                        what: "the guard",
+                        kernel: name.clone(),
+                    });
                 }
-                Err(_) => {}
-            }
-            launched
-        };
-        let launched = with_kernel(stream, function, counted);
+                kernel.signature.check_count(name, *given)?;
+                prepare(kernel, launch)
+            };
+            let launches = match (batch, arguments) {
+                (None, []) => {
+                    validate(&request, &kernel.limits).map_err(Into::into).and_then(|one| {
+                        prepare(&one)?;
+                        launcher
+                            .launch_chunk(&Chunk::only(1), &one)
+                            .inspect_err(|_| counters.stopped(0))?;
+                        Ok(1)
+                    })
+                }
+                (None, [first, ..]) => Err(ArgsError::NoBatch { index: first.index }.into()),
+                (Some(batch), _) => {
+                    #[cfg(feature = "profile")]
+                    let tuned = guard.zip(self.tuning.as_deref()).and_then(|(guard, tuning)| {
+                        guard.tuned_plan(tuning, &request, batch, &kernel.limits)
+                    });
+                    #[cfg(not(feature = "profile"))]
+                    let tuned = None;
+                    let plan = match tuned {
+                        Some(plan) => Ok(plan),
+                        None => Plan::new(&request, Some(batch), &kernel.limits, Choice::AUTOMATIC),
+                    };
+                    plan.map_err(Into::into).and_then(|plan| {
+                        launcher.check(plan.items())?;
+                        prepare(plan.largest_launch())?;
+                        launcher.launches = plan.len();
+                        let _used = launcher.use_memory();
+                        Ok(run(&plan, &mut launcher)?)
+                    })
+                }
+            };
+            let launches = count(counters, launches)?;
+            Ok(Launched { launches, events: launcher.events })
+        });
         launched.unwrap_or_else(|error| Err(LaunchError::Unknown(Box::new(error))))
+    }
+}
+
+/// Events before and after a launch, if asked for.
+type Events = Option<(CudaEvent, CudaEvent)>;
+
+/// Makes one launch after another through cudarc's builder.
+struct BuilderLauncher<'b, 'a, S> {
+    kernel: &'b Inner,
+    stream: &'a CudaStream,
+    inner: &'b mut LaunchArgs<'a>,
+    submit: &'b S,
+    arguments: &'b [ChunkArg<'a>],
+    launches: u64,
+    watch: Watch,
+    events: Events,
+}
+
+impl<'a, S> BuilderLauncher<'_, 'a, S>
+where
+    S: Fn(&mut LaunchArgs<'a>, LaunchConfig) -> Result<Events, cudarc::driver::DriverError>,
+{
+    /// Checks that the arguments that follow the chunk can do so for a batch of `items`.
+    fn check(&self, items: u64) -> Result<(), ArgsError> {
+        let kernel = &self.kernel.limits.kernel().name;
+        self.arguments.iter().try_for_each(|ChunkArg { index, slot, .. }| {
+            let slot = slot.narrowed_to(self.kernel.signature.bytes_of(*index));
+            self.kernel.signature.check_slot(kernel, *index, &slot)?;
+            check_slot(&slot, *index, items)
+        })
+    }
+
+    /// Has the stream wait for earlier uses of the memory; what is returned records this one.
+    fn use_memory(&self) -> Vec<SyncOnDrop<'a>> {
+        let memory = self.arguments.iter().filter_map(|argument| argument.memory);
+        memory.map(|memory| memory.use_on(self.stream)).collect()
+    }
+
+    #[inline]
+    fn launch_chunk(&mut self, chunk: &Chunk, launch: &ValidLaunch) -> Result<(), DriverError> {
+        let Self { kernel, stream, launches, watch, .. } = *self;
+        for ChunkArg { slot, value, .. } in self.arguments {
+            value.set(slot.bits(chunk));
+        }
+        let config = LaunchConfig {
+            grid_dim: launch.grid().into(),
+            block_dim: launch.block().into(),
+            shared_mem_bytes: launch.dynamic_shared_bytes(),
+        };
+        let handle = stream.cu_stream().cast();
+        let events = (self.submit)(self.inner, config).map_err(|error| {
+            let call = if launch.is_cooperative() {
+                "cuLaunchCooperativeKernel"
+            } else {
+                "cuLaunchKernel"
+            };
+            let error = from_cudarc(Some(stream.context()), call, error);
+            let error = error.of_launch(&kernel.limits);
+            with_launch_as_suspect(error, kernel, handle, chunk, launch, watch)
+        })?;
+        // SAFETY: `stream` holds the stream, and cudarc has made its context current.
+        unsafe { accepted(kernel, handle, chunk, launch, launches, watch) }?;
+        self.events = match (self.events.take(), events) {
+            (Some((first, _)), Some((_, last))) => Some((first, last)),
+            (before, now) => now.or(before),
+        };
+        Ok(())
+    }
+}
+
+impl<'a, S> Launcher for BuilderLauncher<'_, 'a, S>
+where
+    S: Fn(&mut LaunchArgs<'a>, LaunchConfig) -> Result<Events, cudarc::driver::DriverError>,
+{
+    type Error = DriverError;
+
+    fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), DriverError> {
+        self.launch_chunk(&planned.chunk, &planned.launch)
     }
 }
 
@@ -225,117 +467,12 @@ fn with_launch_as_suspect(
     }
 }
 
-/// What was counted in `context` of launches without a [`Guard`](crate::Guard): those through
+/// What was counted in `context` of launches without a [`Guard`]: those through
 /// [`GuardedStream::launch_builder_guarded`] and [`RawKernel`](super::RawKernel).
 ///
-/// A guard counts its own launches, in [`Guard::counts`](crate::Guard::counts). Counting starts anew
-/// when no guard or kernel of the context is left, after [`forget_functions`] also of launch builders.
+/// A guard counts its own launches, in [`Guard::counts`]. Counting starts anew when no guard or kernel
+/// of the context is left, after [`forget_functions`](super::forget_functions) also of launch builders.
 #[must_use]
 pub fn counts_without_guard(context: &CudaContext) -> Counts {
     ContextHistory::of(context.cu_ctx().cast()).counts_without_guard()
-}
-
-/// Kernels by handles. Each holds its function and its context, so that neither handle is reused
-/// while it is in the map.
-static KNOWN: LazyLock<RwLock<HashMap<Handles, Kernel>>> = LazyLock::new(RwLock::default);
-
-/// How often [`KNOWN`] was emptied; changed under its lock.
-static FORGOTTEN: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    /// What this thread found in [`KNOWN`], so that threads that launch at once share no lock.
-    ///
-    /// Holds no function: the launching code holds it, and its handle is reused only after it was
-    /// forgotten.
-    static SEEN: RefCell<Seen> = RefCell::default();
-}
-
-#[derive(Default)]
-struct Seen {
-    /// [`FORGOTTEN`] at the time.
-    forgotten: u64,
-    kernels: HashMap<Handles, Arc<Inner>>,
-}
-
-/// A function, and the context that it was launched in, which need not be its own.
-type Handles = (usize, usize);
-
-/// Drops every function that [`GuardedStream::launch_builder_guarded`] has seen, so that their
-/// modules can be unloaded. They are queried again at their next use.
-pub fn forget_functions() {
-    let mut known = KNOWN.write();
-    let functions = core::mem::take(&mut *known);
-    // Before any of them is unloaded and its handle reused.
-    FORGOTTEN.fetch_add(1, Ordering::Release);
-    drop(known);
-    drop(functions);
-}
-
-/// Calls `f` with the kernel of `function`, without touching its reference count if this thread has
-/// seen it before.
-#[inline]
-fn with_kernel<R>(
-    stream: &CudaStream,
-    function: &CudaFunction,
-    mut f: impl FnMut(&Inner) -> R,
-) -> Result<R, CudaError> {
-    let handles = handles_of(stream, function);
-    let seen = SEEN.try_with(|seen| {
-        let seen = seen.try_borrow().ok()?;
-        let is_current = seen.forgotten == FORGOTTEN.load(Ordering::Acquire);
-        seen.kernels.get(&handles).filter(|_| is_current).map(|kernel| f(kernel))
-    });
-    match seen {
-        Ok(Some(result)) => Ok(result),
-        _ => Ok(f(find_kernel(stream, function)?.inner())),
-    }
-}
-
-fn handles_of(stream: &CudaStream, function: &CudaFunction) -> Handles {
-    (function.cu_function().addr(), stream.context().cu_ctx().addr())
-}
-
-/// The kernel of `function`, which this thread has seen from now on.
-#[cold]
-fn find_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
-    let handles = handles_of(stream, function);
-    let find = |known: &HashMap<Handles, Kernel>| {
-        Some((known.get(&handles)?.clone(), FORGOTTEN.load(Ordering::Relaxed)))
-    };
-    let found = find(&KNOWN.read());
-    let (kernel, forgotten) = match found {
-        Some(found) => found,
-        None => {
-            let kernel = query_kernel(stream, function)?;
-            let mut known = KNOWN.write();
-            // Two threads may get here at once; the first one's kernel stays.
-            let kernel = known.entry(handles).or_insert(kernel).clone();
-            (kernel, FORGOTTEN.load(Ordering::Relaxed))
-        }
-    };
-    let inner = Arc::clone(kernel.inner());
-    // A thread that is ending, or in the middle of a launch, looks it up again the next time.
-    let _ = SEEN.try_with(|seen| {
-        let mut seen = seen.try_borrow_mut().ok()?;
-        if seen.forgotten != forgotten {
-            *seen = Seen { forgotten, ..Seen::default() };
-        }
-        seen.kernels.insert(handles, inner)
-    });
-    Ok(kernel)
-}
-
-#[cold]
-fn query_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {
-    let (driver, context) = (Driver::get()?, stream.context());
-    driver.bind_cudarc(context)?;
-    let keep = (function.clone(), Arc::clone(context));
-    let (function, context) = (function.cu_function().cast(), context.cu_ctx().cast());
-    // SAFETY: `keep` holds the function, loaded, and the context that it is launched in, which need not
-    // be the module's and is current.
-    let kernel = unsafe {
-        let name = driver.name_of(function);
-        Kernel::from_parts(driver, function, context, name, None, None, keep)?
-    };
-    Ok(kernel)
 }

@@ -220,7 +220,7 @@ pub(super) fn from_cudarc(
 }
 
 #[allow(clippy::as_conversions, reason = "the discriminant of a C enum of int size")]
-const fn code_of(error: cudarc::driver::DriverError) -> i32 {
+pub(super) const fn code_of(error: cudarc::driver::DriverError) -> i32 {
     error.0 as i32
 }
 

@@ -14,13 +14,13 @@ use super::error::{CudaError, DriverError, LaunchError, LoadError, NvrtcError};
 use super::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
 use super::image::Image;
 use super::kernel::Kernel;
-#[cfg(feature = "profile")]
-use super::kernel::KernelTuning;
 use super::launch::{Submission, count, prepare};
 use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
 use super::symbols::{Driver, Handle, OUT_OF_MEMORY};
+#[cfg(feature = "profile")]
+use super::tuning::KernelTuning;
 use crate::guard::{FallbackReason, Guard};
 use crate::launch::request::LaunchRequest;
 #[cfg(feature = "profile")]
@@ -302,23 +302,23 @@ impl Guard {
     /// The plan that the profile chooses; `None` where it has no entry for the shape, or its choice is
     /// not legal here, which is counted. Allocates nothing, and takes no lock but the miss log's.
     #[cfg(feature = "profile")]
-    fn tuned_plan(
+    pub(super) fn tuned_plan(
         &self,
-        tuning: &KernelTuning,
+        tuning: &KernelTuning<'_>,
         request: &LaunchRequest,
         batch: &BatchAxis,
         limits: &LaunchLimits,
     ) -> Option<Plan> {
         let mut sizes = ArrayVec::<u64, MAX_SIZES>::new();
         // No entry has more sizes, so a longer shape is looked up as it is and found missing.
-        let sizes = match sizes.try_extend_from_slice(&tuning.sizes) {
+        let sizes = match sizes.try_extend_from_slice(tuning.sizes()) {
             Ok(()) => sizes.as_mut_slice(),
-            Err(_) => &mut tuning.sizes.clone(),
+            Err(_) => &mut tuning.sizes().to_vec(),
         };
         if let Some(items) = sizes.first_mut() {
             *items = batch.items();
         }
-        let tuned = self.tuned(&tuning.key, &tuning.names, sizes);
+        let tuned = self.tuned(tuning.key(), tuning.names(), sizes);
         tuned.entry?;
         let plan = Plan::new(request, Some(batch), limits, tuned.choice());
         if let (Err(_), Some(profile)) = (&plan, self.profile()) {
@@ -345,7 +345,7 @@ impl Guard {
     }
 
     #[inline]
-    const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
+    pub(super) const fn watch(&self, call_site: &'static Location<'static>) -> Watch {
         let checked = matches!(&self.cuda, Some(GuardContext { checked: true, .. }));
         Watch { call_site, checked }
     }

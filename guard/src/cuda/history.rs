@@ -325,7 +325,13 @@ impl Watch {
     #[inline]
     #[track_caller]
     pub(super) fn here() -> Self {
-        Self { call_site: Location::caller(), checked: *CHECKED_BY_ENVIRONMENT }
+        Self::at(Location::caller())
+    }
+
+    /// A launch at `call_site`, without a guard.
+    #[inline]
+    pub(super) fn at(call_site: &'static Location<'static>) -> Self {
+        Self { call_site, checked: *CHECKED_BY_ENVIRONMENT }
     }
 }
 

@@ -3,6 +3,8 @@
 use core::any::Any;
 use core::ffi::c_int;
 use core::fmt;
+#[cfg(feature = "profile")]
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
@@ -17,6 +19,8 @@ use super::symbols::{
     ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, INVALID_CLUSTER_SIZE, LaunchAttribute,
     LaunchConfigEx, Status, function_attribute,
 };
+#[cfg(feature = "profile")]
+use super::tuning::KernelTuning;
 use crate::dim::Dim3;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
@@ -37,17 +41,7 @@ pub struct Kernel {
     /// Whether requests may be dependent.
     dependent: bool,
     #[cfg(feature = "profile")]
-    tuning: Option<Arc<KernelTuning>>,
-}
-
-/// What a profile lookup needs of a kernel.
-#[cfg(feature = "profile")]
-#[derive(Debug)]
-pub(super) struct KernelTuning {
-    pub(super) key: Key,
-    pub(super) names: Vec<&'static str>,
-    /// The first one is replaced by the items of each launch.
-    pub(super) sizes: Vec<u64>,
+    tuning: Option<Arc<KernelTuning<'static>>>,
 }
 
 /// All that a launch reads. Holds neither the function of a launch builder nor its context.
@@ -135,8 +129,7 @@ impl Kernel {
         items: &'static str,
         sizes: &[(&'static str, u64)],
     ) -> Self {
-        let (names, sizes) = [(items, 0)].iter().chain(sizes).copied().unzip();
-        self.tuning = Some(Arc::new(KernelTuning { key, names, sizes }));
+        self.tuning = Some(Arc::new(KernelTuning::new(Cow::Owned(key), items, sizes)));
         self
     }
 
@@ -231,7 +224,7 @@ impl Kernel {
     }
 
     #[cfg(feature = "profile")]
-    pub(super) fn tuning(&self) -> Option<&KernelTuning> {
+    pub(super) fn tuning(&self) -> Option<&KernelTuning<'static>> {
         self.tuning.as_deref()
     }
 

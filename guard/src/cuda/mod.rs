@@ -10,9 +10,12 @@
 
 mod arguments;
 mod builder;
+mod chunk_arg;
+mod codes;
 mod driver;
 mod driver_log;
 pub(crate) mod error;
+mod functions;
 mod guard;
 pub(crate) mod history;
 mod image;
@@ -23,13 +26,16 @@ pub(crate) mod nvrtc;
 pub(crate) mod query;
 mod raw;
 mod symbols;
+#[cfg(feature = "profile")]
+mod tuning;
 
 pub use arguments::{Args, Memory, MemoryMut};
-pub use builder::{GuardedLaunchArgs, GuardedStream, counts_without_guard, forget_functions};
+pub use builder::{GuardedLaunchArgs, GuardedStream, Launched, counts_without_guard};
 pub use driver_log::DriverLog;
 pub use error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
+pub use functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub use history::bench;

@@ -1,13 +1,15 @@
-//! Loads kernel images into a context, and finds the kernels in them.
+//! Loads kernel images into a context, finds the kernels in them, and takes on those of functions that
+//! other code loaded.
 
+use core::any::Any;
 use core::ffi::c_void;
 use std::ffi::CString;
 use std::sync::Arc;
 
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, CudaFunction};
 
 use super::driver::Pushed;
-use super::driver_log::LogPosition;
+use super::driver_log::{self, LogPosition};
 use super::error::{CudaError, LoadError, cuda_version};
 use super::image::Image;
 use super::kernel::Kernel;
@@ -155,26 +157,15 @@ impl Module {
             Err(error) if error.code == NOT_FOUND => return Err(missing()),
             found => found?,
         }
-        let declared: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes()).collect();
-        // SAFETY: the function is loaded in the context that is current.
-        if let Some(known) = unsafe { query::parameter_sizes(driver, function) }?
-            && known != declared
-        {
-            return Err(LoadError::Parameters { name: name.to_owned(), known, declared });
-        }
         if wide {
             let attribute = function_attribute::NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
-            // SAFETY: as above.
+            // SAFETY: the function is loaded in the context that is current.
             let status = unsafe { (driver.func_set_attribute)(function, attribute, 1) };
             driver.check("cuFuncSetAttribute", status)?;
         }
-        let declared = Some(parameters);
-        let (owned, keep) = (Some(Arc::clone(context)), Arc::clone(&self.0));
-        let (name, context) = (name.to_owned(), context.cu_ctx().cast());
+        let (name, keep) = (name.to_owned(), Arc::clone(&self.0));
         // SAFETY: `keep` keeps the function loaded, and its context, which is current.
-        let kernel =
-            unsafe { Kernel::from_parts(driver, function, context, name, declared, owned, keep) };
-        Ok(kernel?)
+        unsafe { declared_kernel(driver, context, function, name, parameters, keep) }
     }
 
     /// The context that the module is loaded into.
@@ -182,6 +173,102 @@ impl Module {
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.0.context
     }
+}
+
+impl Kernel {
+    /// The kernel of a function that cudarc loaded in `context`, which takes `parameters`: all of
+    /// [`Guard`](crate::Guard) works with it. It keeps the function's module loaded.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use cudarc::driver::{CudaContext, CudaFunction};
+    /// use gridguard::cuda::Kernel;
+    /// use gridguard::{Guard, Parameter};
+    /// # fn run(context: Arc<CudaContext>, scale: &CudaFunction) -> Result<(), Box<dyn std::error::Error>> {
+    /// let guard = Guard::with_context(Arc::clone(&context))?;
+    /// let parameters = [Parameter::Memory, Parameter::of::<f32>(), Parameter::of::<u32>()];
+    /// // SAFETY: `scale` takes a pointer, a factor and the number of elements that it writes.
+    /// let kernel = unsafe { Kernel::from_cudarc(&context, scale, &parameters)? };
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// As [`Module::kernel`]; and `function` was loaded in `context`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::from_function`].
+    pub unsafe fn from_cudarc(
+        context: &Arc<CudaContext>,
+        function: &CudaFunction,
+        parameters: &[Parameter],
+    ) -> Result<Self, CudaError> {
+        let handle = function.cu_function().cast();
+        // SAFETY: this function's contract; the clone keeps the function loaded.
+        unsafe { Self::from_function(context, handle, parameters, function.clone()) }
+    }
+
+    /// As [`Self::from_cudarc`], of a `CUfunction` that any code loaded, or a `CUkernel` cast to one.
+    /// `keep` is dropped with the last clone of the kernel.
+    ///
+    /// # Safety
+    ///
+    /// As [`Module::kernel`]; `function` was loaded in `context`, and stays loaded until `keep` is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`CudaError::Load`] with [`LoadError::Parameters`] if the driver knows other parameters;
+    /// another [`CudaError`] if there is no driver or a query fails.
+    pub unsafe fn from_function(
+        context: &Arc<CudaContext>,
+        function: *mut c_void,
+        parameters: &[Parameter],
+        keep: impl Any + Send + Sync,
+    ) -> Result<Self, CudaError> {
+        let driver = Driver::get()?;
+        driver.bind_cudarc(context)?;
+        // SAFETY: this function's contract, and the context is current.
+        let kernel = unsafe {
+            let function = driver.function_of(function);
+            let name = driver.name_of(function);
+            // For one of both kinds of handle, the driver has logged an error.
+            driver_log::discard(driver);
+            declared_kernel(driver, context, function, name, parameters, keep)
+        };
+        Ok(kernel?)
+    }
+}
+
+/// The kernel of `function`, if it takes `parameters` as far as the driver knows.
+///
+/// # Safety
+///
+/// `function` was loaded in `context`, which is current, and stays loaded until `keep` is dropped. On
+/// every launch it keeps the contract of [`Module::kernel`].
+unsafe fn declared_kernel(
+    driver: &'static Driver,
+    context: &Arc<CudaContext>,
+    function: Handle,
+    name: String,
+    parameters: &[Parameter],
+    keep: impl Any + Send + Sync,
+) -> Result<Kernel, LoadError> {
+    let declared: Vec<usize> = parameters.iter().map(|parameter| parameter.bytes()).collect();
+    // SAFETY: the function is loaded in the context that is current.
+    if let Some(known) = unsafe { query::parameter_sizes(driver, function) }?
+        && known != declared
+    {
+        return Err(LoadError::Parameters { name, known, declared });
+    }
+    let (owned, handle) = (Some(Arc::clone(context)), context.cu_ctx().cast());
+    let declared = Some(parameters);
+    // SAFETY: this function's contract.
+    let kernel =
+        unsafe { Kernel::from_parts(driver, function, handle, name, declared, owned, keep) };
+    Ok(kernel?)
 }
 
 impl Drop for LoadedModule {

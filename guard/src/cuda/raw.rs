@@ -1,6 +1,7 @@
 //! Guarded launches of functions by their raw handles, for code on another CUDA binding or in C++.
 
 use core::ffi::c_void;
+use core::panic::Location;
 
 use super::driver::Pushed;
 use super::driver_log;
@@ -9,11 +10,14 @@ use super::history::Watch;
 use super::kernel::Kernel;
 use super::launch::{Submission, count};
 use super::symbols::Driver;
+use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::limits::{LaunchLimits, OccupancyLimits};
 use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::launches::Plan;
+#[cfg(feature = "profile")]
+use crate::profile::model::Key;
 use crate::record::counters::Counts;
 
 /// A function that other code loaded, given by its handles.
@@ -91,6 +95,19 @@ impl RawKernel {
         unsafe { Self::from_handles(context, function, &driver.name_of(function)) }
     }
 
+    /// As [`Kernel::with_tuning`], for [`Self::plan_and_launch_with`].
+    #[cfg(feature = "profile")]
+    #[must_use]
+    pub fn with_tuning(self, key: Key, items: &'static str, sizes: &[(&'static str, u64)]) -> Self {
+        Self(self.0.with_tuning(key, items, sizes))
+    }
+
+    /// The function's name in messages.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
     /// What the function allows on its device.
     #[must_use]
     pub fn limits(&self) -> &LaunchLimits {
@@ -137,6 +154,46 @@ impl RawKernel {
         let submission = unsafe { Submission::new(&self.0, stream, args, Watch::here()) };
         let counters = &self.0.inner().history.without_guard;
         count(counters, submission.plan_and_submit(request, batch))
+    }
+
+    /// As [`Self::plan_and_launch`], counted and checked by `guard`, and planned by its profile if the
+    /// kernel is [`Self::with_tuning`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::launch`].
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::OtherContext`] if the guard is of another context, and as
+    /// [`Self::plan_and_launch`].
+    #[track_caller]
+    pub unsafe fn plan_and_launch_with(
+        &self,
+        guard: &Guard,
+        stream: *mut c_void,
+        request: &LaunchRequest,
+        batch: Option<&BatchAxis>,
+        args: &KernelArgs<'_>,
+    ) -> Result<u64, LaunchError> {
+        let inner = self.0.inner();
+        if guard.context().is_none_or(|context| context.cu_ctx().cast() != inner.context) {
+            return Err(LaunchError::OtherContext {
+                what: "the guard",
+                kernel: self.name().into(),
+            });
+        }
+        let _current = self.push()?;
+        let watch = guard.watch(Location::caller());
+        // SAFETY: this function's contract, and the context is current.
+        let submission = unsafe { Submission::new(&self.0, stream, args, watch) };
+        #[cfg(feature = "profile")]
+        if let (Some(tuning), Some(batch)) = (self.0.tuning(), batch)
+            && let Some(plan) = guard.tuned_plan(tuning, request, batch, &inner.limits)
+        {
+            return count(&guard.counters, submission.submit(&plan));
+        }
+        count(&guard.counters, submission.plan_and_submit(request, batch))
     }
 
     /// Submits every launch of `plan` to `stream` (a `CUstream`, null for the default one) and returns

@@ -16,7 +16,7 @@ pub(crate) fn violations(
     (co_resident, cluster_blocks): (Option<u64>, Option<u64>),
     broken: RuleSet,
 ) -> Violations {
-    let mut violations = Violations::default();
+    let mut violations = Violations::of_request(request);
     for rule in Rule::ALL.iter().copied().filter(|rule| broken.contains(*rule)) {
         let mut report = |axis, requested: u128, limit, owner, remedy| {
             violations.push(Violation { rule, axis, requested, limit, owner, remedy });

@@ -3,7 +3,6 @@
 //! The order of the driver's checks was derived from random launches on an NVIDIA H200 with driver
 //! 580.159.04; `RULES.md` has their number.
 
-use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{
     COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_CLUSTER_SIZE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES,
     Rule,
@@ -16,8 +15,8 @@ use crate::limits::launch::NON_PORTABLE_CLUSTER_BLOCKS;
 const RESERVED_BYTES: u128 = 1024;
 
 impl Violations {
-    /// The `CUresult` that the driver returns for `request`, which breaks these rules, if it checks
-    /// any of them.
+    /// The `CUresult` that the driver returns for the launch that breaks these rules, if it checks any
+    /// of them.
     ///
     /// The driver checks the block first, with the launch bounds; then zeros in the cluster, the grid,
     /// and the cluster. A cooperative launch whose blocks cannot be co-resident is then too large
@@ -34,15 +33,15 @@ impl Violations {
     /// device.cooperative_launch = true;
     /// let limits = LaunchLimits::new(device, KernelLimits::unknown("reduce"));
     /// let plain = LaunchRequest::new(Dim3::ONE, Dim3::ONE).dynamic_shared_bytes(1 << 20);
-    /// let code = |request| validate(&request, &limits).unwrap_err().driver_code(&request);
+    /// let code = |request| validate(&request, &limits).unwrap_err().driver_code();
     /// assert_eq!(code(plain), Some(1)); // CUDA_ERROR_INVALID_VALUE
     /// assert_eq!(code(plain.cooperative()), Some(720)); // CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
     /// ```
     #[must_use]
-    pub fn driver_code(&self, request: &LaunchRequest) -> Option<i32> {
+    pub fn driver_code(&self) -> Option<i32> {
         let any = |rules: &[Rule]| rules.iter().any(|rule| self.contains(*rule));
         if let Some(local) = self.of(Rule::LocalMemory) {
-            let alone = self.len() == 1 && !request.cooperative;
+            let alone = self.len() == 1 && !self.cooperative;
             return (alone && local.limit == LOCAL_BYTES_PER_THREAD).then_some(INVALID_VALUE);
         }
         if any(&BLOCK) || self.exceeds_launch_bounds() {
@@ -62,7 +61,7 @@ impl Violations {
         let cluster_too_large = any(&[Rule::ClusterSize, Rule::ClusterResidency]);
         let registers = self.contains(Rule::RegistersPerBlock);
         let shared = any(&[Rule::SharedMemoryTotal, Rule::DynamicSharedMemoryOptIn]);
-        if request.cooperative {
+        if self.cooperative {
             let none_fits = cluster_too_large || registers;
             if !none_fits && self.wraps_shared_memory() {
                 return None;
@@ -117,9 +116,9 @@ const GRID: [Rule; 4] = [Rule::GridDimX, Rule::GridDimY, Rule::GridDimZ, Rule::G
 #[cfg(test)]
 #[cfg(feature = "catalog")]
 mod tests {
-    use super::*;
     use crate::catalog;
     use crate::dim::Dim3;
+    use crate::launch::request::LaunchRequest;
     use crate::launch::validate::validate;
     use crate::limits::{KernelLimits, LaunchLimits};
 
@@ -160,7 +159,7 @@ mod tests {
         let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
         let violations = validate(&request, &LaunchLimits::new(device, kernel))
             .expect_err("the driver rejected it");
-        violations.driver_code(&request)
+        violations.driver_code()
     }
 
     #[test]

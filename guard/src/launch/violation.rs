@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::dim::{Axis, Dim3};
+use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, Unit};
 
 /// One broken rule: the requested value, the limit, whose limit it is, and a remedy.
@@ -335,36 +336,45 @@ impl serde::Serialize for Violation {
 
 /// All violations of one launch, never only the first. Not empty where it is an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Violations(Vec<Violation>);
+pub struct Violations {
+    list: Vec<Violation>,
+    /// Whether the launch is cooperative: the driver then checks in another order.
+    pub(crate) cooperative: bool,
+}
 
 impl Violations {
+    /// No violations yet of `request`.
+    pub(crate) const fn of_request(request: &LaunchRequest) -> Self {
+        Self { list: Vec::new(), cooperative: request.cooperative }
+    }
+
     /// Adds a violation in order, after those of the same rule.
     pub(crate) fn push(&mut self, violation: Violation) {
-        let place = self.0.partition_point(|other| other.rule <= violation.rule);
-        self.0.insert(place, violation);
+        let place = self.list.partition_point(|other| other.rule <= violation.rule);
+        self.list.insert(place, violation);
     }
 
     /// The number of violations.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.list.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty()
     }
 
     /// The violations, in the order of [`Rule::ALL`].
     pub fn iter(&self) -> core::slice::Iter<'_, Violation> {
-        self.0.iter()
+        self.list.iter()
     }
 
     /// Whether `rule` is broken.
     #[must_use]
     pub fn contains(&self, rule: Rule) -> bool {
-        self.0.iter().any(|violation| violation.rule == rule)
+        self.list.iter().any(|violation| violation.rule == rule)
     }
 }
 
@@ -382,14 +392,14 @@ impl IntoIterator for Violations {
     type IntoIter = std::vec::IntoIter<Violation>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.list.into_iter()
     }
 }
 
 impl fmt::Display for Violations {
     /// One violation per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, violation) in self.0.iter().enumerate() {
+        for (place, violation) in self.list.iter().enumerate() {
             if place > 0 {
                 f.write_str("\n")?;
             }

@@ -176,28 +176,8 @@ impl<'a> KernelArgs<'a> {
             return Err(ArgsError::TooMany { given: self.len() });
         }
         let Some(items) = items else { return self.check_without_batch() };
-        for (index, slot) in self.slots().iter().enumerate() {
-            match *slot {
-                Slot::Items { base, stride_bytes, span_bytes, reach_bytes } => {
-                    let before = u128::from(items.saturating_sub(1)) * u128::from(stride_bytes);
-                    let last = if items == 0 { 0 } else { u128::from(span_bytes) };
-                    let needed = before + last;
-                    if needed > u128::from(reach_bytes) {
-                        let available = reach_bytes;
-                        return Err(ArgsError::BufferTooSmall { index, needed, available });
-                    }
-                    if needed + u128::from(base) > u128::from(u64::MAX) {
-                        return Err(ArgsError::AddressOverflow { index });
-                    }
-                }
-                Slot::Offset { width } | Slot::Length { width } => {
-                    check_width(width, index, items)?;
-                }
-                Slot::Workspace => return Err(ArgsError::WorkspaceNotAllocated { index }),
-                _ => {}
-            }
-        }
-        Ok(())
+        let mut slots = self.slots().iter().enumerate();
+        slots.try_for_each(|(index, slot)| check_slot(slot, index, items))
     }
 
     /// How many items a launch without a batch works on is unknown, and so is what they reach.
@@ -354,6 +334,29 @@ pub enum ArgsError {
         /// Bytes of the argument.
         given: usize,
     },
+}
+
+/// Checks that every chunk of a batch of `items` stays within the buffer or type of argument `index`.
+#[inline]
+pub(crate) fn check_slot(slot: &Slot<'_>, index: usize, items: u64) -> Result<(), ArgsError> {
+    match *slot {
+        Slot::Items { base, stride_bytes, span_bytes, reach_bytes } => {
+            let before = u128::from(items.saturating_sub(1)) * u128::from(stride_bytes);
+            let last = if items == 0 { 0 } else { u128::from(span_bytes) };
+            let needed = before + last;
+            if needed > u128::from(reach_bytes) {
+                let available = reach_bytes;
+                return Err(ArgsError::BufferTooSmall { index, needed, available });
+            }
+            if needed + u128::from(base) > u128::from(u64::MAX) {
+                return Err(ArgsError::AddressOverflow { index });
+            }
+            Ok(())
+        }
+        Slot::Offset { width } | Slot::Length { width } => check_width(width, index, items),
+        Slot::Workspace => Err(ArgsError::WorkspaceNotAllocated { index }),
+        _ => Ok(()),
+    }
 }
 
 /// Checks that argument `index`, of the type `width`, can represent `items`.

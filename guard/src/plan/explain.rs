@@ -52,7 +52,7 @@ pub(crate) fn check_empty(
 
 #[cold]
 pub(crate) fn batch_mismatch(request: &LaunchRequest, batch: &BatchAxis) -> Violations {
-    let mut violations = Violations::default();
+    let mut violations = Violations::of_request(request);
     violations.push(Violation {
         rule: Rule::BatchCoversGrid,
         axis: Some(batch.axis()),

@@ -91,34 +91,52 @@ impl Signature {
     #[inline]
     pub(crate) fn check(&self, kernel: &str, args: &KernelArgs<'_>) -> Result<(), ArgsError> {
         self.check_count(kernel, args.len())?;
-        for (index, slot) in args.slots().iter().enumerate() {
-            let (bytes, takes, missed) = match self {
-                Self::Declared(parameters) => match parameters.get(index) {
-                    Some(parameter) => {
-                        let missed = parameter.missed_alignment(slot);
-                        (parameter.bytes(), parameter.takes(slot), missed)
-                    }
-                    None => continue,
-                },
-                Self::Sizes(sizes) => (sizes.get(index).copied().unwrap_or(0), true, None),
-                Self::Unknown => continue,
-            };
-            if let Some(alignment) = missed {
-                let kernel = kernel.to_owned();
-                return Err(ArgsError::Misaligned { kernel, index, alignment });
-            }
-            if !takes {
-                let name = |memory| if memory { "memory" } else { "a value" };
-                let (kernel, given) = (kernel.to_owned(), name(slot.is_memory()));
-                let expected = name(!slot.is_memory());
-                return Err(ArgsError::WrongKind { kernel, index, expected, given });
-            }
-            if bytes != slot.size() {
-                let (kernel, given) = (kernel.to_owned(), slot.size());
-                return Err(ArgsError::WrongSize { kernel, index, expected: bytes, given });
-            }
+        let mut slots = args.slots().iter().enumerate();
+        slots.try_for_each(|(index, slot)| self.check_slot(kernel, index, slot))
+    }
+
+    /// Checks the size and kind of argument `index` as far as they are known.
+    #[inline]
+    pub(crate) fn check_slot(
+        &self,
+        kernel: &str,
+        index: usize,
+        slot: &Slot<'_>,
+    ) -> Result<(), ArgsError> {
+        let (bytes, takes, missed) = match self {
+            Self::Declared(parameters) => match parameters.get(index) {
+                Some(parameter) => {
+                    let missed = parameter.missed_alignment(slot);
+                    (parameter.bytes(), parameter.takes(slot), missed)
+                }
+                None => return Ok(()),
+            },
+            Self::Sizes(sizes) => (sizes.get(index).copied().unwrap_or(0), true, None),
+            Self::Unknown => return Ok(()),
+        };
+        if let Some(alignment) = missed {
+            return Err(ArgsError::Misaligned { kernel: kernel.to_owned(), index, alignment });
+        }
+        if !takes {
+            let name = |memory| if memory { "memory" } else { "a value" };
+            let (kernel, given) = (kernel.to_owned(), name(slot.is_memory()));
+            let expected = name(!slot.is_memory());
+            return Err(ArgsError::WrongKind { kernel, index, expected, given });
+        }
+        if bytes != slot.size() {
+            let (kernel, given) = (kernel.to_owned(), slot.size());
+            return Err(ArgsError::WrongSize { kernel, index, expected: bytes, given });
         }
         Ok(())
+    }
+
+    /// The size of parameter `index`, where it is known.
+    pub(crate) fn bytes_of(&self, index: usize) -> Option<usize> {
+        match self {
+            Self::Declared(parameters) => parameters.get(index).map(|one| one.bytes()),
+            Self::Sizes(sizes) => sizes.get(index).copied(),
+            Self::Unknown => None,
+        }
     }
 
     /// Checks only the number of arguments.

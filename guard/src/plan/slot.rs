@@ -47,6 +47,20 @@ impl Slot<'_> {
         matches!(self, Self::Address(_) | Self::Items { .. } | Self::Workspace)
     }
 
+    /// The same, of an offset or a length as narrow as a parameter of `bytes`; where that is unknown,
+    /// of the narrowest kind.
+    pub(crate) const fn narrowed_to(self, bytes: Option<usize>) -> Self {
+        let width = match bytes {
+            Some(8) => Width::U64,
+            _ => Width::I32,
+        };
+        match self {
+            Self::Offset { .. } => Self::Offset { width },
+            Self::Length { .. } => Self::Length { width },
+            other => other,
+        }
+    }
+
     /// Bytes that the kernel's parameter must have.
     pub(crate) const fn size(&self) -> usize {
         match self {

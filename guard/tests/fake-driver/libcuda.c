@@ -614,6 +614,10 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return SUCCESS;
 }
 
+CALL(cuFuncGetModule, (CUmodule *module, CUfunction f),
+     FUNCTION; REQUIRE(module, INVALID_VALUE),
+     *module = f->module)
+
 CALL(cuFuncGetAttribute, (int *value, int attribute, CUfunction f),
      FUNCTION; REQUIRE(value && attribute >= 0 && attribute < FA_COUNT, INVALID_VALUE),
      *value = f->attribute[attribute])
@@ -953,10 +957,11 @@ static CUresult run_kernel(const struct Op *op) {
     bool y = spill || faulty || !strcmp(name, "iota_y");
     int axis = !strcmp(name, "iota_x") ? 0 : y ? 1 : -1;
     if (axis < 0 || f->params != (faulty ? 7 : spill ? 4 : 3)) return SUCCESS;
-    for (size_t i = 0; i < f->params; i++)
-        if (f->size[i] != 8) return SUCCESS;
     unsigned long long arg[7] = {0}; /* out, first, items, workspace or faulty, how, cycles, code */
-    memcpy(arg, op->args, 8 * f->params);
+    for (size_t i = 0; i < f->params; i++) {
+        if (f->size[i] != 8 && (f->size[i] != 4 || i == 0)) return SUCCESS;
+        memcpy(&arg[i], op->args + f->offset[i], f->size[i]);
+    }
     size_t bytes = 8 * (size_t)op->launch.grid[axis];
     if (!owned(arg[0], bytes) || (spill && !owned(arg[3], bytes)))
         return f->module->ctx->sticky = ILLEGAL_ADDRESS;

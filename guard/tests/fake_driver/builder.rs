@@ -15,8 +15,8 @@ use gridguard_test_support::fake_driver::{
 
 use crate::kernels::{POISON, PTX, iota, poisoned, read};
 
-/// A function that cudarc loaded, and a stream for it.
-fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
+/// A function that cudarc loaded.
+pub(crate) fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
     let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
     module.load_function(name).expect("it is in the PTX")
 }
@@ -36,7 +36,8 @@ fn launch_iota(
     let mut launch = stream.launch_builder_guarded(function);
     launch.arg(out).arg(&first).arg(&items);
     // SAFETY: the function takes these three, and the fake driver checks the memory.
-    unsafe { launch.launch(config) }.map(|events| assert!(events.is_none()))
+    unsafe { launch.launch(config) }
+        .map(|launched| assert!(launched.launches == 1 && launched.events.is_none()))
 }
 
 #[test]

@@ -5,7 +5,7 @@ use cudarc::driver::LaunchConfig;
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, DriverError, GuardedStream, Image, Kernel, LaunchError};
 use gridguard::diagnose::Evidence;
-use gridguard::{Dim3, Guard, LaunchRequest, LocalMemory, Rule};
+use gridguard::{Dim3, Guard, LaunchRequest, LocalMemory, Rule, validate};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use crate::kernels::{context, guard};
@@ -70,9 +70,11 @@ fn half_a_mebibyte_per_thread_never_reaches_the_driver() {
                 panic!("another error: {error:?}");
             };
             let rules: Vec<Rule> = violations.iter().map(|violation| violation.rule).collect();
-            assert_eq!((rules, violations.driver_code(&ONE)), (vec![Rule::LocalMemory], Some(1)));
-            assert_eq!(violations.driver_code(&ONE.cooperative()), None, "not measured");
+            assert_eq!((rules, violations.driver_code()), (vec![Rule::LocalMemory], Some(1)));
         }
+        let kernel = kernel(&guard, "too_large");
+        let cooperative = validate(&ONE.cooperative(), kernel.limits()).expect_err("too large");
+        assert_eq!(cooperative.driver_code(), None, "not measured");
         assert_eq!(launches(), Vec::<String>::new());
     });
 }

@@ -6,6 +6,7 @@ mod attributes;
 mod availability;
 mod belonging;
 mod builder;
+mod builder_chunks;
 mod capture;
 mod checked_launches;
 mod conformance;

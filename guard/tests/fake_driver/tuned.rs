@@ -1,18 +1,20 @@
 //! Launches that are planned as the guard's profile says.
+#![allow(unsafe_code, reason = "cudarc's launches are unsafe")]
 
 use core::num::NonZeroU64;
 use std::sync::Arc;
 
-use cudarc::driver::CudaStream;
-use gridguard::cuda::{Args, Kernel};
+use cudarc::driver::{CudaStream, LaunchConfig};
+use gridguard::cuda::{Args, GuardedStream, Kernel};
 use gridguard::profile::{
     Document, Entry, Environment, Key, LookupCounts, MatchKind, MissLog, Profile, Provenance,
     StoredChoice, Summary,
 };
-use gridguard::{Axis, Guard};
+use gridguard::{Axis, BatchAxis, Guard};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
+use crate::builder::function;
 use crate::kernels::{context, guard, iota, items_along, kernel, poisoned, read};
 
 fn key() -> Key {
@@ -67,6 +69,29 @@ fn launch(guard: &Guard, kernel: &Kernel, items: u64) -> u64 {
 
 fn lookups(guard: &Guard) -> LookupCounts {
     guard.profile().expect("it has one").counts()
+}
+
+#[test]
+fn a_tuned_launch_builder_is_planned_by_the_profile() {
+    with_fake(&[], || {
+        let guard = guard_with([entry(1000, 64, chunks_of(250))]);
+        let stream = context(&guard).new_stream().expect("a stream");
+        let (function, key) = (function(context(&guard), "fake_iota_y"), key());
+        let config =
+            LaunchConfig { grid_dim: (1, 1000, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
+        for (columns, launches) in [(64, 4), (128, 1)] {
+            let mut out = poisoned(&stream, 1000);
+            let mut launch = stream.launch_builder_guarded(&function);
+            launch.guard(&guard).tuned(&key, "items", &[("columns", columns)]);
+            launch.batch(BatchAxis::new(Axis::Y, 1000));
+            launch.items_mut(&mut out, 1).chunk_offset().chunk_len();
+            // SAFETY: the function takes these three.
+            let launched = unsafe { launch.launch(config) }.expect("legal");
+            assert_eq!(launched.launches, launches, "{columns} columns");
+            assert_eq!(read(&stream, &out), iota(1000));
+        }
+        assert_eq!(lookups(&guard).exact, 1);
+    });
 }
 
 #[test]

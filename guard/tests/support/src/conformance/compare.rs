@@ -127,7 +127,7 @@ impl Tally {
         result: i32,
     ) {
         let rules = rules(violations);
-        let Some(predicted) = violations.driver_code(request) else {
+        let Some(predicted) = violations.driver_code() else {
             self.unpredicted += 1;
             return;
         };

@@ -1,0 +1,352 @@
+//! cudarc's launch builder in chunks, with a guard, and functions that cudarc loaded through the guard.
+#![allow(unsafe_code, reason = "cudarc's launches are unsafe")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg, sys,
+};
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{
+    Args, CudaError, GuardedStream, Kernel, LaunchError, Launched, LoadError, MAX_KEPT_FUNCTIONS,
+    RawKernel, counts_without_guard, forget_module_of,
+};
+use gridguard::{ArgsError, Axis, BatchAxis, Guard, KernelArgs, Parameter, Rule};
+use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
+
+use crate::builder::function;
+use crate::kernels::{iota, items_along, parameters, poisoned, read};
+
+/// One more than the driver takes along y.
+const ITEMS: u64 = 65_536;
+
+fn config(grid_y: u64) -> LaunchConfig {
+    let grid_y = u32::try_from(grid_y).expect("few blocks");
+    LaunchConfig { grid_dim: (1, grid_y, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 }
+}
+
+fn batch(items: u64) -> BatchAxis {
+    BatchAxis::new(Axis::Y, items)
+}
+
+/// Launches `fake_iota_y` over all of `out` in as many launches as it takes.
+fn launch(
+    stream: &CudaStream,
+    function: &CudaFunction,
+    out: &mut CudaSlice<u64>,
+) -> Result<Launched, LaunchError> {
+    let items = u64::try_from(out.len()).expect("few items");
+    let mut launch = stream.launch_builder_guarded(function);
+    launch.batch(batch(items)).items_mut(out, 1).chunk_offset().chunk_len();
+    // SAFETY: the function takes these three, and the fake driver checks the memory.
+    unsafe { launch.launch(config(items)) }
+}
+
+/// A function that writes a number for each item, with a first item and a length of 4 bytes.
+fn narrow(context: &Arc<CudaContext>) -> CudaFunction {
+    let ptx = "// fake fake_iota_y params=8,4,4\n.version 8.0\n.target sm_90\n.address_size 64\n\
+               .visible .entry fake_iota_y(\n)\n";
+    let module = context.load_module(Ptx::from_src(ptx)).expect("PTX");
+    module.load_function("fake_iota_y").expect("it is in the PTX")
+}
+
+#[test]
+fn a_launch_that_is_too_large_runs_in_chunks() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.new_stream().expect("a stream");
+        for function in [function(&context, "fake_iota_y"), narrow(&context)] {
+            let mut out = poisoned(&stream, ITEMS);
+            assert_eq!(launch(&stream, &function, &mut out).expect("splits").launches, 2);
+            assert_eq!(read(&stream, &out), iota(ITEMS));
+        }
+        let counts = counts_without_guard(&context);
+        assert_eq!((counts.plans, counts.launches), (2, 4));
+    });
+}
+
+#[test]
+fn chunks_run_with_a_driver_that_does_not_know_the_parameters() {
+    with_driver(Driver::Old, &[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let mut out = poisoned(&stream, ITEMS);
+        assert_eq!(launch(&stream, &function, &mut out).expect("splits").launches, 2);
+        assert_eq!(read(&stream, &out), iota(ITEMS));
+    });
+}
+
+#[test]
+fn arguments_may_be_declared_after_the_builder_and_sent_twice() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let mut out = poisoned(&stream, 8);
+        {
+            let mut launch = stream.launch_builder_guarded(&function);
+            let (first, items) = (0_u64, 8_u64);
+            let mut whole = out.slice_mut(..);
+            launch.batch(batch(8)).items_mut(&mut whole, 1).arg(&first).arg(&items);
+            for _ in 0..2 {
+                // SAFETY: the function takes these three.
+                unsafe { launch.launch(config(8)) }.expect("legal");
+            }
+        }
+        assert_eq!((read(&stream, &out), launches().len()), (iota(8), 2));
+    });
+}
+
+#[test]
+fn uses_of_items_are_ordered_between_streams() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let [one, two] = [(); 2].map(|()| context.new_stream().expect("a stream"));
+        let mut out = poisoned(&one, ITEMS);
+        for stream in [&two, &one, &two] {
+            launch(stream, &function, &mut out).expect("splits");
+        }
+        drop(out);
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn events_are_recorded_around_all_chunks() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let mut out = poisoned(&stream, ITEMS);
+        let mut launch = stream.launch_builder_guarded(&function);
+        launch.batch(batch(ITEMS)).items_mut(&mut out, 1).chunk_offset().chunk_len();
+        launch.record_kernel_launch(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        // SAFETY: the function takes these three.
+        let launched = unsafe { launch.launch(config(ITEMS)) }.expect("splits");
+        assert!(launched.launches == 2 && launched.events.is_some(), "{launched:?}");
+    });
+}
+
+#[test]
+fn arguments_that_do_not_fit_the_batch_are_rejected() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let mut out = poisoned(&stream, 8);
+        let mut rejected = |declared: Option<BatchAxis>, elements: u64, blocks: u64| {
+            let mut launch = stream.launch_builder_guarded(&function);
+            launch.items_mut(&mut out, elements).chunk_offset().chunk_len();
+            if let Some(batch) = declared {
+                launch.batch(batch);
+            }
+            // SAFETY: the function takes these three.
+            unsafe { launch.launch(config(blocks)) }.expect_err("they do not fit")
+        };
+        let undeclared = ArgsError::NoBatch { index: 0 };
+        assert_eq!(rejected(None, 1, 8), LaunchError::Args(undeclared));
+        let too_small = ArgsError::BufferTooSmall { index: 0, needed: 72, available: 64 };
+        assert_eq!(rejected(Some(batch(9)), 1, 9), LaunchError::Args(too_small));
+        let error = rejected(Some(batch(8)), 1, 9);
+        assert!(matches!(error, LaunchError::Invalid(v) if v.contains(Rule::BatchCoversGrid)));
+        assert_eq!(launches(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn an_offset_of_4_bytes_takes_no_batch_past_31_bits() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, function) = (context.default_stream(), narrow(&context));
+        let mut out = poisoned(&stream, 8);
+        let mut launch = stream.launch_builder_guarded(&function);
+        let items = 1_u64 << 31;
+        launch.batch(BatchAxis::new(Axis::Y, items).items_per_block(1 << 20));
+        launch.arg(&mut out).chunk_offset().chunk_len();
+        // SAFETY: nothing is launched.
+        let error = unsafe { launch.launch(config(2048)) }.expect_err("too many items");
+        assert_eq!(error, LaunchError::Args(ArgsError::ItemsPastI32 { index: 1, items }));
+    });
+}
+
+#[test]
+fn a_refused_chunk_reports_the_items_done() {
+    with_fake(&[("GRIDGUARD_FAKE_FAIL_LAUNCH", "1")], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let mut out = poisoned(&stream, ITEMS);
+        let error = launch(&stream, &function, &mut out).expect_err("the second is refused");
+        let LaunchError::Stopped(stopped) = &error else {
+            panic!("another error: {error:?}");
+        };
+        assert_eq!((stopped.chunk, stopped.launches, stopped.items_done), (1, 2, 32_768));
+        let code = cudarc::driver::DriverError::from(error).0;
+        assert_eq!(code, sys::CUresult::CUDA_ERROR_LAUNCH_FAILED);
+        let counts = counts_without_guard(&context);
+        assert_eq!((counts.launches, counts.refused_by_driver), (1, 1));
+    });
+}
+
+#[test]
+fn a_guard_counts_what_its_builders_launch() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let [context, other] = [0, 1].map(|it| CudaContext::new(it).expect("a device"));
+        let [guard, stranger] = [&context, &other]
+            .map(|context| Guard::with_context(Arc::clone(context)).expect("its limits"));
+        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let mut out = poisoned(&stream, 8);
+        let mut launch = |guard| {
+            let mut launch = stream.launch_builder_guarded(&function);
+            launch.guard(guard).batch(batch(8)).items_mut(&mut out, 1).chunk_offset().chunk_len();
+            // SAFETY: the function takes these three.
+            unsafe { launch.launch(config(8)) }.map(|launched| launched.launches)
+        };
+        assert_eq!(launch(&guard), Ok(1));
+        assert_eq!((guard.counts().launches, counts_without_guard(&context).launches), (1, 0));
+        let (what, kernel) = ("the guard", "fake_iota_y".into());
+        assert_eq!(launch(&stranger), Err(LaunchError::OtherContext { what, kernel }));
+        let host = Guard::host(gridguard::DeviceLimits::any_device());
+        assert!(matches!(launch(&host), Err(LaunchError::OtherContext { .. })));
+    });
+}
+
+#[test]
+fn a_function_that_cudarc_loaded_is_a_kernel_of_the_guard() {
+    with_fake(&[], || {
+        let guard = Guard::cuda(0).expect("a device");
+        let context = guard.context().expect("on the device");
+        let function = function(context, "fake_iota_y");
+        let declared = parameters("fake_iota_y");
+        // SAFETY: the fake driver's kernel writes its items and nothing else.
+        let kernel = unsafe { Kernel::from_cudarc(context, &function, declared) };
+        let kernel = kernel.expect("it takes them");
+        drop(function);
+        let stream = context.new_stream().expect("a stream");
+        let mut out = poisoned(&stream, ITEMS);
+        let (request, batch) = items_along(Axis::Y, ITEMS);
+        let mut args = Args::new(&stream);
+        args.write_items(&mut out, 1).offset().length();
+        let launched = guard.plan_and_launch(&kernel, &request, Some(&batch), args);
+        assert_eq!((launched, kernel.name()), (Ok(2), "fake_iota_y"));
+        assert_eq!(read(&stream, &out), iota(ITEMS));
+    });
+}
+
+#[test]
+fn a_function_of_other_parameters_is_no_kernel_of_the_guard() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        // SAFETY: refused.
+        let kernel = unsafe { Kernel::from_cudarc(&context, &function, &[Parameter::Memory]) };
+        let (known, declared) = (vec![8; 3], vec![8]);
+        let refused = LoadError::Parameters { name: "fake_iota_y".into(), known, declared };
+        assert_eq!(kernel.map(drop), Err(CudaError::Load(refused)));
+    });
+}
+
+#[test]
+fn a_guard_counts_what_it_launches_by_handles() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let guard = Guard::cuda(0).expect("a device");
+        let context = guard.context().expect("on the device");
+        let (stream, function) = (context.default_stream(), function(context, "fake_iota_y"));
+        let (handle, of) = (function.cu_function().cast(), context.cu_ctx().cast());
+        // SAFETY: both handles are alive, and the function is of this context.
+        let kernel = unsafe { RawKernel::named_by_driver(of, handle) }.expect("both are alive");
+        let mut out = poisoned(&stream, ITEMS);
+        let (request, batch) = items_along(Axis::Y, ITEMS);
+        let launch = |guard: &Guard, args: &KernelArgs<'_>| {
+            let stream = stream.cu_stream().cast();
+            // SAFETY: the stream is of the context, and the arguments are what the function takes.
+            unsafe { kernel.plan_and_launch_with(guard, stream, &request, Some(&batch), args) }
+        };
+        {
+            use cudarc::driver::DevicePtrMut;
+            let (address, _used) = out.device_ptr_mut(&stream);
+            let mut args = KernelArgs::new();
+            args.items_within(address, 8, 8 * ITEMS).offset().length();
+            assert_eq!(launch(&guard, &args), Ok(2));
+            let stranger = Guard::cuda(1).expect("another device");
+            assert!(matches!(launch(&stranger, &args), Err(LaunchError::OtherContext { .. })));
+        }
+        assert_eq!((guard.counts().launches, kernel.counts().launches), (2, 0));
+        assert_eq!(read(&stream, &out), iota(ITEMS));
+    });
+}
+
+#[test]
+fn functions_of_one_module_are_forgotten_alone() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.default_stream();
+        let module = || context.load_module(Ptx::from_src(crate::kernels::PTX)).expect("PTX");
+        let functions = |names: [&str; 2]| {
+            let module = module();
+            names.map(|name| module.load_function(name).expect("it is in the PTX"))
+        };
+        let (of_one, of_other) = (functions(["wide", "idle"]), functions(["wide", "idle"]));
+        for function in of_one.iter().chain(&of_other) {
+            stream.launch_builder_guarded(function).kernel().expect("known");
+        }
+        let held = || Arc::strong_count(&context);
+        forget_module_of(&of_one[0]);
+        let before = held();
+        drop(of_one);
+        assert_eq!(held(), before - 1, "nothing else holds the module");
+        let before = held();
+        drop(of_other);
+        assert_eq!(held(), before, "the table holds the other");
+    });
+}
+
+#[test]
+fn a_program_that_loads_functions_without_end_does_not_keep_them_all() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let stream = context.default_stream();
+        let before = Arc::strong_count(&context);
+        let mut most = 0;
+        for _ in 0..MAX_KEPT_FUNCTIONS + 8 {
+            let function = function(&context, "wide");
+            stream.launch_builder_guarded(&function).kernel().expect("known");
+            most = most.max(Arc::strong_count(&context));
+        }
+        assert!(most <= before + 2 * (MAX_KEPT_FUNCTIONS + 1), "{most}");
+        assert!(Arc::strong_count(&context) <= before + 2 * 8, "forgotten when full");
+    });
+}
+
+/// The code of cudarc's error that `error` becomes.
+fn code(error: LaunchError) -> sys::CUresult {
+    cudarc::driver::DriverError::from(error).0
+}
+
+#[test]
+fn errors_become_those_that_the_driver_returns() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, wide) = (context.default_stream(), function(&context, "wide"));
+        let refused = |config: LaunchConfig, cooperative: bool| {
+            let mut launch = stream.launch_builder_guarded(&wide);
+            // SAFETY: nothing is launched.
+            let launched = unsafe {
+                if cooperative { launch.launch_cooperative(config) } else { launch.launch(config) }
+            };
+            code(launched.expect_err("refused"))
+        };
+        let with_block = |threads| LaunchConfig { block_dim: (threads, 1, 1), ..config(1) };
+        assert_eq!(refused(config(ITEMS), false), sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+        let registers = sys::CUresult::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+        assert_eq!(refused(with_block(320), false), registers);
+        let too_large = sys::CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+        assert_eq!(refused(with_block(320), true), too_large);
+        let shared = LaunchConfig { shared_mem_bytes: 1 << 20, ..config(1) };
+        assert_eq!(refused(shared, true), too_large);
+        // `?` in a function that returns cudarc's errors.
+        let returns = || -> Result<(), cudarc::driver::DriverError> {
+            // SAFETY: nothing is launched.
+            unsafe { stream.launch_builder_guarded(&wide).launch(config(0))? };
+            Ok(())
+        };
+        assert_eq!(returns().expect_err("refused").0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+    });
+}
