@@ -312,7 +312,7 @@ impl<'a> GuardedLaunchArgs<'a> {
                     });
                 }
                 kernel.signature.check_count(name, *given)?;
-                prepare(kernel, launch)
+                prepare(kernel, stream, launch)
             };
             let launches = match (batch, arguments) {
                 (None, []) => {
@@ -432,13 +432,17 @@ where
 
 /// Opts in to shared memory and checks occupancy.
 #[inline]
-fn prepare(kernel: &Inner, launch: &ValidLaunch) -> Result<(), LaunchError> {
+fn prepare(kernel: &Inner, stream: &CudaStream, launch: &ValidLaunch) -> Result<(), LaunchError> {
     let co_resident = launch.is_co_resident();
     if co_resident || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
         kernel.driver.bind(kernel.context)?;
         kernel.opt_in(launch.dynamic_shared_bytes())?;
     }
-    if co_resident { kernel.check_occupancy(launch) } else { Ok(()) }
+    if !co_resident {
+        return Ok(());
+    }
+    // SAFETY: `stream` is alive and of the kernel's context, which is current.
+    unsafe { kernel.check_occupancy(stream.cu_stream().cast(), launch) }
 }
 
 /// Adds `launch` to the suspects of `error`, which a call returned that does more than launch, such as

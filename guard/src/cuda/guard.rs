@@ -269,8 +269,10 @@ impl Guard {
             // Even one launch may be split, if its workspace does not fit.
             template.check_values(plan.items())?;
         }
-        prepare(kernel, plan.largest_launch(), plan.batch_items(), &placed)?;
+        let items = plan.batch_items();
         // SAFETY: `owner` holds the stream, whose context `bind` made current.
+        unsafe { prepare(kernel, stream, plan.largest_launch(), items, &placed) }?;
+        // SAFETY: as above.
         let is_capturing = || unsafe { kernel.inner().driver.is_capturing(stream) };
         if !owner.context().has_async_alloc() && is_capturing()? {
             let what = "workspaces during stream capture";

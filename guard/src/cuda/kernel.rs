@@ -52,6 +52,8 @@ pub(super) struct Inner {
     /// The context of a kernel that the guard loaded.
     pub(super) owned: Option<Arc<CudaContext>>,
     pub(super) limits: LaunchLimits,
+    /// Those that a launch in the context can use.
+    multiprocessors: u64,
     pub(super) signature: Signature,
     /// Dynamic shared memory that the function may use without opt-in.
     dynamic_shared_bytes: u64,
@@ -158,8 +160,8 @@ impl Kernel {
         &self.limits().kernel().name
     }
 
-    /// How many blocks of `request` can be co-resident on the device, queried from the driver once
-    /// for each launch configuration. The guard checks cooperative launches and those in clusters
+    /// How many blocks of `request` can be co-resident on the multiprocessors that the context can use,
+    /// queried from the driver once for each launch configuration. The guard checks cooperative launches and those in clusters
     /// against it; for other launches, and where the block itself breaks a rule, it is unknown.
     ///
     /// # Errors
@@ -186,6 +188,8 @@ impl Kernel {
         keep: impl Any + Send + Sync,
     ) -> Result<Self, DriverError> {
         let device = query::limits_of_current_device(driver)?;
+        let multiprocessors =
+            query::multiprocessors_of_context(driver, context, device.multiprocessors);
         // SAFETY: loaded in the current context, by this function's contract.
         let limits = unsafe { query::kernel_limits(driver, function, name) }?;
         let signature = match declared {
@@ -206,6 +210,7 @@ impl Kernel {
             context,
             owned,
             limits,
+            multiprocessors,
             signature,
             dynamic_shared_bytes,
             opt_in: OnceCell::new(),
@@ -255,7 +260,15 @@ impl Inner {
         &self,
         request: &LaunchRequest,
     ) -> Result<OccupancyLimits, DriverError> {
-        let Some(configuration) = Configuration::of(request, &self.limits) else {
+        self.occupancy_of(request, self.multiprocessors)
+    }
+
+    fn occupancy_of(
+        &self,
+        request: &LaunchRequest,
+        multiprocessors: u64,
+    ) -> Result<OccupancyLimits, DriverError> {
+        let Some(configuration) = Configuration::of(request, &self.limits, multiprocessors) else {
             return Ok(OccupancyLimits::UNKNOWN);
         };
         // Before opt-in the driver reports that no such block fits.
@@ -278,11 +291,25 @@ impl Inner {
         Ok(limits)
     }
 
-    /// Checks that the blocks of a valid launch fit the device at once. The context is current.
-    pub(super) fn check_occupancy(&self, launch: &ValidLaunch) -> Result<(), LaunchError> {
+    /// Checks that the blocks of a valid launch on `stream` can be co-resident.
+    ///
+    /// # Safety
+    ///
+    /// The context is current, and `stream` a live stream of it or null.
+    pub(super) unsafe fn check_occupancy(
+        &self,
+        stream: Handle,
+        launch: &ValidLaunch,
+    ) -> Result<(), LaunchError> {
+        let mut multiprocessors = self.multiprocessors;
+        if launch.is_cooperative() {
+            // SAFETY: this function's contract.
+            multiprocessors =
+                unsafe { query::multiprocessors_of_stream(self.driver, stream, multiprocessors) };
+        }
         let request = launch.request();
-        let _still_valid =
-            validate_co_resident(&request, &self.limits, &self.occupancy(&request)?)?;
+        let occupancy = self.occupancy_of(&request, multiprocessors)?;
+        let _still_valid = validate_co_resident(&request, &self.limits, &occupancy)?;
         Ok(())
     }
 
@@ -303,7 +330,7 @@ impl Inner {
         configuration: &Configuration,
     ) -> Result<OccupancyLimits, DriverError> {
         let each = self.blocks_per_multiprocessor(configuration)?;
-        let blocks = each.saturating_mul(self.limits.device().multiprocessors);
+        let blocks = each.saturating_mul(configuration.multiprocessors);
         let Some(cluster) = configuration.cluster else {
             return Ok(OccupancyLimits { blocks: Some(blocks), cluster_blocks: None });
         };
@@ -386,11 +413,13 @@ struct Configuration {
     block: [u32; 3],
     dynamic_shared_bytes: u32,
     cluster: Option<[u32; 3]>,
+    /// Those that the launch can use.
+    multiprocessors: u64,
 }
 
 impl Configuration {
     /// Of a cooperative launch or one in clusters that breaks no rule but those of the grid.
-    fn of(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
+    fn of(request: &LaunchRequest, limits: &LaunchLimits, multiprocessors: u64) -> Option<Self> {
         let cluster = request.cluster_with(limits.kernel());
         if !request.cooperative && cluster.is_none() {
             return None;
@@ -399,7 +428,7 @@ impl Configuration {
         let valid = validate(&smallest, limits).ok()?;
         let cluster = cluster.map(|_| valid.grid());
         let dynamic_shared_bytes = valid.dynamic_shared_bytes();
-        Some(Self { block: valid.block(), dynamic_shared_bytes, cluster })
+        Some(Self { block: valid.block(), dynamic_shared_bytes, cluster, multiprocessors })
     }
 }
 

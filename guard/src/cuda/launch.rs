@@ -94,7 +94,10 @@ impl<'a> Submission<'a> {
         if plan.shares_blocks() {
             self.args.check_values(plan.items())?;
         }
-        prepare(self.kernel, plan.largest_launch(), plan.batch_items(), self.args)?;
+        // SAFETY: stream and context by the contract of `new`.
+        unsafe {
+            prepare(self.kernel, self.stream, plan.largest_launch(), plan.batch_items(), self.args)
+        }?;
         Ok(run(plan, &mut ChunkLauncher { submission: self, launches: plan.len() })?)
     }
 
@@ -106,7 +109,8 @@ impl<'a> Submission<'a> {
         launch: &ValidLaunch,
         items: Option<u64>,
     ) -> Result<u64, LaunchError> {
-        prepare(self.kernel, launch, items, self.args)?;
+        // SAFETY: stream and context by the contract of `new`.
+        unsafe { prepare(self.kernel, self.stream, launch, items, self.args) }?;
         // SAFETY: `launch` was validated against the kernel's limits, and prepared just now.
         match unsafe { self.launch(chunk, launch, launch.is_dependent(), 1) } {
             Ok(()) => Ok(1),
@@ -168,10 +172,15 @@ impl Launcher for ChunkLauncher<'_> {
 }
 
 /// Checks the arguments for the `items` of the batch, if any, opts in to shared memory and checks
-/// occupancy before the first launch.
+/// occupancy before the first launch on `stream`.
+///
+/// # Safety
+///
+/// The kernel's context is current, and `stream` a live stream of it or null.
 #[inline]
-pub(super) fn prepare(
+pub(super) unsafe fn prepare(
     kernel: &Kernel,
+    stream: Handle,
     launch: &ValidLaunch,
     items: Option<u64>,
     args: &KernelArgs<'_>,
@@ -179,12 +188,24 @@ pub(super) fn prepare(
     args.check(items)?;
     kernel.inner().signature.check(kernel.name(), args)?;
     kernel.inner().opt_in(launch.dynamic_shared_bytes())?;
-    if launch.is_plain() { Ok(()) } else { prepare_extras(kernel, launch) }
+    if launch.is_plain() {
+        return Ok(());
+    }
+    // SAFETY: this function's contract.
+    unsafe { prepare_extras(kernel, stream, launch) }
 }
 
 /// Checks launches that request more than grid, block and shared memory.
+///
+/// # Safety
+///
+/// As [`prepare`].
 #[cold]
-fn prepare_extras(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), LaunchError> {
+unsafe fn prepare_extras(
+    kernel: &Kernel,
+    stream: Handle,
+    launch: &ValidLaunch,
+) -> Result<(), LaunchError> {
     let needs_launch_kernel_ex = if launch.is_dependent() {
         Some("dependent launches")
     } else if launch.priority().is_some() {
@@ -200,7 +221,11 @@ fn prepare_extras(kernel: &Kernel, launch: &ValidLaunch) -> Result<(), LaunchErr
     {
         return Err(LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what });
     }
-    if launch.is_co_resident() { kernel.inner().check_occupancy(launch) } else { Ok(()) }
+    if !launch.is_co_resident() {
+        return Ok(());
+    }
+    // SAFETY: this function's contract.
+    unsafe { kernel.inner().check_occupancy(stream, launch) }
 }
 
 /// Records a launch that the driver accepted, one of `launches`, and synchronises it if it is to be

@@ -11,7 +11,10 @@ use parking_lot::RwLock;
 use super::driver::Pushed;
 use super::driver_log::{self, LogPosition};
 use super::error::{CudaError, DriverError};
-use super::symbols::{Driver, Handle, device_attribute, function_attribute};
+use super::symbols::{
+    AFFINITY_MULTIPROCESSORS, DeviceResource, Driver, ExecAffinity, Handle, LAST_DEFAULT_STREAM,
+    RESOURCE_MULTIPROCESSORS, Status, device_attribute, function_attribute,
+};
 use crate::dim::Dim3;
 use crate::launch::rule::INVALID_VALUE;
 use crate::limits::{
@@ -151,6 +154,67 @@ pub(super) fn priorities_of(
     driver.check("cuCtxGetStreamPriorityRange", status)?;
     // The highest priority is the lowest number.
     Ok(Some(greatest..=least))
+}
+
+/// The multiprocessors that a launch in `context`, which is current, can use, of `all` that the device
+/// has: fewer in a green context, and under execution affinity, which MPS sets too.
+pub(super) fn multiprocessors_of_context(driver: &Driver, context: Handle, all: u64) -> u64 {
+    let mut affinity = ExecAffinity::default();
+    let status = driver.ctx_get_exec_affinity.map(|look_up| {
+        // SAFETY: a context is current; the pointer is to a live structure of this type.
+        unsafe { look_up(&raw mut affinity, AFFINITY_MULTIPROCESSORS) }
+    });
+    let by_affinity = counted(driver, status, affinity.multiprocessors);
+    let mut resource = DeviceResource::NONE;
+    let status = driver.ctx_get_dev_resource.map(|look_up| {
+        // SAFETY: the context is current, so alive; the pointer is to a live structure, at least as
+        // large as the driver's.
+        unsafe { look_up(context, &raw mut resource, RESOURCE_MULTIPROCESSORS) }
+    });
+    let by_resource = counted(driver, status, resource.multiprocessors);
+    by_affinity.into_iter().chain(by_resource).fold(all, u64::min)
+}
+
+/// The multiprocessors that a launch on `stream` can use: those of the stream's green context, or else
+/// those `of_context`.
+///
+/// # Safety
+///
+/// `stream` is a live stream of the current context, or stands for a default one.
+pub(super) unsafe fn multiprocessors_of_stream(
+    driver: &Driver,
+    stream: Handle,
+    of_context: u64,
+) -> u64 {
+    let mut green = core::ptr::null_mut();
+    if stream.addr() > LAST_DEFAULT_STREAM
+        && let Some(look_up) = driver.stream_get_green_ctx
+    {
+        // SAFETY: the stream is alive, by this function's contract; the pointer is to a live handle.
+        let status = unsafe { look_up(stream, &raw mut green) };
+        if status != 0 {
+            driver_log::discard(driver);
+        }
+    }
+    if green.is_null() {
+        return of_context;
+    }
+    let mut resource = DeviceResource::NONE;
+    let status = driver.green_ctx_get_dev_resource.map(|look_up| {
+        // SAFETY: the driver returned the green context, which lives as long as its stream; the pointer is
+        // to a live structure, at least as large as the driver's.
+        unsafe { look_up(green, &raw mut resource, RESOURCE_MULTIPROCESSORS) }
+    });
+    counted(driver, status, resource.multiprocessors).unwrap_or(of_context)
+}
+
+/// The `count` that a query wrote, if there is such a query and it succeeded.
+fn counted(driver: &Driver, status: Option<Status>, count: u32) -> Option<u64> {
+    if status? != 0 {
+        driver_log::discard(driver);
+        return None;
+    }
+    Some(u64::from(count)).filter(|count| *count > 0)
 }
 
 fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {

@@ -99,6 +99,10 @@ function_table! {
         launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfigEx, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
         max_cluster_size = "cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
         max_active_clusters = "cuOccupancyMaxActiveClusters": fn(*mut c_int, Handle, *const LaunchConfigEx) -> Status;
+        ctx_get_exec_affinity = "cuCtxGetExecAffinity": fn(*mut ExecAffinity, c_int) -> Status;
+        ctx_get_dev_resource = "cuCtxGetDevResource": fn(Handle, *mut DeviceResource, c_int) -> Status;
+        stream_get_green_ctx = "cuStreamGetGreenCtx": fn(Handle, *mut Handle) -> Status;
+        green_ctx_get_dev_resource = "cuGreenCtxGetDevResource": fn(Handle, *mut DeviceResource, c_int) -> Status;
         stream_priority_range = "cuCtxGetStreamPriorityRange": fn(*mut c_int, *mut c_int) -> Status;
         func_get_name = "cuFuncGetName": fn(*mut *const c_char, Handle) -> Status;
         func_get_module = "cuFuncGetModule": fn(*mut Handle, Handle) -> Status;
@@ -160,6 +164,38 @@ impl LaunchAttribute {
         Self { id, value, ..Self::NONE }
     }
 }
+
+/// `CUexecAffinityParam` of the type `CU_EXEC_AFFINITY_TYPE_SM_COUNT`.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(super) struct ExecAffinity {
+    pub(super) kind: c_int,
+    pub(super) multiprocessors: c_uint,
+}
+
+/// `CUdevResource` of the type `CU_DEV_RESOURCE_TYPE_SM`: 144 bytes up to CUDA 13.4, with the number of
+/// multiprocessors at byte 96.
+#[repr(C, align(8))]
+#[derive(Debug)]
+pub(super) struct DeviceResource {
+    pub(super) kind: c_int,
+    pub(super) padding: [u8; 92],
+    pub(super) multiprocessors: c_uint,
+    pub(super) rest: [u8; 156],
+}
+
+impl DeviceResource {
+    /// To be written by the driver.
+    pub(super) const NONE: Self =
+        Self { kind: 0, padding: [0; 92], multiprocessors: 0, rest: [0; 156] };
+}
+
+/// `CU_EXEC_AFFINITY_TYPE_SM_COUNT`.
+pub(super) const AFFINITY_MULTIPROCESSORS: c_int = 0;
+/// `CU_DEV_RESOURCE_TYPE_SM`.
+pub(super) const RESOURCE_MULTIPROCESSORS: c_int = 1;
+/// `CU_STREAM_PER_THREAD`, the last of the handles that stand for a default stream.
+pub(super) const LAST_DEFAULT_STREAM: usize = 2;
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
 pub(super) const ATTRIBUTE_COOPERATIVE: c_uint = 2;

@@ -439,6 +439,38 @@ CALL(cuCtxGetCurrent, (CUcontext *ctx), LIBRARY, *ctx = current())
 CALL(cuCtxGetDevice, (CUdevice *device), CONTEXT, *device = ctx->device)
 CALL(cuCtxGetStreamPriorityRange, (int *least, int *greatest), CONTEXT, *least = 0, *greatest = -5)
 
+/* ---- Shares of the device ---- */
+
+/* The multiprocessors that `name` leaves. */
+static unsigned share(const char *name) { return (unsigned)setting(name, SMS); }
+static unsigned sms_of_context(void) {
+    unsigned affinity = share("GRIDGUARD_FAKE_AFFINITY"), green = share("GRIDGUARD_FAKE_GREEN_CONTEXT");
+    return affinity < green ? affinity : green;
+}
+/* Streams that were created may be of a green context; default streams are of the current one. */
+static bool is_green(CUstream stream) {
+    return stream != &stream->ctx->legacy && stream != &stream->ctx->own
+        && getenv("GRIDGUARD_FAKE_GREEN_STREAMS");
+}
+
+#ifndef FAKE_OLD
+struct Affinity { int type; unsigned sms; };
+struct Resource { int type; unsigned char padding[92]; unsigned sms; unsigned char rest[44]; };
+enum { SM_RESOURCE = 1 };
+
+CALL(cuCtxGetExecAffinity, (struct Affinity *affinity, int type),
+     CONTEXT; REQUIRE(affinity && !type, INVALID_VALUE),
+     *affinity = (struct Affinity){type, share("GRIDGUARD_FAKE_AFFINITY")})
+CALL(cuCtxGetDevResource, (CUcontext of, struct Resource *resource, int type),
+     LIBRARY; CHECK(context_error(of)); REQUIRE(resource && type == SM_RESOURCE, INVALID_VALUE),
+     *resource = (struct Resource){.type = type, .sms = share("GRIDGUARD_FAKE_GREEN_CONTEXT")})
+CALL(cuStreamGetGreenCtx, (CUstream handle, void **green), STREAM; REQUIRE(green, INVALID_VALUE),
+     *green = is_green(stream) ? stream : NULL)
+CALL(cuGreenCtxGetDevResource, (void *green, struct Resource *resource, int type),
+     LIBRARY; REQUIRE(green && resource && type == SM_RESOURCE, INVALID_VALUE),
+     *resource = (struct Resource){.type = type, .sms = share("GRIDGUARD_FAKE_GREEN_STREAMS")})
+#endif
+
 /* ---- Modules and functions ---- */
 
 static unsigned round_up(unsigned value, unsigned unit) { return (value + unit - 1) / unit * unit; }
@@ -1125,8 +1157,8 @@ static CUresult settle_cluster(CUfunction f, struct Launch *l, bool asked) {
     return size <= most ? SUCCESS : INVALID_CLUSTER_SIZE;
 }
 
-static bool fits_at_once(CUfunction f, const struct Launch *l) {
-    unsigned long long room = (unsigned long long)blocks_per_sm(f, threads_of(l), l->shared) * SMS;
+static bool fits_at_once(CUfunction f, const struct Launch *l, unsigned sms) {
+    unsigned long long room = (unsigned long long)blocks_per_sm(f, threads_of(l), l->shared) * sms;
     unsigned long long wanted = l->grid[0];
     for (int axis = 1; axis < 3 && wanted <= room; axis++) wanted *= l->grid[axis];
     return wanted <= room;
@@ -1140,7 +1172,8 @@ static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream h
     REQUIRE(!extra, NOT_SUPPORTED);
     for (size_t i = 0; i < f->params; i++) REQUIRE(params && params[i], INVALID_VALUE);
     CHECK(settle_cluster(f, &l, clustered));
-    REQUIRE(!l.cooperative || fits_at_once(f, &l), COOPERATIVE_LAUNCH_TOO_LARGE);
+    unsigned sms = is_green(stream) ? share("GRIDGUARD_FAKE_GREEN_STREAMS") : sms_of_context();
+    REQUIRE(!l.cooperative || fits_at_once(f, &l, sms), COOPERATIVE_LAUNCH_TOO_LARGE);
     CHECK(resource_error(f, &l));
 
     struct Op op = {.kind = KERNEL, .function = f, .launch = l};
@@ -1229,7 +1262,7 @@ CUresult cuOccupancyMaxActiveClusters(int *clusters, CUfunction f, const CUlaunc
     CHECK(resource_error(f, &l));
     CHECK(settle_cluster(f, &l, clustered));
     unsigned size = l.cluster[0] ? l.cluster[0] * l.cluster[1] * l.cluster[2] : 1;
-    *clusters = (int)(blocks_per_sm(f, threads_of(&l), l.shared) * SMS / size);
+    *clusters = (int)(blocks_per_sm(f, threads_of(&l), l.shared) * sms_of_context() / size);
     return SUCCESS;
 }
 #endif

@@ -24,6 +24,7 @@ mod ordering;
 mod raw_kernels;
 mod refusals;
 mod residency;
+mod shares;
 mod splitting;
 mod suspects;
 mod threads;

@@ -12,6 +12,7 @@ mod compiling;
 mod conformance;
 mod cudarc_and_raw;
 mod get_rows;
+mod green_contexts;
 mod late_errors;
 mod limits;
 mod memory;

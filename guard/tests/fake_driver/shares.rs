@@ -1,0 +1,130 @@
+//! Cooperative launches in contexts and on streams that have only a share of the multiprocessors: under
+//! execution affinity, and in green contexts.
+#![allow(unsafe_code, reason = "launches as cudarc and C++ make them")]
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, LaunchConfig, PushKernelArg};
+use gridguard::cuda::{Args, GuardedStream, LaunchError, RawKernel};
+use gridguard::{Dim3, KernelArgs, LaunchRequest, Violation};
+use gridguard_test_support::fake_driver::{
+    Driver, launches, occupancy_queries, with_driver, with_fake,
+};
+
+use crate::kernels::{PTX, context, guard, kernel};
+
+/// Blocks of 32 threads that can be co-resident on 16 multiprocessors.
+const OF_SIXTEEN: u64 = 512;
+/// The same on all 132.
+const OF_ALL: u64 = 4224;
+
+fn cooperative(blocks: u64) -> LaunchRequest {
+    LaunchRequest::new(Dim3::new(blocks, 1, 1), Dim3::new(32, 1, 1)).cooperative()
+}
+
+/// Asserts that `most` blocks run on `stream` and one more never reaches the driver, whoever launches.
+#[track_caller]
+fn takes_at_most(most: u64, stream: &Arc<CudaStream>) {
+    let guard = guard();
+    let kernel = kernel(&guard, "idle");
+    let by_guard = |blocks| {
+        let mut args = Args::new(stream);
+        args.value(0_u64);
+        guard.plan_and_launch(&kernel, &cooperative(blocks), None, args).map(drop)
+    };
+    let module = context(&guard).load_module(PTX.into()).expect("loads");
+    let function = module.load_function("idle").expect("a function");
+    let by_builder = |blocks: u64| {
+        let grid = u32::try_from(blocks).expect("few");
+        let config =
+            LaunchConfig { grid_dim: (grid, 1, 1), block_dim: (32, 1, 1), shared_mem_bytes: 0 };
+        let mut launch = stream.launch_builder_guarded(&function);
+        launch.arg(&0_u64);
+        // SAFETY: the function takes a number and does nothing.
+        unsafe { launch.launch_cooperative(config) }.map(drop)
+    };
+    let handle = context(&guard).cu_ctx().cast();
+    // SAFETY: context and function live through this test.
+    let raw = unsafe { RawKernel::from_handles(handle, function.cu_function().cast(), "idle") };
+    let raw = raw.expect("its limits");
+    let by_handle = |blocks| {
+        let mut args = KernelArgs::new();
+        args.value(0_u64);
+        let request = cooperative(blocks);
+        // SAFETY: stream and function live through this test.
+        unsafe { raw.plan_and_launch(stream.cu_stream().cast(), &request, None, &args) }.map(drop)
+    };
+    let launchers: [&dyn Fn(u64) -> Result<(), LaunchError>; 3] =
+        [&by_guard, &by_builder, &by_handle];
+    for launch in launchers {
+        assert_eq!(launch(most), Ok(()));
+        let Err(LaunchError::Invalid(violations)) = launch(most + 1) else {
+            panic!("{most} blocks are the most");
+        };
+        let limits: Vec<u64> = violations.iter().map(|Violation { limit, .. }| *limit).collect();
+        assert_eq!(limits, [most]);
+    }
+    assert_eq!(launches().len(), 3);
+}
+
+#[test]
+fn execution_affinity_limits_a_cooperative_grid() {
+    with_fake(&[("GRIDGUARD_FAKE_AFFINITY", "16")], || {
+        takes_at_most(OF_SIXTEEN, &context(&guard()).default_stream());
+    });
+}
+
+#[test]
+fn a_green_context_limits_a_cooperative_grid() {
+    with_fake(&[("GRIDGUARD_FAKE_GREEN_CONTEXT", "16")], || {
+        takes_at_most(OF_SIXTEEN, &context(&guard()).new_stream().expect("a stream"));
+    });
+}
+
+#[test]
+fn a_stream_of_a_green_context_limits_a_cooperative_grid() {
+    with_fake(&[("GRIDGUARD_FAKE_GREEN_STREAMS", "16")], || {
+        takes_at_most(OF_SIXTEEN, &context(&guard()).new_stream().expect("a stream"));
+    });
+}
+
+#[test]
+fn another_stream_has_all_multiprocessors() {
+    with_fake(&[("GRIDGUARD_FAKE_GREEN_STREAMS", "16")], || {
+        takes_at_most(OF_ALL, &context(&guard()).default_stream());
+    });
+}
+
+#[test]
+fn the_occupancy_of_a_kernel_is_that_of_its_context() {
+    with_fake(&[("GRIDGUARD_FAKE_GREEN_CONTEXT", "16")], || {
+        let kernel = kernel(&guard(), "idle");
+        let occupancy = kernel.occupancy(&cooperative(1)).expect("the query succeeds");
+        assert_eq!(occupancy.blocks, Some(OF_SIXTEEN));
+        let in_clusters = cooperative(8).cluster(Dim3::new(8, 1, 1));
+        let occupancy = kernel.occupancy(&in_clusters).expect("the query succeeds");
+        assert_eq!((occupancy.blocks, occupancy.cluster_blocks), (Some(OF_SIXTEEN), Some(8)));
+    });
+}
+
+#[test]
+fn the_occupancy_is_queried_once_for_each_share() {
+    with_fake(&[("GRIDGUARD_FAKE_GREEN_STREAMS", "16")], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "idle");
+        let green = context(&guard).new_stream().expect("a stream");
+        for stream in [&green, &context(&guard).default_stream(), &green] {
+            let mut args = Args::new(stream);
+            args.value(0_u64);
+            assert_eq!(guard.plan_and_launch(&kernel, &cooperative(8), None, args), Ok(1));
+        }
+        assert_eq!(occupancy_queries(), ["idle blocks", "idle blocks"]);
+    });
+}
+
+#[test]
+fn a_driver_without_these_queries_has_whole_devices() {
+    with_driver(Driver::Old, &[], || {
+        takes_at_most(OF_ALL, &context(&guard()).new_stream().expect("a stream"));
+    });
+}
