@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Kernel};
+use gridguard::files::write_output;
 use gridguard::profile::Policy;
 use gridguard::{
     Axis, BatchAxis, Chunk, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest, Parameter, Plan,
@@ -57,7 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             subtitle: format!("{}, throughput", Policy::default()),
             largest_legal_chunk: space.largest_legal_chunk(),
         };
-        std::fs::write(path, chart.svg(&outcome)?)?;
+        write_output(path.as_ref(), chart.svg(&outcome)?.as_bytes())?;
     }
     Ok(())
 }

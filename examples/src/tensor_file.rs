@@ -186,6 +186,7 @@ pub fn write_out<T: Element + Pod>(
     let view = TensorView::new(dtype, dims.to_vec(), bytemuck::cast_slice(out)).map_err(format)?;
     let bytes = safetensors::serialize([("out", view)], None).map_err(format)?;
     publish(path, &bytes)
+        .map(drop)
         .map_err(|error| TensorFileError::Io { path: path.to_owned(), error: error.into() })
 }
 

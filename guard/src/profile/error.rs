@@ -3,6 +3,7 @@
 use core::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -112,6 +113,20 @@ pub enum ProfileError {
         path: PathBuf,
         /// The parser's error.
         reason: Box<Self>,
+    },
+    /// Another process holds the file's lock.
+    #[error(
+        "{} is locked by {holder}, waited {:.1} s: end that process, or try again later",
+        path.display(), waited.as_secs_f64()
+    )]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// What the lock file says about its holder, such as `process 4711 on node7 since
+        /// 2026-11-20T12:00:00Z`.
+        holder: String,
+        /// How long this process waited.
+        waited: Duration,
     },
     /// The file system reports an error, such as no permission or no space.
     #[error("cannot write {} ({step}): {reason}", path.display())]

@@ -11,7 +11,7 @@ use super::error::{FileFault, ProfileError, SCHEMA};
 use super::matching::MatchKind;
 use super::model::{EntryError, Key, Named, Objective, Policy, check_key, check_shape};
 use super::rows::{FirstRow, Ron, Row, Rows, Schema, locate, read_rows};
-use super::store::{Replacement, read, replace};
+use super::store::{Published, Replacement, read, replace};
 
 /// A shape that had no exact match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,8 +110,7 @@ impl MissLog {
         self.shapes.lock().clone()
     }
 
-    /// Adds what was recorded to the file at `path`, empties the log, and returns the number of
-    /// shapes in the file. It can be called repeatedly.
+    /// Adds what was recorded to the file at `path`, and empties the log. It can be called repeatedly.
     ///
     /// The sources of kernels are not written, because the next tuning uses the current code. If the
     /// file is full, the shapes seen least are removed.
@@ -119,7 +118,7 @@ impl MissLog {
     /// # Errors
     ///
     /// As [`publish`](super::publish); the log then keeps what it has, up to its capacity.
-    pub fn write(&self, path: &Path) -> Result<usize, ProfileError> {
+    pub fn write(&self, path: &Path) -> Result<Published<()>, ProfileError> {
         let recorded = core::mem::take(&mut *self.shapes.lock());
         let written = add_to_file(path, &recorded);
         if written.is_err() {
@@ -181,8 +180,8 @@ impl MissedShape {
     }
 }
 
-fn add_to_file(path: &Path, recorded: &[MissedShape]) -> Result<usize, ProfileError> {
-    let (shapes, _) = replace(path, |old| {
+fn add_to_file(path: &Path, recorded: &[MissedShape]) -> Result<Published<()>, ProfileError> {
+    replace(path, |old| {
         let old = old.map(ParsedShapes::parse).transpose()?;
         let ParsedShapes { mut shapes, faults } = old.unwrap_or_default();
         shapes.extend(recorded.iter().cloned().map(|mut missed| {
@@ -190,11 +189,10 @@ fn add_to_file(path: &Path, recorded: &[MissedShape]) -> Result<usize, ProfileEr
             missed
         }));
         let (shapes, _) = most_seen(combined(shapes), MAX_SHAPES);
-        let outcome = shapes.len();
+        let entries = shapes.len();
         let text = ParsedShapes { shapes, faults: Vec::new() }.to_ron();
-        Ok(Replacement { text, keep_old: !faults.is_empty(), outcome })
-    })?;
-    Ok(shapes)
+        Ok(Replacement { text, outcome: (), entries, faults })
+    })
 }
 
 /// Sorts shapes, and combines equal ones: `seen` is added up, and `served` is that of the last.

@@ -1,18 +1,17 @@
 //! Reads profile files, and replaces them under a lock.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-use fs4::fs_std::FileExt;
 
 use super::document::{Document, ParsedProfile};
 use super::error::{FileFault, MAX_FILE_BYTES, ProfileError};
 use super::merge::MergeConflict;
-use crate::files::{PublishError, delete_leftovers, folder_of, publish_new};
+use crate::files::{
+    self, FileLock, LockError, OwnerChange, PublishError, ReadError, delete_leftovers, folder_of,
+};
 
-/// The result of replacing a profile's file.
+/// The result of replacing a profile's file or a file of shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published<T> {
@@ -24,6 +23,8 @@ pub struct Published<T> {
     pub faults: Vec<FileFault>,
     /// The copy of the old file, if it had such entries.
     pub backup: Option<PathBuf>,
+    /// How the file's owner changed, if this user may not give files to the former one.
+    pub owner: Option<OwnerChange>,
 }
 
 /// Reads a profile; `None` if there is no file.
@@ -38,16 +39,17 @@ pub fn load(path: &Path) -> Result<Option<ParsedProfile>, ProfileError> {
 
 /// Merges a document into the file at `path`, which is created if there is none.
 ///
-/// Any number of processes may publish to the same file: each waits for the others, so nothing is
-/// lost. Readers see the old file or the new one, never a part, also after a crash. Comments in the
+/// Any number of processes may publish to the same file: each waits for the others, up to half a
+/// minute, so nothing is lost. Readers see the old file or the new one, never a part, also after a crash. Comments in the
 /// file are lost. Entries that cannot be read are lost too, but then the old file is copied to
-/// [`Published::backup`].
+/// [`Published::backup`]. Permissions, owner and links are kept as by
+/// [`files::publish`](crate::files::publish).
 ///
 /// # Errors
 ///
 /// [`ProfileError::NotReplaced`] if the file has another schema, does not parse or is for another
-/// device; [`ProfileError::Write`] if the file system reports an error. The old file is then
-/// unchanged.
+/// device; [`ProfileError::Locked`] if another process does not release it; [`ProfileError::Write`] if
+/// the file system reports an error. The old file is then unchanged.
 pub fn publish(
     path: &Path,
     ours: &Document,
@@ -68,7 +70,7 @@ pub fn update<T>(
     empty: Document,
     change: impl FnOnce(&mut Document) -> Result<T, ProfileError>,
 ) -> Result<Published<T>, ProfileError> {
-    let (published, backup) = replace(path, |old| {
+    replace(path, |old| {
         let parsed = old.map(Document::parse).transpose()?;
         let ParsedProfile { mut document, faults } =
             parsed.unwrap_or(ParsedProfile { document: empty, faults: Vec::new() });
@@ -79,93 +81,80 @@ pub fn update<T>(
             let (path, reason) = (path.to_owned(), Box::new(reason));
             return Err(ProfileError::Unreadable { path, reason });
         }
-        let (keep_old, entries) = (!faults.is_empty(), document.entries().len());
-        let outcome = Published { outcome, entries, faults, backup: None };
-        Ok(Replacement { text, keep_old, outcome })
-    })?;
-    Ok(Published { backup, ..published })
+        Ok(Replacement { text, outcome, entries: document.entries().len(), faults })
+    })
 }
 
 /// The text of a file; `None` if there is no file.
 pub(super) fn read(path: &Path) -> Result<Option<String>, ProfileError> {
-    let failed = |error: io::Error| ProfileError::Read {
-        path: path.to_owned(),
-        kind: error.kind(),
-        reason: error.to_string(),
-    };
-    // Checked before opening, because opening a pipe waits for its writer.
-    let metadata = match fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-    };
-    if !metadata.is_file() {
-        return Err(ProfileError::NotAFile { path: path.to_owned() });
-    }
-    if metadata.len() > MAX_FILE_BYTES {
-        return Err(ProfileError::TooLarge { bytes: metadata.len() });
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
-    // The file may have grown or gone since.
-    let read =
-        File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
-    match read.map(u64::try_from) {
-        Ok(Ok(length)) if length > MAX_FILE_BYTES => {
-            return Err(ProfileError::TooLarge { bytes: length });
+    let bytes = files::read(path, MAX_FILE_BYTES).map_err(|error| match error {
+        ReadError::NotRegular => ProfileError::NotAFile { path: path.to_owned() },
+        ReadError::TooLarge { bytes, .. } => ProfileError::TooLarge { bytes },
+        other => {
+            let error = io::Error::from(other);
+            let (kind, reason) = (error.kind(), error.to_string());
+            ProfileError::Read { path: path.to_owned(), kind, reason }
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-        Ok(_) => {}
-    }
-    let text = String::from_utf8(bytes);
-    text.map(Some)
+    })?;
+    bytes
+        .map(String::from_utf8)
+        .transpose()
         .map_err(|error| ProfileError::NotText { offset: error.utf8_error().valid_up_to() })
 }
 
 /// The new contents of a file.
 pub(super) struct Replacement<T> {
     pub(super) text: String,
-    /// Whether to keep a copy of the old file.
-    pub(super) keep_old: bool,
-    /// What [`replace`] is to return.
+    /// What the change returns.
     pub(super) outcome: T,
+    /// Number of entries in the text.
+    pub(super) entries: usize,
+    /// Entries of the old file that are not in the text. If there are any, the old file is copied.
+    pub(super) faults: Vec<FileFault>,
 }
 
-/// Replaces a file under its lock by what `change` makes of its text, and returns the outcome and
-/// the path of the old file's copy.
+/// Replaces a file under its lock by what `change` makes of its text.
 ///
 /// # Errors
 ///
-/// [`ProfileError::NotReplaced`] with an error of reading or of `change`, and [`ProfileError::Write`].
+/// [`ProfileError::NotReplaced`] with an error of reading or of `change`, [`ProfileError::Locked`] and
+/// [`ProfileError::Write`].
 pub(super) fn replace<T>(
     path: &Path,
     change: impl FnOnce(Option<&str>) -> Result<Replacement<T>, ProfileError>,
-) -> Result<(T, Option<PathBuf>), ProfileError> {
-    // A link stays a link: its target is replaced.
-    let target = fs::canonicalize(path);
-    let path = target.as_deref().unwrap_or(path);
-    let folder = folder_of(path);
+) -> Result<Published<T>, ProfileError> {
     let failed = |step| move |error: io::Error| write_error(path, PublishError { step, error });
-    fs::create_dir_all(folder).map_err(failed("creating its folder"))?;
-    let lock =
-        OpenOptions::new().create(true).write(true).truncate(false).open(beside(path, ".lock"));
-    let lock = lock.map_err(failed("opening its lock file"))?;
-    // Released when the lock file is closed, even by the death of the process.
-    FileExt::lock_exclusive(&lock).map_err(failed("locking"))?;
+    // A link stays a link: its target is locked and replaced.
+    let end = files::end_of_links(path).map_err(failed("following its link"))?;
+    if end == path {
+        files::create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
+    }
+    let path = &*end;
+    let _lock = lock(path, PATIENCE)?;
     // Under the lock no other process is writing.
-    delete_leftovers(folder, Some(path), Duration::ZERO);
+    delete_leftovers(folder_of(path), Some(path), Duration::ZERO);
     let not_replaced = |reason| match reason {
         ProfileError::Unreadable { .. } => reason,
         reason => ProfileError::NotReplaced { path: path.to_owned(), reason: Box::new(reason) },
     };
     let old = read(path).map_err(not_replaced)?;
-    let Replacement { text, keep_old, outcome } = change(old.as_deref()).map_err(not_replaced)?;
-    let copy = match old.filter(|_| keep_old) {
+    let new = change(old.as_deref()).map_err(not_replaced)?;
+    let Replacement { text, outcome, entries, faults } = new;
+    let backup = match old.filter(|_| !faults.is_empty()) {
         Some(old) => Some(back_up(path, &old)?),
         None => None,
     };
-    crate::files::publish(path, text.as_bytes()).map_err(|error| write_error(path, error))?;
-    Ok((outcome, copy))
+    let owner = files::publish(path, text.as_bytes()).map_err(|error| write_error(path, error))?;
+    Ok(Published { outcome, entries, faults, backup, owner })
+}
+
+fn lock(path: &Path, patience: Duration) -> Result<FileLock, ProfileError> {
+    FileLock::acquire(&beside(path, ".lock"), patience).map_err(|error| match error {
+        LockError::Held { holder, waited } => {
+            ProfileError::Locked { path: path.to_owned(), holder, waited }
+        }
+        LockError::Failed(error) => write_error(path, error),
+    })
 }
 
 /// Copies the old text to the first free name of `.bak`, `.bak1`, ... beside the file.
@@ -174,7 +163,7 @@ fn back_up(path: &Path, old: &str) -> Result<PathBuf, ProfileError> {
         let number = if number == 0 { String::new() } else { number.to_string() };
         let copy = beside(path, &format!(".bak{number}"));
         let failed = |error| write_error(path, error);
-        if !copy.exists() && publish_new(&copy, old.as_bytes()).map_err(failed)? {
+        if !copy.exists() && files::publish_new(&copy, old.as_bytes()).map_err(failed)? {
             return Ok(copy);
         }
     }
@@ -196,3 +185,25 @@ fn write_error(path: &Path, PublishError { step, error }: PublishError) -> Profi
 
 /// The most copies of old files beside a file.
 const MAX_BACKUPS: u32 = 100;
+/// How long to wait for other processes. Each holds the lock for milliseconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_profile_that_stays_locked_is_an_error_that_names_the_holder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.ron");
+        let held = lock(&path, PATIENCE).expect("free");
+        let refused = lock(&path, Duration::ZERO).expect_err("it is locked");
+        let ProfileError::Locked { path: named, holder, .. } = &refused else {
+            panic!("{refused}")
+        };
+        assert_eq!(*named, path);
+        assert!(holder.starts_with(&format!("process {} on ", std::process::id())), "{holder}");
+        drop(held);
+        lock(&path, Duration::ZERO).expect("free again");
+    }
+}

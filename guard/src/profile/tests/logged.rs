@@ -5,6 +5,26 @@ use super::key;
 
 const NAMES: [&str; 2] = ["rows", "columns"];
 
+/// Writes the log, and returns the number of shapes in the file.
+fn written(log: &MissLog, path: &std::path::Path) -> usize {
+    log.write(path).expect("written").entries
+}
+
+#[test]
+fn shapes_that_a_write_loses_are_reported_and_copied() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("misses.ron");
+    let log = MissLog::new(1);
+    log.record(&key("copy"), &NAMES, &[5, 1], MatchKind::Default);
+    assert_eq!(written(&log, &path), 1);
+    let good = std::fs::read_to_string(&path).expect("text");
+    std::fs::write(&path, good.replace("seen: 1", "seen: often")).expect("writes");
+    log.record(&key("copy"), &NAMES, &[7, 1], MatchKind::Default);
+    let published = log.write(&path).expect("written");
+    assert_eq!((published.entries, published.faults.len()), (1, 1));
+    assert_eq!(published.backup, Some(folder.path().join("misses.ron.bak")));
+}
+
 #[test]
 fn misses_are_counted_by_shape_and_an_exact_match_is_not_recorded() {
     let log = MissLog::new(10);
@@ -33,7 +53,7 @@ fn a_size_of_zero_after_the_items_is_logged_and_read_back() {
     let path = folder.path().join("misses.ron");
     let log = MissLog::new(10);
     log.record(&key("pad"), &NAMES, &[5, 0], MatchKind::Default);
-    assert_eq!((log.dropped(), log.write(&path)), (0, Ok(1)));
+    assert_eq!((log.dropped(), written(&log, &path)), (0, 1));
     let read = MissLog::read(&path).expect("reads").expect("is there");
     assert_eq!((read.faults.len(), read.shapes[0].shape[1].1), (0, 0));
 }
@@ -55,7 +75,7 @@ fn writing_adds_to_the_file_and_empties_the_log() {
     let log = MissLog::new(10);
     for (rows, shapes) in [(5, 1), (5, 1), (7, 2)] {
         log.record(&key("copy"), &NAMES, &[rows, 1], MatchKind::Bucket);
-        assert_eq!(log.write(&path), Ok(shapes));
+        assert_eq!(written(&log, &path), shapes);
         assert_eq!(log.snapshot(), []);
     }
     let read = MissLog::read(&path).expect("reads").expect("is there");

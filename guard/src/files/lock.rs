@@ -1,0 +1,178 @@
+//! Locks between processes.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use fs4::fs_std::FileExt;
+
+use super::publish::{PublishError, failed};
+
+/// A lock file that this process holds. Dropping it, or the death of the process, releases the lock.
+///
+/// The file names its holder, and stays when the lock is released.
+#[derive(Debug)]
+pub struct FileLock {
+    file: File,
+}
+
+/// Why a lock file was not locked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LockError {
+    /// Another process still holds the lock.
+    #[error("locked by {holder}, waited {:.1} s", waited.as_secs_f64())]
+    Held {
+        /// What the lock file says about its holder, such as `process 4711 on node7 since
+        /// 2026-11-20T12:00:00Z`.
+        holder: String,
+        /// How long this process waited.
+        waited: Duration,
+    },
+    /// The lock file cannot be opened, is not a regular file, or cannot be locked.
+    #[error(transparent)]
+    Failed(#[from] PublishError),
+}
+
+impl FileLock {
+    /// Locks the file at `path`, which is created if there is none. Waits for another holder, but not
+    /// longer than `patience`.
+    ///
+    /// # Errors
+    ///
+    /// [`LockError`].
+    pub fn acquire(path: &Path, patience: Duration) -> Result<Self, LockError> {
+        let mut file = open(path).map_err(failed("opening its lock file"))?;
+        let start = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        while !FileExt::try_lock_exclusive(&file).map_err(failed("locking"))? {
+            let waited = start.elapsed();
+            let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
+                return Err(LockError::Held { holder: holder_in(&mut file), waited });
+            };
+            thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        let mut lock = Self { file };
+        // On a full disk, or where the file is read-only, only the name is missing.
+        let _ = lock.write_holder();
+        Ok(lock)
+    }
+
+    fn write_holder(&mut self) -> io::Result<()> {
+        // A predecessor that was killed must not be taken for the holder.
+        self.file.set_len(0)?;
+        #[cfg(unix)]
+        let host = rustix::system::uname();
+        #[cfg(unix)]
+        let host = host.nodename().to_string_lossy();
+        #[cfg(not(unix))]
+        let host = "this host";
+        let (process, since) =
+            (std::process::id(), humantime::format_rfc3339_seconds(SystemTime::now()));
+        self.file.write_all(format!("process {process} on {host} since {since}\n").as_bytes())
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Else the next holder could be mistaken for this process until it has written its own name.
+        let _ = self.file.set_len(0);
+    }
+}
+
+/// Opens a lock file, but no pipe, for that would wait for its reader, and no link, for what it leads
+/// to would be overwritten.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).read(true).write(true).truncate(false);
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        options.custom_flags(flags.bits().cast_signed());
+    }
+    let file = options.open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+/// The line that names the holder, which anyone may have written.
+fn holder_in(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let read = file.rewind().and_then(|()| file.take(HOLDER_BYTES).read_to_end(&mut bytes));
+    let line = String::from_utf8_lossy(&bytes);
+    match line.trim_end() {
+        _ if read.is_err() => UNKNOWN.to_owned(),
+        "" => UNKNOWN.to_owned(),
+        line => line.escape_debug().to_string(),
+    }
+}
+
+const UNKNOWN: &str = "a process that its lock file does not name";
+/// How much of a lock file is read.
+const HOLDER_BYTES: u64 = 200;
+/// Between two attempts; holders write a file, which takes milliseconds.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(path: &Path) -> String {
+        match FileLock::acquire(path, Duration::ZERO).expect_err("it is locked") {
+            LockError::Held { holder, .. } => holder,
+            LockError::Failed(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_held_names_its_holder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.lock");
+        std::fs::write(&path, "process 1 on a killed one").expect("written");
+        let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
+        let holder = refused(&path);
+        let process = format!("process {} on ", std::process::id());
+        assert!(holder.starts_with(&process) && holder.contains(" since 20"), "{holder}");
+        drop(lock);
+        assert_eq!(std::fs::read(&path).expect("it stays"), b"");
+        FileLock::acquire(&path, Duration::ZERO).expect("free again");
+    }
+
+    #[test]
+    fn the_name_of_a_holder_cannot_garble_the_message() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.lock");
+        for (text, shown) in [
+            (&b""[..], UNKNOWN),
+            (b"\n", UNKNOWN),
+            (b"\x1b[2J\nme\xff", "\\u{1b}[2J\\nme\u{fffd}"),
+            (&[b'x'; 5000], &*"x".repeat(200)),
+        ] {
+            std::fs::write(&path, text).expect("written");
+            let file = File::open(&path).expect("there");
+            FileExt::lock_exclusive(&file).expect("locked");
+            assert_eq!(refused(&path), shown);
+        }
+    }
+
+    #[test]
+    fn a_waiting_process_gets_the_lock_when_it_is_released() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.lock");
+        let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| FileLock::acquire(&path, Duration::MAX).map(drop));
+            thread::sleep(LONGEST_PAUSE);
+            assert!(!waiting.is_finished());
+            drop(lock);
+            waiting.join().expect("no panic").expect("the lock");
+        });
+    }
+}

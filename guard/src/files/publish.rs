@@ -1,0 +1,317 @@
+//! Replaces files atomically.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use tempfile::NamedTempFile;
+
+use super::folder::{
+    create_folder, create_private_folder, end_of_links, flush_folder_of, folder_of,
+};
+
+/// Why a file was not published.
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {error}")]
+pub struct PublishError {
+    /// What failed, such as `creating its folder`.
+    pub step: &'static str,
+    /// The system's error.
+    #[source]
+    pub error: io::Error,
+}
+
+/// The owner or group of a replaced file changed, because this user may not give files to the former
+/// one. A group that changed has the rights of everyone else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it belonged to user {}, group {}, and now belongs to user {}, group {}", old.0, old.1, new.0, new.1)]
+pub struct OwnerChange {
+    /// User and group before.
+    pub old: (u32, u32),
+    /// User and group now.
+    pub new: (u32, u32),
+}
+
+/// Replaces the file at `path`, or creates it and its folder.
+///
+/// Readers see the old file or the new one, never a part, also after a crash or a power failure: the
+/// new file is written beside the old one, flushed to disk, and renamed. It gets the old file's
+/// permissions, owner and group; if owner or group cannot be kept, that is returned. Access control
+/// lists and other names of the old file are not kept.
+///
+/// A link stays: the file that it leads to is replaced or created, the folder of that file must exist.
+///
+/// # Errors
+///
+/// [`PublishError`], also if there is a pipe or device at `path`. The old file is then unchanged, unless
+/// the step is `flushing its folder to disk`, which follows the renaming.
+pub fn publish(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, PublishError> {
+    let end = end_of_links(path).map_err(failed("following its link"))?;
+    let old = match fs::symlink_metadata(&end) {
+        Ok(old) if !old.is_file() => {
+            let error = io::Error::new(ErrorKind::InvalidInput, "it is not a regular file");
+            return Err(failed("replacing it")(error));
+        }
+        old => old.ok(),
+    };
+    if end == path {
+        create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
+    }
+    let access = if old.is_some() { Access::User } else { Access::Umask };
+    let file = written(&end, contents, access)?;
+    let change = match old {
+        Some(old) => keep_access(file.as_file(), &old).map_err(failed("keeping its access"))?,
+        None => None,
+    };
+    replace(&end, file)?;
+    Ok(change)
+}
+
+/// As [`publish`], but for the user alone, whatever the umask: the file has the mode 0600, and folders
+/// that are created have 0700; a link is replaced. On other systems than Unix it has no mode.
+///
+/// # Errors
+///
+/// As [`publish`].
+pub fn publish_private(path: &Path, contents: &[u8]) -> Result<(), PublishError> {
+    create_private_folder(folder_of(path)).map_err(failed("creating its folder"))?;
+    replace(path, written(path, contents, Access::User)?)
+}
+
+/// As [`publish`], but leaves an existing file or link. Returns whether the new one was published.
+///
+/// # Errors
+///
+/// As [`publish`].
+pub fn publish_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
+    create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
+    match written(path, contents, Access::Umask)?.persist_noclobber(path) {
+        Ok(_) => flushed(path).map(|()| true),
+        Err(refused) if refused.error.kind() == ErrorKind::AlreadyExists => Ok(false),
+        Err(refused) => Err(failed("renaming")(refused.error)),
+    }
+}
+
+/// Writes a program's output to the file that its user named: as [`publish`], but also to a pipe or
+/// device, and to an open file such as `/dev/stdout`. Deletes temporary files more than an hour old that
+/// killed processes left for the same file.
+///
+/// # Errors
+///
+/// As [`publish`].
+pub fn write_output(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, PublishError> {
+    if is_stream(path) {
+        let open = || File::options().append(true).open(path)?.write_all(contents);
+        return open().map(|()| None).map_err(failed("writing to it"));
+    }
+    delete_leftovers(folder_of(path), Some(path), LEFTOVER_AGE);
+    publish(path, contents)
+}
+
+/// Checks that [`write_output`] can probably write the file. Changes nothing.
+///
+/// # Errors
+///
+/// [`PublishError`] if the folder does not exist or is not writable, or a folder has the file's name.
+pub fn check_output(path: &Path) -> Result<(), PublishError> {
+    if is_stream(path) {
+        // Opening a pipe would wait for its reader, and closing it would end it.
+        return Ok(());
+    }
+    let end = end_of_links(path).map_err(failed("following its link"))?;
+    if end.is_dir() {
+        return Err(failed("replacing it")(ErrorKind::IsADirectory.into()));
+    }
+    let file = tempfile::tempfile_in(folder_of(&end));
+    file.map(drop).map_err(failed("creating a temporary file"))
+}
+
+/// Deletes the temporary files that killed processes left in `folder`, if they are older than `age`
+/// and were written for `file`, or for any file if that is `None`.
+///
+/// Does its best: a file that cannot be deleted only costs disk space.
+pub fn delete_leftovers(folder: &Path, file: Option<&Path>, age: Duration) {
+    let wanted = file.map(|file| file.file_name().unwrap_or_default().as_encoded_bytes());
+    let Ok(files) = fs::read_dir(folder) else { return };
+    for file in files.take(MAX_FILES_SCANNED).flatten() {
+        match written_for(file.file_name().as_encoded_bytes()) {
+            Some(name) if wanted.is_none_or(|wanted| wanted == name) => {}
+            _ => continue,
+        }
+        let written = file.metadata().and_then(|metadata| metadata.modified()).ok();
+        let since = written.and_then(|written| SystemTime::now().duration_since(written).ok());
+        if age.is_zero() || since.is_some_and(|since| since > age) {
+            let _ = fs::remove_file(file.path());
+        }
+    }
+}
+
+/// Whether a path leads to a pipe, a device or an open file, none of which can be replaced.
+fn is_stream(path: &Path) -> bool {
+    let is_open = OPEN_FILES.iter().any(|folder| path.starts_with(folder));
+    is_open || fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// Who may use a new file.
+#[derive(Clone, Copy, PartialEq)]
+enum Access {
+    /// For whom the process's umask allows, as any new file.
+    Umask,
+    /// The user alone.
+    User,
+}
+
+/// A temporary file beside `path` with these contents, flushed to disk.
+#[cfg_attr(not(unix), allow(unused_variables, reason = "no modes"))]
+fn written(path: &Path, contents: &[u8], access: Access) -> Result<NamedTempFile, PublishError> {
+    let prefix = temp_prefix(path);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(&prefix).suffix(TEMP_SUFFIX);
+    #[cfg(unix)]
+    if access == Access::Umask {
+        use std::os::unix::fs::PermissionsExt;
+        // By itself the builder creates files for the user alone.
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    let file = builder.tempfile_in(folder_of(path));
+    let mut file = file.map_err(failed("creating a temporary file"))?;
+    file.write_all(contents).map_err(failed("writing a temporary file"))?;
+    // Before renaming: after a power failure the name must not lead to bytes never written.
+    file.as_file().sync_all().map_err(failed("flushing to disk"))?;
+    Ok(file)
+}
+
+/// Gives a new file the owner, group and permissions of the old one. Returns what could not be kept.
+#[cfg(unix)]
+fn keep_access(file: &File, old: &Metadata) -> io::Result<Option<OwnerChange>> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+        // One may be allowed without the other.
+        let _ = fchown(file, None, Some(old.gid()));
+        let _ = fchown(file, Some(old.uid()), None);
+    }
+    let new = file.metadata()?;
+    let mode = kept_mode(old.mode(), new.gid() == old.gid());
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    let (old, new) = ((old.uid(), old.gid()), (new.uid(), new.gid()));
+    Ok((old != new).then_some(OwnerChange { old, new }))
+}
+
+/// The permissions of a new file: those of the old one, but another group may do what everyone may.
+#[cfg(unix)]
+const fn kept_mode(old: u32, is_same_group: bool) -> u32 {
+    let mode = old & 0o777;
+    if is_same_group { mode } else { (mode & !0o070) | ((mode & 0o007) << 3) }
+}
+
+#[cfg(not(unix))]
+fn keep_access(_: &File, _: &Metadata) -> io::Result<Option<OwnerChange>> {
+    Ok(None)
+}
+
+fn replace(path: &Path, file: NamedTempFile) -> Result<(), PublishError> {
+    file.persist(path).map_err(|refused| failed("renaming")(refused.error))?;
+    flushed(path)
+}
+
+fn flushed(path: &Path) -> Result<(), PublishError> {
+    flush_folder_of(path).map_err(failed("flushing its folder to disk"))
+}
+
+/// How the name of a temporary file for `path` begins; characters without a dot and
+/// [`TEMP_SUFFIX`] follow.
+fn temp_prefix(path: &Path) -> OsString {
+    let mut prefix = OsString::from(TEMP_PREFIX);
+    prefix.push(path.file_name().unwrap_or_default());
+    prefix.push(".");
+    prefix
+}
+
+/// The name of the file that a temporary file of this name is written for.
+fn written_for(temporary: &[u8]) -> Option<&[u8]> {
+    let name = temporary.strip_prefix(TEMP_PREFIX.as_bytes())?;
+    let name = name.strip_suffix(TEMP_SUFFIX.as_bytes())?;
+    name.get(..name.iter().rposition(|byte| *byte == b'.')?)
+}
+
+pub(super) fn failed(step: &'static str) -> impl FnOnce(io::Error) -> PublishError {
+    move |error| PublishError { step, error }
+}
+
+impl From<PublishError> for io::Error {
+    fn from(error: PublishError) -> Self {
+        Self::new(error.error.kind(), error)
+    }
+}
+
+const TEMP_PREFIX: &str = ".";
+const TEMP_SUFFIX: &str = ".tmp";
+/// No writer takes so long, so the file's writer is gone.
+const LEFTOVER_AGE: Duration = Duration::from_secs(60 * 60);
+/// Keeps [`delete_leftovers`] fast in a folder of any size; in a larger one, leftovers may stay.
+const MAX_FILES_SCANNED: usize = 10_000;
+/// Names below these are open files, which the process that started this one still uses.
+const OPEN_FILES: [&str; 4] = ["/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_published_file_replaces_the_old_one_and_a_new_one_does_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("made").join("file");
+        publish(&path, b"one").expect("published");
+        publish(&path, b"two").expect("published");
+        assert!(!publish_new(&path, b"three").expect("the file exists"));
+        assert_eq!(fs::read(&path).expect("read"), b"two");
+        assert_eq!(fs::read_dir(folder_of(&path)).expect("a folder").count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn another_group_gets_the_permissions_of_everyone() {
+        for (old, same, other) in
+            [(0o100_640, 0o640, 0o600), (0o664, 0o664, 0o644), (0o4771, 0o771, 0o711)]
+        {
+            assert_eq!((kept_mode(old, true), kept_mode(old, false)), (same, other));
+        }
+    }
+
+    #[test]
+    fn only_old_temporary_files_are_deleted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let create = |name: &str, age: i32| {
+            let file = File::create(folder.path().join(name)).expect("created");
+            let hours = Duration::from_secs(3600) * age.unsigned_abs();
+            let now = SystemTime::now();
+            let time = if age < 0 { now + hours } else { now - hours };
+            file.set_modified(time).expect("its time");
+        };
+        for (name, age) in
+            [(".a.1.tmp", 3), (".a.2.tmp", 1), (".a.3", 3), ("a.tmp", 3), (".b.1.tmp", 3)]
+        {
+            create(name, age);
+        }
+        create(".a.4.tmp", -3);
+        create(".a.b.5.tmp", 1);
+        let left = || {
+            let files = fs::read_dir(folder.path()).expect("a folder").flatten();
+            let mut names: Vec<_> =
+                files.map(|file| file.file_name().into_string().expect("text")).collect();
+            names.sort();
+            names
+        };
+        let file = folder.path().join("a");
+        delete_leftovers(folder.path(), Some(&file), Duration::from_secs(2 * 3600));
+        assert_eq!(left(), [".a.2.tmp", ".a.3", ".a.4.tmp", ".a.b.5.tmp", ".b.1.tmp", "a.tmp"]);
+        delete_leftovers(folder.path(), Some(&file), Duration::ZERO);
+        assert_eq!(left(), [".a.3", ".a.b.5.tmp", ".b.1.tmp", "a.tmp"]);
+        delete_leftovers(folder.path(), None, Duration::from_secs(2 * 3600));
+        assert_eq!(left(), [".a.3", ".a.b.5.tmp", "a.tmp"]);
+    }
+}

@@ -1,0 +1,327 @@
+//! Reading without waiting, within a limit, and only what the user or root has written.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+/// Why a file was not read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// It is a folder, a pipe or a device.
+    #[error("it is not a regular file")]
+    NotRegular,
+    /// It is larger than the caller's limit.
+    #[error("it has {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Others may have written it.
+    #[error(transparent)]
+    Untrusted(#[from] Distrust),
+    /// The system reports an error.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Why a file or its folder is not trusted: someone else than the user and root may have written it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Distrust {
+    /// A link is not followed.
+    #[error("{} is a link: replace it by the file", path.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
+    },
+    /// It belongs to someone else.
+    #[error("{} belongs to user {owner}, neither to user {user}, who runs this, nor to root", path.display())]
+    Owner {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// The effective user of this process.
+        user: u32,
+    },
+    /// Its group or everyone may write to it. In a folder the sticky bit makes no difference.
+    #[error("{} has the mode {mode:04o}, so that others can write to it: run chmod go-w on it", path.display())]
+    Writable {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+}
+
+/// Opens a regular file for reading. Never waits for the writer of a pipe.
+///
+/// # Errors
+///
+/// [`ReadError::NotRegular`] and [`ReadError::Io`].
+pub fn open(path: &Path) -> Result<File, ReadError> {
+    // Checked before, because opening a device may already have an effect, and after, because it may
+    // be another file by then.
+    if !fs::metadata(path)?.is_file() {
+        return Err(ReadError::NotRegular);
+    }
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+        options.custom_flags(flags.bits().cast_signed());
+    }
+    let file = options.open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(ReadError::NotRegular),
+    }
+}
+
+/// Reads a file of at most `limit` bytes; `None` if there is no file.
+///
+/// # Errors
+///
+/// [`ReadError`] other than [`ReadError::Untrusted`].
+pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
+    found(open(path).and_then(|file| read_all(file, limit)))
+}
+
+/// As [`read`], if file and folder belong to the user or root and nobody else can write to them. A
+/// link is not followed.
+///
+/// Those who can rename the folders above can only put another folder in its place that meets the same
+/// conditions. On other systems than Unix as [`read`].
+///
+/// # Errors
+///
+/// [`ReadError`].
+#[cfg(unix)]
+pub fn read_trusted(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
+    found(unix::open_trusted(path).and_then(|file| read_all(file, limit)))
+}
+
+/// As [`read`].
+#[cfg(not(unix))]
+pub fn read_trusted(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
+    read(path, limit)
+}
+
+/// Checks that a folder belongs to the user or root and that nobody else can write to it. A missing one
+/// passes.
+///
+/// # Errors
+///
+/// [`ReadError::Untrusted`] and [`ReadError::Io`].
+pub fn check_folder(folder: &Path) -> Result<(), ReadError> {
+    #[cfg(unix)]
+    found(unix::open_trusted_folder(folder))?;
+    #[cfg(not(unix))]
+    let _ = folder;
+    Ok(())
+}
+
+fn read_all(file: File, limit: u64) -> Result<Vec<u8>, ReadError> {
+    let bytes = file.metadata()?.len();
+    if bytes > limit {
+        return Err(ReadError::TooLarge { bytes, limit });
+    }
+    let mut contents = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
+    // The file may have grown since.
+    let bytes = file.take(limit.saturating_add(1)).read_to_end(&mut contents)?;
+    match u64::try_from(bytes) {
+        Ok(bytes) if bytes > limit => Err(ReadError::TooLarge { bytes, limit }),
+        _ => Ok(contents),
+    }
+}
+
+impl From<ReadError> for io::Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Io(error) => error,
+            other => Self::new(ErrorKind::InvalidInput, other),
+        }
+    }
+}
+
+fn found<T>(result: Result<T, ReadError>) -> Result<Option<T>, ReadError> {
+    match result {
+        Err(ReadError::Io(error)) if error.kind() == ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::os::unix::fs::MetadataExt;
+
+    use rustix::fs::{Mode, OFlags};
+    use rustix::io::Errno;
+
+    use super::super::folder::folder_of;
+    use super::{Distrust, File, Path, ReadError, io};
+
+    pub(super) fn open_trusted(path: &Path) -> Result<File, ReadError> {
+        // The file is opened in the very folder that was checked.
+        let folder = open_trusted_folder(folder_of(path))?;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let name = path.file_name().unwrap_or_default();
+        let file = match rustix::fs::openat(&folder, name, flags, Mode::empty()) {
+            Err(Errno::LOOP) => return Err(Distrust::Link { path: path.to_owned() }.into()),
+            // A socket.
+            Err(Errno::NXIO) => return Err(ReadError::NotRegular),
+            opened => File::from(opened.map_err(io::Error::from)?),
+        };
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(ReadError::NotRegular);
+        }
+        check(path, metadata.uid(), metadata.mode(), user())?;
+        Ok(file)
+    }
+
+    pub(super) fn open_trusted_folder(folder: &Path) -> Result<File, ReadError> {
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(io::Error::from)?;
+        let opened = File::from(opened);
+        let metadata = opened.metadata()?;
+        check(folder, metadata.uid(), metadata.mode(), user())?;
+        Ok(opened)
+    }
+
+    fn user() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    /// The rule of OpenSSH for its keys and their folder.
+    pub(super) fn check(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), Distrust> {
+        let path = || path.to_owned();
+        if owner != user && owner != ROOT {
+            return Err(Distrust::Owner { path: path(), owner, user });
+        }
+        if mode & WRITABLE_BY_OTHERS != 0 {
+            return Err(Distrust::Writable { path: path(), mode: mode & MODE_BITS });
+        }
+        Ok(())
+    }
+
+    const ROOT: u32 = 0;
+    const WRITABLE_BY_OTHERS: u32 = 0o022;
+    const MODE_BITS: u32 = 0o7777;
+}
+
+#[cfg(unix)]
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::process::Command;
+
+    use super::*;
+
+    const LIMIT: u64 = 100;
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
+    }
+
+    #[track_caller]
+    fn distrusted(path: &Path) -> Distrust {
+        match read_trusted(path, LIMIT).expect_err("not to be trusted") {
+            ReadError::Untrusted(why) => why,
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_file_of_the_user_or_root_that_nobody_else_can_write_is_trusted() {
+        let path = Path::new("/p");
+        for (owner, mode, user) in [(7, 0o600, 7), (0, 0o644, 7), (0, 0o755, 0), (7, 0o4711, 7)] {
+            assert_eq!(unix::check(path, owner, mode, user), Ok(()));
+        }
+        let path = PathBuf::from(path);
+        for (owner, user) in [(7, 8), (7, 0)] {
+            let expected = Distrust::Owner { path: path.clone(), owner, user };
+            assert_eq!(unix::check(&path, owner, 0o600, user), Err(expected));
+        }
+        for mode in [0o620, 0o602, 0o1777, 0o2775, 0o666] {
+            let expected = Distrust::Writable { path: path.clone(), mode };
+            assert_eq!(unix::check(&path, 7, 0o100_000 | mode, 7), Err(expected));
+        }
+    }
+
+    #[test]
+    fn owner_and_mode_of_file_and_folder_decide() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        assert!(read_trusted(&path, LIMIT).expect("no file").is_none());
+        assert!(read_trusted(&path.join("no folder"), LIMIT).expect("none").is_none());
+        fs::write(&path, "text").expect("written");
+        let read = || read_trusted(&path, LIMIT).expect("trusted").expect("there");
+        set_mode(&path, 0o644);
+        assert_eq!(read(), b"text");
+        for mode in [0o664, 0o646] {
+            set_mode(&path, mode);
+            assert_eq!(distrusted(&path), Distrust::Writable { path: path.clone(), mode });
+        }
+        set_mode(&path, 0o600);
+        for mode in [0o770, 0o777, 0o1777] {
+            set_mode(folder.path(), mode);
+            let expected = Distrust::Writable { path: folder.path().to_owned(), mode };
+            assert_eq!(distrusted(&path), expected);
+            assert!(matches!(
+                check_folder(folder.path()),
+                Err(ReadError::Untrusted(why)) if why == expected
+            ));
+        }
+        set_mode(folder.path(), 0o755);
+        assert_eq!(read(), b"text");
+        // Only root can give files away; the rule itself is tested above.
+        match chown(&path, Some(4711), None) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied),
+            Ok(()) => {
+                let user = rustix::process::geteuid().as_raw();
+                let expected = Distrust::Owner { path: path.clone(), owner: 4711, user };
+                assert_eq!(distrusted(&path), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_is_not_followed_and_a_pipe_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, link, pipe] = ["file", "link", "pipe"].map(|name| folder.path().join(name));
+        fs::write(&path, "text").expect("written");
+        symlink(&path, &link).expect("a link");
+        assert_eq!(distrusted(&link), Distrust::Link { path: link.clone() });
+        assert_eq!(read(&link, LIMIT).expect("followed").expect("there"), b"text");
+        assert!(Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
+        let below = folder.path().join("below");
+        fs::create_dir(&below).expect("made");
+        for path in [&pipe, &below] {
+            assert!(matches!(read_trusted(path, LIMIT), Err(ReadError::NotRegular)));
+            assert!(matches!(read(path, LIMIT), Err(ReadError::NotRegular)));
+        }
+        let null = Path::new("/dev/null");
+        assert!(matches!(read(null, LIMIT), Err(ReadError::NotRegular)));
+    }
+
+    #[test]
+    fn a_file_beyond_the_limit_is_not_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        File::create(&path).expect("made").set_len(1 << 40).expect("sparse");
+        for result in [read(&path, LIMIT), read_trusted(&path, LIMIT)] {
+            assert!(
+                matches!(result, Err(ReadError::TooLarge { bytes, limit: LIMIT }) if bytes == 1 << 40)
+            );
+        }
+        fs::write(&path, [b'x'; 100]).expect("written");
+        assert_eq!(read(&path, LIMIT).expect("within").expect("there").len(), 100);
+    }
+}
