@@ -171,5 +171,8 @@ fn on_device<T: Tensor>(
     let flat = operation.with_layout(Layout::FlatX);
     let (_, flat_time) = median(flat, Choice::AUTOMATIC, &mut device_out)?;
     bar.finish_and_clear();
+    if let Some(failure) = kernels.counts().last_failure {
+        eprintln!("{failure}");
+    }
     Ok(Timing { launches, time, runs: TIMED_RUNS, flat: Some(flat_time) })
 }

@@ -2,17 +2,18 @@
 //!
 //! Compiling a kernel takes about a second. Entries are written to a temporary file and renamed, and
 //! verified in full when read, so that neither a killed writer nor a damaged disk passes other bytes to
-//! the driver than the compiler made. The checks do not protect against someone who can write to the
-//! folder: it must be as trusted as the program.
+//! the driver than the compiler made. Entries that someone else than the user or root may have written
+//! are not used: file and folder must belong to one of them, and nobody else may write to them.
 
 use core::fmt;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gridguard::cuda::{CompileOptions, Image, ImageError};
-use gridguard::files::{delete_leftovers, publish_private, user_cache_folder};
+use gridguard::files::{
+    Distrust, ReadError, check_folder, delete_leftovers, publish_private, read_trusted,
+    user_cache_folder,
+};
 use sha2::{Digest, Sha256};
 
 use crate::element::to_u64;
@@ -94,6 +95,9 @@ impl fmt::Display for CubinKey {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CubinCacheError {
+    /// Someone else than the user or root may have written the entry.
+    #[error("compiled kernels are not cached: {0}")]
+    Untrusted(#[from] Distrust),
     /// The entry cannot be read, or is not a regular file.
     #[error("the cached image {} cannot be read: {reason}", path.display())]
     Read {
@@ -142,14 +146,17 @@ pub enum CubinFault {
     /// The entry has this other key.
     #[error("it is the entry of key {0}")]
     Key(CubinKey),
-    /// The image is truncated, followed by other bytes, or larger than the limit.
+    /// The image is truncated or followed by other bytes.
     #[error("its header announces {announced} bytes, {found} follow")]
     Length {
         /// Bytes that the header announces.
         announced: u64,
-        /// Bytes that follow the header, counted up to the limit.
+        /// Bytes that follow the header.
         found: u64,
     },
+    /// The file has this many bytes, more than any entry.
+    #[error("it has {0} bytes, the limit is {MAX_ENTRY_BYTES}")]
+    TooLarge(u64),
     /// The image is not the one that was stored.
     #[error("the checksum of its image is wrong")]
     Digest,
@@ -177,21 +184,30 @@ impl CubinCache {
         &self.folder
     }
 
+    /// Checks that the folder belongs to the user or root and that nobody else can write to it. A
+    /// missing one passes. [`get`](Self::get) and [`put`](Self::put) check this too.
+    ///
+    /// # Errors
+    ///
+    /// [`CubinCacheError::Untrusted`], and [`CubinCacheError::Read`] if the folder cannot be opened.
+    pub fn check(&self) -> Result<(), CubinCacheError> {
+        check_folder(&self.folder).map_err(|error| read_error(self.folder.clone(), error))
+    }
+
     /// The image stored under `key`; `None` if there is no entry.
     ///
     /// # Errors
     ///
-    /// [`CubinCacheError::Read`] if the entry cannot be read or is not a regular file;
-    /// [`CubinCacheError::Corrupt`] if it is damaged or has another key. Either way the program can
-    /// compile instead; [`put`](Self::put) replaces a corrupt entry.
+    /// [`CubinCacheError::Untrusted`] if someone else may have written the entry, or it is a link;
+    /// [`CubinCacheError::Read`] if it cannot be read or is not a regular file;
+    /// [`CubinCacheError::Corrupt`] if it is damaged or has another key. In each case the program can
+    /// compile instead; [`put`](Self::put) replaces the entry.
     pub fn get(&self, key: &CubinKey) -> Result<Option<Image>, CubinCacheError> {
         let path = self.entry(key);
-        let entry = match read_entry(&path) {
-            Ok(entry) => entry,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => {
-                return Err(CubinCacheError::Read { path, reason: error.to_string() });
-            }
+        let entry = match read_trusted(&path, MAX_ENTRY_BYTES) {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return Ok(None),
+            Err(error) => return Err(read_error(path, error)),
         };
         decode(&entry, key).map(Some).map_err(|what| CubinCacheError::Corrupt { path, what })
     }
@@ -203,7 +219,8 @@ impl CubinCache {
     /// # Errors
     ///
     /// [`CubinCacheError::NotCubin`] for PTX and fatbins; [`CubinCacheError::TooLarge`] for more
-    /// than 64 MiB; [`CubinCacheError::Write`] if the folder cannot be created or written, or the
+    /// than 64 MiB; [`CubinCacheError::Untrusted`] if others can write to the folder;
+    /// [`CubinCacheError::Write`] if it cannot be created or written, or the
     /// disk is full.
     pub fn put(&self, key: &CubinKey, image: &Image) -> Result<(), CubinCacheError> {
         let cubin = image.bytes();
@@ -212,6 +229,10 @@ impl CubinCache {
         }
         if to_u64(cubin.len()) > MAX_IMAGE_BYTES {
             return Err(CubinCacheError::TooLarge(to_u64(cubin.len())));
+        }
+        // Other errors of the folder are those of writing to it.
+        if let Err(error @ CubinCacheError::Untrusted(_)) = self.check() {
+            return Err(error);
         }
         let path = self.entry(key);
         delete_leftovers(&self.folder, None, LEFTOVER_AGE);
@@ -224,15 +245,14 @@ impl CubinCache {
     }
 }
 
-/// Reads the file at `path`, and no more of it than shows that it is too large.
-fn read_entry(path: &Path) -> io::Result<Vec<u8>> {
-    // Checked before opening, because opening a pipe waits for a writer.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+fn read_error(path: PathBuf, error: ReadError) -> CubinCacheError {
+    match error {
+        ReadError::Untrusted(why) => why.into(),
+        ReadError::TooLarge { bytes, .. } => {
+            CubinCacheError::Corrupt { path, what: CubinFault::TooLarge(bytes) }
+        }
+        error => CubinCacheError::Read { path, reason: error.to_string() },
     }
-    let mut entry = Vec::new();
-    File::open(path)?.take(HEADER_BYTES + MAX_IMAGE_BYTES + 1).read_to_end(&mut entry)?;
-    Ok(entry)
 }
 
 /// The header of an entry, in this order: magic, format, key, length and checksum of the image.
@@ -261,7 +281,7 @@ fn decode(entry: &[u8], key: &CubinKey) -> Result<Image, CubinFault> {
     if found_key != *key {
         return Err(CubinFault::Key(found_key));
     }
-    if announced != found || found > MAX_IMAGE_BYTES {
+    if announced != found {
         return Err(CubinFault::Length { announced, found });
     }
     if Sha256::digest(cubin).as_slice() != checksum {
@@ -287,6 +307,7 @@ const FORMAT: u32 = 1;
 const HEADER_BYTES: u64 = 8 + 4 + 32 + 8 + 32;
 /// Hundreds of times the largest kernel here; limits what a damaged folder makes a program read.
 const MAX_IMAGE_BYTES: u64 = 64 << 20;
+const MAX_ENTRY_BYTES: u64 = HEADER_BYTES + MAX_IMAGE_BYTES;
 /// The first bytes of a cubin.
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
 /// No writer takes so long, so the file's writer is gone.

@@ -44,9 +44,9 @@ pub struct CodeCounts {
     pub compiled: u64,
     /// Read from the cache on disk.
     pub read: u64,
-    /// Cache entries that could not be read or written; their code was compiled.
+    /// Cache entries that could not be read or written, or are not trusted; their code was compiled.
     pub failed: u64,
-    /// The last such error.
+    /// The last such error, to be shown: until it is remedied, each process compiles again.
     pub last_failure: Option<CubinCacheError>,
 }
 

@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gridguard::files::Distrust;
 use gridguard::{Choice, Dim3, Guard, LaunchLimits, LaunchRequest, Plan};
 use gridguard_kernels::rms_norm::RmsNorm;
-use gridguard_kernels::{CubinCache, ElementType, Kernels};
+use gridguard_kernels::{CodeCounts, CubinCache, CubinCacheError, ElementType, Kernels};
 use gridguard_test_support::fake_driver::{Driver, compilations, in_processes, with_driver};
 use gridguard_test_support::{THREADS, race};
 
@@ -96,6 +97,31 @@ fn threads_with_kernels_of_their_own_share_the_code_on_disk() {
             later.limits(&norm()).expect("read");
             assert_eq!((later.counts().compiled, later.counts().read), (0, 1));
         }
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn code_that_others_may_have_written_is_compiled_and_the_reason_is_kept() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    with_driver(Driver::WithCompiler, &COMPILER, || {
+        let guard = Arc::new(guard());
+        let folder = tempfile::tempdir().expect("a folder");
+        let limits = |folder: &std::path::Path| {
+            let kernels = Kernels::with_cache(Arc::clone(&guard), Some(CubinCache::at(folder)));
+            kernels.limits(&norm()).expect("compiled or read");
+            kernels.counts()
+        };
+        assert_eq!(limits(folder.path()).compiled, 1);
+        assert_eq!(limits(folder.path()).read, 1);
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o1777))
+            .expect("its mode");
+        let CodeCounts { compiled, read, failed, last_failure } = limits(folder.path());
+        assert_eq!((compiled, read, failed), (1, 0, 2), "neither read nor written");
+        let path = folder.path().to_owned();
+        let why = Distrust::Writable { path, mode: 0o1777 };
+        assert_eq!(last_failure, Some(CubinCacheError::Untrusted(why)));
     });
 }
 

@@ -4,6 +4,7 @@ mod corrupt;
 mod keys;
 mod writers;
 
+use std::fs::{self, File};
 use std::process::Command;
 use std::time::SystemTime;
 
@@ -165,24 +166,64 @@ fn a_pipe_in_the_place_of_an_entry_is_not_waited_for() {
     assert_eq!(refused_to_read(&cache), "it is not a regular file");
     fs::remove_file(&entry).expect("removed");
     std::os::unix::fs::symlink(&pipe, &entry).expect("a link to the pipe");
-    assert_eq!(refused_to_read(&cache), "it is not a regular file");
+    assert_eq!(distrusted(cache.get(&key("a"))), Distrust::Link { path: entry });
     cache.put(&key("a"), &cubin(b"new")).expect("the link is replaced");
     assert_eq!(cache.get(&key("a")), Ok(Some(cubin(b"new"))));
     assert!(pipe.exists(), "what the link led to stays");
 }
 
+#[track_caller]
+fn distrusted<T>(result: Result<T, CubinCacheError>) -> Distrust {
+    match result.err().expect("not to be trusted") {
+        CubinCacheError::Untrusted(why) => why,
+        error => panic!("trusted: {error}"),
+    }
+}
+
 #[cfg(unix)]
 #[test]
-fn a_link_is_followed() {
+fn a_link_in_the_place_of_an_entry_is_not_followed() {
     let (folder, cache, path, _) = stored();
     let elsewhere = folder.path().join("elsewhere");
     fs::rename(&path, &elsewhere).expect("renamed");
     std::os::unix::fs::symlink(&elsewhere, &path).expect("a link");
-    assert_eq!(cache.get(&key("a")), Ok(Some(cubin(b"machine code"))));
-    fs::remove_file(&elsewhere).expect("removed");
-    assert_eq!(cache.get(&key("a")), Ok(None), "it leads nowhere");
-    std::os::unix::fs::symlink(&path, &elsewhere).expect("a circle");
-    refused_to_read(&cache);
+    for _ in ["it leads to an entry", "it leads nowhere"] {
+        assert_eq!(distrusted(cache.get(&key("a"))), Distrust::Link { path: path.clone() });
+        let _ = fs::remove_file(&elsewhere);
+    }
+    // The folder may be a link: what it leads to is checked.
+    let linked = folder.path().join("linked");
+    std::os::unix::fs::symlink(folder.path(), &linked).expect("a link");
+    CubinCache::at(&linked).put(&key("b"), &cubin(b"new")).expect("stored");
+    assert_eq!(CubinCache::at(linked).get(&key("b")), Ok(Some(cubin(b"new"))));
+}
+
+#[cfg(unix)]
+#[test]
+fn an_entry_that_others_may_have_written_is_neither_used_nor_stored() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let (folder, cache, path, _) = stored();
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
+    };
+    set_mode(&path, 0o620);
+    let writable = |path: &Path, mode| Distrust::Writable { path: path.to_owned(), mode };
+    assert_eq!(distrusted(cache.get(&key("a"))), writable(&path, 0o620));
+    cache.put(&key("a"), &cubin(b"new")).expect("the folder is trusted");
+    assert_eq!(cache.get(&key("a")), Ok(Some(cubin(b"new"))));
+    for mode in [0o777, 0o1777, 0o770] {
+        set_mode(folder.path(), mode);
+        let expected = writable(folder.path(), mode);
+        assert_eq!(distrusted(cache.check()), expected);
+        assert_eq!(distrusted(cache.get(&key("a"))), expected);
+        assert_eq!(distrusted(cache.get(&key("none"))), expected);
+        assert_eq!(distrusted(cache.put(&key("b"), &cubin(b"new"))), expected);
+    }
+    set_mode(folder.path(), 0o700);
+    assert_eq!(cache.get(&key("a")), Ok(Some(cubin(b"new"))));
+    assert_eq!(cache.get(&key("b")), Ok(None));
+    CubinCache::at(folder.path().join("missing")).check().expect("it will be the user's");
 }
 
 #[test]
@@ -229,6 +270,21 @@ fn errors_name_the_entry_and_the_reason() {
             CubinCacheError::Write { path: path.clone(), reason }.to_string(),
             "the cached image /c/0f.cubin cannot be written: No space left".to_owned(),
         ),
+        (
+            CubinCacheError::from(Distrust::Writable { path: "/c".into(), mode: 0o1777 })
+                .to_string(),
+            "compiled kernels are not cached: /c has the mode 1777, so that others can write to it: \
+             run chmod go-w on it"
+                .to_owned(),
+        ),
+        (
+            CubinCacheError::from(Distrust::Owner { path: "/c".into(), owner: 7, user: 8 })
+                .to_string(),
+            "compiled kernels are not cached: /c belongs to user 7, neither to user 8, who runs this, \
+             nor to root"
+                .to_owned(),
+        ),
+        (corrupt(CubinFault::TooLarge(70_000_000)), format!("{anew}it has 70000000 bytes, the limit is 67108948")),
         (
             CubinCacheError::NotCubin.to_string(),
             "the cache stores cubins only, the image is PTX or a fatbin".to_owned(),
