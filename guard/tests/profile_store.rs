@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use fs4::fs_std::FileExt;
 use gridguard::DeviceLimits;
@@ -33,8 +33,14 @@ fn entry(kernel: &str, rows: u64, date: u64) -> Entry {
         launches: 1,
         chosen: Summary::default(),
         default: Summary::default(),
-        found: Provenance { date: format!("{date:020}"), ..Provenance::default() },
+        found: Provenance { date: dated(date), ..Provenance::default() },
     }
+}
+
+/// A date so many seconds after the first.
+fn dated(seconds: u64) -> String {
+    let date = UNIX_EPOCH + Duration::from_secs(seconds);
+    humantime::format_rfc3339_seconds(date).to_string()
 }
 
 fn document(entries: impl IntoIterator<Item = Entry>) -> Document {

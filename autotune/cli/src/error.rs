@@ -1,6 +1,5 @@
 //! Exit codes, and the errors that prevent a result.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,6 +7,7 @@ use std::process::ExitCode;
 use gridguard::catalog::CatalogError;
 use gridguard::check::Legality;
 use gridguard::cuda::CudaError;
+use gridguard::files::PublishError;
 use gridguard::profile::{EntryError, ProfileError};
 use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
 use gridguard_kernels::KernelError;
@@ -106,6 +106,11 @@ impl CommandError {
         move |error| Self::Io { what, error }
     }
 
+    pub(crate) fn publish(path: &Path) -> impl FnOnce(PublishError) -> Self {
+        let io = Self::io(path.display().to_string());
+        move |error| io(error.into())
+    }
+
     pub(crate) fn profile(path: &Path) -> impl FnOnce(ProfileError) -> Self {
         let path = path.to_owned();
         move |error| Self::Profile { path, error }
@@ -146,17 +151,4 @@ fn file_prefix(path: &Path, error: &ProfileError) -> String {
         ProfileError::NotAFile { .. } | ProfileError::Read { .. } => String::new(),
         _ => format!("{}: ", path.display()),
     }
-}
-
-/// Fails where `file` cannot be written, before anything is measured for it. Neither the file nor
-/// its folder is changed.
-pub(crate) fn check_writable(file: &Path) -> Result<(), CommandError> {
-    let opened = match OpenOptions::new().append(true).open(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-            tempfile::tempfile_in(folder.unwrap_or(Path::new("."))).map(drop)
-        }
-        opened => opened.map(drop),
-    };
-    opened.map_err(CommandError::io(file.display().to_string()))
 }

@@ -12,6 +12,7 @@ mod doctor;
 mod error;
 mod evaluate;
 mod explain;
+mod files;
 mod interrupt;
 mod limits;
 mod measure;

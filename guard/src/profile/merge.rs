@@ -4,6 +4,8 @@ use core::cmp::Ordering;
 use core::fmt;
 use std::collections::BTreeSet;
 
+use serde::Serialize;
+
 use super::device::{DeviceIdentity, DeviceMismatch};
 use super::document::Document;
 use super::error::{MAX_ALIASES, ProfileError};
@@ -16,6 +18,33 @@ pub struct MergeConflict {
     pub kept: Entry,
     /// The other one.
     pub dropped: Entry,
+}
+
+/// Why one of two entries for the same key and shape is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MergeReason {
+    /// It has the later date, or the only one.
+    Date,
+    /// The dates are the same, and it has more samples.
+    Samples,
+    /// Dates and samples are the same; one is kept by an order that does not depend on the files.
+    Order,
+}
+
+impl MergeConflict {
+    /// Why [`Self::kept`] is kept.
+    #[must_use]
+    pub fn reason(&self) -> MergeReason {
+        let Self { kept, dropped } = self;
+        if kept.found.date != dropped.found.date {
+            MergeReason::Date
+        } else if kept.chosen.samples != dropped.chosen.samples {
+            MergeReason::Samples
+        } else {
+            MergeReason::Order
+        }
+    }
 }
 
 /// A difference between two documents.
@@ -137,7 +166,7 @@ fn ranked<'a>(all: &[&'a Document]) -> Vec<&'a Entry> {
 
 impl fmt::Display for MergeConflict {
     /// `rms_norm f16, cold-eager, throughput, rows 5: kept chunks of 8192 with warps 4 in 1200 ns
-    /// (2026-11-20T12:00:00Z), dropped ...`.
+    /// (2026-11-20T12:00:00Z), dropped ...: the kept one is later`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kept.key)?;
         for (name, size) in &self.kept.shape {
@@ -148,9 +177,14 @@ impl fmt::Display for MergeConflict {
             for (place, (name, value)) in entry.parameters.iter().enumerate() {
                 write!(f, "{}{name} {value}", if place == 0 { " with " } else { ", " })?;
             }
-            write!(f, " in {} ns ({})", entry.chosen.median_ns, entry.found.date)?;
+            let date = if entry.found.date.is_empty() { "no date" } else { &entry.found.date };
+            write!(f, " in {} ns ({date})", entry.chosen.median_ns)?;
         }
-        Ok(())
+        f.write_str(match self.reason() {
+            MergeReason::Date => ": the kept one is later",
+            MergeReason::Samples => ": the kept one has more samples",
+            MergeReason::Order => ": date and number of samples are the same",
+        })
     }
 }
 

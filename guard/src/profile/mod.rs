@@ -83,7 +83,7 @@ pub use error::{FileFault, MAX_FILE_BYTES, ProfileError, SCHEMA};
 pub use layers::{Layers, LoadedProfile, user_folder};
 pub use lookup::{Profile, TunedChoice, TunedKernel};
 pub use matching::{DefaultReason, Layer, LookupCounts, Match, MatchKind};
-pub use merge::{EntryDifference, MergeConflict};
+pub use merge::{EntryDifference, MergeConflict, MergeReason};
 pub use misses::{MissLog, MissedShape, ParsedShapes};
 pub use model::{
     Entry, EntryError, Key, L2, MAX_ENTRIES, MAX_ENTRY_BYTES, MAX_NAME_BYTES, MAX_SIZES, Named,

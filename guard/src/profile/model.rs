@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::num::NonZeroU64;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -168,7 +169,8 @@ pub enum StopReason {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Provenance {
-    /// When, as `2026-11-20T12:00:00Z`.
+    /// When, in the form `2026-11-20T12:00:00Z`, so that the order of texts is that of dates; empty if
+    /// unknown.
     pub date: String,
     /// The driver's CUDA version, as `13.0`; empty on the host.
     pub driver: String,
@@ -255,6 +257,18 @@ pub enum EntryError {
         /// The entry's size in its file, with comments.
         bytes: usize,
     },
+    /// The date is not in the form of a profile's dates, or does not exist.
+    #[error("date {date:?} is not a date such as 2026-11-20T12:00:00Z: correct or empty it")]
+    InvalidDate {
+        /// The date.
+        date: String,
+    },
+    /// The date is more than a day after now, by this machine's clock.
+    #[error("date {date} is in the future: check the clock, correct the date or empty it")]
+    FutureDate {
+        /// The date.
+        date: String,
+    },
     /// An earlier entry has the same key and shape.
     #[error("an earlier entry has the same kernel and shape: remove one")]
     Duplicate,
@@ -264,7 +278,7 @@ pub enum EntryError {
 }
 
 impl Entry {
-    /// Checks names, sizes and parameters against the limits of a profile.
+    /// Checks names, sizes, parameters and date against the limits of a profile.
     ///
     /// # Errors
     ///
@@ -274,6 +288,7 @@ impl Entry {
         check_key(key)?;
         check_length("source", &key.source)?;
         check_length("date", &found.date)?;
+        check_date(&found.date)?;
         check_length("driver", &found.driver)?;
         check_length("compiler", &found.compiler)?;
         check_length("tuner", &found.tuner)?;
@@ -312,6 +327,21 @@ fn check_length(field: &'static str, text: &str) -> Result<(), EntryError> {
         return Err(EntryError::LongName { field, bytes: text.len() });
     }
     Ok(())
+}
+
+/// Checks a date, because the entry with the latest one is kept where two are merged.
+fn check_date(date: &str) -> Result<(), EntryError> {
+    if date.is_empty() {
+        return Ok(());
+    }
+    let parsed = humantime::parse_rfc3339(date).ok().filter(|_| date.len() == DATE_BYTES);
+    let parsed = parsed.ok_or_else(|| EntryError::InvalidDate { date: date.to_owned() })?;
+    // With a clock that was never set, every entry would be from the future.
+    let now = SystemTime::now().max(UNIX_EPOCH + EARLIEST_NOW);
+    match parsed.duration_since(now) {
+        Ok(ahead) if ahead > MAX_AHEAD => Err(EntryError::FutureDate { date: date.to_owned() }),
+        _ => Ok(()),
+    }
 }
 
 fn check_named(field: &'static str, named: &Named) -> Result<(), EntryError> {
@@ -383,5 +413,11 @@ pub const MAX_ENTRIES: usize = 200_000;
 pub const MAX_ENTRY_BYTES: usize = 1 << 20;
 /// The most bytes of a name, hash or date in an entry: as many as a SHA-256 in hexadecimal digits.
 pub const MAX_NAME_BYTES: usize = 64;
+/// The length of every date, such as 2026-11-20T12:00:00Z.
+const DATE_BYTES: usize = 20;
+/// How far the clock of the machine that measured may be ahead.
+const MAX_AHEAD: Duration = Duration::from_secs(24 * 60 * 60);
+/// 2026-11-22, in time since 1970. Every clock that is right says more.
+const EARLIEST_NOW: Duration = Duration::from_secs(1_795_305_600);
 /// The most sizes of a shape, and parameters of an entry.
 pub const MAX_SIZES: usize = 16;

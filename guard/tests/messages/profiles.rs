@@ -2,6 +2,7 @@
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use gridguard::ComputeCapability;
 use gridguard::profile::{
@@ -86,6 +87,15 @@ fn errors_of_merging_and_writing_a_profile() {
              than 200000 entries: split it by kernel",
         ),
         (
+            &ProfileError::Locked {
+                path: path(),
+                holder: "process 4711 on node7 since 2026-11-20T12:00:00Z".into(),
+                waited: Duration::from_millis(30_040),
+            },
+            "profiles/nvidia-h200.ron is locked by process 4711 on node7 since \
+             2026-11-20T12:00:00Z, waited 30.0 s: end that process, or try again later",
+        ),
+        (
             &ProfileError::Write {
                 path: path(),
                 step: "flushing to disk",
@@ -155,6 +165,15 @@ fn an_invalid_entry_names_the_limit_that_it_exceeds() {
         (
             &EntryError::TooMany { field: "parameters", count: 17 },
             "parameters has 17 values, the limit is 16: remove some",
+        ),
+        (
+            &EntryError::InvalidDate { date: "zzz".into() },
+            "date \"zzz\" is not a date such as 2026-11-20T12:00:00Z: correct or empty it",
+        ),
+        (
+            &EntryError::FutureDate { date: "2099-11-20T12:00:00Z".into() },
+            "date 2099-11-20T12:00:00Z is in the future: check the clock, correct the date or empty \
+             it",
         ),
         (&EntryError::NoSizes, "shape has no sizes: give at least one"),
         (

@@ -49,8 +49,10 @@ impl DeviceSetup {
     }
 }
 
-/// An entry of `kernel` for `rows` rows, found at `date`.
-pub(crate) fn entry(kernel: &str, rows: u64, date: u64) -> Entry {
+/// An entry of `kernel` for `rows` rows, found so many seconds after midnight.
+pub(crate) fn entry(kernel: &str, rows: u64, seconds: u64) -> Entry {
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let date = format!("2026-11-20T{hour:02}:{minute:02}:{second:02}Z");
     Entry {
         key: Key { kernel: kernel.into(), dtypes: "f16".into(), ..Key::default() },
         // Sizes are not 0.
@@ -60,7 +62,7 @@ pub(crate) fn entry(kernel: &str, rows: u64, date: u64) -> Entry {
         launches: 1,
         chosen: Summary::default(),
         default: Summary::default(),
-        found: Provenance { date: format!("{date:020}"), ..Provenance::default() },
+        found: Provenance { date, ..Provenance::default() },
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::env;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +9,7 @@ use std::time::Duration;
 
 use gridguard::cuda::{Compiler, NvrtcUnavailable};
 use gridguard::diagnose::CudaVersion;
+use gridguard::files;
 
 use super::child;
 use super::driver::{Driver, DriverFault, LIBCUDA, loaded_library, version_number};
@@ -62,8 +62,9 @@ pub(super) fn find_libcuda() -> LibraryFiles {
 /// The loader skips libraries for 32 bits.
 fn is_32_bit(path: &Path) -> bool {
     let mut start = [0; 5];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
-    read.is_ok() && start == *b"\x7fELF\x01"
+    // Not every file of that name is a library, and a pipe would wait for its writer.
+    let read = files::open(path).map(|mut file| file.read_exact(&mut start));
+    read.is_ok_and(|read| read.is_ok()) && start == *b"\x7fELF\x01"
 }
 
 /// The output of `ldconfig -p`; empty if it fails.

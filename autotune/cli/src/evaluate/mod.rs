@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use clap::Args;
-use gridguard::profile::{self, Environment, Objective, Policy, Profile};
+use gridguard::files::check_output;
+use gridguard::profile::{Environment, Objective, Policy, Profile};
 use gridguard_autotune::{
     Budget, EvaluateError, EvaluationEffort, ExhaustiveSearch, Measurer, ProblemMeasurer, Space,
     evaluate,
@@ -19,10 +20,11 @@ use gridguard_kernels::bench::Problem;
 use serde::Serialize;
 
 use self::summary::{EvaluationSummary, ProblemEvaluation, UntunedShape};
-use crate::error::{CommandError, Exit, check_writable};
+use crate::error::{CommandError, Exit};
+use crate::files::{load_profile, write_file};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection, KernelFilter};
-use crate::measure::target::{Target, select_targets};
+use crate::measure::target::{Target, note_cache, select_targets};
 use crate::measure::workload::LocalBench;
 use crate::output::{Format, OutputArgs, json, note, print};
 
@@ -88,8 +90,9 @@ impl Evaluate {
         let target = target.ok_or_else(no_target)?;
         let wanted = self.problems(&target)?;
         if let Some(path) = &self.output {
-            check_writable(path)?;
+            check_output(path).map_err(CommandError::publish(path))?;
         }
+        note_cache(std::slice::from_ref(&target));
         let bench = LocalBench::new(target.guard()?, self.policy)?;
         let profile = self.profile(&target)?;
         let interrupt = interrupt::flag()?;
@@ -145,7 +148,7 @@ impl Evaluate {
             self.print(&document.summary)?;
         }
         if let Some(path) = &self.output {
-            std::fs::write(path, json).map_err(CommandError::io(path.display().to_string()))?;
+            write_file(path, &json)?;
         }
         Ok(match () {
             () if document.interrupted => Exit::Interrupted,
@@ -182,8 +185,7 @@ impl Evaluate {
 
     fn profile(&self, target: &Target) -> Result<Option<Profile>, CommandError> {
         let Some(path) = &self.profile else { return Ok(None) };
-        let parsed = profile::load(path).map_err(CommandError::profile(path))?;
-        let parsed = parsed.ok_or_else(|| CommandError::missing_file(path))?;
+        let parsed = load_profile(path)?.ok_or_else(|| CommandError::missing_file(path))?;
         let environment = target.environment()?;
         let (profile, findings) =
             Profile::from_document(parsed.document, &target.identity, &environment);

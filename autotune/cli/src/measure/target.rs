@@ -6,9 +6,11 @@ use std::sync::Arc;
 use gridguard::cuda::{self, CudaError};
 use gridguard::profile::{DeviceIdentity, Environment};
 use gridguard::{DeviceLimits, Guard, catalog};
+use gridguard_kernels::CubinCache;
 
 use super::args::DeviceSelection;
 use crate::error::CommandError;
+use crate::output::note;
 
 /// A device, or the host.
 #[derive(Clone, Debug)]
@@ -88,6 +90,14 @@ pub(crate) fn select_targets(
         },
     };
     Ok(SelectedTargets { targets, gpu, fallback })
+}
+
+/// Reports why the kernels for devices are not cached, so that every run compiles them again.
+pub(crate) fn note_cache(targets: &[Target]) {
+    let cache = CubinCache::for_user().filter(|_| !targets.iter().all(Target::is_host));
+    if let Some(Err(reason)) = cache.map(|cache| cache.check()) {
+        note(reason);
+    }
 }
 
 /// The error for `--gpu` with a device, which has limits of its own.

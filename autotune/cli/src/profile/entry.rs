@@ -3,30 +3,18 @@
 use std::path::Path;
 
 use gridguard::profile::{
-    self, Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, StoredChoice,
+    Entry, FileFault, Key, Named, Objective, ParsedProfile, Policy, StoredChoice,
 };
 use gridguard_autotune::duration;
 use serde::Serialize;
 
 use crate::error::CommandError;
-use crate::output::{Table, count, note};
+use crate::files::load_profile;
+use crate::output::{Table, count};
 
 /// Reads a profile that must exist, and reports its invalid entries.
 pub(super) fn read(path: &Path) -> Result<ParsedProfile, CommandError> {
-    let parsed = profile::load(path).map_err(CommandError::profile(path))?;
-    let parsed = parsed.ok_or_else(|| CommandError::missing_file(path))?;
-    for fault in &parsed.faults {
-        note(format_args!("{}:{fault}", path.display()));
-    }
-    Ok(parsed)
-}
-
-/// Reports the copy that an update keeps of a file with invalid entries.
-pub(super) fn note_backup(file: &Path, backup: Option<&Path>) {
-    if let Some(backup) = backup {
-        let (file, backup) = (file.display(), backup.display());
-        note(format_args!("{file} had invalid entries; the original is kept as {backup}"));
-    }
+    load_profile(path)?.ok_or_else(|| CommandError::missing_file(path))
 }
 
 /// An invalid entry of a file.

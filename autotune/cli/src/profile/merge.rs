@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::profile::{
-    self, Document, Entry, Key, MergeConflict, Named, ProfileError, StoredChoice,
+    self, Document, Entry, Key, MergeConflict, MergeReason, Named, ProfileError, StoredChoice,
 };
 use serde::Serialize;
 
 use super::entry::{self, FaultJson};
 use crate::error::{CommandError, Exit};
+use crate::files::note_published;
 use crate::output::{OutputArgs, count, note};
 
 #[derive(Args)]
@@ -47,6 +48,7 @@ struct ConflictJson<'a> {
     shape: &'a Named,
     kept: ContenderJson<'a>,
     dropped: ContenderJson<'a>,
+    reason: MergeReason,
 }
 
 #[derive(Serialize)]
@@ -58,7 +60,7 @@ struct ContenderJson<'a> {
 }
 
 impl<'a> ConflictJson<'a> {
-    fn new(MergeConflict { kept, dropped }: &'a MergeConflict) -> Self {
+    fn new(conflict @ MergeConflict { kept, dropped }: &'a MergeConflict) -> Self {
         let contender =
             |Entry { choice, parameters, chosen, found, .. }: &'a Entry| ContenderJson {
                 choice: *choice,
@@ -67,7 +69,8 @@ impl<'a> ConflictJson<'a> {
                 date: &found.date,
             };
         let (kept_json, dropped) = (contender(kept), contender(dropped));
-        Self { key: &kept.key, shape: &kept.shape, kept: kept_json, dropped }
+        let (key, shape, reason) = (&kept.key, &kept.shape, conflict.reason());
+        Self { key, shape, kept: kept_json, dropped, reason }
     }
 }
 
@@ -109,7 +112,7 @@ impl Merge {
             }
             Ok(dropped)
         })?;
-        entry::note_backup(&self.output, published.backup.as_deref());
+        note_published(&self.output, &published);
         self.check_dropped(published.outcome)
     }
 

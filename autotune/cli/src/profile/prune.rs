@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::entry;
 use crate::error::{CommandError, Exit};
+use crate::files::note_published;
 use crate::measure::args::KernelFilter;
 use crate::output::OutputArgs;
 
@@ -57,7 +58,7 @@ impl Prune {
         if !removed.is_empty() && !self.dry_run {
             let update = |document: &mut Document| Ok(self.prune(document));
             let published = profile::update(&self.file, document, update)?;
-            entry::note_backup(&self.file, published.backup.as_deref());
+            note_published(&self.file, &published);
             (removed, kept) = (published.outcome, published.entries);
         }
         let report = PruneReport {

@@ -21,7 +21,7 @@ use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection, KernelFilter};
 use crate::measure::process::MeasuringProcess;
 use crate::measure::progress::{DeviceProgress, ProgressBars};
-use crate::measure::target::{Target, gpu_without_host};
+use crate::measure::target::{Target, gpu_without_host, note_cache};
 use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
@@ -113,6 +113,7 @@ impl Verify {
             let file = self.file.display();
             return Err(CommandError::Failed(format!("{file}: no entry can be measured")));
         }
+        note_cache(std::slice::from_ref(&target));
         let interrupt = interrupt::flag()?;
         let verified = verify_all(&target, gpu, &wanted, interrupt);
         let regrets: Vec<f64> =

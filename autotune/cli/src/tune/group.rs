@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use gridguard::profile::{self, DeviceIdentity, Document, user_folder};
+use gridguard::files::{check_output, create_folder};
+use gridguard::profile::{DeviceIdentity, Document, Entry, Key, Named, user_folder};
 
 use super::selection::Task;
 use crate::error::CommandError;
+use crate::files::load_profile;
 use crate::measure::target::Target;
-use crate::output::note;
 
 /// Devices of one model, at least one.
 pub(crate) struct DeviceGroup {
@@ -58,25 +59,28 @@ impl DeviceGroup {
             None => user_folder().ok_or_else(no_folder)?.join(name),
         };
         // Read before anything is measured, so that an unusable file is reported at once.
-        let parsed = profile::load(&file).map_err(CommandError::profile(&file))?;
-        for fault in parsed.iter().flat_map(|parsed| &parsed.faults) {
-            note(format_args!("{}:{fault}", file.display()));
-        }
-        let stored = parsed.map(|parsed| parsed.document);
+        let stored = load_profile(&file)?.map(|parsed| parsed.document);
         if let Some(stored) = &stored {
             let serves = stored.device().serves(stored.aliases(), identity);
             serves.map_err(|mismatch| CommandError::invalid_file(&file, mismatch))?;
         }
-        check_folder(&file)?;
+        // Created before anything is measured, so that a folder that is not writable is reported at once.
+        create_folder(&Path::new(".").join(file.parent().unwrap_or(&file)))
+            .map_err(CommandError::io(file.display().to_string()))?;
+        check_output(&file).map_err(CommandError::publish(&file))?;
         Ok(Self { targets, file, stored })
+    }
+
+    /// The entry that the file had for this key and shape when the run began.
+    pub(crate) fn stored(&self, key: &Key, shape: &Named) -> Option<&Entry> {
+        self.stored.as_ref()?.get(key, shape)
     }
 
     /// The tasks without an entry in the file, or all of them `again`.
     pub(crate) fn missing(&self, tasks: &[Task], again: bool) -> Vec<Task> {
         let is_stored = |task: &Task| {
             let key = self.targets.first().and_then(|target| task.key(&target.limits).ok());
-            let entry = self.stored.as_ref().zip(key);
-            entry.is_some_and(|(stored, key)| stored.get(&key, &task.problem.shape()).is_some())
+            key.is_some_and(|key| self.stored(&key, &task.problem.shape()).is_some())
         };
         tasks.iter().filter(|task| again || !is_stored(task)).copied().collect()
     }
@@ -85,13 +89,4 @@ impl DeviceGroup {
 /// Whether a path is a folder, or ends with a separator.
 fn is_folder(path: &Path) -> bool {
     path.is_dir() || path.as_os_str().to_string_lossy().ends_with(std::path::is_separator)
-}
-
-/// Creates the folder of a file that will be replaced atomically, and checks that it is writable.
-fn check_folder(file: &Path) -> Result<(), CommandError> {
-    // The current folder for a file without one.
-    let folder = Path::new(".").join(file.parent().unwrap_or(file));
-    std::fs::create_dir_all(&folder)
-        .and_then(|()| tempfile::tempfile_in(&folder).map(drop))
-        .map_err(CommandError::io(file.display().to_string()))
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-use gridguard::files::publish;
+use gridguard::files::{self, publish};
 use gridguard::profile::Key;
 use gridguard_autotune::{Candidate, Journal, JournalRecord, Shard};
 
@@ -35,7 +35,7 @@ impl JournalFile {
         };
         let problem = format!("{device}; {task}; {key:?}; {round}; {only:?}");
         let path = folder(profile).join(format!("{}.{round}.jsonl", name(task)));
-        let file = File::open(&path).ok().map(|file| BufReader::new(file.take(MOST_BYTES)));
+        let file = files::open(&path).ok().map(|file| BufReader::new(file.take(MOST_BYTES)));
         let known = file.and_then(Journal::read_lines).filter(|known| known.problem == problem);
         let journal = known.unwrap_or_else(|| Journal { problem, records: Vec::new() });
         Self { path, journal }

@@ -13,17 +13,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use gridguard::files::check_output;
 use gridguard_autotune::{Shard, WorkQueue, unended_processes};
 
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
 use self::selection::{SelectedTasks, Selection, Task};
 use self::session::Session;
-use crate::error::{CommandError, Exit, check_writable};
+use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection};
 use crate::measure::process::MeasuringProcess;
-use crate::measure::target::{SelectedTargets, Target, select_targets};
+use crate::measure::target::{SelectedTargets, Target, note_cache, select_targets};
 use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
@@ -64,7 +65,7 @@ impl Tune {
             note(format_args!("tuning on the host, with the limits of {gpu}: {reason}"));
         }
         if let Some(path) = &self.plot {
-            check_writable(path)?;
+            check_output(path).map_err(CommandError::publish(path))?;
         }
         let no_target = || CommandError::Failed("no device to tune on".into());
         let limits = &targets.first().ok_or_else(no_target)?.limits;
@@ -74,6 +75,7 @@ impl Tune {
             note(format_args!("skipped: {reason}"));
         }
         let tasks = self.shard.of(tasks);
+        note_cache(&targets);
         let groups = DeviceGroup::all(targets, self.profile.as_deref())?;
         let start = Instant::now();
         let deadline = self.budget.and_then(|budget| start.checked_add(budget));
@@ -126,7 +128,7 @@ fn tune_all(
             let session = Session {
                 target,
                 environment: target.environment()?,
-                file: &group.file,
+                group,
                 process: MeasuringProcess::new(target, gpu),
                 reporter,
                 progress: reporter.bars.device(target.to_string()),

@@ -1,7 +1,6 @@
 //! The output of `gridguard tune`: a table and a plot for each problem, and a summary.
 
 use std::fmt;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +11,7 @@ use serde::Serialize;
 
 use super::selection::Task;
 use crate::error::CommandError;
+use crate::files::write_file;
 use crate::measure::progress::ProgressBars;
 use crate::measure::target::Target;
 use crate::output::{Format, note, print};
@@ -124,7 +124,7 @@ impl<'a> Reporter<'a> {
         };
         let path = if self.several { plot_path(path, task) } else { path.to_owned() };
         let svg = chart.svg(&found.outcome)?;
-        fs::write(&path, svg).map_err(CommandError::io(path.display().to_string()))
+        write_file(&path, &svg)
     }
 
     /// Removes the progress bars. Returns the reports, and whether a plot could not be drawn.

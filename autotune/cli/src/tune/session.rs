@@ -1,25 +1,27 @@
 //! Tunes the problems that one device takes from the work queue.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
-use gridguard::profile::{self, Document, Environment, Provenance};
+use gridguard::profile::{self, Document, Entry, Environment, MergeConflict, Provenance};
 use gridguard_autotune::{Budget, Candidate, Resumed, Shard, Space, WorkItem, tune};
 
+use super::group::DeviceGroup;
 use super::journal::JournalFile;
 use super::output::{Reporter, SearchResult};
 use super::selection::Task;
 use crate::error::CommandError;
+use crate::files::note_published;
 use crate::measure::process::MeasuringProcess;
 use crate::measure::progress::DeviceProgress;
 use crate::measure::target::Target;
+use crate::output::note;
 
-/// One device, its profile, and the process that measures on it.
+/// One device, its group, and the process that measures on it.
 pub(crate) struct Session<'a> {
     pub(crate) target: &'a Target,
+    pub(crate) group: &'a DeviceGroup,
     pub(crate) environment: Environment,
-    pub(crate) file: &'a Path,
     pub(crate) process: MeasuringProcess<'a>,
     pub(crate) reporter: &'a Reporter<'a>,
     pub(crate) progress: DeviceProgress,
@@ -73,7 +75,7 @@ impl Session<'_> {
         }
         // Measurements of another processor or another device must not be resumed.
         let device = format!("{}, {:?}", self.target, self.target.identity);
-        let file = JournalFile::open(self.file, &device, task, &key, shard, only);
+        let file = JournalFile::open(&self.group.file, &device, task, &key, shard, only);
         let mut measurer = Resumed::new(remote, file.journal.clone()).on_record(file.into_writer());
         let budget = Budget {
             wall_time: self.deadline.map(|end| end.saturating_duration_since(Instant::now())),
@@ -100,13 +102,32 @@ impl Session<'_> {
             _ => self.search(task, Shard::ALL, &winners)?,
         };
         if let Some(entry) = &found.entry {
-            let mut document =
-                Document::new(self.target.identity.clone(), self.environment.clone());
-            document.insert(entry.clone())?;
-            profile::publish(self.file, &document)?;
-            JournalFile::remove(self.file, task);
+            self.publish(entry)?;
+            JournalFile::remove(&self.group.file, task);
         }
         Ok(found)
+    }
+
+    /// Puts an entry in the place of the one that was measured again, whatever their dates are, and
+    /// reports if that one came from another process in the meantime.
+    fn publish(&self, entry: &Entry) -> Result<(), CommandError> {
+        let (file, Entry { key, shape, .. }) = (&self.group.file, entry);
+        let mut ours = Document::new(self.target.identity.clone(), self.environment.clone());
+        let empty = ours.clone();
+        ours.insert(entry.clone())?;
+        let published = profile::update(file, empty, |document| {
+            let replaced = document.get(key, shape).cloned();
+            document.retain(|other| (&other.key, &other.shape) != (key, shape));
+            document.merge(&ours).map(|_| replaced)
+        })?;
+        note_published(file, &published);
+        let replaced = published.outcome.filter(|old| Some(old) != self.group.stored(key, shape));
+        if let Some(dropped) = replaced.filter(|old| old != entry) {
+            let conflict = MergeConflict { kept: entry.clone(), dropped };
+            let file = file.display();
+            note(format_args!("{file}: replaced an entry that is newer than this run: {conflict}"));
+        }
+        Ok(())
     }
 
     fn provenance(&self) -> Provenance {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -143,6 +143,47 @@ fn an_output_file_that_cannot_be_written_is_reported_before_anything_is_measured
     let ran = run(folder.path(), &tune(&["--profile", "p.ron", "--plot", "/dev/full"])).exits(3);
     assert!(ran.out.contains("1 tuned"), "{}", ran.out);
     assert_eq!(parsed(&folder.path().join("p.ron")).entries().len(), 1);
+}
+
+#[test]
+fn a_plot_that_cannot_be_written_whole_leaves_the_old_one() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = folder();
+    let plot = folder.path().join("curve.svg");
+    fs::write(&plot, "old").expect("written");
+    fs::set_permissions(&plot, fs::Permissions::from_mode(0o640)).expect("its mode");
+    let args = tune(&["--profile", "p.ron", "--plot", "curve.svg"]);
+    // A plot is larger than 2 KiB, a profile of one entry is not.
+    let limit = "trap '' XFSZ; ulimit -f 4; exec \"$0\" \"$@\"";
+    let mut limited = Command::new("bash");
+    limited.args(["-c", limit, env!("CARGO_BIN_EXE_gridguard")]).args(&args);
+    limited.current_dir(&folder).env("GRIDGUARD_PROFILES", "off");
+    let ran = Ran::from(limited.output().expect("a shell")).exits(3);
+    assert!(ran.err.contains("curve.svg: writing a temporary file: "), "{}", ran.err);
+    assert_eq!(fs::read_to_string(&plot).expect("there"), "old");
+    run(folder.path(), &[&args[..], &["--again"]].concat()).exits(0);
+    assert!(fs::read_to_string(&plot).expect("there").starts_with("<svg"));
+    assert_eq!(fs::metadata(&plot).expect("there").permissions().mode() & 0o777, 0o640);
+    let mut names: Vec<_> = fs::read_dir(&folder)
+        .expect("a folder")
+        .map(|file| file.expect("a file").file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["curve.svg", "p.ron", "p.ron.lock"]);
+}
+
+#[test]
+fn a_plot_may_go_to_a_pipe_that_is_read_later() {
+    let folder = folder();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let child = start(folder.path(), &tune(&["--profile", "p.ron", "--plot", "pipe"]));
+    // What is tuned is only then.
+    wait_for(&folder.path().join("p.ron"));
+    let plot = fs::read_to_string(&pipe).expect("read");
+    assert!(plot.starts_with("<svg") && plot.trim_end().ends_with("</svg>"));
+    Ran::from(child.wait_with_output().expect("ends")).exits(0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::command::{Ran, parsed, run, signal, start};
 use gridguard::profile::{
@@ -68,6 +68,82 @@ fn a_choice_is_measured_again_only_with_again() {
     let again = tune_norms(folder.path(), &["300x8"], &["--again"]).exits(0);
     assert!(again.out.contains("1 tuned, in "), "{}", again.out);
     assert_eq!(keys(&parsed(&profile)), keys(&document));
+}
+
+/// The date so many hours from now.
+fn hours_from_now(hours: u64) -> String {
+    let then = SystemTime::now() + Duration::from_secs(hours * 3600);
+    humantime::format_rfc3339_seconds(then).to_string()
+}
+
+#[test]
+fn what_is_measured_again_is_kept_whatever_date_the_old_entry_has() {
+    let folder = folder();
+    let profile = folder.path().join("p.ron");
+    tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    let first = parsed(&profile);
+    let with_date = |date: &str| first.to_ron().replace(&first.entries()[0].found.date, date);
+    // By the clock of another machine, which is ahead.
+    let ahead = hours_from_now(20);
+    fs::write(&profile, with_date(&ahead)).expect("written");
+    let ran = tune_norms(folder.path(), &["300x8"], &["--again"]).exits(0);
+    assert!(ran.out.contains("1 tuned, in ") && ran.err.is_empty(), "{}{}", ran.out, ran.err);
+    let document = parsed(&profile);
+    let [entry] = document.entries() else { panic!("one entry: {document}") };
+    assert!(entry.found.date < ahead, "{}", entry.found.date);
+    // By no clock.
+    for (date, message) in
+        [("zzz", "\"zzz\" is not a date"), ("9999-12-31T23:59:59Z", "is in the future")]
+    {
+        fs::write(&profile, with_date(date)).expect("written");
+        let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+        assert!(ran.out.contains("1 tuned, in "), "the entry is not used: {}", ran.out);
+        assert!(
+            ran.err.contains(message) && ran.err.contains("the original is kept as"),
+            "{}",
+            ran.err
+        );
+        let document = parsed(&profile);
+        let [entry] = document.entries() else { panic!("one entry: {document}") };
+        assert!(*entry.found.date < *ahead, "{}", entry.found.date);
+    }
+}
+
+#[test]
+fn an_entry_that_another_process_published_meanwhile_is_reported_when_it_is_replaced() {
+    let folder = folder();
+    let profile = folder.path().join("p.ron");
+    let child = start(folder.path(), &norms(&["30000x8"], &[]));
+    wait_until(|| journaled(folder.path(), "30000x8") > 5);
+    let own = tempfile::tempdir().expect("a folder");
+    tune_norms(own.path(), &["300x8"], &[]).exits(0);
+    let mut entry = parsed(&own.path().join("p.ron")).into_entries().remove(0);
+    entry.shape[0].1 = 30_000;
+    entry.found.date = hours_from_now(20);
+    let device = parsed(&own.path().join("p.ron")).device().clone();
+    let mut other = Document::new(device, Environment::host());
+    other.insert(entry.clone()).expect("within the limits");
+    let published = gridguard::profile::publish(&profile, &other).expect("published");
+    assert_eq!(published.outcome, [], "the command was faster");
+    let ran = Ran::from(child.wait_with_output().expect("ends")).exits(0);
+    let message = "p.ron: replaced an entry that is newer than this run: rms_norm f32";
+    assert!(ran.err.contains(message) && ran.err.contains(&entry.found.date), "{}", ran.err);
+    assert_ne!(parsed(&profile).entries()[0], entry);
+}
+
+#[test]
+fn a_profile_keeps_its_mode_and_its_link() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = folder();
+    let [link, target] = ["p.ron", "shared.ron"].map(|name| folder.path().join(name));
+    std::os::unix::fs::symlink("shared.ron", &link).expect("a link");
+    tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    fs::set_permissions(&target, fs::Permissions::from_mode(0o660)).expect("its mode");
+    tune_norms(folder.path(), &["200x8"], &[]).exits(0);
+    assert!(link.is_symlink());
+    assert_eq!(rows(&parsed(&target)), [200, 300]);
+    assert_eq!(fs::metadata(&target).expect("there").permissions().mode() & 0o777, 0o660);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Strategies for arbitrary documents.
 
 use core::num::NonZeroU64;
+use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
@@ -69,11 +70,19 @@ fn provenance() -> impl Strategy<Value = Provenance> {
         Just(StopReason::Ceiling),
         Just(StopReason::Timeout),
     ];
-    (vec(name(), 4), any::<[u64; 3]>(), stopped).prop_map(|(texts, numbers, stopped)| {
-        let [candidates, failed, samples] = numbers;
-        let [date, driver, compiler, tuner] = <[String; 4]>::try_from(texts).expect("four");
-        Provenance { date, driver, compiler, tuner, candidates, failed, samples, stopped }
-    })
+    // Every second until 2026.
+    let date = prop_oneof![Just(None), (0..1_767_225_600_u64).prop_map(Some)];
+    (vec(name(), 3), date, any::<[u64; 3]>(), stopped).prop_map(
+        |(texts, date, numbers, stopped)| {
+            let [candidates, failed, samples] = numbers;
+            let [driver, compiler, tuner] = <[String; 3]>::try_from(texts).expect("three");
+            let date = date.map_or(String::new(), |seconds| {
+                let then = UNIX_EPOCH + Duration::from_secs(seconds);
+                humantime::format_rfc3339_seconds(then).to_string()
+            });
+            Provenance { date, driver, compiler, tuner, candidates, failed, samples, stopped }
+        },
+    )
 }
 
 prop_compose! {

@@ -1,5 +1,7 @@
 //! Files written by hand, damaged or hostile.
 
+use std::time::{Duration, SystemTime};
+
 use proptest::prelude::*;
 
 use super::super::rows::work;
@@ -100,6 +102,41 @@ fn sizes_and_names_beyond_the_limits_are_faults_at_the_entry() {
         ),
     ] {
         assert_eq!(fault_of(from, to).to_string(), format!("11:9: {message}"));
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
+fn a_date_that_does_not_exist_or_is_in_the_future_is_a_fault_at_the_entry() {
+    let invalid = "is not a date such as 2026-11-20T12:00:00Z: correct or empty it";
+    for date in [
+        "zzz",
+        "2026-11-20",
+        "2026-11-20 12:00:00Z",
+        "2026-11-20T12:00:00",
+        "2026-11-20T12:00:00.5Z",
+        "2026-11-20T12:00:00+00:00",
+        "2026-11-20T12:+00:00",
+        "2026-02-29T12:00:00Z",
+        "2026-13-20T12:00:00Z",
+        "1969-12-31T23:59:59Z",
+        "99999-01-01T00:00:00Z",
+    ] {
+        let fault = fault_of("\"2026-11-20T12:00:00Z\"", &format!("{date:?}"));
+        assert_eq!(fault.to_string(), format!("11:9: date {date:?} {invalid}"));
+    }
+    let ahead = |hours: u64| {
+        let then = SystemTime::now() + Duration::from_secs(hours * 3600);
+        humantime::format_rfc3339_seconds(then).to_string()
+    };
+    for date in [ahead(25), ahead(1 << 20), "9999-12-31T23:59:59Z".to_owned()] {
+        let fault = fault_of("2026-11-20T12:00:00Z", &date);
+        let expected = "is in the future: check the clock, correct the date or empty it";
+        assert_eq!(fault.to_string(), format!("11:9: date {date} {expected}"));
+    }
+    for date in [String::new(), ahead(23), "1970-01-01T00:00:00Z".to_owned()] {
+        let text = with("2026-11-20T12:00:00Z", &date);
+        assert_eq!(Document::parse(&text).expect("parses").faults, [], "{date}");
     }
 }
 

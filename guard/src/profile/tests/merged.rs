@@ -65,8 +65,10 @@ fn the_later_entry_is_kept_and_both_are_reported() {
     assert_eq!(
         conflicts[0].to_string(),
         "copy f16, cold-eager, throughput, rows 7, columns 5: kept whole in 130 ns \
-         (2026-11-21T00:00:00Z), dropped chunks of 7 with warps 4 in 100 ns (2026-11-20T12:00:00Z)"
+         (2026-11-21T00:00:00Z), dropped chunks of 7 with warps 4 in 100 ns (2026-11-20T12:00:00Z): the \
+         kept one is later"
     );
+    assert_eq!(conflicts[0].reason(), MergeReason::Date);
 }
 
 #[test]
@@ -76,7 +78,19 @@ fn of_the_same_date_the_entry_with_more_samples_is_kept() {
     many.chosen.samples += 1;
     many.chosen.median_ns = 1;
     let (both, conflicts) = merged(&document([few]), &document([many.clone()]));
-    assert_eq!((both.entries(), conflicts.len()), (&[many][..], 1));
+    assert_eq!((both.entries(), conflicts.len()), (&[many.clone()][..], 1));
+    assert_eq!(conflicts[0].reason(), MergeReason::Samples);
+    assert!(conflicts[0].to_string().ends_with(": the kept one has more samples"));
+    let mut slower = many.clone();
+    slower.chosen.median_ns = 2;
+    let conflicts = merged(&document([slower]), &document([many.clone()])).1;
+    assert_eq!(conflicts[0].reason(), MergeReason::Order);
+    assert!(conflicts[0].to_string().ends_with(": date and number of samples are the same"));
+    let mut undated = many.clone();
+    undated.found.date.clear();
+    let (both, conflicts) = merged(&document([undated]), &document([many.clone()]));
+    assert_eq!((both.entries(), conflicts[0].reason()), (&[many][..], MergeReason::Date));
+    assert!(conflicts[0].to_string().contains(" in 1 ns (no date)"), "{}", conflicts[0]);
 }
 
 #[test]

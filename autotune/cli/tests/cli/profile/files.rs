@@ -97,7 +97,8 @@ fn a_merge_does_not_depend_on_order_or_repetition() {
     assert_eq!(
         first.err,
         "conflict: rms_norm f32, cold-eager, throughput, rows 300, columns 8: kept chunks of 100 in \
-         2200000 ns (2026-11-20T12:00:00Z), dropped whole in 2000000 ns (2026-11-01T12:00:00Z)\n"
+         2200000 ns (2026-11-20T12:00:00Z), dropped whole in 2000000 ns (2026-11-01T12:00:00Z): the \
+         kept one is later\n"
     );
     merge(&["c.ron", "b.ron", "a.ron"], "cba.ron");
     assert_eq!(text(&folder, "abc.ron"), text(&folder, "cba.ron"));
@@ -123,6 +124,7 @@ fn a_merge_as_json_has_both_sides_of_a_conflict() {
     assert_eq!(json["conflicts"].as_array().map(Vec::len), Some(1));
     assert_eq!(json["conflicts"][0]["kept"]["choice"], "folded");
     assert_eq!(json["conflicts"][0]["dropped"]["date"], EARLY);
+    assert_eq!(json["conflicts"][0]["reason"], "date");
 }
 
 #[test]

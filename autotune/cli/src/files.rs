@@ -1,0 +1,41 @@
+//! Files that the user names: profiles and results, with notes on what is wrong with them.
+
+use std::path::Path;
+
+use gridguard::files::write_output;
+use gridguard::profile::{self, ParsedProfile, Published};
+
+use crate::error::CommandError;
+use crate::output::note;
+
+/// Reads a profile, and reports its invalid entries; `None` if there is no file.
+pub(crate) fn load_profile(path: &Path) -> Result<Option<ParsedProfile>, CommandError> {
+    let parsed = profile::load(path).map_err(CommandError::profile(path))?;
+    for fault in parsed.iter().flat_map(|parsed| &parsed.faults) {
+        note(format_args!("{}:{fault}", path.display()));
+    }
+    Ok(parsed)
+}
+
+/// Reports what an update of a profile changed besides its entries.
+pub(crate) fn note_published<T>(file: &Path, published: &Published<T>) {
+    let Published { backup, owner, .. } = published;
+    let file = file.display();
+    if let Some(backup) = backup {
+        let backup = backup.display();
+        note(format_args!("{file} had invalid entries; the original is kept as {backup}"));
+    }
+    if let Some(change) = owner {
+        note(format_args!("{file}: {change}"));
+    }
+}
+
+/// Writes the file that the user named for a result.
+pub(crate) fn write_file(path: &Path, contents: &str) -> Result<(), CommandError> {
+    let file = path.display();
+    let written = write_output(path, contents.as_bytes());
+    if let Some(change) = written.map_err(CommandError::publish(path))? {
+        note(format_args!("{file}: {change}"));
+    }
+    Ok(())
+}
