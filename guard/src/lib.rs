@@ -61,6 +61,8 @@ pub mod files;
 mod guard;
 #[cfg(feature = "host")]
 mod host;
+#[cfg(feature = "cuda")]
+mod image;
 mod launch;
 mod limits;
 #[cfg_attr(

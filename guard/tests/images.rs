@@ -122,17 +122,84 @@ fn what_is_named_and_is_not_there_is_refused_with_its_number() {
         (PLACES[1] + 30, 6, SYMBOLS, "section"),
         (section(3, 44), 5, RELOCATIONS, "section"),
         (PLACES[2] + 12, 2, RELOCATIONS, "symbol"),
+        // The code of the relocations has as many bytes as its section reserves.
+        (PLACES[2] + 7, 1, RELOCATIONS, "place"),
+        (section(2, 48), 3, TABLE, "alignment"),
     ];
     for (at, byte, part, what) in damage {
         let mut bytes = elf();
         bytes[at] = byte;
-        let value = u64::from(byte);
+        let value = if what == "place" { 1 << 56 } else { u64::from(byte) };
         assert_eq!(
             check(bytes.clone()),
             Err(ImageError::Damaged { part, what, value }),
             "byte {at}"
         );
     }
+}
+
+#[test]
+fn a_symbol_past_the_end_of_its_section_is_refused() {
+    let mut bytes = elf();
+    // Of the names, which have bytes in the file.
+    bytes[PLACES[1] + 30] = 1;
+    bytes[PLACES[1] + 32] = 20;
+    bytes[PLACES[1] + 40] = u8::try_from(NAMES.len() - 20).expect("few");
+    assert_eq!(check(bytes.clone()), Ok(()));
+    bytes[PLACES[1] + 40] += 1;
+    let value = u64::try_from(NAMES.len()).expect("few") + 1;
+    assert_eq!(check(bytes), Err(ImageError::Damaged { part: SYMBOLS, what: "end", value }));
+}
+
+#[test]
+fn attributes_of_kernels_past_the_end_of_their_section_are_refused() {
+    let mut bytes = elf();
+    let section = PLACES[3] + 4 * 64;
+    let attributes = [1, 5, 0, 0, 4, 0x2f, 8, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+    let at = bytes.len();
+    bytes.extend(attributes);
+    bytes[section + 4..section + 8].copy_from_slice(&0x7000_0000_u32.to_le_bytes());
+    bytes[section + 24..section + 32].copy_from_slice(&at.to_le_bytes());
+    bytes[section + 32..section + 40].copy_from_slice(&16_u64.to_le_bytes());
+    assert_eq!(check(bytes.clone()), Ok(()));
+    bytes[at + 6] = 11;
+    let part = "kernel attributes";
+    assert_eq!(check(bytes.clone()), Err(ImageError::Damaged { part, what: "end", value: 3 }));
+    bytes[at + 6] = 6;
+    assert_eq!(check(bytes), Err(ImageError::Damaged { part, what: "end", value: 2 }));
+}
+
+#[test]
+fn sections_that_hold_the_same_entries_are_refused() {
+    let mut bytes = elf();
+    let (symbols, relocations) = (PLACES[3] + 2 * 64, PLACES[3] + 3 * 64);
+    bytes.copy_within(symbols..symbols + 64, relocations);
+    assert_eq!(check(bytes.clone()), Ok(()));
+    // The symbols fill most of the file, twice.
+    let most = u64::try_from(bytes.len() - PLACES[1]).expect("few") / 24 * 24;
+    for section in [symbols, relocations] {
+        bytes[section + 32..section + 40].copy_from_slice(&most.to_le_bytes());
+    }
+    bytes[PLACES[1]..PLACES[3]].fill(0);
+    let error = check(bytes).expect_err("each entry twice");
+    assert!(matches!(error, ImageError::Damaged { .. }), "{error}");
+}
+
+#[test]
+fn a_segment_that_does_not_fit_its_memory_is_refused() {
+    let mut bytes = elf();
+    let at = bytes.len();
+    bytes.extend([0; 56]);
+    bytes[at] = 1;
+    bytes[at + 32] = 9;
+    bytes[at + 40] = 9;
+    bytes[32..40].copy_from_slice(&at.to_le_bytes());
+    bytes[54] = 56;
+    bytes[56] = 1;
+    assert_eq!(check(bytes.clone()), Ok(()));
+    bytes[at + 40] = 8;
+    let what = "size in memory";
+    assert_eq!(check(bytes), Err(ImageError::Damaged { part: "segment", what, value: 8 }));
 }
 
 #[test]

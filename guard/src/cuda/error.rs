@@ -4,8 +4,8 @@ use core::fmt;
 
 use super::driver_log::{self, DriverLog, LogPosition};
 use super::history::FaultSuspects;
-use super::image::ImageError;
 use super::symbols::{Driver, Handle, OUT_OF_MEMORY, Status};
+use crate::image::ImageError;
 use crate::launch::violation::Violations;
 use crate::limits::{ComputeCapability, LaunchLimits, LocalMemory};
 use crate::plan::arguments::ArgsError;

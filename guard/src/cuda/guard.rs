@@ -12,7 +12,6 @@ use super::arguments::Args;
 use super::driver::{from_cudarc, recorded_failure};
 use super::error::{CudaError, DriverError, LaunchError, LoadError, NvrtcError};
 use super::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
-use super::image::Image;
 use super::kernel::Kernel;
 use super::launch::{Submission, count, prepare};
 use super::module::Module;
@@ -22,6 +21,7 @@ use super::symbols::{Driver, Handle, OUT_OF_MEMORY};
 #[cfg(feature = "profile")]
 use super::tuning::KernelTuning;
 use crate::guard::{FallbackReason, Guard};
+use crate::image::Image;
 use crate::launch::request::LaunchRequest;
 #[cfg(feature = "profile")]
 use crate::limits::LaunchLimits;

@@ -18,7 +18,6 @@ pub(crate) mod error;
 mod functions;
 mod guard;
 pub(crate) mod history;
-mod image;
 mod kernel;
 mod launch;
 mod module;
@@ -40,7 +39,6 @@ pub use functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
 #[doc(hidden)]
 pub use history::bench;
 pub use history::{FaultSuspects, LaunchRecord};
-pub use image::{Image, ImageError};
 pub use kernel::Kernel;
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
@@ -48,3 +46,5 @@ pub use query::{
     ComputeMode, compute_mode, device_count, device_limits, driver_version, free_memory,
 };
 pub use raw::RawKernel;
+
+pub use crate::image::{Image, ImageError};

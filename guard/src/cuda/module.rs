@@ -11,12 +11,12 @@ use cudarc::driver::{CudaContext, CudaFunction};
 use super::driver::Pushed;
 use super::driver_log::{self, LogPosition};
 use super::error::{CudaError, LoadError, cuda_version};
-use super::image::Image;
 use super::kernel::Kernel;
 use super::query;
 use super::symbols::{
     Driver, Handle, NO_BINARY_FOR_GPU, NOT_FOUND, UNSUPPORTED_PTX_VERSION, function_attribute,
 };
+use crate::image::Image;
 use crate::plan::signature::Parameter;
 
 /// An image loaded into a context. Unloaded when its last kernel is dropped.

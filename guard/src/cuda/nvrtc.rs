@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use super::error::{NvrtcError, NvrtcUnavailable};
-use super::image::{Image, ImageError};
 use super::symbols::{self, Handle, Nvrtc, Status};
+use crate::image::{Image, ImageError};
 use crate::limits::ComputeCapability;
 
 /// The run-time compiler for CUDA C++.

@@ -14,6 +14,8 @@ const SHT_NULL: u64 = 0;
 const SHT_PROGBITS: u64 = 1;
 /// A section without bytes in the file.
 const SHT_NOBITS: u64 = 8;
+/// Sections of CUDA without bytes in the file: global, local and shared memory.
+const SHT_CUDA_NOBITS: [u64; 3] = [0x7000_0007, 0x7000_0009, 0x7000_000a];
 
 /// Any bytes are an image or none as a second look at them says, a whole one stays what it was, and
 /// of one with headers no byte that they announce can be missing.
@@ -22,8 +24,8 @@ pub(super) fn check(bytes: &[u8]) {
     let image = match (Image::new(bytes), expected) {
         (Ok(image), Some(end)) => (image, end),
         (Err(error), None) => return is_told(&error, bytes),
-        // What its tables name is not looked at a second time.
-        (Err(error), Some(_)) if bytes.starts_with(ELF_MAGIC) => return is_told(&error, bytes),
+        // What its tables name, and the entries of a fatbin, are not looked at a second time.
+        (Err(error), Some(_)) if is_binary(bytes) => return is_told(&error, bytes),
         (answer, expected) => panic!("{answer:?}, and by a second look {expected:?}"),
     };
     let (image, end) = image;
@@ -54,13 +56,25 @@ pub fn a_whole_image_is_taken_and_a_cut_one_refused(image: &[u8], cut: usize) {
     assert!(matches!(error, ImageError::Truncated { .. }) || too_short_to_tell, "{error}");
 }
 
+/// A header, then entries of a header and bytes each.
 fn fatbin(from: &mut Bytes<'_>) -> Vec<u8> {
-    let (header, content) = (from.within(16..100), from.within(0..300));
+    let mut content = Vec::new();
+    for _ in 0..from.within(0..4) {
+        let (kind, header, size) = (from.within(1..9), from.within(16..130), from.within(0..90));
+        let cubin = if kind == 2 && from.one_in(2) { elf(from) } else { vec![7; position(size)] };
+        let begin = content.len();
+        content.extend((kind | header << 32).to_le_bytes());
+        content.extend(number(cubin.len()).to_le_bytes());
+        content.resize(begin + position(header), 7);
+        content.extend(cubin);
+    }
+    let header = from.within(16..100);
     let mut image = FATBIN_MAGIC.to_vec();
     image.extend([1, 0]);
     image.extend(u16::try_from(header).expect("small").to_le_bytes());
-    image.extend(content.to_le_bytes());
-    image.resize(usize::try_from(header + content).expect("small"), 7);
+    image.extend(number(content.len()).to_le_bytes());
+    image.resize(position(header), 7);
+    image.extend(content);
     image
 }
 
@@ -81,7 +95,8 @@ fn elf(from: &mut Bytes<'_>) -> Vec<u8> {
     let mut segments = Vec::new();
     for _ in 0..from.within(0..3) {
         let at = from.within(0..number(image.len()));
-        segments.push([1, at, 0, 0, from.within(0..number(image.len()) - at + 1), 0, 0]);
+        let size = from.within(0..number(image.len()) - at + 1);
+        segments.push([1, at, 0, 0, size, size + from.within(0..3), 0]);
     }
     // More sections than 16 bits count would be told so.
     let many = from.one_in(4);
@@ -119,6 +134,10 @@ fn position(size: u64) -> usize {
     usize::try_from(size).expect("small")
 }
 
+fn is_binary(bytes: &[u8]) -> bool {
+    bytes.starts_with(ELF_MAGIC) || bytes.starts_with(FATBIN_MAGIC)
+}
+
 fn is_told(error: &ImageError, bytes: &[u8]) {
     assert!(!error.to_string().is_empty());
     match error {
@@ -129,7 +148,8 @@ fn is_told(error: &ImageError, bytes: &[u8]) {
         }
         ImageError::ZeroByte { at } => assert_eq!(bytes[*at], 0),
         ImageError::Unknown { start } => assert!(bytes.starts_with(start)),
-        ImageError::Damaged { .. } => assert!(bytes.starts_with(ELF_MAGIC)),
+        ImageError::Damaged { .. } => assert!(is_binary(bytes)),
+        ImageError::InFatbin { .. } => assert!(bytes.starts_with(FATBIN_MAGIC)),
         other => panic!("{other}"),
     }
 }
@@ -154,12 +174,26 @@ impl Look<'_> {
 
     fn ptx(&self) -> bool {
         let end = self.bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-        let Ok(text) = core::str::from_utf8(&self.bytes[..end]) else { return false };
-        let names_version = |line: &str| {
-            let rest = line.trim_start().strip_prefix(".version");
-            rest.is_some_and(|rest| rest.starts_with(char::is_whitespace))
-        };
-        !text.contains('\0') && text.lines().any(names_version)
+        let text = &self.bytes[..end];
+        let mut rest = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        // One blank, comment or line for the preprocessor after the other.
+        while let [first, ..] = rest {
+            let end = match (first, rest.get(1)) {
+                (b' ' | b'\t' | b'\r' | b'\n' | 12, _) => Some(1),
+                (b'#', _) | (b'/', Some(b'/')) => rest.iter().position(|byte| *byte == b'\n'),
+                (b'/', Some(b'*')) => {
+                    rest[2..].windows(2).position(|pair| pair == b"*/").map(|at| at + 4)
+                }
+                _ => break,
+            };
+            let Some(end) = end else { return false };
+            rest = &rest[end..];
+        }
+        let Some(after) = rest.strip_prefix(b".version") else { return false };
+        let value = after.iter().find(|byte| !b" \t".contains(byte));
+        let is_number = value.is_some_and(|byte| byte.is_ascii_digit() || *byte == b'.');
+        let is_apart = after.first().is_some_and(|byte| b" \t".contains(byte));
+        is_apart && is_number && !text.contains(&0)
     }
 
     fn elf(&self) -> Option<u128> {
@@ -182,7 +216,8 @@ impl Look<'_> {
             end = end.max(at + section_size);
             let (kind, from, size) =
                 (self.number(at + 4, 4)?, self.number(at + 24, 8)?, self.number(at + 32, 8)?);
-            if ![SHT_NULL, SHT_NOBITS].map(u128::from).contains(&kind) {
+            let without = [SHT_NULL, SHT_NOBITS].into_iter().chain(SHT_CUDA_NOBITS);
+            if !without.map(u128::from).any(|other| other == kind) {
                 end = end.max(from + size);
             }
         }

@@ -54,6 +54,33 @@ fn images_of_no_use_are_told_apart() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
+fn the_driver_takes_every_ptx_that_is_an_image() {
+    let own = guard().limits().compute_capability.sm();
+    let body = format!(".target {own}\n.address_size 64\n.visible .entry k() {{ ret; }}\n");
+    let version = b".version 8.0\n".as_slice();
+    for before in [
+        b"".as_slice(),
+        b"\xef\xbb\xbf",
+        b"\n\n \t\x0c\r\n",
+        b"// \xe9\n",
+        b"/* a\n * b \xff */ ",
+        b"/*/ */",
+        b"# 1 \"a.cu\"\n",
+    ] {
+        for after in [b"".as_slice(), b".file 1 \"/\xe9t\xe9/a.cu\"\n", b"// \xff", b"\0\0"] {
+            let text = [before, version, body.as_bytes(), after].concat();
+            let lines = text.split(|byte| *byte == b'\n').collect::<Vec<_>>().join(&b"\r\n"[..]);
+            for text in [text, lines] {
+                let image = Image::new(text.clone()).expect("PTX");
+                let shown = String::from_utf8_lossy(&text);
+                guard().load(&image).unwrap_or_else(|error| panic!("{shown:?}: {error}"));
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
 fn a_cubin_for_another_architecture_and_a_cut_one_are_told_apart() {
     let compiler = Compiler::find().expect("NVRTC");
     let other = ComputeCapability::new(8, 0);

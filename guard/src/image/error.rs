@@ -1,0 +1,86 @@
+//! Why bytes are not an image, and the reads that find it out.
+
+/// Why bytes are not a complete image.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// There are no bytes.
+    #[error("the image is empty")]
+    Empty,
+    /// Neither PTX, nor a cubin, nor a fatbin.
+    #[error("the image is neither PTX, cubin nor fatbin, it begins with {start:02x?}")]
+    Unknown {
+        /// Its first bytes.
+        start: Vec<u8>,
+    },
+    /// The image ends before a part that its headers announce.
+    #[error(
+        "the image is truncated: its {part} ends at byte {needed}, but it has {available} bytes"
+    )]
+    Truncated {
+        /// The part that is incomplete.
+        part: &'static str,
+        /// Where the part ends, in bytes; saturated.
+        needed: u64,
+        /// Bytes of the image.
+        available: u64,
+    },
+    /// A header has an invalid value.
+    #[error("the image is damaged: the {what} of its {part} is invalid ({value})")]
+    Damaged {
+        /// The part.
+        part: &'static str,
+        /// What the value means.
+        what: &'static str,
+        /// The value.
+        value: u64,
+    },
+    /// A cubin in a fatbin is not complete: offsets and sizes are those within the cubin.
+    #[error("entry {entry} of the fatbin: {source}")]
+    InFatbin {
+        /// The entry, from 0.
+        entry: usize,
+        /// What is wrong with it.
+        source: Box<Self>,
+    },
+    /// The PTX text contains a zero byte.
+    #[error("the PTX contains a zero byte at offset {at}")]
+    ZeroByte {
+        /// Its offset.
+        at: usize,
+    },
+}
+
+impl ImageError {
+    /// The error about bytes that are not an image.
+    pub(super) fn unknown(bytes: &[u8]) -> Self {
+        Self::Unknown { start: bytes.iter().copied().take(8).collect() }
+    }
+}
+
+/// The `size` bytes at `at`, which are the `part` of an image.
+pub(super) fn part<'a>(
+    bytes: &'a [u8],
+    part: &'static str,
+    at: u64,
+    size: u64,
+) -> Result<&'a [u8], ImageError> {
+    let (end, available) = (at.saturating_add(size), wide(bytes.len()));
+    let range = usize::try_from(at).ok().zip(usize::try_from(end).ok());
+    let found = range.and_then(|(start, end)| bytes.get(start..end));
+    found.ok_or(ImageError::Truncated { part, needed: end, available })
+}
+
+/// Fails unless `value`, the `what` of `part`, is valid.
+pub(super) fn require(
+    part: &'static str,
+    what: &'static str,
+    value: u64,
+    is_valid: bool,
+) -> Result<(), ImageError> {
+    if is_valid { Ok(()) } else { Err(ImageError::Damaged { part, what, value }) }
+}
+
+pub(super) fn wide(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
