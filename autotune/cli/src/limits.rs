@@ -4,8 +4,8 @@ use std::fmt::{self, Display, Write};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use gridguard::catalog::{self, Fact, Gpu};
-use gridguard::{DeviceLimits, cuda};
+use gridguard::catalog::{self, Fact, Gpu, Source};
+use gridguard::{DeviceLimits, Dim3, cuda};
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
@@ -14,8 +14,14 @@ use crate::output::{self, note, text};
 
 #[derive(Args)]
 pub(crate) struct Limits {
+    /// GPU of the catalogue, by name or alias, such as h200 or rtx-4090
+    #[arg(value_name = "GPU", conflicts_with_all = ["gpu", "device", "compare"])]
+    name: Option<String>,
     #[command(flatten)]
     device: DeviceChoice,
+    /// Shows GPUs of the catalogue side by side
+    #[arg(long, value_name = "GPU", num_args = 2.., conflicts_with_all = ["gpu", "device"])]
+    compare: Vec<String>,
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -47,30 +53,27 @@ struct FactWithSource<'a> {
 
 impl Limits {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        match (&self.device.gpu, self.device.limits()?) {
-            (Some(name), _) => {
-                let gpu = catalog::gpu(name)?;
-                self.print_one(&gpu.limits, &gpu.facts)?;
+        let gpu = |name: &String| Ok::<_, CommandError>(Column::from(catalog::gpu(name)?));
+        match (self.name.as_ref().or(self.device.gpu.as_ref()), self.device.device) {
+            (Some(name), _) => self.print_one(&gpu(name)?)?,
+            (None, Some(ordinal)) => {
+                let limits = cuda::device_limits(ordinal)?;
+                self.print_one(&Column { limits: &limits, facts: &[] })?;
             }
-            (None, Some(limits)) => self.print_one(&limits, &[])?,
-            (None, None) => self.print_all()?,
+            (None, None) if self.compare.is_empty() => self.print_all()?,
+            (None, None) => {
+                let gpus: Vec<_> = self.compare.iter().map(gpu).collect::<Result<_, _>>()?;
+                let documents: Vec<_> = gpus.iter().map(Column::document).collect();
+                let limits: Vec<_> = gpus.iter().map(|gpu| gpu.limits).collect();
+                self.print(text(|f| write_table(f, &gpus)), &documents, &limits)?;
+            }
         }
         Ok(Exit::Yes)
     }
 
-    fn print_one<'a>(
-        &self,
-        limits: &'a DeviceLimits,
-        facts: &'a [Fact],
-    ) -> Result<(), CommandError> {
-        let source = |fact: &'a Fact| FactWithSource {
-            name: fact.name,
-            value: fact.value,
-            title: &fact.source.title,
-            url: &fact.source.url,
-        };
-        let document = LimitsWithSources { limits, sources: facts.iter().map(source).collect() };
-        self.print(text(|f| write_text(f, limits, facts)), &document, limits)
+    fn print_one(&self, column: &Column<'_>) -> Result<(), CommandError> {
+        let table = text(|f| write_table(f, core::slice::from_ref(column)));
+        self.print(table, &column.document(), column.limits)
     }
 
     /// Prints the catalogue and the devices of this machine, if any.
@@ -112,50 +115,126 @@ impl Limits {
     }
 }
 
-fn write_text(out: &mut impl Write, limits: &DeviceLimits, facts: &[Fact]) -> fmt::Result {
-    writeln!(out, "{}, compute capability {}", limits.name, limits.compute_capability)?;
-    let mut row = |label: &str, value: &dyn Display, name: &str| {
-        let value = value.to_string();
-        match facts.iter().find(|fact| fact.name == name) {
-            Some(fact) => writeln!(out, "{label:30} {value:24} {}", fact.source.title),
-            None => writeln!(out, "{label:30} {value}"),
-        }
-    };
-    // A limit under its own name in the catalogue.
-    macro_rules! field {
-        ($label:literal, $field:ident) => {
-            row($label, &limits.$field, stringify!($field))
-        };
+/// A device, or a GPU of the catalogue with the sources of its limits.
+struct Column<'a> {
+    limits: &'a DeviceLimits,
+    facts: &'a [Fact],
+}
+
+impl<'a> From<&'a Gpu> for Column<'a> {
+    fn from(gpu: &'a Gpu) -> Self {
+        Self { limits: &gpu.limits, facts: &gpu.facts }
     }
-    let yes_no = |flag| if flag { "yes" } else { "no" };
-    let dims = |dim: gridguard::Dim3| format!("{}, {}, {}", dim.x, dim.y, dim.z);
-    row("grid, blocks on x, y, z", &dims(limits.max_grid), "max_grid_y")?;
-    row("block, threads on x, y, z", &dims(limits.max_block), "max_block_x")?;
-    field!("threads per block", max_threads_per_block)?;
-    field!("threads per warp", warp_size)?;
-    field!("registers per block", max_registers_per_block)?;
-    field!("shared memory per block, bytes", max_shared_bytes_per_block)?;
-    field!("  after opt-in", max_shared_bytes_per_block_opt_in)?;
-    field!("  reserved", reserved_shared_bytes_per_block)?;
-    field!("kernel parameters, bytes", max_parameter_bytes)?;
-    row("cooperative launch", &yes_no(limits.cooperative_launch), "cooperative_launch")?;
-    row("clusters", &yes_no(limits.cluster_launch), "cluster_launch")?;
-    field!("  portable size, blocks", max_portable_cluster_blocks)?;
-    field!("multiprocessors", multiprocessors)?;
-    field!("  threads", max_threads_per_multiprocessor)?;
-    field!("  blocks", max_blocks_per_multiprocessor)?;
-    field!("  registers", registers_per_multiprocessor)?;
-    field!("  shared memory, bytes", shared_bytes_per_multiprocessor)?;
-    field!("register allocation unit", register_allocation_unit)?;
-    field!("L2 cache, bytes", l2_bytes)?;
-    field!("memory, bytes", memory_bytes)
+}
+
+impl<'a> Column<'a> {
+    fn document(&self) -> LimitsWithSources<'a> {
+        let fact = |fact: &'a Fact| {
+            let source = fact.source.as_ref()?;
+            let (title, url) = (source.title.as_str(), source.url.as_str());
+            Some(FactWithSource { name: fact.name, value: fact.value, title, url })
+        };
+        let sources = self.facts.iter().filter_map(fact).collect();
+        LimitsWithSources { limits: self.limits, sources }
+    }
+
+    /// The value of a row, with the number of its source, which is added to `sources`.
+    fn cell(&self, (_, name, value): &Row, sources: &mut Vec<Arc<Source>>) -> String {
+        let value = value(self.limits);
+        match self.facts.iter().find(|fact| fact.name == *name).map(|fact| &fact.source) {
+            None => value,
+            Some(None) => "unknown".into(),
+            Some(Some(source)) => {
+                let place = sources.iter().position(|known| known == source);
+                let place = place.unwrap_or_else(|| {
+                    sources.push(Arc::clone(source));
+                    sources.len() - 1
+                });
+                format!("{value} [{}]", place + 1)
+            }
+        }
+    }
+}
+
+/// A limit: its label, the number in the catalogue that stands for it, if one does, and its value.
+type Row = (&'static str, &'static str, fn(&DeviceLimits) -> String);
+
+/// A limit under its own name in the catalogue.
+macro_rules! row {
+    ($label:literal, $field:ident) => {
+        ($label, stringify!($field), |limits| limits.$field.to_string())
+    };
+}
+
+const ROWS: [Row; 22] = [
+    ("compute capability", "", |limits| limits.compute_capability.to_string()),
+    ("grid, blocks on x, y, z", "max_grid_y", |limits| sizes(limits.max_grid)),
+    ("block, threads on x, y, z", "max_block_x", |limits| sizes(limits.max_block)),
+    row!("threads per block", max_threads_per_block),
+    row!("threads per warp", warp_size),
+    row!("registers per block", max_registers_per_block),
+    row!("shared memory per block, bytes", max_shared_bytes_per_block),
+    row!("  after opt-in", max_shared_bytes_per_block_opt_in),
+    row!("  reserved", reserved_shared_bytes_per_block),
+    ("local memory per thread, bytes", "", |limits| {
+        limits.max_local_bytes_per_thread().to_string()
+    }),
+    row!("kernel parameters, bytes", max_parameter_bytes),
+    ("cooperative launch", "cooperative_launch", |limits| yes_no(limits.cooperative_launch)),
+    ("clusters", "cluster_launch", |limits| yes_no(limits.cluster_launch)),
+    row!("  portable size, blocks", max_portable_cluster_blocks),
+    row!("multiprocessors", multiprocessors),
+    row!("  threads", max_threads_per_multiprocessor),
+    row!("  blocks", max_blocks_per_multiprocessor),
+    row!("  registers", registers_per_multiprocessor),
+    row!("  shared memory, bytes", shared_bytes_per_multiprocessor),
+    row!("register allocation unit", register_allocation_unit),
+    row!("L2 cache, bytes", l2_bytes),
+    row!("memory, bytes", memory_bytes),
+];
+
+fn sizes(dim: Dim3) -> String {
+    format!("{}, {}, {}", dim.x, dim.y, dim.z)
+}
+
+fn yes_no(flag: bool) -> String {
+    if flag { "yes".into() } else { "no".into() }
+}
+
+/// A table with a column for each device, and the sources of its numbers as footnotes.
+fn write_table(out: &mut impl Write, columns: &[Column<'_>]) -> fmt::Result {
+    let mut sources = Vec::new();
+    let names = columns.iter().map(|column| column.limits.name.clone()).collect();
+    let mut rows: Vec<(&str, Vec<String>)> = vec![("", names)];
+    for row in &ROWS {
+        rows.push((row.0, columns.iter().map(|column| column.cell(row, &mut sources)).collect()));
+    }
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|place| rows.iter().filter_map(|(_, cells)| cells.get(place)?.len().into()).max())
+        .map(Option::unwrap_or_default)
+        .collect();
+    for (label, cells) in &rows {
+        let mut line = format!("{label:30}");
+        for (cell, width) in cells.iter().zip(&widths) {
+            write!(line, "  {cell:width$}")?;
+        }
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    if !sources.is_empty() {
+        writeln!(out)?;
+    }
+    for (number, Source { title, url }) in (1..).zip(sources.iter().map(|source| &**source)) {
+        let url = if url.is_empty() { String::new() } else { format!(", {url}") };
+        writeln!(out, "[{number}] {title}{url}")?;
+    }
+    Ok(())
 }
 
 fn write_list(out: &mut impl Write, present: &[Arc<DeviceLimits>], gpus: &[Gpu]) -> fmt::Result {
     let row = |out: &mut dyn Write, limits: &DeviceLimits, call: &str| {
         let DeviceLimits { name, compute_capability, multiprocessors, .. } = limits;
         let capability = compute_capability.to_string();
-        writeln!(out, "{name:30} {capability:>4}  {multiprocessors:>4} multiprocessors  {call}")
+        writeln!(out, "{name:49} {capability:>4}  {multiprocessors:>4} multiprocessors  {call}")
     };
     if !present.is_empty() {
         writeln!(out, "devices of this machine")?;
@@ -165,7 +244,7 @@ fn write_list(out: &mut impl Write, present: &[Arc<DeviceLimits>], gpus: &[Gpu])
     }
     writeln!(out, "catalogue")?;
     for gpu in gpus {
-        row(out, &gpu.limits, &format!("--gpu {}", gpu.aliases.join(", ")))?;
+        row(out, &gpu.limits, &gpu.aliases.join(", "))?;
     }
     Ok(())
 }

@@ -29,8 +29,8 @@ pub struct Fact {
     pub name: &'static str,
     /// The number; 0 and 1 stand for no and yes.
     pub value: u64,
-    /// The source that states it.
-    pub source: Arc<Source>,
+    /// The source that states it; `None` where none was found, and the number is 0.
+    pub source: Option<Arc<Source>>,
 }
 
 /// The source of a number.
@@ -123,6 +123,8 @@ row! {
 }
 
 const FILE: &str = "gpus.ron";
+/// The source of a number that is not known.
+const UNKNOWN: &str = "unknown";
 /// The schema of both data files that this code reads.
 const SCHEMA: u32 = 1;
 
@@ -230,11 +232,14 @@ fn build(
     sources: &BTreeMap<String, Arc<Source>>,
 ) -> Result<Gpu, CatalogError> {
     let fact = |(name, (value, source)): (&'static str, &Sourced)| {
+        if source == UNKNOWN && *value == 0 {
+            return Ok(Fact { name, value: 0, source: None });
+        }
         let source = sources.get(source).ok_or_else(|| {
             let what = format!("{name} of {} names no source: {source:?}", gpu.name);
             CatalogError::Inconsistent { file: FILE, what }
         })?;
-        Ok(Fact { name, value: *value, source: Arc::clone(source) })
+        Ok(Fact { name, value: *value, source: Some(Arc::clone(source)) })
     };
     let flag = |(value, source): &(bool, String)| (u64::from(*value), source.clone());
     let flags = [flag(&row.cooperative_launch), flag(&row.cluster_launch)];
@@ -305,8 +310,23 @@ mod tests {
     fn every_number_has_a_source() {
         for gpu in gpus().expect("the catalogue parses") {
             assert_eq!(gpu.facts.len(), 28);
-            assert!(gpu.facts.iter().all(|fact| !fact.source.title.is_empty()));
+            for Fact { name, value, source } in &gpu.facts {
+                let is_known = source.as_ref().is_some_and(|source| !source.title.is_empty());
+                assert!(is_known || *value == 0, "{}: {name}", gpu.limits.name);
+            }
         }
+        let unknown = |gpu: &Gpu| gpu.facts.iter().filter(|fact| fact.source.is_none()).count();
+        assert!(gpus().expect("the catalogue parses").iter().map(unknown).sum::<usize>() <= 1);
+    }
+
+    #[test]
+    fn a_number_that_is_given_without_a_source_is_an_error() {
+        let text = gridguard_data::GPUS_RON.replace(": (0, \"unknown\")", ": (1, \"unknown\")");
+        let error = parse_gpus(&text).expect_err("it has a value");
+        assert_eq!(
+            error.to_string(),
+            "gpus.ron: l2_bytes of NVIDIA A30 names no source: \"unknown\""
+        );
     }
 
     #[test]

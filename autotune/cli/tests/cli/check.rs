@@ -271,10 +271,14 @@ fn a_requests_file_that_is_missing_or_not_text_is_reported() {
 
 #[test]
 fn limits_are_text_json_and_ron_with_their_sources() {
-    let text = gridguard(&["limits", "--gpu", "h200"]);
+    let text = gridguard(&["limits", "h200"]);
     assert_eq!(text.code, Some(0));
-    assert!(text.out.starts_with("NVIDIA H200, compute capability 9.0\n"));
-    assert!(text.out.contains("2147483647, 65535, 65535"));
+    assert_eq!(text.out, gridguard(&["limits", "--gpu", "h200"]).out);
+    let has = |line: &str| text.out.lines().any(|other| other == line);
+    assert!(has("                                NVIDIA H200"), "{}", text.out);
+    assert!(has("compute capability              9.0"), "{}", text.out);
+    assert!(has("grid, blocks on x, y, z         2147483647, 65535, 65535 [1]"), "{}", text.out);
+    assert!(text.out.contains("\n\n[1] NVIDIA H200, driver "), "{}", text.out);
     let json = gridguard(&["limits", "--gpu", "RTX-4090", "--format", "json"]).json();
     assert_eq!(json["max_grid"], json!([2_147_483_647, 65_535, 65_535]));
     let sources = json["sources"].as_array().expect("a list");
@@ -284,6 +288,33 @@ fn limits_are_text_json_and_ron_with_their_sources() {
     assert_eq!(limits.compute_capability, gridguard::ComputeCapability::new(7, 5));
     let all = gridguard(&["limits", "--format", "json"]).json();
     assert!(all.as_array().expect("a list").len() >= 15);
+}
+
+#[test]
+fn gpus_are_compared_side_by_side_with_their_sources_below() {
+    let compared = gridguard(&["limits", "--compare", "a30", "h200"]);
+    assert_eq!(compared.code, Some(0));
+    let row = |label: &str| {
+        let line = compared.out.lines().find(|line| line.starts_with(label));
+        line.unwrap_or_else(|| panic!("{label}: {}", compared.out))
+            .split_whitespace()
+            .filter(|word| !word.starts_with('['))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert_eq!(row("multiprocessors "), "multiprocessors 56 132");
+    assert_eq!(row("L2 cache"), "L2 cache, bytes unknown 62914560");
+    assert_eq!(row("  after opt-in"), "after opt-in 166912 232448");
+    let footnotes = compared.out.lines().filter(|line| line.starts_with('[')).count();
+    let most = (1..).take_while(|number| compared.out.contains(&format!(" [{number}]"))).count();
+    assert_eq!(footnotes, most, "each source once, each number explained");
+    let json = gridguard(&["limits", "--compare", "a30", "h200", "--format", "json"]).json();
+    assert_eq!(json[1]["multiprocessors"], 132);
+    for wrong in [&["--compare", "h200"][..], &["h200", "--compare", "t4", "a10"]] {
+        assert_eq!(gridguard(&[&["limits"], wrong].concat()).code, Some(2), "{wrong:?}");
+    }
+    let unknown = gridguard(&["limits", "gtx-9000"]);
+    assert!(unknown.err.contains("no GPU \"gtx-9000\" in the catalogue"), "{}", unknown.err);
 }
 
 #[test]
