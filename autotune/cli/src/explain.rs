@@ -5,15 +5,16 @@ use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use clap::Args;
-use gridguard::cuda;
 use gridguard::diagnose::{
     CudaVersion, Diagnosis, Evidence, FailureId, LogFinding, LogScanner, diagnose, similar_failures,
 };
+use gridguard::{DeviceLimits, cuda};
 use serde::Serialize;
 
 use crate::device::DeviceChoice;
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, note};
+use crate::stated_launch;
 
 #[derive(Args)]
 pub(crate) struct Explain {
@@ -76,24 +77,25 @@ impl Explain {
                 several => note(unrecognized(text, several)),
             }
         }
-        let machine = self.machine()?;
-        let findings = log.findings().into_iter().map(|it| ExplainedFailure::new(it, &machine));
-        let (lines, dropped) = (log.lines(), log.dropped());
-        let report = ExplainReport { lines, dropped, findings: findings.collect() };
+        let device = self.device.limits()?;
+        let machine = self.machine(device.as_deref());
+        let findings = log.findings().into_iter();
+        let findings = findings.map(|it| ExplainedFailure::new(it, &machine, device.as_deref()));
+        let findings = findings.collect::<Result<_, _>>()?;
+        let report = ExplainReport { lines: log.lines(), dropped: log.dropped(), findings };
         self.output.print(&report, &report)?;
         Ok(if report.findings.is_empty() { Exit::No } else { Exit::Yes })
     }
 
     /// What is known about the chosen device; for a device of this machine, about its driver too.
-    fn machine(&self) -> Result<Evidence, CommandError> {
-        let device = self.device.limits()?;
-        let evidence = device.map(|device| Evidence::from(&*device)).unwrap_or_default();
+    fn machine(&self, device: Option<&DeviceLimits>) -> Evidence {
+        let evidence = device.map(Evidence::from).unwrap_or_default();
         if self.device.device.is_none() {
-            return Ok(evidence);
+            return evidence;
         }
         let driver_cuda = cuda::driver_version().ok().map(CudaVersion);
         let visible_devices = cuda::device_count().ok();
-        Ok(Evidence { driver_cuda, visible_devices, ..evidence })
+        Evidence { driver_cuda, visible_devices, ..evidence }
     }
 }
 
@@ -128,7 +130,11 @@ fn unrecognized(text: &str, similar: &[FailureId]) -> String {
 
 impl ExplainedFailure {
     /// What the log says about the device precedes what is known about the chosen one.
-    fn new(finding: LogFinding, machine: &Evidence) -> Self {
+    fn new(
+        finding: LogFinding,
+        machine: &Evidence,
+        device: Option<&DeviceLimits>,
+    ) -> Result<Self, CommandError> {
         let LogFinding { failure, line, text, times, evidence, consequence_of, note, .. } = finding;
         let evidence = Evidence {
             device_name: machine.device_name.clone(),
@@ -138,8 +144,9 @@ impl ExplainedFailure {
             visible_devices: evidence.visible_devices.or(machine.visible_devices),
             ..evidence
         };
+        let evidence = stated_launch::checked(evidence, device)?;
         let diagnosis = diagnose(&failure, &evidence);
-        Self { line, text, times, consequence_of, note, diagnosis }
+        Ok(Self { line, text, times, consequence_of, note, diagnosis })
     }
 
     /// Writes the diagnosis, or only the failure that caused this one.

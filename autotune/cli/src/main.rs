@@ -19,6 +19,7 @@ mod measure;
 mod output;
 mod profile;
 mod requests;
+mod stated_launch;
 mod tune;
 
 use std::process::ExitCode;

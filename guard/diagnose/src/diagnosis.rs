@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use super::codes::commands::CHECK;
+use super::clue::Case;
+use super::codes::commands::{BLOCKING, CHECK, LIMITS, SANITIZER};
 use super::evidence::{Evidence, Verdict, ViolatedRule};
 use super::failure::{Hint, KnownCause};
 use super::failure_id::FailureId;
@@ -22,9 +23,12 @@ pub struct Diagnosis {
     pub late: bool,
     /// What the failure is not, and why.
     pub not: Vec<String>,
+    /// What the driver logged about the failed call.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Vec::is_empty"))]
+    pub driver_log: Vec<String>,
     /// Possible causes, the likeliest first.
     pub causes: Vec<Cause>,
-    /// Commands that reveal more.
+    /// Commands that reveal more; the first decides most.
     pub commands: Vec<String>,
 }
 
@@ -33,6 +37,9 @@ pub struct Diagnosis {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Cause {
+    /// A stable id, where evidence can decide the cause: that of the violated rule, for example.
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
+    pub id: Option<String>,
     /// The cause.
     pub what: String,
     /// The evidence for it, where there is some.
@@ -55,46 +62,75 @@ pub struct Cause {
 pub fn diagnose(failure: &FailureId, evidence: &Evidence) -> Diagnosis {
     let entry = failure.entry();
     let mut not: Vec<String> = entry.mistaken_for.into_iter().map(String::from).collect();
-    let mut likely = violated_rules(failure, evidence);
-    let has_rules = !likely.is_empty();
-    let mut open = Vec::new();
+    let rules = violated_rules(failure, evidence);
+    let has_rules = !rules.is_empty();
+    let is_rejected_launch = entry.known_causes().any(|known| known.hint == Some(Hint::LaunchSize));
+    let case = evidence.case().filter(|_| is_rejected_launch);
+    let case = case.map(|(case, why)| Cause::of_case(case, why));
+    let [mut likely, mut open, mut unlikely] = [const { Vec::new() }; 3];
     for known in entry.known_causes() {
-        if matches!(known.hint, Some(Hint::Sizes | Hint::Rules)) && has_rules {
+        if matches!(known.hint, Some(Hint::LaunchSize | Hint::LaunchRule)) && has_rules {
             // The violated rules say it precisely.
             continue;
         }
         match known.hint.and_then(|hint| evidence.weigh(hint)) {
             Some(Verdict::Likely(why)) => likely.push(Cause::known(known, Some(why))),
+            Some(Verdict::Unlikely) => unlikely.push(Cause::known(known, None)),
             Some(Verdict::Excluded(why)) => not.push(why),
             None => open.push(Cause::known(known, None)),
         }
     }
-    likely.append(&mut open);
-    let command = |command: &&str| match (*command, &evidence.launch, &evidence.device_name) {
-        (CHECK, Some(launch), Some(name)) => format!("gridguard check --gpu '{name}' {launch}"),
-        (CHECK, Some(launch), None) => format!("gridguard check --device 0 {launch}"),
-        (other, ..) => other.to_owned(),
-    };
+    // A traceback that ends in a copy may have passed through a known kernel before.
+    let place = if evidence.host_call().is_some() { likely.len() } else { 0 };
+    likely.splice(place..place, case);
+    let causes = [rules, likely, open, unlikely].concat();
     Diagnosis {
         failure: *failure,
         meaning: entry.meaning,
         sticky: entry.sticky,
         late: entry.late,
         not,
-        causes: likely,
-        commands: entry.commands.iter().map(command).collect(),
+        driver_log: evidence.driver_log.clone(),
+        causes,
+        commands: entry.commands.iter().map(|it| command(it, evidence)).collect(),
+    }
+}
+
+/// `command` with what is known filled in.
+fn command(command: &str, evidence: &Evidence) -> String {
+    let Evidence { device_name, program, .. } = evidence;
+    // A launch that violates no rule need not be checked again.
+    let is_legal = evidence.violated_rules.as_ref().is_some_and(Vec::is_empty);
+    let launch = evidence.launch.as_ref().filter(|_| !is_legal);
+    let program = program.as_ref().map_or("PROGRAM".to_owned(), |it| format!("python {it}"));
+    match (command, launch, device_name) {
+        (CHECK, Some(launch), Some(name)) => format!("gridguard check --gpu '{name}' {launch}"),
+        (CHECK, Some(launch), None) => format!("gridguard check --device 0 {launch}"),
+        // The driver's log has the sizes of the launch.
+        (CHECK, None, _) => format!("CUDA_LOG_FILE=stderr {program}"),
+        (LIMITS, _, Some(name)) => format!("gridguard limits --gpu '{name}'"),
+        (BLOCKING | SANITIZER, ..) => command.replace("PROGRAM", &program),
+        _ => command.to_owned(),
     }
 }
 
 impl Cause {
     fn known(known: &KnownCause, why_likely: Option<String>) -> Self {
-        Self { what: known.what.into(), why_likely, remedy: known.remedy.into() }
+        let id = known.hint.map(Hint::id);
+        Self { id, what: known.what.into(), why_likely, remedy: known.remedy.into() }
+    }
+
+    fn of_case(case: &Case, why: String) -> Self {
+        let Case { id, what, remedy } = *case;
+        let [id, what, remedy] = [id, what, remedy].map(String::from);
+        Self { id: Some(id), what, why_likely: Some(why), remedy }
     }
 
     fn violated(rule: &ViolatedRule) -> Self {
         let ViolatedRule { id, what, remedy, codes: _ } = rule;
         let why = format!("the launch violates rule {id}");
-        Self { what: what.clone(), why_likely: Some(why), remedy: remedy.clone() }
+        let (id, what, remedy) = (Some(id.clone()), what.clone(), remedy.clone());
+        Self { id, what, why_likely: Some(why), remedy }
     }
 }
 
@@ -108,9 +144,10 @@ fn violated_rules(failure: &FailureId, evidence: &Evidence) -> Vec<Cause> {
 }
 
 impl fmt::Display for Diagnosis {
-    /// Several lines: name, meaning, when it is reported, what it is not, causes, commands.
+    /// Several lines: name, meaning, when it is reported, what it is not, causes, commands. The
+    /// last line is the command that decides most.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { failure, meaning, sticky, late, not, causes, commands } = self;
+        let Self { failure, meaning, sticky, late, not, driver_log, causes, commands } = self;
         write!(f, "{failure}")?;
         if let Some(name) = failure.entry().runtime_name {
             write!(f, ", {name} in the runtime")?;
@@ -130,20 +167,26 @@ impl fmt::Display for Diagnosis {
         for other in not {
             write!(f, "\n  not {other}")?;
         }
+        for line in driver_log {
+            write!(f, "\n  driver log: {line}")?;
+        }
         f.write_str("\npossible causes")?;
-        for (place, Cause { what, why_likely, remedy }) in (1..).zip(causes) {
+        for (place, Cause { id: _, what, why_likely, remedy }) in (1..).zip(causes) {
             write!(f, "\n  {place}. {what}")?;
             if let Some(why) = why_likely {
                 write!(f, "\n     evidence: {why}")?;
             }
             write!(f, "\n     fix: {remedy}")?;
         }
-        if !commands.is_empty() {
-            f.write_str("\nnext steps")?;
+        let Some((next, others)) = commands.split_first() else {
+            return Ok(());
+        };
+        if !others.is_empty() {
+            f.write_str("\nalso useful")?;
         }
-        for command in commands {
+        for command in others {
             write!(f, "\n  {command}")?;
         }
-        Ok(())
+        write!(f, "\nnext step\n  {next}")
     }
 }

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::clue::{Case, Clue, Suggestion};
 use super::failure::Hint;
 
 /// What is known besides the failure itself. Every field may be missing.
@@ -46,6 +47,37 @@ pub struct Evidence {
     pub recent_launches: Vec<String>,
     /// The launch that failed, where it was synchronized individually.
     pub faulting_launch: Option<String>,
+    /// The sizes of the launch that the log states.
+    pub launch_sizes: LaunchSizes,
+    /// What the log suggests, above all its traceback.
+    pub clues: Vec<Clue>,
+    /// What the driver logged about the failed call (`CUDA_LOG_FILE`).
+    pub driver_log: Vec<String>,
+    /// The Python program that failed.
+    pub program: Option<String>,
+}
+
+/// Sizes of a launch, as far as they are known; an axis that is not stated is 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaunchSizes {
+    /// Blocks of the grid on x, y and z.
+    pub grid: Option<[u64; 3]>,
+    /// Threads of a block on x, y and z.
+    pub block: Option<[u64; 3]>,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared_bytes: Option<u64>,
+}
+
+impl LaunchSizes {
+    /// What is known here, or else in `other`.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            grid: self.grid.or(other.grid),
+            block: self.block.or(other.block),
+            shared_bytes: self.shared_bytes.or(other.shared_bytes),
+        }
+    }
 }
 
 /// A rule of launches that a launch violates.
@@ -113,17 +145,29 @@ impl fmt::Display for Capability {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Likely(String),
+    Unlikely,
     Excluded(String),
 }
 
-use Verdict::{Excluded, Likely};
+use Verdict::{Excluded, Likely, Unlikely};
+
+/// Calls of the host that are no launches.
+const HOST_CALLS: [Hint; 3] = [Hint::Copy, Hint::Allocation, Hint::Synchronization];
 
 impl Evidence {
     /// Whether a known cause applies; `None` where the evidence does not decide it.
     pub(super) fn weigh(&self, hint: Hint) -> Option<Verdict> {
         match hint {
-            Hint::Sizes => self.sizes(),
-            Hint::Rules => None,
+            Hint::LaunchSize => self.sizes(),
+            Hint::LaunchRule => None,
+            Hint::Copy
+            | Hint::Allocation
+            | Hint::Synchronization
+            | Hint::EmptyBatch
+            | Hint::MissingKernel
+            | Hint::RunTimeCompiler => self.suggested(hint),
+            Hint::SharedDevice => self.shared_device(),
+            Hint::IndexOutOfRange => self.index_out_of_range(),
             Hint::TooLittleFree => self.too_little_free(),
             Hint::LittleFree => self.little_free(),
             Hint::Fragments => self.fragments(),
@@ -137,24 +181,64 @@ impl Evidence {
                 count => Excluded(format!("hidden devices: {count} visible")),
             }),
             Hint::Ordinal => self.ordinal_is_visible(),
-            Hint::EarlierLaunch => self.earlier_launch(),
-            Hint::Assertion => self.assertion.clone().map(Likely),
+            Hint::EarlierKernel => self.earlier_kernel(),
+            Hint::FailedAssertion => self.assertion.clone().map(Likely),
         }
+    }
+
+    /// The most specific known case that the log suggests, and the line that does.
+    pub(super) fn case(&self) -> Option<(&'static Case, String)> {
+        let of_case = |clue: &Clue| match clue.suggests {
+            Suggestion::Case(case) => Some((case, says(&clue.text))),
+            Suggestion::Cause(_) => None,
+        };
+        self.clues.iter().find_map(of_case)
+    }
+
+    /// The call of the host that failed.
+    pub(super) fn host_call(&self) -> Option<Verdict> {
+        HOST_CALLS.into_iter().find_map(|hint| self.suggested(hint))
+    }
+
+    fn suggested(&self, hint: Hint) -> Option<Verdict> {
+        let clue = self.clues.iter().find(|clue| clue.suggests == Suggestion::Cause(hint))?;
+        Some(Likely(says(&clue.text)))
     }
 
     /// Violated rules are causes of their own; here only whether there are none.
     fn sizes(&self) -> Option<Verdict> {
-        self.violated_rules.as_ref()?.is_empty().then(|| {
-            Excluded("the launch configuration: it was checked and violates no rule".into())
-        })
+        match &self.violated_rules {
+            Some(rules) if rules.is_empty() => Some(Excluded(
+                "the launch configuration: it was checked and violates no rule".into(),
+            )),
+            _ => self.host_call().map(|_| Unlikely),
+        }
     }
 
-    fn earlier_launch(&self) -> Option<Verdict> {
+    fn index_out_of_range(&self) -> Option<Verdict> {
+        let assertion = self.assertion.as_ref()?;
+        let condition = assertion.split_once("ssertion `")?.1.to_ascii_lowercase();
+        let is_index = ["index", "idx", "ind ", "target", "class"];
+        is_index.iter().any(|word| condition.contains(word)).then(|| Likely(assertion.clone()))
+    }
+
+    /// A device that is empty has room for a small request.
+    fn shared_device(&self) -> Option<Verdict> {
+        const SMALL: Bytes = Bytes(64 << 20);
+        let requested = Bytes(self.requested_bytes.filter(|_| self.free_bytes.is_none())?);
+        (requested < SMALL)
+            .then(|| Likely(format!("only {requested} were requested: the device was full before")))
+    }
+
+    fn earlier_kernel(&self) -> Option<Verdict> {
         if let Some(launch) = &self.faulting_launch {
             return Some(Likely(format!("the faulting launch is {launch}")));
         }
         let recent = self.recent_launches.join(", ");
-        (!recent.is_empty()).then(|| Likely(format!("recent launches, newest last: {recent}")))
+        if recent.is_empty() {
+            return self.host_call();
+        }
+        Some(Likely(format!("recent launches, newest last: {recent}")))
     }
 
     fn requested_and_free(&self) -> Option<(Bytes, Bytes)> {
@@ -251,7 +335,11 @@ impl Evidence {
     }
 
     fn driver_age(&self) -> Option<Verdict> {
-        let supports = format!("supports CUDA {}", self.driver_cuda?);
+        let Some(driver_cuda) = self.driver_cuda else {
+            // What was compiled a moment ago is not damaged.
+            return self.suggested(Hint::RunTimeCompiler);
+        };
+        let supports = format!("supports CUDA {driver_cuda}");
         let Some(program) = self.program_cuda else {
             return Some(Likely(format!("the driver {supports}")));
         };
@@ -271,6 +359,10 @@ impl Evidence {
             )),
         })
     }
+}
+
+fn says(line: &str) -> String {
+    format!("the log says `{line}`")
 }
 
 /// Bytes, displayed with a binary unit.

@@ -99,9 +99,9 @@ pub struct KnownCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
     /// Sizes of the launch: the rules that it violates.
-    Sizes,
+    LaunchSize,
     /// Other rules that the launch may violate; a check may not know enough to exclude them.
-    Rules,
+    LaunchRule,
     /// More memory is requested than is free.
     TooLittleFree,
     /// Hardly any memory is free for what a library sets up.
@@ -123,9 +123,39 @@ pub(super) enum Hint {
     /// The ordinal is not below the number of visible devices.
     Ordinal,
     /// A launch before the call that reports the failure.
-    EarlierLaunch,
+    EarlierKernel,
     /// A failed assertion of device code.
-    Assertion,
+    FailedAssertion,
+    /// A failed assertion about an index.
+    IndexOutOfRange,
+    /// A small request: the device was full before.
+    SharedDevice,
+    /// The failed call copies memory.
+    Copy,
+    /// The failed call allocates memory.
+    Allocation,
+    /// The failed call waits for the device.
+    Synchronization,
+    /// A launch whose grid can only be too small.
+    EmptyBatch,
+    /// A kernel that the program compiles for some devices only.
+    MissingKernel,
+    /// The program compiles its kernels when it runs.
+    RunTimeCompiler,
+}
+
+impl Hint {
+    /// The id of causes with this hint: its name in kebab case.
+    pub(super) fn id(self) -> String {
+        let mut id = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_ascii_uppercase() && !id.is_empty() {
+                id.push('-');
+            }
+            id.push(letter.to_ascii_lowercase());
+        }
+        id
+    }
 }
 
 /// A usual cause that no evidence decides.

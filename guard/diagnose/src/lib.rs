@@ -35,6 +35,8 @@
 mod context;
 
 #[cfg(feature = "explain")]
+mod clue;
+#[cfg(feature = "explain")]
 mod codes;
 #[cfg(feature = "explain")]
 mod diagnosis;
@@ -48,12 +50,14 @@ mod failure_id;
 mod parse;
 
 #[cfg(feature = "explain")]
+pub use clue::Clue;
+#[cfg(feature = "explain")]
 pub use codes::known_failures;
 pub use context::ContextState;
 #[cfg(feature = "explain")]
 pub use diagnosis::{Cause, Diagnosis, diagnose};
 #[cfg(feature = "explain")]
-pub use evidence::{Capability, CudaVersion, Evidence, ViolatedRule};
+pub use evidence::{Capability, CudaVersion, Evidence, LaunchSizes, ViolatedRule};
 #[cfg(feature = "explain")]
 pub use failure::{KnownCause, KnownFailure, Origin};
 #[cfg(feature = "explain")]

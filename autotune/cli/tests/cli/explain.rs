@@ -24,7 +24,7 @@ fn a_message_a_name_and_a_number_have_the_same_explanation() {
             .starts_with("cudaErrorInvalidConfiguration (9): \"invalid configuration argument\"\n")
     );
     assert!(by_words.out.contains("\n  not out of memory: "), "{}", by_words.out);
-    assert!(by_words.out.contains("gridguard check"), "{}", by_words.out);
+    assert!(by_words.out.ends_with("\nnext step\n  CUDA_LOG_FILE=stderr PROGRAM\n"));
     for text in [&["9"][..], &["cudaErrorInvalidConfiguration"], &["cudaError", "9"]] {
         assert_eq!(explain(text, b"").out, by_words.out, "{text:?}");
     }
@@ -71,6 +71,105 @@ fn a_chosen_device_is_evidence() {
     let why = "evidence: the device has compute capability 9.0, the program has code for sm_80, sm_86, \
                up to 8.6";
     assert!(ran.out.contains(why), "{}", ran.out);
+}
+
+/// The last line, which is a command to paste.
+fn next_step(ran: &Ran) -> &str {
+    let (_, last) = ran.out.trim_end().rsplit_once("\nnext step\n").expect("one at the end");
+    last.trim()
+}
+
+#[test]
+fn the_driver_s_log_gives_rule_value_limit_and_remedy() {
+    let log = "[12:00:00.1][42][CUDA][E] Grid Dimension Y of 65536 exceeds maximum value of 65535\n\
+               [12:00:00.1][42][CUDA][E] Returning 1 (CUDA_ERROR_INVALID_VALUE) from cuLaunchKernel\n";
+    let ran = explain(&["--gpu", "h200", "-"], log.as_bytes());
+    for line in [
+        "\n  driver log: Grid Dimension Y of 65536 exceeds maximum value of 65535\n",
+        "\n  1. grid.y is 65536 blocks, the limit is 65535 (NVIDIA H200)\n",
+        "\n     evidence: the launch violates rule grid-dim-y\n",
+        "\n     fix: split axis y into 2 launches of 32768, or fold it into x\n",
+    ] {
+        assert!(ran.out.contains(line), "{line}: {}", ran.out);
+    }
+    let check = "gridguard check --gpu 'NVIDIA H200' --grid 1,65536,1 --block 1,1,1";
+    assert_eq!(next_step(&ran), check);
+    let blocks = "[1][2][CUDA][E] One or more of block dimensions of (4096,1,1) exceeds corresponding \
+                  maximum value of (1024,1024,64)\n";
+    let found = json_of(&["-"], blocks.as_bytes());
+    assert_eq!(found["findings"][0]["diagnosis"]["causes"][0]["id"], "block-dim-x");
+}
+
+#[test]
+fn unknown_lines_of_the_driver_s_log_are_quoted_and_harmless_ones_are_not() {
+    let log = "[1][2][CUDA][E] cudaVersion argument (13010) exceeds the driver version (13000)\n\
+               [1][2][CUDA][E] Returning 1 (CUDA_ERROR_INVALID_VALUE) from cuGetProcAddress_v2\n";
+    assert_eq!(json_of(&["-"], log.as_bytes())["findings"], json!([]));
+    let odd = "[1][2][CUDA][E] the moon is in the wrong house\n\
+               [1][2][CUDA][E] Returning 1 (CUDA_ERROR_INVALID_VALUE) from cuLaunchKernelEx\n";
+    let found = json_of(&["-"], [log, odd].concat().as_bytes());
+    let quoted = &found["findings"][0]["diagnosis"]["driver_log"];
+    assert_eq!(*quoted, json!(["the moon is in the wrong house"]));
+}
+
+#[test]
+fn a_launch_in_the_text_is_checked_against_the_chosen_gpu_or_all_of_the_catalogue() {
+    let text = "CUDA error: invalid argument, grid (1,65536,1) block (128,1,1)";
+    let chosen = explain(&["--gpu", "t4", text], b"");
+    assert!(chosen.out.contains("\n  1. grid.y is 65536 blocks, the limit is 65535 (Tesla T4)\n"));
+    let all = explain(&[text], b"");
+    let on_all = "\n  1. grid.y is 65536 blocks, the limit is 65535 (all ";
+    assert!(all.out.contains(on_all), "{}", all.out);
+    // The next step can be pasted: here with a name that needs its quotes.
+    let args = next_step(&all).strip_prefix("gridguard ").expect("a command of ours");
+    let args: Vec<&str> = args
+        .split('\'')
+        .flat_map(|part| match part.contains("--") {
+            true => part.split_whitespace().collect(),
+            false => vec![part],
+        })
+        .collect();
+    assert_eq!(run_with_input(&args, b"").code, Some(1), "{args:?}");
+
+    let shared = "with block dimensions: 128x1x1 and grid dimensions: 4x1x1 and shared memory size: \
+                  131072: CUDA_ERROR_INVALID_VALUE: invalid argument";
+    let some = explain(&[shared], b"");
+    assert!(some.out.contains(" such GPUs of "), "{}", some.out);
+    let fits = explain(&["--gpu", "h200", &shared.replace("131072", "1024")], b"");
+    let legal = "\n  not the launch configuration: it was checked and violates no rule\n";
+    assert!(fits.out.contains(legal), "{}", fits.out);
+    assert_eq!(next_step(&fits), "CUDA_LOG_FILE=stderr PROGRAM");
+    // Without the block, a legal grid excludes nothing.
+    assert!(!explain(&["CUDA error: invalid argument, grid (1,2,3)"], b"").out.contains(legal));
+}
+
+#[test]
+fn a_traceback_that_ends_in_a_copy_ranks_launch_sizes_last() {
+    let log = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\n    \
+               main()\n  File \"net.py\", line 9, in load\n    x = x.to(device)\n\
+               RuntimeError: CUDA error: invalid argument\n";
+    let found = json_of(&["-"], log.as_bytes());
+    let causes = found["findings"][0]["diagnosis"]["causes"].as_array().expect("causes");
+    assert_eq!(causes[0]["id"], "copy");
+    assert_eq!(causes[0]["why_likely"], "the log says `x = x.to(device)`");
+    assert_eq!(causes.last().expect("several")["id"], "launch-size");
+    assert_eq!(next_step(&explain(&["-"], log.as_bytes())), "CUDA_LOG_FILE=stderr python train.py");
+}
+
+#[test]
+fn functions_in_a_traceback_name_the_known_case() {
+    for (function, id) in [
+        ("motion_module.py\", line 3, in forward", "temporal-attention"),
+        ("a.py\", line 3, in memory_efficient_attention", "attention-batch"),
+        ("a.py\", line 3, in scaled_dot_product_attention", "attention-batch"),
+        ("flash_attn/a.py\", line 3, in forward", "attention-batch"),
+        ("a.py\", line 3, in sort", "sort-row"),
+        ("a.py\", line 3, in moe_gemm", "moe-tokens"),
+    ] {
+        let log = format!("File \"{function}\nRuntimeError: CUDA error: invalid argument\n");
+        let found = json_of(&["-"], log.as_bytes());
+        assert_eq!(found["findings"][0]["diagnosis"]["causes"][0]["id"], id, "{function}");
+    }
 }
 
 #[test]

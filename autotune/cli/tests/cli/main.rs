@@ -6,6 +6,7 @@ mod command;
 #[cfg(target_os = "linux")]
 mod doctor;
 mod explain;
+mod explain_logs;
 mod hostile;
 mod profile;
 mod tune;

@@ -3,7 +3,7 @@
 use crate::failure::{Hint, KnownCause, cause, hinted};
 
 pub(super) const EARLIER_KERNEL: KnownCause = hinted(
-    Hint::EarlierLaunch,
+    Hint::EarlierKernel,
     "an earlier kernel failed; the call that reports the error is not at fault",
     "run with blocking launches or under compute-sanitizer to find the kernel",
 );

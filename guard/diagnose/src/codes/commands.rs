@@ -2,10 +2,10 @@
 
 /// Filled in with the launch where it is known.
 pub(crate) const CHECK: &str = "gridguard check --device 0 --grid X,Y,Z --block X,Y,Z";
-pub(super) const LIMITS: &str = "gridguard limits --device 0";
+pub(crate) const LIMITS: &str = "gridguard limits --device 0";
 pub(super) const DOCTOR: &str = "gridguard doctor";
-pub(super) const BLOCKING: &str = "CUDA_LAUNCH_BLOCKING=1 PROGRAM";
-pub(super) const SANITIZER: &str = "compute-sanitizer PROGRAM";
+pub(crate) const BLOCKING: &str = "CUDA_LAUNCH_BLOCKING=1 PROGRAM";
+pub(crate) const SANITIZER: &str = "compute-sanitizer PROGRAM";
 pub(super) const NVIDIA_SMI: &str = "nvidia-smi";
 pub(super) const NVIDIA_SMI_Q: &str = "nvidia-smi -q";
 pub(super) const XIDS: &str = "dmesg | grep -i xid";

@@ -5,7 +5,7 @@ use super::commands::{BLOCKING, EXECUTION, HARDWARE, SANITIZER, XIDS};
 use crate::failure::{Hint, KnownCause, KnownFailure, driver, hinted, renumbered};
 
 const INDEX_OVERFLOW: KnownCause = hinted(
-    Hint::Rules,
+    Hint::LaunchRule,
     "a 32-bit index overflows: a tensor has 2^31 elements or more",
     "compile the kernel with 64-bit indices, or launch it in chunks",
 );
@@ -56,15 +56,16 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .says(&["device-side assert triggered"])
         .means("an assertion in device code failed")
         .hinted(
-            Hint::Assertion,
-            "the first line with Assertion `...` failed, above the traceback, names the file and \
-             the condition",
-            "read that line; if it is missing, run with blocking launches to get it",
-        )
-        .cause(
+            Hint::IndexOutOfRange,
             "an index is out of range: a label >= the number of classes, a token >= the vocabulary \
              size, a position beyond the embedding",
             "check indices on the host; the same operation on the CPU reports the index",
+        )
+        .hinted(
+            Hint::FailedAssertion,
+            "the first line with Assertion `...` failed, above the traceback, names the file and \
+             the condition",
+            "read that line; if it is missing, run with blocking launches to get it",
         )
         .causes(&[EARLIER_KERNEL])
         .run(&[BLOCKING]),

@@ -59,11 +59,12 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     renumbered(47, 200, "CUDA_ERROR_INVALID_IMAGE", "cudaErrorInvalidKernelImage")
         .says(&["device kernel image is invalid"])
         .means("the loaded data is not an image that the driver understands")
-        .causes(&[DAMAGED])
-        .cause(
+        .hinted(
+            Hint::DriverAge,
             "the image was built with a toolkit newer than the driver",
             "update the driver, or compile with an older toolkit",
         )
+        .causes(&[DAMAGED])
         .run(&[LIST_ELF]),
     renumbered(81, 221, "CUDA_ERROR_JIT_COMPILER_NOT_FOUND", "cudaErrorJitCompilerNotFound")
         .says(&["PTX JIT compiler library not found"])

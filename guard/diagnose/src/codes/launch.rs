@@ -7,14 +7,14 @@ const NOT_MEMORY: &str =
     "out of memory: the launch configuration was rejected before anything was allocated";
 
 const SIZES: KnownCause = hinted(
-    Hint::Sizes,
+    Hint::LaunchSize,
     "a launch dimension exceeds a limit: more than 65535 blocks on grid.y or grid.z, more than \
      1024 threads per block, a zero, or more shared memory than the kernel opted in to",
     "check grid, block and shared memory against the device's limits, and split the batch into \
      chunks",
 );
 const UNCHECKED: KnownCause = hinted(
-    Hint::EarlierLaunch,
+    Hint::EarlierKernel,
     "an earlier launch was rejected and its result was not checked: the runtime returns the error \
      at the next check",
     "check the result of every launch",
@@ -34,10 +34,14 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "the kernel is launched with fewer arguments than it has parameters",
             "compare the arguments with the kernel's signature",
         )
-        .cause(
-            "a copy reaches past the end of an allocation, or its size overflowed 32 bits",
-            "compute sizes in 64 bits and compare them with the allocation",
+        .hinted(
+            Hint::Copy,
+            "a copy reaches past the end of an allocation, its size overflowed 32 bits, or its \
+             host memory is freed or no longer pinned",
+            "compute sizes in 64 bits and compare them with the allocation; copy without \
+             non_blocking, or keep the pinned memory alive until the copy has ended",
         )
+        .causes(&[UNCHECKED])
         .run(LAUNCH),
     runtime(9, "cudaErrorInvalidConfiguration")
         .says(&["invalid configuration argument"])
@@ -47,7 +51,11 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         )
         .not(NOT_MEMORY)
         .causes(&[SIZES])
-        .cause("the grid is empty because the batch is empty", "skip the launch")
+        .hinted(
+            Hint::EmptyBatch,
+            "the grid is empty because the batch is empty",
+            "skip the launch; if each device takes a part of the batch, drop the last, smaller batch",
+        )
         .causes(&[UNCHECKED])
         .run(LAUNCH),
     renumbered(7, 701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "cudaErrorLaunchOutOfResources")
@@ -55,7 +63,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .means("a block needs more registers or shared memory than an SM has; no block ran")
         .not("out of memory: it is about registers and shared memory, not device memory")
         .hinted(
-            Hint::Rules,
+            Hint::LaunchRule,
             "registers per thread times threads per block exceed the registers per block",
             "use smaller blocks, or compile with __launch_bounds__ or --maxrregcount",
         )
@@ -74,7 +82,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .means("a cooperative launch has more blocks than can be co-resident; no block ran")
         .not(NOT_MEMORY)
         .hinted(
-            Hint::Rules,
+            Hint::LaunchRule,
             "the grid is larger than blocks per multiprocessor times multiprocessors",
             "size the grid with Kernel::occupancy or cuOccupancyMaxActiveBlocksPerMultiprocessor, \
              and loop in the kernel",
@@ -84,12 +92,12 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         .says(&["a kernel launch error has occurred due to cluster misconfiguration"])
         .means("the cluster size does not fit the grid, the kernel or the device; no block ran")
         .hinted(
-            Hint::Rules,
+            Hint::LaunchRule,
             "the grid is not a multiple of the cluster size, or the cluster has more than 8 blocks",
             "pad the grid, or use a cluster of at most 8 blocks",
         )
         .hinted(
-            Hint::Rules,
+            Hint::LaunchRule,
             "with this block size and shared memory, the blocks of a cluster cannot be co-resident",
             "use a smaller cluster or smaller blocks; Kernel::occupancy returns how many clusters \
              fit",
@@ -179,6 +187,12 @@ pub(super) const FAILURES: &[KnownFailure] = &[
     driver(500, "CUDA_ERROR_NOT_FOUND", "cudaErrorSymbolNotFound")
         .says(&["named symbol not found"])
         .means("a module has no kernel or variable of this name")
+        .hinted(
+            Hint::MissingKernel,
+            "the program compiles this kernel for newer devices only: bf16, for example, often needs \
+             compute capability 8.0",
+            "use another type, such as f16 or f32, or build the program for the device",
+        )
         .cause(
             "the name is mangled by C++",
             "declare the kernel extern \"C\", or look up the mangled name",

@@ -6,7 +6,7 @@ use super::commands::{BLOCKING, DOCTOR, EXECUTION, LIBRARY_PATH, LIMITS, NVIDIA_
 use crate::failure::{Hint, KnownCause, KnownFailure, Origin, cause, hinted};
 
 const EARLIER: KnownCause = hinted(
-    Hint::EarlierLaunch,
+    Hint::EarlierKernel,
     "an earlier kernel failed, and the library's call is the first to return its error",
     "run with blocking launches",
 );
@@ -38,7 +38,8 @@ pub(super) const FAILURES: &[KnownFailure] = &[
         ])
         .means("the allocator of XLA or TensorFlow has no free block of the requested size")
         .causes(&[TOO_LITTLE_FREE])
-        .cause(
+        .hinted(
+            Hint::SharedDevice,
             "another process, or PyTorch in this one, shares the device: JAX allocates 75 % of it \
              at start, TensorFlow nearly all",
             "set XLA_PYTHON_CLIENT_PREALLOCATE=false or TF_FORCE_GPU_ALLOW_GROWTH=true in each",
@@ -197,7 +198,11 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "call .contiguous(), split it, or disable cuDNN for the operation",
         ),
     KnownFailure::new(Origin::Cudnn, "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH")
-        .says(&["cuDNN version incompatibility", "loaded runtime CuDNN library"])
+        .says(&[
+            "cuDNN version incompatibility",
+            "loaded runtime CuDNN library",
+            "found cuDNN version",
+        ])
         .means("the loaded cuDNN is not the version that the program was built with")
         .cause(
             "the system's cuDNN is found before the package's own",

@@ -163,7 +163,7 @@ pub(super) const FAILURES: &[KnownFailure] = &[
             "query the device attribute first, and avoid the feature where it is missing",
         )
         .hinted(
-            Hint::Rules,
+            Hint::LaunchRule,
             "the launch uses a feature the device lacks: a cluster or a cooperative launch",
             "check the launch against the device, and launch it without the feature",
         )

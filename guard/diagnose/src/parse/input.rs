@@ -136,6 +136,11 @@ impl Units {
     }
 }
 
+/// The first `bytes` of `text`, or fewer to end at a character.
+pub(super) fn truncated(text: &str, bytes: usize) -> &str {
+    (0..=bytes.min(text.len())).rev().find_map(|end| text.get(..end)).unwrap_or_default()
+}
+
 /// `line` without escape sequences; other control characters become spaces.
 pub(super) fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());

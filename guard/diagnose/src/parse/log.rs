@@ -3,7 +3,10 @@
 use std::borrow::Cow;
 use std::io::{self, BufRead};
 
+use super::driver_log::{DriverLine, KEPT, is_about_sizes};
+use super::input::truncated;
 use super::recognize::{Context, Recognized, is_device_assertion, recognize};
+use super::traceback::Traceback;
 use super::{facts, input};
 use crate::codes::by_former_number;
 use crate::evidence::Evidence;
@@ -34,6 +37,9 @@ pub struct LogScanner {
     dropped: u64,
     /// What the whole log says about the device.
     device: Evidence,
+    traceback: Traceback,
+    /// Lines of the driver's log about the next failure.
+    driver_log: Vec<String>,
 }
 
 /// A failure that a log reports.
@@ -103,6 +109,11 @@ impl LogScanner {
     #[must_use]
     pub fn findings(&self) -> Vec<LogFinding> {
         let mut findings = self.findings.clone();
+        if let Some(LogFinding { evidence, .. }) = findings.last_mut() {
+            // A traceback may follow its message.
+            self.traceback.clone().give(evidence);
+            add(&mut evidence.driver_log, &self.driver_log);
+        }
         for LogFinding { evidence, .. } in &mut findings {
             evidence.capability = evidence.capability.or(self.device.capability);
             evidence.driver_cuda = evidence.driver_cuda.or(self.device.driver_cuda);
@@ -124,7 +135,18 @@ impl LogScanner {
     }
 
     fn scan(&mut self, text: &str, number: u64) {
-        let recognized = recognize(text, self.context);
+        let recognized = match DriverLine::parse(text) {
+            Some(DriverLine::Expected) => return self.driver_log.clear(),
+            Some(DriverLine::Message(message)) => {
+                if self.driver_log.len() == KEPT {
+                    self.driver_log.remove(0);
+                }
+                self.driver_log.push(truncated(message, SHOWN_BYTES).to_owned());
+                let invalid = FailureId::from_code(INVALID_VALUE).into();
+                is_about_sizes(message).then_some(invalid)
+            }
+            Some(DriverLine::Result) | None => recognize(text, self.context),
+        };
         if recognized.is_some() || text.contains("CUDA capabilities") {
             facts::read(text, &mut self.device);
         }
@@ -132,22 +154,38 @@ impl LogScanner {
             self.scan_below(text, number);
             return;
         };
+        let mut evidence = Evidence::default();
+        self.traceback.failure(text, number, &mut evidence);
+        let driver_log = core::mem::take(&mut self.driver_log);
         let Some(finding) = self.finding(recognized, text, number) else {
             return;
         };
+        // The failure may have been reported before its traceback.
+        if finding.evidence.clues.is_empty() {
+            finding.evidence.clues = evidence.clues;
+        }
+        let known = finding.evidence.launch_sizes;
+        finding.evidence.launch_sizes = known.or(evidence.launch_sizes);
+        finding.evidence.program = finding.evidence.program.take().or(evidence.program);
+        add(&mut finding.evidence.driver_log, &driver_log);
         if finding.last_line != number {
             finding.last_line = number;
             finding.times = finding.times.saturating_add(1);
         }
         facts::read(text, &mut finding.evidence);
         if finding.evidence.assertion.is_none() && is_device_assertion(&text.to_ascii_lowercase()) {
-            let assertion = truncated(text).trim_end_matches('.');
+            let assertion = truncated(text, SHOWN_BYTES).trim_end_matches('.');
             finding.evidence.assertion = Some(assertion.to_owned());
         }
     }
 
-    /// XLA prints the free memory in the line below the failure.
+    /// XLA prints the free memory in the line below the failure, and others a backtrace.
     fn scan_below(&mut self, text: &str, number: u64) {
+        let continues = self.traceback.continues(text, number);
+        self.traceback.line(text, number);
+        if let Some(finding) = self.findings.last_mut().filter(|_| continues) {
+            self.traceback.give(&mut finding.evidence);
+        }
         let above = number.saturating_sub(1);
         let finding = self.findings.iter_mut().find(|finding| finding.last_line == above);
         if let Some(finding) = finding.filter(|_| text.contains(" bytes free, ")) {
@@ -163,7 +201,7 @@ impl LogScanner {
             self.findings.push(LogFinding {
                 failure,
                 line,
-                text: truncated(text).to_owned(),
+                text: truncated(text, SHOWN_BYTES).to_owned(),
                 times: 0,
                 evidence: Evidence::default(),
                 consequence_of: cause_of(&failure, &self.findings),
@@ -201,7 +239,81 @@ fn note(failure: &FailureId, number: i32) -> Option<String> {
     })
 }
 
-/// The first [`SHOWN_BYTES`] bytes of `text`, or fewer to end at a character.
-fn truncated(text: &str) -> &str {
-    (0..=SHOWN_BYTES).rev().find_map(|end| text.get(..end)).unwrap_or_default()
+/// `CUDA_ERROR_INVALID_VALUE`.
+const INVALID_VALUE: i32 = 1;
+
+/// Adds what `lines` does not have yet, up to [`KEPT`] lines.
+fn add(lines: &mut Vec<String>, more: &[String]) {
+    for line in more {
+        if lines.len() < KEPT && !lines.contains(line) {
+            lines.push(line.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, Read, repeat};
+
+    use super::super::work::counted;
+    use super::*;
+    use crate::codes::known_failures;
+
+    const TRIGGERS: [&str; 16] = [
+        "nccl ",
+        "cuda error ",
+        "gpu free 1 gib ",
+        "libcu ",
+        "] call to cu",
+        "1 gib is free ",
+        "grid (1,2,3) block (1,2,3) ",
+        "<<<",
+        "File \"xformers ",
+        "0: argsort ",
+        ".rs: .to( ",
+        "[CUDA][E] grid dimension y of 65536 exceeds maximum value of 1 ",
+        "Returning 1 from ",
+        "assertion `",
+        "NVRM: Xid (",
+        "supports cuda capabilities sm_80 ",
+    ];
+
+    fn work(text: &str) -> usize {
+        let question = || LogScanner::for_question().line(text);
+        counted(|| LogScanner::new().line(text)) + counted(question)
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
+    fn twice_the_line_is_twice_the_work() {
+        let messages = known_failures().flat_map(|entry| entry.messages.iter().copied());
+        for message in messages.chain(TRIGGERS) {
+            let [once, twice] = [40, 80].map(|times| work(&format!("{message} ").repeat(times)));
+            assert!(twice <= 2 * once + 100, "{message}: {once}, then {twice}");
+            let bytes = 80 * (message.len() + 1);
+            assert!(twice <= 50 * bytes, "{message}: {twice} for {bytes} bytes");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "minutes under Miri")]
+    fn a_long_log_is_scanned_once_and_hardly_any_of_it_is_kept() {
+        let kept = |log: &LogScanner| {
+            let evidence = |it: &LogFinding| format!("{it:?}").len();
+            log.findings().iter().map(evidence).sum::<usize>() + format!("{log:?}").len()
+        };
+        let mut sizes = Vec::new();
+        for mib in [1_u64, 2] {
+            let mut log = LogScanner::new();
+            let line = "File \"a.py\", line 1, in argsort grid (1,2,3) CUDA error: out of memory ";
+            let lines = format!("{line}\n").repeat(8192);
+            let endless = repeat(b'x').take(mib << 20);
+            let input = BufReader::new(lines.as_bytes().chain(endless));
+            let scanned = counted(|| log.read(input).expect("memory can be read"));
+            assert!(scanned <= 20 * (lines.len() + (2 << 20)), "{scanned}");
+            sizes.push((scanned, kept(&log)));
+        }
+        assert!(sizes[1].0 <= 2 * sizes[0].0 && sizes[0].1 == sizes[1].1, "{sizes:?}");
+        assert!(sizes[1].1 < 10_000, "{sizes:?}");
+    }
 }

@@ -1,10 +1,13 @@
 //! Finds CUDA failures in text.
 
+mod driver_log;
 mod facts;
 mod input;
 mod log;
 mod phrases;
 mod recognize;
+mod traceback;
+mod work;
 
 pub use input::MAX_LINE_BYTES;
 pub use log::{LogFinding, LogScanner, MAX_FINDINGS};

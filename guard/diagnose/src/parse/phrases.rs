@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use aho_corasick::AhoCorasick;
 
+use super::work;
 use crate::codes::known_failures;
 use crate::failure::{KnownFailure, Origin};
 
@@ -24,7 +25,7 @@ pub(super) enum Scope {
     NearCuda,
     /// In a line of the NVIDIA kernel module, and in a question.
     KernelModule,
-    /// In a question, and in a line of PyCUDA, which prints names as words.
+    /// In a question, and in a line of PyCUDA or an old Triton, which print names as words.
     Question,
 }
 
@@ -84,16 +85,19 @@ impl Phrases {
 
     /// Whether `line` may report a failure. Most lines of a log do not.
     pub(super) fn may_report(&self, line: &str) -> bool {
+        work::scanned(line);
         self.automaton.is_match(line)
     }
 
     /// The best phrase in `line` whose scope `admits` accepts.
     pub(super) fn best(&self, line: &str, admits: impl Fn(Scope) -> bool) -> Option<&Phrase> {
+        work::scanned(line);
         let rank = self
             .automaton
             .find_overlapping_iter(line)
             .filter(|found| is_whole(line, found.start(), found.end()))
             .map(|found| found.pattern().as_usize())
+            .inspect(|_| work::scanned("."))
             .filter(|rank| self.ranked.get(*rank).is_some_and(|phrase| admits(phrase.scope)))
             .min()?;
         self.ranked.get(rank)

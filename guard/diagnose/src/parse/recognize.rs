@@ -3,6 +3,7 @@
 use core::cell::LazyCell;
 
 use super::phrases::{Phrases, Scope};
+use super::work;
 use crate::codes::{by_number, known_failures};
 use crate::failure::Origin;
 use crate::failure_id::FailureId;
@@ -128,6 +129,7 @@ fn xid(lower: &str, context: Context) -> Option<FailureId> {
 fn by_name(line: &str, context: Context) -> Option<FailureId> {
     const PREFIXES: &str = "cuda_error_ cudaerror cublas_status_ cudnn_status_ nccl nvrtc_error_ \
                             cufft_ cusolver_status_";
+    work::scanned(line);
     let trimmed = line.trim();
     let mut first = None;
     for token in tokens(line) {
@@ -157,7 +159,9 @@ fn by_message(lower: &str, context: Context) -> Option<FailureId> {
     // Computed once for all phrases of the line.
     let near_cuda = LazyCell::new(|| is_question || mentions_cuda(lower));
     let kernel_module = LazyCell::new(|| is_question || lower.contains("nvrm"));
-    let pycuda = LazyCell::new(|| is_question || lower.contains("pycuda"));
+    // Triton before 2.0 prints names as words, too.
+    let by_name = ["pycuda", "cuda: error-"];
+    let pycuda = LazyCell::new(|| is_question || by_name.iter().any(|start| lower.contains(start)));
     let admits = |scope| match scope {
         Scope::Anywhere => true,
         Scope::NearCuda => *near_cuda,
@@ -187,6 +191,7 @@ fn mentions_cuda(lower: &str) -> bool {
             }
         })
     };
+    work::scanned(lower);
     WORDS.iter().any(is_mention)
 }
 
@@ -226,6 +231,7 @@ fn number_beside_cuda(lower: &str) -> Option<i32> {
             return number;
         }
     }
+    work::scanned(lower);
     let mut tokens = tokens(lower).peekable();
     while let Some(token) = tokens.next() {
         let mut is_failure = matches!(token, "cudaerror" | "cudaerror_t" | "curesult" | "cuinit");

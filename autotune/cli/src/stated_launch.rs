@@ -1,0 +1,87 @@
+//! Checks the launch whose sizes a log states, for `gridguard explain`.
+
+use gridguard::diagnose::{Evidence, LaunchSizes, ViolatedRule};
+use gridguard::{
+    DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation, Violations,
+    catalog, cuda, validate,
+};
+
+use crate::error::CommandError;
+
+/// `evidence` with the rules that the stated launch violates: on `device`, on the device at hand, or
+/// on the GPUs of the catalogue.
+pub(crate) fn checked(
+    evidence: Evidence,
+    device: Option<&DeviceLimits>,
+) -> Result<Evidence, CommandError> {
+    let LaunchSizes { grid, block, shared_bytes, .. } = evidence.launch_sizes;
+    if grid.is_none() && block.is_none() {
+        return Ok(evidence);
+    }
+    let size = |size: Option<[u64; 3]>| size.map_or(Dim3::ONE, |[x, y, z]| Dim3::new(x, y, z));
+    let mut request = LaunchRequest::new(size(grid), size(block));
+    request.dynamic_shared_bytes = shared_bytes.unwrap_or(0);
+    let launch = Evidence::from(&request).launch;
+    let at_hand = if device.is_none() { cuda::device_limits(0).ok() } else { None };
+    let (device_name, rules) = match device.or(at_hand.as_deref()) {
+        Some(device) => {
+            let violations = violations(&request, device);
+            let rules = violations.iter().map(ViolatedRule::from).collect();
+            let is_listed = catalog::gpu(&device.name).is_ok();
+            (is_listed.then(|| device.name.clone()), rules)
+        }
+        None => on_catalogue(&request)?,
+    };
+    // Half a launch may violate more than it shows.
+    let is_whole = grid.is_some() && block.is_some();
+    let violated_rules = (is_whole || !rules.is_empty()).then_some(rules);
+    Ok(Evidence { device_name, launch, violated_rules, ..evidence })
+}
+
+/// The rules that `request` violates on some GPU of the catalogue, and such a GPU. Those that it
+/// violates everywhere come first.
+fn on_catalogue(
+    request: &LaunchRequest,
+) -> Result<(Option<String>, Vec<ViolatedRule>), CommandError> {
+    let gpus = catalog::gpus()?;
+    let mut found: Vec<(Violation, usize)> = Vec::new();
+    for gpu in gpus {
+        for violation in &violations(request, &gpu.limits) {
+            match found.iter_mut().find(|(known, _)| known.rule == violation.rule) {
+                Some((_, count)) => *count += 1,
+                None => found.push((violation.clone(), 1)),
+            }
+        }
+    }
+    found.sort_by_key(|(_, count)| gpus.len() - count);
+    let rule = |(violation, count): &(Violation, usize)| {
+        let mut violation = violation.clone();
+        if let Owner::Device(name) = &mut violation.owner {
+            *name = match gpus.len() {
+                all if all == *count => format!("all {all} GPUs of the catalogue"),
+                all => format!("{name}, one of {count} such GPUs of {all} in the catalogue"),
+            };
+        }
+        ViolatedRule::from(&violation)
+    };
+    let worst = gpus.iter().find(|gpu| !violations(request, &gpu.limits).is_empty());
+    let name = worst.or(gpus.first()).map(|gpu| gpu.limits.name.clone());
+    Ok((name, found.iter().map(rule).collect()))
+}
+
+/// What `request` violates on `device` with a kernel that opted in to as much shared memory as it
+/// can; if nothing, what it violates without opting in.
+fn violations(request: &LaunchRequest, device: &DeviceLimits) -> Violations {
+    let opted_in = Some(device.max_shared_bytes_per_block_opt_in);
+    for max_dynamic_shared_bytes in [opted_in, None] {
+        let kernel = KernelLimits {
+            name: "of the launch".into(),
+            max_dynamic_shared_bytes,
+            ..KernelLimits::default()
+        };
+        if let Err(violations) = validate(request, &LaunchLimits::new(device.clone(), kernel)) {
+            return violations;
+        }
+    }
+    Violations::default()
+}
