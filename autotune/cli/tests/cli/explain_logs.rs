@@ -7,8 +7,8 @@ use crate::command::run_with_input;
 const COLLECTED: &str = include_str!("../logs/collected.txt");
 const HELD_OUT: &str = include_str!("../logs/held-out.txt");
 
-/// Logs of which the right cause must be first; the others are listed below.
-const EXPECTED: [(&str, usize); 2] = [(COLLECTED, 51), (HELD_OUT, 0)];
+/// How many logs of each file must have the right cause first.
+const EXPECTED: [(&str, usize); 2] = [(COLLECTED, 51), (HELD_OUT, 24)];
 
 #[test]
 fn the_right_cause_of_real_failures_comes_first() {
@@ -16,7 +16,7 @@ fn the_right_cause_of_real_failures_comes_first() {
         let logs: Vec<Log<'_>> = logs.split("\n=== ").map(Log::parse).collect();
         let missed: Vec<String> = logs.iter().filter_map(Log::miss).collect();
         let right = logs.len() - missed.len();
-        println!("{right} of {}:\n{}", logs.len(), missed.join("\n"));
+        println!("{right} of {}; missed:\n{}", logs.len(), missed.join("\n"));
         assert!(right >= expected, "{right} of {}:\n{}", logs.len(), missed.join("\n"));
     }
 }
