@@ -99,7 +99,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("split {split_us:.0} us, flat {flat_us:.0} us, ratio {ratio_split_to_flat:.4}");
     // cargo bench adds options of its own.
     if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
-        std::fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        gridguard::files::publish(path.as_ref(), text.as_bytes())?;
     }
     Ok(())
 }

@@ -43,7 +43,11 @@ fn create_with(folder: &Path, builder: &fs::DirBuilder) -> io::Result<()> {
 pub(super) fn flush_folder_of(path: &Path) -> io::Result<()> {
     // Elsewhere a folder cannot be opened as a file.
     if cfg!(unix) {
-        File::open(folder_of(path))?.sync_all()?;
+        match File::open(folder_of(path))?.sync_all() {
+            // Some network file systems write names at once, and have nothing to flush.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {}
+            flushed => flushed?,
+        }
     }
     Ok(())
 }

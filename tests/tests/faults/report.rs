@@ -105,7 +105,7 @@ impl Report {
         println!("{text}");
         if let Some(folder) = std::env::var_os(RESULTS) {
             let path = std::path::Path::new(&folder).join("faults.json");
-            std::fs::write(path, &text).expect("the folder of results");
+            gridguard::files::publish(&path, text.as_bytes()).expect("the folder of results");
         }
     }
 }

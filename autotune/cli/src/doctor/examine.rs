@@ -40,7 +40,8 @@ enum Event {
     /// A device, before its smoke test.
     Device(usize, Device),
     Tested(usize, Vec<Finding>),
-    Profiles(Vec<Finding>),
+    /// About profiles and caches.
+    Files(Vec<Finding>),
     Done,
 }
 
@@ -63,12 +64,16 @@ impl Examine {
                 send(&Event::Device(ordinal, Device { name, capability }))?;
             }
         }
-        let profiles = || Event::Profiles(profiles::check_profiles(count, self.profile.as_deref()));
+        let files = || {
+            let mut findings = profiles::check_profiles(count, self.profile.as_deref());
+            findings.extend(profiles::check_cache());
+            Event::Files(findings)
+        };
         thread::scope(|scope| {
             for ordinal in 0..count {
                 scope.spawn(move || send(&Event::Tested(ordinal, smoke_test::check(ordinal))));
             }
-            send(&profiles())
+            send(&files())
         })?;
         send(&Event::Done)?;
         Ok(Exit::Yes)
@@ -94,7 +99,7 @@ pub(super) struct Examination {
     /// By ordinal.
     pub(super) devices: BTreeMap<usize, Device>,
     tested: BTreeMap<usize, Vec<Finding>>,
-    profiles: Vec<Finding>,
+    files: Vec<Finding>,
     /// Why there are no further results.
     failure: Option<ChildError>,
 }
@@ -120,7 +125,7 @@ impl Examination {
                 Event::Tested(ordinal, findings) => {
                     examination.tested.extend([(ordinal, findings)]);
                 }
-                Event::Profiles(findings) => examination.profiles = findings,
+                Event::Files(findings) => examination.files = findings,
                 // It does not matter how the process exits after the last result.
                 Event::Done => examination.failure = None,
             }
@@ -146,14 +151,14 @@ impl Examination {
         })
     }
 
-    /// The findings about each device in their order, then those about the profiles.
+    /// The findings about each device in their order, then those about profiles and caches.
     pub(super) fn check_devices(&self) -> Vec<Finding> {
         let count = self.driver.as_ref().and_then(|driver| driver.devices).unwrap_or(0);
         let device = |ordinal| match self.tested.get(&ordinal) {
             Some(findings) => findings.clone(),
             None => vec![self.check_untested(ordinal)],
         };
-        (0..count).flat_map(device).chain(self.profiles.iter().cloned()).collect()
+        (0..count).flat_map(device).chain(self.files.iter().cloned()).collect()
     }
 
     fn check_untested(&self, ordinal: usize) -> Finding {

@@ -1,9 +1,10 @@
-//! Which profile each model of device uses.
+//! Which profile each model of device uses, and whether compiled kernels are cached.
 
 use std::path::Path;
 
 use gridguard::cuda;
 use gridguard::profile::{DeviceIdentity, Environment, Layer, LayerNotice, Layers, NoticeLevel};
+use gridguard_kernels::CubinCache;
 
 use super::finding::{Finding, Subject};
 
@@ -28,6 +29,13 @@ pub(super) fn check_profiles(count: usize, explicit: Option<&Path>) -> Vec<Findi
         seen.push(identity);
     }
     findings
+}
+
+/// Reports why the kernels that this user compiles are not cached.
+pub(super) fn check_cache() -> Option<Finding> {
+    let reason = CubinCache::for_user()?.check().err()?;
+    let remedy = "or set GRIDGUARD_CUBIN_CACHE to a folder of your own";
+    Some(Subject::new("cubin cache").warning(reason.to_string(), remedy))
 }
 
 /// `ordinal` is the first device of the model, `entries` has the layer of each entry.

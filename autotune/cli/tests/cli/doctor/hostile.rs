@@ -1,5 +1,7 @@
 //! Drivers that hang, crash and return wrong data, and a `nvidia-smi` that does not work.
 
+use std::fs;
+
 use super::line;
 use super::machine::Machine;
 
@@ -128,4 +130,28 @@ fn each_result_that_is_not_good_has_a_remedy() {
             assert_eq!(next.starts_with("         -> "), is_result && !is_good, "{out}");
         }
     }
+}
+
+#[test]
+fn a_cache_of_kernels_that_others_can_write_to_is_reported_and_not_used() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let cache = tempfile::tempdir().expect("a folder");
+    let set_mode = |mode| {
+        fs::set_permissions(&cache, fs::Permissions::from_mode(mode)).expect("its mode");
+    };
+    let folder = cache.path().to_str().expect("a name");
+    let machine = Machine::healthy().set("GRIDGUARD_CUBIN_CACHE", folder);
+    let tune = ["tune", "--kernel", "rms_norm", "--shape", "300x8", "--profile", "p.ron"];
+    let reason = format!("compiled kernels are not cached: {folder} has the mode 1777");
+    set_mode(0o700);
+    assert!(!machine.doctor(&[]).out.contains("cubin cache"));
+    assert!(!machine.run(&tune).err.contains("cached"));
+    set_mode(0o1777);
+    let ran = machine.doctor(&[]).exits(0);
+    assert!(ran.out.contains(&format!("warning  cubin cache: {reason}")), "{}", ran.out);
+    let before = fs::read_dir(&cache).expect("a folder").count();
+    let ran = machine.run(&tune);
+    assert!(ran.err.starts_with(&reason), "{}", ran.err);
+    assert_eq!(fs::read_dir(&cache).expect("a folder").count(), before);
 }

@@ -143,8 +143,12 @@ impl Machine {
     }
 
     pub(crate) fn doctor(&self, args: &[&str]) -> Ran {
+        self.run(&[&["doctor"], args].concat())
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
         let folder = self.folder.path();
-        let mut command = command(folder, &[&["doctor"], args].concat());
+        let mut command = command(folder, args);
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if ["CUDA", "NVIDIA", "GRIDGUARD"].iter().any(|prefix| text.starts_with(prefix)) {
