@@ -241,7 +241,8 @@ mod cuda {
                 | Self::OtherContext { .. }
                 | Self::NotDependent { .. }
                 | Self::Undeclared { .. }
-                | Self::Args(_) => None,
+                | Self::Args(_)
+                | Self::Captured { .. } => None,
             }
         }
     }

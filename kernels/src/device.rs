@@ -12,21 +12,23 @@ pub(crate) fn kernel(
     parameters: &[Parameter],
     overlap: bool,
 ) -> Result<Kernel, LoadError> {
-    // SAFETY: the kernel takes `parameters`, and touches only the memory that its arguments describe.
-    // Both follow from the source that stands beside them in a `Code`, which only this crate's sealed
-    // operations make: its header comment states the parameters, and what a chunk reads and writes
-    // (one item of each advancing tensor for each item of its grid; the other tensors within the
-    // shapes that its macros give). The kernel stays inside `Prepared`. Its launches check element
-    // and index types, both sealed, and shapes, and give `Args` the size of an item, which checks
-    // lengths. compute-sanitizer runs over every kernel in the GPU suite.
+    // SAFETY: the kernel takes `parameters`, and accesses only memory that its arguments reach. Both
+    // follow from the source that stands beside them in a `Code` of one of this crate's sealed operations:
+    // its header comment states the parameters, and what a chunk reads and writes (of each tensor with
+    // items, those of the chunk; of others, the shape that macros or arguments give). The module was
+    // compiled from that source, or read from a cache that only this crate writes, by a key of it.
+    // The kernel stays in this crate, in `Prepared`. Its public launches check the element and index types,
+    // which are sealed, and shape and length of each tensor; those of `bench` use tensors of its own, made
+    // for the operation. Each gives `Args` the size of an item, and so the whole reach is checked again.
+    // All bit patterns are valid elements.
     let kernel = unsafe { module.kernel(name, parameters)? };
     if !overlap {
         return Ok(kernel);
     }
-    // SAFETY: a chunk must end only after those before it. The source was compiled with `OVERLAP` and
-    // begins by making an `Overlap` (`tests/compile.rs` checks that), with which every thread of the
-    // last block ends by executing `griddepcontrol.wait`; a grid does not end before its last block.
-    // Chunks write disjoint items and read nothing that another writes; what they share, sums and
-    // index reports, they change by atomic operations alone.
+    // SAFETY: the source was compiled with `OVERLAP`, and each kernel begins by making an `Overlap`
+    // (`tests/compile.rs` checks that), with which every thread of a grid's last block ends by executing
+    // `griddepcontrol.wait`. Chunks write disjoint items, since no two items of an output overlap, and read
+    // nothing that another writes: a launch borrows outputs mutably. What chunks share, the sums of
+    // `compare` and the report of `get_rows`, they change by atomic operations alone and do not read.
     Ok(unsafe { kernel.with_overlapping_chunks() })
 }

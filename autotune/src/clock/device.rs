@@ -42,7 +42,9 @@ impl DeviceClock {
     /// A clock for work on `stream`, which must be in the guard's context.
     ///
     /// [`Submission::Graph`] needs a stream made with `new_stream`, in a context with event
-    /// tracking disabled: neither the null stream nor cudarc's own events can be captured.
+    /// tracking disabled: neither the null stream nor cudarc's own events can be captured. The work's
+    /// launches must be made within [`capture_launches`](gridguard::cuda::capture_launches): the clock
+    /// keeps the graph of work and launches it whenever the same work is sampled again.
     ///
     /// # Errors
     ///

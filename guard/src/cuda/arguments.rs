@@ -1,41 +1,37 @@
 //! Kernel arguments from cudarc's slices and views, and their form for the driver.
 
 use core::ffi::c_void;
+use core::marker::PhantomData;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cudarc::driver::sys::CUstreamCaptureStatus;
 use cudarc::driver::{
-    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice,
-    MappedBuffer, SyncOnDrop, UnifiedSlice, UnifiedView, UnifiedViewMut,
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, MappedBuffer,
+    UnifiedSlice, UnifiedView, UnifiedViewMut,
 };
 
+use super::uses::Uses;
 use crate::plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};
 use crate::plan::chunks::Chunk;
 use crate::plan::slot::{Scalar, Slot};
-use crate::record::recent::PER_THREAD;
 
 /// The arguments of one plan on one stream, in the order of the kernel's parameters.
 ///
-/// The stream waits for the writers of slices and views that it reads, and later users of a slice wait
-/// for this launch, as far as cudarc tracks them. A launch whose items reach past the end of a slice is
-/// rejected.
+/// The launches wait for earlier work on memory that they use, and later work on it waits for them:
+/// through cudarc's events as far as cudarc tracks the memory, and else through its stream, which also
+/// frees it. A launch whose items reach past the end of a slice is rejected.
 ///
-/// The uses of slices are recorded when this is dropped: by the launch that takes it. Memory that was
-/// allocated on another stream is freed there, so that stream then waits for the launches, whether cudarc
-/// tracks the memory or not.
+/// The uses are recorded when the launch that takes this returns. It stays on its thread, since the
+/// handle of a per-thread stream means another stream on another thread.
 #[derive(Debug)]
 pub struct Args<'a> {
     stream: &'a CudaStream,
     values: KernelArgs<'a>,
-    /// Whether some memory belongs to another context than the stream.
-    foreign_memory: bool,
     /// The stream again, if the launch allocates its workspace on it.
     workspace_stream: Option<&'a Arc<CudaStream>>,
-    /// Recorded into the slices' events once the launches are submitted.
-    uses: ArrayVec<SyncOnDrop<'a>, MAX_ARGS>,
-    /// Streams that wait for the launches.
-    waiting: WaitingStreams<'a>,
+    uses: Uses<'a>,
+    /// Makes this type neither `Send` nor `Sync`.
+    this_thread: PhantomData<*mut ()>,
 }
 
 impl<'a> Args<'a> {
@@ -43,9 +39,8 @@ impl<'a> Args<'a> {
     #[must_use]
     #[inline]
     pub fn new(stream: &'a CudaStream) -> Self {
-        let (values, uses) = (KernelArgs::new(), ArrayVec::new());
-        let waiting = WaitingStreams { launches: stream, owners: ArrayVec::new() };
-        Self { stream, values, foreign_memory: false, workspace_stream: None, uses, waiting }
+        let (values, uses) = (KernelArgs::new(), Uses::new(stream));
+        Self { stream, values, workspace_stream: None, uses, this_thread: PhantomData }
     }
 
     /// As [`Self::new`], for a launch that allocates its workspace on `stream`.
@@ -56,16 +51,16 @@ impl<'a> Args<'a> {
 
     /// Memory that the kernel reads as a whole in every chunk.
     pub fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> &mut Self {
-        self.order(memory);
-        let used = memory.device_ptr(self.stream);
-        self.whole(used)
+        let address = self.reads(memory);
+        self.values.address(address);
+        self
     }
 
     /// Memory that the kernel writes, or reads and writes, as a whole.
     pub fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> &mut Self {
-        self.order(memory);
-        let used = memory.device_ptr_mut(self.stream);
-        self.whole(used)
+        let address = self.writes(memory);
+        self.values.address(address);
+        self
     }
 
     /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of
@@ -83,10 +78,11 @@ impl<'a> Args<'a> {
     where
         S: Memory<T> + ?Sized,
     {
-        self.order(memory);
         let reach = wide(memory.num_bytes());
-        let used = memory.device_ptr(self.stream);
-        self.items(used, bytes_of::<T>(stride), bytes_of::<T>(span), reach)
+        let address = self.reads(memory);
+        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
+        self.values.strided_items_within(address, stride, span, reach);
+        self
     }
 
     /// Memory of `elements` elements an item that the kernel writes, or reads and writes: each
@@ -109,10 +105,11 @@ impl<'a> Args<'a> {
     where
         S: MemoryMut<T> + ?Sized,
     {
-        self.order(memory);
         let reach = wide(memory.num_bytes());
-        let used = memory.device_ptr_mut(self.stream);
-        self.items(used, bytes_of::<T>(stride), bytes_of::<T>(span), reach)
+        let address = self.writes(memory);
+        let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
+        self.values.strided_items_within(address, stride, span, reach);
+        self
     }
 
     /// A fixed value: an integer or a float. For one that may equal the number of items see
@@ -192,145 +189,81 @@ impl<'a> Args<'a> {
         self.workspace_stream.ok_or(ArgsError::WorkspaceNotAllocated { index: place })
     }
 
-    /// Whether some memory belongs to another context than the stream.
-    pub(super) const fn has_foreign_memory(&self) -> bool {
-        self.foreign_memory
+    pub(super) const fn uses(&self) -> &Uses<'a> {
+        &self.uses
     }
 
-    pub(super) fn has_uses(&self) -> bool {
-        !self.uses.is_empty()
-    }
-
-    /// Orders the launches after the work of the stream that owns `memory`, and that stream's later
-    /// work after the launches.
+    /// The address of memory that the launches read.
     #[inline]
-    fn order<T, S: DeviceSlice<T> + ?Sized>(&mut self, memory: &S) {
+    fn reads<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
         let owner = memory.stream();
-        if owner.context() != self.stream.context() {
-            self.foreign_memory = true;
-        } else if owner.cu_stream() != self.stream.cu_stream() {
-            self.waiting.add(owner);
-        }
+        let is_elsewhere = self.uses.order(owner);
+        let (address, used) = memory.device_ptr(self.stream);
+        // cudarc keeps only the last of all reads, so that one on the launches' stream would hide those
+        // of other streams from a later writer. The owner's work comes after all of them.
+        let last = if is_elsewhere { owner } else { self.stream };
+        self.uses.hold(used, last, memory.has_one_event());
+        address
     }
 
-    fn whole(&mut self, (address, uses): Used<'a>) -> &mut Self {
-        self.hold(uses);
-        self.values.address(address);
-        self
-    }
-
-    fn items(
-        &mut self,
-        (address, uses): Used<'a>,
-        stride: u64,
-        span: u64,
-        reach: u64,
-    ) -> &mut Self {
-        self.hold(uses);
-        self.values.strided_items_within(address, stride, span, reach);
-        self
-    }
-
-    fn hold(&mut self, uses: SyncOnDrop<'a>) {
-        // The launch rejects more than `MAX_ARGS` arguments, so the use may end here.
-        let _ = self.uses.try_push(uses);
-    }
-}
-
-/// The streams that own memory of launches on another one.
-///
-/// cudarc waits for the events of a slice before it frees it, but only while the slice's own
-/// [`CudaContext`](cudarc::driver::CudaContext) has streams: not after the last one was dropped, and not if
-/// the launches' stream is of another object for the same context.
-#[derive(Debug)]
-struct WaitingStreams<'a> {
-    launches: &'a CudaStream,
-    owners: ArrayVec<Arc<CudaStream>, MAX_ARGS>,
-}
-
-impl WaitingStreams<'_> {
-    /// Orders the launches after the work of `owner` so far, which cudarc does only for work that it
-    /// tracks.
-    #[cold]
-    fn add(&mut self, owner: &Arc<CudaStream>) {
-        // Objects for the same context may differ in what cudarc tracks.
-        let is_owner = |other: &Arc<CudaStream>| {
-            other.cu_stream() == owner.cu_stream() && Arc::ptr_eq(other.context(), owner.context())
-        };
-        if self.owners.iter().any(is_owner) {
-            return;
-        }
-        // A capture would become invalid.
-        if !self.is_capturing() {
-            let tracked = Arc::ptr_eq(owner.context(), self.launches.context())
-                && owner.context().is_managing_stream_synchronization();
-            if !tracked {
-                owner.context().record_err(self.launches.join(owner));
-            }
-        }
-        // The launch rejects more than `MAX_ARGS` arguments.
-        let _ = self.owners.try_push(Arc::clone(owner));
-    }
-
-    /// Orders later work of the owners after the launches.
-    #[cold]
-    fn wait(&self) {
-        if self.is_capturing() {
-            return;
-        }
-        for owner in &self.owners {
-            // On another thread the handle means another stream, which may free the memory.
-            let by_thread = owner.cu_stream().addr() == PER_THREAD;
-            let ordered = if by_thread { Ok(()) } else { owner.join(self.launches) };
-            if by_thread || ordered.is_err() {
-                owner.context().record_err(self.launches.synchronize());
-            }
-            owner.context().record_err(ordered);
-        }
-    }
-
-    fn is_capturing(&self) -> bool {
-        let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        self.launches.capture_status().is_ok_and(|status| status != none)
-    }
-}
-
-impl Drop for WaitingStreams<'_> {
+    /// The address of memory that the launches write.
     #[inline]
-    fn drop(&mut self) {
-        if !self.owners.is_empty() {
-            self.wait();
-        }
+    fn writes<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
+        let has_one_event = memory.has_one_event();
+        self.uses.order(memory.stream());
+        let (address, used) = memory.device_ptr_mut(self.stream);
+        self.uses.hold(used, self.stream, has_one_event);
+        address
     }
 }
 
 /// Device memory of elements `T` that a kernel may read: the slices and views of cudarc.
 ///
-/// No other type implements it: a launch relies on the address, the size and the context that it
-/// reports, and on its use being recorded.
+/// No other type implements it, and these only for their own elements: a launch relies on the address,
+/// the size and the context that are reported, and on the use being recorded.
 #[allow(private_bounds, reason = "only cudarc's types implement it")]
-pub trait Memory<T>: DevicePtr<T> + Sealed {}
+pub trait Memory<T>: DevicePtr<T> + Sealed<T> {}
 
-impl<T, S: DevicePtr<T> + Sealed> Memory<T> for S {}
+impl<T, S: DevicePtr<T> + Sealed<T>> Memory<T> for S {}
 
 /// As [`Memory`], that a kernel may also write.
 #[allow(private_bounds, reason = "only cudarc's types implement it")]
-pub trait MemoryMut<T>: DevicePtrMut<T> + Sealed {}
+pub trait MemoryMut<T>: DevicePtrMut<T> + Sealed<T> {}
 
-impl<T, S: DevicePtrMut<T> + Sealed> MemoryMut<T> for S {}
+impl<T, S: DevicePtrMut<T> + Sealed<T>> MemoryMut<T> for S {}
 
-trait Sealed {}
+/// Names the element type, since anyone may implement cudarc's traits for its types and elements of
+/// their own.
+trait Sealed<T> {
+    /// Whether one event stands for reads and writes, and is waited for whether cudarc tracks the
+    /// memory or not.
+    fn has_one_event(&self) -> bool {
+        true
+    }
+}
 
-impl<T> Sealed for CudaSlice<T> {}
-impl<T> Sealed for CudaView<'_, T> {}
-impl<T> Sealed for CudaViewMut<'_, T> {}
-impl<T> Sealed for UnifiedSlice<T> {}
-impl<T> Sealed for UnifiedView<'_, T> {}
-impl<T> Sealed for UnifiedViewMut<'_, T> {}
-impl Sealed for MappedBuffer {}
+impl<T> Sealed<T> for CudaSlice<T> {
+    fn has_one_event(&self) -> bool {
+        false
+    }
+}
 
-/// The address of memory, and what records its use.
-type Used<'a> = (u64, SyncOnDrop<'a>);
+impl<T> Sealed<T> for CudaView<'_, T> {
+    fn has_one_event(&self) -> bool {
+        false
+    }
+}
+
+impl<T> Sealed<T> for CudaViewMut<'_, T> {
+    fn has_one_event(&self) -> bool {
+        false
+    }
+}
+
+impl<T> Sealed<T> for UnifiedSlice<T> {}
+impl<T> Sealed<T> for UnifiedView<'_, T> {}
+impl<T> Sealed<T> for UnifiedViewMut<'_, T> {}
+impl Sealed<u8> for MappedBuffer {}
 
 /// Argument values, and pointers to them, as `cuLaunchKernel` takes them.
 pub(super) struct Packed {

@@ -42,6 +42,9 @@ const NAMES: &[&str] =
 /// The name that cudarc tries first, where that is not the first of [`NAMES`].
 const CUDARC_NAMES: &[&str] = if cfg!(windows) { &[] } else { &["libcuda.so"] };
 
+/// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
+pub(super) const CAPTURE_ERRORS: RangeInclusive<Status> = 900..=908;
+
 /// The oldest supported driver: CUDA 12.0, as `cuDriverGetVersion` counts.
 const OLDEST_DRIVER: i32 = 12_000;
 
@@ -158,19 +161,17 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether `stream` is being captured, so that synchronising would invalidate the capture.
+    /// Whether `stream` is being captured, so that launches become nodes of a graph, and synchronising
+    /// would invalidate the capture.
     ///
     /// # Safety
     ///
     /// As [`Self::synchronize`].
+    #[inline]
     pub(super) unsafe fn is_capturing(&self, stream: Handle) -> Result<bool, DriverError> {
-        /// `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
-        const CAPTURE_ERRORS: RangeInclusive<Status> = 900..=908;
-        // Every CUDA 12 driver has the function. Without it no launch is synchronised.
-        let Some(look_up) = self.stream_is_capturing else { return Ok(true) };
         let mut capturing = 0;
         // SAFETY: the stream is alive, by this function's contract; the pointer is to a live integer.
-        let status = unsafe { look_up(stream, &raw mut capturing) };
+        let status = unsafe { (self.stream_is_capturing)(stream, &raw mut capturing) };
         if CAPTURE_ERRORS.contains(&status) {
             return Ok(true);
         }

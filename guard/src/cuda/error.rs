@@ -400,6 +400,16 @@ pub enum LaunchError {
         /// The kernel.
         kernel: String,
     },
+    /// The stream is being captured, and the graph would hold neither kernel nor memory; nothing was
+    /// launched.
+    #[error(
+        "the stream is being captured, and a graph keeps neither kernel {kernel} nor its memory alive: \
+         launch within capture_launches, or after the capture"
+    )]
+    Captured {
+        /// The kernel.
+        kernel: String,
+    },
     /// The limits of the kernel could not be queried; nothing was launched.
     #[error("the limits of the kernel could not be queried: {0}")]
     Unknown(Box<CudaError>),

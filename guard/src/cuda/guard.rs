@@ -9,7 +9,8 @@ use arrayvec::ArrayVec;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
 use super::arguments::Args;
-use super::driver::{from_cudarc, recorded_failure};
+use super::capture::may_capture;
+use super::driver::{CAPTURE_ERRORS, from_cudarc, recorded_failure};
 use super::error::{CudaError, DriverError, LaunchError, LoadError, NvrtcError};
 use super::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
 use super::kernel::Kernel;
@@ -181,16 +182,16 @@ impl Guard {
     /// Submits every launch of `plan` to the stream of `args` and returns their number, before they
     /// have run.
     ///
-    /// During stream capture the launches become nodes of the graph: nothing here synchronises or
-    /// allocates. The graph holds neither kernel nor memory: keep both for as long as it is launched.
-    /// As with cudarc's own launches, capture in a context whose event tracking is disabled: cudarc's
-    /// events cannot be waited for there.
+    /// A stream that is being captured is refused, since the graph would hold neither kernel nor memory,
+    /// except within [`capture_launches`](crate::cuda::capture_launches): then the launches become nodes of
+    /// the graph, and nothing here synchronises or allocates. A capture that another thread begins while
+    /// this call runs goes unseen.
     ///
     /// # Errors
     ///
     /// Before anything is launched, [`LaunchError`] if plan, arguments, stream and kernel do not
-    /// belong together, or a cooperative grid or a cluster does not fit the device;
-    /// [`LaunchError::Stopped`] if the driver refuses a launch.
+    /// belong together, a cooperative grid or a cluster does not fit the device, or the stream is being
+    /// captured; [`LaunchError::Stopped`] if the driver refuses a launch.
     #[track_caller]
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
         let submission = self.submission(kernel, &args, Location::caller())?;
@@ -237,10 +238,10 @@ impl Guard {
     /// ordinary one: the kernel might clear its workspace before it waits, while the launch before
     /// still uses that memory, which the stream's pool reuses as soon as it is freed.
     ///
-    /// During stream capture allocations and launches become nodes of the graph, in the chunks that
-    /// the planner chooses: memory is reserved when the graph is instantiated or launched, which then
-    /// fails if there is too little. Cap the workspace by what will be free, as [`Self::workspace`]
-    /// does. Capture in a context without event tracking, as for [`Self::launch`].
+    /// During stream capture, within [`capture_launches`](crate::cuda::capture_launches), allocations and
+    /// launches become nodes of the graph, in the chunks that the planner chooses: memory is reserved when
+    /// the graph is instantiated or launched, which then fails if there is too little. Cap the workspace by
+    /// what will be free, as [`Self::workspace`] does.
     ///
     /// # Errors
     ///
@@ -340,9 +341,11 @@ impl Guard {
         let (stream, watch) = (self.bind(kernel, args)?, self.watch(call_site));
         // SAFETY: `bind` found the stream to be of the kernel's context, which it made current.
         // `Module::kernel`'s caller vouches for every launch with arguments of the declared kinds, which
-        // are checked before it: memory is cudarc's own types, since `Memory` is sealed, of this
-        // context, long enough for the items, and alive until `args` is dropped, which records the
-        // events that later uses and the slices' deallocation wait for.
+        // are checked before it: memory is cudarc's own types with their own elements, since `Memory` is
+        // sealed, of this context, long enough for the items, and borrowed by `args`. When these are
+        // dropped, `Uses` orders later uses and the deallocation after the launches; `bind` refused
+        // captures, after which nothing would, unless `capture_launches`'s caller vouches for them.
+        // The kernel keeps its module loaded, and unloading waits for the launches.
         Ok(unsafe { Submission::new(kernel, stream, args.values(), watch) })
     }
 
@@ -358,12 +361,19 @@ impl Guard {
         if let Some(what) = self.foreign_to(kernel, args) {
             return Err(other_context(what, kernel));
         }
-        if args.has_uses() {
+        let (driver, stream) = (kernel.inner().driver, args.stream().cu_stream().cast());
+        driver.bind(kernel.inner().context)?;
+        // SAFETY: `args` hold the stream, of the context that is current now. Where the query fails, the
+        // context is in an error, with which the launch fails too.
+        if matches!(unsafe { driver.is_capturing(stream) }, Ok(true)) {
+            check_capture(kernel, args)?;
+        }
+        if !args.uses().is_empty() {
             // cudarc records failures of making the stream wait for others, and returns them here.
             recorded_failure(args.stream().context())?;
         }
-        kernel.inner().driver.bind(kernel.inner().context)?;
-        Ok(args.stream().cu_stream().cast())
+        args.uses().begin();
+        Ok(stream)
     }
 
     /// What does not belong to the context of `kernel`, if anything.
@@ -380,7 +390,20 @@ impl Guard {
         if !is_own(Some(args.stream().context())) {
             return Some("the stream");
         }
-        args.has_foreign_memory().then_some("an argument's memory")
+        args.uses().has_foreign_memory().then_some("an argument's memory")
+    }
+}
+
+/// Refuses a launch that is captured without the caller's promise.
+#[cold]
+fn check_capture(kernel: &Kernel, args: &Args<'_>) -> Result<(), LaunchError> {
+    if may_capture() {
+        return Ok(());
+    }
+    match recorded_failure(args.stream().context()) {
+        // cudarc may have waited for earlier work on the memory, which is not captured.
+        Err(error) if !CAPTURE_ERRORS.contains(&error.code) => Err(error.into()),
+        _ => Err(LaunchError::Captured { kernel: kernel.name().to_owned() }),
     }
 }
 

@@ -61,6 +61,8 @@ pub(super) struct Inner {
     opt_in: OnceCell<()>,
     /// The occupancy of the last [`KEPT`] configurations that were queried, the newest last.
     occupancy: RwLock<Vec<(Configuration, OccupancyLimits)>>,
+    /// Whether the driver captures launches that overlap the one before.
+    pub(super) captures_overlap: bool,
     /// The launches of the context.
     pub(super) history: Arc<History>,
     /// The kernel's number in `history`.
@@ -82,21 +84,26 @@ impl Kernel {
     ///
     /// # Safety
     ///
-    /// From `sm_90` on, every thread of the device code executes `griddepcontrol.wait` as its last
-    /// instruction, after all that it writes, so that a chunk ends only after those before it; and
-    /// chunks do not write what others read or write. Code without
-    /// `griddepcontrol.launch_dependents` gains nothing.
+    /// From `sm_90` on:
+    /// - in every grid some thread executes `griddepcontrol.wait` before it exits. A chunk then ends only
+    ///   after the one before it, so that the end of the last one is the end of all;
+    /// - no chunk writes memory that another one reads or writes, unless both do so by atomic operations
+    ///   alone: any chunks of a launch may run at the same time.
+    ///
+    /// Code without `griddepcontrol.launch_dependents` gains nothing.
     #[must_use]
     pub unsafe fn with_overlapping_chunks(mut self) -> Self {
-        let driver = self.inner.driver;
         self.overlap = self.limits().device().dependent_launch()
-            && driver.launch_kernel_ex.is_some()
-            && driver.version().is_ok_and(|version| version >= OVERLAP_DRIVER);
+            && self.inner.driver.launch_kernel_ex.is_some()
+            && self.inner.captures_overlap;
         self
     }
 
     /// The same kernel, which accepts requests that are
     /// [`dependent`](crate::LaunchRequest::dependent) (programmatic dependent launch).
+    ///
+    /// Drivers before CUDA 12.3 cannot capture such launches: during stream capture they are ordinary ones
+    /// there.
     ///
     /// # Safety
     ///
@@ -215,6 +222,7 @@ impl Kernel {
             dynamic_shared_bytes,
             opt_in: OnceCell::new(),
             occupancy: RwLock::default(),
+            captures_overlap: driver.version().is_ok_and(|version| version >= OVERLAP_DRIVER),
             history: history.share(),
             number,
         });

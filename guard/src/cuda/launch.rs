@@ -134,6 +134,7 @@ impl<'a> Submission<'a> {
         launches: u64,
     ) -> Result<(), DriverError> {
         let (kernel, stream) = (self.kernel.inner(), self.stream);
+        let overlap = overlap && self.may_overlap();
         let mut packed = Packed::new();
         let params = packed.fill(self.args, chunk);
         // SAFETY: stream, context and arguments by the contract of `new`; `prepare` checked the
@@ -144,6 +145,15 @@ impl<'a> Submission<'a> {
         sent.map_err(|error| error.of_launch(&kernel.limits))?;
         // SAFETY: stream and context by the contract of `new`.
         unsafe { accepted(kernel, stream, chunk, launch, launches, self.watch) }
+    }
+
+    /// Whether a launch that may overlap the one before really may: older drivers cannot capture that.
+    #[inline]
+    fn may_overlap(&self) -> bool {
+        let kernel = self.kernel.inner();
+        // SAFETY: the stream is alive and its context current, by the contract of `new`.
+        let captured = || unsafe { kernel.driver.is_capturing(self.stream) };
+        kernel.captures_overlap || matches!(captured(), Ok(false))
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod arguments;
 mod builder;
+mod capture;
 mod chunk_arg;
 mod codes;
 mod driver;
@@ -27,9 +28,11 @@ mod raw;
 mod symbols;
 #[cfg(feature = "profile")]
 mod tuning;
+mod uses;
 
 pub use arguments::{Args, Memory, MemoryMut};
 pub use builder::{GuardedLaunchArgs, GuardedStream, Launched, counts_without_guard};
+pub use capture::capture_launches;
 pub use driver_log::DriverLog;
 pub use error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,

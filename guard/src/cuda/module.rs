@@ -275,6 +275,10 @@ impl Drop for LoadedModule {
     fn drop(&mut self) {
         // Not through cudarc's context, which would report recorded failures here and lose them.
         if let Ok(_current) = Pushed::new(self.driver, self.context.cu_ctx().cast()) {
+            // Launches may still run, and the driver does not document that unloading waits for them.
+            // SAFETY: takes no pointer. After an error nothing runs, or the stream is being captured,
+            // for which `capture_launches` makes the caller keep the module.
+            let _ = unsafe { (self.driver.ctx_synchronize)() };
             // SAFETY: `Module::load` loaded it, and each kernel of it holds this value, so none is
             // left. An error means that the context was destroyed, and the module with it.
             let _ = unsafe { (self.driver.module_unload)(self.handle) };

@@ -81,6 +81,7 @@ function_table! {
         ctx_set_current = "cuCtxSetCurrent": fn(Handle) -> Status;
         ctx_push_current = "cuCtxPushCurrent_v2": fn(Handle) -> Status;
         ctx_pop_current = "cuCtxPopCurrent_v2": fn(*mut Handle) -> Status;
+        ctx_synchronize = "cuCtxSynchronize": fn() -> Status;
         ctx_get_device = "cuCtxGetDevice": fn(*mut c_int) -> Status;
         primary_ctx_retain = "cuDevicePrimaryCtxRetain": fn(*mut Handle, c_int) -> Status;
         primary_ctx_release = "cuDevicePrimaryCtxRelease_v2": fn(c_int) -> Status;
@@ -94,6 +95,7 @@ function_table! {
         launch_kernel = "cuLaunchKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
         launch_cooperative_kernel = "cuLaunchCooperativeKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void) -> Status;
         stream_synchronize = "cuStreamSynchronize": fn(Handle) -> Status;
+        stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
     }
     optional {
         launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfigEx, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;
@@ -108,7 +110,6 @@ function_table! {
         func_get_module = "cuFuncGetModule": fn(*mut Handle, Handle) -> Status;
         kernel_get_function = "cuKernelGetFunction": fn(*mut Handle, Handle) -> Status;
         kernel_get_name = "cuKernelGetName": fn(*mut *const c_char, Handle) -> Status;
-        stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
         logs_current = "cuLogsCurrent": fn(*mut c_uint, c_uint) -> Status;
         logs_dump_to_memory = "cuLogsDumpToMemory": fn(*mut c_uint, *mut c_char, *mut usize, c_uint) -> Status;
         func_get_param_info = "cuFuncGetParamInfo": fn(Handle, usize, *mut usize, *mut usize) -> Status;

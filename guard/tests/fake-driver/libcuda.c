@@ -107,7 +107,7 @@ enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };      /* CUstreamCaptureMo
 enum { MAX_DEVICES = 16, MAX_PARAMS = 64, MAX_NAME = 256, STACK_DEPTH = 16 };
 
 /* How much work of each stream, by its number, has ended before something else: a vector clock. */
-enum { STREAMS = 64 };
+enum { STREAMS = 64, OWN = 16 };
 struct Clock { unsigned long long of[STREAMS]; };
 
 /* A handle belongs to one life of its context: resetting a primary context begins another. */
@@ -125,7 +125,7 @@ struct Context {
     int refs;
     unsigned life;
     CUresult sticky;
-    struct Stream legacy, own;
+    struct Stream legacy, own[OWN]; /* one for each thread that calls */
 };
 struct Event {
     CUcontext ctx;
@@ -135,7 +135,14 @@ struct Event {
     bool timed, recorded, dead;
     struct Clock after;
 };
-struct Module { CUcontext ctx; unsigned life; char *text; CUfunction functions; bool dead; };
+struct Module {
+    CUcontext ctx;
+    unsigned life;
+    char *text;
+    CUfunction functions;
+    bool dead;
+    struct Clock used; /* by the last launches of its functions */
+};
 struct Block {
     char *at;
     size_t bytes;
@@ -259,7 +266,12 @@ static CUresult device_error(CUdevice device) {
 
 static CUstream stream_of(CUcontext ctx, CUstream handle) {
     if ((uintptr_t)handle <= 1) return &ctx->legacy; /* NULL and CU_STREAM_LEGACY */
-    if ((uintptr_t)handle == 2) return &ctx->own;    /* CU_STREAM_PER_THREAD, here one per context */
+    if ((uintptr_t)handle == 2) {                    /* CU_STREAM_PER_THREAD */
+        static _Thread_local unsigned thread;
+        static unsigned threads;
+        if (!thread) thread = ++threads;
+        return &ctx->own[(thread - 1) % OWN];
+    }
     return handle->dead || handle->ctx != ctx || handle->life != ctx->life ? NULL : handle;
 }
 
@@ -369,8 +381,9 @@ static void release_block(struct Block **link) {
 static CUcontext open_context(CUcontext ctx, CUdevice device, bool is_primary) {
     if (ctx->refs++) return ctx;
     *ctx = (struct Context){.device = device, .primary = is_primary, .refs = 1, .life = ctx->life + 1};
-    ctx->legacy.ctx = ctx->own.ctx = ctx;
-    ctx->legacy.life = ctx->own.life = ctx->life;
+    ctx->legacy.ctx = ctx;
+    for (int i = 0; i < OWN; i++) ctx->own[i].ctx = ctx, ctx->own[i].life = ctx->life;
+    ctx->legacy.life = ctx->life;
     return ctx;
 }
 
@@ -624,9 +637,13 @@ CUresult cuModuleLoad(CUmodule *module, const char *path) {
     return answer;
 }
 
+static bool covers(const struct Clock *clock, const struct Clock *work);
+static void expect_order(bool ordered, const char *what);
+
 CUresult cuModuleUnload(CUmodule module) {
     CONTEXT;
     REQUIRE(loaded(module), INVALID_HANDLE);
+    expect_order(covers(&host, &module->used), "unload of code in use");
     module->dead = true;
     for (CUfunction f = module->functions, next; f && setting("GRIDGUARD_FAKE_REUSE", 0); f = next)
         next = f->next, f->next = retired, retired = f, module->functions = next;
@@ -872,39 +889,56 @@ static struct Clock *clock_of(CUstream stream) {
     merge(&stream->after, &host);
     /* The default stream waits for the streams that block it, and they for it. */
     CUcontext ctx = stream->ctx;
-    if (stream == &ctx->legacy) merge(&stream->after, &ctx->own.after);
-    if (stream == &ctx->own) merge(&stream->after, &ctx->legacy.after);
+    for (int i = 0; i < OWN; i++) {
+        if (stream == &ctx->legacy) merge(&stream->after, &ctx->own[i].after);
+        if (stream == &ctx->own[i]) merge(&stream->after, &ctx->legacy.after);
+    }
     return &stream->after;
 }
 
 enum access { READ, WRITE, USE /* either */, FREE };
 
+static void expect_order(bool ordered, const char *what) {
+    FILE *log = ordered ? NULL : open_log();
+    if (log) fprintf(log, "race %s\n", what), fclose(log);
+}
+
+/* Work of the stream, which `used` comes before from now on. */
+static struct Clock *count_work(CUstream stream, struct Clock *used) {
+    struct Clock *clock = clock_of(stream);
+    work.of[stream->number] = ++clock->of[stream->number];
+    merge(used, clock);
+    return clock;
+}
+
 /* Work of the stream touches memory at this address. */
 static void access_memory(CUstream stream, CUdeviceptr at, enum access how) {
-    static const char *const NAMES[] = {"read", "write", "use", "free"};
+    static const char *const WHAT[] = {
+        "read of memory that another stream uses", "write of memory that another stream uses",
+        "use of memory that another stream uses", "free of memory that another stream uses"};
     struct Block **link = find_block(at, 1);
     if (!link) return;
-    struct Clock *clock = clock_of(stream);
     struct Block *block = *link;
-    bool ordered = covers(clock, how == WRITE || how == FREE ? &block->used : &block->written);
-    FILE *log = ordered ? NULL : open_log();
-    if (log) {
-        fprintf(log, "race %s of memory that another stream uses\n", NAMES[how]);
-        fclose(log);
-    }
-    work.of[stream->number] = ++clock->of[stream->number];
-    merge(&block->used, clock);
+    const struct Clock *before = how == WRITE || how == FREE ? &block->used : &block->written;
+    expect_order(covers(clock_of(stream), before), WHAT[how]);
+    const struct Clock *clock = count_work(stream, &block->used);
     if (how == WRITE) merge(&block->written, clock);
 }
 
-/* A kernel may read or write whatever its arguments point to. */
+/* The name of a kernel that does something, without the prefix. */
+static const char *known_name(CUfunction f) { return f->name + (strncmp(f->name, "fake_", 5) ? 0 : 5); }
+
+/* A kernel reads or writes what its arguments point to. What these are is known of few. */
 static void access_arguments(CUstream stream, const struct Op *op) {
     CUfunction f = op->function;
+    const char *name = known_name(f);
+    bool spill = !strcmp(name, "spill_y"), writes = spill || !strncmp(name, "iota_", 5);
+    count_work(stream, &f->module->used);
     for (size_t i = 0; f->params_known && op->args && i < f->params; i++) {
         CUdeviceptr at;
         if (f->size[i] != sizeof at) continue;
         memcpy(&at, op->args + f->offset[i], sizeof at);
-        access_memory(stream, at, USE);
+        access_memory(stream, at, (writes && i == 0) || (spill && i == 3) ? WRITE : USE);
     }
 }
 
@@ -916,7 +950,13 @@ CALL(cuMemFreeAsync, (CUdeviceptr at, CUstream handle), STREAM,
      if (at && !capture_of(stream)) { access_memory(stream, at, FREE); CHECK(release(at)); })
 CALL(cuMemAlloc_v2, (CUdeviceptr *at, size_t bytes), CONTEXT; REQUIRE(at && bytes, INVALID_VALUE),
      CHECK(capture_error()); CHECK(allocate(ctx, at, bytes, false)))
-CALL(cuMemFree_v2, (CUdeviceptr at), CONTEXT, CHECK(capture_error()); if (at) CHECK(release(at)))
+CALL(cuMemAllocManaged, (CUdeviceptr *at, size_t bytes, unsigned flags),
+     CONTEXT; REQUIRE(at && bytes && (flags == 1 || flags == 2), INVALID_VALUE),
+     CHECK(capture_error()); CHECK(allocate(ctx, at, bytes, false)))
+CALL(cuMemFree_v2, (CUdeviceptr at), CONTEXT, CHECK(capture_error());
+     struct Block **link = find_block(at, 1);
+     expect_order(!link || covers(&host, &(*link)->used), "free of memory in use");
+     if (at) CHECK(release(at)))
 CALL(cuMemHostAlloc, (void **at, size_t bytes, unsigned flags),
      CONTEXT; REQUIRE(at && bytes, INVALID_VALUE), CHECK(capture_error()); *at = make(bytes))
 CALL(cuMemFreeHost, (void *at), CONTEXT, free(at))
@@ -984,7 +1024,7 @@ static CUresult account(const struct Op *op, const char *how) {
  * to its workspace too. `fault_..` does what `iota_y` does, and faults if it has the item `faulty`. */
 static CUresult run_kernel(const struct Op *op) {
     CUfunction f = op->function;
-    const char *name = f->name + (strncmp(f->name, "fake_", 5) ? 0 : 5);
+    const char *name = known_name(f);
     bool spill = !strcmp(name, "spill_y"), faulty = !strncmp(name, "fault_", 6);
     bool y = spill || faulty || !strcmp(name, "iota_y");
     int axis = !strcmp(name, "iota_x") ? 0 : y ? 1 : -1;

@@ -1,7 +1,8 @@
 //! Launch priorities and programmatic dependent launches.
 #![allow(unsafe_code, reason = "promises about kernels that do nothing")]
 
-use gridguard::cuda::{Args, Kernel, LaunchError};
+use cudarc::driver::sys::CUstreamCaptureMode;
+use gridguard::cuda::{Args, Kernel, LaunchError, capture_launches};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Plan, WorkspaceUse};
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
@@ -85,6 +86,36 @@ fn only_the_first_chunk_of_a_dependent_launch_is_dependent() {
         let seen = launch_three(&guard, &overlapping, |request| request.dependent());
         assert_eq!(seen, ["overlap=1"; 3]);
         assert_eq!(launch_three(&guard, &overlapping, |request| request)[0], "");
+    });
+}
+
+/// What the driver is given of a dependent launch, eager and then captured.
+fn captured_dependent() -> Vec<String> {
+    let guard = guard();
+    let idle = dependent(&guard, "idle");
+    let stream = context(&guard).new_stream().expect("a stream");
+    let launch = || {
+        let mut args = Args::new(&stream);
+        args.value(0_u64);
+        guard.plan_and_launch(&idle, &small().dependent(), None, args)
+    };
+    assert_eq!(launch(), Ok(1));
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    stream.begin_capture(mode).expect("the stream is idle");
+    // SAFETY: the graph never runs.
+    assert_eq!(unsafe { capture_launches(launch) }, Ok(1));
+    launches().iter().map(|line| attributes(line)).collect()
+}
+
+#[test]
+fn a_dependent_launch_is_captured_as_such() {
+    with_fake(&[], || assert_eq!(captured_dependent(), ["overlap=1", "overlap=1"]));
+}
+
+#[test]
+fn a_driver_that_cannot_capture_dependent_launches_captures_an_ordinary_one() {
+    with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12020")], || {
+        assert_eq!(captured_dependent(), ["overlap=1", ""]);
     });
 }
 

@@ -1,11 +1,11 @@
 //! Plans during stream capture: the chunks become nodes of a graph.
-#![allow(unsafe_code, reason = "cudarc's event tracking is switched unsafely")]
+#![allow(unsafe_code, reason = "event tracking is switched off, and launches are captured")]
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
-use gridguard::cuda::{Args, LaunchError};
+use gridguard::cuda::{Args, Kernel, LaunchError, capture_launches};
 use gridguard::{Axis, Choice, ChunkedRun, Guard, WorkspaceUse};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
@@ -28,7 +28,9 @@ fn captured_chunks_run_at_every_replay_and_not_before() {
         stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL)
             .expect("the stream is idle");
-        let launched = launch_iota(&guard, &kernel, &plan, &stream, &mut out);
+        // SAFETY: kernel and memory live until the graph has run, and all work is on one stream.
+        let launched =
+            unsafe { capture_launches(|| launch_iota(&guard, &kernel, &plan, &stream, &mut out)) };
         let graph = stream
             .end_capture(CUgraphInstantiate_flags(0))
             .expect("the capture is valid")
@@ -65,13 +67,13 @@ fn idle() -> (Guard, Arc<CudaStream>, CudaSlice<u64>) {
     (guard, stream, out)
 }
 
-/// Captures `fake_spill_y` over 64 items of 1,000 bytes of workspace each.
+/// Captures the kernel `fake_spill_y` over 64 items of 1,000 bytes of workspace each.
 fn capture_spill(
     (guard, stream, out): (&Guard, &Arc<CudaStream>, &mut CudaSlice<u64>),
+    kernel: &Kernel,
     usage: WorkspaceUse,
     mode: CUstreamCaptureMode,
 ) -> (Result<ChunkedRun, LaunchError>, Option<CudaGraph>) {
-    let kernel = kernel(guard, "fake_spill_y");
     let (request, batch) = items_along(Axis::Y, ITEMS);
     // In chunks of 32.
     let batch = batch.workspace(1000, 32_000);
@@ -79,7 +81,9 @@ fn capture_spill(
     let mut args = Args::with_workspace(stream);
     args.write_items(out, 1).offset().length().workspace();
     let choice = Choice::AUTOMATIC;
-    let run = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+    let capture = || guard.launch_with_workspace(kernel, &request, &batch, choice, usage, args);
+    // SAFETY: kernel and memory live until the graph has run, and all work is on one stream.
+    let run = unsafe { capture_launches(capture) };
     let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("the capture is valid");
     (run, graph)
 }
@@ -88,8 +92,9 @@ fn capture_spill(
 fn a_captured_workspace_is_allocated_at_every_replay() {
     with_fake(&[], || {
         let (guard, stream, mut out) = idle();
+        let kernel = kernel(&guard, "fake_spill_y");
         for usage in [WorkspaceUse::Shared, WorkspaceUse::PerChunk] {
-            let (run, graph) = capture_spill((&guard, &stream, &mut out), usage, GLOBAL);
+            let (run, graph) = capture_spill((&guard, &stream, &mut out), &kernel, usage, GLOBAL);
             assert_eq!(run.map(|run| (run.tried, run.launches)), Ok((vec![32], 2)));
             for _ in 0..2 {
                 stream.memcpy_htod(&[POISON; 64], &mut out).expect("the memory is ours");
@@ -104,7 +109,9 @@ fn a_captured_workspace_is_allocated_at_every_replay() {
 fn a_captured_workspace_that_does_not_fit_fails_the_launch_of_the_graph() {
     with_fake(&[("GRIDGUARD_FAKE_ALLOC_LIMIT", "17000")], || {
         let (guard, stream, mut out) = idle();
-        let (run, graph) = capture_spill((&guard, &stream, &mut out), WorkspaceUse::Shared, GLOBAL);
+        let kernel = kernel(&guard, "fake_spill_y");
+        let idle = (&guard, &stream, &mut out);
+        let (run, graph) = capture_spill(idle, &kernel, WorkspaceUse::Shared, GLOBAL);
         assert_eq!(run.map(|run| run.tried), Ok(vec![32]), "the limit is not known yet");
         let refused = graph.expect("it holds something").launch().expect_err("there is no room");
         assert_eq!(refused.0, cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
@@ -116,9 +123,10 @@ fn a_captured_workspace_that_does_not_fit_fails_the_launch_of_the_graph() {
 fn without_memory_pools_a_workspace_is_rejected_and_the_capture_stays_valid() {
     with_fake(&[("GRIDGUARD_FAKE_MEMORY_POOLS", "0")], || {
         let (guard, stream, mut out) = idle();
+        let kernel = kernel(&guard, "fake_spill_y");
         for mode in [GLOBAL, RELAXED] {
-            let (run, graph) =
-                capture_spill((&guard, &stream, &mut out), WorkspaceUse::Shared, mode);
+            let idle = (&guard, &stream, &mut out);
+            let (run, graph) = capture_spill(idle, &kernel, WorkspaceUse::Shared, mode);
             let what = "workspaces during stream capture";
             assert_eq!(run, Err(LaunchError::Unsupported { symbol: "cuMemAllocAsync", what }));
             graph.expect("it is valid").launch().expect("and empty");

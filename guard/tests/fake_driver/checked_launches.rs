@@ -4,7 +4,7 @@
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{FaultSuspects, GuardedStream, LaunchError};
+use gridguard::cuda::{FaultSuspects, GuardedStream, LaunchError, capture_launches};
 use gridguard::{Axis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan};
 use gridguard_test_support::fake_driver::{launches, with_fake};
 
@@ -70,7 +70,9 @@ fn captured_launches_are_counted_instead_of_synchronised() {
         let plan = plan_along(&kernel, Axis::Y, 76_800);
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
         stream.begin_capture(mode).expect("the stream is idle");
-        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));
+        let capture = || launch_iota(&guard, &kernel, &plan, &stream, &mut out);
+        // SAFETY: the graph never runs.
+        assert_eq!(unsafe { capture_launches(capture) }, Ok(2));
         let graph = stream.end_capture(CUgraphInstantiate_flags(0)).expect("it is valid");
         assert!(graph.is_some());
         assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(2));

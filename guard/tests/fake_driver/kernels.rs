@@ -13,6 +13,7 @@ pub(crate) const PTX: &str = "\
 // fake fake_iota_y params=8,8,8
 // fake fake_spill_y params=8,8,8,8
 // fake idle params=8
+// fake look params=8
 // fake wide regs=210
 // fake clustered cluster=2,1,1
 .version 8.0
@@ -25,6 +26,8 @@ pub(crate) const PTX: &str = "\
 .visible .entry fake_spill_y(
 )
 .visible .entry idle(
+)
+.visible .entry look(
 )
 .visible .entry wide(
 )
@@ -47,6 +50,7 @@ pub(crate) const fn parameters(name: &str) -> &'static [Parameter] {
         b"fake_iota_x" | b"fake_iota_y" => &[Parameter::Memory, U64, U64],
         b"fake_spill_y" => &[Parameter::Memory, U64, U64, Parameter::AlignedMemory { bytes: 256 }],
         b"idle" => &[U64],
+        b"look" => &[Parameter::Memory],
         _ => &[],
     }
 }

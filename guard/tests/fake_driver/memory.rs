@@ -1,4 +1,6 @@
-//! Launches that allocate their own workspace, in smaller chunks if memory is short.
+//! Launches that allocate their own workspace, in smaller chunks if memory is short; and memory that
+//! host and device share.
+#![allow(unsafe_code, reason = "cudarc allocates unified memory unsafely")]
 
 use cudarc::driver::CudaSlice;
 use gridguard::cuda::{Args, CudaError, Image, Kernel, LaunchError};
@@ -6,9 +8,11 @@ use gridguard::{
     ArgsError, Axis, BackoffError, BatchAxis, Choice, ChunkedRun, DeviceLimits, Guard, Parameter,
     WorkspaceUse,
 };
-use gridguard_test_support::fake_driver::{launches, with_fake};
+use gridguard_test_support::fake_driver::{launches, races, with_fake};
 
-use crate::kernels::{POISON, PTX, context, guard, iota, items_along, kernel, poisoned, read};
+use crate::kernels::{
+    POISON, PTX, context, guard, iota, items_along, kernel, plan_along, poisoned, read,
+};
 
 const ITEMS: u64 = 64;
 /// The output's 512 bytes beside 16 items of workspace, and less than 17.
@@ -191,4 +195,22 @@ fn free_memory_caps_the_chunks_with_a_tenth_to_spare() {
 fn the_host_has_no_device_memory() {
     let guard = Guard::host(DeviceLimits::any_device());
     assert!(matches!(guard.free_memory(), Err(CudaError::Load(_))));
+}
+
+#[test]
+fn the_host_reads_and_frees_unified_memory_after_the_launches() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let plan = plan_along(&kernel, Axis::Y, ITEMS);
+        // With one stream cudarc tracks no other memory.
+        let stream = context(&guard).default_stream();
+        // SAFETY: any value is a valid `u64`.
+        let mut out = unsafe { context(&guard).alloc_unified::<u64>(64, true) }.expect("memory");
+        let mut args = Args::new(&stream);
+        args.write_items(&mut out, 1).offset().length();
+        assert_eq!(guard.launch(&kernel, &plan, args), Ok(1));
+        drop(out);
+        assert_eq!(races(), Vec::<String>::new());
+    });
 }

@@ -161,6 +161,11 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
              Kernel::with_dependent_launches, or do not request a dependent launch",
         ),
         (
+            &LaunchError::Captured { kernel: kernel() },
+            "the stream is being captured, and a graph keeps neither kernel attention nor its memory \
+             alive: launch within capture_launches, or after the capture",
+        ),
+        (
             &LaunchError::Unsupported { symbol: "cuLaunchKernelEx", what: "launch priorities" },
             "the driver lacks cuLaunchKernelEx, which launch priorities need: update the driver",
         ),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DriverError};
-use gridguard::cuda::{Args, LaunchError};
+use gridguard::cuda::{Args, LaunchError, capture_launches};
 use gridguard::{
     Axis, BackoffError, BatchAxis, Choice, ChunkedRun, Dim3, Guard, LaunchRequest, Parameter,
     WorkspaceUse,
@@ -99,7 +99,9 @@ fn replay_count(bytes: u64, usage: WorkspaceUse) -> (ChunkedRun, Result<(), Driv
     let mut args = Args::with_workspace(&stream);
     args.write_items(&mut out, 1).workspace().value(bytes / 8).offset().length();
     let choice = Choice::AUTOMATIC;
-    let settled = guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+    let capture = || guard.launch_with_workspace(&kernel, &request, &batch, choice, usage, args);
+    // SAFETY: kernel and memory live until the graph has run, and all work is on one stream.
+    let settled = unsafe { capture_launches(capture) };
     let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = stream.end_capture(flags);
     let settled = settled.expect("captured");

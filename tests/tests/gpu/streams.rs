@@ -4,7 +4,7 @@ use std::thread;
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use gridguard::cuda::Args;
+use gridguard::cuda::{Args, LaunchError, capture_launches};
 use gridguard::{Axis, Choice, Guard};
 
 use super::support::{SOURCE, guard, is_counting, kernel, kernel_of, plan, stream};
@@ -30,7 +30,8 @@ fn chunks_become_nodes_of_a_graph_and_replay_gives_the_same() {
     stream.begin_capture(mode).expect("captures");
     let mut args = Args::new(&stream);
     args.write_items(&mut x, 1);
-    let launched = guard.launch(&kernel, &plan, args);
+    // SAFETY: kernel and memory live until the graph has run, and all work is on one stream.
+    let launched = unsafe { capture_launches(|| guard.launch(&kernel, &plan, args)) };
     let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
     let graph = stream.end_capture(flags).expect("ends").expect("a graph");
     assert_eq!(launched, Ok(3));
@@ -40,6 +41,59 @@ fn chunks_become_nodes_of_a_graph_and_replay_gives_the_same() {
         graph.launch().expect("replays");
         let values = stream.clone_dtoh(&x).expect("copies back");
         assert!(values.iter().all(|x| *x == replays), "replay {replays}");
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_capture_without_the_promise_is_refused_and_the_stream_works_on() {
+    let kernel = kernel("add_one");
+    let stream = stream();
+    let plan = plan(&kernel, Axis::Y, 1000, Choice::AUTOMATIC);
+    let mut x = stream.alloc_zeros::<u64>(1000).expect("memory");
+    stream.synchronize().expect("synchronizes");
+    for mode in [
+        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+        CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+    ] {
+        stream.begin_capture(mode).expect("captures");
+        let mut args = Args::new(&stream);
+        args.write_items(&mut x, 1);
+        let refused = guard().launch(&kernel, &plan, args);
+        assert!(matches!(refused, Err(LaunchError::Captured { .. })), "{refused:?}");
+        // cudarc's wait for the allocation, on record as its failure, may have ended the capture.
+        let _ = stream.end_capture(CUgraphInstantiate_flags(0));
+    }
+    let mut args = Args::new(&stream);
+    args.write_items(&mut x, 1);
+    assert_eq!(guard().launch(&kernel, &plan, args), Ok(1));
+    assert_eq!(stream.clone_dtoh(&x).expect("copies"), vec![1; 1000]);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_launch_that_writes_waits_for_readers_on_two_other_streams() {
+    let (look, add) = (kernel("slow_look"), kernel("add_one"));
+    let (owner, first, second) = (stream(), stream(), stream());
+    let items = 70_000;
+    let mut x = owner.alloc_zeros::<u64>(70_000).expect("memory");
+    let mut seen = first.alloc_zeros::<u64>(70_000).expect("memory");
+    let look_plan = plan(&look, Axis::Y, items, Choice::AUTOMATIC);
+    let add_plan = plan(&add, Axis::Y, items, Choice::AUTOMATIC);
+    let mut other = second.alloc_zeros::<u64>(70_000).expect("memory");
+    for round in 0..20_u64 {
+        let mut args = Args::new(&first);
+        args.read_items(&x, 1).write_items(&mut seen, 1).value(20_000_u64);
+        assert_eq!(guard().launch(&look, &look_plan, args), Ok(2));
+        // Its read is the last one that cudarc keeps.
+        let mut args = Args::new(&second);
+        args.read_items(&x, 1).write_items(&mut other, 1).value(0_u64);
+        assert_eq!(guard().launch(&look, &look_plan, args), Ok(2));
+        let mut args = Args::new(&second);
+        args.write_items(&mut x, 1);
+        assert_eq!(guard().launch(&add, &add_plan, args), Ok(2));
+        let values = first.clone_dtoh(&seen).expect("copies back");
+        assert!(values.iter().all(|x| *x == round), "round {round}");
     }
 }
 

@@ -74,6 +74,13 @@ extern "C" __global__ void slow_fill(u64 *x, u64 value, u64 cycles) {
     x[blockIdx.y] = value;
 }
 
+// Keeps the stream busy for a while before it reads.
+extern "C" __global__ void slow_look(const volatile u64 *x, u64 *seen, u64 cycles) {
+    long long start = clock64();
+    while (u64(clock64() - start) < cycles) {}
+    seen[blockIdx.y] = x[blockIdx.y];
+}
+
 extern "C" __global__ void __launch_bounds__(64) bounded() {}
 extern "C" __global__ void empty() {}
 "#;
@@ -146,6 +153,7 @@ pub(crate) fn kernel_of(module: &Module, name: &str) -> Kernel {
     let parameters: &[Parameter] = match name {
         "count_y" | "count_z" | "slow_fill" | "fill_before" => &[memory, u64, u64],
         "count_through" => &[memory, memory, u64, u64, u64],
+        "slow_look" => &[memory, memory, u64],
         "large_shared" => &[memory, u32],
         "cluster_rank" | "add_one" | "add_one_after" => &[memory],
         _ => &[],

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gridguard::cuda::{Compiler, CudaError, NvrtcError};
+use gridguard::cuda::{Compiler, CudaError, NvrtcError, capture_launches};
 use gridguard::profile::{Policy, Submission};
 use gridguard::{Choice, Guard};
 use gridguard_autotune::{
@@ -60,9 +60,13 @@ impl Workload for BenchWorkload {
         self.handle(candidate, Portion::Sequence).map(drop)
     }
 
+    #[allow(unsafe_code, reason = "the clock may capture the launches")]
     fn launch(&mut self, candidate: &Candidate, portion: Portion) -> Result<(), MeasureFailure> {
         let handle = self.handle(candidate, portion)?;
-        self.case.launch(handle).map(drop).map_err(failure)
+        // SAFETY: the case keeps its tensors and every prepared kernel. The clock, which goes when the
+        // case does, replays a graph only to time it, and all work is on its stream.
+        let launched = unsafe { capture_launches(|| self.case.launch(handle)) };
+        launched.map(drop).map_err(failure)
     }
 
     fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {

@@ -1,26 +1,14 @@
-//! Launches on another stream than that of their memory: the fake driver reports work that nothing
-//! orders.
+//! Launches on another stream than that of their memory.
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
-use gridguard::cuda::{Args, Kernel, LaunchError};
+use cudarc::driver::{CudaContext, CudaStream};
+use gridguard::cuda::{Args, Kernel};
 use gridguard::{Axis, Guard};
-use gridguard_test_support::fake_driver::{races, with_fake};
+use gridguard_test_support::fake_driver::with_fake;
 
-use crate::kernels::{context, guard, iota, kernel, launch_iota, plan_along, poisoned, read};
-
-const ITEMS: u64 = 64;
-
-/// Launches over memory of another stream.
-fn launch(
-    guard: &Guard,
-    kernel: &Kernel,
-    stream: &CudaStream,
-    out: &mut CudaSlice<u64>,
-) -> Result<u64, LaunchError> {
-    launch_iota(guard, kernel, &plan_along(kernel, Axis::Y, ITEMS), stream, out)
-}
+use super::{ITEMS, assert_ordered, look, write};
+use crate::kernels::{context, guard, iota, kernel, plan_along, poisoned, read};
 
 /// Launches on a stream over memory of another one, drops the launches' stream, then the memory.
 fn drop_stream_then_memory(
@@ -30,10 +18,10 @@ fn drop_stream_then_memory(
     owner: &Arc<CudaStream>,
 ) {
     let mut out = poisoned(owner, ITEMS);
-    assert_eq!(launch(guard, kernel, &stream, &mut out), Ok(1));
+    assert_eq!(write(guard, kernel, &stream, &mut out), Ok(1));
     drop(stream);
     drop(out);
-    assert_eq!(races(), Vec::<String>::new());
+    assert_ordered();
 }
 
 #[test]
@@ -91,11 +79,11 @@ fn later_work_of_the_memorys_stream_comes_after_the_launches() {
         let stream = context(&guard).new_stream().expect("a stream");
         let mut out = poisoned(&owner, ITEMS);
         for _ in 0..3 {
-            assert_eq!(launch(&guard, &kernel, &stream, &mut out), Ok(1));
+            assert_eq!(write(&guard, &kernel, &stream, &mut out), Ok(1));
             assert_eq!(read(&owner, &out), iota(ITEMS));
             owner.memset_zeros(&mut out).expect("the memory is ours");
         }
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
     });
 }
 
@@ -112,6 +100,34 @@ fn memory_of_two_objects_for_the_same_context_is_ordered_each() {
         args.write_items(&mut out, 1).offset().length().write(&mut spilled);
         let plan = plan_along(&kernel, Axis::Y, ITEMS);
         assert_eq!(guard.launch(&kernel, &plan, args), Ok(1));
-        assert_eq!(races(), Vec::<String>::new());
+        assert_ordered();
+    });
+}
+
+/// Reads memory of one stream on two others, then writes it on the last one.
+fn read_twice_then_write(
+    guard: &Guard,
+    owner: &Arc<CudaStream>,
+    [first, second]: [&Arc<CudaStream>; 2],
+) {
+    let (reader, writer) = (kernel(guard, "look"), kernel(guard, "fake_iota_y"));
+    let mut memory = poisoned(owner, ITEMS);
+    assert_eq!(look(guard, &reader, first, &memory), Ok(1));
+    assert_eq!(look(guard, &reader, second, &memory), Ok(1));
+    assert_eq!(write(guard, &writer, second, &mut memory), Ok(1));
+    assert_ordered();
+}
+
+#[test]
+fn a_launch_that_writes_waits_for_every_stream_that_reads() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = || context(&guard).new_stream().expect("a stream");
+        let (a, b, owner) = (stream(), stream(), stream());
+        read_twice_then_write(&guard, &owner, [&a, &b]);
+        read_twice_then_write(&guard, &owner, [&owner, &b]);
+        read_twice_then_write(&guard, &owner, [&a, &owner]);
+        let other = CudaContext::new(0).expect("the same primary context").default_stream();
+        read_twice_then_write(&guard, &other, [&a, &b]);
     });
 }

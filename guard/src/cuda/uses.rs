@@ -1,0 +1,168 @@
+//! The order between launches and other work on the memory that they use.
+
+use core::cell::Cell;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use cudarc::driver::{CudaEvent, CudaStream, SyncOnDrop};
+
+use super::symbols::Driver;
+use crate::plan::arguments::MAX_ARGS;
+use crate::record::recent::PER_THREAD;
+
+/// The uses of memory by launches on one stream.
+///
+/// cudarc waits for the events of a slice before it uses or frees it, but only while the slice's own
+/// [`CudaContext`](cudarc::driver::CudaContext) has streams: not after the last one was dropped, and not if
+/// the launches' stream is of another object for the same context. Then the stream that owns the
+/// memory orders its uses.
+#[derive(Debug)]
+pub(super) struct Uses<'a> {
+    launches: &'a CudaStream,
+    /// Whether some memory belongs to another context than the launches' stream.
+    foreign: bool,
+    /// Whether launches were submitted: else there are no uses.
+    submitted: Cell<bool>,
+    /// Streams that own memory and wait for the launches, which are on another stream.
+    owners: ArrayVec<Arc<CudaStream>, MAX_ARGS>,
+    /// Recorded once the launches are submitted.
+    events: ArrayVec<Use<'a>, MAX_ARGS>,
+}
+
+/// One use of memory.
+#[derive(Debug)]
+struct Use<'a> {
+    event: &'a CudaEvent,
+    /// The stream whose work includes the use by then.
+    stream: &'a CudaStream,
+    /// Whether to record it even while cudarc tracks nothing.
+    always: bool,
+}
+
+impl<'a> Uses<'a> {
+    #[inline]
+    pub(super) fn new(launches: &'a CudaStream) -> Self {
+        let (owners, events) = (ArrayVec::new(), ArrayVec::new());
+        Self { launches, foreign: false, submitted: Cell::new(false), owners, events }
+    }
+
+    /// Orders the launches after the work of `owner` on its memory, and that stream's later work after
+    /// the launches. Returns whether it does the latter.
+    #[inline]
+    pub(super) fn order(&mut self, owner: &Arc<CudaStream>) -> bool {
+        if owner.context() != self.launches.context() {
+            self.foreign = true;
+            return false;
+        }
+        let is_same = owner.cu_stream() == self.launches.cu_stream();
+        if is_same && (!is_of_thread(owner) || self.is_tracked(owner)) {
+            return false;
+        }
+        self.add(owner);
+        true
+    }
+
+    /// Holds what records a use that is over when `stream` has done its work, `always` or only while
+    /// cudarc tracks memory.
+    #[inline]
+    pub(super) fn hold(&mut self, mut used: SyncOnDrop<'a>, stream: &'a CudaStream, always: bool) {
+        // Device memory records nothing but events.
+        if let SyncOnDrop::Record(recorded) = &mut used
+            && let Some((event, _)) = recorded.take()
+        {
+            // The launch rejects more than `MAX_ARGS` arguments.
+            let _ = self.events.try_push(Use { event, stream, always });
+        }
+    }
+
+    pub(super) const fn has_foreign_memory(&self) -> bool {
+        self.foreign
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.owners.is_empty()
+    }
+
+    /// Launches are submitted from now on.
+    pub(super) fn begin(&self) {
+        self.submitted.set(true);
+    }
+
+    /// Whether cudarc's events order launches and the work of `owner`.
+    fn is_tracked(&self, owner: &CudaStream) -> bool {
+        Arc::ptr_eq(owner.context(), self.launches.context())
+            && owner.context().is_managing_stream_synchronization()
+    }
+
+    #[cold]
+    fn add(&mut self, owner: &Arc<CudaStream>) {
+        // Objects for the same context may differ in what cudarc tracks.
+        let is_owner = |other: &Arc<CudaStream>| {
+            other.cu_stream() == owner.cu_stream() && Arc::ptr_eq(other.context(), owner.context())
+        };
+        if self.owners.iter().any(is_owner) {
+            return;
+        }
+        // A capture would become invalid.
+        if !self.is_tracked(owner) && !self.is_capturing() {
+            let ordered = if is_of_thread(owner) {
+                // Whichever thread's.
+                owner.context().synchronize()
+            } else {
+                self.launches.join(owner)
+            };
+            owner.context().record_err(ordered);
+        }
+        // The launch rejects more than `MAX_ARGS` arguments.
+        let _ = self.owners.try_push(Arc::clone(owner));
+    }
+
+    /// Orders later work of the owners after the launches.
+    #[cold]
+    fn wait(&self) {
+        if self.is_capturing() {
+            return;
+        }
+        for owner in &self.owners {
+            // On another thread the handle means another stream, which may free the memory.
+            let by_thread = is_of_thread(owner);
+            let ordered = if by_thread { Ok(()) } else { owner.join(self.launches) };
+            if by_thread || ordered.is_err() {
+                owner.context().record_err(self.launches.synchronize());
+            }
+            owner.context().record_err(ordered);
+        }
+    }
+
+    /// Not by cudarc's own query, which would clear a failure that it recorded.
+    fn is_capturing(&self) -> bool {
+        let Ok(driver) = Driver::get() else { return false };
+        let context = self.launches.context().cu_ctx().cast();
+        // SAFETY: the stream is alive in `self`, and its context current.
+        let is_capturing = || unsafe { driver.is_capturing(self.launches.cu_stream().cast()) };
+        matches!(driver.bind(context).and_then(|()| is_capturing()), Ok(true))
+    }
+}
+
+impl Drop for Uses<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.submitted.get() {
+            return;
+        }
+        if !self.owners.is_empty() {
+            self.wait();
+        }
+        for Use { event, stream, always } in &self.events {
+            let context = stream.context();
+            if *always || context.is_managing_stream_synchronization() {
+                context.record_err(event.record(stream));
+            }
+        }
+    }
+}
+
+/// Whether the stream is another one on each thread.
+fn is_of_thread(stream: &CudaStream) -> bool {
+    stream.cu_stream().addr() == PER_THREAD
+}

@@ -1,0 +1,136 @@
+//! What a launch uses is dropped, leaked or left while it may still run.
+
+use cudarc::driver::CudaSlice;
+use gridguard::cuda::{Args, LaunchError};
+use gridguard::{Axis, Guard};
+use gridguard_test_support::fake_driver::{launches, unloads, with_fake};
+
+use super::{ITEMS, assert_ordered, look, write};
+use crate::kernels::{context, guard, iota, kernel, plan_along, poisoned, read};
+
+#[test]
+fn a_module_is_unloaded_after_its_launches() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = context(&guard).new_stream().expect("a stream");
+        let mut out = poisoned(&stream, ITEMS);
+        let kernel = kernel(&guard, "fake_iota_y");
+        assert_eq!(write(&guard, &kernel, &stream, &mut out), Ok(1));
+        drop((guard, kernel));
+        assert_eq!(unloads().len(), 1);
+        assert_ordered();
+    });
+}
+
+#[test]
+fn memory_keeps_its_context_once_guard_and_kernel_are_gone() {
+    with_fake(&[], || {
+        let launched = |guard: &Guard| -> CudaSlice<u64> {
+            let stream = context(guard).new_stream().expect("a stream");
+            let mut out = poisoned(&context(guard).default_stream(), ITEMS);
+            let launched = write(guard, &kernel(guard, "fake_iota_y"), &stream, &mut out);
+            assert_eq!(launched, Ok(1));
+            out
+        };
+        let out = launched(&guard());
+        assert_eq!(read(out.stream(), &out), iota(ITEMS));
+        drop(out);
+        assert_ordered();
+    });
+}
+
+#[test]
+fn forgotten_arguments_launch_nothing_and_leave_the_memory_usable() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).new_stream().expect("a stream");
+        let mut out = poisoned(&context(&guard).default_stream(), ITEMS);
+        let mut args = Args::new(&stream);
+        args.write_items(&mut out, 1).offset().length();
+        std::mem::forget(args);
+        assert_eq!(launches(), Vec::<String>::new());
+        assert_eq!(write(&guard, &kernel, &stream, &mut out), Ok(1));
+        drop(out);
+        assert_ordered();
+    });
+}
+
+#[test]
+fn forgotten_memory_is_never_freed() {
+    with_fake(&[], || {
+        let guard = guard();
+        let stream = context(&guard).new_stream().expect("a stream");
+        let mut out = poisoned(&context(&guard).default_stream(), ITEMS);
+        let launched = write(&guard, &kernel(&guard, "fake_iota_y"), &stream, &mut out);
+        assert_eq!(launched, Ok(1));
+        std::mem::forget(out);
+        drop((stream, guard));
+        assert_ordered();
+    });
+}
+
+#[test]
+fn halves_of_one_slice_are_written_on_two_streams_and_freed_after_both() {
+    with_fake(&[], || {
+        let guard = guard();
+        let (reader, writer) = (kernel(&guard, "look"), kernel(&guard, "fake_iota_y"));
+        let stream = || context(&guard).new_stream().expect("a stream");
+        let (a, b) = (stream(), stream());
+        let mut out = poisoned(&a, 2 * ITEMS);
+        let (mut left, mut right) = out.split_at_mut(64);
+        assert_eq!(write(&guard, &writer, &a, &mut left), Ok(1));
+        assert_eq!(write(&guard, &writer, &b, &mut right), Ok(1));
+        assert_eq!(look(&guard, &reader, &a, &right.into_view()), Ok(1));
+        drop((a, b, out));
+        assert_ordered();
+    });
+}
+
+#[test]
+fn a_view_ends_where_its_slice_goes_on() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 2 * ITEMS);
+        let refused = write(&guard, &kernel, &stream, &mut out.slice_mut(..63));
+        assert!(matches!(refused, Err(LaunchError::Args(_))), "{refused:?}");
+        let refused = write(&guard, &kernel, &stream, &mut out.slice_mut(65..));
+        assert!(matches!(refused, Err(LaunchError::Args(_))), "{refused:?}");
+        assert_eq!(launches(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn memory_of_no_size_holds_no_items() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).default_stream();
+        let mut out = poisoned(&stream, 1);
+        let refused = write(&guard, &kernel, &stream, &mut out.slice_mut(1..));
+        assert!(matches!(refused, Err(LaunchError::Args(_))), "{refused:?}");
+    });
+}
+
+#[test]
+fn a_refused_launch_does_not_count_as_a_use() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let (guard, other) = (guard(), Guard::cuda(1).expect("a second device"));
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).new_stream().expect("a stream");
+        let mut foreign = poisoned(&context(&other).new_stream().expect("a stream"), ITEMS);
+        let mut args = Args::new(&stream);
+        args.write_items(&mut foreign, 1).offset().length();
+        let refused = guard.launch(&kernel, &plan_along(&kernel, Axis::Y, ITEMS), args);
+        assert!(matches!(refused, Err(LaunchError::OtherContext { .. })), "{refused:?}");
+        // What the refused launch left behind would fail this one.
+        let mut out = poisoned(&stream, ITEMS);
+        assert_eq!(write(&guard, &kernel, &stream, &mut out), Ok(1));
+        let other_kernel = crate::kernels::kernel(&other, "fake_iota_y");
+        let owner = foreign.stream().clone();
+        assert_eq!(write(&other, &other_kernel, &owner, &mut foreign), Ok(1));
+        assert_ordered();
+    });
+}
