@@ -1,0 +1,53 @@
+//! Device code relies on the size and layout of elements and indices.
+
+use gridguard_kernels::compare::{Compared, ComparedType};
+use gridguard_kernels::{Element, ElementType, Index, IndexType};
+
+#[derive(Clone, Copy)]
+struct Byte(u8);
+
+impl From<Byte> for f32 {
+    fn from(byte: Byte) -> f32 {
+        byte.0.into()
+    }
+}
+
+impl From<Byte> for i64 {
+    fn from(byte: Byte) -> i64 {
+        byte.0.into()
+    }
+}
+
+impl Element for Byte {
+    const TYPE: ElementType = ElementType::F32;
+
+    fn narrow(_: f32) -> Self {
+        Self(0)
+    }
+}
+
+impl Index for Byte {
+    const TYPE: IndexType = IndexType::I64;
+}
+
+impl Compared for Byte {
+    const COMPARED: ComparedType = ComparedType::U32;
+
+    fn value(self) -> f64 {
+        0.0
+    }
+
+    fn nearest(_: f64) -> Self {
+        Self(0)
+    }
+
+    fn bits(self) -> u32 {
+        0
+    }
+
+    fn poisons() -> [Self; 2] {
+        [Self(0), Self(1)]
+    }
+}
+
+fn main() {}
