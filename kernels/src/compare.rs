@@ -9,8 +9,8 @@ use crate::error::KernelError;
 use crate::operation::{Code, Operation, Sealed, U64, check_elements, source};
 #[cfg(feature = "cuda")]
 use {
-    crate::kernels::Prepared, crate::tensor::Tensor, cudarc::driver::CudaStream,
-    gridguard::cuda::Args, std::sync::Arc,
+    crate::element::assert_size, crate::kernels::Prepared, crate::tensor::Tensor,
+    cudarc::driver::CudaStream, gridguard::cuda::Args, std::sync::Arc,
 };
 
 /// Threads of a block.
@@ -34,6 +34,15 @@ impl ComparedType {
         match self {
             Self::Float(element) => element.name(),
             Self::U32 => "u32",
+        }
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::Float(element) => element.bytes(),
+            Self::U32 => 4,
         }
     }
 }
@@ -177,6 +186,7 @@ impl Prepared<Compare> {
         golden: Tensor<'_, T, 1>,
     ) -> Result<Difference, KernelError> {
         let Compare { elements, compared } = *self.operation();
+        const { assert_size::<T>(T::COMPARED.bytes()) };
         if T::COMPARED != compared {
             let (given, expected) = (T::COMPARED.name(), compared.name());
             let tensors = "elements to compare";

@@ -166,7 +166,7 @@ pub enum CubinFault {
 }
 
 impl CubinCache {
-    /// The cache in `folder`. The first [`put`](Self::put) creates the folder.
+    /// The cache in `folder`, which is created with the first image.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
@@ -201,7 +201,7 @@ impl CubinCache {
     /// [`CubinCacheError::Untrusted`] if someone else may have written the entry, or it is a link;
     /// [`CubinCacheError::Read`] if it cannot be read or is not a regular file;
     /// [`CubinCacheError::Corrupt`] if it is damaged or has another key. In each case the program can
-    /// compile instead; [`put`](Self::put) replaces the entry.
+    /// compile instead, and storing the image replaces the entry.
     pub fn get(&self, key: &CubinKey) -> Result<Option<Image>, CubinCacheError> {
         let path = self.entry(key);
         let entry = match read_trusted(&path, MAX_ENTRY_BYTES) {
@@ -212,7 +212,8 @@ impl CubinCache {
         decode(&entry, key).map(Some).map_err(|what| CubinCacheError::Corrupt { path, what })
     }
 
-    /// Stores `image` under `key` and replaces an existing entry. Readers see the old or the new entry,
+    /// Stores `image`, compiled from what `key` is of, and replaces an existing entry. Not public, since
+    /// the kernels that are loaded from here are vouched for by their sources. Readers see the old or the new entry,
     /// never a part. Only the user may read it. Also deletes temporary files more than an hour old, left by
     /// killed writers.
     ///
@@ -222,7 +223,7 @@ impl CubinCache {
     /// than 64 MiB; [`CubinCacheError::Untrusted`] if others can write to the folder;
     /// [`CubinCacheError::Write`] if it cannot be created or written, or the
     /// disk is full.
-    pub fn put(&self, key: &CubinKey, image: &Image) -> Result<(), CubinCacheError> {
+    pub(crate) fn put(&self, key: &CubinKey, image: &Image) -> Result<(), CubinCacheError> {
         let cubin = image.bytes();
         if !cubin.starts_with(&ELF_MAGIC) {
             return Err(CubinCacheError::NotCubin);

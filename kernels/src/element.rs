@@ -94,6 +94,14 @@ pub(crate) trait Plain:
 #[cfg(not(feature = "cuda"))]
 pub(crate) trait Plain: Copy + Send + Sync + 'static {}
 
+/// Checks, when it is compiled, that elements of `T` have as many bytes as device code takes them to.
+#[cfg(feature = "cuda")]
+pub(crate) const fn assert_size<T: Plain>(bytes: u64) {
+    #[allow(clippy::as_conversions, reason = "a few bytes")]
+    let size = size_of::<T>() as u64;
+    assert!(size == bytes, "another size than in device code");
+}
+
 impl Plain for f16 {}
 impl Plain for bf16 {}
 impl Plain for f32 {}

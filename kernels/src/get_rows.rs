@@ -18,7 +18,7 @@ use crate::operation::{Code, Operation, Sealed, U64, check_elements, check_size,
 use {
     crate::bench::spec::Lookup,
     crate::bench::synthetic::scattered_row,
-    crate::element::to_usize,
+    crate::element::{assert_size, to_usize},
     crate::index::IndexReport,
     crate::kernels::Prepared,
     crate::tensor::{Tensor, TensorMut, check_element},
@@ -177,6 +177,7 @@ impl Prepared<GetRows> {
     ) -> Result<u64, KernelError> {
         let operation = self.operation();
         check_element::<T>(operation.element)?;
+        const { assert_size::<I>(I::TYPE.bytes()) };
         if I::TYPE != operation.index {
             let (given, expected) = (I::TYPE.name(), operation.index.name());
             return Err(KernelError::TensorType { tensors: "indices", given, expected });

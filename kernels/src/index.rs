@@ -7,7 +7,8 @@ use crate::element::Plain;
 use crate::{element::to_u64, error::KernelError};
 #[cfg(feature = "cuda")]
 use {
-    cudarc::driver::{CudaSlice, CudaStream, DevicePtr},
+    cudarc::driver::{CudaSlice, CudaStream},
+    gridguard::cuda::Memory,
     std::sync::Arc,
 };
 
@@ -102,7 +103,7 @@ impl IndexReport {
     ///
     /// [`KernelError::Index`] with the first bad index, [`KernelError::Memory`] if the driver reports
     /// an error, [`KernelError::Length`] if `index` is shorter than the launch's.
-    pub fn check<I: Index, S: DevicePtr<I>>(
+    pub fn check<I: Index, S: Memory<I>>(
         &mut self,
         stream: &Arc<CudaStream>,
         index: &S,

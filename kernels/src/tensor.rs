@@ -2,7 +2,7 @@
 
 use gridguard::cuda::{Memory, MemoryMut};
 
-use crate::element::{Element, ElementType, to_u64};
+use crate::element::{Element, ElementType, assert_size, to_u64};
 use crate::error::KernelError;
 
 /// The sizes and strides of a tensor of `N` axes, in elements, slowest axis first.
@@ -185,6 +185,7 @@ fn check_contiguous<const N: usize>(
 
 /// Checks that `T` is the element type that the kernel was prepared for.
 pub(crate) fn check_element<T: Element>(expected: ElementType) -> Result<(), KernelError> {
+    const { assert_size::<T>(T::TYPE.bytes()) };
     if T::TYPE == expected {
         return Ok(());
     }

@@ -197,8 +197,12 @@ impl<'a> Args<'a> {
     #[inline]
     fn reads<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
         let owner = memory.stream();
+        let waits = memory.has_one_event() || owner.context().is_managing_stream_synchronization();
         let is_elsewhere = self.uses.order(owner);
         let (address, used) = memory.device_ptr(self.stream);
+        if waits {
+            self.uses.check_wait();
+        }
         // cudarc keeps only the last of all reads, so that one on the launches' stream would hide those
         // of other streams from a later writer. The owner's work comes after all of them.
         let last = if is_elsewhere { owner } else { self.stream };
@@ -209,9 +213,13 @@ impl<'a> Args<'a> {
     /// The address of memory that the launches write.
     #[inline]
     fn writes<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
-        let has_one_event = memory.has_one_event();
-        self.uses.order(memory.stream());
+        let (owner, has_one_event) = (memory.stream(), memory.has_one_event());
+        let waits = has_one_event || owner.context().is_managing_stream_synchronization();
+        self.uses.order(owner);
         let (address, used) = memory.device_ptr_mut(self.stream);
+        if waits {
+            self.uses.check_wait();
+        }
         self.uses.hold(used, self.stream, has_one_event);
         address
     }

@@ -211,7 +211,8 @@ impl<'a> GuardedLaunchArgs<'a> {
     /// # Safety
     ///
     /// As [`LaunchArgs::launch`]. With a [`batch`](Self::batch), the kernel also does for each chunk
-    /// what it does for a batch of the chunk's items, see [`BatchAxis`].
+    /// what it does for a batch of the chunk's items, see [`BatchAxis`]. Where the stream is being
+    /// captured, function and memory live until the graph can run no more.
     ///
     /// # Errors
     ///
@@ -231,7 +232,7 @@ impl<'a> GuardedLaunchArgs<'a> {
     ///
     /// # Safety
     ///
-    /// As [`LaunchArgs::launch_cooperative`].
+    /// As [`Self::launch`].
     ///
     /// # Errors
     ///

@@ -193,9 +193,16 @@ impl Driver {
 /// A failure in `context` that cudarc recorded where it could not return it, such as when memory
 /// was freed.
 pub(super) fn recorded_failure(context: &CudaContext) -> Result<(), DriverError> {
-    /// cudarc does not record which call failed.
-    const CALL: &str = "an earlier call";
-    context.check_err().map_err(|error| from_cudarc(Some(context), CALL, error))
+    context.check_err().map_err(|error| failed_earlier(context, error))
+}
+
+/// The error of a call that cudarc recorded in `context`, but not which call that was.
+#[cold]
+pub(super) fn failed_earlier(
+    context: &CudaContext,
+    error: cudarc::driver::DriverError,
+) -> DriverError {
+    from_cudarc(Some(context), "an earlier call", error)
 }
 
 /// The error that cudarc returned from `call`, in `context` where there is one: cudarc returns what

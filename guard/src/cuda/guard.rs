@@ -10,7 +10,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
 use super::arguments::Args;
 use super::capture::may_capture;
-use super::driver::{CAPTURE_ERRORS, from_cudarc, recorded_failure};
+use super::driver::{CAPTURE_ERRORS, failed_earlier, from_cudarc, recorded_failure};
 use super::error::{CudaError, DriverError, LaunchError, LoadError, NvrtcError};
 use super::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
 use super::kernel::Kernel;
@@ -369,8 +369,7 @@ impl Guard {
             check_capture(kernel, args)?;
         }
         if !args.uses().is_empty() {
-            // cudarc records failures of making the stream wait for others, and returns them here.
-            recorded_failure(args.stream().context())?;
+            check_order(args)?;
         }
         args.uses().begin();
         Ok(stream)
@@ -394,13 +393,23 @@ impl Guard {
     }
 }
 
+/// Reports what failed when the stream was to wait for others, or earlier in its context.
+#[inline]
+fn check_order(args: &Args<'_>) -> Result<(), DriverError> {
+    let context = args.stream().context();
+    match args.uses().failed() {
+        Some(error) => Err(failed_earlier(context, error)),
+        None => recorded_failure(context),
+    }
+}
+
 /// Refuses a launch that is captured without the caller's promise.
 #[cold]
 fn check_capture(kernel: &Kernel, args: &Args<'_>) -> Result<(), LaunchError> {
     if may_capture() {
         return Ok(());
     }
-    match recorded_failure(args.stream().context()) {
+    match check_order(args) {
         // cudarc may have waited for earlier work on the memory, which is not captured.
         Err(error) if !CAPTURE_ERRORS.contains(&error.code) => Err(error.into()),
         _ => Err(LaunchError::Captured { kernel: kernel.name().to_owned() }),

@@ -96,17 +96,20 @@ impl Module {
     /// The kernel `name`, which takes `parameters`, with its limits.
     ///
     /// Launching it is safe from here on, because its contract is vouched for here: arguments are
-    /// checked against `parameters` at every launch.
+    /// checked against `parameters` at every launch. The module is unloaded after its launches.
     ///
     /// # Safety
     ///
-    /// The device code called `name` takes `parameters`. On every launch of the kernel or a clone of
-    /// it, it accesses only memory that its [`Parameter::Memory`] arguments reach, and writes only
-    /// what was passed to be written: whole slices, or from each item on as many elements as an item
-    /// is declared to have; of a workspace, as much as the batch declares for the items of a chunk.
+    /// The device code called `name` takes `parameters`. On every launch of the kernel or a clone of it:
+    /// - it accesses only memory that its [`Parameter::Memory`] and [`Parameter::AlignedMemory`] arguments
+    ///   reach: whole slices, or from each item of the chunk on as many elements as an item is declared to
+    ///   span; of a workspace, as much as the batch declares for the items of a chunk;
+    /// - it writes only what was passed to be written, and values that are valid for its elements;
+    /// - its threads do not access the same memory at the same time in ways that conflict.
     ///
-    /// Few kernels can guarantee that by themselves, since they do not receive the length of their
-    /// memory. Then keep the kernel private to code that passes enough memory to each launch.
+    /// Few kernels can guarantee that by themselves: they receive neither the length of their memory nor
+    /// its type, nor learn what may be written. Then keep the kernel private to code that passes the right
+    /// memory to each launch.
     ///
     /// # Errors
     ///
@@ -236,6 +239,7 @@ impl Kernel {
             let name = driver.name_of(function);
             // For one of both kinds of handle, the driver has logged an error.
             driver_log::discard(driver);
+            let keep = AfterLaunches { driver, context: Arc::clone(context), keep };
             declared_kernel(driver, context, function, name, parameters, keep)
         };
         Ok(kernel?)
@@ -275,15 +279,35 @@ impl Drop for LoadedModule {
     fn drop(&mut self) {
         // Not through cudarc's context, which would report recorded failures here and lose them.
         if let Ok(_current) = Pushed::new(self.driver, self.context.cu_ctx().cast()) {
-            // Launches may still run, and the driver does not document that unloading waits for them.
-            // SAFETY: takes no pointer. After an error nothing runs, or the stream is being captured,
-            // for which `capture_launches` makes the caller keep the module.
-            let _ = unsafe { (self.driver.ctx_synchronize)() };
+            wait_for_launches(self.driver);
             // SAFETY: `Module::load` loaded it, and each kernel of it holds this value, so none is
             // left. An error means that the context was destroyed, and the module with it.
             let _ = unsafe { (self.driver.module_unload)(self.handle) };
         }
     }
+}
+
+/// Drops `keep`, which may unload a function, after the launches of its context.
+struct AfterLaunches<K> {
+    driver: &'static Driver,
+    context: Arc<CudaContext>,
+    #[allow(dead_code, reason = "dropped")]
+    keep: K,
+}
+
+impl<K> Drop for AfterLaunches<K> {
+    fn drop(&mut self) {
+        if let Ok(_current) = Pushed::new(self.driver, self.context.cu_ctx().cast()) {
+            wait_for_launches(self.driver);
+        }
+    }
+}
+
+/// Waits for all launches of the current context: the driver does not document that unloading does.
+fn wait_for_launches(driver: &Driver) {
+    // SAFETY: takes no pointer. With an error nothing runs any more, or a stream is being captured, of
+    // which `capture_launches` requires that the kernels outlive the graph.
+    let _ = unsafe { (driver.ctx_synchronize)() };
 }
 
 /// `CU_JIT_ERROR_LOG_BUFFER`.

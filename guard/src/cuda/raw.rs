@@ -202,8 +202,9 @@ impl RawKernel {
     /// # Safety
     ///
     /// `stream` is a live stream of the kernel's context, `args` are what the function takes, and the
-    /// memory behind them lives until the launches have run. A function with dependent launches
-    /// meets the contract of [`Kernel::with_dependent_launches`].
+    /// memory behind them lives until the launches have run; where the stream is being captured, until the
+    /// graph can run no more, as the function does. A function with dependent launches meets the contract
+    /// of [`Kernel::with_dependent_launches`].
     ///
     /// # Errors
     ///

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cudarc::driver::{CudaEvent, CudaStream, SyncOnDrop};
+use cudarc::driver::{CudaEvent, CudaStream, DriverError, SyncOnDrop};
 
 use super::symbols::Driver;
 use crate::plan::arguments::MAX_ARGS;
@@ -21,6 +21,8 @@ pub(super) struct Uses<'a> {
     launches: &'a CudaStream,
     /// Whether some memory belongs to another context than the launches' stream.
     foreign: bool,
+    /// Why the launches might not come after earlier work.
+    failed: Option<DriverError>,
     /// Whether launches were submitted: else there are no uses.
     submitted: Cell<bool>,
     /// Streams that own memory and wait for the launches, which are on another stream.
@@ -43,7 +45,8 @@ impl<'a> Uses<'a> {
     #[inline]
     pub(super) fn new(launches: &'a CudaStream) -> Self {
         let (owners, events) = (ArrayVec::new(), ArrayVec::new());
-        Self { launches, foreign: false, submitted: Cell::new(false), owners, events }
+        let (foreign, failed, submitted) = (false, None, Cell::new(false));
+        Self { launches, foreign, failed, submitted, owners, events }
     }
 
     /// Orders the launches after the work of `owner` on its memory, and that stream's later work after
@@ -62,6 +65,15 @@ impl<'a> Uses<'a> {
         true
     }
 
+    /// Takes on the failure of a wait for earlier work that cudarc has just recorded. Whoever asks cudarc
+    /// for recorded failures before the launch would clear it.
+    #[inline]
+    pub(super) fn check_wait(&mut self) {
+        if let Err(error) = self.launches.context().check_err() {
+            self.failed = Some(error);
+        }
+    }
+
     /// Holds what records a use that is over when `stream` has done its work, `always` or only while
     /// cudarc tracks memory.
     #[inline]
@@ -77,6 +89,11 @@ impl<'a> Uses<'a> {
 
     pub(super) const fn has_foreign_memory(&self) -> bool {
         self.foreign
+    }
+
+    /// Why the launches might not come after earlier work, if anything failed.
+    pub(super) const fn failed(&self) -> Option<DriverError> {
+        self.failed
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -111,7 +128,7 @@ impl<'a> Uses<'a> {
             } else {
                 self.launches.join(owner)
             };
-            owner.context().record_err(ordered);
+            self.failed = ordered.err().or(self.failed);
         }
         // The launch rejects more than `MAX_ARGS` arguments.
         let _ = self.owners.try_push(Arc::clone(owner));

@@ -2,11 +2,11 @@
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
 use cudarc::driver::{result, sys::CUresult};
-use gridguard::cuda::{CudaError, Image, ImageError, LoadError};
-use gridguard::{ComputeCapability, Guard, Parameter};
-use gridguard_test_support::fake_driver::{unloads, with_fake};
+use gridguard::cuda::{CudaError, Image, ImageError, Kernel, LoadError};
+use gridguard::{Axis, ComputeCapability, Guard, Parameter};
+use gridguard_test_support::fake_driver::{races, unloads, with_fake};
 
-use crate::kernels::{PTX, context, guard, kernel, parameters};
+use crate::kernels::{PTX, context, guard, kernel, launch_iota, parameters, plan_along, poisoned};
 
 /// A complete CUDA ELF without sections or segments.
 fn empty_cubin() -> Vec<u8> {
@@ -187,5 +187,24 @@ fn dropping_a_module_leaves_the_current_context() {
         assert_eq!(unloads(), ["0"]);
         let current = result::ctx::get_current().expect("the query succeeds");
         assert_eq!(current, Some(context(&other).cu_ctx()));
+    });
+}
+
+#[test]
+fn a_function_that_cudarc_loaded_is_unloaded_after_its_launches() {
+    with_fake(&[], || {
+        let guard = guard();
+        let module = context(&guard).load_module(PTX.into()).expect("PTX");
+        let function = module.load_function("fake_iota_y").expect("it is in the PTX");
+        let declared = parameters("fake_iota_y");
+        // SAFETY: it writes its items and nothing else.
+        let kernel = unsafe { Kernel::from_cudarc(context(&guard), &function, declared) };
+        let kernel = kernel.expect("these are its parameters");
+        let stream = context(&guard).new_stream().expect("a stream");
+        let mut out = poisoned(&stream, 8);
+        let plan = plan_along(&kernel, Axis::Y, 8);
+        assert_eq!(launch_iota(&guard, &kernel, &plan, &stream, &mut out), Ok(1));
+        drop((module, function, kernel));
+        assert_eq!((unloads().len(), races()), (1, Vec::new()));
     });
 }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, CudaStream};
-use gridguard::cuda::{Args, Kernel};
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use gridguard::cuda::{Args, Kernel, LaunchError};
 use gridguard::{Axis, Guard};
-use gridguard_test_support::fake_driver::with_fake;
+use gridguard_test_support::fake_driver::{launches, with_fake};
 
 use super::{ITEMS, assert_ordered, look, write};
 use crate::kernels::{context, guard, iota, kernel, plan_along, poisoned, read};
@@ -129,5 +130,35 @@ fn a_launch_that_writes_waits_for_every_stream_that_reads() {
         read_twice_then_write(&guard, &owner, [&a, &owner]);
         let other = CudaContext::new(0).expect("the same primary context").default_stream();
         read_twice_then_write(&guard, &other, [&a, &b]);
+    });
+}
+
+/// An error on record in a context, which cudarc returns from its next call there.
+fn fail_next(context: &CudaContext) {
+    context.record_err::<()>(Err(DriverError(CUresult::CUDA_ERROR_NOT_SUPPORTED)));
+}
+
+#[test]
+fn a_launch_that_could_not_wait_for_earlier_work_is_refused() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).new_stream().expect("a stream");
+        let other = CudaContext::new(0).expect("the same primary context");
+        for owner in [context(&guard), &other].map(|context| context.new_stream()) {
+            let owner = owner.expect("a stream");
+            let mut out = poisoned(&owner, ITEMS);
+            fail_next(owner.context());
+            let mut args = Args::new(&stream);
+            args.write_items(&mut out, 1).offset().length();
+            // Whoever asks clears the failure.
+            let _ = context(&guard).check_err();
+            let plan = plan_along(&kernel, Axis::Y, ITEMS);
+            let refused = guard.launch(&kernel, &plan, args).expect_err("it waited for nothing");
+            assert!(matches!(refused, LaunchError::Driver(_)), "{refused}");
+            assert_eq!(write(&guard, &kernel, &stream, &mut out), Ok(1));
+        }
+        assert_eq!(launches().len(), 2);
+        assert_ordered();
     });
 }
