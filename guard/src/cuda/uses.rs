@@ -171,7 +171,8 @@ impl Drop for Uses<'_> {
             self.wait();
         }
         for Use { event, stream, always } in &self.events {
-            let context = stream.context();
+            // The memory's own object, whose streams wait for the event.
+            let context = event.context();
             if *always || context.is_managing_stream_synchronization() {
                 context.record_err(event.record(stream));
             }

@@ -133,6 +133,24 @@ fn a_launch_that_writes_waits_for_every_stream_that_reads() {
     });
 }
 
+#[test]
+fn a_write_through_another_object_for_the_context_is_seen_by_every_stream() {
+    with_fake(&[], || {
+        let guard = guard();
+        let (reader, writer) = (kernel(&guard, "look"), kernel(&guard, "fake_iota_y"));
+        let other = CudaContext::new(0).expect("the same primary context");
+        let [owner, third] = [other.new_stream(), other.new_stream()].map(|s| s.expect("a stream"));
+        let mut memory = poisoned(&owner, ITEMS);
+        // The guard's own object has no streams, so that it tracks nothing.
+        let stream = context(&guard).default_stream();
+        assert_eq!(write(&guard, &writer, &stream, &mut memory), Ok(1));
+        assert_eq!(look(&guard, &reader, &third, &memory), Ok(1));
+        assert_eq!(write(&guard, &writer, &stream, &mut memory), Ok(1));
+        assert_eq!(read(&third, &memory), iota(ITEMS));
+        assert_ordered();
+    });
+}
+
 /// An error on record in a context, which cudarc returns from its next call there.
 fn fail_next(context: &CudaContext) {
     context.record_err::<()>(Err(DriverError(CUresult::CUDA_ERROR_NOT_SUPPORTED)));
