@@ -1,13 +1,14 @@
 //! Compiles the kernels for one device on first use, caches them, and prepares launches.
 
-use std::collections::HashMap;
+use core::num::NonZeroUsize;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, NvrtcError};
 use gridguard::{Choice, Guard, KernelLimits, LaunchLimits, Plan};
+use lru::LruCache;
 use once_cell::sync::OnceCell;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use crate::cubin_cache::{CubinCache, CubinCacheError, CubinKey};
 use crate::element::{Element, ElementType, Plain};
@@ -19,8 +20,10 @@ use gridguard::profile::{Match, Objective, Policy};
 
 /// The kernels for one guard's device.
 ///
-/// Each is compiled once, on first use, then kept in memory and in the cubin cache. Usable from any
-/// thread; clones share the compiled code.
+/// Each is compiled once, on first use, then kept in memory and in the cubin cache. Beyond
+/// [`MAX_KEPT_KERNELS`] the one that was not prepared for the longest is dropped from memory, and read or
+/// compiled again at its next use; what was prepared with it keeps it loaded. Usable from any thread;
+/// clones share the compiled code.
 #[derive(Clone, Debug)]
 pub struct Kernels(Arc<Shared>);
 
@@ -30,9 +33,13 @@ struct Shared {
     /// The device's limits for a kernel not yet compiled, to tell whether a plan has several chunks.
     any_kernel: LaunchLimits,
     cache: Option<CubinCache>,
-    loaded: RwLock<HashMap<Specialisation, Arc<OnceCell<Kernel>>>>,
+    loaded: Mutex<LruCache<Specialisation, Arc<OnceCell<Kernel>>>>,
     counts: Mutex<CodeCounts>,
 }
+
+/// The most kernels that [`Kernels`] keep in memory: macros hold sizes, so a program with ever new ones
+/// would load code without end.
+pub const MAX_KEPT_KERNELS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 /// A kernel's name and macros, which identify its code.
 type Specialisation = (&'static str, Vec<(&'static str, u64)>);
@@ -67,7 +74,7 @@ impl Kernels {
             guard,
             any_kernel,
             cache,
-            loaded: RwLock::default(),
+            loaded: Mutex::new(LruCache::new(MAX_KEPT_KERNELS)),
             counts: Mutex::default(),
         }))
     }
@@ -99,10 +106,20 @@ impl Kernels {
     fn get(&self, mut code: Code, overlap: bool) -> Result<Kernel, KernelError> {
         code.defines.push(("OVERLAP", overlap.into()));
         let name = (code.kernel, code.defines.clone());
-        let known = self.0.loaded.read().get(&name).map(Arc::clone);
-        let cell =
-            known.unwrap_or_else(|| Arc::clone(self.0.loaded.write().entry(name).or_default()));
-        cell.get_or_try_init(|| self.load(&code, overlap)).cloned()
+        self.kept(name).get_or_try_init(|| self.load(&code, overlap)).cloned()
+    }
+
+    fn kept(&self, name: Specialisation) -> Arc<OnceCell<Kernel>> {
+        let mut loaded = self.0.loaded.lock();
+        if let Some(kernel) = loaded.get(&name) {
+            return Arc::clone(kernel);
+        }
+        let kernel = Arc::default();
+        let dropped = loaded.push(name, Arc::clone(&kernel));
+        // Unloading code takes time.
+        drop(loaded);
+        drop(dropped);
+        kernel
     }
 
     /// Compiles `operation`'s kernel and plans its launch. If the plan has several chunks, they

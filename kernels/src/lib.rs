@@ -59,7 +59,7 @@ pub use index::{Index, IndexType};
 #[cfg(all(feature = "profile", feature = "cuda"))]
 pub use kernels::TunedLaunch;
 #[cfg(feature = "cuda")]
-pub use kernels::{CodeCounts, Kernels, Prepared};
+pub use kernels::{CodeCounts, Kernels, MAX_KEPT_KERNELS, Prepared};
 pub use operation::{Code, Operation};
 #[cfg(feature = "cuda")]
 pub use tensor::{Extent, Tensor, TensorMut};

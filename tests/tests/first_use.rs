@@ -8,8 +8,12 @@ use std::time::{Duration, Instant};
 use gridguard::files::Distrust;
 use gridguard::{Choice, Dim3, Guard, LaunchLimits, LaunchRequest, Plan};
 use gridguard_kernels::rms_norm::RmsNorm;
-use gridguard_kernels::{CodeCounts, CubinCache, CubinCacheError, ElementType, Kernels};
-use gridguard_test_support::fake_driver::{Driver, compilations, in_processes, with_driver};
+use gridguard_kernels::{
+    CodeCounts, CubinCache, CubinCacheError, ElementType, Kernels, MAX_KEPT_KERNELS,
+};
+use gridguard_test_support::fake_driver::{
+    Driver, compilations, in_processes, unloads, with_driver,
+};
 use gridguard_test_support::{THREADS, race};
 
 /// Races, each for something fresh.
@@ -75,6 +79,36 @@ fn a_compilation_that_fails_is_told_to_everyone_and_tried_again() {
             }
         }
         assert_eq!(compilations().len(), ROUNDS * THREADS);
+    });
+}
+
+#[test]
+fn the_kernel_that_was_not_used_for_the_longest_is_dropped_unless_something_uses_it() {
+    with_driver(Driver::WithCompiler, &COMPILER[..1], || {
+        let kernels = Kernels::with_cache(guard(), None);
+        let use_of = |columns: u64| {
+            let before = kernels.counts().compiled;
+            let prepared = kernels.prepare(norm_of(columns), Choice::AUTOMATIC).expect("compiles");
+            (prepared, kernels.counts().compiled - before)
+        };
+        let most = u64::try_from(MAX_KEPT_KERNELS.get()).expect("few");
+        let (held, _) = use_of(1);
+        for columns in 2..=most {
+            assert_eq!(use_of(columns).1, 1);
+        }
+        assert_eq!((use_of(1).1, use_of(2).1), (0, 0), "all are kept so far");
+        assert_eq!(use_of(most + 1).1, 1);
+        assert_eq!(unloads().len(), 1, "3 was not used for the longest");
+        assert_eq!((use_of(1).1, use_of(2).1, use_of(3).1), (0, 0, 1));
+        assert_eq!(unloads().len(), 2);
+        for columns in 2..=most + 1 {
+            use_of(columns);
+        }
+        let dropped = unloads().len();
+        assert_eq!(use_of(1).1, 1, "dropped from the table");
+        // The kernel that something prepared is still loaded, beside the new one.
+        drop(held);
+        assert_eq!(unloads().len(), dropped + 2, "that of `held`, and the oldest of the table");
     });
 }
 

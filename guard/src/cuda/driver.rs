@@ -56,10 +56,10 @@ fn missing_for_cudarc(library: &Library) -> Option<&'static str> {
 }
 
 impl Driver {
-    /// The initialised driver, found once for the process.
+    /// The initialised driver, found once for the process; after a failure the next call tries again.
     pub(super) fn get() -> Result<&'static Self, DriverUnavailable> {
-        static DRIVER: OnceCell<Result<Driver, DriverUnavailable>> = OnceCell::new();
-        DRIVER.get_or_init(Self::load).as_ref().map_err(Clone::clone)
+        static DRIVER: OnceCell<Driver> = OnceCell::new();
+        DRIVER.get_or_try_init(Self::load)
     }
 
     fn load() -> Result<Self, DriverUnavailable> {

@@ -126,7 +126,7 @@ impl fmt::Display for FaultSuspects {
 /// The recent launches of a context.
 pub(super) struct History {
     recorder: Recorder,
-    /// Names of kernels, by number.
+    /// Names of kernels, by number. From [`KEPT_NAMES`] on, one that nothing has is replaced.
     names: RwLock<Vec<Arc<str>>>,
     /// Launches that were synchronised at once.
     pub(super) checked: AtomicU64,
@@ -190,15 +190,33 @@ impl History {
         found.filter_map(|(_, history)| Some(history.upgrade()?.share())).collect()
     }
 
-    /// The number under which launches of `kernel` are recorded.
-    pub(super) fn number_of(&self, kernel: &str) -> u32 {
+    /// The number under which launches of `kernel` are recorded, for as long as the name is held.
+    pub(super) fn number_of(&self, kernel: &str) -> (u32, Arc<str>) {
         let mut names = self.names.write();
-        let known = names.iter().position(|name| **name == *kernel);
-        let place = known.unwrap_or_else(|| {
-            names.push(kernel.into());
-            names.len() - 1
+        let place = names.iter().position(|name| **name == *kernel).unwrap_or_else(|| {
+            let replaced = if names.len() < KEPT_NAMES { None } else { self.unused(&names) };
+            let place = replaced.unwrap_or(names.len());
+            match names.get_mut(place) {
+                Some(name) => *name = kernel.into(),
+                None => names.push(kernel.into()),
+            }
+            place
         });
-        u32::try_from(place).unwrap_or(u32::MAX)
+        let name = names.get(place).map_or_else(|| kernel.into(), Arc::clone);
+        (u32::try_from(place).unwrap_or(u32::MAX), name)
+    }
+
+    /// The place of a name that neither a kernel nor a record has. Nobody takes it meanwhile: that needs
+    /// the lock of `names`.
+    fn unused(&self, names: &[Arc<str>]) -> Option<usize> {
+        let entries = self.recorder.entries();
+        let is_recorded =
+            |place| entries.iter().any(|entry| usize::try_from(entry.kernel) == Ok(place));
+        let mut places = names.iter().enumerate();
+        let is_unused = |(place, name): &(usize, &Arc<str>)| {
+            Arc::strong_count(name) == 1 && !is_recorded(*place)
+        };
+        places.find(is_unused).map(|(place, _)| place)
     }
 
     /// Records a launch that the driver accepted.
@@ -226,7 +244,8 @@ impl History {
 
     /// All launches on record, the newest first.
     pub(super) fn launches(&self) -> Vec<LaunchRecord> {
-        let mut launches = self.resolve(&self.recorder.entries());
+        let names = self.names.read();
+        let mut launches = resolve(&names, &self.recorder.entries());
         launches.reverse();
         launches
     }
@@ -234,8 +253,9 @@ impl History {
     /// The launches that may have failed without an error being returned yet, the newest last, and
     /// how many more there are whose records were overwritten.
     pub(super) fn suspects(&self) -> (Vec<LaunchRecord>, u64) {
+        let names = self.names.read();
         let Unproven { entries, forgotten } = self.recorder.unproven();
-        (self.resolve(&entries), forgotten)
+        (resolve(&names, &entries), forgotten)
     }
 
     /// Marks the launches on `stream` so far: a synchronisation that begins now covers them.
@@ -261,25 +281,6 @@ impl History {
             sharing_a_record: self.recorder.sharing(),
             ..counts
         }
-    }
-
-    /// Entries with the names of their kernels.
-    fn resolve(&self, entries: &[Entry]) -> Vec<LaunchRecord> {
-        let (names, now) = (self.names.read(), now_ns());
-        let record = |entry: &Entry| {
-            let name = usize::try_from(entry.kernel).ok().and_then(|place| names.get(place))?;
-            Some(LaunchRecord {
-                stream: entry.stream,
-                kernel: Arc::clone(name),
-                grid: entry.grid,
-                block: entry.block,
-                chunk: entry.chunk,
-                launches: entry.launches,
-                call_site: entry.call_site,
-                age: Duration::from_nanos(now.saturating_sub(entry.at_ns)),
-            })
-        };
-        entries.iter().filter_map(record).collect()
     }
 }
 
@@ -335,6 +336,25 @@ impl Watch {
     }
 }
 
+/// Entries with the names of their kernels.
+fn resolve(names: &[Arc<str>], entries: &[Entry]) -> Vec<LaunchRecord> {
+    let now = now_ns();
+    let record = |entry: &Entry| {
+        let name = usize::try_from(entry.kernel).ok().and_then(|place| names.get(place))?;
+        Some(LaunchRecord {
+            stream: entry.stream,
+            kernel: Arc::clone(name),
+            grid: entry.grid,
+            block: entry.block,
+            chunk: entry.chunk,
+            launches: entry.launches,
+            call_site: entry.call_site,
+            age: Duration::from_nanos(now.saturating_sub(entry.at_ns)),
+        })
+    };
+    entries.iter().filter_map(record).collect()
+}
+
 /// Whether `GRIDGUARD_SYNC` asks for checked launches; read once for the process.
 static CHECKED_BY_ENVIRONMENT: LazyLock<bool> = LazyLock::new(|| {
     let value = std::env::var_os("GRIDGUARD_SYNC");
@@ -387,6 +407,10 @@ pub(super) fn now_ns() -> u64 {
 /// Launches that a message names; [`FaultSuspects::launches`] has all.
 pub(crate) const NAMED: usize = 8;
 
+/// Names of kernels that a context keeps without need, so that programs that load kernels without end
+/// do not keep a name of each.
+const KEPT_NAMES: usize = 1024;
+
 /// What the bench `record` measures; not part of the public interface.
 #[cfg(feature = "bench")]
 pub mod bench {
@@ -410,7 +434,7 @@ pub mod bench {
         /// No records yet.
         fn default() -> Self {
             let history = ContextHistory::of(core::ptr::null_mut());
-            let kernel = history.number_of("bench");
+            let (kernel, _) = history.number_of("bench");
             Self { history, kernel, counters: Counters::new() }
         }
     }
@@ -436,5 +460,36 @@ pub mod bench {
     #[must_use]
     pub fn now_ns() -> u64 {
         super::now_ns()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
+
+    #[test]
+    fn names_that_neither_a_kernel_nor_a_record_has_are_replaced() {
+        let history = History::new();
+        let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("k"));
+        let launch = validate(&LaunchRequest::new(Dim3::ONE, Dim3::ONE), &limits).expect("legal");
+        let (held, _name) = history.number_of("held");
+        let (recorded, _) = history.number_of("recorded");
+        let stream = core::ptr::null_mut();
+        history.record(recorded, stream, &Chunk::only(1), &launch, 1, Location::caller());
+        for number in 0..5 * KEPT_NAMES {
+            history.number_of(&format!("kernel {number}"));
+        }
+        assert_eq!(history.names.read().len(), KEPT_NAMES);
+        assert_eq!(history.number_of("held").0, held);
+        assert_eq!(history.number_of("recorded").0, recorded);
+        assert_eq!(&*history.launches()[0].kernel, "recorded");
+        let kernels: Vec<_> = (0..2 * KEPT_NAMES)
+            .map(|number| history.number_of(&format!("live {number}")))
+            .collect();
+        for (number, (place, name)) in kernels.iter().enumerate() {
+            assert_eq!(**name, format!("live {number}"));
+            assert_eq!(history.number_of(name).0, *place);
+        }
     }
 }

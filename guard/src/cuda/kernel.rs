@@ -67,6 +67,8 @@ pub(super) struct Inner {
     pub(super) history: Arc<History>,
     /// The kernel's number in `history`.
     pub(super) number: u32,
+    #[allow(dead_code, reason = "keeps the number")]
+    recorded_name: Arc<str>,
 }
 
 // SAFETY: the handles are plain numbers to this process; the driver may be called with them from any
@@ -210,7 +212,7 @@ impl Kernel {
         // The driver is asked for the occupancy of each launch that needs it.
         let limits = limits.with_automatic_opt_in().without_occupancy_estimate();
         let history = ContextHistory::of(context);
-        let number = history.number_of(&limits.kernel().name);
+        let (number, recorded_name) = history.number_of(&limits.kernel().name);
         let inner = Arc::new(Inner {
             driver,
             function,
@@ -225,6 +227,7 @@ impl Kernel {
             captures_overlap: driver.version().is_ok_and(|version| version >= OVERLAP_DRIVER),
             history: history.share(),
             number,
+            recorded_name,
         });
         Ok(Self {
             inner,

@@ -6,7 +6,8 @@
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::CString;
 use std::path::Path;
-use std::sync::OnceLock;
+
+use once_cell::sync::OnceCell;
 
 use super::error::{NvrtcError, NvrtcUnavailable};
 use super::symbols::{self, Handle, Nvrtc, Status};
@@ -81,14 +82,15 @@ const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
 
 impl Compiler {
     /// The compiler, found once for the process: on the library path, then in the toolkits at
-    /// `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and `/usr/local/cuda`.
+    /// `CUDA_HOME`, `CUDA_PATH` (absolute paths only) and `/usr/local/cuda`. After a failure the next
+    /// call searches again.
     ///
     /// # Errors
     ///
     /// [`NvrtcUnavailable`] if there is no library, or it lacks a function.
     pub fn find() -> Result<Self, NvrtcUnavailable> {
-        static NVRTC: OnceLock<Result<(Nvrtc, String), NvrtcUnavailable>> = OnceLock::new();
-        let (nvrtc, library) = NVRTC.get_or_init(load).as_ref().map_err(Clone::clone)?;
+        static NVRTC: OnceCell<(Nvrtc, String)> = OnceCell::new();
+        let (nvrtc, library) = NVRTC.get_or_try_init(load)?;
         Ok(Self { nvrtc, library })
     }
 

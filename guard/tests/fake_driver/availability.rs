@@ -5,9 +5,10 @@ use std::path::Path;
 use gridguard::catalog;
 use gridguard::cuda::{
     Compiler, CudaError, DriverUnavailable, Image, LoadError, NvrtcError, NvrtcUnavailable,
+    driver_version,
 };
 use gridguard::{DeviceLimits, FallbackReason, Guard};
-use gridguard_test_support::fake_driver::{Driver, with_driver, with_fake};
+use gridguard_test_support::fake_driver::{Driver, initialisations, with_driver, with_fake};
 use gridguard_test_support::fake_library;
 
 use crate::kernels::{self, PTX};
@@ -184,6 +185,45 @@ fn a_driver_older_than_cuda_12_is_refused_with_both_versions() {
         );
         let old = DriverUnavailable::TooOld { version: 11_080, oldest: 12_000 };
         assert_eq!(reason, old);
+    });
+}
+
+#[test]
+#[allow(unsafe_code, reason = "changes the environment")]
+fn a_driver_that_failed_once_is_tried_again_and_kept_once_it_works() {
+    with_fake(&[("GRIDGUARD_FAKE_INIT", "999")], || {
+        let set = |code: &str| {
+            // SAFETY: no other thread of this process reads the environment meanwhile.
+            unsafe { std::env::set_var("GRIDGUARD_FAKE_INIT", code) };
+        };
+        assert!(matches!(unavailable(), DriverUnavailable::InitFailed(_)));
+        set("100");
+        assert!(matches!(unavailable(), DriverUnavailable::NoDevice { .. }));
+        assert!(!Guard::best().is_cuda());
+        set("0");
+        assert!(Guard::best().is_cuda());
+        let before = initialisations();
+        assert_eq!(driver_version(), Ok(13_000));
+        assert_eq!(initialisations(), before);
+    });
+}
+
+#[test]
+#[allow(unsafe_code, reason = "changes the environment")]
+fn a_compiler_that_was_missing_is_found_later() {
+    with_driver(Driver::Missing, &[], || {
+        if Compiler::find().is_ok() {
+            // The machine has a toolkit where the environment cannot hide it.
+            assert!(Path::new("/usr/local/cuda").exists());
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let [library, link, ..] = fake_library::COMPILER;
+        fake_library::build(&folder.path().join("lib64"), "libnvrtc.c", library, link, None);
+        // SAFETY: no other thread of this process reads the environment meanwhile.
+        unsafe { std::env::set_var("CUDA_HOME", folder.path()) };
+        let found = Compiler::find().expect("it is there now");
+        assert!(Path::new(found.library()).starts_with(folder.path()), "{found:?}");
     });
 }
 

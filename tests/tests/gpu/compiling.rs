@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use gridguard::Choice;
+use gridguard::cuda::Args;
+use gridguard::{Axis, Choice};
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::{CubinCache, ElementType, Kernels, Tensor, TensorMut};
 
-use super::support::{guard, stream};
+use super::support::{SOURCE, guard, kernel_of, plan, stream};
 
 fn with_cache(folder: &std::path::Path) -> Kernels {
     Kernels::with_cache(Arc::clone(guard()), Some(CubinCache::at(folder)))
@@ -74,4 +75,26 @@ fn threads_that_first_use_a_kernel_together_compile_it_once() {
         }
     });
     assert_eq!(kernels.counts().compiled, 1);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_kernel_that_is_dropped_while_it_runs_runs_to_its_end() {
+    let (stream, items) = (stream(), 70_000);
+    for round in 1..=5_u64 {
+        let module = guard().compile("support.cu", SOURCE).expect("compiles");
+        let slow = kernel_of(&module, "slow_fill");
+        let slow_plan = plan(&slow, Axis::Y, items, Choice::AUTOMATIC);
+        let mut x = stream.alloc_zeros::<u64>(70_000).expect("memory");
+        let mut args = Args::new(&stream);
+        // Some tens of milliseconds in all.
+        args.write_items(&mut x, 1).value(round).value(1_000_000_u64);
+        assert_eq!(guard().launch(&slow, &slow_plan, args), Ok(2));
+        drop((module, slow));
+        // Loads other code where the old one may have been.
+        let again = guard().compile("support.cu", SOURCE).expect("compiles");
+        let values = stream.clone_dtoh(&x).expect("copies back");
+        assert!(values.iter().all(|x| *x == round), "round {round}");
+        drop(again);
+    }
 }
