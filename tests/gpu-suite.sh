@@ -33,7 +33,7 @@ pack() {
     {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch &&
-            cargo bench --no-run --message-format json -p gridguard --bench plan --bench record &&
+            cargo bench --no-run --message-format json -p gridguard --features profile --bench plan --bench record --bench profile &&
             cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example 05_tune &&
             cargo build --release --message-format json -p gridguard-cli --bin gridguard
@@ -206,6 +206,7 @@ host_costs() {
     # No benchmark has that name, which leaves the medians of interleaved rounds.
     "$1/record" --bench none
     "$1/plan" --bench --quick
+    "$1/profile" --bench --quick
 }
 
 # Tunes the same problems on one device and on all of them in turn, with everything compiled before.

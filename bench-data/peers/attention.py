@@ -157,13 +157,14 @@ def time_of(row):
 def markdown(document):
     head = ["<shape", "<type", ">limit, us (GB/s)", ">ours, us", ">of the limit", "<best peer", ">us", ">peer / ours",
             "<PyTorch's best", ">us", ">PyTorch / ours"]
-    lines = []
+    lines, shares = [], []
     for one in summaries(document):
         limit, ours, peer, pytorch = (one[which] for which in ("limit", "ours", "peer", "pytorch"))
+        shares.append(divided(time_of(limit), time_of(ours)))
         lines.append([
             one["shape"], one["dtype"],
             f"{us(limit['us'])} ({limit['gb_s']:,.0f})" if limit else "-",
-            us(time_of(ours)), percent(divided(time_of(limit), time_of(ours))),
+            us(time_of(ours)), percent(shares[-1]),
             peer["name"] if peer else "-", us(time_of(peer)), ratio(divided(time_of(peer), time_of(ours))),
             pytorch["name"].removeprefix("PyTorch ") if pytorch else "-", us(time_of(pytorch)),
             ratio(divided(time_of(pytorch), time_of(ours))),
@@ -172,9 +173,9 @@ def markdown(document):
     beside = f"; a plain device copy moves {copy:,.0f} GB/s" if copy else ""
     tolerances = ", ".join(f"{dtype} {error:g}" for dtype, error in measuring.TOLERANCES.items())
     text = ["# Temporal attention compared with its peers\n", measuring.described(document["machine"]) + ".\n",
-            "Shapes are items x heads x frames x head dimension. The limit is a kernel that reads three tensors and "
-            f"writes one of the same bytes, ours or Triton's, whichever is faster{beside}. Peers whose relative error "
-            f"against float64 is above tolerance ({tolerances}) are left out here: Triton's tf32 is one. Ratios above "
+            f"Shapes are items x heads x frames x head dimension. The limit is {measuring.LIMIT}; or Triton's kernel "
+            f"that reads three tensors and writes one, where that is faster{beside}. {measuring.beyond(shares)}"
+            f"Peers whose relative error against float64 is above tolerance ({tolerances}) are left out here: Triton's tf32 is one. Ratios above "
             "1 say that ours is faster.\n",
             measuring.table(head, lines)]
     text += setups(document)

@@ -108,23 +108,24 @@ def markdown(document):
     head = ["<operation", "<shape", "<type", ">limit, us (GB/s)", ">ours, us", ">GB/s", ">of the limit", "<PyTorch",
             ">us", ">PyTorch / ours"]
     rows = [row for row in document["rows"] if row["group"] != "copy"]
-    lines = []
+    lines, shares = [], []
     for case in measuring.cases_of(rows):
         here = [row for row in rows if (row["group"], row["shape"], row["dtype"]) == case]
         limit, ours = (best(row for row in here if (row["source"], row["name"]) == ("ours", name))
                        for name in (LIMIT, "ours"))
         pytorch = best(row for row in here if row["source"] == "peer")
         times = [row["us"] if row else None for row in (limit, ours, pytorch)]
+        shares.append(divided(times[0], times[1]))
         lines.append([
             *case,
             f"{us(times[0])} ({limit['gb_s']:,.0f})" if limit else "-",
-            us(times[1]), f"{ours['gb_s']:,.0f}" if ours else "-", percent(divided(times[0], times[1])),
+            us(times[1]), f"{ours['gb_s']:,.0f}" if ours else "-", percent(shares[-1]),
             pytorch["name"].removeprefix("PyTorch ") if pytorch else "-", us(times[2]),
             ratio(divided(times[2], times[1])),
         ])
     text = ["# Kernels compared with PyTorch's operators\n", measuring.described(document["machine"]) + ".\n",
-            "The limit is a kernel that reads and writes as many bytes and computes nothing. Ratios above 1 say that "
-            "ours is faster.\n", measuring.table(head, lines)]
+            f"The limit is {measuring.LIMIT}. {measuring.beyond(shares)}Ratios above 1 say that ours is faster.\n",
+            measuring.table(head, lines)]
     text += measuring.appendix(document)
     return "\n".join(text)
 
@@ -154,6 +155,9 @@ def self_test():
                        "| rms_norm | 131072x1024 | f16 | PyTorch rms_norm | out of memory / of it |",
                        "| get_rows | 65536x1024x100000 | f16 | 126 (4,261) | - | - | - | - | - | - |",
                        "| rms_norm | 32768x4096 | f16 | 130 | 131 | +1.0 % |", "- a note"), text)
+    assert "faster than the limit" not in text
+    faster = markdown(dict(document, rows=[dict(row, us=125.0) if row["us"] == 130.0 else row for row in document["rows"]]))
+    comparison.expect(("1 case is faster than the limit",), faster)
     markdown(dict(document, rows=[], again=[]))
     with tempfile.TemporaryDirectory() as place:
         notes = []

@@ -203,6 +203,21 @@ def ratio(value, digits=2):
     return "-" if value is None else f"{value:.{digits}f}"
 
 
+# What the rows named `limit` of our bench are, in words.
+LIMIT = ("the fastest of 16 kernels, with and without streaming loads and stores, with four and eight loads of "
+         "16 bytes under way in each thread, with a block for every chunk and with resident blocks, and of the "
+         "driver's device copy where as much is written as read. Each reads and writes as many bytes as the case "
+         "must, in that proportion, computes nothing, and is launched back to back over the same memory, as ours "
+         "is, so that what L2 keeps between launches serves both. The .json names the one that was fastest")
+
+
+def beyond(shares):
+    """Says how many cases are faster than their limit, which then is none."""
+    count = sum(share > 1 for share in shares if share)
+    cases = f"{count} case is" if count == 1 else f"{count} cases are"
+    return f"{cases} faster than the limit: there the true limit is not known. " if count else ""
+
+
 def percent(value):
     return "-" if value is None else f"{value * 100:.1f} %"
 

@@ -6,8 +6,8 @@ use core::num::NonZeroU64;
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use gridguard::DeviceLimits;
 use gridguard::profile::{
-    DeviceIdentity, Document, Entry, Environment, Key, Match, MatchKind, MissLog, Profile,
-    Provenance, StoredChoice, Summary,
+    DeviceIdentity, Document, Entry, Environment, Key, MatchKind, MissLog, Profile, Provenance,
+    StoredChoice, Summary,
 };
 
 /// Number of kernels, each with two element types.
@@ -108,40 +108,44 @@ fn files(criterion: &mut Criterion) {
     });
 }
 
+/// What is looked up, how its sizes differ from a tuned shape's, and how an entry matches them.
+type Lookup = (&'static str, fn([u64; 2]) -> [u64; 2], MatchKind);
+
+/// Lookups of every kind, each over all kernels and the same 70 shapes of each: by the full key, and of
+/// kernels that were resolved before.
 fn lookups(criterion: &mut Criterion) {
     let profile = indexed(document());
     let keys: Vec<Key> = (0..2 * KERNELS).map(key).collect();
-    let ask = |name: &str, criterion: &mut Criterion, change: fn([u64; 2]) -> [u64; 2], kind| {
-        criterion.bench_function(name, |bencher| {
-            let mut number = 0;
+    let kernels: Vec<_> = keys.iter().filter_map(|key| profile.tuned(key)).collect();
+    assert_eq!(kernels.len(), keys.len());
+    let kinds: [Lookup; 4] = [
+        ("an exact shape", |sizes| sizes, MatchKind::Exact),
+        ("a shape of a bucket", |[rows, columns]| [rows + 1, columns + 1], MatchKind::Bucket),
+        ("a neighbour", |[rows, columns]| [between(rows), columns], MatchKind::Neighbour),
+        (
+            "a shape that no entry matches",
+            |[rows, columns]| [rows << 32, columns],
+            MatchKind::Default,
+        ),
+    ];
+    for (what, change, kind) in kinds {
+        criterion.bench_function(&format!("look up {what}"), |bencher| {
+            let mut turns = turns();
             bencher.iter(|| {
-                number = (number + 7_919) % (2 * KERNELS * SHAPES);
-                let key = usize::try_from(number / SHAPES).ok().and_then(|place| keys.get(place));
-                let asked = change(sizes(number % SHAPES));
-                let tuned = key.map(|key| profile.lookup(key, &asked));
-                assert!(tuned.is_some_and(|tuned| tuned.matched.kind() == kind));
+                let (place, asked) = turns();
+                let found = keys.get(place).map(|key| profile.lookup(key, &change(asked)));
+                assert!(found.is_some_and(|found| found.matched.kind() == kind));
             });
         });
-    };
-    ask("look up an exact shape", criterion, |sizes| sizes, MatchKind::Exact);
-    ask("look up a shape of a bucket", criterion, |[r, c]| [r + 1, c + 1], MatchKind::Bucket);
-    let below = |[rows, columns]: [u64; 2]| [rows.max(24) * 3 / 4 - 1, columns];
-    let neighbour = below(sizes(55));
-    let one = keys.first().cloned().unwrap_or_default();
-    criterion.bench_function("look up a neighbour", |bencher| {
-        bencher.iter(|| {
-            let tuned = profile.lookup(black_box(&one), black_box(&neighbour));
-            assert!(matches!(tuned.matched, Match::Neighbour { .. } | Match::Bucket));
+        criterion.bench_function(&format!("look up {what} of a resolved kernel"), |bencher| {
+            let mut turns = turns();
+            bencher.iter(|| {
+                let (place, asked) = turns();
+                let found = kernels.get(place).map(|kernel| kernel.lookup(&change(asked)));
+                assert!(found.is_some_and(|found| found.matched.kind() == kind));
+            });
         });
-    });
-    criterion.bench_function("look up an exact shape of a resolved kernel", |bencher| {
-        let kernel = profile.tuned(&one);
-        let asked = sizes(55);
-        bencher.iter(|| {
-            let tuned = kernel.map(|kernel| kernel.lookup(black_box(&asked)));
-            assert!(tuned.is_some_and(|tuned| tuned.matched == Match::Exact));
-        });
-    });
+    }
     let unknown = Key { kernel: "never tuned".into(), ..Key::default() };
     criterion.bench_function("look up a kernel that was not tuned", |bencher| {
         bencher.iter(|| profile.lookup(black_box(&unknown), &[5, 5]).entry.is_none());
@@ -151,6 +155,22 @@ fn lookups(criterion: &mut Criterion) {
         let names = ["rows", "columns"];
         bencher.iter(|| misses.record(&unknown, &names, black_box(&[5, 5]), MatchKind::Default));
     });
+}
+
+/// A kernel and a shape that it was tuned for, another each time and far from the one before. The rows are
+/// neither the fewest nor the most.
+fn turns() -> impl FnMut() -> (usize, [u64; 2]) {
+    let mut number = 0;
+    move || {
+        number = (number + 7_919) % (2 * KERNELS * SHAPES);
+        let place = usize::try_from(number / SHAPES).unwrap_or(usize::MAX);
+        (place, sizes(20 + number % SHAPES % 70))
+    }
+}
+
+/// A size between the same powers of two as no tuned one, and within an octave of one.
+const fn between(size: u64) -> u64 {
+    if size.is_power_of_two() { size / 4 * 3 } else { size / 2 * 3 }
 }
 
 criterion_group!(benches, files, lookups);

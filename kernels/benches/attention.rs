@@ -1,5 +1,5 @@
-//! Times temporal attention and, as its limit, a kernel that only moves the same bytes. Without a CUDA
-//! device, times the host implementation.
+//! Times temporal attention and, as its limit, the fastest kernel that only moves the same bytes. Without a
+//! CUDA device, times the host implementation.
 //!
 //! Launches run back to back between events, over tensors larger than the caches. The result is compared
 //! with the f64 reference before anything is timed.
@@ -10,7 +10,7 @@ use std::hint::black_box;
 
 use cudarc::driver::{CudaEvent, CudaSlice};
 use gridguard::{Choice, DeviceLimits, Guard, KernelLimits};
-use gridguard_kernels::bench::synthetic;
+use gridguard_kernels::bench::{Traffic, synthetic};
 use gridguard_kernels::temporal_attention::{
     Layout, Shape, TemporalAttention, reference, run_on_host, tolerance,
 };
@@ -18,7 +18,7 @@ use gridguard_kernels::{Deviation, Element, Extent, KernelError, Operation, Prep
 use gridguard_kernels::{Tensor, TensorMut};
 use half::{bf16, f16};
 
-use support::{Bench, Case, Device, Failure, Reads, Repeated, within};
+use support::{Bench, Case, Device, Failure, Repeated, within};
 
 /// Items, heads, frames and head dimension, for f16 and bf16.
 const HALF: [[u64; 4]; 12] = [
@@ -107,12 +107,13 @@ impl Setup {
     fn case<T: Element>(&self) -> Case {
         let [items, heads, frames, head_dim] = self.dims;
         let elements = self.dims.into_iter().map(u128::from).product::<u128>();
+        let tensor = elements * u128::from(T::TYPE.bytes());
         Case {
             operation: "attention",
             shape: format!("{items}x{heads}x{frames}x{head_dim}"),
             element: T::TYPE,
             name: self.name,
-            bytes: 4 * elements * u128::from(T::TYPE.bytes()),
+            traffic: Traffic { read: 3 * tensor, written: tensor },
         }
     }
 
@@ -143,7 +144,7 @@ impl Setup {
 fn beside_limit<T: Element>(bench: &mut Bench, device: &Device, dims: [u64; 4]) {
     let setup = Setup { dims, ..Setup::default() };
     attention::<T>(bench, device, setup);
-    device.measure_limit::<T>(bench, setup.case::<T>(), Reads::Three);
+    device.measure_limit::<T>(bench, setup.case::<T>());
 }
 
 fn attention<T: Element>(bench: &mut Bench, device: &Device, setup: Setup) {

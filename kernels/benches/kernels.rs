@@ -1,5 +1,5 @@
-//! Times the other kernels and, as their limit, a kernel that only moves the same bytes. Without a CUDA
-//! device, times host references.
+//! Times the other kernels and, as their limit, the fastest kernel that only moves the same bytes. Without a
+//! CUDA device, times host references.
 //!
 //! The names of the cases contain the sizes of the problem, in the order of the kernel; programs that
 //! compare with other implementations parse them.
@@ -9,11 +9,11 @@ mod support;
 use std::hint::black_box;
 
 use gridguard::Choice;
-use gridguard_kernels::bench::{Problem, synthetic};
+use gridguard_kernels::bench::{Problem, Traffic, synthetic};
 use gridguard_kernels::{Element, ElementType, rms_norm};
 use half::{bf16, f16};
 
-use support::{Bench, Case, Device, Failure, Reads, Repeated};
+use support::{Bench, Case, Device, Failure, Repeated};
 
 /// Kernel, types and sizes.
 const PROBLEMS: [&str; 20] = [
@@ -64,7 +64,7 @@ fn on_device(bench: &mut Bench, device: &Device) {
     }
 }
 
-/// Sealed, beside the limit of as many bytes.
+/// A problem, beside its limit.
 fn beside_limit(bench: &mut Bench, device: &Device, text: &str) -> Result<(), Failure> {
     let problem: Problem = text.parse()?;
     let sizes: Vec<String> = problem.shape().iter().map(|(_, size)| size.to_string()).collect();
@@ -73,7 +73,7 @@ fn beside_limit(bench: &mut Bench, device: &Device, text: &str) -> Result<(), Fa
         shape: sizes.join("x"),
         element: problem.element(),
         name: "ours",
-        bytes: problem.least_bytes(device.limits())?,
+        traffic: problem.traffic(device.limits())?,
     };
     bench.measure(&case, || {
         let mut bench_case = problem.on_device(device.kernels(), device.stream())?;
@@ -83,21 +83,22 @@ fn beside_limit(bench: &mut Bench, device: &Device, text: &str) -> Result<(), Fa
         Ok(device.repeated(launch).with_error(error))
     });
     match problem.element() {
-        ElementType::F16 => device.measure_limit::<f16>(bench, case, Reads::One),
-        ElementType::Bf16 => device.measure_limit::<bf16>(bench, case, Reads::One),
-        ElementType::F32 => device.measure_limit::<f32>(bench, case, Reads::One),
+        ElementType::F16 => device.measure_limit::<f16>(bench, case),
+        ElementType::Bf16 => device.measure_limit::<bf16>(bench, case),
+        ElementType::F32 => device.measure_limit::<f32>(bench, case),
     }
     Ok(())
 }
 
 fn rms_norm_reference<T: Element>(bench: &mut Bench) {
     let [rows, columns] = ON_HOST;
+    let bytes = u128::from(rows * columns * T::TYPE.bytes());
     let case = Case {
         operation: "rms_norm",
         shape: format!("{rows}x{columns}"),
         element: T::TYPE,
         name: "reference",
-        bytes: 2 * u128::from(rows * columns * T::TYPE.bytes()),
+        traffic: Traffic { read: bytes, written: bytes },
     };
     bench.measure(&case, || {
         let columns = usize::try_from(columns)?;

@@ -11,7 +11,7 @@ use gridguard::{DeviceLimits, Guard};
 use gridguard_kernels::bench::synthetic;
 use gridguard_kernels::{Element, Kernels};
 
-use super::limit::{self, Limit, Reads};
+use super::limit::{self, Limit};
 use super::{Bench, Case, Failure, Repeated};
 
 /// Elements generated on the host; longer memory repeats them.
@@ -109,12 +109,14 @@ impl Device {
         Ok(self.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT))?)
     }
 
-    /// Measures a kernel that only moves the bytes of `case`, read and written.
-    pub(crate) fn measure_limit<T: Element>(&self, bench: &mut Bench, case: Case, reads: Reads) {
-        let bytes = u64::try_from(case.bytes / (1 + u128::from(reads.count())));
+    /// Measures the fastest of several kernels that only move the bytes of `case`, launched back to back over
+    /// the same memory as the case itself is: what L2 holds of the launch before serves both.
+    pub(crate) fn measure_limit<T: Element>(&self, bench: &mut Bench, case: Case) {
+        let traffic = case.traffic;
         bench.measure(&Case { name: "limit", ..case }, || {
-            let mut limit = Limit::<T>::new(self, reads, bytes?)?;
-            Ok(self.repeated(move || limit.launch(self)))
+            let mut limit = Limit::<T>::fastest(self, traffic)?;
+            let name = limit.name().to_owned();
+            Ok(self.repeated(move || limit.launch(self)).made_by(name))
         });
     }
 

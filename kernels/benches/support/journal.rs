@@ -27,7 +27,13 @@ impl Journal {
 
     /// Writes the median of the samples. Those of the warm-up have other lengths than the last and are left
     /// out.
-    pub(super) fn add(&self, case: &Case, samples: &[Sample], error: Option<f64>) {
+    pub(super) fn add(
+        &self,
+        case: &Case,
+        samples: &[Sample],
+        error: Option<f64>,
+        by: Option<&str>,
+    ) {
         let Some(last) = samples.last() else { return };
         let micros: Vec<f64> = samples
             .iter()
@@ -36,14 +42,16 @@ impl Journal {
             .map(|sample| sample.total.as_secs_f64() * 1e6 / number(u128::from(sample.repetitions)))
             .collect();
         let (count, us) = (micros.len(), median(micros));
-        let gb_s = number(case.bytes) / us / 1e3;
+        let bytes = case.traffic.total();
+        let gb_s = number(bytes) / us / 1e3;
         let error = error.map_or("null".to_owned(), |error| format!("{error:e}"));
+        let by = by.map_or_else(String::new, |name| format!(",\"by\":\"{name}\""));
         self.write(
             case,
             &format!(
-                "\"us\":{us:.3},\"bytes\":{},\"gb_s\":{gb_s:.1},\"samples\":{count},\
-                 \"launches\":{},\"error\":{error}",
-                case.bytes, last.repetitions
+                "\"us\":{us:.3},\"bytes\":{bytes},\"gb_s\":{gb_s:.1},\"samples\":{count},\
+                 \"launches\":{},\"error\":{error}{by}",
+                last.repetitions
             ),
         );
     }

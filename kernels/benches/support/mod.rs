@@ -13,11 +13,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput, measurement::WallTime};
+use gridguard_kernels::bench::Traffic;
 use gridguard_kernels::{Deviation, ElementType};
 
 pub(crate) use device::Device;
 use journal::{Journal, Sample, median};
-pub(crate) use limit::Reads;
 use selection::Selection;
 
 /// Chosen so that all cases of attention fit into 100 seconds.
@@ -40,8 +40,8 @@ pub(crate) struct Case {
     pub(crate) element: ElementType,
     /// The implementation, such as `ours` or `limit`.
     pub(crate) name: &'static str,
-    /// Bytes that any implementation must move.
-    pub(crate) bytes: u128,
+    /// What any implementation must move.
+    pub(crate) traffic: Traffic,
 }
 
 impl Case {
@@ -58,11 +58,12 @@ impl Case {
 pub(crate) struct Repeated<'a> {
     time: Box<dyn FnMut(u64) -> Result<Duration, Failure> + 'a>,
     error: Option<f64>,
+    by: Option<String>,
 }
 
 impl<'a> Repeated<'a> {
     pub(crate) fn new(time: impl FnMut(u64) -> Result<Duration, Failure> + 'a) -> Self {
-        Self { time: Box::new(time), error: None }
+        Self { time: Box::new(time), error: None, by: None }
     }
 
     /// Work on the host.
@@ -74,6 +75,12 @@ impl<'a> Repeated<'a> {
             }
             Ok(start.elapsed())
         })
+    }
+
+    /// Adds what does the work, where that was chosen.
+    pub(crate) fn made_by(mut self, name: String) -> Self {
+        self.by = Some(name);
+        self
     }
 
     /// Adds the relative error of the result, determined before anything is timed.
@@ -138,7 +145,9 @@ impl Bench {
         });
         match failure {
             Some(reason) => eprintln!("{} failed, its figures above are void: {reason}", case.id()),
-            None if self.selection.measures() => self.journal.add(case, &samples, repeated.error),
+            None if self.selection.measures() => {
+                self.journal.add(case, &samples, repeated.error, repeated.by.as_deref());
+            }
             None => {}
         }
     }
@@ -173,7 +182,8 @@ impl Bench {
         let mut group = self.criterion.benchmark_group(case.operation);
         // Every sample has the same number of launches, so that samples are comparable.
         group.sampling_mode(SamplingMode::Flat);
-        group.throughput(Throughput::Bytes(u64::try_from(case.bytes).unwrap_or(u64::MAX)));
+        group
+            .throughput(Throughput::Bytes(u64::try_from(case.traffic.total()).unwrap_or(u64::MAX)));
         group
     }
 }

@@ -20,4 +20,5 @@ pub use case::{BenchCase, BenchError, LaunchHandle, LaunchSetup};
 #[cfg(feature = "profile")]
 pub use problem::current_sources;
 pub use problem::{Problem, ProblemError};
+pub use spec::Traffic;
 pub use synthetic::synthetic;

@@ -7,7 +7,7 @@ use gridguard::DeviceLimits;
 
 use super::case::LaunchSetup;
 use super::registry::{KERNELS, KernelEntry};
-use super::spec::{MAX_SIZES, ProblemSets, SizedProblem};
+use super::spec::{MAX_SIZES, ProblemSets, SizedProblem, Traffic};
 use crate::element::{ElementType, to_u64};
 use crate::error::KernelError;
 use crate::index::IndexType;
@@ -172,17 +172,17 @@ impl Problem {
         (self.entry().key)(&self.sized, device, policy, objective)
     }
 
-    /// Bytes that any implementation must read and write, on a device with these limits. Tensors that
-    /// all items share do not count.
+    /// What any implementation must read and write, on a device with these limits. Tensors that all items
+    /// share do not count.
     ///
     /// # Errors
     ///
     /// [`KernelError`] if the kernel does not support the sizes or the device.
-    pub fn least_bytes(&self, device: &DeviceLimits) -> Result<u128, KernelError> {
+    pub fn traffic(&self, device: &DeviceLimits) -> Result<Traffic, KernelError> {
         let SizedProblem { element, sizes: [items, ..], .. } = self.sized;
         let tensors = (self.entry().tensors)(&self.sized, device)?;
         let output_bytes = to_u64((self.entry().output_bytes)(element));
-        Ok(u128::from(items) * tensors.least_bytes_per_item(&self.sized, output_bytes))
+        Ok(tensors.traffic(&self.sized, items, output_bytes))
     }
 
     /// The problem on the device of `kernels`, launched on `stream`.

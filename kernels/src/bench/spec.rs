@@ -149,9 +149,8 @@ impl TensorSpec {
         to_usize(item * self.output_per_item)..to_usize((item + 1) * self.output_per_item)
     }
 
-    /// Bytes that any implementation must move for each item: what the item alone reads, and what it
-    /// writes, once. `output_bytes` are those of an element of the output.
-    pub(super) fn least_bytes_per_item(&self, problem: &SizedProblem, output_bytes: u64) -> u128 {
+    /// The traffic of `items`. `output_bytes` are those of an element of the output.
+    pub(super) fn traffic(&self, problem: &SizedProblem, items: u64, output_bytes: u64) -> Traffic {
         let element = u128::from(problem.element.bytes());
         let read = self.inputs.iter().map(|input| match input {
             Input::Items(elements) => u128::from(*elements) * element,
@@ -161,7 +160,27 @@ impl TensorSpec {
                 u128::from(*columns) * element + u128::from(problem.index.bytes())
             }
         });
-        read.sum::<u128>() + u128::from(self.output_per_item) * u128::from(output_bytes)
+        let written = u128::from(self.output_per_item) * u128::from(output_bytes);
+        let items = u128::from(items);
+        Traffic { read: items * read.sum::<u128>(), written: items * written }
+    }
+}
+
+/// Bytes that any implementation of a problem must move: what its items alone read, and what they write, each
+/// once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes read.
+    pub read: u128,
+    /// Bytes written.
+    pub written: u128,
+}
+
+impl Traffic {
+    /// Bytes read and written.
+    #[must_use]
+    pub const fn total(self) -> u128 {
+        self.read.saturating_add(self.written)
     }
 }
 
