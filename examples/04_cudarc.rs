@@ -1,5 +1,6 @@
 //! Step 4: guards code that uses cudarc's launch builder by changing one call. An oversized launch
-//! is then reported precisely before it reaches the driver.
+//! is then reported precisely before it reaches the driver, or runs in chunks once it declares its
+//! batch.
 //!
 //! Run it with `cargo run --release --example 04_cudarc`; it needs a CUDA device and NVRTC.
 
@@ -7,12 +8,15 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction, LaunchConfig, PushKernelArg};
 use gridguard::cuda::{CompileOptions, Compiler, GuardedStream};
+use gridguard::{Axis, BatchAxis};
 
 const SOURCE: &str = r#"
-extern "C" __global__ void scale(float *x, float by, unsigned n) {
-    unsigned i = blockIdx.y * blockDim.x + threadIdx.x;
-    if (i < n) x[i] *= by;
+// One block a row.
+extern "C" __global__ void scale(float *x, float by, unsigned rows) {
+    if (blockIdx.y < rows) x[blockIdx.y * size_t(blockDim.x) + threadIdx.x] *= by;
 }"#;
+
+const COLUMNS: u32 = 128;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // cudarc panics if there is no driver; the guard returns an error.
@@ -29,19 +33,24 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let stream = context.default_stream();
     let function = load(&context, compiled.image.bytes())?;
 
-    for blocks in [1000_u32, 76_800] {
-        let n = blocks * 128;
-        let mut x = stream.alloc_zeros::<f32>(usize::try_from(n)?)?;
-        let config =
-            LaunchConfig { grid_dim: (1, blocks, 1), block_dim: (128, 1, 1), shared_mem_bytes: 0 };
+    for (rows, in_chunks) in [(1000_u32, false), (76_800, false), (76_800, true)] {
+        let mut x = stream.alloc_zeros::<f32>(usize::try_from(rows * COLUMNS)?)?;
+        let grid_dim = (1, rows, 1);
+        let config = LaunchConfig { grid_dim, block_dim: (COLUMNS, 1, 1), shared_mem_bytes: 0 };
         // Without the guard: stream.launch_builder(&function).
         let mut launch = stream.launch_builder_guarded(&function);
-        launch.arg(&mut x).arg(&2.0_f32).arg(&n);
+        if in_chunks {
+            // Each chunk gets the address of its first row, and its number of rows.
+            launch.batch(BatchAxis::new(Axis::Y, rows.into()));
+            launch.items_mut(&mut x, COLUMNS.into()).arg(&2.0_f32).chunk_len();
+        } else {
+            launch.arg(&mut x).arg(&2.0_f32).arg(&rows);
+        }
         #[allow(unsafe_code, reason = "as with cudarc's own launch")]
-        // SAFETY: the arguments match the parameters of `scale`, which checks its index against n.
+        // SAFETY: the arguments match the parameters of `scale`, which checks its row against theirs.
         match unsafe { launch.launch(config) } {
-            Ok(_) => println!("{blocks} blocks: launched"),
-            Err(error) => println!("{blocks} blocks: {error}"),
+            Ok(launched) => println!("{rows} rows: launches: {}", launched.launches),
+            Err(error) => println!("{rows} rows: {error}"),
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
 use crate::launch::violation::Violations;
 use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
+use crate::observe;
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
 use crate::plan::launches::Plan;
@@ -104,6 +105,7 @@ impl Guard {
         };
         #[cfg(not(feature = "cuda"))]
         let reason = FallbackReason::BuiltWithoutCuda;
+        observe::fell_back(&reason);
         Self { fallback: Some(reason), ..Self::host(otherwise) }
     }
 
@@ -174,7 +176,7 @@ impl Guard {
         choice: Choice,
     ) -> Result<Plan, Violations> {
         // Matched by reference: moving a plan costs as much as making one.
-        let plan = Plan::new(request, batch, limits, choice);
+        let plan = observe::planning(|| Plan::new(request, batch, limits, choice));
         if let Err(violations) = &plan {
             self.counters.rejected(violations);
         }
@@ -191,7 +193,7 @@ impl Guard {
         L: Launcher,
         L::Error: core::error::Error + 'static,
     {
-        let ran = run(plan, launcher);
+        let ran = observe::in_chunks(None, plan, || run(plan, launcher));
         match &ran {
             Ok(launches) => self.counters.ran(*launches),
             Err(stopped) => self.counters.stopped(stopped.chunk),
@@ -266,6 +268,7 @@ impl Guard {
             Some(profile) => profile.lookup(key, sizes),
             None => TunedChoice::default_for(DefaultReason::NoProfile),
         };
+        observe::looked_up(&key.kernel, names, sizes, tuned.matched.kind());
         if let Some(misses) = &self.tuning.misses {
             misses.record(key, names, sizes, tuned.matched.kind());
         }

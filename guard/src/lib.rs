@@ -65,6 +65,7 @@ mod host;
 mod image;
 mod launch;
 mod limits;
+mod observe;
 #[cfg_attr(
     not(feature = "cuda"),
     allow(dead_code, reason = "only the CUDA module sends arguments")
@@ -93,6 +94,8 @@ pub use limits::{
     ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, LOCAL_BYTES_PER_THREAD,
     LaunchLimits, LocalMemory, OccupancyLimits, PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
 };
+#[cfg(feature = "metrics")]
+pub use observe::describe_metrics;
 pub use plan::arguments::{ArgsError, KernelArgs, MAX_ARGS};
 pub use plan::backoff::{
     AllocationError, BackoffError, ChunkedRun, WorkspaceLauncher, WorkspaceUse, launch_with_backoff,

@@ -25,6 +25,7 @@ use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
+use crate::observe;
 use crate::plan::arguments::{ArgsError, check_slot};
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
@@ -335,14 +336,17 @@ impl<'a> GuardedLaunchArgs<'a> {
                     let tuned = None;
                     let plan = match tuned {
                         Some(plan) => Ok(plan),
-                        None => Plan::new(&request, Some(batch), &kernel.limits, Choice::AUTOMATIC),
+                        None => observe::planning(|| {
+                            Plan::new(&request, Some(batch), &kernel.limits, Choice::AUTOMATIC)
+                        }),
                     };
                     plan.map_err(Into::into).and_then(|plan| {
                         launcher.check(plan.items())?;
                         prepare(plan.largest_launch())?;
                         launcher.launches = plan.len();
                         let _used = launcher.use_memory();
-                        Ok(run(&plan, &mut launcher)?)
+                        let name = &kernel.limits.kernel().name;
+                        Ok(observe::in_chunks(Some(name), &plan, || run(&plan, &mut launcher))?)
                     })
                 }
             };

@@ -8,6 +8,7 @@ use super::symbols::{Driver, Handle, OUT_OF_MEMORY, Status};
 use crate::image::ImageError;
 use crate::launch::violation::Violations;
 use crate::limits::{ComputeCapability, LaunchLimits, LocalMemory};
+use crate::observe;
 use crate::plan::arguments::ArgsError;
 use crate::plan::backoff::BackoffError;
 use crate::plan::run::PartialRun;
@@ -48,6 +49,10 @@ impl Background {
     ) -> Option<Box<Self>> {
         let driver_log = driver_log::since(driver, call, start);
         let suspects = FaultSuspects::collect(driver, status, context);
+        if let Some(suspects) = &suspects {
+            let name = driver.error_name(status).unwrap_or_default();
+            observe::late_error(call, &name, suspects.launches().len());
+        }
         let known = driver_log.is_some() || suspects.is_some();
         known.then(|| Box::new(Self { driver_log, suspects, local_memory: None }))
     }

@@ -14,6 +14,7 @@ use super::symbols::{
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
+use crate::observe;
 use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
@@ -72,7 +73,9 @@ impl<'a> Submission<'a> {
         request: &LaunchRequest,
         batch: &BatchAxis,
     ) -> Result<u64, LaunchError> {
-        self.submit(&Plan::new(request, Some(batch), self.kernel.limits(), Choice::AUTOMATIC)?)
+        let (batch, limits) = (Some(batch), self.kernel.limits());
+        let plan = observe::planning(|| Plan::new(request, batch, limits, Choice::AUTOMATIC));
+        self.submit(&plan?)
     }
 
     /// Submits every launch of `plan`.
@@ -98,7 +101,8 @@ impl<'a> Submission<'a> {
         unsafe {
             prepare(self.kernel, self.stream, plan.largest_launch(), plan.batch_items(), self.args)
         }?;
-        Ok(run(plan, &mut ChunkLauncher { submission: self, launches: plan.len() })?)
+        let mut launcher = ChunkLauncher { submission: self, launches: plan.len() };
+        Ok(observe::in_chunks(Some(self.kernel.name()), plan, || run(plan, &mut launcher))?)
     }
 
     /// Submits the only launch of a plan, validated for this kernel: the common case.

@@ -10,6 +10,7 @@ use super::index::{Indexed, ShapeIndex};
 use super::matching::{DefaultReason, Layer, LookupCounters, LookupCounts, Match};
 use super::model::{Entry, Key, Named};
 use super::notice::{ProfileNotice, is_degraded, version_notices};
+use crate::observe;
 use crate::plan::choice::Choice;
 
 /// The entries for one device, indexed for lookup from any number of threads.
@@ -149,6 +150,7 @@ impl Profile {
 
     /// Counts an entry whose choice was rejected when it was planned.
     pub fn refused(&self) {
+        observe::choice_refused();
         self.counters.count_refused();
     }
 

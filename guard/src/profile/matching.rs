@@ -80,6 +80,19 @@ pub enum MatchKind {
     Default,
 }
 
+impl MatchKind {
+    /// Its name: `exact`, `bucket`, `neighbour` or `default`.
+    #[must_use]
+    pub const fn id(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Bucket => "bucket",
+            Self::Neighbour => "neighbour",
+            Self::Default => "default",
+        }
+    }
+}
+
 impl Match {
     /// The kind of the match.
     #[must_use]

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::launch::rule::Rule;
 use crate::launch::violation::Violations;
+use crate::observe;
 
 /// What a guard counts.
 #[derive(Debug)]
@@ -34,6 +35,7 @@ impl Counters {
     /// Counts a plan that ran, of `launches` launches.
     #[inline]
     pub(crate) fn ran(&self, launches: u64) {
+        observe::ran(launches);
         if launches == 1 {
             self.single.add_one();
         } else {
@@ -51,6 +53,7 @@ impl Counters {
     /// Counts a plan that the backend refused after `launches` launches.
     #[cold]
     pub(crate) fn stopped(&self, launches: u64) {
+        observe::stopped(launches);
         self.other.fetch_add(1, Ordering::Relaxed);
         self.other_launches.fetch_add(launches, Ordering::Relaxed);
         self.refused_by_driver.fetch_add(1, Ordering::Relaxed);
@@ -59,6 +62,7 @@ impl Counters {
     /// Counts each broken rule of a rejected request once.
     #[cold]
     pub(crate) fn rejected(&self, violations: &Violations) {
+        observe::rejected(violations);
         for rule in Rule::ALL {
             if violations.contains(*rule)
                 && let Some(counter) = self.rejections.get(rule.index())

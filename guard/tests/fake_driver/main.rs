@@ -19,6 +19,8 @@ mod late_errors;
 mod loading;
 mod local_memory;
 mod memory;
+#[cfg(all(feature = "tracing", feature = "metrics", feature = "profile"))]
+mod observed;
 mod optional_features;
 mod raw_kernels;
 mod refusals;

@@ -1,0 +1,38 @@
+//! Step 6: what the guard does, as events for a log and as numbers for Prometheus.
+//!
+//! Run it with `cargo run --release --example 06_observe`. Events go to standard error as lines of JSON,
+//! the numbers to standard output as a Prometheus server would read them.
+
+use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, HostLauncher, KernelLimits, LaunchRequest};
+use metrics_exporter_prometheus::PrometheusBuilder;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Any subscriber and any recorder do. The guard needs its features `tracing` and `metrics`.
+    tracing_subscriber::fmt()
+        .json()
+        .with_max_level(tracing::Level::DEBUG)
+        .with_writer(std::io::stderr)
+        .init();
+    let prometheus = PrometheusBuilder::new().install_recorder()?;
+    gridguard::describe_metrics();
+
+    let guard = Guard::best();
+    let limits = guard.limits_for(KernelLimits::unknown("double"));
+    let launch = |items: usize, in_chunks: bool| -> Result<u64, Box<dyn std::error::Error>> {
+        let blocks = u64::try_from(items)?;
+        let request = LaunchRequest::new(Dim3::new(1, blocks, 1), Dim3::new(32, 1, 1));
+        let batch = BatchAxis::new(Axis::Y, blocks);
+        let batch = in_chunks.then_some(&batch);
+        let plan = guard.plan(&request, batch, &limits, Choice::AUTOMATIC)?;
+        let mut values = vec![1.0_f64; items];
+        let double = |_, item: &mut [f64]| item.iter_mut().for_each(|value| *value *= 2.0);
+        Ok(guard.run(&plan, &mut HostLauncher::new(&mut values, 1, double))?)
+    };
+    launch(1000, true)?;
+    launch(100_000, true)?;
+    if let Err(error) = launch(100_000, false) {
+        println!("# {error}");
+    }
+    println!("{}", prometheus.render());
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! What the guard does, as events and spans of `tracing` and numbers of `metrics`. Without these
+//! features every function here is empty.
+
+use crate::launch::violation::Violations;
+use crate::plan::launches::Plan;
+
+/// The numbers that the guard reports to the program's `metrics` recorder.
+#[cfg(feature = "metrics")]
+mod name {
+    pub(super) const REQUESTS: &str = "gridguard_requests_total";
+    pub(super) const LAUNCHES: &str = "gridguard_launches_total";
+    pub(super) const SPLIT: &str = "gridguard_split_total";
+    pub(super) const REJECTIONS: &str = "gridguard_rejections_total";
+    pub(super) const REFUSED: &str = "gridguard_refused_by_driver_total";
+    pub(super) const LATE_ERRORS: &str = "gridguard_late_errors_total";
+    pub(super) const PLANNING: &str = "gridguard_planning_seconds";
+    pub(super) const LOOKUPS: &str = "gridguard_profile_lookups_total";
+}
+
+/// The target of all events and spans.
+#[cfg(feature = "tracing")]
+const TARGET: &str = "gridguard";
+
+/// Describes every number that the guard reports, with its unit, to the program's `metrics` recorder.
+/// Call it once, after the recorder is installed.
+///
+/// | name | kind | labels |
+/// |---|---|---|
+/// | `gridguard_requests_total` | counter | |
+/// | `gridguard_launches_total` | counter | |
+/// | `gridguard_split_total` | counter | |
+/// | `gridguard_rejections_total` | counter | `rule`, such as `grid-dim-y` |
+/// | `gridguard_refused_by_driver_total` | counter | |
+/// | `gridguard_late_errors_total` | counter | `error`, such as `CUDA_ERROR_ILLEGAL_ADDRESS` |
+/// | `gridguard_planning_seconds` | histogram | |
+/// | `gridguard_profile_lookups_total` | counter | `match`: `exact`, `bucket`, `neighbour` or `default` |
+#[cfg(feature = "metrics")]
+pub fn describe_metrics() {
+    use metrics::{Unit, describe_counter as counter, describe_histogram as histogram};
+
+    let count = Unit::Count;
+    counter!(name::REQUESTS, count, "Requests that were launched, whole or in chunks");
+    counter!(name::LAUNCHES, count, "Launches that were submitted");
+    counter!(name::SPLIT, count, "Requests that took more than one launch");
+    counter!(name::REJECTIONS, count, "Rejected requests, by each rule that they break");
+    counter!(name::REFUSED, count, "Valid requests that the driver refused");
+    counter!(name::LATE_ERRORS, count, "Errors that a call returned for an earlier launch");
+    histogram!(name::PLANNING, Unit::Seconds, "Time to plan the launches of a batch");
+    counter!(name::LOOKUPS, count, "Profile lookups, by what they matched");
+}
+
+/// A request that ran, in `launches` launches.
+#[inline]
+pub(crate) fn ran(launches: u64) {
+    #[cfg(feature = "metrics")]
+    {
+        metrics::counter!(name::REQUESTS).increment(1);
+        metrics::counter!(name::LAUNCHES).increment(launches);
+        if launches > 1 {
+            metrics::counter!(name::SPLIT).increment(1);
+        }
+    }
+    let _ = launches;
+}
+
+/// A request that stopped after `launches` launches.
+pub(crate) fn stopped(launches: u64) {
+    #[cfg(feature = "metrics")]
+    {
+        metrics::counter!(name::REFUSED).increment(1);
+        metrics::counter!(name::LAUNCHES).increment(launches);
+    }
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: TARGET, launches, "the driver refused a valid launch");
+    let _ = launches;
+}
+
+/// A request that was rejected.
+pub(crate) fn rejected(violations: &Violations) {
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    for violation in violations {
+        let rule = violation.rule.id();
+        #[cfg(feature = "metrics")]
+        metrics::counter!(name::REJECTIONS, "rule" => rule).increment(1);
+        #[cfg(feature = "tracing")]
+        tracing::warn!(
+            target: TARGET,
+            rule,
+            axis = violation.axis.map(tracing::field::display),
+            // Fields have 64 bits where they are numbers.
+            requested = u64::try_from(violation.requested).unwrap_or(u64::MAX),
+            limit = violation.limit,
+            owner = %violation.owner,
+            remedy = %violation.remedy,
+            "launch rejected",
+        );
+        let _ = rule;
+    }
+    let _ = violations;
+}
+
+/// Calls `plan`, and records how long it took.
+#[inline]
+pub(crate) fn planning<T>(plan: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "metrics")]
+    let begun = std::time::Instant::now();
+    let planned = plan();
+    #[cfg(feature = "metrics")]
+    metrics::histogram!(name::PLANNING).record(begun.elapsed());
+    planned
+}
+
+/// Calls `run` in a span for the chunks of `plan`, of the kernel of this name.
+#[inline]
+pub(crate) fn in_chunks<T>(kernel: Option<&str>, plan: &Plan, run: impl FnOnce() -> T) -> T {
+    #[cfg(feature = "tracing")]
+    let _span = (plan.len() > 1).then(|| {
+        let (launches, items, largest) = (plan.len(), plan.items(), plan.largest_chunk());
+        let strategy = tracing::field::debug(plan.strategy());
+        let span = tracing::debug_span!(target: TARGET, "chunks", kernel, launches, items, largest, strategy);
+        let entered = span.entered();
+        tracing::debug!(target: TARGET, "launch split");
+        entered
+    });
+    let _ = (kernel, plan);
+    run()
+}
+
+/// An error of `call` that an earlier launch may have caused: one of `suspects` on record.
+#[cfg(feature = "cuda")]
+pub(crate) fn late_error(call: &str, error: &str, suspects: usize) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(name::LATE_ERRORS, "error" => error.to_owned()).increment(1);
+    #[cfg(feature = "tracing")]
+    tracing::error!(target: TARGET, call, error, suspects, "error of an earlier launch");
+    let _ = (call, error, suspects);
+}
+
+/// A guard that runs on the host although a device was wanted.
+pub(crate) fn fell_back(reason: &dyn core::fmt::Display) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: TARGET, %reason, "no CUDA device: the guard runs on the host");
+    let _ = reason;
+}
+
+/// A lookup of `kernel` in the profile, and what it `matched`.
+#[cfg(feature = "profile")]
+#[inline]
+pub(crate) fn looked_up(
+    kernel: &str,
+    names: &[&str],
+    sizes: &[u64],
+    matched: crate::profile::matching::MatchKind,
+) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!(name::LOOKUPS, "match" => matched.id()).increment(1);
+    #[cfg(feature = "tracing")]
+    if matched != crate::profile::matching::MatchKind::Exact {
+        let matched = matched.id();
+        tracing::debug!(target: TARGET, kernel, ?names, ?sizes, matched, "no profile entry for this shape");
+    }
+    let _ = (kernel, names, sizes, matched);
+}
+
+/// A stored choice that is not legal for the launch.
+#[cfg(feature = "profile")]
+pub(crate) fn choice_refused() {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(target: TARGET, "the profile's choice is not legal here: the planner chooses");
+}
