@@ -144,7 +144,7 @@ fn a_refused_chunk_and_a_missed_shape_are_reported() {
         let guard = guard().with_profile(Arc::new(Profile::default()));
         let (events, numbers) = observe(|| {
             let key = Key { kernel: "softmax".into(), ..Key::default() };
-            guard.tuned(&key, &["rows", "columns"], &[5, 4096]);
+            assert!(guard.tuned(&key, &["rows", "columns"], &[5, 4096]).entry.is_none());
             assert!(!launch(&guard, 65_536, true), "the second chunk is refused");
         });
         assert_eq!(events[0]["fields"]["kernel"], "softmax");
