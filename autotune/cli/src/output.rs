@@ -54,9 +54,7 @@ pub(crate) fn text<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result>(write: F) -> i
 /// Writes `text` to standard output. On a terminal, long lines continue below their own text.
 pub(crate) fn print(text: impl Display) -> Result<(), CommandError> {
     let text = text.to_string();
-    let text = terminal_width()
-        .map_or(text.clone(), |width| text.lines().map(|line| wrap(line, width) + "\n").collect());
-    write(&text)
+    write(&terminal_width().map_or(text.clone(), |width| wrap_all(&text, width)))
 }
 
 /// Writes a document for programs to standard output, as it is.
@@ -140,6 +138,19 @@ fn terminal_width() -> Option<u16> {
     Term::stdout().size_checked().map(|(_, columns)| columns.max(NARROWEST))
 }
 
+/// `text` in lines of at most `width` columns. Commands, which are indented below their headings, may
+/// be copied and stay in one piece.
+fn wrap_all(text: &str, width: u16) -> String {
+    let mut is_command = false;
+    let wrapped = text.lines().map(|line| {
+        is_command &= line.starts_with("  ");
+        let wrapped = if is_command { line.to_owned() } else { wrap(line, width) };
+        is_command |= COMMAND_HEADINGS.contains(&line);
+        wrapped + "\n"
+    });
+    wrapped.collect()
+}
+
 /// `line` in lines of at most `width` columns, where its words allow it.
 fn wrap(line: &str, width: u16) -> String {
     // A command that may be copied stays in one piece, if need be on a line of its own.
@@ -170,6 +181,8 @@ fn hanging_indent(line: &str) -> usize {
 
 /// Lines are never wrapped to fewer columns, however narrow the terminal is.
 const NARROWEST: u16 = 60;
+/// Lines that precede commands.
+const COMMAND_HEADINGS: [&str; 2] = ["also useful", "next step"];
 /// Starts a command at the end of a line.
 const COMMAND: &str = "pip install --";
 
@@ -210,6 +223,14 @@ mod tests {
         let wrapped = format!("         -> update the driver, or\n            {command}");
         assert_eq!(wrap(&line, 72), wrapped);
         assert_eq!(wrap(&line, 200), line);
+    }
+
+    #[test]
+    fn commands_below_a_heading_stay_in_one_piece() {
+        let words = ["word"; 20].join(" ");
+        let text = format!("also useful\n  {words}\nnext step\n  {words}\n");
+        assert_eq!(wrap_all(&text, 60), text);
+        assert!(wrap_all(&format!("next step\n  {words}\n\n  {words}\n"), 60).lines().count() > 4);
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub(super) enum Place {
 pub(super) struct Row {
     pub(super) place: Place,
     pub(super) suggests: Suggestion,
+    /// Parts of names; one that has a space ends with a whole word.
     pub(super) words: &'static [&'static str],
 }
 
@@ -64,7 +65,7 @@ pub(super) const ROWS: &[Row] = &[
             remedy: "sort on the CPU, in shorter rows, or with a kernel that opts in to more \
                      shared memory; sort at most 65535 rows at once",
         },
-        &["argsort", "arg_sort", "sort_last_dim", "torch.sort", "in sort", "::sort::"],
+        &["argsort", "arg_sort", "sort_last_dim", "torch.sort", ", in sort", "::sort::"],
     ),
     case(
         &Case {

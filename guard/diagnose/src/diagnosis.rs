@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::clue::Case;
 use super::codes::commands::{BLOCKING, CHECK, LIMITS, SANITIZER};
-use super::evidence::{Evidence, Verdict, ViolatedRule};
+use super::evidence::{CudaVersion, Evidence, Verdict, ViolatedRule};
 use super::failure::{Hint, KnownCause};
 use super::failure_id::FailureId;
 
@@ -106,7 +106,10 @@ fn command(command: &str, evidence: &Evidence) -> String {
     match (command, launch, device_name) {
         (CHECK, Some(launch), Some(name)) => format!("gridguard check --gpu '{name}' {launch}"),
         (CHECK, Some(launch), None) => format!("gridguard check --device 0 {launch}"),
-        // The driver's log has the sizes of the launch.
+        // Drivers of CUDA 12.9 and later log the sizes of the launch.
+        (CHECK, None, _) if evidence.driver_cuda.is_some_and(|it| it < CudaVersion(12_090)) => {
+            BLOCKING.replace("PROGRAM", &program)
+        }
         (CHECK, None, _) => format!("CUDA_LOG_FILE=stderr {program}"),
         (LIMITS, _, Some(name)) => format!("gridguard limits --gpu '{name}'"),
         (BLOCKING | SANITIZER, ..) => command.replace("PROGRAM", &program),

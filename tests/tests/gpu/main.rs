@@ -11,6 +11,7 @@ mod bench_cases;
 mod compiling;
 mod conformance;
 mod cudarc_and_raw;
+mod driver_log;
 mod get_rows;
 mod green_contexts;
 mod late_errors;

@@ -48,10 +48,11 @@ pub(crate) fn run(folder: &Path, args: &[&str]) -> Ran {
     command(folder, args).output().expect("the command runs").into()
 }
 
-/// Runs the command with `input` on standard input.
+/// Runs the command with `input` on standard input, without the devices of this machine.
 pub(crate) fn run_with_input(args: &[&str], input: &[u8]) -> Ran {
     let mut command = command(Path::new(env!("CARGO_MANIFEST_DIR")), args);
     let mut child = command
+        .env("CUDA_VISIBLE_DEVICES", "")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

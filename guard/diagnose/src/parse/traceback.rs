@@ -128,7 +128,8 @@ impl Traceback {
         for found in words().find_overlapping_iter(text) {
             let row = row_of(found.pattern().as_usize());
             let Some(place) = ROWS.get(row).map(|row| row.place) else { continue };
-            if place == Place::Innermost && !is_innermost {
+            let is_part = ends_in_a_word(text, found.start(), found.end());
+            if is_part || place == Place::Innermost && !is_innermost {
                 continue;
             }
             self.found.resize(ROWS.len(), None);
@@ -174,6 +175,13 @@ impl Frame {
 
 fn has_sizes(text: &str) -> bool {
     ["grid", "Grid", "<<<", "lock dim", "lock Dim"].iter().any(|size| text.contains(size))
+}
+
+/// Whether a word with a space, as `in sort`, ends within a longer one.
+fn ends_in_a_word(text: &str, start: usize, end: usize) -> bool {
+    let has_space = text.get(start..end).is_some_and(|word| word.contains(' '));
+    let next = text.as_bytes().get(end);
+    has_space && next.is_some_and(|it| it.is_ascii_alphanumeric() || *it == b'_')
 }
 
 fn words() -> &'static AhoCorasick {
@@ -244,6 +252,7 @@ mod tests {
         assert_eq!(clues("Using xformers attention in VAE\nx.to(device)"), []);
         let two = "File \"a.py\", line 1, in motion_module\nTraceback (most recent call last):";
         assert_eq!(clues(two), []);
+        assert_eq!(clues("File \"a.py\", line 1, in sorted_batches"), []);
         let long_ago = ["File \"a.py\", line 1, in argsort\n", &"step\n".repeat(70), "#0  main ()"];
         assert_eq!(clues(&long_ago.concat()), []);
     }

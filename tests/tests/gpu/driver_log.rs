@@ -1,0 +1,68 @@
+//! The driver's own log of rejected launches, as `gridguard explain` reads it.
+#![allow(unsafe_code, reason = "launches around the guard")]
+
+use std::process::Command;
+
+use cudarc::driver::LaunchConfig;
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{CompileOptions, Compiler, driver_version};
+use gridguard::diagnose::LogScanner;
+
+use super::support::{context, guard, stream};
+
+/// The launch of the child process: grid and block.
+const LAUNCH: &str = "GRIDGUARD_TEST_LAUNCH";
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn sizes_that_the_driver_logs_are_read() {
+    if let Ok(launch) = std::env::var(LAUNCH) {
+        return reject(&launch);
+    }
+    let keeps_a_log = driver_version().expect("a driver") >= 12_090;
+    for (launch, grid) in [
+        ("1 65536 1 32 1 1", Some([1, 65_536, 1])),
+        ("1 1 65536 32 1 1", Some([1, 1, 65_536])),
+        // Its message about blocks is quoted, whatever it says.
+        ("1 1 1 1025 1 1", None),
+        ("1 1 1 1 1 65", None),
+    ] {
+        let output = Command::new(std::env::current_exe().expect("this program"))
+            .args(["driver_log::sizes_that_the_driver_logs_are_read", "--exact", "--ignored"])
+            .args(["--nocapture", "--test-threads=1"])
+            .env(LAUNCH, launch)
+            .env("CUDA_LOG_FILE", "stderr")
+            .output()
+            .expect("this program runs again");
+        let text = String::from_utf8_lossy(&output.stderr);
+        println!("{launch}:\n{text}");
+        assert!(output.status.success(), "{text}");
+        let mut log = LogScanner::new();
+        log.read(text.as_bytes()).expect("memory can be read");
+        let findings = log.findings();
+        let found = findings.first().map(|finding| &finding.evidence);
+        assert_eq!(found.is_some_and(|it| !it.driver_log.is_empty()), keeps_a_log, "{text}");
+        if let Some(found) = found.filter(|_| grid.is_some()) {
+            assert_eq!(found.launch_sizes.grid, grid, "{text}");
+        }
+    }
+}
+
+/// Launches what the driver rejects.
+fn reject(launch: &str) {
+    let sizes: Vec<u32> = launch.split(' ').map(|size| size.parse().expect("a number")).collect();
+    let [grid_x, grid_y, grid_z, block_x, block_y, block_z] = sizes[..] else {
+        panic!("{launch}: six numbers");
+    };
+    let options = CompileOptions::new("driver_log.cu", guard().limits().compute_capability);
+    let source = "extern \"C\" __global__ void nothing() {}";
+    let compiled = Compiler::find().expect("NVRTC").compile(source, &options).expect("compiles");
+    let image = Ptx::from_binary(compiled.image.bytes().to_vec());
+    let module = context().load_module(image).expect("loads");
+    let function = module.load_function("nothing").expect("a function");
+    let grid_dim = (grid_x, grid_y, grid_z);
+    let block_dim = (block_x, block_y, block_z);
+    let config = LaunchConfig { grid_dim, block_dim, shared_mem_bytes: 0 };
+    // SAFETY: the function takes nothing and does nothing, and the driver rejects the launch.
+    unsafe { stream().launch_builder(&function).launch(config) }.expect_err("too large");
+}
