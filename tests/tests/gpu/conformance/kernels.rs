@@ -115,10 +115,10 @@ const SOME_SHARED: i32 = 90_000;
 /// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`.
 const SHARED_SIZE_BYTES: i32 = 1;
 
-/// Words of local memory of a thread: 16, 64, 128, 256 and 511 KiB, 512 KiB less 16 bytes, and 512 KiB,
-/// which no launch has.
+/// Words of local memory of a thread: 512 KiB, which no launch has, 512 KiB less 16 bytes, and 511, 256, 128,
+/// 64 and 16 KiB. The largest is first, so that none needs what a smaller one reserved before.
 pub(crate) const LOCAL_WORDS: [&str; 7] =
-    ["4096", "16384", "32768", "65536", "130816", "131068", "131072"];
+    ["131072", "131068", "130816", "65536", "32768", "16384", "4096"];
 /// Memory that stays free beside the local memory of a member.
 const SPARE: u64 = 4 << 30;
 
@@ -148,14 +148,14 @@ const FAMILY: [Member; 44] = [
     member("opted_in_in_part", &[]).opened(Opened::SomeShared),
     member("opted_in_live_200", &[("LIVE", "200")]).opened(Opened::AllShared),
     member("opted_in_static_48k", &[("STATIC_WORDS", "12288")]).opened(Opened::AllShared),
-    member("local_1k", &[("LOCAL_WORDS", "256")]),
-    member("local_16k", &[("LOCAL_WORDS", LOCAL_WORDS[0])]),
-    member("local_64k", &[("LOCAL_WORDS", LOCAL_WORDS[1])]),
-    member("local_128k", &[("LOCAL_WORDS", LOCAL_WORDS[2])]),
+    member("local_512k", &[("LOCAL_WORDS", LOCAL_WORDS[0])]),
+    member("local_512k_less_16", &[("LOCAL_WORDS", LOCAL_WORDS[1])]),
+    member("local_511k", &[("LOCAL_WORDS", LOCAL_WORDS[2])]),
     member("local_256k", &[("LOCAL_WORDS", LOCAL_WORDS[3])]),
-    member("local_511k", &[("LOCAL_WORDS", LOCAL_WORDS[4])]),
-    member("local_512k_less_16", &[("LOCAL_WORDS", LOCAL_WORDS[5])]),
-    member("local_512k", &[("LOCAL_WORDS", LOCAL_WORDS[6])]),
+    member("local_128k", &[("LOCAL_WORDS", LOCAL_WORDS[4])]),
+    member("local_64k", &[("LOCAL_WORDS", LOCAL_WORDS[5])]),
+    member("local_16k", &[("LOCAL_WORDS", LOCAL_WORDS[6])]),
+    member("local_1k", &[("LOCAL_WORDS", "256")]),
     member("cluster_2", &[("ATTRIBUTES", "__cluster_dims__(2, 1, 1)")]),
     member("cluster_1_2_2", &[("ATTRIBUTES", "__cluster_dims__(1, 2, 2)")]),
     member("cluster_8", &[("ATTRIBUTES", "__cluster_dims__(8, 1, 1)")]),

@@ -17,36 +17,34 @@ const LEFT: u64 = 2 << 30;
 const STEP: u64 = 16;
 
 pub(super) fn measure(driver: &RawDriver, facts: &mut Facts) {
-    // The driver keeps what it reserved, so each size needs more than the one before.
-    let mut reserved = 0;
-    for words in LOCAL_WORDS.iter().chain(&MORE_WORDS) {
-        let what = format!("{words} words of local memory");
-        let kernel = match with_local(driver, words) {
-            Ok(kernel) => kernel,
-            Err(error) => {
-                facts.note(format!("{what}: loading"), error);
-                continue;
-            }
-        };
-        let bytes = kernel.kernel.limits.kernel().local_bytes_per_thread;
-        facts.note(format!("{what}: bytes a thread"), bytes);
-        let total = bytes * guard().limits().resident_threads();
+    let sizes = LOCAL_WORDS.iter().rev().chain(&MORE_WORDS);
+    let mut kernels = Vec::new();
+    for words in sizes {
+        match with_local(driver, words) {
+            Ok(kernel) => kernels.push((format!("{words} words of local memory"), kernel)),
+            Err(error) => facts.note(format!("{words} words of local memory: loading"), error),
+        }
+    }
+    // The driver keeps what it reserved: with little free memory first, the smallest size first.
+    for (what, kernel) in &kernels {
+        let local = kernel.kernel.limits.kernel().local_bytes_per_thread;
+        facts.note(format!("{what}: bytes a thread"), local);
+        let left = LEFT.min(local * guard().limits().resident_threads() / 2);
         let (free, _) = cuda::free_memory(0).expect("memory");
-        let left = LEFT.min(total.saturating_sub(reserved) / 2);
         let taken = usize::try_from(free.saturating_sub(left)).expect("bytes");
-        let one = blocks_of(32, 1);
-        let full =
-            driver.with_memory_taken(taken, || kernel.answer(driver, &one, LaunchCall::Oldest));
-        facts.note(format!("{what}: launch and synchronize, {left} bytes free"), debug(&full));
-        let empty = kernel.answer(driver, &one, LaunchCall::Oldest);
-        facts.note(format!("{what}: launch and synchronize, {free} bytes free"), debug(&empty));
+        let answer = driver.with_memory_taken(taken, || {
+            kernel.answer(driver, &blocks_of(32, 1), LaunchCall::Oldest)
+        });
+        let answer = debug(&answer);
+        facts.note(format!("{what}: launch and synchronize, {left} bytes free"), answer);
+    }
+    // Then the largest first, so that none needs what a smaller one reserved before.
+    for (what, kernel) in kernels.iter().rev() {
+        let (free, _) = cuda::free_memory(0).expect("memory");
+        let answer = debug(&kernel.answer(driver, &blocks_of(32, 1), LaunchCall::Oldest));
+        facts.note(format!("{what}: launch and synchronize, {free} bytes free"), answer);
         let (after, _) = cuda::free_memory(0).expect("memory");
         facts.note(format!("{what}: bytes that the device lost"), free.saturating_sub(after));
-        let more = total.saturating_sub(reserved);
-        facts.note(format!("{what}: bytes more for all resident threads"), more);
-        if empty == (0, 0) {
-            reserved = reserved.max(total);
-        }
     }
     order_of_checks(driver, facts);
     largest(driver, facts);
