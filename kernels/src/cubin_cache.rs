@@ -6,6 +6,7 @@
 //! are not used: file and folder must belong to one of them, and nobody else may write to them.
 
 use core::fmt;
+use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use sha2::{Digest, Sha256};
 
 use crate::element::to_u64;
 
-/// A folder of compiled images, one file each, shared by any number of processes.
+/// A folder of compiled images, one file each, shared by any number of processes. Beyond 4,096 of them,
+/// those that were stored first are deleted.
 ///
 /// ```
 /// use gridguard::ComputeCapability;
@@ -215,7 +217,7 @@ impl CubinCache {
     /// Stores `image`, compiled from what `key` is of, and replaces an existing entry. Not public, since
     /// the kernels that are loaded from here are vouched for by their sources. Readers see the old or the new entry,
     /// never a part. Only the user may read it. Also deletes temporary files more than an hour old, left by
-    /// killed writers.
+    /// killed writers, and the oldest entries if there are too many.
     ///
     /// # Errors
     ///
@@ -238,12 +240,35 @@ impl CubinCache {
         let path = self.entry(key);
         delete_leftovers(&self.folder, None, LEFTOVER_AGE);
         publish_private(&path, &[&header(key, cubin), cubin].concat())
-            .map_err(|error| CubinCacheError::Write { path, reason: error.to_string() })
+            .map_err(|error| CubinCacheError::Write { path, reason: error.to_string() })?;
+        self.delete_oldest(MAX_ENTRIES);
+        Ok(())
+    }
+
+    /// If there are more than `most` entries, deletes those stored first until three quarters are left.
+    /// Does its best: an entry that cannot be deleted only costs disk space.
+    fn delete_oldest(&self, most: usize) {
+        let Ok(files) = fs::read_dir(&self.folder) else { return };
+        let entries = files.flatten().filter(is_entry);
+        let stored = |file: DirEntry| Some((file.metadata().ok()?.modified().ok()?, file.path()));
+        let mut entries: Vec<_> = entries.filter_map(stored).collect();
+        if entries.len() > most {
+            entries.sort_unstable();
+            entries.truncate(entries.len() - most / 4 * 3);
+            entries.iter().for_each(|(_, path)| _ = fs::remove_file(path));
+        }
     }
 
     fn entry(&self, key: &CubinKey) -> PathBuf {
         self.folder.join(format!("{key}.cubin"))
     }
+}
+
+/// Whether the file is named as an entry is: by a key.
+fn is_entry(file: &DirEntry) -> bool {
+    let name = file.file_name();
+    let key = name.as_encoded_bytes().strip_suffix(b".cubin");
+    key.is_some_and(|key| key.len() == 64 && key.iter().all(u8::is_ascii_hexdigit))
 }
 
 fn read_error(path: PathBuf, error: ReadError) -> CubinCacheError {
@@ -311,6 +336,8 @@ const MAX_IMAGE_BYTES: u64 = 64 << 20;
 const MAX_ENTRY_BYTES: u64 = HEADER_BYTES + MAX_IMAGE_BYTES;
 /// The first bytes of a cubin.
 const ELF_MAGIC: [u8; 4] = *b"\x7fELF";
+/// The most entries of a cache: some hundred megabytes.
+const MAX_ENTRIES: usize = 4096;
 /// No writer takes so long, so the file's writer is gone.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60 * 60);
 

@@ -3,9 +3,9 @@
 use core::cmp::Ordering;
 use core::fmt;
 use std::fs;
-use std::sync::OnceLock;
 use std::thread::available_parallelism;
 
+use once_cell::sync::OnceCell;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{ComputeCapability, DeviceLimits};
@@ -146,7 +146,7 @@ impl DeviceIdentity {
     /// The identity of this machine's CPU, which runs plans under the limits of this device.
     #[must_use]
     pub fn on_host(self) -> Self {
-        let processor = Some(Processor::current().clone());
+        let processor = Some(Processor::current());
         Self { backend: Backend::Host, processor, ..self }
     }
 
@@ -249,17 +249,19 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// The CPU of this process, queried once.
-    pub fn current() -> &'static Self {
-        static CURRENT: OnceLock<Processor> = OnceLock::new();
-        CURRENT.get_or_init(|| {
+    /// The CPU of this process, queried once; again if its name could not be read.
+    pub fn current() -> Self {
+        static CURRENT: OnceCell<Processor> = OnceCell::new();
+        let query = || {
             let name = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| model(&text));
             let threads = available_parallelism().map_or(1, |threads| threads.get());
-            Self {
-                name: name.unwrap_or_else(|| UNKNOWN.to_owned()),
-                threads: u64::try_from(threads).unwrap_or(u64::MAX),
+            let threads = u64::try_from(threads).unwrap_or(u64::MAX);
+            match name {
+                Some(name) => Ok(Self { name, threads }),
+                None => Err(Self { name: UNKNOWN.to_owned(), threads }),
             }
-        })
+        };
+        CURRENT.get_or_try_init(query).cloned().unwrap_or_else(|unknown| unknown)
     }
 }
 

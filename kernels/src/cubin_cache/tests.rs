@@ -74,6 +74,26 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 #[test]
+fn the_entries_stored_first_are_deleted_where_there_are_too_many() {
+    let (folder, cache) = cache();
+    let names: Vec<String> = (0..9).map(|number| format!("source {number}")).collect();
+    for (age, name) in (0..).zip(names.iter().rev()) {
+        cache.put(&key(name), &cubin(b"machine code")).expect("stored");
+        let file = File::options().write(true).open(cache.entry(&key(name))).expect("an entry");
+        file.set_modified(SystemTime::now() - Duration::from_secs(60 * age)).expect("set");
+    }
+    let other = folder.path().join("notes.cubin");
+    fs::write(&other, "of someone else").expect("written");
+    let left = || names.iter().filter(|name| cache.get(&key(name)).expect("whole").is_some());
+    cache.delete_oldest(9);
+    assert_eq!(left().count(), 9);
+    cache.delete_oldest(8);
+    // Three quarters of eight, those stored last.
+    assert!(left().eq(&names[3..]), "{:?}", left().collect::<Vec<_>>());
+    assert!(other.exists());
+}
+
+#[test]
 fn a_stored_image_is_read_back() {
     let (folder, cache) = cache();
     let cache = CubinCache::at(cache.folder().join("made").join("at need"));
