@@ -42,7 +42,7 @@
 //! - `diagnose`: explains CUDA failures from error codes, messages and logs; adds `.diagnosis()` to the
 //!   errors.
 //! - `profile`: tuned choices from RON files, one per device.
-//! - `files`: atomic replacement of files, and the folder of a user's caches.
+//! - `files`: reads, replaces and locks files; the folder of a user's caches.
 //! - `serde`: requests, limits and verdicts as data; enabled by `catalog` and `profile`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -12,7 +12,8 @@ use super::publish::{PublishError, failed};
 
 /// A lock file that this process holds. Dropping it, or the death of the process, releases the lock.
 ///
-/// The file names its holder, and stays when the lock is released.
+/// The file names its holder, and stays when the lock is released. The holder may delete it,
+/// which releases the lock too.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
@@ -44,10 +45,19 @@ impl FileLock {
     ///
     /// [`LockError`].
     pub fn acquire(path: &Path, patience: Duration) -> Result<Self, LockError> {
-        let mut file = open(path).map_err(failed("opening its lock file"))?;
         let start = Instant::now();
         let mut pause = Duration::from_millis(1);
-        while !FileExt::try_lock_exclusive(&file).map_err(failed("locking"))? {
+        loop {
+            let mut file = open(path).map_err(failed("opening its lock file"))?;
+            if FileExt::try_lock_exclusive(&file).map_err(failed("locking"))? {
+                if !is_at(&file, path) {
+                    continue;
+                }
+                let mut lock = Self { file };
+                // On a full disk only the name is missing.
+                let _ = lock.write_holder();
+                return Ok(lock);
+            }
             let waited = start.elapsed();
             let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
                 return Err(LockError::Held { holder: holder_in(&mut file), waited });
@@ -55,10 +65,6 @@ impl FileLock {
             thread::sleep(pause.min(left));
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        let mut lock = Self { file };
-        // On a full disk, or where the file is read-only, only the name is missing.
-        let _ = lock.write_holder();
-        Ok(lock)
     }
 
     fn write_holder(&mut self) -> io::Result<()> {
@@ -100,6 +106,21 @@ fn open(path: &Path) -> io::Result<File> {
         true => Ok(file),
         false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
     }
+}
+
+/// Whether an open file is still the one at `path`, not one that its holder has deleted since.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    let place = |found: std::fs::Metadata| (found.dev(), found.ino());
+    let (file, path) = (file.metadata().map(place), std::fs::symlink_metadata(path).map(place));
+    file.ok().zip(path.ok()).is_some_and(|(file, path)| file == path)
+}
+
+#[cfg(not(unix))]
+const fn is_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 /// The line that names the holder, which anyone may have written.
@@ -160,6 +181,22 @@ mod tests {
             FileExt::lock_exclusive(&file).expect("locked");
             assert_eq!(refused(&path), shown);
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn who_opened_a_lock_file_before_its_holder_deleted_it_does_not_hold_the_lock() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.lock");
+        let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
+        let late = open(&path).expect("opened");
+        assert!(is_at(&late, &path));
+        std::fs::remove_file(&path).expect("deleted");
+        drop(lock);
+        assert!(FileExt::try_lock_exclusive(&late).expect("a lock, but of no file"));
+        assert!(!is_at(&late, &path));
+        let _lock = FileLock::acquire(&path, Duration::ZERO).expect("a new file is free");
+        assert!(!is_at(&late, &path));
     }
 
     #[test]
