@@ -187,7 +187,7 @@ impl CubinCache {
     }
 
     /// Checks that the folder belongs to the user or root and that nobody else can write to it. A
-    /// missing one passes. [`get`](Self::get) and [`put`](Self::put) check this too.
+    /// missing one passes. Reading and storing images check this too.
     ///
     /// # Errors
     ///
