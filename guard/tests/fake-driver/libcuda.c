@@ -264,6 +264,11 @@ static CUresult device_error(CUdevice device) {
     return device >= 0 && device < visible_count ? SUCCESS : INVALID_DEVICE;
 }
 
+/* Whether it is the stream of some thread. */
+static bool is_of_thread(CUstream stream) {
+    return stream >= stream->ctx->own && stream < stream->ctx->own + OWN;
+}
+
 static CUstream stream_of(CUcontext ctx, CUstream handle) {
     if ((uintptr_t)handle <= 1) return &ctx->legacy; /* NULL and CU_STREAM_LEGACY */
     if ((uintptr_t)handle == 2) {                    /* CU_STREAM_PER_THREAD */
@@ -462,7 +467,7 @@ static unsigned sms_of_context(void) {
 }
 /* Streams that were created may be of a green context; default streams are of the current one. */
 static bool is_green(CUstream stream) {
-    return stream != &stream->ctx->legacy && stream != &stream->ctx->own
+    return stream != &stream->ctx->legacy && !is_of_thread(stream)
         && getenv("GRIDGUARD_FAKE_GREEN_STREAMS");
 }
 
