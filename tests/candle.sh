@@ -3,7 +3,8 @@
 # launched through the guarded builder.
 #
 #   tests/candle.sh check          type-checks the changed candle; needs neither CUDA nor a GPU
-#   tests/candle.sh build FOLDER   builds its test program into FOLDER; needs nvcc and CUDA's libraries
+#   tests/candle.sh build FOLDER   builds candle-plain and candle-guarded into FOLDER, programs that sort
+#                                  with candle as it is and with a guard; needs nvcc (NVCC names it)
 #
 # Nothing of candle is in this repository: `guard_candle` is the whole change.
 set -eu -o pipefail
@@ -58,26 +59,69 @@ prepare() {
     (cd "$work/candle-core" && guard_candle)
     echo "candle-core $version: $(added_lines) lines changed or added"
     # They lie in this workspace's folder, but are no part of it.
-    for copy in candle-core candle-kernels; do
+    for copy in original candle-core candle-kernels; do
         printf '[workspace]\n' >>"$work/$copy/Cargo.toml"
     done
 }
 
-check() {
-    prepare
-    # Without nvcc: kernels of no code stand in for candle's, whose names are all that is checked.
+# Replaces the build of candle's kernels: `build.rs` writes the constants of ptx.rs with these values.
+kernels_from() {
     sed -i -e 's/^\[build-dependencies.*/[unused]/' "$work/candle-kernels/Cargo.toml"
-    cat >"$work/candle-kernels/build.rs" <<-'END'
+    cat >"$work/candle-kernels/build.rs" <<-END
 	fn main() {
 	    let source = std::fs::read_to_string("src/ptx.rs").unwrap();
-	    let empty = |line: &str| format!("{} = \"\";\n", line.split(" = ").next().unwrap());
-	    let text: String = source.lines().filter(|line| line.contains(" = ")).map(empty).collect();
+	    let text: String = source.lines().filter_map(|line| {
+	        let (name, _) = line.split_once(" = ")?;
+	        let file = name.strip_prefix("pub const ")?.split(':').next()?.to_lowercase() + ".ptx";
+	        Some(format!("{name} = {};\n", $1))
+	    }).collect();
 	    std::fs::write(std::env::var("OUT_DIR").unwrap() + "/ptx.rs", text).unwrap();
 	}
 	END
-    CUDARC_CUDA_VERSION=12000 cargo check --quiet --manifest-path "$work/candle-core/Cargo.toml" \
-        --features cuda --config "patch.crates-io.candle-kernels.path='$work/candle-kernels'" \
-        --target-dir "$work/target"
+}
+
+# cargo for a package of the changed copies.
+cargo_with_copies() {
+    CUDARC_CUDA_VERSION=12000 cargo "$@" --target-dir "$work/target" \
+        --config "patch.crates-io.candle-kernels.path='$work/candle-kernels'"
+}
+
+check() {
+    prepare
+    # Without nvcc: empty texts stand in for candle's kernels, which are not run.
+    kernels_from '{ let _ = file; "\"\"" }'
+    cargo_with_copies check --quiet --manifest-path "$work/candle-core/Cargo.toml" --features cuda
+}
+
+build() {
+    local folder=$1 kind ptx=$work/ptx name
+    prepare
+    mkdir -p "$ptx" "$work/program/src"
+    for name in $(sed -n 's/^pub const \([A-Z]*\):.*/\L\1/p' "$work/candle-kernels/src/ptx.rs"); do
+        "${NVCC:-nvcc}" -ptx -arch=compute_90 -O3 -std=c++17 --expt-relaxed-constexpr \
+            -o "$ptx/$name.ptx" "$work/candle-kernels/src/$name.cu"
+    done
+    kernels_from "format!(\"include_str!({:?})\", \"$ptx/\".to_owned() + &file)"
+    for kind in plain:original guarded:candle-core; do
+        # The driver is looked up at run time, so that no library of CUDA is needed here; and kernels
+        # that candle compiles apart from PTX are not called.
+        sed -i 's/"dynamic-linking"/"fallback-dynamic-loading"/' "$work/${kind#*:}/Cargo.toml"
+        cat >"$work/program/Cargo.toml" <<-END
+	[package]
+	name = "candle-${kind%:*}"
+	version = "0.0.0"
+	edition = "2024"
+	[[bin]]
+	name = "candle-${kind%:*}"
+	path = "$root/tests/candle/main.rs"
+	[dependencies]
+	candle-core = { path = "$work/${kind#*:}", features = ["cuda"] }
+	[workspace]
+	END
+        RUSTFLAGS="-C link-arg=-Wl,--unresolved-symbols=ignore-all" \
+            cargo_with_copies build --quiet --release --manifest-path "$work/program/Cargo.toml"
+        install --strip "$work/target/release/candle-${kind%:*}" "$folder/"
+    done
 }
 
 "${1:-check}" "${@:2}"

@@ -19,16 +19,17 @@ mod measure;
 mod output;
 mod profile;
 mod requests;
+mod shell;
 mod stated_launch;
 mod tune;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Validates CUDA launches, tunes how they are split, and explains CUDA failures
 #[derive(Parser)]
-#[command(name = "gridguard", version, propagate_version = true, after_help = EXIT_CODES)]
+#[command(name = "gridguard", version = env!("GRIDGUARD_VERSION"), propagate_version = true, after_help = EXIT_CODES)]
 struct Command {
     #[command(subcommand)]
     subcommand: Subcommands,
@@ -55,6 +56,10 @@ enum Subcommands {
     Doctor(doctor::Doctor),
     #[command(hide = true)]
     Examine(doctor::Examine),
+    /// Write the script with which a shell completes this command
+    Completions(shell::Completions),
+    /// Write the manual page, or with --output those of all subcommands
+    Man(shell::ManPages),
 }
 
 const EXIT_CODES: &str = "\
@@ -71,6 +76,8 @@ fn main() -> ExitCode {
         Subcommands::Explain(explain) => explain.run(),
         Subcommands::Doctor(doctor) => doctor.run(),
         Subcommands::Examine(examine) => examine.run(),
+        Subcommands::Completions(completions) => completions.run(Command::command()),
+        Subcommands::Man(pages) => pages.run(Command::command()),
     };
     match result {
         Ok(exit) => exit.into(),

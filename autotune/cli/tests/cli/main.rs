@@ -9,4 +9,5 @@ mod explain;
 mod explain_logs;
 mod hostile;
 mod profile;
+mod shell;
 mod tune;

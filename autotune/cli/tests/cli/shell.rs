@@ -1,0 +1,63 @@
+//! Completions, manual pages and the version.
+
+use std::fs;
+use std::path::Path;
+
+use crate::command::run;
+
+#[test]
+fn every_shell_gets_a_script_that_names_the_subcommands() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = run(Path::new("."), &["completions", shell]).exits(0).out;
+        assert!(
+            script.contains("explain") && script.contains("blocks-per-item"),
+            "{shell}: {script}"
+        );
+    }
+    run(Path::new("."), &["completions", "cmd.exe"]).exits(2);
+}
+
+#[test]
+fn each_subcommand_has_a_manual_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path(), &["man", "--output", "."]).exits(0);
+    let mut pages: Vec<_> = fs::read_dir(folder.path())
+        .expect("a folder")
+        .map(|file| file.expect("a file").file_name().into_string().expect("UTF-8"))
+        .collect();
+    pages.sort();
+    for page in ["gridguard.1", "gridguard-check.1", "gridguard-profile-merge.1"] {
+        assert!(pages.iter().any(|one| one == page), "{page} in {pages:?}");
+    }
+    assert!(!pages.iter().any(|page| page.contains("measure") || page.contains("examine")));
+    let check = fs::read_to_string(folder.path().join("gridguard-check.1")).expect("a page");
+    assert!(
+        check.contains(".TH gridguard-check 1") && check.contains("blocks\\-per\\-item"),
+        "{check}"
+    );
+    let whole = run(folder.path(), &["man"]).exits(0).out;
+    assert!(whole.contains(".TH gridguard 1"), "{whole}");
+}
+
+#[test]
+fn a_manual_that_cannot_be_written_is_reported() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("file"), "").expect("written");
+    let ran = run(folder.path(), &["man", "--output", "file"]).exits(3);
+    assert!(ran.err.contains("file"), "{}", ran.err);
+}
+
+#[test]
+fn the_version_names_the_release_and_the_commit() {
+    let version = run(Path::new("."), &["--version"]).exits(0).out;
+    assert!(version.starts_with(concat!("gridguard ", env!("CARGO_PKG_VERSION"))), "{version}");
+}
+
+#[test]
+fn a_misspelt_subcommand_or_gpu_gets_a_suggestion() {
+    let ran = run(Path::new("."), &["explane"]).exits(2);
+    assert!(ran.err.contains("'explain'"), "{}", ran.err);
+    let ran =
+        run(Path::new("."), &["check", "--gpu", "h20O", "--grid", "1", "--block", "1"]).exits(2);
+    assert!(ran.err.contains("h200"), "{}", ran.err);
+}
