@@ -1,13 +1,15 @@
 //! A journal of all measurements, from which an unfinished search can resume.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, ErrorKind, Write};
 
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
 use crate::failure::MeasureFailure;
+use crate::lines::{read_line, write_line};
 use crate::measure::{Measurer, Portion, Sample};
+use crate::stats::count;
 
 /// One result of a measurer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,39 +33,167 @@ pub enum JournalRecord {
     },
 }
 
-/// The results of a measurer for one problem on one device, in order.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// What the results of a journal depend on. All of it must be the same where they are resumed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Journal {
-    /// What was measured, and where; a journal of another problem must not be used.
+pub struct JournalSubject {
+    /// The problem, and what its choice is for.
     pub problem: String,
+    /// The candidates that are searched.
+    pub candidates: String,
+    /// The device.
+    pub device: String,
+    /// The version of its driver.
+    pub driver: String,
+    /// The version of the device code's compiler.
+    pub compiler: String,
+    /// The version of the tuner.
+    pub tuner: String,
+}
+
+/// Why a journal is not resumed: the first field of its subject that differs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("its {field} is {journal:?}, this is {now:?}")]
+pub struct SubjectMismatch {
+    /// The field.
+    pub field: &'static str,
+    /// The journal's value.
+    pub journal: String,
+    /// The value of the search that would resume it.
+    pub now: String,
+}
+
+impl JournalSubject {
+    /// Checks that results of `self` can be resumed by a search of `now`.
+    ///
+    /// # Errors
+    ///
+    /// The first difference.
+    pub fn serves(&self, now: &Self) -> Result<(), SubjectMismatch> {
+        // No `..`, so that a new field cannot be forgotten here.
+        let Self { problem, candidates, device, driver, compiler, tuner } = self;
+        let fields = [
+            ("problem", problem, &now.problem),
+            ("list of candidates", candidates, &now.candidates),
+            ("device", device, &now.device),
+            ("driver", driver, &now.driver),
+            ("compiler", compiler, &now.compiler),
+            ("tuner", tuner, &now.tuner),
+        ];
+        match fields.into_iter().find(|(_, journal, now)| journal != now) {
+            None => Ok(()),
+            Some((field, journal, now)) => {
+                let (journal, now) = (journal.clone(), now.clone());
+                Err(SubjectMismatch { field, journal, now })
+            }
+        }
+    }
+}
+
+/// The results of a measurer for one subject, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Journal {
+    /// What was measured, where and with what.
+    pub subject: JournalSubject,
     /// The results.
     pub records: Vec<JournalRecord>,
 }
 
-impl Journal {
-    /// Reads JSON lines: the problem, then one record a line, up to the first invalid line, such as
-    /// one that was cut off. `None` if the first line is invalid.
-    pub fn read_lines(input: impl BufRead) -> Option<Self> {
-        let mut lines = input.lines();
-        let problem = serde_json::from_str(&lines.next()?.ok()?).ok()?;
-        let record = |line: io::Result<String>| serde_json::from_str(&line.ok()?).ok();
-        Some(Self { problem, records: lines.map_while(record).collect() })
-    }
+/// Why a text is not a journal that this version reads.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// The input cannot be read, or a line is invalid or too long.
+    #[error(transparent)]
+    Read(#[from] io::Error),
+    /// The first line is not that of a journal.
+    #[error("it does not begin with the header of a journal")]
+    Header,
+    /// It has another format.
+    #[error("it has the format {found}, this version reads {JOURNAL_FORMAT}")]
+    Format {
+        /// The format.
+        found: u64,
+    },
+    /// A line in the middle is not a record.
+    #[error("line {line}: {reason}")]
+    Record {
+        /// The line, from 1.
+        line: u64,
+        /// Why it is none.
+        #[source]
+        reason: serde_json::Error,
+    },
+}
 
-    /// The JSON lines that [`Self::read_lines`] reads.
+/// The first line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    format: u64,
+    subject: JournalSubject,
+}
+
+/// The first line of any format.
+#[derive(Deserialize)]
+struct AnyHeader {
+    format: u64,
+}
+
+impl Journal {
+    /// Reads JSON lines: a header, then one record a line. A last line without its end was being
+    /// written when the tuner was killed, and is left out.
     ///
     /// # Errors
     ///
-    /// [`serde_json::Error`], which no content of a journal causes.
-    pub fn to_lines(&self) -> serde_json::Result<String> {
-        let mut lines = serde_json::to_string(&self.problem)? + "\n";
-        for record in &self.records {
-            lines += &(serde_json::to_string(record)? + "\n");
+    /// [`JournalError`].
+    pub fn read_lines(mut input: impl BufRead) -> Result<Self, JournalError> {
+        let mut next = || match read_line(&mut input) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+            read => read,
+        };
+        let header = next()?.ok_or(JournalError::Header)?;
+        let AnyHeader { format } =
+            serde_json::from_str(&header).map_err(|_| JournalError::Header)?;
+        if format != JOURNAL_FORMAT {
+            return Err(JournalError::Format { found: format });
         }
-        Ok(lines)
+        let Header { subject, .. } =
+            serde_json::from_str(&header).map_err(|_| JournalError::Header)?;
+        let mut records = Vec::new();
+        while let Some(text) = next()? {
+            let line = count(records.len()).saturating_add(2);
+            let record = serde_json::from_str(&text);
+            records.push(record.map_err(|reason| JournalError::Record { line, reason })?);
+        }
+        Ok(Self { subject, records })
+    }
+
+    /// Writes the JSON lines that [`Self::read_lines`] reads.
+    ///
+    /// # Errors
+    ///
+    /// [`io::Error`] of the output, or if a line would be too long to be read.
+    pub fn write_lines(&self, output: &mut impl Write) -> io::Result<()> {
+        let subject = self.subject.clone();
+        write_line(output, &Header { format: JOURNAL_FORMAT, subject })?;
+        self.records.iter().try_for_each(|record| record.write_line(output))
     }
 }
+
+impl JournalRecord {
+    /// Appends the record to the lines of a journal.
+    ///
+    /// # Errors
+    ///
+    /// As [`Journal::write_lines`].
+    pub fn write_line(&self, output: &mut impl Write) -> io::Result<()> {
+        write_line(output, self)
+    }
+}
+
+/// The format of journals. The first had no header, and its subject lacked driver and compiler.
+const JOURNAL_FORMAT: u64 = 2;
 
 /// A measurer that replays a journal as far as it goes, then measures.
 ///
@@ -184,13 +314,77 @@ mod tests {
             assert_eq!(cut.evaluations, stop_after);
 
             let (simulated, journal) = first.into_parts();
-            let written = journal.to_lines().expect("finite");
-            let read = Journal::read_lines(written.as_bytes()).expect("a journal");
+            let mut written = Vec::new();
+            journal.write_lines(&mut written).expect("finite");
+            let read = Journal::read_lines(written.as_slice()).expect("a journal");
             let mut second = Resumed::new(simulated, read);
             let resumed = throughput(&space, &mut second);
             assert_eq!(resumed.winner, expected.winner);
             assert_eq!(resumed.candidates, expected.candidates);
             assert_eq!(second.into_parts().1, all);
         }
+    }
+
+    fn subject() -> JournalSubject {
+        let [problem, candidates, device, driver, compiler, tuner] =
+            ["softmax 8x8", "all", "H200", "13.0", "12.9", "0.1.0"].map(str::to_owned);
+        JournalSubject { problem, candidates, device, driver, compiler, tuner }
+    }
+
+    #[test]
+    fn results_of_another_driver_or_compiler_are_not_resumed() {
+        subject().serves(&subject()).expect("the same");
+        let driver = JournalSubject { driver: "12.8".into(), ..subject() };
+        let mismatch = driver.serves(&subject()).expect_err("another driver");
+        assert_eq!(mismatch.to_string(), r#"its driver is "12.8", this is "13.0""#);
+        let others = [
+            ("problem", JournalSubject { problem: String::new(), ..subject() }),
+            ("list of candidates", JournalSubject { candidates: String::new(), ..subject() }),
+            ("device", JournalSubject { device: String::new(), ..subject() }),
+            ("compiler", JournalSubject { compiler: String::new(), ..subject() }),
+            ("tuner", JournalSubject { tuner: String::new(), ..subject() }),
+        ];
+        for (field, other) in others {
+            assert_eq!(other.serves(&subject()).expect_err("another").field, field);
+        }
+    }
+
+    fn lines() -> Vec<u8> {
+        let mut lines = Vec::new();
+        let result = Err(MeasureFailure::new(crate::FailureKind::Mismatch, "wrong"));
+        let (_, space, _) = ordinary(0..20).next().expect("some");
+        let candidate = space.default().expect("a default").clone();
+        let record = JournalRecord::Check { candidate, result };
+        let records = vec![record.clone(), record];
+        Journal { subject: subject(), records }.write_lines(&mut lines).expect("written");
+        lines
+    }
+
+    #[test]
+    fn a_journal_cut_anywhere_has_its_whole_lines() {
+        let whole = lines();
+        let header = whole.iter().position(|byte| *byte == b'\n').expect("a header") + 1;
+        for end in header..whole.len() {
+            let cut = &whole[..end];
+            let records = cut.iter().filter(|byte| **byte == b'\n').count() - 1;
+            assert_eq!(Journal::read_lines(cut).expect("a journal").records.len(), records);
+        }
+        for end in 0..header {
+            let error = Journal::read_lines(&whole[..end]).expect_err("no header");
+            assert!(matches!(error, JournalError::Header), "{error}");
+        }
+    }
+
+    #[test]
+    fn other_formats_broken_lines_and_overlong_ones_are_typed_errors() {
+        let error = |text: Vec<u8>| Journal::read_lines(text.as_slice()).expect_err("no journal");
+        assert!(matches!(error(b"\"a problem\"\n".into()), JournalError::Header));
+        assert!(matches!(error(b"{\"format\":2}\n".into()), JournalError::Header));
+        let newer = b"{\"format\":3,\"subject\":7}\n".into();
+        assert!(matches!(error(newer), JournalError::Format { found: 3 }));
+        let broken = [lines(), b"{}\n".to_vec(), lines()].concat();
+        assert!(matches!(error(broken), JournalError::Record { line: 4, .. }));
+        let overlong = [lines(), vec![b' '; 2 << 20]].concat();
+        assert!(matches!(error(overlong), JournalError::Read(_)));
     }
 }

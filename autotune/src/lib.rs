@@ -140,6 +140,7 @@ mod evaluate;
 mod failure;
 mod in_process;
 mod journal;
+mod lines;
 mod measure;
 mod outcome;
 mod plot;
@@ -162,7 +163,7 @@ pub use evaluate::{
 };
 pub use failure::{FailureKind, MeasureFailure};
 pub use in_process::InProcess;
-pub use journal::{Journal, JournalRecord, Resumed};
+pub use journal::{Journal, JournalError, JournalRecord, JournalSubject, Resumed, SubjectMismatch};
 pub use measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Workload};
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use plot::{Chart, PlotError};

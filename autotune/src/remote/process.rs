@@ -10,8 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::group::{ProcessGroup, Unended};
-use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue, write_line};
+use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue};
 use crate::failure::{FailureKind, MeasureFailure};
+use crate::lines::write_line;
 
 /// A child process that serves requests on a connection of its own; it is killed on drop.
 pub(super) struct Process {

@@ -2,15 +2,15 @@
 //!
 //! It has a connection of its own, because device code and libraries print to standard output.
 
-use std::io::{self, BufRead, ErrorKind, Read, Write};
+use std::io::{self, BufRead};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::{Candidate, LaunchConfig};
 use crate::failure::MeasureFailure;
+use crate::lines::read_line;
 use crate::measure::{Portion, Sample};
-use crate::stats::count;
 
 /// The version of the protocol. Both sides are the same program, unless it is replaced meanwhile.
 pub(super) const PROTOCOL: u32 = 3;
@@ -53,17 +53,6 @@ pub(super) enum Response {
     Failed { failure: MeasureFailure },
 }
 
-/// Writes `value` as a line. One that the other side would not read is `InvalidData`.
-pub(super) fn write_line(output: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(value)?;
-    if count(line.len()) > MAX_LINE_BYTES {
-        return Err(overlong());
-    }
-    line.push(b'\n');
-    output.write_all(&line)?;
-    output.flush()
-}
-
 /// A queue for the lines of a stream; a few wait, then the reading does.
 pub(super) fn line_queue() -> (LineSender, Receiver<io::Result<String>>) {
     let (send, lines) = mpsc::sync_channel(MAX_QUEUED);
@@ -84,29 +73,6 @@ impl LineSender {
     }
 }
 
-/// The next line without its newline; `None` at the end. An invalid line is `InvalidData`, one that
-/// the end of the input cuts off `UnexpectedEof`.
-fn read_line(input: &mut impl BufRead) -> io::Result<Option<String>> {
-    let mut line = Vec::new();
-    Read::take(input, MAX_LINE_BYTES + 1).read_until(b'\n', &mut line)?;
-    match line.pop() {
-        None => Ok(None),
-        Some(b'\n') => {
-            let invalid = |_| io::Error::new(ErrorKind::InvalidData, "a line is not UTF-8");
-            String::from_utf8(line).map(Some).map_err(invalid)
-        }
-        Some(_) if count(line.len()) >= MAX_LINE_BYTES => Err(overlong()),
-        Some(_) => Err(io::Error::new(ErrorKind::UnexpectedEof, "the stream ended within a line")),
-    }
-}
-
-fn overlong() -> io::Error {
-    let why = format!("a line is longer than {MAX_LINE_BYTES} bytes");
-    io::Error::new(ErrorKind::InvalidData, why)
-}
-
-/// The longest line, without its newline.
-const MAX_LINE_BYTES: u64 = 1024 * 1024;
 /// Lines that wait in a queue. Each side waits for the other, so that more than one is a fault of
 /// the other side.
 const MAX_QUEUED: usize = 4;
@@ -159,34 +125,5 @@ mod tests {
         for unknown in [r#"{"open":{}}"#, r#""stop""#, r#""close""#, "", "{}"] {
             serde_json::from_str::<Numbered<Request>>(unknown).expect_err(unknown);
         }
-    }
-
-    #[test]
-    fn lines_are_read_without_their_newlines() {
-        let mut input = b"one\n\ntwo\n".as_slice();
-        for expected in [Some("one"), Some(""), Some("two"), None, None] {
-            assert_eq!(read_line(&mut input).expect("a line").as_deref(), expected);
-        }
-    }
-
-    #[test]
-    fn cut_overlong_and_invalid_lines_have_their_own_errors() {
-        let mut written = Vec::new();
-        let error = write_line(&mut written, &"x".repeat(1024 * 1024)).expect_err("overlong");
-        assert_eq!((error.kind(), written.len()), (ErrorKind::InvalidData, 0));
-        let error = |mut line: &[u8]| {
-            let error = read_line(&mut line).expect_err("invalid");
-            (error.kind(), error.to_string())
-        };
-        let cut = "the stream ended within a line".to_owned();
-        assert_eq!(error(b"half"), (ErrorKind::UnexpectedEof, cut));
-        assert_eq!(error(b"\xff\n"), (ErrorKind::InvalidData, "a line is not UTF-8".to_owned()));
-        let mut longest = vec![b'x'; 1024 * 1024];
-        longest.push(b'\n');
-        let line = read_line(&mut longest.as_slice()).expect("the longest").expect("a line");
-        assert_eq!(line.len(), 1024 * 1024);
-        longest.insert(0, b'x');
-        let overlong = "a line is longer than 1048576 bytes".to_owned();
-        assert_eq!(error(&longest), (ErrorKind::InvalidData, overlong));
     }
 }

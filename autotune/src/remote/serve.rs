@@ -9,8 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::group::end_this_group;
-use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue, write_line};
+use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue};
 use crate::failure::{FailureKind, MeasureFailure};
+use crate::lines::write_line;
 use crate::measure::ProblemMeasurer;
 
 /// Why a measuring process ends before it is asked to.

@@ -1,54 +1,98 @@
 //! Journals of unfinished searches, stored beside the profile so that the next run can resume them.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use gridguard::files::{self, publish};
-use gridguard::profile::Key;
-use gridguard_autotune::{Candidate, Journal, JournalRecord, Shard};
+use gridguard::files::{self, FileLock, LockError, ReadError, create_folder, publish};
+use gridguard_autotune::{Journal, JournalError, JournalRecord, JournalSubject, SubjectMismatch};
 
 use super::selection::Task;
 
-/// The journal of one search, as JSON lines.
+/// The journal of one search, as JSON lines. While it is open, no other process opens it.
 pub(crate) struct JournalFile {
     path: PathBuf,
+    lock: FileLock,
     /// The results of previous runs.
     pub(crate) journal: Journal,
 }
 
+/// A journal that is there but cannot be resumed.
+#[derive(Debug)]
+pub(crate) struct RefusedJournal {
+    pub(crate) reason: JournalRefusal,
+    /// Its new path, since a new journal takes its place.
+    pub(crate) kept: PathBuf,
+}
+
+/// Why a journal cannot be resumed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JournalRefusal {
+    #[error(transparent)]
+    Subject(#[from] SubjectMismatch),
+    #[error(transparent)]
+    Unreadable(#[from] JournalError),
+    /// It is too large, or no regular file.
+    #[error(transparent)]
+    File(ReadError),
+}
+
+/// Why a search cannot have a journal, and is not begun.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum JournalOpenError {
+    /// Another process does the same search, or the lock cannot be used.
+    #[error("its journal is {0}")]
+    Lock(#[from] LockError),
+    /// The file system reports an error.
+    #[error("cannot open its journal: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl fmt::Display for RefusedJournal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, kept } = self;
+        write!(f, "a journal cannot be resumed and is kept as {}: {reason}", kept.display())
+    }
+}
+
 impl JournalFile {
-    /// Opens the journal of a search on `device`: of a shard of the candidates, or of `only` some. A
-    /// journal of another search, or one that cannot be read, is ignored: a journal saves time and
-    /// nothing else.
+    /// Opens the journal of a search, `round` of those for its task. One that cannot be resumed is
+    /// renamed, and a new one is begun.
+    ///
+    /// # Errors
+    ///
+    /// [`JournalOpenError`] if another process has it open, or it can be neither read nor renamed.
     pub(crate) fn open(
         profile: &Path,
-        device: &str,
         task: &Task,
-        key: &Key,
-        shard: Shard,
-        only: &[Candidate],
-    ) -> Self {
-        let round = match only {
-            [] => shard.to_string().replace('/', "-of-"),
-            _ => "finals".to_owned(),
+        round: &str,
+        subject: JournalSubject,
+    ) -> Result<(Self, Option<RefusedJournal>), JournalOpenError> {
+        create_folder(&folder(profile))?;
+        let path = folder(profile).join(format!("{}.{round}.{JOURNAL}", name(task)));
+        // The other search may take minutes, so it is not waited for.
+        let lock = FileLock::acquire(&path.with_extension(LOCK), Duration::ZERO)?;
+        let new = Journal { subject: subject.clone(), records: Vec::new() };
+        let (journal, refused) = match read(&path, &subject)? {
+            None => (new, None),
+            Some(Ok(journal)) => (journal, None),
+            Some(Err(reason)) => (new, Some(RefusedJournal { reason, kept: keep(&path)? })),
         };
-        let problem = format!("{device}; {task}; {key:?}; {round}; {only:?}");
-        let path = folder(profile).join(format!("{}.{round}.jsonl", name(task)));
-        let file = files::open(&path).ok().map(|file| BufReader::new(file.take(MOST_BYTES)));
-        let known = file.and_then(Journal::read_lines).filter(|known| known.problem == problem);
-        let journal = known.unwrap_or_else(|| Journal { problem, records: Vec::new() });
-        Self { path, journal }
+        Ok((Self { path, lock, journal }, refused))
     }
 
-    /// Appends each new record. If that fails, an interrupted search starts over; nothing else is
+    /// Appends each new record, and holds the lock. If that fails, an interrupted search starts over; nothing else is
     /// lost.
     pub(crate) fn into_writer(self) -> impl FnMut(&JournalRecord) + Send + 'static {
         let mut file = self.rewrite().ok();
+        let Self { lock, .. } = self;
         move |record| {
-            let Some(open) = &mut file else { return };
-            let line = serde_json::to_string(record).map_err(io::Error::from);
-            if line.and_then(|line| writeln!(open, "{line}")).is_err() {
+            let _held = &lock;
+            if let Some(open) = &mut file
+                && record.write_line(open).is_err()
+            {
                 file = None;
             }
         }
@@ -56,23 +100,69 @@ impl JournalFile {
 
     /// Rewrites the file without an incomplete last line.
     fn rewrite(&self) -> io::Result<File> {
+        let mut lines = Vec::new();
+        self.journal.write_lines(&mut lines)?;
         // Whole, so that a crash here does not lose what was measured before.
-        publish(&self.path, self.journal.to_lines()?.as_bytes())?;
+        publish(&self.path, &lines)?;
         OpenOptions::new().append(true).open(&self.path)
     }
 
-    /// Removes the journals of a task whose result was published.
+    /// Removes the journals of a task whose result was published, but for those that could not be
+    /// resumed, or that another process has open.
     pub(crate) fn remove(profile: &Path, task: &Task) {
         let (folder, prefix) = (folder(profile), format!("{}.", name(task)));
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            let (path, name) = (entry.path(), entry.file_name());
+            if !name.to_string_lossy().starts_with(&prefix)
+                || path
+                    .extension()
+                    .is_none_or(|extension| extension != JOURNAL && extension != LOCK)
+            {
+                continue;
+            }
+            let lock = path.with_extension(LOCK);
+            if let Ok(_held) = FileLock::acquire(&lock, Duration::ZERO) {
                 // A journal that cannot be removed does no harm.
-                let _ = fs::remove_file(entry.path());
+                let _ = fs::remove_file(path.with_extension(JOURNAL));
+                let _ = fs::remove_file(lock);
             }
         }
         // This fails while other journals remain.
         let _ = fs::remove_dir(folder);
     }
+}
+
+/// The journal at `path`, if there is a file and its results serve `subject`.
+fn read(
+    path: &Path,
+    subject: &JournalSubject,
+) -> io::Result<Option<Result<Journal, JournalRefusal>>> {
+    let text = match files::read(path, MOST_BYTES) {
+        Ok(None) => return Ok(None),
+        Ok(Some(text)) => text,
+        Err(ReadError::Io(error)) => return Err(error),
+        Err(other) => return Ok(Some(Err(JournalRefusal::File(other)))),
+    };
+    let read = || -> Result<Journal, JournalRefusal> {
+        let journal = Journal::read_lines(text.as_slice())?;
+        journal.subject.serves(subject)?;
+        Ok(journal)
+    };
+    Ok(Some(read()))
+}
+
+/// Renames a journal to the first free name, and returns that.
+fn keep(path: &Path) -> io::Result<PathBuf> {
+    for number in 1..=MOST_KEPT {
+        let mut kept = path.as_os_str().to_owned();
+        kept.push(format!(".kept{number}"));
+        let kept = PathBuf::from(kept);
+        if !kept.try_exists()? {
+            return fs::rename(path, &kept).map(|()| kept);
+        }
+    }
+    let why = format!("{} and {MOST_KEPT} kept before cannot be resumed", path.display());
+    Err(io::Error::new(ErrorKind::AlreadyExists, why))
 }
 
 /// The folder of the journals of a profile: `nvidia-h200.ron.unfinished`.
@@ -88,13 +178,17 @@ fn name(task: &Task) -> String {
     task.to_string().chars().map(dash).take(200).collect()
 }
 
+const JOURNAL: &str = "jsonl";
+const LOCK: &str = "lock";
 /// The most that is read of a journal; a search takes a few hundred records of less than 1 KB.
-const MOST_BYTES: u64 = 64 << 20;
+const MOST_BYTES: u64 = 16 << 20;
+/// The most journals of one search that are kept although they cannot be resumed.
+const MOST_KEPT: u32 = 100;
 
 #[cfg(test)]
 mod tests {
     use gridguard::profile::{Named, Objective, Policy};
-    use gridguard_autotune::{FailureKind, MeasureFailure};
+    use gridguard_autotune::{Candidate, FailureKind, MeasureFailure};
     use gridguard_kernels::bench::Problem;
 
     use super::*;
@@ -104,9 +198,18 @@ mod tests {
         Task { problem, policy: Policy::default(), objective: Objective::default() }
     }
 
+    fn subject(driver: &str) -> JournalSubject {
+        JournalSubject { driver: driver.into(), ..JournalSubject::default() }
+    }
+
+    fn open(profile: &Path, shape: &str, driver: &str) -> (JournalFile, Option<RefusedJournal>) {
+        JournalFile::open(profile, &task(shape), "0-of-1", subject(driver)).expect("opened")
+    }
+
     fn journal_file(profile: &Path, shape: &str) -> JournalFile {
-        let (task, key) = (task(shape), Key::default());
-        JournalFile::open(profile, "a device", &task, &key, Shard::ALL, &[])
+        let (file, refused) = open(profile, shape, "13.0");
+        assert!(refused.is_none(), "{refused:?}");
+        file
     }
 
     fn record(message: &str) -> JournalRecord {
@@ -150,14 +253,65 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_a_journal_is_ignored() {
+    fn a_journal_of_another_driver_is_kept_and_not_resumed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let profile = folder.path().join("p.ron");
+        journal_file(&profile, "5x8").into_writer()(&record("one"));
+        let path = journal_file(&profile, "5x8").path;
+        let written = fs::read(&path).expect("a journal");
+        for (driver, kept) in [("13.1", "kept1"), ("13.2", "kept2")] {
+            let (file, refused) = open(&profile, "5x8", driver);
+            assert!(file.journal.records.is_empty());
+            let refused = refused.expect("refused");
+            assert!(refused.kept.to_string_lossy().ends_with(&format!(".jsonl.{kept}")));
+            let reason = refused.reason.to_string();
+            assert!(reason.starts_with("its driver is ") && reason.contains(driver), "{reason}");
+            file.into_writer()(&record("two"));
+        }
+        JournalFile::remove(&profile, &task("5x8"));
+        assert!(!path.exists());
+        let kept = path.with_extension("jsonl.kept1");
+        assert_eq!(fs::read(kept).expect("kept"), written);
+    }
+
+    #[test]
+    fn a_file_that_is_not_a_journal_is_kept() {
         let folder = tempfile::tempdir().expect("a folder");
         let profile = folder.path().join("p.ron");
         let path = journal_file(&profile, "5x8").path;
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         for garbage in [&b""[..], b"\xff\xfe", b"{}\n{}\n", b"\"another\"\n"] {
             fs::write(&path, garbage).expect("written");
-            assert!(journal_file(&profile, "5x8").journal.records.is_empty());
+            let (file, refused) = open(&profile, "5x8", "13.0");
+            assert!(file.journal.records.is_empty());
+            let refused = refused.expect("refused");
+            assert!(matches!(refused.reason, JournalRefusal::Unreadable(_)), "{refused}");
+            assert_eq!(fs::read(refused.kept).expect("kept"), garbage);
         }
+        File::create(&path).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
+        let (_, refused) = open(&profile, "5x8", "13.0");
+        let reason = refused.expect("refused").reason;
+        let is_too_large = matches!(
+            reason,
+            JournalRefusal::File(ReadError::TooLarge { bytes, .. }) if bytes == 1 << 40
+        );
+        assert!(is_too_large, "{reason}");
+    }
+
+    #[test]
+    fn a_journal_is_open_in_one_process_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let profile = folder.path().join("p.ron");
+        let mut write = journal_file(&profile, "5x8").into_writer();
+        let again = || JournalFile::open(&profile, &task("5x8"), "0-of-1", subject("13.0"));
+        let error = again().err().expect("locked");
+        let holder = format!("its journal is locked by process {}", std::process::id());
+        assert!(error.to_string().starts_with(&holder), "{error}");
+        write(&record("one"));
+        JournalFile::remove(&profile, &task("5x8"));
+        drop(write);
+        assert_eq!(journal_file(&profile, "5x8").journal.records.len(), 1, "it was removed");
+        JournalFile::remove(&profile, &task("5x8"));
+        assert!(!super::folder(&profile).exists());
     }
 }

@@ -1,10 +1,13 @@
 //! Tunes the problems that one device takes from the work queue.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
-use gridguard::profile::{self, Document, Entry, Environment, MergeConflict, Provenance};
-use gridguard_autotune::{Budget, Candidate, Resumed, Shard, Space, WorkItem, tune};
+use gridguard::profile::{self, Document, Entry, Environment, Key, MergeConflict, Provenance};
+use gridguard_autotune::{
+    Budget, Candidate, JournalSubject, Resumed, Shard, Space, WorkItem, tune,
+};
 
 use super::group::DeviceGroup;
 use super::journal::JournalFile;
@@ -65,6 +68,12 @@ impl Session<'_> {
     ) -> Result<SearchResult, CommandError> {
         let Task { problem, policy, objective } = *task;
         let key = task.key(&self.target.limits)?;
+        let (round, subject) = self.subject(task, &key, shard, only);
+        let opened = JournalFile::open(&self.group.file, task, &round, subject);
+        let (file, refused) = opened.map_err(|error| CommandError::Failed(error.to_string()))?;
+        if let Some(refused) = refused {
+            self.progress.note(refused);
+        }
         self.progress.begin(&problem);
         let remote = self.process.open(&problem, policy)?;
         let mut space = Space::new(remote.configurations().to_vec());
@@ -73,9 +82,6 @@ impl Session<'_> {
             [] => space.keep(&shard.of(space.candidates().to_vec())),
             some => space.keep(some),
         }
-        // Measurements of another processor or another device must not be resumed.
-        let device = format!("{}, {:?}", self.target, self.target.identity);
-        let file = JournalFile::open(&self.group.file, &device, task, &key, shard, only);
         let mut measurer = Resumed::new(remote, file.journal.clone()).on_record(file.into_writer());
         let budget = Budget {
             wall_time: self.deadline.map(|end| end.saturating_duration_since(Instant::now())),
@@ -88,6 +94,33 @@ impl Session<'_> {
         let entry =
             outcome.complete.then(|| outcome.entry(key, problem.shape(), self.provenance()));
         Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
+    }
+
+    /// The name of a search among those for its task, and what its results depend on.
+    fn subject(
+        &self,
+        task: &Task,
+        key: &Key,
+        shard: Shard,
+        only: &[Candidate],
+    ) -> (String, JournalSubject) {
+        let Environment { driver, compiler, tuner } = self.environment.clone();
+        let candidates = match only {
+            [] => shard.to_string(),
+            _ => "finals".to_owned(),
+        };
+        // Results of two devices do not mix, so each has its own journal.
+        let device = self.target.ordinal.map_or("host".to_owned(), |n| format!("device{n}"));
+        let round = format!("{}.{device}", candidates.replace('/', "-of-"));
+        let subject = JournalSubject {
+            problem: format!("{task}; {key:?}"),
+            candidates: format!("{candidates} {only:?}"),
+            device: format!("{}, {:?}", self.target, self.target.identity),
+            driver: [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", "),
+            compiler,
+            tuner,
+        };
+        (round, subject)
     }
 
     /// Decides between the winners of all shards, and publishes the choice.
@@ -135,4 +168,11 @@ impl Session<'_> {
         let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
         Provenance { date, driver, compiler, tuner, ..Provenance::default() }
     }
+}
+
+/// The version of the driver's kernel module, such as `580.159.04`, where the system tells: several
+/// have the same CUDA version.
+fn module_version() -> Option<String> {
+    let version = fs::read_to_string("/sys/module/nvidia/version").ok()?;
+    Some(version.trim().to_owned())
 }

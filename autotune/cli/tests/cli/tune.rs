@@ -338,6 +338,27 @@ fn an_interrupted_run_keeps_its_measurements_and_the_next_one_resumes() {
 }
 
 #[test]
+fn measurements_with_another_driver_are_kept_but_not_resumed() {
+    let folder = folder();
+    let child = start(folder.path(), &norms(&QUICK_AND_SLOW, &[]));
+    wait_until(|| journaled(folder.path(), "30000x8") > 5);
+    signal(child, "-INT").exits(130);
+    let journals = || fs::read_dir(folder.path().join("p.ron.unfinished")).expect("a folder");
+    let journal = journals().flatten().next().expect("a journal").path();
+    let text = fs::read_to_string(&journal).expect("text");
+    let older = text.replacen("\"driver\":\"\"", "\"driver\":\"12.0\"", 1);
+    assert_ne!(older, text);
+    fs::write(&journal, &older).expect("written");
+
+    let ran = tune_norms(folder.path(), &QUICK_AND_SLOW, &[]).exits(0);
+    assert!(ran.err.contains("cannot be resumed and is kept as "), "{}", ran.err);
+    assert!(ran.err.contains(r#".kept1: its driver is "12.0", this is """#), "{}", ran.err);
+    let kept: Vec<_> = journals().flatten().map(|entry| entry.path()).collect();
+    let [kept] = &kept[..] else { panic!("the old one alone: {kept:?}") };
+    assert_eq!(fs::read_to_string(kept).expect("text"), older);
+}
+
+#[test]
 fn a_killed_run_leaves_a_valid_profile_and_the_next_one_completes_it() {
     let folder = folder();
     let child = start(folder.path(), &norms(&QUICK_AND_SLOW, &[]));
