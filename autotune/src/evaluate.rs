@@ -8,7 +8,7 @@ use crate::control::Budget;
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Measurer, Portion, Sample};
 use crate::space::Space;
-use crate::stats::{Samples, count, position};
+use crate::stats::{Interval, Samples, count, position};
 use crate::tune::{TuneError, tune};
 
 /// How much an evaluation measures.
@@ -16,15 +16,17 @@ use crate::tune::{TuneError, tune};
 pub struct EvaluationEffort {
     /// Samples of every candidate in the exhaustive search, the first one dropped: at least two.
     pub exhaustive_samples: u32,
-    /// Searches of the tuner.
+    /// Searches of the tuner from the default.
     pub runs: u32,
+    /// Searches from other candidates: the slowest, and others spread evenly over the ranking.
+    pub other_starts: u32,
     /// Rounds of a paired comparison of two candidates.
     pub paired_rounds: u32,
 }
 
 impl Default for EvaluationEffort {
     fn default() -> Self {
-        Self { exhaustive_samples: 40, runs: 10, paired_rounds: 41 }
+        Self { exhaustive_samples: 25, runs: 3, other_starts: 4, paired_rounds: 41 }
     }
 }
 
@@ -39,12 +41,16 @@ pub struct Evaluation {
     pub best_ns: f64,
     /// The default's median there, in nanoseconds.
     pub default_ns: f64,
+    /// The default's time over the best's, remeasured; `None` if the default is the best.
+    pub default_against_best: Option<PairedRatio>,
     /// Samples of the exhaustive search.
     pub exhaustive_evaluations: u64,
-    /// The tuner's searches.
+    /// The tuner's searches from the default.
     pub runs: Vec<SearchRun>,
-    /// Searches with the slowest candidate as the default: what the tuner finds from a bad one.
-    pub runs_from_slowest: Vec<SearchRun>,
+    /// Its searches with another candidate as the default: what it finds from a bad one.
+    pub runs_from_others: Vec<SearchRun>,
+    /// What the searches chose, each choice once.
+    pub choices: Vec<FinalChoice>,
 }
 
 /// One search of the tuner.
@@ -54,11 +60,83 @@ pub struct SearchRun {
     pub winner: Candidate,
     /// Samples that it took.
     pub evaluations: u64,
-    /// How much slower the choice is than the best, as a fraction; both remeasured, interleaved.
-    /// Zero if it is no slower.
+    /// The regret of its choice.
     pub regret: f64,
-    /// The choice's time over the default's, both remeasured, interleaved.
-    pub against_default: f64,
+    /// The choice's time over that of the candidate that the search began with, both remeasured,
+    /// interleaved.
+    pub against_start: f64,
+}
+
+/// A candidate that one search or several chose.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FinalChoice {
+    /// The candidate.
+    pub candidate: Candidate,
+    /// The searches that chose it.
+    pub searches: usize,
+    /// Its time over that of the exhaustive search's best, remeasured after the first of them; `None` if
+    /// it is the best, whose regret is zero without a measurement.
+    pub against_best: Option<PairedRatio>,
+}
+
+impl FinalChoice {
+    /// How much slower it is than the best, as a fraction; zero if it is no slower.
+    #[must_use]
+    pub fn regret(&self) -> f64 {
+        self.against_best.map_or(0.0, PairedRatio::regret)
+    }
+}
+
+/// The time of one candidate over another's, from pairs of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PairedRatio {
+    /// The median.
+    pub median: f64,
+    /// The ends of its confidence interval at 95 % or more.
+    pub low: f64,
+    /// As [`Self::low`].
+    pub high: f64,
+    /// The pairs.
+    pub pairs: u64,
+}
+
+impl PairedRatio {
+    /// Takes pairs of samples, of which the first is dropped. The order within a pair alternates, as
+    /// the second finds the device as the first left it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Measurer::sample`].
+    pub fn measure(
+        measurer: &mut dyn Measurer,
+        one: &Candidate,
+        other: &Candidate,
+        rounds: u32,
+    ) -> Result<Self, MeasureFailure> {
+        let mut ratios = Vec::new();
+        for round in 0..=rounds {
+            let (one_ns, other_ns) = if round % 2 == 0 {
+                let first = sample(measurer, one)?;
+                (first, sample(measurer, other)?)
+            } else {
+                let first = sample(measurer, other)?;
+                (sample(measurer, one)?, first)
+            };
+            if round > 0 {
+                ratios.push(one_ns / other_ns);
+            }
+        }
+        let none = || MeasureFailure::new(FailureKind::Launch, "no time was measured");
+        let ratios = Samples::new(ratios).ok_or_else(none)?;
+        let Interval { low, high } = ratios.median_interval();
+        Ok(Self { median: ratios.median(), low, high, pairs: ratios.count() })
+    }
+
+    /// How much slower the first is, as a fraction; zero if it is no slower.
+    #[must_use]
+    pub fn regret(self) -> f64 {
+        (self.median - 1.0).max(0.0)
+    }
 }
 
 impl SearchRun {
@@ -138,31 +216,39 @@ impl ExhaustiveSearch {
         self.medians.iter().min_by(|(_, one), (_, other)| one.total_cmp(other))
     }
 
-    /// The slowest candidate and its median in nanoseconds.
-    #[must_use]
-    pub fn slowest(&self) -> Option<&(Candidate, f64)> {
-        self.medians.iter().max_by(|(_, one), (_, other)| one.total_cmp(other))
-    }
-
-    /// How much slower a choice is than the best, as a fraction. Both are remeasured, interleaved,
-    /// so that the best does not profit from the luck that made it the best. Zero if it is no
-    /// slower.
+    /// How much slower a choice is than the best; `None` if it is the best. Both are remeasured, so
+    /// that the best does not profit from the luck that made it the best.
     ///
     /// # Errors
     ///
     /// As [`Measurer::sample`].
-    pub fn regret(
+    pub fn against_best(
         &self,
         measurer: &mut dyn Measurer,
         choice: &Candidate,
         rounds: u32,
-    ) -> Result<f64, MeasureFailure> {
-        let best = self.best().map_or(choice, |(best, _)| best);
-        Ok((ratio(measurer, choice, best, rounds)? - 1.0).max(0.0))
+    ) -> Result<Option<PairedRatio>, MeasureFailure> {
+        match self.best() {
+            Some((best, _)) if best != choice => {
+                PairedRatio::measure(measurer, choice, best, rounds).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Up to `starts` candidates but the default: the slowest, and others at equal distances in the
+    /// ranking.
+    pub(crate) fn other_starts(&self, starts: u32) -> Vec<&Candidate> {
+        let mut ranking: Vec<&(Candidate, f64)> = self.medians.iter().skip(1).collect();
+        ranking.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        let starts = position(starts.into()).min(ranking.len());
+        let place = |start| start * ranking.len() / starts;
+        (0..starts).filter_map(|start| ranking.get(place(start))).map(|(one, _)| one).collect()
     }
 }
 
-/// Searches exhaustively, then runs the tuner as often as `effort` says.
+/// Searches exhaustively, then runs the tuner as often as `effort` says, and remeasures each of its
+/// choices.
 ///
 /// `budget` applies to each search of the tuner, and its interrupt ends the whole evaluation.
 ///
@@ -194,76 +280,74 @@ fn run(
     space.restrict(objective);
     let exhaustive = ExhaustiveSearch::new(measurer, &space, effort.exhaustive_samples)?;
     let ends = exhaustive.best().cloned().zip(exhaustive.medians.first().cloned());
-    let ((best, best_ns), (_, default_ns)) = ends.ok_or(TuneError::NoCandidate)?;
-    let mut search = |space: &Space| -> Result<Vec<SearchRun>, EvaluateError> {
-        let mut runs: Vec<SearchRun> = Vec::new();
-        for _ in 0..effort.runs {
-            let outcome = tune(measurer, &mut space.clone(), objective, budget, &mut ())?;
-            if !outcome.complete {
-                return Err(EvaluateError::Ended);
-            }
-            let (winner, evaluations) = (outcome.winner, outcome.evaluations);
-            // The same choice is compared once.
-            let (regret, against_default) = match runs.iter().find(|run| run.winner == winner) {
-                Some(known) => (known.regret, known.against_default),
-                None => (
-                    exhaustive.regret(measurer, &winner, effort.paired_rounds)?,
-                    ratio(measurer, &winner, &outcome.default, effort.paired_rounds)?,
-                ),
-            };
-            runs.push(SearchRun { winner, evaluations, regret, against_default });
+    let ((best, best_ns), (default, default_ns)) = ends.ok_or(TuneError::NoCandidate)?;
+    let rounds = effort.paired_rounds;
+    let mut choices = Choices { exhaustive: &exhaustive, rounds, choices: Vec::new() };
+    let mut search = |space: &Space| -> Result<SearchRun, EvaluateError> {
+        let outcome = tune(measurer, &mut space.clone(), objective, budget, &mut ())?;
+        if !outcome.complete {
+            return Err(EvaluateError::Ended);
         }
-        Ok(runs)
+        let (winner, evaluations) = (outcome.winner, outcome.evaluations);
+        let regret = choices.regret(measurer, &winner)?;
+        let against_start = match winner == outcome.default {
+            true => 1.0,
+            false => PairedRatio::measure(measurer, &winner, &outcome.default, rounds)?.median,
+        };
+        Ok(SearchRun { winner, evaluations, regret, against_start })
     };
-    let runs = search(&space)?;
-    if let Some((slowest, _)) = exhaustive.slowest() {
-        space.make_default(slowest);
-    }
-    let runs_from_slowest = search(&space)?;
+    let runs = (0..effort.runs).map(|_| search(&space)).collect::<Result<_, _>>()?;
+    let starts = exhaustive.other_starts(effort.other_starts).into_iter();
+    let from_other = |start: &Candidate| {
+        let mut space = space.clone();
+        space.make_default(start);
+        search(&space)
+    };
+    let runs_from_others = starts.map(from_other).collect::<Result<_, _>>()?;
+    let choices = choices.choices;
     Ok(Evaluation {
         candidates: count(exhaustive.medians.len()),
+        default_against_best: exhaustive.against_best(measurer, &default, rounds)?,
         best,
         best_ns,
         default_ns,
         exhaustive_evaluations: exhaustive.evaluations,
         runs,
-        runs_from_slowest,
+        runs_from_others,
+        choices,
     })
 }
 
-/// The median ratio of `one`'s time to `other`'s over paired rounds, of which the first is dropped.
-///
-/// # Errors
-///
-/// As [`Measurer::sample`].
-pub fn ratio(
-    measurer: &mut dyn Measurer,
-    one: &Candidate,
-    other: &Candidate,
+/// The final choices of the searches so far.
+struct Choices<'a> {
+    exhaustive: &'a ExhaustiveSearch,
     rounds: u32,
-) -> Result<f64, MeasureFailure> {
-    if one == other {
-        return Ok(1.0);
-    }
-    let mut ratios = Vec::new();
-    for round in 0..=rounds {
-        // The order alternates, as the second finds the device as the first left it.
-        let (one_ns, other_ns) = if round % 2 == 0 {
-            let first = sample(measurer, one)?;
-            (first, sample(measurer, other)?)
-        } else {
-            let first = sample(measurer, other)?;
-            (sample(measurer, one)?, first)
-        };
-        if round > 0 {
-            ratios.push(one_ns / other_ns);
+    choices: Vec<FinalChoice>,
+}
+
+impl Choices<'_> {
+    /// The regret of a search's choice, which is measured for the first search that makes it: more
+    /// measurements of the same choice would not be independent.
+    fn regret(
+        &mut self,
+        measurer: &mut dyn Measurer,
+        winner: &Candidate,
+    ) -> Result<f64, MeasureFailure> {
+        if let Some(known) = self.choices.iter_mut().find(|known| known.candidate == *winner) {
+            known.searches += 1;
+            return Ok(known.regret());
         }
+        let against_best = self.exhaustive.against_best(measurer, winner, self.rounds)?;
+        let new = FinalChoice { candidate: winner.clone(), searches: 1, against_best };
+        let regret = new.regret();
+        self.choices.push(new);
+        Ok(regret)
     }
-    Ok(Samples::new(ratios).map_or(f64::NAN, |ratios| ratios.median()))
 }
 
 fn sample(measurer: &mut dyn Measurer, candidate: &Candidate) -> Result<f64, MeasureFailure> {
-    measurer.sample(candidate, Portion::Sequence).map(|sample| sample.time_ns)
+    let sample = measurer.sample(candidate, Portion::Sequence).and_then(Sample::checked);
+    sample.map(|sample| sample.time_ns)
 }
 
 /// A measurer that fails every request after an interrupt.

@@ -159,7 +159,8 @@ pub use candidate::{Candidate, LaunchConfig};
 pub use clock::{DeviceClock, HostClock};
 pub use control::{Budget, Observer, SearchProgress, Stage};
 pub use evaluate::{
-    EvaluateError, Evaluation, EvaluationEffort, ExhaustiveSearch, SearchRun, evaluate, ratio,
+    EvaluateError, Evaluation, EvaluationEffort, ExhaustiveSearch, FinalChoice, PairedRatio,
+    SearchRun, evaluate,
 };
 pub use failure::{FailureKind, MeasureFailure};
 pub use in_process::InProcess;

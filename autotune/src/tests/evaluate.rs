@@ -1,12 +1,12 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gridguard::profile::Objective;
 
 use super::simulation::{Nature, Simulated, ordinary};
 use crate::{
-    Budget, Candidate, EvaluateError, EvaluationEffort, ExhaustiveSearch, FailureKind,
-    MeasureFailure, Measurer, Portion, Sample, SearchRun, Space, TuneError, evaluate,
+    Budget, Candidate, EvaluateError, Evaluation, EvaluationEffort, ExhaustiveSearch, FailureKind,
+    MeasureFailure, Measurer, PairedRatio, Portion, Sample, SearchRun, Space, TuneError, evaluate,
 };
 
 fn problem() -> (Space, Nature) {
@@ -19,21 +19,62 @@ fn the_tuner_finds_nearly_the_best_with_a_quarter_of_the_samples() {
     let (space, nature) = problem();
     let mut measurer = Simulated::new(nature.clone(), 7);
     let budget = Budget::default();
-    let effort = EvaluationEffort { runs: 5, ..EvaluationEffort::default() };
+    let effort =
+        EvaluationEffort { runs: 5, exhaustive_samples: 40, ..EvaluationEffort::default() };
     let objective = Objective::Throughput;
     let evaluation =
         evaluate(&mut measurer, &space, objective, &budget, effort).expect("an evaluation");
     assert_eq!(evaluation.runs.len(), 5);
     assert!(nature.regret(&evaluation.best) < 0.01);
     assert_eq!(evaluation.exhaustive_evaluations, 40 * evaluation.candidates);
-    let slow = nature.regret(&evaluation.runs_from_slowest[0].winner);
+    assert_eq!(evaluation.runs_from_others.len(), 4);
+    let slow = nature.regret(&evaluation.runs_from_others[0].winner);
     assert!(slow < 0.03, "{slow}");
-    for run in evaluation.runs.iter().chain(&evaluation.runs_from_slowest) {
+    for run in evaluation.runs.iter().chain(&evaluation.runs_from_others) {
         assert!((run.regret - nature.regret(&run.winner)).abs() < 0.01, "{run:?}");
         assert!(4 * run.evaluations <= evaluation.exhaustive_evaluations);
     }
     let (_, times) = SearchRun::usual(&evaluation.runs).expect("runs");
     assert_eq!(SearchRun::flips(&evaluation.runs), 5 - times);
+}
+
+#[test]
+fn each_final_choice_is_compared_with_the_best_once_and_counted() {
+    let (space, nature) = problem();
+    let effort = EvaluationEffort { runs: 3, other_starts: 6, ..EvaluationEffort::default() };
+    let mut measurer = Simulated::new(nature, 7);
+    let objective = Objective::Throughput;
+    let evaluation =
+        evaluate(&mut measurer, &space, objective, &Budget::default(), effort).expect("figures");
+    let Evaluation { best, runs, runs_from_others, choices, .. } = &evaluation;
+    let searches = || runs.iter().chain(runs_from_others);
+    let distinct: BTreeSet<_> = searches().map(|run| &run.winner).collect();
+    assert_eq!(choices.len(), distinct.len());
+    assert_eq!(choices.iter().map(|choice| choice.searches).sum::<usize>(), 3 + 6);
+    for choice in choices {
+        let of_choice = searches().filter(|run| run.winner == choice.candidate);
+        assert!(of_choice.clone().all(|run| run.regret == choice.regret()));
+        assert_eq!(of_choice.count(), choice.searches);
+        assert_eq!(choice.against_best.is_none(), choice.candidate == *best);
+        if let Some(PairedRatio { median, low, high, pairs }) = choice.against_best {
+            assert_eq!(pairs, 41);
+            assert!(low <= median && median <= high, "{choice:?}");
+        }
+    }
+}
+
+#[test]
+fn other_starts_are_spread_over_the_ranking_from_the_slowest() {
+    let (space, nature) = problem();
+    let mut measurer = Simulated::new(nature.clone(), 7);
+    let search = ExhaustiveSearch::new(&mut measurer, &space, 5).expect("figures");
+    let starts = search.other_starts(4);
+    let times: Vec<f64> =
+        starts.iter().map(|start| nature.time_ns(start, Portion::Sequence)).collect();
+    assert!(times.is_sorted_by(|one, other| one > &(other * 0.97)), "{times:?}");
+    assert!(!starts.contains(&space.default().expect("a default")));
+    assert_eq!(search.other_starts(0), Vec::<&Candidate>::new());
+    assert_eq!(search.other_starts(u32::MAX).len(), search.medians.len() - 1);
 }
 
 /// Sets the interrupt after `left` samples.
@@ -62,7 +103,7 @@ impl Measurer for Interrupting<'_> {
 #[test]
 fn an_interrupted_evaluation_returns_no_figures() {
     let (space, nature) = problem();
-    let all = 40 * u32::try_from(space.candidates().len()).expect("few");
+    let all = 25 * u32::try_from(space.candidates().len()).expect("few");
     // In the exhaustive search, and in the tuner's.
     for left in [10, all + 20] {
         let flag = AtomicBool::new(false);

@@ -1,25 +1,27 @@
 //! `gridguard evaluate`: compares the tuner's choices with an exhaustive search.
 
 mod summary;
+mod untuned;
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use gridguard::files::check_output;
 use gridguard::profile::{Environment, Objective, Policy, Profile};
 use gridguard_autotune::{
-    Budget, EvaluateError, EvaluationEffort, ExhaustiveSearch, Measurer, ProblemMeasurer, Space,
-    evaluate,
+    Budget, EvaluateError, EvaluationEffort, ExhaustiveSearch, Measurer, PairedRatio,
+    ProblemMeasurer, Space, evaluate,
 };
 use gridguard_kernels::bench::Problem;
 use serde::Serialize;
 
-use self::summary::{EvaluationSummary, ProblemEvaluation, UntunedShape};
+use self::summary::{EvaluationSummary, ProblemEvaluation, ProblemSet, UntunedShape};
+use self::untuned::UntunedProblem;
 use crate::error::{CommandError, Exit};
 use crate::files::{load_profile, write_file};
 use crate::interrupt;
@@ -41,9 +43,21 @@ pub(crate) struct Evaluate {
     /// How times are taken: cold or hot L2 cache, eager or graph launches
     #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = args::policy)]
     policy: Policy,
-    /// Searches for each problem
+    /// Searches for each problem from its default
     #[arg(long, value_name = "N", default_value_t = EvaluationEffort::default().runs, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
+    /// Searches for each problem from other candidates: the slowest, and others spread over the ranking
+    #[arg(long, value_name = "N", default_value_t = EvaluationEffort::default().other_starts)]
+    starts: u32,
+    /// Pairs of samples that compare a final choice with the best
+    #[arg(
+        long, value_name = "N", default_value_t = EvaluationEffort::default().paired_rounds,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pairs: u32,
+    /// Time limit, such as 75s; problems after it are not begun, and counted
+    #[arg(long, value_name = "TIME", value_parser = args::duration)]
+    budget: Option<Duration>,
     /// Samples of each candidate in the exhaustive search; the first is dropped
     #[arg(
         long, value_name = "N", default_value_t = EvaluationEffort::default().exhaustive_samples,
@@ -73,6 +87,8 @@ struct EvaluationDocument {
     problems: Vec<ProblemEvaluation>,
     between: Vec<UntunedShape>,
     failed: Vec<String>,
+    /// Problems that were not begun within the time limit, or at all.
+    left: usize,
     /// A problem whose evaluation was interrupted is not among the problems.
     interrupted: bool,
     wall_time_s: f64,
@@ -98,9 +114,17 @@ impl Evaluate {
         let interrupt = interrupt::flag()?;
         let budget = Budget { interrupt: Some(interrupt), ..Budget::default() };
         let start = Instant::now();
+        let is_over = || {
+            let is_late = self.budget.is_some_and(|budget| start.elapsed() >= budget);
+            is_late || interrupt.load(Ordering::Relaxed)
+        };
+        let mut left = wanted.len();
         let (mut problems, mut between, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for problem in wanted {
-            match self.evaluate(&bench, &problem, &budget) {
+            if is_over() {
+                break;
+            }
+            match self.evaluate(&bench, problem, &budget) {
                 Ok(evaluation) => {
                     self.print(&evaluation)?;
                     problems.push(evaluation);
@@ -108,12 +132,14 @@ impl Evaluate {
                 Err(CommandError::Evaluate(EvaluateError::Ended)) => break,
                 Err(error) => failed.push(format!("{problem}: {error}")),
             }
+            left -= 1;
         }
         if let Some(profile) = &profile {
             let mut wanted = Problem::between();
             wanted.retain(|problem| self.kernels.matches(problem.kernel()));
+            left += wanted.len();
             for problem in wanted {
-                if interrupt.load(Ordering::Relaxed) {
+                if is_over() {
                     break;
                 }
                 match self.untuned_shape(&bench, &target, profile, &problem) {
@@ -123,6 +149,7 @@ impl Evaluate {
                     }
                     Err(error) => failed.push(format!("{problem}: {error}")),
                 }
+                left -= 1;
             }
         }
         failed.iter().for_each(note);
@@ -138,6 +165,7 @@ impl Evaluate {
             problems,
             between,
             failed,
+            left,
             interrupted: interrupt.load(Ordering::Relaxed),
             wall_time_s: start.elapsed().as_secs_f64(),
         };
@@ -152,21 +180,29 @@ impl Evaluate {
         }
         Ok(match () {
             () if document.interrupted => Exit::Interrupted,
-            () if !document.failed.is_empty() => Exit::No,
+            () if !document.failed.is_empty() || document.left > 0 => Exit::No,
             () => Exit::Yes,
         })
     }
 
-    fn problems(&self, target: &Target) -> Result<Vec<Problem>, CommandError> {
-        self.kernels.check()?;
-        let all = if target.is_host() { Problem::small() } else { Problem::evaluation() };
-        let known: BTreeSet<&str> = all.iter().map(Problem::kernel).collect();
-        let known = known.into_iter().collect::<Vec<_>>().join(", ");
-        let mut wanted = all;
-        wanted.retain(|problem| self.kernels.matches(problem.kernel()));
-        if wanted.is_empty() {
-            return Err(CommandError::Invalid(format!("evaluate has problems for {known} only")));
+    fn problems(&self, target: &Target) -> Result<Vec<EvaluationProblem>, CommandError> {
+        let (untuned, tuned) = match target.is_host() {
+            true => (UntunedProblem::of_host(), Problem::small()),
+            false => (UntunedProblem::of_device(), Problem::evaluation()),
+        };
+        let untuned = untuned.into_iter().map(EvaluationProblem::Untuned);
+        let mut wanted: Vec<_> =
+            untuned.chain(tuned.into_iter().map(EvaluationProblem::Tuned)).collect();
+        let known: BTreeSet<&str> = wanted.iter().map(|problem| problem.kernel()).collect();
+        for given in &self.kernels.kernels {
+            if !known.contains(given.as_str()) {
+                self.kernels.check()?;
+                let known = known.into_iter().collect::<Vec<_>>().join(", ");
+                let message = format!("evaluate has problems for {known} only");
+                return Err(CommandError::Invalid(message));
+            }
         }
+        wanted.retain(|problem| self.kernels.matches(problem.kernel()));
         Ok(wanted)
     }
 
@@ -198,18 +234,19 @@ impl Evaluate {
     fn evaluate(
         &self,
         bench: &LocalBench,
-        problem: &Problem,
+        problem: EvaluationProblem,
         budget: &Budget<'_>,
     ) -> Result<ProblemEvaluation, CommandError> {
-        let (mut measurer, space) = open(bench, problem)?;
+        let (mut measurer, space) = problem.open(bench)?;
         let effort = EvaluationEffort {
             exhaustive_samples: self.samples,
             runs: self.runs,
-            ..EvaluationEffort::default()
+            other_starts: self.starts,
+            paired_rounds: self.pairs,
         };
         let measurer: &mut dyn Measurer = measurer.as_mut();
         let evaluation = evaluate(measurer, &space, Objective::Throughput, budget, effort)?;
-        Ok(ProblemEvaluation { problem: problem.to_string(), evaluation })
+        Ok(ProblemEvaluation { problem: problem.to_string(), set: problem.set(), evaluation })
     }
 
     /// The regret of the profile's choice for a shape that the profile does not contain.
@@ -223,27 +260,61 @@ impl Evaluate {
         let key = problem.key(&target.limits, self.policy, Objective::Throughput)?;
         let sizes: Vec<u64> = problem.shape().into_iter().map(|(_, size)| size).collect();
         let found = profile.lookup(&key, &sizes);
-        let (mut measurer, mut space) = open(bench, problem)?;
+        let (mut measurer, mut space) = EvaluationProblem::Tuned(*problem).open(bench)?;
         let no_default = || CommandError::Failed("no candidate is legal".into());
         let default = space.default().cloned().ok_or_else(no_default)?;
         let choice = found.entry.and_then(|entry| space.add(&entry.parameters, entry.choice));
         let choice = choice.unwrap_or(default);
         let measurer: &mut dyn Measurer = measurer.as_mut();
         let search = ExhaustiveSearch::new(measurer, &space, self.samples)?;
-        let regret = search.regret(measurer, &choice, EvaluationEffort::default().paired_rounds)?;
+        let against_best = search.against_best(measurer, &choice, self.pairs)?;
         Ok(UntunedShape {
             problem: problem.to_string(),
             matched: found.matched.to_string(),
-            regret,
+            regret: against_best.map_or(0.0, PairedRatio::regret),
+            against_best,
         })
     }
 }
 
-fn open(
-    bench: &LocalBench,
-    problem: &Problem,
-) -> Result<(Box<dyn ProblemMeasurer>, Space), CommandError> {
-    let mut measurer = bench.open(problem)?;
-    let space = Space::new(measurer.configurations()?);
-    Ok((measurer, space))
+/// A problem of one of the two sets.
+#[derive(Clone, Copy)]
+enum EvaluationProblem {
+    /// The default of its kernel was chosen by measuring.
+    Tuned(Problem),
+    Untuned(UntunedProblem),
+}
+
+impl EvaluationProblem {
+    fn kernel(&self) -> &'static str {
+        match self {
+            Self::Tuned(problem) => problem.kernel(),
+            Self::Untuned(problem) => problem.kernel(),
+        }
+    }
+
+    const fn set(&self) -> ProblemSet {
+        match self {
+            Self::Tuned(_) => ProblemSet::TunedDefaults,
+            Self::Untuned(_) => ProblemSet::UntunedDefaults,
+        }
+    }
+
+    fn open(&self, bench: &LocalBench) -> Result<(Box<dyn ProblemMeasurer>, Space), CommandError> {
+        let mut measurer = match self {
+            Self::Tuned(problem) => bench.open(problem)?,
+            Self::Untuned(problem) => untuned::open(*problem, bench)?,
+        };
+        let space = Space::new(measurer.configurations()?);
+        Ok((measurer, space))
+    }
+}
+
+impl Display for EvaluationProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tuned(problem) => problem.fmt(f),
+            Self::Untuned(problem) => problem.fmt(f),
+        }
+    }
 }

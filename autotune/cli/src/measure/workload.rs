@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cudarc::driver::CudaStream;
 use gridguard::cuda::{Compiler, CudaError, NvrtcError, capture_launches};
 use gridguard::profile::{Policy, Submission};
 use gridguard::{Choice, Guard};
 use gridguard_autotune::{
-    Candidate, Clock, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
+    Candidate, DeviceClock, FailureKind, HostClock, InProcess, LaunchConfig, MeasureFailure,
     Portion, ProblemMeasurer, Workload,
 };
 use gridguard_kernels::bench::{BenchCase, BenchError, LaunchHandle, LaunchSetup, Problem};
@@ -20,10 +21,6 @@ struct BenchWorkload {
 }
 
 impl BenchWorkload {
-    fn measurer(case: Box<dyn BenchCase>, clock: impl Clock + 'static) -> Box<dyn ProblemMeasurer> {
-        Box::new(InProcess::new(Self { case, prepared: HashMap::new() }, clock))
-    }
-
     fn handle(
         &mut self,
         candidate: &Candidate,
@@ -110,21 +107,45 @@ impl LocalBench {
         Ok(Self { guard, kernels, policy })
     }
 
+    pub(crate) const fn guard(&self) -> &Arc<Guard> {
+        &self.guard
+    }
+
     pub(crate) fn open(
         &self,
         problem: &Problem,
     ) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
-        let (Some(kernels), Some(context)) = (&self.kernels, self.guard.context()) else {
-            let case = problem.on_host(&self.guard).map_err(failure)?;
-            return Ok(BenchWorkload::measurer(case, HostClock::new(self.policy)));
+        let stream = self.stream()?;
+        let case = match (&self.kernels, &stream) {
+            (Some(kernels), Some(stream)) => problem.on_device(kernels, stream),
+            _ => problem.on_host(&self.guard),
         };
+        let workload = BenchWorkload { case: case.map_err(failure)?, prepared: HashMap::new() };
+        self.measurer(workload, stream)
+    }
+
+    /// A stream for a workload; `None` on the host.
+    pub(crate) fn stream(&self) -> Result<Option<Arc<CudaStream>>, MeasureFailure> {
+        let Some(context) = self.guard.context() else { return Ok(None) };
         if self.policy.submission == Submission::Graph {
             disable_event_tracking(context);
         }
-        let stream = context.new_stream()?;
-        let case = problem.on_device(kernels, &stream).map_err(failure)?;
-        let clock = DeviceClock::new(&self.guard, stream, self.policy)?;
-        Ok(BenchWorkload::measurer(case, clock))
+        Ok(Some(context.new_stream()?))
+    }
+
+    /// Measures a workload that submits to `stream`, or runs on the host if there is none.
+    pub(crate) fn measurer(
+        &self,
+        workload: impl Workload + 'static,
+        stream: Option<Arc<CudaStream>>,
+    ) -> Result<Box<dyn ProblemMeasurer>, MeasureFailure> {
+        Ok(match stream {
+            Some(stream) => {
+                let clock = DeviceClock::new(&self.guard, stream, self.policy)?;
+                Box::new(InProcess::new(workload, clock))
+            }
+            None => Box::new(InProcess::new(workload, HostClock::new(self.policy))),
+        })
     }
 }
 

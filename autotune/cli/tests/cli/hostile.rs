@@ -46,7 +46,7 @@ fn full() -> Stdio {
 #[test]
 fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
     let folder = folder();
-    let cases: [(&[&str], &str); 18] = [
+    let cases: [(&[&str], &str); 19] = [
         (&[], "Usage"),
         (&[""], "unrecognized subcommand"),
         (&["limits", "--gpu", ""], "no GPU \"\""),
@@ -63,6 +63,7 @@ fn contradictions_and_impossible_values_are_usage_errors_before_any_work() {
         (&["evaluate", "--device", "host", "--kernel", "norm"], "unknown kernel `norm`"),
         (&["evaluate", "--device", "host", "--runs", "0"], "0 is not in 1.."),
         (&["evaluate", "--device", "host", "--samples", "1"], "1 is not in 2.."),
+        (&["evaluate", "--device", "host", "--pairs", "0"], "0 is not in 1.."),
         (&["tune", "--kernel", "rms_norm", "--dtype", "f32"], "--shape"),
         (&["tune", "--shapes", "any.ron", "--kernel", "norm"], "unknown kernel `norm`"),
         (&["tune", "--objective", "latency:584542046090y"], "a latency limit is 1 to"),

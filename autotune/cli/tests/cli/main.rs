@@ -5,6 +5,7 @@ mod check;
 mod command;
 #[cfg(target_os = "linux")]
 mod doctor;
+mod evaluate;
 mod explain;
 mod explain_logs;
 mod hostile;

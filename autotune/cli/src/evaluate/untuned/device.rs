@@ -1,0 +1,179 @@
+//! The problems on a device.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream};
+use gridguard::cuda::{Args, Kernel, capture_launches};
+use gridguard::profile::Named;
+use gridguard::{
+    Axis, BatchAxis, Chunk, Dim3, Guard, LaunchLimits, LaunchRequest, Parameter, PlannedLaunch,
+};
+use gridguard_autotune::MeasureFailure;
+
+use super::problem::UntunedProblem::{self, Passes, Transpose};
+use super::problem::index;
+use super::workload::BackEnd;
+
+pub(super) struct OnDevice {
+    problem: UntunedProblem,
+    guard: Arc<Guard>,
+    stream: Arc<CudaStream>,
+    kernels: Kernels,
+    input: CudaSlice<f32>,
+    output: CudaSlice<f32>,
+    wrong: CudaSlice<u32>,
+}
+
+struct Kernels {
+    pass_1: Kernel,
+    pass_2: Kernel,
+    pass_4: Kernel,
+    transpose: Kernel,
+    count_unequal: Kernel,
+    count_misplaced: Kernel,
+}
+
+impl Kernels {
+    #[allow(unsafe_code, reason = "the contracts of the kernels of kernels.cu")]
+    fn compile(guard: &Guard) -> Result<Self, MeasureFailure> {
+        let module = guard.compile("untuned.cu", include_str!("kernels.cu"))?;
+        let number = Parameter::of::<u32>();
+        let floats = |floats: u64| Parameter::AlignedMemory { bytes: floats * 4 };
+        // SAFETY: these are the parameters of each kernel, in order. Each stays within the elements
+        // of its items, whose tensors this file allocates with as many elements, and counts in one
+        // element of `count`.
+        unsafe {
+            Ok(Self {
+                pass_1: module.kernel("pass_1", &[floats(1), number])?,
+                pass_2: module.kernel("pass_2", &[floats(2), number])?,
+                pass_4: module.kernel("pass_4", &[floats(4), number])?,
+                transpose: module.kernel("transpose", &[floats(1), floats(1), number, number])?,
+                count_unequal: module.kernel(
+                    "count_unequal",
+                    &[floats(1), number, Parameter::of::<f32>(), Parameter::Memory],
+                )?,
+                count_misplaced: module.kernel(
+                    "count_misplaced",
+                    &[floats(1), floats(1), number, number, Parameter::Memory],
+                )?,
+            })
+        }
+    }
+
+    fn of(&self, problem: UntunedProblem, parameters: &Named) -> &Kernel {
+        match (problem, parameters.last()) {
+            (Transpose { .. }, _) => &self.transpose,
+            (Passes { .. }, Some((_, 2))) => &self.pass_2,
+            (Passes { .. }, Some((_, 4))) => &self.pass_4,
+            (Passes { .. }, _) => &self.pass_1,
+        }
+    }
+}
+
+impl OnDevice {
+    pub(super) fn new(
+        problem: UntunedProblem,
+        guard: &Arc<Guard>,
+        stream: Arc<CudaStream>,
+    ) -> Result<Self, MeasureFailure> {
+        let input = match problem {
+            Passes { .. } => stream.alloc_zeros(1)?,
+            Transpose { .. } => stream.clone_htod(&problem.input())?,
+        };
+        Ok(Self {
+            problem,
+            kernels: Kernels::compile(guard)?,
+            input,
+            output: stream.alloc_zeros(problem.elements())?,
+            wrong: stream.alloc_zeros(1)?,
+            guard: Arc::clone(guard),
+            stream,
+        })
+    }
+
+    /// Submits a launch over a chunk, or all passes over it.
+    fn submit(&mut self, chunk: Chunk, parameters: &Named) -> Result<(), MeasureFailure> {
+        let kernel = self.kernels.of(self.problem, parameters);
+        let request = self.problem.request(chunk.items, parameters);
+        let place = elements(chunk, self.problem);
+        let mut output = self.output.slice_mut(place.clone());
+        match self.problem {
+            Passes { columns, passes, .. } => {
+                for _ in 0..passes {
+                    let mut args = Args::new(&self.stream);
+                    args.write(&mut output).constant(size(columns));
+                    self.guard.plan_and_launch(kernel, &request, None, args)?;
+                }
+            }
+            Transpose { height, width, .. } => {
+                let input = self.input.slice(place);
+                let mut args = Args::new(&self.stream);
+                args.read(&input).write(&mut output).constant(size(height)).constant(size(width));
+                self.guard.plan_and_launch(kernel, &request, None, args)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BackEnd for OnDevice {
+    fn limits(&self, parameters: &Named) -> LaunchLimits {
+        self.kernels.of(self.problem, parameters).limits().clone()
+    }
+
+    #[allow(unsafe_code, reason = "the clock may capture the launches")]
+    fn launch(
+        &mut self,
+        planned: &PlannedLaunch,
+        parameters: &Named,
+    ) -> Result<(), MeasureFailure> {
+        // SAFETY: the tensors and kernels are kept as long as the clock, which replays a graph only
+        // to time it, and all work is on its stream.
+        unsafe { capture_launches(|| self.submit(planned.chunk, parameters)) }
+    }
+
+    fn clear(&mut self) -> Result<(), MeasureFailure> {
+        Ok(self.stream.memset_zeros(&mut self.output)?)
+    }
+
+    fn wrong(&mut self) -> Result<u64, MeasureFailure> {
+        self.stream.memset_zeros(&mut self.wrong)?;
+        let items = self.problem.items();
+        let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(256, 1, 1));
+        let batch = BatchAxis::new(Axis::Y, items);
+        let each = self.problem.elements_per_item();
+        let mut args = Args::new(&self.stream);
+        let kernel = match self.problem {
+            Passes { columns, .. } => {
+                args.read_items(&self.output, each)
+                    .constant(size(columns))
+                    .constant(self.problem.expected())
+                    .write(&mut self.wrong);
+                &self.kernels.count_unequal
+            }
+            Transpose { height, width, .. } => {
+                args.read_items(&self.input, each)
+                    .read_items(&self.output, each)
+                    .constant(size(height))
+                    .constant(size(width))
+                    .write(&mut self.wrong);
+                &self.kernels.count_misplaced
+            }
+        };
+        self.guard.plan_and_launch(kernel, &request, Some(&batch), args)?;
+        let wrong = self.stream.clone_dtoh(&self.wrong)?;
+        Ok(wrong.into_iter().map(u64::from).sum())
+    }
+}
+
+/// The elements of a chunk's items.
+fn elements(chunk: Chunk, problem: UntunedProblem) -> Range<usize> {
+    let each = problem.elements_per_item();
+    index(chunk.start * each)..index(chunk.end() * each)
+}
+
+/// A size as device code takes it.
+fn size(size: u64) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
+}

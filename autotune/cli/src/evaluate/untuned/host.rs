@@ -1,0 +1,111 @@
+//! The problems on the host.
+
+use gridguard::profile::Named;
+use gridguard::{Guard, HostLauncher, KernelLimits, LaunchLimits, Launcher, PlannedLaunch};
+use gridguard_autotune::{FailureKind, MeasureFailure};
+
+use super::problem::UntunedProblem::{self, Passes, Transpose};
+use super::problem::index;
+use super::workload::BackEnd;
+
+pub(super) struct OnHost {
+    problem: UntunedProblem,
+    limits: LaunchLimits,
+    input: Vec<f32>,
+    output: Vec<f32>,
+}
+
+impl OnHost {
+    pub(super) fn new(problem: UntunedProblem, guard: &Guard) -> Self {
+        let limits = guard.limits_for(KernelLimits::unknown(problem.kernel()));
+        let output = vec![0.0; problem.elements()];
+        Self { problem, limits, input: problem.input(), output }
+    }
+}
+
+impl BackEnd for OnHost {
+    fn limits(&self, _: &Named) -> LaunchLimits {
+        self.limits.clone()
+    }
+
+    fn launch(&mut self, planned: &PlannedLaunch, _: &Named) -> Result<(), MeasureFailure> {
+        let each = index(self.problem.elements_per_item());
+        let failed = |error| MeasureFailure::new(FailureKind::Launch, format!("{error}"));
+        match self.problem {
+            Passes { passes, .. } => {
+                let pass = |_, row: &mut [f32]| row.iter_mut().for_each(|x| *x = *x * 0.5 + 1.0);
+                let mut launcher = HostLauncher::new(&mut self.output, each, pass);
+                (0..passes).try_for_each(|_| launcher.launch(planned)).map_err(failed)
+            }
+            Transpose { height, width, .. } => {
+                let input = &self.input;
+                let transpose = |item: u64, out: &mut [f32]| {
+                    let of_item = input.iter().skip(index(item) * each).take(each);
+                    for (place, x) in of_item.enumerate() {
+                        if let Some(out) = out.get_mut(transposed([height, width], place)) {
+                            *out = *x;
+                        }
+                    }
+                };
+                HostLauncher::new(&mut self.output, each, transpose).launch(planned).map_err(failed)
+            }
+        }
+    }
+
+    fn clear(&mut self) -> Result<(), MeasureFailure> {
+        self.output.fill(0.0);
+        Ok(())
+    }
+
+    fn wrong(&mut self) -> Result<u64, MeasureFailure> {
+        let wrong = match self.problem {
+            Passes { .. } => {
+                let expected = self.problem.expected();
+                self.output.iter().filter(|x| **x != expected).count()
+            }
+            Transpose { height, width, .. } => {
+                let each = index(height * width);
+                let items = self.input.chunks(each).zip(self.output.chunks(each));
+                let misplaced = |(input, output): (&[f32], &[f32])| {
+                    let is_wrong = |(place, x): &(usize, &f32)| {
+                        output.get(transposed([height, width], *place)) != Some(*x)
+                    };
+                    input.iter().enumerate().filter(is_wrong).count()
+                };
+                items.map(misplaced).sum()
+            }
+        };
+        Ok(u64::try_from(wrong).unwrap_or(u64::MAX))
+    }
+}
+
+/// Where the transposition of a matrix puts the element at `place`.
+fn transposed([height, width]: [u64; 2], place: usize) -> usize {
+    let [height, width] = [index(height), index(width)];
+    place % width * height + place / width
+}
+
+#[cfg(test)]
+mod tests {
+    use gridguard::DeviceLimits;
+    use gridguard_autotune::{Space, Workload};
+
+    use super::super::workload::UntunedWorkload;
+    use super::*;
+
+    #[test]
+    fn each_candidate_on_the_host_is_correct_and_a_wrong_element_is_found() {
+        let guard = Guard::host(DeviceLimits::any_device());
+        for problem in UntunedProblem::of_host() {
+            let mut workload = UntunedWorkload::new(problem, OnHost::new(problem, &guard));
+            let space = Space::new(workload.configurations().expect("configurations"));
+            for candidate in space.candidates() {
+                workload.prepare(candidate).expect("legal");
+                workload.check(candidate).expect("correct");
+            }
+            assert_eq!(workload.back_end.wrong(), Ok(0));
+            workload.back_end.output[77] += 1.0;
+            assert_eq!(workload.back_end.wrong(), Ok(1));
+        }
+    }
+}
