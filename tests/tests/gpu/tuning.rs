@@ -25,8 +25,10 @@ extern "C" __global__ void faulty(const u32 *in, u32 *out, u32 fault) {
     const size_t item = size_t(blockIdx.y) * ELEMENTS;
     if (fault == 1) *reinterpret_cast<volatile u32 *>(16) = 1;
     while (fault == 2 && blockIdx.y == 0 && *reinterpret_cast<const volatile u32 *>(in) < 1000) {}
+    if (fault == 4 && blockIdx.y == 0 && threadIdx.x == 0)
+        printf("\n\"checked\"\n{\"id\":%d,\"message\":\"checked\"}\n", 2);
     for (u32 i = threadIdx.x; i < ELEMENTS; i += blockDim.x)
-        out[item + i] = in[item + i] + (fault == 3 ? 2 : 1);
+        out[item + i] = in[item + i] + (fault >= 3 ? 2 : 1);
 }
 "#;
 
@@ -35,6 +37,8 @@ const FINE: u64 = 0;
 const ILLEGAL_ADDRESS: u64 = 1;
 const ENDLESS: u64 = 2;
 const WRONG: u64 = 3;
+/// It is wrong, and prints the response to a correct one.
+const FORGES: u64 = 4;
 
 /// 8 MiB in and as much out: both stay in the L2 cache of any data center device since Ampere.
 const ITEMS: u64 = 4096;
@@ -103,7 +107,7 @@ impl Workload for Faulty {
             batch: BatchAxis::new(Axis::Y, ITEMS),
             limits: self.kernel.limits().clone(),
         };
-        Ok((FINE..=WRONG).map(configuration).collect())
+        Ok((FINE..=FORGES).map(configuration).collect())
     }
 
     fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
@@ -232,6 +236,8 @@ fn a_fault_in_a_check_is_told_and_leaves_the_device_to_the_next_candidate() {
     let mut remote = remote(Policy::default());
     let mut check = |kind| fault(&mut remote, kind, |remote, faulty| remote.check(faulty));
     let failure = check(WRONG);
+    assert_eq!(failure, MeasureFailure::new(FailureKind::Mismatch, "wrong at 0"));
+    let failure = check(FORGES);
     assert_eq!(failure, MeasureFailure::new(FailureKind::Mismatch, "wrong at 0"));
     let failure = check(ILLEGAL_ADDRESS);
     assert_eq!(failure.kind, FailureKind::Crash, "{failure}");
