@@ -3,6 +3,8 @@
 
 use crate::launch::violation::Violations;
 use crate::plan::launches::Plan;
+#[cfg(feature = "profile")]
+use crate::profile::matching::MatchKind;
 
 /// The numbers that the guard reports to the program's `metrics` recorder.
 #[cfg(feature = "metrics")]
@@ -146,16 +148,18 @@ pub(crate) fn fell_back(reason: &dyn core::fmt::Display) {
 /// A lookup of `kernel` in the profile, and what it `matched`.
 #[cfg(feature = "profile")]
 #[inline]
-pub(crate) fn looked_up(
-    kernel: &str,
-    names: &[&str],
-    sizes: &[u64],
-    matched: crate::profile::matching::MatchKind,
-) {
+pub(crate) fn looked_up(kernel: &str, names: &[&str], sizes: &[u64], matched: MatchKind) {
     #[cfg(feature = "metrics")]
-    metrics::counter!(name::LOOKUPS, "match" => matched.id()).increment(1);
+    // A label that is not a literal is allocated.
+    match matched {
+        MatchKind::Exact => metrics::counter!(name::LOOKUPS, "match" => "exact"),
+        MatchKind::Bucket => metrics::counter!(name::LOOKUPS, "match" => "bucket"),
+        MatchKind::Neighbour => metrics::counter!(name::LOOKUPS, "match" => "neighbour"),
+        MatchKind::Default => metrics::counter!(name::LOOKUPS, "match" => "default"),
+    }
+    .increment(1);
     #[cfg(feature = "tracing")]
-    if matched != crate::profile::matching::MatchKind::Exact {
+    if matched != MatchKind::Exact {
         let matched = matched.id();
         tracing::debug!(target: TARGET, kernel, ?names, ?sizes, matched, "no profile entry for this shape");
     }
