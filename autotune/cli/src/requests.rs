@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::sync::Arc;
 
 use gridguard::DeviceLimits;
 use gridguard::check::{CheckRequest, Verdict};
@@ -25,7 +24,11 @@ struct Malformed {
 }
 
 /// Checks every line of `path`, or of standard input for `-`.
-pub(crate) fn check_lines(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
+pub(crate) fn check_lines(
+    path: &Path,
+    limits: &DeviceLimits,
+    opts_in: bool,
+) -> Result<Exit, CommandError> {
     let name = path.display().to_string();
     let mut input: Box<dyn BufRead> = if path == Path::new("-") {
         Box::new(io::stdin().lock())
@@ -40,7 +43,7 @@ pub(crate) fn check_lines(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exi
         if line.as_ref().is_ok_and(|text| text.trim().is_empty()) {
             continue;
         }
-        let (exit, reply) = match line.and_then(|text| check(&text, limits)) {
+        let (exit, reply) = match line.and_then(|text| check(&text, limits, opts_in)) {
             Ok(verdict) => (verdict.legality.into(), json(&verdict)?),
             Err(error) => {
                 note(format_args!("line {number}: {error}"));
@@ -59,7 +62,7 @@ pub(crate) fn check_lines(path: &Path, limits: &Arc<DeviceLimits>) -> Result<Exi
     Ok(worst)
 }
 
-fn check(text: &str, limits: &DeviceLimits) -> Result<Verdict, String> {
+fn check(text: &str, limits: &DeviceLimits, opts_in: bool) -> Result<Verdict, String> {
     let request: CheckRequest = serde_json::from_str(text.trim_end()).map_err(|error| {
         // The parser counts lines within the text, which is one line of the input.
         let position = format!(" at line {} column {}", error.line(), error.column());
@@ -67,7 +70,9 @@ fn check(text: &str, limits: &DeviceLimits) -> Result<Verdict, String> {
         let message = message.strip_suffix(&position).unwrap_or(&message);
         format!("column {}: {message}", error.column())
     })?;
-    Ok(request.check(limits))
+    // A request may say what its kernel opted in to.
+    let opts_in = opts_in && request.kernel.max_dynamic_shared_bytes.is_none();
+    Ok(if opts_in { request.check_with_opt_in(limits) } else { request.check(limits) })
 }
 
 /// The next line, or why it cannot be read; `None` at the end. Memory is bounded, however long the

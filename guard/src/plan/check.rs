@@ -68,6 +68,8 @@ pub struct Verdict {
     /// Whether the launch is legal.
     #[serde(rename = "verdict")]
     pub legality: Legality,
+    /// Whether the kernel opts in to more dynamic shared memory than it may use at first.
+    pub opts_in: bool,
     /// The violations of the unsplit launch; for a rejected one also why it cannot be split.
     pub violations: Violations,
     /// The plan, unless the launch is rejected.
@@ -97,7 +99,23 @@ impl CheckRequest {
     /// Checks the launch against the limits of `device`.
     #[must_use]
     pub fn check(&self, device: &DeviceLimits) -> Verdict {
-        let (request, limits, batch) = (&self.request, self.limits(device), self.batch(device));
+        self.check_with(self.limits(device), device)
+    }
+
+    /// As [`Self::check`], of a kernel that opts in to large dynamic shared memory where it needs to, as
+    /// a guard does: [`Verdict::opts_in`] says whether it does.
+    #[must_use]
+    pub fn check_with_opt_in(&self, device: &DeviceLimits) -> Verdict {
+        let limits = self.limits(device);
+        let without = limits.max_dynamic_shared_bytes();
+        let verdict = self.check_with(limits.with_automatic_opt_in(), device);
+        let is_legal = verdict.legality != Legality::Rejected;
+        let opts_in = is_legal && self.request.dynamic_shared_bytes > without;
+        Verdict { opts_in, ..verdict }
+    }
+
+    fn check_with(&self, limits: LaunchLimits, device: &DeviceLimits) -> Verdict {
+        let (request, batch) = (&self.request, self.batch(device));
         let (legality, violations, plan) =
             match Plan::new(request, batch.as_ref(), &limits, Choice::AUTOMATIC) {
                 Ok(plan) => {
@@ -109,7 +127,7 @@ impl CheckRequest {
                 }
                 Err(violations) => (Legality::Rejected, violations, None),
             };
-        Verdict { name: self.name.clone(), legality, violations, plan }
+        Verdict { name: self.name.clone(), legality, opts_in: false, violations, plan }
     }
 }
 

@@ -57,6 +57,7 @@ fn a_verdict_as_json_has_name_verdict_violations_and_plan() {
         json!({
             "name": "",
             "verdict": "chunked",
+            "opts_in": false,
             "violations": [{
                 "rule": "grid-dim-y", "requested": 76_800, "limit": 65_535, "unit": "blocks",
                 "message": message,
@@ -90,7 +91,7 @@ fn every_option_of_check_reaches_its_rule() {
         (&["--block", "1", "--local-mem", "524288"], "local-memory"),
         (&["--block", "1", "--shared-mem", "232449"], "shared-memory-total"),
         (
-            &["--block", "1", "--shared-mem", "1153", "--static-shared-mem", "48000"],
+            &["--block=1", "--shared-mem=1153", "--static-shared-mem=48000", "--no-opt-in"],
             "dynamic-shared-memory-opt-in",
         ),
         (&["--block", "1", "--cluster", "16"], "cluster-size"),
@@ -324,4 +325,95 @@ fn a_device_that_cannot_be_queried_is_exit_3() {
     assert!(ran.err.starts_with("error: cannot query the device: "), "{}", ran.err);
     let ran = gridguard(&["check", "--device", "4711", "--grid", "1", "--block", "1"]);
     assert_eq!(ran.code, Some(3));
+}
+
+/// `check` of a launch on `gpus`, with more arguments.
+fn launch(gpus: &str, more: &[&str]) -> Ran {
+    gridguard(&[&["check", "--gpu", gpus, "--grid", "1,76800", "--block", "128"], more].concat())
+}
+
+#[test]
+fn several_gpus_are_a_table_and_the_worst_decides() {
+    let batch = ["--batch-axis", "y", "--items", "76800"];
+    let shared = ["--shared-mem", "100KiB"];
+    let ran = launch("any,sm_86,h200", &[&batch[..], &shared].concat()).exits(1);
+    let rows: Vec<Vec<&str>> = ran
+        .out
+        .lines()
+        .map(|line| line.split("  ").filter(|cell| !cell.is_empty()).collect())
+        .collect();
+    assert_eq!(rows.len(), 4, "{}", ran.out);
+    assert_eq!(rows[1][..2], ["generic CUDA device", "rejected"]);
+    assert_eq!(rows[2][..2], ["any sm_86", "rejected"]);
+    assert_eq!(rows[3][..2], ["NVIDIA H200", "legal in chunks"]);
+    let json = launch("h200,a100", &[&batch[..], &["--format", "json"]].concat()).exits(0).json();
+    let of = |row: usize, field: &str| json[row][field].as_str().unwrap_or_default().to_owned();
+    assert_eq!((of(0, "gpu"), of(0, "verdict")), ("NVIDIA H200".into(), "chunked".into()));
+    assert_eq!(of(1, "gpu"), "NVIDIA A100-SXM4-80GB");
+    let requests = gridguard(&["check", "--gpu", "h200,a100", "--requests", "-"]).exits(2);
+    assert!(requests.err.contains("one --gpu"), "{}", requests.err);
+}
+
+#[test]
+fn a_rejection_that_a_batch_resolves_names_the_option() {
+    let ran = launch("h200", &[]).exits(1);
+    assert!(ran.out.contains("add --batch-axis y --items 76800\n"), "{}", ran.out);
+    let two_rules = launch("h200", &["--shared-mem", "1Gi"]).exits(1);
+    assert!(!two_rules.out.contains("--batch-axis"), "{}", two_rules.out);
+}
+
+#[test]
+fn large_shared_memory_is_legal_with_a_note_unless_the_kernel_does_not_opt_in() {
+    let shared = |more: &[&str]| {
+        let launch = ["check", "--gpu", "sm_86", "--grid", "1", "--block", "128"];
+        gridguard(&[&launch[..], &["--shared-mem", "80KiB"], more].concat())
+    };
+    let legal = shared(&[]).exits(0);
+    assert!(legal.out.contains("opts in to large shared memory"), "{}", legal.out);
+    assert_eq!(shared(&["--format", "json"]).exits(0).json()["opts_in"], true);
+    let rejected = shared(&["--no-opt-in"]).exits(1);
+    assert!(rejected.out.contains("dynamic-shared-memory-opt-in"), "{}", rejected.out);
+    shared(&["--kernel-max-shared-mem", "64Ki"]).exits(1);
+    let line = br#"{"grid": [1, 1, 1], "block": [1, 1, 1], "dynamic_shared_bytes": 81920}"#;
+    for (more, code) in [(&[][..], 0), (&["--no-opt-in"][..], 1)] {
+        let args = [&["check", "--gpu", "sm_86", "--requests", "-"], more].concat();
+        run_with_input(&args, line).exits(code);
+    }
+}
+
+#[test]
+fn the_largest_batch_is_found_whole_and_in_chunks() {
+    let largest = |more: &[&str]| {
+        let batch =
+            ["--batch-axis", "y", "--items", "15360", "--blocks-per-item", "5", "--max-items"];
+        launch("h200", &[&batch[..], more].concat())
+    };
+    let ran = largest(&[]).exits(0);
+    let line = "largest batch: 13107 items in one launch, no limit in chunks; 13108 items are 65540 blocks\n";
+    assert!(ran.out.ends_with(line), "{}", ran.out);
+    let json = largest(&["--format", "json"]).exits(0).json();
+    assert_eq!(json["largest_batch"], json!({"whole": 13_107, "in_chunks": null}));
+    let cooperative = largest(&["--cooperative", "--format", "json"]).exits(1).json();
+    // 132 multiprocessors of 16 blocks of 128 threads each.
+    assert_eq!(cooperative["largest_batch"], json!({"whole": 422, "in_chunks": 422}));
+    let cluster = largest(&["--cluster", "1,4", "--format", "json"]).exits(0).json();
+    assert_eq!(cluster["largest_batch"]["whole"], 13_104);
+    let never = largest(&["--shared-mem", "1Gi", "--format", "json"]).exits(1).json();
+    assert_eq!(never["largest_batch"], json!({"whole": 0, "in_chunks": 0}));
+}
+
+#[test]
+fn sizes_in_bytes_have_units() {
+    for (text, bytes) in [("100", 100), ("100KiB", 102_400), ("1Ki", 1024), ("2 MB", 2_000_000)] {
+        let shared = ["--shared-mem", text, "--format", "json", "--kernel-max-shared-mem", "0"];
+        let json = launch("h200", &shared).exits(1).json();
+        let requested =
+            json["violations"].as_array().expect("a list").iter().find_map(|violation| {
+                (violation["rule"] != "grid-dim-y").then(|| violation["requested"].as_u64())
+            });
+        assert_eq!(requested.flatten(), Some(bytes), "{text}");
+    }
+    for text in ["2x", "-1", "99999999999999999999", "1e40Ki", ""] {
+        launch("h200", &["--shared-mem", text]).exits(2);
+    }
 }
