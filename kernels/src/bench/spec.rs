@@ -25,6 +25,7 @@ pub(crate) trait KernelSpec: Operation + Send + Sync + 'static {
     type Output<T: Element>: Compared;
 
     /// The sources, one for each implementation.
+    #[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "profiles name them"))]
     const SOURCES: &'static [&'static str];
     /// Whether the kernel reads indices, whose type is then part of a problem.
     const HAS_INDICES: bool = false;
