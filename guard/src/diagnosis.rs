@@ -134,24 +134,28 @@ mod cuda {
     const UNSUPPORTED_PTX_VERSION: i32 = 222;
 
     impl DriverError {
-        /// What the driver's result means and what probably caused it. Its suspected launches are added
-        /// to `evidence`, unless that has launches already.
+        /// What the driver's result means and what probably caused it. The driver's log and the suspected
+        /// launches are added to `evidence`, unless that has such already.
         #[must_use]
         pub fn diagnosis(&self, evidence: &Evidence) -> Diagnosis {
             let failure = FailureId::from_code(self.code);
-            let local = self.local_memory().map(|local| Evidence {
-                local_bytes_per_thread: Some(local.bytes_per_thread),
-                resident_threads: Some(local.resident_threads),
-                ..evidence.clone()
-            });
-            let evidence = local.as_ref().unwrap_or(evidence);
+            let mut evidence = evidence.clone();
+            if let Some(local) = self.local_memory() {
+                evidence.local_bytes_per_thread = Some(local.bytes_per_thread);
+                evidence.resident_threads = Some(local.resident_threads);
+            }
+            if let Some(log) = self.driver_log().filter(|log| !log.may_be_of_another_thread)
+                && evidence.driver_log.is_empty()
+            {
+                evidence.driver_log = log.text.lines().map(str::to_owned).collect();
+            }
             let has_launches =
                 evidence.faulting_launch.is_some() || !evidence.recent_launches.is_empty();
             match self.suspects() {
                 Some(suspects) if !has_launches => {
-                    diagnose(&failure, &with_suspects(evidence.clone(), suspects))
+                    diagnose(&failure, &with_suspects(evidence, suspects))
                 }
-                _ => diagnose(&failure, evidence),
+                _ => diagnose(&failure, &evidence),
             }
         }
     }
