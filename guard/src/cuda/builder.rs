@@ -35,7 +35,7 @@ use crate::plan::run::{Launcher, run};
 use crate::plan::slot::{Slot, Width};
 #[cfg(feature = "profile")]
 use crate::profile::model::Key;
-use crate::record::counters::Counts;
+use crate::record::counters::{Counters, Counts};
 
 /// Launch builders with a guard, on cudarc's streams.
 #[allow(private_bounds, reason = "only cudarc's streams implement it, so that it may grow")]
@@ -285,47 +285,25 @@ impl<'a> GuardedLaunchArgs<'a> {
         let mut request = LaunchRequest::new(grid_dim.into(), block_dim.into())
             .dynamic_shared_bytes(shared_mem_bytes.into());
         request.cooperative = cooperative;
-        let (stream, function) = (self.stream, self.function);
-        let watch = match self.guard {
-            Some(guard) => guard.watch(call_site),
-            None => Watch::at(call_site),
-        };
+        let Self { stream, function, guard, .. } = *self;
+        let watch = guard.map_or_else(|| Watch::at(call_site), |guard| guard.watch(call_site));
         let launched = with_kernel(stream, function, |kernel| {
-            let Self { inner, given, guard, batch, chunk_args, .. } = self;
             let counters = guard.map_or(&kernel.history.without_guard, |guard| &guard.counters);
-            let (arguments, events) = (chunk_args.as_slice(), None);
-            let (submit, launches) = (&submit, 1);
+            let (inner, arguments) = (&mut self.inner, self.chunk_args.as_slice());
             let mut launcher = BuilderLauncher {
                 kernel,
                 stream,
+                guard,
                 inner,
-                submit,
+                given: self.given,
                 arguments,
-                launches,
+                submit: &submit,
+                launches: 1,
                 watch,
-                events,
+                events: None,
             };
-            let prepare = |launch: &ValidLaunch| {
-                let name = &kernel.limits.kernel().name;
-                if guard.is_some_and(|guard| guard.context() != Some(stream.context())) {
-                    return Err(LaunchError::OtherContext {
-                        what: "the guard",
-                        kernel: name.clone(),
-                    });
-                }
-                kernel.signature.check_count(name, *given)?;
-                prepare(kernel, stream, launch)
-            };
-            let launches = match (batch, arguments) {
-                (None, []) => {
-                    validate(&request, &kernel.limits).map_err(Into::into).and_then(|one| {
-                        prepare(&one)?;
-                        launcher
-                            .launch_chunk(&Chunk::only(1), &one)
-                            .inspect_err(|_| counters.stopped(0))?;
-                        Ok(1)
-                    })
-                }
+            let launches = match (&self.batch, arguments) {
+                (None, []) => launcher.launch_whole(&request, counters),
                 (None, [first, ..]) => Err(ArgsError::NoBatch { index: first.index }.into()),
                 (Some(batch), _) => {
                     #[cfg(feature = "profile")]
@@ -334,20 +312,7 @@ impl<'a> GuardedLaunchArgs<'a> {
                     });
                     #[cfg(not(feature = "profile"))]
                     let tuned = None;
-                    let plan = match tuned {
-                        Some(plan) => Ok(plan),
-                        None => observe::planning(|| {
-                            Plan::new(&request, Some(batch), &kernel.limits, Choice::AUTOMATIC)
-                        }),
-                    };
-                    plan.map_err(Into::into).and_then(|plan| {
-                        launcher.check(plan.items())?;
-                        prepare(plan.largest_launch())?;
-                        launcher.launches = plan.len();
-                        let _used = launcher.use_memory();
-                        let name = &kernel.limits.kernel().name;
-                        Ok(observe::in_chunks(Some(name), &plan, || run(&plan, &mut launcher))?)
-                    })
+                    launcher.launch_batch(&request, batch, tuned)
                 }
             };
             let launches = count(counters, launches)?;
@@ -364,9 +329,14 @@ type Events = Option<(CudaEvent, CudaEvent)>;
 struct BuilderLauncher<'b, 'a, S> {
     kernel: &'b Inner,
     stream: &'a CudaStream,
+    guard: Option<&'a Guard>,
     inner: &'b mut LaunchArgs<'a>,
-    submit: &'b S,
+    /// Arguments in `inner`.
+    given: usize,
+    /// Those that follow the chunk.
     arguments: &'b [ChunkArg<'a>],
+    submit: &'b S,
+    /// Launches of the plan.
     launches: u64,
     watch: Watch,
     events: Events,
@@ -376,6 +346,64 @@ impl<'a, S> BuilderLauncher<'_, 'a, S>
 where
     S: Fn(&mut LaunchArgs<'a>, LaunchConfig) -> Result<Events, cudarc::driver::DriverError>,
 {
+    #[inline]
+    fn launch_whole(
+        &mut self,
+        request: &LaunchRequest,
+        counters: &Counters,
+    ) -> Result<u64, LaunchError> {
+        let launch = validate(request, &self.kernel.limits)?;
+        self.prepare(&launch)?;
+        let launched = self.launch_chunk(&Chunk::only(1), &launch);
+        launched.inspect_err(|_| counters.stopped(0))?;
+        Ok(1)
+    }
+
+    /// Launches the `tuned` plan, or else the planner's. Out of line, to keep launches without a batch
+    /// short.
+    #[inline(never)]
+    fn launch_batch(
+        &mut self,
+        request: &LaunchRequest,
+        batch: &BatchAxis,
+        tuned: Option<Plan>,
+    ) -> Result<u64, LaunchError> {
+        let limits = &self.kernel.limits;
+        let plan = match tuned {
+            Some(plan) => plan,
+            None => {
+                observe::planning(|| Plan::new(request, Some(batch), limits, Choice::AUTOMATIC))?
+            }
+        };
+        self.check(plan.items())?;
+        self.prepare(plan.largest_launch())?;
+        self.launches = plan.len();
+        let _used = self.use_memory();
+        let name = &self.kernel.limits.kernel().name;
+        Ok(observe::in_chunks(Some(name), &plan, || run(&plan, self))?)
+    }
+
+    /// Checks guard and arguments, opts in to shared memory and checks occupancy.
+    #[inline]
+    fn prepare(&self, launch: &ValidLaunch) -> Result<(), LaunchError> {
+        let Self { kernel, stream, .. } = *self;
+        let name = &kernel.limits.kernel().name;
+        if self.guard.is_some_and(|guard| guard.context() != Some(stream.context())) {
+            return Err(LaunchError::OtherContext { what: "the guard", kernel: name.clone() });
+        }
+        kernel.signature.check_count(name, self.given)?;
+        let co_resident = launch.is_co_resident();
+        if co_resident || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
+            kernel.driver.bind(kernel.context)?;
+            kernel.opt_in(launch.dynamic_shared_bytes())?;
+        }
+        if !co_resident {
+            return Ok(());
+        }
+        // SAFETY: `stream` is alive and of the kernel's context, which is current.
+        unsafe { kernel.check_occupancy(stream.cu_stream().cast(), launch) }
+    }
+
     /// Checks that the arguments that follow the chunk can do so for a batch of `items`.
     fn check(&self, items: u64) -> Result<(), ArgsError> {
         let kernel = &self.kernel.limits.kernel().name;
@@ -433,21 +461,6 @@ where
     fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), DriverError> {
         self.launch_chunk(&planned.chunk, &planned.launch)
     }
-}
-
-/// Opts in to shared memory and checks occupancy.
-#[inline]
-fn prepare(kernel: &Inner, stream: &CudaStream, launch: &ValidLaunch) -> Result<(), LaunchError> {
-    let co_resident = launch.is_co_resident();
-    if co_resident || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
-        kernel.driver.bind(kernel.context)?;
-        kernel.opt_in(launch.dynamic_shared_bytes())?;
-    }
-    if !co_resident {
-        return Ok(());
-    }
-    // SAFETY: `stream` is alive and of the kernel's context, which is current.
-    unsafe { kernel.check_occupancy(stream.cu_stream().cast(), launch) }
 }
 
 /// Adds `launch` to the suspects of `error`, which a call returned that does more than launch, such as
