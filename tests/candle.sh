@@ -98,7 +98,8 @@ build() {
     prepare
     mkdir -p "$ptx" "$work/program/src"
     for name in $(sed -n 's/^pub const \([A-Z]*\):.*/\L\1/p' "$work/candle-kernels/src/ptx.rs"); do
-        "${NVCC:-nvcc}" -ptx -arch=compute_90 -O3 -std=c++17 --expt-relaxed-constexpr \
+        # Kept from an earlier build: candle's largest source takes nvcc minutes.
+        [ -s "$ptx/$name.ptx" ] || "${NVCC:-nvcc}" -ptx -arch=compute_90 -O3 -std=c++17 --expt-relaxed-constexpr \
             -o "$ptx/$name.ptx" "$work/candle-kernels/src/$name.cu"
     done
     kernels_from "format!(\"include_str!({:?})\", \"$ptx/\".to_owned() + &file)"

@@ -10,8 +10,7 @@ set -eu -o pipefail
 cd "$(dirname "$0")/.."
 seeds=${1:-2}
 
-# A test case takes a thousand times as long as elsewhere, so there are few; the parsers of images and PTX
-# read many bytes, and are left out.
+# A test case takes a thousand times as long as elsewhere, so there are few.
 export MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=2
 
 miri() {
@@ -19,6 +18,6 @@ miri() {
     cargo +nightly miri test --quiet --package gridguard --no-default-features --features cuda --lib "$@"
 }
 
-miri -- cuda:: --skip cuda::image
+miri -- cuda::
 MIRIFLAGS+=" -Zmiri-many-seeds=0..$seeds"
 miri -- record::
