@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if in_chunks {
             // Each chunk gets the address of its first row, and its number of rows.
             launch.batch(BatchAxis::new(Axis::Y, rows.into()));
-            launch.items_mut(&mut x, COLUMNS.into()).arg(&2.0_f32).chunk_len();
+            launch.items_mut(&mut x, COLUMNS.into()).arg(&2.0_f32).chunk_length();
         } else {
             launch.arg(&mut x).arg(&2.0_f32).arg(&rows);
         }

@@ -8,12 +8,13 @@
 #
 # Nothing of candle is in this repository: `guard_candle` is the whole change.
 set -eu -o pipefail
+folder=$(realpath --canonicalize-missing "${2:-.}")
 cd "$(dirname "$0")/.."
 root=$PWD
-work=${CARGO_TARGET_DIR:-$root/target}/candle
+work=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-$root/target}")/candle
 version=0.11.1
 
-# Fourteen lines that give candle a guard. The replaced text is candle's, the rest is ours.
+# Gives candle a guard. The replaced text is candle's, the rest is ours.
 guard_candle() {
     printf '[dependencies.gridguard]\npath = "%s/guard"\nfeatures = ["cuda"]\n' "$root" >>Cargo.toml
     sed -i 's/cudarc::driver::LaunchArgs</gridguard::cuda::GuardedLaunchArgs</' \
@@ -94,9 +95,9 @@ check() {
 }
 
 build() {
-    local folder=$1 kind ptx=$work/ptx name
+    local kind ptx=$work/ptx name
     prepare
-    mkdir -p "$ptx" "$work/program/src"
+    mkdir -p "$ptx" "$work/program" "$folder"
     for name in $(sed -n 's/^pub const \([A-Z]*\):.*/\L\1/p' "$work/candle-kernels/src/ptx.rs"); do
         # Kept from an earlier build: candle's largest source takes nvcc minutes.
         [ -s "$ptx/$name.ptx" ] || "${NVCC:-nvcc}" -ptx -arch=compute_90 -O3 -std=c++17 --expt-relaxed-constexpr \
@@ -125,4 +126,11 @@ build() {
     done
 }
 
-"${1:-check}" "${@:2}"
+case ${1:-check} in
+check) check ;;
+build) build ;;
+*)
+    echo "usage: tests/candle.sh [check | build FOLDER]" >&2
+    exit 2
+    ;;
+esac

@@ -43,6 +43,8 @@
 //!   errors.
 //! - `profile`: tuned choices from RON files, one per device.
 //! - `files`: reads, replaces and locks files; the folder of a user's caches.
+//! - `tracing`: rejections, splits, fallbacks, late errors and profile lookups as events.
+//! - `metrics`: the same as numbers, which `describe_metrics` lists.
 //! - `serde`: requests, limits and verdicts as data; enabled by `catalog` and `profile`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -1,5 +1,5 @@
 //! What the guard does, as events and spans of `tracing` and numbers of `metrics`. Without these
-//! features every function here is empty.
+//! features nothing here does more than call what it is given.
 
 use crate::launch::violation::Violations;
 use crate::plan::launches::Plan;
@@ -41,13 +41,17 @@ pub fn describe_metrics() {
     use metrics::{Unit, describe_counter as counter, describe_histogram as histogram};
 
     let count = Unit::Count;
-    counter!(name::REQUESTS, count, "Requests that were launched, whole or in chunks");
+    counter!(name::REQUESTS, count, "Requests that were launched, whole, in chunks or in part");
     counter!(name::LAUNCHES, count, "Launches that were submitted");
     counter!(name::SPLIT, count, "Requests that took more than one launch");
     counter!(name::REJECTIONS, count, "Rejected requests, by each rule that they break");
-    counter!(name::REFUSED, count, "Valid requests that the driver refused");
+    counter!(
+        name::REFUSED,
+        count,
+        "Valid requests that stopped at a launch or an allocation that failed"
+    );
     counter!(name::LATE_ERRORS, count, "Errors that a call returned for an earlier launch");
-    histogram!(name::PLANNING, Unit::Seconds, "Time to plan the launches of a batch");
+    histogram!(name::PLANNING, Unit::Seconds, "Time to plan a request, where the planner chooses");
     counter!(name::LOOKUPS, count, "Profile lookups, by what they matched");
 }
 
@@ -69,21 +73,27 @@ pub(crate) fn ran(launches: u64) {
 pub(crate) fn stopped(launches: u64) {
     #[cfg(feature = "metrics")]
     {
+        metrics::counter!(name::REQUESTS).increment(1);
         metrics::counter!(name::REFUSED).increment(1);
         metrics::counter!(name::LAUNCHES).increment(launches);
     }
     #[cfg(feature = "tracing")]
-    tracing::error!(target: TARGET, launches, "the driver refused a valid launch");
+    tracing::error!(target: TARGET, launches, "a request stopped before its end");
     let _ = launches;
 }
 
 /// A request that was rejected.
 pub(crate) fn rejected(violations: &Violations) {
+    #[cfg(feature = "metrics")]
+    let mut counted = None;
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     for violation in violations {
         let rule = violation.rule.id();
+        // A rule that is broken on several axes counts once.
         #[cfg(feature = "metrics")]
-        metrics::counter!(name::REJECTIONS, "rule" => rule).increment(1);
+        if counted.replace(rule) != Some(rule) {
+            metrics::counter!(name::REJECTIONS, "rule" => rule).increment(1);
+        }
         #[cfg(feature = "tracing")]
         tracing::warn!(
             target: TARGET,
@@ -161,7 +171,7 @@ pub(crate) fn looked_up(kernel: &str, names: &[&str], sizes: &[u64], matched: Ma
     #[cfg(feature = "tracing")]
     if matched != MatchKind::Exact {
         let matched = matched.id();
-        tracing::debug!(target: TARGET, kernel, ?names, ?sizes, matched, "no profile entry for this shape");
+        tracing::debug!(target: TARGET, kernel, ?names, ?sizes, matched, "no exact profile entry for this shape");
     }
     let _ = (kernel, names, sizes, matched);
 }

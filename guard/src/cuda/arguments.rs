@@ -51,14 +51,14 @@ impl<'a> Args<'a> {
 
     /// Memory that the kernel reads as a whole in every chunk.
     pub fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> &mut Self {
-        let address = self.reads(memory);
+        let address = self.uses.read(memory);
         self.values.address(address);
         self
     }
 
     /// Memory that the kernel writes, or reads and writes, as a whole.
     pub fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> &mut Self {
-        let address = self.writes(memory);
+        let address = self.uses.write(memory);
         self.values.address(address);
         self
     }
@@ -79,7 +79,7 @@ impl<'a> Args<'a> {
         S: Memory<T> + ?Sized,
     {
         let reach = wide(memory.num_bytes());
-        let address = self.reads(memory);
+        let address = self.uses.read(memory);
         let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
         self.values.strided_items_within(address, stride, span, reach);
         self
@@ -106,7 +106,7 @@ impl<'a> Args<'a> {
         S: MemoryMut<T> + ?Sized,
     {
         let reach = wide(memory.num_bytes());
-        let address = self.writes(memory);
+        let address = self.uses.write(memory);
         let (stride, span) = (bytes_of::<T>(stride), bytes_of::<T>(span));
         self.values.strided_items_within(address, stride, span, reach);
         self
@@ -192,35 +192,37 @@ impl<'a> Args<'a> {
     pub(super) const fn uses(&self) -> &Uses<'a> {
         &self.uses
     }
+}
 
+impl<'a> Uses<'a> {
     /// The address of memory that the launches read.
     #[inline]
-    fn reads<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
+    pub(super) fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
         let owner = memory.stream();
         let waits = memory.has_one_event() || owner.context().is_managing_stream_synchronization();
-        let is_elsewhere = self.uses.order(owner);
-        let (address, used) = memory.device_ptr(self.stream);
+        let is_elsewhere = self.order(owner);
+        let (address, used) = memory.device_ptr(self.launches());
         if waits {
-            self.uses.check_wait();
+            self.check_wait();
         }
         // cudarc keeps only the last of all reads, so that one on the launches' stream would hide those
         // of other streams from a later writer. The owner's work comes after all of them.
-        let last = if is_elsewhere { owner } else { self.stream };
-        self.uses.hold(used, last, memory.has_one_event());
+        let last: &'a CudaStream = if is_elsewhere { owner } else { self.launches() };
+        self.hold(used, last, memory.has_one_event());
         address
     }
 
     /// The address of memory that the launches write.
     #[inline]
-    fn writes<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
+    pub(super) fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
         let (owner, has_one_event) = (memory.stream(), memory.has_one_event());
         let waits = has_one_event || owner.context().is_managing_stream_synchronization();
-        self.uses.order(owner);
-        let (address, used) = memory.device_ptr_mut(self.stream);
+        self.order(owner);
+        let (address, used) = memory.device_ptr_mut(self.launches());
         if waits {
-            self.uses.check_wait();
+            self.check_wait();
         }
-        self.uses.hold(used, self.stream, has_one_event);
+        self.hold(used, self.launches(), has_one_event);
         address
     }
 }

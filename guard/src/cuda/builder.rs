@@ -6,13 +6,12 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use cudarc::driver::{
-    CudaContext, CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg,
-    SyncOnDrop, sys,
+    CudaContext, CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg, sys,
 };
 
 use super::arguments::{Memory, MemoryMut, bytes_of, wide};
-use super::chunk_arg::{ChunkArg, ChunkValue, Tracked};
-use super::driver::from_cudarc;
+use super::chunk_arg::{ChunkArg, ChunkValue, Tracked, discard};
+use super::driver::{failed_earlier, from_cudarc};
 use super::error::{CudaError, DriverError, LaunchError};
 use super::functions::{find_kernel, with_kernel};
 use super::history::{ContextHistory, FaultSuspects, Watch};
@@ -21,12 +20,13 @@ use super::launch::{accepted, count};
 use super::symbols::Handle;
 #[cfg(feature = "profile")]
 use super::tuning::KernelTuning;
+use super::uses::Uses;
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
 use crate::observe;
-use crate::plan::arguments::{ArgsError, check_slot};
+use crate::plan::arguments::{ArgsError, MAX_ARGS, check_slot};
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
 use crate::plan::chunks::Chunk;
@@ -61,7 +61,7 @@ pub trait GuardedStream: Sealed {
     /// let scale = 0.125_f32;
     /// let mut launch = stream.launch_builder_guarded(attention); // was: launch_builder(attention)
     /// launch.batch(BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5));
-    /// launch.items(q, 5_120).items_mut(out, 5_120).arg(&scale).chunk_len();
+    /// launch.items(q, 5_120).items_mut(out, 5_120).arg(&scale).chunk_length();
     /// // SAFETY: the function takes two pointers, a float and the number of items behind the pointers.
     /// let launched = unsafe { launch.launch(config)? };
     /// assert_eq!(launched.launches, 2);
@@ -93,6 +93,9 @@ impl GuardedStream for CudaStream {
 }
 
 /// cudarc's [`LaunchArgs`] with a guard.
+///
+/// Each `arg` stands for one parameter: an implementation of [`PushKernelArg`] of your own that adds several
+/// is rejected with [`ArgsError::WrongCount`].
 #[derive(Debug)]
 pub struct GuardedLaunchArgs<'a> {
     stream: &'a CudaStream,
@@ -120,7 +123,7 @@ where
     }
 }
 
-/// What a launch through a builder was.
+/// The result of a launch through a builder.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Launched {
@@ -134,7 +137,8 @@ pub struct Launched {
 impl<'a> GuardedLaunchArgs<'a> {
     /// Declares the batch along one axis of the grid: a launch that is too large is split into chunks
     /// of its items. Arguments that follow the chunk are those of [`Self::items`], [`Self::items_mut`],
-    /// [`Self::chunk_offset`] and [`Self::chunk_len`]; all others are the same for every chunk.
+    /// [`Self::chunk_offset`] and [`Self::chunk_length`]; all others are the same for every chunk. A total
+    /// passed with `arg` is not found, see [`BatchAxis`]: pass [`Self::chunk_length`].
     pub const fn batch(&mut self, batch: BatchAxis) -> &mut Self {
         self.batch = Some(batch);
         self
@@ -156,12 +160,14 @@ impl<'a> GuardedLaunchArgs<'a> {
     }
 
     /// Memory of `elements` elements an item that the kernel reads: each chunk gets the address of its
-    /// first item.
+    /// first item. For items that are not consecutive use [`Kernel::from_cudarc`] and
+    /// [`Args::read_strided_items`](super::Args::read_strided_items).
     pub fn items<T, S>(&mut self, memory: &'a S, elements: u64) -> &mut Self
     where
         S: Memory<T>,
     {
-        let (base, _) = memory.device_ptr(self.stream);
+        let (base, used) = memory.device_ptr(self.stream);
+        discard(used);
         let bytes = wide(memory.num_bytes());
         self.chunk_items::<T>(base, elements, bytes, Tracked::read(memory))
     }
@@ -173,7 +179,8 @@ impl<'a> GuardedLaunchArgs<'a> {
         S: MemoryMut<T>,
     {
         let bytes = wide(memory.num_bytes());
-        let (base, _) = memory.device_ptr_mut(self.stream);
+        let (base, used) = memory.device_ptr_mut(self.stream);
+        discard(used);
         self.chunk_items::<T>(base, elements, bytes, Tracked::written(memory))
     }
 
@@ -184,7 +191,7 @@ impl<'a> GuardedLaunchArgs<'a> {
     }
 
     /// The chunk's number of items, for a parameter as [`Self::chunk_offset`] takes.
-    pub fn chunk_len(&mut self) -> &mut Self {
+    pub fn chunk_length(&mut self) -> &mut Self {
         self.chunk_arg(Slot::Length { width: Width::U64 }, None)
     }
 
@@ -293,7 +300,6 @@ impl<'a> GuardedLaunchArgs<'a> {
             let mut launcher = BuilderLauncher {
                 kernel,
                 stream,
-                guard,
                 inner,
                 given: self.given,
                 arguments,
@@ -302,6 +308,9 @@ impl<'a> GuardedLaunchArgs<'a> {
                 watch,
                 events: None,
             };
+            if guard.is_some_and(|guard| guard.context() != Some(stream.context())) {
+                return Err(launcher.other_context("the guard"));
+            }
             let launches = match (&self.batch, arguments) {
                 (None, []) => launcher.launch_whole(&request, counters),
                 (None, [first, ..]) => Err(ArgsError::NoBatch { index: first.index }.into()),
@@ -329,7 +338,6 @@ type Events = Option<(CudaEvent, CudaEvent)>;
 struct BuilderLauncher<'b, 'a, S> {
     kernel: &'b Inner,
     stream: &'a CudaStream,
-    guard: Option<&'a Guard>,
     inner: &'b mut LaunchArgs<'a>,
     /// Arguments in `inner`.
     given: usize,
@@ -375,23 +383,19 @@ where
                 observe::planning(|| Plan::new(request, Some(batch), limits, Choice::AUTOMATIC))?
             }
         };
-        self.check(plan.items())?;
         self.prepare(plan.largest_launch())?;
+        self.check(plan.items())?;
         self.launches = plan.len();
-        let _used = self.use_memory();
+        let _used = self.use_memory()?;
         let name = &self.kernel.limits.kernel().name;
         Ok(observe::in_chunks(Some(name), &plan, || run(&plan, self))?)
     }
 
-    /// Checks guard and arguments, opts in to shared memory and checks occupancy.
+    /// Checks the number of arguments, opts in to shared memory and checks occupancy.
     #[inline]
     fn prepare(&self, launch: &ValidLaunch) -> Result<(), LaunchError> {
         let Self { kernel, stream, .. } = *self;
-        let name = &kernel.limits.kernel().name;
-        if self.guard.is_some_and(|guard| guard.context() != Some(stream.context())) {
-            return Err(LaunchError::OtherContext { what: "the guard", kernel: name.clone() });
-        }
-        kernel.signature.check_count(name, self.given)?;
+        kernel.signature.check_count(&kernel.limits.kernel().name, self.given)?;
         let co_resident = launch.is_co_resident();
         if co_resident || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
             kernel.driver.bind(kernel.context)?;
@@ -415,9 +419,27 @@ where
     }
 
     /// Has the stream wait for earlier uses of the memory; what is returned records this one.
-    fn use_memory(&self) -> Vec<SyncOnDrop<'a>> {
+    fn use_memory(&self) -> Result<Uses<'a>, LaunchError> {
+        // `Uses` holds no more.
+        if self.arguments.len() > MAX_ARGS {
+            return Err(ArgsError::TooMany { given: self.arguments.len() }.into());
+        }
+        let mut uses = Uses::new(self.stream);
         let memory = self.arguments.iter().filter_map(|argument| argument.memory);
-        memory.map(|memory| memory.use_on(self.stream)).collect()
+        memory.for_each(|memory| memory.use_in(&mut uses));
+        if uses.has_foreign_memory() {
+            return Err(self.other_context("an argument's memory"));
+        }
+        if let Some(error) = uses.failed() {
+            return Err(failed_earlier(self.stream.context(), error).into());
+        }
+        uses.begin();
+        Ok(uses)
+    }
+
+    #[cold]
+    fn other_context(&self, what: &'static str) -> LaunchError {
+        LaunchError::OtherContext { what, kernel: self.kernel.limits.kernel().name.clone() }
     }
 
     #[inline]
@@ -440,7 +462,7 @@ where
             };
             let error = from_cudarc(Some(stream.context()), call, error);
             let error = error.of_launch(&kernel.limits);
-            with_launch_as_suspect(error, kernel, handle, chunk, launch, watch)
+            with_launch_as_suspect(error, kernel, handle, chunk, launch, launches, watch)
         })?;
         // SAFETY: `stream` holds the stream, and cudarc has made its context current.
         unsafe { accepted(kernel, handle, chunk, launch, launches, watch) }?;
@@ -472,17 +494,20 @@ fn with_launch_as_suspect(
     stream: Handle,
     chunk: &Chunk,
     launch: &ValidLaunch,
+    launches: u64,
     watch: Watch,
 ) -> DriverError {
     let name = &kernel.limits.kernel().name;
     // Repeated launches in a broken context must not crowd out the other suspects.
     let is_listed = |suspects: &FaultSuspects| {
-        let mut launches = suspects.launches().iter();
-        launches.any(|one| *one.kernel == **name && one.call_site == watch.call_site)
+        let mut recorded = suspects.launches().iter();
+        recorded.any(|one| {
+            *one.kernel == **name && one.call_site == watch.call_site && one.chunk == *chunk
+        })
     };
     match error.suspects() {
         Some(suspects) if !is_listed(suspects) => {
-            kernel.history.record(kernel.number, stream, chunk, launch, 1, watch.call_site);
+            kernel.history.record(kernel.number, stream, chunk, launch, launches, watch.call_site);
             error.with_current_suspects(kernel.driver, kernel.context)
         }
         _ => error,

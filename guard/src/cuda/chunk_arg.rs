@@ -4,9 +4,10 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::rc::Rc;
 
-use cudarc::driver::{CudaStream, DeviceRepr, SyncOnDrop};
+use cudarc::driver::{DeviceRepr, SyncOnDrop};
 
 use super::arguments::{Memory, MemoryMut};
+use super::uses::Uses;
 use crate::plan::slot::Slot;
 
 /// An argument whose value follows the chunk.
@@ -20,38 +21,44 @@ pub(super) struct ChunkArg<'a> {
     pub(super) memory: Option<Tracked<'a>>,
 }
 
-/// Borrowed memory whose uses cudarc tracks. Nothing is dropped with it: as with cudarc's builder, an
-/// argument may be declared after the builder.
+/// Borrowed memory that launches use. Nothing is dropped with it: as with cudarc's builder, an argument
+/// may be declared after the builder.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tracked<'a> {
     memory: NonNull<()>,
-    /// Has the stream wait for earlier uses of the memory, and records this one when the result is
-    /// dropped.
-    use_on: unsafe fn(NonNull<()>, &'a CudaStream) -> SyncOnDrop<'a>,
+    /// Has the launches wait for earlier uses of the memory, and holds what records theirs.
+    use_in: unsafe fn(NonNull<()>, &mut Uses<'a>),
 }
 
 impl<'a> Tracked<'a> {
     pub(super) fn read<T, S: Memory<T>>(memory: &'a S) -> Self {
-        let use_on = |memory: NonNull<()>, stream: &'a CudaStream| {
+        let use_in = |memory: NonNull<()>, uses: &mut Uses<'a>| {
             // SAFETY: `memory` below, borrowed for 'a.
-            unsafe { memory.cast::<S>().as_ref() }.device_ptr(stream).1
+            uses.read::<T, S>(unsafe { memory.cast::<S>().as_ref() });
         };
-        Self { memory: NonNull::from(memory).cast(), use_on }
+        Self { memory: NonNull::from(memory).cast(), use_in }
     }
 
     pub(super) fn written<T, S: MemoryMut<T>>(memory: &'a mut S) -> Self {
-        let use_on = |memory: NonNull<()>, stream: &'a CudaStream| {
-            // SAFETY: `memory` below, mutably borrowed for 'a; the result of one launch is dropped
+        let use_in = |memory: NonNull<()>, uses: &mut Uses<'a>| {
+            // SAFETY: `memory` below, mutably borrowed for 'a; the uses of one launch are dropped
             // before the next.
-            unsafe { memory.cast::<S>().as_mut() }.device_ptr_mut(stream).1
+            uses.write::<T, S>(unsafe { memory.cast::<S>().as_mut() });
         };
-        Self { memory: NonNull::from(memory).cast(), use_on }
+        Self { memory: NonNull::from(memory).cast(), use_in }
     }
 
-    /// Has `stream` wait for earlier uses; what is returned records this one.
-    pub(super) fn use_on(self, stream: &'a CudaStream) -> SyncOnDrop<'a> {
+    /// Has the launches of `uses` wait for earlier uses, and holds what records theirs.
+    pub(super) fn use_in(self, uses: &mut Uses<'a>) {
         // SAFETY: made together with the memory.
-        unsafe { (self.use_on)(self.memory, stream) }
+        unsafe { (self.use_in)(self.memory, uses) }
+    }
+}
+
+/// Drops what would record a use: before the launch there is none.
+pub(super) fn discard(mut used: SyncOnDrop<'_>) {
+    if let SyncOnDrop::Record(recorded) = &mut used {
+        *recorded = None;
     }
 }
 

@@ -10,8 +10,9 @@ use crate::plan::backoff::BackoffError;
 
 impl From<&LaunchError> for CudarcError {
     /// The error with the code that the driver returned, or would have returned: that of a violation is
-    /// predicted, see [`Violations::driver_code`](crate::Violations::driver_code). Only the code is
-    /// left: report the [`LaunchError`] first.
+    /// predicted, see [`Violations::driver_code`](crate::Violations::driver_code). It is
+    /// `CUDA_ERROR_INVALID_VALUE` where no code is known, and for `CUDA_ERROR_INVALID_CLUSTER_SIZE`, which
+    /// the oldest bindings lack. Only the code is left: report the [`LaunchError`] first.
     fn from(error: &LaunchError) -> Self {
         let code = match error {
             LaunchError::Invalid(violations) => violations.driver_code(),
@@ -23,6 +24,9 @@ impl From<&LaunchError> for CudarcError {
                 error => error.failure().map(|(_, source)| source.code),
             },
             LaunchError::OtherContext { .. } => return Self(CUresult::CUDA_ERROR_INVALID_CONTEXT),
+            LaunchError::Captured { .. } => {
+                return Self(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+            }
             LaunchError::Unsupported { .. } => return Self(CUresult::CUDA_ERROR_NOT_SUPPORTED),
             _ => None,
         };
@@ -45,8 +49,7 @@ fn code_of_failure(error: &CudaError) -> Option<Status> {
 }
 
 /// The `CUresult` of `code`. The enumeration of the oldest bindings has no `INVALID_CLUSTER_SIZE`, for
-/// which `INVALID_VALUE` stands; codes that neither a launch nor a synchronisation returns become
-/// `UNKNOWN`.
+/// which `INVALID_VALUE` stands; codes that no call around a launch returns become `UNKNOWN`.
 fn result_of(code: Status) -> CUresult {
     if code == INVALID_CLUSTER_SIZE {
         return CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -56,7 +59,7 @@ fn result_of(code: Status) -> CUresult {
 }
 
 #[rustfmt::skip]
-const RESULTS: [CUresult; 45] = {
+const RESULTS: [CUresult; 51] = {
     use CUresult::*;
     [
         CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_INITIALIZED,
@@ -74,6 +77,9 @@ const RESULTS: [CUresult; 45] = {
         CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, CUDA_ERROR_NOT_PERMITTED,
         CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_SYSTEM_NOT_READY, CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
         CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,
+        CUDA_ERROR_STREAM_CAPTURE_MERGE, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED,
+        CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD, CUDA_ERROR_MPS_CONNECTION_FAILED,
+        CUDA_ERROR_MPS_RPC_FAILURE, CUDA_ERROR_MPS_SERVER_NOT_READY,
         CUDA_ERROR_STREAM_CAPTURE_UNJOINED, CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
         CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_TIMEOUT,
         CUDA_ERROR_EXTERNAL_DEVICE,

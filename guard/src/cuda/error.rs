@@ -147,7 +147,7 @@ impl DriverError {
         self
     }
 
-    /// The same error, with the launches as suspects that are on record of `context` by now.
+    /// The same error; its suspects are the launches now on record in `context`.
     pub(super) fn with_current_suspects(mut self, driver: &Driver, context: Handle) -> Self {
         if let Some(background) = &mut self.background {
             background.suspects = FaultSuspects::collect(driver, self.code, Some(context));
@@ -383,10 +383,10 @@ pub enum LaunchError {
         /// The kernel.
         kernel: String,
     },
-    /// The kernel was loaded by cudarc, so its parameters are not declared; nothing was launched.
+    /// The kernel was made by a launch builder, so its parameters are not declared; nothing was launched.
     #[error(
         "kernel {kernel} has no declared signature: launch it through launch_builder_guarded, or \
-         load it with Module::kernel"
+         declare it with Kernel::from_cudarc"
     )]
     Undeclared {
         /// The kernel.

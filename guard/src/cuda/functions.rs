@@ -12,8 +12,8 @@ use super::error::CudaError;
 use super::kernel::{Inner, Kernel};
 use super::symbols::{Driver, Handle};
 
-/// The most functions that are kept. One more, and all are queried again at their next use: a program
-/// that loads modules without end does not keep them all loaded.
+/// The most functions that are kept. When one more is launched, all are dropped, and each is queried again
+/// at its next use: a program that loads modules without end does not keep them all loaded.
 pub const MAX_KEPT_FUNCTIONS: usize = 4096;
 
 /// Kernels by handles. Each holds its function and its context, so that neither handle is reused
@@ -68,6 +68,9 @@ pub fn forget_module_of(function: &CudaFunction) {
 fn forget_if(is_forgotten: impl Fn(&Kernel) -> bool) {
     let mut known = KNOWN.write();
     let functions: Vec<_> = known.extract_if(|_, kernel| is_forgotten(kernel)).collect();
+    if functions.is_empty() {
+        return;
+    }
     // Before any of them is unloaded and its handle reused.
     FORGOTTEN.fetch_add(1, Ordering::Release);
     drop(known);
@@ -127,13 +130,20 @@ pub(super) fn find_kernel(
 
 /// Adds a kernel to [`KNOWN`], and returns the one that is there now.
 fn add(handles: Handles, kernel: Kernel) -> (Kernel, u64) {
-    if KNOWN.read().len() >= MAX_KEPT_FUNCTIONS {
-        forget_functions();
-    }
     let mut known = KNOWN.write();
+    let mut forgotten = HashMap::new();
+    if known.len() >= MAX_KEPT_FUNCTIONS && !known.contains_key(&handles) {
+        forgotten = core::mem::take(&mut *known);
+        // As in `forget_if`.
+        FORGOTTEN.fetch_add(1, Ordering::Release);
+    }
     // Two threads may get here at once; the first one's kernel stays.
     let kernel = known.entry(handles).or_insert(kernel).clone();
-    (kernel, FORGOTTEN.load(Ordering::Relaxed))
+    let added = (kernel, FORGOTTEN.load(Ordering::Relaxed));
+    drop(known);
+    // Unloads modules, so not under the lock.
+    drop(forgotten);
+    added
 }
 
 fn query_kernel(stream: &CudaStream, function: &CudaFunction) -> Result<Kernel, CudaError> {

@@ -184,8 +184,9 @@ impl Guard {
     ///
     /// A stream that is being captured is refused, since the graph would hold neither kernel nor memory,
     /// except within [`capture_launches`](crate::cuda::capture_launches): then the launches become nodes of
-    /// the graph, and nothing here synchronises or allocates. A capture that another thread begins while
-    /// this call runs goes unseen.
+    /// the graph, and nothing here synchronises or allocates. Do not begin a
+    /// capture on the stream from another thread while this call runs: it is not detected, and the graph
+    /// would use kernel and memory after they are freed.
     ///
     /// # Errors
     ///
@@ -344,7 +345,8 @@ impl Guard {
         // are checked before it: memory is cudarc's own types with their own elements, since `Memory` is
         // sealed, of this context, long enough for the items, and borrowed by `args`. When these are
         // dropped, `Uses` orders later uses and the deallocation after the launches; `bind` refused
-        // captures, after which nothing would, unless `capture_launches`'s caller vouches for them.
+        // captures, after which nothing would, unless `capture_launches`'s caller vouches for them. Not
+        // covered: a capture that another thread begins on the stream after `bind`'s query.
         // The kernel keeps its module loaded, and unloading waits for the launches.
         Ok(unsafe { Submission::new(kernel, stream, args.values(), watch) })
     }

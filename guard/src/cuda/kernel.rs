@@ -170,8 +170,9 @@ impl Kernel {
     }
 
     /// How many blocks of `request` can be co-resident on the multiprocessors that the context can use,
-    /// queried from the driver once for each launch configuration. The guard checks cooperative launches and those in clusters
-    /// against it; for other launches, and where the block itself breaks a rule, it is unknown.
+    /// queried from the driver once for each launch configuration. The guard checks cooperative launches
+    /// and those in clusters against it; for other launches, and where the block itself breaks a rule, it
+    /// is unknown.
     ///
     /// # Errors
     ///
@@ -185,8 +186,8 @@ impl Kernel {
     ///
     /// # Safety
     ///
-    /// `function` was loaded in `context`, which is current, and both live as long as `keep`. If the
-    /// guard loaded it, `owned` is the context.
+    /// `function` is loaded, `context` is current, and both live as long as `keep`. If `function` was
+    /// loaded in `context` for launches by a guard, `owned` is the context.
     pub(super) unsafe fn from_parts(
         driver: &'static Driver,
         function: Handle,
@@ -199,7 +200,7 @@ impl Kernel {
         let device = query::limits_of_current_device(driver)?;
         let multiprocessors =
             query::multiprocessors_of_context(driver, context, device.multiprocessors);
-        // SAFETY: loaded in the current context, by this function's contract.
+        // SAFETY: loaded, and a context is current, by this function's contract.
         let limits = unsafe { query::kernel_limits(driver, function, name) }?;
         let signature = match declared {
             Some(parameters) => Signature::Declared(parameters.to_vec()),

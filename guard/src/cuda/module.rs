@@ -3,12 +3,13 @@
 
 use core::any::Any;
 use core::ffi::c_void;
+use core::mem::ManuallyDrop;
 use std::ffi::CString;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction};
 
-use super::driver::Pushed;
+use super::driver::{CAPTURE_ERRORS, Pushed};
 use super::driver_log::{self, LogPosition};
 use super::error::{CudaError, LoadError, cuda_version};
 use super::kernel::Kernel;
@@ -19,7 +20,8 @@ use super::symbols::{
 use crate::image::Image;
 use crate::plan::signature::Parameter;
 
-/// An image loaded into a context. Unloaded when its last kernel is dropped.
+/// An image loaded into a context. Unloaded when its last kernel is dropped, after its launches. It stays
+/// loaded if a stream of its context is then being captured, which the drop makes invalid.
 #[derive(Clone, Debug)]
 pub struct Module(Arc<LoadedModule>);
 
@@ -239,6 +241,7 @@ impl Kernel {
             let name = driver.name_of(function);
             // For one of both kinds of handle, the driver has logged an error.
             driver_log::discard(driver);
+            let keep = ManuallyDrop::new(keep);
             let keep = AfterLaunches { driver, context: Arc::clone(context), keep };
             declared_kernel(driver, context, function, name, parameters, keep)
         };
@@ -278,8 +281,9 @@ unsafe fn declared_kernel(
 impl Drop for LoadedModule {
     fn drop(&mut self) {
         // Not through cudarc's context, which would report recorded failures here and lose them.
-        if let Ok(_current) = Pushed::new(self.driver, self.context.cu_ctx().cast()) {
-            wait_for_launches(self.driver);
+        if let Ok(_current) = Pushed::new(self.driver, self.context.cu_ctx().cast())
+            && launches_ended(self.driver)
+        {
             // SAFETY: `Module::load` loaded it, and each kernel of it holds this value, so none is
             // left. An error means that the context was destroyed, and the module with it.
             let _ = unsafe { (self.driver.module_unload)(self.handle) };
@@ -291,23 +295,26 @@ impl Drop for LoadedModule {
 struct AfterLaunches<K> {
     driver: &'static Driver,
     context: Arc<CudaContext>,
-    #[allow(dead_code, reason = "dropped")]
-    keep: K,
+    keep: ManuallyDrop<K>,
 }
 
 impl<K> Drop for AfterLaunches<K> {
     fn drop(&mut self) {
-        if let Ok(_current) = Pushed::new(self.driver, self.context.cu_ctx().cast()) {
-            wait_for_launches(self.driver);
+        let current = Pushed::new(self.driver, self.context.cu_ctx().cast());
+        if current.is_err() || launches_ended(self.driver) {
+            // SAFETY: nothing uses it afterwards. The context is dropped after it.
+            unsafe { ManuallyDrop::drop(&mut self.keep) };
         }
     }
 }
 
 /// Waits for all launches of the current context: the driver does not document that unloading does.
-fn wait_for_launches(driver: &Driver) {
-    // SAFETY: takes no pointer. With an error nothing runs any more, or a stream is being captured, of
-    // which `capture_launches` requires that the kernels outlive the graph.
-    let _ = unsafe { (driver.ctx_synchronize)() };
+/// Returns whether they have ended: not while a stream of the context is being captured.
+fn launches_ended(driver: &Driver) -> bool {
+    // SAFETY: takes no pointer.
+    let status = unsafe { (driver.ctx_synchronize)() };
+    // With any other error nothing runs any more.
+    !CAPTURE_ERRORS.contains(&status)
 }
 
 /// `CU_JIT_ERROR_LOG_BUFFER`.

@@ -344,7 +344,8 @@ fn limits_of_device(driver: &Driver, device: c_int) -> Result<Arc<DeviceLimits>,
 ///
 /// # Safety
 ///
-/// `function` is loaded in the current context.
+/// `function` is loaded, and a context is current: for a function of another one the driver returns an
+/// error.
 pub(super) unsafe fn kernel_limits(
     driver: &Driver,
     function: Handle,
@@ -383,7 +384,8 @@ pub(super) unsafe fn kernel_limits(
 ///
 /// # Safety
 ///
-/// `function` is loaded in the current context.
+/// `function` is loaded, and a context is current: for a function of another one the driver returns an
+/// error.
 pub(super) unsafe fn parameter_sizes(
     driver: &Driver,
     function: Handle,

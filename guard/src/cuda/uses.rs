@@ -87,6 +87,10 @@ impl<'a> Uses<'a> {
         }
     }
 
+    pub(super) const fn launches(&self) -> &'a CudaStream {
+        self.launches
+    }
+
     pub(super) const fn has_foreign_memory(&self) -> bool {
         self.foreign
     }

@@ -22,9 +22,9 @@ impl Violations {
     /// and the cluster. A cooperative launch whose blocks cannot be co-resident is then too large
     /// (720), for whatever reason; other launches fail for shared memory before registers.
     ///
-    /// `None` also for a kernel with too much local memory, unless that is all and the device's memory would
-    /// suffice: only this was measured; and for a cooperative launch with so much shared memory that the driver's sum does not
-    /// fit 32 bits: an H200 returned 1 or 720.
+    /// `None` also in two cases. The kernel has too much local memory, and the launch breaks another rule, is
+    /// cooperative, or exceeds the device's memory: these were not measured. Or a cooperative launch has so
+    /// much shared memory that the driver's sum does not fit 32 bits: an H200 returned 1 or 720.
     ///
     /// ```
     /// use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};

@@ -131,8 +131,9 @@ rules! {
     /// Blocks of a cooperative grid, which must all be co-resident:
     /// `cuOccupancyMaxActiveBlocksPerMultiprocessor` times the multiprocessors that the context and its
     /// stream can use, which are fewer than `DA MULTIPROCESSOR_COUNT` in a green context or under execution
-    /// affinity, or the blocks of `cuOccupancyMaxActiveClusters` if these are fewer. Without a driver it is calculated by the
-    /// same rules, see [`LaunchLimits::co_resident_blocks`](crate::LaunchLimits::co_resident_blocks).
+    /// affinity, or the blocks of `cuOccupancyMaxActiveClusters` if these are fewer. Without a driver it is
+    /// calculated by the same rules, see
+    /// [`LaunchLimits::co_resident_blocks`](crate::LaunchLimits::co_resident_blocks).
     /// The driver returns `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` (H200: 265 blocks of 1,024
     /// threads, or 236 in clusters of 5).
     CooperativeResidency = "cooperative-residency", Blocks, Some(COOPERATIVE_LAUNCH_TOO_LARGE);

@@ -45,8 +45,8 @@ impl KernelLimits {
         Self { name: name.into(), ..Self::default() }
     }
 
-    /// The local memory that the driver reserves on `device` for the kernel, whatever the launch; `None`
-    /// where every context has as much from its start.
+    /// The local memory that the driver reserves on `device` for any launch of the kernel; `None` if a
+    /// new context already has that much.
     #[must_use]
     pub fn local_memory(&self, device: &DeviceLimits) -> Option<LocalMemory> {
         let bytes_per_thread = self.local_bytes_per_thread;

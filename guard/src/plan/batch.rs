@@ -23,12 +23,12 @@ use crate::launch::request::LaunchRequest;
 /// in all chunks. A kernel may be split if it finds its items by these alone:
 ///
 /// - It takes the number of items from a `length` argument. A total that is passed by value stays the
-///   total: where several items share a block, the last block of a chunk compares with it in vain and
+///   total: where several items share a block, the last block of a chunk is not stopped by it and
 ///   runs past the chunk's end, and a loop with a stride of `gridDim` runs on through the batch. Where
-///   blocks share items, a split launch rejects an integer that equals their number
-///   ([`ArgsError::TotalInChunks`](crate::ArgsError::TotalInChunks)), unless it is passed with
-///   [`constant`](crate::KernelArgs::constant). Totals of another unit, such as elements, and those in a
-///   struct are not found.
+///   blocks share items, a split launch of [`KernelArgs`](crate::KernelArgs) or `Args` rejects an integer
+///   that equals their number ([`ArgsError::TotalInChunks`](crate::ArgsError::TotalInChunks)), unless it
+///   is passed with [`constant`](crate::KernelArgs::constant). Totals of another unit, such as elements,
+///   those in a struct, and those that a launch builder gets are not found.
 /// - An item's number in the whole batch, such as for a table of items that is passed whole, is `offset`
 ///   plus its number in the chunk.
 /// - Other axes mean the same in every chunk: no item is found by their block index.

@@ -37,7 +37,7 @@ fn launch(
 ) -> Result<Launched, LaunchError> {
     let items = u64::try_from(out.len()).expect("few items");
     let mut launch = stream.launch_builder_guarded(function);
-    launch.batch(batch(items)).items_mut(out, 1).chunk_offset().chunk_len();
+    launch.batch(batch(items)).items_mut(out, 1).chunk_offset().chunk_length();
     // SAFETY: the function takes these three, and the fake driver checks the memory.
     unsafe { launch.launch(config(items)) }
 }
@@ -118,7 +118,7 @@ fn events_are_recorded_around_all_chunks() {
         let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
         let mut out = poisoned(&stream, ITEMS);
         let mut launch = stream.launch_builder_guarded(&function);
-        launch.batch(batch(ITEMS)).items_mut(&mut out, 1).chunk_offset().chunk_len();
+        launch.batch(batch(ITEMS)).items_mut(&mut out, 1).chunk_offset().chunk_length();
         launch.record_kernel_launch(sys::CUevent_flags::CU_EVENT_DEFAULT);
         // SAFETY: the function takes these three.
         let launched = unsafe { launch.launch(config(ITEMS)) }.expect("splits");
@@ -134,7 +134,7 @@ fn arguments_that_do_not_fit_the_batch_are_rejected() {
         let mut out = poisoned(&stream, 8);
         let mut rejected = |declared: Option<BatchAxis>, elements: u64, blocks: u64| {
             let mut launch = stream.launch_builder_guarded(&function);
-            launch.items_mut(&mut out, elements).chunk_offset().chunk_len();
+            launch.items_mut(&mut out, elements).chunk_offset().chunk_length();
             if let Some(batch) = declared {
                 launch.batch(batch);
             }
@@ -160,7 +160,7 @@ fn an_offset_of_4_bytes_takes_no_batch_past_31_bits() {
         let mut launch = stream.launch_builder_guarded(&function);
         let items = 1_u64 << 31;
         launch.batch(BatchAxis::new(Axis::Y, items).items_per_block(1 << 20));
-        launch.arg(&mut out).chunk_offset().chunk_len();
+        launch.arg(&mut out).chunk_offset().chunk_length();
         // SAFETY: nothing is launched.
         let error = unsafe { launch.launch(config(2048)) }.expect_err("too many items");
         assert_eq!(error, LaunchError::Args(ArgsError::ItemsPastI32 { index: 1, items }));
@@ -195,7 +195,12 @@ fn a_guard_counts_what_its_builders_launch() {
         let mut out = poisoned(&stream, 8);
         let mut launch = |guard| {
             let mut launch = stream.launch_builder_guarded(&function);
-            launch.guard(guard).batch(batch(8)).items_mut(&mut out, 1).chunk_offset().chunk_len();
+            launch
+                .guard(guard)
+                .batch(batch(8))
+                .items_mut(&mut out, 1)
+                .chunk_offset()
+                .chunk_length();
             // SAFETY: the function takes these three.
             unsafe { launch.launch(config(8)) }.map(|launched| launched.launches)
         };
@@ -348,5 +353,80 @@ fn errors_become_those_that_the_driver_returns() {
             Ok(())
         };
         assert_eq!(returns().expect_err("refused").0, sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+    });
+}
+
+#[test]
+fn unified_memory_is_read_and_freed_after_a_builder_s_launches() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        // SAFETY: any value is a valid `u64`.
+        let mut out = unsafe { context.alloc_unified::<u64>(8, true) }.expect("memory");
+        let mut launch = stream.launch_builder_guarded(&function);
+        launch.batch(batch(8)).items_mut(&mut out, 1).chunk_offset().chunk_length();
+        // SAFETY: the function takes these three.
+        unsafe { launch.launch(config(8)) }.expect("legal");
+        drop(out);
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn memory_of_another_object_for_the_same_context_is_used_and_freed_in_order() {
+    with_fake(&[], || {
+        let [context, other] = [(); 2].map(|()| CudaContext::new(0).expect("a device"));
+        let function = function(&context, "fake_iota_y");
+        let owner = other.new_stream().expect("a stream");
+        let mut out = poisoned(&owner, ITEMS);
+        let stream = context.default_stream();
+        launch(&stream, &function, &mut out).expect("splits");
+        drop(out);
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn memory_of_another_device_is_rejected() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let [context, other] = [0, 1].map(|it| CudaContext::new(it).expect("a device"));
+        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let mut out = poisoned(&other.default_stream(), ITEMS);
+        let (what, kernel) = ("an argument's memory", "fake_iota_y".into());
+        let refused = launch(&stream, &function, &mut out).map(drop);
+        assert_eq!(refused, Err(LaunchError::OtherContext { what, kernel }));
+        assert_eq!(launches(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_builder_that_launches_nothing_records_no_use() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let look = function(&context, "look");
+        let [one, two] = [(); 2].map(|()| context.new_stream().expect("a stream"));
+        let memory = poisoned(&one, 8);
+        let mut launch = two.launch_builder_guarded(&look);
+        launch.batch(batch(8)).items(&memory, 1);
+        // SAFETY: the function takes a pointer.
+        unsafe { launch.launch(config(8)) }.expect("legal");
+        one.launch_builder_guarded(&look).items(&memory, 1);
+        drop(memory);
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn more_arguments_than_parameters_are_counted() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, function) = (context.default_stream(), function(&context, "fake_iota_y"));
+        let mut out = poisoned(&stream, 8);
+        let mut launch = stream.launch_builder_guarded(&function);
+        launch.batch(batch(8)).items_mut(&mut out, 1).chunk_offset().chunk_length().chunk_length();
+        // SAFETY: nothing is launched.
+        let error = unsafe { launch.launch(config(8)) }.expect_err("one too many");
+        let (kernel, expected, given) = ("fake_iota_y".into(), 3, 4);
+        assert_eq!(error, LaunchError::Args(ArgsError::WrongCount { kernel, expected, given }));
     });
 }

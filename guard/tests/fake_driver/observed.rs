@@ -149,7 +149,7 @@ fn a_refused_chunk_and_a_missed_shape_are_reported() {
         });
         assert_eq!(events[0]["fields"]["kernel"], "softmax");
         assert_eq!(events[0]["fields"]["matched"], "default");
-        let message = "the driver refused a valid launch";
+        let message = "a request stopped before its end";
         let refused = |event: &&Value| event["fields"]["message"] == message;
         let refused = events.iter().find(refused).expect("an event of the refusal");
         assert_eq!(refused["fields"]["launches"], 1);

@@ -84,7 +84,7 @@ fn a_tuned_launch_builder_is_planned_by_the_profile() {
             let mut launch = stream.launch_builder_guarded(&function);
             launch.guard(&guard).tuned(&key, "items", &[("columns", columns)]);
             launch.batch(BatchAxis::new(Axis::Y, 1000));
-            launch.items_mut(&mut out, 1).chunk_offset().chunk_len();
+            launch.items_mut(&mut out, 1).chunk_offset().chunk_length();
             // SAFETY: the function takes these three.
             let launched = unsafe { launch.launch(config) }.expect("legal");
             assert_eq!(launched.launches, launches, "{columns} columns");

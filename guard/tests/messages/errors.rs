@@ -153,7 +153,7 @@ fn a_launch_that_is_refused_beforehand_says_what_does_not_belong_together() {
         (
             &LaunchError::Undeclared { kernel: kernel() },
             "kernel attention has no declared signature: launch it through \
-             launch_builder_guarded, or load it with Module::kernel",
+             launch_builder_guarded, or declare it with Kernel::from_cudarc",
         ),
         (
             &LaunchError::NotDependent { kernel: kernel() },

@@ -1,6 +1,7 @@
 //! What a launch uses is dropped, leaked or left while it may still run.
 
 use cudarc::driver::CudaSlice;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use gridguard::cuda::{Args, LaunchError};
 use gridguard::{Axis, Guard};
 use gridguard_test_support::fake_driver::{launches, unloads, with_fake};
@@ -131,6 +132,23 @@ fn a_refused_launch_does_not_count_as_a_use() {
         let other_kernel = crate::kernels::kernel(&other, "fake_iota_y");
         let owner = foreign.stream().clone();
         assert_eq!(write(&other, &other_kernel, &owner, &mut foreign), Ok(1));
+        assert_ordered();
+    });
+}
+
+#[test]
+fn a_module_that_is_dropped_while_another_stream_is_captured_stays_loaded() {
+    with_fake(&[], || {
+        let guard = guard();
+        let [stream, captured] = [(); 2].map(|()| context(&guard).new_stream().expect("a stream"));
+        let mut out = poisoned(&stream, ITEMS);
+        let kernel = kernel(&guard, "fake_iota_y");
+        assert_eq!(write(&guard, &kernel, &stream, &mut out), Ok(1));
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        captured.begin_capture(mode).expect("the stream is idle");
+        drop(kernel);
+        let _ = captured.end_capture(CUgraphInstantiate_flags(0));
+        assert_eq!(unloads(), Vec::<String>::new());
         assert_ordered();
     });
 }
