@@ -10,6 +10,7 @@
 
 mod arguments;
 mod builder;
+mod builder_launcher;
 mod capture;
 mod chunk_arg;
 mod codes;

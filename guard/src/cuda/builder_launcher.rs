@@ -1,0 +1,206 @@
+//! Makes the launches of cudarc's launch builder, whole or chunk by chunk.
+
+use cudarc::driver::{CudaEvent, CudaStream, LaunchArgs, LaunchConfig};
+
+use super::chunk_arg::ChunkArg;
+use super::driver::{failed_earlier, from_cudarc};
+use super::error::{DriverError, LaunchError};
+use super::history::{FaultSuspects, Watch};
+use super::kernel::Inner;
+use super::launch::accepted;
+use super::symbols::Handle;
+use super::uses::Uses;
+use crate::launch::request::LaunchRequest;
+use crate::launch::valid::ValidLaunch;
+use crate::launch::validate::validate;
+use crate::observe;
+use crate::plan::arguments::{ArgsError, MAX_ARGS, check_slot};
+use crate::plan::batch::BatchAxis;
+use crate::plan::choice::Choice;
+use crate::plan::chunks::Chunk;
+use crate::plan::launches::{Plan, PlannedLaunch};
+use crate::plan::run::{Launcher, run};
+use crate::record::counters::Counters;
+
+/// Events before and after a launch, if asked for.
+pub(super) type Events = Option<(CudaEvent, CudaEvent)>;
+
+/// Makes one launch after another through cudarc's builder.
+pub(super) struct BuilderLauncher<'b, 'a, S> {
+    pub(super) kernel: &'b Inner,
+    pub(super) stream: &'a CudaStream,
+    pub(super) inner: &'b mut LaunchArgs<'a>,
+    /// Arguments in `inner`.
+    pub(super) given: usize,
+    /// Those that follow the chunk.
+    pub(super) arguments: &'b [ChunkArg<'a>],
+    pub(super) submit: &'b S,
+    /// Launches of the plan.
+    pub(super) launches: u64,
+    pub(super) watch: Watch,
+    pub(super) events: Events,
+}
+
+impl<'a, S> BuilderLauncher<'_, 'a, S>
+where
+    S: Fn(&mut LaunchArgs<'a>, LaunchConfig) -> Result<Events, cudarc::driver::DriverError>,
+{
+    #[inline]
+    pub(super) fn launch_whole(
+        &mut self,
+        request: &LaunchRequest,
+        counters: &Counters,
+    ) -> Result<u64, LaunchError> {
+        let launch = validate(request, &self.kernel.limits)?;
+        self.prepare(&launch)?;
+        let launched = self.launch_chunk(&Chunk::only(1), &launch);
+        launched.inspect_err(|_| counters.stopped(0))?;
+        Ok(1)
+    }
+
+    /// Launches the `tuned` plan, or else the planner's. Out of line, to keep launches without a batch
+    /// short.
+    #[inline(never)]
+    pub(super) fn launch_batch(
+        &mut self,
+        request: &LaunchRequest,
+        batch: &BatchAxis,
+        tuned: Option<Plan>,
+    ) -> Result<u64, LaunchError> {
+        let limits = &self.kernel.limits;
+        let plan = match tuned {
+            Some(plan) => plan,
+            None => {
+                observe::planning(|| Plan::new(request, Some(batch), limits, Choice::AUTOMATIC))?
+            }
+        };
+        self.prepare(plan.largest_launch())?;
+        self.check(plan.items())?;
+        self.launches = plan.len();
+        let _used = self.use_memory()?;
+        let name = &self.kernel.limits.kernel().name;
+        Ok(observe::in_chunks(Some(name), &plan, || run(&plan, self))?)
+    }
+
+    /// Checks the number of arguments, opts in to shared memory and checks occupancy.
+    #[inline]
+    fn prepare(&self, launch: &ValidLaunch) -> Result<(), LaunchError> {
+        let Self { kernel, stream, .. } = *self;
+        kernel.signature.check_count(&kernel.limits.kernel().name, self.given)?;
+        let co_resident = launch.is_co_resident();
+        if co_resident || kernel.needs_opt_in(launch.dynamic_shared_bytes()) {
+            kernel.driver.bind(kernel.context)?;
+            kernel.opt_in(launch.dynamic_shared_bytes())?;
+        }
+        if !co_resident {
+            return Ok(());
+        }
+        // SAFETY: `stream` is alive and of the kernel's context, which is current.
+        unsafe { kernel.check_occupancy(stream.cu_stream().cast(), launch) }
+    }
+
+    /// Checks that the arguments that follow the chunk can do so for a batch of `items`.
+    fn check(&self, items: u64) -> Result<(), ArgsError> {
+        let kernel = &self.kernel.limits.kernel().name;
+        self.arguments.iter().try_for_each(|ChunkArg { index, slot, .. }| {
+            let slot = slot.narrowed_to(self.kernel.signature.bytes_of(*index));
+            self.kernel.signature.check_slot(kernel, *index, &slot)?;
+            check_slot(&slot, *index, items)
+        })
+    }
+
+    /// Has the stream wait for earlier uses of the memory; what is returned records this one.
+    fn use_memory(&self) -> Result<Uses<'a>, LaunchError> {
+        // `Uses` holds no more.
+        if self.arguments.len() > MAX_ARGS {
+            return Err(ArgsError::TooMany { given: self.arguments.len() }.into());
+        }
+        let mut uses = Uses::new(self.stream);
+        let memory = self.arguments.iter().filter_map(|argument| argument.memory);
+        memory.for_each(|memory| memory.use_in(&mut uses));
+        if uses.has_foreign_memory() {
+            return Err(self.other_context("an argument's memory"));
+        }
+        if let Some(error) = uses.failed() {
+            return Err(failed_earlier(self.stream.context(), error).into());
+        }
+        uses.begin();
+        Ok(uses)
+    }
+
+    #[cold]
+    pub(super) fn other_context(&self, what: &'static str) -> LaunchError {
+        LaunchError::OtherContext { what, kernel: self.kernel.limits.kernel().name.clone() }
+    }
+
+    #[inline]
+    fn launch_chunk(&mut self, chunk: &Chunk, launch: &ValidLaunch) -> Result<(), DriverError> {
+        let Self { kernel, stream, launches, watch, .. } = *self;
+        for ChunkArg { slot, value, .. } in self.arguments {
+            value.set(slot.bits(chunk));
+        }
+        let config = LaunchConfig {
+            grid_dim: launch.grid().into(),
+            block_dim: launch.block().into(),
+            shared_mem_bytes: launch.dynamic_shared_bytes(),
+        };
+        let handle = stream.cu_stream().cast();
+        let events = (self.submit)(self.inner, config).map_err(|error| {
+            let call = if launch.is_cooperative() {
+                "cuLaunchCooperativeKernel"
+            } else {
+                "cuLaunchKernel"
+            };
+            let error = from_cudarc(Some(stream.context()), call, error);
+            let error = error.of_launch(&kernel.limits);
+            with_launch_as_suspect(error, kernel, handle, chunk, launch, launches, watch)
+        })?;
+        // SAFETY: `stream` holds the stream, and cudarc has made its context current.
+        unsafe { accepted(kernel, handle, chunk, launch, launches, watch) }?;
+        self.events = match (self.events.take(), events) {
+            (Some((first, _)), Some((_, last))) => Some((first, last)),
+            (before, now) => now.or(before),
+        };
+        Ok(())
+    }
+}
+
+impl<'a, S> Launcher for BuilderLauncher<'_, 'a, S>
+where
+    S: Fn(&mut LaunchArgs<'a>, LaunchConfig) -> Result<Events, cudarc::driver::DriverError>,
+{
+    type Error = DriverError;
+
+    fn launch(&mut self, planned: &PlannedLaunch) -> Result<(), DriverError> {
+        self.launch_chunk(&planned.chunk, &planned.launch)
+    }
+}
+
+/// Adds `launch` to the suspects of `error`, which a call returned that does more than launch, such as
+/// record events afterwards: a quick fault of the launch itself surfaces there.
+#[cold]
+fn with_launch_as_suspect(
+    error: DriverError,
+    kernel: &Inner,
+    stream: Handle,
+    chunk: &Chunk,
+    launch: &ValidLaunch,
+    launches: u64,
+    watch: Watch,
+) -> DriverError {
+    let name = &kernel.limits.kernel().name;
+    // Repeated launches in a broken context must not crowd out the other suspects.
+    let is_listed = |suspects: &FaultSuspects| {
+        let mut recorded = suspects.launches().iter();
+        recorded.any(|one| {
+            *one.kernel == **name && one.call_site == watch.call_site && one.chunk == *chunk
+        })
+    };
+    match error.suspects() {
+        Some(suspects) if !is_listed(suspects) => {
+            kernel.history.record(kernel.number, stream, chunk, launch, launches, watch.call_site);
+            error.with_current_suspects(kernel.driver, kernel.context)
+        }
+        _ => error,
+    }
+}
