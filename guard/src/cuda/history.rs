@@ -469,6 +469,7 @@ mod tests {
     use crate::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
 
     #[test]
+    #[cfg_attr(miri, ignore = "thousands of names take Miri many minutes")]
     fn names_that_neither_a_kernel_nor_a_record_has_are_replaced() {
         let history = History::new();
         let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("k"));
