@@ -2,11 +2,11 @@
 //!
 //! Compiling a kernel takes about a second. Entries are written to a temporary file and renamed, and
 //! verified in full when read, so that neither a killed writer nor a damaged disk passes other bytes to
-//! the driver than the compiler made. Entries that someone else than the user or root may have written
+//! the driver than the compiler made. Entries that anyone other than the user or root may have written
 //! are not used: file and folder must belong to one of them, and nobody else may write to them.
 
 use core::fmt;
-use std::fs::{self, DirEntry};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ impl fmt::Display for CubinKey {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CubinCacheError {
-    /// Someone else than the user or root may have written the entry.
+    /// Anyone other than the user or root may have written the entry.
     #[error("compiled kernels are not cached: {0}")]
     Untrusted(#[from] Distrust),
     /// The entry cannot be read, or is not a regular file.
@@ -216,7 +216,7 @@ impl CubinCache {
 
     /// Stores `image`, compiled from what `key` is of, and replaces an existing entry. Not public, since
     /// the kernels that are loaded from here are vouched for by their sources. Readers see the old or the new entry,
-    /// never a part. Only the user may read it. Also deletes temporary files more than an hour old, left by
+    /// never a part. Only the user may read it. Also deletes entries' temporary files more than an hour old, left by
     /// killed writers, and the oldest entries if there are too many.
     ///
     /// # Errors
@@ -238,7 +238,7 @@ impl CubinCache {
             return Err(error);
         }
         let path = self.entry(key);
-        delete_leftovers(&self.folder, None, LEFTOVER_AGE);
+        delete_leftovers(&self.folder, is_entry, LEFTOVER_AGE);
         publish_private(&path, &[&header(key, cubin), cubin].concat())
             .map_err(|error| CubinCacheError::Write { path, reason: error.to_string() })?;
         self.delete_oldest(MAX_ENTRIES);
@@ -249,14 +249,20 @@ impl CubinCache {
     /// Does its best: an entry that cannot be deleted only costs disk space.
     fn delete_oldest(&self, most: usize) {
         let Ok(files) = fs::read_dir(&self.folder) else { return };
-        let entries = files.flatten().filter(is_entry);
-        let stored = |file: DirEntry| Some((file.metadata().ok()?.modified().ok()?, file.path()));
-        let mut entries: Vec<_> = entries.filter_map(stored).collect();
-        if entries.len() > most {
-            entries.sort_unstable();
-            entries.truncate(entries.len() - most / 4 * 3);
-            entries.iter().for_each(|(_, path)| _ = fs::remove_file(path));
+        let entries = files.flatten().map(|file| file.file_name());
+        let entries: Vec<_> = entries.filter(|name| is_entry(name.as_encoded_bytes())).collect();
+        if entries.len() <= most {
+            return;
         }
+        // Their times are read only now, for there may be thousands.
+        let stored = |name| {
+            let path = self.folder.join(name);
+            Some((fs::symlink_metadata(&path).ok()?.modified().ok()?, path))
+        };
+        let mut entries: Vec<_> = entries.iter().filter_map(stored).collect();
+        entries.sort_unstable();
+        entries.truncate(entries.len().saturating_sub(most / 4 * 3));
+        entries.iter().for_each(|(_, path)| _ = fs::remove_file(path));
     }
 
     fn entry(&self, key: &CubinKey) -> PathBuf {
@@ -264,10 +270,9 @@ impl CubinCache {
     }
 }
 
-/// Whether the file is named as an entry is: by a key.
-fn is_entry(file: &DirEntry) -> bool {
-    let name = file.file_name();
-    let key = name.as_encoded_bytes().strip_suffix(b".cubin");
+/// Whether an entry has this name: a key.
+fn is_entry(name: &[u8]) -> bool {
+    let key = name.strip_suffix(b".cubin");
     key.is_some_and(|key| key.len() == 64 && key.iter().all(u8::is_ascii_hexdigit))
 }
 

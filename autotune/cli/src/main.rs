@@ -51,6 +51,9 @@ enum Subcommands {
     #[command(hide = true)]
     Measure(measure::process::Measure),
     /// Explain what a CUDA failure means and how to fix it
+    ///
+    /// The sizes of a launch that the text states are checked against the GPUs of the catalogue, or
+    /// those of the compute capability that it states. Only --device looks at a device of this machine
     Explain(explain::Explain),
     /// Check whether this machine can run CUDA, and how to fix it if it cannot
     Doctor(doctor::Doctor),

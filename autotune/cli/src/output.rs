@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, presets};
 use console::Term;
 use serde::Serialize;
-use textwrap::Options;
+use textwrap::{Options, WordSplitter};
 
 use crate::error::CommandError;
 
@@ -156,7 +156,11 @@ fn wrap(line: &str, width: u16) -> String {
     // A command that may be copied stays in one piece, if need be on a line of its own.
     let (text, command) = line.split_at(line.find(COMMAND).unwrap_or(line.len()));
     let indent = " ".repeat(hanging_indent(line));
-    let options = Options::new(width.into()).break_words(false).subsequent_indent(indent.as_str());
+    // Paths and options stay in one piece, also at their hyphens.
+    let options = Options::new(width.into())
+        .break_words(false)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .subsequent_indent(indent.as_str());
     if command.is_empty() || textwrap::core::display_width(line) <= width.into() {
         return textwrap::fill(line, options.clone());
     }
@@ -235,11 +239,12 @@ mod tests {
 
     #[test]
     fn a_word_longer_than_the_line_is_not_broken() {
-        let path = "/".repeat(100);
-        assert_eq!(
-            wrap(&format!("good     nvrtc: {path}"), 72),
-            format!("good     nvrtc:\n         {path}")
-        );
+        for path in ["/".repeat(100), "/opt/cuda-12.8".repeat(5)] {
+            assert_eq!(
+                wrap(&format!("good     nvrtc: {path}"), 72),
+                format!("good     nvrtc:\n         {path}")
+            );
+        }
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! Checks the launch whose sizes a log states, for `gridguard explain`.
 
-use gridguard::diagnose::{Evidence, LaunchSizes, ViolatedRule};
+use gridguard::diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
 use gridguard::{
     DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation, Violations,
-    catalog, cuda, validate,
+    catalog, validate,
 };
 
+use crate::device::named;
 use crate::error::CommandError;
 
-/// `evidence` with the rules that the stated launch violates: on `device`, on the device at hand, or
-/// on the GPUs of the catalogue.
+/// `evidence` with the rules that the stated launch violates: on `device`, on a GPU of the compute
+/// capability that the log states, or on the GPUs of the catalogue. Not on the device of this machine,
+/// since the log may be of another one.
 pub(crate) fn checked(
     evidence: Evidence,
     device: Option<&DeviceLimits>,
@@ -22,13 +24,19 @@ pub(crate) fn checked(
     let mut request = LaunchRequest::new(size(grid), size(block));
     request.dynamic_shared_bytes = shared_bytes.unwrap_or(0);
     let launch = Evidence::from(&request).launch;
-    let at_hand = if device.is_none() { cuda::device_limits(0).ok() } else { None };
-    let (device_name, rules) = match device.or(at_hand.as_deref()) {
+    let stated = match evidence.capability {
+        Some(Capability(major, minor)) if device.is_none() => {
+            named(&format!("sm_{major}{minor}")).ok()
+        }
+        _ => None,
+    };
+    let (device_name, rules) = match device.or(stated.as_deref()) {
         Some(device) => {
             let violations = violations(&request, device);
             let rules = violations.iter().map(ViolatedRule::from).collect();
-            let is_listed = catalog::gpu(&device.name).is_ok();
-            (is_listed.then(|| device.name.clone()), rules)
+            // `any sm_86` stands for what --gpu calls sm_86.
+            let name = device.name.strip_prefix("any ").unwrap_or(&device.name);
+            (named(name).is_ok().then(|| name.to_owned()), rules)
         }
         None => on_catalogue(&request)?,
     };

@@ -43,10 +43,14 @@ fn create_with(folder: &Path, builder: &fs::DirBuilder) -> io::Result<()> {
 pub(super) fn flush_folder_of(path: &Path) -> io::Result<()> {
     // Elsewhere a folder cannot be opened as a file.
     if cfg!(unix) {
-        match File::open(folder_of(path))?.sync_all() {
-            // Some network file systems write names at once, and have nothing to flush.
-            Err(error) if error.kind() == ErrorKind::InvalidInput => {}
-            flushed => flushed?,
+        match File::open(folder_of(path)) {
+            // The folder may be written but not listed: only opening it is not allowed.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            folder => match folder?.sync_all() {
+                // Some network file systems write names at once, and have nothing to flush.
+                Err(error) if NOTHING_TO_FLUSH.contains(&error.kind()) => {}
+                flushed => flushed?,
+            },
         }
     }
     Ok(())
@@ -99,6 +103,7 @@ fn user_folder(
     }
 }
 
+const NOTHING_TO_FLUSH: [ErrorKind; 2] = [ErrorKind::InvalidInput, ErrorKind::Unsupported];
 /// As many as Linux follows.
 const MAX_LINKS: u32 = 40;
 

@@ -12,7 +12,7 @@ use super::publish::{PublishError, failed};
 
 /// A lock file that this process holds. Dropping it, or the death of the process, releases the lock.
 ///
-/// The file names its holder, and stays when the lock is released. The holder may delete it,
+/// The file names its holder, if the holder may write to it, and stays when the lock is released. The holder may delete it,
 /// which releases the lock too.
 #[derive(Debug)]
 pub struct FileLock {
@@ -49,12 +49,11 @@ impl FileLock {
         let mut pause = Duration::from_millis(1);
         loop {
             let mut file = open(path).map_err(failed("opening its lock file"))?;
-            if FileExt::try_lock_exclusive(&file).map_err(failed("locking"))? {
-                if !is_at(&file, path) {
-                    continue;
-                }
+            let is_locked = FileExt::try_lock_exclusive(&file).map_err(failed("locking"))?;
+            // Else it was deleted, perhaps by a process that does so all the time.
+            if is_locked && is_at(&file, path) {
                 let mut lock = Self { file };
-                // On a full disk only the name is missing.
+                // On a full disk, and in a file of someone else, only the name is missing.
                 let _ = lock.write_holder();
                 return Ok(lock);
             }
@@ -90,10 +89,11 @@ impl Drop for FileLock {
 }
 
 /// Opens a lock file, but no pipe, for that would wait for its reader, and no link, for what it leads
-/// to would be overwritten.
+/// to would be overwritten. One that this process may not write, such as one that root has created, is
+/// opened for reading, which is enough to lock it.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.create(true).read(true).write(true).truncate(false);
+    options.read(true).write(true).truncate(false);
     #[cfg(unix)]
     {
         use rustix::fs::OFlags;
@@ -101,7 +101,17 @@ fn open(path: &Path) -> io::Result<File> {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         options.custom_flags(flags.bits().cast_signed());
     }
-    let file = options.open(path)?;
+    let mut opened = options.open(path);
+    // Not at first: in a shared folder, Linux may refuse `create` for a file of someone else.
+    if opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        opened = options.create(true).open(path);
+    }
+    let file = match opened {
+        Err(refused) if refused.kind() == ErrorKind::PermissionDenied => {
+            options.create(false).write(false).open(path).map_err(|_| refused)?
+        }
+        opened => opened?,
+    };
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
@@ -135,7 +145,7 @@ fn holder_in(file: &mut File) -> String {
     }
 }
 
-const UNKNOWN: &str = "a process that its lock file does not name";
+const UNKNOWN: &str = "an unknown process";
 /// How much of a lock file is read.
 const HOLDER_BYTES: u64 = 200;
 /// Between two attempts; holders write a file, which takes milliseconds.
@@ -163,6 +173,22 @@ mod tests {
         assert!(holder.starts_with(&process) && holder.contains(" since 20"), "{holder}");
         drop(lock);
         assert_eq!(std::fs::read(&path).expect("it stays"), b"");
+        FileLock::acquire(&path, Duration::ZERO).expect("free again");
+    }
+
+    #[test]
+    fn a_lock_file_that_cannot_be_written_is_locked_all_the_same() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.lock");
+        std::fs::write(&path, "").expect("written");
+        let mut access = std::fs::metadata(&path).expect("there").permissions();
+        access.set_readonly(true);
+        std::fs::set_permissions(&path, access).expect("set");
+        let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
+        // Root may write to any file.
+        let is_named = OpenOptions::new().write(true).open(&path).is_ok();
+        assert_eq!(refused(&path) != UNKNOWN, is_named);
+        drop(lock);
         FileLock::acquire(&path, Duration::ZERO).expect("free again");
     }
 

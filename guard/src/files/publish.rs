@@ -106,7 +106,8 @@ pub fn write_output(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>,
         let open = || File::options().append(true).open(path)?.write_all(contents);
         return open().map(|()| None).map_err(failed("writing to it"));
     }
-    delete_leftovers(folder_of(path), Some(path), LEFTOVER_AGE);
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    delete_leftovers(folder_of(path), |file| file == name, LEFTOVER_AGE);
     publish(path, contents)
 }
 
@@ -114,7 +115,8 @@ pub fn write_output(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>,
 ///
 /// # Errors
 ///
-/// [`PublishError`] if the folder does not exist or is not writable, or a folder has the file's name.
+/// [`PublishError`] if the folder, or the one that it would be created in, is not writable, or a folder
+/// has the file's name.
 pub fn check_output(path: &Path) -> Result<(), PublishError> {
     if is_stream(path) {
         // Opening a pipe would wait for its reader, and closing it would end it.
@@ -124,21 +126,25 @@ pub fn check_output(path: &Path) -> Result<(), PublishError> {
     if end.is_dir() {
         return Err(failed("replacing it")(ErrorKind::IsADirectory.into()));
     }
-    let file = tempfile::tempfile_in(folder_of(&end));
+    let mut folder = folder_of(&end);
+    // The folder of a link's target is not created.
+    if end == path {
+        let is_there = |folder: &&Path| !fs::symlink_metadata(folder).is_err_and(is_missing);
+        folder = folder.ancestors().find(is_there).unwrap_or(Path::new("."));
+    }
+    let file = tempfile::tempfile_in(folder);
     file.map(drop).map_err(failed("creating a temporary file"))
 }
 
 /// Deletes the temporary files that killed processes left in `folder`, if they are older than `age`
-/// and were written for `file`, or for any file if that is `None`.
+/// and `is_wanted` accepts the name of the file that they were written for.
 ///
 /// Does its best: a file that cannot be deleted only costs disk space.
-pub fn delete_leftovers(folder: &Path, file: Option<&Path>, age: Duration) {
-    let wanted = file.map(|file| file.file_name().unwrap_or_default().as_encoded_bytes());
+pub fn delete_leftovers(folder: &Path, is_wanted: impl Fn(&[u8]) -> bool, age: Duration) {
     let Ok(files) = fs::read_dir(folder) else { return };
     for file in files.take(MAX_FILES_SCANNED).flatten() {
-        match written_for(file.file_name().as_encoded_bytes()) {
-            Some(name) if wanted.is_none_or(|wanted| wanted == name) => {}
-            _ => continue,
+        if !written_for(file.file_name().as_encoded_bytes()).is_some_and(&is_wanted) {
+            continue;
         }
         let written = file.metadata().and_then(|metadata| metadata.modified()).ok();
         let since = written.and_then(|written| SystemTime::now().duration_since(written).ok());
@@ -146,6 +152,10 @@ pub fn delete_leftovers(folder: &Path, file: Option<&Path>, age: Duration) {
             let _ = fs::remove_file(file.path());
         }
     }
+}
+
+fn is_missing(error: io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound
 }
 
 /// Whether a path leads to a pipe, a device or an open file, none of which can be replaced.
@@ -168,7 +178,7 @@ enum Access {
 fn written(path: &Path, contents: &[u8], access: Access) -> Result<NamedTempFile, PublishError> {
     let prefix = temp_prefix(path);
     let mut builder = tempfile::Builder::new();
-    builder.prefix(&prefix).suffix(TEMP_SUFFIX);
+    builder.prefix(&prefix).rand_bytes(RANDOM_BYTES).suffix(TEMP_SUFFIX);
     #[cfg(unix)]
     if access == Access::Umask {
         use std::os::unix::fs::PermissionsExt;
@@ -222,7 +232,7 @@ fn flushed(path: &Path) -> Result<(), PublishError> {
     flush_folder_of(path).map_err(failed("flushing its folder to disk"))
 }
 
-/// How the name of a temporary file for `path` begins; characters without a dot and
+/// How the name of a temporary file for `path` begins; [`RANDOM_BYTES`] letters and digits and
 /// [`TEMP_SUFFIX`] follow.
 fn temp_prefix(path: &Path) -> OsString {
     let mut prefix = OsString::from(TEMP_PREFIX);
@@ -235,7 +245,9 @@ fn temp_prefix(path: &Path) -> OsString {
 fn written_for(temporary: &[u8]) -> Option<&[u8]> {
     let name = temporary.strip_prefix(TEMP_PREFIX.as_bytes())?;
     let name = name.strip_suffix(TEMP_SUFFIX.as_bytes())?;
-    name.get(..name.iter().rposition(|byte| *byte == b'.')?)
+    let (name, random) = name.split_at_checked(name.len().checked_sub(RANDOM_BYTES)?)?;
+    let name = name.strip_suffix(b".")?;
+    random.iter().all(u8::is_ascii_alphanumeric).then_some(name)
 }
 
 pub(super) fn failed(step: &'static str) -> impl FnOnce(io::Error) -> PublishError {
@@ -249,6 +261,7 @@ impl From<PublishError> for io::Error {
 }
 
 const TEMP_PREFIX: &str = ".";
+const RANDOM_BYTES: usize = 6;
 const TEMP_SUFFIX: &str = ".tmp";
 /// No writer takes so long, so the file's writer is gone.
 const LEFTOVER_AGE: Duration = Duration::from_secs(60 * 60);
@@ -272,6 +285,19 @@ mod tests {
         assert_eq!(fs::read_dir(folder_of(&path)).expect("a folder").count(), 1);
     }
 
+    #[test]
+    fn an_output_can_be_written_where_its_folders_can_be_created() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("made").join("at need").join("file");
+        check_output(&path).expect("can be created");
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+        write_output(&path, b"one").expect("written");
+        let below_file = path.join("no folder").join("file");
+        check_output(&below_file).expect_err("no folder");
+        write_output(&below_file, b"two").expect_err("no folder");
+        check_output(Path::new("no such folder/file")).expect("can be created");
+    }
+
     #[cfg(unix)]
     #[test]
     fn another_group_gets_the_permissions_of_everyone() {
@@ -292,26 +318,38 @@ mod tests {
             let time = if age < 0 { now + hours } else { now - hours };
             file.set_modified(time).expect("its time");
         };
-        for (name, age) in
-            [(".a.1.tmp", 3), (".a.2.tmp", 1), (".a.3", 3), ("a.tmp", 3), (".b.1.tmp", 3)]
-        {
+        for (name, age) in [
+            (".a.00000a.tmp", 3),
+            (".a.00000b.tmp", 1),
+            (".a.3", 3),
+            ("a.tmp", 3),
+            (".b.00000a.tmp", 3),
+            (".a.1.tmp", 3),
+            (".a.backups.tmp", 3),
+            (".a.back-1.tmp", 3),
+            (".00000a.tmp", 3),
+        ] {
             create(name, age);
         }
-        create(".a.4.tmp", -3);
-        create(".a.b.5.tmp", 1);
+        create(".a.00000d.tmp", -3);
+        create(".a.b.00000e.tmp", 1);
+        let others =
+            [".00000a.tmp", ".a.1.tmp", ".a.3", ".a.back-1.tmp", ".a.backups.tmp", "a.tmp"];
         let left = || {
             let files = fs::read_dir(folder.path()).expect("a folder").flatten();
-            let mut names: Vec<_> =
-                files.map(|file| file.file_name().into_string().expect("text")).collect();
+            let names = files.map(|file| file.file_name().into_string().expect("text"));
+            let mut names: Vec<_> = names.filter(|name| !others.contains(&name.as_str())).collect();
             names.sort();
             names
         };
-        let file = folder.path().join("a");
-        delete_leftovers(folder.path(), Some(&file), Duration::from_secs(2 * 3600));
-        assert_eq!(left(), [".a.2.tmp", ".a.3", ".a.4.tmp", ".a.b.5.tmp", ".b.1.tmp", "a.tmp"]);
-        delete_leftovers(folder.path(), Some(&file), Duration::ZERO);
-        assert_eq!(left(), [".a.3", ".a.b.5.tmp", ".b.1.tmp", "a.tmp"]);
-        delete_leftovers(folder.path(), None, Duration::from_secs(2 * 3600));
-        assert_eq!(left(), [".a.3", ".a.b.5.tmp", "a.tmp"]);
+        let (two_hours, is_a) = (Duration::from_secs(2 * 3600), |name: &[u8]| name == b"a");
+        delete_leftovers(folder.path(), is_a, two_hours);
+        let young = [".a.00000b.tmp", ".a.00000d.tmp", ".a.b.00000e.tmp", ".b.00000a.tmp"];
+        assert_eq!(left(), young);
+        delete_leftovers(folder.path(), is_a, Duration::ZERO);
+        assert_eq!(left(), [".a.b.00000e.tmp", ".b.00000a.tmp"]);
+        delete_leftovers(folder.path(), |_| true, two_hours);
+        assert_eq!(left(), [".a.b.00000e.tmp"]);
+        assert!(others.iter().all(|name| folder.path().join(name).exists()));
     }
 }

@@ -27,7 +27,7 @@ pub enum ReadError {
     Io(#[from] io::Error),
 }
 
-/// Why a file or its folder is not trusted: someone else than the user and root may have written it.
+/// Why a file or its folder is not trusted: anyone other than the user or root may have written it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Distrust {
@@ -38,7 +38,7 @@ pub enum Distrust {
         path: PathBuf,
     },
     /// It belongs to someone else.
-    #[error("{} belongs to user {owner}, neither to user {user}, who runs this, nor to root", path.display())]
+    #[error("{} belongs to user {owner}: only files of root and of user {user}, who runs this, are trusted", path.display())]
     Owner {
         /// The file or folder.
         path: PathBuf,

@@ -144,7 +144,7 @@ mod tests {
         let error = Image::new("hello world").expect_err("no PTX");
         assert_eq!(
             error.to_string(),
-            "the image is neither PTX, cubin nor fatbin, it begins with \
+            "the image is not PTX, a cubin or a fatbin: it begins with \
              [68, 65, 6c, 6c, 6f, 20, 77, 6f]"
         );
         let error = Image::new(*b".version 8.0\n\0.target sm_90\n").expect_err("zero within");

@@ -7,8 +7,8 @@ pub enum ImageError {
     /// There are no bytes.
     #[error("the image is empty")]
     Empty,
-    /// Neither PTX, nor a cubin, nor a fatbin.
-    #[error("the image is neither PTX, cubin nor fatbin, it begins with {start:02x?}")]
+    /// Not PTX, a cubin or a fatbin.
+    #[error("the image is not PTX, a cubin or a fatbin: it begins with {start:02x?}")]
     Unknown {
         /// Its first bytes.
         start: Vec<u8>,

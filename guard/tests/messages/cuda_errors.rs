@@ -21,7 +21,7 @@ fn images_that_are_none_say_what_is_wrong_with_them() {
         (&image(b""), "the image is empty"),
         (
             &image(b"<html>no"),
-            "the image is neither PTX, cubin nor fatbin, it begins with [3c, 68, 74, 6d, 6c, 3e, \
+            "the image is not PTX, a cubin or a fatbin: it begins with [3c, 68, 74, 6d, 6c, 3e, \
              6e, 6f]",
         ),
         (&truncated, "the image is truncated: its ELF header ends at byte 64, but it has 5 bytes"),

@@ -254,12 +254,14 @@ fn temporary_files_of_killed_writers_are_deleted_after_an_hour() {
         file.set_modified(SystemTime::now() - age).expect("its time");
     };
     let (old, young) = (LEFTOVER_AGE + Duration::from_secs(9), LEFTOVER_AGE / 2);
-    at(".old.1.tmp", old);
-    at(".young.1.tmp", young);
+    let temporary = |random: &str| format!(".{}.cubin.{random}.tmp", key("a"));
+    at(&temporary("00000a"), old);
+    at(&temporary("00000b"), young);
+    at(".other.backup.tmp", old);
     at(".without-an-ending", old);
     at("foreign.tmp", old);
     at("00.cubin", old);
-    let to_come = File::create(folder.path().join(".to-come.1.tmp")).expect("a file");
+    let to_come = File::create(folder.path().join(temporary("00000c"))).expect("a file");
     to_come.set_modified(SystemTime::now() + old).expect("its time");
     cache.put(&key("a"), &cubin(b"new")).expect("stored");
     let mut names = names_in(folder.path());
@@ -268,9 +270,10 @@ fn temporary_files_of_killed_writers_are_deleted_after_an_hour() {
         "00.cubin",
         &format!("{}.cubin", key("a")),
         "foreign.tmp",
-        ".to-come.1.tmp",
+        ".other.backup.tmp",
+        &temporary("00000b"),
+        &temporary("00000c"),
         ".without-an-ending",
-        ".young.1.tmp",
     ];
     expected.sort_unstable();
     assert_eq!(names, expected);
@@ -300,8 +303,8 @@ fn errors_name_the_entry_and_the_reason() {
         (
             CubinCacheError::from(Distrust::Owner { path: "/c".into(), owner: 7, user: 8 })
                 .to_string(),
-            "compiled kernels are not cached: /c belongs to user 7, neither to user 8, who runs this, \
-             nor to root"
+            "compiled kernels are not cached: /c belongs to user 7: only files of root and of \
+             user 8, who runs this, are trusted"
                 .to_owned(),
         ),
         (corrupt(CubinFault::TooLarge(70_000_000)), format!("{anew}it has 70000000 bytes, the limit is 67108948")),

@@ -139,6 +139,18 @@ fn a_launch_in_the_text_is_checked_against_the_chosen_gpu_or_all_of_the_catalogu
     let legal = "\n  not the launch configuration: it was checked and violates no rule\n";
     assert!(fits.out.contains(legal), "{}", fits.out);
     assert_eq!(next_step(&fits), "CUDA_LOG_FILE=stderr PROGRAM");
+    // The text states a compute capability.
+    let stated = format!(
+        "A100 with CUDA capability sm_80 is not compatible with the current PyTorch installation\n\
+         {text}\n"
+    );
+    let stated = explain(&["-"], stated.as_bytes());
+    assert!(
+        stated.out.contains("\n  1. grid.y is 65536 blocks, the limit is 65535 (any sm_80)"),
+        "{}",
+        stated.out
+    );
+    assert!(stated.out.contains("gridguard check --gpu 'sm_80' --grid 1,65536,1 "));
     // Without the block, a legal grid excludes nothing.
     assert!(!explain(&["CUDA error: invalid argument, grid (1,2,3)"], b"").out.contains(legal));
 }

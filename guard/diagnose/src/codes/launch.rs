@@ -9,7 +9,7 @@ const NOT_MEMORY: &str =
 const SIZES: KnownCause = hinted(
     Hint::LaunchSize,
     "a launch dimension exceeds a limit: more than 65535 blocks on grid.y or grid.z, more than \
-     1024 threads per block, a zero, or more shared memory than the kernel opted in to",
+     1024 threads per block, a dimension of zero, or more shared memory than the kernel opted in to",
     "check grid, block and shared memory against the device's limits, and split the batch into \
      chunks",
 );

@@ -92,13 +92,16 @@ pub(super) fn read_launch(lower: &str, sizes: &mut LaunchSizes) {
 /// dimensions: 4x1x102400`, `gridDim.y = 65536` and `Grid Dimension Y of 65536`.
 fn dims_after(text: &str, word: &str) -> Option<[u64; 3]> {
     const BETWEEN: &str = "s dim dims dim3 dimension dimensions size sizes shape of is";
+    const LONGEST: usize = "dimensionsx".len() + 1;
     text.match_indices(word).find_map(|(start, found)| {
         let mut rest = text.get(start + found.len()..)?;
         let mut axis = None;
         for _ in 0..BETWEEN.split(' ').count() {
             rest = rest.trim_start_matches([' ', '=', ':', '_', '.', '\'', '"']);
-            let end = rest.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(rest.len());
+            // A longer word is not one of these, and scanning it at each match would be quadratic.
+            let end = rest.bytes().take(LONGEST).take_while(u8::is_ascii_lowercase).count();
             let (between, after) = rest.split_at(end);
+            work::scanned(between);
             if between.is_empty() {
                 break;
             }

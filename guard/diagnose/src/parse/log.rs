@@ -259,7 +259,7 @@ mod tests {
     use super::*;
     use crate::codes::known_failures;
 
-    const TRIGGERS: [&str; 16] = [
+    const TRIGGERS: [&str; 19] = [
         "nccl ",
         "cuda error ",
         "gpu free 1 gib ",
@@ -268,6 +268,9 @@ mod tests {
         "1 gib is free ",
         "grid (1,2,3) block (1,2,3) ",
         "<<<",
+        "grid",
+        "block",
+        "gridblock_nums",
         "File \"xformers ",
         "0: argsort ",
         ".rs: .to( ",
@@ -288,10 +291,12 @@ mod tests {
     fn twice_the_line_is_twice_the_work() {
         let messages = known_failures().flat_map(|entry| entry.messages.iter().copied());
         for message in messages.chain(TRIGGERS) {
-            let [once, twice] = [40, 80].map(|times| work(&format!("{message} ").repeat(times)));
-            assert!(twice <= 2 * once + 100, "{message}: {once}, then {twice}");
-            let bytes = 80 * (message.len() + 1);
-            assert!(twice <= 50 * bytes, "{message}: {twice} for {bytes} bytes");
+            for unit in [format!("{message} "), message.trim().to_owned()] {
+                let [once, twice] = [40, 80].map(|times| work(&unit.repeat(times)));
+                assert!(twice <= 2 * once + 100, "{unit:?}: {once}, then {twice}");
+                let bytes = 80 * unit.len();
+                assert!(twice <= 50 * bytes, "{unit:?}: {twice} for {bytes} bytes");
+            }
         }
     }
 
