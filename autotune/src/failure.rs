@@ -20,6 +20,8 @@ pub enum FailureKind {
     Crash,
     /// Its process was killed and did not end: it may still use the device.
     Unended,
+    /// Measuring has ended for good, which is no candidate's fault.
+    Ended,
 }
 
 /// The failure of one candidate.
@@ -38,7 +40,7 @@ impl FailureKind {
     #[must_use]
     pub const fn is_fatal(self) -> bool {
         match self {
-            Self::Timeout | Self::Crash | Self::Unended => true,
+            Self::Timeout | Self::Crash | Self::Unended | Self::Ended => true,
             Self::Illegal | Self::Launch | Self::Mismatch => false,
         }
     }
@@ -141,8 +143,8 @@ mod tests {
 
     #[test]
     fn only_what_takes_the_process_is_fatal() {
-        use FailureKind::{Crash, Illegal, Launch, Mismatch, Timeout, Unended};
-        assert!([Crash, Timeout, Unended].into_iter().all(FailureKind::is_fatal));
+        use FailureKind::{Crash, Ended, Illegal, Launch, Mismatch, Timeout, Unended};
+        assert!([Crash, Timeout, Unended, Ended].into_iter().all(FailureKind::is_fatal));
         assert!(![Illegal, Launch, Mismatch].into_iter().any(FailureKind::is_fatal));
     }
 }

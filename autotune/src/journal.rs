@@ -6,7 +6,7 @@ use std::io::{self, BufRead, ErrorKind, Write};
 use serde::{Deserialize, Serialize};
 
 use crate::candidate::Candidate;
-use crate::failure::MeasureFailure;
+use crate::failure::{FailureKind, MeasureFailure};
 use crate::lines::{read_line, write_line};
 use crate::measure::{Measurer, Portion, Sample};
 use crate::stats::count;
@@ -242,7 +242,15 @@ impl<M: Measurer> Resumed<M> {
         (self.measurer, self.journal)
     }
 
+    /// Appends a result, unless measuring has ended: the next run may measure that candidate.
     fn record(&mut self, record: JournalRecord) {
+        let failure = match &record {
+            JournalRecord::Check { result, .. } => result.as_ref().err(),
+            JournalRecord::Sample { result, .. } => result.as_ref().err(),
+        };
+        if failure.is_some_and(|failure| failure.kind == FailureKind::Ended) {
+            return;
+        }
         (self.on_record)(&record);
         self.journal.records.push(record);
     }
@@ -294,7 +302,7 @@ impl<M: Measurer> Measurer for Resumed<M> {
 mod tests {
     use super::*;
     use crate::tests::simulation::{Simulated, ordinary, throughput};
-    use crate::{Budget, tune};
+    use crate::{Budget, TuneError, tune};
     use gridguard::profile::Objective;
 
     #[test]
@@ -325,6 +333,54 @@ mod tests {
         }
     }
 
+    /// Measures nothing once `left` requests were made.
+    struct Ending {
+        simulated: Simulated,
+        left: u64,
+    }
+
+    impl Ending {
+        fn request(&mut self) -> Result<(), MeasureFailure> {
+            let ended = || MeasureFailure::new(FailureKind::Ended, "no memory is left");
+            self.left = self.left.checked_sub(1).ok_or_else(ended)?;
+            Ok(())
+        }
+    }
+
+    impl Measurer for Ending {
+        fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+            self.request()?;
+            self.simulated.check(candidate)
+        }
+
+        fn sample(
+            &mut self,
+            candidate: &Candidate,
+            portion: Portion,
+        ) -> Result<Sample, MeasureFailure> {
+            self.request()?;
+            self.simulated.sample(candidate, portion)
+        }
+    }
+
+    #[test]
+    fn a_search_stops_when_measuring_ends_and_blames_no_candidate() {
+        let (seed, all, nature) = ordinary(0..20).next().expect("some");
+        let simulated = Simulated::new(nature, seed);
+        let expected = throughput(&all, &mut simulated.clone());
+        for left in [0, 1, 2, 5, 20] {
+            let ending = Ending { simulated: simulated.clone(), left };
+            let mut first = Resumed::new(ending, Journal::default());
+            let (budget, mut space) = (Budget::default(), all.clone());
+            let error = tune(&mut first, &mut space, Objective::Throughput, &budget, &mut ());
+            assert!(matches!(error, Err(TuneError::Ended(_))), "{error:?}");
+            let (Ending { simulated, .. }, journal) = first.into_parts();
+            assert_eq!(count(journal.records.len()), left);
+            let mut second = Resumed::new(simulated, journal);
+            assert_eq!(throughput(&all, &mut second).winner, expected.winner);
+        }
+    }
+
     fn subject() -> JournalSubject {
         let [problem, candidates, device, driver, compiler, tuner] =
             ["softmax 8x8", "all", "H200", "13.0", "12.9", "0.1.0"].map(str::to_owned);
@@ -351,7 +407,7 @@ mod tests {
 
     fn lines() -> Vec<u8> {
         let mut lines = Vec::new();
-        let result = Err(MeasureFailure::new(crate::FailureKind::Mismatch, "wrong"));
+        let result = Err(MeasureFailure::new(FailureKind::Mismatch, "wrong"));
         let (_, space, _) = ordinary(0..20).next().expect("some");
         let candidate = space.default().expect("a default").clone();
         let record = JournalRecord::Check { candidate, result };

@@ -20,6 +20,9 @@ pub enum TuneError {
     /// The default, with which all others are compared, does not run.
     #[error("the default failed: {0}")]
     Default(#[source] MeasureFailure),
+    /// Measuring ended for good, which is no candidate's fault.
+    #[error(transparent)]
+    Ended(MeasureFailure),
 }
 
 /// Finds the best candidate of `space` for `objective`.
@@ -34,7 +37,7 @@ pub enum TuneError {
 ///
 /// # Errors
 ///
-/// [`TuneError`] if no candidate is legal, or the default fails.
+/// [`TuneError`] if no candidate is legal, the default fails, or measuring ends for good.
 pub fn tune(
     measurer: &mut dyn Measurer,
     space: &mut Space,
@@ -51,6 +54,7 @@ pub fn tune(
         Ok(()) => Ok(outcome(&search, objective, true)),
         Err(Halt::Ended) => Ok(outcome(&search, objective, false)),
         Err(Halt::DefaultFailed(failure)) => Err(TuneError::Default(failure)),
+        Err(Halt::MeasuringEnded(failure)) => Err(TuneError::Ended(failure)),
     }
 }
 

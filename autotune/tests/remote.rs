@@ -433,7 +433,7 @@ fn a_default_that_is_fatal_three_times_ends_measuring() {
     }
     assert!(matches!(remote.lost(), Some(RemoteError::FatalDefault { times: 3, .. })));
     let failure = remote.check(&candidate(IS_WRONG)).expect_err("the end");
-    assert_eq!((failure.kind, remote.process_id()), (FailureKind::Crash, None));
+    assert_eq!((failure.kind, remote.process_id()), (FailureKind::Ended, None));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use gridguard::catalog::CatalogError;
 use gridguard::check::Legality;
 use gridguard::cuda::CudaError;
-use gridguard::files::PublishError;
+use gridguard::files::{LockError, PublishError};
 use gridguard::profile::{EntryError, ProfileError};
 use gridguard_autotune::{EvaluateError, PlotError, RemoteError, ServeError, TuneError};
 use gridguard_kernels::KernelError;
@@ -79,6 +79,9 @@ pub(crate) enum CommandError {
     Evaluate(#[from] EvaluateError),
     #[error(transparent)]
     Tune(#[from] TuneError),
+    /// Another process does the same search.
+    #[error("its journal is {0}")]
+    JournalHeld(LockError),
     #[error(transparent)]
     Remote(#[from] RemoteError),
     #[error(transparent)]

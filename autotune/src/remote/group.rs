@@ -14,12 +14,30 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, getpgrp, getpid, kill_process_group, waitid,
 };
 
+/// How a process ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End {
+    Status(ExitStatus),
+    /// The system discarded its status, as it does where this process inherited that `SIGCHLD` is
+    /// ignored.
+    Unknown,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Status(status) => status.fmt(f),
+            Self::Unknown => f.write_str("with an unknown exit status"),
+        }
+    }
+}
+
 /// A child process that leads a process group, which is killed when this is dropped.
 pub(super) struct ProcessGroup {
     /// `None` once it is in [`UNENDED`].
     leader: Option<Child>,
     id: u32,
-    status: Option<ExitStatus>,
+    end: Option<End>,
     stdout: Capture,
     stderr: Capture,
 }
@@ -31,29 +49,37 @@ impl ProcessGroup {
         // Ctrl-C goes to the whole foreground group, but it is for the tuner to handle.
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut leader = command.spawn()?;
-        let stdout = Capture::of(leader.stdout.take());
-        let stderr = Capture::of(leader.stderr.take());
-        Ok(Self { id: leader.id(), leader: Some(leader), status: None, stdout, stderr })
+        let pipes = (leader.stdout.take(), leader.stderr.take());
+        let captures = Capture::of(pipes.0).and_then(|one| Ok((one, Capture::of(pipes.1)?)));
+        let (stdout, stderr) = match captures {
+            Ok(both) => both,
+            Err(error) => {
+                kill_group(leader.id());
+                unended().push(leader);
+                return Err(error);
+            }
+        };
+        Ok(Self { id: leader.id(), leader: Some(leader), end: None, stdout, stderr })
     }
 
     pub(super) const fn id(&self) -> u32 {
         self.id
     }
 
-    /// The leader's exit status if it has ended; the rest of the group is then killed.
-    pub(super) fn status(&mut self) -> Option<ExitStatus> {
-        if let (None, Some(leader)) = (self.status, &mut self.leader) {
-            self.status = end_of(leader);
+    /// How the leader ended, if it has; the rest of the group is then killed.
+    pub(super) fn end(&mut self) -> Option<End> {
+        if let (None, Some(leader)) = (self.end, &mut self.leader) {
+            self.end = end_of(leader);
         }
-        self.status
+        self.end
     }
 
-    /// The exit status, if the leader ends within the time.
-    pub(super) fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
+    /// How the leader ends, if it does within the time.
+    pub(super) fn wait(&mut self, within: Duration) -> Option<End> {
         let start = Instant::now();
         loop {
-            if let Some(status) = self.status() {
-                return Some(status);
+            if let Some(end) = self.end() {
+                return Some(end);
             }
             if start.elapsed() >= within {
                 return None;
@@ -64,7 +90,7 @@ impl ProcessGroup {
 
     /// Kills the group and waits for the leader's end.
     pub(super) fn kill(&mut self, within: Duration) -> Result<(), Unended> {
-        if self.status().is_some() {
+        if self.end().is_some() {
             return Ok(());
         }
         kill_group(self.id);
@@ -144,15 +170,16 @@ fn reap() {
     unended().retain_mut(|process| end_of(process).is_none());
 }
 
-/// The exit status of a child that has ended. Its group is killed before it is reaped, since only
-/// then its id cannot belong to another group.
-fn end_of(child: &mut Child) -> Option<ExitStatus> {
+/// How a child has ended. Its group is killed before it is reaped, since only then its id cannot
+/// belong to another group.
+fn end_of(child: &mut Child) -> Option<End> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     let has_ended = pid(child.id()).map(|pid| waitid(WaitId::Pid(pid), options));
     if let Some(Ok(Some(_))) = has_ended {
         kill_group(child.id());
     }
-    child.try_wait().ok().flatten()
+    // A child that cannot be waited for is none any more.
+    child.try_wait().map_or(Some(End::Unknown), |status| status.map(End::Status))
 }
 
 fn kill_group(id: u32) {
@@ -180,21 +207,21 @@ struct Kept {
 }
 
 impl Capture {
-    fn of(pipe: Option<impl Read + Send + 'static>) -> Self {
+    fn of(pipe: Option<impl Read + Send + 'static>) -> io::Result<Self> {
         let (closed, open) = mpsc::channel::<()>();
         let kept = Arc::<Mutex<Kept>>::default();
         let capture = Self { kept: Arc::clone(&kept), open };
         if let Some(mut pipe) = pipe {
-            thread::spawn(move || {
+            thread::Builder::new().spawn(move || {
                 let mut buffer = [0; KEPT_BYTES];
                 while let Ok(read @ 1..) = pipe.read(&mut buffer) {
                     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
                     kept.add(buffer.get(..read).unwrap_or_default());
                 }
                 drop(closed);
-            });
+            })?;
         }
-        capture
+        Ok(capture)
     }
 
     /// What is kept, once the pipe is closed or the time is over. Cut text is marked.

@@ -25,7 +25,7 @@ use protocol::{Request, Response};
 /// How long the tuner waits for a measuring process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// To start and to open the problem: contexts, memory, the first compilation.
+    /// To start and to open the problem, together: contexts, memory, the first compilation.
     pub open: Duration,
     /// For any other request: a candidate's compilation and check, or its warm-up and sample.
     pub request: Duration,
@@ -179,16 +179,17 @@ impl Remote {
         &mut self,
         alive: Option<Process>,
     ) -> Result<(Process, Vec<LaunchConfig>), RemoteError> {
-        let within = self.timeouts.open;
+        // Start and request share the time.
+        let (start, within) = (Instant::now(), self.timeouts.open);
         let is_new = alive.is_none();
         let mut process = match alive {
             Some(process) => process,
             None => Process::start((self.command)()).map_err(RemoteError::Start)?,
         };
-        let ready = if is_new { process.wait_until_ready(within) } else { Ok(()) };
+        let ready = if is_new { process.wait_until_ready(start, within) } else { Ok(()) };
         let request = Request::Open { problem: self.problem.clone() };
         let opened = ready.and_then(|()| {
-            process.ask(&request, within, |response| match response {
+            process.ask(&request, start, within, |response| match response {
                 Response::Opened { configurations } => Some(configurations),
                 _ => None,
             })
@@ -241,7 +242,7 @@ impl Remote {
         take: impl FnOnce(Response) -> Option<T>,
     ) -> Result<T, MeasureFailure> {
         let mut process = self.process()?;
-        let mut result = process.ask(request, self.timeouts.request, take);
+        let mut result = process.ask(request, Instant::now(), self.timeouts.request, take);
         match result {
             Err(failure) if failure.kind.is_fatal() => {
                 result = Err(self.end(process, failure));
@@ -300,9 +301,9 @@ impl fmt::Debug for Remote {
     }
 }
 
-/// The failure of a candidate once measuring has ended for good.
+/// The failure of each request once measuring has ended for good.
 fn gone(why: impl fmt::Display) -> MeasureFailure {
-    MeasureFailure::new(FailureKind::Crash, format!("measuring has ended: {why}"))
+    MeasureFailure::new(FailureKind::Ended, format!("measuring has ended: {why}"))
 }
 
 /// For the output of an ended process to be read.

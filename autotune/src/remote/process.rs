@@ -31,7 +31,7 @@ impl Process {
         let input = connection.try_clone()?;
         let group = ProcessGroup::start(command)?;
         let (send, responses) = line_queue();
-        thread::spawn(move || send.forward(&mut BufReader::new(input)));
+        thread::Builder::new().spawn(move || send.forward(&mut BufReader::new(input)))?;
         Ok(Self { group, connection, responses, last_request: 0 })
     }
 
@@ -40,7 +40,7 @@ impl Process {
     }
 
     pub(super) fn is_alive(&mut self) -> bool {
-        self.group.status().is_none()
+        self.group.end().is_none()
     }
 
     /// As [`ProcessGroup::take_printed`].
@@ -48,25 +48,29 @@ impl Process {
         self.group.take_printed(within)
     }
 
-    /// Waits until it serves.
-    pub(super) fn wait_until_ready(&mut self, within: Duration) -> Result<(), MeasureFailure> {
-        let line = self.line(Instant::now(), within)?;
+    /// Waits until it serves, at most `within` after `start`.
+    pub(super) fn wait_until_ready(
+        &mut self,
+        start: Instant,
+        within: Duration,
+    ) -> Result<(), MeasureFailure> {
+        let line = self.line(start, within)?;
         match serde_json::from_str(&line) {
             Ok(Numbered { id: 0, message: Response::Serving { protocol: PROTOCOL } }) => Ok(()),
             _ => Err(self.unexpected(&line)),
         }
     }
 
-    /// Sends a request and waits for its response; `take` accepts what fits the request. After a
-    /// failure that is fatal the process must end.
+    /// Sends a request and waits for its response, at most `within` after `start`; `take` accepts what
+    /// fits the request. After a failure that is fatal the process must end.
     pub(super) fn ask<T>(
         &mut self,
         request: &Request,
+        start: Instant,
         within: Duration,
         take: impl FnOnce(Response) -> Option<T>,
     ) -> Result<T, MeasureFailure> {
-        let start = Instant::now();
-        self.send(request, within)?;
+        self.send(request, start, within)?;
         let line = self.line(start, within)?;
         match serde_json::from_str(&line) {
             Ok(Numbered { id, message }) if id == self.last_request => match message {
@@ -77,11 +81,16 @@ impl Process {
         }
     }
 
-    fn send(&mut self, request: &Request, within: Duration) -> Result<(), MeasureFailure> {
+    fn send(
+        &mut self,
+        request: &Request,
+        start: Instant,
+        within: Duration,
+    ) -> Result<(), MeasureFailure> {
         self.last_request += 1;
         let numbered = Numbered { id: self.last_request, message: request };
         // Zero would be no limit.
-        let limit = within.max(Duration::from_millis(1));
+        let limit = within.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
         let limited = self.connection.set_write_timeout(Some(limit));
         match limited.and_then(|()| write_line(&mut self.connection, &numbered)) {
             Ok(()) => Ok(()),
@@ -116,17 +125,17 @@ impl Process {
     /// A crash with the exit status and the end of stderr, or with `message` if it is still
     /// running.
     fn crash(&mut self, mut message: String) -> MeasureFailure {
-        if let Some(status) = self.group.wait(DYING) {
+        if let Some(end) = self.group.wait(DYING) {
             let stderr = self.group.stderr(DYING);
             let separator = if stderr.trim().is_empty() { "" } else { ": " };
-            message = format!("the measuring process died ({status}){separator}{}", stderr.trim());
+            message = format!("the measuring process died ({end}){separator}{}", stderr.trim());
         }
         MeasureFailure::new(FailureKind::Crash, message)
     }
 
     /// Asks it to end, and waits for that.
     pub(super) fn close(&mut self, within: Duration) {
-        if self.send(&Request::Close, within).is_ok() {
+        if self.send(&Request::Close, Instant::now(), within).is_ok() {
             self.group.wait(within);
         }
     }

@@ -21,6 +21,9 @@ pub enum ServeError {
     /// Standard input is not the connection that [`crate::Remote`] gives to its process.
     #[error("this process was not started by a tuner: {0}")]
     NotConnected(#[source] io::Error),
+    /// The thread that reads requests cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] io::Error),
     /// A request cannot be read.
     #[error("cannot read a request: {0}")]
     Read(#[source] io::Error),
@@ -73,7 +76,7 @@ where
     I: Read + Send + 'static,
     O: Write,
 {
-    let (requests, _running) = read_requests(input);
+    let (requests, _running) = read_requests(input).map_err(ServeError::Thread)?;
     let mut respond =
         |id, message| write_line(&mut output, &Numbered { id, message }).map_err(ServeError::Write);
     respond(0, Response::Serving { protocol: PROTOCOL })?;
@@ -108,16 +111,18 @@ where
 
 /// The lines of `input`, read by a thread of their own, and a sender to keep while requests are
 /// served: its drop tells the thread that no measurement is running.
-fn read_requests(input: impl Read + Send + 'static) -> (Receiver<io::Result<String>>, Sender<()>) {
+fn read_requests(
+    input: impl Read + Send + 'static,
+) -> io::Result<(Receiver<io::Result<String>>, Sender<()>)> {
     let (send_line, lines) = line_queue();
     let (running, ended) = mpsc::channel();
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         send_line.forward(&mut BufReader::new(input));
         if ended.recv_timeout(GRACE) == Err(RecvTimeoutError::Timeout) {
             end_this_group();
         }
-    });
-    (lines, running)
+    })?;
+    Ok((lines, running))
 }
 
 /// How long a measurement may continue after the input has ended.

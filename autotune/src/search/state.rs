@@ -8,7 +8,7 @@ use gridguard::profile::StopReason;
 
 use crate::candidate::Candidate;
 use crate::control::{Budget, Observer, SearchProgress, Stage};
-use crate::failure::MeasureFailure;
+use crate::failure::{FailureKind, MeasureFailure};
 use crate::measure::{Measurer, Portion, Sample};
 use crate::outcome::LatencyOutcome;
 use crate::sampling::{SLOW_SAMPLE_NS, SamplingEffort, Throttle};
@@ -45,6 +45,8 @@ pub(crate) enum Halt {
     Ended,
     /// There is nothing to compare with.
     DefaultFailed(MeasureFailure),
+    /// Nothing can be measured any more.
+    MeasuringEnded(MeasureFailure),
 }
 
 /// What a search concludes, beside the samples.
@@ -256,6 +258,9 @@ impl<'a> Search<'a> {
     }
 
     fn fail(&mut self, place: usize, failure: MeasureFailure) -> Result<(), Halt> {
+        if failure.kind == FailureKind::Ended {
+            return Err(Halt::MeasuringEnded(failure));
+        }
         self.series[place].status = Status::Failed(failure.clone());
         if place == DEFAULT { Err(Halt::DefaultFailed(failure)) } else { Ok(()) }
     }

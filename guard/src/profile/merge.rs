@@ -30,6 +30,8 @@ pub enum MergeReason {
     Samples,
     /// Dates and samples are the same; one is kept by an order that does not depend on the files.
     Order,
+    /// It was put in the other's place, whatever their dates and samples are.
+    Replaced,
 }
 
 impl MergeConflict {
@@ -37,12 +39,12 @@ impl MergeConflict {
     #[must_use]
     pub fn reason(&self) -> MergeReason {
         let Self { kept, dropped } = self;
-        if kept.found.date != dropped.found.date {
-            MergeReason::Date
-        } else if kept.chosen.samples != dropped.chosen.samples {
-            MergeReason::Samples
-        } else {
-            MergeReason::Order
+        let samples = kept.chosen.samples.cmp(&dropped.chosen.samples);
+        match (kept.found.date.cmp(&dropped.found.date), samples) {
+            (Ordering::Greater, _) => MergeReason::Date,
+            (Ordering::Equal, Ordering::Greater) => MergeReason::Samples,
+            (Ordering::Equal, Ordering::Equal) => MergeReason::Order,
+            _ => MergeReason::Replaced,
         }
     }
 }
@@ -184,6 +186,7 @@ impl fmt::Display for MergeConflict {
             MergeReason::Date => ": the kept one is later",
             MergeReason::Samples => ": the kept one has more samples",
             MergeReason::Order => ": date and number of samples are the same",
+            MergeReason::Replaced => ": the kept one replaces it",
         })
     }
 }

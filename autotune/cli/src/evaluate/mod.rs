@@ -28,7 +28,7 @@ use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection, KernelFilter};
 use crate::measure::target::{Target, note_cache, select_targets};
 use crate::measure::workload::LocalBench;
-use crate::output::{Format, OutputArgs, json, note, print};
+use crate::output::{Format, OutputArgs, json, note, write};
 
 #[derive(Args)]
 pub(crate) struct Evaluate {
@@ -111,6 +111,8 @@ impl Evaluate {
         note_cache(std::slice::from_ref(&target));
         let bench = LocalBench::new(target.guard()?, self.policy)?;
         let profile = self.profile(&target)?;
+        // Queried before anything is measured, so that a failure loses no results.
+        let Environment { driver, compiler, tuner } = target.environment()?;
         let interrupt = interrupt::flag()?;
         let budget = Budget { interrupt: Some(interrupt), ..Budget::default() };
         let start = Instant::now();
@@ -119,6 +121,7 @@ impl Evaluate {
             is_late || interrupt.load(Ordering::Relaxed)
         };
         let mut left = wanted.len();
+        let mut printed = Ok(());
         let (mut problems, mut between, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for problem in wanted {
             if is_over() {
@@ -126,7 +129,7 @@ impl Evaluate {
             }
             match self.evaluate(&bench, problem, &budget) {
                 Ok(evaluation) => {
-                    self.print(&evaluation)?;
+                    self.print(&evaluation, &mut printed)?;
                     problems.push(evaluation);
                 }
                 Err(CommandError::Evaluate(EvaluateError::Ended)) => break,
@@ -144,7 +147,7 @@ impl Evaluate {
                 }
                 match self.untuned_shape(&bench, &target, profile, &problem) {
                     Ok(shape) => {
-                        self.print(&shape)?;
+                        self.print(&shape, &mut printed)?;
                         between.push(shape);
                     }
                     Err(error) => failed.push(format!("{problem}: {error}")),
@@ -153,7 +156,6 @@ impl Evaluate {
             }
         }
         failed.iter().for_each(note);
-        let Environment { driver, compiler, tuner } = target.environment()?;
         let document = EvaluationDocument {
             device: target.to_string(),
             driver,
@@ -170,14 +172,15 @@ impl Evaluate {
             wall_time_s: start.elapsed().as_secs_f64(),
         };
         let json = json(&document)? + "\n";
+        // Before standard output, which may be full.
+        let stored = self.output.as_ref().map_or(Ok(()), |path| write_file(path, &json));
         if self.stdout.format == Format::Json {
-            print(&json)?;
+            write(&json)?;
         } else if !document.problems.is_empty() {
-            self.print(&document.summary)?;
+            self.print(&document.summary, &mut printed)?;
         }
-        if let Some(path) = &self.output {
-            write_file(path, &json)?;
-        }
+        stored?;
+        printed?;
         Ok(match () {
             () if document.interrupted => Exit::Interrupted,
             () if !document.failed.is_empty() || document.left > 0 => Exit::No,
@@ -206,17 +209,24 @@ impl Evaluate {
         Ok(wanted)
     }
 
-    /// Prints a result as text, unless the format is JSON. Without an output file, a closed pipe ends
-    /// the evaluation.
-    fn print(&self, line: &impl Display) -> Result<(), CommandError> {
+    /// Prints a result as text, unless the format is JSON. Without an output file, an error such as a
+    /// closed pipe ends the evaluation; with one, the first error is put into `printed`.
+    fn print(
+        &self,
+        line: &impl Display,
+        printed: &mut Result<(), CommandError>,
+    ) -> Result<(), CommandError> {
         if self.stdout.format == Format::Json {
             return Ok(());
         }
         let written = writeln!(io::stdout(), "{line}");
-        match self.output {
-            Some(_) => CommandError::check_write(written, "writing the results"),
-            None => written.map_err(CommandError::io("writing the results")),
+        if self.output.is_none() {
+            return written.map_err(CommandError::io("writing the results"));
         }
+        if printed.is_ok() {
+            *printed = CommandError::check_write(written, "writing the results");
+        }
+        Ok(())
     }
 
     fn profile(&self, target: &Target) -> Result<Option<Profile>, CommandError> {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use cudarc::driver::result::device;
 use gridguard::cuda::{self, CudaError};
 use gridguard::profile::{DeviceIdentity, Environment};
 use gridguard::{DeviceLimits, Guard, catalog};
@@ -35,6 +36,20 @@ impl Target {
 
     pub(crate) const fn is_host(&self) -> bool {
         self.ordinal.is_none()
+    }
+
+    /// A name for files: that of the host, or the device's UUID, since its ordinal depends on
+    /// `CUDA_VISIBLE_DEVICES`.
+    pub(crate) fn journal_name(&self) -> String {
+        let Some(ordinal) = self.ordinal else { return "host".to_owned() };
+        let device = i32::try_from(ordinal).ok().and_then(|ordinal| device::get(ordinal).ok());
+        match device.and_then(|device| device::get_uuid(device).ok()) {
+            Some(uuid) => uuid
+                .bytes
+                .iter()
+                .fold("gpu-".to_owned(), |name, byte| name + &format!("{byte:02x}")),
+            None => format!("device{ordinal}"),
+        }
     }
 
     pub(crate) fn guard(&self) -> Result<Guard, CudaError> {

@@ -6,7 +6,9 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gridguard::files::{self, FileLock, LockError, ReadError, create_folder, publish};
+use gridguard::files::{
+    self, FileLock, LockError, PublishError, ReadError, create_folder, publish,
+};
 use gridguard_autotune::{Journal, JournalError, JournalRecord, JournalSubject, SubjectMismatch};
 
 use super::selection::Task;
@@ -39,11 +41,11 @@ pub(crate) enum JournalRefusal {
     File(ReadError),
 }
 
-/// Why a search cannot have a journal, and is not begun.
+/// Why a search cannot have a journal.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JournalOpenError {
     /// Another process does the same search, or the lock cannot be used.
-    #[error("its journal is {0}")]
+    #[error("cannot lock its journal: {0}")]
     Lock(#[from] LockError),
     /// The file system reports an error.
     #[error("cannot open its journal: {0}")]
@@ -70,10 +72,8 @@ impl JournalFile {
         round: &str,
         subject: JournalSubject,
     ) -> Result<(Self, Option<RefusedJournal>), JournalOpenError> {
-        create_folder(&folder(profile))?;
         let path = folder(profile).join(format!("{}.{round}.{JOURNAL}", name(task)));
-        // The other search may take minutes, so it is not waited for.
-        let lock = FileLock::acquire(&path.with_extension(LOCK), Duration::ZERO)?;
+        let lock = lock(&path)?;
         let new = Journal { subject: subject.clone(), records: Vec::new() };
         let (journal, refused) = match read(&path, &subject)? {
             None => (new, None),
@@ -132,6 +132,26 @@ impl JournalFile {
     }
 }
 
+/// Creates the folder of a journal and locks the journal.
+fn lock(path: &Path) -> Result<FileLock, JournalOpenError> {
+    let attempt = || -> Result<FileLock, JournalOpenError> {
+        create_folder(path.parent().unwrap_or(path))?;
+        // The other search may take minutes, so it is not waited for.
+        Ok(FileLock::acquire(&path.with_extension(LOCK), Duration::ZERO)?)
+    };
+    for _ in 1..MOST_ATTEMPTS {
+        match attempt() {
+            // Another search may just have removed the folder, which was empty.
+            Err(
+                JournalOpenError::Io(error)
+                | JournalOpenError::Lock(LockError::Failed(PublishError { error, .. })),
+            ) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists) => {}
+            other => return other,
+        }
+    }
+    attempt()
+}
+
 /// The journal at `path`, if there is a file and its results serve `subject`.
 fn read(
     path: &Path,
@@ -184,6 +204,8 @@ const LOCK: &str = "lock";
 const MOST_BYTES: u64 = 16 << 20;
 /// The most journals of one search that are kept although they cannot be resumed.
 const MOST_KEPT: u32 = 100;
+/// The most attempts to create the folder and lock a journal in it.
+const MOST_ATTEMPTS: u32 = 100;
 
 #[cfg(test)]
 mod tests {
@@ -299,14 +321,32 @@ mod tests {
     }
 
     #[test]
+    fn a_journal_opens_while_another_search_removes_the_empty_folder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let profile = folder.path().join("p.ron");
+        std::thread::scope(|scope| {
+            for shape in ["5x8", "6x8"] {
+                let profile = &profile;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        journal_file(profile, shape).into_writer()(&record("one"));
+                        JournalFile::remove(profile, &task(shape));
+                    }
+                });
+            }
+        });
+        assert!(!super::folder(&profile).exists());
+    }
+
+    #[test]
     fn a_journal_is_open_in_one_process_only() {
         let folder = tempfile::tempdir().expect("a folder");
         let profile = folder.path().join("p.ron");
         let mut write = journal_file(&profile, "5x8").into_writer();
         let again = || JournalFile::open(&profile, &task("5x8"), "0-of-1", subject("13.0"));
         let error = again().err().expect("locked");
-        let holder = format!("its journal is locked by process {}", std::process::id());
-        assert!(error.to_string().starts_with(&holder), "{error}");
+        let is_held = matches!(error, JournalOpenError::Lock(LockError::Held { .. }));
+        assert!(is_held && error.to_string().contains(&std::process::id().to_string()), "{error}");
         write(&record("one"));
         JournalFile::remove(&profile, &task("5x8"));
         drop(write);

@@ -83,7 +83,7 @@ impl Tune {
 
         let missing: Vec<_> =
             groups.iter().map(|group| group.missing(&tasks, self.again)).collect();
-        let wanted = missing.iter().map(Vec::len).sum();
+        let wanted: usize = missing.iter().map(Vec::len).sum();
         let reporter = Reporter::new(self.output.format, self.plot.as_deref(), wanted);
         let queues: Vec<_> = groups
             .iter()
@@ -93,22 +93,23 @@ impl Tune {
         tune_all(&queues, gpu, deadline, interrupt, &reporter)?;
 
         let (tuned, plot_failed) = reporter.finish();
-        let ended = tuned.iter().filter(|one| one.has_failed() || one.is_complete()).count();
+        let ended = ProblemReport::count(&tuned, |one| one.has_failed() || one.is_complete());
         let summary = TuneSummary {
             profiles: groups.iter().map(|group| group.file.display().to_string()).collect(),
             tuned: &tuned,
-            left: wanted - ended,
+            left: wanted.saturating_sub(ended),
             known: groups.len() * tasks.len() - wanted,
             unended: unended_processes(),
             interrupted: interrupt.load(Ordering::Relaxed),
             wall_time_s: start.elapsed().as_secs_f64(),
         };
         self.output.print(&summary, &summary)?;
+        // The greatest decides.
         Ok(match () {
             () if summary.interrupted => Exit::Interrupted,
+            () if plot_failed => Exit::Unknown,
             () if !skipped.is_empty() => Exit::InvalidInput,
             () if tuned.iter().any(ProblemReport::has_failed) || summary.left > 0 => Exit::No,
-            () if plot_failed => Exit::Unknown,
             () => Exit::Yes,
         })
     }

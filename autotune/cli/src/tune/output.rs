@@ -1,11 +1,12 @@
 //! The output of `gridguard tune`: a table and a plot for each problem, and a summary.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use gridguard::profile::Entry;
+use gridguard::profile::{DeviceIdentity, Entry};
 use gridguard_autotune::{Chart, TuningOutcome, TuningReport};
 use serde::Serialize;
 
@@ -46,6 +47,11 @@ pub(crate) struct ProblemReport {
     device: String,
     policy: String,
     objective: String,
+    #[serde(skip)]
+    model: DeviceIdentity,
+    /// Another process searches it, so it is left to that one.
+    #[serde(skip)]
+    is_held: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<TuningReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,6 +91,7 @@ impl<'a> Reporter<'a> {
         self.bars.tick();
         let Task { problem, policy, objective } = task;
         let title = format!("{problem} on {device}");
+        let is_held = matches!(result, Err(CommandError::JournalHeld(_)));
         let (report, error) = match result {
             Ok(found) => {
                 if let Err(error) = self.draw(task, device, &found) {
@@ -108,6 +115,8 @@ impl<'a> Reporter<'a> {
             device: device.to_string(),
             policy: policy.to_string(),
             objective: objective.to_string(),
+            model: device.identity.clone(),
+            is_held,
             report,
             error,
         };
@@ -136,8 +145,19 @@ impl<'a> Reporter<'a> {
 }
 
 impl ProblemReport {
+    /// The number of problems of all device models with such a report. Several shards of one problem
+    /// may each have one.
+    pub(crate) fn count(reports: &[Self], is_counted: impl Fn(&Self) -> bool) -> usize {
+        let problem = |report: &'_ Self| {
+            let Self { problem, policy, objective, model, .. } = report;
+            (model.clone(), problem.clone(), policy.clone(), objective.clone())
+        };
+        let counted = reports.iter().filter(|report| is_counted(report));
+        counted.map(problem).collect::<BTreeSet<_>>().len()
+    }
+
     pub(crate) const fn has_failed(&self) -> bool {
-        self.error.is_some()
+        self.error.is_some() && !self.is_held
     }
 
     /// Whether the search was finished.
@@ -148,8 +168,8 @@ impl ProblemReport {
 
 impl fmt::Display for TuneSummary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let complete = self.tuned.iter().filter(|report| report.is_complete()).count();
-        let failed = self.tuned.iter().filter(|report| report.has_failed()).count();
+        let complete = ProblemReport::count(self.tuned, ProblemReport::is_complete);
+        let failed = ProblemReport::count(self.tuned, ProblemReport::has_failed);
         write!(f, "{complete} tuned")?;
         for (count, what) in [
             (self.known, "already in the profile"),

@@ -4,13 +4,14 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
+use gridguard::files::LockError;
 use gridguard::profile::{self, Document, Entry, Environment, Key, MergeConflict, Provenance};
 use gridguard_autotune::{
-    Budget, Candidate, JournalSubject, Resumed, Shard, Space, WorkItem, tune,
+    Budget, Candidate, JournalSubject, Resumed, Shard, Space, TuneError, WorkItem, tune,
 };
 
 use super::group::DeviceGroup;
-use super::journal::JournalFile;
+use super::journal::{JournalFile, JournalOpenError};
 use super::output::{Reporter, SearchResult};
 use super::selection::Task;
 use crate::error::CommandError;
@@ -69,11 +70,7 @@ impl Session<'_> {
         let Task { problem, policy, objective } = *task;
         let key = task.key(&self.target.limits)?;
         let (round, subject) = self.subject(task, &key, shard, only);
-        let opened = JournalFile::open(&self.group.file, task, &round, subject);
-        let (file, refused) = opened.map_err(|error| CommandError::Failed(error.to_string()))?;
-        if let Some(refused) = refused {
-            self.progress.note(refused);
-        }
+        let file = self.open_journal(task, &round, subject)?;
         self.progress.begin(&problem);
         let remote = self.process.open(&problem, policy)?;
         let mut space = Space::new(remote.configurations().to_vec());
@@ -82,7 +79,11 @@ impl Session<'_> {
             [] => space.keep(&shard.of(space.candidates().to_vec())),
             some => space.keep(some),
         }
-        let mut measurer = Resumed::new(remote, file.journal.clone()).on_record(file.into_writer());
+        let journal = file.as_ref().map(|file| file.journal.clone()).unwrap_or_default();
+        let mut measurer = Resumed::new(remote, journal);
+        if let Some(file) = file {
+            measurer = measurer.on_record(file.into_writer());
+        }
         let budget = Budget {
             wall_time: self.deadline.map(|end| end.saturating_duration_since(Instant::now())),
             interrupt: Some(self.interrupt),
@@ -90,10 +91,40 @@ impl Session<'_> {
         };
         let outcome = tune(&mut measurer, &mut space, objective, &budget, &mut self.progress);
         self.process.keep(measurer.into_parts().0, policy, &self.progress);
+        if let Err(TuneError::Default(_)) = outcome {
+            // Why it failed may be gone in the next run, which must not read it from the journal.
+            JournalFile::remove(&self.group.file, task);
+        }
         let outcome = outcome?;
         let entry =
             outcome.complete.then(|| outcome.entry(key, problem.shape(), self.provenance()));
         Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
+    }
+
+    /// The journal of a search. A journal only saves time, so where it cannot be opened there is none,
+    /// unless another process has it open.
+    fn open_journal(
+        &self,
+        task: &Task,
+        round: &str,
+        subject: JournalSubject,
+    ) -> Result<Option<JournalFile>, CommandError> {
+        match JournalFile::open(&self.group.file, task, round, subject) {
+            Ok((file, refused)) => {
+                if let Some(refused) = refused {
+                    self.progress.note(refused);
+                }
+                Ok(Some(file))
+            }
+            Err(JournalOpenError::Lock(held @ LockError::Held { .. })) => {
+                Err(CommandError::JournalHeld(held))
+            }
+            Err(error) => {
+                let problem = task.problem;
+                self.progress.note(format_args!("{problem}: searched without a journal: {error}"));
+                Ok(None)
+            }
+        }
     }
 
     /// The name of a search among those for its task, and what its results depend on.
@@ -110,12 +141,12 @@ impl Session<'_> {
             _ => "finals".to_owned(),
         };
         // Results of two devices do not mix, so each has its own journal.
-        let device = self.target.ordinal.map_or("host".to_owned(), |n| format!("device{n}"));
+        let device = self.target.journal_name();
         let round = format!("{}.{device}", candidates.replace('/', "-of-"));
         let subject = JournalSubject {
             problem: format!("{task}; {key:?}"),
             candidates: format!("{candidates} {only:?}"),
-            device: format!("{}, {:?}", self.target, self.target.identity),
+            device: format!("{device}, {:?}", self.target.identity),
             driver: [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", "),
             compiler,
             tuner,

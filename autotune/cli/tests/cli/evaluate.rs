@@ -1,8 +1,8 @@
 //! `gridguard evaluate` on the host: its problems, and the counts that it reports.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 
-use crate::command::run;
+use crate::command::{Ran, command, run};
 use serde_json::{Value, json};
 
 /// As little as makes a result.
@@ -65,6 +65,23 @@ fn each_search_and_each_distinct_choice_is_counted() {
             }
         }
         assert_eq!(named("searches"), searches);
+    }
+}
+
+#[test]
+fn results_are_stored_where_standard_output_is_full() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for format in ["text", "json"] {
+        let args = [&LEAST[..], &["--kernel", "transpose", "--format", format]].concat();
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("a full device");
+        let output = command(folder.path(), &args).stdout(full).output().expect("the command runs");
+        let ran = Ran::from(output).exits(3);
+        assert!(ran.err.contains("writing the result"), "{}", ran.err);
+        let path = folder.path().join("e.json");
+        let text = fs::read_to_string(&path).expect("written");
+        let document: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(list(&document["problems"]).len(), 1);
+        fs::remove_file(path).expect("removed");
     }
 }
 

@@ -128,6 +128,7 @@ fn an_entry_that_another_process_published_meanwhile_is_reported_when_it_is_repl
     let ran = Ran::from(child.wait_with_output().expect("ends")).exits(0);
     let message = "p.ron: replaced an entry that is newer than this run: rms_norm f32";
     assert!(ran.err.contains(message) && ran.err.contains(&entry.found.date), "{}", ran.err);
+    assert!(ran.err.ends_with(": the kept one replaces it\n"), "{}", ran.err);
     assert_ne!(parsed(&profile).entries()[0], entry);
 }
 
@@ -310,6 +311,39 @@ fn journaled(folder: &Path, problem: &str) -> usize {
         .filter_map(|file| fs::read_to_string(file.path()).ok())
         .map(|text| text.lines().count())
         .sum()
+}
+
+#[test]
+fn a_search_without_a_usable_journal_is_done_all_the_same() {
+    let folder = folder();
+    fs::write(folder.path().join("p.ron.unfinished"), "no folder").expect("written");
+    let ran = tune_norms(folder.path(), &["300x8"], &[]).exits(0);
+    assert!(ran.out.contains("1 tuned, in "), "{}", ran.out);
+    let note = "rms_norm f32 300x8: searched without a journal: cannot open its journal: ";
+    assert!(ran.err.starts_with(note), "{}", ran.err);
+}
+
+#[test]
+fn a_search_that_another_process_does_is_left() {
+    let folder = folder();
+    let child = start(folder.path(), &norms(&["30000x8"], &[]));
+    wait_until(|| journaled(folder.path(), "30000x8") > 5);
+    let ran = tune_norms(folder.path(), &["30000x8"], &[]).exits(1);
+    let message = format!("its journal is locked by process {}", child.id());
+    assert!(ran.err.contains(&message), "{}", ran.err);
+    assert!(ran.out.starts_with("0 tuned, 1 left for the next run, in "), "{}", ran.out);
+    signal(child, "-INT").exits(130);
+}
+
+#[test]
+fn measuring_processes_are_seen_to_end_where_sigchld_is_ignored() {
+    let folder = folder();
+    let plain = crate::command::command(folder.path(), &norms(&["300x8"], &["--format", "json"]));
+    let mut command = std::process::Command::new("env");
+    command.arg("--ignore-signal=CHLD").arg(plain.get_program());
+    command.args(plain.get_args()).current_dir(folder.path()).env("GRIDGUARD_PROFILES", "off");
+    let ran = Ran::from(command.output().expect("the command runs")).exits(0);
+    assert_eq!(ran.json()["unended"], serde_json::json!([]));
 }
 
 /// A problem that is done at once and one that takes seconds.

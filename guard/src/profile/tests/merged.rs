@@ -69,6 +69,13 @@ fn the_later_entry_is_kept_and_both_are_reported() {
          kept one is later"
     );
     assert_eq!(conflicts[0].reason(), MergeReason::Date);
+    let MergeConflict { kept, dropped } = conflicts[0].clone();
+    let mut replaced = MergeConflict { kept: dropped, dropped: kept };
+    assert_eq!(replaced.reason(), MergeReason::Replaced);
+    assert!(replaced.to_string().ends_with(": the kept one replaces it"), "{replaced}");
+    replaced.dropped.found.date.clone_from(&replaced.kept.found.date);
+    replaced.dropped.chosen.samples += 1;
+    assert_eq!(replaced.reason(), MergeReason::Replaced);
 }
 
 #[test]
