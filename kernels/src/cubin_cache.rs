@@ -214,10 +214,10 @@ impl CubinCache {
         decode(&entry, key).map(Some).map_err(|what| CubinCacheError::Corrupt { path, what })
     }
 
-    /// Stores `image`, compiled from what `key` is of, and replaces an existing entry. Not public, since
-    /// the kernels that are loaded from here are vouched for by their sources. Readers see the old or the new entry,
-    /// never a part. Only the user may read it. Also deletes entries' temporary files more than an hour old, left by
-    /// killed writers, and the oldest entries if there are too many.
+    /// Stores `image`, compiled from what `key` is of, and replaces an existing entry. Not public, since the
+    /// kernels that are loaded from here are vouched for by their sources. Readers see the old or the new
+    /// entry, never a part. Only the user may read it. Also deletes entries' temporary files more than an
+    /// hour old, left by killed writers, and the oldest entries if there are too many.
     ///
     /// # Errors
     ///

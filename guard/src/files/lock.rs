@@ -12,8 +12,8 @@ use super::publish::{PublishError, failed};
 
 /// A lock file that this process holds. Dropping it, or the death of the process, releases the lock.
 ///
-/// The file names its holder, if the holder may write to it, and stays when the lock is released. The holder may delete it,
-/// which releases the lock too.
+/// The file names its holder, if the holder may write to it, and stays when the lock is released. The holder
+/// may delete it, which releases the lock too.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,

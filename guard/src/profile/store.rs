@@ -39,17 +39,18 @@ pub fn load(path: &Path) -> Result<Option<ParsedProfile>, ProfileError> {
 
 /// Merges a document into the file at `path`, which is created if there is none.
 ///
-/// Any number of processes may publish to the same file: each waits for the others, up to half a
-/// minute, so nothing is lost. Readers see the old file or the new one, never a part, also after a crash. Comments in the
-/// file are lost. Entries that cannot be read are lost too, but then the old file is copied to
-/// [`Published::backup`]; a file with entries from the future is not replaced. Permissions, owner and links are kept as by
-/// [`files::publish`](crate::files::publish).
+/// Any number of processes may publish to the same file: each waits for the others, up to half a minute, so
+/// nothing is lost. Readers see the old file or the new one, never a part, also after a crash. Comments in
+/// the file are lost. Entries that cannot be read are lost too, but then the old file is copied to
+/// [`Published::backup`]; a file with entries from the future is not replaced. Permissions, owner and links
+/// are kept as by [`files::publish`](crate::files::publish).
 ///
 /// # Errors
 ///
-/// [`ProfileError::NotReplaced`] if the file has another schema, does not parse, is for another device
-/// or has an entry that is dated in the future by this machine's clock; [`ProfileError::Locked`] if another process does not release it; [`ProfileError::Write`] if
-/// the file system reports an error. The old file is then unchanged.
+/// [`ProfileError::NotReplaced`] if the file has another schema, does not parse, is for another device or has
+/// an entry that is dated in the future by this machine's clock; [`ProfileError::Locked`] if another process
+/// does not release it; [`ProfileError::Write`] if the file system reports an error. The old file is then
+/// unchanged.
 pub fn publish(
     path: &Path,
     ours: &Document,
