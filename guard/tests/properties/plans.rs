@@ -32,7 +32,7 @@ fn the_cases_come_to_every_kind_of_plan_and_refusal() {
 
     let mut runner = TestRunner::deterministic();
     let (mut ways, mut rules) = (BTreeSet::new(), BTreeSet::new());
-    for _ in 0..20_000 {
+    for _ in 0..40_000 {
         let case = cases().new_tree(&mut runner).expect("a case").current();
         match case.plan(&case.limits()) {
             Ok(plan) if plan.is_empty() => ways.insert("empty".to_owned()),
