@@ -71,18 +71,10 @@ impl Document {
     /// [`ProfileError::Schema`], [`ProfileError::Header`] if the device is not known, and
     /// [`ProfileError::TooLarge`] and [`ProfileError::TooManyEntries`] for a file beyond the limits.
     pub fn parse(text: &str) -> Result<ParsedProfile, ProfileError> {
-        Self::parse_with_future(text).map(|(parsed, _)| parsed)
-    }
-
-    /// As [`Self::parse`], with the fault of the first entry that is dated in the future.
-    pub(super) fn parse_with_future(
-        text: &str,
-    ) -> Result<(ParsedProfile, Option<FileFault>), ProfileError> {
-        let Rows { header, good, mut bad, future } = read_rows::<File, EntryRow>(text)?;
+        let Rows { header, good, mut bad } = read_rows::<File, EntryRow>(text)?;
         let entries = sorted(good, &mut bad);
         let document = Self { entries, ..header.document()? };
-        let future = locate(text, future.into_iter().collect()).pop();
-        Ok((ParsedProfile { document, faults: locate(text, bad) }, future))
+        Ok(ParsedProfile { document, faults: locate(text, bad) })
     }
 
     /// The document as text, the same bytes for the same document.

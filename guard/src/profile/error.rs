@@ -106,9 +106,6 @@ pub enum ProfileError {
         /// Why its entries would be lost.
         reason: Box<Self>,
     },
-    /// An entry of the existing file would be lost because of its date.
-    #[error("the entry at {0}; it would be lost, and this machine's clock may be wrong")]
-    FromFuture(FileFault),
     /// The new file would not parse.
     #[error("refusing to write {}, it would not parse back: {reason}", path.display())]
     Unreadable {

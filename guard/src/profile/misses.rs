@@ -236,7 +236,7 @@ impl ParsedShapes {
     ///
     /// As [`Document::parse`](super::Document::parse).
     pub fn parse(text: &str) -> Result<Self, ProfileError> {
-        let Rows { header: File { .. }, good, bad, .. } = read_rows::<_, ShapeRow>(text)?;
+        let Rows { header: File { .. }, good, bad } = read_rows::<_, ShapeRow>(text)?;
         let shapes = good.into_iter().map(|(_, missed)| missed).collect();
         Ok(Self { shapes: combined(shapes), faults: locate(text, bad) })
     }

@@ -52,8 +52,6 @@ pub(super) struct Rows<H, T> {
     pub(super) header: H,
     pub(super) good: Vec<(usize, T)>,
     pub(super) bad: Vec<Offset>,
-    /// The first of the bad rows that are only dated in the future, perhaps by a wrong clock here.
-    pub(super) future: Option<Offset>,
 }
 
 /// A fault whose line and column count from a byte offset.
@@ -78,15 +76,15 @@ pub(super) fn read_rows<H: DeserializeOwned, R: Row>(
         Ok(header) => {
             let trailing = reader.end().err();
             let bad = trailing.map(|error| (0, fault(reader.span_error(error))));
-            Ok(Rows { header, good: Vec::new(), bad: bad.into_iter().collect(), future: None })
+            Ok(Rows { header, good: Vec::new(), bad: bad.into_iter().collect() })
         }
         Err(ron::Error::Message(message)) if message == FIRST_ROW => {
             let list = text.len() - reader.remainder().len();
             let options = ron::Options::default()
                 .with_recursion_limit(MAX_DEPTH)
                 .with_default_extension(reader.extensions());
-            let (good, bad, future) = (Vec::new(), Vec::new(), None);
-            RowReader::<H, R> { text, list, options, header: None, good, bad, future }.read()
+            let (good, bad) = (Vec::new(), Vec::new());
+            RowReader::<H, R> { text, list, options, header: None, good, bad }.read()
         }
         Err(error) => {
             let found = match &error {
@@ -111,7 +109,6 @@ struct RowReader<'a, H, R: Row> {
     header: Option<H>,
     good: Vec<(usize, R::Item)>,
     bad: Vec<Offset>,
-    future: Option<Offset>,
 }
 
 /// A row without an end: where it begins, and what is wrong.
@@ -141,7 +138,7 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
                 ron::from_str(&header).map_err(|error| bad_header(before, error))?
             }
         };
-        Ok(Rows { header, good: self.good, bad: self.bad, future: self.future })
+        Ok(Rows { header, good: self.good, bad: self.bad })
     }
 
     /// Reads the rows between two offsets, until there are too many.
@@ -180,13 +177,7 @@ impl<'a, H: DeserializeOwned, R: Row> RowReader<'a, H, R> {
                     return Err(Broken(row, fault));
                 }
                 Err(fault) => Err(fault),
-                Ok(parsed) => parsed.checked().map_err(|error| {
-                    let fault = (row, first_character(&error));
-                    if matches!(error, EntryError::FutureDate { .. }) {
-                        self.future.get_or_insert(fault.clone());
-                    }
-                    fault
-                }),
+                Ok(parsed) => parsed.checked().map_err(|error| (row, first_character(error))),
             };
             match checked {
                 Ok(item) => self.good.push((row, item)),

@@ -42,15 +42,14 @@ pub fn load(path: &Path) -> Result<Option<ParsedProfile>, ProfileError> {
 /// Any number of processes may publish to the same file: each waits for the others, up to half a minute, so
 /// nothing is lost. Readers see the old file or the new one, never a part, also after a crash. Comments in
 /// the file are lost. Entries that cannot be read are lost too, but then the old file is copied to
-/// [`Published::backup`]; a file with entries from the future is not replaced. Permissions, owner and links
-/// are kept as by [`files::publish`](crate::files::publish).
+/// [`Published::backup`]; among them those that this machine's clock takes to be of the future. Permissions,
+/// owner and links are kept as by [`files::publish`](crate::files::publish).
 ///
 /// # Errors
 ///
-/// [`ProfileError::NotReplaced`] if the file has another schema, does not parse, is for another device or has
-/// an entry that is dated in the future by this machine's clock; [`ProfileError::Locked`] if another process
-/// does not release it; [`ProfileError::Write`] if the file system reports an error. The old file is then
-/// unchanged.
+/// [`ProfileError::NotReplaced`] if the file has another schema, does not parse or is for another device;
+/// [`ProfileError::Locked`] if another process does not release it; [`ProfileError::Write`] if the file
+/// system reports an error. The old file is then unchanged.
 pub fn publish(
     path: &Path,
     ours: &Document,
@@ -72,12 +71,9 @@ pub fn update<T>(
     change: impl FnOnce(&mut Document) -> Result<T, ProfileError>,
 ) -> Result<Published<T>, ProfileError> {
     replace(path, |old| {
-        let parsed = old.map(Document::parse_with_future).transpose()?;
-        let empty = ParsedProfile { document: empty, faults: Vec::new() };
-        let (ParsedProfile { mut document, faults }, future) = parsed.unwrap_or((empty, None));
-        if let Some(fault) = future {
-            return Err(ProfileError::FromFuture(fault));
-        }
+        let parsed = old.map(Document::parse).transpose()?;
+        let ParsedProfile { mut document, faults } =
+            parsed.unwrap_or(ParsedProfile { document: empty, faults: Vec::new() });
         let outcome = change(&mut document)?;
         let text = document.to_ron();
         // A file that does not parse must never replace one that does.

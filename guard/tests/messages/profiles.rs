@@ -65,11 +65,6 @@ fn errors_of_merging_and_writing_a_profile() {
              use a matching version or re-tune",
         ),
         (
-            &not_replaced(ProfileError::FromFuture(fault())),
-            "profiles/nvidia-h200.ron was not overwritten: the entry at 7:5: unexpected field; it \
-             would be lost, and this machine's clock may be wrong",
-        ),
-        (
             &not_replaced(other),
             "profiles/nvidia-h200.ron was not overwritten: the profiles cannot be merged: the \
              profile is for 132 multiprocessors, the device has 66: tune here",

@@ -132,14 +132,15 @@ fn diagnostics_that_cannot_be_written_neither_panic_nor_change_the_exit_code() {
 fn an_output_file_that_cannot_be_written_is_reported_before_anything_is_measured() {
     let folder = folder();
     let path = folder.path().to_str().expect("a name");
-    for plot in ["none/curve.svg", path] {
+    fs::write(folder.path().join("file"), "").expect("written");
+    for plot in ["file/curve.svg", path] {
         let ran = run(folder.path(), &tune(&["--profile", "p.ron", "--plot", plot])).exits(3);
         assert!(ran.err.contains(plot) && ran.out.is_empty(), "{}", ran.err);
     }
     assert!(!folder.path().join("p.ron").exists());
     let evaluate = ["evaluate", "--device", "host", "--kernel", "rms_norm", "--output"];
-    let ran = run(folder.path(), &[&evaluate[..], &["none/e.json"]].concat()).exits(3);
-    assert!(ran.err.contains("none/e.json") && ran.out.is_empty(), "{}", ran.err);
+    let ran = run(folder.path(), &[&evaluate[..], &["file/e.json"]].concat()).exits(3);
+    assert!(ran.err.contains("file/e.json") && ran.out.is_empty(), "{}", ran.err);
     // If only the final write fails, the choice is kept.
     let ran = run(folder.path(), &tune(&["--profile", "p.ron", "--plot", "/dev/full"])).exits(3);
     assert!(ran.out.contains("1 tuned"), "{}", ran.out);
