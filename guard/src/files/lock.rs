@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::Path;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -46,10 +47,11 @@ impl FileLock {
     /// [`LockError`].
     pub fn acquire(path: &Path, patience: Duration) -> Result<Self, LockError> {
         let start = Instant::now();
-        let mut pause = Duration::from_millis(1);
         loop {
             let mut file = open(path).map_err(failed("opening its lock file"))?;
-            let is_locked = FileExt::try_lock_exclusive(&file).map_err(failed("locking"))?;
+            let left = patience.saturating_sub(start.elapsed());
+            let is_locked = FileExt::try_lock_exclusive(&file).map_err(failed("locking"))?
+                || wait_in_line(&file, left).map_err(failed("locking"))?;
             // Else it was deleted, perhaps by a process that does so all the time.
             if is_locked && is_at(&file, path) {
                 let mut lock = Self { file };
@@ -58,11 +60,9 @@ impl FileLock {
                 return Ok(lock);
             }
             let waited = start.elapsed();
-            let Some(left) = patience.checked_sub(waited).filter(|left| !left.is_zero()) else {
+            if waited >= patience {
                 return Err(LockError::Held { holder: holder_in(&mut file), waited });
-            };
-            thread::sleep(pause.min(left));
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            }
         }
     }
 
@@ -85,6 +85,32 @@ impl Drop for FileLock {
     fn drop(&mut self) {
         // Else the next holder could be mistaken for this process until it has written its own name.
         let _ = self.file.set_len(0);
+    }
+}
+
+/// Locks `file` when its turn comes, but not later than `patience`; returns whether it is locked. The
+/// system serves those who wait in their order, while one who asks again and again can miss each release.
+fn wait_in_line(file: &File, patience: Duration) -> io::Result<bool> {
+    if patience.is_zero() {
+        return Ok(false);
+    }
+    // The lock is that of both. If this one gives up, the other is closed with its lock when it has it.
+    let waiting = file.try_clone()?;
+    let (locked, is_locked) = mpsc::channel();
+    let wait = move || {
+        let result = loop {
+            match FileExt::lock_exclusive(&waiting) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => break result,
+            }
+        };
+        // Nobody listens once this one has given up.
+        let _ = locked.send(result);
+    };
+    thread::Builder::new().spawn(wait)?;
+    match is_locked.recv_timeout(patience) {
+        Ok(result) => result.map(|()| true),
+        Err(_) => Ok(false),
     }
 }
 
@@ -148,8 +174,6 @@ fn holder_in(file: &mut File) -> String {
 const UNKNOWN: &str = "an unknown process";
 /// How much of a lock file is read.
 const HOLDER_BYTES: u64 = 200;
-/// Between two attempts; holders write a file, which takes milliseconds.
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
@@ -232,7 +256,7 @@ mod tests {
         let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
         thread::scope(|scope| {
             let waiting = scope.spawn(|| FileLock::acquire(&path, Duration::MAX).map(drop));
-            thread::sleep(LONGEST_PAUSE);
+            thread::sleep(Duration::from_millis(50));
             assert!(!waiting.is_finished());
             drop(lock);
             waiting.join().expect("no panic").expect("the lock");
