@@ -188,11 +188,7 @@ impl Check {
     }
 
     fn verdict_of(&self, request: &CheckRequest, device: &DeviceLimits) -> Verdict {
-        if self.no_opt_in || self.kernel_max_shared_mem.is_some() {
-            request.check(device)
-        } else {
-            request.check_with_opt_in(device)
-        }
+        if self.no_opt_in { request.check(device) } else { request.check_with_opt_in(device) }
     }
 
     /// The option that would make a rejected launch legal.

@@ -70,8 +70,6 @@ fn check(text: &str, limits: &DeviceLimits, opts_in: bool) -> Result<Verdict, St
         let message = message.strip_suffix(&position).unwrap_or(&message);
         format!("column {}: {message}", error.column())
     })?;
-    // A request may say what its kernel opted in to.
-    let opts_in = opts_in && request.kernel.max_dynamic_shared_bytes.is_none();
     Ok(if opts_in { request.check_with_opt_in(limits) } else { request.check(limits) })
 }
 

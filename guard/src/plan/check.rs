@@ -103,9 +103,13 @@ impl CheckRequest {
     }
 
     /// As [`Self::check`], of a kernel that opts in to large dynamic shared memory where it needs to, as
-    /// a guard does: [`Verdict::opts_in`] says whether it does.
+    /// a guard does: [`Verdict::opts_in`] says whether it does. A request that states what its kernel
+    /// opted in to is checked as it is.
     #[must_use]
     pub fn check_with_opt_in(&self, device: &DeviceLimits) -> Verdict {
+        if self.kernel.max_dynamic_shared_bytes.is_some() {
+            return self.check(device);
+        }
         let limits = self.limits(device);
         let without = limits.max_dynamic_shared_bytes();
         let verdict = self.check_with(limits.with_automatic_opt_in(), device);
