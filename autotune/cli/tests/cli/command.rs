@@ -1,8 +1,11 @@
 //! Runs the command as a process of its own, away from the user's profiles.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use gridguard::profile::{Document, ParsedProfile, load};
 use serde_json::Value;
@@ -71,11 +74,24 @@ pub(crate) fn start(folder: &Path, args: &[&str]) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts")
 }
 
-/// Sends a signal such as `-INT` to the command alone, and waits for its end.
+/// Sends a signal such as `-INT` to the command alone, once it handles it, and waits for its end.
 pub(crate) fn signal(child: Child, signal: &str) -> Ran {
+    let number = [("-HUP", 1), ("-INT", 2), ("-TERM", 15)].iter().find(|(name, _)| *name == signal);
+    let start = Instant::now();
+    while number.is_some_and(|(_, number)| !handles(child.id(), *number)) {
+        assert!(start.elapsed() < Duration::from_secs(60), "the signal is never handled");
+        sleep(Duration::from_millis(5));
+    }
     let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());
     child.wait_with_output().expect("the command ends").into()
+}
+
+/// Whether a process handles a signal.
+fn handles(process: u32, signal: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).expect("its status");
+    let handled = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a mask");
+    u64::from_str_radix(handled.trim(), 16).expect("a mask") >> (signal - 1) & 1 == 1
 }
 
 /// A profile without invalid entries.

@@ -247,7 +247,6 @@ fn a_signal_ends_the_run_in_order_with_one_document() {
         let child = start(folder.path(), &tune(&more));
         // The first problem is stored, and the second takes much longer.
         wait_for(&folder.path().join("p.ron"));
-        sleep(Duration::from_millis(500));
         let ran = signal(child, asked).exits(130);
         let json = ran.json();
         assert_eq!((&json["interrupted"], &json["left"]), (&true.into(), &1.into()));
@@ -263,7 +262,7 @@ fn an_interrupted_evaluation_reports_no_incomplete_results() {
         // More samples than could finish in the test.
         let more = ["--samples", "1000000", "--format", format];
         let child = start(folder.path(), &[&args[..], &more].concat());
-        sleep(Duration::from_secs(3));
+        sleep(Duration::from_secs(1));
         let ran = signal(child, "-INT").exits(130);
         let text =
             fs::read_to_string(folder.path().join("e.json")).expect("written despite the signal");

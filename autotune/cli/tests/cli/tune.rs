@@ -326,9 +326,9 @@ fn a_search_without_a_usable_journal_is_done_all_the_same() {
 #[test]
 fn a_search_that_another_process_does_is_left() {
     let folder = folder();
-    let child = start(folder.path(), &norms(&["30000x8"], &[]));
-    wait_until(|| journaled(folder.path(), "30000x8") > 5);
-    let ran = tune_norms(folder.path(), &["30000x8"], &[]).exits(1);
+    let child = start(folder.path(), &norms(&["300000x8"], &[]));
+    wait_until(|| journaled(folder.path(), "300000x8") > 5);
+    let ran = tune_norms(folder.path(), &["300000x8"], &[]).exits(1);
     let message = format!("its journal is locked by process {}", child.id());
     assert!(ran.err.contains(&message), "{}", ran.err);
     assert!(ran.out.starts_with("0 tuned, 1 left for the next run, in "), "{}", ran.out);

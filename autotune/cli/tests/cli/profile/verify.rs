@@ -1,7 +1,6 @@
 //! `gridguard profile verify` on the host.
 
-use std::thread::sleep;
-use std::time::Duration;
+use std::io::{self, BufRead, BufReader};
 
 use gridguard::profile::{Backend, DeviceIdentity, Entry, L2, Objective, Policy, Submission};
 
@@ -100,13 +99,17 @@ fn a_profile_of_another_device_is_not_measured() {
 #[test]
 fn an_interrupted_verification_reports_what_it_measured() {
     let folder = folder();
-    put(&folder, "p.ron", [hot(norm(100, LATE)), hot(norm(250_000, LATE))]);
-    let child = start(folder.path(), &["profile", "verify", "p.ron", "--tolerance", "1000%"]);
-    // The first takes a tenth of a second, the second much longer than this.
-    sleep(Duration::from_secs(2));
+    let mut illegal = hot(norm(200, LATE));
+    illegal.parameters = vec![("warps".into(), 4)];
+    put(&folder, "p.ron", [hot(norm(100, LATE)), illegal, hot(norm(250_000, LATE))]);
+    let mut child = start(folder.path(), &["profile", "verify", "p.ron", "--tolerance", "1000%"]);
+    // Entries are measured in order, and the last takes longer than a signal.
+    let mut notes = BufReader::new(child.stderr.take().expect("its diagnostics")).lines();
+    let is_second = |line: io::Result<String>| line.expect("text").contains("no longer valid");
+    assert!(notes.any(is_second));
     let ran = signal(child, "-INT").exits(130);
     assert!(
-        ran.out.contains("1 entry verified") && ran.out.contains(", 1 not measured"),
+        ran.out.contains("2 entries verified") && ran.out.contains(", 1 failed, 1 not measured"),
         "{}",
         ran.out
     );
