@@ -275,7 +275,8 @@ mod tests {
     #[test]
     fn parameters_not_named_stay_as_they_are() {
         let other = attention().with_parameters(&named(&[("problems", 4)]));
-        let expected = named(&[("warps", 1), ("problems", 4), ("rounds", 1), ("stages", 1)]);
+        let expected = [("warps", 1), ("problems", 4), ("rounds", 1), ("stages", 1), ("flat", 0)];
+        let expected = named(&expected);
         assert_eq!(other.expect("taken").parameters(), expected);
     }
 
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!(
             refuse(&[("threads", 4)]),
             "temporal_attention has no launch parameter threads, it has warps, problems, rounds, \
-             stages"
+             stages, flat"
         );
         assert_eq!(refuse(&[("warps", 9)]), "warps is 9, the tiled variant takes 1 here");
         let norm = RmsNorm::new(8, 1024, ElementType::F16).expect("legal");

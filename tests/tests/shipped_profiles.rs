@@ -46,8 +46,9 @@ fn every_entry_has_launch_parameters_and_a_choice_that_its_kernel_takes() {
         for entry in profile.entries() {
             let problem = problem(entry);
             let setup = problem.setup(&device, &entry.parameters).expect("supported");
-            if !entry.parameters.is_empty() {
-                assert_eq!(setup.parameters, entry.parameters, "{problem}");
+            // The kernel may have more parameters since, which are then at their defaults.
+            for parameter in &entry.parameters {
+                assert!(setup.parameters.contains(parameter), "{problem}: {parameter:?}");
             }
             let (request, batch) = (&setup.request, Some(&setup.batch));
             let plan = Plan::new(request, batch, &setup.limits, entry.choice.into());

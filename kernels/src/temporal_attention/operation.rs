@@ -30,7 +30,15 @@ impl Layout {
             Self::FlatX => Axis::X,
         }
     }
+
+    /// Its value as a launch parameter, since the kernels find their problems in either layout.
+    fn flat(self) -> (String, u64) {
+        (FLAT.to_owned(), u64::from(self == Self::FlatX))
+    }
 }
+
+/// The launch parameter that chooses the layout: 1 for flat on x, 0 for folded on y.
+const FLAT: &str = "flat";
 
 /// Attention over a shape; by default flat on x, contiguous, without mask or bias.
 ///
@@ -171,7 +179,8 @@ impl Operation for TemporalAttention {
         self.element.to_string()
     }
 
-    /// `short y causal`: the variant, the grid axis, and the options.
+    /// `short y causal`: the variant, the grid axis that was asked for, and the options. A tuned choice
+    /// may run on the other axis, by its launch parameter `flat`.
     fn variant(&self) -> String {
         let axis = match self.layout {
             Layout::FoldedY => "y",
@@ -184,23 +193,43 @@ impl Operation for TemporalAttention {
     }
 
     fn parameters(&self) -> Vec<(String, u64)> {
-        self.parameters.named()
+        self.parameters.named().into_iter().chain([self.layout.flat()]).collect()
     }
 
+    /// Those of the variant in this layout, then in the other.
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
-        self.variant.candidates(&self.shape).iter().map(LaunchParameters::named).collect()
+        let others = Layout::ALL.into_iter().filter(|layout| *layout != self.layout);
+        let of_variant = self.variant.candidates(&self.shape);
+        let in_layout = |layout: Layout| {
+            let named = of_variant.iter().map(LaunchParameters::named);
+            named.map(move |set| set.into_iter().chain([layout.flat()]).collect())
+        };
+        [self.layout].into_iter().chain(others).flat_map(in_layout).collect()
     }
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
-        let mut wanted = self.parameters;
+        let (mut wanted, mut layout) = (self.parameters, self.layout);
         for (name, value) in parameters {
             let place = match name.as_str() {
+                FLAT => {
+                    let of_value = |layout: &Layout| layout.flat().1 == *value;
+                    layout = Layout::ALL.into_iter().find(of_value).ok_or_else(|| {
+                        let (variant, expected) = (self.variant.name(), "0 or 1".to_owned());
+                        KernelError::LaunchParameter {
+                            variant,
+                            parameter: FLAT,
+                            given: *value,
+                            expected,
+                        }
+                    })?;
+                    continue;
+                }
                 "warps" => &mut wanted.warps,
                 "problems" => &mut wanted.problems,
                 "rounds" => &mut wanted.rounds,
                 "stages" => &mut wanted.stages,
                 _ => {
-                    let known = "warps, problems, rounds, stages";
+                    let known = "warps, problems, rounds, stages, flat";
                     let (kernel, given) = (Self::KERNEL, name.clone());
                     return Err(KernelError::UnknownParameter { kernel, given, known });
                 }
@@ -208,7 +237,7 @@ impl Operation for TemporalAttention {
             *place = *value;
         }
         self.variant.check_parameters(&self.shape, &wanted)?;
-        Ok(Self { parameters: wanted, ..*self })
+        Ok(Self { parameters: wanted, layout, ..*self })
     }
 
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {
@@ -287,6 +316,32 @@ mod tests {
             let blocks = several.request().grid.x;
             assert_eq!(Some(blocks), several.batch().blocks(15_360));
             assert!(blocks * problems >= 76_800);
+        }
+    }
+
+    #[test]
+    fn both_layouts_are_candidates_and_a_choice_of_the_other_one_moves_the_grid() {
+        for (asked, other) in [(Layout::FoldedY, Layout::FlatX), (Layout::FlatX, Layout::FoldedY)] {
+            let attention = attention().with_layout(asked);
+            let candidates = attention.candidates();
+            assert_eq!(candidates[0], attention.parameters());
+            let (own, others) = candidates.split_at(candidates.len() / 2);
+            assert!(own.iter().all(|set| set.contains(&asked.flat())));
+            assert!(others.iter().all(|set| set.contains(&other.flat())));
+            for (own, moved) in own.iter().zip(others) {
+                let [own, moved] =
+                    [own, moved].map(|set| attention.with_parameters(set).expect("supported"));
+                assert_eq!(own.with_layout(other), moved);
+                assert_eq!(
+                    (moved.batch().axis(), own.batch().axis()),
+                    (other.axis(), asked.axis())
+                );
+            }
+            // An entry from before there was a choice of layouts.
+            let old = attention.with_parameters(&[("problems".to_owned(), 2)]).expect("supported");
+            assert_eq!(old.batch().axis(), asked.axis());
+            let error = attention.with_parameters(&[(FLAT.to_owned(), 2)]).expect_err("neither");
+            assert!(error.to_string().contains("0 or 1"), "{error}");
         }
     }
 
