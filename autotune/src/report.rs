@@ -9,7 +9,10 @@ use crate::candidate::Candidate;
 use crate::outcome::{LatencyOutcome, MeasuredCandidate, TuningOutcome};
 use crate::stats::real;
 
-/// An outcome as plain data; its `Display` is a table.
+/// An outcome as plain data.
+///
+/// Its `Display` is a table of the fastest 15 candidates, the choice and the default, and what was
+/// decided; `{:#}` shows every candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TuningReport {
     /// What was tuned, and where.
@@ -32,6 +35,18 @@ impl TuningReport {
         });
         let against_default = outcome.winner().and_then(|winner| winner.against_default);
         Self { problem: problem.into(), speedup: against_default.map_or(1.0, f64::recip), outcome }
+    }
+
+    /// The number of candidates that the short table leaves out.
+    #[must_use]
+    pub fn left_out(&self) -> usize {
+        let rows = self.outcome.candidates.iter().enumerate();
+        rows.filter(|(place, row)| !self.is_in_short_table(*place, row)).count()
+    }
+
+    fn is_in_short_table(&self, place: usize, row: &MeasuredCandidate) -> bool {
+        let TuningOutcome { winner, default, .. } = &self.outcome;
+        place < SHOWN || [winner, default].contains(&&row.candidate)
     }
 
     fn write_summary(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -69,8 +84,11 @@ impl fmt::Display for TuningReport {
     /// A headline, a table, and the conclusion.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.problem, self.outcome.objective)?;
+        let shown = self.outcome.candidates.iter().enumerate();
+        let shown =
+            shown.filter(|(place, row)| f.alternate() || self.is_in_short_table(*place, row));
         let mut rows = vec![HEADINGS.map(str::to_owned)];
-        rows.extend(self.outcome.candidates.iter().map(cells));
+        rows.extend(shown.map(|(_, row)| cells(row)));
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
         let widths: [usize; COLUMNS] = core::array::from_fn(|column| width(column).unwrap_or(0));
         for row in &rows {
@@ -78,6 +96,12 @@ impl fmt::Display for TuningReport {
                 if is_text { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
             });
             writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        }
+        match self.left_out() {
+            0 => {}
+            _ if f.alternate() => {}
+            1 => writeln!(f, "... 1 more candidate")?,
+            more => writeln!(f, "... {more} more candidates")?,
         }
         self.write_summary(f)
     }
@@ -147,6 +171,8 @@ pub fn duration(ns: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
+/// Candidates in the short table, besides the choice and the default: what fits on a screen.
+const SHOWN: usize = 15;
 const COLUMNS: usize = 8;
 const HEADINGS: [&str; COLUMNS] =
     ["strategy", "chunk", "launches", "parameters", "median", "spread", "vs default", "verdict"];

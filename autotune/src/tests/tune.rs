@@ -299,3 +299,29 @@ fn a_report_is_a_table_and_json() {
     let read: crate::TuningReport = serde_json::from_str(&json).expect("reads");
     assert_eq!(read.to_string(), text);
 }
+
+#[test]
+fn a_short_table_has_the_fastest_15_the_default_and_the_choice() {
+    let (space, nature) = problem(10, 9);
+    let outcome = throughput(&space, &mut Simulated::new(nature, 10));
+    let mut report = crate::TuningReport::new("attention on NVIDIA H200", &outcome);
+    let candidates = report.outcome.candidates.len();
+    assert!(candidates > 20, "{candidates}");
+    // The choice is the fastest, and the default the slowest.
+    let (first, last) = (&report.outcome.candidates[0], &report.outcome.candidates[candidates - 1]);
+    (report.outcome.winner, report.outcome.default) =
+        (first.candidate.clone(), last.candidate.clone());
+    let rows = |text: &str| text.lines().position(|line| line.starts_with("choice: "));
+    let (short, whole) = (report.to_string(), format!("{report:#}"));
+    assert_eq!(report.left_out(), candidates - 16);
+    let left_out = format!("... {} more candidates", candidates - 16);
+    assert_eq!(short.lines().nth(2 + 16), Some(&*left_out));
+    assert_eq!(rows(&short), Some(2 + 16 + 1));
+    assert_eq!(rows(&whole), Some(2 + candidates));
+    let row = |text: &str, place: usize| text.lines().nth(place).map(str::to_owned);
+    assert_eq!(row(&short, 2), row(&whole, 2));
+    let cells = |line: Option<String>| -> Vec<String> {
+        line.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(cells(row(&short, 2 + 15)), cells(row(&whole, 1 + candidates)));
+}

@@ -32,7 +32,7 @@ use crate::output::{Format, OutputArgs, json, note, write};
 
 #[derive(Args)]
 pub(crate) struct Evaluate {
-    /// Device ordinal, or `host` [default: the first device, or host if there is none]
+    /// Device ordinal, or `host` [default: the first device]
     #[arg(long, value_name = "N|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
     /// GPU of the catalogue whose limits the host uses [default: h200]

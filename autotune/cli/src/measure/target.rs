@@ -34,6 +34,12 @@ impl Target {
         Ok(Self { ordinal: None, identity: DeviceIdentity::new(&limits).on_host(), limits })
     }
 
+    /// A GPU of the catalogue, as if it were a device of this machine.
+    pub(crate) fn absent(gpu: &str) -> Result<Self, CommandError> {
+        let limits = Arc::clone(&catalog::gpu(gpu)?.limits);
+        Ok(Self { ordinal: None, identity: DeviceIdentity::new(&limits), limits })
+    }
+
     pub(crate) const fn is_host(&self) -> bool {
         self.ordinal.is_none()
     }
@@ -79,11 +85,10 @@ pub(crate) struct SelectedTargets<'a> {
     pub(crate) targets: Vec<Target>,
     /// The GPU whose limits the host uses.
     pub(crate) gpu: &'a str,
-    /// Why the host was selected although `--device host` was not given.
-    pub(crate) fallback: Option<CudaError>,
 }
 
-/// Selects all devices where `--device` is not given, or the host where there is no device.
+/// Selects all devices where `--device` is not given. Fails if there is none: what is measured on the
+/// host serves no device, so the host is only used on request.
 pub(crate) fn select_targets(
     device: Option<DeviceSelection>,
     gpu: Option<&str>,
@@ -91,20 +96,17 @@ pub(crate) fn select_targets(
     let is_given = gpu.is_some();
     let gpu = gpu.unwrap_or(DEFAULT_GPU);
     let devices = |count| (0..count).map(Target::device).collect::<Result<Vec<_>, _>>();
-    let (targets, fallback) = match device {
-        Some(DeviceSelection::Ordinal(_) | DeviceSelection::All) if is_given => {
-            return Err(gpu_without_host());
-        }
-        Some(DeviceSelection::Ordinal(ordinal)) => (vec![Target::device(ordinal)?], None),
-        Some(DeviceSelection::All) => (devices(device_count()?)?, None),
-        Some(DeviceSelection::Host) => (vec![Target::host(gpu)?], None),
-        None => match device_count() {
-            Ok(_) if is_given => return Err(gpu_without_host()),
-            Ok(count) => (devices(count)?, None),
-            Err(reason) => (vec![Target::host(gpu)?], Some(reason)),
-        },
+    let targets = match device {
+        Some(DeviceSelection::Host) => vec![Target::host(gpu)?],
+        _ if is_given => return Err(gpu_without_host()),
+        Some(DeviceSelection::Ordinal(ordinal)) => vec![Target::device(ordinal)?],
+        Some(DeviceSelection::All) => devices(device_count()?)?,
+        None => devices(device_count().map_err(|reason| {
+            let advice = "to measure on the host instead, use --device host";
+            CommandError::Failed(format!("there is no GPU to measure on: {reason}; {advice}"))
+        })?)?,
     };
-    Ok(SelectedTargets { targets, gpu, fallback })
+    Ok(SelectedTargets { targets, gpu })
 }
 
 /// Reports why the kernels for devices are not cached, so that every run compiles them again.

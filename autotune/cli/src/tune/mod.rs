@@ -29,8 +29,7 @@ use crate::output::{OutputArgs, note};
 
 #[derive(Args)]
 pub(crate) struct Tune {
-    /// Device ordinal, `all` for all devices concurrently, or `host` [default: all, or host if there
-    /// is no device]
+    /// Device ordinal, `all` for all devices concurrently, or `host` [default: all]
     #[arg(long, value_name = "N|all|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
     /// GPU of the catalogue whose limits the host uses [default: h200]
@@ -50,6 +49,9 @@ pub(crate) struct Tune {
     /// Re-measure entries already in the profile
     #[arg(long)]
     again: bool,
+    /// Show every candidate, not only the fastest
+    #[arg(long)]
+    all: bool,
     /// Plot time against chunk size; with several problems, one file for each
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -59,11 +61,8 @@ pub(crate) struct Tune {
 
 impl Tune {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let SelectedTargets { targets, gpu, fallback } =
-            select_targets(self.device, self.gpu.as_deref())?;
-        if let Some(reason) = fallback {
-            note(format_args!("tuning on the host, with the limits of {gpu}: {reason}"));
-        }
+        self.problems.check()?;
+        let SelectedTargets { targets, gpu } = select_targets(self.device, self.gpu.as_deref())?;
         if let Some(path) = &self.plot {
             check_output(path).map_err(CommandError::publish(path))?;
         }
@@ -84,7 +83,7 @@ impl Tune {
         let missing: Vec<_> =
             groups.iter().map(|group| group.missing(&tasks, self.again)).collect();
         let wanted: usize = missing.iter().map(Vec::len).sum();
-        let reporter = Reporter::new(self.output.format, self.plot.as_deref(), wanted);
+        let reporter = Reporter::new(self.output.format, self.all, self.plot.as_deref(), wanted);
         let queues: Vec<_> = groups
             .iter()
             .zip(missing)
@@ -99,6 +98,7 @@ impl Tune {
             tuned: &tuned,
             left: wanted.saturating_sub(ended),
             known: groups.len() * tasks.len() - wanted,
+            are_left_out: !self.all && tuned.iter().any(ProblemReport::leaves_out),
             unended: unended_processes(),
             interrupted: interrupt.load(Ordering::Relaxed),
             wall_time_s: start.elapsed().as_secs_f64(),

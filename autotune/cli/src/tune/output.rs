@@ -34,6 +34,9 @@ pub(crate) struct TuneSummary<'a> {
     pub(crate) left: usize,
     /// Problems that the profiles already had an entry for.
     pub(crate) known: usize,
+    /// Whether a table leaves out candidates.
+    #[serde(skip)]
+    pub(crate) are_left_out: bool,
     /// Measuring processes that could not be ended.
     pub(crate) unended: Vec<u32>,
     pub(crate) interrupted: bool,
@@ -61,6 +64,8 @@ pub(crate) struct ProblemReport {
 /// Collects and prints the reports of all devices.
 pub(crate) struct Reporter<'a> {
     format: Format,
+    /// Whether tables show every candidate.
+    all: bool,
     plot: Option<&'a Path>,
     /// Whether each problem has a plot of its own.
     several: bool,
@@ -70,9 +75,10 @@ pub(crate) struct Reporter<'a> {
 }
 
 impl<'a> Reporter<'a> {
-    pub(crate) fn new(format: Format, plot: Option<&'a Path>, problems: usize) -> Self {
+    pub(crate) fn new(format: Format, all: bool, plot: Option<&'a Path>, problems: usize) -> Self {
         Self {
             format,
+            all,
             plot,
             several: problems > 1,
             bars: ProgressBars::new("tuned", problems),
@@ -100,8 +106,9 @@ impl<'a> Reporter<'a> {
                 }
                 let table = TuningReport::new(title, &found.outcome);
                 if self.format == Format::Text {
+                    let text = if self.all { format!("{table:#}\n") } else { format!("{table}\n") };
                     // What becomes of the summary at the end decides the exit code.
-                    self.bars.suspend(|| drop(print(format_args!("{table}\n"))));
+                    self.bars.suspend(|| drop(print(text)));
                 }
                 (Some(table), None)
             }
@@ -160,6 +167,11 @@ impl ProblemReport {
         self.error.is_some() && !self.is_held
     }
 
+    /// Whether the table leaves out candidates.
+    pub(crate) fn leaves_out(&self) -> bool {
+        self.report.as_ref().is_some_and(|report| report.left_out() > 0)
+    }
+
     /// Whether the search was finished.
     pub(crate) fn is_complete(&self) -> bool {
         self.report.as_ref().is_some_and(|report| report.outcome.complete)
@@ -181,6 +193,9 @@ impl fmt::Display for TuneSummary<'_> {
             }
         }
         writeln!(f, ", in {:.1} s", self.wall_time_s)?;
+        if self.are_left_out {
+            writeln!(f, "--all shows every candidate")?;
+        }
         for id in &self.unended {
             writeln!(f, "process {id} was killed, has not ended, and may still use the device")?;
         }

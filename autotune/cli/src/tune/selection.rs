@@ -67,13 +67,17 @@ pub(crate) struct SelectedTasks {
 }
 
 impl Selection {
+    /// Checks what does not depend on the device.
+    pub(crate) fn check(&self) -> Result<(), CommandError> {
+        Ok(self.kernels.check()?)
+    }
+
     pub(crate) fn tasks(
         &self,
         on_host: bool,
         device: &DeviceLimits,
     ) -> Result<SelectedTasks, CommandError> {
         if let Some(path) = &self.file {
-            self.kernels.check()?;
             return self.read_shapes(path, device);
         }
         let mut tasks = Vec::new();
@@ -92,7 +96,6 @@ impl Selection {
 
     fn problems(&self, on_host: bool) -> Result<Vec<Problem>, CommandError> {
         if self.shapes.is_empty() {
-            self.kernels.check()?;
             let mut problems = if on_host { Problem::small() } else { Problem::shipped() };
             problems.retain(|problem| self.kernels.matches(problem.kernel()));
             return Ok(problems);
