@@ -9,10 +9,11 @@ use gridguard::profile::{
     Named, Objective, Policy, Provenance, TunedChoice,
 };
 use gridguard::{Choice, Plan, Strategy};
-use gridguard_kernels::bench::Problem;
+use gridguard_kernels::bench::{Problem, ProblemError};
 use serde::Serialize;
 
 use super::entry;
+use super::foreign::{ForeignKey, Wanted};
 use super::passed_over::{PassedOver, Query, total};
 use crate::error::{CommandError, Exit};
 use crate::measure::args::{self, DeviceSelection};
@@ -21,13 +22,16 @@ use crate::output::{OutputArgs, Table, count};
 
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// The kernel
+    /// The kernel: of gridguard, or any other that the profile has entries of
     kernel: String,
     /// Its sizes, such as 32768x4096
     shape: String,
-    /// Data types of the tensors, such as f16, or `f16 i64` for get_rows
-    #[arg(long, value_name = "TYPES", default_value = "f16")]
-    dtype: String,
+    /// Data types of the tensors, such as f16, or `f16 i64` for get_rows [default: f16; for a kernel
+    /// that is not gridguard's, those of its entries]
+    #[arg(long, value_name = "TYPES")]
+    dtype: Option<String>,
+    #[command(flatten)]
+    foreign: ForeignKey,
     /// How times were taken: cold or hot L2 cache, eager or graph launches
     #[arg(long, value_name = "L2-SUBMISSION", default_value = "cold-eager", value_parser = args::policy)]
     policy: Policy,
@@ -69,7 +73,9 @@ struct LookupReport<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     entry: Option<&'a Entry>,
     degraded: bool,
-    plan: PlanJson,
+    /// Absent for a kernel that is not gridguard's, whose launch is not known here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<PlanJson>,
     findings: Vec<String>,
     considered: Vec<PassedOver<'a>>,
     #[serde(skip)]
@@ -90,21 +96,46 @@ struct PlanJson {
 
 impl Explain {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
-        let problem = Problem::new(&self.kernel, &self.dtype, &self.shape)?;
+        let dtype = self.dtype.as_deref().unwrap_or("f16");
+        let problem = match Problem::new(&self.kernel, dtype, &self.shape) {
+            Err(ProblemError::Kernel { .. }) => None,
+            known => Some(known?),
+        };
         let target = self.target()?;
         let device = &target.identity;
-        let key = problem.key(&target.limits, self.policy, self.objective)?;
         let layers = self.profile.iter().fold(Layers::new(), Layers::explicit);
         let layers = layers.user().built_in(device);
         let LoadedProfile { profile, notices } = layers.load(device, &target.environment()?);
-        let shape = problem.shape();
+        let (key, shape) = match &problem {
+            Some(problem) => {
+                self.foreign.reject(&self.kernel)?;
+                (problem.key(&target.limits, self.policy, self.objective)?, problem.shape())
+            }
+            None => {
+                let (policy, objective) = (self.policy, self.objective);
+                let wanted = Wanted {
+                    kernel: &self.kernel,
+                    dtypes: self.dtype.as_deref(),
+                    policy,
+                    objective,
+                };
+                self.foreign.find(&wanted, &self.shape, &profile)?
+            }
+        };
         let sizes: Vec<u64> = shape.iter().map(|(_, size)| *size).collect();
         let found = profile.lookup(&key, &sizes);
         let reason = reason(found.matched, &shape);
         let query = Query { key: &key, shape: &shape, found, reason: reason.as_deref() };
         let file = found.layer.and_then(|layer| layers.path(layer, device));
         let report = LookupReport {
-            problem: problem.to_string(),
+            problem: match &problem {
+                Some(problem) => problem.to_string(),
+                None => [&*key.kernel, &*key.dtypes, &*self.shape]
+                    .into_iter()
+                    .filter(|word| !word.is_empty())
+                    .collect::<Vec<_>>()
+                    .join(" "),
+            },
             device,
             policy: self.policy,
             objective: self.objective,
@@ -122,13 +153,14 @@ impl Explain {
             file: file.map(|path| path.display().to_string()),
             entry: found.entry,
             degraded: found.degraded,
-            plan: self.plan(&problem, &target, &found),
+            plan: problem.map(|problem| self.plan(&problem, &target, &found)),
             findings: notices.iter().map(ToString::to_string).collect(),
             considered: query.passed_over(&profile),
             found: found.matched,
         };
         self.output.print(&report, &report)?;
-        let is_used = found.entry.is_some() && report.plan.refused.is_none();
+        let is_refused = report.plan.as_ref().is_some_and(|plan| plan.refused.is_some());
+        let is_used = found.entry.is_some() && !is_refused;
         Ok(if is_used { Exit::Yes } else { Exit::No })
     }
 
@@ -140,12 +172,7 @@ impl Explain {
             (Some(DeviceSelection::Host), gpu) => Target::host(gpu.unwrap_or(DEFAULT_GPU)),
             (Some(DeviceSelection::Ordinal(_)), Some(_)) => Err(gpu_without_host()),
             (Some(DeviceSelection::Ordinal(ordinal)), None) => Target::device(ordinal),
-            (None, Some(gpu)) => {
-                // The GPU as if it were a device of this machine.
-                let Target { limits, .. } = Target::host(gpu)?;
-                let identity = DeviceIdentity::new(&limits);
-                Ok(Target { ordinal: None, limits, identity })
-            }
+            (None, Some(gpu)) => Target::absent(gpu),
             (None, None) => Target::device(0).map_err(|error| match error {
                 CommandError::Device(reason) => CommandError::Failed(format!(
                     "{reason}: name a GPU of the catalogue with --gpu, or use --device host"
@@ -203,17 +230,22 @@ impl fmt::Display for LookupReport<'_> {
             Backend::Host => writeln!(f, "{} on the host as {device}", self.problem)?,
             Backend::Cuda => writeln!(f, "{} on {device}", self.problem)?,
         }
-        write!(f, "key: source {}", self.source)?;
-        if !self.variant.is_empty() {
-            write!(f, ", variant {}", self.variant)?;
+        f.write_str("key: ")?;
+        for (what, text) in [("source", self.source), ("variant", self.variant)] {
+            if !text.is_empty() {
+                write!(f, "{what} {text}, ")?;
+            }
         }
-        writeln!(f, ", {}, {}", self.policy, self.objective)?;
+        writeln!(f, "{}, {}", self.policy, self.objective)?;
         match (self.entry, self.reason) {
             (Some(entry), _) => self.write_entry(f, entry)?,
             (None, Some(reason)) => writeln!(f, "match: none, {reason}")?,
             (None, None) => writeln!(f, "match: none")?,
         }
-        write!(f, "{}", self.plan)?;
+        match &self.plan {
+            Some(plan) => write!(f, "{plan}")?,
+            None => writeln!(f, "plan: made by the program that launches it, not known here")?,
+        }
         self.findings.iter().try_for_each(|finding| writeln!(f, "{finding}"))?;
         if self.considered.is_empty() {
             return Ok(());

@@ -1,8 +1,10 @@
 //! `gridguard profile`: shows, merges, compares, re-measures, explains and prunes profiles.
 
 mod diff;
+mod drift;
 mod entry;
 mod explain;
+mod foreign;
 mod merge;
 mod passed_over;
 mod prune;

@@ -19,8 +19,8 @@ use crate::output::OutputArgs;
 pub(crate) struct Prune {
     /// The profile
     file: PathBuf,
-    /// Remove entries whose kernel has changed or no longer exists [default unless --older-than is
-    /// given]
+    /// Remove entries whose kernel has changed, and those of a kernel that --kernel names and that is
+    /// not gridguard's [default unless --older-than is given]
     #[arg(long)]
     stale: bool,
     /// Remove entries from before a date such as 2026-11-20, or older than a duration such as 90d
@@ -90,10 +90,11 @@ impl Prune {
         }
         if self.stale || self.older_than.is_none() {
             let sources = current_sources(kernel);
-            if sources.is_empty() {
-                return Some("no such kernel");
+            if sources.is_empty() && !self.kernels.kernels.is_empty() {
+                return Some("no kernel of gridguard");
             }
-            if !sources.contains(&entry.key.source) {
+            // Whether another's kernel has changed is not known here.
+            if !sources.is_empty() && !sources.contains(&entry.key.source) {
                 return Some("the kernel's source has changed");
             }
         }

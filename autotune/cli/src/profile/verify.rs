@@ -1,13 +1,15 @@
 //! `gridguard profile verify`: re-measures a profile and reports choices that are no longer the
-//! fastest.
+//! fastest, and choices whose own time has changed.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
-use gridguard::profile::{Backend, Document, Entry, Key, ParsedProfile};
-use gridguard::{Choice, Plan};
+use gridguard::profile::{
+    Backend, Document, Entry, Key, Named, ParsedProfile, StoredChoice, Summary,
+};
+use gridguard::{Choice, DeviceLimits, Plan};
 use gridguard_autotune::{
     Budget, Candidate, FailureKind, MeasureFailure, Measurer, Portion, Remote, Samples, Space,
     duration, tune,
@@ -15,6 +17,7 @@ use gridguard_autotune::{
 use gridguard_kernels::bench::{Problem, current_sources};
 use serde::Serialize;
 
+use super::drift::Drift;
 use super::entry;
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
@@ -36,7 +39,7 @@ pub(crate) struct Verify {
     gpu: Option<String>,
     #[command(flatten)]
     kernels: KernelFilter,
-    /// How much slower than the fastest a choice may be
+    /// How much slower than the fastest a choice may be, and how far its time may drift
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = args::percent)]
     tolerance: f64,
     #[command(flatten)]
@@ -55,7 +58,10 @@ struct VerifyReport<'a> {
     median_regret: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     worst_regret: Option<f64>,
+    /// Choices that lost to a new one.
     above_tolerance: usize,
+    /// Choices whose own time has changed.
+    drifted: usize,
     failed: usize,
     /// Entries whose measurement was not finished.
     left: usize,
@@ -82,6 +88,9 @@ struct Verified {
     regret: f64,
     /// The median time of the entry's choice now.
     median_ns: u64,
+    /// How the time of the entry's choice has changed since it was tuned, if it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drift: Option<Drift>,
 }
 
 #[derive(Serialize)]
@@ -115,7 +124,7 @@ impl Verify {
         }
         note_cache(std::slice::from_ref(&target));
         let interrupt = interrupt::flag()?;
-        let verified = verify_all(&target, gpu, &wanted, interrupt);
+        let verified = verify_all(&target, gpu, &wanted, self.tolerance, interrupt);
         let regrets: Vec<f64> =
             verified.iter().filter_map(|row| Some(row.verified.as_ref()?.regret)).collect();
         let samples = Samples::new(regrets.iter().copied());
@@ -124,6 +133,7 @@ impl Verify {
             device: target.to_string(),
             tolerance: self.tolerance,
             above_tolerance: regrets.iter().filter(|regret| **regret > self.tolerance).count(),
+            drifted: verified.iter().filter(|row| row.drift().is_some()).count(),
             median_regret: samples.as_ref().map(Samples::median),
             worst_regret: samples.as_ref().map(Samples::greatest),
             failed: verified.len() - regrets.len(),
@@ -159,17 +169,44 @@ impl Verify {
     }
 }
 
+impl RowJson<'_> {
+    fn drift(&self) -> Option<&Drift> {
+        self.verified.as_ref()?.drift.as_ref()
+    }
+
+    /// The fresh choice, if the stored one lost to it by more than the tolerance.
+    fn lost_to(&self, tolerance: f64) -> Option<&Verified> {
+        self.verified.as_ref().filter(|verified| verified.regret > tolerance)
+    }
+}
+
 impl fmt::Display for VerifyReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = ["stored choice", "fresh choice", ">regret", ">stored median", ">now"];
         let table = entry::table(columns, self.verified.iter().map(|row| (row.entry, cells(row))));
-        write!(f, "{table}{} verified", entry::entries(self.verified.len()))?;
+        write!(f, "{table}")?;
+        for row in &self.verified {
+            let subject = entry::subject(row.entry);
+            if let Some(Verified { fresh, regret, .. }) = row.lost_to(self.tolerance) {
+                let fresh = entry::full_choice(fresh.choice, &fresh.parameters);
+                let ratio = 1.0 + regret;
+                writeln!(
+                    f,
+                    "lost: {subject}: the choice takes {ratio:.3} times as long as {fresh}"
+                )?;
+            }
+            if let Some(drift) = row.drift() {
+                writeln!(f, "drift: {subject}: the same choice {drift}")?;
+            }
+        }
+        write!(f, "{} verified", entry::entries(self.verified.len()))?;
         if let Some((median, worst)) = self.median_regret.zip(self.worst_regret) {
             let [median, worst] = [median, worst].map(entry::percent);
             write!(f, ", regret {median} in the median, {worst} at worst")?;
         }
         write!(f, ", {} above {:.1} %", self.above_tolerance, self.tolerance * 100.0)?;
         for (count, what) in [
+            (self.drifted, "drifted"),
             (self.failed, "failed"),
             (self.passed_over.len(), "skipped"),
             (self.left, "not measured"),
@@ -184,7 +221,7 @@ impl fmt::Display for VerifyReport<'_> {
 
 fn cells(RowJson { entry, verified, .. }: &RowJson<'_>) -> [String; 5] {
     let [fresh, regret, now] = match verified {
-        Some(Verified { fresh, regret, median_ns }) => [
+        Some(Verified { fresh, regret, median_ns, .. }) => [
             entry::full_choice(fresh.choice, &fresh.parameters),
             entry::percent(*regret),
             entry::time(*median_ns).unwrap_or_default(),
@@ -218,15 +255,21 @@ fn verify_all<'a>(
     target: &Target,
     gpu: &str,
     wanted: &[(Problem, &'a Entry)],
+    tolerance: f64,
     interrupt: &AtomicBool,
 ) -> Vec<RowJson<'a>> {
     let bars = ProgressBars::new("verified", wanted.len());
     let process = MeasuringProcess::new(target, gpu);
-    let mut verifier = Verifier { process, interrupt, progress: bars.device(target.to_string()) };
+    let (limits, progress) = (&*target.limits, bars.device(target.to_string()));
+    let mut verifier = Verifier { limits, process, interrupt, progress };
     let mut rows = Vec::new();
     for (problem, entry) in wanted {
         let (verified, error) = match verifier.verify(problem, entry) {
-            Ok(verified) => (Some(verified), None),
+            Ok(Reading { fresh, regret, now }) => {
+                let drift = Drift::between(&entry.chosen, &entry.found.date, &now, tolerance);
+                let median_ns = now.median_ns;
+                (Some(Verified { fresh, regret, median_ns, drift }), None)
+            }
             Err(_) if interrupt.load(Ordering::Relaxed) => break,
             Err(error) => {
                 bars.suspend(|| note(format_args!("{problem}: {error}")));
@@ -240,8 +283,17 @@ fn verify_all<'a>(
     rows
 }
 
+/// An entry's choice beside that of a new search.
+struct Reading {
+    fresh: Candidate,
+    regret: f64,
+    /// The times of the entry's choice.
+    now: Summary,
+}
+
 /// Compares stored choices with those of a new search.
 struct Verifier<'a> {
+    limits: &'a DeviceLimits,
     process: MeasuringProcess<'a>,
     interrupt: &'a AtomicBool,
     progress: DeviceProgress,
@@ -249,23 +301,34 @@ struct Verifier<'a> {
 
 impl Verifier<'_> {
     /// Fails once the command is interrupted.
-    fn verify(&mut self, problem: &Problem, entry: &Entry) -> Result<Verified, CommandError> {
+    fn verify(&mut self, problem: &Problem, entry: &Entry) -> Result<Reading, CommandError> {
         self.ensure_running()?;
         let Key { policy, .. } = entry.key;
         self.progress.begin(problem);
         let mut remote = self.process.open(problem, policy)?;
-        let verified = self.compare(&mut remote, entry);
+        let compared = self.compare(&mut remote, problem, entry);
         self.process.keep(remote, policy, &self.progress);
-        verified
+        compared
     }
 
-    fn compare(&mut self, remote: &mut Remote, entry: &Entry) -> Result<Verified, CommandError> {
+    fn compare(
+        &mut self,
+        remote: &mut Remote,
+        problem: &Problem,
+        entry: &Entry,
+    ) -> Result<Reading, CommandError> {
         let Key { objective, .. } = entry.key;
         let mut space = Space::new(remote.configurations().to_vec());
         space.restrict(objective);
+        // An entry may lack parameters that the kernel has since: they are at their defaults.
+        let parameters = match problem.setup(self.limits, &entry.parameters) {
+            Ok(setup) => setup.parameters,
+            Err(error) => return Err(no_longer_valid(format!("{error}: tune it again"))),
+        };
         // Added to a copy: the stored choice must not influence the new search.
-        let stored = space.clone().add(&entry.parameters, entry.choice);
-        let stored = stored.ok_or_else(|| no_longer_valid(why_illegal(&space, entry)))?;
+        let stored = space.clone().add(&parameters, entry.choice);
+        let why_illegal = || no_longer_valid(why_illegal(&space, &parameters, entry.choice));
+        let stored = stored.ok_or_else(why_illegal)?;
         let budget = Budget { interrupt: Some(self.interrupt), ..Budget::default() };
         let outcome = tune(remote, &mut space, objective, &budget, &mut self.progress)?;
         if !outcome.complete {
@@ -273,7 +336,7 @@ impl Verifier<'_> {
         }
         let fresh = outcome.winner;
         if stored.is_same_plan(&fresh) {
-            return Ok(Verified { fresh, regret: 0.0, median_ns: outcome.chosen.median_ns });
+            return Ok(Reading { fresh, regret: 0.0, now: outcome.chosen });
         }
         remote.check(&stored)?;
         if let Some(latency) = outcome.latency.filter(|latency| latency.met) {
@@ -302,8 +365,7 @@ impl Verifier<'_> {
         let (times, ratios) = times
             .zip(ratios)
             .ok_or_else(|| MeasureFailure::new(FailureKind::Launch, "no time was measured"))?;
-        let (regret, median_ns) = (ratios.median() - 1.0, times.summary().median_ns);
-        Ok(Verified { fresh, regret, median_ns })
+        Ok(Reading { fresh, regret: ratios.median() - 1.0, now: times.summary() })
     }
 
     /// One time in nanoseconds.
@@ -336,15 +398,15 @@ fn interrupted() -> MeasureFailure {
 }
 
 /// Why the choice of an entry is not a candidate.
-fn why_illegal(space: &Space, entry: &Entry) -> String {
-    let planned = space.configuration(&entry.parameters).map(|config| {
+fn why_illegal(space: &Space, parameters: &Named, choice: StoredChoice) -> String {
+    let planned = space.configuration(parameters).map(|config| {
         let (request, batch) = (&config.request, Some(&config.batch));
-        Plan::new(request, batch, &config.limits, Choice::from(entry.choice))
+        Plan::new(request, batch, &config.limits, Choice::from(choice))
     });
     match planned {
         None => format!(
             "the kernel does not support the parameters {} here: tune it again",
-            entry::parameters(&entry.parameters)
+            entry::parameters(parameters)
         ),
         Some(Err(violations)) => violations.to_string(),
         Some(Ok(_)) => "it is not a candidate of the tuner: tune it again".into(),

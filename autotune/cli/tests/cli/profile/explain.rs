@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use gridguard::profile::{Backend, DeviceIdentity, Entry, Processor};
+use gridguard::profile::{Backend, DeviceIdentity, Entry, Key, Processor};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -149,4 +149,99 @@ fn an_entry_whose_choice_is_illegal_here_is_replaced_by_the_default() {
     let json = explain(&folder, "70000x8", 1);
     assert_eq!((&json["matched"], &json["plan"]["strategy"]), (&"exact".into(), &"whole".into()));
     assert_eq!(json["plan"]["refused"], "rms_norm has no launch parameter warps, it has none");
+}
+
+/// An entry of a kernel that gridguard does not ship.
+fn foreign(items: u64, source: &str, dtypes: &str) -> Entry {
+    let mut entry = norm(items, LATE);
+    entry.key = Key {
+        kernel: "paged_attention".into(),
+        source: source.into(),
+        variant: "v2".into(),
+        dtypes: dtypes.into(),
+        ..Key::default()
+    };
+    entry.shape = vec![("sequences".into(), items), ("head_dim".into(), 128)];
+    (entry.choice, entry.launches) = (chunks_of(256), 4);
+    entry.parameters = vec![("block".into(), 64)];
+    entry
+}
+
+fn explain_foreign(folder: &TempDir, shape: &str, more: &[&str]) -> Ran {
+    let args = ["explain", "paged_attention", shape, "--gpu", "h200", "--profile", "p.ron"];
+    profile(folder, &[&args[..], more].concat())
+}
+
+fn put_for_the_gpu(folder: &TempDir, entries: impl IntoIterator<Item = Entry>) {
+    let cuda = DeviceIdentity { backend: Backend::Cuda, processor: None, ..host() };
+    put_text(folder, "p.ron", &document(cuda, entries).to_ron());
+}
+
+#[test]
+fn a_kernel_that_is_not_shipped_is_explained_from_its_entries() {
+    let folder = folder();
+    put_for_the_gpu(&folder, [foreign(1024, "4f2e", "f16"), foreign(8192, "4f2e", "f16")]);
+    let ran = explain_foreign(&folder, "1100x128", &[]).exits(0);
+    assert_eq!(
+        ran.out,
+        "\
+paged_attention f16 1100x128 on NVIDIA H200
+key: source 4f2e, variant v2, cold-eager, throughput
+match: bucket, entry 1024x128 of explicit profile p.ron
+choice: chunks of 256, block 64, 4 launches for the entry's shape
+measured: 2.000 ms in 20 samples, -20.0 % vs default 2.500 ms
+tuned: 6 candidates, 0 failed, 80 samples, 2026-11-20T12:00:00Z
+plan: made by the program that launches it, not known here
+
+other entries
+shape     types  layer     choice                   octaves away                             why not
+8192x128  f16    explicit  chunks of 256, block 64  2.897 (sequences 2.897, head_dim 0.000)  \
+sequences is 2.897 octaves away, more than one
+"
+    );
+    let json = explain_foreign(&folder, "1024x128", &["--format", "json"]).exits(0).json();
+    assert_eq!((&json["matched"], &json["plan"]), (&"exact".into(), &Value::Null));
+    assert_eq!(json["entry"]["parameters"], serde_json::json!([["block", 64]]));
+    let far = explain_foreign(&folder, "7x128", &["--format", "json"]).exits(1).json();
+    assert_eq!(far["reason"], "sequences 7 is outside the tuned range: tune this shape");
+    let short = explain_foreign(&folder, "7", &["--format", "json"]).exits(1).json();
+    assert_eq!(short["reason"], "1 sizes were given, the entries have 2: give as many");
+    let other =
+        explain_foreign(&folder, "1024x128", &["--policy", "hot-graph", "--format", "json"]);
+    let other = other.exits(1).json();
+    assert_eq!(other["reason"], "the kernel was not tuned: tune it");
+    assert_eq!(other["considered"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn several_keys_of_a_kernel_that_is_not_shipped_have_to_be_told_apart() {
+    let folder = folder();
+    let entries = [("4f2e", "f16"), ("4f2e", "bf16"), ("aaaa", "f16")];
+    put_for_the_gpu(&folder, entries.map(|(source, dtypes)| foreign(1024, source, dtypes)));
+    let ran = explain_foreign(&folder, "1024x128", &[]).exits(2);
+    let expected = "error: the profile has 3 keys of paged_attention: choose one with --dtype, --variant \
+                    and --source: dtype \"bf16\", variant \"v2\", source \"4f2e\"; dtype \"f16\", variant \
+                    \"v2\", source \"4f2e\"; dtype \"f16\", variant \"v2\", source \"aaaa\"\n";
+    assert_eq!(ran.err, expected);
+    explain_foreign(&folder, "1024x128", &["--dtype", "f16"]).exits(2);
+    explain_foreign(&folder, "1024x128", &["--dtype", "bf16"]).exits(0);
+    let named = ["--dtype", "f16", "--source", "aaaa", "--variant", "v2"];
+    explain_foreign(&folder, "1024x128", &named).exits(0);
+    let none = explain_foreign(&folder, "1024x128", &["--source", "bbbb"]).exits(1);
+    assert!(none.out.contains("match: none, "), "{}", none.out);
+    for (shape, message) in [("1024xtwo", "`two` is not a size"), ("", "`` is not a size")] {
+        let ran = explain_foreign(&folder, shape, &["--dtype", "bf16"]).exits(2);
+        assert!(ran.err.contains(message), "{}", ran.err);
+    }
+    let args = ["explain", "norm", "8", "--gpu", "h200", "--profile", "p.ron"];
+    let ran = profile(&folder, &args).exits(2);
+    assert!(ran.err.contains("unknown kernel `norm`: the kernels are argsort, "), "{}", ran.err);
+    assert!(
+        ran.err.ends_with("; the profile also has entries of paged_attention\n"),
+        "{}",
+        ran.err
+    );
+    let args = ["explain", "rms_norm", "8x8", "--gpu", "h200", "--source", "4f2e"];
+    let ran = profile(&folder, &args).exits(2);
+    assert!(ran.err.contains("rms_norm is a kernel of gridguard"), "{}", ran.err);
 }

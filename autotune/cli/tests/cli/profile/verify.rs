@@ -2,7 +2,9 @@
 
 use std::io::{self, BufRead, BufReader};
 
-use gridguard::profile::{Backend, DeviceIdentity, Entry, L2, Objective, Policy, Submission};
+use gridguard::profile::{
+    Backend, DeviceIdentity, Entry, L2, Objective, Policy, Submission, Summary,
+};
 
 use super::entries::{LATE, chunks_of, document, folder, host, norm, profile, put, put_text, text};
 use crate::command::{run, signal, start};
@@ -39,6 +41,33 @@ fn a_choice_that_was_just_tuned_passes() {
 }
 
 #[test]
+fn a_choice_that_takes_another_time_than_it_did_is_reported_as_drift() {
+    let folder = folder();
+    let ages = |ns| Summary { median_ns: ns, low_ns: ns, high_ns: ns, samples: 20 };
+    // An hour for a few thousand elements, which no machine takes.
+    let drifted = hot(Entry { chosen: ages(3_600_000_000_000), ..norm(1000, LATE) });
+    put(&folder, "p.ron", [drifted]);
+    let verify = ["verify", "p.ron", "--tolerance", "1000%"];
+    let ran = profile(&folder, &verify).exits(0);
+    let told = "drift: rms_norm f32, hot-eager, throughput, 1000x8: the same choice took 3600.0 s on \
+                2026-11-20T12:00:00Z and takes ";
+    assert!(ran.out.contains(told), "{}", ran.out);
+    assert!(
+        ran.out.contains(", 0.000 times as long\n") && !ran.out.contains("lost: "),
+        "{}",
+        ran.out
+    );
+    assert!(ran.out.ends_with(", 0 above 1000.0 %, 1 drifted\n"), "{}", ran.out);
+    let json = profile(&folder, &[&verify[..], &["--format", "json"]].concat()).exits(0).json();
+    let drift = &json["verified"][0]["drift"];
+    assert_eq!((&json["drifted"], &drift["tuned_ns"]), (&1.into(), &3_600_000_000_000_u64.into()));
+    assert_eq!(drift["tuned_on"], LATE);
+    assert_eq!(drift["now"].as_str().map(str::len), Some(LATE.len()));
+    assert_eq!(drift["now_ns"], json["verified"][0]["median_ns"]);
+    assert!(drift["ratio"].as_f64() < Some(1.0), "{drift}");
+}
+
+#[test]
 fn slow_and_illegal_choices_are_reported() {
     let folder = folder();
     // The smallest chunks there are take several times as long, however busy the machine is.
@@ -63,6 +92,9 @@ fn slow_and_illegal_choices_are_reported() {
     assert!(json["worst_regret"].as_f64() > Some(0.05), "{json}");
     assert_eq!(json["passed_over"][0]["shape"][0][1], 3000);
     assert_eq!(text(&folder, "p.ron"), before, "nothing is published");
+    let ran = profile(&folder, &["verify", "p.ron"]).exits(1);
+    let lost = "lost: rms_norm f32, hot-eager, throughput, 10000x8: the choice takes ";
+    assert!(ran.out.contains(lost) && ran.out.contains(" times as long as "), "{}", ran.out);
 }
 
 #[test]
