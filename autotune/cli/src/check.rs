@@ -7,10 +7,11 @@ use std::sync::Arc;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use gridguard::check::{CheckRequest, Legality, Verdict};
-use gridguard::{Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchRequest, Remedy, cuda};
+use gridguard::{
+    Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchRequest, Remedy, catalog, cuda,
+};
 use serde::Serialize;
 
-use crate::device::named;
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, count, text};
 use crate::requests;
@@ -138,7 +139,7 @@ impl Check {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         let devices = match self.device {
             Some(ordinal) => vec![cuda::device_limits(ordinal)?],
-            None => self.gpu.iter().map(|name| named(name)).collect::<Result<_, _>>()?,
+            None => self.gpu.iter().map(|name| catalog::limits(name)).collect::<Result<_, _>>()?,
         };
         match (&self.requests, devices.as_slice()) {
             (Some(path), [device]) => requests::check_lines(path, device, !self.no_opt_in),

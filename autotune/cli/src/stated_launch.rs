@@ -6,7 +6,6 @@ use gridguard::{
     catalog, validate,
 };
 
-use crate::device::named;
 use crate::error::CommandError;
 
 /// `evidence` with the rules that the stated launch violates: on `device`, on a GPU of the compute
@@ -26,7 +25,7 @@ pub(crate) fn checked(
     let launch = Evidence::from(&request).launch;
     let stated = match evidence.capability {
         Some(Capability(major, minor)) if device.is_none() => {
-            named(&format!("sm_{major}{minor}")).ok()
+            catalog::limits(&format!("sm_{major}{minor}")).ok()
         }
         _ => None,
     };
@@ -36,7 +35,7 @@ pub(crate) fn checked(
             let rules = violations.iter().map(ViolatedRule::from).collect();
             // `any sm_86` stands for what --gpu calls sm_86.
             let name = device.name.strip_prefix("any ").unwrap_or(&device.name);
-            (named(name).is_ok().then(|| name.to_owned()), rules)
+            (catalog::limits(name).is_ok().then(|| name.to_owned()), rules)
         }
         None => on_catalogue(&request)?,
     };

@@ -164,6 +164,36 @@ pub fn gpu(name: &str) -> Result<&'static Gpu, CatalogError> {
     })
 }
 
+/// The limits of the GPU with this name or alias, as [`gpu`]; of `sm_86`, those of the GPU of this compute
+/// capability with the fewest multiprocessors; of `any`, [`DeviceLimits::any_device`].
+///
+/// # Errors
+///
+/// As [`gpu`].
+///
+/// ```
+/// use gridguard::catalog;
+/// assert_eq!(catalog::limits("sm_90")?.compute_capability.to_string(), "9.0");
+/// # Ok::<(), catalog::CatalogError>(())
+/// ```
+pub fn limits(name: &str) -> Result<Arc<DeviceLimits>, CatalogError> {
+    if name.eq_ignore_ascii_case("any") {
+        return Ok(Arc::new(DeviceLimits::any_device()));
+    }
+    let of_capability = gpus()?.iter().filter(|gpu| {
+        let ComputeCapability { major, minor } = gpu.limits.compute_capability;
+        name.eq_ignore_ascii_case(&format!("sm_{major}{minor}"))
+    });
+    match of_capability.min_by_key(|gpu| gpu.limits.multiprocessors) {
+        Some(smallest) => {
+            let mut limits = DeviceLimits::clone(&smallest.limits);
+            limits.name = format!("any {}", name.to_lowercase());
+            Ok(Arc::new(limits))
+        }
+        None => Ok(Arc::clone(&gpu(name)?.limits)),
+    }
+}
+
 /// Why a catalogue lookup or file failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]

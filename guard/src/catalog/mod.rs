@@ -4,4 +4,4 @@ mod corpus;
 mod gpus;
 
 pub use corpus::{CorpusRow, Expected, corpus, parse_corpus};
-pub use gpus::{CatalogError, Fact, Gpu, Source, gpu, gpus, parse_gpus};
+pub use gpus::{CatalogError, Fact, Gpu, Source, gpu, gpus, limits, parse_gpus};
