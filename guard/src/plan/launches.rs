@@ -98,6 +98,12 @@ impl Plan {
         Launches { plan: self, chunks: self.chunks }
     }
 
+    /// The launch at `index`, from 0.
+    #[must_use]
+    pub fn at(&self, index: u64) -> Option<PlannedLaunch> {
+        self.chunks.at(index).map(|chunk| self.launch_of(chunk))
+    }
+
     /// The largest launch, which has all that chunks have in common.
     #[cfg(feature = "cuda")]
     pub(crate) const fn largest_launch(&self) -> &ValidLaunch {
