@@ -181,7 +181,7 @@ impl Driver {
 
     /// The context that is current on this thread; null if none.
     #[inline]
-    fn checked_current_context(&self) -> Result<Handle, DriverError> {
+    pub(super) fn checked_current_context(&self) -> Result<Handle, DriverError> {
         let mut current = core::ptr::null_mut();
         // SAFETY: the pointer is to a live handle.
         let status = unsafe { (self.ctx_get_current)(&raw mut current) };

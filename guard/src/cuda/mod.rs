@@ -47,7 +47,8 @@ pub use kernel::Kernel;
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
 pub use query::{
-    ComputeMode, compute_mode, device_count, device_limits, driver_version, free_memory,
+    ComputeMode, compute_mode, current_context, device_count, device_limits, driver_version,
+    free_memory,
 };
 pub use raw::RawKernel;
 

@@ -1,8 +1,9 @@
 //! Queries the driver: devices and their limits, kernels and their parameters.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_int, c_void};
 use core::fmt;
 use core::ops::RangeInclusive;
+use core::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
@@ -55,6 +56,15 @@ pub fn device_count() -> Result<usize, CudaError> {
 pub fn device_limits(ordinal: usize) -> Result<Arc<DeviceLimits>, CudaError> {
     let device = device_handle(ordinal)?;
     Ok(limits_of_device(Driver::get()?, device)?)
+}
+
+/// The context (`CUcontext`) that is current on this thread; `None` if there is none.
+///
+/// # Errors
+///
+/// [`CudaError`] if there is no usable driver, or the query fails.
+pub fn current_context() -> Result<Option<NonNull<c_void>>, CudaError> {
+    Ok(NonNull::new(Driver::get()?.checked_current_context()?))
 }
 
 /// Which processes may use a device, as set by `nvidia-smi --compute-mode`.

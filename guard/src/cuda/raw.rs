@@ -16,6 +16,7 @@ use crate::limits::{LaunchLimits, OccupancyLimits};
 use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::launches::Plan;
+use crate::plan::signature::Signature;
 #[cfg(feature = "profile")]
 use crate::profile::model::Key;
 use crate::record::counters::Counts;
@@ -112,6 +113,16 @@ impl RawKernel {
     #[must_use]
     pub fn limits(&self) -> &LaunchLimits {
         self.0.limits()
+    }
+
+    /// The sizes of the function's parameters in bytes, in order; `None` if the driver does not know them
+    /// (before CUDA 12.4).
+    #[must_use]
+    pub fn parameter_sizes(&self) -> Option<&[usize]> {
+        match &self.0.inner().signature {
+            Signature::Sizes(sizes) => Some(sizes),
+            Signature::Declared(_) | Signature::Unknown => None,
+        }
     }
 
     /// As [`Kernel::occupancy`]. The calling thread's current context is the same afterwards.
