@@ -1,0 +1,175 @@
+//! Validates launches and plans them.
+
+use core::ffi::c_char;
+
+use gridguard::check::CheckRequest;
+use gridguard::{Choice, LaunchLimits, LaunchRequest, Plan, PlannedLaunch, validate};
+
+use crate::config::{gg_batch, gg_config, strategy_number};
+use crate::error::{entry, gg_error};
+use crate::failure::{Failure, gg_status};
+use crate::handles;
+use crate::limits::gg_limits;
+use crate::memory::{self, Versioned};
+use crate::text::gg_text;
+
+/// What a plan consists of.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gg_plan_info {
+    /// Set it to `sizeof(gg_plan_info)`.
+    pub struct_size: usize,
+    /// Launches; 0 for a batch without items.
+    pub launches: u64,
+    /// Items of the batch; 1 without a batch.
+    pub items: u64,
+    /// Items of the largest launch.
+    pub largest_items: u64,
+    /// `GG_STRATEGY_WHOLE`, `_CHUNKED` or `_FOLDED`.
+    pub strategy: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: `repr(C)`, with its size first; numbers may be zero.
+unsafe impl Versioned for gg_plan_info {
+    const OLDEST: usize = 40;
+}
+
+/// One launch of a plan: everything else is as in the request. A `GG_DEPENDENT` request is so in its
+/// first launch only. This structure never changes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gg_chunk {
+    /// The first item.
+    pub start: u64,
+    /// The number of items.
+    pub items: u64,
+    /// Blocks of the grid along x, y and z.
+    pub grid: [u32; 3],
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Checks that a launch breaks no rule: `GG_OK`, or `GG_REJECTED` with every violation. Neither allocates
+/// nor locks if the launch is legal, or if `error` is NULL.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_validate(
+    limits: *const gg_limits,
+    config: *const gg_config,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let body = || {
+        // SAFETY: the caller does not free the handle meanwhile.
+        let limits = unsafe { handles::get(limits, "limits") }?;
+        // SAFETY: the caller's structure, for the time of this call.
+        let config = unsafe { memory::read(config, "config") }?;
+        let _valid = validate(&config.request()?, &limits.limits)?;
+        Ok(())
+    };
+    // SAFETY: `error` is the caller's.
+    unsafe { entry(error, body) }
+}
+
+/// Plans a launch: as it is if that is legal, else in chunks of `batch`, which may be NULL.
+///
+/// Writes a summary to `out`, and to `chunks` up to `capacity` launches from number `first` on: to read a
+/// long plan in parts, call again with a larger `first`. `chunks` may be NULL if `capacity` is 0.
+/// `GG_REJECTED` with the reasons if no plan is legal. Neither allocates nor locks if one is.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_plan(
+    limits: *const gg_limits,
+    config: *const gg_config,
+    batch: *const gg_batch,
+    out: *mut gg_plan_info,
+    first: u64,
+    chunks: *mut gg_chunk,
+    capacity: usize,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let body = || {
+        // SAFETY: the caller does not free the handle meanwhile.
+        let limits = unsafe { handles::get(limits, "limits") }?;
+        // SAFETY: the caller's structures, for the time of this call.
+        let (config, batch) =
+            unsafe { (memory::read(config, "config")?, memory::read_optional(batch, "batch")?) };
+        let plan = plan(&config.request()?, batch.as_ref(), &limits.limits)?;
+        if capacity > 0 && chunks.is_null() {
+            return Err(Failure::Null("chunks"));
+        }
+        let info = gg_plan_info {
+            struct_size: 0,
+            launches: plan.len(),
+            items: plan.items(),
+            largest_items: plan.largest_chunk(),
+            strategy: strategy_number(plan.strategy()),
+            reserved: 0,
+        };
+        // SAFETY: `out` is the caller's.
+        unsafe { memory::write(out, &info, "out") }?;
+        for place in 0..capacity {
+            let index = u64::try_from(place).ok().and_then(|place| first.checked_add(place));
+            let Some(planned) = index.and_then(|index| plan.at(index)) else { break };
+            // SAFETY: `chunks` is not null, so it has room for `capacity` launches, of which this is one.
+            unsafe { chunks.add(place).write_unaligned(planned.into()) };
+        }
+        Ok(())
+    };
+    // SAFETY: `error` is the caller's.
+    unsafe { entry(error, body) }
+}
+
+/// Checks one request of `gridguard check --requests`, which is JSON, on the device of `limits`, and
+/// returns its verdict as JSON: `{"name", "verdict": "legal" | "chunked" | "rejected", "opts_in",
+/// "violations", "plan"}`. What is known about the kernel is in the request, not in `limits`.
+///
+/// `GG_OK` for every verdict, `GG_INVALID_ARGUMENT` for a malformed request.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_check_json(
+    limits: *const gg_limits,
+    request: *const c_char,
+    out: *mut *mut gg_text,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let make = || {
+        // SAFETY: the caller does not free the handle meanwhile.
+        let limits = unsafe { handles::get(limits, "limits") }?;
+        // SAFETY: the caller's text, for the time of this call.
+        let text = unsafe { memory::text(request, "request") }?;
+        let request: CheckRequest = serde_json::from_str(text).map_err(Failure::Json)?;
+        let verdict = request.check_with_opt_in(limits.limits.device());
+        serde_json::to_vec(&verdict).map(gg_text::new).map_err(Failure::Json)
+    };
+    // SAFETY: `out` and `error` are the caller's.
+    unsafe { entry(error, || memory::create(out, make)) }
+}
+
+/// Plans a request as its batch says.
+#[inline]
+pub(crate) fn plan(
+    request: &LaunchRequest,
+    batch: Option<&gg_batch>,
+    limits: &LaunchLimits,
+) -> Result<Plan, Failure> {
+    let Some(batch) = batch else {
+        return Ok(Plan::new(request, None, limits, Choice::AUTOMATIC)?);
+    };
+    let declared = batch.declared()?;
+    let plan = Plan::new(request, Some(&declared), limits, batch.choice()?);
+    if plan.is_err() && batch.is_preference() {
+        return Ok(Plan::new(request, Some(&declared), limits, Choice::AUTOMATIC)?);
+    }
+    Ok(plan?)
+}
+
+impl From<PlannedLaunch> for gg_chunk {
+    fn from(PlannedLaunch { chunk, launch, .. }: PlannedLaunch) -> Self {
+        Self { start: chunk.start, items: chunk.items, grid: launch.grid(), reserved: 0 }
+    }
+}

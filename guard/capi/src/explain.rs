@@ -1,0 +1,79 @@
+//! Explains failures: what they mean, what usually causes them, and how to fix them.
+
+use gridguard::diagnose::{Diagnosis, Evidence, FailureId, ViolatedRule, diagnose};
+use gridguard::explain;
+
+use crate::config::{gg_batch, gg_config};
+use crate::error::{entry, gg_error};
+use crate::failure::{Failure, gg_status};
+use crate::handles;
+use crate::limits::gg_limits;
+use crate::memory;
+use crate::text::gg_text;
+
+/// Explains a `CUresult` or `cudaError_t`, which have the same numbers for most errors. If the launch is
+/// known that returned it, the rules that it breaks come first: `limits`, and `config` and `batch` with
+/// them, may each be NULL.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_explain(
+    code: i32,
+    limits: *const gg_limits,
+    config: *const gg_config,
+    batch: *const gg_batch,
+    out: *mut *mut gg_text,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let make = || {
+        if code == 0 {
+            return Err(Failure::NotFound("0 is success: nothing failed".into()));
+        }
+        // SAFETY: the caller's structures, for the time of this call.
+        let (config, batch) = unsafe {
+            (memory::read_optional(config, "config")?, memory::read_optional(batch, "batch")?)
+        };
+        if limits.is_null() && config.is_none() {
+            return Ok(text_of(&diagnose(&FailureId::from_code(code), &Evidence::default())));
+        }
+        // SAFETY: the caller does not free the handle meanwhile.
+        let limits = &unsafe { handles::get(limits, "limits") }?.limits;
+        let mut evidence = Evidence::from(limits.device());
+        if let Some(config) = config {
+            let request = config.request()?;
+            let batch = batch.map(|batch| batch.declared()).transpose()?;
+            let violations = explain(&request, batch.as_ref(), limits);
+            let rules = violations.iter().map(ViolatedRule::from).collect();
+            let launch = Evidence::from(&request).launch;
+            evidence = Evidence { launch, violated_rules: Some(rules), ..evidence };
+        }
+        Ok(text_of(&diagnose(&FailureId::from_code(code), &evidence)))
+    };
+    // SAFETY: `out` and `error` are the caller's.
+    unsafe { entry(error, || memory::create(out, make)) }
+}
+
+/// Explains an error of this library: what CUDA calls the failure, its causes by likelihood, and how to
+/// fix it. `GG_NOT_FOUND` where CUDA has no error for it, so that the message says all.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_error_explain(
+    failed: *const gg_error,
+    out: *mut *mut gg_text,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let make = || {
+        // SAFETY: the caller does not free the handle meanwhile.
+        let failed = unsafe { handles::get(failed, "failed") }?;
+        let diagnosis = failed.failure.library().and_then(gridguard::Error::diagnosis);
+        let none = || Failure::NotFound("CUDA has no error for this failure".into());
+        diagnosis.as_ref().map(text_of).ok_or_else(none)
+    };
+    // SAFETY: `out` and `error` are the caller's.
+    unsafe { entry(error, || memory::create(out, make)) }
+}
+
+fn text_of(diagnosis: &Diagnosis) -> gg_text {
+    gg_text::new(diagnosis.to_string())
+}

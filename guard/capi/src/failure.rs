@@ -1,0 +1,176 @@
+//! Why a call failed, and the status that the caller gets for it.
+
+use gridguard::Error;
+
+/// The result of a call.
+#[repr(i32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum gg_status {
+    /// It succeeded.
+    GG_OK = 0,
+    /// The launch breaks rules: see `gg_error_violation`.
+    GG_REJECTED = 1,
+    /// An argument is NULL, not UTF-8, malformed or out of range.
+    GG_INVALID_ARGUMENT = 2,
+    /// A handle is NULL, freed, of another type, or no handle at all.
+    GG_INVALID_HANDLE = 3,
+    /// `struct_size` is none that this version of the library knows.
+    GG_INVALID_STRUCT = 4,
+    /// There is no such GPU, device, violation or explanation.
+    GG_NOT_FOUND = 5,
+    /// The driver cannot be used, or a call to it failed: see `gg_error_driver_code`.
+    GG_DRIVER = 6,
+    /// The kernel's parameters do not fit the kernel or the batch.
+    GG_PARAMETERS = 7,
+    /// The library has reached a limit of its own, or a defect.
+    GG_INTERNAL = 8,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{0} is NULL")]
+    Null(&'static str),
+    #[error("{what} is NULL")]
+    NullHandle { what: &'static str },
+    #[error("{what} is not the handle of a live {name}")]
+    Handle { what: &'static str, name: &'static str },
+    #[error("more than 16777216 objects at the same time: free some with gg_free")]
+    TooManyObjects,
+    #[error("{0} is not UTF-8")]
+    NotUtf8(&'static str),
+    #[error("{what} is {given}, expected {expected}")]
+    Range { what: &'static str, given: u64, expected: &'static str },
+    #[error(
+        "{what}.struct_size is {given}, this library takes {oldest} to {newest}: set it to sizeof, \
+         and compile with the header of this library or of an older one"
+    )]
+    Struct { what: &'static str, given: usize, oldest: usize, newest: usize },
+    #[error("the request is malformed: {0}")]
+    Json(serde_json::Error),
+    #[error("{0}")]
+    NotFound(String),
+    #[error(transparent)]
+    Library(Box<Error>),
+    #[error("gridguard failed: {0}")]
+    Panicked(String),
+}
+
+impl<E: Into<Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Library(Box::new(error.into()))
+    }
+}
+
+impl Failure {
+    #[cold]
+    pub(crate) const fn of_handle(handle: usize, what: &'static str, name: &'static str) -> Self {
+        match handle {
+            0 => Self::NullHandle { what },
+            _ => Self::Handle { what, name },
+        }
+    }
+
+    /// From what a panic was started with.
+    #[cold]
+    pub(crate) fn panicked(payload: &(dyn core::any::Any + Send)) -> Self {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        Self::Panicked(text.unwrap_or("it panicked").to_owned())
+    }
+
+    pub(crate) fn status(&self) -> gg_status {
+        match self {
+            Self::Null(_) | Self::NotUtf8(_) | Self::Range { .. } | Self::Json(_) => {
+                gg_status::GG_INVALID_ARGUMENT
+            }
+            Self::NullHandle { .. } | Self::Handle { .. } => gg_status::GG_INVALID_HANDLE,
+            Self::Struct { .. } => gg_status::GG_INVALID_STRUCT,
+            Self::NotFound(_) => gg_status::GG_NOT_FOUND,
+            Self::TooManyObjects | Self::Panicked(_) => gg_status::GG_INTERNAL,
+            Self::Library(error) => status_of(error),
+        }
+    }
+
+    /// The `CUresult` that the driver returned, or would return for a rejected launch; 0 where there is
+    /// none.
+    pub(crate) fn driver_code(&self) -> i32 {
+        match self {
+            Self::Library(error) => driver_code_of(error).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// The library's error, where it is one.
+    pub(crate) fn library(&self) -> Option<&Error> {
+        match self {
+            Self::Library(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+fn status_of(error: &Error) -> gg_status {
+    use gridguard::catalog::CatalogError::UnknownGpu;
+    match error {
+        Error::Violations(_) => gg_status::GG_REJECTED,
+        Error::Args(_) => gg_status::GG_PARAMETERS,
+        Error::Catalog(UnknownGpu { .. }) => gg_status::GG_NOT_FOUND,
+        #[cfg(feature = "cuda")]
+        Error::Cuda(error) => cuda::status_of(error),
+        #[cfg(feature = "cuda")]
+        Error::Launch(error) => cuda::status_of_launch(error),
+        _ => gg_status::GG_INTERNAL,
+    }
+}
+
+fn driver_code_of(error: &Error) -> Option<i32> {
+    match error {
+        Error::Violations(violations) => violations.driver_code(),
+        #[cfg(feature = "cuda")]
+        Error::Cuda(error) => cuda::code_of(error),
+        #[cfg(feature = "cuda")]
+        Error::Launch(error) => cuda::code_of_launch(error),
+        _ => None,
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use gridguard::cuda::{CudaError, DriverUnavailable, LaunchError};
+
+    use super::gg_status;
+
+    pub(super) const fn status_of(error: &CudaError) -> gg_status {
+        match error {
+            CudaError::NoSuchDevice { .. } => gg_status::GG_NOT_FOUND,
+            _ => gg_status::GG_DRIVER,
+        }
+    }
+
+    pub(super) const fn status_of_launch(error: &LaunchError) -> gg_status {
+        match error {
+            LaunchError::Invalid(_) => gg_status::GG_REJECTED,
+            LaunchError::Args(_) => gg_status::GG_PARAMETERS,
+            _ => gg_status::GG_DRIVER,
+        }
+    }
+
+    pub(super) const fn code_of(error: &CudaError) -> Option<i32> {
+        match error {
+            CudaError::Unavailable(DriverUnavailable::InitFailed(error))
+            | CudaError::Driver(error) => Some(error.code),
+            _ => None,
+        }
+    }
+
+    pub(super) fn code_of_launch(error: &LaunchError) -> Option<i32> {
+        match error {
+            LaunchError::Invalid(violations) => violations.driver_code(),
+            LaunchError::Unknown(error) => code_of(error),
+            LaunchError::Driver(error) => Some(error.code),
+            LaunchError::Stopped(stopped) => Some(stopped.source.code),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Reads and writes the caller's memory: structures of several versions, strings and results.
+
+use core::ffi::{CStr, c_char};
+
+use crate::failure::Failure;
+use crate::handles::{self, Object};
+
+/// A structure of the interface, whose first field is its size.
+///
+/// A later version appends fields. A caller that was compiled with an older header passes a smaller
+/// size; the fields that it does not know are then zero, which is every field's default.
+///
+/// # Safety
+///
+/// The type is `repr(C)`, begins with a `usize` of its size, and all bytes zero are a valid value.
+pub(crate) unsafe trait Versioned: Copy {
+    /// The size in the first version that had the structure. It never changes.
+    const OLDEST: usize;
+}
+
+/// The structure at `from`.
+///
+/// # Safety
+///
+/// `from` is null, or points to a `usize` and, if that is a size of the structure, to as many bytes of
+/// it.
+#[inline]
+pub(crate) unsafe fn read<T: Versioned>(from: *const T, what: &'static str) -> Result<T, Failure> {
+    // SAFETY: this function's contract.
+    let size = unsafe { size_at(from, what) }?;
+    if size == size_of::<T>() {
+        // SAFETY: the caller's structure has all fields.
+        return Ok(unsafe { from.read_unaligned() });
+    }
+    // SAFETY: zeros are a valid value, by the contract of `Versioned`.
+    let mut value: T = unsafe { core::mem::zeroed() };
+    let to = (&raw mut value).cast::<u8>();
+    // SAFETY: both have at least `size` bytes, which do not overlap.
+    unsafe { to.copy_from_nonoverlapping(from.cast(), size) };
+    Ok(value)
+}
+
+/// As [`read`]; `None` for null.
+///
+/// # Safety
+///
+/// As [`read`].
+#[inline]
+pub(crate) unsafe fn read_optional<T: Versioned>(
+    from: *const T,
+    what: &'static str,
+) -> Result<Option<T>, Failure> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: this function's contract.
+    unsafe { read(from, what) }.map(Some)
+}
+
+/// Writes the fields of `value` that the caller knows to the structure at `to`, except its size.
+///
+/// # Safety
+///
+/// As [`read`], and nothing else accesses the memory.
+pub(crate) unsafe fn write<T: Versioned>(
+    to: *mut T,
+    value: &T,
+    what: &'static str,
+) -> Result<(), Failure> {
+    /// The size itself stays.
+    const FROM: usize = size_of::<usize>();
+    // SAFETY: this function's contract.
+    let size = unsafe { size_at(to, what) }?;
+    let from = core::ptr::from_ref(value).cast::<u8>();
+    // SAFETY: both have at least `size` bytes, which do not overlap.
+    unsafe { to.cast::<u8>().add(FROM).copy_from_nonoverlapping(from.add(FROM), size - FROM) };
+    Ok(())
+}
+
+/// Checks that a result can be written to the structure at `to`, before there are effects.
+///
+/// # Safety
+///
+/// As [`read`].
+#[inline]
+pub(crate) unsafe fn size_at<T: Versioned>(
+    to: *const T,
+    what: &'static str,
+) -> Result<usize, Failure> {
+    if to.is_null() {
+        return Err(Failure::Null(what));
+    }
+    // SAFETY: not null, so it points to a `usize`.
+    let given = unsafe { to.cast::<usize>().read_unaligned() };
+    let (oldest, newest) = (T::OLDEST, size_of::<T>());
+    if (oldest..=newest).contains(&given) {
+        return Ok(given);
+    }
+    Err(Failure::Struct { what, given, oldest, newest })
+}
+
+/// The text at `from`, which ends with a zero byte.
+///
+/// # Safety
+///
+/// `from` is null, or points to such a text, which stays unchanged.
+pub(crate) unsafe fn text<'a>(from: *const c_char, what: &'static str) -> Result<&'a str, Failure> {
+    if from.is_null() {
+        return Err(Failure::Null(what));
+    }
+    // SAFETY: not null, so it points to a text with a zero byte.
+    unsafe { CStr::from_ptr(from) }.to_str().map_err(|_| Failure::NotUtf8(what))
+}
+
+/// The `count` elements at `from`, at most `most`; none for a count of zero.
+///
+/// # Safety
+///
+/// `from` is null or aligned, and points to as many elements, which stay unchanged.
+#[cfg(feature = "profile")]
+pub(crate) unsafe fn array<'a, T>(
+    from: *const T,
+    count: usize,
+    most: usize,
+    what: &'static str,
+) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if from.is_null() {
+        return Err(Failure::Null(what));
+    }
+    if count > most || !from.is_aligned() {
+        let given = u64::try_from(count).unwrap_or(u64::MAX);
+        return Err(Failure::Range { what, given, expected: "an array of a reasonable length" });
+    }
+    // SAFETY: not null, aligned, and as many elements by this function's contract.
+    Ok(unsafe { core::slice::from_raw_parts(from, count) })
+}
+
+/// Gives the caller a handle of what `make` returns, at `out`.
+///
+/// # Safety
+///
+/// `out` is null, or points to memory for a handle that nothing else accesses.
+pub(crate) unsafe fn create<T: Object>(
+    out: *mut *mut T,
+    make: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(), Failure> {
+    if out.is_null() {
+        return Err(Failure::Null("out"));
+    }
+    // SAFETY: not null, so it points to memory for a handle.
+    unsafe { out.write_unaligned(core::ptr::null_mut()) };
+    let handle = handles::insert(make()?)?;
+    // SAFETY: as above.
+    unsafe { out.write_unaligned(handle) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A structure of which an older version had only `old`.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Grown {
+        struct_size: usize,
+        old: u64,
+        new: u64,
+    }
+
+    // SAFETY: `repr(C)`, with its size first; numbers may be zero.
+    unsafe impl Versioned for Grown {
+        const OLDEST: usize = 16;
+    }
+
+    #[test]
+    fn a_field_that_the_caller_does_not_know_is_zero() {
+        let of_old_caller = Grown { struct_size: 16, old: 7, new: 8 };
+        // SAFETY: it has at least its size.
+        let known = unsafe { read(&raw const of_old_caller, "it") }.expect("an older size");
+        assert_eq!(known, Grown { struct_size: 16, old: 7, new: 0 });
+        let whole = Grown { struct_size: 24, ..of_old_caller };
+        // SAFETY: as above.
+        assert_eq!(unsafe { read(&raw const whole, "it") }.expect("the size"), whole);
+    }
+
+    #[test]
+    fn a_field_that_the_caller_does_not_know_is_not_written() {
+        let value = Grown { struct_size: 0, old: 1, new: 2 };
+        let mut of_old_caller = Grown { struct_size: 16, old: 7, new: 8 };
+        // SAFETY: it has at least its size.
+        unsafe { write(&raw mut of_old_caller, &value, "it") }.expect("an older size");
+        assert_eq!(of_old_caller, Grown { struct_size: 16, old: 1, new: 8 });
+    }
+}

@@ -1,0 +1,8 @@
+//! The C interface as C and C++ programs use it: the header, the exported symbols, and programs built
+//! with gcc and g++.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod build;
+mod header;
+mod programs;
+mod symbols;
