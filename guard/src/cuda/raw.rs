@@ -233,6 +233,24 @@ impl RawKernel {
         count(&self.0.inner().history.without_guard, submission.submit(plan))
     }
 
+    /// Waits for all launches on `stream` (a `CUstream`, null for the default one). They are no longer
+    /// suspects of an error that surfaces later. The calling thread's current context is the same
+    /// afterwards.
+    ///
+    /// # Safety
+    ///
+    /// `stream` is a live stream of the kernel's context.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] with its suspects, if an earlier launch failed.
+    pub unsafe fn synchronize(&self, stream: *mut c_void) -> Result<(), DriverError> {
+        let _current = self.push()?;
+        let inner = self.0.inner();
+        // SAFETY: this function's contract, and the context is current.
+        unsafe { inner.driver.synchronize(&inner.history, stream) }
+    }
+
     /// Makes the kernel's context current until the result is dropped.
     fn push(&self) -> Result<Pushed, DriverError> {
         let inner = self.0.inner();
