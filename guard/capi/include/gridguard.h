@@ -111,6 +111,26 @@
 #define GG_AXIS_NONE 3
 
 /**
+ * A request was split into several launches.
+ */
+#define GG_EVENT_SPLIT 1
+
+/**
+ * A request was rejected before a launch.
+ */
+#define GG_EVENT_REJECTED 2
+
+/**
+ * The driver refused a launch.
+ */
+#define GG_EVENT_FAILED 3
+
+/**
+ * The batch's strategy was not legal and only a preference: the launch was planned automatically.
+ */
+#define GG_EVENT_CHOICE_REJECTED 4
+
+/**
  * The kernel opts in to large dynamic shared memory wherever a launch needs it, as `gg_launch` does.
  */
 #define GG_OPTS_IN 1
@@ -268,6 +288,16 @@ typedef int32_t gg_status;
  * Why a call failed. Immutable; free it with `gg_free`.
  */
 typedef struct gg_error gg_error;
+
+/**
+ * Launches in one context of the caller's, with its event callback. Immutable; free it with `gg_free`.
+ */
+typedef struct gg_guard gg_guard;
+
+/**
+ * A kernel of the caller's, with its limits. Immutable; free it with `gg_free`.
+ */
+typedef struct gg_kernel gg_kernel;
 
 /**
  * What a profile stores choices under: kernel, code and purpose. Immutable; free it with `gg_free`.
@@ -556,6 +586,102 @@ typedef struct gg_progress {
    */
   uint64_t items;
 } gg_progress;
+
+/**
+ * What happened at a launch.
+ */
+typedef struct gg_event {
+  /**
+   * The size of the structure, which a later version may append to.
+   */
+  size_t struct_size;
+  /**
+   * The kernel's name. All texts are valid during the callback.
+   */
+  const char *kernel;
+  /**
+   * What failed; empty where nothing did.
+   */
+  const char *message;
+  /**
+   * Launches that were submitted.
+   */
+  uint64_t launches;
+  /**
+   * `GG_EVENT_SPLIT`, `_REJECTED`, `_FAILED` or `_CHOICE_REJECTED`.
+   */
+  uint32_t kind;
+  /**
+   * The status that `gg_launch` returns.
+   */
+  gg_status status;
+  /**
+   * The driver's code, as `gg_error_driver_code` returns it.
+   */
+  int32_t driver_code;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+} gg_event;
+
+/**
+ * Called by `gg_launch`, on the thread that launches, after the launch. It must return: no exception may
+ * leave it.
+ */
+typedef void (*gg_event_callback)(const struct gg_event *event, void *user_data);
+
+/**
+ * What a guard is made of. Zeros are the defaults.
+ */
+typedef struct gg_guard_options {
+  /**
+   * Set it to `sizeof(gg_guard_options)`.
+   */
+  size_t struct_size;
+  /**
+   * The `CUcontext`; NULL for the one that is current on the calling thread, such as the CUDA runtime's.
+   */
+  void *context;
+  /**
+   * Called for events of launches; NULL for none.
+   */
+  gg_event_callback on_event;
+  /**
+   * Passed to the callback, on whatever thread launches.
+   */
+  void *user_data;
+} gg_guard_options;
+
+/**
+ * Numbers of all launches through this library in a context, since the oldest of its kernels was made.
+ */
+typedef struct gg_counts {
+  /**
+   * Set it to `sizeof(gg_counts)`.
+   */
+  size_t struct_size;
+  /**
+   * Requests that were launched, whole or split.
+   */
+  uint64_t requests;
+  /**
+   * Launches that were submitted.
+   */
+  uint64_t launches;
+  /**
+   * Requests that took more than one launch.
+   */
+  uint64_t split;
+  /**
+   * Requests that stopped at a launch which the driver refused.
+   */
+  uint64_t refused_by_driver;
+  /**
+   * Broken rules of rejected requests.
+   */
+  uint64_t broken_rules;
+} gg_counts;
 
 /**
  * What is known about a kernel. Zeros where it is not known.
@@ -924,6 +1050,84 @@ gg_status gg_explain(int32_t code,
 gg_status gg_error_explain(const struct gg_error *failed,
                            struct gg_text **out,
                            struct gg_error **error);
+
+/**
+ * A guard for launches in a context of the caller's, which must outlive the guard's kernels. `options` may
+ * be NULL. `GG_NOT_FOUND` if no context is given or current, `GG_DRIVER` if there is no driver.
+ *
+ * Thread-safe. The callback must be so too.
+ */
+gg_status gg_guard_create(const struct gg_guard_options *options,
+                          struct gg_guard **out,
+                          struct gg_error **error);
+
+/**
+ * A kernel from its `CUfunction`, or from its `CUkernel`, which must be of the guard's context and
+ * outlive the kernel. Queries its limits and parameters once.
+ *
+ * `name` is for messages; NULL for the driver's. `parameter_sizes` are the sizes of its
+ * `parameter_count` parameters in bytes; NULL if the driver is to be asked, which needs CUDA 12.4.
+ * The calling thread's current context is the same afterwards.
+ *
+ * Thread-safe.
+ */
+gg_status gg_kernel_create(const struct gg_guard *guard,
+                           void *function,
+                           const char *name,
+                           const size_t *parameter_sizes,
+                           size_t parameter_count,
+                           struct gg_kernel **out,
+                           struct gg_error **error);
+
+/**
+ * The limits of a kernel on its device, for `gg_validate` and `gg_plan`. They include the shared memory
+ * that needs opt-in, since `gg_launch` opts in.
+ *
+ * Thread-safe.
+ */
+gg_status gg_kernel_limits(const struct gg_kernel *kernel,
+                           struct gg_limits **out,
+                           struct gg_error **error);
+
+/**
+ * Writes what was counted in the kernel's context to `out`.
+ *
+ * Thread-safe.
+ */
+gg_status gg_kernel_counts(const struct gg_kernel *kernel,
+                           struct gg_counts *out,
+                           struct gg_error **error);
+
+/**
+ * Validates a launch and submits it to `config.stream`, as `cuLaunchKernel` does: in one launch if that is
+ * legal, else in chunks of `batch`, which may be NULL.
+ *
+ * `params` points to the value of each parameter. Those that change from chunk to chunk are named in
+ * `batch.following`; a parameter with the number of items must be one of them. All chunks are validated before
+ * the first is launched. If the driver refuses one even so, the error has a `gg_progress`. `launches`, which
+ * may be NULL, gets the number of launches.
+ *
+ * The call returns before the launches have run. Arguments must be what the kernel takes, and memory must
+ * live until the launches have run. The stream must be of the kernel's context. The calling thread's current
+ * context is the same afterwards. Neither allocates nor locks if the launch is legal, once the kernel was
+ * launched with its shared memory before.
+ *
+ * Thread-safe, as `cuLaunchKernel` is: launches of one stream are in the order of the calls.
+ */
+gg_status gg_launch(const struct gg_kernel *kernel,
+                    const struct gg_config *config,
+                    void *const *params,
+                    const struct gg_batch *batch,
+                    uint64_t *launches,
+                    struct gg_error **error);
+
+/**
+ * Waits for all launches on a `CUstream`, NULL for the default one, of the kernel's context.
+ * `GG_DRIVER` if one of them failed: the message names the launches that may have caused it.
+ *
+ * Thread-safe.
+ */
+gg_status gg_synchronize(const struct gg_kernel *kernel, void *stream, struct gg_error **error);
 
 /**
  * The limits of a kernel on a GPU of the catalogue: by name or alias, such as `h200` or `NVIDIA L4`;

@@ -169,7 +169,8 @@ pub unsafe extern "C" fn gg_error_progress(
     unsafe { entry(core::ptr::null_mut(), body) }
 }
 
-fn progress_of(failure: &Failure) -> Option<gg_progress> {
+/// How far a launch came before it failed at a chunk.
+pub(crate) fn progress_of(failure: &Failure) -> Option<gg_progress> {
     match failure.library()? {
         #[cfg(feature = "cuda")]
         Error::Launch(gridguard::cuda::LaunchError::Stopped(stopped)) => Some(gg_progress {

@@ -52,6 +52,12 @@ pub(crate) enum Failure {
     NotFound(String),
     #[error(transparent)]
     Library(Box<Error>),
+    #[cfg(feature = "cuda")]
+    #[error("kernel {kernel} has parameters of {known:?} bytes, but {declared:?} are declared")]
+    Parameters { kernel: String, known: Vec<usize>, declared: Vec<usize> },
+    #[cfg(feature = "cuda")]
+    #[error("the driver does not know the parameters of kernel {kernel}: pass their sizes")]
+    UnknownParameters { kernel: String },
     #[error("gridguard failed: {0}")]
     Panicked(String),
 }
@@ -88,6 +94,8 @@ impl Failure {
             Self::Struct { .. } => gg_status::GG_INVALID_STRUCT,
             Self::NotFound(_) => gg_status::GG_NOT_FOUND,
             Self::TooManyObjects | Self::Panicked(_) => gg_status::GG_INTERNAL,
+            #[cfg(feature = "cuda")]
+            Self::Parameters { .. } | Self::UnknownParameters { .. } => gg_status::GG_PARAMETERS,
             Self::Library(error) => status_of(error),
         }
     }

@@ -15,9 +15,15 @@
 mod check;
 mod config;
 mod error;
+#[cfg(feature = "cuda")]
+mod event;
 mod explain;
 mod failure;
 mod handles;
+#[cfg(feature = "cuda")]
+mod kernel;
+#[cfg(feature = "cuda")]
+mod launch;
 mod limits;
 mod memory;
 #[cfg(feature = "profile")]
@@ -35,8 +41,20 @@ pub use error::{
     GG_AXIS_NONE, gg_error, gg_error_driver_code, gg_error_message, gg_error_progress,
     gg_error_status, gg_error_violation, gg_error_violation_count, gg_progress, gg_violation,
 };
+#[cfg(feature = "cuda")]
+pub use event::{
+    GG_EVENT_CHOICE_REJECTED, GG_EVENT_FAILED, GG_EVENT_REJECTED, GG_EVENT_SPLIT, gg_event,
+    gg_event_callback,
+};
 pub use explain::{gg_error_explain, gg_explain};
 pub use failure::gg_status;
+#[cfg(feature = "cuda")]
+pub use kernel::{
+    gg_counts, gg_guard, gg_guard_create, gg_guard_options, gg_kernel, gg_kernel_counts,
+    gg_kernel_create, gg_kernel_limits,
+};
+#[cfg(feature = "cuda")]
+pub use launch::{gg_launch, gg_synchronize};
 #[cfg(feature = "cuda")]
 pub use limits::gg_limits_of_device;
 pub use limits::{

@@ -117,7 +117,7 @@ pub(crate) unsafe fn text<'a>(from: *const c_char, what: &'static str) -> Result
 /// # Safety
 ///
 /// `from` is null or aligned, and points to as many elements, which stay unchanged.
-#[cfg(feature = "profile")]
+#[cfg(any(feature = "cuda", feature = "profile"))]
 pub(crate) unsafe fn array<'a, T>(
     from: *const T,
     count: usize,

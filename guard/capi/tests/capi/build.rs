@@ -56,20 +56,24 @@ impl Program {
         Self { path, _folder: folder }
     }
 
-    /// Runs the program, which must succeed.
-    pub(crate) fn run(&self, settings: &[(&str, &str)]) -> String {
+    /// Runs the program, which must succeed, and returns what it prints.
+    pub(crate) fn run(&self, arguments: &[&str], settings: &[(&str, &str)]) -> String {
+        let mut command = self.command();
         let Output { status, stdout, stderr } =
-            self.command().envs(settings.iter().copied()).output().expect("it starts");
+            command.args(arguments).envs(settings.iter().copied()).output().expect("it starts");
         let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
         assert!(status.success(), "{status}\n{stdout}{stderr}");
         stdout.into_owned()
     }
 
-    /// The command that runs it with the shared library.
-    pub(crate) fn command(&self) -> Command {
+    /// The command that runs it with the shared library, and the driver of the test's process.
+    fn command(&self) -> Command {
+        let mut folders = vec![library().parent().expect("a folder").to_owned()];
+        let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        folders.extend(std::env::split_paths(&path));
         let mut command = Command::new(&self.path);
         command
-            .env("LD_LIBRARY_PATH", library().parent().expect("a folder"))
+            .env("LD_LIBRARY_PATH", std::env::join_paths(folders).expect("no colons"))
             .env("GRIDGUARD_PROFILES", "off")
             // The leak detector needs to trace its own process, which containers may forbid.
             .env("ASAN_OPTIONS", "detect_leaks=0")

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod build;
+mod cuda;
 mod header;
 mod programs;
 mod symbols;

@@ -21,7 +21,7 @@ fn use_the_library(compiler: &str, options: &[&str], library: &PathBuf) {
     let profile = profile.to_str().expect("UTF-8");
     for source in PROGRAMS {
         let program = Program::linked(compiler, options, source, std::slice::from_ref(library));
-        program.run(&[("PROFILE", profile)]);
+        program.run(&[], &[("PROFILE", profile)]);
     }
 }
 
@@ -67,17 +67,28 @@ fn the_same_programs_are_cpp() {
     }
 }
 
+/// The block of the README after `begin`.
+fn block_of_the_readme(begin: &str) -> &'static str {
+    let text = include_str!("../../README.md").split_once(begin).expect("a block").1;
+    text.split_once("```").expect("its end").0
+}
+
+#[test]
+fn the_launch_of_the_readme_compiles() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("launch.c");
+    let launch = block_of_the_readme("from chunk to chunk:\n\n```c\n");
+    std::fs::write(&source, launch).expect("it is written");
+    let source = source.to_str().expect("UTF-8");
+    Program::linked("gcc", &["-std=c99", "-shared", "-fPIC"], source, &[library()]);
+}
+
 #[test]
 fn the_program_of_the_readme_prints_what_the_readme_says() {
-    let readme = include_str!("../../README.md");
-    let block = |begin: &str| {
-        let text = readme.split_once(begin).expect("a block").1;
-        text.split_once("```").expect("its end").0
-    };
     let folder = tempfile::tempdir().expect("a folder");
     let source = folder.path().join("readme.c");
-    std::fs::write(&source, block("```c\n")).expect("it is written");
+    std::fs::write(&source, block_of_the_readme("```c\n")).expect("it is written");
     let source = source.to_str().expect("UTF-8");
     let program = Program::linked("gcc", &["-std=c99"], source, &[library()]);
-    assert_eq!(program.run(&[]), block("```text\n"));
+    assert_eq!(program.run(&[], &[]), block_of_the_readme("```text\n"));
 }

@@ -1,0 +1,238 @@
+//! Guards over the caller's context, and kernels from its handles.
+
+use core::ffi::{c_char, c_void};
+use std::ffi::CString;
+use std::sync::Arc;
+
+use gridguard::cuda::{RawKernel, current_context, driver_version};
+
+use crate::error::{entry, gg_error};
+use crate::event::{Listener, gg_event_callback};
+use crate::failure::{Failure, gg_status};
+use crate::handles::{self, Object};
+use crate::limits::gg_limits;
+use crate::memory::{self, Versioned};
+use crate::text::c_string;
+
+/// Launches in one context of the caller's, with its event callback. Immutable; free it with `gg_free`.
+pub struct gg_guard(Arc<Guarded>);
+
+impl Object for gg_guard {
+    const NAME: &'static str = "gg_guard";
+}
+
+/// What a guard and its kernels share.
+struct Guarded {
+    /// The `CUcontext`.
+    context: usize,
+    listener: Option<Listener>,
+}
+
+/// What a guard is made of. Zeros are the defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gg_guard_options {
+    /// Set it to `sizeof(gg_guard_options)`.
+    pub struct_size: usize,
+    /// The `CUcontext`; NULL for the one that is current on the calling thread, such as the CUDA runtime's.
+    pub context: *mut c_void,
+    /// Called for events of launches; NULL for none.
+    pub on_event: gg_event_callback,
+    /// Passed to the callback, on whatever thread launches.
+    pub user_data: *mut c_void,
+}
+
+// SAFETY: `repr(C)`, with its size first; pointers may be null.
+unsafe impl Versioned for gg_guard_options {
+    const OLDEST: usize = 32;
+}
+
+/// A kernel of the caller's, with its limits. Immutable; free it with `gg_free`.
+pub struct gg_kernel {
+    pub(crate) raw: RawKernel,
+    /// The sizes of its parameters in bytes.
+    pub(crate) parameters: Vec<usize>,
+    pub(crate) name: CString,
+    guarded: Arc<Guarded>,
+}
+
+impl Object for gg_kernel {
+    const NAME: &'static str = "gg_kernel";
+}
+
+impl gg_kernel {
+    #[inline]
+    pub(crate) fn listener(&self) -> Option<&Listener> {
+        self.guarded.listener.as_ref()
+    }
+}
+
+/// Numbers of all launches through this library in a context, since the oldest of its kernels was made.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct gg_counts {
+    /// Set it to `sizeof(gg_counts)`.
+    pub struct_size: usize,
+    /// Requests that were launched, whole or split.
+    pub requests: u64,
+    /// Launches that were submitted.
+    pub launches: u64,
+    /// Requests that took more than one launch.
+    pub split: u64,
+    /// Requests that stopped at a launch which the driver refused.
+    pub refused_by_driver: u64,
+    /// Broken rules of rejected requests.
+    pub broken_rules: u64,
+}
+
+// SAFETY: `repr(C)`, with its size first; numbers may be zero.
+unsafe impl Versioned for gg_counts {
+    const OLDEST: usize = 48;
+}
+
+/// A guard for launches in a context of the caller's, which must outlive the guard's kernels. `options` may
+/// be NULL. `GG_NOT_FOUND` if no context is given or current, `GG_DRIVER` if there is no driver.
+///
+/// Thread-safe. The callback must be so too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_guard_create(
+    options: *const gg_guard_options,
+    out: *mut *mut gg_guard,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let make = || {
+        // SAFETY: the caller's structure, for the time of this call.
+        let options = unsafe { memory::read_optional(options, "options") }?;
+        let given = options.map(|options| options.context.addr()).filter(|context| *context != 0);
+        let context = match given {
+            Some(context) => {
+                driver_version()?;
+                context
+            }
+            None => {
+                let none = || Failure::NotFound("no context is current on this thread".into());
+                current_context()?.ok_or_else(none)?.as_ptr().addr()
+            }
+        };
+        let listener = options.and_then(|options| {
+            // SAFETY: the caller vouches that both can be used on any thread.
+            options.on_event.map(|callback| unsafe { Listener::new(callback, options.user_data) })
+        });
+        Ok(gg_guard(Arc::new(Guarded { context, listener })))
+    };
+    // SAFETY: `out` and `error` are the caller's.
+    unsafe { entry(error, || memory::create(out, make)) }
+}
+
+/// A kernel from its `CUfunction`, or from its `CUkernel`, which must be of the guard's context and
+/// outlive the kernel. Queries its limits and parameters once.
+///
+/// `name` is for messages; NULL for the driver's. `parameter_sizes` are the sizes of its
+/// `parameter_count` parameters in bytes; NULL if the driver is to be asked, which needs CUDA 12.4.
+/// The calling thread's current context is the same afterwards.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_kernel_create(
+    guard: *const gg_guard,
+    function: *mut c_void,
+    name: *const c_char,
+    parameter_sizes: *const usize,
+    parameter_count: usize,
+    out: *mut *mut gg_kernel,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let make = || {
+        // SAFETY: the caller does not free the handle meanwhile.
+        let guarded = &unsafe { handles::get(guard, "guard") }?.0;
+        if function.is_null() {
+            return Err(Failure::Null("function"));
+        }
+        let context = core::ptr::without_provenance_mut(guarded.context);
+        let raw = if name.is_null() {
+            // SAFETY: the caller vouches that both handles are alive and belong together.
+            unsafe { RawKernel::named_by_driver(context, function) }?
+        } else {
+            // SAFETY: the caller's text, for the time of this call.
+            let name = unsafe { memory::text(name, "name") }?;
+            // SAFETY: as above.
+            unsafe { RawKernel::from_handles(context, function, name) }?
+        };
+        let declared = if parameter_sizes.is_null() {
+            None
+        } else {
+            // SAFETY: the caller's array, for the time of this call.
+            let sizes = unsafe {
+                memory::array(parameter_sizes, parameter_count, MAX_PARAMETERS, "parameter_sizes")
+            }?;
+            Some(sizes.to_vec())
+        };
+        let parameters = parameters_of(&raw, declared)?;
+        let (name, guarded) = (c_string(raw.name()), Arc::clone(guarded));
+        Ok(gg_kernel { raw, parameters, name, guarded })
+    };
+    // SAFETY: `out` and `error` are the caller's.
+    unsafe { entry(error, || memory::create(out, make)) }
+}
+
+/// The limits of a kernel on its device, for `gg_validate` and `gg_plan`. They include the shared memory
+/// that needs opt-in, since `gg_launch` opts in.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_kernel_limits(
+    kernel: *const gg_kernel,
+    out: *mut *mut gg_limits,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let make = || {
+        // SAFETY: the caller does not free the handle meanwhile.
+        let kernel = unsafe { handles::get(kernel, "kernel") }?;
+        Ok(gg_limits::new(kernel.raw.limits().clone()))
+    };
+    // SAFETY: `out` and `error` are the caller's.
+    unsafe { entry(error, || memory::create(out, make)) }
+}
+
+/// Writes what was counted in the kernel's context to `out`.
+///
+/// Thread-safe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gg_kernel_counts(
+    kernel: *const gg_kernel,
+    out: *mut gg_counts,
+    error: *mut *mut gg_error,
+) -> gg_status {
+    let body = || {
+        // SAFETY: the caller does not free the handle meanwhile.
+        let counts = unsafe { handles::get(kernel, "kernel") }?.raw.counts();
+        let counts = gg_counts {
+            struct_size: 0,
+            requests: counts.plans,
+            launches: counts.launches,
+            split: counts.split,
+            refused_by_driver: counts.refused_by_driver,
+            broken_rules: counts.rejections.iter().map(|(_, count)| count).sum(),
+        };
+        // SAFETY: `out` is the caller's.
+        unsafe { memory::write(out, &counts, "out") }
+    };
+    // SAFETY: `error` is the caller's.
+    unsafe { entry(error, body) }
+}
+
+/// The driver's parameter sizes, or else the declared ones.
+fn parameters_of(raw: &RawKernel, declared: Option<Vec<usize>>) -> Result<Vec<usize>, Failure> {
+    let kernel = || raw.name().to_owned();
+    match (raw.parameter_sizes(), declared) {
+        (Some(known), Some(declared)) if known != declared => {
+            Err(Failure::Parameters { kernel: kernel(), known: known.to_vec(), declared })
+        }
+        (Some(known), _) => Ok(known.to_vec()),
+        (None, Some(declared)) => Ok(declared),
+        (None, None) => Err(Failure::UnknownParameters { kernel: kernel() }),
+    }
+}
+
+/// More parameters than fit the 32,764 bytes of a kernel.
+const MAX_PARAMETERS: usize = 1 << 15;
