@@ -76,6 +76,8 @@ mod plan;
 #[cfg(feature = "profile")]
 pub mod profile;
 mod record;
+#[cfg(feature = "serde")]
+pub mod watched;
 
 pub use dim::{Axis, Dim3};
 pub use error::Error;
@@ -93,8 +95,9 @@ pub use launch::valid::ValidLaunch;
 pub use launch::validate::{validate, validate_co_resident};
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use limits::{
-    ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, LOCAL_BYTES_PER_THREAD,
-    LaunchLimits, LocalMemory, OccupancyLimits, PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
+    ComputeCapability, DeviceFacts, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES,
+    LOCAL_BYTES_PER_THREAD, LaunchLimits, LocalMemory, OccupancyLimits, PARAMETER_BYTES,
+    SHARED_BYTES_WITHOUT_OPT_IN,
 };
 #[cfg(feature = "metrics")]
 pub use observe::describe_metrics;

@@ -17,7 +17,7 @@ use super::history::{ContextHistory, History};
 use super::query;
 use super::symbols::{
     ATTRIBUTE_CLUSTER_DIMENSION, Driver, Handle, INVALID_CLUSTER_SIZE, LaunchAttribute,
-    LaunchConfigEx, Status, function_attribute,
+    LaunchConfigEx, Status,
 };
 #[cfg(feature = "profile")]
 use super::tuning::KernelTuning;
@@ -25,6 +25,7 @@ use crate::dim::Dim3;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::{validate, validate_co_resident};
+use crate::limits::attributes::function_attribute;
 use crate::limits::{LaunchLimits, OccupancyLimits};
 use crate::plan::signature::{Parameter, Signature};
 #[cfg(feature = "profile")]

@@ -14,10 +14,9 @@ use super::driver_log::{self, LogPosition};
 use super::error::{CudaError, LoadError, cuda_version};
 use super::kernel::Kernel;
 use super::query;
-use super::symbols::{
-    Driver, Handle, NO_BINARY_FOR_GPU, NOT_FOUND, UNSUPPORTED_PTX_VERSION, function_attribute,
-};
+use super::symbols::{Driver, Handle, NO_BINARY_FOR_GPU, NOT_FOUND, UNSUPPORTED_PTX_VERSION};
 use crate::image::Image;
+use crate::limits::attributes::function_attribute;
 use crate::plan::signature::Parameter;
 
 /// An image loaded into a context. Unloaded when its last kernel is dropped, after its launches. It stays

@@ -14,13 +14,11 @@ use super::driver_log::{self, LogPosition};
 use super::error::{CudaError, DriverError};
 use super::symbols::{
     AFFINITY_MULTIPROCESSORS, DeviceResource, Driver, ExecAffinity, Handle, LAST_DEFAULT_STREAM,
-    RESOURCE_MULTIPROCESSORS, Status, device_attribute, function_attribute,
+    RESOURCE_MULTIPROCESSORS, Status,
 };
-use crate::dim::Dim3;
 use crate::launch::rule::INVALID_VALUE;
-use crate::limits::{
-    ComputeCapability, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES, PARAMETER_BYTES,
-};
+use crate::limits::attributes::device_attribute;
+use crate::limits::{DeviceFacts, DeviceLimits, KernelLimits};
 
 /// The CUDA version that the driver supports: 1000 * major + 10 * minor.
 ///
@@ -243,56 +241,16 @@ fn device_handle(ordinal: usize) -> Result<c_int, CudaError> {
 }
 
 fn query_device(driver: &Driver, device: c_int) -> Result<DeviceLimits, DriverError> {
-    use device_attribute as da;
-    let ask = |number: i32| -> Result<u64, DriverError> {
-        Ok(u64::try_from(attribute(driver, device, number)?).unwrap_or(0))
-    };
-    // Newer than the oldest supported driver: without the attribute there is no such feature.
-    let ask_if_known = |attribute| ask(attribute).unwrap_or(0);
-    let narrow = |value: u64| u32::try_from(value).unwrap_or(0);
-    let capability = ComputeCapability::new(
-        narrow(ask(da::COMPUTE_CAPABILITY_MAJOR)?),
-        narrow(ask(da::COMPUTE_CAPABILITY_MINOR)?),
-    );
     let mut memory_bytes = 0;
     // SAFETY: the pointer is to a live integer.
     let status = unsafe { (driver.device_total_mem)(&raw mut memory_bytes, device) };
     driver.check("cuDeviceTotalMem", status)?;
-    let cluster_launch = ask_if_known(da::CLUSTER_LAUNCH) != 0;
-    let large = capability.major >= 7 && driver.version()? >= LARGE_PARAMETERS_FROM;
-    Ok(DeviceLimits {
+    let facts = DeviceFacts {
         name: device_name(driver, device)?,
-        compute_capability: capability,
-        max_grid: Dim3::new(
-            ask(da::MAX_GRID_DIM_X)?,
-            ask(da::MAX_GRID_DIM_Y)?,
-            ask(da::MAX_GRID_DIM_Z)?,
-        ),
-        max_block: Dim3::new(
-            ask(da::MAX_BLOCK_DIM_X)?,
-            ask(da::MAX_BLOCK_DIM_Y)?,
-            ask(da::MAX_BLOCK_DIM_Z)?,
-        ),
-        max_threads_per_block: ask(da::MAX_THREADS_PER_BLOCK)?,
-        warp_size: ask(da::WARP_SIZE)?,
-        max_registers_per_block: ask(da::MAX_REGISTERS_PER_BLOCK)?,
-        register_allocation_unit: REGISTER_ALLOCATION_UNIT,
-        warp_allocation_granularity: warp_allocation_granularity(capability),
-        max_shared_bytes_per_block: ask(da::MAX_SHARED_MEMORY_PER_BLOCK)?,
-        max_shared_bytes_per_block_opt_in: ask(da::MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-        reserved_shared_bytes_per_block: ask_if_known(da::RESERVED_SHARED_MEMORY_PER_BLOCK),
-        shared_bytes_per_multiprocessor: ask(da::MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
-        multiprocessors: ask(da::MULTIPROCESSOR_COUNT)?,
-        max_threads_per_multiprocessor: ask(da::MAX_THREADS_PER_MULTIPROCESSOR)?,
-        max_blocks_per_multiprocessor: ask(da::MAX_BLOCKS_PER_MULTIPROCESSOR)?,
-        registers_per_multiprocessor: ask(da::MAX_REGISTERS_PER_MULTIPROCESSOR)?,
-        l2_bytes: ask(da::L2_CACHE_SIZE)?,
         memory_bytes: u64::try_from(memory_bytes).unwrap_or(u64::MAX),
-        cooperative_launch: ask(da::COOPERATIVE_LAUNCH)? != 0,
-        cluster_launch,
-        max_portable_cluster_blocks: if cluster_launch { PORTABLE_CLUSTER_BLOCKS } else { 0 },
-        max_parameter_bytes: if large { LARGE_PARAMETER_BYTES } else { PARAMETER_BYTES },
-    })
+        driver_version: driver.version()?,
+    };
+    DeviceLimits::from_attributes(facts, |number| attribute(driver, device, number))
 }
 
 fn attribute(driver: &Driver, device: c_int, number: i32) -> Result<i32, DriverError> {
@@ -361,32 +319,13 @@ pub(super) unsafe fn kernel_limits(
     function: Handle,
     name: String,
 ) -> Result<KernelLimits, DriverError> {
-    use function_attribute as fa;
-    let ask = |attribute| -> Result<u64, DriverError> {
+    KernelLimits::from_attributes(name, |attribute| {
         let mut value = 0;
         // SAFETY: the function is loaded, by this function's contract; the pointer is to a live
         // integer; for an unknown attribute the driver returns an error.
         let status = unsafe { (driver.func_get_attribute)(&raw mut value, attribute, function) };
         driver.check("cuFuncGetAttribute", status)?;
-        Ok(u64::try_from(value).unwrap_or(0))
-    };
-    // Without the attributes of CUDA 12.0 there are no clusters.
-    let ask_if_known = |attribute| ask(attribute).unwrap_or(0);
-    let cluster = Dim3::new(
-        ask_if_known(fa::REQUIRED_CLUSTER_WIDTH),
-        ask_if_known(fa::REQUIRED_CLUSTER_HEIGHT),
-        ask_if_known(fa::REQUIRED_CLUSTER_DEPTH),
-    );
-    Ok(KernelLimits {
-        name,
-        max_threads_per_block: Some(ask(fa::MAX_THREADS_PER_BLOCK)?),
-        registers_per_thread: ask(fa::NUM_REGS)?,
-        static_shared_bytes: ask(fa::SHARED_SIZE_BYTES)?,
-        max_dynamic_shared_bytes: Some(ask(fa::MAX_DYNAMIC_SHARED_SIZE_BYTES)?),
-        local_bytes_per_thread: ask(fa::LOCAL_SIZE_BYTES)?,
-        required_cluster: (!cluster.has_zero()).then_some(cluster),
-        cluster_must_be_set: ask_if_known(fa::CLUSTER_SIZE_MUST_BE_SET) != 0,
-        non_portable_cluster_allowed: ask_if_known(fa::NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0,
+        Ok(value)
     })
 }
 
@@ -420,30 +359,9 @@ pub(super) unsafe fn parameter_sizes(
     Ok(Some(sizes))
 }
 
-/// The first CUDA version whose kernels take 32,764 bytes of parameters.
-const LARGE_PARAMETERS_FROM: i32 = 12_010;
-/// Blocks of a cluster that every device with clusters supports.
-const PORTABLE_CLUSTER_BLOCKS: u64 = 8;
-/// Registers of a warp are allocated in multiples of this on every capability from 3.0 on.
-const REGISTER_ALLOCATION_UNIT: u64 = 256;
-/// Registers of a block are allocated for a multiple of this many warps, one for each partition of
-/// a multiprocessor: two on 6.0, four on every other capability from 3.0 on (`cuda_occupancy.h`).
-const fn warp_allocation_granularity(capability: ComputeCapability) -> u64 {
-    match capability {
-        ComputeCapability { major: 6, minor: 0 } => 2,
-        _ => 4,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_p100_has_two_partitions_and_all_other_devices_have_four() {
-        let of = |major, minor| warp_allocation_granularity(ComputeCapability::new(major, minor));
-        assert_eq!([of(5, 2), of(6, 0), of(6, 1), of(7, 5), of(12, 1)], [4, 2, 4, 4, 4]);
-    }
 
     #[test]
     fn compute_modes_have_the_driver_s_numbers() {

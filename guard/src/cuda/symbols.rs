@@ -207,47 +207,6 @@ pub(super) const ATTRIBUTE_OVERLAP: c_uint = 6;
 /// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
 pub(super) const ATTRIBUTE_PRIORITY: c_uint = 8;
 
-/// `CUdevice_attribute`, as integers: a driver may know fewer or more than a binding.
-pub(super) mod device_attribute {
-    pub(in super::super) const MAX_THREADS_PER_BLOCK: i32 = 1;
-    pub(in super::super) const MAX_BLOCK_DIM_X: i32 = 2;
-    pub(in super::super) const MAX_BLOCK_DIM_Y: i32 = 3;
-    pub(in super::super) const MAX_BLOCK_DIM_Z: i32 = 4;
-    pub(in super::super) const MAX_GRID_DIM_X: i32 = 5;
-    pub(in super::super) const MAX_GRID_DIM_Y: i32 = 6;
-    pub(in super::super) const MAX_GRID_DIM_Z: i32 = 7;
-    pub(in super::super) const MAX_SHARED_MEMORY_PER_BLOCK: i32 = 8;
-    pub(in super::super) const WARP_SIZE: i32 = 10;
-    pub(in super::super) const MAX_REGISTERS_PER_BLOCK: i32 = 12;
-    pub(in super::super) const MULTIPROCESSOR_COUNT: i32 = 16;
-    pub(in super::super) const COMPUTE_MODE: i32 = 20;
-    pub(in super::super) const L2_CACHE_SIZE: i32 = 38;
-    pub(in super::super) const MAX_THREADS_PER_MULTIPROCESSOR: i32 = 39;
-    pub(in super::super) const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
-    pub(in super::super) const COMPUTE_CAPABILITY_MINOR: i32 = 76;
-    pub(in super::super) const MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: i32 = 81;
-    pub(in super::super) const MAX_REGISTERS_PER_MULTIPROCESSOR: i32 = 82;
-    pub(in super::super) const COOPERATIVE_LAUNCH: i32 = 95;
-    pub(in super::super) const MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: i32 = 97;
-    pub(in super::super) const MAX_BLOCKS_PER_MULTIPROCESSOR: i32 = 106;
-    pub(in super::super) const RESERVED_SHARED_MEMORY_PER_BLOCK: i32 = 111;
-    pub(in super::super) const CLUSTER_LAUNCH: i32 = 120;
-}
-
-/// `CUfunction_attribute`.
-pub(super) mod function_attribute {
-    pub(in super::super) const MAX_THREADS_PER_BLOCK: i32 = 0;
-    pub(in super::super) const SHARED_SIZE_BYTES: i32 = 1;
-    pub(in super::super) const LOCAL_SIZE_BYTES: i32 = 3;
-    pub(in super::super) const NUM_REGS: i32 = 4;
-    pub(in super::super) const MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
-    pub(in super::super) const CLUSTER_SIZE_MUST_BE_SET: i32 = 10;
-    pub(in super::super) const REQUIRED_CLUSTER_WIDTH: i32 = 11;
-    pub(in super::super) const REQUIRED_CLUSTER_HEIGHT: i32 = 12;
-    pub(in super::super) const REQUIRED_CLUSTER_DEPTH: i32 = 13;
-    pub(in super::super) const NON_PORTABLE_CLUSTER_SIZE_ALLOWED: i32 = 14;
-}
-
 /// Opens the first of `names` that the loader finds, and returns it with its name; or else each name
 /// with the loader's message.
 pub(super) fn open(names: &[&str]) -> Result<(Library, String), Vec<(String, String)>> {

@@ -1,0 +1,175 @@
+//! What `gridguard run` saw of a process, as data: the report that `--report` writes and
+//! `gridguard report` reads.
+
+use serde::{Deserialize, Serialize};
+
+use crate::dim::{Axis, Dim3};
+use crate::launch::request::LaunchRequest;
+use crate::limits::DeviceLimits;
+
+/// The format of [`WatchReport`]. Fields may be added without another number.
+pub const FORMAT: u32 = 1;
+
+/// The launches of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchReport {
+    /// [`FORMAT`] when it was written.
+    pub format: u32,
+    /// The path of the program.
+    pub program: String,
+    /// The number of the process.
+    pub process: u32,
+    /// The devices on which kernels were launched.
+    pub devices: Vec<DeviceLimits>,
+    /// Launches that the driver accepted.
+    pub launches: u64,
+    /// Launches that the driver refused.
+    pub refused: u64,
+    /// Accepted launches after the first refused one.
+    pub launches_after_refusal: u64,
+    /// Accepted launches of kernels beyond those that are listed.
+    pub unlisted_launches: u64,
+    /// Lookups of launch functions that could not be watched.
+    pub unwatched_functions: u64,
+    /// The kernels, as [`WatchReport::sort`] orders them.
+    pub kernels: Vec<KernelUse>,
+    /// The refused launches that were explained.
+    pub refusals: Vec<RefusedLaunch>,
+}
+
+/// The launches of one kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelUse {
+    /// The name in the device code.
+    pub name: String,
+    /// The name as it was written, cut if it is long.
+    pub demangled: String,
+    /// Launches that the driver accepted.
+    pub launches: u64,
+    /// Launches that the driver refused.
+    pub refused: u64,
+    /// The largest accepted grid, along each axis by itself.
+    pub max_grid: Dim3,
+    /// The most threads of a block.
+    pub max_threads_per_block: u64,
+    /// The most dynamic shared memory in bytes.
+    pub max_dynamic_shared_bytes: u64,
+}
+
+/// A refused launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedLaunch {
+    /// The kernel's name in the device code.
+    pub kernel: String,
+    /// The driver's error code.
+    pub code: i32,
+    /// Its name, code and meaning.
+    pub error: String,
+    /// The launch configuration.
+    pub request: LaunchRequest,
+    /// The broken rules, each with value, limit and remedy.
+    pub violations: Vec<String>,
+    /// The host stack, the innermost frame first.
+    pub stack: Vec<String>,
+}
+
+impl WatchReport {
+    /// Orders the kernels: refused ones first, then the nearest to a limit, then by name.
+    pub fn sort(&mut self) {
+        let limit = self.grid_limit();
+        self.kernels.sort_by(|a, b| {
+            let factor = |kernel: &KernelUse| kernel.headroom(limit).map_or(f64::MAX, |(_, f)| f);
+            let refused = b.refused.cmp(&a.refused);
+            refused.then(factor(a).total_cmp(&factor(b))).then_with(|| a.name.cmp(&b.name))
+        });
+    }
+
+    /// The largest grid that every device of the process accepts.
+    #[must_use]
+    pub fn grid_limit(&self) -> Dim3 {
+        let any = DeviceLimits::any_device().max_grid;
+        let limits = self.devices.iter().map(|device| device.max_grid);
+        limits.reduce(|a, b| Dim3::new(a.x.min(b.x), a.y.min(b.y), a.z.min(b.z))).unwrap_or(any)
+    }
+}
+
+impl KernelUse {
+    /// How many times its largest grid the kernel can be launched with before it exceeds `limit`, and along
+    /// which axis that is: 1.07 of 61,440 blocks along y. `None` if nothing was launched.
+    ///
+    /// ```
+    /// use gridguard::watched::KernelUse;
+    /// use gridguard::{Axis, DeviceLimits, Dim3};
+    ///
+    /// let kernel = KernelUse {
+    ///     name: "attention".into(),
+    ///     demangled: "attention".into(),
+    ///     launches: 3,
+    ///     refused: 0,
+    ///     max_grid: Dim3::new(8, 61_440, 1),
+    ///     max_threads_per_block: 128,
+    ///     max_dynamic_shared_bytes: 0,
+    /// };
+    /// let (axis, factor) = kernel.headroom(DeviceLimits::any_device().max_grid).expect("launched");
+    /// assert_eq!((axis, format!("{factor:.2}")), (Axis::Y, "1.07".into()));
+    /// ```
+    #[must_use]
+    pub fn headroom(&self, limit: Dim3) -> Option<(Axis, f64)> {
+        let factor = |axis| {
+            let blocks = self.max_grid.along(axis);
+            (blocks > 0).then(|| (axis, ratio(limit.along(axis), blocks)))
+        };
+        Axis::ALL.into_iter().filter_map(factor).min_by(|(_, a), (_, b)| a.total_cmp(b))
+    }
+}
+
+/// Blocks of a grid fit 32 bits; more is rounded.
+#[allow(clippy::as_conversions, reason = "rounds to the nearest f64")]
+fn ratio(limit: u64, blocks: u64) -> f64 {
+    limit as f64 / blocks as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(name: &str, refused: u64, max_grid: Dim3) -> KernelUse {
+        KernelUse {
+            name: name.into(),
+            demangled: name.into(),
+            launches: 1,
+            refused,
+            max_grid,
+            max_threads_per_block: 1,
+            max_dynamic_shared_bytes: 0,
+        }
+    }
+
+    #[test]
+    fn refused_kernels_come_first_and_then_the_nearest_to_a_limit() {
+        let mut report = WatchReport {
+            format: FORMAT,
+            program: "p".into(),
+            process: 1,
+            devices: Vec::new(),
+            launches: 4,
+            refused: 1,
+            launches_after_refusal: 0,
+            unlisted_launches: 0,
+            unwatched_functions: 0,
+            kernels: vec![
+                kernel("far", 0, Dim3::new(1_000_000, 1, 1)),
+                kernel("near", 0, Dim3::new(1, 1, 65_000)),
+                kernel("refused", 1, Dim3::new(0, 0, 0)),
+                kernel("half", 0, Dim3::new(1, 30_000, 1)),
+            ],
+            refusals: Vec::new(),
+        };
+        report.sort();
+        let names: Vec<_> = report.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
+        assert_eq!(names, ["refused", "near", "half", "far"]);
+        assert_eq!(report.kernels[0].headroom(report.grid_limit()), None);
+        let text = serde_json::to_string(&report).expect("JSON");
+        assert_eq!(serde_json::from_str::<WatchReport>(&text).expect("a report"), report);
+    }
+}
