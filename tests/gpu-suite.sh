@@ -43,7 +43,7 @@ pack() {
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
-        gcc -shared -fPIC -O2 -o "$folder/fake-driver/${name%=*}" "guard/tests/fake-driver/${name#*=}" -lpthread || return 1
+        gcc -shared -fPIC -Wl,-Bsymbolic -O2 -o "$folder/fake-driver/${name%=*}" "guard/tests/fake-driver/${name#*=}" -lpthread || return 1
     done
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"

@@ -18,7 +18,8 @@ pub fn build(folder: &Path, source: &str, library: &str, link: &str, define: Opt
     // Built under another name and moved, since another run may be using the old file.
     let fresh = folder.join(format!("fresh-{}", std::process::id()));
     let output = Command::new("gcc")
-        .args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"])
+        // Bound to itself, as NVIDIA's: a library that is preloaded does not change what it calls.
+        .args(["-shared", "-fPIC", "-Wl,-Bsymbolic", "-O2", "-Wall", "-Wextra", "-Werror"])
         .args(define)
         .arg("-o")
         .args([&fresh, &source])
