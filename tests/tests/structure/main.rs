@@ -12,11 +12,12 @@ use modules::Modules;
 use serde::Deserialize;
 
 /// The packages of the workspace that each library or program may depend on.
-const ALLOWED: [(&str, &[&str]); 7] = [
+const ALLOWED: [(&str, &[&str]); 8] = [
     ("gridguard-data", &[]),
     ("gridguard-diagnose", &[]),
     ("gridguard", &["gridguard-data", "gridguard-diagnose"]),
     ("gridguard-capi", &["gridguard"]),
+    ("gridguard-preload", &["gridguard"]),
     ("gridguard-kernels", &["gridguard"]),
     ("gridguard-autotune", &["gridguard"]),
     ("gridguard-cli", &["gridguard", "gridguard-autotune", "gridguard-kernels"]),

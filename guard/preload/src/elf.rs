@@ -1,0 +1,251 @@
+//! Finds symbols in the tables of loaded objects, without the loader's own functions, which this library
+//! stands in front of. Allocates nothing and takes no lock but the loader's.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::ptr;
+
+use libc::{Elf64_Phdr, Elf64_Sym, PT_DYNAMIC, PT_LOAD, dl_iterate_phdr, dl_phdr_info};
+
+/// The address of `name` in the first object after this library, in the order of loading, that exports it.
+pub(crate) fn next(name: &CStr) -> *mut c_void {
+    search(name, Place::AfterOwn)
+}
+
+/// The address of `name` in the object that contains `address`.
+pub(crate) fn beside(address: *const c_void, name: &CStr) -> *mut c_void {
+    search(name, Place::Containing(address.addr()))
+}
+
+/// Where to look for a symbol.
+#[derive(Clone, Copy)]
+enum Place {
+    AfterOwn,
+    Containing(usize),
+}
+
+/// A search through all loaded objects.
+struct Search<'a> {
+    name: &'a CStr,
+    place: Place,
+    /// Whether this library's own object was passed.
+    passed: bool,
+    found: *mut c_void,
+}
+
+fn search(name: &CStr, place: Place) -> *mut c_void {
+    let mut search = Search { name, place, passed: false, found: ptr::null_mut() };
+    // SAFETY: `visit` has the signature that the loader calls, and treats its last argument as the pointer
+    // to the live `search` that it is.
+    unsafe { dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
+    search.found
+}
+
+/// Looks at one object; a result other than 0 ends the iteration.
+unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a live structure, and the pointer that `search` gave it.
+    let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<'_>>()) };
+    let wanted = match search.place {
+        Place::Containing(address) => contains(info, address),
+        Place::AfterOwn if search.passed => true,
+        Place::AfterOwn => {
+            search.passed = contains(info, (&raw const OWN).addr());
+            false
+        }
+    };
+    if wanted && let Some(tables) = Tables::of(info) {
+        // SAFETY: the loader keeps the object loaded during the iteration.
+        search.found = unsafe { tables.find(search.name) };
+    }
+    let done = !search.found.is_null() || (wanted && matches!(search.place, Place::Containing(_)));
+    c_int::from(done)
+}
+
+/// An address within this library.
+static OWN: u8 = 0;
+
+fn program_headers(info: &dl_phdr_info) -> &[Elf64_Phdr] {
+    if info.dlpi_phdr.is_null() {
+        return &[];
+    }
+    // SAFETY: the loader describes so many headers at this address, which live as long as the object.
+    unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
+}
+
+fn address(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(0)
+}
+
+fn contains(info: &dl_phdr_info, wanted: usize) -> bool {
+    let base = address(info.dlpi_addr);
+    program_headers(info).iter().filter(|header| header.p_type == PT_LOAD).any(|header| {
+        let begin = base.wrapping_add(address(header.p_vaddr));
+        wanted.wrapping_sub(begin) < address(header.p_memsz)
+    })
+}
+
+/// The tables of an object's exported symbols.
+struct Tables {
+    base: usize,
+    symbols: *const Elf64_Sym,
+    strings: *const u8,
+    versions: *const u16,
+    gnu_hash: *const u32,
+    sysv_hash: *const u32,
+}
+
+/// `Elf64_Dyn`.
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+const DT_NULL: i64 = 0;
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_VERSYM: i64 = 0x6fff_fff0;
+/// Marks a version that only already linked programs use.
+const HIDDEN_VERSION: u16 = 0x8000;
+/// Types of symbols whose address can be called: none stated, and functions.
+const CALLABLE: [u8; 2] = [0, 2];
+
+impl Tables {
+    fn of(info: &dl_phdr_info) -> Option<Self> {
+        let base = address(info.dlpi_addr);
+        let header = program_headers(info).iter().find(|header| header.p_type == PT_DYNAMIC)?;
+        let dynamic = base.wrapping_add(address(header.p_vaddr));
+        let mut entry: *const Dynamic = ptr::with_exposed_provenance(dynamic);
+        let mut tables = Self {
+            base,
+            symbols: ptr::null(),
+            strings: ptr::null(),
+            versions: ptr::null(),
+            gnu_hash: ptr::null(),
+            sysv_hash: ptr::null(),
+        };
+        // SAFETY: the loader mapped the dynamic section, which ends with a null entry.
+        while let Dynamic { tag, value } = unsafe { entry.read() }
+            && tag != DT_NULL
+        {
+            let value = address(value);
+            // The loader relocates these addresses, except in the kernel's own object.
+            let at = if value < base { base.wrapping_add(value) } else { value };
+            match tag {
+                DT_SYMTAB => tables.symbols = ptr::with_exposed_provenance(at),
+                DT_STRTAB => tables.strings = ptr::with_exposed_provenance(at),
+                DT_VERSYM => tables.versions = ptr::with_exposed_provenance(at),
+                DT_GNU_HASH => tables.gnu_hash = ptr::with_exposed_provenance(at),
+                DT_HASH => tables.sysv_hash = ptr::with_exposed_provenance(at),
+                _ => {}
+            }
+            // SAFETY: not the last entry.
+            entry = unsafe { entry.add(1) };
+        }
+        let whole = !tables.symbols.is_null() && !tables.strings.is_null();
+        whole.then_some(tables)
+    }
+
+    /// The address of the exported function `name`, or null. Of several versions it is the default one.
+    ///
+    /// # Safety
+    ///
+    /// The object is loaded.
+    unsafe fn find(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the tables are those of a loaded object, whose hash table bounds the symbols.
+        unsafe {
+            if !self.gnu_hash.is_null() {
+                self.find_by_gnu_hash(name)
+            } else if !self.sysv_hash.is_null() {
+                let count = self.sysv_hash.add(1).read();
+                (0..count).find_map(|index| self.matching(index, name)).unwrap_or(ptr::null_mut())
+            } else {
+                ptr::null_mut()
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The object is loaded and has this table.
+    unsafe fn find_by_gnu_hash(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the table begins with four numbers, a filter of so many 64-bit words, and so many buckets;
+        // each bucket names the first symbol of its chain, whose last hash is odd.
+        unsafe {
+            let [buckets, first, filter_words] =
+                [0, 1, 2].map(|place| self.gnu_hash.add(place).read());
+            let hash = gnu_hash(name);
+            let Some(bucket) = hash.checked_rem(buckets) else { return ptr::null_mut() };
+            let bucket_table = self.gnu_hash.add(4 + 2 * address(filter_words.into()));
+            let chains = bucket_table.add(address(buckets.into()));
+            let mut index = bucket_table.add(address(bucket.into())).read();
+            while let Some(place) = index.checked_sub(first)
+                && index > 0
+            {
+                let other = chains.add(address(place.into())).read();
+                if other | 1 == hash | 1
+                    && let Some(found) = self.matching(index, name)
+                {
+                    return found;
+                }
+                if other & 1 == 1 {
+                    break;
+                }
+                index += 1;
+            }
+            ptr::null_mut()
+        }
+    }
+
+    /// The address of symbol `index`, if it is an exported function of this name.
+    ///
+    /// # Safety
+    ///
+    /// The object is loaded and has that symbol.
+    unsafe fn matching(&self, index: u32, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the symbol exists, so its name and version do too.
+        unsafe {
+            let place = address(index.into());
+            let symbol = &*self.symbols.add(place);
+            let hidden =
+                !self.versions.is_null() && self.versions.add(place).read() & HIDDEN_VERSION != 0;
+            let callable = symbol.st_shndx != 0 && CALLABLE.contains(&(symbol.st_info & 0xf));
+            if hidden || !callable {
+                return None;
+            }
+            let own = self.strings.add(address(symbol.st_name.into()));
+            let same = CStr::from_ptr(own.cast()) == name;
+            same.then(|| {
+                ptr::with_exposed_provenance_mut(self.base.wrapping_add(address(symbol.st_value)))
+            })
+        }
+    }
+}
+
+/// The hash of the table `DT_GNU_HASH`.
+fn gnu_hash(name: &CStr) -> u32 {
+    let step = |hash: u32, byte: &u8| hash.wrapping_mul(33).wrapping_add((*byte).into());
+    name.to_bytes().iter().fold(5381, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_is_found_where_the_loader_finds_it() {
+        for name in [c"malloc", c"dlsym", c"dlvsym", c"pthread_create", c"open"] {
+            // SAFETY: a name, looked up in all libraries.
+            let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            assert!(!expected.is_null());
+            assert_eq!(beside(expected, name), expected, "{name:?}");
+            assert_eq!(next(name), expected, "{name:?}");
+        }
+        // SAFETY: as above.
+        let libc = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) };
+        assert!(beside(libc, c"no_such_function").is_null());
+        assert!(next(c"no_such_function").is_null());
+        assert!(beside(ptr::without_provenance(1), c"malloc").is_null());
+    }
+}

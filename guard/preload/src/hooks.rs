@@ -1,0 +1,258 @@
+//! The replacement of each function, what this library exports, and `cuGetProcAddress`, by which CUDA
+//! runtimes look up every function of the driver, this one included.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::mem;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::abi::{
+    CopyToHost, FindKernel, LaunchCooperative, LaunchEx, LaunchKernel, NOT_INITIALIZED, OnHandle,
+    PER_THREAD_DEFAULT_STREAM, Plain, ProcAddress, ProcAddressV2, SUCCESS, Status,
+};
+use crate::functions::{self, FUNCTIONS, Function, LINKED, ORIGINALS, SLOTS};
+use crate::{late, launch, names};
+
+/// A function pointer that is called with another signature.
+type Replacement = unsafe extern "C-unwind" fn();
+
+/// What stands for one function.
+struct Hook {
+    /// What this library exports under the symbol.
+    export: Replacement,
+    /// The replacement of each slot.
+    slots: [Replacement; SLOTS],
+}
+
+/// Declares the replacements in the order of [`FUNCTIONS`], and exports each symbol.
+macro_rules! hooks {
+    ($($id:literal: $symbol:ident => $($function:ident)::+, $type:ty;)*) => {
+        static HOOKS: [Hook; FUNCTIONS.len()] = [$(Hook {
+            export: exports::$symbol,
+            slots: [
+                replacement!([$($function)::+], $id, 0, $type),
+                replacement!([$($function)::+], $id, 1, $type),
+                replacement!([$($function)::+], $id, 2, $type),
+                replacement!([$($function)::+], $id, 3, $type),
+            ],
+        }),*];
+
+        /// The symbols in the order of the replacements.
+        #[cfg(test)]
+        const SYMBOLS: &[&str] = &[$(stringify!($symbol)),*];
+
+        /// What programs that link the driver find first: jumps to the replacements of the first slot.
+        #[allow(non_snake_case, reason = "the driver's names")]
+        mod exports {
+            use super::*;
+            $(
+                #[cfg_attr(not(test), unsafe(no_mangle))]
+                #[unsafe(naked)]
+                pub(super) unsafe extern "C-unwind" fn $symbol() {
+                    #[cfg(target_arch = "x86_64")]
+                    core::arch::naked_asm!("endbr64", "jmp {}", sym $($function)::+::<$id, LINKED>);
+                    #[cfg(target_arch = "aarch64")]
+                    core::arch::naked_asm!("hint #34", "b {}", sym $($function)::+::<$id, LINKED>);
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! replacement {
+    ([$($function:ident)::+], $id:literal, $slot:literal, $type:ty) => {{
+        let function: $type = $($function)::+::<$id, $slot>;
+        // SAFETY: function pointers of one size; this one is never called with the type that it gets here.
+        unsafe { mem::transmute::<$type, Replacement>(function) }
+    }};
+}
+
+hooks! {
+    0: cuLaunchKernel => launch::kernel, LaunchKernel;
+    1: cuLaunchKernel_ptsz => launch::kernel, LaunchKernel;
+    2: cuLaunchKernelEx => launch::kernel_ex, LaunchEx;
+    3: cuLaunchKernelEx_ptsz => launch::kernel_ex, LaunchEx;
+    4: cuLaunchCooperativeKernel => launch::cooperative, LaunchCooperative;
+    5: cuLaunchCooperativeKernel_ptsz => launch::cooperative, LaunchCooperative;
+    6: cuGetProcAddress => get_proc_address, ProcAddress;
+    7: cuGetProcAddress_v2 => get_proc_address_v2, ProcAddressV2;
+    8: cuModuleGetFunction => names::find_kernel, FindKernel;
+    9: cuLibraryGetKernel => names::find_kernel, FindKernel;
+    10: cuStreamSynchronize => late::synchronize_stream, OnHandle;
+    11: cuStreamSynchronize_ptsz => late::synchronize_stream, OnHandle;
+    12: cuCtxSynchronize => late::synchronize_context, Plain;
+    13: cuCtxSynchronize_v2 => late::on_handle, OnHandle;
+    14: cuEventSynchronize => late::on_handle, OnHandle;
+    15: cuEventQuery => late::on_handle, OnHandle;
+    16: cuStreamQuery => late::on_handle, OnHandle;
+    17: cuStreamQuery_ptsz => late::on_handle, OnHandle;
+    18: cuMemcpyDtoH_v2 => late::copy_to_host, CopyToHost;
+    19: cuMemcpyDtoH_v2_ptds => late::copy_to_host, CopyToHost;
+}
+
+/// Lookups whose result was not replaced, because no slot was free or the version is too new.
+static UNWATCHED: AtomicU64 = AtomicU64::new(0);
+
+/// Lookups of launch functions whose result was not replaced.
+pub(crate) fn unwatched() -> u64 {
+    UNWATCHED.load(Ordering::Relaxed)
+}
+
+/// The function of the driver's symbol `symbol`, by its place in the table.
+pub(crate) fn by_symbol(symbol: &CStr) -> Option<usize> {
+    let is_of_driver = symbol.to_bytes().starts_with(b"cu");
+    let place = || FUNCTIONS.iter().position(|function| function.symbol == symbol);
+    is_of_driver.then(place).flatten()
+}
+
+/// Whether `address` is what this library exports for the function.
+pub(crate) fn is_export(function: usize, address: *mut c_void) -> bool {
+    HOOKS.get(function).is_some_and(|hook| address_of(hook.export) == address)
+}
+
+/// The replacement for `original`, a function of the driver that was looked up; `original` itself if it is
+/// null, a replacement already, or there are too many of them.
+pub(crate) fn replace(function: usize, original: *mut c_void) -> *mut c_void {
+    let (Some(hook), Some(slots)) = (HOOKS.get(function), ORIGINALS.get(function)) else {
+        return original;
+    };
+    if original.is_null() || is_own(original) {
+        return original;
+    }
+    for (slot, replacement) in slots.iter().zip(hook.slots).skip(LINKED + 1) {
+        let free = core::ptr::null_mut();
+        let claim = slot.compare_exchange(free, original, Ordering::AcqRel, Ordering::Acquire);
+        if claim.is_ok() || claim == Err(original) {
+            return address_of(replacement);
+        }
+    }
+    UNWATCHED.fetch_add(1, Ordering::Relaxed);
+    original
+}
+
+/// The function that `cuGetProcAddress` returns for `name`, `version` and the per-thread flag, if its
+/// signature is known.
+fn by_query(name: &CStr, version: c_int, per_thread: bool) -> Option<usize> {
+    let named = |function: &Function| function.name == name || function.symbol == name;
+    let known = |function: &Function| named(function) && function.versions.contains(&version);
+    let of_flag = |function: &Function| known(function) && function.per_thread == per_thread;
+    // Where the version or the function has no variant for threads, both flags mean the same.
+    let place = FUNCTIONS.iter().position(of_flag).or_else(|| FUNCTIONS.iter().position(known));
+    if place.is_none() && FUNCTIONS.iter().any(named) {
+        UNWATCHED.fetch_add(1, Ordering::Relaxed);
+    }
+    place
+}
+
+/// Whether `address` is a function of this library.
+fn is_own(address: *mut c_void) -> bool {
+    let own = HOOKS.iter().flat_map(|hook| hook.slots.into_iter().chain([hook.export]));
+    own.into_iter().any(|own| address_of(own) == address)
+}
+
+#[allow(clippy::as_conversions, reason = "the address of a function")]
+fn address_of(function: Replacement) -> *mut c_void {
+    function as *mut c_void
+}
+
+/// The replacement up to CUDA 11.
+unsafe extern "C-unwind" fn get_proc_address<const H: usize, const S: usize>(
+    name: *const c_char,
+    address: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) -> Status {
+    let Some(original) = functions::original::<H, S, ProcAddress>() else { return NOT_INITIALIZED };
+    // SAFETY: the caller's own arguments.
+    let status = unsafe { original(name, address, version, flags) };
+    // SAFETY: as above, after the call.
+    unsafe { replace_found(status, name, address, version, flags) };
+    status
+}
+
+/// The replacement since CUDA 12.
+unsafe extern "C-unwind" fn get_proc_address_v2<const H: usize, const S: usize>(
+    name: *const c_char,
+    address: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+    found: *mut c_int,
+) -> Status {
+    let Some(original) = functions::original::<H, S, ProcAddressV2>() else {
+        return NOT_INITIALIZED;
+    };
+    // SAFETY: the caller's own arguments.
+    let status = unsafe { original(name, address, version, flags, found) };
+    // SAFETY: as above, after the call.
+    unsafe { replace_found(status, name, address, version, flags) };
+    status
+}
+
+/// Replaces the address that a successful query wrote.
+///
+/// # Safety
+///
+/// The arguments are those of a call of `cuGetProcAddress` that returned `status`.
+unsafe fn replace_found(
+    status: Status,
+    name: *const c_char,
+    address: *mut *mut c_void,
+    version: c_int,
+    flags: u64,
+) {
+    if status != SUCCESS || name.is_null() || address.is_null() {
+        return;
+    }
+    // SAFETY: the query accepted the name, which is not null.
+    let name = unsafe { CStr::from_ptr(name) };
+    if !name.to_bytes().starts_with(b"cu") {
+        return;
+    }
+    let per_thread = flags & PER_THREAD_DEFAULT_STREAM != 0 || name.to_bytes().ends_with(b"_ptsz");
+    if let Some(hook) = by_query(name, version, per_thread) {
+        // SAFETY: the successful query wrote through the pointer.
+        unsafe { *address = replace(hook, *address) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_tables_have_the_same_order() {
+        let symbols: Vec<_> = FUNCTIONS.iter().map(|function| function.symbol).collect();
+        let replaced: Vec<_> = SYMBOLS.iter().map(|symbol| format!("{symbol}\0")).collect();
+        let replaced = replaced.iter().map(|symbol| CStr::from_bytes_with_nul(symbol.as_bytes()));
+        assert_eq!(symbols, replaced.map(Result::unwrap).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_query_finds_the_variant_of_its_version_and_flag() {
+        let symbol = |name, version, per_thread| {
+            by_query(name, version, per_thread).map(|place| FUNCTIONS[place].symbol)
+        };
+        assert_eq!(symbol(c"cuLaunchKernel", 4000, false), Some(c"cuLaunchKernel"));
+        assert_eq!(symbol(c"cuLaunchKernel", 13_000, true), Some(c"cuLaunchKernel_ptsz"));
+        assert_eq!(symbol(c"cuLaunchKernel", 4000, true), Some(c"cuLaunchKernel"));
+        assert_eq!(symbol(c"cuGetProcAddress", 11_030, false), Some(c"cuGetProcAddress"));
+        assert_eq!(symbol(c"cuGetProcAddress", 12_000, true), Some(c"cuGetProcAddress_v2"));
+        assert_eq!(symbol(c"cuGetProcAddress_v2", 12_000, false), Some(c"cuGetProcAddress_v2"));
+        assert_eq!(symbol(c"cuCtxSynchronize", 12_090, false), Some(c"cuCtxSynchronize"));
+        assert_eq!(symbol(c"cuCtxSynchronize", 13_000, false), Some(c"cuCtxSynchronize_v2"));
+        assert_eq!(symbol(c"cuMemcpyDtoH", 2000, false), None);
+        assert_eq!(symbol(c"cuLaunchKernel", 14_000, false), None);
+        assert_eq!(symbol(c"cuInit", 12_000, false), None);
+    }
+
+    #[test]
+    fn each_original_has_a_replacement_of_its_own_until_the_slots_are_taken() {
+        let place = by_symbol(c"cuEventQuery").expect("replaced");
+        let address = |number: usize| core::ptr::without_provenance_mut::<c_void>(number);
+        let replaced = [16, 32, 16, 48, 64].map(|number| replace(place, address(number)));
+        assert_eq!(replaced[0], replaced[2]);
+        assert!(replaced[0] != replaced[1] && is_own(replaced[0]) && is_own(replaced[3]));
+        assert_eq!(replaced[4], address(64));
+        assert_eq!(replace(place, replaced[0]), replaced[0]);
+        assert!(replace(place, address(0)).is_null());
+    }
+}

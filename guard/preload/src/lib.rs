@@ -1,0 +1,36 @@
+//! `libgridguard_preload.so`: watches the kernel launches of an unmodified CUDA program, and explains those
+//! that the driver refuses. `gridguard run -- PROGRAM` preloads it.
+//!
+//! The library stands in front of `dlsym`, `dlvsym` and `cuGetProcAddress`, by which CUDA runtimes find the
+//! driver, and replaces the launch functions among their results. A program without CUDA runs as without it.
+//!
+//! - `lookup`: `dlsym` and `dlvsym`, without allocation, lock or panic;
+//! - `elf`: symbols in the tables of loaded objects;
+//! - `functions`, `hooks`: the functions that are replaced, their originals and replacements;
+//! - `launch`, `names`, `late`: the replacements;
+//! - `table`: the counters of each kernel, without a lock;
+//! - `watch`: what happens besides counting; `refusal`, `stack`, `record`, `report`: what it writes.
+//!
+//! It has no interface for Rust.
+#![allow(unsafe_code, reason = "it stands between C functions")]
+#![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+#![cfg_attr(test, allow(dead_code, reason = "the tests are not preloaded"))]
+
+mod abi;
+mod driver;
+mod elf;
+mod functions;
+mod guarded;
+mod hooks;
+mod late;
+mod launch;
+mod lookup;
+mod names;
+mod process;
+mod record;
+mod refusal;
+mod report;
+mod request;
+mod stack;
+mod table;
+mod watch;

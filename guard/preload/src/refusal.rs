@@ -1,0 +1,97 @@
+//! Launches that the driver refused: which rules they break, and what is known of the kernel.
+
+use gridguard::{
+    DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits, Violations, validate_co_resident,
+};
+
+use crate::abi::Status;
+use crate::driver::Driver;
+use crate::names::demangled;
+use crate::request::Launch;
+use crate::stack::{self, Frame};
+use crate::table::{Counted, Largest};
+
+/// A refused launch, explained.
+pub(crate) struct Refusal {
+    /// The name of the driver's error, its number and meaning.
+    pub(crate) error: String,
+    pub(crate) violations: Violations,
+    /// Where the launch came from.
+    pub(crate) stack: Vec<Frame>,
+    device: String,
+}
+
+/// `CUDA_ERROR_INVALID_CONTEXT` and `CUDA_ERROR_INVALID_HANDLE`: the driver is not asked about a kernel that
+/// it does not know.
+const UNKNOWN_KERNEL: [Status; 2] = [201, 400];
+
+impl Refusal {
+    /// Explains why the driver refused `launch` with `status`.
+    pub(crate) fn new(launch: &Launch, status: Status, name: &str) -> Self {
+        let driver = Driver::of(launch.through);
+        let device = driver.device_limits();
+        let stack = stack::frames();
+        let (kernel, occupancy) = match device {
+            // SAFETY: the driver knows the kernel, which the program is launching just now.
+            Some(device) if knows_kernel(launch, status) => unsafe {
+                (driver.kernel_limits(launch.kernel, name), driver.occupancy(launch, device))
+            },
+            _ => (KernelLimits::unknown(name), OccupancyLimits::UNKNOWN),
+        };
+        let device = device.cloned().unwrap_or_else(DeviceLimits::any_device);
+        let name = device.name.clone();
+        let limits = LaunchLimits::new(device, kernel);
+        let violations = validate_co_resident(&launch.request(), &limits, &occupancy);
+        Self {
+            error: driver.error(status),
+            violations: violations.err().unwrap_or_default(),
+            stack,
+            device: name,
+        }
+    }
+
+    /// The paragraph for standard error; `counted` is what is known of the kernel before this launch.
+    pub(crate) fn paragraph(&self, launch: &Launch, counted: &Counted) -> String {
+        let Self { error, violations, stack, device } = self;
+        let mut text = format!("gridguard: launch refused: {error}\n");
+        let mut line = |title: &str, content: &str| {
+            text += &format!("  {title:<8}  {content}\n");
+        };
+        line("kernel", &demangled(&counted.name));
+        if let Some(library) = stack::launching_library(stack) {
+            line("library", &library.library);
+        }
+        line("launch", &launch.describe());
+        line("device", device);
+        for violation in violations {
+            line("rule", &format!("{}: {violation}", violation.rule.id()));
+        }
+        if violations.is_empty() {
+            line(
+                "rule",
+                "none that is known here is broken; CUDA_LOG_FILE=stderr shows the driver's own log",
+            );
+        }
+        line("before", &before(counted));
+        for (place, frame) in stack.iter().enumerate() {
+            line(if place == 0 { "stack" } else { "" }, &frame.to_string());
+        }
+        text
+    }
+}
+
+/// Whether the driver can be asked about the launch's kernel.
+pub(crate) fn knows_kernel(launch: &Launch, status: Status) -> bool {
+    !launch.kernel.is_null() && !UNKNOWN_KERNEL.contains(&status)
+}
+
+fn before(Counted { launches, largest, .. }: &Counted) -> String {
+    let Largest { grid: [x, y, z], .. } = largest;
+    match launches {
+        0 => "no launch of this kernel had succeeded".to_owned(),
+        1 => format!("1 launch of this kernel succeeded, with grid {x} x {y} x {z}"),
+        many => {
+            format!("{many} launches of this kernel succeeded, with grids up to {x} x {y} x {z}")
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Launches as programs make them.
+
+use core::ffi::c_uint;
+
+use gridguard::{Dim3, LaunchRequest};
+
+use crate::abi::{
+    CLUSTER_DIMENSION, COOPERATIVE, DEPENDENT, Handle, LaunchAttribute, LaunchConfig, PRIORITY,
+};
+
+/// A launch as the program made it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch {
+    /// The hook and slot that it came through.
+    pub(crate) through: (usize, usize),
+    /// The `CUfunction` or `CUkernel`.
+    pub(crate) kernel: Handle,
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared_bytes: c_uint,
+    pub(crate) stream: Handle,
+    pub(crate) cluster: Option<[c_uint; 3]>,
+    pub(crate) cooperative: bool,
+    pub(crate) dependent: bool,
+    pub(crate) priority: Option<i32>,
+}
+
+impl Launch {
+    /// A launch without attributes.
+    pub(crate) const fn plain(
+        through: (usize, usize),
+        kernel: Handle,
+        grid: [c_uint; 3],
+        block: [c_uint; 3],
+        (shared_bytes, stream): (c_uint, Handle),
+    ) -> Self {
+        Self {
+            through,
+            kernel,
+            grid,
+            block,
+            shared_bytes,
+            stream,
+            cluster: None,
+            cooperative: false,
+            dependent: false,
+            priority: None,
+        }
+    }
+
+    /// The launch as the guard's rules take it.
+    pub(crate) fn request(&self) -> LaunchRequest {
+        let size = |[x, y, z]: [c_uint; 3]| Dim3::new(x.into(), y.into(), z.into());
+        let mut request = LaunchRequest::new(size(self.grid), size(self.block))
+            .dynamic_shared_bytes(self.shared_bytes.into());
+        request.cluster = self.cluster.map(size);
+        request.cooperative = self.cooperative;
+        request.dependent = self.dependent;
+        request.priority = self.priority;
+        request
+    }
+
+    /// The launch in words: `grid 1 x 70000 x 1, block 128 x 1 x 1, ...`.
+    pub(crate) fn describe(&self) -> String {
+        let size = |[x, y, z]: [c_uint; 3]| format!("{x} x {y} x {z}");
+        let mut text = format!("grid {}, block {}", size(self.grid), size(self.block));
+        text += &format!(", {} bytes of dynamic shared memory", self.shared_bytes);
+        if let Some(cluster) = self.cluster {
+            text += &format!(", cluster {}", size(cluster));
+        }
+        for (applies, what) in
+            [(self.cooperative, ", cooperative"), (self.dependent, ", programmatic dependent")]
+        {
+            text += if applies { what } else { "" };
+        }
+        text
+    }
+}
+
+/// The launch that `config` describes.
+///
+/// # Safety
+///
+/// `config` has as many attributes as it says.
+pub(crate) unsafe fn configured(
+    through: (usize, usize),
+    function: Handle,
+    config: &LaunchConfig,
+) -> Launch {
+    let &LaunchConfig { grid, block, shared_bytes, stream, attributes, attribute_count } = config;
+    let mut launch = Launch::plain(through, function, grid, block, (shared_bytes, stream));
+    let count = if attributes.is_null() { 0 } else { attribute_count.min(MAX_ATTRIBUTES) };
+    for place in 0..usize::try_from(count).unwrap_or(0) {
+        // SAFETY: within the attributes, by this function's contract.
+        let LaunchAttribute { id, value: [x, y, z, ..], .. } = unsafe { *attributes.add(place) };
+        match id {
+            COOPERATIVE => launch.cooperative = x != 0,
+            CLUSTER_DIMENSION => launch.cluster = Some([x, y, z]),
+            DEPENDENT => launch.dependent = x != 0,
+            PRIORITY => launch.priority = Some(x.cast_signed()),
+            _ => {}
+        }
+    }
+    launch
+}
+
+/// More than the driver knows.
+const MAX_ATTRIBUTES: c_uint = 64;

@@ -1,0 +1,166 @@
+//! What happens besides counting: at the first launch, at a refused one, on request, and at the end.
+
+use core::ffi::c_int;
+use core::hash::{Hash, Hasher};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::collections::hash_map::DefaultHasher;
+
+use crate::abi::{DEINITIALIZED, NOT_INITIALIZED, Status};
+use crate::driver::Driver;
+use crate::functions::FUNCTIONS;
+use crate::refusal::{Refusal, knows_kernel};
+use crate::request::Launch;
+use crate::table::{self, Counted, Entry, Largest};
+use crate::{guarded, late, process, record, report};
+
+/// What the next launch has to do besides being counted; 0 for most launches.
+pub(crate) static REQUESTS: AtomicU32 = AtomicU32::new(FIRST);
+
+/// Nothing was launched so far.
+const FIRST: u32 = 1;
+/// The process is a child: what was counted is its parent's.
+const FORKED: u32 = 2;
+/// A summary was asked for by a signal.
+const SUMMARY: u32 = 4;
+/// Each launch is recorded.
+const RECORD: u32 = 8;
+/// Each launch is waited for.
+const SYNC: u32 = 16;
+
+/// Does what the requests ask for, after an accepted launch.
+#[cold]
+pub(crate) fn attend(launch: &Launch) {
+    guarded::run(|| {
+        begin();
+        let requests = REQUESTS.fetch_and(!SUMMARY, Ordering::Relaxed);
+        if requests & SUMMARY != 0 {
+            report::write();
+        }
+        if requests & RECORD != 0
+            && let Some(path) = &process::options().record
+            && let Some(entry) = table::find(launch.kernel.addr())
+        {
+            record::record(path, launch, &entry.counted().name);
+        }
+        if requests & SYNC != 0 {
+            late::wait(launch, FUNCTIONS[launch.through.0].per_thread);
+        }
+    });
+}
+
+/// Counts the first launch of a kernel, and asks for its name and the device's limits.
+#[cold]
+pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
+    guarded::run(|| {
+        begin();
+        let driver = Driver::of(launch.through);
+        // Known from here on, for the report at the end, when the driver may be gone.
+        let _ = driver.device_limits();
+        match named_entry(launch) {
+            Some(entry) => entry.count(largest),
+            None => table::count_other(),
+        }
+    });
+}
+
+/// Explains a refused launch, or counts it if it was explained before.
+#[cold]
+pub(crate) fn refused(launch: &Launch, status: Status) {
+    // Programs may launch while the process ends.
+    if [NOT_INITIALIZED, DEINITIALIZED].contains(&status) || late::check(launch.through, status) {
+        return;
+    }
+    guarded::run(|| {
+        begin();
+        report::count_refusal();
+        let entry = match knows_kernel(launch, status) {
+            true => named_entry(launch),
+            false => table::find(launch.kernel.addr()),
+        };
+        let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
+        if is_new && let Some(place) = report::claim_explanation() {
+            explain(launch, status, entry, place);
+        }
+    });
+    if process::options().abort {
+        std::process::abort();
+    }
+}
+
+fn explain(launch: &Launch, status: Status, entry: Option<&Entry>, place: usize) {
+    let unknown = || Counted {
+        name: "<unnamed>".to_owned(),
+        launches: 0,
+        refused: 0,
+        largest: Largest::default(),
+    };
+    let counted = entry.map_or_else(unknown, Entry::counted);
+    let refusal = Refusal::new(launch, status, &counted.name);
+    let mut text = refusal.paragraph(launch, &counted);
+    if place + 1 == report::MAX_EXPLAINED {
+        text += "gridguard: further refused launches are counted, and not explained\n";
+    }
+    process::say(&text);
+    report::keep(place, launch, status, &counted.name, &refusal);
+}
+
+/// The entry of the launch's kernel, with its name.
+fn named_entry(launch: &Launch) -> Option<&'static Entry> {
+    let entry = table::find_or_insert(launch.kernel.addr())?;
+    if !entry.has_name() {
+        // SAFETY: the program is launching the kernel just now.
+        let name = unsafe { Driver::of(launch.through).name_of(launch.kernel) };
+        entry.set_name(name.map_or(b"<unnamed>", core::ffi::CStr::to_bytes));
+    }
+    Some(entry)
+}
+
+/// A number for why a launch was refused, without asking the driver: refused launches may be many.
+fn kind(launch: &Launch, status: Status) -> u64 {
+    /// Limits of all devices.
+    const GRID: u32 = 65_535;
+    const BLOCK: u32 = 1024;
+    const SHARED: u32 = 48 << 10;
+    let Launch { grid, block, shared_bytes, cluster, cooperative, .. } = launch;
+    let threads = block.iter().fold(1, |all: u32, one| all.saturating_mul(*one));
+    let mut hasher = DefaultHasher::new();
+    (status, grid.map(|blocks| (blocks == 0, blocks > GRID)), threads == 0, threads > BLOCK)
+        .hash(&mut hasher);
+    (*shared_bytes > SHARED, cluster, cooperative).hash(&mut hasher);
+    // 0 means that nothing was refused so far.
+    hasher.finish() | 1
+}
+
+/// Prepares for the first launch of a process, and forgets in a child what its parent counted.
+fn begin() {
+    let requests = REQUESTS.fetch_and(!(FIRST | FORKED), Ordering::Relaxed);
+    if requests & FIRST != 0 {
+        // Of this library's own copy of the standard library: the program sees no message of a panic.
+        std::panic::set_hook(Box::new(|_| {}));
+        process::register(at_exit, in_child, on_signal);
+        let options = process::options();
+        let record = if options.record.is_some() { RECORD } else { 0 };
+        let sync = if options.sync { SYNC } else { 0 };
+        REQUESTS.fetch_or(record | sync, Ordering::Relaxed);
+    } else if requests & FORKED != 0 {
+        table::reset();
+        report::reset();
+        late::reset();
+    }
+}
+
+extern "C" fn at_exit() {
+    guarded::run(|| {
+        if REQUESTS.load(Ordering::Relaxed) & (FIRST | FORKED) == 0 {
+            report::write();
+        }
+    });
+}
+
+unsafe extern "C" fn in_child() {
+    REQUESTS.fetch_or(FORKED, Ordering::Relaxed);
+}
+
+extern "C" fn on_signal(_signal: c_int) {
+    REQUESTS.fetch_or(SUMMARY, Ordering::Relaxed);
+}

@@ -1,0 +1,12 @@
+//! Programs with `libgridguard_preload.so` in front of the fake driver: what they print and return is what
+//! they print and return without it, and what they launch is watched.
+#![cfg(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64"))]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod failures;
+mod ordinary;
+mod processes;
+mod programs;
+mod refusals;
+mod reports;
+mod ways;

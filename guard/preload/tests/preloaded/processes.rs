@@ -1,0 +1,44 @@
+//! Children, programs that replace themselves, threads, signals.
+
+use crate::programs::{Driver, watched};
+
+#[test]
+fn a_child_that_launches_nothing_prints_nothing() {
+    let err = watched(Driver::Whole, "dlsym good fork good");
+    assert_eq!(err.matches("gridguard:").count(), 1, "{err}");
+    assert!(err.contains("2 launches of 1 kernel accepted, 0 refused"), "{err}");
+}
+
+#[test]
+fn a_child_counts_its_own_launches() {
+    // The child inherits a driver that was set up, and launches with it: the fake one allows that.
+    let err = watched(Driver::Whole, "dlsym good good child refused good");
+    assert!(err.contains("1 launch of 1 kernel accepted, 1 refused"), "{err}");
+    assert!(err.contains("2 launches of 1 kernel accepted, 0 refused"), "{err}");
+    let err = watched(Driver::Whole, "dlsym child good");
+    assert_eq!(err.matches("1 launch of 1 kernel accepted, 0 refused").count(), 1, "{err}");
+}
+
+#[test]
+fn a_program_that_replaces_itself_is_watched_again() {
+    let err = watched(Driver::Whole, "dlsym exec");
+    assert!(err.contains("0 launches of 1 kernel accepted, 1 refused"), "{err}");
+}
+
+#[test]
+fn launches_of_many_threads_are_all_counted() {
+    let err = watched(Driver::Whole, "query-12 threads");
+    assert!(err.contains("8000 launches of 1 kernel accepted, 0 refused"), "{err}");
+    assert!(err.contains("grids up to 1 x 1000 x 1"), "{err}");
+}
+
+#[test]
+fn a_signal_asks_for_the_summary_at_the_next_launch() {
+    let err = watched(Driver::Whole, "dlsym good good end-at-once");
+    assert_eq!(err, "", "without a regular end there is no summary");
+    let without_handler = "dlsym good signal good good";
+    let err =
+        crate::programs::run(&mut crate::programs::preloaded(Driver::Whole, without_handler)).err;
+    assert!(err.starts_with("gridguard: 2 launches of 1 kernel accepted"), "{err}");
+    assert_eq!(err.matches("gridguard: 3 launches of 1 kernel accepted").count(), 1, "{err}");
+}

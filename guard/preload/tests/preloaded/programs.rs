@@ -1,0 +1,142 @@
+//! Builds the programs and drivers of the tests, and runs them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use gridguard_test_support::fake_library::{self, DRIVER};
+
+/// A driver that a program finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// The whole fake driver.
+    Whole,
+    /// One without `cuFuncGetName` and `cuGetProcAddress`.
+    Old,
+    /// One without `cuLaunchKernel`.
+    Broken,
+    /// The whole one, whose symbols have a version.
+    Versioned,
+    /// None: an empty file takes its place.
+    Missing,
+}
+
+/// What a program printed, and how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ran {
+    pub(crate) status: std::process::ExitStatus,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// The library under test, which cargo built beside this program.
+pub(crate) fn library() -> PathBuf {
+    let path = std::env::current_exe().unwrap().with_file_name("libgridguard_preload.so");
+    assert!(path.is_file(), "{} is missing", path.display());
+    path
+}
+
+/// The command `launches WAY ACTION...` with this driver, without the library.
+pub(crate) fn plain(driver: Driver, words: &str) -> Command {
+    let (way, _) = words.split_once(' ').unwrap();
+    let program = if way == "linked" { "linked" } else { "launches" };
+    let mut command = Command::new(built().join(program));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CUDA", "GRIDGUARD", "LD_"].iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command.args(words.split(' ')).env("LD_LIBRARY_PATH", driver_folder(driver));
+    command
+}
+
+/// The same with the library.
+pub(crate) fn preloaded(driver: Driver, words: &str) -> Command {
+    let mut command = plain(driver, words);
+    command.env("LD_PRELOAD", library());
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(command: &mut Command) -> Ran {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { status, out: text(stdout), err: text(stderr) }
+}
+
+/// Runs `launches WAY ACTION...` with and without the library, and checks that both print and return the
+/// same. What the library wrote to standard error is returned.
+#[track_caller]
+pub(crate) fn watched(driver: Driver, words: &str) -> String {
+    let without = run(&mut plain(driver, words));
+    let with = run(&mut preloaded(driver, words));
+    assert_eq!((&with.out, with.status), (&without.out, without.status), "{words}: {}", with.err);
+    assert_eq!(without.err, "");
+    with.err
+}
+
+/// The lines of a message without those of the stack, which differ from machine to machine.
+pub(crate) fn without_stack(err: &str) -> String {
+    let mut in_stack = false;
+    let kept = err.lines().filter(|line| {
+        in_stack = line.starts_with("  stack") || (in_stack && line.starts_with("            "));
+        !in_stack && !line.starts_with("  library")
+    });
+    kept.map(|line| format!("{line}\n")).collect()
+}
+
+/// Another library that stands in front of the driver.
+pub(crate) fn interposer() -> PathBuf {
+    built().join("interposer.so")
+}
+
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preloaded");
+        std::fs::create_dir_all(&folder).unwrap();
+        compile(&folder, "launches", "launches.c", &["-lpthread"]);
+        let driver = driver_folder(Driver::Whole);
+        let link = format!("-L{}", driver.display());
+        compile(&folder, "linked", "launches.c", &["-DLINKED", &link, "-lcuda", "-lpthread"]);
+        compile(&folder, "interposer.so", "interposer.c", &["-shared", "-fPIC"]);
+        folder
+    })
+}
+
+fn compile(folder: &Path, name: &str, source: &str, options: &[&str]) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
+    // Built under another name and moved, since another run may be using the old file.
+    let fresh = folder.join(format!("{name}-{}", std::process::id()));
+    let output = Command::new("gcc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&fresh, &source])
+        .args(options)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(&fresh, folder.join(name)).unwrap();
+}
+
+fn driver_folder(driver: Driver) -> PathBuf {
+    static BUILT: [OnceLock<()>; 5] = [const { OnceLock::new() }; 5];
+    let (place, name, option) = match driver {
+        Driver::Whole => (0, "whole", None),
+        Driver::Old => (1, "old", Some("-DFAKE_OLD")),
+        Driver::Broken => (2, "broken", Some("-DFAKE_BROKEN")),
+        Driver::Versioned => (3, "versioned", Some("-Wl,--default-symver,-soname,libcuda.so.1")),
+        Driver::Missing => (4, "missing", None),
+    };
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("driver-{name}"));
+    BUILT[place].get_or_init(|| {
+        let [library, link] = DRIVER;
+        if driver == Driver::Missing {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(library), "").unwrap();
+        } else {
+            fake_library::build(&folder, "libcuda.c", library, link, option);
+        }
+    });
+    folder
+}

@@ -1,0 +1,81 @@
+//! What is printed about a refused launch.
+
+use crate::programs::{Driver, preloaded, run, watched, without_stack};
+
+#[test]
+fn a_refused_launch_is_explained_word_for_word() {
+    let err = watched(Driver::Whole, "dlsym good good refused good");
+    assert_eq!(
+        without_stack(&err),
+        "\
+gridguard: launch refused: CUDA_ERROR_INVALID_VALUE (1), invalid argument
+  kernel    touch(float*, int)
+  launch    grid 1 x 70000 x 1, block 128 x 1 x 1, 4096 bytes of dynamic shared memory
+  device    NVIDIA H200
+  rule      grid-dim-y: grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 \
+launches of 35000, or fold it into x
+  before    2 launches of this kernel succeeded, with grids up to 1 x 6000 x 1
+gridguard: 3 launches of 1 kernel accepted, 1 refused
+  warning: the program went on with 1 launch after the first refused one: unless it handled the error, \
+its results are stale
+  touch(float*, int): 3 launches, 1 refused, grids up to 1 x 6000 x 1, exceeds grid.y at 10.92 times its \
+largest size
+"
+    );
+    assert!(err.contains("  library   ") && err.contains("  stack     launches+0x"), "{err}");
+}
+
+#[test]
+fn a_repeated_refusal_is_counted_and_not_repeated() {
+    let err = watched(Driver::Whole, "dlsym refused again cooperative");
+    assert_eq!(err.matches("launch refused").count(), 2, "{err}");
+    assert!(err.contains("0 launches of 1 kernel accepted, 1002 refused"), "{err}");
+    assert!(!err.contains("warning"), "{err}");
+}
+
+#[test]
+fn clusters_and_cooperative_grids_are_explained_too() {
+    let err = without_stack(&watched(Driver::Whole, "query-12 ex cooperative"));
+    for line in [
+        "gridguard: launch refused: CUDA_ERROR_INVALID_CLUSTER_SIZE (912), a kernel launch error has \
+         occurred due to cluster misconfiguration\n",
+        "  launch    grid 1 x 9 x 1, block 128 x 1 x 1, 0 bytes of dynamic shared memory, cluster 1 x 8 x 1\n",
+        "  rule      cluster-divides-grid: grid.y (9) is not a multiple of the cluster size (8): pad the \
+         axis to 16 blocks, or use a cluster that divides it\n",
+        "  launch    grid 100000 x 1 x 1, block 1024 x 1 x 1, 0 bytes of dynamic shared memory, cooperative\n",
+        "  rule      cooperative-residency: cooperative grid has 100000 blocks, only 264 can be co-resident \
+         (NVIDIA H200): use fewer blocks, each looping over several items\n",
+    ] {
+        assert!(err.contains(line), "{line}{err}");
+    }
+}
+
+#[test]
+fn a_launch_that_fails_for_another_reason_is_said_to_break_no_known_rule() {
+    let err = run(preloaded(Driver::Whole, "dlsym good")
+        .env("GRIDGUARD_FAKE_FAIL_LAUNCH", "0")
+        .env("GRIDGUARD_FAKE_FAIL_CODE", "801"))
+    .err;
+    assert!(err.starts_with("gridguard: launch refused: CUDA_ERROR_NOT_SUPPORTED (801)"), "{err}");
+    assert!(err.contains("  rule      none that is known here is broken"), "{err}");
+}
+
+#[test]
+fn the_program_is_aborted_where_that_was_asked_for() {
+    use std::os::unix::process::ExitStatusExt;
+    let ran =
+        run(preloaded(Driver::Whole, "dlsym good refused good").env("GRIDGUARD_RUN_ABORT", "1"));
+    assert_eq!(ran.status.signal(), Some(6), "{}", ran.err);
+    assert!(ran.err.contains("launch refused"), "{}", ran.err);
+}
+
+#[test]
+fn an_unreadable_or_closed_standard_error_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other");
+    let err = watched(Driver::Whole, &format!("dlsym closed={} refused good", other.display()));
+    assert_eq!(err, "");
+    assert_eq!(std::fs::read_to_string(&other).unwrap(), "");
+    // The reader has gone: no signal reaches the program.
+    assert_eq!(watched(Driver::Whole, "dlsym pipe"), "");
+}

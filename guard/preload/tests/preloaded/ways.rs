@@ -1,0 +1,81 @@
+//! By whatever way a program finds the driver, its launches are watched and reach the same function.
+
+use crate::programs::{Driver, interposer, library, plain, preloaded, run, watched};
+
+#[track_caller]
+fn assert_seen(err: &str, accepted: &str, refused: usize) {
+    assert_eq!(err.matches("launch refused").count(), refused.min(1), "{err}");
+    assert!(err.contains(&format!("gridguard: {accepted} accepted, {refused} refused\n")), "{err}");
+}
+
+#[test]
+fn every_way_to_find_the_driver_is_watched() {
+    for way in ["linked", "dlsym", "default", "query-11", "query-12", "query-12-thread"] {
+        let err = watched(Driver::Whole, &format!("{way} good refused good"));
+        assert_seen(&err, "2 launches of 1 kernel", 1);
+    }
+    let err = watched(Driver::Versioned, "dlvsym good refused good");
+    assert_seen(&err, "2 launches of 1 kernel", 1);
+}
+
+#[test]
+fn all_kinds_of_launches_are_watched() {
+    for way in ["linked", "dlsym", "query-12", "query-12-thread"] {
+        let err = watched(Driver::Whole, &format!("{way} ex cooperative kernel good"));
+        assert_eq!(err.matches("launch refused").count(), 2, "{way}: {err}");
+        assert!(err.contains("gridguard: 2 launches of 2 kernels accepted, 2 refused"), "{err}");
+    }
+}
+
+#[test]
+fn a_variant_with_streams_of_threads_reaches_its_own_function() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    for (way, entries) in [("query-12", 0), ("query-12-thread", 4)] {
+        let words = format!("{way} good ex wait");
+        run(preloaded(Driver::Whole, &words).env("GRIDGUARD_FAKE_LOG", &log));
+        let with = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        run(plain(Driver::Whole, &words).env("GRIDGUARD_FAKE_LOG", &log));
+        let without = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        let calls = |log: &str| -> Vec<String> {
+            let is_call = |line: &&str| line.starts_with("entry") || line.starts_with("launch");
+            log.lines().filter(is_call).map(str::to_owned).collect()
+        };
+        assert_eq!(calls(&with), calls(&without));
+        assert_eq!(with.matches("entry ").count(), entries, "{with}");
+    }
+}
+
+#[test]
+fn another_preloaded_library_sees_each_launch_once_in_either_order() {
+    for way in ["linked", "dlsym"] {
+        let words = format!("{way} good refused good");
+        let alone = run(plain(Driver::Whole, &words).env("LD_PRELOAD", interposer()));
+        assert!(alone.out.ends_with("interposer saw 3\n"), "{}", alone.out);
+        let (own, other) = (library(), interposer());
+        for (order, is_first) in [([&own, &other], true), ([&other, &own], false)] {
+            let order = order.map(|path| path.to_str().unwrap()).join(":");
+            let both = run(plain(Driver::Whole, &words).env("LD_PRELOAD", &order));
+            assert_eq!((&both.out, both.status), (&alone.out, alone.status), "{way}: {}", both.err);
+            // A library before this one that looks up the C library's own `dlsym` goes past this one.
+            match is_first || way == "linked" {
+                true => assert_seen(&both.err, "2 launches of 1 kernel", 1),
+                false => assert_eq!(both.err, "", "{way}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_driver_that_is_missing_or_lacks_a_function_is_as_without_the_library() {
+    let err = watched(Driver::Missing, "dlsym good");
+    assert_eq!(err, "");
+    for way in ["dlsym", "default"] {
+        assert_eq!(watched(Driver::Broken, &format!("{way} good")), "");
+    }
+    let err = watched(Driver::Old, "dlsym good refused");
+    assert_seen(&err, "1 launch of 1 kernel", 1);
+    assert!(err.contains("  kernel    touch(float*, int)\n"), "named by its lookup: {err}");
+}
