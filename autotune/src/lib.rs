@@ -132,6 +132,27 @@
 //! A candidate that crashes ends its process. [`Remote`] starts a child process that calls
 //! [`serve`], and a new one after each crash; it is a [`Measurer`] like [`InProcess`]. A
 //! [`Journal`] keeps every result, and [`Resumed`] continues from it after an interruption.
+//!
+//! # Programs that are not written in Rust
+//!
+//! A [`ProgramProblem`] describes a program that takes its parameters on the command line, and a
+//! [`ProgramMeasurer`] runs it for each candidate. [`Space::listed`] makes a space of them.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use gridguard_autotune::{Budget, ProgramMeasurer, ProgramProblem, Space, tune};
+//!
+//! // Any program that prints its time. This one takes longer for larger blocks.
+//! let command = r#"sh -c 'echo "{{\"ms\": 0.0{block}}}"'"#.parse()?;
+//! let (sizes, blocks) = (vec![("items".to_owned(), 1000)], vec![64, 32, 16]);
+//! let problem = ProgramProblem::new(command, sizes, vec![("block".to_owned(), blocks)], vec![])?;
+//! let mut space = Space::listed(problem.candidates());
+//! let mut measurer = ProgramMeasurer::new(problem, Duration::from_secs(60));
+//! let outcome = tune(&mut measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
+//! assert_eq!(outcome.winner.parameters, [("block".to_owned(), 16)]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod candidate;
 mod clock;
@@ -144,6 +165,7 @@ mod lines;
 mod measure;
 mod outcome;
 mod plot;
+mod program;
 mod queue;
 mod remote;
 mod report;
@@ -168,6 +190,7 @@ pub use journal::{Journal, JournalError, JournalRecord, JournalSubject, Resumed,
 pub use measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Workload};
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use plot::{Chart, PlotError};
+pub use program::{CommandTemplate, ProgramError, ProgramMeasurer, ProgramProblem, TemplateError};
 pub use queue::{Shard, ShardError, WorkItem, WorkQueue};
 pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve, serve_on, unended_processes};
 pub use report::{TuningReport, duration};

@@ -50,7 +50,7 @@ impl Sample {
 }
 
 /// How much faster one clock may run than another. Both are calibrated to some parts per million.
-const CLOCK_DEVIATION: f64 = 0.01;
+pub(crate) const CLOCK_DEVIATION: f64 = 0.01;
 
 /// A problem with its memory, on a device or on the host.
 ///

@@ -16,6 +16,8 @@ pub struct Space {
     configurations: Vec<LaunchConfig>,
     /// The batches as given, without the workspace of an objective.
     batches: Vec<BatchAxis>,
+    /// The candidates as given, if they are not planned.
+    listed: Vec<Candidate>,
     candidates: Vec<Candidate>,
     objective: Objective,
 }
@@ -31,9 +33,20 @@ impl Space {
     pub fn new(configurations: Vec<LaunchConfig>) -> Self {
         let batches = configurations.iter().map(|configuration| configuration.batch).collect();
         let objective = Objective::Throughput;
-        let mut space = Self { configurations, batches, candidates: Vec::new(), objective };
+        let (listed, candidates) = (Vec::new(), Vec::new());
+        let mut space = Self { configurations, batches, listed, candidates, objective };
         space.generate();
         space
+    }
+
+    /// A space of these candidates, the default first, whose launches are not known here, such as
+    /// those of a [`ProgramProblem`](crate::ProgramProblem).
+    ///
+    /// Nothing can be planned for them, so an objective that bounds the time of a launch keeps the
+    /// default.
+    #[must_use]
+    pub fn listed(candidates: Vec<Candidate>) -> Self {
+        Self { listed: candidates.clone(), candidates, ..Self::new(Vec::new()) }
     }
 
     /// Regenerates the candidates for `objective` if it changes what is legal: a workspace bounds
@@ -130,6 +143,13 @@ impl Space {
     }
 
     fn generate(&mut self) {
+        let listed = self.listed.iter().filter(|one| match self.objective {
+            Objective::Memory { bytes_per_item, bytes } => {
+                one.largest_chunk.checked_mul(bytes_per_item).is_some_and(|all| all <= bytes)
+            }
+            Objective::Throughput | Objective::Latency { .. } => true,
+        });
+        self.candidates.extend(listed.cloned());
         for configuration in &self.configurations {
             let plans = [StoredChoice::Automatic, StoredChoice::Whole, StoredChoice::Folded];
             let chunks = chunk_sizes(configuration).into_iter().map(chunked);

@@ -16,7 +16,7 @@ use rustix::process::{
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     Status(ExitStatus),
     /// The system discarded its status, as it does where this process inherited that `SIGCHLD` is
     /// ignored.
@@ -33,7 +33,7 @@ impl fmt::Display for End {
 }
 
 /// A child process that leads a process group, which is killed when this is dropped.
-pub(super) struct ProcessGroup {
+pub(crate) struct ProcessGroup {
     /// `None` once it is in [`UNENDED`].
     leader: Option<Child>,
     id: u32,
@@ -43,14 +43,16 @@ pub(super) struct ProcessGroup {
 }
 
 impl ProcessGroup {
-    /// Starts `command`, with its standard output and error captured.
-    pub(super) fn start(mut command: Command) -> io::Result<Self> {
+    /// Starts `command`, and keeps the last `kept_bytes` of its standard output, and the end of its
+    /// standard error.
+    pub(crate) fn start(mut command: Command, kept_bytes: usize) -> io::Result<Self> {
         reap();
         // Ctrl-C goes to the whole foreground group, but it is for the tuner to handle.
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
         let mut leader = command.spawn()?;
         let pipes = (leader.stdout.take(), leader.stderr.take());
-        let captures = Capture::of(pipes.0).and_then(|one| Ok((one, Capture::of(pipes.1)?)));
+        let captures = Capture::of(pipes.0, kept_bytes)
+            .and_then(|stdout| Ok((stdout, Capture::of(pipes.1, KEPT_BYTES)?)));
         let (stdout, stderr) = match captures {
             Ok(both) => both,
             Err(error) => {
@@ -62,12 +64,12 @@ impl ProcessGroup {
         Ok(Self { id: leader.id(), leader: Some(leader), end: None, stdout, stderr })
     }
 
-    pub(super) const fn id(&self) -> u32 {
+    pub(crate) const fn id(&self) -> u32 {
         self.id
     }
 
     /// How the leader ended, if it has; the rest of the group is then killed.
-    pub(super) fn end(&mut self) -> Option<End> {
+    pub(crate) fn end(&mut self) -> Option<End> {
         if let (None, Some(leader)) = (self.end, &mut self.leader) {
             self.end = end_of(leader);
         }
@@ -75,7 +77,7 @@ impl ProcessGroup {
     }
 
     /// How the leader ends, if it does within the time.
-    pub(super) fn wait(&mut self, within: Duration) -> Option<End> {
+    pub(crate) fn wait(&mut self, within: Duration) -> Option<End> {
         let start = Instant::now();
         loop {
             if let Some(end) = self.end() {
@@ -89,7 +91,7 @@ impl ProcessGroup {
     }
 
     /// Kills the group and waits for the leader's end.
-    pub(super) fn kill(&mut self, within: Duration) -> Result<(), Unended> {
+    pub(crate) fn kill(&mut self, within: Duration) -> Result<(), Unended> {
         if self.end().is_some() {
             return Ok(());
         }
@@ -103,13 +105,13 @@ impl ProcessGroup {
     }
 
     /// The end of what it wrote to standard error, up to where it closed it.
-    pub(super) fn stderr(&self, within: Duration) -> String {
+    pub(crate) fn stderr(&self, within: Duration) -> Printed {
         self.stderr.take(within)
     }
 
     /// The end of what it printed since the last call, up to where it closed its output if it does
     /// so within the time.
-    pub(super) fn take_printed(&self, within: Duration) -> String {
+    pub(crate) fn take_printed(&self, within: Duration) -> Printed {
         self.stdout.take(within)
     }
 }
@@ -123,9 +125,27 @@ impl Drop for ProcessGroup {
     }
 }
 
+/// The end of what a process wrote.
+pub(crate) struct Printed {
+    pub(crate) text: String,
+    /// Bytes before the text that were not kept.
+    pub(crate) cut: u64,
+}
+
+impl fmt::Display for Printed {
+    /// The text; if some of it was not kept, that is marked.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { text, cut } = self;
+        if *cut > 0 {
+            write!(f, "({cut} bytes) ...")?;
+        }
+        f.write_str(text)
+    }
+}
+
 /// A killed process that has not ended: it is in a driver call that cannot be interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unended {
+pub(crate) struct Unended {
     id: u32,
     within: Duration,
 }
@@ -149,7 +169,7 @@ pub fn unended_processes() -> Vec<u32> {
 }
 
 /// Ends this process and, if it leads a group as [`ProcessGroup`] makes one, its children.
-pub(super) fn end_this_group() -> ! {
+pub(crate) fn end_this_group() -> ! {
     if getpgrp() == getpid() {
         // This process is a member too. If it fails, the process ends alone.
         let _ = kill_process_group(getpid(), Signal::KILL);
@@ -207,16 +227,16 @@ struct Kept {
 }
 
 impl Capture {
-    fn of(pipe: Option<impl Read + Send + 'static>) -> io::Result<Self> {
+    fn of(pipe: Option<impl Read + Send + 'static>, kept_bytes: usize) -> io::Result<Self> {
         let (closed, open) = mpsc::channel::<()>();
         let kept = Arc::<Mutex<Kept>>::default();
         let capture = Self { kept: Arc::clone(&kept), open };
         if let Some(mut pipe) = pipe {
             thread::Builder::new().spawn(move || {
-                let mut buffer = [0; KEPT_BYTES];
+                let mut buffer = vec![0; kept_bytes];
                 while let Ok(read @ 1..) = pipe.read(&mut buffer) {
                     let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-                    kept.add(buffer.get(..read).unwrap_or_default());
+                    kept.add(buffer.get(..read).unwrap_or_default(), kept_bytes);
                 }
                 drop(closed);
             })?;
@@ -224,28 +244,25 @@ impl Capture {
         Ok(capture)
     }
 
-    /// What is kept, once the pipe is closed or the time is over. Cut text is marked.
-    fn take(&self, within: Duration) -> String {
+    /// What is kept, once the pipe is closed or the time is over.
+    fn take(&self, within: Duration) -> Printed {
         // Nothing is sent: it only waits.
         let _ = self.open.recv_timeout(within);
         let taken = core::mem::take(&mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner));
-        let text = String::from_utf8_lossy(&taken.end);
-        match taken.bytes.checked_sub(crate::stats::count(taken.end.len())) {
-            Some(0) | None => text.into_owned(),
-            Some(cut) => format!("({cut} bytes) ...{text}"),
-        }
+        let text = String::from_utf8_lossy(&taken.end).into_owned();
+        Printed { text, cut: taken.bytes.saturating_sub(crate::stats::count(taken.end.len())) }
     }
 }
 
 impl Kept {
-    fn add(&mut self, bytes: &[u8]) {
+    fn add(&mut self, bytes: &[u8], kept_bytes: usize) {
         self.end.extend_from_slice(bytes);
-        self.end.drain(..self.end.len().saturating_sub(KEPT_BYTES));
+        self.end.drain(..self.end.len().saturating_sub(kept_bytes));
         self.bytes = self.bytes.saturating_add(crate::stats::count(bytes.len()));
     }
 }
 
-/// How much of a process's output is kept: enough for a panic message and its location.
-const KEPT_BYTES: usize = 2048;
+/// How much of a process's standard error is kept: enough for a panic message and its location.
+pub(crate) const KEPT_BYTES: usize = 2048;
 /// Between two polls of a process's status.
 const PAUSE: Duration = Duration::from_millis(2);

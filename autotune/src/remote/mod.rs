@@ -1,7 +1,7 @@
 //! The measurer in a child process, so that a candidate that crashes or hangs cannot stop the
 //! tuner.
 
-mod group;
+pub(crate) mod group;
 mod process;
 mod protocol;
 mod serve;
@@ -152,7 +152,7 @@ impl Remote {
     pub fn take_printed(&mut self) -> Option<String> {
         let mut printed = core::mem::take(&mut self.printed);
         if let Some(process) = &self.process {
-            printed += &process.take_printed(Duration::ZERO);
+            printed += &process.take_printed(Duration::ZERO).to_string();
         }
         Some(printed).filter(|printed| !printed.is_empty())
     }
@@ -168,7 +168,7 @@ impl Remote {
 
     /// Keeps what a process printed that has ended, or that could not be ended.
     fn keep_printed(&mut self, process: &Process) {
-        let printed = process.take_printed(ENDING);
+        let printed = process.take_printed(ENDING).to_string();
         if !printed.is_empty() {
             self.printed = printed;
         }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::group::{ProcessGroup, Unended};
+use super::group::{KEPT_BYTES, Printed, ProcessGroup, Unended};
 use super::protocol::{Numbered, PROTOCOL, Request, Response, line_queue};
 use crate::failure::{FailureKind, MeasureFailure};
 use crate::lines::write_line;
@@ -29,7 +29,7 @@ impl Process {
         // `serve` moves it away from there.
         command.stdin(Stdio::from(OwnedFd::from(inherited)));
         let input = connection.try_clone()?;
-        let group = ProcessGroup::start(command)?;
+        let group = ProcessGroup::start(command, KEPT_BYTES)?;
         let (send, responses) = line_queue();
         thread::Builder::new().spawn(move || send.forward(&mut BufReader::new(input)))?;
         Ok(Self { group, connection, responses, last_request: 0 })
@@ -44,7 +44,7 @@ impl Process {
     }
 
     /// As [`ProcessGroup::take_printed`].
-    pub(super) fn take_printed(&self, within: Duration) -> String {
+    pub(super) fn take_printed(&self, within: Duration) -> Printed {
         self.group.take_printed(within)
     }
 
@@ -126,7 +126,7 @@ impl Process {
     /// running.
     fn crash(&mut self, mut message: String) -> MeasureFailure {
         if let Some(end) = self.group.wait(DYING) {
-            let stderr = self.group.stderr(DYING);
+            let stderr = self.group.stderr(DYING).to_string();
             let separator = if stderr.trim().is_empty() { "" } else { ": " };
             message = format!("the measuring process died ({end}){separator}{}", stderr.trim());
         }

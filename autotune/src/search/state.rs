@@ -259,7 +259,8 @@ impl<'a> Search<'a> {
 
     fn fail(&mut self, place: usize, failure: MeasureFailure) -> Result<(), Halt> {
         if failure.kind == FailureKind::Ended {
-            return Err(Halt::MeasuringEnded(failure));
+            let is_interrupted = self.budget.is_interrupted();
+            return Err(if is_interrupted { Halt::Ended } else { Halt::MeasuringEnded(failure) });
         }
         self.series[place].status = Status::Failed(failure.clone());
         if place == DEFAULT { Err(Halt::DefaultFailed(failure)) } else { Ok(()) }

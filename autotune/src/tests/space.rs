@@ -157,3 +157,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_listed_space_keeps_its_order_and_obeys_a_workspace() {
+    let command = "p {chunk}".parse().expect("a command");
+    let sizes = vec![("items".to_owned(), 1000)];
+    let problem = crate::ProgramProblem::new(command, sizes, vec![], vec![1000, 125, 250, 500]);
+    let listed = problem.expect("a problem").candidates();
+    let mut space = Space::listed(listed.clone());
+    assert_eq!(space.candidates(), listed);
+    assert!(space.plan(&listed[0]).is_none() && space.largest_legal_chunk().is_none());
+    space.restrict(Objective::Memory { bytes_per_item: 8, bytes: 2000 });
+    assert_eq!(space.candidates(), &listed[1..3]);
+    space.restrict(Objective::Memory { bytes_per_item: u64::MAX, bytes: u64::MAX });
+    assert!(space.default().is_none());
+    space.restrict(Objective::Throughput);
+    assert_eq!(space.candidates(), listed);
+}

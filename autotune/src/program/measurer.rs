@@ -1,0 +1,211 @@
+//! The measurer that runs a program for each candidate.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use rustix::io::Errno;
+
+use super::problem::ProgramProblem;
+use super::report::times_ns;
+use crate::candidate::Candidate;
+use crate::failure::{FailureKind, MeasureFailure};
+use crate::measure::{CLOCK_DEVIATION, Measurer, Portion, Sample};
+use crate::remote::group::{End, ProcessGroup};
+
+/// Checks and times candidates by running the program of a [`ProgramProblem`].
+///
+/// The program warms up, checks its output, measures, prints at least one line such as
+///
+/// ```json
+/// {"ms": [0.361, 0.358, 0.360], "check": "ok"}
+/// ```
+///
+/// to standard output, and exits with 0. `ms` is a time in milliseconds or a list of times, taken one
+/// after another; several such lines count together. A `check` of anything but `"ok"` says that the output
+/// is wrong. Other output is ignored, and only the end of it is kept. Each time is one sample, and
+/// the program runs again when the times of a candidate are used up.
+///
+/// A program that cannot be started, dies, exits with another code, prints no time or an impossible
+/// one, such as more than its process took, or does not end in time is a failure of its candidate. It
+/// runs in a process group of its own, which is killed when the program ends or must end.
+pub struct ProgramMeasurer<'a> {
+    problem: ProgramProblem,
+    timeout: Duration,
+    environment: Vec<(String, String)>,
+    interrupt: Option<&'a AtomicBool>,
+    /// Times in nanoseconds that are not used yet.
+    times: BTreeMap<Candidate, VecDeque<f64>>,
+}
+
+impl<'a> ProgramMeasurer<'a> {
+    /// Runs the program of `problem`, each time for at most `timeout`.
+    #[must_use]
+    pub const fn new(problem: ProgramProblem, timeout: Duration) -> Self {
+        let times = BTreeMap::new();
+        Self { problem, timeout, environment: Vec::new(), interrupt: None, times }
+    }
+
+    /// Sets an environment variable of the program.
+    #[must_use]
+    pub fn environment(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// Ends a running program once the flag is set. Measuring has then [ended](FailureKind::Ended).
+    #[must_use]
+    pub const fn interrupt(mut self, flag: &'a AtomicBool) -> Self {
+        self.interrupt = Some(flag);
+        self
+    }
+
+    /// Runs the program once, and keeps its times.
+    fn run(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+        let words = self.problem.command_line(candidate);
+        let words = words.map_err(|error| failure(FailureKind::Launch, error))?;
+        let Some((program, arguments)) = words.split_first() else { return Ok(()) };
+        let mut command = Command::new(program);
+        command.args(arguments).stdin(Stdio::null());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        let start = Instant::now();
+        let mut group = ProcessGroup::start(command, KEPT_BYTES).map_err(|error| {
+            failure(start_failure(&error), format!("cannot start {program}: {error}"))
+        })?;
+        let end = self.wait(&mut group, start)?;
+        let elapsed = start.elapsed();
+        check_end(end, &group)?;
+        let printed = group.take_printed(CLOSING);
+        // What is cut off is no line.
+        let lines = match (printed.cut, printed.text.split_once('\n')) {
+            (0, _) => &*printed.text,
+            (_, Some((_, whole))) => whole,
+            (_, None) => "",
+        };
+        let times = times_ns(lines)?;
+        let sum_ms = times.iter().sum::<f64>() / 1e6;
+        let elapsed_ms = elapsed.as_secs_f64() * 1e3;
+        if sum_ms > elapsed_ms * (1.0 + CLOCK_DEVIATION) {
+            return Err(failure(
+                FailureKind::Launch,
+                format!(
+                    "the program printed times of {sum_ms} ms together, but its process only took \
+                     {elapsed_ms} ms: are they in milliseconds?"
+                ),
+            ));
+        }
+        let used = times.len().saturating_sub(MAX_TIMES);
+        self.times.insert(candidate.clone(), times.into_iter().skip(used).collect());
+        Ok(())
+    }
+
+    /// How the program ends, within the timeout.
+    fn wait(&self, group: &mut ProcessGroup, start: Instant) -> Result<End, MeasureFailure> {
+        loop {
+            let left = self.timeout.saturating_sub(start.elapsed());
+            if let Some(end) = group.wait(left.min(BETWEEN_LOOKS)) {
+                return Ok(end);
+            }
+            let is_interrupted = self.interrupt.is_some_and(|flag| flag.load(Ordering::Relaxed));
+            let (kind, message) = match () {
+                () if is_interrupted => {
+                    (FailureKind::Ended, "measuring was interrupted".to_owned())
+                }
+                () if left.is_zero() => {
+                    let timeout = self.timeout;
+                    (FailureKind::Timeout, format!("the program did not end within {timeout:?}"))
+                }
+                () => continue,
+            };
+            return Err(match group.kill(KILLING) {
+                Ok(()) => failure(kind, message),
+                Err(unended) if is_interrupted => failure(kind, format!("{message}; {unended}")),
+                Err(unended) => failure(FailureKind::Unended, format!("{message}; {unended}")),
+            });
+        }
+    }
+}
+
+impl Measurer for ProgramMeasurer<'_> {
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+        self.run(candidate)
+    }
+
+    fn sample(
+        &mut self,
+        candidate: &Candidate,
+        portion: Portion,
+    ) -> Result<Sample, MeasureFailure> {
+        if portion == Portion::LargestLaunch {
+            let message = "a program times all of its launches together";
+            return Err(failure(FailureKind::Launch, message));
+        }
+        let mut next = || self.times.get_mut(candidate)?.pop_front();
+        let time_ns = match next() {
+            Some(time_ns) => time_ns,
+            None => {
+                self.run(candidate)?;
+                let next = self.times.get_mut(candidate).and_then(VecDeque::pop_front);
+                next.ok_or_else(|| failure(FailureKind::Launch, "the program printed no time"))?
+            }
+        };
+        Sample { time_ns, clock_mhz: None }.checked()
+    }
+}
+
+impl fmt::Debug for ProgramMeasurer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProgramMeasurer").field("problem", &self.problem).finish_non_exhaustive()
+    }
+}
+
+/// Fails unless the program exited with 0. What it wrote to standard error is shown, its last line
+/// first, which usually says what went wrong.
+fn check_end(end: End, group: &ProcessGroup) -> Result<(), MeasureFailure> {
+    let End::Status(status) = end else {
+        // The system discarded the status, and the output must tell.
+        return Ok(());
+    };
+    if status.success() {
+        return Ok(());
+    }
+    let stderr = group.stderr(CLOSING).to_string();
+    let said = match stderr.trim().rsplit_once('\n') {
+        Some((before, last)) => format!(": {last}\n{before}"),
+        None if stderr.trim().is_empty() => String::new(),
+        None => format!(": {}", stderr.trim()),
+    };
+    Err(match status.signal() {
+        Some(_) => failure(FailureKind::Crash, format!("the program died ({end}){said}")),
+        None => failure(FailureKind::Launch, format!("the program failed ({end}){said}")),
+    })
+}
+
+/// The kind of a failure to start the program: of the machine, or of this candidate.
+fn start_failure(error: &io::Error) -> FailureKind {
+    match Errno::from_io_error(error) {
+        Some(Errno::AGAIN | Errno::NOMEM | Errno::MFILE | Errno::NFILE) => FailureKind::Ended,
+        _ => FailureKind::Launch,
+    }
+}
+
+fn failure(kind: FailureKind, message: impl fmt::Display) -> MeasureFailure {
+    MeasureFailure::new(kind, message.to_string())
+}
+
+/// How much of the output is kept: thousands of times.
+const KEPT_BYTES: usize = 64 * 1024;
+/// The most times of one process that are used: as many samples as a candidate takes at most.
+const MAX_TIMES: usize = 64;
+/// Between two looks at the interrupt flag.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+/// For a killed program to end.
+const KILLING: Duration = Duration::from_secs(5);
+/// For the rest of the output of a program that has ended. It takes longer only where a process that
+/// left the group keeps the output open.
+const CLOSING: Duration = Duration::from_secs(10);

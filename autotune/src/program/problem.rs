@@ -1,0 +1,341 @@
+//! The problem that a program measures, and its candidates.
+
+use core::num::NonZeroU64;
+use std::collections::BTreeSet;
+
+use gridguard::Strategy;
+use gridguard::profile::{Named, StoredChoice};
+
+use super::template::{CommandTemplate, TemplateError, is_name};
+use crate::candidate::Candidate;
+use crate::space::MAX_CHUNK_SIZES;
+
+/// A problem that a program measures, and what may vary.
+///
+/// ```
+/// use gridguard_autotune::ProgramProblem;
+///
+/// let sizes = vec![("items".to_owned(), 1000)];
+/// let parameters = vec![("block".to_owned(), vec![128, 64])];
+/// let command = "./bench {items} {chunk} {block}".parse()?;
+/// let problem = ProgramProblem::new(command, sizes, parameters, vec![1000, 300])?;
+/// let candidates: Vec<String> = problem.candidates().iter().map(ToString::to_string).collect();
+/// assert_eq!(candidates, [
+///     "whole, 1 launch of 1000 items, block 128",
+///     "chunked, 4 launches of 300 items, block 128",
+///     "whole, 1 launch of 1000 items, block 64",
+///     "chunked, 4 launches of 300 items, block 64",
+/// ]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramProblem {
+    command: CommandTemplate,
+    sizes: Named,
+    parameters: Vec<(String, Vec<u64>)>,
+    /// In items, at most all; empty if the program does not split its launch.
+    chunks: Vec<u64>,
+}
+
+/// Why a program cannot be tuned.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// The command has a place without a value.
+    #[error("{0}: give it as a size or parameter, or write {{{{ for a brace")]
+    Template(#[from] TemplateError),
+    /// There are no sizes, or the first, which counts the items, is 0.
+    #[error("there are no items: the first size counts them and must be at least 1")]
+    NoItems,
+    /// A name cannot stand in the command, or is that of the chunk.
+    #[error("{name:?} cannot be a name: use letters, digits and _, and not \"chunk\"")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// Two sizes or parameters have the same name.
+    #[error("{name} is given twice: remove one")]
+    NamedTwice {
+        /// The name.
+        name: String,
+    },
+    /// A parameter has no values, or one twice, or a chunk has no items.
+    #[error("the values of {name} are not at least one, each once, and chunks of at least 1 item")]
+    Values {
+        /// The parameter, or `chunk`.
+        name: String,
+    },
+    /// The program would not notice the values of a parameter or chunk.
+    #[error("{name} is given, but the command has no {{{name}}}")]
+    Unused {
+        /// The parameter, or `chunk`.
+        name: String,
+    },
+    /// Every run would be the same.
+    #[error("nothing varies: write {{chunk}} or a parameter such as {{block}} into the command")]
+    NothingVaries,
+    /// There are more candidates than a search can have.
+    #[error("there are more than {MAX_CANDIDATES} candidates: give fewer values")]
+    TooMany,
+}
+
+impl ProgramProblem {
+    /// A problem of these sizes, the number of items first.
+    ///
+    /// The candidates are all combinations of the `parameters` and `chunks`; the first value of each is
+    /// what runs if nothing is tuned. Chunks of more items than there are count as all of them. If the
+    /// command has `{chunk}` and there are no `chunks`, they are all items, half of them, and so on.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError`] if command and values do not fit.
+    pub fn new(
+        command: CommandTemplate,
+        sizes: Named,
+        parameters: Vec<(String, Vec<u64>)>,
+        chunks: Vec<u64>,
+    ) -> Result<Self, ProgramError> {
+        let items = sizes.first().map(|(_, items)| *items).filter(|items| *items > 0);
+        let items = items.ok_or(ProgramError::NoItems)?;
+        let mut names = BTreeSet::new();
+        for name in
+            sizes.iter().map(|(name, _)| name).chain(parameters.iter().map(|(name, _)| name))
+        {
+            if !is_name(name) || name == CHUNK {
+                return Err(ProgramError::Name { name: name.clone() });
+            }
+            if !names.insert(name.as_str()) {
+                return Err(ProgramError::NamedTwice { name: name.clone() });
+            }
+        }
+        let places = command.places();
+        if let Some(name) = places.iter().find(|name| **name != CHUNK && !names.contains(*name)) {
+            return Err(TemplateError::NoValue { name: (*name).to_owned() }.into());
+        }
+        let is_split = places.contains(CHUNK);
+        let given = parameters.iter().map(|(name, values)| (name.as_str(), values));
+        for (name, values) in given.chain((!chunks.is_empty()).then_some((CHUNK, &chunks))) {
+            let distinct: BTreeSet<&u64> = values.iter().collect();
+            let is_invalid = name == CHUNK && distinct.contains(&0);
+            if values.is_empty() || distinct.len() < values.len() || is_invalid {
+                return Err(ProgramError::Values { name: name.to_owned() });
+            }
+            if !places.contains(name) {
+                return Err(ProgramError::Unused { name: name.to_owned() });
+            }
+        }
+        if parameters.is_empty() && !is_split {
+            return Err(ProgramError::NothingVaries);
+        }
+        let chunks = match (is_split, chunks.as_slice()) {
+            (false, _) => Vec::new(),
+            (true, []) => halvings(items),
+            (true, given) => within(items, given),
+        };
+        let sets = parameters.iter().map(|(_, values)| values.len());
+        let count = sets.chain([chunks.len().max(1)]).try_fold(1_usize, usize::checked_mul);
+        if count.is_none_or(|count| count > MAX_CANDIDATES) {
+            return Err(ProgramError::TooMany);
+        }
+        Ok(Self { command, sizes, parameters, chunks })
+    }
+
+    /// The sizes, the number of items first.
+    #[must_use]
+    pub const fn sizes(&self) -> &Named {
+        &self.sizes
+    }
+
+    /// All candidates, the default first.
+    #[must_use]
+    pub fn candidates(&self) -> Vec<Candidate> {
+        let mut sets = vec![Named::new()];
+        for (name, values) in &self.parameters {
+            let extended = |set: &Named| {
+                let set = set.clone();
+                values.iter().map(move |value| {
+                    set.iter().cloned().chain([(name.clone(), *value)]).collect::<Named>()
+                })
+            };
+            sets = sets.iter().flat_map(extended).collect();
+        }
+        let of_set = |parameters: Named| -> Vec<Candidate> {
+            if self.chunks.is_empty() {
+                return vec![self.candidate(parameters, StoredChoice::Automatic, self.items())];
+            }
+            let of_chunk = |chunk: &u64| {
+                let choice = match NonZeroU64::new(*chunk) {
+                    Some(max_items) if *chunk < self.items() => StoredChoice::Chunked { max_items },
+                    _ => StoredChoice::Whole,
+                };
+                self.candidate(parameters.clone(), choice, *chunk)
+            };
+            self.chunks.iter().map(of_chunk).collect()
+        };
+        sets.into_iter().flat_map(of_set).collect()
+    }
+
+    /// The program and its arguments for a candidate.
+    pub(super) fn command_line(&self, candidate: &Candidate) -> Result<Vec<String>, TemplateError> {
+        let named = |name: &str| {
+            let all = candidate.parameters.iter().chain(&self.sizes);
+            all.into_iter().find(|(known, _)| known == name).map(|(_, value)| *value)
+        };
+        self.command.fill(|name| match name {
+            CHUNK => Some(candidate.largest_chunk),
+            name => named(name),
+        })
+    }
+
+    fn items(&self) -> u64 {
+        self.sizes.first().map_or(0, |(_, items)| *items)
+    }
+
+    fn candidate(&self, parameters: Named, choice: StoredChoice, chunk: u64) -> Candidate {
+        let is_whole = !matches!(choice, StoredChoice::Chunked { .. });
+        Candidate {
+            parameters,
+            choice,
+            strategy: if is_whole { Strategy::Whole } else { Strategy::Chunked },
+            launches: self.items().div_ceil(chunk.max(1)),
+            largest_chunk: chunk,
+            // Not known, so that it decides no tie.
+            block_threads: 0,
+        }
+    }
+}
+
+/// All items, half of them, a quarter, and so on.
+fn halvings(items: u64) -> Vec<u64> {
+    let mut sizes = vec![items];
+    while let Some(last) = sizes.last().filter(|last| **last > 1 && sizes.len() < MAX_CHUNK_SIZES) {
+        sizes.push(last.div_ceil(2));
+    }
+    sizes
+}
+
+/// The chunk sizes, where those of more than all items count as all.
+fn within(items: u64, given: &[u64]) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    for size in given.iter().map(|size| (*size).min(items)) {
+        if !sizes.contains(&size) {
+            sizes.push(size);
+        }
+    }
+    sizes
+}
+
+/// The place of the chunk size.
+const CHUNK: &str = "chunk";
+/// A search of more would not end: each candidate takes a process of its own.
+const MAX_CANDIDATES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(pairs: &[(&str, u64)]) -> Named {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    }
+
+    fn problem(
+        command: &str,
+        sizes: &[(&str, u64)],
+        parameters: &[(&str, &[u64])],
+        chunks: &[u64],
+    ) -> Result<ProgramProblem, ProgramError> {
+        let parameters =
+            parameters.iter().map(|(name, values)| ((*name).to_owned(), values.to_vec()));
+        let command = command.parse().expect("a command");
+        ProgramProblem::new(command, named(sizes), parameters.collect(), chunks.to_vec())
+    }
+
+    #[test]
+    fn every_combination_is_a_candidate_and_the_first_values_are_the_default() {
+        let parameters: [(&str, &[u64]); 2] = [("block", &[128, 64]), ("stages", &[2, 1, 3])];
+        let problem = problem("p {block} {stages}", &[("items", 10)], &parameters, &[]);
+        let candidates = problem.expect("a problem").candidates();
+        assert_eq!(candidates.len(), 6);
+        assert_eq!(candidates[0].parameters, named(&[("block", 128), ("stages", 2)]));
+        assert_eq!(candidates[5].parameters, named(&[("block", 64), ("stages", 3)]));
+        assert!(candidates.iter().all(|one| one.choice == StoredChoice::Automatic));
+        assert!(candidates.iter().all(|one| (one.launches, one.largest_chunk) == (1, 10)));
+    }
+
+    #[test]
+    fn chunks_are_those_given_or_halvings() {
+        let chunks = |given: &[u64]| -> Vec<(u64, u64)> {
+            let problem = problem("p {chunk}", &[("items", 100)], &[], given).expect("a problem");
+            problem.candidates().iter().map(|one| (one.largest_chunk, one.launches)).collect()
+        };
+        assert_eq!(chunks(&[30, 100, 7]), [(30, 4), (100, 1), (7, 15)]);
+        assert_eq!(chunks(&[30, 200, 100]), [(30, 4), (100, 1)]);
+        assert_eq!(
+            chunks(&[]),
+            [(100, 1), (50, 2), (25, 4), (13, 8), (7, 15), (4, 25), (2, 50), (1, 100)]
+        );
+        let most = problem("p {chunk}", &[("items", u64::MAX)], &[], &[]).expect("a problem");
+        assert_eq!(most.candidates().len(), MAX_CHUNK_SIZES);
+        assert_eq!(most.candidates()[0].choice, StoredChoice::Whole);
+        assert!(matches!(most.candidates()[1].choice, StoredChoice::Chunked { .. }));
+    }
+
+    #[test]
+    fn a_command_line_has_sizes_parameters_and_chunk() {
+        let problem =
+            problem("./p-{block} {items}/{chunk}", &[("items", 9)], &[("block", &[64])], &[4]);
+        let problem = problem.expect("a problem");
+        let [only] = &problem.candidates()[..] else { panic!("one candidate") };
+        assert_eq!(problem.command_line(only), Ok(vec!["./p-64".to_owned(), "9/4".to_owned()]));
+    }
+
+    #[test]
+    fn commands_and_values_that_do_not_fit_are_errors() {
+        let items = [("items", 8)];
+        let block: [(&str, &[u64]); 1] = [("block", &[1])];
+        let error = |command, sizes, parameters: &[(&str, &[u64])], chunks| {
+            problem(command, sizes, parameters, chunks).expect_err(command).to_string()
+        };
+        let no_items = "there are no items: the first size counts them and must be at least 1";
+        assert_eq!(error("p {block}", &[], &block, &[]), no_items);
+        assert_eq!(error("p {block}", &[("items", 0)], &block, &[]), no_items);
+        assert_eq!(
+            error("p {blok}", &items, &block, &[]),
+            "the command has the place {blok}, for which there is no value: give it as a size or \
+             parameter, or write {{ for a brace"
+        );
+        assert_eq!(
+            error("p", &items, &block, &[]),
+            "block is given, but the command has no {block}"
+        );
+        assert_eq!(
+            error("p {block}", &items, &block, &[4]),
+            "chunk is given, but the command has no {chunk}"
+        );
+        assert_eq!(
+            error("p {items}", &items, &[], &[]),
+            "nothing varies: write {chunk} or a parameter such as {block} into the command"
+        );
+        for values in [&[][..], &[64, 32, 64]] {
+            let message = error("p {block}", &items, &[("block", values)], &[]);
+            assert!(message.starts_with("the values of block are not "), "{message}");
+        }
+        for chunks in [&[0][..], &[4, 4]] {
+            let message = error("p {chunk}", &items, &[], chunks);
+            assert!(message.starts_with("the values of chunk are not "), "{message}");
+        }
+        for name in ["", "chunk", "a b", "1a", "a-b"] {
+            let message = problem("p {chunk}", &[(name, 8)], &[], &[]);
+            let message = message.expect_err(name).to_string();
+            assert!(message.ends_with("letters, digits and _, and not \"chunk\""), "{message}");
+        }
+        assert_eq!(
+            error("p {items}", &items, &[("items", &[1])], &[]),
+            "items is given twice: remove one"
+        );
+        let many: Vec<u64> = (0..65).collect();
+        let both: [(&str, &[u64]); 2] = [("a", &many), ("b", &many)];
+        let message = error("p {a} {b}", &items, &both, &[]);
+        assert_eq!(message, "there are more than 4096 candidates: give fewer values");
+    }
+}
