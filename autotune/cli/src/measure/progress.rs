@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use gridguard_autotune::{Candidate, Observer, SearchProgress, duration};
-use gridguard_kernels::bench::Problem;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::output::{count, note};
@@ -60,7 +59,7 @@ pub(crate) struct DeviceProgress {
 }
 
 impl DeviceProgress {
-    pub(crate) fn begin(&mut self, problem: &Problem) {
+    pub(crate) fn begin(&mut self, problem: &impl Display) {
         self.problem = problem.to_string();
         self.bar.set_position(0);
         self.bar.set_length(0);

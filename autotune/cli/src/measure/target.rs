@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::result::device;
 use gridguard::cuda::{self, CudaError};
-use gridguard::profile::{DeviceIdentity, Environment};
+use gridguard::profile::{Backend, DeviceIdentity, Environment};
 use gridguard::{DeviceLimits, Guard, catalog};
 use gridguard_kernels::CubinCache;
 
@@ -75,6 +75,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ordinal {
             Some(ordinal) => write!(f, "{} ({ordinal})", self.limits.name),
+            None if self.identity.backend == Backend::Cuda => f.write_str(&self.limits.name),
             None => write!(f, "the host as {}", self.limits.name),
         }
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use gridguard::files::{check_output, create_folder};
 use gridguard::profile::{DeviceIdentity, Document, Entry, Key, Named, user_folder};
 
-use super::selection::Task;
+use super::task::Task;
 use crate::error::CommandError;
 use crate::files::load_profile;
 use crate::measure::target::Target;
@@ -82,7 +82,7 @@ impl DeviceGroup {
             let key = self.targets.first().and_then(|target| task.key(&target.limits).ok());
             key.is_some_and(|key| self.stored(&key, &task.problem.shape()).is_some())
         };
-        tasks.iter().filter(|task| again || !is_stored(task)).copied().collect()
+        tasks.iter().filter(|task| again || !is_stored(task)).cloned().collect()
     }
 }
 

@@ -11,7 +11,7 @@ use gridguard::files::{
 };
 use gridguard_autotune::{Journal, JournalError, JournalRecord, JournalSubject, SubjectMismatch};
 
-use super::selection::Task;
+use super::task::Task;
 
 /// The journal of one search, as JSON lines. While it is open, no other process opens it.
 pub(crate) struct JournalFile {
@@ -214,9 +214,11 @@ mod tests {
     use gridguard_kernels::bench::Problem;
 
     use super::*;
+    use crate::tune::task::TaskProblem;
 
     fn task(shape: &str) -> Task {
         let problem = Problem::new("rms_norm", "f16", shape).expect("a problem");
+        let problem = TaskProblem::Kernel(problem);
         Task { problem, policy: Policy::default(), objective: Objective::default() }
     }
 

@@ -1,11 +1,13 @@
-//! `gridguard tune`: measures which chunk and which launch parameters are fastest, and stores the
-//! choice in a profile.
+//! `gridguard tune`: measures which chunk and which launch parameters are fastest, of gridguard's
+//! kernels or of any program's, and stores the choice in a profile.
 
 mod group;
 mod journal;
 mod output;
+mod program;
 mod selection;
 mod session;
+mod task;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +20,9 @@ use gridguard_autotune::{Shard, WorkQueue, unended_processes};
 
 use self::group::DeviceGroup;
 use self::output::{ProblemReport, Reporter, SearchResult, TuneSummary};
-use self::selection::{SelectedTasks, Selection, Task};
+use self::selection::{SelectedTasks, Selection};
 use self::session::Session;
+use self::task::Task;
 use crate::error::{CommandError, Exit};
 use crate::interrupt;
 use crate::measure::args::{self, DeviceSelection};
@@ -32,7 +35,8 @@ pub(crate) struct Tune {
     /// Device ordinal, `all` for all devices concurrently, or `host` [default: all]
     #[arg(long, value_name = "N|all|host", value_parser = args::device)]
     device: Option<DeviceSelection>,
-    /// GPU of the catalogue whose limits the host uses [default: h200]
+    /// GPU of the catalogue whose limits the host uses [default: h200]; with --command and without
+    /// --device, the GPU that the program runs on
     #[arg(long, value_name = "NAME")]
     gpu: Option<String>,
     #[command(flatten)]
@@ -62,7 +66,13 @@ pub(crate) struct Tune {
 impl Tune {
     pub(crate) fn run(&self) -> Result<Exit, CommandError> {
         self.problems.check()?;
-        let SelectedTargets { targets, gpu } = select_targets(self.device, self.gpu.as_deref())?;
+        let SelectedTargets { targets, gpu } = match (self.device, self.gpu.as_deref()) {
+            // A GPU that only the program reaches.
+            (None, Some(gpu)) if self.problems.is_of_program() => {
+                SelectedTargets { targets: vec![Target::absent(gpu)?], gpu }
+            }
+            (device, gpu) => select_targets(device, gpu)?,
+        };
         if let Some(path) = &self.plot {
             check_output(path).map_err(CommandError::publish(path))?;
         }

@@ -10,7 +10,7 @@ use gridguard::profile::{DeviceIdentity, Entry};
 use gridguard_autotune::{Chart, TuningOutcome, TuningReport};
 use serde::Serialize;
 
-use super::selection::Task;
+use super::task::Task;
 use crate::error::CommandError;
 use crate::files::write_file;
 use crate::measure::progress::ProgressBars;
@@ -206,6 +206,6 @@ impl fmt::Display for TuneSummary<'_> {
 /// `curve.svg` becomes `curve-rms_norm-f16-32768x4096-cold-eager-throughput.svg`.
 fn plot_path(path: &Path, task: &Task) -> PathBuf {
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let task = task.to_string().replace(", ", "-").replace(' ', "-");
+    let task = task.to_string().replace(", ", "-").replace([' ', '/'], "-");
     path.with_file_name(format!("{stem}-{task}.svg"))
 }

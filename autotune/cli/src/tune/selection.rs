@@ -1,39 +1,17 @@
 //! Which problems are tuned: shapes from the command line, a file of shapes, or the built-in list.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use gridguard::DeviceLimits;
-use gridguard::profile::{Key, MissLog, MissedShape, Objective, Policy};
-use gridguard_kernels::KernelError;
+use gridguard::profile::{MissLog, MissedShape, Objective, Policy};
 use gridguard_kernels::bench::Problem;
 
+use super::program::ProgramArgs;
+use super::task::{Task, TaskProblem};
 use crate::error::CommandError;
 use crate::measure::args;
-
-/// A problem, how its times are taken, and the objective of its choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
-    pub(crate) problem: Problem,
-    pub(crate) policy: Policy,
-    pub(crate) objective: Objective,
-}
-
-impl Task {
-    /// The key of the choice in a profile of a device with these limits.
-    pub(crate) fn key(&self, device: &DeviceLimits) -> Result<Key, KernelError> {
-        self.problem.key(device, self.policy, self.objective)
-    }
-}
-
-impl fmt::Display for Task {
-    /// `rms_norm f16 32768x4096, cold-eager, throughput`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { problem, policy, objective } = self;
-        write!(f, "{problem}, {policy}, {objective}")
-    }
-}
 
 #[derive(Args)]
 pub(crate) struct Selection {
@@ -41,11 +19,12 @@ pub(crate) struct Selection {
     kernels: args::KernelFilter,
     /// Sizes of the kernel, such as 32768x4096; repeat for several. Without it the shapes that the
     /// built-in profiles have, on the host small ones
-    #[arg(long = "shape", value_name = "SIZES", requires = "kernels")]
+    #[arg(long = "shape", value_name = "SIZES", requires = "kernels", group = "problem")]
     shapes: Vec<String>,
-    /// Data types of the tensors, such as f16, or `f16 i64` for get_rows
-    #[arg(long, value_name = "TYPES", default_value = "f16", requires = "shapes")]
-    dtype: String,
+    /// Data types of the tensors, such as f16, or `f16 i64` for get_rows [default: f16; none with
+    /// --command]
+    #[arg(long, value_name = "TYPES", requires = "problem")]
+    dtype: Option<String>,
     /// A file of shapes, such as the log of lookups that a server missed
     #[arg(long = "shapes", value_name = "FILE", conflicts_with = "shapes")]
     file: Option<PathBuf>,
@@ -58,6 +37,8 @@ pub(crate) struct Selection {
     /// otherwise throughput]
     #[arg(long, value_parser = args::objective)]
     objective: Option<Objective>,
+    #[command(flatten)]
+    program: ProgramArgs,
 }
 
 /// The selected tasks, and why parts of a file of shapes were skipped.
@@ -69,7 +50,30 @@ pub(crate) struct SelectedTasks {
 impl Selection {
     /// Checks what does not depend on the device.
     pub(crate) fn check(&self) -> Result<(), CommandError> {
+        if self.is_of_program() {
+            return self.program_tasks().map(drop);
+        }
         Ok(self.kernels.check()?)
+    }
+
+    /// Whether a program measures its own kernel.
+    pub(crate) const fn is_of_program(&self) -> bool {
+        self.program.is_given()
+    }
+
+    fn program_tasks(&self) -> Result<Vec<Task>, CommandError> {
+        let (policy, objective) =
+            (self.policy.unwrap_or_default(), self.objective.unwrap_or_default());
+        let (kernels, dtypes) = (&self.kernels.kernels, self.dtype.as_deref());
+        let mut tasks = Vec::new();
+        for program in self.program.tasks(kernels, dtypes, policy, objective)? {
+            let problem = TaskProblem::Program(Arc::new(program));
+            let task = Task { problem, policy, objective };
+            if !tasks.contains(&task) {
+                tasks.push(task);
+            }
+        }
+        Ok(tasks)
     }
 
     pub(crate) fn tasks(
@@ -77,6 +81,9 @@ impl Selection {
         on_host: bool,
         device: &DeviceLimits,
     ) -> Result<SelectedTasks, CommandError> {
+        if self.is_of_program() {
+            return Ok(SelectedTasks { tasks: self.program_tasks()?, skipped: Vec::new() });
+        }
         if let Some(path) = &self.file {
             return self.read_shapes(path, device);
         }
@@ -103,7 +110,8 @@ impl Selection {
         let mut problems = Vec::new();
         for kernel in &self.kernels.kernels {
             for shape in &self.shapes {
-                problems.push(Problem::new(kernel, &self.dtype, shape)?);
+                let dtype = self.dtype.as_deref().unwrap_or("f16");
+                problems.push(Problem::new(kernel, dtype, shape)?);
             }
         }
         Ok(problems)
@@ -134,6 +142,7 @@ impl Selection {
     /// A task, with this policy and objective unless others were given.
     fn task(&self, problem: Problem, policy: Policy, objective: Objective) -> Task {
         let policy = self.policy.unwrap_or(policy);
+        let problem = TaskProblem::Kernel(problem);
         Task { problem, policy, objective: self.objective.unwrap_or(objective) }
     }
 

@@ -5,15 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime};
 
 use gridguard::files::LockError;
-use gridguard::profile::{self, Document, Entry, Environment, Key, MergeConflict, Provenance};
+use gridguard::profile::{
+    self, Document, Entry, Environment, Key, MergeConflict, Objective, Provenance,
+};
 use gridguard_autotune::{
-    Budget, Candidate, JournalSubject, Resumed, Shard, Space, TuneError, WorkItem, tune,
+    Budget, Candidate, JournalSubject, Measurer, Resumed, Shard, Space, TuneError, TuningOutcome,
+    WorkItem, tune,
 };
 
 use super::group::DeviceGroup;
 use super::journal::{JournalFile, JournalOpenError};
 use super::output::{Reporter, SearchResult};
-use super::selection::Task;
+use super::task::{Task, TaskProblem};
 use crate::error::CommandError;
 use crate::files::note_published;
 use crate::measure::process::MeasuringProcess;
@@ -32,6 +35,14 @@ pub(crate) struct Session<'a> {
     /// No problem is begun after this.
     pub(crate) deadline: Option<Instant>,
     pub(crate) interrupt: &'a AtomicBool,
+}
+
+/// Which candidates are searched, and what for.
+struct Selected<'a> {
+    /// A shard of all, unless only some are given.
+    shard: Shard,
+    only: &'a [Candidate],
+    objective: Objective,
 }
 
 impl Session<'_> {
@@ -67,20 +78,52 @@ impl Session<'_> {
         shard: Shard,
         only: &[Candidate],
     ) -> Result<SearchResult, CommandError> {
-        let Task { problem, policy, objective } = *task;
         let key = task.key(&self.target.limits)?;
         let (round, subject) = self.subject(task, &key, shard, only);
         let file = self.open_journal(task, &round, subject)?;
-        self.progress.begin(&problem);
-        let remote = self.process.open(&problem, policy)?;
-        let mut space = Space::new(remote.configurations().to_vec());
+        self.progress.begin(&task.problem);
+        let (outcome, space) = match &task.problem {
+            TaskProblem::Kernel(problem) => {
+                let remote = self.process.open(problem, task.policy)?;
+                let mut space = Space::new(remote.configurations().to_vec());
+                let select = Selected { shard, only, objective: task.objective };
+                let (outcome, remote) = self.measure(remote, &mut space, select, file);
+                self.process.keep(remote, task.policy, &self.progress);
+                (outcome, space)
+            }
+            TaskProblem::Program(program) => {
+                let measurer = program.measurer(self.target).interrupt(self.interrupt);
+                let mut space = Space::listed(program.problem().candidates());
+                let select = Selected { shard, only, objective: task.objective };
+                (self.measure(measurer, &mut space, select, file).0, space)
+            }
+        };
+        if let Err(TuneError::Default(_)) = outcome {
+            // Why it failed may be gone in the next run, which must not read it from the journal.
+            JournalFile::remove(&self.group.file, task);
+        }
+        let outcome = outcome?;
+        let shape = task.problem.shape();
+        let entry = outcome.complete.then(|| outcome.entry(key, shape, self.provenance()));
+        Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
+    }
+
+    /// Searches the selected candidates of `space`, and returns the measurer for the next search.
+    fn measure<M: Measurer>(
+        &mut self,
+        measurer: M,
+        space: &mut Space,
+        select: Selected<'_>,
+        file: Option<JournalFile>,
+    ) -> (Result<TuningOutcome, TuneError>, M) {
+        let Selected { shard, only, objective } = select;
         space.restrict(objective);
         match only {
             [] => space.keep(&shard.of(space.candidates().to_vec())),
             some => space.keep(some),
         }
         let journal = file.as_ref().map(|file| file.journal.clone()).unwrap_or_default();
-        let mut measurer = Resumed::new(remote, journal);
+        let mut measurer = Resumed::new(measurer, journal);
         if let Some(file) = file {
             measurer = measurer.on_record(file.into_writer());
         }
@@ -89,16 +132,8 @@ impl Session<'_> {
             interrupt: Some(self.interrupt),
             ..Budget::default()
         };
-        let outcome = tune(&mut measurer, &mut space, objective, &budget, &mut self.progress);
-        self.process.keep(measurer.into_parts().0, policy, &self.progress);
-        if let Err(TuneError::Default(_)) = outcome {
-            // Why it failed may be gone in the next run, which must not read it from the journal.
-            JournalFile::remove(&self.group.file, task);
-        }
-        let outcome = outcome?;
-        let entry =
-            outcome.complete.then(|| outcome.entry(key, problem.shape(), self.provenance()));
-        Ok(SearchResult { outcome, largest_legal_chunk: space.largest_legal_chunk(), entry })
+        let outcome = tune(&mut measurer, space, objective, &budget, &mut self.progress);
+        (outcome, measurer.into_parts().0)
     }
 
     /// The journal of a search. A journal only saves time, so where it cannot be opened there is none,
@@ -120,7 +155,7 @@ impl Session<'_> {
                 Err(CommandError::JournalHeld(held))
             }
             Err(error) => {
-                let problem = task.problem;
+                let problem = &task.problem;
                 self.progress.note(format_args!("{problem}: searched without a journal: {error}"));
                 Ok(None)
             }
@@ -140,11 +175,16 @@ impl Session<'_> {
             [] => shard.to_string(),
             _ => "finals".to_owned(),
         };
+        // Results of another command or of other values do not count.
+        let program = match &task.problem {
+            TaskProblem::Kernel(_) => String::new(),
+            TaskProblem::Program(program) => format!("; {:?}", program.problem()),
+        };
         // Results of two devices do not mix, so each has its own journal.
         let device = self.target.journal_name();
         let round = format!("{}.{device}", candidates.replace('/', "-of-"));
         let subject = JournalSubject {
-            problem: format!("{task}; {key:?}"),
+            problem: format!("{task}; {key:?}{program}"),
             candidates: format!("{candidates} {only:?}"),
             device: format!("{device}, {:?}", self.target.identity),
             driver: [driver].into_iter().chain(module_version()).collect::<Vec<_>>().join(", "),

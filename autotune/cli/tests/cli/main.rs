@@ -10,5 +10,6 @@ mod explain;
 mod explain_logs;
 mod hostile;
 mod profile;
+mod program;
 mod shell;
 mod tune;

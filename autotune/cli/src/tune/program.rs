@@ -1,0 +1,231 @@
+//! Programs that measure kernels of others: their arguments, and the tasks that they make.
+
+use std::env;
+use std::fmt;
+use std::time::Duration;
+
+use clap::Args;
+use gridguard::profile::{Entry, Key, Named, Objective, Policy, Provenance, StoredChoice, Summary};
+use gridguard_autotune::{CommandTemplate, ProgramMeasurer, ProgramProblem};
+use gridguard_kernels::bench::Problem;
+
+use crate::error::CommandError;
+use crate::measure::args;
+use crate::measure::target::Target;
+
+/// The arguments of a program that measures its own kernel.
+#[derive(Args)]
+pub(crate) struct ProgramArgs {
+    /// Tune the kernel of this program, which takes the values of places such as {block} and {chunk},
+    /// and prints its times in milliseconds as JSON, such as {"ms": [0.361, 0.358]}
+    ///
+    /// The program is run once or more for each combination of values, without a shell. {chunk} is the
+    /// number of items of a launch, {NAME} the value of a --parameter or of one of the --sizes, and {{
+    /// a brace. It warms up, checks its output, takes times one after another, prints them on a line
+    /// to standard output, and exits with 0. "check" may say "ok" or what is wrong with the output.
+    /// Other lines are ignored. On --device N it sees that device only
+    #[arg(
+        long, value_name = "PROGRAM", group = "problem", requires_all = ["kernels", "sizes"],
+        conflicts_with_all = ["shapes", "file"]
+    )]
+    command: Option<CommandTemplate>,
+    /// Sizes of the problem with their names, the number of items first, such as
+    /// items=15360,head_dim=64; repeat for several problems
+    #[arg(long, value_name = "NAME=N,...", value_parser = named, requires = "command")]
+    sizes: Vec<Named>,
+    /// A parameter of the program and its values, the default first, such as block=64,128,256; repeat
+    /// for several
+    #[arg(
+        long = "parameter", value_name = "NAME=N,...", value_parser = parameter, requires = "command"
+    )]
+    parameters: Vec<(String, Vec<u64>)>,
+    /// Values of {chunk} in items, the default first [default: all items, half of them, and so on]
+    #[arg(long = "chunk", value_name = "N,...", value_delimiter = ',', requires = "command")]
+    chunks: Vec<u64>,
+    /// Which of several implementations the program runs, as part of the profile's key
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        requires = "command"
+    )]
+    variant: String,
+    /// The version of the kernel's source, such as a hash: a lookup of another one does not match
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true,
+        requires = "command"
+    )]
+    source: String,
+    /// The longest time of one run of the program
+    #[arg(
+        long, value_name = "TIME", default_value = "60s", value_parser = args::duration,
+        requires = "command"
+    )]
+    timeout: Duration,
+}
+
+/// A problem that a program measures, with the key of its entry.
+#[derive(Debug, PartialEq)]
+pub(crate) struct ProgramTask {
+    key: Key,
+    problem: ProgramProblem,
+    timeout: Duration,
+}
+
+impl ProgramArgs {
+    pub(crate) const fn is_given(&self) -> bool {
+        self.command.is_some()
+    }
+
+    /// The tasks, one for each set of sizes.
+    pub(crate) fn tasks(
+        &self,
+        kernels: &[String],
+        dtypes: Option<&str>,
+        policy: Policy,
+        objective: Objective,
+    ) -> Result<Vec<ProgramTask>, CommandError> {
+        let Some(command) = &self.command else { return Ok(Vec::new()) };
+        let [kernel] = kernels else {
+            return Err(invalid("a program measures one kernel: give --kernel once"));
+        };
+        if Problem::KERNELS.contains(&kernel.as_str()) {
+            return Err(invalid(format!(
+                "{kernel} is a kernel of gridguard: give it another name"
+            )));
+        }
+        if matches!(objective, Objective::Latency { .. }) {
+            return Err(invalid(
+                "a program times all of its launches together: the objective cannot be a latency",
+            ));
+        }
+        let key = Key {
+            kernel: kernel.clone(),
+            source: self.source.clone(),
+            variant: self.variant.clone(),
+            dtypes: dtypes.unwrap_or_default().to_owned(),
+            policy,
+            objective,
+        };
+        let task = |sizes: &Named| {
+            let (parameters, chunks) = (self.parameters.clone(), self.chunks.clone());
+            let problem = ProgramProblem::new(command.clone(), sizes.clone(), parameters, chunks);
+            let problem = problem.map_err(|error| invalid(format!("--command: {error}")))?;
+            let task = ProgramTask { key: key.clone(), problem, timeout: self.timeout };
+            // Reported before anything is measured.
+            task.entry().check().map_err(|error| invalid(format!("--command: {error}")))?;
+            Ok(task)
+        };
+        self.sizes.iter().map(task).collect()
+    }
+}
+
+impl ProgramTask {
+    pub(crate) const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(crate) const fn problem(&self) -> &ProgramProblem {
+        &self.problem
+    }
+
+    /// Runs the program on a device, which is then the only one that it sees.
+    pub(crate) fn measurer(&self, target: &Target) -> ProgramMeasurer<'static> {
+        let measurer = ProgramMeasurer::new(self.problem.clone(), self.timeout);
+        match target.ordinal {
+            Some(ordinal) => {
+                let visible = env::var(VISIBLE_DEVICES).ok();
+                measurer.environment(VISIBLE_DEVICES, nth_device(visible.as_deref(), ordinal))
+            }
+            None => measurer,
+        }
+    }
+
+    /// The entry of the default before anything is measured, to check names and numbers.
+    fn entry(&self) -> Entry {
+        let default = self.problem.candidates().into_iter().next();
+        Entry {
+            key: self.key.clone(),
+            shape: self.problem.sizes().clone(),
+            choice: StoredChoice::default(),
+            parameters: default.map(|default| default.parameters).unwrap_or_default(),
+            launches: 1,
+            chosen: Summary::default(),
+            default: Summary::default(),
+            found: Provenance::default(),
+        }
+    }
+}
+
+impl fmt::Display for ProgramTask {
+    /// `paged_attention v2 f16 1024x128`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Key { kernel, variant, dtypes, .. } = &self.key;
+        let names = [kernel, variant, dtypes].into_iter().filter(|name| !name.is_empty());
+        names.map(String::as_str).try_for_each(|name| write!(f, "{name} "))?;
+        let sizes = self.problem.sizes().iter().map(|(_, size)| size.to_string());
+        f.write_str(&sizes.collect::<Vec<_>>().join("x"))
+    }
+}
+
+/// The device of this ordinal among those that are visible: all, unless the variable lists some.
+fn nth_device(visible: Option<&str>, ordinal: usize) -> String {
+    let device = visible.and_then(|list| list.split(',').nth(ordinal));
+    device.map_or_else(|| ordinal.to_string(), |device| device.trim().to_owned())
+}
+
+/// `items=15360,head_dim=64`.
+fn named(text: &str) -> Result<Named, String> {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        Some((name.trim().to_owned(), value.trim().parse().ok()?))
+    };
+    let expected = "expected names and whole numbers, such as items=15360,head_dim=64";
+    text.split(',').map(pair).collect::<Option<_>>().ok_or_else(|| expected.into())
+}
+
+/// `block=64,128,256`.
+fn parameter(text: &str) -> Result<(String, Vec<u64>), String> {
+    let parse = || {
+        let (name, values) = text.split_once('=')?;
+        let values: Option<_> = values.split(',').map(|value| value.trim().parse().ok()).collect();
+        Some((name.trim().to_owned(), values?))
+    };
+    let expected = "expected a name and whole numbers, such as block=64,128,256";
+    parse().ok_or_else(|| expected.into())
+}
+
+fn invalid(message: impl Into<String>) -> CommandError {
+    CommandError::Invalid(message.into())
+}
+
+/// The devices that a process sees.
+const VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_found_among_the_visible_ones() {
+        assert_eq!(nth_device(None, 3), "3");
+        assert_eq!(nth_device(Some("GPU-8932, MIG-4711"), 1), "MIG-4711");
+        assert_eq!(nth_device(Some("2"), 0), "2");
+    }
+
+    #[test]
+    fn sizes_and_parameters_have_names_and_whole_numbers() {
+        let pairs = |pairs: &[(&str, u64)]| -> Named {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+        };
+        assert_eq!(named("items=4, d=2"), Ok(pairs(&[("items", 4), ("d", 2)])));
+        assert_eq!(parameter("block=64, 32"), Ok(("block".to_owned(), vec![64, 32])));
+        for text in ["", "items", "items=", "items=4,", "items=4x2", "items=-1", "items=1.5"] {
+            assert!(named(text).is_err() && parameter(text).is_err(), "{text}");
+        }
+    }
+}

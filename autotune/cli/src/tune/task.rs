@@ -1,0 +1,66 @@
+//! One thing to tune: a problem, how its times are taken, and the objective of its choice.
+
+use std::fmt;
+use std::sync::Arc;
+
+use gridguard::DeviceLimits;
+use gridguard::profile::{Key, Named, Objective, Policy};
+use gridguard_kernels::KernelError;
+use gridguard_kernels::bench::Problem;
+
+use super::program::ProgramTask;
+
+/// What is tuned.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum TaskProblem {
+    /// A kernel of gridguard.
+    Kernel(Problem),
+    /// A kernel that a program measures.
+    Program(Arc<ProgramTask>),
+}
+
+impl TaskProblem {
+    /// The sizes with their names.
+    pub(crate) fn shape(&self) -> Named {
+        match self {
+            Self::Kernel(problem) => problem.shape(),
+            Self::Program(program) => program.problem().sizes().clone(),
+        }
+    }
+}
+
+impl fmt::Display for TaskProblem {
+    /// `rms_norm f16 32768x4096`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel(problem) => problem.fmt(f),
+            Self::Program(program) => program.fmt(f),
+        }
+    }
+}
+
+/// A problem, how its times are taken, and the objective of its choice.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Task {
+    pub(crate) problem: TaskProblem,
+    pub(crate) policy: Policy,
+    pub(crate) objective: Objective,
+}
+
+impl Task {
+    /// The key of the choice in a profile of a device with these limits.
+    pub(crate) fn key(&self, device: &DeviceLimits) -> Result<Key, KernelError> {
+        match &self.problem {
+            TaskProblem::Kernel(problem) => problem.key(device, self.policy, self.objective),
+            TaskProblem::Program(program) => Ok(program.key().clone()),
+        }
+    }
+}
+
+impl fmt::Display for Task {
+    /// `rms_norm f16 32768x4096, cold-eager, throughput`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { problem, policy, objective } = self;
+        write!(f, "{problem}, {policy}, {objective}")
+    }
+}
