@@ -18,6 +18,7 @@ mod limits;
 mod measure;
 mod output;
 mod profile;
+mod ptx;
 mod requests;
 mod shell;
 mod stated_launch;
@@ -50,6 +51,11 @@ enum Subcommands {
     Profile(Box<profile::Profile>),
     #[command(hide = true)]
     Measure(measure::process::Measure),
+    /// Rewrite PTX so that launches of any kernel can be split, and show which entries allow it
+    ///
+    /// Each entry stays as it is and gets a shifted and a folded form beside it, whose blocks see the
+    /// block index and grid size of the whole launch
+    Ptx(ptx::Ptx),
     /// Explain what a CUDA failure means and how to fix it
     ///
     /// The sizes of a launch that the text states are checked against the GPUs of the catalogue, or
@@ -76,6 +82,7 @@ fn main() -> ExitCode {
         Subcommands::Evaluate(evaluate) => evaluate.run(),
         Subcommands::Profile(profile) => profile.run(),
         Subcommands::Measure(measure) => measure.run(),
+        Subcommands::Ptx(ptx) => ptx.run(),
         Subcommands::Explain(explain) => explain.run(),
         Subcommands::Doctor(doctor) => doctor.run(),
         Subcommands::Examine(examine) => examine.run(),

@@ -8,28 +8,52 @@ pub(super) const MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 /// Checks that a fatbin is complete: its entries fill its content, and those that are cubins and not
 /// compressed are complete.
 pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
+    for (index, entry) in entries(bytes)?.enumerate() {
+        let (kind, content) = entry?;
+        if kind == CUBIN && content.starts_with(&object::elf::ELFMAG) {
+            let within = |error| ImageError::InFatbin { entry: index, source: Box::new(error) };
+            elf::check(content).map_err(within)?;
+        }
+    }
+    Ok(())
+}
+
+/// The PTX of a fatbin that was checked. What is compressed is no text.
+pub(super) fn ptx(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let entries = entries(bytes).into_iter().flatten().flatten();
+    entries.filter(|(kind, _)| *kind == PTX).map(|(_, content)| content)
+}
+
+/// An entry: its kind and its content.
+type Entry<'a> = (u64, &'a [u8]);
+
+/// The entries, up to the first that is not complete.
+fn entries(
+    bytes: &[u8],
+) -> Result<impl Iterator<Item = Result<Entry<'_>, ImageError>>, ImageError> {
     let header = part(bytes, HEADER, 0, HEADER_BYTES)?;
     let (header_bytes, content) = (number(header, 6, 2), number(header, 8, 8));
     require(HEADER, "size", header_bytes, header_bytes >= HEADER_BYTES)?;
     let mut rest = part(bytes, "fatbin content", header_bytes, content)?;
-    for index in 0_usize.. {
-        if rest.is_empty() {
-            break;
-        }
-        let left = wide(rest.len());
-        require(ENTRY, "size", left, left >= ENTRY_BYTES)?;
-        let (header_bytes, size) = (number(rest, 4, 4), number(rest, 8, 8));
-        require(ENTRY, "size of the header", header_bytes, header_bytes >= ENTRY_BYTES)?;
-        let end = header_bytes.saturating_add(size);
-        require(ENTRY, "end", end, end <= left)?;
-        let entry = part(rest, ENTRY, header_bytes, size)?;
-        if number(rest, 0, 2) == CUBIN && entry.starts_with(&object::elf::ELFMAG) {
-            let within = |error| ImageError::InFatbin { entry: index, source: Box::new(error) };
-            elf::check(entry).map_err(within)?;
-        }
-        rest = part(rest, ENTRY, end, left - end)?;
-    }
-    Ok(())
+    Ok(core::iter::from_fn(move || {
+        (!rest.is_empty()).then(|| {
+            let (entry, after) = first_entry(core::mem::take(&mut rest))?;
+            rest = after;
+            Ok(entry)
+        })
+    }))
+}
+
+/// The first entry of `rest`, and what follows it.
+fn first_entry(rest: &[u8]) -> Result<(Entry<'_>, &[u8]), ImageError> {
+    let left = wide(rest.len());
+    require(ENTRY, "size", left, left >= ENTRY_BYTES)?;
+    let (header_bytes, size) = (number(rest, 4, 4), number(rest, 8, 8));
+    require(ENTRY, "size of the header", header_bytes, header_bytes >= ENTRY_BYTES)?;
+    let end = header_bytes.saturating_add(size);
+    require(ENTRY, "end", end, end <= left)?;
+    let content = part(rest, ENTRY, header_bytes, size)?;
+    Ok(((number(rest, 0, 2), content), part(rest, ENTRY, end, left - end)?))
 }
 
 /// The little-endian number of `size` bytes at `at`, which are there.
@@ -41,7 +65,8 @@ fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
 /// Bytes of the header of a fatbin, and of the fields that every entry has.
 const HEADER_BYTES: u64 = 16;
 const ENTRY_BYTES: u64 = 16;
-/// The kind of an entry that holds a cubin.
+/// The kinds of entries that hold PTX or a cubin.
+const PTX: u64 = 1;
 const CUBIN: u64 = 2;
 
 const HEADER: &str = "fatbin header";
@@ -93,6 +118,12 @@ mod tests {
         bytes[6] = 15;
         let error = ImageError::Damaged { part: HEADER, what: "size", value: 15 };
         assert_eq!(check(&bytes), Err(error));
+    }
+
+    #[test]
+    fn ptx_within_is_found() {
+        let bytes = fatbin(&[(1, b".version 8.0"), (2, b"compressed"), (1, b"")]);
+        assert_eq!(ptx(&bytes).collect::<Vec<_>>(), [&b".version 8.0"[..], b""]);
     }
 
     #[test]

@@ -12,15 +12,16 @@ use modules::Modules;
 use serde::Deserialize;
 
 /// The packages of the workspace that each library or program may depend on.
-const ALLOWED: [(&str, &[&str]); 8] = [
+const ALLOWED: [(&str, &[&str]); 9] = [
     ("gridguard-data", &[]),
     ("gridguard-diagnose", &[]),
+    ("gridguard-ptx", &[]),
     ("gridguard", &["gridguard-data", "gridguard-diagnose"]),
     ("gridguard-capi", &["gridguard"]),
     ("gridguard-preload", &["gridguard"]),
     ("gridguard-kernels", &["gridguard"]),
     ("gridguard-autotune", &["gridguard"]),
-    ("gridguard-cli", &["gridguard", "gridguard-autotune", "gridguard-kernels"]),
+    ("gridguard-cli", &["gridguard", "gridguard-autotune", "gridguard-kernels", "gridguard-ptx"]),
 ];
 
 #[derive(Deserialize)]

@@ -11,5 +11,6 @@ mod explain_logs;
 mod hostile;
 mod profile;
 mod program;
+mod ptx;
 mod shell;
 mod tune;

@@ -1,0 +1,136 @@
+//! `gridguard ptx`: the report, the rewritten file, and what is not PTX.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::command::run;
+
+const PTX: &str = "\
+.version 8.0
+.target sm_80
+.visible .entry scale(.param .u64 data)
+{
+	.reg .b32 %r<3>;
+	mov.u32 %r1, %ctaid.y;
+	mov.u32 %r2, %nctaid.x;
+	ret;
+}
+.visible .entry waits()
+{
+	griddepcontrol.wait;
+	ret;
+}
+";
+
+#[test]
+fn the_report_is_a_table_and_the_rewritten_file_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.ptx"), PTX).expect("a file");
+    let shown = run(folder.path(), &["ptx", "a.ptx", "--output", "b.ptx"]).exits(1);
+    assert_eq!(
+        shown.out,
+        "\
+entry  line  reads block index  reads grid size  forms
+scale     3  y                  x                shifted, folded
+waits    10  -                  -                none
+
+line 12, column 2, in waits: griddepcontrol controls a programmatic dependent launch
+
+1 entry rewritten, 1 refused: b.ptx
+"
+    );
+    let written = fs::read_to_string(folder.path().join("b.ptx")).expect("a file");
+    assert!(written.contains(".visible .entry scale__gridguard_shifted("));
+    // It can be rewritten again, and only one entry of it.
+    let again = ["ptx", "b.ptx", "--entry", "scale", "--format", "json"];
+    let document = run(folder.path(), &again).exits(0).json();
+    assert_eq!(document["entries"][0]["forms"]["shifted"], "scale__gridguard1_shifted");
+}
+
+#[test]
+fn the_document_has_what_a_program_needs_to_launch_a_form() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("a.ptx"), PTX).expect("a file");
+    let document = run(folder.path(), &["ptx", "a.ptx", "--format", "json"]).exits(1).json();
+    assert_eq!(
+        document,
+        json!({
+            "version": "8.0",
+            "target": "sm_80",
+            "entries": [
+                {
+                    "name": "scale",
+                    "line": 3,
+                    "column": 17,
+                    "parameters": 1,
+                    "parameter_bytes": 8,
+                    "reads_block_index": ["y"],
+                    "reads_grid_size": ["x"],
+                    "forms": {
+                        "shifted": "scale__gridguard_shifted",
+                        "folded": "scale__gridguard_folded",
+                        "parameter_index": 1,
+                        "parameter_offset": 8,
+                        "shifted_words": 6,
+                        "folded_words": 10,
+                    },
+                },
+                {
+                    "name": "waits",
+                    "line": 10,
+                    "column": 17,
+                    "parameters": 0,
+                    "parameter_bytes": 0,
+                    "reads_block_index": [],
+                    "reads_grid_size": [],
+                    "refusal": {
+                        "reason": "dependent-launch",
+                        "subject": "griddepcontrol",
+                        "function": "waits",
+                        "line": 12,
+                        "column": 2,
+                        "message": "line 12, column 2, in waits: griddepcontrol controls a programmatic dependent launch",
+                    },
+                },
+            ],
+            "functions": [],
+        })
+    );
+}
+
+#[test]
+fn what_is_no_ptx_or_has_none_is_invalid_input() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let fatbin = |entries: &[(u8, &[u8])]| {
+        let mut content = Vec::new();
+        for (kind, bytes) in entries {
+            content.extend([*kind, 0, 1, 1, 16, 0, 0, 0]);
+            content.extend(u64::try_from(bytes.len()).expect("small").to_le_bytes());
+            content.extend(*bytes);
+        }
+        let mut image = b"\x50\xed\x55\xba\x01\0\x10\0".to_vec();
+        image.extend(u64::try_from(content.len()).expect("small").to_le_bytes());
+        image.extend(content);
+        image
+    };
+    let extract = "extract it with `cuobjdump --extract-ptx all`, and rewrite that";
+    for (bytes, message) in [
+        (b"garbage".to_vec(), "not PTX: the text does not begin with .version and .target".into()),
+        (format!("{PTX}.entry k() {{ ret }}").into_bytes(), "line 15, column 18: expected `;`, found `}`".into()),
+        (b"\x7fELF".to_vec(), "the image is truncated: its ELF header ends at byte 64, but it has 4 bytes".into()),
+        (fatbin(&[]), "it holds no PTX, only code for certain GPUs, which cannot be rewritten".into()),
+        (fatbin(&[(1, b"\x12\x34\x56")]), format!("its PTX is compressed; {extract}")),
+        (fatbin(&[(1, PTX.as_bytes()), (1, PTX.as_bytes())]), format!("it holds 2 PTX texts; {extract}")),
+    ] {
+        fs::write(folder.path().join("a"), &bytes).expect("a file");
+        let error = run(folder.path(), &["ptx", "a"]).exits(2).err;
+        assert_eq!(error, format!("error: a: {message}\n"));
+    }
+    fs::write(folder.path().join("a"), fatbin(&[(1, PTX.as_bytes())])).expect("a file");
+    assert!(run(folder.path(), &["ptx", "a"]).exits(1).out.starts_with("entry"));
+    let error = run(folder.path(), &["ptx", "missing"]).exits(2).err;
+    assert_eq!(error, "error: missing: no such file\n");
+    let error = run(folder.path(), &["ptx", "a", "--entry", "scal"]).exits(2).err;
+    assert_eq!(error, "error: a: there is no entry scal\n");
+}

@@ -1,0 +1,235 @@
+//! What the additional parameter of a form holds for a launch.
+
+use core::num::NonZeroU32;
+
+/// The 32-bit words of the parameter that the shifted form of an entry takes.
+pub const SHIFTED_WORDS: usize = 6;
+/// The 32-bit words of the parameter that the folded form of an entry takes.
+pub const FOLDED_WORDS: usize = 10;
+
+/// The words of the additional parameter of a shifted entry, for the chunk of a launch of `grid` blocks
+/// that begins at block `first`. The driver launches the chunk's own number of blocks.
+///
+/// Every block sees `first` plus its index in the chunk as its block index, and `grid` as the grid size.
+///
+/// ```
+/// // Blocks 65,535 to 69,999 of 70,000 on y: the driver is given a grid of (4, 4465, 1).
+/// let words = gridguard_ptx::shifted_words([4, 70_000, 1], [0, 65_535, 0]);
+/// assert_eq!(words, [0, 65_535, 0, 4, 70_000, 1]);
+/// ```
+pub const fn shifted_words(grid: [u32; 3], first: [u32; 3]) -> [u32; SHIFTED_WORDS] {
+    let ([x, y, z], [first_x, first_y, first_z]) = (grid, first);
+    [first_x, first_y, first_z, x, y, z]
+}
+
+/// A grid whose blocks are launched as a flat one on x, and get their indices back by division.
+///
+/// ```
+/// use gridguard_ptx::Fold;
+///
+/// let fold = Fold::new([4, 70_000, 1]).expect("fewer than 2^32 blocks");
+/// assert_eq!(fold.blocks(), 280_000);
+/// assert_eq!(fold.block_index(279_999), [3, 69_999, 0]);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fold {
+    grid: [u32; 3],
+    blocks: u32,
+    by_x: Divisor,
+    by_y: Divisor,
+}
+
+impl Fold {
+    /// The fold of `grid`; `None` if an axis is zero or there are 2^32 or more blocks.
+    pub fn new(grid: [u32; 3]) -> Option<Self> {
+        let [x, y, z] = grid;
+        let blocks = x.checked_mul(y)?.checked_mul(z)?;
+        NonZeroU32::new(blocks)?;
+        let (x, y) = (NonZeroU32::new(x)?, NonZeroU32::new(y)?);
+        Some(Self { grid, blocks, by_x: Divisor::new(x), by_y: Divisor::new(y) })
+    }
+
+    /// The number of blocks.
+    pub const fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// The words of the additional parameter of a folded entry, for the chunk that begins at block
+    /// `first` of the flat grid. The driver launches the chunk's number of blocks on x.
+    pub const fn words(&self, first: u32) -> [u32; FOLDED_WORDS] {
+        let ([x, y, z], by_x, by_y) = (self.grid, self.by_x, self.by_y);
+        [
+            first,
+            x,
+            y,
+            z,
+            by_x.multiplier,
+            by_x.addend,
+            by_x.shift,
+            by_y.multiplier,
+            by_y.addend,
+            by_y.shift,
+        ]
+    }
+
+    /// The block index that the block `flat` of the flat grid sees, computed as a folded entry does.
+    pub fn block_index(&self, flat: u32) -> [u32; 3] {
+        let [x, y, _] = self.grid;
+        let rest = self.by_x.divide(flat);
+        let z = self.by_y.divide(rest);
+        [flat.wrapping_sub(rest.wrapping_mul(x)), rest.wrapping_sub(z.wrapping_mul(y)), z]
+    }
+}
+
+/// Division of any 32-bit number by a fixed one: a multiplication, an addition and a shift. With
+/// `2^shift <= divisor < 2^(shift + 1)`, either `2^(32 + shift) / divisor` rounded up is exact, or rounded
+/// down with one multiplier more added (A. D. Robison, N-bit unsigned division via N-bit
+/// multiply-add, 2005).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Divisor {
+    multiplier: u32,
+    addend: u32,
+    shift: u32,
+}
+
+impl Divisor {
+    fn new(divisor: NonZeroU32) -> Self {
+        let shift = divisor.ilog2();
+        if divisor.is_power_of_two() {
+            return Self { multiplier: u32::MAX, addend: u32::MAX, shift };
+        }
+        let (power, divisor) = (1_u64 << (32 + shift), u64::from(divisor.get()));
+        // Between 2^31 and 2^32, exclusively.
+        let down = u32::try_from(power / divisor).unwrap_or(u32::MAX);
+        let missing = divisor - power % divisor;
+        if missing <= 1 << shift {
+            Self { multiplier: down.saturating_add(1), addend: 0, shift }
+        } else {
+            Self { multiplier: down, addend: down, shift }
+        }
+    }
+
+    fn divide(self, number: u32) -> u32 {
+        let product = u64::from(number) * u64::from(self.multiplier) + u64::from(self.addend);
+        u32::try_from(product >> 32).unwrap_or(u32::MAX) >> self.shift
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn is_exact(number: u32, divisor: u32) {
+        let fast = Divisor::new(NonZeroU32::new(divisor).expect("not zero"));
+        assert_eq!(fast.divide(number), number / divisor, "{number} / {divisor}");
+    }
+
+    /// Numbers around `number / divisor` being a whole one, and the ends.
+    fn boundaries(divisor: u32) -> impl Iterator<Item = u32> {
+        let last = u32::MAX / divisor * divisor;
+        let middle = u32::MAX / 2 / divisor * divisor;
+        let around = |number: u32| [number.wrapping_sub(1), number, number.wrapping_add(1)];
+        [0, divisor, divisor.wrapping_mul(2), middle, last, 1 << 31].into_iter().flat_map(around)
+    }
+
+    #[test]
+    fn division_is_exact_for_every_small_divisor_at_its_boundaries() {
+        for divisor in 1..=1 << 17 {
+            boundaries(divisor).for_each(|number| is_exact(number, divisor));
+        }
+    }
+
+    #[test]
+    fn division_is_exact_around_every_power_of_two_and_at_both_ends() {
+        let powers = (0..32).map(|bit| 1_u32 << bit).chain([u32::MAX]);
+        let near = powers.flat_map(|power| {
+            (0..500_u32).flat_map(move |by| [power.saturating_sub(by), power.saturating_add(by)])
+        });
+        for divisor in near.filter(|divisor| *divisor > 0) {
+            boundaries(divisor).for_each(|number| is_exact(number, divisor));
+        }
+    }
+
+    #[test]
+    fn multiplier_and_shift_are_exact_by_the_theorem_for_every_kind_of_divisor() {
+        // Exact for all numbers below 2^32 if the error of the multiplier, times 2^32, stays below the
+        // power; or, rounded down, likewise with the addend.
+        for divisor in (1..=1_u64 << 17).chain((1 << 32) - (1 << 17)..1 << 32) {
+            let small =
+                NonZeroU32::new(u32::try_from(divisor).expect("32 bits")).expect("positive");
+            let Divisor { multiplier, addend, shift } = Divisor::new(small);
+            let power = 1_u128 << (32 + shift);
+            let product = u128::from(multiplier) * u128::from(divisor);
+            assert!(addend == 0 || addend == multiplier);
+            if addend == 0 {
+                let error = product.checked_sub(power).expect("rounded up");
+                assert!(error << 32 <= power, "{divisor}");
+            } else {
+                let error = power.checked_sub(product).expect("rounded down");
+                assert!(error << 32 <= power, "{divisor}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_fold_visits_every_block_of_a_small_grid_once_in_order() {
+        for grid in [[1, 1, 1], [3, 5, 7], [1, 9, 2], [8, 1, 4], [16, 3, 1], [2, 2, 2], [5, 1, 1]] {
+            let fold = Fold::new(grid).expect("small");
+            let [x, y, z] = grid;
+            let mut flat = 0;
+            for block_z in 0..z {
+                for block_y in 0..y {
+                    for block_x in 0..x {
+                        assert_eq!(fold.block_index(flat), [block_x, block_y, block_z]);
+                        flat += 1;
+                    }
+                }
+            }
+            assert_eq!(flat, fold.blocks());
+        }
+    }
+
+    #[test]
+    fn a_fold_of_nothing_or_of_too_many_blocks_is_none() {
+        for grid in
+            [[0, 1, 1], [1, 0, 1], [1, 1, 0], [0, u32::MAX, u32::MAX], [1 << 16, 1 << 16, 1]]
+        {
+            assert_eq!(Fold::new(grid), None, "{grid:?}");
+        }
+        let most = Fold::new([u32::MAX, 1, 1]).expect("2^32 - 1 blocks");
+        assert_eq!(most.block_index(u32::MAX - 1), [u32::MAX - 1, 0, 0]);
+        let most = Fold::new([3, 5, 286_331_153]).expect("2^32 - 1 blocks");
+        assert_eq!(
+            (most.blocks(), most.block_index(u32::MAX - 1)),
+            (u32::MAX, [2, 4, 286_331_152])
+        );
+    }
+
+    #[test]
+    fn words_are_in_the_order_in_which_forms_read_them() {
+        assert_eq!(shifted_words([1, 2, 3], [4, 5, 6]), [4, 5, 6, 1, 2, 3]);
+        let words = Fold::new([4, 3, 2]).expect("small").words(7);
+        assert_eq!(words, [7, 4, 3, 2, u32::MAX, u32::MAX, 2, 0xaaaa_aaab, 0, 1]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+        #[test]
+        fn division_is_exact(number: u32, divisor in 1_u32.., small in 1_u32..70_000) {
+            is_exact(number, divisor);
+            is_exact(number, small);
+        }
+
+        #[test]
+        fn a_fold_gives_the_block_index_back(
+            x in 1_u32..100_000, y in 1_u32..100_000, z in 1_u32..100_000, at: u32,
+        ) {
+            if let Some(fold) = Fold::new([x, y, z]) {
+                let flat = at % fold.blocks();
+                prop_assert_eq!(fold.block_index(flat), [flat % x, flat / x % y, flat / x / y]);
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The entries and functions of a text.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::body::Body;
+use crate::error::{NEWEST_MAJOR, PtxError};
+use crate::header::Header;
+use crate::lexer::{Kind, Lexer, Token, lossy};
+
+/// The parts of a text that matter for rewriting it.
+#[derive(Debug, Default)]
+pub(crate) struct Module<'a> {
+    pub(crate) text: &'a [u8],
+    pub(crate) version: (u32, u32),
+    pub(crate) target: &'a [u8],
+    /// Declarations and definitions, in their order.
+    pub(crate) items: Vec<Item<'a>>,
+    /// Entries and functions, by the order in which their names first occur.
+    pub(crate) functions: Vec<Function<'a>>,
+    ids: HashMap<&'a [u8], usize>,
+    /// Words of debug sections and other sections: among them are labels of functions.
+    pub(crate) section_words: HashSet<&'a [u8]>,
+}
+
+/// The declaration or definition of an entry or a function.
+#[derive(Debug)]
+pub(crate) struct Item<'a> {
+    /// The number of the function.
+    pub(crate) function: usize,
+    pub(crate) is_entry: bool,
+    /// The offset of the linkage before the keyword, such as `.visible`.
+    pub(crate) start: usize,
+    /// The offset of the keyword.
+    pub(crate) keyword: usize,
+    pub(crate) header: Header<'a>,
+    /// The offset behind it.
+    pub(crate) end: usize,
+}
+
+/// An entry or a function, which may be declared elsewhere.
+#[derive(Debug)]
+pub(crate) struct Function<'a> {
+    pub(crate) name: &'a [u8],
+    /// The number of the item that defines it, and its body.
+    pub(crate) definition: Option<(usize, Body<'a>)>,
+    /// The function that this name is another one of.
+    alias_of: Option<usize>,
+}
+
+impl<'a> Module<'a> {
+    /// Reads `text`, once from its start to its end.
+    pub(crate) fn read(text: &'a [u8]) -> Result<Self, PtxError> {
+        let mut lexer = Lexer::new(text);
+        let mut module = Self { text, ..Self::default() };
+        module.first_directives(&mut lexer)?;
+        // The outermost block that is open and how deep this token is in it, and linkage just before it.
+        let (mut open, mut depth, mut linkage) = (None, 0_usize, None);
+        while let Some(token) = lexer.next()? {
+            let begin = linkage.take();
+            match token.kind {
+                Kind::Dotted => match token.text {
+                    b".visible" | b".weak" | b".extern" => {
+                        linkage = Some(begin.unwrap_or(token.start));
+                    }
+                    b".entry" | b".func" => {
+                        if let Some(open) = &open {
+                            return Err(unclosed(open));
+                        }
+                        lexer = module.item(lexer, &token, begin)?;
+                    }
+                    b".section" => module.section(&mut lexer, &token)?,
+                    b".alias" => module.alias(&mut lexer, &token)?,
+                    _ => {}
+                },
+                Kind::Punctuation(b'{') => {
+                    open.get_or_insert(token);
+                    depth += 1;
+                }
+                Kind::Punctuation(b'}') => {
+                    depth =
+                        depth.checked_sub(1).ok_or_else(|| token.unexpected("a declaration"))?;
+                    open = open.filter(|_| depth > 0);
+                }
+                _ => {}
+            }
+        }
+        open.map_or(Ok(module), |open| Err(unclosed(&open)))
+    }
+
+    /// The number of the function called `name`, which may be an alias of another one.
+    pub(crate) fn resolve(&self, name: &[u8]) -> Option<usize> {
+        self.ids.get(name).map(|id| self.aliased(*id))
+    }
+
+    /// The function that `id` is another name of, or itself.
+    pub(crate) fn aliased(&self, id: usize) -> usize {
+        self.functions.get(id).and_then(|function| function.alias_of).unwrap_or(id)
+    }
+
+    /// `.version MAJOR.MINOR` and `.target NAME`, which come first.
+    fn first_directives(&mut self, lexer: &mut Lexer<'a>) -> Result<(), PtxError> {
+        let version = lexer.next()?.filter(|token| token.is_dotted(".version"));
+        let number = lexer.next()?.filter(|token| token.kind == Kind::Number);
+        let directive = lexer.next()?.filter(|token| token.is_dotted(".target"));
+        let target = lexer.next()?.filter(|token| token.kind == Kind::Word);
+        let (Some(_), Some(number), Some(_), Some(target)) = (version, number, directive, target)
+        else {
+            return Err(PtxError::NotPtx);
+        };
+        let text = lossy(number.text);
+        let (major, minor) = text.split_once('.').ok_or(PtxError::NotPtx)?;
+        let parsed = (major.parse::<u32>(), minor.parse::<u32>());
+        let unknown = Err(PtxError::UnknownVersion { version: text.clone() });
+        let (Ok(major), Ok(minor)) = parsed else { return unknown };
+        if major > NEWEST_MAJOR {
+            return unknown;
+        }
+        (self.version, self.target) = ((major, minor), target.text);
+        Ok(())
+    }
+
+    fn item(
+        &mut self,
+        mut lexer: Lexer<'a>,
+        keyword: &Token<'a>,
+        linkage: Option<usize>,
+    ) -> Result<Lexer<'a>, PtxError> {
+        let header = Header::read(&mut lexer, keyword)?;
+        let id = self.id(header.name.text);
+        let mut end = header.end;
+        if let Some(open) = &header.open {
+            let (body, behind) = Body::read(self.text, open)?;
+            lexer = behind;
+            end = lexer.offset();
+            let number = self.items.len();
+            let function = self.functions.get_mut(id);
+            if function.and_then(|function| function.definition.replace((number, body))).is_some() {
+                let Token { text, at, .. } = header.name;
+                return Err(PtxError::DefinedTwice { name: lossy(text), at });
+            }
+        }
+        let (start, keyword_start) = (linkage.unwrap_or(keyword.start), keyword.start);
+        let is_entry = keyword.text == b".entry";
+        let (function, keyword) = (id, keyword_start);
+        self.items.push(Item { function, is_entry, start, keyword, header, end });
+        Ok(lexer)
+    }
+
+    /// `.section NAME { ... }`
+    fn section(&mut self, lexer: &mut Lexer<'a>, keyword: &Token<'a>) -> Result<(), PtxError> {
+        let mut next = || lexer.need("the section", keyword.at);
+        let mut token = next()?;
+        while !token.is(b'{') {
+            if !matches!(token.kind, Kind::Word | Kind::Dotted) {
+                return Err(token.unexpected("a name or `{`"));
+            }
+            token = next()?;
+        }
+        loop {
+            token = next()?;
+            match token.kind {
+                Kind::Word => {
+                    self.section_words.insert(token.text);
+                }
+                Kind::Punctuation(b'{') => return Err(token.unexpected("a value")),
+                Kind::Punctuation(b'}') => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
+    /// `.alias NAME, FUNCTION;`
+    fn alias(&mut self, lexer: &mut Lexer<'a>, keyword: &Token<'a>) -> Result<(), PtxError> {
+        let mut next = || lexer.need("the directive", keyword.at);
+        let (alias, comma, function) = (next()?, next()?, next()?);
+        if !comma.is(b',') {
+            return Err(comma.unexpected("`,`"));
+        }
+        let name = |token: Token<'a>| token.word().ok_or_else(|| token.unexpected("a name"));
+        let (alias, function) = (name(alias)?, name(function)?);
+        let (alias, function) = (self.id(alias), self.id(function));
+        if let Some(alias) = self.functions.get_mut(alias) {
+            alias.alias_of = Some(function);
+        }
+        Ok(())
+    }
+
+    fn id(&mut self, name: &'a [u8]) -> usize {
+        *self.ids.entry(name).or_insert_with(|| {
+            self.functions.push(Function { name, definition: None, alias_of: None });
+            self.functions.len() - 1
+        })
+    }
+}
+
+fn unclosed(open: &Token<'_>) -> PtxError {
+    PtxError::Unterminated { what: "a block", at: open.at }
+}

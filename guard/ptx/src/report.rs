@@ -1,0 +1,112 @@
+//! What was found in a text and made of it.
+
+use core::fmt;
+
+use crate::error::Position;
+use crate::fold::{FOLDED_WORDS, SHIFTED_WORDS};
+use crate::refusal::Refusal;
+
+/// A rewritten text, and what is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewritten {
+    /// The text, in which forms stand behind their originals.
+    pub text: Vec<u8>,
+    /// What was found and made.
+    pub report: Report,
+}
+
+/// What was found in a text and made of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// The PTX version, major and minor.
+    pub version: (u32, u32),
+    /// The target, such as `sm_80`.
+    pub target: String,
+    /// The entries, in their order.
+    pub entries: Vec<EntryReport>,
+    /// The functions of which there is a variant with block indices and grid size as parameters.
+    pub functions: Vec<String>,
+}
+
+impl Report {
+    /// The entry called `name`.
+    pub fn entry(&self, name: &str) -> Option<&EntryReport> {
+        self.entries.iter().find(|entry| entry.name == name)
+    }
+}
+
+/// What was found about one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EntryReport {
+    /// Its name.
+    pub name: String,
+    /// Where its name stands.
+    pub at: Position,
+    /// The parameters that it takes.
+    pub parameters: usize,
+    /// Their bytes, each at its alignment.
+    pub parameter_bytes: u64,
+    /// On which of x, y and z it reads the block index, itself or through functions that it calls.
+    pub reads_block_index: [bool; 3],
+    /// On which of x, y and z it reads the grid size. Then a batch axis cannot be declared for the
+    /// original: each chunk would see its own size.
+    pub reads_grid_size: [bool; 3],
+    /// Its forms, or why there are none.
+    pub forms: Result<Forms, Refusal>,
+}
+
+impl EntryReport {
+    /// Whether the entry reads the grid size on any axis.
+    pub fn uses_grid_size(&self) -> bool {
+        self.reads_grid_size.contains(&true)
+    }
+}
+
+/// The forms of an entry. Each takes the entry's own parameters, and one more behind them: an array of
+/// 32-bit words, passed by value as one parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Forms {
+    /// The name of the shifted entry. Its words: [`shifted_words`](crate::shifted_words).
+    pub shifted: String,
+    /// The name of the folded entry. Its words: [`Fold::words`](crate::Fold::words).
+    pub folded: String,
+    /// The index of the added parameter, for an array of addresses of parameters.
+    pub parameter_index: usize,
+    /// The offset of the added parameter in bytes, for a buffer that holds all parameters. Its words
+    /// are aligned to 4 bytes.
+    pub parameter_offset: u64,
+}
+
+/// How a form learns the block index of the whole launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// The driver's block index plus the chunk's first block, on each axis.
+    Shifted,
+    /// From a flat launch on x, by division.
+    Folded,
+}
+
+impl Form {
+    /// The bytes of the added parameter.
+    pub const fn parameter_bytes(self) -> u64 {
+        match self {
+            Self::Shifted => WORD_BYTES * (SHIFTED_WORDS as u64),
+            Self::Folded => WORD_BYTES * (FOLDED_WORDS as u64),
+        }
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shifted => "shifted",
+            Self::Folded => "folded",
+        })
+    }
+}
+
+/// The bytes, and the alignment, of a word of the added parameter.
+pub(crate) const WORD_BYTES: u64 = 4;

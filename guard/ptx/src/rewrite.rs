@@ -1,0 +1,210 @@
+//! Rewrites a text.
+
+use crate::error::PtxError;
+use crate::header::Problem;
+use crate::lexer::lossy;
+use crate::module::{Item, Module};
+use crate::names::Names;
+use crate::refusal::{Reason, Refusal};
+use crate::report::{EntryReport, Form, Forms, Report, Rewritten, WORD_BYTES};
+use crate::special::Quantity;
+use crate::usage::Usage;
+use crate::write::Writer;
+
+/// Adds a shifted and a folded form to every entry of `ptx` that can have them.
+///
+/// The text must be the whole program: functions that another module defines are not known. Zero bytes at
+/// its end, where a C string ends, stay there.
+///
+/// # Errors
+///
+/// [`PtxError`] if the text is not PTX. An entry that cannot be rewritten is no error: it keeps only its
+/// original, and the report has the reason.
+///
+/// # Examples
+///
+/// ```
+/// let ptx = ".version 8.0\n.target sm_80\n.visible .entry k() {\n\
+///     .reg .b32 %r<2>;\nmov.u32 %r1, %ctaid.y;\nret;\n}\n";
+/// let rewritten = gridguard_ptx::rewrite(ptx.as_bytes())?;
+/// let entry = rewritten.report.entry("k").expect("it is there");
+/// assert_eq!(entry.reads_block_index, [false, true, false]);
+/// assert!(!entry.uses_grid_size());
+///
+/// let forms = entry.forms.as_ref().expect("nothing speaks against it");
+/// assert_eq!(forms.shifted, "k__gridguard_shifted");
+/// assert!(rewritten.text.starts_with(ptx.as_bytes().trim_ascii_end()));
+/// # Ok::<(), gridguard_ptx::PtxError>(())
+/// ```
+pub fn rewrite(ptx: &[u8]) -> Result<Rewritten, PtxError> {
+    rewrite_entries(ptx, |_| true)
+}
+
+/// [`rewrite`] for the entries whose names `is_wanted` accepts. The others stay without forms, and are not
+/// in the report.
+///
+/// # Errors
+///
+/// Those of [`rewrite`].
+pub fn rewrite_entries(
+    ptx: &[u8],
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Rewritten, PtxError> {
+    let end = ptx.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let (text, zeros) = ptx.split_at(end);
+    let module = Module::read(text)?;
+    let usage = Usage::of(&module);
+    let names = Names::new(text);
+    let limit = parameter_limit(&module);
+    let mut entries = Vec::new();
+    let mut accepted = Vec::new();
+    for item in module.items.iter().filter(|item| item.is_entry && item.header.open.is_some()) {
+        let name = lossy(item.header.name.text);
+        if !is_wanted(&name) {
+            continue;
+        }
+        let refusal = usage.refusal(&module, item.function);
+        let forms = match refusal.or_else(|| exceeds(item, limit)) {
+            Some(refusal) => Err(refusal),
+            None => {
+                accepted.push(item.function);
+                Ok(forms(&names, item, &name))
+            }
+        };
+        let reads = usage.reads[item.function];
+        entries.push(EntryReport {
+            at: item.header.name.at,
+            parameters: item.header.parameters.count,
+            parameter_bytes: item.header.parameters.bytes,
+            reads_block_index: reads.axes(Quantity::BlockIndex),
+            reads_grid_size: reads.axes(Quantity::GridSize),
+            forms,
+            name,
+        });
+    }
+    let mut has_forms = usage.needed(accepted.iter().copied());
+    let functions = (module.functions.iter().zip(&has_forms))
+        .filter(|(_, needed)| **needed)
+        .map(|(function, _)| lossy(function.name))
+        .collect();
+    accepted.into_iter().for_each(|id| has_forms[id] = true);
+    let mut text = Writer::new(&module, &usage, &names).write(&has_forms)?;
+    text.extend_from_slice(zeros);
+    let (version, target) = (module.version, lossy(module.target));
+    Ok(Rewritten { text, report: Report { version, target, entries, functions } })
+}
+
+fn forms(names: &Names, item: &Item<'_>, name: &str) -> Forms {
+    Forms {
+        shifted: names.entry(name, Form::Shifted),
+        folded: names.entry(name, Form::Folded),
+        parameter_index: item.header.parameters.count,
+        parameter_offset: item.header.parameters.bytes.next_multiple_of(WORD_BYTES),
+    }
+}
+
+/// The refusal of an entry whose parameters leave no room for those of a form.
+fn exceeds(item: &Item<'_>, limit: u64) -> Option<Refusal> {
+    let own = item.header.parameters.bytes;
+    let most = Form::Shifted.parameter_bytes().max(Form::Folded.parameter_bytes());
+    let fits = own.checked_next_multiple_of(WORD_BYTES).and_then(|own| own.checked_add(most));
+    if fits.is_some_and(|bytes| bytes <= limit) {
+        return None;
+    }
+    let problem = Problem::new(Reason::ParameterLimit, &item.header.name);
+    Some(problem.in_function(item.header.name.text))
+}
+
+/// The most bytes of an entry's parameters.
+fn parameter_limit(module: &Module<'_>) -> u64 {
+    let digits: Vec<u8> = module.target.iter().copied().filter(u8::is_ascii_digit).collect();
+    let architecture = lossy(&digits).parse::<u32>().unwrap_or(0);
+    if module.version >= (8, 1) && architecture >= 70 { MOST_BYTES } else { MOST_BYTES_BEFORE }
+}
+
+/// From PTX 8.1 on, for targets from `sm_70` on.
+const MOST_BYTES: u64 = 32_764;
+/// Before.
+const MOST_BYTES_BEFORE: u64 = 4_352;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lexer::work;
+
+    /// The bytes that are read as tokens for `text`, of which there may be several passes.
+    fn work_for(text: &str) -> usize {
+        work::take();
+        let _ = rewrite(text.as_bytes());
+        work::take()
+    }
+
+    const HEADER: &str = ".version 8.0\n.target sm_90\n";
+
+    #[test]
+    fn the_work_grows_with_the_size_of_the_text() {
+        let shapes: [(&str, fn(usize) -> String); 10] = [
+            ("comments", |n| "/* %ctaid.x */ // .entry\n".repeat(n)),
+            ("one comment", |n| format!("/*{}*/", "* / \n".repeat(n))),
+            ("braces", |n| format!(".entry k() {}ret;{}", "{".repeat(n), "}".repeat(n))),
+            ("braces outside", |n| format!(".global .u32 a = {}{};", "{".repeat(n), "}".repeat(n))),
+            ("statements", |n| format!(".entry k() {{{}}}", "mov.u32 %r, %ctaid.x; ".repeat(n))),
+            ("labels", |n| {
+                let labels: String =
+                    (0..n).map(|label| format!("$L{label}: bra $L{label}; ")).collect();
+                let used: String = (0..n).map(|label| format!(".b64 $L{label} ")).collect();
+                format!(".entry k() {{{labels}}} .section .debug_info {{{used}}}")
+            }),
+            ("entries", |n| {
+                (0..n).map(|it| format!(".entry k{it}() {{ call no; ret; }}\n")).collect()
+            }),
+            ("a chain of calls", |n| {
+                let call = |it: usize| format!(".func f{}() {{ call f{it}; }}\n", it + 1);
+                let calls: String = (0..n).map(call).collect();
+                format!(
+                    ".func f0() {{ mov.u32 %r, %ctaid.x; griddepcontrol.wait; }}\n{calls}.entry k() {{ call f{n}; }}"
+                )
+            }),
+            ("every entry calls every function", |n| {
+                let functions: String = (0..10)
+                    .map(|it| format!(".func f{it}() {{ mov.u32 %r, %ctaid.x; }}\n"))
+                    .collect();
+                let calls: String = (0..10).map(|it| format!("call f{it}; ")).collect();
+                let entries: String =
+                    (0..n).map(|it| format!(".entry k{it}() {{ {calls} }}\n")).collect();
+                functions + &entries
+            }),
+            ("lists of functions", |n| {
+                format!(
+                    ".func f() {{ ret; }} .entry k() {{ T: .calltargets {}f; {} }}",
+                    "f, ".repeat(n),
+                    "call %d, T; ".repeat(n)
+                )
+            }),
+        ];
+        for (name, shape) in shapes {
+            let [once, twice] = [500, 1000].map(|n| format!("{HEADER}{}", shape(n)));
+            let (small, large) = (work_for(&once), work_for(&twice));
+            assert!(small >= once.len() / 2, "{name}: {small} bytes of {}", once.len());
+            // At most: once to find it, and for each of two forms once for labels and once to write it.
+            assert!(large <= 5 * twice.len(), "{name}: {large} bytes of {}", twice.len());
+        }
+    }
+
+    #[test]
+    fn a_text_cut_anywhere_is_an_error_or_keeps_its_start() {
+        let text = format!(
+            "{HEADER}.func (.param .b32 r) f(.param .b32 a)\n{{\n.loc 1 2 3, function_name $L, inlined_at 1 2 3\n\
+             $A: mov.u32 %r, %ctaid.x; @%p bra $A;\nret;\n}}\n.visible .entry k(.param .align 8 .b8 p[16])\n\
+             .maxntid 1, 1, 1 .pragma \"a;b\";\n{{\n.reg .b32 %r<3>;\ncall (%r1), f, (%r2);\nmov.b64 %d, {{%ctaid.x, %r1}};\n\
+             T: .calltargets f;\n/* x */ ret;\n}}\n.alias g, f;\n.section .debug_x {{ .b64 $A }}\n"
+        );
+        for end in 0..=text.len() {
+            if let Ok(rewritten) = rewrite(text[..end].as_bytes()) {
+                assert!(rewritten.text.len() >= end);
+                let whole = rewritten.report.entries.iter().all(|entry| entry.at.line > 0);
+                assert!(whole);
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The statements of a function's body.
+
+use crate::error::PtxError;
+use crate::lexer::{Kind, Lexer, Token};
+
+/// What a statement is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Statement {
+    /// `{` or `}`, or where the next instruction comes from (`.loc`).
+    Other,
+    /// A label and its colon.
+    Label,
+    /// A directive up to its semicolon, such as a declaration.
+    Directive,
+    /// An instruction up to its semicolon.
+    Instruction,
+}
+
+/// Reads the statements of one body, whose opening brace was read.
+pub(crate) struct Statements<'a> {
+    lexer: Lexer<'a>,
+    /// The opening brace, for errors.
+    open: Token<'a>,
+    /// Blocks that are open, this body included.
+    depth: usize,
+    /// A token that was read and belongs to the next statement.
+    next: Option<Token<'a>>,
+    /// The tokens of the last statement, with its semicolon or colon.
+    pub(crate) tokens: Vec<Token<'a>>,
+}
+
+impl<'a> Statements<'a> {
+    /// The statements of the body that `open` begins.
+    pub(crate) fn of(text: &'a [u8], open: &Token<'a>) -> Self {
+        let lexer = Lexer::after(text, open);
+        Self { lexer, open: *open, depth: 1, next: None, tokens: Vec::new() }
+    }
+
+    /// The next statement; `None` when the body has ended, and its closing brace is the last token.
+    pub(crate) fn next(&mut self) -> Result<Option<Statement>, PtxError> {
+        self.tokens.clear();
+        if self.depth == 0 {
+            return Ok(None);
+        }
+        let first = self.take()?;
+        match first.kind {
+            Kind::Punctuation(b'{') => self.depth += 1,
+            Kind::Punctuation(b'}') => {
+                self.depth -= 1;
+                return Ok((self.depth > 0).then_some(Statement::Other));
+            }
+            Kind::Dotted if first.text == b".loc" => self.location()?,
+            Kind::Dotted => {
+                self.until_semicolon()?;
+                return Ok(Some(Statement::Directive));
+            }
+            Kind::Word => {
+                let second = self.read()?;
+                if second.is(b':') {
+                    self.tokens.push(second);
+                    return Ok(Some(Statement::Label));
+                }
+                self.next = Some(second);
+                self.until_semicolon()?;
+                return Ok(Some(Statement::Instruction));
+            }
+            Kind::Punctuation(b'@') => {
+                self.until_semicolon()?;
+                return Ok(Some(Statement::Instruction));
+            }
+            _ => return Err(first.unexpected("a statement")),
+        }
+        Ok(Some(Statement::Other))
+    }
+
+    /// The lexer behind the body.
+    pub(crate) fn into_lexer(self) -> Lexer<'a> {
+        self.lexer
+    }
+
+    /// The next token, which belongs to no statement yet.
+    fn read(&mut self) -> Result<Token<'a>, PtxError> {
+        match self.next.take() {
+            Some(token) => Ok(token),
+            None => self.lexer.need("the body", self.open.at),
+        }
+    }
+
+    /// The next token of the statement.
+    fn take(&mut self) -> Result<Token<'a>, PtxError> {
+        let token = self.read()?;
+        if let Some(first) = self.tokens.first()
+            && self.tokens.len() >= MOST_TOKENS
+        {
+            return Err(PtxError::StatementTooLong { limit: MOST_TOKENS, at: first.at });
+        }
+        self.tokens.push(token);
+        Ok(token)
+    }
+
+    /// Whether the next token is `byte`, which is taken then.
+    fn take_if(&mut self, byte: u8) -> Result<bool, PtxError> {
+        let token = self.read()?;
+        if token.is(byte) {
+            self.tokens.push(token);
+        } else {
+            self.next = Some(token);
+        }
+        Ok(token.is(byte))
+    }
+
+    /// Braces within are vectors and initial values.
+    fn until_semicolon(&mut self) -> Result<(), PtxError> {
+        let mut depth = 0_usize;
+        loop {
+            let token = self.take()?;
+            match token.kind {
+                Kind::Punctuation(b'{') => depth += 1,
+                Kind::Punctuation(b'}') if depth == 0 => return Err(token.unexpected("`;`")),
+                Kind::Punctuation(b'}') => depth -= 1,
+                Kind::Punctuation(b';') if depth == 0 => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
+    /// `.loc FILE LINE COLUMN [, function_name LABEL [+ OFFSET]] [, inlined_at FILE LINE COLUMN]`, which
+    /// has no semicolon.
+    fn location(&mut self) -> Result<(), PtxError> {
+        self.numbers()?;
+        while self.take_if(b',')? {
+            let attribute = self.take()?;
+            match attribute.text {
+                b"inlined_at" => self.numbers()?,
+                b"function_name" => {
+                    self.take()?;
+                    if self.take_if(b'+')? {
+                        self.take()?;
+                    }
+                }
+                _ => return Err(attribute.unexpected("`function_name` or `inlined_at`")),
+            }
+        }
+        Ok(())
+    }
+
+    fn numbers(&mut self) -> Result<(), PtxError> {
+        for _ in 0..3 {
+            let token = self.take()?;
+            if token.kind != Kind::Number {
+                return Err(token.unexpected("a number"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The most tokens of a statement: a few hundred are usual, and a jump table has one for each case.
+const MOST_TOKENS: usize = 1 << 18;

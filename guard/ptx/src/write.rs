@@ -1,0 +1,251 @@
+//! Writes the forms of entries, and functions with added parameters, behind their originals.
+
+use core::ops::Range;
+use std::collections::HashSet;
+
+use crate::body::{Call, Parts};
+use crate::error::PtxError;
+use crate::lexer::{Token, lossy};
+use crate::module::{Item, Module};
+use crate::names::Names;
+use crate::report::Form;
+use crate::special::{Values, reads};
+use crate::statement::{Statement, Statements};
+use crate::usage::Usage;
+use crate::values;
+
+pub(crate) struct Writer<'m, 'a> {
+    module: &'m Module<'a>,
+    usage: &'m Usage<'a>,
+    names: &'m Names,
+    out: Vec<u8>,
+    /// The offset in the text behind what was copied.
+    copied: usize,
+}
+
+/// What is made of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Variant {
+    Entry(Form),
+    /// A function that takes block indices and grid sizes as parameters.
+    Function,
+}
+
+/// The call of a function that takes values as parameters.
+struct VariantCall<'a> {
+    call: Call<'a>,
+    /// The number of the function.
+    id: usize,
+    values: Values,
+}
+
+impl<'m, 'a> Writer<'m, 'a> {
+    pub(crate) fn new(module: &'m Module<'a>, usage: &'m Usage<'a>, names: &'m Names) -> Self {
+        Self { module, usage, names, out: Vec::new(), copied: 0 }
+    }
+
+    /// Writes the text, with forms of the entries and variants of the functions that `has_forms` names.
+    pub(crate) fn write(mut self, has_forms: &[bool]) -> Result<Vec<u8>, PtxError> {
+        let text = self.module.text;
+        let items = || {
+            let id = |item: &Item<'_>| self.module.aliased(item.function);
+            self.module
+                .items
+                .iter()
+                .map(move |item| (item, id(item)))
+                .filter(|(_, id)| has_forms[*id])
+        };
+        let added = |(item, _): (&Item<'_>, _)| 2 * (item.end - item.start + MORE_BYTES);
+        self.out.reserve(text.len() + items().map(added).sum::<usize>());
+        for (item, id) in items() {
+            if item.is_entry && item.header.open.is_none() {
+                continue;
+            }
+            self.copy_to(item.end);
+            if item.is_entry {
+                self.variant(item, id, Variant::Entry(Form::Shifted))?;
+                self.variant(item, id, Variant::Entry(Form::Folded))?;
+            } else {
+                self.variant(item, id, Variant::Function)?;
+            }
+            self.copied = item.end;
+        }
+        self.copy_to(text.len());
+        Ok(self.out)
+    }
+
+    /// Writes the declaration or definition `item` once more.
+    fn variant(&mut self, item: &Item<'a>, id: usize, variant: Variant) -> Result<(), PtxError> {
+        let values = self.usage.reads[id];
+        let original = lossy(self.module.functions[id].name);
+        let (name, added) = match variant {
+            Variant::Entry(form) => {
+                let parameter = self.names.parameter();
+                let bytes = form.parameter_bytes();
+                let added = format!("\n\t.param .align 4 .b8 {parameter}[{bytes}]\n");
+                (self.names.entry(&original, form), added)
+            }
+            Variant::Function => {
+                let all: Vec<String> = values
+                    .iter()
+                    .map(|(quantity, axis)| {
+                        format!("\n\t.param .b32 {}", self.names.value(quantity, axis))
+                    })
+                    .collect();
+                (self.names.function(&original), all.join(",") + "\n")
+            }
+        };
+        self.push("\n\n");
+        // A function is called from this text alone.
+        self.copied = if item.is_entry { item.start } else { item.keyword };
+        self.copy_to(item.header.name.start);
+        self.push(&name);
+        self.copied = item.header.name.end();
+        match &item.header.parameters.list {
+            Some(list) => {
+                self.copy_to(list.end);
+                self.push(if item.header.parameters.count > 0 { "," } else { "" });
+                self.push(&added);
+            }
+            None => self.push(&format!("({added})")),
+        }
+        self.copy_to(item.header.end);
+        if let Some(open) = &item.header.open {
+            self.body(open, values, variant)?;
+        }
+        self.copy_to(item.end);
+        Ok(())
+    }
+
+    /// Writes the body that `open` begins, which was copied.
+    fn body(&mut self, open: &Token<'a>, all: Values, variant: Variant) -> Result<(), PtxError> {
+        let labels = self.labels(open)?;
+        self.push("\n");
+        self.push(&match variant {
+            Variant::Entry(_) => values::declare(self.names, all),
+            Variant::Function => values::load(self.names, all),
+        });
+        let mut statements = Statements::of(self.module.text, open);
+        while let Some(statement) = statements.next()? {
+            let tokens = &statements.tokens;
+            if statement == Statement::Instruction {
+                let call = self.call(tokens)?;
+                if let (Variant::Entry(form), Some(first)) = (variant, tokens.first()) {
+                    self.compute(form, first.start, needed(tokens, call.as_ref()));
+                }
+                self.instruction(tokens, call);
+            }
+            if !labels.is_empty() {
+                self.rename(tokens, &labels, variant);
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes `values` before the instruction at `offset`. Once for the whole body took up to 21 more
+    /// registers, where the values were not needed until later.
+    fn compute(&mut self, form: Form, offset: usize, values: Values) {
+        if !values.is_empty() {
+            self.copy_to(offset);
+            self.push("\n");
+            self.push(&values::compute(self.names, form, values));
+        }
+    }
+
+    /// The call of a function that has a variant, if the instruction is one.
+    fn call(&self, tokens: &[Token<'a>]) -> Result<Option<VariantCall<'a>>, PtxError> {
+        let parts = Parts::of(tokens)?;
+        let call = match parts.opcode.text {
+            b"call" => Call::of(tokens, parts.operands),
+            _ => None,
+        };
+        Ok(call.and_then(|call| {
+            let id = self.module.resolve(call.target.text)?;
+            let values = self.usage.reads[id];
+            (!values.is_empty()).then_some(VariantCall { call, id, values })
+        }))
+    }
+
+    /// Replaces reads, and calls of functions that have a variant.
+    fn instruction(&mut self, tokens: &[Token<'a>], call: Option<VariantCall<'a>>) {
+        for read in reads(tokens) {
+            let (first, last) = (&tokens[read.first], &tokens[read.last]);
+            let register = |axis| self.names.register(read.quantity, axis);
+            let replacement = match read.axis {
+                Some(axis @ 0..3) => register(axis),
+                Some(_) => "0".to_owned(),
+                None => format!("{{{}, {}, {}, 0}}", register(0), register(1), register(2)),
+            };
+            self.replace(first.start..last.end(), &replacement);
+        }
+        let Some(VariantCall { call, id, values }) = call else { return };
+        let registers: Vec<String> =
+            values.iter().map(|(quantity, axis)| self.names.register(quantity, axis)).collect();
+        let registers = registers.join(", ");
+        let name = self.names.function(&lossy(self.module.functions[id].name));
+        self.replace(call.target.start..call.target.end(), &name);
+        match call.arguments_end {
+            Some(end) => {
+                let comma = if call.has_arguments { ", " } else { "" };
+                self.replace(end..end, &format!("{comma}{registers}"));
+            }
+            None => self.push(&format!(", ({registers})")),
+        }
+    }
+
+    /// The labels of the body that `open` begins to which a section refers: those of a variant must have
+    /// other names.
+    fn labels(&self, open: &Token<'a>) -> Result<HashSet<&'a [u8]>, PtxError> {
+        let mut labels = HashSet::new();
+        if self.module.section_words.is_empty() {
+            return Ok(labels);
+        }
+        let mut statements = Statements::of(self.module.text, open);
+        while let Some(statement) = statements.next()? {
+            if let (Statement::Label, Some(label)) = (statement, statements.tokens.first())
+                && self.module.section_words.contains(label.text)
+            {
+                labels.insert(label.text);
+            }
+        }
+        Ok(labels)
+    }
+
+    fn rename(&mut self, tokens: &[Token<'a>], labels: &HashSet<&[u8]>, variant: Variant) {
+        let suffix = match variant {
+            Variant::Entry(Form::Shifted) => "shifted",
+            Variant::Entry(Form::Folded) => "folded",
+            Variant::Function => "called",
+        };
+        for token in tokens {
+            if token.start >= self.copied && labels.contains(token.text) {
+                let name = self.names.label(&lossy(token.text), suffix);
+                self.replace(token.start..token.end(), &name);
+            }
+        }
+    }
+
+    fn replace(&mut self, range: Range<usize>, text: &str) {
+        self.copy_to(range.start);
+        self.push(text);
+        self.copied = range.end;
+    }
+
+    fn copy_to(&mut self, offset: usize) {
+        self.out.extend_from_slice(self.module.text.get(self.copied..offset).unwrap_or_default());
+        self.copied = offset.max(self.copied);
+    }
+
+    fn push(&mut self, text: &str) {
+        self.out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// What an instruction reads, itself or through the function that it calls.
+fn needed(tokens: &[Token<'_>], call: Option<&VariantCall<'_>>) -> Values {
+    let passed = call.map(|call| call.values).unwrap_or_default();
+    reads(tokens).fold(passed, |all, read| all.with(read.values()))
+}
+
+/// What a form adds to its original, roughly.
+const MORE_BYTES: usize = 2048;
