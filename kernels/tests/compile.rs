@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![cfg(feature = "cuda")]
 
+use std::path::Path;
 use std::sync::Mutex;
 
 use gridguard::cuda::{CompileOptions, Compiler, Image, NvrtcError};
@@ -96,6 +97,10 @@ fn usages(log: &str) -> Vec<Usage> {
 ///
 /// From Hopper on, kernels of split launches, whose chunks `overlap`, have other code.
 fn compile(code: &Code, device: &DeviceLimits, overlap: bool) -> Result<(), String> {
+    if let Some(folder) = std::env::var_os("KERNEL_SOURCES") {
+        let is_wanted = device.compute_capability == ComputeCapability::new(8, 0) && !overlap;
+        return if is_wanted { write_source(code, Path::new(&folder)) } else { Ok(()) };
+    }
     let options = code.compile_options(device.compute_capability);
     let mut options = options.define("OVERLAP", u8::from(overlap));
     options.options.push("--ptxas-options=-v".into());
@@ -116,6 +121,20 @@ fn compile(code: &Code, device: &DeviceLimits, overlap: bool) -> Result<(), Stri
         return Err(format!("{what}: {registers} registers, {spilled_bytes} bytes spilled"));
     }
     Ok(())
+}
+
+/// Writes the source of `code`, its macros defined, for another compiler: `tests/ptx.sh` sets
+/// `KERNEL_SOURCES` to the folder.
+fn write_source(code: &Code, folder: &Path) -> Result<(), String> {
+    let mut text = String::new();
+    let mut name = code.kernel.to_string();
+    for (macro_name, value) in &code.defines {
+        text += &format!("#define {macro_name} {value}\n");
+        name += &format!("-{value}");
+    }
+    let safe = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let file = folder.join(name.chars().map(safe).collect::<String>() + ".cu");
+    std::fs::write(file, text + code.source).map_err(|error| error.to_string())
 }
 
 /// Compiles the code of operations for all architectures that support them, in parallel.

@@ -146,6 +146,7 @@ hostile! {
     "plan": each_seed_of_plan_holds, mangled_plans_hold;
     "profile": each_seed_of_profile_holds, mangled_profiles_hold;
     "protocol": each_seed_of_protocol_holds, mangled_sessions_hold;
+    "ptx": each_seed_of_ptx_holds, mangled_ptx_holds;
     "requests": each_seed_of_requests_holds, mangled_requests_hold;
     "backoff": each_seed_of_backoff_holds, mangled_batches_hold;
     "shapes": each_seed_of_shapes_holds, mangled_shapes_hold;

@@ -31,10 +31,7 @@ pub(crate) fn note_published<T>(file: &Path, published: &Published<T>) {
 }
 
 /// Writes the file that the user named for a result.
-pub(crate) fn write_file(
-    path: &Path,
-    contents: impl AsRef<[u8]>,
-) -> Result<(), CommandError> {
+pub(crate) fn write_file(path: &Path, contents: impl AsRef<[u8]>) -> Result<(), CommandError> {
     let file = path.display();
     let written = write_output(path, contents.as_ref());
     if let Some(change) = written.map_err(CommandError::publish(path))? {

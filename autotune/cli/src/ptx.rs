@@ -145,13 +145,8 @@ struct Summary<'a>(&'a Report, Option<&'a Path>);
 impl fmt::Display for Summary<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(report, output) = self;
-        let mut table = Table::new([
-            "entry",
-            ">line",
-            "reads block index",
-            "reads grid size",
-            "forms",
-        ]);
+        let mut table =
+            Table::new(["entry", ">line", "reads block index", "reads grid size", "forms"]);
         for entry in &report.entries {
             table.push([
                 entry.name.clone(),
@@ -203,12 +198,12 @@ fn ptx_of(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, CommandError> {
     let invalid = |error: &dyn fmt::Display| CommandError::invalid_file(path, error);
     let image = Image::new(bytes).map_err(|error| invalid(&error))?;
     match image.embedded_ptx().as_slice() {
-        [] => Err(invalid(&"it holds no PTX, only code for certain GPUs, which cannot be rewritten")),
+        [] => {
+            Err(invalid(&"it holds no PTX, only code for certain GPUs, which cannot be rewritten"))
+        }
         [text] if Image::new(*text).is_ok() => Ok(text.to_vec()),
         [_] => Err(invalid(&format_args!("its PTX is compressed; {EXTRACT}"))),
-        several => {
-            Err(invalid(&format_args!("it holds {} PTX texts; {EXTRACT}", several.len())))
-        }
+        several => Err(invalid(&format_args!("it holds {} PTX texts; {EXTRACT}", several.len()))),
     }
 }
 

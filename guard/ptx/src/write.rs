@@ -47,20 +47,14 @@ impl<'m, 'a> Writer<'m, 'a> {
     /// Writes the text, with forms of the entries and variants of the functions that `has_forms` names.
     pub(crate) fn write(mut self, has_forms: &[bool]) -> Result<Vec<u8>, PtxError> {
         let text = self.module.text;
-        let items = || {
-            let id = |item: &Item<'_>| self.module.aliased(item.function);
-            self.module
-                .items
-                .iter()
-                .map(move |item| (item, id(item)))
-                .filter(|(_, id)| has_forms[*id])
-        };
-        let added = |(item, _): (&Item<'_>, _)| 2 * (item.end - item.start + MORE_BYTES);
+        let items = || self.module.items.iter().filter(|item| self.has_variant(item, has_forms));
+        let added = |item: &Item<'_>| 2 * (item.end - item.start + MORE_BYTES);
         self.out.reserve(text.len() + items().map(added).sum::<usize>());
-        for (item, id) in items() {
-            if item.is_entry && item.header.open.is_none() {
+        for item in &self.module.items {
+            if !self.has_variant(item, has_forms) {
                 continue;
             }
+            let id = self.module.aliased(item.function);
             self.copy_to(item.end);
             if item.is_entry {
                 self.variant(item, id, Variant::Entry(Form::Shifted))?;
@@ -72,6 +66,18 @@ impl<'m, 'a> Writer<'m, 'a> {
         }
         self.copy_to(text.len());
         Ok(self.out)
+    }
+
+    /// Whether a variant of `item` follows it. A declaration of a function has none where the definition
+    /// stands before it, as for another name of a function.
+    fn has_variant(&self, item: &Item<'_>, has_forms: &[bool]) -> bool {
+        let id = self.module.aliased(item.function);
+        if item.header.open.is_some() || !has_forms[id] {
+            return has_forms[id];
+        }
+        let definition = self.module.functions[id].definition.as_ref();
+        let follows = |at: usize| self.module.items[at].keyword > item.keyword;
+        !item.is_entry && definition.is_some_and(|(at, _)| follows(*at))
     }
 
     /// Writes the declaration or definition `item` once more.
@@ -128,7 +134,9 @@ impl<'m, 'a> Writer<'m, 'a> {
         let mut statements = Statements::of(self.module.text, open);
         while let Some(statement) = statements.next()? {
             let tokens = &statements.tokens;
+            let mut opcode = None;
             if statement == Statement::Instruction {
+                opcode = Some(Parts::of(tokens)?.opcode.start);
                 let call = self.call(tokens)?;
                 if let (Variant::Entry(form), Some(first)) = (variant, tokens.first()) {
                     self.compute(form, first.start, needed(tokens, call.as_ref()));
@@ -136,7 +144,9 @@ impl<'m, 'a> Writer<'m, 'a> {
                 self.instruction(tokens, call);
             }
             if !labels.is_empty() {
-                self.rename(tokens, &labels, variant);
+                // A label may have the name of an opcode.
+                let names = tokens.iter().filter(|token| Some(token.start) != opcode);
+                self.rename(names, &labels, variant);
             }
         }
         Ok(())
@@ -211,7 +221,14 @@ impl<'m, 'a> Writer<'m, 'a> {
         Ok(labels)
     }
 
-    fn rename(&mut self, tokens: &[Token<'a>], labels: &HashSet<&[u8]>, variant: Variant) {
+    fn rename<'t>(
+        &mut self,
+        tokens: impl Iterator<Item = &'t Token<'a>>,
+        labels: &HashSet<&[u8]>,
+        variant: Variant,
+    ) where
+        'a: 't,
+    {
         let suffix = match variant {
             Variant::Entry(Form::Shifted) => "shifted",
             Variant::Entry(Form::Folded) => "folded",

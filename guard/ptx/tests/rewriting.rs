@@ -260,9 +260,8 @@ fn labels_that_debug_sections_name_have_other_names_in_forms() {
     assert!(original.contains("$L__tmp0:\n@%p bra $L__tmp0;"));
     for form in ["shifted", "folded"] {
         let label = format!("$L__tmp0__gridguard_{form}");
-        let expected = format!(
-            "{label}:\n@%p bra {label};\nS: .branchtargets {label}, $A;\n$A: \n"
-        );
+        let expected =
+            format!("{label}:\n@%p bra {label};\nS: .branchtargets {label}, $A;\n$A: \n");
         assert!(definition(&text, &format!("k__gridguard_{form}")).contains(&expected), "{text}");
     }
     assert!(
@@ -271,6 +270,16 @@ fn labels_that_debug_sections_name_have_other_names_in_forms() {
         )
     );
     assert_eq!(text.matches("$L__tmp0:").count(), 1);
+}
+
+#[test]
+fn a_label_may_have_the_name_of_an_opcode() {
+    let (text, _) = rewritten(
+        ".entry k()\n{\nmov: mov.u32 %r, 1;\n@%p mov.u32 %r, 2;\nbra mov;\n}\n.section .debug_info { .b64 mov }\n",
+    );
+    let label = "mov__gridguard_shifted";
+    let expected = format!("{label}: mov.u32 %r, 1;\n@%p mov.u32 %r, 2;\nbra {label};");
+    assert!(definition(&text, "k__gridguard_shifted").contains(&expected), "{text}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod journal;
 mod log;
 mod profile;
 mod protocol;
+mod ptx;
 mod requests;
 mod shapes;
 
@@ -26,7 +27,7 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "corpus", check: catalog::check },
     Target { name: "image", check: image::check },
     Target { name: "journal", check: journal::check },
@@ -34,6 +35,7 @@ pub const TARGETS: [Target; 11] = [
     Target { name: "plan", check: plans::check },
     Target { name: "profile", check: profile::check },
     Target { name: "protocol", check: protocol::check },
+    Target { name: "ptx", check: ptx::check },
     Target { name: "requests", check: requests::check },
     Target { name: "backoff", check: backoff::check },
     Target { name: "shapes", check: shapes::check },

@@ -117,11 +117,23 @@ fn what_is_no_ptx_or_has_none_is_invalid_input() {
     let extract = "extract it with `cuobjdump --extract-ptx all`, and rewrite that";
     for (bytes, message) in [
         (b"garbage".to_vec(), "not PTX: the text does not begin with .version and .target".into()),
-        (format!("{PTX}.entry k() {{ ret }}").into_bytes(), "line 15, column 18: expected `;`, found `}`".into()),
-        (b"\x7fELF".to_vec(), "the image is truncated: its ELF header ends at byte 64, but it has 4 bytes".into()),
-        (fatbin(&[]), "it holds no PTX, only code for certain GPUs, which cannot be rewritten".into()),
+        (
+            format!("{PTX}.entry k() {{ ret }}").into_bytes(),
+            "line 15, column 18: expected `;`, found `}`".into(),
+        ),
+        (
+            b"\x7fELF".to_vec(),
+            "the image is truncated: its ELF header ends at byte 64, but it has 4 bytes".into(),
+        ),
+        (
+            fatbin(&[]),
+            "it holds no PTX, only code for certain GPUs, which cannot be rewritten".into(),
+        ),
         (fatbin(&[(1, b"\x12\x34\x56")]), format!("its PTX is compressed; {extract}")),
-        (fatbin(&[(1, PTX.as_bytes()), (1, PTX.as_bytes())]), format!("it holds 2 PTX texts; {extract}")),
+        (
+            fatbin(&[(1, PTX.as_bytes()), (1, PTX.as_bytes())]),
+            format!("it holds 2 PTX texts; {extract}"),
+        ),
     ] {
         fs::write(folder.path().join("a"), &bytes).expect("a file");
         let error = run(folder.path(), &["ptx", "a"]).exits(2).err;

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Rewrites PTX and assembles the result with ptxas; compares registers and spills with the originals'.
+# Needs no GPU: the tools come from the Python registry, or CUDA_TOOLS names a folder that has them.
+#
+#   tests/ptx.sh ci      the corpus, our own kernels, and the smaller ones of candle's: minutes
+#   tests/ptx.sh full    all of candle's kernels, with and without -G, for every architecture: hours of
+#                        one core
+set -eu -o pipefail
+cd "$(dirname "$0")/.."
+target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")
+work=$target/ptx
+candle=0.11.1
+architectures=(sm_80 sm_86 sm_90 sm_100 sm_120)
+
+# A newer nvvm writes a PTX version that this ptxas rejects, so all have one version.
+tools() {
+    [ -z "${CUDA_TOOLS:-}" ] || return 0
+    CUDA_TOOLS=$target/tools/ptx/nvidia/cu13
+    [ -x "$CUDA_TOOLS/bin/ptxas" ] || python3 -m pip install --quiet --target "$target/tools/ptx" \
+        nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-nvrtc==13.0.88 \
+        nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
+}
+
+# The sources of candle-kernels as cargo has them.
+candle_sources() {
+    mkdir -p "$work/fetch/src"
+    printf '[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2024"\n[dependencies]\ncandle-kernels = "=%s"\n[workspace]\n' \
+        "$candle" >"$work/fetch/Cargo.toml"
+    touch "$work/fetch/src/lib.rs"
+    cargo metadata --format-version 1 --manifest-path "$work/fetch/Cargo.toml" | python3 -c '
+import json, os, sys
+packages = json.load(sys.stdin)["packages"]
+print(next(os.path.dirname(one["manifest_path"]) for one in packages if one["name"] == "candle-kernels"))'
+}
+
+# candle FOLDER OPTION... NAME...: PTX of these sources of candle's, kept from an earlier run.
+candle() {
+    local folder=$work/$1 options=() name
+    shift
+    while [[ $1 == -* ]]; do
+        options+=("$1")
+        shift
+    done
+    mkdir -p "$folder"
+    for name; do
+        [ -s "$folder/$name.ptx" ] || "$CUDA_TOOLS/bin/nvcc" -ptx "${options[@]}" -std=c++17 \
+            --expt-relaxed-constexpr --disable-warnings -I"$CUDA_TOOLS/include" -o "$folder/$name.ptx" \
+            "$sources/$name.cu"
+    done
+}
+
+# PTX of our own kernels, as NVRTC writes it.
+ours() {
+    rm -rf "$work/sources" "$work/ours"
+    mkdir -p "$work/sources" "$work/ours"
+    KERNEL_SOURCES=$work/sources cargo test --quiet --package gridguard-kernels --test compile -- \
+        --ignored compiles_for_every_architecture
+    python3 tests/ptx/nvrtc.py "$CUDA_TOOLS/lib/libnvrtc.so.13" compute_80 "$work/sources" "$work/ours"
+}
+
+measure() {
+    printf '\n'
+    python3 tests/ptx/measure.py "$CUDA_TOOLS/bin/ptxas" "$target/debug/gridguard" "$@"
+}
+
+# The corpus, also for an architecture that its target must be changed for.
+corpus() {
+    rm -rf "$work/corpus"
+    mkdir -p "$work/corpus/sm_75"
+    cp tests/ptx/corpus/*.ptx "$work/corpus"
+    cp tests/ptx/corpus/*.ptx "$work/corpus/sm_75"
+    sed -i 's/^\.target sm_80/.target sm_75/' "$work"/corpus/sm_75/*.ptx
+    measure "$work/corpus" "${architectures[@]}"
+    measure "$work/corpus/sm_75" sm_75
+}
+
+tools
+cargo build --quiet --package gridguard-cli
+small=(affine cast conv fill indexing reduce sort ternary unary)
+all=("${small[@]}" binary quantized)
+sources=$(candle_sources)/src
+corpus
+ours
+case ${1:-ci} in
+ci)
+    measure "$work/ours" sm_80 sm_90 --all-rewritten --no-more-spills
+    candle small -O3 -arch=sm_80 affine cast conv fill reduce sort ternary
+    measure "$work/small" sm_80 sm_120 --all-rewritten --registers
+    candle small-debug -G -arch=sm_80 affine fill reduce sort
+    measure "$work/small-debug" sm_80 sm_120 --all-rewritten
+    ;;
+full)
+    measure "$work/ours" "${architectures[@]}" --all-rewritten --no-more-spills
+    candle optimized -O3 -arch=sm_80 "${all[@]}"
+    measure "$work/optimized" "${architectures[@]}" --all-rewritten --registers
+    candle debug -G -arch=sm_80 "${all[@]}"
+    measure "$work/debug" "${architectures[@]}" --all-rewritten
+    candle turing -O3 -arch=sm_75 "${all[@]}"
+    measure "$work/turing" sm_75 --all-rewritten --registers
+    ;;
+*)
+    echo "usage: tests/ptx.sh [ci | full]" >&2
+    exit 2
+    ;;
+esac
