@@ -55,7 +55,7 @@ ours() {
     mkdir -p "$work/sources" "$work/ours"
     KERNEL_SOURCES=$work/sources cargo test --quiet --package gridguard-kernels --test compile -- \
         --ignored compiles_for_every_architecture
-    python3 tests/ptx/nvrtc.py "$CUDA_TOOLS/lib/libnvrtc.so.13" compute_80 "$work/sources" "$work/ours"
+    LD_LIBRARY_PATH=$CUDA_TOOLS/lib python3 tests/ptx/nvrtc.py "$CUDA_TOOLS/lib/libnvrtc.so.13" compute_80 "$work/sources" "$work/ours"
 }
 
 measure() {

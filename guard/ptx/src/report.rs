@@ -91,11 +91,12 @@ pub enum Form {
 
 impl Form {
     /// The bytes of the added parameter.
-    pub const fn parameter_bytes(self) -> u64 {
-        match self {
-            Self::Shifted => WORD_BYTES * (SHIFTED_WORDS as u64),
-            Self::Folded => WORD_BYTES * (FOLDED_WORDS as u64),
-        }
+    pub fn parameter_bytes(self) -> u64 {
+        let words = match self {
+            Self::Shifted => SHIFTED_WORDS,
+            Self::Folded => FOLDED_WORDS,
+        };
+        u64::try_from(words).unwrap_or(u64::MAX).saturating_mul(WORD_BYTES)
     }
 }
 

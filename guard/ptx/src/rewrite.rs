@@ -139,11 +139,14 @@ mod tests {
         work::take()
     }
 
+    /// What a text is full of, and such a text of a given size.
+    type Shape = (&'static str, fn(usize) -> String);
+
     const HEADER: &str = ".version 8.0\n.target sm_90\n";
 
     #[test]
     fn the_work_grows_with_the_size_of_the_text() {
-        let shapes: [(&str, fn(usize) -> String); 10] = [
+        let shapes: [Shape; 10] = [
             ("comments", |n| "/* %ctaid.x */ // .entry\n".repeat(n)),
             ("one comment", |n| format!("/*{}*/", "* / \n".repeat(n))),
             ("braces", |n| format!(".entry k() {}ret;{}", "{".repeat(n), "}".repeat(n))),
@@ -200,7 +203,7 @@ mod tests {
              T: .calltargets f;\n/* x */ ret;\n}}\n.alias g, f;\n.section .debug_x {{ .b64 $A }}\n"
         );
         for end in 0..=text.len() {
-            if let Ok(rewritten) = rewrite(text[..end].as_bytes()) {
+            if let Ok(rewritten) = rewrite(&text.as_bytes()[..end]) {
                 assert!(rewritten.text.len() >= end);
                 let whole = rewritten.report.entries.iter().all(|entry| entry.at.line > 0);
                 assert!(whole);
