@@ -944,7 +944,7 @@ extern "C" {
 
 /**
  * Checks that a launch breaks no rule: `GG_OK`, or `GG_REJECTED` with every violation. Neither allocates
- * nor locks if the launch is legal, or if `error` is NULL.
+ * nor locks if the launch is legal.
  *
  * Thread-safe.
  */

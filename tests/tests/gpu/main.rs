@@ -8,6 +8,7 @@ mod attention;
 mod attributes;
 mod batched_gemm;
 mod bench_cases;
+mod capi;
 mod compiling;
 mod conformance;
 mod cudarc_and_raw;

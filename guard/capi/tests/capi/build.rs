@@ -22,7 +22,7 @@ fn beside(name: &str) -> PathBuf {
     path
 }
 
-/// A program built from a source of `tests/c`, in a folder that is deleted with it.
+/// A program built from a source of `tests`, in a folder that is deleted with it.
 pub(crate) struct Program {
     path: PathBuf,
     _folder: tempfile::TempDir,
@@ -44,7 +44,7 @@ impl Program {
             .arg(&path)
             .arg("-I")
             .arg(Path::new(PACKAGE).join("include"))
-            .arg(Path::new(PACKAGE).join("tests/c").join(source))
+            .arg(Path::new(PACKAGE).join("tests").join(source))
             // What follows is not in the source's language.
             .args(["-x", "none"])
             .args(libraries)

@@ -12,7 +12,7 @@ const SANITIZED: (&str, &[&str]) =
 const CPP11: (&str, &[&str]) = ("g++", &["-x", "c++", "-std=c++11"]);
 
 /// The driver of this process, which the programs link.
-fn driver() -> PathBuf {
+pub(crate) fn driver() -> PathBuf {
     let path = std::env::var_os("LD_LIBRARY_PATH").expect("the fake driver's folder");
     let folder = std::env::split_paths(&path).next().expect("a folder");
     folder.join("libcuda.so.1")
@@ -20,7 +20,7 @@ fn driver() -> PathBuf {
 
 fn launch_with((compiler, options): (&str, &[&str]), driver_is: &str) {
     let libraries = [library(), driver()];
-    Program::linked(compiler, options, "cuda.c", &libraries).run(&[driver_is], &[]);
+    Program::linked(compiler, options, "c/cuda.c", &libraries).run(&[driver_is], &[]);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn an_old_driver_needs_the_sizes_of_parameters() {
         let libraries = [library(), driver()];
         let (compiler, options) = C99;
         let options = [options, &["-DOLD_DRIVER"]].concat();
-        Program::linked(compiler, &options, "cuda.c", &libraries).run(&["old"], &[]);
+        Program::linked(compiler, &options, "c/cuda.c", &libraries).run(&["old"], &[]);
     });
 }
 
@@ -59,6 +59,6 @@ fn an_old_driver_needs_the_sizes_of_parameters() {
 fn without_a_driver_every_call_says_so() {
     with_driver(Driver::Missing, &[], || {
         let (compiler, options) = SANITIZED;
-        Program::linked(compiler, options, "no_driver.c", &[library()]).run(&[], &[]);
+        Program::linked(compiler, options, "c/no_driver.c", &[library()]).run(&[], &[]);
     });
 }

@@ -2,8 +2,11 @@
 //! with gcc and g++.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
+mod allocations;
 mod build;
+mod cpp;
 mod cuda;
+mod examples;
 mod header;
 mod programs;
 mod symbols;

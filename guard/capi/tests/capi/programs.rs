@@ -11,7 +11,7 @@ use gridguard::profile::{
 use crate::build::{Program, archive, library};
 
 /// The programs that need no CUDA driver.
-const PROGRAMS: [&str; 2] = ["planning.c", "misuse.c"];
+const PROGRAMS: [&str; 2] = ["c/planning.c", "c/misuse.c"];
 
 /// Builds and runs each program.
 fn use_the_library(compiler: &str, options: &[&str], library: &PathBuf) {
