@@ -9,6 +9,8 @@
 mod check;
 mod device;
 mod doctor;
+#[cfg(target_os = "linux")]
+mod elf;
 mod error;
 mod evaluate;
 mod explain;
@@ -19,7 +21,10 @@ mod measure;
 mod output;
 mod profile;
 mod ptx;
+mod report;
 mod requests;
+#[cfg(target_os = "linux")]
+mod run;
 mod shell;
 mod stated_launch;
 mod tune;
@@ -61,6 +66,14 @@ enum Subcommands {
     /// The sizes of a launch that the text states are checked against the GPUs of the catalogue, or
     /// those of the compute capability that it states. Only --device looks at a device of this machine
     Explain(explain::Explain),
+    /// Run a program and explain each of its CUDA launches that the driver refuses
+    ///
+    /// The program is not changed: a library is preloaded into it and its children, which calls the driver
+    /// as before. The exit code is the program's
+    #[cfg(target_os = "linux")]
+    Run(run::Run),
+    /// Show what `run --report` wrote, the kernels nearest to a limit first
+    Report(report::Report),
     /// Check whether this machine can run CUDA, and how to fix it if it cannot
     Doctor(doctor::Doctor),
     #[command(hide = true)]
@@ -84,6 +97,9 @@ fn main() -> ExitCode {
         Subcommands::Measure(measure) => measure.run(),
         Subcommands::Ptx(ptx) => ptx.run(),
         Subcommands::Explain(explain) => explain.run(),
+        #[cfg(target_os = "linux")]
+        Subcommands::Run(run) => run.run(),
+        Subcommands::Report(report) => report.run(),
         Subcommands::Doctor(doctor) => doctor.run(),
         Subcommands::Examine(examine) => examine.run(),
         Subcommands::Completions(completions) => completions.run(Command::command()),

@@ -12,5 +12,7 @@ mod hostile;
 mod profile;
 mod program;
 mod ptx;
+#[cfg(target_os = "linux")]
+mod run;
 mod shell;
 mod tune;

@@ -1,0 +1,119 @@
+//! `gridguard report`: what `gridguard run --report` wrote, the kernels nearest to a limit first.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use gridguard::Dim3;
+use gridguard::watched::{FORMAT, KernelUse, RefusedLaunch, WatchReport};
+
+use crate::error::{CommandError, Exit};
+use crate::output::{OutputArgs, Table, count, text};
+
+/// The arguments of `report`.
+#[derive(Args)]
+pub(crate) struct Report {
+    /// The reports of one or more processes
+    #[arg(required = true, value_name = "FILE.json")]
+    files: Vec<PathBuf>,
+    /// Show all kernels instead of the first 15
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+impl Report {
+    /// Shows the reports. Refused launches exit with 1.
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
+        let reports: Result<Vec<_>, _> = self.files.iter().map(|path| read(path)).collect();
+        let reports = reports?;
+        let most = if self.all { usize::MAX } else { SHOWN };
+        self.output.print(
+            &reports,
+            text(|f| reports.iter().try_for_each(|report| show(f, report, most))),
+        )?;
+        let any_refused = reports.iter().any(|report| report.refused > 0);
+        Ok(if any_refused { Exit::No } else { Exit::Yes })
+    }
+}
+
+fn read(path: &Path) -> Result<WatchReport, CommandError> {
+    let text = fs::read(path).map_err(CommandError::io(path.display().to_string()))?;
+    let mut report: WatchReport = serde_json::from_slice(&text)
+        .map_err(|error| CommandError::invalid_file(path, format_args!("no report: {error}")))?;
+    if report.format > FORMAT {
+        let newer = format!("a report of format {}; this command reads {FORMAT}", report.format);
+        return Err(CommandError::invalid_file(path, newer));
+    }
+    report.sort();
+    Ok(report)
+}
+
+fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::Result {
+    let WatchReport { program, process, launches, refused, kernels, .. } = report;
+    writeln!(f, "{}, process {process}", printable(program))?;
+    let launched = count(*launches, "launch", "launches");
+    let of = count(wide(kernels.len()), "kernel", "kernels");
+    writeln!(f, "{launched} of {of} accepted, {refused} refused")?;
+    if *refused > 0 && report.launches_after_refusal > 0 {
+        let after = count(report.launches_after_refusal, "launch", "launches");
+        writeln!(
+            f,
+            "the program went on with {after} after the first refused one: unless it handled the error, its \
+             results are stale"
+        )?;
+    }
+    if report.unwatched_functions > 0 {
+        writeln!(f, "launches by a further or newer driver library were not watched")?;
+    }
+    report.refusals.iter().try_for_each(|refusal| show_refusal(f, refusal))?;
+    if kernels.is_empty() {
+        return Ok(());
+    }
+    writeln!(f)?;
+    let header = ["kernel", ">launches", ">refused", ">largest grid", ">exceeds grid at"];
+    let mut table = Table::new(header);
+    let limit = report.grid_limit();
+    for kernel in kernels.iter().take(most) {
+        table.push(row(kernel, limit));
+    }
+    write!(f, "{table}")?;
+    match kernels.len().saturating_sub(most) {
+        0 => Ok(()),
+        more => writeln!(f, "and {more} more, which --all shows"),
+    }
+}
+
+fn show_refusal(f: &mut fmt::Formatter<'_>, refusal: &RefusedLaunch) -> fmt::Result {
+    let RefusedLaunch { kernel, error, request, violations, stack, .. } = refusal;
+    writeln!(f, "\nrefused  {}", printable(kernel))?;
+    writeln!(f, "         {}", printable(error))?;
+    writeln!(f, "         grid {}, block {}", request.grid, request.block)?;
+    violations.iter().try_for_each(|rule| writeln!(f, "         {}", printable(rule)))?;
+    stack.iter().try_for_each(|frame| writeln!(f, "         at {}", printable(frame)))
+}
+
+fn row(kernel: &KernelUse, limit: Dim3) -> [String; 5] {
+    let exceeds = kernel.headroom(limit);
+    [
+        printable(&kernel.demangled),
+        kernel.launches.to_string(),
+        if kernel.refused == 0 { String::new() } else { kernel.refused.to_string() },
+        if kernel.launches == 0 { String::new() } else { kernel.max_grid.to_string() },
+        exceeds.map_or_else(String::new, |(axis, factor)| format!("{factor:.2} x {axis}")),
+    ]
+}
+
+/// Names come from device code: what would move the cursor is left out.
+fn printable(text: &str) -> String {
+    text.chars().filter(|one| !one.is_control()).collect()
+}
+
+fn wide(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+/// Kernels that are shown without `--all`.
+const SHOWN: usize = 15;

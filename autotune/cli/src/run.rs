@@ -1,0 +1,219 @@
+//! `gridguard run`: runs a program with `libgridguard_preload.so`, which explains the launches that the
+//! driver refuses.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+
+use crate::elf::{Elf, ElfError};
+use crate::error::{CommandError, Exit};
+
+/// The arguments of `run`.
+#[derive(Args)]
+pub(crate) struct Run {
+    /// Write a report of all kernels, for `gridguard report`; each further process of the program adds its
+    /// number to the name
+    #[arg(long, value_name = "FILE.json")]
+    report: Option<PathBuf>,
+    /// Write each kind of launch once, as a request for `gridguard check --requests`
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Wait for each launch, so that an error that surfaces late names one launch
+    #[arg(long)]
+    sync: bool,
+    /// End the program at the first refused launch
+    #[arg(long)]
+    abort: bool,
+    /// Print no summary at the end
+    #[arg(long)]
+    quiet: bool,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "PROGRAM ARGS")]
+    program: Vec<OsString>,
+}
+
+impl Run {
+    /// Replaces this process by the program. Returns only if that fails.
+    pub(crate) fn run(&self) -> Result<Exit, CommandError> {
+        let Some((program, arguments)) = self.program.split_first() else {
+            return Err(CommandError::Invalid("no program is given".to_owned()));
+        };
+        let path = find_program(program)?;
+        check_program(&path)?;
+        let library = find_library()?;
+        let mut command = Command::new(&path);
+        command.arg0(program).args(arguments).env(PRELOAD, preloads(&library)?);
+        for (name, wanted) in [("ABORT", self.abort), ("SYNC", self.sync), ("QUIET", self.quiet)] {
+            set(&mut command, name, wanted.then(|| OsStr::new("1")));
+        }
+        for (name, file) in [("REPORT", &self.report), ("RECORD", &self.record)] {
+            let file = file.as_deref().map(fresh_file).transpose()?;
+            set(&mut command, name, file.as_deref().map(Path::as_os_str));
+        }
+        let error = command.exec();
+        Err(CommandError::io(format!("cannot run {}", path.display()))(error))
+    }
+}
+
+/// Sets or removes an option of the library.
+fn set(command: &mut Command, name: &str, value: Option<&OsStr>) {
+    let name = format!("GRIDGUARD_RUN_{name}");
+    match value {
+        Some(value) => command.env(name, value),
+        None => command.env_remove(name),
+    };
+}
+
+/// The absolute path of a file that the program will write, of which no earlier one is left.
+fn fresh_file(path: &Path) -> Result<PathBuf, CommandError> {
+    let failed = || CommandError::io(format!("cannot write {}", path.display()));
+    let path = std::path::absolute(path).map_err(failed())?;
+    // Found out now and not at the end of a long run.
+    File::options().create(true).append(true).open(&path).map_err(failed())?;
+    fs::remove_file(&path).map_err(failed())?;
+    Ok(path)
+}
+
+/// The file of the program, found as a shell finds it.
+fn find_program(name: &OsStr) -> Result<PathBuf, CommandError> {
+    let is_program = |path: &PathBuf| {
+        fs::metadata(path)
+            .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    let found = if name.as_encoded_bytes().contains(&b'/') {
+        Some(PathBuf::from(name)).filter(is_program)
+    } else {
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path).map(|folder| folder.join(name)).find(is_program)
+    };
+    found.ok_or_else(|| CommandError::Invalid(format!("{}: no such program", name.display())))
+}
+
+/// Refuses a program that ignores the library, or cannot run with it.
+fn check_program(path: &Path) -> Result<(), CommandError> {
+    if path.file_name().is_some_and(|name| name == "compute-sanitizer") {
+        return Err(CommandError::Invalid(
+            "compute-sanitizer replaces the driver's functions itself: run it without `gridguard run`"
+                .to_owned(),
+        ));
+    }
+    // For a script, what counts is the program that reads it.
+    let path = interpreter(path)?.unwrap_or_else(|| path.to_owned());
+    let refused = |why: &str| Err(CommandError::Invalid(format!("{}: {why}", path.display())));
+    let file = fs::metadata(&path).map_err(CommandError::io(path.display().to_string()))?;
+    let own = fs::metadata("/proc/self").map_err(CommandError::io("/proc/self"))?;
+    let mode = file.permissions().mode();
+    if mode & SETUID != 0 && file.uid() != own.uid() {
+        return refused("is a setuid program, for which the loader ignores preloaded libraries");
+    }
+    if mode & SETGID != 0 && file.gid() != own.gid() {
+        return refused("is a setgid program, for which the loader ignores preloaded libraries");
+    }
+    match Elf::read(&path) {
+        Ok(elf) if !elf.is_of_this_machine => {
+            refused("is a program of another architecture than this command")
+        }
+        Ok(Elf { interpreter: None, .. }) => {
+            refused("is a static program, which has no loader that could preload a library")
+        }
+        Ok(Elf { interpreter: Some(loader), .. }) if loader.contains("musl") => {
+            refused("is a program of musl; the library is one of glibc")
+        }
+        Ok(_) => Ok(()),
+        Err(ElfError::NotElf) => refused("is no program: neither ELF nor a script with `#!`"),
+        Err(ElfError::Malformed) => refused("is a malformed ELF file"),
+        Err(ElfError::Io(error)) => Err(CommandError::io(path.display().to_string())(error)),
+    }
+}
+
+/// The program that reads the script at `path`; `None` if it is no script.
+fn interpreter(path: &Path) -> Result<Option<PathBuf>, CommandError> {
+    let mut start = Vec::new();
+    let file = File::open(path).map_err(CommandError::io(path.display().to_string()))?;
+    let read = file.take(FIRST_LINE).read_to_end(&mut start);
+    read.map_err(CommandError::io(path.display().to_string()))?;
+    let text = String::from_utf8_lossy(&start);
+    let Some(line) = text.strip_prefix("#!").and_then(|line| line.lines().next()) else {
+        return Ok(None);
+    };
+    let mut words = line.split_whitespace();
+    let first = words.next().unwrap_or_default();
+    // `#!/usr/bin/env NAME`, with options of `env` before the name.
+    if first.ends_with("/env")
+        && let Some(name) = words.find(|word| !word.starts_with('-') && !word.contains('='))
+    {
+        return find_program(OsStr::new(name)).map(Some);
+    }
+    Ok(Some(PathBuf::from(first)))
+}
+
+/// The library, in the first place where there is one.
+fn find_library() -> Result<PathBuf, CommandError> {
+    let named = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let places: Vec<PathBuf> = match named {
+        Some(path) => vec![path],
+        None => {
+            let program = env::current_exe().and_then(fs::canonicalize).unwrap_or_default();
+            let folder = program.parent().unwrap_or(Path::new("")).to_owned();
+            // Beside the command, in the library folder of an installation, where cargo builds it for tests.
+            ["", "../lib", "../lib/gridguard", "deps"]
+                .iter()
+                .map(|place| folder.join(place).join(LIBRARY))
+                .collect()
+        }
+    };
+    let found = places.iter().find(|path| path.is_file()).map(fs::canonicalize);
+    match found {
+        Some(path) => path.map_err(CommandError::io(LIBRARY)),
+        None => {
+            let looked: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
+            Err(CommandError::Failed(format!(
+                "{LIBRARY} was not found; looked for {}; build it with `cargo build --release -p \
+                 gridguard-preload`, or name it in {LIBRARY_VARIABLE}",
+                looked.join(", ")
+            )))
+        }
+    }
+}
+
+/// The value of `LD_PRELOAD`: sanitizers must come first, then this library, then what else was there.
+fn preloads(library: &Path) -> Result<OsString, CommandError> {
+    let bytes = library.as_os_str().as_encoded_bytes();
+    if bytes.iter().any(|byte| [b' ', b':', b'\t', b'\n'].contains(byte)) {
+        return Err(CommandError::Failed(format!(
+            "{}: the loader takes no path with a space or a colon; copy it elsewhere and name it in \
+             {LIBRARY_VARIABLE}",
+            library.display()
+        )));
+    }
+    let before = env::var_os(PRELOAD).unwrap_or_default();
+    let before = before.to_string_lossy();
+    let others: Vec<&str> =
+        before.split([' ', ':']).filter(|one| !one.is_empty() && !one.ends_with(LIBRARY)).collect();
+    let is_sanitizer = |one: &&str| {
+        let name = one.rsplit('/').next().unwrap_or(one);
+        SANITIZERS.iter().any(|sanitizer| name.starts_with(sanitizer))
+    };
+    let (first, last): (Vec<&str>, Vec<&str>) = others.into_iter().partition(is_sanitizer);
+    let own = library.to_string_lossy();
+    let all: Vec<&str> = first.into_iter().chain([&*own]).chain(last).collect();
+    Ok(all.join(":").into())
+}
+
+const LIBRARY: &str = "libgridguard_preload.so";
+const LIBRARY_VARIABLE: &str = "GRIDGUARD_PRELOAD";
+const PRELOAD: &str = "LD_PRELOAD";
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2000;
+/// The kernel reads so much of a script's first line.
+const FIRST_LINE: u64 = 256;
+/// Libraries that check that they are the first.
+const SANITIZERS: [&str; 6] =
+    ["libasan.so", "libtsan.so", "libubsan.so", "liblsan.so", "libhwasan.so", "libclang_rt."];

@@ -1,0 +1,206 @@
+//! `gridguard run` and `gridguard report`, with the fake driver.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use gridguard_test_support::fake_library::{self, DRIVER};
+
+use crate::command::{Ran, command, run};
+
+/// Runs `gridguard run OPTIONS -- launches dlsym ACTION...` with the fake driver.
+fn run_launches(folder: &Path, options: &[&str], actions: &[&str]) -> Ran {
+    let program = built().join("launches");
+    let mut words = vec!["run"];
+    words.extend(options);
+    words.extend(["--", program.to_str().unwrap(), "dlsym"]);
+    words.extend(actions);
+    // Beside the command there may be one of an earlier build.
+    let library = std::env::current_exe().unwrap().with_file_name("libgridguard_preload.so");
+    let mut command = command(folder, &words);
+    command.env("LD_LIBRARY_PATH", built()).env("GRIDGUARD_PRELOAD", library);
+    command.output().unwrap().into()
+}
+
+/// A folder with the fake driver and a program that launches.
+fn built() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run");
+        let [library, link] = DRIVER;
+        fake_library::build(&folder, "libcuda.c", library, link, None);
+        compile(&folder.join("launches"), LAUNCHES, &["-lpthread"]);
+        folder
+    })
+}
+
+/// Compiles `source`, a C file or the text of one.
+fn compile(output: &Path, source: &str, options: &[&str]) {
+    let folder = tempfile::tempdir_in(output.parent().unwrap()).unwrap();
+    let (fresh, text) = (folder.path().join("program"), folder.path().join("program.c"));
+    if source.ends_with(".c") {
+        fs::copy(source, &text).unwrap();
+    } else {
+        fs::write(&text, source).unwrap();
+    }
+    let gcc = Command::new("gcc").arg("-o").args([&fresh, &text]).args(options).output().unwrap();
+    assert!(gcc.status.success(), "{}", String::from_utf8_lossy(&gcc.stderr));
+    // Another run of the tests may be using the old file.
+    fs::rename(&fresh, output).unwrap();
+}
+
+#[test]
+fn the_exit_code_and_the_output_are_the_program_s() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = run(folder.path(), &["run", "--", "sh", "-c", "echo out; exit 7"]).exits(7);
+    assert_eq!((&*ran.out, &*ran.err), ("out\n", ""));
+    let ran = run_launches(folder.path(), &[], &["good", "refused"]).exits(0);
+    assert_eq!(ran.out, "set up 0 0 0 0 0\ngood 0\nrefused 1\n");
+    assert!(ran.err.contains("rule      grid-dim-y: grid.y is 70000 blocks"), "{}", ran.err);
+    assert!(ran.err.contains("gridguard: 1 launch of 1 kernel accepted, 1 refused"), "{}", ran.err);
+    let ran = run_launches(folder.path(), &["--quiet", "--abort"], &["refused", "good"]);
+    assert_eq!((ran.code, ran.err.matches("gridguard:").count()), (None, 1), "{}", ran.err);
+}
+
+#[test]
+fn a_report_is_shown_with_refused_kernels_first() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("r.json"), "an earlier one").unwrap();
+    let actions = ["good", "refused", "kernel", "good", "good"];
+    run_launches(folder.path(), &["--report", "r.json"], &actions).exits(0);
+    let shown = run(folder.path(), &["report", "r.json"]).exits(1);
+    for line in [
+        "3 launches of 2 kernels accepted, 1 refused\n",
+        "the program went on with 2 launches after the first refused one: unless it handled the error, its \
+         results are stale\n",
+        "refused  _Z5touchPfi\n         CUDA_ERROR_INVALID_VALUE (1), invalid argument\n         grid 1 x 70000 x \
+         1, block 128 x 1 x 1\n         grid.y is 70000 blocks, the limit is 65535 (NVIDIA H200): split axis y \
+         into 2 launches of 35000, or fold it into x\n",
+        "\
+kernel              launches  refused  largest grid  exceeds grid at
+touch(float*, int)         1        1  1 x 6000 x 1        10.92 x y
+touch(float*, int)         2        -  1 x 6000 x 1        10.92 x y
+",
+    ] {
+        assert!(shown.out.contains(line), "{line}\n{}", shown.out);
+    }
+    let json = run(folder.path(), &["report", "r.json", "--format", "json"]).exits(1).json();
+    assert_eq!(json[0]["kernels"][0]["refused"], 1);
+    run_launches(folder.path(), &["--report", "good.json"], &["good"]).exits(0);
+    run(folder.path(), &["report", "good.json"]).exits(0);
+}
+
+#[test]
+fn recorded_launches_are_checked_for_another_gpu() {
+    let folder = tempfile::tempdir().unwrap();
+    run_launches(folder.path(), &["--record", "launches", "--quiet"], &["good", "good", "ex"])
+        .exits(0);
+    let check = ["check", "--gpu", "a100", "--requests", "launches"];
+    let checked = run(folder.path(), &check).exits(1);
+    let lines: Vec<&str> = checked.out.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", checked.out);
+    assert!(lines[0].contains(r#""verdict":"legal""#), "{}", lines[0]);
+    assert!(lines[1].contains("cluster-unsupported"), "{}", lines[1]);
+}
+
+#[test]
+fn programs_that_ignore_the_library_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let empty = "int main(void) { return 0; }";
+    compile(&path("static"), empty, &["-static"]);
+    compile(&path("musl"), empty, &["-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"]);
+    for (name, text) in [
+        ("script", "#!./static -x\n"),
+        ("text", "echo\n"),
+        ("cut", "\x7fELF\x02\x01"),
+        ("other", "\x7fELF\x01\x01          "),
+        ("good-script", "#!/usr/bin/env sh\nexit 5\n"),
+        ("compute-sanitizer", "#!/bin/sh\n"),
+    ] {
+        fs::write(path(name), text).unwrap();
+        fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for (name, why) in [
+        ("./static", "./static: is a static program"),
+        ("./musl", "./musl: is a program of musl"),
+        ("./script", "./static: is a static program"),
+        ("./text", "./text: is no program"),
+        ("./cut", "./cut: is a malformed ELF file"),
+        ("./other", "./other: is a program of another architecture"),
+        ("./compute-sanitizer", "compute-sanitizer replaces the driver's functions"),
+        ("no-such-program", "no-such-program: no such program"),
+        ("./missing", "./missing: no such program"),
+    ] {
+        let ran = run(folder.path(), &["run", "--", name]).exits(2);
+        assert!(ran.err.contains(why), "{why}: {}", ran.err);
+    }
+    run(folder.path(), &["run", "--", "./good-script"]).exits(5);
+    run(folder.path(), &["run"]).exits(2);
+}
+
+#[test]
+fn a_program_that_gains_rights_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("setuid");
+    fs::copy("/bin/true", &program).unwrap();
+    let is_root = std::os::unix::fs::chown(&program, Some(65_534), None).is_ok();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    // Only root can give files away; for others there is a program of root's on every machine.
+    let program = if is_root { program.to_str().unwrap() } else { "su" };
+    let ran = run(folder.path(), &["run", "--", program]).exits(2);
+    assert!(ran.err.contains("is a setuid program"), "{}", ran.err);
+}
+
+#[test]
+fn what_was_preloaded_stays_and_sanitizers_come_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let print = ["run", "--", "sh", "-c", "echo $LD_PRELOAD"];
+    let preloaded = |before: &str| {
+        let ran: Ran =
+            command(folder.path(), &print).env("LD_PRELOAD", before).output().unwrap().into();
+        ran.exits(0).out
+    };
+    let own = preloaded("");
+    assert!(own.ends_with("/libgridguard_preload.so\n"), "{own}");
+    let own = own.trim();
+    let both = preloaded("/x/libother.so /x/libasan.so.8");
+    assert_eq!(both, format!("/x/libasan.so.8:{own}:/x/libother.so\n"));
+    assert_eq!(preloaded(own), format!("{own}\n"), "once");
+}
+
+#[test]
+fn a_missing_library_or_report_folder_is_found_out_before_the_program_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran: Ran = command(folder.path(), &["run", "--", "echo", "ran"])
+        .env("GRIDGUARD_PRELOAD", "/nowhere/x.so")
+        .output()
+        .unwrap()
+        .into();
+    let ran = ran.exits(3);
+    assert!(ran.out.is_empty() && ran.err.contains("looked for /nowhere/x.so"), "{}", ran.err);
+    let ran = run(folder.path(), &["run", "--report", "no/r.json", "--", "echo", "ran"]).exits(3);
+    assert!(ran.out.is_empty() && ran.err.contains("cannot write no/r.json"), "{}", ran.err);
+}
+
+#[test]
+fn a_malformed_report_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in [("text", "no"), ("empty", "{}"), ("list", "[]")] {
+        fs::write(folder.path().join(name), text).unwrap();
+        let ran = run(folder.path(), &["report", name]).exits(2);
+        assert!(ran.err.contains(&format!("{name}: no report: ")), "{}", ran.err);
+    }
+    run_launches(folder.path(), &["--report", "r.json"], &["good"]).exits(0);
+    let newer = fs::read_to_string(folder.path().join("r.json")).unwrap();
+    fs::write(folder.path().join("r.json"), newer.replace("\"format\": 1", "\"format\": 2"))
+        .unwrap();
+    let ran = run(folder.path(), &["report", "r.json"]).exits(2);
+    assert!(ran.err.contains("a report of format 2; this command reads 1"), "{}", ran.err);
+    run(folder.path(), &["report", "missing.json"]).exits(3);
+}
+
+const LAUNCHES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../guard/preload/tests/programs/launches.c");
