@@ -18,7 +18,7 @@ tools() {
     CUDA_TOOLS=$target/tools/ptx/nvidia/cu13
     [ -x "$CUDA_TOOLS/bin/ptxas" ] || python3 -m pip install --quiet --target "$target/tools/ptx" \
         nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-nvrtc==13.0.88 \
-        nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
+        nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.3.5.0.6
 }
 
 # The sources of candle-kernels as cargo has them.
