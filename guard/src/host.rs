@@ -105,7 +105,7 @@ fn item_at(start: u64, place: usize) -> u64 {
     start.saturating_add(u64::try_from(place).unwrap_or(u64::MAX))
 }
 
-fn message_of(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let owned = || panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(owned).unwrap_or("no message").to_owned()

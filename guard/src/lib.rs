@@ -69,6 +69,11 @@ mod launch;
 mod limits;
 mod observe;
 #[cfg_attr(
+    not(feature = "host"),
+    allow(dead_code, reason = "without a back end, pipelines are only planned")
+)]
+pub mod pipeline;
+#[cfg_attr(
     not(feature = "cuda"),
     allow(dead_code, reason = "only the CUDA module sends arguments")
 )]

@@ -349,7 +349,7 @@ fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
+pub(crate) fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
     (a / greatest_common_divisor(a, b).max(1)).checked_mul(b)
 }
 

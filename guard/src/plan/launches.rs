@@ -116,7 +116,7 @@ impl Plan {
     }
 
     #[inline]
-    fn launch_of(&self, chunk: Chunk) -> PlannedLaunch {
+    pub(crate) fn launch_of(&self, chunk: Chunk) -> PlannedLaunch {
         let (Strategy::Chunked, Some(axis)) = (self.strategy, self.axis) else {
             return PlannedLaunch { chunk, launch: self.launch };
         };

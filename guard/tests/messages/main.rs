@@ -5,6 +5,7 @@ mod batches;
 mod cuda_errors;
 mod errors;
 mod launches;
+mod pipelines;
 #[cfg(feature = "profile")]
 mod profiles;
 mod remedies;

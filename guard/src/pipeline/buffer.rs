@@ -1,0 +1,100 @@
+//! The buffers of a pipeline: handles, sizes and roles.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+/// A buffer of a pipeline, of elements `T`.
+pub struct Buffer<T> {
+    pub(crate) id: BufferId,
+    elements: PhantomData<fn() -> T>,
+}
+
+impl<T> Buffer<T> {
+    pub(crate) const fn new(id: BufferId) -> Self {
+        Self { id, elements: PhantomData }
+    }
+}
+
+impl<T> Clone for Buffer<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Buffer<T> {}
+
+impl<T> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer").field("index", &self.id.index).finish_non_exhaustive()
+    }
+}
+
+/// Which buffer of which pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BufferId {
+    pub(crate) pipeline: u64,
+    pub(crate) index: usize,
+}
+
+/// What a pipeline declares of a buffer.
+#[derive(Clone, Debug)]
+pub(crate) struct BufferSpec {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+    pub(crate) extent: Extent,
+}
+
+/// What a buffer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The caller's, never written.
+    Input,
+    /// The caller's, written before it is read.
+    Output,
+    /// The caller's, with contents that may be read first.
+    InPlace,
+    /// The caller's, updated by every chunk.
+    Accumulator,
+    /// The pipeline's, for the time between its first and its last use in a chunk.
+    Scratch,
+}
+
+/// The bytes of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// For each item; a chunk sees those of its items.
+    PerItem(u64),
+    /// For each chunk the same.
+    Fixed(u64),
+}
+
+impl Extent {
+    /// Bytes for `items`.
+    pub(crate) fn bytes(self, items: u64) -> u128 {
+        match self {
+            Self::PerItem(bytes) => u128::from(bytes) * u128::from(items),
+            Self::Fixed(bytes) => bytes.into(),
+        }
+    }
+}
+
+/// How a stage uses a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Reads it.
+    Read,
+    /// Writes it, whatever it held.
+    Write,
+    /// Reads and writes it.
+    Update,
+}
+
+impl Access {
+    pub(crate) const fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::Update)
+    }
+
+    pub(crate) const fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Update)
+    }
+}

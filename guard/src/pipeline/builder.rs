@@ -1,0 +1,327 @@
+//! Declares the buffers and stages of a pipeline, and checks them.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashSet;
+
+use crate::launch::request::LaunchRequest;
+use crate::limits::LaunchLimits;
+use crate::pipeline::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role};
+use crate::pipeline::definition::{Definition, Pipeline, StageLaunch, StageSpec};
+use crate::pipeline::error::BuildError;
+use crate::pipeline::layout::{Layout, Lifetime, SCRATCH_ALIGNMENT};
+use crate::plan::batch::BatchAxis;
+
+/// The most stages of a pipeline, and the most buffers.
+pub const MAX_PARTS: usize = 1024;
+
+/// Declares the buffers and stages of a [`Pipeline`].
+///
+/// Mistakes are reported by [`Self::build`].
+#[derive(Debug)]
+pub struct PipelineBuilder<B> {
+    id: u64,
+    items: u64,
+    buffers: Vec<BufferSpec>,
+    stages: Vec<StageSpec>,
+    bodies: Vec<B>,
+    /// The first mistake in a declaration.
+    mistake: Option<BuildError>,
+}
+
+impl<B> Pipeline<B> {
+    /// A pipeline of `items` independent items.
+    #[must_use]
+    pub fn builder(items: u64) -> PipelineBuilder<B> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        PipelineBuilder {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            items,
+            buffers: Vec::new(),
+            stages: Vec::new(),
+            bodies: Vec::new(),
+            mistake: None,
+        }
+    }
+}
+
+impl<B> PipelineBuilder<B> {
+    /// The caller's memory of so many elements an item, which stages only read.
+    pub fn input<T>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
+        self.buffer(name.into(), Role::Input, Extent::PerItem, elements_per_item)
+    }
+
+    /// The caller's memory of so many elements, which stages only read, in every chunk as a whole: such
+    /// as weights.
+    pub fn shared_input<T>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
+        self.buffer(name.into(), Role::Input, Extent::Fixed, elements)
+    }
+
+    /// The caller's memory of so many elements an item, which a stage writes before any reads it.
+    pub fn output<T>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
+        self.buffer(name.into(), Role::Output, Extent::PerItem, elements_per_item)
+    }
+
+    /// The caller's memory of so many elements an item, with contents that stages read and change.
+    pub fn in_place<T>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
+        self.buffer(name.into(), Role::InPlace, Extent::PerItem, elements_per_item)
+    }
+
+    /// The caller's memory of so many elements, which stages update with every chunk: such as a sum over
+    /// all items. Chunks then run one after another.
+    pub fn accumulator<T>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
+        self.buffer(name.into(), Role::Accumulator, Extent::Fixed, elements)
+    }
+
+    /// Memory of the pipeline of so many elements an item, for a chunk, from the first stage that uses it
+    /// to the last. Aligned to 256 bytes.
+    pub fn scratch<T>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
+        self.buffer(name.into(), Role::Scratch, Extent::PerItem, elements_per_item)
+    }
+
+    /// As [`Self::scratch`], of so many elements for a chunk of any size: such as a library's workspace.
+    pub fn fixed_scratch<T>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
+        self.buffer(name.into(), Role::Scratch, Extent::Fixed, elements)
+    }
+
+    /// The pipeline.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if a stage reads what none wrote, writes what another chunk reads, or a declaration
+    /// contradicts another.
+    pub fn build(self) -> Result<Pipeline<B>, BuildError> {
+        let Self { id, items, buffers, mut stages, bodies, mistake } = self;
+        if let Some(mistake) = mistake {
+            return Err(mistake);
+        }
+        if stages.is_empty() {
+            return Err(BuildError::NoStages);
+        }
+        check_names("stages", stages.iter().map(|stage| &*stage.name))?;
+        check_names("buffers", buffers.iter().map(|buffer| &*buffer.name))?;
+        for stage in &mut stages {
+            stage.uses.sort_unstable_by_key(|(buffer, _)| *buffer);
+        }
+        let lifetimes = check_uses(items, &buffers, &stages)?;
+        let (places, layout) = place(&buffers, &lifetimes, &mut stages)?;
+        let definition = Definition { id, items, buffers, places, layout, stages };
+        Ok(Pipeline { definition, bodies, poisoned: None })
+    }
+
+    /// Adds a stage that does `body`, after those before it.
+    pub(crate) fn add_stage(&mut self, name: String, body: B) -> StageBuilder<'_> {
+        let (uses, at_most, live) = (Vec::new(), u64::MAX, (0, 0));
+        self.stages.push(StageSpec { name, uses, launch: None, align: 1, at_most, live });
+        self.bodies.push(body);
+        StageBuilder { pipeline: self.id, stages: &mut self.stages, mistake: &mut self.mistake }
+    }
+
+    fn buffer<T>(
+        &mut self,
+        name: String,
+        role: Role,
+        extent: fn(u64) -> Extent,
+        elements: u64,
+    ) -> Buffer<T> {
+        let size = u64::try_from(size_of::<T>()).unwrap_or(u64::MAX);
+        let alignment = align_of::<T>();
+        let bytes = elements.checked_mul(size);
+        let buffer = || name.clone();
+        let mistake = if bytes == Some(0) {
+            Some(BuildError::EmptyBuffer { buffer: buffer() })
+        } else if u64::try_from(alignment).is_ok_and(|alignment| alignment > SCRATCH_ALIGNMENT) {
+            Some(BuildError::Overaligned { buffer: buffer(), alignment, limit: SCRATCH_ALIGNMENT })
+        } else if bytes.is_none() {
+            Some(BuildError::TooLarge { buffer: buffer() })
+        } else {
+            None
+        };
+        self.mistake = self.mistake.take().or(mistake);
+        let id = BufferId { pipeline: self.id, index: self.buffers.len() };
+        self.buffers.push(BufferSpec { name, role, extent: extent(bytes.unwrap_or(0)) });
+        Buffer::new(id)
+    }
+}
+
+impl PipelineBuilder<()> {
+    /// Adds a stage after those before it, to be planned only.
+    pub fn stage(&mut self, name: impl Into<String>) -> StageBuilder<'_> {
+        self.add_stage(name.into(), ())
+    }
+}
+
+/// Declares what a stage uses, and which chunks are legal for it.
+#[derive(Debug)]
+pub struct StageBuilder<'b> {
+    pipeline: u64,
+    /// The last one is declared.
+    stages: &'b mut Vec<StageSpec>,
+    mistake: &'b mut Option<BuildError>,
+}
+
+impl StageBuilder<'_> {
+    /// The stage reads `buffer`.
+    pub fn reads<T>(self, buffer: Buffer<T>) -> Self {
+        self.uses(buffer.id, Access::Read)
+    }
+
+    /// The stage writes all of `buffer` that belongs to the chunk, whatever it held.
+    pub fn writes<T>(self, buffer: Buffer<T>) -> Self {
+        self.uses(buffer.id, Access::Write)
+    }
+
+    /// The stage reads and writes `buffer`.
+    pub fn updates<T>(self, buffer: Buffer<T>) -> Self {
+        self.uses(buffer.id, Access::Update)
+    }
+
+    /// The stage launches a kernel, for the whole batch by `request`: chunks are then legal for it, and
+    /// within its index width and its alignment.
+    pub fn launches(self, request: LaunchRequest, batch: BatchAxis, limits: &LaunchLimits) -> Self {
+        let launch = StageLaunch { request, batch, limits: limits.clone() };
+        self.declare(|stage| stage.launch = Some(launch))
+    }
+
+    /// Chunks start only at multiples of `items`. Zero counts as one.
+    pub fn align(self, items: u64) -> Self {
+        self.declare(|stage| stage.align = items.max(1))
+    }
+
+    /// Chunks have at most `items`, such as a library's index width allows. Zero counts as one.
+    pub fn at_most(self, items: u64) -> Self {
+        self.declare(|stage| stage.at_most = items.max(1))
+    }
+
+    fn uses(self, buffer: BufferId, access: Access) -> Self {
+        if buffer.pipeline == self.pipeline {
+            return self.declare(|stage| stage.uses.push((buffer.index, access)));
+        }
+        let stage = self.stages.last().map_or_else(String::new, |stage| stage.name.clone());
+        self.mistake.get_or_insert(BuildError::OtherPipeline { stage });
+        self
+    }
+
+    fn declare(self, declare: impl FnOnce(&mut StageSpec)) -> Self {
+        if let Some(stage) = self.stages.last_mut() {
+            declare(stage);
+        }
+        self
+    }
+}
+
+fn check_names<'n>(
+    parts: &'static str,
+    names: impl ExactSizeIterator<Item = &'n str>,
+) -> Result<(), BuildError> {
+    let (given, most) = (names.len(), MAX_PARTS);
+    if given > most {
+        return Err(BuildError::TooMany { parts, given, most });
+    }
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(BuildError::SameName { parts, name: name.to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Checks every use, and returns the first and the last stage that uses each buffer.
+fn check_uses(
+    items: u64,
+    buffers: &[BufferSpec],
+    stages: &[StageSpec],
+) -> Result<Vec<(usize, usize)>, BuildError> {
+    let mut lifetimes: Vec<Option<(usize, usize)>> = vec![None; buffers.len()];
+    let mut written = vec![false; buffers.len()];
+    for (place, spec) in stages.iter().enumerate() {
+        if let Some(StageLaunch { batch, .. }) = &spec.launch
+            && batch.items() != items
+        {
+            let (stage, batch) = (spec.name.clone(), batch.items());
+            return Err(BuildError::OtherBatch { stage, batch, items });
+        }
+        let mut last = None;
+        for &(index, access) in &spec.uses {
+            let (Some(buffer), Some(lifetime), Some(written)) =
+                (buffers.get(index), lifetimes.get_mut(index), written.get_mut(index))
+            else {
+                continue;
+            };
+            check_use(spec, buffer, access, *written, last == Some(index))?;
+            last = Some(index);
+            *written |= access.writes();
+            let (first, _) = lifetime.unwrap_or((place, place));
+            *lifetime = Some((first, place));
+        }
+    }
+    for (buffer, written) in buffers.iter().zip(written) {
+        if buffer.role == Role::Output && !written {
+            return Err(BuildError::NeverWritten { buffer: buffer.name.clone() });
+        }
+    }
+    let never_used = |buffer: &BufferSpec| BuildError::NeverUsed { buffer: buffer.name.clone() };
+    let pairs = lifetimes.into_iter().zip(buffers);
+    pairs.map(|(lifetime, buffer)| lifetime.ok_or_else(|| never_used(buffer))).collect()
+}
+
+fn check_use(
+    stage: &StageSpec,
+    buffer: &BufferSpec,
+    access: Access,
+    written: bool,
+    again: bool,
+) -> Result<(), BuildError> {
+    let names = || (stage.name.clone(), buffer.name.clone());
+    if again {
+        let (stage, buffer) = names();
+        return Err(BuildError::DeclaredTwice { stage, buffer });
+    }
+    match buffer.role {
+        Role::Input if access.writes() => {
+            let (stage, buffer) = names();
+            Err(BuildError::WritesInput { stage, buffer })
+        }
+        Role::Accumulator if access != Access::Update => {
+            let (stage, buffer) = names();
+            Err(BuildError::AccumulatorNotUpdated { stage, buffer })
+        }
+        Role::Output | Role::Scratch if access.reads() && !written => {
+            let (stage, buffer) = names();
+            Err(BuildError::ReadBeforeWritten { stage, buffer })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Lays out scratch, and sums up for each stage what lives at it.
+fn place(
+    buffers: &[BufferSpec],
+    lifetimes: &[(usize, usize)],
+    stages: &mut [StageSpec],
+) -> Result<(Vec<Option<usize>>, Layout), BuildError> {
+    let (mut fixed, mut per_item) = (Vec::new(), Vec::new());
+    let mut places = Vec::new();
+    for (buffer, &(first, last)) in buffers.iter().zip(lifetimes) {
+        let (list, bytes) = match buffer.extent {
+            _ if buffer.role != Role::Scratch => {
+                places.push(None);
+                continue;
+            }
+            Extent::PerItem(bytes) => (&mut per_item, bytes),
+            Extent::Fixed(bytes) => (&mut fixed, bytes),
+        };
+        places.push(Some(list.len()));
+        list.push(Lifetime { first, last, bytes });
+    }
+    let layout = Layout::new(&fixed, &per_item).ok_or(BuildError::ScratchTooLarge)?;
+    // The layout found that the sum of all sizes fits.
+    let live = |list: &[Lifetime], stage: usize| -> u64 {
+        let alive = list.iter().filter(|buffer| (buffer.first..=buffer.last).contains(&stage));
+        alive.map(|buffer| buffer.bytes).sum()
+    };
+    for (index, stage) in stages.iter_mut().enumerate() {
+        stage.live = (live(&per_item, index), live(&fixed, index));
+    }
+    Ok((places, layout))
+}

@@ -1,0 +1,291 @@
+//! Places of scratch buffers: those whose lifetimes do not overlap share memory, and one layout serves
+//! every chunk size.
+
+use core::cmp::Reverse;
+
+/// The alignment in bytes of every scratch buffer, which CUDA guarantees for its allocations.
+pub(crate) const SCRATCH_ALIGNMENT: u64 = 256;
+
+/// The bytes of a buffer, and the stages from its first to its last use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lifetime {
+    pub(crate) first: usize,
+    pub(crate) last: usize,
+    pub(crate) bytes: u64,
+}
+
+/// Where scratch buffers lie in the scratch of one chunk.
+///
+/// Buffers of a fixed size come first, at fixed offsets. After them come the buffers per item, at offsets
+/// that grow with the chunk: bytes an item times the chunk's items, rounded down to the alignment, plus
+/// one alignment for each lower place, which makes up for the rounding. The whole is therefore linear in
+/// the chunk, and the largest chunk within a budget needs no search.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layout {
+    /// By the order in which the lifetimes were given.
+    fixed: Vec<u64>,
+    per_item: Vec<Place>,
+    /// Bytes of all buffers of a fixed size.
+    fixed_bytes: u64,
+    /// Bytes an item of all buffers per item.
+    bytes_per_item: u64,
+    /// Places above the lowest one.
+    steps: u64,
+}
+
+/// The offset of a buffer per item.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    bytes_per_item: u64,
+    /// Places below it.
+    step: u64,
+}
+
+impl Layout {
+    /// Places buffers of a fixed size and per item; `None` if a sum of sizes exceeds u64.
+    pub(crate) fn new(fixed: &[Lifetime], per_item: &[Lifetime]) -> Option<Self> {
+        let align = |buffer: &Lifetime| {
+            let bytes = buffer.bytes.checked_next_multiple_of(SCRATCH_ALIGNMENT)?;
+            Some(Lifetime { bytes, ..*buffer })
+        };
+        let fixed = pack(&fixed.iter().map(align).collect::<Option<Vec<_>>>()?)?;
+        let per_item = pack(per_item)?;
+        let mut starts = per_item.offsets.clone();
+        starts.sort_unstable();
+        starts.dedup();
+        let place = |start: &u64| Place {
+            bytes_per_item: *start,
+            step: wide(starts.partition_point(|other| other < start)),
+        };
+        Some(Self {
+            per_item: per_item.offsets.iter().map(place).collect(),
+            fixed: fixed.offsets,
+            fixed_bytes: fixed.bytes,
+            bytes_per_item: per_item.bytes,
+            steps: wide(starts.len().saturating_sub(1)),
+        })
+    }
+
+    /// Bytes of scratch for a chunk of `items`, a multiple of the alignment.
+    pub(crate) fn bytes(&self, items: u64) -> u128 {
+        let per_item = u128::from(self.bytes_per_item) * u128::from(items);
+        let aligned = per_item.next_multiple_of(SCRATCH_ALIGNMENT.into());
+        aligned + u128::from(self.fixed_bytes) + u128::from(self.steps * SCRATCH_ALIGNMENT)
+    }
+
+    /// The most items of a chunk with at most `bytes` of scratch; `None` if not even fixed sizes fit.
+    pub(crate) fn items_within(&self, bytes: u64) -> Option<u64> {
+        let aligned = bytes - bytes % SCRATCH_ALIGNMENT;
+        let left = aligned.checked_sub(self.fixed_bytes)?;
+        let left = left.checked_sub(self.steps * SCRATCH_ALIGNMENT)?;
+        Some(left.checked_div(self.bytes_per_item).unwrap_or(u64::MAX))
+    }
+
+    /// The offset of the buffer of a fixed size at `index`.
+    pub(crate) fn fixed_offset(&self, index: usize) -> u64 {
+        self.fixed.get(index).copied().unwrap_or(0)
+    }
+
+    /// The offset of the buffer per item at `index`, in scratch for chunks of `items`, whose size fits
+    /// u64.
+    pub(crate) fn per_item_offset(&self, index: usize, items: u64) -> u64 {
+        let place = self.per_item.get(index).copied().unwrap_or_default();
+        let start = place.bytes_per_item.saturating_mul(items);
+        let aligned = start - start % SCRATCH_ALIGNMENT;
+        self.fixed_bytes.saturating_add(aligned).saturating_add(place.step * SCRATCH_ALIGNMENT)
+    }
+}
+
+/// Offsets at which no two buffers that live at the same time overlap.
+struct Packing {
+    offsets: Vec<u64>,
+    /// The end of the highest buffer.
+    bytes: u64,
+    #[cfg(test)]
+    compared: usize,
+}
+
+/// Places the largest buffer first, each in the smallest gap between those that live at the same time, or
+/// above them: "greedy by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net
+/// Inference, 2020. A buffer is compared only with those that it overlaps in time. `None` past u64.
+fn pack(buffers: &[Lifetime]) -> Option<Packing> {
+    buffers.iter().try_fold(0_u64, |sum, buffer| sum.checked_add(buffer.bytes))?;
+    let stages = buffers.iter().map(|buffer| buffer.last + 1).max().unwrap_or(0);
+    let mut order: Vec<(usize, &Lifetime)> = buffers.iter().enumerate().collect();
+    order.sort_by_key(|(_, buffer)| (Reverse(buffer.bytes), buffer.first));
+    // Of each stage, the buffers that live at it, and those whose lifetime begins with it.
+    let (mut living, mut beginning) = (vec![Vec::new(); stages], vec![Vec::new(); stages]);
+    let mut packing = Packing {
+        offsets: vec![0; buffers.len()],
+        bytes: 0,
+        #[cfg(test)]
+        compared: 0,
+    };
+    for (index, &Lifetime { first, last, bytes }) in order {
+        let mut others: Vec<(u64, u64)> = living.get(first).cloned().unwrap_or_default();
+        others.extend(beginning.get(first + 1..=last).into_iter().flatten().flatten());
+        others.sort_unstable();
+        #[cfg(test)]
+        {
+            packing.compared += others.len();
+        }
+        let offset = smallest_gap(&others, bytes);
+        let placed = (offset, offset + bytes);
+        let lived = living.get_mut(first..=last).into_iter().flatten();
+        lived.chain(beginning.get_mut(first)).for_each(|list| list.push(placed));
+        packing.offsets.get_mut(index).into_iter().for_each(|place| *place = offset);
+        packing.bytes = packing.bytes.max(placed.1);
+    }
+    Some(packing)
+}
+
+/// The start of the smallest gap of `bytes` between `others`, which are sorted, or the end of all.
+fn smallest_gap(others: &[(u64, u64)], bytes: u64) -> u64 {
+    let (mut end, mut best) = (0, None);
+    for &(start, next_end) in others {
+        let gap = start.saturating_sub(end);
+        if gap >= bytes && best.is_none_or(|(smallest, _)| gap < smallest) {
+            best = Some((gap, end));
+        }
+        end = end.max(next_end);
+    }
+    best.map_or(end, |(_, start)| start)
+}
+
+fn wide(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn live(first: usize, last: usize, bytes: u64) -> Lifetime {
+        Lifetime { first, last, bytes }
+    }
+
+    /// As many numbers below the bounds as asked for, from a seed.
+    fn random(seed: u64) -> impl FnMut(u64) -> u64 {
+        let mut state = seed;
+        move |below| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        }
+    }
+
+    fn small(number: u64) -> usize {
+        usize::try_from(number).expect("small")
+    }
+
+    #[test]
+    fn a_chain_needs_no_more_than_its_two_largest_neighbours() {
+        // The widths of a transformer block: norm, qkv, attention, norm, up, gate, in units of a row.
+        let widths = [1, 3, 1, 1, 8, 4, 1];
+        let chain: Vec<_> =
+            (0..).zip(widths).map(|(stage, bytes)| live(stage, stage + 1, bytes)).collect();
+        assert_eq!(pack(&chain).expect("small").bytes, 12);
+    }
+
+    #[test]
+    fn a_gap_below_a_later_buffer_is_used() {
+        let buffers = [live(0, 3, 10), live(0, 0, 7), live(0, 3, 5), live(1, 3, 6)];
+        let packing = pack(&buffers).expect("small");
+        assert_eq!(packing.offsets, [0, 10, 17, 10]);
+        assert_eq!(packing.bytes, 22);
+    }
+
+    #[test]
+    fn buffers_that_live_at_once_never_overlap_in_any_chunk() {
+        for seed in 0..300 {
+            let mut number = random(seed);
+            let stages = 1 + number(12);
+            let mut lifetimes = |count: u64, most: u64| -> Vec<Lifetime> {
+                let mut one = || {
+                    let first = number(stages);
+                    let last = first + number(stages - first);
+                    live(small(first), small(last), 1 + number(most))
+                };
+                (0..count).map(|_| one()).collect()
+            };
+            let (fixed, per_item) = (lifetimes(seed % 5, 5000), lifetimes(1 + seed % 17, 3000));
+            let layout = Layout::new(&fixed, &per_item).expect("small");
+            for items in [1, 2, 3, 63, 64, 65, 1000, 4097] {
+                let fixed = fixed.iter().enumerate().map(|(index, buffer)| {
+                    let start = layout.fixed_offset(index);
+                    (buffer, start, start + buffer.bytes)
+                });
+                let growing = per_item.iter().enumerate().map(|(index, buffer)| {
+                    let start = layout.per_item_offset(index, items);
+                    (buffer, start, start + buffer.bytes * items)
+                });
+                let all: Vec<_> = fixed.chain(growing).collect();
+                for (place, (one, start, end)) in all.iter().enumerate() {
+                    assert!(
+                        start % SCRATCH_ALIGNMENT == 0 && u128::from(*end) <= layout.bytes(items)
+                    );
+                    for (other, other_start, other_end) in &all[..place] {
+                        let in_time = one.first <= other.last && other.first <= one.last;
+                        let in_space = start < other_end && other_start < end;
+                        assert!(
+                            !(in_time && in_space),
+                            "seed {seed}, {items} items: {one:?} {other:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_chunk_within_a_budget_fits_and_the_next_does_not() {
+        let per_item = [live(0, 1, 12), live(1, 2, 700), live(2, 3, 4)];
+        let layout = Layout::new(&[live(1, 1, 1000)], &per_item).expect("small");
+        for budget in (0..40_000).step_by(37) {
+            let Some(items) = layout.items_within(budget) else {
+                assert!(layout.bytes(0) > budget.into());
+                continue;
+            };
+            assert!(
+                layout.bytes(items) <= budget.into() && layout.bytes(items + 1) > budget.into()
+            );
+        }
+    }
+
+    #[test]
+    fn random_lifetimes_need_little_more_than_what_lives_at_once() {
+        let (mut used, mut least) = (0, 0);
+        for seed in 0..200 {
+            let mut number = random(seed);
+            let mut one = || {
+                let first = number(20);
+                live(small(first), small(first + 1 + number(3)), 1 + number(1000))
+            };
+            let buffers: Vec<_> = (0..25).map(|_| one()).collect();
+            let at = |stage: usize| -> u64 {
+                let alive = buffers.iter().filter(|one| (one.first..=one.last).contains(&stage));
+                alive.map(|one| one.bytes).sum()
+            };
+            used += pack(&buffers).expect("small").bytes;
+            least += (0..24).map(at).max().expect("stages");
+        }
+        assert!(used * 100 <= least * 110, "{used} bytes, {least} live at once");
+    }
+
+    #[test]
+    fn the_work_grows_with_the_overlaps_only() {
+        let chain = |stages: usize| -> usize {
+            let buffers: Vec<_> = (0..stages).map(|stage| live(stage, stage + 2, 64)).collect();
+            pack(&buffers).expect("small").compared
+        };
+        assert!(chain(1000) <= 4 * 1000 && chain(2000) <= 2 * chain(1000) + 8);
+    }
+
+    #[test]
+    fn sizes_past_64_bits_are_no_layout() {
+        assert!(Layout::new(&[], &[live(0, 0, u64::MAX), live(1, 1, 1)]).is_none());
+        assert!(Layout::new(&[live(0, 0, u64::MAX)], &[]).is_none());
+        let layout = Layout::new(&[], &[live(0, 0, u64::MAX)]).expect("one buffer");
+        assert_eq!(layout.bytes(2), 2 * u128::from(u64::MAX) + 2);
+        assert_eq!(layout.items_within(u64::MAX), Some(0));
+    }
+}

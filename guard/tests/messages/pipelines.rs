@@ -1,0 +1,155 @@
+//! Errors of pipelines.
+
+use gridguard::Chunk;
+use gridguard::pipeline::{
+    BuildError, MemoryError, PipelineRun, PlanError, RunError, StageError, ViewError,
+};
+
+use crate::read_as;
+
+const STAGE: &str = "attention";
+const BUFFER: &str = "qkv";
+
+#[test]
+fn what_is_no_pipeline_is_told_with_the_declaration_that_fixes_it() {
+    let (stage, buffer) = (STAGE.to_owned(), BUFFER.to_owned());
+    let names = || (stage.clone(), buffer.clone());
+    let two = |error: fn(String, String) -> BuildError| {
+        let (stage, buffer) = names();
+        error(stage, buffer)
+    };
+    read_as(&[
+        (&BuildError::NoStages, "the pipeline has no stages"),
+        (
+            &BuildError::TooMany { parts: "stages", given: 1025, most: 1024 },
+            "the pipeline has 1025 stages, the limit is 1024",
+        ),
+        (
+            &BuildError::SameName { parts: "buffers", name: buffer.clone() },
+            "two buffers have the name qkv",
+        ),
+        (
+            &BuildError::EmptyBuffer { buffer: buffer.clone() },
+            "buffer qkv has elements of no bytes, or none",
+        ),
+        (
+            &BuildError::TooLarge { buffer: buffer.clone() },
+            "buffer qkv has more than 2^64 - 1 bytes an item",
+        ),
+        (&BuildError::ScratchTooLarge, "the scratch buffers have more than 2^64 - 1 bytes an item"),
+        (
+            &BuildError::Overaligned { buffer: buffer.clone(), alignment: 512, limit: 256 },
+            "elements of buffer qkv are aligned to 512 bytes, the limit is 256",
+        ),
+        (
+            &BuildError::OtherPipeline { stage: stage.clone() },
+            "stage attention uses a buffer of another pipeline",
+        ),
+        (
+            &two(|stage, buffer| BuildError::DeclaredTwice { stage, buffer }),
+            "stage attention declares buffer qkv twice: declare one that is read and written with \
+             updates",
+        ),
+        (
+            &two(|stage, buffer| BuildError::WritesInput { stage, buffer }),
+            "stage attention writes input qkv, which other stages and chunks read: declare the \
+             buffer with in_place, or with accumulator if all chunks update it",
+        ),
+        (
+            &two(|stage, buffer| BuildError::ReadBeforeWritten { stage, buffer }),
+            "stage attention reads qkv, which no stage before it writes: declare the stage that \
+             does, or the buffer as input or in_place if the caller fills it",
+        ),
+        (
+            &two(|stage, buffer| BuildError::AccumulatorNotUpdated { stage, buffer }),
+            "stage attention does not update accumulator qkv but reads or overwrites what other \
+             chunks left there: declare the use with updates, or the buffer per item",
+        ),
+        (&BuildError::NeverWritten { buffer: buffer.clone() }, "no stage writes output qkv"),
+        (&BuildError::NeverUsed { buffer: buffer.clone() }, "no stage uses buffer qkv"),
+        (
+            &BuildError::OtherBatch { stage: stage.clone(), batch: 11, items: 10 },
+            "the launch of stage attention has a batch of 11 items, the pipeline has 10",
+        ),
+    ]);
+}
+
+#[test]
+fn what_cannot_be_planned_is_told_with_what_would_do() {
+    read_as(&[
+        (
+            &PlanError::NoCommonChunk {
+                limited_by: format!("stage {STAGE}"),
+                largest: 3000,
+                unit: 3072,
+            },
+            "stage attention allows chunks of at most 3000 items, the smallest that keeps the \
+             alignment of every stage has 3072: raise the limit, or lower an alignment",
+        ),
+        (
+            &PlanError::BudgetTooSmall { budget: 1000, smallest: 4096, chunk: 8 },
+            "the budget is 1000 bytes, the smallest possible chunk of 8 items needs 4096 bytes of \
+             scratch: raise the budget to that",
+        ),
+    ]);
+}
+
+#[test]
+fn what_stops_a_run_is_told_with_stage_chunk_and_items_done() {
+    let buffer = || BUFFER.to_owned();
+    let stage = || STAGE.to_owned();
+    let chunk = Chunk { index: 3, start: 30, items: 10 };
+    let done = || Box::new(PipelineRun::default());
+    read_as(&[
+        (&RunError::OtherPlan, "the plan was made for another pipeline"),
+        (&RunError::from(MemoryError::Missing { buffer: buffer() }), "buffer qkv has no memory"),
+        (&MemoryError::Twice { buffer: buffer() }, "buffer qkv has memory twice"),
+        (&MemoryError::OtherPipeline, "memory was given for a buffer of another pipeline"),
+        (
+            &MemoryError::WrongKind {
+                buffer: buffer(),
+                expected: "memory to read",
+                given: "memory to write",
+            },
+            "buffer qkv takes memory to read, not memory to write",
+        ),
+        (
+            &MemoryError::WrongLength { buffer: buffer(), needed: 32, given: 28 },
+            "buffer qkv has 28 bytes, the items of the pipeline need 32",
+        ),
+        (
+            &RunError::Poisoned { stage: stage() },
+            "stage attention panicked in an earlier run: build the pipeline again to run it",
+        ),
+        (
+            &RunError::Scratch {
+                chunk: 8,
+                bytes: 4096,
+                items: 100,
+                done: done(),
+                source: StageError::out_of_memory("out of memory"),
+            },
+            "cannot allocate 4096 bytes of scratch for a chunk of 8 items, after 0 of 100 items: \
+             out of memory",
+        ),
+        (
+            &RunError::Stage {
+                stage: stage(),
+                chunk,
+                items: 100,
+                done: done(),
+                source: StageError::Panicked { message: "index out of bounds".to_owned() },
+            },
+            "stage attention failed at chunk 3 (items 30..40), after 0 of 100 items: it panicked: \
+             index out of bounds",
+        ),
+        (
+            &ViewError::NotRead { stage: stage(), buffer: buffer() },
+            "stage attention did not declare that it reads qkv",
+        ),
+        (
+            &ViewError::NotWritten { stage: stage(), buffer: buffer() },
+            "stage attention did not declare that it writes qkv, or has taken its view already",
+        ),
+    ]);
+}

@@ -1,0 +1,187 @@
+//! Declarations that contradict each other are refused before anything is planned.
+
+use gridguard::pipeline::{BuildError, MAX_PARTS, Pipeline, PipelineBuilder};
+use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
+
+use crate::limits;
+
+/// What `declare` makes of a builder of 10 items.
+fn refused(declare: impl FnOnce(&mut PipelineBuilder<()>)) -> BuildError {
+    let mut builder = Pipeline::<()>::builder(10);
+    declare(&mut builder);
+    builder.build().map(|_| ()).expect_err("a mistake")
+}
+
+fn names(stage: &str, buffer: &str) -> (String, String) {
+    (stage.to_owned(), buffer.to_owned())
+}
+
+#[test]
+fn a_pipeline_without_stages_is_refused() {
+    assert_eq!(refused(|_| {}), BuildError::NoStages);
+    let unused = refused(|builder| {
+        builder.input::<f32>("x", 1);
+    });
+    assert_eq!(unused, BuildError::NoStages);
+}
+
+#[test]
+fn names_are_unique() {
+    let stages = refused(|builder| {
+        builder.stage("twice");
+        builder.stage("twice");
+    });
+    assert_eq!(stages, BuildError::SameName { parts: "stages", name: "twice".to_owned() });
+    let buffers = refused(|builder| {
+        let (x, y) = (builder.input::<f32>("x", 1), builder.input::<f64>("x", 2));
+        builder.stage("read").reads(x).reads(y);
+    });
+    assert_eq!(buffers, BuildError::SameName { parts: "buffers", name: "x".to_owned() });
+}
+
+#[test]
+fn what_another_chunk_reads_is_not_written() {
+    let (stage, buffer) = names("scale", "x");
+    for shared in [false, true] {
+        for update in [false, true] {
+            let error = refused(|builder| {
+                let x = match shared {
+                    true => builder.shared_input::<f32>("x", 8),
+                    false => builder.input::<f32>("x", 8),
+                };
+                let scale = builder.stage("scale");
+                let _ = if update { scale.updates(x) } else { scale.writes(x) };
+            });
+            let (stage, buffer) = (stage.clone(), buffer.clone());
+            assert_eq!(error, BuildError::WritesInput { stage, buffer });
+        }
+    }
+}
+
+#[test]
+fn an_accumulator_is_only_updated() {
+    for write in [false, true] {
+        let error = refused(|builder| {
+            let sum = builder.accumulator::<f32>("sum", 1);
+            builder.stage("add").updates(sum);
+            let use_sum = builder.stage("use");
+            let _ = if write { use_sum.writes(sum) } else { use_sum.reads(sum) };
+        });
+        let (stage, buffer) = names("use", "sum");
+        assert_eq!(error, BuildError::AccumulatorNotUpdated { stage, buffer });
+    }
+}
+
+#[test]
+fn what_no_stage_wrote_is_not_read() {
+    for output in [false, true] {
+        for update in [false, true] {
+            let error = refused(|builder| {
+                let x = match output {
+                    true => builder.output::<f32>("x", 8),
+                    false => builder.scratch::<f32>("x", 8),
+                };
+                let early = builder.stage("early");
+                let _ = if update { early.updates(x) } else { early.reads(x) };
+                builder.stage("late").writes(x);
+            });
+            let (stage, buffer) = names("early", "x");
+            assert_eq!(error, BuildError::ReadBeforeWritten { stage, buffer });
+        }
+    }
+}
+
+#[test]
+fn a_buffer_is_declared_once_in_a_stage_and_used_by_one() {
+    let error = refused(|builder| {
+        let x = builder.in_place::<f32>("x", 8);
+        builder.stage("both").reads(x).writes(x);
+    });
+    let (stage, buffer) = names("both", "x");
+    assert_eq!(error, BuildError::DeclaredTwice { stage, buffer });
+    let error = refused(|builder| {
+        builder.input::<f32>("x", 8);
+        builder.stage("nothing");
+    });
+    assert_eq!(error, BuildError::NeverUsed { buffer: "x".to_owned() });
+    let error = refused(|builder| {
+        builder.output::<f32>("y", 8);
+        builder.stage("nothing");
+    });
+    assert_eq!(error, BuildError::NeverWritten { buffer: "y".to_owned() });
+}
+
+#[test]
+fn a_buffer_of_another_pipeline_is_refused() {
+    let mut other = Pipeline::<()>::builder(10);
+    let foreign = other.input::<f32>("x", 8);
+    let error = refused(|builder| {
+        builder.stage("first");
+        builder.stage("second").reads(foreign);
+    });
+    assert_eq!(error, BuildError::OtherPipeline { stage: "second".to_owned() });
+}
+
+#[test]
+fn sizes_are_more_than_zero_and_fit_64_bits() {
+    #[repr(align(512))]
+    struct Page;
+    let empty = BuildError::EmptyBuffer { buffer: "x".to_owned() };
+    let x = |builder: &mut PipelineBuilder<()>, elements| {
+        builder.scratch::<u64>("x", elements);
+        builder.stage("stage");
+    };
+    assert_eq!(refused(|builder| x(builder, 0)), empty);
+    assert_eq!(refused(|builder| x(builder, 1 << 61)), {
+        BuildError::TooLarge { buffer: "x".to_owned() }
+    });
+    let error = refused(|builder| {
+        builder.scratch::<()>("x", 8);
+    });
+    assert_eq!(error, empty);
+    let error = refused(|builder| {
+        builder.input::<[Page; 0]>("x", 8);
+    });
+    assert_eq!(error, empty, "the size comes first");
+    let error = refused(|builder| {
+        #[repr(align(512))]
+        struct Aligned(#[allow(dead_code, reason = "for its size")] u8);
+        builder.input::<Aligned>("x", 8);
+    });
+    let buffer = "x".to_owned();
+    assert_eq!(error, BuildError::Overaligned { buffer, alignment: 512, limit: 256 });
+    let error = refused(|builder| {
+        let (x, y) = (builder.scratch::<u8>("x", 1 << 63), builder.scratch::<u8>("y", 1 << 63));
+        builder.stage("first").writes(x);
+        builder.stage("second").writes(y);
+    });
+    assert_eq!(error, BuildError::ScratchTooLarge);
+}
+
+#[test]
+fn the_number_of_parts_is_bounded() {
+    let most = MAX_PARTS;
+    let given = most + 1;
+    let stages = refused(|builder| {
+        for stage in 0..given {
+            builder.stage(stage.to_string());
+        }
+    });
+    assert_eq!(stages, BuildError::TooMany { parts: "stages", given, most });
+    let buffers = refused(|builder| {
+        for buffer in 0..given {
+            builder.input::<u8>(buffer.to_string(), 1);
+        }
+        builder.stage("stage");
+    });
+    assert_eq!(buffers, BuildError::TooMany { parts: "buffers", given, most });
+}
+
+#[test]
+fn a_launch_is_for_the_items_of_the_pipeline() {
+    let error = refused(|builder| {
+        let request = LaunchRequest::new(Dim3::new(1, 11, 1), Dim3::new(64, 1, 1));
+        builder.stage("launch").launches(request, BatchAxis::new(Axis::Y, 11), &limits("k"));
+    });
+    assert_eq!(error, BuildError::OtherBatch { stage: "launch".to_owned(), batch: 11, items: 10 });
+}
