@@ -1,12 +1,11 @@
 //! The CPU back end: runs plans chunk by chunk under any GPU's limits, items in parallel.
 
-use core::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rayon::prelude::*;
 
 use crate::plan::launches::PlannedLaunch;
-use crate::plan::run::Launcher;
+use crate::plan::run::{Launcher, panic_message};
 
 /// Why the host failed to run a chunk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,19 +95,13 @@ where
                 .enumerate()
                 .for_each(|(place, out)| kernel(item_at(chunk.start, place), out));
         }))
-        .map_err(|panic| HostError::KernelPanicked { message: message_of(panic.as_ref()) })
+        .map_err(|panic| HostError::KernelPanicked { message: panic_message(panic.as_ref()) })
     }
 }
 
 /// An index within a chunk is below its number of items, so the sum is an item of the batch.
 fn item_at(start: u64, place: usize) -> u64 {
     start.saturating_add(u64::try_from(place).unwrap_or(u64::MAX))
-}
-
-pub(crate) fn message_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    let owned = || panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(owned).unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]

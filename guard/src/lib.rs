@@ -69,7 +69,7 @@ mod launch;
 mod limits;
 mod observe;
 #[cfg_attr(
-    not(feature = "host"),
+    not(any(feature = "host", feature = "cuda")),
     allow(dead_code, reason = "without a back end, pipelines are only planned")
 )]
 pub mod pipeline;

@@ -3,15 +3,17 @@
 
 use core::marker::PhantomData;
 use core::ops::RangeInclusive;
+use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use libloading::Library;
 use once_cell::sync::OnceCell;
 
 use super::driver_log;
 use super::error::{Background, DriverError, DriverUnavailable};
 use super::history::History;
-use super::symbols::{self, Driver, Handle, NO_DEVICE, Status};
+use super::symbols::{self, Driver, Handle, NO_DEVICE, OUT_OF_MEMORY, Status};
+use crate::plan::backoff::AllocationError;
 
 /// Functions that cudarc calls for contexts, streams, events and memory: it panics where one is
 /// missing.
@@ -141,6 +143,30 @@ impl Driver {
     pub(super) fn bind_cudarc(&self, context: &CudaContext) -> Result<(), DriverError> {
         self.bind(context.cu_ctx().cast())?;
         recorded_failure(context)
+    }
+
+    /// Allocates memory on `stream`, not initialised, to be freed there.
+    pub(super) fn allocate(
+        &self,
+        stream: &Arc<CudaStream>,
+        bytes: u64,
+    ) -> Result<CudaSlice<u8>, AllocationError<DriverError>> {
+        // Report failures that cudarc recorded earlier: the allocation would return them, and they
+        // might look like its own out-of-memory error.
+        let context = stream.context();
+        self.bind_cudarc(context).map_err(AllocationError::Failed)?;
+        // The driver refuses allocations of no bytes.
+        let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        // SAFETY: any value is a valid `u8`, and the memory is only passed to kernels, whose contract
+        // covers uninitialised memory, or as an address.
+        let allocated = unsafe { stream.alloc::<u8>(len) };
+        allocated.map_err(|error| {
+            let error = from_cudarc(Some(context), "cuMemAllocAsync", error);
+            match error.code {
+                OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
+                _ => AllocationError::Failed(error),
+            }
+        })
     }
 
     /// Waits for all launches on `stream`, and clears them of suspicion. The stream's context is current.

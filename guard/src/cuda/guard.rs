@@ -18,7 +18,7 @@ use super::launch::{Submission, count, prepare};
 use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
 use super::query;
-use super::symbols::{Driver, Handle, OUT_OF_MEMORY};
+use super::symbols::{Driver, Handle};
 #[cfg(feature = "profile")]
 use super::tuning::KernelTuning;
 use crate::guard::{FallbackReason, Guard};
@@ -296,7 +296,7 @@ impl Guard {
     }
 
     /// The context that the guard launches in, or why it runs on the host.
-    fn device_context(&self) -> Result<&Arc<CudaContext>, CudaError> {
+    pub(super) fn device_context(&self) -> Result<&Arc<CudaContext>, CudaError> {
         self.context().ok_or_else(|| match self.fallback() {
             Some(FallbackReason::Cuda(reason)) => reason.clone(),
             _ => LoadError::NoDevice.into(),
@@ -397,7 +397,7 @@ impl Guard {
 
 /// Reports what failed when the stream was to wait for others, or earlier in its context.
 #[inline]
-fn check_order(args: &Args<'_>) -> Result<(), DriverError> {
+pub(super) fn check_order(args: &Args<'_>) -> Result<(), DriverError> {
     let context = args.stream().context();
     match args.uses().failed() {
         Some(error) => Err(failed_earlier(context, error)),
@@ -419,7 +419,7 @@ fn check_capture(kernel: &Kernel, args: &Args<'_>) -> Result<(), LaunchError> {
 }
 
 #[cold]
-fn other_context(what: &'static str, kernel: &Kernel) -> LaunchError {
+pub(super) fn other_context(what: &'static str, kernel: &Kernel) -> LaunchError {
     let name = kernel.name().to_owned();
     match &kernel.inner().owned {
         Some(_) => LaunchError::OtherContext { what, kernel: name },
@@ -452,22 +452,8 @@ impl WorkspaceLauncher for StreamLauncher<'_> {
     type Error = DriverError;
 
     fn allocate(&mut self, bytes: u64) -> Result<Self::Workspace, AllocationError<DriverError>> {
-        // Report failures that cudarc recorded earlier: the allocation would return them, and they
-        // might look like its own out-of-memory error.
-        let (driver, context) = (self.kernel.inner().driver, self.owner.context());
-        driver.bind_cudarc(context).map_err(AllocationError::Failed)?;
-        // The driver refuses allocations of no bytes.
-        let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
-        // SAFETY: any value is a valid `u8`, and the memory is only passed to the kernel, whose
-        // contract covers uninitialised workspace.
-        let allocated = unsafe { self.owner.alloc::<u8>(len) };
-        let mut memory = allocated.map_err(|error| {
-            let error = from_cudarc(Some(context), "cuMemAllocAsync", error);
-            match error.code {
-                OUT_OF_MEMORY => AllocationError::OutOfMemory(error),
-                _ => AllocationError::Failed(error),
-            }
-        })?;
+        let driver = self.kernel.inner().driver;
+        let mut memory = driver.allocate(self.owner, bytes)?;
         // All uses are on the stream that frees it, so the use need not be recorded.
         let (address, _) = memory.device_ptr_mut(self.owner);
         Ok((address, memory))

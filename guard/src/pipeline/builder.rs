@@ -110,10 +110,20 @@ impl<B> PipelineBuilder<B> {
 
     /// Adds a stage that does `body`, after those before it.
     pub(crate) fn add_stage(&mut self, name: String, body: B) -> StageBuilder<'_> {
+        self.add_stage_and_body(name, body).0
+    }
+
+    /// As [`Self::add_stage`]; also returns the body.
+    pub(crate) fn add_stage_and_body(
+        &mut self,
+        name: String,
+        body: B,
+    ) -> (StageBuilder<'_>, Option<&mut B>) {
         let (uses, at_most, live) = (Vec::new(), u64::MAX, (0, 0));
         self.stages.push(StageSpec { name, uses, launch: None, align: 1, at_most, live });
         self.bodies.push(body);
-        StageBuilder { pipeline: self.id, stages: &mut self.stages, mistake: &mut self.mistake }
+        let (pipeline, stages, mistake) = (self.id, &mut self.stages, &mut self.mistake);
+        (StageBuilder { pipeline, stages, mistake }, self.bodies.last_mut())
     }
 
     fn buffer<T>(

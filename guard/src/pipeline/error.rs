@@ -200,6 +200,33 @@ pub enum MemoryError {
         /// What it got.
         given: &'static str,
     },
+    /// More memory than the arguments of a launch can be.
+    #[error("the pipeline has {given} buffers of the caller, the limit is {most}")]
+    TooMany {
+        /// How many got memory.
+        given: usize,
+        /// How many can.
+        most: usize,
+    },
+    /// A stream or memory of another device or context.
+    #[error("{what} belongs to another CUDA context than the guard")]
+    OtherContext {
+        /// Which of them.
+        what: &'static str,
+    },
+    /// A stream for each chunk in flight is missing.
+    #[error("the plan has {in_flight} chunks in flight, but there are only {streams} streams")]
+    TooFewStreams {
+        /// Chunks in flight.
+        in_flight: u64,
+        /// Streams.
+        streams: usize,
+    },
+    /// A stream that is being captured into a graph.
+    #[error(
+        "a stream is being captured, and a graph keeps no memory of a pipeline: run it after the capture"
+    )]
+    Captured,
     /// Memory of another length.
     #[error("buffer {buffer} has {given} bytes, the items of the pipeline need {needed}")]
     WrongLength {
@@ -209,6 +236,28 @@ pub enum MemoryError {
         needed: u128,
         /// Bytes that it got.
         given: u64,
+    },
+}
+
+/// Why a stage has no such view.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ViewError {
+    /// The stage did not declare that it reads the buffer, and no more than that.
+    #[error("stage {stage} did not declare that it reads {buffer}")]
+    NotRead {
+        /// The stage.
+        stage: String,
+        /// The buffer.
+        buffer: String,
+    },
+    /// The stage did not declare that it writes or updates the buffer, or has this view already.
+    #[error("stage {stage} did not declare that it writes {buffer}, or has taken its view already")]
+    NotWritten {
+        /// The stage.
+        stage: String,
+        /// The buffer.
+        buffer: String,
     },
 }
 
@@ -265,6 +314,11 @@ pub enum RunError {
     OtherPlan,
     /// The caller's memory does not fit; nothing ran.
     Memory(MemoryError),
+    /// The device, or a kernel of another one; nothing ran.
+    Device {
+        /// Why it cannot run.
+        source: StageError,
+    },
     /// A stage panicked in an earlier run; nothing ran.
     Poisoned {
         /// That stage.
@@ -281,6 +335,16 @@ pub enum RunError {
         /// What was done before.
         done: Box<PipelineRun>,
         /// Why the allocation failed.
+        source: StageError,
+    },
+    /// The device reported a failure of chunks that were submitted before, while a monitored run waited
+    /// for them.
+    Late {
+        /// Items of the pipeline.
+        items: u64,
+        /// What was done before.
+        done: Box<PipelineRun>,
+        /// What it reported.
         source: StageError,
     },
     /// A stage failed.
@@ -303,7 +367,9 @@ impl RunError {
     #[must_use]
     pub fn done(&self) -> Option<&PipelineRun> {
         match self {
-            Self::Scratch { done, .. } | Self::Stage { done, .. } => Some(done),
+            Self::Scratch { done, .. } | Self::Stage { done, .. } | Self::Late { done, .. } => {
+                Some(done)
+            }
             _ => None,
         }
     }
@@ -314,6 +380,7 @@ impl fmt::Display for RunError {
         match self {
             Self::OtherPlan => f.write_str("the plan was made for another pipeline"),
             Self::Memory(error) => error.fmt(f),
+            Self::Device { source } => source.fmt(f),
             Self::Poisoned { stage } => write!(
                 f,
                 "stage {stage} panicked in an earlier run: build the pipeline again to run it"
@@ -322,6 +389,11 @@ impl fmt::Display for RunError {
                 f,
                 "cannot allocate {bytes} bytes of scratch for a chunk of {chunk} items, after {done} of \
                  {items} items: {source}",
+                done = done.items_done
+            ),
+            Self::Late { items, done, source } => write!(
+                f,
+                "the device failed after {done} of {items} items: {source}",
                 done = done.items_done
             ),
             Self::Stage { stage, chunk, items, done, source } => write!(

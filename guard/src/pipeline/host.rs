@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rayon::prelude::*;
 
-use crate::host::message_of;
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
 use crate::pipeline::definition::{Definition, Pipeline};
 use crate::pipeline::error::{RunError, StageError};
@@ -16,6 +15,7 @@ use crate::pipeline::plan::PipelinePlan;
 use crate::pipeline::progress::{Monitor, PipelineRun};
 use crate::pipeline::run::{Backend, ChunkFailure, run};
 use crate::plan::chunks::Chunk;
+use crate::plan::run::panic_message;
 
 /// A pipeline on the host.
 ///
@@ -173,7 +173,7 @@ impl Lane<'_> {
                 body(self.chunk, &mut views)
             }));
             let ran = ran.unwrap_or_else(|panic| {
-                Err(StageError::Panicked { message: message_of(panic.as_ref()) })
+                Err(StageError::Panicked { message: panic_message(panic.as_ref()) })
             });
             ran.map_err(|error| (index, error))?;
         }

@@ -4,9 +4,10 @@ use core::mem::take;
 
 use bytemuck::{AnyBitPattern, NoUninit, try_cast_slice, try_cast_slice_mut};
 
-use crate::pipeline::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role};
+use crate::pipeline::buffer::{Access, Buffer, BufferId, Extent};
 use crate::pipeline::definition::Definition;
-use crate::pipeline::error::MemoryError;
+use crate::pipeline::error::{MemoryError, ViewError};
+use crate::pipeline::memory::Given;
 use crate::plan::chunks::Chunk;
 
 /// The memory of a pipeline's inputs, outputs, in-place buffers and accumulators, for one run.
@@ -42,25 +43,14 @@ impl<'m> HostMemory<'m> {
         self,
         definition: &Definition,
     ) -> Result<Vec<Option<Bytes<'m>>>, MemoryError> {
-        let mut memory: Vec<_> = definition.buffers.iter().map(|_| None).collect();
-        for (id, bytes) in self.given {
-            let of_pipeline = id.pipeline == definition.id;
-            let (true, Some(spec), Some(place)) =
-                (of_pipeline, definition.buffers.get(id.index), memory.get_mut(id.index))
-            else {
-                return Err(MemoryError::OtherPipeline);
-            };
-            check_bytes(spec, &bytes, definition.items)?;
-            if place.replace(bytes).is_some() {
-                return Err(MemoryError::Twice { buffer: spec.name.clone() });
-            }
-        }
-        for (spec, bytes) in definition.buffers.iter().zip(&memory) {
-            if bytes.is_none() && spec.role != Role::Scratch {
-                return Err(MemoryError::Missing { buffer: spec.name.clone() });
-            }
-        }
-        Ok(memory)
+        let given = |(id, bytes): &(BufferId, Bytes<'_>)| Given {
+            id: *id,
+            bytes: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+            writable: matches!(bytes, Bytes::Write(_)),
+        };
+        let places = definition.check_memory(&self.given.iter().map(given).collect::<Vec<_>>())?;
+        let mut given: Vec<_> = self.given.into_iter().map(|(_, bytes)| Some(bytes)).collect();
+        Ok(places.into_iter().map(|place| given.get_mut(place?)?.take()).collect())
     }
 }
 
@@ -117,28 +107,6 @@ pub struct Views<'v> {
     views: Vec<(usize, Option<Bytes<'v>>)>,
 }
 
-/// Why a stage has no such view.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ViewError {
-    /// The stage did not declare that it reads the buffer, and no more than that.
-    #[error("stage {stage} did not declare that it reads {buffer}")]
-    NotRead {
-        /// The stage.
-        stage: String,
-        /// The buffer.
-        buffer: String,
-    },
-    /// The stage did not declare that it writes or updates the buffer, or has this view already.
-    #[error("stage {stage} did not declare that it writes {buffer}, or has taken its view already")]
-    NotWritten {
-        /// The stage.
-        stage: String,
-        /// The buffer.
-        buffer: String,
-    },
-}
-
 impl<'v> Views<'v> {
     /// The views of the stage at `index`, out of the caller's memory and scratch.
     pub(crate) fn new(
@@ -187,7 +155,10 @@ impl<'v> Views<'v> {
             Some((_, Some(Bytes::Read(bytes)))) => try_cast_slice(bytes).ok(),
             _ => None,
         }
-        .ok_or_else(|| ViewError::NotRead { stage: self.stage.into(), buffer: self.name(buffer) })
+        .ok_or_else(|| ViewError::NotRead {
+            stage: self.stage.into(),
+            buffer: self.definition.buffer_name(buffer.id),
+        })
     }
 
     /// A buffer that the stage writes or updates; each only once.
@@ -210,38 +181,11 @@ impl<'v> Views<'v> {
         }
         .ok_or_else(|| ViewError::NotWritten {
             stage: self.stage.into(),
-            buffer: self.name(buffer),
+            buffer: self.definition.buffer_name(buffer.id),
         })
     }
 
     fn is<T>(&self, buffer: Buffer<T>, index: usize) -> bool {
         buffer.id == BufferId { pipeline: self.definition.id, index }
     }
-
-    fn name<T>(&self, buffer: Buffer<T>) -> String {
-        let of_pipeline = buffer.id.pipeline == self.definition.id;
-        let spec = self.definition.buffers.get(buffer.id.index).filter(|_| of_pipeline);
-        spec.map_or_else(|| "a buffer of another pipeline".to_owned(), |spec| spec.name.clone())
-    }
-}
-
-fn check_bytes(spec: &BufferSpec, bytes: &Bytes<'_>, items: u64) -> Result<(), MemoryError> {
-    let given = match bytes {
-        Bytes::Read(_) => "memory to read",
-        Bytes::Write(_) => "memory to write",
-    };
-    let expected = match spec.role {
-        Role::Input => "memory to read",
-        Role::Output | Role::InPlace | Role::Accumulator => "memory to write",
-        Role::Scratch => "none, since it is scratch",
-    };
-    if given != expected {
-        return Err(MemoryError::WrongKind { buffer: spec.name.clone(), expected, given });
-    }
-    let given = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    let needed = spec.extent.bytes(items);
-    if needed != given.into() {
-        return Err(MemoryError::WrongLength { buffer: spec.name.clone(), needed, given });
-    }
-    Ok(())
 }

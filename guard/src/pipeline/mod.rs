@@ -60,6 +60,7 @@ pub(crate) mod host;
 #[cfg(feature = "host")]
 pub(crate) mod host_memory;
 pub(crate) mod layout;
+pub(crate) mod memory;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod run;
@@ -67,10 +68,10 @@ pub(crate) mod run;
 pub use buffer::Buffer;
 pub use builder::{MAX_PARTS, PipelineBuilder, StageBuilder};
 pub use definition::Pipeline;
-pub use error::{BuildError, MemoryError, PlanError, RunError, StageError};
+pub use error::{BuildError, MemoryError, PlanError, RunError, StageError, ViewError};
 #[cfg(feature = "host")]
 pub use host::{HostPipeline, HostStage};
 #[cfg(feature = "host")]
-pub use host_memory::{HostMemory, ViewError, Views};
+pub use host_memory::{HostMemory, Views};
 pub use plan::{Budget, PipelinePlan, StageMemory};
 pub use progress::{Monitor, PipelineRun, Progress};

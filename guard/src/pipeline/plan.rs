@@ -175,8 +175,13 @@ impl PipelinePlan {
     #[must_use]
     pub fn launch(&self, index: usize, chunk: Chunk) -> Option<PlannedLaunch> {
         let of_plan = chunk.items == self.chunk_items() || Some(chunk.items) == self.remainder();
-        let plan = self.launches.get(index)?.as_ref()?;
+        let plan = self.launches_of(index)?;
         of_plan.then(|| plan.launch_of(chunk))
+    }
+
+    /// All launches of the stage at `index`.
+    pub(crate) fn launches_of(&self, index: usize) -> Option<&Plan> {
+        self.launches.get(index)?.as_ref()
     }
 }
 

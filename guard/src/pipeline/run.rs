@@ -18,12 +18,31 @@ pub(crate) trait Backend {
     /// [`StageError::OutOfMemory`] if a smaller allocation may succeed.
     fn allocate(&mut self, plan: &PipelinePlan) -> Result<(), StageError>;
 
+    /// Checks each stage before the first chunk of `plan` runs in the scratch that was allocated for it.
+    ///
+    /// # Errors
+    ///
+    /// The index of a stage that cannot run, and why.
+    fn prepare(&mut self, plan: &PipelinePlan) -> Result<(), (usize, StageError)> {
+        let _ = plan;
+        Ok(())
+    }
+
     /// Runs consecutive chunks of `plan`, as many as are in flight.
     ///
     /// # Errors
     ///
     /// The first chunk that failed. Later ones may have run.
     fn run(&mut self, plan: &PipelinePlan, chunks: &[Chunk]) -> Result<(), ChunkFailure>;
+
+    /// Waits for the chunks that are still running.
+    ///
+    /// # Errors
+    ///
+    /// Why any of them failed.
+    fn wait(&mut self) -> Result<(), StageError> {
+        Ok(())
+    }
 }
 
 /// A chunk that failed.
@@ -59,6 +78,7 @@ pub(crate) fn run(
         let done = Box::new(done);
         return Err(match failure {
             Failure::Scratch(source) => RunError::Scratch { chunk, bytes, items, done, source },
+            Failure::Late(source) => RunError::Late { items, done, source },
             Failure::Stage { stage, chunk, source } => {
                 let name = definition.stages.get(stage).map(|stage| stage.name.clone());
                 let stage = name.unwrap_or_default();
@@ -72,6 +92,7 @@ pub(crate) fn run(
 /// Why a plan was not run to its end.
 enum Failure {
     Scratch(StageError),
+    Late(StageError),
     Stage { stage: usize, chunk: Chunk, source: StageError },
 }
 
@@ -80,6 +101,7 @@ impl Failure {
     fn is_out_of_memory(&self, definition: &Definition) -> bool {
         match self {
             Self::Scratch(source) => matches!(source, StageError::OutOfMemory(_)),
+            Self::Late(_) => false,
             Self::Stage { source, .. } => {
                 matches!(source, StageError::OutOfMemory(_)) && definition.can_run_again()
             }
@@ -102,6 +124,11 @@ fn run_plan(
     }
     backend.allocate(plan).map_err(Failure::Scratch)?;
     done.scratch_bytes = done.scratch_bytes.max(bytes);
+    if let Some(first) = plan.chunks().next() {
+        let chunk = Chunk { index: done.chunks, ..first };
+        let failed = |(stage, source)| Failure::Stage { stage, chunk, source };
+        backend.prepare(plan).map_err(failed)?;
+    }
     let in_flight = usize::try_from(plan.in_flight()).unwrap_or(usize::MAX);
     let mut chunks = plan.chunks();
     let mut together = Vec::new();
@@ -115,6 +142,9 @@ fn run_plan(
             chunk.index = index;
         }
         let ran = backend.run(plan, &together);
+        if ran.is_ok() && monitor.is_some() {
+            backend.wait().map_err(Failure::Late)?;
+        }
         let complete = ran.as_ref().err().map_or(together.len(), |failure| failure.position);
         for chunk in together.iter().take(complete) {
             done.chunks = done.chunks.saturating_add(1);

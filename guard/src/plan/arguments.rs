@@ -148,13 +148,18 @@ impl<'a> KernelArgs<'a> {
 
     /// The same arguments with the workspace at `address`.
     pub(crate) fn with_workspace_at(&self, address: u64) -> Self {
-        let mut placed = self.clone();
-        for slot in &mut placed.slots {
-            if matches!(slot, Slot::Workspace) {
-                *slot = Slot::Address(address);
+        self.replaced(|_, slot| matches!(slot, Slot::Workspace).then_some(Slot::Address(address)))
+    }
+
+    /// The same arguments, those for which `other` returns one replaced.
+    pub(crate) fn replaced(&self, other: impl Fn(usize, &Slot<'a>) -> Option<Slot<'a>>) -> Self {
+        let mut replaced = self.clone();
+        for (index, slot) in replaced.slots.iter_mut().enumerate() {
+            if let Some(other) = other(index, slot) {
+                *slot = other;
             }
         }
-        placed
+        replaced
     }
 
     fn push(&mut self, slot: Slot<'a>) -> &mut Self {

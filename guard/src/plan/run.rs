@@ -1,5 +1,6 @@
 //! Runs a plan through a launcher, chunk by chunk.
 
+use core::any::Any;
 use core::fmt;
 
 use crate::plan::launches::{Plan, PlannedLaunch};
@@ -76,6 +77,13 @@ where
         items: plan.items(),
         source,
     }
+}
+
+/// The text of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let owned = || panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(owned).unwrap_or("no message").to_owned()
 }
 
 #[cfg(test)]

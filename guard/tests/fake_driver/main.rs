@@ -22,6 +22,7 @@ mod memory;
 #[cfg(all(feature = "tracing", feature = "metrics", feature = "profile"))]
 mod observed;
 mod optional_features;
+mod pipelines;
 mod raw_kernels;
 mod refusals;
 mod residency;

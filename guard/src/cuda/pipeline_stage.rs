@@ -1,0 +1,272 @@
+//! Stages of pipelines on a device, and the memory that they work on.
+
+use core::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+
+use super::arguments::{Args, Memory, MemoryMut, wide};
+use super::kernel::Kernel;
+use crate::launch::request::LaunchRequest;
+use crate::pipeline::buffer::{Access, Buffer, BufferId};
+use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
+use crate::pipeline::definition::{Definition, Pipeline};
+use crate::pipeline::error::{StageError, ViewError};
+use crate::pipeline::memory::Given;
+use crate::plan::arguments::KernelArgs;
+use crate::plan::batch::BatchAxis;
+use crate::plan::chunks::Chunk;
+use crate::plan::slot::Scalar;
+
+/// A pipeline on a CUDA device: [`Guard::run_pipeline`](crate::Guard::run_pipeline).
+pub type CudaPipeline<'a> = Pipeline<CudaStage<'a>>;
+
+/// What a stage does on a device.
+pub struct CudaStage<'a>(pub(super) Body<'a>);
+
+pub(super) enum Body<'a> {
+    Kernel {
+        kernel: Kernel,
+        /// With an address of 0 for each buffer.
+        arguments: KernelArgs<'a>,
+        /// The places of buffers among the arguments.
+        buffers: Vec<(usize, BufferId)>,
+    },
+    Call(Box<Call<'a>>),
+}
+
+pub(super) type Call<'a> =
+    dyn FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + 'a;
+
+impl fmt::Debug for CudaStage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("CudaStage");
+        if let Body::Kernel { kernel, .. } = &self.0 {
+            debug.field("kernel", kernel);
+        }
+        debug.finish_non_exhaustive()
+    }
+}
+
+impl<'a> PipelineBuilder<CudaStage<'a>> {
+    /// Adds a stage after those before it that launches `kernel`, for the whole batch by `request`. The
+    /// arguments follow, in the order of the kernel's parameters.
+    ///
+    /// For each chunk the kernel gets the addresses of the chunk's first item, in the caller's memory and
+    /// in scratch. A [`dependent`](LaunchRequest::dependent) request becomes an ordinary one.
+    pub fn kernel(
+        &mut self,
+        name: impl Into<String>,
+        kernel: &Kernel,
+        request: LaunchRequest,
+        batch: BatchAxis,
+    ) -> KernelStage<'_, 'a> {
+        let (arguments, buffers) = (KernelArgs::new(), Vec::new());
+        let body = CudaStage(Body::Kernel { kernel: kernel.clone(), arguments, buffers });
+        let (stage, body) = self.add_stage_and_body(name.into(), body);
+        KernelStage { stage: stage.launches(request, batch, kernel.limits()), body }
+    }
+
+    /// Adds a stage after those before it that submits work of another kind to a stream, such as a library
+    /// call: `call` gets the stream, the chunk, and views of the buffers that the stage declares.
+    ///
+    /// It neither waits for the stream nor begins a capture on it.
+    pub fn call<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_>
+    where
+        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + 'a,
+    {
+        self.add_stage(name.into(), CudaStage(Body::Call(Box::new(call))))
+    }
+}
+
+/// Declares the arguments of a stage's kernel, in the order of its parameters.
+#[derive(Debug)]
+pub struct KernelStage<'b, 'a> {
+    stage: StageBuilder<'b>,
+    body: Option<&'b mut CudaStage<'a>>,
+}
+
+impl<'a> KernelStage<'_, 'a> {
+    /// A buffer that the kernel reads.
+    pub fn reads<T>(mut self, buffer: Buffer<T>) -> Self {
+        self.stage = self.stage.reads(buffer);
+        self.buffer(buffer.id)
+    }
+
+    /// A buffer of which the kernel writes all that belongs to the chunk, whatever it held.
+    pub fn writes<T>(mut self, buffer: Buffer<T>) -> Self {
+        self.stage = self.stage.writes(buffer);
+        self.buffer(buffer.id)
+    }
+
+    /// A buffer that the kernel reads and writes.
+    pub fn updates<T>(mut self, buffer: Buffer<T>) -> Self {
+        self.stage = self.stage.updates(buffer);
+        self.buffer(buffer.id)
+    }
+
+    /// As [`KernelArgs::value`].
+    pub fn value<T: Scalar>(self, value: T) -> Self {
+        self.argument(|arguments| arguments.value(value))
+    }
+
+    /// As [`KernelArgs::constant`].
+    pub fn constant<T: Scalar>(self, value: T) -> Self {
+        self.argument(|arguments| arguments.constant(value))
+    }
+
+    /// As [`KernelArgs::bytes`].
+    pub fn bytes(self, bytes: &'a [u8]) -> Self {
+        self.argument(|arguments| arguments.bytes(bytes))
+    }
+
+    /// As [`KernelArgs::offset`].
+    pub fn offset(self) -> Self {
+        self.argument(KernelArgs::offset)
+    }
+
+    /// As [`KernelArgs::offset_u32`].
+    pub fn offset_u32(self) -> Self {
+        self.argument(KernelArgs::offset_u32)
+    }
+
+    /// As [`KernelArgs::offset_i32`].
+    pub fn offset_i32(self) -> Self {
+        self.argument(KernelArgs::offset_i32)
+    }
+
+    /// As [`KernelArgs::length`].
+    pub fn length(self) -> Self {
+        self.argument(KernelArgs::length)
+    }
+
+    /// As [`KernelArgs::length_u32`].
+    pub fn length_u32(self) -> Self {
+        self.argument(KernelArgs::length_u32)
+    }
+
+    /// As [`KernelArgs::length_i32`].
+    pub fn length_i32(self) -> Self {
+        self.argument(KernelArgs::length_i32)
+    }
+
+    fn buffer(mut self, id: BufferId) -> Self {
+        if let Some(CudaStage(Body::Kernel { arguments, buffers, .. })) = &mut self.body {
+            buffers.push((arguments.len(), id));
+        }
+        self.argument(|arguments| arguments.address(0))
+    }
+
+    fn argument(
+        mut self,
+        add: impl for<'k> FnOnce(&'k mut KernelArgs<'a>) -> &'k mut KernelArgs<'a>,
+    ) -> Self {
+        if let Some(CudaStage(Body::Kernel { arguments, .. })) = &mut self.body {
+            add(arguments);
+        }
+        self
+    }
+}
+
+/// The memory and the streams of one run of a pipeline on a device.
+///
+/// The run waits for earlier work on the memory, and later work on it waits for the run, as for launches
+/// with [`Args`]. It stays on its thread.
+#[derive(Debug)]
+#[must_use]
+pub struct DeviceMemory<'m> {
+    pub(super) args: Args<'m>,
+    pub(super) stream: &'m Arc<CudaStream>,
+    pub(super) more: &'m [Arc<CudaStream>],
+    /// What each of the arguments is for.
+    pub(super) given: Vec<Given>,
+}
+
+impl<'m> DeviceMemory<'m> {
+    /// No memory yet, for a run on `stream`.
+    pub fn new(stream: &'m Arc<CudaStream>) -> Self {
+        Self { args: Args::new(stream), stream, more: &[], given: Vec::new() }
+    }
+
+    /// The same on further streams: chunks in flight take turns on all of them. They begin after the work
+    /// that the first stream has, and its later work waits for them.
+    pub const fn on_streams(mut self, more: &'m [Arc<CudaStream>]) -> Self {
+        self.more = more;
+        self
+    }
+
+    /// The memory of an input.
+    pub fn read<T, S>(mut self, buffer: Buffer<T>, memory: &'m S) -> Self
+    where
+        S: Memory<T> + ?Sized,
+    {
+        let bytes = wide(memory.num_bytes());
+        self.given.push(Given { id: buffer.id, bytes, writable: false });
+        self.args.read(memory);
+        self
+    }
+
+    /// The memory of an output, an in-place buffer or an accumulator.
+    pub fn write<T, S>(mut self, buffer: Buffer<T>, memory: &'m mut S) -> Self
+    where
+        S: MemoryMut<T> + ?Sized,
+    {
+        let bytes = wide(memory.num_bytes());
+        self.given.push(Given { id: buffer.id, bytes, writable: true });
+        self.args.write(memory);
+        self
+    }
+}
+
+/// Where the buffers that a stage declared are on the device: of a buffer per item, the part of the chunk's
+/// items.
+#[derive(Debug)]
+pub struct DeviceViews<'v> {
+    pub(super) definition: &'v Definition,
+    pub(super) stage: &'v str,
+    pub(super) views: Vec<(usize, Access, DeviceRange)>,
+}
+
+/// Memory on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceRange {
+    /// The address of its first byte.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+impl DeviceViews<'_> {
+    /// A buffer that the stage reads or updates. Work on the stage's stream may read it.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError`] if it declared something else.
+    pub fn read<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, ViewError> {
+        self.find(buffer.id, Access::reads).ok_or_else(|| {
+            let (stage, buffer) = (self.stage.to_owned(), self.definition.buffer_name(buffer.id));
+            ViewError::NotRead { stage, buffer }
+        })
+    }
+
+    /// A buffer that the stage writes or updates. Work on the stage's stream may write it; what it held, if
+    /// the stage writes it, is unspecified.
+    ///
+    /// # Errors
+    ///
+    /// [`ViewError`] if it declared something else.
+    pub fn write<T>(&self, buffer: Buffer<T>) -> Result<DeviceRange, ViewError> {
+        self.find(buffer.id, Access::writes).ok_or_else(|| {
+            let (stage, buffer) = (self.stage.to_owned(), self.definition.buffer_name(buffer.id));
+            ViewError::NotWritten { stage, buffer }
+        })
+    }
+
+    fn find(&self, id: BufferId, allows: fn(Access) -> bool) -> Option<DeviceRange> {
+        let is = |(index, access, _): &&(usize, Access, DeviceRange)| {
+            *index == id.index && id.pipeline == self.definition.id && allows(*access)
+        };
+        self.views.iter().find(is).map(|(_, _, range)| *range)
+    }
+}
