@@ -28,7 +28,7 @@ pub(super) enum Body<'a> {
     Kernel {
         kernel: Kernel,
         /// With an address of 0 for each buffer.
-        arguments: KernelArgs<'a>,
+        arguments: Box<KernelArgs<'a>>,
         /// The places of buffers among the arguments.
         buffers: Vec<(usize, BufferId)>,
     },
@@ -61,7 +61,7 @@ impl<'a> PipelineBuilder<CudaStage<'a>> {
         request: LaunchRequest,
         batch: BatchAxis,
     ) -> KernelStage<'_, 'a> {
-        let (arguments, buffers) = (KernelArgs::new(), Vec::new());
+        let (arguments, buffers) = (Box::new(KernelArgs::new()), Vec::new());
         let body = CudaStage(Body::Kernel { kernel: kernel.clone(), arguments, buffers });
         let (stage, body) = self.add_stage_and_body(name.into(), body);
         KernelStage { stage: stage.launches(request, batch, kernel.limits()), body }

@@ -114,6 +114,28 @@ fn what_stops_a_run_is_told_with_stage_chunk_and_items_done() {
             "buffer qkv takes memory to read, not memory to write",
         ),
         (
+            &MemoryError::TooMany { given: 33, most: 32 },
+            "the pipeline has 33 buffers of the caller, the limit is 32",
+        ),
+        (
+            &MemoryError::OtherContext { what: "a stream" },
+            "a stream belongs to another CUDA context than the guard",
+        ),
+        (
+            &MemoryError::TooFewStreams { in_flight: 3, streams: 2 },
+            "the plan has 3 chunks in flight, but there are only 2 streams",
+        ),
+        (
+            &MemoryError::Captured,
+            "a stream is being captured, and a graph keeps no memory of a pipeline: run it after \
+             the capture",
+        ),
+        (&RunError::Device { source: "no device was found".into() }, "no device was found"),
+        (
+            &RunError::Late { items: 100, done: done(), source: "illegal address".into() },
+            "the device failed after 0 of 100 items: illegal address",
+        ),
+        (
             &MemoryError::WrongLength { buffer: buffer(), needed: 32, given: 28 },
             "buffer qkv has 28 bytes, the items of the pipeline need 32",
         ),

@@ -18,6 +18,7 @@ mod green_contexts;
 mod late_errors;
 mod limits;
 mod memory;
+mod pipelines;
 mod reflection_pad1d;
 mod refusals;
 mod replaying;

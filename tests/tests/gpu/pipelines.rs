@@ -1,0 +1,279 @@
+//! Pipelines on a device: the same output for every chunk and every number of streams.
+
+use core::ops::ControlFlow;
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::CudaStream;
+use gridguard::cuda::{CudaPipeline, DeviceMemory, DeviceViews, Kernel, Module};
+use gridguard::pipeline::{Budget, Buffer, PipelineRun, Progress, RunError, StageError};
+use gridguard::{Axis, BatchAxis, Chunk, Dim3, LaunchRequest, Parameter};
+
+use super::support::{guard, kernel, stream};
+
+const COLUMNS: u64 = 64;
+const TIMES: u64 = 4;
+
+/// One block of y an item, 64 threads.
+const SOURCE: &str = r#"
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// t[i][k][c] = (k + 1) * x[i][c] + w[c], for k below `times`.
+extern "C" __global__ void spread(const u32 *x, const u32 *w, u32 *t, u64 times, u64 items) {
+    u64 item = blockIdx.y, c = threadIdx.x;
+    if (item >= items) return;
+    for (u64 k = 0; k < times; k++)
+        t[(item * times + k) * 64 + c] = u32(k + 1) * x[item * 64 + c] + w[c];
+}
+
+// y[i][c] is the sum of t[i][k][c] over k, plus the item's number; x[i][c] grows by y[i][c].
+extern "C" __global__ void gather(const u32 *t, u32 *x, u32 *y, u64 times, u64 first, u64 items) {
+    u64 item = blockIdx.y, c = threadIdx.x;
+    if (item >= items) return;
+    u32 sum = u32(first + item);
+    for (u64 k = 0; k < times; k++) sum += t[(item * times + k) * 64 + c];
+    y[item * 64 + c] = sum;
+    x[item * 64 + c] += sum;
+}
+"#;
+
+#[allow(unsafe_code, reason = "the promise for the kernels above")]
+fn kernels() -> (Kernel, Kernel) {
+    static MODULE: OnceLock<Module> = OnceLock::new();
+    let module = MODULE.get_or_init(|| guard().compile("pipelines.cu", SOURCE).expect("compiles"));
+    let (memory, u64) = (Parameter::Memory, Parameter::of::<u64>());
+    // SAFETY: they access 64 elements an item, of scratch as many times as they are told, and write what
+    // the pipeline below declares as written.
+    let kernel = |name, parameters| unsafe { module.kernel(name, parameters) }.expect("a kernel");
+    (
+        kernel("spread", &[memory, memory, memory, u64, u64]),
+        kernel("gather", &[memory, memory, memory, u64, u64, u64]),
+    )
+}
+
+/// Spreads, copies by a call, and gathers.
+struct Spreading<'a> {
+    pipeline: CudaPipeline<'a>,
+    x: Buffer<u32>,
+    w: Buffer<u32>,
+    y: Buffer<u32>,
+}
+
+fn spreading(items: u64) -> Spreading<'static> {
+    let (spread, gather) = kernels();
+    let mut builder = CudaPipeline::builder(items);
+    let (x, y) = (builder.in_place::<u32>("x", COLUMNS), builder.output::<u32>("y", COLUMNS));
+    let w = builder.shared_input::<u32>("w", COLUMNS);
+    let t = builder.scratch::<u32>("t", TIMES * COLUMNS);
+    let copied = builder.scratch::<u32>("copied", TIMES * COLUMNS);
+    let threads = Dim3::new(64, 1, 1);
+    let request = LaunchRequest::new(Dim3::new(1, items, 1), threads);
+    let batch = BatchAxis::new(Axis::Y, items);
+    let stage = builder.kernel("spread", &spread, request, batch);
+    stage.reads(x).reads(w).writes(t).value(TIMES).length();
+    let call = move |stream: &Arc<CudaStream>, _: &Chunk, views: &DeviceViews<'_>| {
+        copy(stream, views, t, copied)
+    };
+    builder.call("copy", call).reads(t).writes(copied);
+    let stage = builder.kernel("gather", &gather, request, batch);
+    stage.reads(copied).updates(x).writes(y).value(TIMES).offset().length();
+    Spreading { pipeline: builder.build().expect("three stages"), x, w, y }
+}
+
+#[allow(unsafe_code, reason = "stands for a library's call")]
+fn copy(
+    stream: &CudaStream,
+    views: &DeviceViews<'_>,
+    from: Buffer<u32>,
+    to: Buffer<u32>,
+) -> Result<(), StageError> {
+    let (from, to) = (views.read(from)?, views.write(to)?);
+    let (bytes, stream) = (usize::try_from(to.bytes)?, stream.cu_stream());
+    // SAFETY: both are memory of the pipeline, of that size, for work on this stream.
+    unsafe { cudarc::driver::result::memcpy_dtod_async(to.address, from.address, bytes, stream) }?;
+    Ok(())
+}
+
+fn inputs(items: u64) -> (Vec<u32>, Vec<u32>) {
+    let numbers = |count: u64, seed: u32| -> Vec<u32> {
+        let number = |at: u32| at.wrapping_mul(2_654_435_761) ^ seed;
+        (0..u32::try_from(count).expect("few")).map(number).collect()
+    };
+    (numbers(items * COLUMNS, 17), numbers(COLUMNS, 99))
+}
+
+/// What a plain loop gives: y, and x after it.
+fn expected(x: &[u32], w: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let width = w.len();
+    let y: Vec<u32> = x
+        .iter()
+        .enumerate()
+        .map(|(place, x)| {
+            let item = u32::try_from(place / width).expect("few");
+            let terms = (1..=u32::try_from(TIMES).expect("few"))
+                .map(|k| k.wrapping_mul(*x).wrapping_add(w[place % width]));
+            terms.fold(item, u32::wrapping_add)
+        })
+        .collect();
+    let after = x.iter().zip(&y).map(|(x, y)| x.wrapping_add(*y)).collect();
+    (y, after)
+}
+
+/// Runs on as many streams as chunks are in flight, and compares both outputs with the plain loop.
+fn run_and_compare(items: u64, budget: Budget, in_flight: usize) -> PipelineRun {
+    let mut spreading = spreading(items);
+    let main = stream();
+    let more: Vec<_> = (1..in_flight).map(|_| stream()).collect();
+    let budget = budget.in_flight(u64::try_from(in_flight).expect("few"));
+    let plan = spreading.pipeline.plan(&budget).expect("it fits");
+    let (from, weights) = inputs(items);
+    let mut x = main.clone_htod(&from).expect("memory");
+    let w = main.clone_htod(&weights).expect("memory");
+    let mut y = main.clone_htod(&vec![u32::MAX; from.len()]).expect("memory");
+    let memory = DeviceMemory::new(&main).on_streams(&more);
+    let memory = memory.write(spreading.x, &mut x).read(spreading.w, &w).write(spreading.y, &mut y);
+    let run = guard().run_pipeline(&mut spreading.pipeline, &plan, memory).expect("it runs");
+    assert_eq!((run.items_done, run.scratch_bytes), (items, plan.bytes()));
+    let (y, x) = (main.clone_dtoh(&y).expect("copied"), main.clone_dtoh(&x).expect("copied"));
+    let (expected_y, expected_x) = expected(&from, &weights);
+    assert!(y == expected_y && x == expected_x, "{items} items, {in_flight} in flight: {plan}");
+    run
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn the_output_is_the_same_for_every_chunk_and_number_of_streams() {
+    for items in [1, 7, 1000, 70_001] {
+        for at_most in [1 + items / 2, 1 + items / 37, 1000] {
+            for in_flight in 1..=3 {
+                let run = run_and_compare(items, Budget::UNLIMITED.at_most(at_most), in_flight);
+                assert_eq!(run.tried.len(), 1);
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_grid_past_the_limit_of_y_runs_in_chunks_without_a_budget() {
+    let run = run_and_compare(70_001, Budget::UNLIMITED, 1);
+    assert_eq!((run.chunks, run.tried), (2, vec![35_001]));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_budget_in_bytes_and_one_of_what_is_free_are_kept() {
+    let run = run_and_compare(20_000, Budget::bytes(3 << 20), 2);
+    assert!(run.scratch_bytes <= 3 << 20 && run.chunks > 10, "{run:?}");
+    let free = guard().free_memory().expect("known").0;
+    let run = run_and_compare(20_000, guard().pipeline_budget(50).expect("known"), 1);
+    assert!(run.scratch_bytes <= free, "{run:?}");
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn scratch_larger_than_the_device_is_halved_until_it_fits() {
+    // 64 items take more than twice the device, 16 about half.
+    let total = guard().free_memory().expect("known").1;
+    let mut builder = CudaPipeline::builder(64);
+    let (huge, out) = (builder.scratch::<u8>("huge", total / 30), builder.output::<u64>("out", 1));
+    let request = LaunchRequest::new(Dim3::new(1, 64, 1), Dim3::ONE);
+    let batch = BatchAxis::new(Axis::Y, 64);
+    builder.call("touch", |_, _, _| Ok(())).writes(huge);
+    let stage = builder.kernel("count", &kernel("count_y"), request, batch);
+    stage.writes(out).offset().length();
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("planned");
+    let stream = stream();
+    let mut memory = stream.clone_htod(&[u64::MAX; 64]).expect("memory");
+    let bound = DeviceMemory::new(&stream).write(out, &mut memory);
+    let run = guard().run_pipeline(&mut pipeline, &plan, bound).expect("16 or fewer fit");
+    assert!(run.tried.starts_with(&[64, 32]) && run.items_done == 64, "{run:?}");
+    let written = stream.clone_dtoh(&memory).expect("copied");
+    assert!(written.iter().zip(0..).all(|(number, item)| *number == item), "{written:?}");
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn chunks_on_other_streams_wait_for_earlier_work_and_later_work_waits_for_them() {
+    let (main, more) = (stream(), [stream(), stream()]);
+    let items = 12;
+    let mut builder = CudaPipeline::builder(items);
+    let (x, seen) = (builder.input::<u64>("x", 1), builder.output::<u64>("seen", 1));
+    let request = LaunchRequest::new(Dim3::new(1, items, 1), Dim3::ONE);
+    let batch = BatchAxis::new(Axis::Y, items);
+    let stage = builder.kernel("look", &kernel("slow_look"), request, batch);
+    stage.reads(x).writes(seen).value(3_000_000_u64);
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED.at_most(2).in_flight(3)).expect("it fits");
+    let mut memory = main.clone_htod(&[0_u64; 12]).expect("memory");
+    let mut out = main.clone_htod(&[u64::MAX; 12]).expect("memory");
+    for round in 1..=5 {
+        // Written on the first stream, late, and again as soon as the call has returned.
+        let fill = kernel("slow_fill");
+        let plan_of_fill =
+            super::support::plan(&fill, Axis::Y, items, gridguard::Choice::AUTOMATIC);
+        let mut args = gridguard::cuda::Args::new(&main);
+        args.write_items(&mut memory, 1).value(round).value(30_000_000_u64);
+        guard().launch(&fill, &plan_of_fill, args).expect("launched");
+        let bound = DeviceMemory::new(&main).on_streams(&more);
+        let bound = bound.read(x, &memory).write(seen, &mut out);
+        guard().run_pipeline(&mut pipeline, &plan, bound).expect("it runs");
+        main.memcpy_htod(&[0_u64; 12], &mut memory).expect("written");
+        assert_eq!(main.clone_dtoh(&out).expect("copied"), [round; 12]);
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_monitored_run_is_cancelled_between_chunks() {
+    let items = 1000;
+    let mut spreading = spreading(items);
+    let (main, more) = (stream(), [stream()]);
+    let plan = spreading.pipeline.plan(&Budget::UNLIMITED.at_most(100).in_flight(2)).expect("fits");
+    let (from, weights) = inputs(items);
+    let mut x = main.clone_htod(&from).expect("memory");
+    let w = main.clone_htod(&weights).expect("memory");
+    let mut y = main.clone_htod(&vec![u32::MAX; from.len()]).expect("memory");
+    let memory = DeviceMemory::new(&main).on_streams(&more);
+    let memory = memory.write(spreading.x, &mut x).read(spreading.w, &w).write(spreading.y, &mut y);
+    let mut watch = |progress: &Progress| match progress.items_done {
+        400.. => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    };
+    let pipeline = &mut spreading.pipeline;
+    let run = guard().run_pipeline_monitored(pipeline, &plan, memory, &mut watch).expect("it runs");
+    assert_eq!((run.items_done, run.cancelled), (400, true));
+    let done = usize::try_from(400 * COLUMNS).expect("few");
+    let (expected_y, _) = expected(&from, &weights);
+    let y = main.clone_dtoh(&y).expect("copied");
+    assert!(y[..done] == expected_y[..done] && y[done..].iter().all(|y| *y == u32::MAX));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_call_that_panics_leaves_the_device_usable() {
+    let mut builder = CudaPipeline::builder(10);
+    let t = builder.scratch::<u64>("t", 1 << 20);
+    let request = LaunchRequest::new(Dim3::new(1, 10, 1), Dim3::ONE);
+    let batch = BatchAxis::new(Axis::Y, 10);
+    builder
+        .kernel("fill", &kernel("slow_fill"), request, batch)
+        .writes(t)
+        .value(7_u64)
+        .value(1_000_000_u64);
+    builder.call("panic", |_, chunk, _| match chunk.start {
+        4.. => panic!("no item {}", chunk.start),
+        _ => Ok(()),
+    });
+    let mut pipeline = builder.build().expect("built");
+    let plan = pipeline.plan(&Budget::UNLIMITED.at_most(2).in_flight(2)).expect("it fits");
+    let (main, more) = (stream(), [stream()]);
+    let run =
+        guard().run_pipeline(&mut pipeline, &plan, DeviceMemory::new(&main).on_streams(&more));
+    let Err(RunError::Stage { source: StageError::Panicked { .. }, done, .. }) = run else {
+        panic!("{run:?}");
+    };
+    assert_eq!(done.items_done, 4);
+    run_and_compare(100, Budget::UNLIMITED.at_most(30), 2);
+}
