@@ -58,18 +58,18 @@ thread_local! {
     static THREAD: u8 = const { 0 };
 }
 
-/// Records an accepted launch.
-#[inline]
-pub(crate) fn record(launch: &Launch, per_thread: bool) {
+/// Records an accepted launch of the kernel with this handle.
+#[inline(always)]
+pub(crate) fn record(kernel: usize, grid: [u32; 3], stream: usize, per_thread: bool) {
     let number = LAUNCHES.fetch_add(1, Ordering::Relaxed);
-    let Slot { number: at, kernel, stream, grid } = slot(number);
-    at.store(0, Ordering::Release);
-    kernel.store(launch.kernel.addr(), Ordering::Relaxed);
-    stream.store(key(launch.stream.addr(), per_thread), Ordering::Relaxed);
-    grid[0].store(launch.grid[0], Ordering::Relaxed);
-    grid[1].store(launch.grid[1], Ordering::Relaxed);
-    grid[2].store(launch.grid[2], Ordering::Relaxed);
-    at.store(number + 1, Ordering::Release);
+    let slot = slot(number);
+    slot.number.store(0, Ordering::Release);
+    slot.kernel.store(kernel, Ordering::Relaxed);
+    slot.stream.store(key(stream, per_thread), Ordering::Relaxed);
+    slot.grid[0].store(grid[0], Ordering::Relaxed);
+    slot.grid[1].store(grid[1], Ordering::Relaxed);
+    slot.grid[2].store(grid[2], Ordering::Relaxed);
+    slot.number.store(number + 1, Ordering::Release);
 }
 
 /// Forgets everything, in a child process.

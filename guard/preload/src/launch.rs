@@ -123,32 +123,35 @@ thread_local! {
 }
 
 /// Calls the original, and counts the launch that `describe` returns if it is the outermost one.
-#[inline]
-fn watched(call: impl FnOnce() -> Status, describe: impl FnOnce() -> Launch) -> Status {
+#[inline(always)]
+fn watched(call: impl FnOnce() -> Status, describe: impl Fn() -> Launch) -> Status {
     if INSIDE.replace(true) {
         return call();
     }
     let status = call();
-    let launch = describe();
     if status == SUCCESS {
-        accepted(&launch);
+        accepted(describe);
     } else {
-        watch::refused(&launch, status);
+        watch::refused(&describe(), status);
     }
     INSIDE.set(false);
     status
 }
 
-#[inline]
-fn accepted(launch: &Launch) {
+/// Counts an accepted launch. What needs it in memory describes it anew, so that its sizes stay in registers
+/// here: reading them back right after they were written takes longer than all else.
+#[inline(always)]
+fn accepted(describe: impl Fn() -> Launch) {
+    let launch = describe();
     let threads = launch.block[0].wrapping_mul(launch.block[1]).wrapping_mul(launch.block[2]);
     let largest = Largest { grid: launch.grid, threads, shared_bytes: launch.shared_bytes };
     match table::find(launch.kernel.addr()) {
         Some(entry) => entry.count(largest),
-        None => watch::first_launch(launch, largest),
+        None => watch::first_launch(&describe(), largest),
     }
-    late::record(launch, FUNCTIONS[launch.through.0].per_thread);
+    let (stream, per_thread) = (launch.stream.addr(), FUNCTIONS[launch.through.0].per_thread);
+    late::record(launch.kernel.addr(), launch.grid, stream, per_thread);
     if watch::REQUESTS.load(Ordering::Relaxed) != 0 {
-        watch::attend(launch);
+        watch::attend(&describe());
     }
 }

@@ -149,7 +149,7 @@ impl Entry {
     }
 
     /// Counts an accepted launch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(&self, Largest { grid, threads, shared_bytes }: Largest) {
         self.launches.fetch_add(1, Ordering::Relaxed);
         let raise = |most: &AtomicU32, number: u32| {
