@@ -43,6 +43,7 @@
 //!   errors.
 //! - `profile`: tuned choices from RON files, one per device.
 //! - `files`: reads, replaces and locks files; the folder of a user's caches.
+//! - `image`: what cubins, PTX and fatbins state about their kernels, without a GPU.
 //! - `tracing`: rejections, splits, fallbacks, late errors and profile lookups as events.
 //! - `metrics`: the same as numbers, which `describe_metrics` lists.
 //! - `serde`: requests, limits and verdicts as data; enabled by `catalog` and `profile`.
@@ -63,8 +64,8 @@ pub mod files;
 mod guard;
 #[cfg(feature = "host")]
 mod host;
-#[cfg(feature = "cuda")]
-mod image;
+#[cfg(any(feature = "cuda", feature = "image"))]
+pub mod image;
 mod launch;
 mod limits;
 mod observe;

@@ -3,8 +3,11 @@
 //! A truncated cubin makes the driver crash with a segmentation fault (seen on an H200), so only
 //! complete images may reach it.
 
+#[cfg(feature = "cuda")]
+use super::architecture::Architecture;
 use super::error::ImageError;
 use super::{elf, fatbin, ptx};
+#[cfg(feature = "cuda")]
 use crate::limits::ComputeCapability;
 
 /// Device code: PTX text, a cubin or a fatbin, checked to be complete.
@@ -66,7 +69,11 @@ impl Image {
     pub(crate) fn ptx_target(&self) -> Option<&str> {
         ptx::header(self.ptx()?)?.1
     }
+}
 
+/// What loading asks.
+#[cfg(feature = "cuda")]
+impl Image {
     /// The PTX version, such as `8.0`.
     pub(crate) fn ptx_version(&self) -> Option<&str> {
         Some(ptx::header(self.ptx()?)?.0)
@@ -74,25 +81,13 @@ impl Image {
 
     /// The kernels that the PTX declares.
     pub(crate) fn ptx_kernels(&self) -> Vec<String> {
-        ptx::kernels(self.ptx().unwrap_or_default()).map(str::to_owned).collect()
+        ptx::kernel_names(self.ptx().unwrap_or_default()).map(str::to_owned).collect()
     }
 
-    /// Whether devices of `capability` cannot run the PTX: it runs on its target architecture and
-    /// later ones; with suffix `a` on its own only, with `f` on its family.
+    /// Whether devices of `capability` cannot run the PTX.
     pub(crate) fn ptx_is_foreign_to(&self, capability: ComputeCapability) -> bool {
-        let Some(target) = self.ptx_target().and_then(|target| target.strip_prefix("sm_")) else {
-            return false;
-        };
-        let digits = target.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        let Ok(number) = digits.parse::<u32>() else {
-            return false;
-        };
-        let own = capability.major * 10 + capability.minor;
-        match target.strip_prefix(digits) {
-            Some("a") => number != own,
-            Some("f") => number / 10 != capability.major || number > own,
-            _ => number > own,
-        }
+        let target = self.ptx_target().and_then(Architecture::from_name);
+        target.is_some_and(|target| !target.compiles_for(capability))
     }
 }
 

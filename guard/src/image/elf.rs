@@ -1,4 +1,4 @@
-//! Cubins: 64-bit little-endian ELF files for CUDA.
+//! 64-bit little-endian ELF files: cubins, and files of programs.
 
 use object::LittleEndian as LE;
 use object::elf::{
@@ -15,7 +15,7 @@ use super::info::records;
 /// refer only to what exists, and its symbols, relocations and kernel attributes lie within their
 /// sections. Linear in the size of the file.
 pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
-    let elf = Elf::parse(bytes)?;
+    let elf = Elf::of_cubin(bytes)?;
     elf.sections.iter().try_for_each(|section| elf.check_header(section))?;
     for segment in elf.segments {
         let (size, memory) = (segment.p_filesz.get(LE), segment.p_memsz.get(LE));
@@ -46,21 +46,31 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     Ok(())
 }
 
-type Section = SectionHeader64<LE>;
+pub(super) type Section = SectionHeader64<LE>;
 
-/// A cubin whose tables of sections and segments are complete.
-struct Elf<'a> {
+/// A file whose tables of sections and segments are complete.
+pub(super) struct Elf<'a> {
     bytes: &'a [u8],
-    sections: &'a [Section],
+    #[cfg(feature = "image")]
+    pub(super) header: &'a FileHeader64<LE>,
+    pub(super) sections: &'a [Section],
     segments: &'a [ProgramHeader64<LE>],
     /// The section of the sections' names, if any.
     names: Option<&'a Section>,
 }
 
 impl<'a> Elf<'a> {
-    fn parse(bytes: &'a [u8]) -> Result<Self, ImageError> {
+    pub(super) fn of_cubin(bytes: &'a [u8]) -> Result<Self, ImageError> {
         let header = entry::<FileHeader64<LE>>(bytes, HEADER, 0)?;
-        if header.e_ident.class != ELFCLASS64 || header.e_machine.get(LE) != EM_CUDA {
+        if header.e_machine.get(LE) != EM_CUDA {
+            return Err(ImageError::unknown(bytes));
+        }
+        Self::parse(bytes)
+    }
+
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, ImageError> {
+        let header = entry::<FileHeader64<LE>>(bytes, HEADER, 0)?;
+        if header.e_ident.class != ELFCLASS64 {
             return Err(ImageError::unknown(bytes));
         }
         let order = header.e_ident.data;
@@ -84,6 +94,8 @@ impl<'a> Elf<'a> {
         require(HEADER, "section of names", names, names == 0 || names < count)?;
         let mut elf = Self {
             bytes,
+            #[cfg(feature = "image")]
+            header,
             sections: table(bytes, TABLE, start, count)?,
             segments: table(bytes, "segment table", header.e_phoff.get(LE), segments)?,
             names: None,
@@ -92,6 +104,25 @@ impl<'a> Elf<'a> {
             elf.names = Some(elf.strings(names, HEADER)?);
         }
         Ok(elf)
+    }
+
+    /// Whether the name of a section and its zero byte begin with `prefix`.
+    #[cfg(feature = "image")]
+    pub(super) fn name_begins(&self, section: &Section, prefix: &[u8]) -> bool {
+        let names = self.names.and_then(|names| self.data(names).ok()).unwrap_or_default();
+        let start = usize::try_from(section.sh_name.get(LE)).unwrap_or(usize::MAX);
+        names.get(start..).is_some_and(|name| name.starts_with(prefix))
+    }
+
+    /// The symbols, and the bytes of their names; none if there is no table of symbols.
+    #[cfg(feature = "image")]
+    pub(super) fn symbols(&self) -> Result<(&'a [Sym64<LE>], &'a [u8]), ImageError> {
+        let mut sections = self.sections.iter();
+        let Some(table) = sections.find(|section| section.sh_type.get(LE) == SHT_SYMTAB) else {
+            return Ok((&[], &[]));
+        };
+        let names = self.strings(table.sh_link.get(LE).into(), SYMBOLS)?;
+        Ok((self.entries(table, SYMBOLS)?, self.data(names)?))
     }
 
     /// The section `index` as one of strings, whose number `part` has: they are zero-terminated, so the
@@ -111,7 +142,7 @@ impl<'a> Elf<'a> {
     }
 
     /// The bytes of a section; none if it only reserves memory.
-    fn data(&self, section: &Section) -> Result<&'a [u8], ImageError> {
+    pub(super) fn data(&self, section: &Section) -> Result<&'a [u8], ImageError> {
         if WITHOUT_BYTES.contains(&section.sh_type.get(LE)) {
             return Ok(&[]);
         }
@@ -216,7 +247,7 @@ fn entry<'a, T: Pod>(bytes: &'a [u8], name: &'static str, at: u64) -> Result<&'a
 }
 
 /// Attributes of kernels.
-const SHT_CUDA_INFO: SectionType = SectionType(0x7000_0000);
+pub(super) const SHT_CUDA_INFO: SectionType = SectionType(0x7000_0000);
 /// Sections without bytes in the file: in cubins that are to be linked also CUDA's own, of global, local
 /// and shared memory.
 const WITHOUT_BYTES: [SectionType; 5] = [

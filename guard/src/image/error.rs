@@ -43,6 +43,23 @@ pub enum ImageError {
         /// What is wrong with it.
         source: Box<Self>,
     },
+    /// An object file, a library or a program contains no image.
+    #[error("the file contains neither a cubin nor PTX")]
+    NoImage,
+    /// A compressed image is larger than what is decompressed.
+    #[error("the image has {bytes} bytes when it is decompressed, the limit is {most}")]
+    TooLarge {
+        /// Its size, in bytes.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
+    /// A compressed image is damaged.
+    #[error("the image cannot be decompressed: {reason}")]
+    Compressed {
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The PTX text contains a zero byte.
     #[error("the PTX contains a zero byte at offset {at}")]
     ZeroByte {

@@ -9,10 +9,10 @@ pub(super) const MAGIC: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
 /// compressed are complete.
 pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     for (index, entry) in entries(bytes)?.enumerate() {
-        let (kind, content) = entry?;
-        if kind == CUBIN && content.starts_with(&object::elf::ELFMAG) {
+        let Entry { kind, stored, .. } = entry?;
+        if kind == CUBIN && stored.starts_with(&object::elf::ELFMAG) {
             let within = |error| ImageError::InFatbin { entry: index, source: Box::new(error) };
-            elf::check(content).map_err(within)?;
+            elf::check(stored).map_err(within)?;
         }
     }
     Ok(())
@@ -21,43 +21,64 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
 /// The PTX of a fatbin that was checked. What is compressed is no text.
 pub(super) fn ptx(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let entries = entries(bytes).into_iter().flatten().flatten();
-    entries.filter(|(kind, _)| *kind == PTX).map(|(_, content)| content)
+    entries.filter(|entry| entry.kind == PTX).map(|entry| entry.stored)
 }
 
-/// An entry: its kind and its content.
-type Entry<'a> = (u64, &'a [u8]);
+/// An entry of a fatbin.
+pub(super) struct Entry<'a> {
+    /// What it holds.
+    pub(super) kind: u64,
+    /// Its header.
+    #[cfg_attr(not(feature = "image"), allow(dead_code, reason = "only readers need them"))]
+    pub(super) header: &'a [u8],
+    /// What it holds, which may be compressed and padded.
+    pub(super) stored: &'a [u8],
+}
 
-/// The entries, up to the first that is not complete.
-fn entries(
+/// The entries of a fatbin, up to the first that is not complete.
+pub(super) fn entries(
     bytes: &[u8],
 ) -> Result<impl Iterator<Item = Result<Entry<'_>, ImageError>>, ImageError> {
-    let header = part(bytes, HEADER, 0, HEADER_BYTES)?;
-    let (header_bytes, content) = (number(header, 6, 2), number(header, 8, 8));
-    require(HEADER, "size", header_bytes, header_bytes >= HEADER_BYTES)?;
-    let mut rest = part(bytes, "fatbin content", header_bytes, content)?;
+    let mut rest = content(bytes)?;
     Ok(core::iter::from_fn(move || {
         (!rest.is_empty()).then(|| {
-            let (entry, after) = first_entry(core::mem::take(&mut rest))?;
-            rest = after;
-            Ok(entry)
+            let next = split_entry(rest);
+            rest = next.as_ref().map_or(&[][..], |(_, after)| after);
+            next.map(|(entry, _)| entry)
         })
     }))
 }
 
-/// The first entry of `rest`, and what follows it.
-fn first_entry(rest: &[u8]) -> Result<(Entry<'_>, &[u8]), ImageError> {
+/// What follows the header of a fatbin: its entries.
+fn content(bytes: &[u8]) -> Result<&[u8], ImageError> {
+    let header = part(bytes, HEADER, 0, HEADER_BYTES)?;
+    let (header_bytes, content) = (number(header, 6, 2), number(header, 8, 8));
+    require(HEADER, "size", header_bytes, header_bytes >= HEADER_BYTES)?;
+    part(bytes, "fatbin content", header_bytes, content)
+}
+
+/// The bytes that follow a fatbin.
+#[cfg(feature = "image")]
+pub(super) fn after(bytes: &[u8]) -> Result<&[u8], ImageError> {
+    let end = number(bytes, 6, 2).saturating_add(wide(content(bytes)?.len()));
+    part(bytes, HEADER, end, wide(bytes.len()).saturating_sub(end))
+}
+
+/// The first of several entries, and the others.
+fn split_entry(rest: &[u8]) -> Result<(Entry<'_>, &[u8]), ImageError> {
     let left = wide(rest.len());
     require(ENTRY, "size", left, left >= ENTRY_BYTES)?;
     let (header_bytes, size) = (number(rest, 4, 4), number(rest, 8, 8));
     require(ENTRY, "size of the header", header_bytes, header_bytes >= ENTRY_BYTES)?;
     let end = header_bytes.saturating_add(size);
     require(ENTRY, "end", end, end <= left)?;
-    let content = part(rest, ENTRY, header_bytes, size)?;
-    Ok(((number(rest, 0, 2), content), part(rest, ENTRY, end, left - end)?))
+    let header = part(rest, ENTRY, 0, header_bytes)?;
+    let stored = part(rest, ENTRY, header_bytes, size)?;
+    Ok((Entry { kind: number(rest, 0, 2), header, stored }, part(rest, ENTRY, end, left - end)?))
 }
 
-/// The little-endian number of `size` bytes at `at`, which are there.
-fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
+/// The little-endian number of `size` bytes at `at`; bytes that are not there count as zeros.
+pub(super) fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
     let bytes = bytes.iter().skip(at).take(size).rev();
     bytes.fold(0, |number, byte| (number << 8) | u64::from(*byte))
 }
@@ -66,8 +87,8 @@ fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
 const HEADER_BYTES: u64 = 16;
 const ENTRY_BYTES: u64 = 16;
 /// The kinds of entries that hold PTX or a cubin.
-const PTX: u64 = 1;
-const CUBIN: u64 = 2;
+pub(super) const PTX: u64 = 1;
+pub(super) const CUBIN: u64 = 2;
 
 const HEADER: &str = "fatbin header";
 const ENTRY: &str = "fatbin entry";

@@ -15,8 +15,9 @@ pub(super) fn header(text: &str) -> Option<(&str, Option<&str>)> {
     Some((version, target.get(..end).filter(|target| !target.is_empty())))
 }
 
-/// The kernels that `text` declares.
-pub(super) fn kernels(text: &str) -> impl Iterator<Item = &str> {
+/// The names of the kernels that `text` declares.
+#[cfg(feature = "cuda")]
+pub(super) fn kernel_names(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
         let (_, after) = line.split_once(".entry")?;
         let name = after.trim().split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '$'));
@@ -26,7 +27,7 @@ pub(super) fn kernels(text: &str) -> impl Iterator<Item = &str> {
 
 /// `text` from its first character on that is neither a blank nor in a comment or a line for the
 /// preprocessor; empty if a comment does not end.
-fn skip_blanks(mut text: &str) -> &str {
+pub(super) fn skip_blanks(mut text: &str) -> &str {
     loop {
         text = text.trim_start_matches([' ', '\t', '\r', '\n', '\x0c']);
         let end = if text.starts_with("//") || text.starts_with('#') {

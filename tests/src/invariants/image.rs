@@ -1,6 +1,6 @@
 //! Images of device code: what is whole is taken, what is not is refused, and nothing is misjudged.
 
-use gridguard::cuda::{Image, ImageError};
+use gridguard::image::{Image, ImageError, ImageFile};
 use gridguard_test_support::invariants::{Bytes, from_bytes};
 use proptest::strategy::BoxedStrategy;
 
@@ -18,8 +18,10 @@ const SHT_NOBITS: u64 = 8;
 const SHT_CUDA_NOBITS: [u64; 3] = [0x7000_0007, 0x7000_0009, 0x7000_000a];
 
 /// Any bytes are an image or none as a second look at them says, a whole one stays what it was, and
-/// of one with headers no byte that they announce can be missing.
+/// of one with headers no byte that they announce can be missing. What is an image is a file of images,
+/// and what a file states about its kernels takes no more memory than the file allows.
 pub(super) fn check(bytes: &[u8]) {
+    check_kernels(bytes);
     let expected = Look { bytes }.whole();
     let image = match (Image::new(bytes), expected) {
         (Ok(image), Some(end)) => (image, end),
@@ -39,6 +41,29 @@ pub(super) fn check(bytes: &[u8]) {
             assert_eq!(image.bytes(), bytes);
             let cut = Image::new(&bytes[..end - 1]).expect_err("a byte is missing");
             assert!(matches!(cut, ImageError::Truncated { .. }), "{cut}");
+        }
+    }
+}
+
+fn check_kernels(bytes: &[u8]) {
+    let file = match ImageFile::parse(bytes) {
+        Ok(file) => file,
+        Err(error) => {
+            // Entries of fatbins may be of other kinds, or lie about their compressed size.
+            let is_image = Image::new(bytes).is_ok() && !bytes.starts_with(FATBIN_MAGIC);
+            assert!(!is_image, "{error}");
+            return;
+        }
+    };
+    for image in file.images() {
+        match image.kernels() {
+            Ok(kernels) => {
+                let names: usize = kernels.iter().map(|kernel| kernel.name.len()).sum();
+                // A byte that is not UTF-8 becomes three.
+                assert!(names <= 3 * 1024 * bytes.len());
+                assert!(kernels.iter().all(|kernel| kernel.limits().name == kernel.name));
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
 }

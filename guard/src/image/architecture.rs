@@ -1,0 +1,105 @@
+//! The architectures that device code is compiled for.
+
+use core::fmt;
+
+use crate::limits::ComputeCapability;
+
+/// The architecture that machine code or PTX was compiled for, such as `sm_90a`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Architecture {
+    /// The oldest compute capability that it runs on.
+    pub capability: ComputeCapability,
+    /// Which later ones it runs on.
+    pub scope: Scope,
+}
+
+/// Which compute capabilities besides its own an architecture runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Scope {
+    /// PTX: all later ones. Machine code: the later ones of its generation.
+    Later,
+    /// Suffix `f`: the later ones of its generation.
+    Family,
+    /// Suffix `a`: none.
+    Own,
+}
+
+impl Architecture {
+    /// The architecture called `name`, such as `sm_90a`.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = name.strip_prefix("sm_")?;
+        let digits = name.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let scope = match name.strip_prefix(digits) {
+            Some("a") => Scope::Own,
+            Some("f") => Scope::Family,
+            _ => Scope::Later,
+        };
+        Some(Self { capability: from_number(digits.parse().ok()?), scope })
+    }
+
+    /// Whether devices of `capability` run machine code for this architecture.
+    #[must_use]
+    pub fn runs_on(self, capability: ComputeCapability) -> bool {
+        let own = self.capability;
+        match self.scope {
+            Scope::Own => own == capability,
+            Scope::Later | Scope::Family => own.major == capability.major && own <= capability,
+        }
+    }
+
+    /// Whether PTX for this architecture can be compiled for devices of `capability`.
+    #[must_use]
+    pub fn compiles_for(self, capability: ComputeCapability) -> bool {
+        match self.scope {
+            Scope::Later => self.capability <= capability,
+            Scope::Family | Scope::Own => self.runs_on(capability),
+        }
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let suffix = match self.scope {
+            Scope::Later => "",
+            Scope::Family => "f",
+            Scope::Own => "a",
+        };
+        write!(f, "{}{suffix}", self.capability.sm())
+    }
+}
+
+/// The compute capability with the number that architecture names have: 90 for 9.0.
+pub(super) const fn from_number(number: u32) -> ComputeCapability {
+    ComputeCapability::new(number / 10, number % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machine_code_runs_on_later_devices_of_its_generation_and_ptx_on_all_later_ones() {
+        let of = |name: &str| Architecture::from_name(name).expect("an architecture");
+        let on = |name: &str, number| {
+            let (architecture, device) = (of(name), from_number(number));
+            (architecture.runs_on(device), architecture.compiles_for(device))
+        };
+        assert_eq!(on("sm_80", 80), (true, true));
+        assert_eq!(on("sm_80", 86), (true, true));
+        assert_eq!(on("sm_86", 80), (false, false));
+        assert_eq!(on("sm_80", 90), (false, true));
+        assert_eq!(on("sm_90a", 90), (true, true));
+        assert_eq!(on("sm_90a", 100), (false, false));
+        assert_eq!(on("sm_100a", 103), (false, false));
+        assert_eq!(on("sm_100f", 103), (true, true));
+        assert_eq!(on("sm_100f", 120), (false, false));
+        for name in ["sm_75", "sm_90a", "sm_100f", "sm_120"] {
+            assert_eq!(of(name).to_string(), name);
+        }
+        for name in ["", "sm_", "sm_a", "90", "compute_90", "sm_99999999999"] {
+            assert_eq!(Architecture::from_name(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The images of a file: of a cubin, PTX or a fatbin, or of a program that contains fatbins.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use super::architecture::{Architecture, Scope, from_number};
+use super::checked::Image;
+use super::elf::Elf;
+use super::error::{ImageError, part, wide};
+use super::fatbin::{self, Entry, number};
+use super::kernels::KernelAttributes;
+use super::{cubin, ptx_kernels};
+use crate::limits::ComputeCapability;
+
+/// The images of a file.
+///
+/// Each has the same kernels for another architecture, except in programs and libraries, which contain a
+/// fatbin for each source file.
+///
+/// ```
+/// use gridguard::ComputeCapability;
+/// use gridguard::image::ImageFile;
+///
+/// let text = ".version 8.0\n.target sm_80\n.visible .entry scale(.param .u64 x) .maxntid 128 { ret; }";
+/// let file = ImageFile::parse(text.as_bytes())?;
+/// let image = file.images_for(ComputeCapability::new(9, 0)).next().expect("PTX runs on later GPUs");
+/// let [kernel] = &image.kernels()?[..] else { panic!("one kernel") };
+/// assert_eq!(kernel.max_threads_per_block, Some(128));
+/// assert_eq!(kernel.parameter_bytes, Some(8));
+/// assert_eq!(kernel.registers_per_thread, None);
+/// # Ok::<(), gridguard::image::ImageError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ImageFile<'a> {
+    images: Vec<FileImage<'a>>,
+}
+
+/// An image of a file.
+#[derive(Clone, Debug)]
+pub struct FileImage<'a> {
+    /// The number of its fatbin in the file.
+    fatbin: usize,
+    format: Format,
+    architecture: Option<Architecture>,
+    stored: &'a [u8],
+    compression: Compression,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Cubin,
+    Ptx,
+}
+
+/// How an image is compressed, and its size before, in bytes.
+#[derive(Clone, Copy, Debug)]
+enum Compression {
+    None,
+    Lz4(u64),
+    Zstd(u64),
+}
+
+impl<'a> ImageFile<'a> {
+    /// Finds the images of a file: a cubin, PTX, a fatbin, or a 64-bit ELF file that contains fatbins:
+    /// an object file, a library or a program. Decompresses nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError`] if the file is none of these, incomplete, or contains no image.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ImageError> {
+        let mut images = Vec::new();
+        if bytes.starts_with(&fatbin::MAGIC) {
+            read_fatbin(bytes, 0, &mut images)?;
+        } else if bytes.starts_with(&object::elf::ELFMAG) && Elf::of_cubin(bytes).is_err() {
+            read_program(bytes, &mut images)?;
+        } else {
+            images.push(read_plain(bytes)?);
+        }
+        if images.is_empty() { Err(ImageError::NoImage) } else { Ok(Self { images }) }
+    }
+
+    /// All images, in the order of the file.
+    pub fn images(&self) -> impl Iterator<Item = &FileImage<'a>> {
+        self.images.iter()
+    }
+
+    /// The images that a device of `capability` uses: of each fatbin, like the driver, the machine code for
+    /// the nearest architecture that it runs, or else the PTX for the latest.
+    pub fn images_for(
+        &self,
+        capability: ComputeCapability,
+    ) -> impl Iterator<Item = &FileImage<'a>> {
+        let fatbins = self.images.chunk_by(|one, other| one.fatbin == other.fatbin);
+        fatbins.filter_map(move |images| {
+            let usable = images.iter().filter(|image| image.runs_on(capability));
+            usable.max_by_key(|image| (image.format == Format::Cubin, image.architecture))
+        })
+    }
+}
+
+impl FileImage<'_> {
+    /// Whether it is PTX, which the driver compiles; otherwise it is machine code.
+    #[must_use]
+    pub fn is_ptx(&self) -> bool {
+        self.format == Format::Ptx
+    }
+
+    /// The architecture that it was compiled for. `None` if it is PTX that does not state it.
+    #[must_use]
+    pub const fn architecture(&self) -> Option<Architecture> {
+        self.architecture
+    }
+
+    /// Whether devices of `capability` run it.
+    #[must_use]
+    pub fn runs_on(&self, capability: ComputeCapability) -> bool {
+        self.architecture.is_none_or(|architecture| match self.format {
+            Format::Cubin => architecture.runs_on(capability),
+            Format::Ptx => architecture.compiles_for(capability),
+        })
+    }
+
+    /// Its kernels, in the order of the image. Decompresses it.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError`] if it is damaged, or too large to be decompressed.
+    pub fn kernels(&self) -> Result<Vec<KernelAttributes>, ImageError> {
+        let image = Image::new(self.contents()?)?;
+        match image.ptx() {
+            Some(text) => ptx_kernels::kernels(text),
+            None => cubin::kernels(image.bytes()),
+        }
+    }
+
+    fn contents(&self) -> Result<Cow<'_, [u8]>, ImageError> {
+        let (Compression::Lz4(bytes) | Compression::Zstd(bytes)) = self.compression else {
+            return Ok(Cow::Borrowed(self.stored));
+        };
+        // The work stays linear in the size of the file, however many images claim to be large.
+        let most = wide(self.stored.len()).saturating_mul(MOST_TIMES_SMALLER).min(MOST_BYTES);
+        let size = usize::try_from(bytes).ok().filter(|_| bytes <= most);
+        let size = size.ok_or(ImageError::TooLarge { bytes, most })?;
+        let damaged = |reason: String| ImageError::Compressed { reason };
+        let mut contents = Vec::new();
+        if let Compression::Lz4(_) = self.compression {
+            contents = lz4_flex::block::decompress(self.stored, size)
+                .map_err(|error| damaged(error.to_string()))?;
+        } else {
+            let mut decoder = ruzstd::decoding::StreamingDecoder::new(self.stored)
+                .map_err(|error| damaged(error.to_string()))?;
+            // One byte more shows that it is larger than it claims.
+            let read = decoder.by_ref().take(bytes.saturating_add(1)).read_to_end(&mut contents);
+            read.map_err(|error| damaged(error.to_string()))?;
+        }
+        match contents.len() == size {
+            true => Ok(Cow::Owned(contents)),
+            false => Err(damaged(format!("it is not of the {size} bytes that its header states"))),
+        }
+    }
+}
+
+/// A cubin or PTX.
+fn read_plain(bytes: &[u8]) -> Result<FileImage<'_>, ImageError> {
+    let image = Image::new(bytes)?;
+    let (format, architecture) = match image.ptx() {
+        Some(_) => (Format::Ptx, image.ptx_target().and_then(Architecture::from_name)),
+        None => (Format::Cubin, Some(cubin::architecture(bytes)?)),
+    };
+    Ok(FileImage { fatbin: 0, format, architecture, stored: bytes, compression: Compression::None })
+}
+
+/// Adds the cubins and PTX of a fatbin, which is number `fatbin` of the file.
+fn read_fatbin<'a>(
+    bytes: &'a [u8],
+    fatbin: usize,
+    images: &mut Vec<FileImage<'a>>,
+) -> Result<(), ImageError> {
+    for entry in fatbin::entries(bytes)? {
+        let Entry { kind, header, stored } = entry?;
+        let format = match kind {
+            fatbin::CUBIN => Format::Cubin,
+            fatbin::PTX => Format::Ptx,
+            _ => continue,
+        };
+        let flags = number(header, 40, 8);
+        let scope = match flags & (FOR_OWN | FOR_FAMILY) {
+            0 => Scope::Later,
+            FOR_FAMILY => Scope::Family,
+            _ => Scope::Own,
+        };
+        let capability = from_number(u32::try_from(number(header, 28, 4)).unwrap_or(0));
+        let (stored_bytes, bytes) = (number(header, 16, 4), number(header, 56, 8));
+        let compression = match flags & (LZ4 | ZSTD) {
+            0 => Compression::None,
+            LZ4 => Compression::Lz4(bytes),
+            _ => Compression::Zstd(bytes),
+        };
+        // Entries are padded.
+        let stored = match compression {
+            Compression::None => stored,
+            _ => part(stored, "compressed fatbin entry", 0, stored_bytes)?,
+        };
+        let architecture = Some(Architecture { capability, scope });
+        images.push(FileImage { fatbin, format, architecture, stored, compression });
+    }
+    Ok(())
+}
+
+/// Adds the images of the fatbins in an object file, a library or a program.
+fn read_program<'a>(bytes: &'a [u8], images: &mut Vec<FileImage<'a>>) -> Result<(), ImageError> {
+    let elf = Elf::parse(bytes)?;
+    let mut fatbins = 0;
+    for section in elf.sections {
+        if !FATBIN_SECTIONS.iter().any(|name| elf.name_begins(section, name)) {
+            continue;
+        }
+        let mut rest = elf.data(section)?;
+        // Fatbins are padded.
+        while let Some(start) = rest.iter().position(|byte| *byte != 0) {
+            rest = rest.get(start..).unwrap_or_default();
+            if !rest.starts_with(&fatbin::MAGIC) {
+                return Err(ImageError::unknown(rest));
+            }
+            read_fatbin(rest, fatbins, images)?;
+            fatbins += 1;
+            rest = fatbin::after(rest)?;
+        }
+    }
+    Ok(())
+}
+
+/// Sections of fatbins: those of programs, and those that are linked first.
+const FATBIN_SECTIONS: [&[u8]; 2] = [b".nv_fatbin\0", b"__nv_relfatbin\0"];
+/// Flags of a fatbin's entry: its compression, and the suffix of its architecture.
+const LZ4: u64 = 0x2000;
+const ZSTD: u64 = 0x8000;
+const FOR_OWN: u64 = 0x10_0000;
+const FOR_FAMILY: u64 = 0x20_0000;
+/// The largest image that is decompressed: real ones have some 10 MiB.
+const MOST_BYTES: u64 = 1 << 30;
+/// How many times as large an image may be as its compressed form.
+const MOST_TIMES_SMALLER: u64 = 1024;

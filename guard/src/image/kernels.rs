@@ -1,0 +1,68 @@
+//! What an image states about its kernels.
+
+use crate::dim::Dim3;
+use crate::launch::rule::Rule;
+use crate::limits::KernelLimits;
+
+/// What an image states about one kernel. An attribute is `None` where the image does not state it: PTX
+/// states neither registers nor memory, and a cubin that has yet to be linked may need more of them
+/// than it states.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct KernelAttributes {
+    /// The kernel's name, as it is looked up: that of C++ is mangled.
+    pub name: String,
+    /// Registers per thread.
+    pub registers_per_thread: Option<u64>,
+    /// Static shared memory in bytes, without what the driver reserves.
+    pub static_shared_bytes: Option<u64>,
+    /// Local memory per thread in bytes: the stack of the kernel and of the functions that it calls.
+    /// Recursion and calls through pointers need more.
+    pub local_bytes_per_thread: Option<u64>,
+    /// Bytes of all parameters.
+    pub parameter_bytes: Option<u64>,
+    /// Maximum threads of a block, by `__launch_bounds__` or the required block.
+    pub max_threads_per_block: Option<u64>,
+    /// The only block that the kernel may be launched with, by `.reqntid`.
+    pub required_block: Option<Dim3>,
+    /// The cluster set by `__cluster_dims__`.
+    pub required_cluster: Option<Dim3>,
+    /// Whether a launch must have a cluster.
+    pub cluster_must_be_set: bool,
+}
+
+impl KernelAttributes {
+    /// The kernel's limits, as far as they are known.
+    #[must_use]
+    pub fn limits(&self) -> KernelLimits {
+        KernelLimits {
+            name: self.name.clone(),
+            max_threads_per_block: self.max_threads_per_block,
+            registers_per_thread: self.registers_per_thread.unwrap_or(0),
+            static_shared_bytes: self.static_shared_bytes.unwrap_or(0),
+            max_dynamic_shared_bytes: None,
+            local_bytes_per_thread: self.local_bytes_per_thread.unwrap_or(0),
+            required_cluster: self.required_cluster,
+            cluster_must_be_set: self.cluster_must_be_set,
+            non_portable_cluster_allowed: false,
+        }
+    }
+
+    /// The rules that cannot be checked against [`Self::limits`], because the image does not state what
+    /// they depend on.
+    #[must_use]
+    pub fn unchecked_rules(&self) -> Vec<Rule> {
+        let shared: &[Rule] = &[Rule::SharedMemoryTotal, Rule::DynamicSharedMemoryOptIn];
+        [
+            (self.registers_per_thread, &[Rule::RegistersPerBlock][..]),
+            (self.local_bytes_per_thread, &[Rule::LocalMemory]),
+            (self.static_shared_bytes, shared),
+            (self.parameter_bytes, &[Rule::ParameterBytes]),
+        ]
+        .into_iter()
+        .filter(|(attribute, _)| attribute.is_none())
+        .flat_map(|(_, rules)| rules.iter().copied())
+        .collect()
+    }
+}
