@@ -302,7 +302,8 @@ const fn codes(rule: Rule) -> &'static [i32] {
         | Rule::BlockDimZ
         | Rule::BlockDimZero
         | Rule::ThreadsPerBlock
-        | Rule::KernelThreadsPerBlock => &[1, 9],
+        | Rule::KernelThreadsPerBlock
+        | Rule::RequiredBlock => &[1, 9],
         // A cooperative launch of which not even one block fits is too large.
         Rule::SharedMemoryTotal | Rule::DynamicSharedMemoryOptIn => &[1, 9, 720],
         Rule::RegistersPerBlock => &[701, 720],

@@ -9,7 +9,6 @@ use crate::limits::KernelLimits;
 /// than it states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
 pub struct KernelAttributes {
     /// The kernel's name, as it is looked up: that of C++ is mangled.
     pub name: String,
@@ -39,6 +38,7 @@ impl KernelAttributes {
         KernelLimits {
             name: self.name.clone(),
             max_threads_per_block: self.max_threads_per_block,
+            required_block: self.required_block,
             registers_per_thread: self.registers_per_thread.unwrap_or(0),
             static_shared_bytes: self.static_shared_bytes.unwrap_or(0),
             max_dynamic_shared_bytes: None,

@@ -81,6 +81,15 @@ fn violation(rule: Rule, request: &LaunchRequest, limits: &LaunchLimits, report:
             let limit = thresholds.kernel_threads.unwrap_or(u64::MAX);
             report(None, threads, limit, kernel(limits), Remedy::SmallerBlocks { threads: limit });
         }
+        Rule::RequiredBlock => {
+            let required = limits.kernel().required_block.unwrap_or(block);
+            let differs = |axis: &Axis| block.along(*axis) != required.along(*axis);
+            for axis in Axis::ALL.into_iter().filter(differs) {
+                let (threads, limit) = (block.along(axis), required.along(axis));
+                let remedy = Remedy::UseBlock { block: required };
+                report(Some(axis), threads.into(), limit, kernel(limits), remedy);
+            }
+        }
         Rule::RegistersPerBlock => {
             let fitting = thresholds.register_threads.unwrap_or(0);
             let remedy =

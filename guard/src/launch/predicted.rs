@@ -22,7 +22,7 @@ impl Violations {
     /// and the cluster. A cooperative launch whose blocks cannot be co-resident is then too large
     /// (720), for whatever reason; other launches fail for shared memory before registers.
     ///
-    /// `None` also in two cases. The kernel has too much local memory, and the launch breaks another rule, is
+    /// `None` also in three cases. The kernel requires another block: this was not measured. Or it has too much local memory, and the launch breaks another rule, is
     /// cooperative, or exceeds the device's memory: these were not measured. Or a cooperative launch has so
     /// much shared memory that the driver's sum does not fit 32 bits: an H200 returned 1 or 720.
     ///
@@ -43,6 +43,9 @@ impl Violations {
         if let Some(local) = self.of(Rule::LocalMemory) {
             let alone = self.len() == 1 && !self.cooperative;
             return (alone && local.limit == LOCAL_BYTES_PER_THREAD).then_some(INVALID_VALUE);
+        }
+        if self.contains(Rule::RequiredBlock) {
+            return None;
         }
         if any(&BLOCK) || self.exceeds_launch_bounds() {
             return Some(INVALID_VALUE);

@@ -89,6 +89,9 @@ rules! {
     /// Threads of a block of this kernel, `FA MAX_THREADS_PER_BLOCK`. The driver returns
     /// `CUDA_ERROR_INVALID_VALUE` (H200: 129 threads under `__launch_bounds__(128)`).
     KernelThreadsPerBlock = "kernel-threads-per-block", Threads, Some(INVALID_VALUE);
+    /// The only block that a kernel compiled with `.reqntid` may be launched with. No driver attribute
+    /// states it; images do, see `KernelAttributes` of the feature `image`. PTX calls other launches errors.
+    RequiredBlock = "required-block", Threads, None;
     /// Registers of a block: `FA NUM_REGS`, rounded up as they are allocated, against
     /// `DA MAX_REGISTERS_PER_BLOCK`. The driver returns `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`
     /// (H200: 257 threads of 210 registers).

@@ -138,6 +138,8 @@ pub(crate) fn broken_rules(
     broken.add(Rule::ThreadsPerBlock, threads > thresholds.device_threads.into());
     let launch_bounds = thresholds.kernel_threads.map(u128::from);
     broken.add(Rule::KernelThreadsPerBlock, above(launch_bounds, threads));
+    let other_block = thresholds.required_block.is_some_and(|required| required != block);
+    broken.add(Rule::RequiredBlock, other_block);
     broken.add(Rule::RegistersPerBlock, above(thresholds.register_threads, threads));
     broken.add(Rule::LocalMemory, thresholds.too_much_local_memory);
     let opt_in = thresholds.opt_in_dynamic_bytes;

@@ -103,6 +103,11 @@ pub enum Remedy {
         /// The most threads that fit.
         threads: u64,
     },
+    /// Launch with the block that the kernel was compiled for.
+    UseBlock {
+        /// That block.
+        block: Dim3,
+    },
     /// Use smaller blocks, or compile for fewer registers.
     FewerRegisters {
         /// The most threads whose registers fit.
@@ -184,6 +189,9 @@ impl fmt::Display for Remedy {
                 format!("split the batch into {launches} launches of {items} items")
             }
             Self::SmallerBlocks { threads } => format!("use blocks of at most {threads} threads"),
+            Self::UseBlock { block } => {
+                format!("launch with the block of {block} that the kernel was compiled for")
+            }
             Self::FewerRegisters { threads: 0 } => {
                 "compile the kernel for fewer registers per thread".into()
             }
@@ -274,6 +282,9 @@ impl fmt::Display for Violation {
             }
             Rule::BlockDimZero => zero("block"),
             Rule::ThreadsPerBlock | Rule::KernelThreadsPerBlock => exceeds("block has"),
+            Rule::RequiredBlock => {
+                format!("block.{axis} is {requested} {unit}, {owner} requires {limit}")
+            }
             Rule::RegistersPerBlock => exceeds("block needs"),
             Rule::LocalMemory => exceeds("local memory per thread is"),
             Rule::SharedMemoryTotal => exceeds("static and dynamic shared memory is"),

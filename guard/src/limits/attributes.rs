@@ -126,6 +126,8 @@ impl KernelLimits {
         Ok(Self {
             name: name.into(),
             max_threads_per_block,
+            // No attribute states it.
+            required_block: None,
             registers_per_thread,
             static_shared_bytes,
             max_dynamic_shared_bytes,

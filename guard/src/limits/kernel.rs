@@ -17,6 +17,8 @@ pub struct KernelLimits {
     /// Maximum threads per block by launch bounds and registers: `FA MAX_THREADS_PER_BLOCK`.
     /// `None` where unknown.
     pub max_threads_per_block: Option<u64>,
+    /// The only block that the kernel accepts, by `.reqntid`: images state it, no driver attribute does.
+    pub required_block: Option<Dim3>,
     /// Registers per thread: `FA NUM_REGS`. 0 where unknown.
     pub registers_per_thread: u64,
     /// Static shared memory in bytes: `FA SHARED_SIZE_BYTES`.

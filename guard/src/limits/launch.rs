@@ -40,6 +40,8 @@ pub(crate) struct Thresholds {
     pub(crate) device_threads: u64,
     /// Threads by launch bounds, where they are known.
     pub(crate) kernel_threads: Option<u64>,
+    /// The only block that the kernel accepts, if any.
+    pub(crate) required_block: Option<Dim3>,
     /// Threads of a block whose registers still fit, where registers are known.
     pub(crate) register_threads: Option<u128>,
     /// Whether the kernel needs more local memory than any launch can have.
@@ -175,6 +177,7 @@ impl Thresholds {
             block: at_most_32_bits(max_block),
             device_threads: max_threads_per_block,
             kernel_threads: kernel.max_threads_per_block,
+            required_block: kernel.required_block,
             register_threads: register_threads(device, kernel),
             too_much_local_memory: kernel.local_bytes_per_thread
                 > device.max_local_bytes_per_thread(),
@@ -203,6 +206,7 @@ impl PlainThresholds {
             .flatten()
             .fold(thresholds.device_threads, u64::min);
         let none = needs_cluster
+            || thresholds.required_block.is_some()
             || thresholds.too_much_local_memory
             || thresholds.opt_in_dynamic_bytes.is_none();
         let opt_in_dynamic = thresholds.opt_in_dynamic_bytes.unwrap_or(0);

@@ -213,6 +213,12 @@ fn clusters() -> Vec<Snapshot> {
              CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED on the kernel",
         ),
         of_kernel(
+            |kernel| kernel.required_block = Some(Dim3::new(64, 2, 1)),
+            LaunchRequest::new(Dim3::ONE, Dim3::new(64, 1, 1)),
+            "block.y is 1 threads, kernel attention requires 2: launch with the block of 64 x 2 x 1 \
+             that the kernel was compiled for",
+        ),
+        of_kernel(
             |kernel| kernel.non_portable_cluster_allowed = true,
             eight.cluster(Dim3::new(32, 1, 1)),
             "cluster has 32 blocks, the limit is 16 (NVIDIA H200): use a smaller cluster",

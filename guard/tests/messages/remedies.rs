@@ -6,7 +6,7 @@ use gridguard::{Owner, Remedy};
 
 use crate::snapshots;
 
-const REMEDIES: [&str; 25] = [
+const REMEDIES: [&str; 26] = [
     "AtLeastOne",
     "ChunkUnit",
     "DeclareFold",
@@ -30,6 +30,7 @@ const REMEDIES: [&str; 25] = [
     "SmallerCluster",
     "SplitAxis",
     "SplitItems",
+    "UseBlock",
     "UseCluster",
     "WiderIndex",
 ];

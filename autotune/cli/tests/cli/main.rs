@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod check;
+mod check_image;
 mod command;
 #[cfg(target_os = "linux")]
 mod doctor;

@@ -109,6 +109,7 @@ pub(super) fn kernel(from: &mut Bytes<'_>) -> KernelLimits {
         required_cluster: from.maybe(7, small_dim),
         cluster_must_be_set: from.one_in(10),
         non_portable_cluster_allowed: from.one_in(2),
+        required_block: from.maybe(15, small_dim),
         ..KernelLimits::unknown("k")
     }
 }

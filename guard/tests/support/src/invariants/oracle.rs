@@ -50,6 +50,7 @@ pub(super) fn broken(
     breaks(Rule::ThreadsPerBlock, threads > device.max_threads_per_block.into());
     let bounds = kernel.max_threads_per_block;
     breaks(Rule::KernelThreadsPerBlock, bounds.is_some_and(|most| threads > most.into()));
+    breaks(Rule::RequiredBlock, kernel.required_block.is_some_and(|own| own != block));
     breaks(
         Rule::RegistersPerBlock,
         registers(threads, device, kernel) > device.max_registers_per_block.into(),

@@ -43,9 +43,10 @@ pub fn check(bytes: &[u8]) {
 }
 
 /// Rules of which several axes can be broken at once, each in a violation of its own.
-const OF_SEVERAL_AXES: [Rule; 5] = [
+const OF_SEVERAL_AXES: [Rule; 6] = [
     Rule::GridDimZero,
     Rule::BlockDimZero,
+    Rule::RequiredBlock,
     Rule::ClusterSize,
     Rule::ClusterDividesGrid,
     Rule::ClusterRequired,
@@ -127,7 +128,7 @@ pub fn every_violation_names_a_limit_that_is_passed(question: &Question) {
             Rule::ClusterUnsupported => assert_eq!(limit, 0),
             Rule::ClusterSize if requested == 0 => assert_eq!(limit, 1),
             Rule::ClusterDividesGrid => assert!(requested % limit != 0),
-            Rule::ClusterRequired => assert!(requested != limit),
+            Rule::RequiredBlock | Rule::ClusterRequired => assert!(requested != limit),
             rule => assert!(requested > limit, "{rule}: {requested}, {limit}"),
         }
         let shows_no_limit = matches!(

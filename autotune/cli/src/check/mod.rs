@@ -1,24 +1,29 @@
 //! `gridguard check`: checks whether a launch is legal, and how to split it if it is not.
 
-use std::fmt::{self, Write};
+mod kernel_image;
+mod reply;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
 use gridguard::check::{CheckRequest, Legality, Verdict};
+use gridguard::image::KernelAttributes;
 use gridguard::{
-    Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchRequest, Remedy, catalog, cuda,
+    Axis, BatchAxis, DeviceLimits, Dim3, KernelLimits, LaunchRequest, Remedy, Violations, catalog,
+    cuda,
 };
-use serde::Serialize;
 
 use crate::error::{CommandError, Exit};
-use crate::output::{OutputArgs, Table, count, text};
+use crate::output::{OutputArgs, Table, text};
 use crate::requests;
+use kernel_image::{ImageArgs, KernelFile};
+use reply::{Case, DeviceReply, KernelReply, LargestBatch, Reply, legality, write_text};
 
 #[derive(Args)]
-#[command(group = clap::ArgGroup::new("what").required(true).args(["grid", "requests"]))]
-#[command(group = clap::ArgGroup::new("whose").required(true).multiple(false).args(["gpu", "device"]))]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["grid", "requests", "image"]))]
+#[command(group = clap::ArgGroup::new("whose").multiple(false).args(["gpu", "device"]))]
 pub(crate) struct Check {
     /// GPUs of the catalogue, by name or alias, such as h200 or rtx-4090; any of a compute capability, as
     /// sm_86; or any. Of several, a table shows where the launch fits
@@ -28,7 +33,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "N")]
     device: Option<usize>,
     /// Blocks of the grid
-    #[arg(long, value_name = "X,Y,Z", requires = "block", value_parser = size)]
+    #[arg(long, value_name = "X,Y,Z", requires = "block", requires = "whose", value_parser = size)]
     grid: Option<Dim3>,
     /// Threads of a block
     #[arg(long, value_name = "X,Y,Z", requires = "grid", value_parser = size)]
@@ -49,18 +54,20 @@ pub(crate) struct Check {
     /// The launch may start before the previous one has ended (programmatic dependent launch)
     #[arg(long)]
     dependent: bool,
+    #[command(flatten)]
+    image: ImageArgs,
     /// Bytes of kernel parameters
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes)]
-    param_bytes: u64,
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    param_bytes: Option<u64>,
     /// Registers per thread
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    registers: u64,
+    #[arg(long, value_name = "N")]
+    registers: Option<u64>,
     /// Local memory per thread
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes)]
-    local_mem: u64,
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    local_mem: Option<u64>,
     /// Static shared memory of the kernel
-    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes)]
-    static_shared_mem: u64,
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    static_shared_mem: Option<u64>,
     /// Dynamic shared memory that the kernel opted in to
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     kernel_max_shared_mem: Option<u64>,
@@ -98,7 +105,7 @@ pub(crate) struct Check {
     max_items: bool,
     /// Reads one JSON request per line from a file, or - for standard input; writes one JSON verdict
     /// per line
-    #[arg(long, value_name = "FILE|-", conflicts_with_all = LAUNCH_ARGUMENTS)]
+    #[arg(long, value_name = "FILE|-", requires = "whose", conflicts_with_all = LAUNCH_ARGUMENTS)]
     requests: Option<PathBuf>,
     #[command(flatten)]
     output: OutputArgs,
@@ -141,22 +148,86 @@ impl Check {
             Some(ordinal) => vec![cuda::device_limits(ordinal)?],
             None => self.gpu.iter().map(|name| catalog::limits(name)).collect::<Result<_, _>>()?,
         };
-        match (&self.requests, devices.as_slice()) {
-            (Some(path), [device]) => requests::check_lines(path, device, !self.no_opt_in),
-            (Some(_), _) => Err(CommandError::Invalid("--requests takes one --gpu".into())),
-            (None, [device]) => self.check_one(device),
-            (None, devices) => self.check_each(devices),
+        if let Some(path) = &self.requests {
+            let [device] = &devices[..] else {
+                return Err(CommandError::Invalid("--requests takes one --gpu".into()));
+            };
+            return requests::check_lines(path, device, !self.no_opt_in);
+        }
+        let bytes = self.image.image.as_deref().map(kernel_image::read).transpose()?;
+        let file = self.image.image.as_ref().zip(bytes.as_ref());
+        let file = file.map(|(path, bytes)| KernelFile::parse(path, bytes)).transpose()?;
+        if let (None, Some(file)) = (self.grid, &file) {
+            let devices: Vec<_> = devices.iter().map(|device| &**device).collect();
+            let kernels = file.kernels(&devices, self.image.kernel.as_deref())?;
+            self.output.print(&kernels, kernel_image::table(&kernels))?;
+            return Ok(Exit::Yes);
+        }
+        let cases = devices.into_iter().map(|device| self.case(device, file.as_ref()));
+        match &cases.collect::<Result<Vec<_>, _>>()?[..] {
+            [case] => self.check_one(case),
+            cases => self.check_each(cases),
         }
     }
 
-    fn check_one(&self, device: &Arc<DeviceLimits>) -> Result<Exit, CommandError> {
-        let verdict = self.verdict(device);
-        let largest = self.max_items.then(|| self.largest_batch(device));
-        let hint = self.hint(&verdict);
+    /// The launch on `device`, with what the options and the file state about its kernel.
+    fn case(
+        &self,
+        device: Arc<DeviceLimits>,
+        file: Option<&KernelFile<'_>>,
+    ) -> Result<Case, CommandError> {
+        let Some(file) = file else {
+            let stated = self.stated(KernelAttributes::default())?;
+            return Ok(Case { device, stated, kernel: None });
+        };
+        let kernel = match file.kernel(&device, self.image.kernel.as_deref())? {
+            Ok(kernel) => kernel,
+            Err(error) => {
+                let stated = KernelAttributes::default();
+                return Ok(Case { device, stated, kernel: Some(KernelReply::Error { error }) });
+            }
+        };
+        let stated = self.stated(kernel.attributes.clone())?;
+        let kernel = kernel.with_attributes(stated.clone());
+        let text = file.describe(&kernel, &device);
+        let kernel = Some(KernelReply::Kernel { kernel, text });
+        Ok(Case { device, stated, kernel })
+    }
+
+    /// `of_image`, completed by the options, which may not contradict it.
+    fn stated(&self, of_image: KernelAttributes) -> Result<KernelAttributes, CommandError> {
+        let agreed = |option: &str, stated: Option<u64>, of_image: Option<u64>| match of_image {
+            Some(number) if stated.is_some_and(|stated| stated != number) => {
+                let reason = format!("--{option} contradicts the image, which states {number}");
+                Err(CommandError::Invalid(reason))
+            }
+            _ => Ok(stated.or(of_image)),
+        };
+        let KernelAttributes { max_threads_per_block: threads, .. } = of_image;
+        let local = of_image.local_bytes_per_thread;
+        let shared = of_image.static_shared_bytes;
+        Ok(KernelAttributes {
+            registers_per_thread: agreed(
+                "registers",
+                self.registers,
+                of_image.registers_per_thread,
+            )?,
+            local_bytes_per_thread: agreed("local-mem", self.local_mem, local)?,
+            static_shared_bytes: agreed("static-shared-mem", self.static_shared_mem, shared)?,
+            parameter_bytes: agreed("param-bytes", self.param_bytes, of_image.parameter_bytes)?,
+            max_threads_per_block: agreed("kernel-max-threads", self.kernel_max_threads, threads)?,
+            ..of_image
+        })
+    }
+
+    fn check_one(&self, case: &Case) -> Result<Exit, CommandError> {
+        let verdict = self.verdict(case);
+        let largest = self.max_items.then(|| self.largest_batch(case));
+        let (hint, kernel) = (self.hint(&verdict), case.kernel.as_ref());
         self.output.print(
-            &Reply { verdict: &verdict, largest_batch: largest, hint: hint.as_deref() },
+            &Reply { verdict: &verdict, kernel, largest_batch: largest, hint: hint.as_deref() },
             text(|f| {
-                write_text(f, &verdict, device)?;
+                write_text(f, &verdict, case)?;
                 largest.map_or(Ok(()), |largest| write!(f, "{largest}"))?;
                 hint.as_ref().map_or(Ok(()), |hint| writeln!(f, "{hint}"))
             }),
@@ -165,31 +236,49 @@ impl Check {
     }
 
     /// One row for each device. The exit code is that of the worst.
-    fn check_each(&self, devices: &[Arc<DeviceLimits>]) -> Result<Exit, CommandError> {
-        let verdicts: Vec<_> =
-            devices.iter().map(|device| (device, self.verdict(device))).collect();
+    fn check_each(&self, cases: &[Case]) -> Result<Exit, CommandError> {
+        let verdicts: Vec<_> = cases.iter().map(|case| (case, self.verdict(case))).collect();
         let rows: Vec<_> = verdicts
             .iter()
-            .map(|(device, verdict)| DeviceReply { gpu: &device.name, verdict })
+            .map(|(case, verdict)| {
+                let (gpu, kernel) = (&*case.device.name, case.kernel.as_ref());
+                DeviceReply { gpu, verdict, kernel }
+            })
             .collect();
-        let mut table = Table::new(["GPU", "verdict", ">launches", "first violation"]);
-        for (device, verdict) in &verdicts {
+        let mut table =
+            Table::new(["GPU", "verdict", ">launches", "first violation", "not checked"]);
+        for (case, verdict) in &verdicts {
             let launches =
                 verdict.plan.as_ref().map_or_else(String::new, |plan| plan.len().to_string());
             let first = verdict.violations.iter().next().map(ToString::to_string);
+            let first = first.or_else(|| case.error().map(str::to_owned));
             let verdict = legality(verdict).to_owned();
-            table.push([device.name.clone(), verdict, launches, first.unwrap_or_default()]);
+            let first = first.unwrap_or_default();
+            table.push([case.device.name.clone(), verdict, launches, first, case.unchecked()]);
         }
         self.output.print(&rows, table)?;
         Ok(verdicts.iter().map(|(_, verdict)| verdict.legality.into()).max().unwrap_or(Exit::Yes))
     }
 
-    fn verdict(&self, device: &DeviceLimits) -> Verdict {
-        self.verdict_of(&self.request(device), device)
+    fn verdict(&self, case: &Case) -> Verdict {
+        self.verdict_of(&self.request(case), case)
     }
 
-    fn verdict_of(&self, request: &CheckRequest, device: &DeviceLimits) -> Verdict {
-        if self.no_opt_in { request.check(device) } else { request.check_with_opt_in(device) }
+    fn verdict_of(&self, request: &CheckRequest, case: &Case) -> Verdict {
+        let device = &case.device;
+        let verdict =
+            if self.no_opt_in { request.check(device) } else { request.check_with_opt_in(device) };
+        match case.error() {
+            // No launch of a kernel that does not load is legal.
+            Some(_) => Verdict {
+                legality: Legality::Rejected,
+                opts_in: false,
+                violations: Violations::default(),
+                plan: None,
+                ..verdict
+            },
+            None => verdict,
+        }
     }
 
     /// The option that would make a rejected launch legal.
@@ -207,18 +296,18 @@ impl Check {
         )
     }
 
-    /// The largest batches that are legal on `device`, where the grid has as many blocks as they need.
-    fn largest_batch(&self, device: &DeviceLimits) -> LargestBatch {
+    /// The largest batches that are legal, where the grid has as many blocks as they need.
+    fn largest_batch(&self, case: &Case) -> LargestBatch {
         let axis = self.batch_axis.unwrap_or(Axis::X);
         // The blocks of fewer items may not be a multiple of the cluster.
         let unit = self.cluster.map_or(1, |cluster| cluster.along(axis).max(1));
         let of = |items: u64| {
-            let mut request = self.request(device);
-            let batch = self.batch(axis, items, device);
+            let mut request = self.request(case);
+            let batch = self.batch(axis, items, &case.device);
             let blocks = batch.blocks(items).unwrap_or(u64::MAX);
             request.request.grid = request.request.grid.with(axis, blocks);
             request.batch = Some(batch);
-            (self.verdict_of(&request, device).legality, blocks)
+            (self.verdict_of(&request, case).legality, blocks)
         };
         let whole = largest(unit, |items| of(items).0 == Legality::Legal);
         let in_chunks = largest(unit, |items| of(items).0 != Legality::Rejected);
@@ -226,25 +315,22 @@ impl Check {
         LargestBatch { whole, in_chunks, broken: broken.map(|items| (items, of(items).1)) }
     }
 
-    fn request(&self, device: &DeviceLimits) -> CheckRequest {
+    fn request(&self, case: &Case) -> CheckRequest {
         let [grid, block] = [self.grid, self.block].map(|size| size.unwrap_or(Dim3::ONE));
         let mut request = LaunchRequest::new(grid, block)
             .dynamic_shared_bytes(self.shared_mem)
-            .parameter_bytes(self.param_bytes);
+            .parameter_bytes(case.stated.parameter_bytes.unwrap_or(0));
         request.cluster = self.cluster;
         request.cooperative = self.cooperative;
         request.dependent = self.dependent;
         let kernel = KernelLimits {
-            max_threads_per_block: self.kernel_max_threads,
-            registers_per_thread: self.registers,
-            local_bytes_per_thread: self.local_mem,
-            static_shared_bytes: self.static_shared_mem,
+            name: case.name().to_owned(),
             max_dynamic_shared_bytes: self.kernel_max_shared_mem,
-            ..KernelLimits::default()
+            ..case.stated.limits()
         };
         let items = self.items.unwrap_or(0);
-        let batch = self.batch_axis.map(|axis| self.batch(axis, items, device));
-        CheckRequest { name: String::new(), request, kernel, batch }
+        let batch = self.batch_axis.map(|axis| self.batch(axis, items, &case.device));
+        CheckRequest { name: case.name().to_owned(), request, kernel, batch }
     }
 
     fn batch(&self, axis: Axis, items: u64, device: &DeviceLimits) -> BatchAxis {
@@ -259,7 +345,9 @@ impl Check {
 }
 
 /// Arguments that describe one launch, and belong into each request of `--requests`.
-const LAUNCH_ARGUMENTS: [&str; 13] = [
+const LAUNCH_ARGUMENTS: [&str; 15] = [
+    "grid",
+    "image",
     "block",
     "shared_mem",
     "cluster",
@@ -274,50 +362,6 @@ const LAUNCH_ARGUMENTS: [&str; 13] = [
     "batch_axis",
     "max_items",
 ];
-/// Launches of a plan that are shown; the rest is counted.
-const SHOWN: u64 = 16;
-
-/// The document for one device.
-#[derive(Serialize)]
-struct Reply<'a> {
-    #[serde(flatten)]
-    verdict: &'a Verdict,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    largest_batch: Option<LargestBatch>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hint: Option<&'a str>,
-}
-
-/// The document for one of several devices.
-#[derive(Serialize)]
-struct DeviceReply<'a> {
-    gpu: &'a str,
-    #[serde(flatten)]
-    verdict: &'a Verdict,
-}
-
-/// The largest batches in items; `None` for no limit.
-#[derive(Clone, Copy, Serialize)]
-struct LargestBatch {
-    whole: Option<u64>,
-    in_chunks: Option<u64>,
-    /// The next larger batch and its blocks, in one launch.
-    #[serde(skip)]
-    broken: Option<(u64, u64)>,
-}
-
-impl fmt::Display for LargestBatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let items =
-            |most: Option<u64>| most.map_or("no limit".into(), |most| format!("{most} items"));
-        let (whole, in_chunks) = (items(self.whole), items(self.in_chunks));
-        write!(f, "largest batch: {whole} in one launch, {in_chunks} in chunks")?;
-        match self.broken {
-            Some((items, blocks)) => writeln!(f, "; {items} items are {blocks} blocks"),
-            None => writeln!(f),
-        }
-    }
-}
 
 /// The largest multiple of `unit` up to [`MOST_ITEMS`] for which `is_legal` holds, as it does for all
 /// smaller ones; `None` if it holds for all.
@@ -339,34 +383,3 @@ fn largest(unit: u64, is_legal: impl Fn(u64) -> bool) -> Option<u64> {
 
 /// More items than memory holds.
 const MOST_ITEMS: u64 = 1 << 48;
-
-const fn legality(verdict: &Verdict) -> &'static str {
-    match verdict.legality {
-        Legality::Legal => "legal",
-        Legality::Chunked => "legal in chunks",
-        _ => "rejected",
-    }
-}
-
-fn write_text(out: &mut impl Write, verdict: &Verdict, limits: &DeviceLimits) -> fmt::Result {
-    writeln!(out, "{} ({})", legality(verdict), limits.name)?;
-    if verdict.opts_in {
-        writeln!(out, "  the kernel opts in to large shared memory, as the guard does for it")?;
-    }
-    for violation in &verdict.violations {
-        writeln!(out, "  {}: {violation}", violation.rule)?;
-    }
-    let Some(plan) = &verdict.plan else {
-        return Ok(());
-    };
-    writeln!(out, "plan: {}, {}", plan.strategy(), count(plan.len(), "launch", "launches"))?;
-    for planned in plan.launches().take_while(|planned| planned.chunk.index < SHOWN) {
-        let [x, y, z] = planned.launch.grid();
-        let (start, end) = (planned.chunk.start, planned.chunk.end());
-        writeln!(out, "  items {start}..{end}, grid {x},{y},{z}")?;
-    }
-    match plan.len().saturating_sub(SHOWN) {
-        0 => Ok(()),
-        more => writeln!(out, "  and {more} more"),
-    }
-}

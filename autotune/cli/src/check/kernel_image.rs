@@ -1,0 +1,364 @@
+//! The arguments `--image` and `--kernel`: the kernels of a file, and what it states about them.
+
+use std::fmt::{self, Write};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use cpp_demangle::{DemangleOptions, Symbol};
+use gridguard::image::{FileImage, ImageFile, KernelAttributes};
+use gridguard::{DeviceLimits, Dim3, Rule};
+use serde::Serialize;
+
+use crate::error::CommandError;
+use crate::output::Table;
+
+#[derive(Args)]
+pub(super) struct ImageArgs {
+    /// File that states the kernel's registers, memory, parameters and launch bounds: a cubin, PTX, a
+    /// fatbin, or an object file, library or program that contains fatbins. Without --grid, its kernels
+    /// are listed
+    #[arg(long, value_name = "FILE")]
+    pub(super) image: Option<PathBuf>,
+    /// The kernel, by its name in the file or in the source; may be omitted if the file has only one
+    #[arg(long, value_name = "NAME", requires = "image")]
+    pub(super) kernel: Option<String>,
+}
+
+/// A file of images.
+pub(super) struct KernelFile<'a> {
+    path: &'a Path,
+    images: ImageFile<'a>,
+}
+
+/// A kernel of an image.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ImageKernel {
+    /// The architecture of the image, if it states one.
+    architecture: Option<String>,
+    /// Whether the image is PTX.
+    ptx: bool,
+    /// The name in the source, if it differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    demangled: Option<String>,
+    #[serde(flatten)]
+    pub(super) attributes: KernelAttributes,
+    /// Rules that cannot be checked, because nothing states what they depend on.
+    unchecked_rules: Vec<Rule>,
+}
+
+/// Reads a file, up to a size that no image has.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, CommandError> {
+    let name = path.display().to_string();
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(CommandError::io(&name))?;
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(CommandError::io(&name))?;
+    if u64::try_from(bytes.len()).is_ok_and(|read| read <= MOST_BYTES) {
+        return Ok(bytes);
+    }
+    let too_large = format!("the file has more than {MOST_BYTES} bytes");
+    Err(CommandError::io(name)(io::Error::new(io::ErrorKind::FileTooLarge, too_large)))
+}
+
+impl<'a> KernelFile<'a> {
+    pub(super) fn parse(path: &'a Path, bytes: &'a [u8]) -> Result<Self, CommandError> {
+        let images = ImageFile::parse(bytes);
+        Ok(Self { path, images: images.map_err(|error| CommandError::invalid_file(path, error))? })
+    }
+
+    /// The kernels that one of `devices` uses, or all kernels if there is no device; of these, the ones
+    /// called `name`, if one is given. Sorted by name.
+    pub(super) fn kernels(
+        &self,
+        devices: &[&DeviceLimits],
+        name: Option<&str>,
+    ) -> Result<Vec<ImageKernel>, CommandError> {
+        let is_used = |image: &FileImage<'_>| {
+            let is_chosen = |device: &&DeviceLimits| {
+                let mut chosen = self.images.images_for(device.compute_capability);
+                chosen.any(|other| std::ptr::eq(other, image))
+            };
+            devices.is_empty() || devices.iter().any(is_chosen)
+        };
+        let mut kernels = Vec::new();
+        for image in self.images.images().filter(|image| is_used(image)) {
+            let of_image = image.kernels();
+            let of_image =
+                of_image.map_err(|error| CommandError::invalid_file(self.path, error))?;
+            kernels.extend(of_image.into_iter().map(|kernel| ImageKernel::new(image, kernel)));
+        }
+        kernels.sort_by(|one, other| one.attributes.name.cmp(&other.attributes.name));
+        match name {
+            Some(name) => self.called(name, kernels),
+            None => Ok(kernels),
+        }
+    }
+
+    /// The one kernel of the images that `device` uses, by its name unless there is only one.
+    /// `Ok(Err(reason))` if the file has none for the device.
+    pub(super) fn kernel(
+        &self,
+        device: &DeviceLimits,
+        name: Option<&str>,
+    ) -> Result<Result<ImageKernel, String>, CommandError> {
+        if self.images.images_for(device.compute_capability).next().is_none() {
+            return Ok(Err(self.mismatch(device)));
+        }
+        let mut kernels = self.kernels(&[device], name)?;
+        // Source files that share a kernel have it several times.
+        kernels.dedup_by(|one, other| one.attributes == other.attributes);
+        if let [kernel] = &kernels[..] {
+            return Ok(Ok(kernel.clone()));
+        }
+        let path = self.path.display();
+        let problem = match (kernels.len(), name) {
+            (0, _) => format!("{path} contains no kernel"),
+            (number, None) => format!("{path} contains {number} kernels: choose one with --kernel"),
+            (number, Some(name)) => {
+                format!("{path} contains {number} kernels called {name:?}: use one of these names")
+            }
+        };
+        Err(CommandError::Invalid(
+            problem + &lines(kernels.iter().map(|kernel| &*kernel.attributes.name)),
+        ))
+    }
+
+    /// What the file states about a kernel, and how to find out what it does not, for people.
+    pub(super) fn describe(&self, kernel: &ImageKernel, device: &DeviceLimits) -> String {
+        let mut lines = format!("  {}\n", kernel.description());
+        if kernel.unchecked_rules.is_empty() {
+            return lines;
+        }
+        let (rules, path) = (kernel.unchecked(), self.path.display());
+        let sm = device.compute_capability.sm();
+        let (why, command) = if !kernel.ptx {
+            let command = format!("nvlink --arch {sm} --output-file linked.cubin {path}");
+            ("the file has yet to be linked, which may add to what they depend on", command)
+        } else if self.images.images().count() == 1 {
+            let command = format!("ptxas --gpu-name {sm} --output-file kernel.cubin {path}");
+            ("PTX does not state what they depend on", command)
+        } else {
+            let command = format!("cuobjdump --extract-ptx all {path}, ptxas --gpu-name {sm}");
+            ("PTX does not state what they depend on", command)
+        };
+        lines += &format!(
+            "  not checked: {rules}: {why}; check the cubin that this writes: {command}\n"
+        );
+        lines
+    }
+
+    /// Those of `kernels` that are called `name`: exactly so if there is one, or else in the source.
+    fn called(
+        &self,
+        name: &str,
+        kernels: Vec<ImageKernel>,
+    ) -> Result<Vec<ImageKernel>, CommandError> {
+        let is_exact = |kernel: &ImageKernel| kernel.attributes.name == name;
+        let only_exact = kernels.iter().any(is_exact);
+        let matches =
+            |kernel: &&ImageKernel| is_exact(kernel) || !only_exact && kernel.is_called(name);
+        let found: Vec<_> = kernels.iter().filter(matches).cloned().collect();
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let path = self.path.display();
+        let (heading, names) = match similar(name, &kernels) {
+            similar if similar.is_empty() => {
+                ("it contains", kernels.iter().map(ImageKernel::name).collect())
+            }
+            similar => ("similar names are", similar),
+        };
+        let problem = format!("{path} contains no kernel {name:?}; {heading}");
+        Err(CommandError::Invalid(problem + &lines(names.into_iter())))
+    }
+
+    /// Why `device` can use no image.
+    fn mismatch(&self, device: &DeviceLimits) -> String {
+        let mut architectures: Vec<String> = Vec::new();
+        for image in self.images.images() {
+            let kind = if image.is_ptx() { "PTX for " } else { "" };
+            let name = image.architecture().map_or_else(String::new, |one| format!("{kind}{one}"));
+            if !architectures.contains(&name) && architectures.len() < SHOWN_NAMES {
+                architectures.push(name);
+            }
+        }
+        let (path, architectures) = (self.path.display(), architectures.join(", "));
+        let DeviceLimits { name, compute_capability, .. } = device;
+        let sm = compute_capability.sm();
+        format!(
+            "{path} is for {architectures}, but {name} has compute capability {compute_capability}: \
+             compile it for {sm}"
+        )
+    }
+}
+
+impl ImageKernel {
+    fn new(image: &FileImage<'_>, attributes: KernelAttributes) -> Self {
+        let architecture = image.architecture().map(|architecture| architecture.to_string());
+        let demangled = demangled(&attributes.name, DemangleOptions::new());
+        let unchecked_rules = attributes.unchecked_rules();
+        Self { architecture, ptx: image.is_ptx(), demangled, attributes, unchecked_rules }
+    }
+
+    /// The same with attributes that options have completed.
+    pub(super) fn with_attributes(self, attributes: KernelAttributes) -> Self {
+        Self { unchecked_rules: attributes.unchecked_rules(), attributes, ..self }
+    }
+
+    /// The name to show.
+    pub(super) fn name(&self) -> &str {
+        self.demangled.as_ref().unwrap_or(&self.attributes.name)
+    }
+
+    /// The kernel, its image and its attributes.
+    fn description(&self) -> String {
+        let KernelAttributes {
+            name: _,
+            registers_per_thread,
+            static_shared_bytes,
+            local_bytes_per_thread,
+            parameter_bytes,
+            max_threads_per_block,
+            required_block,
+            required_cluster,
+            cluster_must_be_set,
+        } = self.attributes;
+        let number = |number: Option<u64>, what: &str| Some(format!("{}{what}", number?));
+        let size = |size: Option<Dim3>, what: &str| Some(format!("{what} of {}", size?));
+        let any_cluster = cluster_must_be_set && required_cluster.is_none();
+        let attributes: Vec<String> = [
+            number(registers_per_thread, " registers"),
+            number(static_shared_bytes, " bytes of static shared memory"),
+            number(local_bytes_per_thread, " bytes of local memory"),
+            number(parameter_bytes, " bytes of parameters"),
+            max_threads_per_block.map(|threads| format!("at most {threads} threads")),
+            size(required_block, "block"),
+            size(required_cluster, "cluster"),
+            any_cluster.then(|| "any cluster".into()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let kind = if self.ptx { "PTX for " } else { "" };
+        let architecture = self.architecture.as_deref().unwrap_or("any architecture");
+        format!("kernel {} ({kind}{architecture}): {}", self.name(), attributes.join(", "))
+    }
+
+    /// The rules that cannot be checked.
+    pub(super) fn unchecked(&self) -> String {
+        self.unchecked_rules.iter().map(Rule::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether the source calls it `name`: with or without parameters, template arguments and the
+    /// namespaces around it.
+    fn is_called(&self, name: &str) -> bool {
+        let options = DemangleOptions::new().no_params().no_return_type();
+        let Some(qualified) = demangled(&self.attributes.name, options) else { return false };
+        let plain = qualified.split('<').next().unwrap_or_default();
+        let own = plain.rsplit("::").next().unwrap_or_default();
+        [self.name(), &qualified, plain, own].contains(&name)
+    }
+}
+
+/// A table of kernels.
+pub(super) fn table(kernels: &[ImageKernel]) -> Table {
+    let mut table = Table::new([
+        "kernel",
+        "image",
+        ">registers",
+        ">static shared",
+        ">local",
+        ">parameters",
+        ">max threads",
+        "block",
+        "cluster",
+    ]);
+    for kernel in kernels {
+        let attributes = &kernel.attributes;
+        let number = |number: Option<u64>| number.map_or_else(String::new, |n| n.to_string());
+        let size = |size: Option<Dim3>| size.map_or_else(String::new, |size| size.to_string());
+        let kind = if kernel.ptx { "PTX " } else { "" };
+        let cluster = match attributes.required_cluster {
+            None if attributes.cluster_must_be_set => "any".into(),
+            cluster => size(cluster),
+        };
+        table.push([
+            kernel.name().to_owned(),
+            format!("{kind}{}", kernel.architecture.as_deref().unwrap_or_default()),
+            number(attributes.registers_per_thread),
+            number(attributes.static_shared_bytes),
+            number(attributes.local_bytes_per_thread),
+            number(attributes.parameter_bytes),
+            number(attributes.max_threads_per_block),
+            size(attributes.required_block),
+            cluster,
+        ]);
+    }
+    table
+}
+
+/// The name in the source of a kernel with a mangled name. Names that are long in the source stay
+/// mangled.
+fn demangled(mangled: &str, options: DemangleOptions) -> Option<String> {
+    /// Text that ends before it becomes too long.
+    struct Bounded(String);
+    impl Write for Bounded {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.push_str(text);
+            if self.0.len() > LONGEST_NAME { Err(fmt::Error) } else { Ok(()) }
+        }
+    }
+    let is_mangled = mangled.starts_with("_Z") && mangled.len() <= LONGEST_NAME;
+    let symbol = Symbol::new(is_mangled.then_some(mangled)?).ok()?;
+    let mut name = Bounded(String::new());
+    symbol.structured_demangle(&mut name, &options).ok()?;
+    Some(name.0)
+}
+
+/// The names most similar to `name`, the best first.
+fn similar<'a>(name: &str, kernels: &'a [ImageKernel]) -> Vec<&'a str> {
+    // Comparing takes time that grows with the product of the lengths.
+    let short = |name: &&str| name.len() <= LONGEST_COMPARED;
+    let names = kernels
+        .iter()
+        .take(MOST_COMPARED)
+        .flat_map(|kernel| [kernel.attributes.name.as_str(), kernel.name()]);
+    let lower = name.to_lowercase();
+    let mut rated: Vec<_> = names
+        .filter(short)
+        .filter(|_| short(&name))
+        .map(|other| {
+            let contains = other.to_lowercase().contains(&lower);
+            (if contains { 1.0 } else { strsim::jaro_winkler(other, name) }, other)
+        })
+        .filter(|(rating, _)| *rating > LEAST_SIMILAR)
+        .collect();
+    rated.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    rated.dedup_by_key(|(_, name)| *name);
+    rated.truncate(SHOWN_SIMILAR);
+    rated.into_iter().map(|(_, name)| name).collect()
+}
+
+/// The first names, a line each.
+fn lines<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let more = names.len().saturating_sub(SHOWN_NAMES);
+    let mut lines: String = names.take(SHOWN_NAMES).map(|name| format!("\n  {name}")).collect();
+    if more > 0 {
+        lines += &format!("\n  and {more} more: without --grid and --kernel, all are listed");
+    }
+    lines
+}
+
+/// The largest file that is read: the largest libraries have some 2 GiB.
+const MOST_BYTES: u64 = 4 << 30;
+/// The longest name that is demangled, in bytes, and the longest that it may become.
+const LONGEST_NAME: usize = 4096;
+/// How many names are compared with a misspelt one, and how long they may be.
+const MOST_COMPARED: usize = 20_000;
+const LONGEST_COMPARED: usize = 200;
+/// How similar a name must be to be suggested, from 0 to 1.
+const LEAST_SIMILAR: f64 = 0.8;
+const SHOWN_SIMILAR: usize = 5;
+/// Names that an error lists; the rest is counted.
+const SHOWN_NAMES: usize = 20;

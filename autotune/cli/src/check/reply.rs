@@ -1,0 +1,147 @@
+//! What `gridguard check` replies, as text and as JSON.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+use gridguard::DeviceLimits;
+use gridguard::check::{Legality, Verdict};
+use gridguard::image::KernelAttributes;
+use serde::Serialize;
+
+use super::kernel_image::ImageKernel;
+use crate::output::count;
+
+/// Launches of a plan that are shown; the rest is counted.
+const SHOWN: u64 = 16;
+
+/// The launch on one device.
+pub(super) struct Case {
+    pub(super) device: Arc<DeviceLimits>,
+    /// What options and image state about the kernel.
+    pub(super) stated: KernelAttributes,
+    /// What the image states, if there is one.
+    pub(super) kernel: Option<KernelReply>,
+}
+
+/// The kernel of an image, or why the device cannot use the image.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum KernelReply {
+    Kernel {
+        #[serde(flatten)]
+        kernel: ImageKernel,
+        #[serde(skip)]
+        text: String,
+    },
+    Error {
+        error: String,
+    },
+}
+
+impl Case {
+    /// The kernel's name, if it is known.
+    pub(super) fn name(&self) -> &str {
+        match &self.kernel {
+            Some(KernelReply::Kernel { kernel, .. }) => kernel.name(),
+            _ => "",
+        }
+    }
+
+    /// The rules that could not be checked; empty without an image.
+    pub(super) fn unchecked(&self) -> String {
+        match &self.kernel {
+            Some(KernelReply::Kernel { kernel, .. }) => kernel.unchecked(),
+            _ => String::new(),
+        }
+    }
+
+    /// Why the device cannot use the image, if so.
+    pub(super) fn error(&self) -> Option<&str> {
+        match &self.kernel {
+            Some(KernelReply::Error { error }) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The document for one device.
+#[derive(Serialize)]
+pub(super) struct Reply<'a> {
+    #[serde(flatten)]
+    pub(super) verdict: &'a Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kernel: Option<&'a KernelReply>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) largest_batch: Option<LargestBatch>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) hint: Option<&'a str>,
+}
+
+/// The document for one of several devices.
+#[derive(Serialize)]
+pub(super) struct DeviceReply<'a> {
+    pub(super) gpu: &'a str,
+    #[serde(flatten)]
+    pub(super) verdict: &'a Verdict,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kernel: Option<&'a KernelReply>,
+}
+
+/// The largest batches in items; `None` for no limit.
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct LargestBatch {
+    pub(super) whole: Option<u64>,
+    pub(super) in_chunks: Option<u64>,
+    /// The next larger batch and its blocks, in one launch.
+    #[serde(skip)]
+    pub(super) broken: Option<(u64, u64)>,
+}
+
+impl fmt::Display for LargestBatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let items =
+            |most: Option<u64>| most.map_or("no limit".into(), |most| format!("{most} items"));
+        let (whole, in_chunks) = (items(self.whole), items(self.in_chunks));
+        write!(f, "largest batch: {whole} in one launch, {in_chunks} in chunks")?;
+        match self.broken {
+            Some((items, blocks)) => writeln!(f, "; {items} items are {blocks} blocks"),
+            None => writeln!(f),
+        }
+    }
+}
+
+pub(super) const fn legality(verdict: &Verdict) -> &'static str {
+    match verdict.legality {
+        Legality::Legal => "legal",
+        Legality::Chunked => "legal in chunks",
+        _ => "rejected",
+    }
+}
+
+pub(super) fn write_text(out: &mut impl Write, verdict: &Verdict, case: &Case) -> fmt::Result {
+    writeln!(out, "{} ({})", legality(verdict), case.device.name)?;
+    match &case.kernel {
+        Some(KernelReply::Kernel { text, .. }) => out.write_str(text)?,
+        Some(KernelReply::Error { error }) => writeln!(out, "  {error}")?,
+        None => {}
+    }
+    if verdict.opts_in {
+        writeln!(out, "  the kernel opts in to large shared memory, as the guard does for it")?;
+    }
+    for violation in &verdict.violations {
+        writeln!(out, "  {}: {violation}", violation.rule)?;
+    }
+    let Some(plan) = &verdict.plan else {
+        return Ok(());
+    };
+    writeln!(out, "plan: {}, {}", plan.strategy(), count(plan.len(), "launch", "launches"))?;
+    for planned in plan.launches().take_while(|planned| planned.chunk.index < SHOWN) {
+        let [x, y, z] = planned.launch.grid();
+        let (start, end) = (planned.chunk.start, planned.chunk.end());
+        writeln!(out, "  items {start}..{end}, grid {x},{y},{z}")?;
+    }
+    match plan.len().saturating_sub(SHOWN) {
+        0 => Ok(()),
+        more => writeln!(out, "  and {more} more"),
+    }
+}
