@@ -5,6 +5,8 @@
 #   tests/candle.sh check          type-checks the changed candle; needs neither CUDA nor a GPU
 #   tests/candle.sh build FOLDER   builds candle-plain and candle-guarded into FOLDER, programs that sort
 #                                  with candle as it is and with a guard; needs nvcc (NVCC names it)
+#   tests/candle.sh images FOLDER  compiles candle's kernels into FOLDER as cubins and a fatbin for sm_90, and
+#                                  PTX; needs nvcc with ptxas and fatbinary beside it
 #
 # Nothing of candle is in this repository: `guard_candle` is the whole change.
 set -eu -o pipefail
@@ -94,15 +96,38 @@ check() {
     cargo_with_copies check --quiet --manifest-path "$work/candle-core/Cargo.toml" --features cuda
 }
 
-build() {
-    local kind ptx=$work/ptx name
-    prepare
-    mkdir -p "$ptx" "$work/program" "$folder"
+# Compiles candle's kernels to PTX, in "$work/ptx".
+compile_ptx() {
+    local ptx=$work/ptx name
+    mkdir -p "$ptx"
     for name in $(sed -n 's/^pub const \([A-Z]*\):.*/\L\1/p' "$work/candle-kernels/src/ptx.rs"); do
         # Kept from an earlier build: candle's largest source takes nvcc minutes.
         [ -s "$ptx/$name.ptx" ] || "${NVCC:-nvcc}" -ptx -arch=compute_90 -O3 -std=c++17 --expt-relaxed-constexpr \
             -o "$ptx/$name.ptx" "$work/candle-kernels/src/$name.cu"
     done
+}
+
+images() {
+    local ptx name tools
+    tools=$(dirname "$(command -v "${NVCC:-nvcc}")")
+    prepare
+    compile_ptx
+    rm -rf "$folder" && mkdir -p "$folder"
+    for ptx in "$work"/ptx/*.ptx; do
+        name=$(basename "$ptx" .ptx)
+        "$tools/ptxas" -arch sm_90 -o "$folder/$name.cubin" "$ptx"
+    done
+    # One of each other kind: the driver compiles PTX, which takes long.
+    cp "$work/ptx/affine.ptx" "$folder/"
+    "$tools/fatbinary" -64 -compress-all --create "$folder/unary.fatbin" \
+        "--image3=kind=elf,sm=90,file=$folder/unary.cubin" "--image3=kind=ptx,sm=90,file=$work/ptx/unary.ptx"
+}
+
+build() {
+    local kind ptx=$work/ptx
+    prepare
+    compile_ptx
+    mkdir -p "$work/program" "$folder"
     kernels_from "format!(\"include_str!({:?})\", \"$ptx/\".to_owned() + &file)"
     for kind in plain:original guarded:candle-core; do
         # The driver is looked up at run time, so that no library of CUDA is needed here; and kernels
@@ -129,8 +154,9 @@ build() {
 case ${1:-check} in
 check) check ;;
 build) build ;;
+images) images ;;
 *)
-    echo "usage: tests/candle.sh [check | build FOLDER]" >&2
+    echo "usage: tests/candle.sh [check | build FOLDER | images FOLDER]" >&2
     exit 2
     ;;
 esac

@@ -46,6 +46,10 @@ pack() {
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
         gcc -shared -fPIC -Wl,-Bsymbolic -O2 -o "$folder/fake-driver/${name%=*}" "guard/tests/fake-driver/${name#*=}" -lpthread || return 1
     done
+    # What the driver reports about candle's kernels is compared with what their images state.
+    if command -v "${NVCC:-nvcc}" >/dev/null; then
+        tests/candle.sh images "$folder/images" || return 1
+    fi
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "$(cat "$folder/commit")-changed" >"$folder/commit"
@@ -271,7 +275,13 @@ run() {
     export LD_LIBRARY_PATH=$toolkit${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
     # Tests that fill the device or its memory run alone.
-    step tests 240 "$folder/gpu" --ignored --test-threads 8 --skip conformance:: --skip memory::
+    step tests 240 "$folder/gpu" --ignored --test-threads 8 --skip conformance:: --skip memory:: \
+        --skip images_of_a_folder
+    if [ -d "$folder/images" ]; then
+        step images 200 env GRIDGUARD_IMAGES="$folder/images" "$folder/gpu" --ignored --nocapture images_of_a_folder
+    else
+        record images "FAILED (none packed)"
+    fi
     step memory 60 "$folder/gpu" --ignored --test-threads 1 memory::
     step conformance 150 "$folder/gpu" --ignored --nocapture --test-threads 1 the_guard_agrees_with_the_driver
     step facts 90 "$folder/gpu" --ignored --nocapture answers_beyond_the_rules

@@ -1,4 +1,5 @@
-//! Every kernel compiles for every architecture, without a spilled register.
+//! Every kernel compiles for every architecture, without a spilled register, and its image states the
+//! resources that the assembler reports.
 //!
 //! Needs NVRTC, no device; `.ci/run` fetches it and runs this.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
@@ -7,7 +8,8 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use gridguard::cuda::{CompileOptions, Compiler, Image, NvrtcError};
+use gridguard::cuda::{CompileOptions, Compiler, NvrtcError};
+use gridguard::image::ImageFile;
 use gridguard::{ComputeCapability, DeviceLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
 use gridguard_kernels::batched_gemm::BatchedGemm;
@@ -65,6 +67,8 @@ struct Usage {
     kernel: String,
     registers: u32,
     spilled_bytes: u32,
+    shared_bytes: u32,
+    stack_bytes: u32,
 }
 
 /// Reads the assembler's report: a line with the name, then spills, then registers.
@@ -76,7 +80,9 @@ fn usages(log: &str) -> Vec<Usage> {
     for line in log.lines() {
         if let Some((_, after)) = line.split_once("Compiling entry function '") {
             let kernel = after.split('\'').next().unwrap_or_default().to_owned();
-            usages.push(Usage { kernel, registers: 0, spilled_bytes: u32::MAX });
+            let (spilled_bytes, shared_bytes, stack_bytes) = (u32::MAX, 0, 0);
+            let usage = Usage { kernel, registers: 0, spilled_bytes, shared_bytes, stack_bytes };
+            usages.push(usage);
         }
         let Some(usage) = usages.last_mut() else {
             continue;
@@ -88,6 +94,9 @@ fn usages(log: &str) -> Vec<Usage> {
         }
         if let Some((_, after)) = line.split_once("Used ") {
             usage.registers = number_before(after, " registers").unwrap_or(u32::MAX);
+            let of = |word| after.contains(word).then(|| number_before(after, word))?;
+            usage.shared_bytes = of(" bytes smem").unwrap_or(0);
+            usage.stack_bytes = of(" bytes cumulative stack size").unwrap_or(0);
         }
     }
     usages
@@ -110,13 +119,23 @@ fn compile(code: &Code, device: &DeviceLimits, overlap: bool) -> Result<(), Stri
     }
     let compiler = Compiler::find().expect("NVRTC");
     let compiled = compiler.compile(code.source, &options).map_err(|error| error.to_string())?;
-    Image::new(compiled.image.bytes()).map_err(|error| error.to_string())?;
     let what = format!("{} {} {:?}", code.kernel, options.target(), code.defines);
     let usages = usages(&compiled.log);
-    let [Usage { kernel, registers, spilled_bytes }] = &usages[..] else {
+    let [Usage { kernel, registers, spilled_bytes, shared_bytes, stack_bytes }] = &usages[..]
+    else {
         return Err(format!("{what}: not one kernel: {}", compiled.log));
     };
     println!("{what}: {registers} registers");
+    let file = ImageFile::parse(compiled.image.bytes()).map_err(|error| error.to_string())?;
+    let image = file.images().next().ok_or_else(|| format!("{what}: no image"))?;
+    let stated = image.kernels().map_err(|error| format!("{what}: {error}"))?;
+    let reported = [*registers, *shared_bytes, *stack_bytes].map(|number| Some(number.into()));
+    let agrees = matches!(&stated[..], [one] if one.name == *kernel && reported
+        == [one.registers_per_thread, one.static_shared_bytes, one.local_bytes_per_thread]);
+    if !agrees || image.architecture().map(|own| own.capability) != Some(device.compute_capability)
+    {
+        return Err(format!("{what}: {reported:?} reported, but the image states {stated:?}"));
+    }
     if kernel != code.kernel || *spilled_bytes != 0 || !(1..=255).contains(registers) {
         return Err(format!("{what}: {registers} registers, {spilled_bytes} bytes spilled"));
     }

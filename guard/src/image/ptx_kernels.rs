@@ -137,7 +137,7 @@ impl Tokens<'_> {
             match token {
                 "," | ")" => {
                     let element = scalar.map(|scalar: u64| scalar * vector);
-                    let bytes = element.zip(elements).and_then(|(one, n)| one.checked_mul(n));
+                    let bytes = product(element, elements);
                     let alignment = alignment.or(element).unwrap_or(1).max(1);
                     return Some((is_there.then_some(Parameter { bytes, alignment }), token));
                 }
@@ -146,10 +146,7 @@ impl Tokens<'_> {
                 // The alignment of what a pointer refers to is stated after `.ptr`.
                 ".ptr" => of_pointer = true,
                 ".align" if !of_pointer => alignment = number(self.next()?),
-                "[" => {
-                    elements =
-                        elements.zip(number(self.next()?)).and_then(|(n, m)| n.checked_mul(m))
-                }
+                "[" => elements = product(elements, number(self.next()?)),
                 _ => scalar = scalar.or_else(|| scalar_bytes(token)),
             }
             is_there = true;
@@ -166,6 +163,10 @@ struct Parameter {
 
 const fn is_of_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '$' | '%' | '@')
+}
+
+fn product(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one?.checked_mul(other?)
 }
 
 /// The number that a token is: `128`, `0x80`, `0200` or `128U`.

@@ -15,6 +15,7 @@ mod cudarc_and_raw;
 mod driver_log;
 mod get_rows;
 mod green_contexts;
+mod kernel_images;
 mod late_errors;
 mod limits;
 mod memory;

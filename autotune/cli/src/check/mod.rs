@@ -188,7 +188,7 @@ impl Check {
             }
         };
         let stated = self.stated(kernel.attributes.clone())?;
-        let kernel = kernel.with_attributes(stated.clone());
+        let kernel = Box::new(kernel.with_attributes(stated.clone()));
         let text = file.describe(&kernel, &device);
         let kernel = Some(KernelReply::Kernel { kernel, text });
         Ok(Case { device, stated, kernel })

@@ -29,7 +29,7 @@ pub(super) struct Case {
 pub(super) enum KernelReply {
     Kernel {
         #[serde(flatten)]
-        kernel: ImageKernel,
+        kernel: Box<ImageKernel>,
         #[serde(skip)]
         text: String,
     },
