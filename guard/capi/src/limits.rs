@@ -219,6 +219,8 @@ unsafe fn of_kernel(
     let kernel = KernelLimits {
         name: name.to_owned(),
         max_threads_per_block: known(info.max_threads_per_block),
+        // Only images state it.
+        required_block: None,
         registers_per_thread: info.registers_per_thread,
         static_shared_bytes: info.static_shared_bytes,
         max_dynamic_shared_bytes: known(info.max_dynamic_shared_bytes),

@@ -132,7 +132,7 @@ impl Resources {
     /// Registers, and bytes of the stack, of the function with the symbol `index`.
     fn of_function(&self, index: u32) -> (Option<u64>, Option<u64>) {
         let stack = self.stacks.get(&index).or_else(|| self.frames.get(&index));
-        (self.registers.get(&index).copied(), stack.copied())
+        (self.registers.get(&index).copied(), stack.copied().filter(|bytes| *bytes != UNKNOWN))
     }
 }
 
@@ -187,6 +187,8 @@ const RESERVED_SHARED_BYTES: u64 = 1024;
 const REGISTERS: u8 = 0x2f;
 const FRAME_BYTES: u8 = 0x11;
 const STACK_BYTES: u8 = 0x12;
+/// The stack of a function that calls itself, or others through pointers.
+const UNKNOWN: u64 = 0xffff_ffff;
 /// Records about one kernel.
 const MAX_THREADS: u8 = 0x05;
 const REQUIRED_BLOCK: u8 = 0x10;

@@ -25,6 +25,8 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
     }
     // Sections that overlap would have what they share looked at again and again.
     let mut looked_at = 0_u64;
+    let symbols = elf.section_of_symbols().map_or(0, |symbols| symbols.sh_size.get(LE));
+    let symbols = symbols / wide(size_of::<Sym64<LE>>());
     for section in elf.sections {
         let kind = section.sh_type.get(LE);
         if TABLES.contains(&kind) {
@@ -33,10 +35,10 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), ImageError> {
         }
         match kind {
             SHT_SYMTAB => elf.check_symbols(section)?,
-            SHT_RELA => elf.check_relocations(section, |entry: &Rela64<LE>| {
+            SHT_RELA => elf.check_relocations(section, symbols, |entry: &Rela64<LE>| {
                 (entry.r_offset.get(LE), entry.r_sym(LE, false))
             })?,
-            SHT_REL => elf.check_relocations(section, |entry: &Rel64<LE>| {
+            SHT_REL => elf.check_relocations(section, symbols, |entry: &Rel64<LE>| {
                 (entry.r_offset.get(LE), entry.r_sym(LE))
             })?,
             SHT_CUDA_INFO => elf.check_info(section)?,
@@ -114,13 +116,14 @@ impl<'a> Elf<'a> {
         names.get(start..).is_some_and(|name| name.starts_with(prefix))
     }
 
+    fn section_of_symbols(&self) -> Option<&'a Section> {
+        self.sections.iter().find(|section| section.sh_type.get(LE) == SHT_SYMTAB)
+    }
+
     /// The symbols, and the bytes of their names; none if there is no table of symbols.
     #[cfg(feature = "image")]
     pub(super) fn symbols(&self) -> Result<(&'a [Sym64<LE>], &'a [u8]), ImageError> {
-        let mut sections = self.sections.iter();
-        let Some(table) = sections.find(|section| section.sh_type.get(LE) == SHT_SYMTAB) else {
-            return Ok((&[], &[]));
-        };
+        let Some(table) = self.section_of_symbols() else { return Ok((&[], &[])) };
         let names = self.strings(table.sh_link.get(LE).into(), SYMBOLS)?;
         Ok((self.entries(table, SYMBOLS)?, self.data(names)?))
     }
@@ -182,20 +185,18 @@ impl<'a> Elf<'a> {
         Ok(())
     }
 
-    /// Checks a table of relocations, of which `read` tells place and symbol.
+    /// Checks a table of relocations, of which `read` tells place and symbol, where there are so many
+    /// `symbols`. The section that it names as that of its symbols is another one in cubins of CUDA 12.2.
     fn check_relocations<T: Pod>(
         &self,
         relocations: &Section,
+        symbols: u64,
         read: impl Fn(&T) -> (u64, u32),
     ) -> Result<(), ImageError> {
         let of = relocations.sh_info.get(LE).into();
         let target = self.section(of);
         require(RELOCATIONS, "section", of, target.is_some())?;
         let most = target.map_or(0, |target| target.sh_size.get(LE));
-        let symbols = self.section(relocations.sh_link.get(LE).into());
-        let symbols = symbols.filter(|symbols| symbols.sh_type.get(LE) == SHT_SYMTAB);
-        let symbols =
-            symbols.map_or(0, |symbols| symbols.sh_size.get(LE)) / wide(size_of::<Sym64<LE>>());
         for relocation in self.entries::<T>(relocations, RELOCATIONS)? {
             let (place, symbol) = read(relocation);
             require(RELOCATIONS, "symbol", symbol.into(), u64::from(symbol) < symbols)?;

@@ -17,7 +17,8 @@ pub struct KernelAttributes {
     /// Static shared memory in bytes, without what the driver reserves.
     pub static_shared_bytes: Option<u64>,
     /// Local memory per thread in bytes: the stack of the kernel and of the functions that it calls.
-    /// Recursion and calls through pointers need more.
+    /// Where functions call themselves or others through pointers, the compiler does not know it: cubins
+    /// of some versions then state nothing, others too little.
     pub local_bytes_per_thread: Option<u64>,
     /// Bytes of all parameters.
     pub parameter_bytes: Option<u64>,

@@ -2,7 +2,8 @@
 //!
 //! `ptxas` compiled the files from `kernels.ptx` and `clusters.ptx`: `turing.cubin` for sm_75 and
 //! `hopper.cubin` for sm_90a with CUDA 12.4, `blackwell.cubin` for sm_120 and `relocatable.cubin` for
-//! sm_86 with CUDA 13.0. `fatbinary` of CUDA 13.0 put a debug build for sm_80, a build for sm_90a and
+//! sm_86 with CUDA 13.0; `recursive.cubin` from `recursive.ptx` with CUDA 12.2, whose relocations refer to
+//! another section than that of symbols. `fatbinary` of CUDA 13.0 put a debug build for sm_80, a build for sm_90a and
 //! `kernels.ptx` into `zstd.fatbin` and `lz4.fatbin`, with `-compress-mode` `default` and `speed`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
@@ -16,6 +17,7 @@ const CLUSTERS: &[u8] = include_bytes!("clusters.ptx");
 const TURING: &[u8] = include_bytes!("turing.cubin");
 const HOPPER: &[u8] = include_bytes!("hopper.cubin");
 const BLACKWELL: &[u8] = include_bytes!("blackwell.cubin");
+const RECURSIVE: &[u8] = include_bytes!("recursive.cubin");
 const RELOCATABLE: &[u8] = include_bytes!("relocatable.cubin");
 const ZSTD: &[u8] = include_bytes!("zstd.fatbin");
 const LZ4: &[u8] = include_bytes!("lz4.fatbin");
@@ -84,7 +86,7 @@ fn a_cubin_states_what_the_compiler_reported() {
         &common([12, 10, 4])[1..],
     ];
     assert_eq!(resources(&kernels(HOPPER)), hopper.concat());
-    for image in [TURING, HOPPER, BLACKWELL, RELOCATABLE, KERNELS, CLUSTERS] {
+    for image in [TURING, HOPPER, BLACKWELL, RECURSIVE, RELOCATABLE, KERNELS, CLUSTERS] {
         assert_declared(&kernels(image));
     }
 }
@@ -124,6 +126,15 @@ fn what_an_image_does_not_state_is_unknown_and_so_are_the_rules_that_depend_on_i
     for kernel in kernels(BLACKWELL) {
         assert!(kernel.unchecked_rules().is_empty());
     }
+}
+
+#[test]
+fn the_stack_of_a_kernel_whose_functions_call_themselves_is_unknown() {
+    let kernels = kernels(RECURSIVE);
+    let unknown = kernels.iter().filter(|kernel| kernel.local_bytes_per_thread.is_none());
+    let [kernel] = &unknown.collect::<Vec<_>>()[..] else { panic!("one of {kernels:?}") };
+    assert_eq!((kernel.name.as_str(), kernel.registers_per_thread), ("recursive", Some(24)));
+    assert_eq!(kernel.unchecked_rules(), [Rule::LocalMemory]);
 }
 
 #[test]

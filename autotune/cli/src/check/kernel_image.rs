@@ -132,15 +132,25 @@ impl<'a> KernelFile<'a> {
         }
         let (rules, path) = (kernel.unchecked(), self.path.display());
         let sm = device.compute_capability.sm();
-        let (why, command) = if !kernel.ptx {
-            let command = format!("nvlink --arch {sm} --output-file linked.cubin {path}");
-            ("the file has yet to be linked, which may add to what they depend on", command)
-        } else if self.images.images().count() == 1 {
-            let command = format!("ptxas --gpu-name {sm} --output-file kernel.cubin {path}");
-            ("PTX does not state what they depend on", command)
-        } else {
-            let command = format!("cuobjdump --extract-ptx all {path}, ptxas --gpu-name {sm}");
-            ("PTX does not state what they depend on", command)
+        let one_image = self.images.images().count() == 1;
+        let (why, command) = match (kernel.ptx, kernel.attributes.registers_per_thread) {
+            (true, _) if one_image => (
+                "PTX does not state what they depend on",
+                format!("ptxas --gpu-name {sm} --output-file kernel.cubin {path}"),
+            ),
+            (true, _) => (
+                "PTX does not state what they depend on",
+                format!("cuobjdump --extract-ptx all {path}, ptxas --gpu-name {sm}"),
+            ),
+            (false, None) => (
+                "the file has yet to be linked, which may add to what they depend on",
+                format!("nvlink --arch {sm} --output-file linked.cubin {path}"),
+            ),
+            (false, Some(_)) => {
+                let why = "functions call themselves, or others through pointers, as deep as the data say";
+                lines += &format!("  not checked: {rules}: {why}\n");
+                return lines;
+            }
         };
         lines += &format!(
             "  not checked: {rules}: {why}; check the cubin that this writes: {command}\n"

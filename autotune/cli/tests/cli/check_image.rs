@@ -129,6 +129,15 @@ fn what_ptx_does_not_state_is_not_checked_unless_options_state_it() {
     let stated = ["--registers", "200", "--local-mem", "0", "--static-shared-mem", "0"];
     let ran = check(&image, &[&launch[..], &stated].concat());
     assert!(!ran.out.contains("not checked"), "{}", ran.out);
+    let ran = check(
+        &compiled("recursive.cubin"),
+        &[&["--kernel=recursive"], &launch[4..], &["--gpu=a100"]].concat(),
+    );
+    assert!(
+        ran.out.contains("not checked: local-memory: functions call themselves"),
+        "{}",
+        ran.out
+    );
     let ran = check(&image, &["--kernel=stack", "--gpu=t4,h100", "--grid=1", "--block=64"]);
     assert!(ran.out.contains("not checked") && ran.out.contains("local-memory"), "{}", ran.out);
 }
