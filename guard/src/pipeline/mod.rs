@@ -7,6 +7,7 @@
 //! takes, before anything runs.
 //!
 //! ```
+//! # #[cfg(feature = "host")] {
 //! use gridguard::pipeline::{Budget, HostMemory, HostPipeline};
 //!
 //! // y = (x + 1)², 100,000 items of 4 numbers, with 64 KiB of scratch.
@@ -39,6 +40,7 @@
 //! let run = pipeline.run(&plan, HostMemory::new().read(x, &from).write(y, &mut to))?;
 //! assert_eq!(run.items_done, 100_000);
 //! assert!(to.iter().all(|y| *y == 9.0));
+//! # }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
