@@ -25,6 +25,7 @@ mod refusals;
 mod replaying;
 mod rms_norm;
 mod sizes;
+mod small_problems;
 mod softmax;
 mod streams;
 mod support;

@@ -1,0 +1,61 @@
+//! Every kernel, type and launch parameter on tensors so small that a sanitizer finishes.
+
+use gridguard::{Choice, Strategy};
+use gridguard_kernels::bench::{LaunchSetup, Problem};
+
+use super::support::{kernels, stream};
+
+/// Sizes of each kernel: whole vectors and odd rows, one block and several, every variant of attention.
+const SIZES: [(&str, &[&str]); 8] = [
+    ("argsort", &["6x256", "5x1000", "2x5000"]),
+    ("batched_gemm", &["20x5x6x7", "3x128x128x64", "2x70x66x130"]),
+    ("get_rows", &["33x256x100", "33x7x50"]),
+    ("reflection_pad1d", &["6x3x100x5x6", "2x3x1001x0x7"]),
+    ("rms_norm", &["40x1024", "37x513", "2x9000"]),
+    ("softmax", &["40x1024", "37x513", "2x9000"]),
+    ("temporal_attention", &["7x3x16x64", "3x2x33x40", "3x2x128x128", "2x2x9x7", "2x1x150x64"]),
+    ("upsample_nearest2d", &["40x6x6x12x13", "3x40x32x80x64"]),
+];
+
+fn problems() -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for (kernel, sizes) in SIZES {
+        let dtypes: &[&str] = match kernel {
+            "get_rows" => &["f16 i32", "bf16 i64", "f32 i64"],
+            _ => &["f16", "bf16", "f32"],
+        };
+        for (dtypes, sizes) in dtypes.iter().flat_map(|one| sizes.iter().map(move |s| (one, s))) {
+            let name = format!("{kernel} {dtypes} {sizes}");
+            problems.push(name.parse().unwrap_or_else(|error| panic!("{name}: {error}")));
+        }
+    }
+    problems
+}
+
+#[test]
+fn small_problems_are_of_every_kernel() {
+    let mut kernels: Vec<&str> = problems().iter().map(Problem::kernel).collect();
+    kernels.dedup();
+    let mut expected = Problem::KERNELS.to_vec();
+    expected.sort_unstable();
+    assert_eq!(kernels, expected);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn every_kernel_is_right_on_small_problems_whole_and_split() {
+    for problem in problems() {
+        let mut case = problem.on_device(kernels(), &stream()).expect("memory");
+        case.verify().unwrap_or_else(|error| panic!("{problem}: {error}"));
+        for LaunchSetup { parameters, batch, .. } in case.setups().expect("the default") {
+            let unit = batch.unit().expect("small");
+            let half = batch.items().div_ceil(2).next_multiple_of(unit);
+            let split = Choice::at_most(half).strategy(Strategy::Chunked);
+            for choice in [Choice::AUTOMATIC, split] {
+                let handle = case.prepare(&parameters, choice, None).expect("a plan");
+                let checked = case.check(handle);
+                checked.unwrap_or_else(|error| panic!("{problem} {parameters:?}: {error}"));
+            }
+        }
+    }
+}
