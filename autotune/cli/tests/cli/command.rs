@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -38,9 +38,15 @@ impl From<Output> for Ran {
     }
 }
 
+/// The command's executable. `GRIDGUARD_COMMAND` names it where it is run on another machine than built.
+pub(crate) fn gridguard() -> PathBuf {
+    let built = || env!("CARGO_BIN_EXE_gridguard").into();
+    std::env::var_os("GRIDGUARD_COMMAND").map_or_else(built, PathBuf::from)
+}
+
 /// The command in `folder`, which its paths are relative to.
 pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gridguard"));
+    let mut command = Command::new(gridguard());
     command.args(args).current_dir(folder).env("GRIDGUARD_PROFILES", "off").stdin(Stdio::null());
     // A test that needs slow work is then slow on machines with many cores too.
     command.env("RAYON_NUM_THREADS", "1");

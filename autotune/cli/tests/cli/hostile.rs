@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::command::{Ran, command, parsed, run, signal, start};
+use crate::command::{Ran, command, gridguard, parsed, run, signal, start};
 use tempfile::TempDir;
 
 const REJECTED: [&str; 7] = ["check", "--gpu", "h200", "--grid", "1,65536", "--block", "1"];
@@ -159,7 +159,7 @@ fn a_plot_that_cannot_be_written_whole_leaves_the_old_one() {
     // A plot is larger than 2 KiB, a profile of one entry is not.
     let limit = "trap '' XFSZ; ulimit -f 4; exec \"$0\" \"$@\"";
     let mut limited = Command::new("bash");
-    limited.args(["-c", limit, env!("CARGO_BIN_EXE_gridguard")]).args(&args);
+    limited.args(["-c", limit]).arg(gridguard()).args(&args);
     limited.current_dir(&folder).env("GRIDGUARD_PROFILES", "off");
     let ran = Ran::from(limited.output().expect("a shell")).exits(3);
     assert!(ran.err.contains("curve.svg: writing a temporary file: "), "{}", ran.err);

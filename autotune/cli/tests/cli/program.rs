@@ -10,7 +10,7 @@ use gridguard::catalog;
 use gridguard::profile::{DeviceIdentity, Objective, StoredChoice};
 use tempfile::TempDir;
 
-use crate::command::{Ran, command, parsed, run, signal, start};
+use crate::command::{Ran, command, gridguard, parsed, run, signal, start};
 
 const README: &str = include_str!("../../README.md");
 
@@ -120,10 +120,9 @@ fn the_example_of_the_readme_runs() {
     };
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("bench.py"), block("python", "bench.py")).expect("written");
-    let program = PathBuf::from(env!("CARGO_BIN_EXE_gridguard"));
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).expect("made");
-    std::os::unix::fs::symlink(program, bin.join("gridguard")).expect("a link");
+    std::os::unix::fs::symlink(gridguard(), bin.join("gridguard")).expect("a link");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").expect("a path"));
     let mut shell = Command::new("sh");
     shell.args(["-e", "-c", &block("sh", "--command '")]).current_dir(&folder).stdin(Stdio::null());
