@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cudarc::driver::{
-    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, MappedBuffer,
-    UnifiedSlice, UnifiedView, UnifiedViewMut,
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, HostSlice, MappedBuffer,
+    PinnedHostSlice, SyncOnDrop, UnifiedSlice, UnifiedView, UnifiedViewMut,
 };
 
 use super::uses::Uses;
@@ -224,6 +224,38 @@ impl<'a> Uses<'a> {
         }
         self.hold(used, self.launches(), has_one_event);
         address
+    }
+}
+
+/// Pinned host memory, for copies.
+impl<'a> Args<'a> {
+    pub(super) fn read_host<T>(&mut self, memory: &'a PinnedHostSlice<T>) {
+        let mut address = 0;
+        if self.uses.is_own(memory.context()) {
+            // SAFETY: only the address is taken, for work on this stream.
+            let (memory, used) = unsafe { memory.stream_synced_slice(self.stream) };
+            address = memory.as_ptr().expose_provenance();
+            self.hold_host(used);
+        }
+        self.values.address(wide(address));
+    }
+
+    pub(super) fn write_host<T>(&mut self, memory: &'a mut PinnedHostSlice<T>) {
+        let mut address = 0;
+        if self.uses.is_own(memory.context()) {
+            // SAFETY: as above.
+            let (memory, used) = unsafe { memory.stream_synced_mut_slice(self.stream) };
+            address = memory.as_mut_ptr().expose_provenance();
+            self.hold_host(used);
+        }
+        self.values.address(wide(address));
+    }
+
+    /// The one event of pinned memory, which cudarc has the stream wait for, and waits for itself before
+    /// it gives or frees the memory.
+    fn hold_host(&mut self, used: SyncOnDrop<'a>) {
+        self.uses.check_wait();
+        self.uses.hold(used, self.stream, true);
     }
 }
 

@@ -25,6 +25,8 @@ mod launch;
 mod module;
 pub(crate) mod nvrtc;
 mod pipeline;
+mod pipeline_memory;
+mod pipeline_run;
 mod pipeline_stage;
 pub(crate) mod query;
 mod raw;
@@ -48,9 +50,8 @@ pub use history::{FaultSuspects, LaunchRecord};
 pub use kernel::Kernel;
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
-pub use pipeline_stage::{
-    CudaPipeline, CudaStage, DeviceMemory, DeviceRange, DeviceViews, KernelStage,
-};
+pub use pipeline_memory::DeviceMemory;
+pub use pipeline_stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};
 pub use query::{
     ComputeMode, compute_mode, current_context, device_count, device_limits, driver_version,
     free_memory,

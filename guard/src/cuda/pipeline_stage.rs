@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use super::arguments::{Args, Memory, MemoryMut, wide};
 use super::kernel::Kernel;
 use crate::launch::request::LaunchRequest;
 use crate::pipeline::buffer::{Access, Buffer, BufferId};
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
 use crate::pipeline::definition::{Definition, Pipeline};
 use crate::pipeline::error::{StageError, ViewError};
-use crate::pipeline::memory::Given;
 use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
 use crate::plan::chunks::Chunk;
@@ -164,56 +162,6 @@ impl<'a> KernelStage<'_, 'a> {
         if let Some(CudaStage(Body::Kernel { arguments, .. })) = &mut self.body {
             add(arguments);
         }
-        self
-    }
-}
-
-/// The memory and the streams of one run of a pipeline on a device.
-///
-/// The run waits for earlier work on the memory, and later work on it waits for the run, as for launches
-/// with [`Args`]. It stays on its thread.
-#[derive(Debug)]
-#[must_use]
-pub struct DeviceMemory<'m> {
-    pub(super) args: Args<'m>,
-    pub(super) stream: &'m Arc<CudaStream>,
-    pub(super) more: &'m [Arc<CudaStream>],
-    /// What each of the arguments is for.
-    pub(super) given: Vec<Given>,
-}
-
-impl<'m> DeviceMemory<'m> {
-    /// No memory yet, for a run on `stream`.
-    pub fn new(stream: &'m Arc<CudaStream>) -> Self {
-        Self { args: Args::new(stream), stream, more: &[], given: Vec::new() }
-    }
-
-    /// The same on further streams: chunks in flight take turns on all of them. They begin after the work
-    /// that the first stream has, and its later work waits for them.
-    pub const fn on_streams(mut self, more: &'m [Arc<CudaStream>]) -> Self {
-        self.more = more;
-        self
-    }
-
-    /// The memory of an input.
-    pub fn read<T, S>(mut self, buffer: Buffer<T>, memory: &'m S) -> Self
-    where
-        S: Memory<T> + ?Sized,
-    {
-        let bytes = wide(memory.num_bytes());
-        self.given.push(Given { id: buffer.id, bytes, writable: false });
-        self.args.read(memory);
-        self
-    }
-
-    /// The memory of an output, an in-place buffer or an accumulator.
-    pub fn write<T, S>(mut self, buffer: Buffer<T>, memory: &'m mut S) -> Self
-    where
-        S: MemoryMut<T> + ?Sized,
-    {
-        let bytes = wide(memory.num_bytes());
-        self.given.push(Given { id: buffer.id, bytes, writable: true });
-        self.args.write(memory);
         self
     }
 }

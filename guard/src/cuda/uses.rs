@@ -4,7 +4,7 @@ use core::cell::Cell;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cudarc::driver::{CudaEvent, CudaStream, DriverError, SyncOnDrop};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, SyncOnDrop};
 
 use super::symbols::Driver;
 use crate::plan::arguments::MAX_ARGS;
@@ -53,8 +53,7 @@ impl<'a> Uses<'a> {
     /// the launches. Returns whether it does the latter.
     #[inline]
     pub(super) fn order(&mut self, owner: &Arc<CudaStream>) -> bool {
-        if owner.context() != self.launches.context() {
-            self.foreign = true;
+        if !self.is_own(owner.context()) {
             return false;
         }
         let is_same = owner.cu_stream() == self.launches.cu_stream();
@@ -63,6 +62,14 @@ impl<'a> Uses<'a> {
         }
         self.add(owner);
         true
+    }
+
+    /// Whether memory is of the launches' context.
+    #[inline]
+    pub(super) fn is_own(&mut self, context: &Arc<CudaContext>) -> bool {
+        let is_own = context == self.launches.context();
+        self.foreign |= !is_own;
+        is_own
     }
 
     /// Takes on the failure of a wait for earlier work that cudarc has just recorded. Whoever asks cudarc
@@ -178,7 +185,12 @@ impl Drop for Uses<'_> {
             // The memory's own object, whose streams wait for the event.
             let context = event.context();
             if *always || context.is_managing_stream_synchronization() {
-                context.record_err(event.record(stream));
+                let recorded = event.record(stream);
+                if recorded.is_err() {
+                    // Nothing else would wait for the use.
+                    context.record_err(stream.synchronize());
+                }
+                context.record_err(recorded);
             }
         }
     }

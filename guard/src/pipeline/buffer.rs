@@ -42,6 +42,17 @@ pub(crate) struct BufferSpec {
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) extent: Extent,
+    /// Whether the caller's memory is on the host, and a chunk's items are copied to scratch and back.
+    pub(crate) on_host: bool,
+    /// The first and the last stage that uses it.
+    pub(crate) lifetime: (usize, usize),
+}
+
+impl BufferSpec {
+    /// Whether stages find it in scratch.
+    pub(crate) const fn in_scratch(&self) -> bool {
+        self.on_host || matches!(self.role, Role::Scratch)
+    }
 }
 
 /// What a buffer is for.
@@ -69,6 +80,14 @@ pub(crate) enum Extent {
 }
 
 impl Extent {
+    /// Bytes that each item adds.
+    pub(crate) const fn per_item(self) -> u64 {
+        match self {
+            Self::PerItem(bytes) => bytes,
+            Self::Fixed(_) => 0,
+        }
+    }
+
     /// Bytes for `items`.
     pub(crate) fn bytes(self, items: u64) -> u128 {
         match self {

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
 use crate::pipeline::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role};
-use crate::pipeline::definition::{Definition, Pipeline, StageLaunch, StageSpec};
+use crate::pipeline::definition::{Definition, OTHER_PIPELINE, Pipeline, StageLaunch, StageSpec};
 use crate::pipeline::error::BuildError;
 use crate::pipeline::layout::{Layout, Lifetime, SCRATCH_ALIGNMENT};
 use crate::plan::batch::BatchAxis;
@@ -83,6 +83,29 @@ impl<B> PipelineBuilder<B> {
         self.buffer(name.into(), Role::Scratch, Extent::Fixed, elements)
     }
 
+    /// The caller's memory of `buffer`, an input, an output or an in-place buffer per item, is in pinned
+    /// host memory: so that a batch can be larger than the device.
+    ///
+    /// A chunk's items are copied to the device before the first stage that uses the buffer, and back
+    /// after the last one. They lie in scratch meanwhile, which the plan counts. The copies of a chunk
+    /// overlap the stages and the copies of the others in flight: with three, the device can compute and
+    /// copy in both directions at the same time. On the host nothing is copied.
+    pub fn in_host_memory<T>(&mut self, buffer: Buffer<T>) {
+        let of_pipeline = buffer.id.pipeline == self.id;
+        let spec = self.buffers.get_mut(buffer.id.index).filter(|_| of_pipeline);
+        let refused = match spec {
+            Some(BufferSpec { role, extent: Extent::PerItem(_), on_host, .. })
+                if *role != Role::Scratch =>
+            {
+                *on_host = true;
+                return;
+            }
+            Some(spec) => spec.name.clone(),
+            None => OTHER_PIPELINE.to_owned(),
+        };
+        self.mistake.get_or_insert(BuildError::NotOnHost { buffer: refused });
+    }
+
     /// The pipeline.
     ///
     /// # Errors
@@ -90,7 +113,7 @@ impl<B> PipelineBuilder<B> {
     /// [`BuildError`] if a stage reads what none wrote, writes what another chunk reads, or a declaration
     /// contradicts another.
     pub fn build(self) -> Result<Pipeline<B>, BuildError> {
-        let Self { id, items, buffers, mut stages, bodies, mistake } = self;
+        let Self { id, items, mut buffers, mut stages, bodies, mistake } = self;
         if let Some(mistake) = mistake {
             return Err(mistake);
         }
@@ -103,7 +126,10 @@ impl<B> PipelineBuilder<B> {
             stage.uses.sort_unstable_by_key(|(buffer, _)| *buffer);
         }
         let lifetimes = check_uses(items, &buffers, &stages)?;
-        let (places, layout) = place(&buffers, &lifetimes, &mut stages)?;
+        for (buffer, lifetime) in buffers.iter_mut().zip(lifetimes) {
+            buffer.lifetime = lifetime;
+        }
+        let (places, layout) = place(&buffers, &mut stages)?;
         let definition = Definition { id, items, buffers, places, layout, stages };
         Ok(Pipeline { definition, bodies, poisoned: None })
     }
@@ -148,7 +174,8 @@ impl<B> PipelineBuilder<B> {
         };
         self.mistake = self.mistake.take().or(mistake);
         let id = BufferId { pipeline: self.id, index: self.buffers.len() };
-        self.buffers.push(BufferSpec { name, role, extent: extent(bytes.unwrap_or(0)) });
+        let (extent, on_host, lifetime) = (extent(bytes.unwrap_or(0)), false, (0, 0));
+        self.buffers.push(BufferSpec { name, role, extent, on_host, lifetime });
         Buffer::new(id)
     }
 }
@@ -307,14 +334,14 @@ fn check_use(
 /// Lays out scratch, and sums up for each stage what lives at it.
 fn place(
     buffers: &[BufferSpec],
-    lifetimes: &[(usize, usize)],
     stages: &mut [StageSpec],
 ) -> Result<(Vec<Option<usize>>, Layout), BuildError> {
     let (mut fixed, mut per_item) = (Vec::new(), Vec::new());
     let mut places = Vec::new();
-    for (buffer, &(first, last)) in buffers.iter().zip(lifetimes) {
+    for buffer in buffers {
+        let (first, last) = buffer.lifetime;
         let (list, bytes) = match buffer.extent {
-            _ if buffer.role != Role::Scratch => {
+            _ if !buffer.in_scratch() => {
                 places.push(None);
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
-use crate::pipeline::buffer::{Access, BufferSpec, Extent, Role};
+use crate::pipeline::buffer::{Access, BufferSpec, Role};
 use crate::pipeline::layout::Layout;
 use crate::plan::batch::BatchAxis;
 
@@ -25,7 +25,7 @@ pub(crate) struct Definition {
     pub(crate) id: u64,
     pub(crate) items: u64,
     pub(crate) buffers: Vec<BufferSpec>,
-    /// Where each buffer is in the layout, if it is scratch: its index among those of a fixed size, or
+    /// Where each buffer is in the layout, if it is in scratch: its index among those of a fixed size, or
     /// among those per item.
     pub(crate) places: Vec<Option<usize>>,
     pub(crate) layout: Layout,
@@ -68,13 +68,29 @@ impl Definition {
         !self.buffers.iter().any(|buffer| changes(buffer.role))
     }
 
+    /// The buffers in host memory that are copied to the device before the stage at `index`, or `back`
+    /// after it, and their bytes an item.
+    pub(crate) fn copies(&self, index: usize, back: bool) -> impl Iterator<Item = (usize, u64)> {
+        let uses = self.stages.get(index).into_iter().flat_map(|stage| &stage.uses);
+        uses.filter_map(move |&(buffer, _)| {
+            let BufferSpec { role, extent, on_host: true, lifetime: (first, last), .. } =
+                self.buffers.get(buffer)?
+            else {
+                return None;
+            };
+            let (at, nothing) = if back { (last, Role::Input) } else { (first, Role::Output) };
+            let bytes = extent.per_item();
+            (*at == index && *role != nothing).then_some((buffer, bytes))
+        })
+    }
+
     /// Bytes an item of the caller's buffers.
     pub(crate) fn callers_bytes_per_item(&self) -> u64 {
         let bytes = self.buffers.iter().filter(|buffer| buffer.role != Role::Scratch);
-        let per_item = bytes.map(|buffer| match buffer.extent {
-            Extent::PerItem(bytes) => bytes,
-            Extent::Fixed(_) => 0,
-        });
+        let per_item = bytes.map(|buffer| buffer.extent.per_item());
         per_item.fold(0, u64::saturating_add)
     }
 }
+
+/// Stands for the name of a buffer that another pipeline's handle is for.
+pub(crate) const OTHER_PIPELINE: &str = "a buffer of another pipeline";

@@ -58,6 +58,15 @@ pub enum BuildError {
         /// The alignment of scratch.
         limit: u64,
     },
+    /// A buffer whose items are not copied chunk by chunk was declared to be in host memory.
+    #[error(
+        "{buffer} cannot be in host memory: only an input, an output or an in-place buffer of the \
+         pipeline can, each per item"
+    )]
+    NotOnHost {
+        /// The buffer.
+        buffer: String,
+    },
     /// A stage uses a handle that another pipeline returned.
     #[error("stage {stage} uses a buffer of another pipeline")]
     OtherPipeline {

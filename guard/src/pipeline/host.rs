@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rayon::prelude::*;
 
+use crate::pipeline::buffer::Role;
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
 use crate::pipeline::definition::{Definition, Pipeline};
 use crate::pipeline::error::{RunError, StageError};
@@ -191,6 +192,8 @@ fn scratch_views<'s>(
 ) -> Vec<(usize, &'s mut [u8])> {
     let uses = definition.stages.get(index).into_iter().flat_map(|stage| &stage.uses);
     let place = |(buffer, _): &(usize, _)| {
+        // The caller's memory is used where it is.
+        definition.buffers.get(*buffer).filter(|spec| spec.role == Role::Scratch)?;
         let (offset, bytes) = definition.scratch_place(*buffer, plan, chunk.items)?;
         Some((usize::try_from(offset).ok()?, usize::try_from(bytes).ok()?, *buffer))
     };

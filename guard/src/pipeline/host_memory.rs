@@ -47,6 +47,8 @@ impl<'m> HostMemory<'m> {
             id: *id,
             bytes: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
             writable: matches!(bytes, Bytes::Write(_)),
+            // All memory is.
+            on_host: definition.buffers.get(id.index).is_some_and(|spec| spec.on_host),
         };
         let places = definition.check_memory(&self.given.iter().map(given).collect::<Vec<_>>())?;
         let mut given: Vec<_> = self.given.into_iter().map(|(_, bytes)| Some(bytes)).collect();

@@ -1,7 +1,7 @@
 //! Whether the caller's memory is what a pipeline's buffers need.
 
 use crate::pipeline::buffer::{BufferId, Role};
-use crate::pipeline::definition::Definition;
+use crate::pipeline::definition::{Definition, OTHER_PIPELINE};
 use crate::pipeline::error::MemoryError;
 
 /// Memory that the caller gave for a buffer.
@@ -11,6 +11,8 @@ pub(crate) struct Given {
     pub(crate) bytes: u64,
     /// Whether stages may write it.
     pub(crate) writable: bool,
+    /// Whether it is pinned host memory, beside a pipeline's own device.
+    pub(crate) on_host: bool,
 }
 
 impl Definition {
@@ -40,17 +42,22 @@ impl Definition {
     pub(crate) fn buffer_name(&self, id: BufferId) -> String {
         let of_pipeline = id.pipeline == self.id;
         let spec = self.buffers.get(id.index).filter(|_| of_pipeline);
-        spec.map_or_else(|| "a buffer of another pipeline".to_owned(), |spec| spec.name.clone())
+        spec.map_or_else(|| OTHER_PIPELINE.to_owned(), |spec| spec.name.clone())
     }
 
     fn check_given(&self, memory: &Given) -> Result<(), MemoryError> {
         let Some(spec) = self.buffers.get(memory.id.index) else { return Ok(()) };
         let buffer = || spec.name.clone();
-        let (to_read, to_write) = ("memory to read", "memory to write");
-        let given = if memory.writable { to_write } else { to_read };
+        let kind = |writable, on_host| match (writable, on_host) {
+            (false, false) => "memory to read",
+            (true, false) => "memory to write",
+            (false, true) => "pinned host memory to read",
+            (true, true) => "pinned host memory to write",
+        };
+        let given = kind(memory.writable, memory.on_host);
         let expected = match spec.role {
-            Role::Input => to_read,
-            Role::Output | Role::InPlace | Role::Accumulator => to_write,
+            Role::Input => kind(false, spec.on_host),
+            Role::Output | Role::InPlace | Role::Accumulator => kind(true, spec.on_host),
             Role::Scratch => "none, since it is scratch",
         };
         if given != expected {

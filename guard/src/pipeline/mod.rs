@@ -52,6 +52,12 @@
 //! [accumulator](PipelineBuilder::accumulator), which all chunks update, makes them run one at a time.
 //! The result is then the same for every chunk size, except for the order in which an accumulator is
 //! updated.
+//!
+//! # Batches larger than the device
+//!
+//! Buffers per item can be in pinned host memory: [`PipelineBuilder::in_host_memory`]. A chunk's items
+//! then lie in scratch while stages use them, and the copies of a chunk overlap the stages of the others
+//! in flight. Stages do not see the difference.
 
 pub(crate) mod buffer;
 pub(crate) mod builder;

@@ -4,7 +4,7 @@ use core::fmt;
 use core::iter::FusedIterator;
 
 use crate::launch::request::LaunchRequest;
-use crate::pipeline::buffer::{Extent, Role};
+use crate::pipeline::buffer::Extent;
 use crate::pipeline::definition::{Definition, Pipeline, StageLaunch, StageSpec};
 use crate::pipeline::error::PlanError;
 use crate::plan::batch::{BatchAxis, least_common_multiple};
@@ -56,7 +56,8 @@ impl Budget {
     }
 }
 
-/// The chunks of a pipeline, and the scratch that they need.
+/// The chunks of a pipeline, and the scratch that they need: also for chunks of buffers that are
+/// [in host memory](super::PipelineBuilder::in_host_memory).
 ///
 /// All chunks have the same number of items but the last, which may have fewer.
 #[derive(Clone, Debug)]
@@ -290,7 +291,7 @@ impl Definition {
     }
 
     /// The offset and bytes of the buffer at `index` for `items`, in the scratch of a chunk of `plan`;
-    /// `None` if it is not scratch.
+    /// `None` if it is not in scratch.
     pub(crate) fn scratch_place(
         &self,
         index: usize,
@@ -298,7 +299,6 @@ impl Definition {
         items: u64,
     ) -> Option<(u64, u64)> {
         let (buffer, place) = (self.buffers.get(index)?, (*self.places.get(index)?)?);
-        debug_assert_eq!(buffer.role, Role::Scratch);
         let offset = match buffer.extent {
             Extent::PerItem(_) => self.layout.per_item_offset(place, plan.chunk_items()),
             Extent::Fixed(_) => self.layout.fixed_offset(place),

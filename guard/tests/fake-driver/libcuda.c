@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -133,6 +134,7 @@ struct Event {
     unsigned life;
     struct Capture *capture;
     double ms;
+    unsigned number;
     bool timed, recorded, dead;
     struct Clock after;
 };
@@ -149,9 +151,11 @@ struct Block {
     size_t bytes;
     CUcontext ctx;
     struct Block *next;
-    bool captured;
+    bool captured, pinned;
     struct Clock used, written; /* the last work that did */
+    struct Use *words;          /* of each 8 bytes of pinned memory, which several streams may copy parts of */
 };
+struct Use { struct Clock used, written; };
 
 struct Function {
     CUmodule module;
@@ -379,7 +383,8 @@ CALL(cuDeviceGetName, (char *name, int length, CUdevice device), DEVICE,
 static void release_block(struct Block **link) {
     struct Block *gone = *link;
     *link = gone->next;
-    if (!gone->captured) allocated -= gone->bytes;
+    if (!gone->captured && !gone->pinned) allocated -= gone->bytes;
+    free(gone->words);
     free(gone->at);
     free(gone);
 }
@@ -872,7 +877,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
     size_t used = 0, rest;
     snprintf(name, sizeof name, "GRIDGUARD_FAKE_FREE_%d", visible[ctx->device]);
     for (struct Block *b = blocks; b; b = b->next)
-        if (b->ctx->device == ctx->device) used += b->bytes;
+        if (b->ctx->device == ctx->device && !b->pinned) used += b->bytes;
     rest = TOTAL_MEMORY - used < room(SIZE_MAX) ? TOTAL_MEMORY - used : room(SIZE_MAX);
     if (free_bytes) *free_bytes = (size_t)setting(name, rest);
     if (total) *total = TOTAL_MEMORY;
@@ -902,6 +907,20 @@ static struct Clock *clock_of(CUstream stream) {
     return &stream->after;
 }
 
+/* Logs what the stream was given, if the environment asks for it. */
+__attribute__((format(printf, 2, 3))) static void note(CUstream stream, const char *format, ...) {
+    FILE *log = setting("GRIDGUARD_FAKE_LOG_WORK", 0) ? open_log() : NULL;
+    if (!log) return;
+    clock_of(stream);
+    va_list values;
+    va_start(values, format);
+    fprintf(log, "work %u ", stream->number);
+    vfprintf(log, format, values);
+    fprintf(log, "%s\n", capture_of(stream) ? " captured" : "");
+    va_end(values);
+    fclose(log);
+}
+
 enum access { READ, WRITE, USE /* either */, FREE };
 
 static void expect_order(bool ordered, const char *what) {
@@ -917,14 +936,34 @@ static struct Clock *count_work(CUstream stream, struct Clock *used) {
     return clock;
 }
 
-/* Work of the stream touches memory at this address. */
-static void access_memory(CUstream stream, CUdeviceptr at, enum access how) {
+static void access_words(CUstream stream, const struct Block *block, size_t from, size_t bytes,
+                         enum access how, const char *what) {
+    bool ordered = true;
+    const struct Clock *before = clock_of(stream);
+    for (size_t i = from / 8; i < (from + bytes + 7) / 8; i++) {
+        struct Use *word = &block->words[i];
+        ordered = ordered && covers(before, how == WRITE ? &word->used : &word->written);
+        struct Clock after = *before;
+        after.of[stream->number]++;
+        merge(&word->used, &after);
+        if (how == WRITE) merge(&word->written, &after);
+    }
+    expect_order(ordered, what);
+}
+
+/* Work of the stream touches memory at this address; of pinned memory so many bytes. */
+static void access_memory(CUstream stream, CUdeviceptr at, size_t bytes, enum access how) {
     static const char *const WHAT[] = {
         "read of memory that another stream uses", "write of memory that another stream uses",
         "use of memory that another stream uses", "free of memory that another stream uses"};
     struct Block **link = find_block(at, 1);
     if (!link) return;
     struct Block *block = *link;
+    if (block->pinned) {
+        access_words(stream, block, at - (uintptr_t)block->at, bytes, how, WHAT[how]);
+        count_work(stream, &block->used);
+        return;
+    }
     const struct Clock *before = how == WRITE || how == FREE ? &block->used : &block->written;
     expect_order(covers(clock_of(stream), before), WHAT[how]);
     const struct Clock *clock = count_work(stream, &block->used);
@@ -944,7 +983,7 @@ static void access_arguments(CUstream stream, const struct Op *op) {
         CUdeviceptr at;
         if (f->size[i] != sizeof at) continue;
         memcpy(&at, op->args + f->offset[i], sizeof at);
-        access_memory(stream, at, (writes && i == 0) || (spill && i == 3) ? WRITE : USE);
+        access_memory(stream, at, 8, (writes && i == 0) || (spill && i == 3) ? WRITE : USE);
     }
 }
 
@@ -953,7 +992,7 @@ CALL(cuMemAllocAsync, (CUdeviceptr *at, size_t bytes, CUstream handle), STREAM,
      *at = 0; if (bytes) CHECK(allocate(ctx, at, bytes, capture_of(stream)));
      if (bytes) CHECK(submit(stream, &(struct Op){.kind = RESERVE, .bytes = bytes})))
 CALL(cuMemFreeAsync, (CUdeviceptr at, CUstream handle), STREAM,
-     if (at && !capture_of(stream)) { access_memory(stream, at, FREE); CHECK(release(at)); })
+     if (at && !capture_of(stream)) { access_memory(stream, at, 0, FREE); CHECK(release(at)); note(stream, "free"); })
 CALL(cuMemAlloc_v2, (CUdeviceptr *at, size_t bytes), CONTEXT; REQUIRE(at && bytes, INVALID_VALUE),
      CHECK(capture_error()); CHECK(allocate(ctx, at, bytes, false)))
 CALL(cuMemAllocManaged, (CUdeviceptr *at, size_t bytes, unsigned flags),
@@ -964,8 +1003,14 @@ CALL(cuMemFree_v2, (CUdeviceptr at), CONTEXT, CHECK(capture_error());
      expect_order(!link || covers(&host, &(*link)->used), "free of memory in use");
      if (at) CHECK(release(at)))
 CALL(cuMemHostAlloc, (void **at, size_t bytes, unsigned flags),
-     CONTEXT; REQUIRE(at && bytes, INVALID_VALUE), CHECK(capture_error()); *at = make(bytes))
-CALL(cuMemFreeHost, (void *at), CONTEXT, free(at))
+     CONTEXT; REQUIRE(at && bytes, INVALID_VALUE), CHECK(capture_error()); *at = make(bytes);
+     struct Block *block = make(sizeof *block);
+     *block = (struct Block){.at = *at, .bytes = bytes, .ctx = ctx, .next = blocks, .pinned = true,
+                             .words = make((bytes + 7) / 8 * sizeof(struct Use))};
+     blocks = block)
+CALL(cuMemFreeHost, (void *at), CONTEXT; struct Block **link = find_block((uintptr_t)at, 1);
+     REQUIRE(link && (*link)->pinned && (*link)->at == at, INVALID_VALUE),
+     expect_order(covers(&host, &(*link)->used), "free of memory in use"); release_block(link))
 
 /* ---- Work: executed at once, or recorded in a capture's graph ---- */
 
@@ -1079,11 +1124,31 @@ static void append(CUgraph graph, const struct Op *op) {
     graph->ops[graph->count++] = *op;
 }
 
+/* Host memory: pinned, or not of the driver. */
+static bool is_host(CUdeviceptr at) {
+    struct Block **link = find_block(at, 1);
+    return !link || (*link)->pinned;
+}
+
+static void note_op(CUstream stream, const struct Op *op) {
+    const char *way = is_host(op->from) ? " in" : is_host(op->to) ? " out" : "";
+    if (op->kind == KERNEL) note(stream, "launch %s", op->function->name);
+    if (op->kind == COPY) note(stream, "copy%s %zu", way, op->bytes);
+    if (op->kind == FILL) note(stream, "fill %zu", op->bytes);
+    if (op->kind == RESERVE) note(stream, "allocate %zu", op->bytes);
+}
+
+/* The stream's accesses to memory, for the order between streams. */
+static void access_op(CUstream stream, const struct Op *op) {
+    if (op->kind == KERNEL) access_arguments(stream, op);
+    if (op->kind == COPY) access_memory(stream, op->from, op->bytes, READ);
+    if (op->kind == COPY || op->kind == FILL) access_memory(stream, op->to, op->bytes, WRITE);
+}
+
 static CUresult submit(CUstream stream, const struct Op *op) {
     struct Capture *c = capture_of(stream);
-    if (!c && op->kind == KERNEL) access_arguments(stream, op);
-    if (!c && op->kind == COPY) access_memory(stream, op->from, READ);
-    if (!c && (op->kind == COPY || op->kind == FILL)) access_memory(stream, op->to, WRITE);
+    note_op(stream, op);
+    if (!c) access_op(stream, op);
     if (!c) return perform(op, "eager");
     REQUIRE(c->status == CAPTURE_ACTIVE, STREAM_CAPTURE_INVALIDATED);
     if (op->kind == KERNEL) CHECK(account(op, "capturing"));
@@ -1100,7 +1165,9 @@ CALL(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUst
 CALL(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream handle),
      STREAM; REQUIRE(owned(from, bytes) && (to || !bytes), INVALID_VALUE),
      CHECK(submit(stream, COPY_OP((uintptr_t)to, from, bytes)));
-     if (!capture_of(stream)) merge(&host, &stream->after) /* pageable memory: the call waits */)
+     struct Block **link = find_block((uintptr_t)to, 1);
+     bool pinned = link && (*link)->pinned;
+     if (!pinned && !capture_of(stream)) merge(&host, &stream->after) /* pageable: the call waits */)
 CALL(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream handle),
      STREAM; REQUIRE(owned(from, bytes) && owned(to, bytes), INVALID_VALUE),
      CHECK(submit(stream, COPY_OP(to, from, bytes))))
@@ -1132,6 +1199,8 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream handle) {
     STREAM;
     REQUIRE(exec && !exec->dead, INVALID_VALUE);
     REQUIRE(!capture_of(stream), STREAM_CAPTURE_UNSUPPORTED); /* no graphs within graphs */
+    note(stream, "graph %zu", exec->count);
+    for (size_t i = 0; i < exec->count; i++) access_op(stream, &exec->ops[i]);
     for (size_t i = 0; i < exec->count; i++) CHECK(perform(&exec->ops[i], "graph"));
     return SUCCESS;
 }
@@ -1330,6 +1399,7 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
     STREAM;
     REQUIRE(alive(event), INVALID_HANDLE);
     struct Capture *here = capture_of(stream), *there = event->capture;
+    note(stream, "wait %u", event->number);
     if (event->recorded && !here && !there) merge(&stream->after, &event->after);
     if (!event->recorded || here == there) return SUCCESS;
     if (here) {
@@ -1350,6 +1420,7 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
     event->capture = capture_of(stream);
     event->recorded = true;
     event->after = *clock_of(stream);
+    note(stream, "record %u", event->number);
     return SUCCESS;
 }
 
@@ -1370,7 +1441,8 @@ FORWARD(cuEventSynchronize, (CUevent event), cuEventQuery(event))
 CALL(cuEventDestroy_v2, (CUevent event), EVENT, event->dead = true)
 CALL(cuEventCreate, (CUevent *event, unsigned flags), CONTEXT; REQUIRE(event, INVALID_VALUE),
      *event = make(sizeof **event);
-     **event = (struct Event){.ctx = ctx, .life = ctx->life};
+     static unsigned events;
+     **event = (struct Event){.ctx = ctx, .life = ctx->life, .number = ++events};
      (*event)->timed = !(flags & 2 /* CU_EVENT_DISABLE_TIMING */))
 CALL(cuStreamCreate, (CUstream *stream, unsigned flags),
      CONTEXT; REQUIRE(stream && flags <= 1, INVALID_VALUE),

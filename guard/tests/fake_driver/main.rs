@@ -23,6 +23,7 @@ mod memory;
 mod observed;
 mod optional_features;
 mod pipelines;
+mod pipelines_from_host;
 mod raw_kernels;
 mod refusals;
 mod residency;

@@ -42,6 +42,11 @@ fn what_is_no_pipeline_is_told_with_the_declaration_that_fixes_it() {
             "elements of buffer qkv are aligned to 512 bytes, the limit is 256",
         ),
         (
+            &BuildError::NotOnHost { buffer: buffer.clone() },
+            "qkv cannot be in host memory: only an input, an output or an in-place buffer of the \
+             pipeline can, each per item",
+        ),
+        (
             &BuildError::OtherPipeline { stage: stage.clone() },
             "stage attention uses a buffer of another pipeline",
         ),

@@ -185,3 +185,28 @@ fn a_launch_is_for_the_items_of_the_pipeline() {
     });
     assert_eq!(error, BuildError::OtherBatch { stage: "launch".to_owned(), batch: 11, items: 10 });
 }
+
+#[test]
+fn only_the_callers_buffers_per_item_are_in_host_memory() {
+    let not_on_host = |buffer: &str| BuildError::NotOnHost { buffer: buffer.to_owned() };
+    let fixed = refused(|builder| {
+        let w = builder.shared_input::<f32>("w", 8);
+        builder.in_host_memory(w);
+    });
+    assert_eq!(fixed, not_on_host("w"));
+    let sum = refused(|builder| {
+        let sum = builder.accumulator::<f32>("sum", 8);
+        builder.in_host_memory(sum);
+    });
+    assert_eq!(sum, not_on_host("sum"));
+    let scratch = refused(|builder| {
+        let t = builder.scratch::<f32>("t", 8);
+        builder.in_host_memory(t);
+    });
+    assert_eq!(scratch, not_on_host("t"));
+    let foreign = refused(|builder| {
+        let other = Pipeline::<()>::builder(10).input::<f32>("x", 1);
+        builder.in_host_memory(other);
+    });
+    assert_eq!(foreign, not_on_host("a buffer of another pipeline"));
+}

@@ -297,6 +297,15 @@ fn build<'a>(model: &'a Model, constraints: &'a Constraints) -> (HostPipeline<'a
     let mut builder = HostPipeline::builder(items);
     let buffers = model.buffers.iter().enumerate();
     let handles: Vec<_> = buffers.map(|(index, spec)| declare(&mut builder, index, spec)).collect();
+    for ((index, spec), handle) in model.buffers.iter().enumerate().zip(&handles) {
+        let may_be = matches!(spec.kind, Kind::Input | Kind::Output | Kind::InPlace);
+        if may_be && mix(items, wide(index)).is_multiple_of(4) {
+            match handle {
+                Handle::Byte(buffer) => builder.in_host_memory(*buffer),
+                Handle::Wide(buffer) => builder.in_host_memory(*buffer),
+            }
+        }
+    }
     for (stage, uses) in model.stages.iter().enumerate() {
         let own = handles.clone();
         let mut declared = builder.stage(format!("s{stage}"), move |chunk, views| {

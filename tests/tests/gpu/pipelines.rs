@@ -3,7 +3,7 @@
 use core::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
-use cudarc::driver::CudaStream;
+use cudarc::driver::{CudaStream, PinnedHostSlice};
 use gridguard::cuda::{CudaPipeline, DeviceMemory, DeviceViews, Kernel, Module};
 use gridguard::pipeline::{Budget, Buffer, PipelineRun, Progress, RunError, StageError};
 use gridguard::{Axis, BatchAxis, Chunk, Dim3, LaunchRequest, Parameter};
@@ -59,10 +59,14 @@ struct Spreading<'a> {
     y: Buffer<u32>,
 }
 
-fn spreading(items: u64) -> Spreading<'static> {
+fn spreading(items: u64, on_host: bool) -> Spreading<'static> {
     let (spread, gather) = kernels();
     let mut builder = CudaPipeline::builder(items);
     let (x, y) = (builder.in_place::<u32>("x", COLUMNS), builder.output::<u32>("y", COLUMNS));
+    if on_host {
+        builder.in_host_memory(x);
+        builder.in_host_memory(y);
+    }
     let w = builder.shared_input::<u32>("w", COLUMNS);
     let t = builder.scratch::<u32>("t", TIMES * COLUMNS);
     let copied = builder.scratch::<u32>("copied", TIMES * COLUMNS);
@@ -121,7 +125,7 @@ fn expected(x: &[u32], w: &[u32]) -> (Vec<u32>, Vec<u32>) {
 
 /// Runs on as many streams as chunks are in flight, and compares both outputs with the plain loop.
 fn run_and_compare(items: u64, budget: Budget, in_flight: usize) -> PipelineRun {
-    let mut spreading = spreading(items);
+    let mut spreading = spreading(items, false);
     let main = stream();
     let more: Vec<_> = (1..in_flight).map(|_| stream()).collect();
     let budget = budget.in_flight(u64::try_from(in_flight).expect("few"));
@@ -228,7 +232,7 @@ fn chunks_on_other_streams_wait_for_earlier_work_and_later_work_waits_for_them()
 #[ignore = "needs a CUDA GPU"]
 fn a_monitored_run_is_cancelled_between_chunks() {
     let items = 1000;
-    let mut spreading = spreading(items);
+    let mut spreading = spreading(items, false);
     let (main, more) = (stream(), [stream()]);
     let plan = spreading.pipeline.plan(&Budget::UNLIMITED.at_most(100).in_flight(2)).expect("fits");
     let (from, weights) = inputs(items);
@@ -276,4 +280,62 @@ fn a_call_that_panics_leaves_the_device_usable() {
     };
     assert_eq!(done.items_done, 4);
     run_and_compare(100, Budget::UNLIMITED.at_most(30), 2);
+}
+
+/// Pinned host memory with these contents.
+#[allow(unsafe_code, reason = "it is written before it is read")]
+fn pinned(contents: &[u32]) -> PinnedHostSlice<u32> {
+    let context = guard().context().expect("a device");
+    // SAFETY: it is filled before it is read.
+    let memory = unsafe { context.alloc_pinned_with_flags::<u32>(contents.len(), 0) };
+    let mut memory = memory.expect("host memory");
+    memory.as_mut_slice().expect("idle").copy_from_slice(contents);
+    memory
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_batch_in_host_memory_gives_the_same_output() {
+    for (items, at_most, in_flight) in [(1, 1, 1), (1000, 999, 1), (1000, 37, 3), (70_001, 3000, 4)]
+    {
+        let mut spreading = spreading(items, true);
+        let main = stream();
+        let more: Vec<_> = (1..in_flight).map(|_| stream()).collect();
+        let budget = Budget::UNLIMITED.at_most(at_most).in_flight(in_flight);
+        let plan = spreading.pipeline.plan(&budget).expect("it fits");
+        let (from, weights) = inputs(items);
+        let w = main.clone_htod(&weights).expect("memory");
+        let (mut x, mut y) = (pinned(&from), pinned(&vec![u32::MAX; from.len()]));
+        let (first_y, first_x) = expected(&from, &weights);
+        // Twice, with nothing that waits between: the second run continues from the first.
+        for _ in 0..2 {
+            let memory = DeviceMemory::new(&main).on_streams(&more).read(spreading.w, &w);
+            let memory = memory.write_host(spreading.x, &mut x).write_host(spreading.y, &mut y);
+            let run = guard().run_pipeline(&mut spreading.pipeline, &plan, memory);
+            assert_eq!(run.expect("it runs").items_done, items);
+        }
+        let (expected_y, expected_x) = expected(&first_x, &weights);
+        assert!(expected_y != first_y);
+        assert!(y.as_slice().expect("it ran") == expected_y, "{plan}");
+        assert!(x.as_slice().expect("it ran") == expected_x, "{plan}");
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn host_memory_can_be_dropped_while_the_run_uses_it() {
+    let items = 100_000;
+    let mut spreading = spreading(items, true);
+    let (main, more) = (stream(), [stream(), stream()]);
+    let budget = Budget::UNLIMITED.at_most(2000).in_flight(3);
+    let plan = spreading.pipeline.plan(&budget).expect("it fits");
+    let (from, weights) = inputs(items);
+    let w = main.clone_htod(&weights).expect("memory");
+    for _ in 0..10 {
+        let (mut x, mut y) = (pinned(&from), pinned(&from));
+        let memory = DeviceMemory::new(&main).on_streams(&more).read(spreading.w, &w);
+        let memory = memory.write_host(spreading.x, &mut x).write_host(spreading.y, &mut y);
+        guard().run_pipeline(&mut spreading.pipeline, &plan, memory).expect("it runs");
+    }
+    guard().synchronize(&main).expect("every run was legal");
 }

@@ -107,6 +107,12 @@ pub fn races() -> Vec<String> {
     logged("race ")
 }
 
+/// What each stream was given, by its number, if `GRIDGUARD_FAKE_LOG_WORK` is set, in order.
+#[must_use]
+pub fn work() -> Vec<String> {
+    logged("work ")
+}
+
 /// The function attributes that were set, in order.
 #[must_use]
 pub fn set_attributes() -> Vec<String> {

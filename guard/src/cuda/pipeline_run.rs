@@ -1,0 +1,351 @@
+//! Chunks of a pipeline on the streams of a device: those in flight take turns on them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
+
+use super::driver::from_cudarc;
+use super::error::{DriverError, LaunchError};
+use super::history::Watch;
+use super::launch::{Submission, prepare};
+use super::pipeline_stage::{Body, Call, CudaStage, DeviceRange, DeviceViews};
+use super::symbols::{Driver, Handle};
+use crate::guard::Guard;
+use crate::pipeline::buffer::Extent;
+use crate::pipeline::definition::Definition;
+use crate::pipeline::error::{MemoryError, RunError, StageError};
+use crate::pipeline::plan::PipelinePlan;
+use crate::pipeline::run::{Backend, ChunkFailure};
+use crate::plan::arguments::{ArgsError, KernelArgs};
+use crate::plan::backoff::AllocationError;
+use crate::plan::chunks::Chunk;
+use crate::plan::run::panic_message;
+use crate::plan::slot::Slot;
+
+/// A run on the streams of a device.
+pub(super) struct OnStreams<'r, 'a> {
+    guard: &'r Guard,
+    driver: &'static Driver,
+    definition: &'r Definition,
+    bodies: &'r mut [CudaStage<'a>],
+    /// The caller's memory of each buffer, on the device or the host.
+    buffers: Vec<Option<DeviceRange>>,
+    stream: &'r Arc<CudaStream>,
+    more: &'r [Arc<CudaStream>],
+    watch: Watch,
+    /// How many of the further streams have work that the first does not wait for yet.
+    forked: usize,
+    /// Of each chunk in flight, freed on the first stream.
+    scratch: Vec<CudaSlice<u8>>,
+    lanes: Vec<Lane<'a>>,
+    /// Launches that were submitted.
+    pub(super) launches: u64,
+}
+
+/// One of the chunks in flight.
+struct Lane<'a> {
+    /// The address of its scratch.
+    scratch: u64,
+    /// The arguments of each stage that launches a kernel.
+    arguments: Vec<Option<KernelArgs<'a>>>,
+}
+
+impl Backend for OnStreams<'_, '_> {
+    fn allocate(&mut self, plan: &PipelinePlan) -> Result<(), StageError> {
+        self.join();
+        self.scratch.clear();
+        self.lanes.clear();
+        for _ in 0..plan.in_flight() {
+            let mut address = 0;
+            if plan.scratch_bytes() > 0 {
+                let allocated = self.driver.allocate(self.stream, plan.scratch_bytes());
+                let mut memory = allocated.map_err(|error| match error {
+                    AllocationError::OutOfMemory(error) => StageError::out_of_memory(error),
+                    AllocationError::Failed(error) => error.into(),
+                })?;
+                // All uses are on streams that the one that frees it waits for.
+                (address, _) = memory.device_ptr_mut(self.stream);
+                self.scratch.push(memory);
+            }
+            self.lanes.push(Lane { scratch: address, arguments: Vec::new() });
+        }
+        // After the work that the first stream waits for, and after the allocations.
+        for stream in self.more.iter().take(self.lanes.len().saturating_sub(1)) {
+            let failed = |error| from_cudarc(Some(stream.context()), "cuStreamWaitEvent", error);
+            stream.join(self.stream).map_err(failed)?;
+            self.forked += 1;
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, plan: &PipelinePlan) -> Result<(), (usize, StageError)> {
+        for place in 0..self.lanes.len() {
+            for index in 0..self.bodies.len() {
+                let arguments = self.arguments(place, index, plan);
+                let arguments = arguments.map_err(|error| (index, error.into()))?;
+                if let Some(lane) = self.lanes.get_mut(place) {
+                    lane.arguments.push(arguments);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, plan: &PipelinePlan, chunks: &[Chunk]) -> Result<(), ChunkFailure> {
+        for (position, chunk) in chunks.iter().enumerate() {
+            for stage in 0..self.bodies.len() {
+                let copied = self.copy(position, stage, plan, chunk, false);
+                let ran = copied.and_then(|()| self.run_stage(position, stage, plan, chunk));
+                let ran = ran.and_then(|()| self.copy(position, stage, plan, chunk, true));
+                ran.map_err(|source| ChunkFailure { position, stage, source })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), StageError> {
+        for place in 0..self.lanes.len() {
+            self.guard.synchronize(self.stream_of(place))?;
+        }
+        Ok(())
+    }
+}
+
+impl<'r, 'a> OnStreams<'r, 'a> {
+    /// A run on a stream and more of them, which allocates nothing yet.
+    pub(super) fn new(
+        guard: &'r Guard,
+        driver: &'static Driver,
+        (definition, bodies): (&'r Definition, &'r mut [CudaStage<'a>]),
+        buffers: Vec<Option<DeviceRange>>,
+        (stream, more): (&'r Arc<CudaStream>, &'r [Arc<CudaStream>]),
+        watch: Watch,
+    ) -> Self {
+        Self {
+            guard,
+            driver,
+            definition,
+            bodies,
+            buffers,
+            stream,
+            more,
+            watch,
+            forked: 0,
+            scratch: Vec::new(),
+            lanes: Vec::new(),
+            launches: 0,
+        }
+    }
+
+    fn stream_of(&self, lane: usize) -> &'r Arc<CudaStream> {
+        let further = lane.checked_sub(1).and_then(|index| self.more.get(index));
+        further.unwrap_or(self.stream)
+    }
+
+    /// The checked arguments of the kernel that the stage at `index` launches, if it does.
+    fn arguments(
+        &self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+    ) -> Result<Option<KernelArgs<'a>>, LaunchError> {
+        let (Some(CudaStage(Body::Kernel { kernel, arguments, buffers })), Some(launches)) =
+            (self.bodies.get(index), plan.launches_of(index))
+        else {
+            return Ok(None);
+        };
+        let arguments = arguments.replaced(|place, _| {
+            let (_, id) = buffers.iter().find(|(other, _)| *other == place)?;
+            self.slot(lane, id.index, plan)
+        });
+        let items = self.definition.items;
+        if launches.shares_blocks() {
+            arguments.check_values(items)?;
+        }
+        let stream = handle(self.stream_of(lane));
+        // SAFETY: `self` borrows the stream, of the context that `bind_run` made current.
+        unsafe { prepare(kernel, stream, launches.largest_launch(), Some(items), &arguments) }?;
+        Ok(Some(arguments))
+    }
+
+    /// The argument that is the buffer at `index`.
+    fn slot(&self, lane: usize, index: usize, plan: &PipelinePlan) -> Option<Slot<'a>> {
+        if let Some((offset, _)) = self.definition.scratch_place(index, plan, plan.chunk_items()) {
+            return Some(Slot::Address(self.lanes.get(lane)?.scratch.saturating_add(offset)));
+        }
+        let range = (*self.buffers.get(index)?)?;
+        Some(match self.definition.buffers.get(index)?.extent {
+            Extent::PerItem(bytes) => Slot::Items {
+                base: range.address,
+                stride_bytes: bytes,
+                span_bytes: bytes,
+                reach_bytes: range.bytes,
+            },
+            Extent::Fixed(_) => Slot::Address(range.address),
+        })
+    }
+
+    fn run_stage(
+        &mut self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+        chunk: &Chunk,
+    ) -> Result<(), StageError> {
+        let stream = self.stream_of(lane);
+        let views = self.views(lane, index, plan, chunk);
+        let Some(CudaStage(body)) = self.bodies.get_mut(index) else { return Ok(()) };
+        let kernel = match body {
+            Body::Kernel { kernel, .. } => kernel,
+            Body::Call(call) => {
+                call_stage(call, stream, chunk, &views)?;
+                return self.check_call();
+            }
+        };
+        let lane = self.lanes.get(lane).and_then(|lane| lane.arguments.get(index)?.as_ref());
+        let (Some(arguments), Some(planned)) = (lane, plan.launch(index, *chunk)) else {
+            return Err(ArgsError::NoBatch { index: 0 }.into());
+        };
+        // SAFETY: `self` borrows the stream, which `bind_run` found to be of the kernel's context. That is
+        // current: `check_call` makes it so again. `Module::kernel`'s caller vouches for launches with
+        // arguments of the declared kinds, which `prepare` checked: the caller's memory is borrowed and long
+        // enough for all items, and its `Uses` order later uses after the first stream, which waits for the
+        // others before scratch is freed and before the run returns; scratch has the bytes of the buffer
+        // for the chunk's items, and nothing else uses them meanwhile: stages of a chunk run in order on
+        // one stream, and each stream has scratch of its own. What several chunks may write is per item,
+        // else the plan has one chunk in flight.
+        let submission = unsafe { Submission::new(kernel, handle(stream), arguments, self.watch) };
+        // SAFETY: the plan is of the pipeline, whose stage has this kernel's limits; `prepare` was called
+        // with its largest launch. It overlaps nothing.
+        unsafe { submission.launch(&planned.chunk, &planned.launch, false, plan.len()) }?;
+        self.launches = self.launches.saturating_add(1);
+        Ok(())
+    }
+
+    /// Copies the chunk's items of buffers in host memory to scratch before the stage at `index`, or `back`
+    /// after it.
+    fn copy(
+        &self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+        chunk: &Chunk,
+        back: bool,
+    ) -> Result<(), StageError> {
+        for (buffer, per_item) in self.definition.copies(index, back) {
+            let (Some(Some(memory)), Some(slot)) =
+                (self.buffers.get(buffer), self.slot(lane, buffer, plan))
+            else {
+                continue;
+            };
+            // `check_memory` found the whole batch in it, which has fewer bytes than the address space.
+            let from_start = chunk.start.saturating_mul(per_item);
+            let host = usize::try_from(memory.address.saturating_add(from_start))?;
+            let bytes = usize::try_from(chunk.items.saturating_mul(per_item))?;
+            let (device, stream) = (slot.bits(chunk), self.stream_of(lane));
+            let (call, status) = if back {
+                let to = core::ptr::with_exposed_provenance_mut(host);
+                // SAFETY: scratch has the bytes of the buffer for the chunk's items, the caller's pinned
+                // memory, which `self` borrows, those of all items. Earlier and later uses of scratch are
+                // on this stream, and those of the pinned memory ordered by its event: `Uses` had the
+                // first stream wait for it, and records it there after the run. No other chunk has these
+                // items.
+                let status =
+                    unsafe { sys::cuMemcpyDtoHAsync_v2(to, device, bytes, stream.cu_stream()) };
+                ("cuMemcpyDtoHAsync", status)
+            } else {
+                let from = core::ptr::with_exposed_provenance(host);
+                // SAFETY: as above.
+                let status =
+                    unsafe { sys::cuMemcpyHtoDAsync_v2(device, from, bytes, stream.cu_stream()) };
+                ("cuMemcpyHtoDAsync", status)
+            };
+            let failed = |error| from_cudarc(Some(stream.context()), call, error);
+            status.result().map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// What a stage that is called sees.
+    fn views(
+        &self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+        chunk: &Chunk,
+    ) -> DeviceViews<'r> {
+        let stage = self.definition.stages.get(index);
+        let uses = stage.iter().flat_map(|stage| &stage.uses);
+        let view = |&(buffer, access): &(usize, _)| {
+            let extent = self.definition.buffers.get(buffer)?.extent;
+            let bytes = u64::try_from(extent.bytes(chunk.items)).unwrap_or(u64::MAX);
+            let address = self.slot(lane, buffer, plan)?.bits(chunk);
+            Some((buffer, access, DeviceRange { address, bytes }))
+        };
+        let views = uses.filter_map(view).collect();
+        let stage = stage.map_or("", |stage| &stage.name);
+        DeviceViews { definition: self.definition, stage, views }
+    }
+
+    /// Makes the context current again, and checks that the stage that was called has begun no capture.
+    fn check_call(&self) -> Result<(), StageError> {
+        bind_streams(self.driver, self.stream, self.more)?;
+        Ok(())
+    }
+
+    /// Makes the first stream wait for the others.
+    fn join(&mut self) {
+        for stream in self.more.iter().take(self.forked) {
+            let joined = self.stream.join(stream);
+            let context = stream.context();
+            if joined.is_err() {
+                context.record_err(stream.synchronize());
+            }
+            context.record_err(joined);
+        }
+        self.forked = 0;
+    }
+}
+
+impl Drop for OnStreams<'_, '_> {
+    fn drop(&mut self) {
+        // Before scratch is freed on the first stream.
+        self.join();
+    }
+}
+
+/// Calls a stage.
+fn call_stage(
+    call: &mut Call<'_>,
+    stream: &Arc<CudaStream>,
+    chunk: &Chunk,
+    views: &DeviceViews<'_>,
+) -> Result<(), StageError> {
+    // The caller discards what a stage that panicked has written, as after any failure.
+    let called = catch_unwind(AssertUnwindSafe(|| call(stream, chunk, views)));
+    called.unwrap_or_else(|panic| {
+        Err(StageError::Panicked { message: panic_message(panic.as_ref()) })
+    })
+}
+
+/// Makes the context of the streams current, if none of them is being captured.
+pub(super) fn bind_streams(
+    driver: &Driver,
+    stream: &Arc<CudaStream>,
+    more: &[Arc<CudaStream>],
+) -> Result<(), RunError> {
+    let refused = |error: DriverError| RunError::Device { source: error.into() };
+    driver.bind(stream.context().cu_ctx().cast()).map_err(refused)?;
+    for stream in core::iter::once(stream).chain(more) {
+        // SAFETY: the stream is borrowed, and its context current.
+        if unsafe { driver.is_capturing(handle(stream)) }.map_err(refused)? {
+            return Err(MemoryError::Captured.into());
+        }
+    }
+    Ok(())
+}
+
+fn handle(stream: &CudaStream) -> Handle {
+    stream.cu_stream().cast()
+}
