@@ -4,6 +4,9 @@
 /// stand before them, nothing else. `None` if `text` is not PTX.
 pub(super) fn header(text: &str) -> Option<(&str, Option<&str>)> {
     let after = skip_blanks(text).strip_prefix(".version")?;
+    if starts_with_slashed_comment(text) {
+        return None;
+    }
     let version = after.trim_start_matches([' ', '\t']);
     let end = version.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(version.len());
     let (version, rest) = version.split_at_checked(end)?;
@@ -13,6 +16,12 @@ pub(super) fn header(text: &str) -> Option<(&str, Option<&str>)> {
     let target = skip_blanks(rest).strip_prefix(".target").map(skip_blanks).unwrap_or_default();
     let end = target.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(target.len());
     Some((version, target.get(..end).filter(|target| !target.is_empty())))
+}
+
+/// Whether `/*/` opens the first comment: the driver then does not recognize the text as PTX, although ptxas
+/// does (H200, 580.159.04).
+fn starts_with_slashed_comment(text: &str) -> bool {
+    text.trim_start().starts_with("/*/")
 }
 
 /// The names of the kernels that `text` declares.
@@ -46,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blanks_and_comments_before_the_version_are_skipped_as_ptxas_does() {
+    fn blanks_and_comments_before_the_version_are_skipped_as_the_driver_does() {
         let header = |before: &str, between: &str| {
             let text = format!("{before}.version{between}8.0\n.target sm_90, debug // x\n");
             header(&text).map(|(version, target)| (version.to_owned(), target.map(str::to_owned)))
@@ -59,14 +68,14 @@ mod tests {
             "/* .version 1.0 */ ",
             "/* a\n * b */",
             "/* /* */",
-            "/*/ */",
             "/**/// \\\n",
             "# 1 \"a.cu\"\n",
         ] {
             assert_eq!(header(before, " "), found, "{before:?}");
             assert_eq!(header(before, "\t "), found, "{before:?}");
         }
-        for before in ["/* ", "/*/ ", "// ", "\x0b", "\u{a0}", ";", "x ", ".target sm_90\n", "/ "] {
+        for before in ["/* ", "/*/ */", "// ", "\x0b", "\u{a0}", ";", "x ", ".target sm_90\n", "/ "]
+        {
             assert_eq!(header(before, " "), None, "{before:?}");
         }
         for between in ["", "\n", "/**/", " x", " /**/"] {

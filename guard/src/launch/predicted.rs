@@ -20,11 +20,13 @@ impl Violations {
     ///
     /// The driver checks the block first, with the launch bounds; then zeros in the cluster, the grid,
     /// and the cluster. A cooperative launch whose blocks cannot be co-resident is then too large
-    /// (720), for whatever reason; other launches fail for shared memory before registers.
+    /// (720), for whatever reason; other launches fail for local and shared memory before registers.
     ///
-    /// `None` also in three cases. The kernel requires another block: this was not measured. Or it has too much local memory, and the launch breaks another rule, is
-    /// cooperative, or exceeds the device's memory: these were not measured. Or a cooperative launch has so
-    /// much shared memory that the driver's sum does not fit 32 bits: an H200 returned 1 or 720.
+    /// `None` also in these cases. The kernel requires another block, or needs more local memory than the
+    /// device has: these were not measured. A cooperative launch has so much shared memory that the
+    /// driver's sum does not fit 32 bits: an H200 returned 1 or 720. Or it has too much local memory: it
+    /// returned 720 for a grid that cannot be co-resident and 1 for others, and the driver states no
+    /// occupancy for such a kernel.
     ///
     /// ```
     /// use gridguard::{DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, validate};
@@ -40,11 +42,9 @@ impl Violations {
     #[must_use]
     pub fn driver_code(&self) -> Option<i32> {
         let any = |rules: &[Rule]| rules.iter().any(|rule| self.contains(*rule));
-        if let Some(local) = self.of(Rule::LocalMemory) {
-            let alone = self.len() == 1 && !self.cooperative;
-            return (alone && local.limit == LOCAL_BYTES_PER_THREAD).then_some(INVALID_VALUE);
-        }
-        if self.contains(Rule::RequiredBlock) {
+        let local = self.of(Rule::LocalMemory);
+        let exceeds_device = local.is_some_and(|local| local.limit != LOCAL_BYTES_PER_THREAD);
+        if exceeds_device || self.contains(Rule::RequiredBlock) {
             return None;
         }
         if any(&BLOCK) || self.exceeds_launch_bounds() {
@@ -69,13 +69,15 @@ impl Violations {
             if !none_fits && self.wraps_shared_memory() {
                 return None;
             }
-            let too_large = none_fits || shared || self.contains(Rule::CooperativeResidency);
-            return too_large.then_some(COOPERATIVE_LAUNCH_TOO_LARGE);
+            if none_fits || shared || self.contains(Rule::CooperativeResidency) {
+                return Some(COOPERATIVE_LAUNCH_TOO_LARGE);
+            }
+            return None;
         }
         if cluster_too_large {
             return Some(INVALID_CLUSTER_SIZE);
         }
-        if shared {
+        if shared || local.is_some() {
             return Some(INVALID_VALUE);
         }
         registers.then_some(LAUNCH_OUT_OF_RESOURCES)

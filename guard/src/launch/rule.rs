@@ -96,11 +96,12 @@ rules! {
     /// `DA MAX_REGISTERS_PER_BLOCK`. The driver returns `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`
     /// (H200: 257 threads of 210 registers).
     RegistersPerBlock = "registers-per-block", Registers, Some(LAUNCH_OUT_OF_RESOURCES);
-    /// Local memory of a thread, `FA LOCAL_SIZE_BYTES`: less than 512 KiB, and the device's memory must
-    /// hold that of all threads that can be resident, see
+    /// Local memory of a thread, `FA LOCAL_SIZE_BYTES`: at most
+    /// [`LOCAL_BYTES_PER_THREAD`](crate::LOCAL_BYTES_PER_THREAD), and the device's memory must hold that of
+    /// all threads that can be resident, see
     /// [`DeviceLimits::max_local_bytes_per_thread`](crate::DeviceLimits::max_local_bytes_per_thread).
     /// Such a kernel loads, but no launch of it succeeds. The driver returns
-    /// `CUDA_ERROR_INVALID_VALUE` (H200: 524,288 bytes).
+    /// `CUDA_ERROR_INVALID_VALUE` (H200: 523,728 bytes).
     LocalMemory = "local-memory", Bytes, Some(INVALID_VALUE);
     /// Static plus dynamic shared memory, `FA SHARED_SIZE_BYTES` against
     /// `DA MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`. `cuFuncSetAttribute` returns

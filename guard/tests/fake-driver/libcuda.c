@@ -1241,7 +1241,7 @@ static CUresult resource_error(CUfunction f, const struct Launch *l) {
     REQUIRE(registers_fit(f, l), LAUNCH_OUT_OF_RESOURCES);
     /* A new context has 1,024 bytes per thread; more is allocated for every thread that can run. */
     size_t local = (size_t)f->attribute[FA_LOCAL];
-    REQUIRE(local < 512 * 1024, INVALID_VALUE);
+    REQUIRE(local <= 512 * 1024 - 576, INVALID_VALUE);
     REQUIRE(local <= 1024 || local * THREADS_PER_SM * SMS <= room(TOTAL_MEMORY), OUT_OF_MEMORY);
     return SUCCESS;
 }

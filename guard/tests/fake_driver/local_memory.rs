@@ -73,8 +73,13 @@ fn half_a_mebibyte_per_thread_never_reaches_the_driver() {
             assert_eq!((rules, violations.driver_code()), (vec![Rule::LocalMemory], Some(1)));
         }
         let kernel = kernel(&guard, "too_large");
-        let cooperative = validate(&ONE.cooperative(), kernel.limits()).expect_err("too large");
-        assert_eq!(cooperative.driver_code(), None, "not measured");
+        let code =
+            |request| validate(&request, kernel.limits()).expect_err("too large").driver_code();
+        assert_eq!(code(ONE.cooperative()), None);
+        let no_cluster =
+            LaunchRequest::new(Dim3::new(9, 1, 1), Dim3::ONE).cluster(Dim3::new(2, 1, 1));
+        assert_eq!(code(no_cluster), Some(912));
+        assert_eq!(code(ONE.dynamic_shared_bytes(60_000)), Some(1));
         assert_eq!(launches(), Vec::<String>::new());
     });
 }

@@ -159,7 +159,7 @@ fn local_memory() -> Vec<Snapshot> {
         of_kernel(
             |kernel| kernel.local_bytes_per_thread = 512 << 10,
             ONE,
-            "local memory per thread is 524288 bytes, the limit is 524287 (CUDA): use smaller \
+            "local memory per thread is 524288 bytes, the limit is 523712 (CUDA): use smaller \
              arrays per thread, or keep them in device memory",
         ),
         (

@@ -193,12 +193,8 @@ impl Family {
             match opened {
                 Ok(function) => {
                     let kernel = under_test(driver, name, &function, *parameter_bytes);
-                    if has_memory(&kernel) {
-                        family.kernels.push(kernel);
-                        family._functions.push(function);
-                    } else {
-                        println!("{name} has too little free memory to be compared");
-                    }
+                    family.kernels.push(kernel);
+                    family._functions.push(function);
                 }
                 Err(reason) => family.left_out.push(((*name).to_owned(), reason)),
             }
@@ -209,7 +205,7 @@ impl Family {
 
 /// Whether the local memory of a kernel is free, or the guard rejects every launch of it. What is free is
 /// no limit that a rule knows.
-fn has_memory(kernel: &KernelUnderTest) -> bool {
+pub(crate) fn has_memory(kernel: &KernelUnderTest) -> bool {
     let (kernel, device) = (kernel.limits.kernel(), kernel.limits.device());
     let (free, _) = guard().free_memory().expect("memory");
     kernel.local_bytes_per_thread > device.max_local_bytes_per_thread()

@@ -118,7 +118,7 @@ pub(super) fn kernel(from: &mut Bytes<'_>) -> KernelLimits {
 pub(super) fn local_bytes(from: &mut Bytes<'_>) -> u64 {
     match from.one_of([6, 1, 1]) {
         0 => 0,
-        1 => from.within(524_270..524_300),
+        1 => from.within(523_700..523_730),
         _ => size(from),
     }
 }

@@ -61,7 +61,7 @@ pub(super) fn broken(
             .map(u128::from);
     let resident = (multiprocessors * resident).min(u64::MAX.into());
     let of_all = local.saturating_mul(resident);
-    breaks(Rule::LocalMemory, local >= 512 << 10 || memory > 0 && of_all > memory);
+    breaks(Rule::LocalMemory, local > 523_712 || memory > 0 && of_all > memory);
 
     let dynamic = u128::from(request.dynamic_shared_bytes);
     let total = u128::from(kernel.static_shared_bytes) + dynamic;
