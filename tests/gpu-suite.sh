@@ -80,6 +80,12 @@ step() {
     fi
 }
 
+# missing NAME REASON: records that a step of this run could not begin.
+missing() {
+    # shellcheck disable=SC2053  # a pattern
+    [[ $1 != $wanted ]] || record "$1" "FAILED ($2)"
+}
+
 # record NAME RESULT: writes the row of a step, in place of the one that an earlier run wrote.
 record() {
     case $2 in passed) ;; *) failed=1 ;; esac
@@ -288,12 +294,12 @@ run() {
     if [ -d "$folder/images" ]; then
         step images 200 env GRIDGUARD_IMAGES="$folder/images" "$folder/gpu" --ignored --nocapture images_of_a_folder
     else
-        record images "FAILED (none packed)"
+        missing images "none packed"
     fi
     if [ -d "$folder/candle" ]; then
         step candle 60 candle "$folder/candle"
     else
-        record candle "FAILED (none packed)"
+        missing candle "none packed"
     fi
     step command 60 env GRIDGUARD_COMMAND="$(realpath "$folder/gridguard")" "$folder/cli" --ignored
     step memory 60 "$folder/gpu" --ignored --test-threads 1 memory::
@@ -319,7 +325,7 @@ run() {
         step peers-attention 480 python3 "$folder/peers/attention.py" --bench "$folder/attention" --output "$results"
         step peers-kernels 200 python3 "$folder/peers/kernels.py" --bench "$folder/kernels" --output "$results"
     else
-        record peers "FAILED (no PyTorch)"
+        missing peers "no PyTorch"
     fi
     if command -v compute-sanitizer >/dev/null; then
         # The tests provoke driver errors, so these are not reported. Every kernel, type and launch
@@ -331,7 +337,7 @@ run() {
                 small_problems golden any_strides one_key the_device_finds
         done
     else
-        record sanitizer "FAILED (none)"
+        missing sanitizer "no compute-sanitizer"
     fi
     rm -f "$results/.summary.lock"
     cat "$table"
