@@ -6,17 +6,20 @@ use crate::plan::launches::Plan;
 #[cfg(feature = "profile")]
 use crate::profile::matching::MatchKind;
 
-/// The numbers that the guard reports to the program's `metrics` recorder.
+/// Counters of requests, from names that are literals: `metrics` hashes any other name at each use.
 #[cfg(feature = "metrics")]
-mod name {
-    pub(super) const REQUESTS: &str = "gridguard_requests_total";
-    pub(super) const LAUNCHES: &str = "gridguard_launches_total";
-    pub(super) const SPLIT: &str = "gridguard_split_total";
-    pub(super) const REJECTIONS: &str = "gridguard_rejections_total";
-    pub(super) const REFUSED: &str = "gridguard_refused_by_driver_total";
-    pub(super) const LATE_ERRORS: &str = "gridguard_late_errors_total";
-    pub(super) const PLANNING: &str = "gridguard_planning_seconds";
-    pub(super) const LOOKUPS: &str = "gridguard_profile_lookups_total";
+mod counters {
+    use metrics::{Counter, counter};
+
+    #[inline]
+    pub(super) fn requests() -> Counter {
+        counter!("gridguard_requests_total")
+    }
+
+    #[inline]
+    pub(super) fn launches() -> Counter {
+        counter!("gridguard_launches_total")
+    }
 }
 
 /// The target of all events and spans.
@@ -41,18 +44,34 @@ pub fn describe_metrics() {
     use metrics::{Unit, describe_counter as counter, describe_histogram as histogram};
 
     let count = Unit::Count;
-    counter!(name::REQUESTS, count, "Requests that were launched, whole, in chunks or in part");
-    counter!(name::LAUNCHES, count, "Launches that were submitted");
-    counter!(name::SPLIT, count, "Requests that took more than one launch");
-    counter!(name::REJECTIONS, count, "Rejected requests, by each rule that they break");
     counter!(
-        name::REFUSED,
+        "gridguard_requests_total",
+        count,
+        "Requests that were launched, whole, in chunks or in part"
+    );
+    counter!("gridguard_launches_total", count, "Launches that were submitted");
+    counter!("gridguard_split_total", count, "Requests that took more than one launch");
+    counter!(
+        "gridguard_rejections_total",
+        count,
+        "Rejected requests, by each rule that they break"
+    );
+    counter!(
+        "gridguard_refused_by_driver_total",
         count,
         "Valid requests that stopped at a launch or an allocation that failed"
     );
-    counter!(name::LATE_ERRORS, count, "Errors that a call returned for an earlier launch");
-    histogram!(name::PLANNING, Unit::Seconds, "Time to plan a request, where the planner chooses");
-    counter!(name::LOOKUPS, count, "Profile lookups, by what they matched");
+    counter!(
+        "gridguard_late_errors_total",
+        count,
+        "Errors that a call returned for an earlier launch"
+    );
+    histogram!(
+        "gridguard_planning_seconds",
+        Unit::Seconds,
+        "Time to plan a request, where the planner chooses"
+    );
+    counter!("gridguard_profile_lookups_total", count, "Profile lookups, by what they matched");
 }
 
 /// A request that ran, in `launches` launches.
@@ -60,10 +79,10 @@ pub fn describe_metrics() {
 pub(crate) fn ran(launches: u64) {
     #[cfg(feature = "metrics")]
     {
-        metrics::counter!(name::REQUESTS).increment(1);
-        metrics::counter!(name::LAUNCHES).increment(launches);
+        counters::requests().increment(1);
+        counters::launches().increment(launches);
         if launches > 1 {
-            metrics::counter!(name::SPLIT).increment(1);
+            metrics::counter!("gridguard_split_total").increment(1);
         }
     }
     let _ = launches;
@@ -73,9 +92,9 @@ pub(crate) fn ran(launches: u64) {
 pub(crate) fn stopped(launches: u64) {
     #[cfg(feature = "metrics")]
     {
-        metrics::counter!(name::REQUESTS).increment(1);
-        metrics::counter!(name::REFUSED).increment(1);
-        metrics::counter!(name::LAUNCHES).increment(launches);
+        counters::requests().increment(1);
+        metrics::counter!("gridguard_refused_by_driver_total").increment(1);
+        counters::launches().increment(launches);
     }
     #[cfg(feature = "tracing")]
     tracing::error!(target: TARGET, launches, "a request stopped before its end");
@@ -92,7 +111,7 @@ pub(crate) fn rejected(violations: &Violations) {
         // A rule that is broken on several axes counts once.
         #[cfg(feature = "metrics")]
         if counted.replace(rule) != Some(rule) {
-            metrics::counter!(name::REJECTIONS, "rule" => rule).increment(1);
+            metrics::counter!("gridguard_rejections_total", "rule" => rule).increment(1);
         }
         #[cfg(feature = "tracing")]
         tracing::warn!(
@@ -118,7 +137,7 @@ pub(crate) fn planning<T>(plan: impl FnOnce() -> T) -> T {
     let begun = std::time::Instant::now();
     let planned = plan();
     #[cfg(feature = "metrics")]
-    metrics::histogram!(name::PLANNING).record(begun.elapsed());
+    metrics::histogram!("gridguard_planning_seconds").record(begun.elapsed());
     planned
 }
 
@@ -142,7 +161,7 @@ pub(crate) fn in_chunks<T>(kernel: Option<&str>, plan: &Plan, run: impl FnOnce()
 #[cfg(feature = "cuda")]
 pub(crate) fn late_error(call: &str, error: &str, suspects: usize) {
     #[cfg(feature = "metrics")]
-    metrics::counter!(name::LATE_ERRORS, "error" => error.to_owned()).increment(1);
+    metrics::counter!("gridguard_late_errors_total", "error" => error.to_owned()).increment(1);
     #[cfg(feature = "tracing")]
     tracing::error!(target: TARGET, call, error, suspects, "error of an earlier launch");
     let _ = (call, error, suspects);
@@ -162,10 +181,18 @@ pub(crate) fn looked_up(kernel: &str, names: &[&str], sizes: &[u64], matched: Ma
     #[cfg(feature = "metrics")]
     // A label that is not a literal is allocated.
     match matched {
-        MatchKind::Exact => metrics::counter!(name::LOOKUPS, "match" => "exact"),
-        MatchKind::Bucket => metrics::counter!(name::LOOKUPS, "match" => "bucket"),
-        MatchKind::Neighbour => metrics::counter!(name::LOOKUPS, "match" => "neighbour"),
-        MatchKind::Default => metrics::counter!(name::LOOKUPS, "match" => "default"),
+        MatchKind::Exact => {
+            metrics::counter!("gridguard_profile_lookups_total", "match" => "exact")
+        }
+        MatchKind::Bucket => {
+            metrics::counter!("gridguard_profile_lookups_total", "match" => "bucket")
+        }
+        MatchKind::Neighbour => {
+            metrics::counter!("gridguard_profile_lookups_total", "match" => "neighbour")
+        }
+        MatchKind::Default => {
+            metrics::counter!("gridguard_profile_lookups_total", "match" => "default")
+        }
     }
     .increment(1);
     #[cfg(feature = "tracing")]
