@@ -52,7 +52,8 @@ struct Stream {
 template <bool STREAMED_LOADS, bool STREAMED_STORES, int COUNT>
 __device__ inline void move(const uint4 *in, uint4 *out, const Stream &read, const Stream &written, u64 chunks) {
     for (u64 chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
-        uint4 sum = make_uint4(0, 0, 0, 0);
+        // Not zero, which is what memory that was not written holds: the last chunks may read nothing.
+        uint4 sum = make_uint4(1, 1, 1, 1);
         const u64 read_end = read.first(chunk + 1), end = written.first(chunk + 1);
         for (u64 at = read.first(chunk) + threadIdx.x; at < read_end; at += COUNT * THREADS) {
             uint4 x[COUNT];
