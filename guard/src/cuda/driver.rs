@@ -37,6 +37,16 @@ const CUDARC_NEEDS: [&str; 17] = [
     "cuEventDestroy_v2",
 ];
 
+/// As [`CUDARC_NEEDS`], for graphs.
+const GRAPHS_NEED: [&str; 6] = [
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+];
+
 /// Names under which the loader finds the driver.
 const NAMES: &[&str] =
     if cfg!(windows) { &["nvcuda.dll"] } else { &["libcuda.so.1", "libcuda.so"] };
@@ -50,11 +60,11 @@ pub(super) const CAPTURE_ERRORS: RangeInclusive<Status> = 900..=908;
 /// The oldest supported driver: CUDA 12.0, as `cuDriverGetVersion` counts.
 const OLDEST_DRIVER: i32 = 12_000;
 
-/// A function that cudarc calls and `library` lacks, if any.
-fn missing_for_cudarc(library: &Library) -> Option<&'static str> {
+/// A function of `needs` that `library` lacks, if any.
+fn missing(library: &Library, needs: &[&'static str]) -> Option<&'static str> {
     // SAFETY: the pointer is only tested for presence, never called, so its type does not matter.
     let lacks = |symbol| unsafe { symbols::find::<*const ()>(library, symbol) }.is_none();
-    CUDARC_NEEDS.into_iter().find(|symbol| lacks(symbol))
+    needs.iter().copied().find(|symbol| lacks(symbol))
 }
 
 impl Driver {
@@ -72,7 +82,7 @@ impl Driver {
             symbol,
         };
         let driver = Self::resolve(library).map_err(symbol_missing)?;
-        if let Some(symbol) = missing_for_cudarc(&driver.library) {
+        if let Some(symbol) = missing(&driver.library, &CUDARC_NEEDS) {
             return Err(symbol_missing(symbol));
         }
         driver.check_cudarc_library(&name)?;
@@ -94,7 +104,7 @@ impl Driver {
     /// pass from one to the other. cudarc searches by itself, and tries another name first.
     fn check_cudarc_library(&self, ours: &str) -> Result<(), DriverUnavailable> {
         if let Ok((library, name)) = symbols::open(CUDARC_NAMES)
-            && let Some(symbol) = missing_for_cudarc(&library)
+            && let Some(symbol) = missing(&library, &CUDARC_NEEDS)
         {
             return Err(DriverUnavailable::SymbolMissing { library: name, symbol });
         }
@@ -109,6 +119,12 @@ impl Driver {
         // names cannot be told apart.
         let same = ours_at == cudarc_at && (status == 0) == (cudarc_status == success);
         if same { Ok(()) } else { Err(DriverUnavailable::OtherLibrary { ours: ours.to_owned() }) }
+    }
+
+    /// Checks that cudarc can capture graphs.
+    pub(super) fn check_graphs(&self) -> Result<(), DriverUnavailable> {
+        let Some(symbol) = missing(&self.library, &GRAPHS_NEED) else { return Ok(()) };
+        Err(DriverUnavailable::SymbolMissing { library: "the driver".to_owned(), symbol })
     }
 
     /// The CUDA version that the driver supports: 1000 * major + 10 * minor.

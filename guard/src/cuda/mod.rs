@@ -25,6 +25,7 @@ mod launch;
 mod module;
 pub(crate) mod nvrtc;
 mod pipeline;
+mod pipeline_graph;
 mod pipeline_memory;
 mod pipeline_run;
 mod pipeline_stage;
@@ -50,6 +51,7 @@ pub use history::{FaultSuspects, LaunchRecord};
 pub use kernel::Kernel;
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
+pub use pipeline_graph::PipelineGraph;
 pub use pipeline_memory::DeviceMemory;
 pub use pipeline_stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};
 pub use query::{

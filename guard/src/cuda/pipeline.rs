@@ -72,13 +72,8 @@ impl Guard {
         monitor: Option<&mut dyn Monitor>,
         watch: Watch,
     ) -> Result<PipelineRun, RunError> {
+        pipeline.check_plan(plan)?;
         let CudaPipeline { definition, bodies, poisoned } = pipeline;
-        if let Some(stage) = poisoned {
-            return Err(RunError::Poisoned { stage: stage.clone() });
-        }
-        if plan.pipeline != definition.id {
-            return Err(RunError::OtherPlan);
-        }
         let (in_flight, streams) = (plan.in_flight(), memory.more.len() + 1);
         if usize::try_from(in_flight).map_or(true, |in_flight| in_flight > streams) {
             return Err(MemoryError::TooFewStreams { in_flight, streams }.into());
@@ -101,7 +96,7 @@ impl Guard {
     }
 
     /// Makes the context current in which guard, streams, memory and kernels all are.
-    fn bind_run(
+    pub(super) fn bind_run(
         &self,
         bodies: &[CudaStage<'_>],
         memory: &DeviceMemory<'_>,

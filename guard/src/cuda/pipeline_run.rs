@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtrMut, sys};
+use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 
 use super::driver::from_cudarc;
 use super::error::{DriverError, LaunchError};
@@ -41,6 +41,16 @@ pub(super) struct OnStreams<'r, 'a> {
     lanes: Vec<Lane<'a>>,
     /// Launches that were submitted.
     pub(super) launches: u64,
+    capture: Capture,
+}
+
+/// Whether the work becomes a graph.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Capture {
+    No,
+    /// From the first chunk on.
+    Wanted,
+    Begun,
 }
 
 /// One of the chunks in flight.
@@ -70,6 +80,14 @@ impl Backend for OnStreams<'_, '_> {
             }
             self.lanes.push(Lane { scratch: address, arguments: Vec::new() });
         }
+        if self.capture == Capture::Wanted {
+            // Stages may allocate, which other modes forbid to this thread.
+            let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+            let context = self.stream.context();
+            let failed = |error| from_cudarc(Some(context), "cuStreamBeginCapture", error);
+            self.stream.begin_capture(mode).map_err(failed)?;
+            self.capture = Capture::Begun;
+        }
         // After the work that the first stream waits for, and after the allocations.
         for stream in self.more.iter().take(self.lanes.len().saturating_sub(1)) {
             let failed = |error| from_cudarc(Some(stream.context()), "cuStreamWaitEvent", error);
@@ -98,7 +116,7 @@ impl Backend for OnStreams<'_, '_> {
                 let copied = self.copy(position, stage, plan, chunk, false);
                 let ran = copied.and_then(|()| self.run_stage(position, stage, plan, chunk));
                 let ran = ran.and_then(|()| self.copy(position, stage, plan, chunk, true));
-                ran.map_err(|source| ChunkFailure { position, stage, source })?;
+                ran.map_err(|source| self.failure(position, stage, source))?;
             }
         }
         Ok(())
@@ -135,7 +153,14 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             scratch: Vec::new(),
             lanes: Vec::new(),
             launches: 0,
+            capture: Capture::No,
         }
+    }
+
+    /// The same, captured: on streams that nobody else has.
+    pub(super) fn captured(mut self) -> Self {
+        self.capture = Capture::Wanted;
+        self
     }
 
     fn stream_of(&self, lane: usize) -> &'r Arc<CudaStream> {
@@ -198,7 +223,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         let Some(CudaStage(body)) = self.bodies.get_mut(index) else { return Ok(()) };
         let kernel = match body {
             Body::Kernel { kernel, .. } => kernel,
-            Body::Call(call) => {
+            Body::Call { call, .. } => {
                 call_stage(call, stream, chunk, &views)?;
                 return self.check_call();
             }
@@ -288,21 +313,52 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         DeviceViews { definition: self.definition, stage, views }
     }
 
+    /// The failure of a chunk. In a capture it is not tried again in a smaller one, since work in the
+    /// scratch of this plan is captured already.
+    fn failure(&self, position: usize, stage: usize, source: StageError) -> ChunkFailure {
+        let source = match source {
+            StageError::OutOfMemory(source) if self.capture == Capture::Begun => {
+                StageError::Failed(source)
+            }
+            source => source,
+        };
+        ChunkFailure { position, stage, source }
+    }
+
     /// Makes the context current again, and checks that the stage that was called has begun no capture.
     fn check_call(&self) -> Result<(), StageError> {
+        if self.capture == Capture::Begun {
+            self.driver.bind(self.stream.context().cu_ctx().cast())?;
+            return Ok(());
+        }
         bind_streams(self.driver, self.stream, self.more)?;
         Ok(())
+    }
+
+    /// Ends the capture, and returns its graph, if there is any work in it.
+    pub(super) fn end_capture(&mut self) -> Result<Option<CudaGraph>, cudarc::driver::DriverError> {
+        self.join();
+        if self.capture != Capture::Begun {
+            return Ok(None);
+        }
+        self.capture = Capture::No;
+        self.stream.end_capture(sys::CUgraphInstantiate_flags(0))
+    }
+
+    /// Leaves the scratch to the caller.
+    pub(super) fn take_scratch(&mut self) -> Vec<CudaSlice<u8>> {
+        core::mem::take(&mut self.scratch)
     }
 
     /// Makes the first stream wait for the others.
     fn join(&mut self) {
         for stream in self.more.iter().take(self.forked) {
-            let joined = self.stream.join(stream);
-            let context = stream.context();
-            if joined.is_err() {
-                context.record_err(stream.synchronize());
+            if self.capture == Capture::Begun {
+                // A failure invalidates the capture, whose end returns it.
+                let _ = self.stream.join(stream);
+            } else {
+                join(self.stream, stream);
             }
-            context.record_err(joined);
         }
         self.forked = 0;
     }
@@ -311,8 +367,18 @@ impl<'r, 'a> OnStreams<'r, 'a> {
 impl Drop for OnStreams<'_, '_> {
     fn drop(&mut self) {
         // Before scratch is freed on the first stream.
-        self.join();
+        let _discarded = self.end_capture();
     }
+}
+
+/// Makes `stream` wait for the work of `other`; failing that, the caller.
+pub(super) fn join(stream: &CudaStream, other: &CudaStream) {
+    let joined = stream.join(other);
+    let context = stream.context();
+    if joined.is_err() {
+        context.record_err(other.synchronize());
+    }
+    context.record_err(joined);
 }
 
 /// Calls a stage.

@@ -30,7 +30,11 @@ pub(super) enum Body<'a> {
         /// The places of buffers among the arguments.
         buffers: Vec<(usize, BufferId)>,
     },
-    Call(Box<Call<'a>>),
+    Call {
+        call: Box<Call<'a>>,
+        /// Whether a graph of its work may be replayed.
+        in_graphs: bool,
+    },
 }
 
 pub(super) type Call<'a> =
@@ -68,12 +72,33 @@ impl<'a> PipelineBuilder<CudaStage<'a>> {
     /// Adds a stage after those before it that submits work of another kind to a stream, such as a library
     /// call: `call` gets the stream, the chunk, and views of the buffers that the stage declares.
     ///
-    /// It neither waits for the stream nor begins a capture on it.
+    /// It neither waits for the stream nor begins a capture on it. A pipeline with such a stage cannot be
+    /// captured into a graph: see [`Self::call_in_graphs`].
     pub fn call<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_>
     where
         F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + 'a,
     {
-        self.add_stage(name.into(), CudaStage(Body::Call(Box::new(call))))
+        self.add_call(name.into(), Box::new(call), false)
+    }
+
+    /// As [`Self::call`]. The stage may also be captured into a graph, which repeats the work that it
+    /// submitted without calling it again.
+    ///
+    /// # Safety
+    ///
+    /// `call` submits work to the stream that it gets, during the call and on its thread only. Of the
+    /// memory, kernels and handles that this work uses, all but the buffers of the pipeline are alive as
+    /// long as `call` is, and no other work writes them, or uses what this work writes, unless it is
+    /// ordered before or after the graph.
+    pub unsafe fn call_in_graphs<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_>
+    where
+        F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + 'a,
+    {
+        self.add_call(name.into(), Box::new(call), true)
+    }
+
+    fn add_call(&mut self, name: String, call: Box<Call<'a>>, in_graphs: bool) -> StageBuilder<'_> {
+        self.add_stage(name, CudaStage(Body::Call { call, in_graphs }))
     }
 }
 

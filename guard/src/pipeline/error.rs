@@ -236,6 +236,15 @@ pub enum MemoryError {
         "a stream is being captured, and a graph keeps no memory of a pipeline: run it after the capture"
     )]
     Captured,
+    /// Memory at another place than the pipeline was captured with.
+    #[error(
+        "buffer {buffer} is other memory than the graph was captured with: give the same, or capture \
+         again"
+    )]
+    OtherMemory {
+        /// The buffer.
+        buffer: String,
+    },
     /// Memory of another length.
     #[error("buffer {buffer} has {given} bytes, the items of the pipeline need {needed}")]
     WrongLength {
@@ -333,6 +342,11 @@ pub enum RunError {
         /// That stage.
         stage: String,
     },
+    /// A stage is a call, whose work a graph may not repeat; nothing ran.
+    NotCapturable {
+        /// The stage.
+        stage: String,
+    },
     /// There is no scratch for the chunks, nor for smaller ones if it was out of memory.
     Scratch {
         /// Items of a chunk.
@@ -393,6 +407,11 @@ impl fmt::Display for RunError {
             Self::Poisoned { stage } => write!(
                 f,
                 "stage {stage} panicked in an earlier run: build the pipeline again to run it"
+            ),
+            Self::NotCapturable { stage } => write!(
+                f,
+                "stage {stage} is a call, whose work a graph may not repeat: declare it with \
+                 call_in_graphs, or run the pipeline without a graph"
             ),
             Self::Scratch { chunk, bytes, items, done, source } => write!(
                 f,

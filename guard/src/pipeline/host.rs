@@ -87,13 +87,8 @@ impl HostPipeline<'_> {
         memory: HostMemory<'_>,
         monitor: Option<&mut dyn Monitor>,
     ) -> Result<PipelineRun, RunError> {
+        self.check_plan(plan)?;
         let Self { definition, bodies, poisoned } = self;
-        if let Some(stage) = poisoned {
-            return Err(RunError::Poisoned { stage: stage.clone() });
-        }
-        if plan.pipeline != definition.id {
-            return Err(RunError::OtherPlan);
-        }
         let memory = memory.check(definition)?;
         let mut backend = Host { definition, bodies, memory, scratch: Vec::new() };
         let ran = run(definition, plan, &mut backend, monitor);

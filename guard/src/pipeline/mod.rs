@@ -58,6 +58,13 @@
 //! Buffers per item can be in pinned host memory: [`PipelineBuilder::in_host_memory`]. A chunk's items
 //! then lie in scratch while stages use them, and the copies of a chunk overlap the stages of the others
 //! in flight. Stages do not see the difference.
+//!
+//! # Graphs
+//!
+//! On a device a pipeline can be captured as one CUDA graph of all chunks, and replayed over the same
+//! memory: `Guard::capture_pipeline`. It is one graph rather than one a chunk, because the addresses of
+//! each chunk are fixed in it: a replay is a single call to the driver, chunks in flight are its branches,
+//! and a last chunk of another size is a part like the others.
 
 pub(crate) mod buffer;
 pub(crate) mod builder;

@@ -6,7 +6,7 @@ use core::iter::FusedIterator;
 use crate::launch::request::LaunchRequest;
 use crate::pipeline::buffer::Extent;
 use crate::pipeline::definition::{Definition, Pipeline, StageLaunch, StageSpec};
-use crate::pipeline::error::PlanError;
+use crate::pipeline::error::{PlanError, RunError};
 use crate::plan::batch::{BatchAxis, least_common_multiple};
 use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::{Chunk, Chunks};
@@ -63,7 +63,7 @@ impl Budget {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PipelinePlan {
-    pub(crate) pipeline: u64,
+    pipeline: u64,
     /// Those that are left, as [`Chunks`] of their own.
     chunks: Chunks,
     /// Items before them.
@@ -106,6 +106,15 @@ impl<B> Pipeline<B> {
     #[must_use]
     pub const fn items(&self) -> u64 {
         self.definition.items
+    }
+
+    /// Checks that the pipeline can run, and that `plan` is for it.
+    pub(crate) fn check_plan(&self, plan: &PipelinePlan) -> Result<(), RunError> {
+        match &self.poisoned {
+            Some(stage) => Err(RunError::Poisoned { stage: stage.clone() }),
+            None if plan.pipeline != self.definition.id => Err(RunError::OtherPlan),
+            None => Ok(()),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod memory;
 #[cfg(all(feature = "tracing", feature = "metrics", feature = "profile"))]
 mod observed;
 mod optional_features;
+mod pipeline_graphs;
 mod pipelines;
 mod pipelines_from_host;
 mod raw_kernels;

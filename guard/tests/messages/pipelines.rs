@@ -119,6 +119,16 @@ fn what_stops_a_run_is_told_with_stage_chunk_and_items_done() {
             "buffer qkv takes memory to read, not memory to write",
         ),
         (
+            &RunError::NotCapturable { stage: stage() },
+            "stage attention is a call, whose work a graph may not repeat: declare it with \
+             call_in_graphs, or run the pipeline without a graph",
+        ),
+        (
+            &MemoryError::OtherMemory { buffer: buffer() },
+            "buffer qkv is other memory than the graph was captured with: give the same, or capture \
+             again",
+        ),
+        (
             &MemoryError::TooMany { given: 33, most: 32 },
             "the pipeline has 33 buffers of the caller, the limit is 32",
         ),

@@ -4,8 +4,10 @@ use core::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaStream, PinnedHostSlice};
-use gridguard::cuda::{CudaPipeline, DeviceMemory, DeviceViews, Kernel, Module};
-use gridguard::pipeline::{Budget, Buffer, PipelineRun, Progress, RunError, StageError};
+use gridguard::cuda::{CudaPipeline, CudaStage, DeviceMemory, DeviceViews, Kernel, Module};
+use gridguard::pipeline::{
+    Budget, Buffer, PipelineBuilder, PipelineRun, Progress, RunError, StageBuilder, StageError,
+};
 use gridguard::{Axis, BatchAxis, Chunk, Dim3, LaunchRequest, Parameter};
 
 use super::support::{guard, kernel, stream};
@@ -78,10 +80,19 @@ fn spreading(items: u64, on_host: bool) -> Spreading<'static> {
     let call = move |stream: &Arc<CudaStream>, _: &Chunk, views: &DeviceViews<'_>| {
         copy(stream, views, t, copied)
     };
-    builder.call("copy", call).reads(t).writes(copied);
+    copying(&mut builder, call).reads(t).writes(copied);
     let stage = builder.kernel("gather", &gather, request, batch);
     stage.reads(copied).updates(x).writes(y).value(TIMES).offset().length();
     Spreading { pipeline: builder.build().expect("three stages"), x, w, y }
+}
+
+#[allow(unsafe_code, reason = "the promise for the call")]
+fn copying<'b, F>(builder: &'b mut PipelineBuilder<CudaStage<'static>>, call: F) -> StageBuilder<'b>
+where
+    F: FnMut(&Arc<CudaStream>, &Chunk, &DeviceViews<'_>) -> Result<(), StageError> + 'static,
+{
+    // SAFETY: it copies buffers of the pipeline on the stream that it gets.
+    unsafe { builder.call_in_graphs("copy", call) }
 }
 
 #[allow(unsafe_code, reason = "stands for a library's call")]
@@ -338,4 +349,67 @@ fn host_memory_can_be_dropped_while_the_run_uses_it() {
         guard().run_pipeline(&mut spreading.pipeline, &plan, memory).expect("it runs");
     }
     guard().synchronize(&main).expect("every run was legal");
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_graph_of_all_chunks_gives_the_same_output_at_each_replay() {
+    for (items, at_most, in_flight) in [(1, 1, 1), (1000, 37, 1), (70_001, 3000, 3)] {
+        let Spreading { pipeline, x: x_buffer, w: w_buffer, y: y_buffer } = spreading(items, false);
+        let (main, other) = (stream(), stream());
+        let budget = Budget::UNLIMITED.at_most(at_most).in_flight(in_flight);
+        let plan = pipeline.plan(&budget).expect("it fits");
+        let (from, weights) = inputs(items);
+        let w = main.clone_htod(&weights).expect("memory");
+        let mut x = main.clone_htod(&from).expect("memory");
+        let mut y = main.clone_htod(&vec![u32::MAX; from.len()]).expect("memory");
+        let memory = DeviceMemory::new(&main).write(x_buffer, &mut x).read(w_buffer, &w);
+        let memory = memory.write(y_buffer, &mut y);
+        let mut graph = guard().capture_pipeline(pipeline, &plan, memory).expect("captured");
+        assert!(main.clone_dtoh(&x).expect("copied") == from, "nothing has run");
+        let mut expected_x = from;
+        for stream in [&main, &other, &main] {
+            let memory = DeviceMemory::new(stream).write(x_buffer, &mut x).read(w_buffer, &w);
+            let memory = memory.write(y_buffer, &mut y);
+            guard().replay_pipeline(&mut graph, memory).expect("it runs");
+            let (expected_y, after) = expected(&expected_x, &weights);
+            expected_x = after;
+            assert!(main.clone_dtoh(&y).expect("copied") == expected_y, "{plan}");
+        }
+        // Without anything that waits between: the last replay may still run when all is dropped.
+        for _ in 0..3 {
+            let memory = DeviceMemory::new(&other).write(x_buffer, &mut x).read(w_buffer, &w);
+            let memory = memory.write(y_buffer, &mut y);
+            guard().replay_pipeline(&mut graph, memory).expect("it runs");
+            expected_x = expected(&expected_x, &weights).1;
+        }
+        drop(graph);
+        assert!(main.clone_dtoh(&x).expect("copied") == expected_x, "{plan}");
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_graph_copies_chunks_of_host_memory() {
+    let items = 10_000;
+    let Spreading { pipeline, x: x_buffer, w: w_buffer, y: y_buffer } = spreading(items, true);
+    let main = stream();
+    let budget = Budget::UNLIMITED.at_most(700).in_flight(3);
+    let plan = pipeline.plan(&budget).expect("it fits");
+    let (from, weights) = inputs(items);
+    let w = main.clone_htod(&weights).expect("memory");
+    let (mut x, mut y) = (pinned(&from), pinned(&vec![u32::MAX; from.len()]));
+    let memory = DeviceMemory::new(&main).write_host(x_buffer, &mut x).read(w_buffer, &w);
+    let memory = memory.write_host(y_buffer, &mut y);
+    let mut graph = guard().capture_pipeline(pipeline, &plan, memory).expect("captured");
+    let mut expected_x = from;
+    for _ in 0..3 {
+        let memory = DeviceMemory::new(&main).write_host(x_buffer, &mut x).read(w_buffer, &w);
+        let memory = memory.write_host(y_buffer, &mut y);
+        guard().replay_pipeline(&mut graph, memory).expect("it runs");
+        let (expected_y, after) = expected(&expected_x, &weights);
+        expected_x = after;
+        assert!(y.as_slice().expect("it ran") == expected_y, "{plan}");
+        assert!(x.as_slice().expect("it ran") == expected_x, "{plan}");
+    }
 }
