@@ -35,7 +35,11 @@ impl<'a> Iterator for Tokens<'a> {
 
     /// A word, a number, a string or another character.
     fn next(&mut self) -> Option<&'a str> {
-        let text = skip_blanks(self.rest);
+        let mut text = skip_blanks(self.rest);
+        // A line for the preprocessor.
+        while text.starts_with('#') {
+            text = text.split_once('\n').map_or("", |(_, rest)| skip_blanks(rest));
+        }
         let first = text.chars().next()?;
         let size = if is_of_word(first) {
             text.find(|c| !is_of_word(c)).unwrap_or(text.len())

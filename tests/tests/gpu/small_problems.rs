@@ -1,6 +1,6 @@
 //! Every kernel, type and launch parameter on tensors so small that a sanitizer finishes.
 
-use gridguard::{Choice, Strategy};
+use gridguard::{Choice, Dim3, Strategy, validate};
 use gridguard_kernels::bench::{LaunchSetup, Problem};
 
 use super::support::{kernels, stream};
@@ -51,7 +51,13 @@ fn every_kernel_is_right_on_small_problems_whole_and_split() {
     for problem in problems() {
         let mut case = problem.on_device(kernels(), &stream()).expect("memory");
         case.verify().unwrap_or_else(|error| panic!("{problem}: {error}"));
-        for LaunchSetup { parameters, batch, .. } in case.setups().expect("the default") {
+        for LaunchSetup { parameters, batch, request, limits } in
+            case.setups().expect("the default")
+        {
+            // Some launch parameters need more shared memory than the device has.
+            if validate(&request.grid(Dim3::ONE), &limits).is_err() {
+                continue;
+            }
             let unit = batch.unit().expect("small");
             let half = batch.items().div_ceil(2).next_multiple_of(unit);
             let split = Choice::at_most(half).strategy(Strategy::Chunked);
