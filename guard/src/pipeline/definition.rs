@@ -70,6 +70,7 @@ impl Definition {
 
     /// The buffers in host memory that are copied to the device before the stage at `index`, or `back`
     /// after it, and their bytes an item.
+    #[cfg(feature = "cuda")]
     pub(crate) fn copies(&self, index: usize, back: bool) -> impl Iterator<Item = (usize, u64)> {
         let uses = self.stages.get(index).into_iter().flat_map(|stage| &stage.uses);
         uses.filter_map(move |&(buffer, _)| {
