@@ -33,6 +33,9 @@ pub(crate) struct Header<'a> {
     pub(crate) problem: Option<Problem<'a>>,
 }
 
+/// What begins another declaration.
+const BEGINS_ANOTHER: [&[u8]; 5] = [b".entry", b".func", b".visible", b".weak", b".extern"];
+
 /// The list of parameters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parameters {
@@ -51,6 +54,9 @@ impl<'a> Header<'a> {
         let mut token = reader.next()?;
         // `.attribute(...)`, then what a function returns.
         while token.kind == Kind::Dotted {
+            if BEGINS_ANOTHER.contains(&token.text) {
+                return Err(token.unexpected("a name"));
+            }
             reader.check_directive(&token);
             token = reader.next()?;
             if token.is(b'(') {

@@ -45,6 +45,8 @@ pub(crate) struct Function<'a> {
     pub(crate) definition: Option<(usize, Body<'a>)>,
     /// The function that this name is another one of.
     alias_of: Option<usize>,
+    /// Whether it was declared or defined as an entry, if it was.
+    is_entry: Option<bool>,
 }
 
 impl<'a> Module<'a> {
@@ -127,6 +129,14 @@ impl<'a> Module<'a> {
     ) -> Result<Lexer<'a>, PtxError> {
         let header = Header::read(&mut lexer, keyword)?;
         let id = self.id(header.name.text);
+        let is_entry = keyword.text == b".entry";
+        let function = self.functions.get_mut(id);
+        let known = function.and_then(|function| function.is_entry.replace(is_entry));
+        let defined_twice =
+            |Token { text, at, .. }| PtxError::DefinedTwice { name: lossy(text), at };
+        if known.is_some_and(|known| known != is_entry) {
+            return Err(defined_twice(header.name));
+        }
         let mut end = header.end;
         if let Some(open) = &header.open {
             let (body, behind) = Body::read(self.text, open)?;
@@ -135,12 +145,10 @@ impl<'a> Module<'a> {
             let number = self.items.len();
             let function = self.functions.get_mut(id);
             if function.and_then(|function| function.definition.replace((number, body))).is_some() {
-                let Token { text, at, .. } = header.name;
-                return Err(PtxError::DefinedTwice { name: lossy(text), at });
+                return Err(defined_twice(header.name));
             }
         }
         let (start, keyword_start) = (linkage.unwrap_or(keyword.start), keyword.start);
-        let is_entry = keyword.text == b".entry";
         let (function, keyword) = (id, keyword_start);
         self.items.push(Item { function, is_entry, start, keyword, header, end });
         Ok(lexer)
@@ -187,7 +195,12 @@ impl<'a> Module<'a> {
 
     fn id(&mut self, name: &'a [u8]) -> usize {
         *self.ids.entry(name).or_insert_with(|| {
-            self.functions.push(Function { name, definition: None, alias_of: None });
+            self.functions.push(Function {
+                name,
+                definition: None,
+                alias_of: None,
+                is_entry: None,
+            });
             self.functions.len() - 1
         })
     }

@@ -3,11 +3,7 @@
 /// The version and the target, such as `8.0` and `sm_90`, that PTX begins with: blanks and comments may
 /// stand before them, nothing else. `None` if `text` is not PTX.
 pub(super) fn header(text: &str) -> Option<(&str, Option<&str>)> {
-    // The driver does not recognize what `/*/` opens, which ptxas does (H200, 580.159.04).
-    if text.trim_start().starts_with("/*/") {
-        return None;
-    }
-    let after = skip_blanks(text).strip_prefix(".version")?;
+    let after = skip(text, true).strip_prefix(".version")?;
     let version = after.trim_start_matches([' ', '\t']);
     let end = version.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(version.len());
     let (version, rest) = version.split_at_checked(end)?;
@@ -31,13 +27,20 @@ pub(super) fn kernel_names(text: &str) -> impl Iterator<Item = &str> {
 
 /// `text` from its first character on that is neither a blank nor in a comment; empty if a
 /// comment does not end.
-pub(super) fn skip_blanks(mut text: &str) -> &str {
+pub(super) fn skip_blanks(text: &str) -> &str {
+    skip(text, false)
+}
+
+/// As [`skip_blanks`]. The driver does not recognize PTX after a comment that `/*/` opens, `as_driver`, which
+/// ptxas does (H200, 580.159.04).
+fn skip(mut text: &str, as_driver: bool) -> &str {
     loop {
         text = text.trim_start_matches([' ', '\t', '\r', '\n', '\x0c']);
         let end = if text.starts_with("//") {
             text.find('\n')
         } else if let Some(comment) = text.strip_prefix("/*") {
-            comment.find("*/").map(|end| end + "/**/".len())
+            let end = comment.find("*/").filter(|_| !as_driver || !comment.starts_with('/'));
+            end.map(|end| end + "/**/".len())
         } else {
             return text;
         };
@@ -68,9 +71,19 @@ mod tests {
             assert_eq!(header(before, " "), found, "{before:?}");
             assert_eq!(header(before, "\t "), found, "{before:?}");
         }
-        for before in
-            ["/* ", "/*/ */", "# 1\n", "// ", "\x0b", "\u{a0}", ";", "x ", ".target sm_90\n", "/ "]
-        {
+        for before in [
+            "/* ",
+            "/*/ */",
+            "// \n/*/ */",
+            "# 1\n",
+            "// ",
+            "\x0b",
+            "\u{a0}",
+            ";",
+            "x ",
+            ".target sm_90\n",
+            "/ ",
+        ] {
             assert_eq!(header(before, " "), None, "{before:?}");
         }
         for between in ["", "\n", "/**/", " x", " /**/"] {

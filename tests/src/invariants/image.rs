@@ -201,12 +201,12 @@ impl Look<'_> {
         let end = self.bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         let text = &self.bytes[..end];
         let mut rest = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
-        // One blank, comment or line for the preprocessor after the other.
+        // One blank or comment after the other.
         while let [first, ..] = rest {
             let end = match (first, rest.get(1)) {
                 (b' ' | b'\t' | b'\r' | b'\n' | 12, _) => Some(1),
-                (b'#', _) | (b'/', Some(b'/')) => rest.iter().position(|byte| *byte == b'\n'),
-                (b'/', Some(b'*')) => {
+                (b'/', Some(b'/')) => rest.iter().position(|byte| *byte == b'\n'),
+                (b'/', Some(b'*')) if rest.get(2) != Some(&b'/') => {
                     rest[2..].windows(2).position(|pair| pair == b"*/").map(|at| at + 4)
                 }
                 _ => break,
