@@ -99,13 +99,18 @@ record() {
 
 # Tunes the built-in shapes of every kernel.
 tune_all() {
-    "$1/gridguard" tune --device 0 --profile "$2/nvidia-h200.ron"
+    local gridguard
+    gridguard=$(realpath "$1/gridguard")
+    # From within the folder, so that the output names no path of the machine.
+    (cd "$2" && "$gridguard" tune --device 0 --profile nvidia-h200.ron)
     rm -f "$2/nvidia-h200.ron.lock"
 }
 
 # Tunes with every policy and objective, then checks the profile.
 tune_options() {
-    local gridguard=$1/gridguard profile=$2/options.ron options
+    local gridguard profile=options.ron options
+    gridguard=$(realpath "$1/gridguard")
+    cd "$2"
     for options in "--policy cold-graph" "--policy hot-eager" "--policy hot-graph" "--objective latency:60us" \
         "--objective memory:268435456:1024"; do
         # shellcheck disable=SC2086  # two words

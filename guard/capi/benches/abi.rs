@@ -124,7 +124,7 @@ fn planning(criterion: &mut Criterion) {
         bencher.iter(|| {
             let (config, batch) = (black_box(&raw const config), black_box(&raw const batch));
             let (info, chunks) = (&raw mut info, (&raw mut chunks).cast());
-            // SAFETY: a live handle, whole structures, and room for two launches.
+            // SAFETY: a live handle, whole structures, and memory for two launches.
             let status = unsafe { call(handle, config, batch, info, 0, chunks, 2, null_mut()) };
             assert_eq!(status, gg_status::GG_OK);
         });

@@ -103,7 +103,7 @@ fn forms(names: &Names, item: &Item<'_>, name: &str) -> Forms {
     }
 }
 
-/// The refusal of an entry whose parameters leave no room for those of a form.
+/// The refusal of an entry whose parameters would exceed the limit with that of a form.
 fn exceeds(item: &Item<'_>, limit: u64) -> Option<Refusal> {
     let own = item.header.parameters.bytes;
     let most = Form::Shifted.parameter_bytes().max(Form::Folded.parameter_bytes());

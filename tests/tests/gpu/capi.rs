@@ -5,15 +5,13 @@ use core::ffi::c_void;
 use core::ptr::{null, null_mut};
 
 use cudarc::driver::DevicePtrMut;
-use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{CompileOptions, Compiler};
 use gridguard_capi::{
     GG_AXIS_Y, GG_ITEMS, GG_LENGTH, GG_OFFSET, gg_batch, gg_config, gg_dim3, gg_error_driver_code,
     gg_following, gg_free, gg_guard_create, gg_guard_options, gg_kernel_create, gg_launch,
     gg_status, gg_synchronize,
 };
 
-use super::support::{SOURCE, context, guard, is_counting, stream};
+use super::support::{context, cudarc_module, is_counting, stream};
 
 const ITEMS: u64 = 131_071;
 
@@ -30,11 +28,7 @@ fn following(parameter: u32, kind: u32) -> gg_following {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn a_launch_by_handles_is_split_and_writes_every_item() {
-    let options = CompileOptions::new("support.cu", guard().limits().compute_capability);
-    let compiled = Compiler::find().expect("NVRTC").compile(SOURCE, &options).expect("compiles");
-    let image = Ptx::from_binary(compiled.image.bytes().to_vec());
-    let module = context().load_module(image).expect("loads");
-    let function = module.load_function("count_y").expect("a function");
+    let function = cudarc_module().load_function("count_y").expect("a function");
     let stream = stream();
     let usize_items = usize::try_from(ITEMS).expect("few");
     let mut out = stream.clone_htod(&vec![u64::MAX; usize_items]).expect("memory");

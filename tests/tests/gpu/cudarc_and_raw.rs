@@ -2,26 +2,12 @@
 #![allow(unsafe_code, reason = "launches as cudarc and C++ make them")]
 
 use core::ffi::c_void;
-use std::sync::Arc;
 
-use cudarc::driver::{
-    CudaContext, CudaModule, DevicePtrMut, LaunchConfig, PushKernelArg, result, sys,
-};
-use cudarc::nvrtc::Ptx;
-use gridguard::cuda::{
-    CompileOptions, Compiler, GuardedStream, LaunchError, RawKernel, forget_functions,
-};
+use cudarc::driver::{DevicePtrMut, LaunchConfig, PushKernelArg, result, sys};
+use gridguard::cuda::{GuardedStream, LaunchError, RawKernel, forget_functions};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, KernelArgs, LaunchRequest, Plan, Rule};
 
-use super::support::{SOURCE, context, guard, is_counting, stream};
-
-/// The test kernels in a module of cudarc's own.
-fn module(context: &Arc<CudaContext>) -> Arc<CudaModule> {
-    let options = CompileOptions::new("support.cu", guard().limits().compute_capability);
-    let compiled = Compiler::find().expect("NVRTC").compile(SOURCE, &options).expect("compiles");
-    let image = Ptx::from_binary(compiled.image.bytes().to_vec());
-    context.load_module(image).expect("loads")
-}
+use super::support::{context, cudarc_module, is_counting, stream};
 
 fn grid_y(blocks: u32) -> LaunchConfig {
     LaunchConfig { grid_dim: (1, blocks, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 }
@@ -30,8 +16,7 @@ fn grid_y(blocks: u32) -> LaunchConfig {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn cudarc_s_builder_launches_what_is_legal_and_explains_what_is_not() {
-    let context = context();
-    let function = module(&context).load_function("count_y").expect("a function");
+    let function = cudarc_module().load_function("count_y").expect("a function");
     let stream = stream();
     let mut out = stream.alloc_zeros::<u64>(70_000).expect("memory");
     let mut launch = stream.launch_builder_guarded(&function);
@@ -53,8 +38,7 @@ fn cudarc_s_builder_launches_what_is_legal_and_explains_what_is_not() {
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn cudarc_s_builder_opts_in_to_large_shared_memory() {
-    let context = context();
-    let function = module(&context).load_function("large_shared").expect("a function");
+    let function = cudarc_module().load_function("large_shared").expect("a function");
     let stream = stream();
     let mut out = stream.alloc_zeros::<u32>(1).expect("memory");
     let config =
@@ -75,7 +59,7 @@ fn cudarc_s_builder_opts_in_to_large_shared_memory() {
 #[ignore = "needs a CUDA GPU"]
 fn raw_handles_are_split_alike_and_the_current_context_stays() {
     let context = context();
-    let function = module(&context).load_function("count_y").expect("a function");
+    let function = cudarc_module().load_function("count_y").expect("a function");
     let stream = stream();
     let items = 131_071_u64;
     let mut out = stream.clone_htod(&vec![u64::MAX; 131_071]).expect("memory");

@@ -2,22 +2,17 @@
 #![allow(unsafe_code, reason = "launches that the guard would never let through")]
 
 use cudarc::driver::{LaunchConfig, PushKernelArg, sys};
-use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
     Args, CompileOptions, Compiler, CudaError, Image, ImageError, LaunchError, LoadError,
 };
 use gridguard::{ArgsError, Axis, Choice, ComputeCapability, Parameter};
 
-use super::support::{SOURCE, context, guard, kernel, module, plan, stream};
+use super::support::{SOURCE, cudarc_module, guard, kernel, module, plan, stream};
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn the_naive_launch_is_refused_by_the_driver_and_leaves_no_trace() {
-    let options = CompileOptions::new("support.cu", guard().limits().compute_capability);
-    let compiled = Compiler::find().expect("NVRTC").compile(SOURCE, &options).expect("compiles");
-    let image = Ptx::from_binary(compiled.image.bytes().to_vec());
-    let module = context().load_module(image).expect("loads");
-    let function = module.load_function("count_y").expect("a function");
+    let function = cudarc_module().load_function("count_y").expect("a function");
     let stream = stream();
     let mut out = stream.alloc_zeros::<u64>(76_800).expect("memory");
     let mut launch = stream.launch_builder(&function);

@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DeviceRepr};
-use gridguard::cuda::{Args, Kernel, Module};
+use cudarc::driver::{CudaContext, CudaModule, CudaSlice, CudaStream, DeviceRepr};
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{Args, CompileOptions, Compiler, Kernel, Module};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan, Strategy};
 use gridguard_kernels::{Element, KernelError, Kernels, Operation};
 use gridguard_test_support::assert_passed;
@@ -141,6 +142,14 @@ pub(crate) fn overflows<O: Operation + Clone>(operation: &O, launches: u64) {
 pub(crate) fn module() -> &'static Module {
     static MODULE: OnceLock<Module> = OnceLock::new();
     MODULE.get_or_init(|| guard().compile("support.cu", SOURCE).expect("compiles"))
+}
+
+/// The same kernels in a module of cudarc's own.
+pub(crate) fn cudarc_module() -> Arc<CudaModule> {
+    let options = CompileOptions::new("support.cu", guard().limits().compute_capability);
+    let compiled = Compiler::find().expect("NVRTC").compile(SOURCE, &options).expect("compiles");
+    let image = Ptx::from_binary(compiled.image.bytes().to_vec());
+    context().load_module(image).expect("loads")
 }
 
 pub(crate) fn kernel(name: &str) -> Kernel {

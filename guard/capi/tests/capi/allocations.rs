@@ -40,7 +40,7 @@ fn a_legal_launch_is_validated_and_planned_without_an_allocation() {
     let mut info = gg_plan_info { struct_size: size_of::<gg_plan_info>(), ..zeroed() };
     let mut chunks: [gg_chunk; 2] = zeroed();
     let (info, chunks) = (&raw mut info, (&raw mut chunks).cast());
-    // SAFETY: a live handle, whole structures, and room for two launches.
+    // SAFETY: a live handle, whole structures, and memory for two launches.
     let plan = || unsafe { gg_plan(limits, &config, &batch, info, 0, chunks, 2, error) };
     assert_eq!(allocations_of(plan), (gg_status::GG_OK, 0));
     // SAFETY: nothing uses the handle any more.
