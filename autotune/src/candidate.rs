@@ -2,9 +2,12 @@
 
 use core::cmp::Ordering;
 use core::fmt;
+use std::sync::Arc;
 
 use gridguard::profile::{Named, StoredChoice};
-use gridguard::{BatchAxis, DeviceLimits, KernelLimits, LaunchLimits, LaunchRequest, Strategy};
+use gridguard::{
+    BatchAxis, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, LaunchRequest, Strategy,
+};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The launch of a kernel with one set of parameters, from which candidates are planned.
@@ -70,12 +73,23 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Writes limits without their identity.
+/// Writes limits without their identity: of the device, of the kernel, and of its forms if it was
+/// rewritten.
 fn write_limits<S: Serializer>(limits: &LaunchLimits, to: S) -> Result<S::Ok, S::Error> {
-    (limits.device(), limits.kernel()).serialize(to)
+    let forms = limits.forms().map(|forms| [forms.shifted.kernel(), forms.folded.kernel()]);
+    (limits.device(), limits.kernel(), forms).serialize(to)
 }
 
 fn read_limits<'a, D: Deserializer<'a>>(from: D) -> Result<LaunchLimits, D::Error> {
-    let (device, kernel) = <(DeviceLimits, KernelLimits)>::deserialize(from)?;
-    Ok(LaunchLimits::new(device, kernel))
+    type Limits = (DeviceLimits, KernelLimits, Option<[KernelLimits; 2]>);
+    let (device, kernel, forms) = Limits::deserialize(from)?;
+    let device = Arc::new(device);
+    let of = |kernel| LaunchLimits::new(Arc::clone(&device), kernel);
+    let limits = of(kernel);
+    Ok(match forms {
+        Some([shifted, folded]) => {
+            limits.with_forms(FormLimits { shifted: of(shifted), folded: of(folded) })
+        }
+        None => limits,
+    })
 }

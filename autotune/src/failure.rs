@@ -100,7 +100,7 @@ impl From<LoadError> for MeasureFailure {
 impl From<LaunchError> for MeasureFailure {
     fn from(error: LaunchError) -> Self {
         let kind = match &error {
-            LaunchError::Invalid(_) => FailureKind::Illegal,
+            error if error.violations().is_some() => FailureKind::Illegal,
             LaunchError::Driver(error) => kind_of(error.code),
             LaunchError::Stopped(stopped) => kind_of(stopped.source.code),
             _ => FailureKind::Launch,

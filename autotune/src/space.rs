@@ -151,7 +151,12 @@ impl Space {
         });
         self.candidates.extend(listed.cloned());
         for configuration in &self.configurations {
-            let plans = [StoredChoice::Automatic, StoredChoice::Whole, StoredChoice::Folded];
+            let plans = [
+                StoredChoice::Automatic,
+                StoredChoice::Whole,
+                StoredChoice::Folded,
+                StoredChoice::Shifted,
+            ];
             let chunks = chunk_sizes(configuration).into_iter().map(chunked);
             for choice in plans.into_iter().chain(chunks) {
                 let Some(new) = candidate(configuration, choice, self.objective) else { continue };
@@ -193,12 +198,15 @@ fn candidate(
         }
         _ => choice,
     };
+    // A rewritten kernel's plan counts blocks.
+    let items = configuration.batch.items();
+    let blocks = u128::from(plan.largest_chunk()).saturating_mul(items.into());
     Some(Candidate {
         parameters: configuration.parameters.clone(),
         choice,
         strategy: plan.strategy(),
         launches: plan.len(),
-        largest_chunk: plan.largest_chunk(),
+        largest_chunk: narrow(blocks.div_ceil(u128::from(plan.items()).max(1))),
         block_threads: narrow(configuration.request.block.volume()),
     })
 }

@@ -209,6 +209,8 @@ mod cuda {
                     return Some(error.diagnosis(&Evidence::default()));
                 }
                 Self::Image(_) => (INVALID_IMAGE, Evidence::default()),
+                #[cfg(feature = "ptx")]
+                Self::Rewrite(_) => return None,
                 Self::WrongArchitecture { image, capability, .. } => {
                     let sm = image.strip_prefix("sm_").and_then(Capability::from_sm);
                     let architectures = sm.into_iter().collect();
@@ -232,6 +234,8 @@ mod cuda {
         pub fn diagnosis(&self) -> Option<Diagnosis> {
             match self {
                 Self::Invalid(violations) => violations.diagnosis(),
+                #[cfg(feature = "ptx")]
+                Self::NotRewritten { violations, .. } => violations.diagnosis(),
                 Self::Unknown(error) => error.diagnosis(),
                 Self::Driver(error) => Some(error.diagnosis(&Evidence::default())),
                 Self::Stopped(stopped) => Some(stopped.source.diagnosis(&validated())),
@@ -321,7 +325,8 @@ const fn codes(rule: Rule) -> &'static [i32] {
         | Rule::SplitCluster
         | Rule::SplitAlignment
         | Rule::SplitItem
-        | Rule::FoldUnavailable => &[],
+        | Rule::FoldUnavailable
+        | Rule::ShiftUnavailable => &[],
     }
 }
 

@@ -44,6 +44,7 @@
 //! - `profile`: tuned choices from RON files, one per device.
 //! - `files`: reads, replaces and locks files; the folder of a user's caches.
 //! - `image`: what cubins, PTX and fatbins state about their kernels, without a GPU.
+//! - `ptx`: rewrites PTX, so that a grid that is too large is launched in parts without a declaration.
 //! - `tracing`: rejections, splits, fallbacks, late errors and profile lookups as events.
 //! - `metrics`: the same as numbers, which `describe_metrics` lists.
 //! - `serde`: requests, limits and verdicts as data; enabled by `catalog` and `profile`.
@@ -92,6 +93,9 @@ pub use error::Error;
 #[cfg(feature = "diagnose")]
 pub use gridguard_diagnose as diagnose;
 pub use gridguard_diagnose::ContextState;
+/// Rewriting of PTX: the package `gridguard-ptx`. It needs no CUDA; `Guard::load_ptx` loads the result.
+#[cfg(feature = "ptx")]
+pub use gridguard_ptx as ptx;
 pub use guard::{FallbackReason, Guard};
 #[cfg(feature = "host")]
 pub use host::{HostError, HostLauncher};
@@ -101,7 +105,7 @@ pub use launch::valid::ValidLaunch;
 pub use launch::validate::{validate, validate_co_resident};
 pub use launch::violation::{Owner, Remedy, Violation, Violations};
 pub use limits::{
-    ComputeCapability, DeviceFacts, DeviceLimits, KernelLimits, LARGE_PARAMETER_BYTES,
+    ComputeCapability, DeviceFacts, DeviceLimits, FormLimits, KernelLimits, LARGE_PARAMETER_BYTES,
     LOCAL_BYTES_PER_THREAD, LaunchLimits, LocalMemory, OccupancyLimits, PARAMETER_BYTES,
     SHARED_BYTES_WITHOUT_OPT_IN,
 };

@@ -1,5 +1,6 @@
 //! What the guard costs on a device, as ratios from one run: guarded launches of an empty kernel
-//! against raw ones, and the motivating case split in two against one flat launch.
+//! against raw ones, the motivating case split in two against one flat launch, and a rewritten kernel's
+//! forms against its original on a legal grid, and against a flat kernel on one that is not.
 //!
 //! Prints a table, and writes a JSON document to the file that its argument names. Needs a CUDA GPU
 //! and NVRTC; says so without them.
@@ -15,7 +16,7 @@ use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
     Args, CompileOptions, Compiler, GuardedStream, Kernel, RawKernel, driver_version,
 };
-use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest};
+use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest, Parameter, Plan, Strategy};
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{Element, Kernels, Prepared, Tensor, TensorMut};
@@ -36,6 +37,19 @@ const WARM_UP: usize = 5;
 
 const SOURCE: &str = r#"extern "C" __global__ void empty() {}"#;
 
+/// Copies 16 bytes a thread: on a grid of any shape, and flat on x.
+const COPIES: &str = r#"
+extern "C" __global__ void copy(const uint4 *from, uint4 *to) {
+    size_t block = blockIdx.x + size_t(gridDim.x) * (blockIdx.y + size_t(gridDim.y) * blockIdx.z);
+    size_t at = block * blockDim.x + threadIdx.x;
+    to[at] = from[at];
+}
+extern "C" __global__ void copy_flat(const uint4 *from, uint4 *to) {
+    size_t at = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
+    to[at] = from[at];
+}
+"#;
+
 #[derive(Serialize)]
 struct Report {
     device: String,
@@ -47,6 +61,20 @@ struct Report {
     rounds: usize,
     empty_kernel: Vec<EmptyRow>,
     motivating_case: MotivatingCase,
+    rewritten: Vec<RewrittenRow>,
+}
+
+/// Launches of a rewritten copy of 16 bytes a thread, against another kernel on as many blocks.
+#[derive(Serialize)]
+struct RewrittenRow {
+    launches: &'static str,
+    against: &'static str,
+    grid: [u64; 3],
+    us: f64,
+    us_of_other: f64,
+    /// Median of the ratios of the same round.
+    ratio: f64,
+    rounds: usize,
 }
 
 /// One way of launching the empty kernel.
@@ -90,6 +118,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         rounds: ROUNDS,
         empty_kernel: Empty::new(&guard)?.measure()?,
         motivating_case: motivating_case(&guard)?,
+        rewritten: rewritten(&guard)?,
     };
     for row in &report.empty_kernel {
         let EmptyRow { way, ns_a_launch, ratio_to_raw, ratio_of_fastest } = row;
@@ -97,6 +126,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let MotivatingCase { split_us, flat_us, ratio_split_to_flat, .. } = &report.motivating_case;
     println!("split {split_us:.0} us, flat {flat_us:.0} us, ratio {ratio_split_to_flat:.4}");
+    for row in &report.rewritten {
+        let RewrittenRow { launches, against, grid, us, us_of_other, ratio, .. } = row;
+        println!("{launches} {us:.1} us, {against} {us_of_other:.1} us, {grid:?}: {ratio:.4}");
+    }
     // cargo bench adds options of its own.
     if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
         let text = serde_json::to_string_pretty(&report)? + "\n";
@@ -280,6 +313,72 @@ fn motivating_case(guard: &Arc<Guard>) -> Result<MotivatingCase, Box<dyn Error>>
         rounds: EVENT_ROUNDS,
     })
 }
+
+fn rewritten(guard: &Guard) -> Result<Vec<RewrittenRow>, Box<dyn Error>> {
+    let options = CompileOptions::new("copies.cu", guard.limits().compute_capability);
+    let compiled = Compiler::find()?.compile_to_ptx(COPIES, &options)?;
+    let module = guard.load_ptx(compiled.image.ptx().ok_or("no PTX")?)?;
+    let parameters = [Parameter::Memory; 2];
+    // SAFETY: both copy 16 bytes for each thread; below, both slices have as many.
+    let (copy, flat) =
+        unsafe { (module.kernel("copy", &parameters)?, module.kernel("copy_flat", &parameters)?) };
+    let (legal, large) = (Dim3::new(4, 60_000, 1), Dim3::new(4, 76_800, 1));
+    let stream = guard.context().ok_or("no context")?.new_stream()?;
+    let bytes = usize::try_from(large.volume() * u128::from(COPY_THREADS) * 16)?;
+    let (from, mut to) = (stream.alloc_zeros::<u8>(bytes)?, stream.alloc_zeros::<u8>(bytes)?);
+    let mut time = |kernel: &Kernel, plan: &Plan| -> Result<f64, Box<dyn Error>> {
+        let mut args = Args::new(&stream);
+        args.read(&from).write(&mut to);
+        let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
+        let start = stream.record_event(timed)?;
+        guard.launch(kernel, plan, args)?;
+        let end = stream.record_event(timed)?;
+        Ok(f64::from(start.elapsed_ms(&end)?) * 1e3)
+    };
+    let plan = |kernel: &Kernel, grid: Dim3, choice| {
+        let request = LaunchRequest::new(grid, Dim3::new(COPY_THREADS, 1, 1));
+        guard.plan(&request, None, kernel.limits(), choice)
+    };
+    let (automatic, shifted) = (Choice::AUTOMATIC, Choice::AUTOMATIC.strategy(Strategy::Shifted));
+    let folded = Choice::AUTOMATIC.strategy(Strategy::Folded);
+    let on_x = |grid: Dim3| Dim3::new(grid.x * grid.y, 1, 1);
+    let cases = [
+        ("shifted", shifted, "original", &copy, legal, legal),
+        ("folded", folded, "original", &copy, legal, legal),
+        ("shifted", shifted, "flat", &flat, large, on_x(large)),
+        ("folded", folded, "flat", &flat, large, on_x(large)),
+    ];
+    let mut rows = Vec::new();
+    for (launches, choice, against, other, grid, other_grid) in cases {
+        let form = plan(&copy, grid, choice)?;
+        let reference = plan(other, other_grid, automatic)?;
+        let (mut times, mut others, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..WARM_UP + EVENT_ROUNDS {
+            // Each round begins with another one.
+            let first = if round % 2 == 0 { Some(time(&copy, &form)?) } else { None };
+            let one = time(other, &reference)?;
+            let it = first.map_or_else(|| time(&copy, &form), Ok)?;
+            if round >= WARM_UP {
+                times.push(it);
+                others.push(one);
+                ratios.push(it / one);
+            }
+        }
+        rows.push(RewrittenRow {
+            launches,
+            against,
+            grid: [grid.x, grid.y, grid.z],
+            us: median(times),
+            us_of_other: median(others),
+            ratio: median(ratios),
+            rounds: EVENT_ROUNDS,
+        });
+    }
+    Ok(rows)
+}
+
+/// Threads of a block of the copies.
+const COPY_THREADS: u64 = 128;
 
 fn fastest(times: &[f64]) -> f64 {
     times.iter().copied().fold(f64::INFINITY, f64::min)

@@ -73,6 +73,11 @@
 #define GG_STRATEGY_FOLDED 3
 
 /**
+ * A choice of profiles for kernels that the Rust library rewrote; not legal for others.
+ */
+#define GG_STRATEGY_SHIFTED 4
+
+/**
  * The kernel computes a flat block index, so that its result is the same with the axis moved to x.
  */
 #define GG_FOLDABLE 1
@@ -453,7 +458,7 @@ typedef struct gg_batch {
    */
   uint64_t max_items;
   /**
-   * `GG_STRATEGY_AUTOMATIC`, `_WHOLE`, `_CHUNKED` or `_FOLDED`.
+   * `GG_STRATEGY_AUTOMATIC`, `_WHOLE`, `_CHUNKED`, `_FOLDED` or `_SHIFTED`.
    */
   uint32_t strategy;
   /**

@@ -85,7 +85,7 @@ pub struct gg_batch {
     pub memory_bytes: u64,
     /// The most items of a chunk; 0 for as many as are legal.
     pub max_items: u64,
-    /// `GG_STRATEGY_AUTOMATIC`, `_WHOLE`, `_CHUNKED` or `_FOLDED`.
+    /// `GG_STRATEGY_AUTOMATIC`, `_WHOLE`, `_CHUNKED`, `_FOLDED` or `_SHIFTED`.
     pub strategy: u32,
     /// The axis of the items: `GG_AXIS_X`, `GG_AXIS_Y` or `GG_AXIS_Z`.
     pub axis: u32,
@@ -134,6 +134,8 @@ pub const GG_STRATEGY_WHOLE: u32 = 1;
 pub const GG_STRATEGY_CHUNKED: u32 = 2;
 /// One launch with the axis moved to x.
 pub const GG_STRATEGY_FOLDED: u32 = 3;
+/// A choice of profiles for kernels that the Rust library rewrote; not legal for others.
+pub const GG_STRATEGY_SHIFTED: u32 = 4;
 
 /// The kernel computes a flat block index, so that its result is the same with the axis moved to x.
 pub const GG_FOLDABLE: u32 = 1;
@@ -219,7 +221,8 @@ impl gg_batch {
             GG_STRATEGY_WHOLE => choice.strategy(Strategy::Whole),
             GG_STRATEGY_CHUNKED => choice.strategy(Strategy::Chunked),
             GG_STRATEGY_FOLDED => choice.strategy(Strategy::Folded),
-            other => return Err(range("batch.strategy", other, "0 to 3")),
+            GG_STRATEGY_SHIFTED => choice.strategy(Strategy::Shifted),
+            other => return Err(range("batch.strategy", other, "0 to 4")),
         })
     }
 
@@ -235,6 +238,7 @@ pub(crate) const fn strategy_number(strategy: Strategy) -> u32 {
         Strategy::Whole => GG_STRATEGY_WHOLE,
         Strategy::Chunked => GG_STRATEGY_CHUNKED,
         Strategy::Folded => GG_STRATEGY_FOLDED,
+        Strategy::Shifted => GG_STRATEGY_SHIFTED,
         // The planner knows no other.
         _ => GG_STRATEGY_AUTOMATIC,
     }

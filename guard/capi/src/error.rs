@@ -237,11 +237,11 @@ impl gg_error {
     }
 }
 
-const fn violations_of(error: &Error) -> Option<&Violations> {
+fn violations_of(error: &Error) -> Option<&Violations> {
     match error {
         Error::Violations(violations) => Some(violations),
         #[cfg(feature = "cuda")]
-        Error::Launch(gridguard::cuda::LaunchError::Invalid(violations)) => Some(violations),
+        Error::Launch(error) => error.violations(),
         _ => None,
     }
 }

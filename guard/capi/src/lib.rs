@@ -34,8 +34,8 @@ pub use check::{gg_check_json, gg_chunk, gg_plan, gg_plan_info, gg_validate};
 pub use config::{
     GG_AXIS_X, GG_AXIS_Y, GG_AXIS_Z, GG_CONSTANT, GG_COOPERATIVE, GG_DEPENDENT, GG_FOLDABLE,
     GG_HAS_PRIORITY, GG_ITEMS, GG_LENGTH, GG_OFFSET, GG_PREFERENCE, GG_STRATEGY_AUTOMATIC,
-    GG_STRATEGY_CHUNKED, GG_STRATEGY_FOLDED, GG_STRATEGY_WHOLE, gg_batch, gg_config, gg_dim3,
-    gg_following,
+    GG_STRATEGY_CHUNKED, GG_STRATEGY_FOLDED, GG_STRATEGY_SHIFTED, GG_STRATEGY_WHOLE, gg_batch,
+    gg_config, gg_dim3, gg_following,
 };
 pub use error::{
     GG_AXIS_NONE, gg_error, gg_error_driver_code, gg_error_message, gg_error_progress,

@@ -10,7 +10,8 @@ use gridguard::profile::{
 };
 
 use crate::config::{
-    GG_STRATEGY_AUTOMATIC, GG_STRATEGY_CHUNKED, GG_STRATEGY_FOLDED, GG_STRATEGY_WHOLE, known_flags,
+    GG_STRATEGY_AUTOMATIC, GG_STRATEGY_CHUNKED, GG_STRATEGY_FOLDED, GG_STRATEGY_SHIFTED,
+    GG_STRATEGY_WHOLE, known_flags,
 };
 use crate::error::{entry, gg_error};
 use crate::failure::{Failure, gg_status};
@@ -292,6 +293,7 @@ fn result_of(tuned: &TunedChoice<'_>) -> gg_tuned {
         StoredChoice::Automatic => (GG_STRATEGY_AUTOMATIC, 0),
         StoredChoice::Whole => (GG_STRATEGY_WHOLE, 0),
         StoredChoice::Folded => (GG_STRATEGY_FOLDED, 0),
+        StoredChoice::Shifted => (GG_STRATEGY_SHIFTED, 0),
         StoredChoice::Chunked { max_items } => (GG_STRATEGY_CHUNKED, max_items.get()),
     };
     let (matched, distance_millioctaves, default_reason) = match tuned.matched {

@@ -310,7 +310,8 @@ impl Sealed<u8> for MappedBuffer {}
 /// Argument values, and pointers to them, as `cuLaunchKernel` takes them.
 pub(super) struct Packed {
     values: ArrayVec<u64, MAX_ARGS>,
-    pointers: ArrayVec<*mut c_void, MAX_ARGS>,
+    /// One more, for the parameter that a rewritten kernel has.
+    pointers: ArrayVec<*mut c_void, { MAX_ARGS + 1 }>,
 }
 
 impl Packed {
@@ -332,6 +333,19 @@ impl Packed {
             Slot::Bytes(bytes) => bytes.as_ptr().cast_mut().cast::<c_void>(),
             _ => core::ptr::from_mut(value).cast(),
         }));
+        self.pointers.as_mut_ptr()
+    }
+
+    /// As [`Self::fill`], and `words` as one more argument. They must outlive the pointer.
+    #[cfg(feature = "ptx")]
+    pub(super) fn fill_with(
+        &mut self,
+        args: &KernelArgs<'_>,
+        chunk: &Chunk,
+        words: &[u32],
+    ) -> *mut *mut c_void {
+        self.fill(args, chunk);
+        self.pointers.push(words.as_ptr().cast_mut().cast());
         self.pointers.as_mut_ptr()
     }
 }

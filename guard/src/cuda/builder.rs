@@ -308,7 +308,7 @@ impl<'a> GuardedLaunchArgs<'a> {
                 (Some(batch), _) => {
                     #[cfg(feature = "profile")]
                     let tuned = guard.zip(self.tuning.as_deref()).and_then(|(guard, tuning)| {
-                        guard.tuned_plan(tuning, &request, batch, &kernel.limits)
+                        guard.tuned_plan(tuning, &request, Some(batch), &kernel.limits)
                     });
                     #[cfg(not(feature = "profile"))]
                     let tuned = None;

@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+#[cfg(feature = "ptx")]
+use gridguard_ptx::{PtxError, Refusal};
+
 use super::driver_log::{self, DriverLog, LogPosition};
 use super::history::FaultSuspects;
 use super::symbols::{Driver, Handle, OUT_OF_MEMORY, Status};
@@ -319,6 +322,10 @@ pub enum LoadError {
         /// The CUDA version that the driver supports.
         driver: String,
     },
+    /// The PTX cannot be rewritten.
+    #[cfg(feature = "ptx")]
+    #[error("the PTX cannot be rewritten: {0}")]
+    Rewrite(#[from] PtxError),
     /// The driver rejected the image.
     #[error("{error}{}", log_lines(log))]
     Refused {
@@ -368,6 +375,15 @@ pub enum LaunchError {
     /// The request breaks rules; nothing was launched.
     #[error(transparent)]
     Invalid(#[from] Violations),
+    /// The grid is too large, and the kernel has no forms for parts of it; nothing was launched.
+    #[cfg(feature = "ptx")]
+    #[error("{violations}\nthe kernel could not be rewritten: {refusal}")]
+    NotRewritten {
+        /// The rules that the launch breaks.
+        violations: Violations,
+        /// Why there are no forms.
+        refusal: Box<Refusal>,
+    },
     /// The plan was made for the limits of another kernel; nothing was launched.
     #[error("the plan was made for the limits of another kernel: plan with those of {kernel}")]
     OtherKernel {
@@ -435,6 +451,19 @@ pub enum LaunchError {
     /// A launch that allocates its own workspace stopped before the end of the batch.
     #[error(transparent)]
     Backoff(#[from] Box<BackoffError<DriverError>>),
+}
+
+impl LaunchError {
+    /// The rules that the launch breaks, if that is why nothing was launched.
+    #[must_use]
+    pub const fn violations(&self) -> Option<&Violations> {
+        match self {
+            Self::Invalid(violations) => Some(violations),
+            #[cfg(feature = "ptx")]
+            Self::NotRewritten { violations, .. } => Some(violations),
+            _ => None,
+        }
+    }
 }
 
 /// Any CUDA failure.

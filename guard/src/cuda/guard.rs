@@ -25,6 +25,8 @@ use crate::guard::{FallbackReason, Guard};
 use crate::image::Image;
 use crate::launch::request::LaunchRequest;
 #[cfg(feature = "profile")]
+use crate::launch::validate::check;
+#[cfg(feature = "profile")]
 use crate::limits::LaunchLimits;
 use crate::plan::arguments::KernelArgs;
 use crate::plan::backoff::{
@@ -33,6 +35,8 @@ use crate::plan::backoff::{
 use crate::plan::batch::BatchAxis;
 use crate::plan::choice::Choice;
 use crate::plan::launches::{Plan, PlannedLaunch};
+#[cfg(feature = "profile")]
+use crate::plan::parts::saturated;
 #[cfg(feature = "profile")]
 use crate::profile::model::MAX_SIZES;
 
@@ -202,7 +206,7 @@ impl Guard {
     /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
     ///
     /// A kernel `with_tuning` (feature `profile`) is planned as the guard's profile says, if the
-    /// request has a batch. If the profile has no entry for its shape, or the stored choice is not
+    /// request has a batch, or the kernel is rewritten and the grid is too large. If the profile has no entry for its shape, or the stored choice is not
     /// legal here, the planner chooses: see the profile's counts and the miss log.
     ///
     /// # Errors
@@ -218,7 +222,7 @@ impl Guard {
         args: Args<'_>,
     ) -> Result<u64, LaunchError> {
         #[cfg(feature = "profile")]
-        if let (Some(tuning), Some(batch)) = (kernel.tuning(), batch)
+        if let Some(tuning) = kernel.tuning()
             && let Some(plan) = self.tuned_plan(tuning, request, batch, kernel.limits())
         {
             return self.launch(kernel, &plan, args);
@@ -262,7 +266,7 @@ impl Guard {
         args: Args<'_>,
     ) -> Result<ChunkedRun, LaunchError> {
         let watch = self.watch(Location::caller());
-        let plan = self.plan(request, Some(batch), kernel.limits(), choice)?;
+        let plan = self.plan(request, Some(batch), &kernel.limits().without_forms(), choice)?;
         let owner = args.workspace_stream()?;
         let stream = self.bind(kernel, &args)?;
         let template = args.values();
@@ -310,21 +314,27 @@ impl Guard {
         &self,
         tuning: &KernelTuning<'_>,
         request: &LaunchRequest,
-        batch: &BatchAxis,
+        batch: Option<&BatchAxis>,
         limits: &LaunchLimits,
     ) -> Option<Plan> {
+        let items = match batch {
+            Some(batch) => batch.items(),
+            // There is something to choose for a rewritten kernel alone.
+            None if limits.forms().is_none() || check(request, limits).is_ok() => return None,
+            None => saturated(request.grid.volume()),
+        };
         let mut sizes = ArrayVec::<u64, MAX_SIZES>::new();
         // No entry has more sizes, so a longer shape is looked up as it is and found missing.
         let sizes = match sizes.try_extend_from_slice(tuning.sizes()) {
             Ok(()) => sizes.as_mut_slice(),
             Err(_) => &mut tuning.sizes().to_vec(),
         };
-        if let Some(items) = sizes.first_mut() {
-            *items = batch.items();
+        if let Some(first) = sizes.first_mut() {
+            *first = items;
         }
         let tuned = self.tuned(tuning.key(), tuning.names(), sizes);
         tuned.entry?;
-        let plan = Plan::new(request, Some(batch), limits, tuned.choice());
+        let plan = Plan::new(request, batch, limits, tuned.choice());
         if let (Err(_), Some(profile)) = (&plan, self.profile()) {
             profile.refused();
         }
@@ -467,7 +477,7 @@ impl WorkspaceLauncher for StreamLauncher<'_> {
     ) -> Result<(), DriverError> {
         let args = self.template.with_workspace_at(*address);
         let Self { kernel, stream, watch, .. } = *self;
-        let PlannedLaunch { chunk, launch } = planned;
+        let PlannedLaunch { chunk, launch, .. } = planned;
         // SAFETY: `bind` found the stream to be of the kernel's context and made that current; for the
         // arguments as in `submission`; the workspace is freed on the stream after this launch, and has
         // the bytes that the batch declares for the chunk's items.

@@ -8,6 +8,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
+#[cfg(feature = "ptx")]
+use gridguard_ptx::Refusal;
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 
@@ -25,6 +27,7 @@ use crate::dim::Dim3;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::{validate, validate_co_resident};
+use crate::launch::violation::Violations;
 use crate::limits::attributes::function_attribute;
 use crate::limits::{LaunchLimits, OccupancyLimits};
 use crate::plan::signature::{Parameter, Signature};
@@ -34,15 +37,26 @@ use crate::profile::model::Key;
 /// A kernel, ready to be planned for and launched. Cheap to clone, usable from any thread.
 #[derive(Clone)]
 pub struct Kernel {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
     #[allow(dead_code, reason = "keeps the function loaded and the history known")]
     keep: Arc<dyn Any + Send + Sync>,
     /// Whether a chunk may begin before the one before it has ended.
     overlap: bool,
     /// Whether requests may be dependent.
     dependent: bool,
+    #[cfg(feature = "ptx")]
+    pub(super) rewriting: Option<Arc<Rewriting>>,
     #[cfg(feature = "profile")]
     tuning: Option<Arc<KernelTuning<'static>>>,
+}
+
+/// What rewriting made of a kernel.
+#[cfg(feature = "ptx")]
+pub(super) enum Rewriting {
+    /// Its forms, which take one argument more.
+    Forms { shifted: Kernel, folded: Kernel },
+    /// None, for this reason.
+    Refused(Refusal),
 }
 
 /// All that a launch reads. Holds neither the function of a launch builder nor its context.
@@ -122,8 +136,9 @@ impl Kernel {
     /// guard's profile says.
     ///
     /// `key` is what the profile stores the kernel's choices under. The shape that is looked up has
-    /// as its first size, called `items`, the items of the launch's batch; `sizes` are the others, in
-    /// the order of the profile's entries. Launch parameters of an entry are not applied: the kernel
+    /// as its first size, called `items`, the items of the launch's batch, or of a rewritten kernel's
+    /// launch without one, the blocks of its grid; `sizes` are the others, in the order of the profile's
+    /// entries. Launch parameters of an entry are not applied: the kernel
     /// is compiled already.
     ///
     /// ```no_run
@@ -236,9 +251,24 @@ impl Kernel {
             keep: Arc::new((keep, history)),
             overlap: false,
             dependent: false,
+            #[cfg(feature = "ptx")]
+            rewriting: None,
             #[cfg(feature = "profile")]
             tuning: None,
         })
+    }
+
+    /// The error of a launch that breaks these rules, with the reason why the kernel was not rewritten if
+    /// its grid alone is too large.
+    #[cold]
+    pub(super) fn refusal(&self, violations: Violations) -> LaunchError {
+        #[cfg(feature = "ptx")]
+        if let Some(Rewriting::Refused(refusal)) = self.rewriting.as_deref()
+            && violations.iter().all(|violation| violation.rule.is_grid_dim())
+        {
+            return LaunchError::NotRewritten { violations, refusal: Box::new(refusal.clone()) };
+        }
+        violations.into()
     }
 
     #[cfg(feature = "profile")]

@@ -14,6 +14,7 @@ use super::symbols::{
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
+use crate::launch::violation::Violations;
 use crate::observe;
 use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
@@ -28,9 +29,9 @@ use crate::record::counters::Counters;
 /// Neither synchronizes, unless launches are checked, nor allocates, so that it works while the stream
 /// is captured.
 pub(super) struct Submission<'a> {
-    kernel: &'a Kernel,
-    stream: Handle,
-    args: &'a KernelArgs<'a>,
+    pub(super) kernel: &'a Kernel,
+    pub(super) stream: Handle,
+    pub(super) args: &'a KernelArgs<'a>,
     watch: Watch,
 }
 
@@ -51,6 +52,15 @@ impl<'a> Submission<'a> {
         Self { kernel, stream, args, watch }
     }
 
+    /// The same, of another function that takes the same arguments in the same way.
+    #[cfg(feature = "ptx")]
+    pub(super) const fn of<'b>(&self, kernel: &'b Kernel) -> Submission<'b>
+    where
+        'a: 'b,
+    {
+        Submission { kernel, stream: self.stream, args: self.args, watch: self.watch }
+    }
+
     /// Plans `request` and submits it.
     #[inline]
     pub(super) fn plan_and_submit(
@@ -62,8 +72,25 @@ impl<'a> Submission<'a> {
             return self.plan_and_submit_batch(request, batch);
         }
         // A single launch needs no plan around it.
-        let launch = validate(request, self.kernel.limits())?;
-        self.submit_one(&Chunk::only(1), &launch, None)
+        match validate(request, self.kernel.limits()) {
+            Ok(launch) => self.submit_one(&Chunk::only(1), &launch, None),
+            Err(violations) => self.submit_rewritten(request, violations),
+        }
+    }
+
+    /// Plans `request`, which is not legal as one launch, and submits it where a rewritten kernel can
+    /// be.
+    #[cold]
+    fn submit_rewritten(
+        &self,
+        request: &LaunchRequest,
+        violations: Violations,
+    ) -> Result<u64, LaunchError> {
+        let limits = self.kernel.limits();
+        if limits.forms().is_none() {
+            return Err(self.kernel.refusal(violations));
+        }
+        self.submit(&Plan::new(request, None, limits, Choice::AUTOMATIC)?)
     }
 
     /// Out of line, to keep launches without a batch short.
@@ -75,16 +102,20 @@ impl<'a> Submission<'a> {
     ) -> Result<u64, LaunchError> {
         let (batch, limits) = (Some(batch), self.kernel.limits());
         let plan = observe::planning(|| Plan::new(request, batch, limits, Choice::AUTOMATIC));
-        self.submit(&plan?)
+        self.submit(&plan.map_err(|violations| self.kernel.refusal(violations))?)
     }
 
     /// Submits every launch of `plan`.
     #[inline]
     pub(super) fn submit(&self, plan: &Plan) -> Result<u64, LaunchError> {
-        if !plan.is_for(self.kernel.limits()) {
+        if !plan.largest_launch().is_for(self.kernel.limits()) {
+            #[cfg(feature = "ptx")]
+            if let Some(form) = self.kernel.form_of(plan) {
+                return self.submit_form(form, plan);
+            }
             return Err(other_kernel(self.kernel));
         }
-        if plan.len() == 1 {
+        if plan.chunks().launches() == 1 {
             let chunk = Chunk::only(plan.items());
             return self.submit_one(&chunk, plan.largest_launch(), plan.batch_items());
         }
@@ -137,12 +168,31 @@ impl<'a> Submission<'a> {
         overlap: bool,
         launches: u64,
     ) -> Result<(), DriverError> {
-        let (kernel, stream) = (self.kernel.inner(), self.stream);
         let overlap = overlap && self.may_overlap();
         let mut packed = Packed::new();
         let params = packed.fill(self.args, chunk);
-        // SAFETY: stream, context and arguments by the contract of `new`; `prepare` checked the
-        // arguments against the signature, and `params` points to as many values.
+        // SAFETY: this function's contract; `prepare` checked the arguments against the signature, and
+        // `params` points to as many values.
+        unsafe { self.launch_with(params, chunk, launch, overlap, launches) }
+    }
+
+    /// As [`Self::launch`], with the arguments that `params` points to.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::launch`], and `params` points to as many values as the function has parameters, which
+    /// meet the kernel's contract. Drivers can make a launch that overlaps the one before.
+    #[inline]
+    pub(super) unsafe fn launch_with(
+        &self,
+        params: *mut *mut c_void,
+        chunk: &Chunk,
+        launch: &ValidLaunch,
+        overlap: bool,
+        launches: u64,
+    ) -> Result<(), DriverError> {
+        let (kernel, stream) = (self.kernel.inner(), self.stream);
+        // SAFETY: stream and context by the contract of `new`, the rest by this function's.
         let (call, status) =
             unsafe { send(kernel.driver, kernel.function, stream, launch, overlap, params) };
         let sent = kernel.driver.check(call, status);
@@ -153,7 +203,7 @@ impl<'a> Submission<'a> {
 
     /// Whether a launch that may overlap the one before really may: older drivers cannot capture that.
     #[inline]
-    fn may_overlap(&self) -> bool {
+    pub(super) fn may_overlap(&self) -> bool {
         let kernel = self.kernel.inner();
         // SAFETY: the stream is alive and its context current, by the contract of `new`.
         let captured = || unsafe { kernel.driver.is_capturing(self.stream) };
@@ -174,7 +224,7 @@ impl Launcher for ChunkLauncher<'_> {
     #[inline]
     fn launch(
         &mut self,
-        PlannedLaunch { chunk, launch }: &PlannedLaunch,
+        PlannedLaunch { chunk, launch, .. }: &PlannedLaunch,
     ) -> Result<(), DriverError> {
         // The first chunk waits for earlier work on the stream, unless it is dependent.
         let overlaps_chunks = self.submission.kernel.overlaps_chunks() && chunk.index > 0;
@@ -390,14 +440,17 @@ pub(super) fn count(
     match &launched {
         Ok(launches) => counters.ran(*launches),
         Err(LaunchError::Stopped(stopped)) => counters.stopped(stopped.chunk),
-        Err(LaunchError::Invalid(violations)) => counters.rejected(violations),
-        Err(_) => {}
+        Err(error) => {
+            if let Some(violations) = error.violations() {
+                counters.rejected(violations);
+            }
+        }
     }
     launched
 }
 
 #[cold]
-fn other_kernel(kernel: &Kernel) -> LaunchError {
+pub(super) fn other_kernel(kernel: &Kernel) -> LaunchError {
     LaunchError::OtherKernel { kernel: kernel.name().to_owned() }
 }
 

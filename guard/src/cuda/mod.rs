@@ -31,6 +31,8 @@ mod pipeline_run;
 mod pipeline_stage;
 pub(crate) mod query;
 mod raw;
+#[cfg(feature = "ptx")]
+mod rewritten;
 mod symbols;
 #[cfg(feature = "profile")]
 mod tuning;

@@ -8,11 +8,15 @@ use std::ffi::CString;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaFunction};
+#[cfg(feature = "ptx")]
+use gridguard_ptx::{Form, Report, Rewritten, rewrite};
 
 use super::driver::{CAPTURE_ERRORS, Pushed};
 use super::driver_log::{self, LogPosition};
 use super::error::{CudaError, LoadError, cuda_version};
 use super::kernel::Kernel;
+#[cfg(feature = "ptx")]
+use super::kernel::Rewriting;
 use super::query;
 use super::symbols::{Driver, Handle, NO_BINARY_FOR_GPU, NOT_FOUND, UNSUPPORTED_PTX_VERSION};
 use crate::image::Image;
@@ -32,6 +36,9 @@ struct LoadedModule {
     context: Arc<CudaContext>,
     /// The names of its kernels, where the image lists them.
     kernels: Vec<String>,
+    /// What was made of its PTX, if that was rewritten.
+    #[cfg(feature = "ptx")]
+    report: Option<Report>,
 }
 
 // SAFETY: the handle is a plain number to this process; the driver may be called with it from any
@@ -91,7 +98,39 @@ impl Module {
         }
         let kernels = image.ptx_kernels();
         let context = Arc::clone(context);
-        Ok(Self(Arc::new(LoadedModule { handle, driver, context, kernels })))
+        Ok(Self(Arc::new(LoadedModule {
+            handle,
+            driver,
+            context,
+            kernels,
+            #[cfg(feature = "ptx")]
+            report: None,
+        })))
+    }
+
+    /// Rewrites `ptx` and loads the result into `context`, as [`Guard::load_ptx`](crate::Guard::load_ptx).
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[cfg(feature = "ptx")]
+    pub fn load_ptx(context: &Arc<CudaContext>, ptx: &[u8]) -> Result<Self, CudaError> {
+        let image = Image::new(ptx).map_err(LoadError::from)?;
+        let text = image.ptx().unwrap_or_default();
+        let Rewritten { text, report } = rewrite(text.as_bytes()).map_err(LoadError::from)?;
+        let mut module = Self::load(context, &Image::new(text).map_err(LoadError::from)?)?;
+        if let Some(loaded) = Arc::get_mut(&mut module.0) {
+            loaded.kernels = report.entries.iter().map(|entry| entry.name.clone()).collect();
+            loaded.report = Some(report);
+        }
+        Ok(module)
+    }
+
+    /// What was found in the module's PTX and made of it, if it was rewritten.
+    #[cfg(feature = "ptx")]
+    #[must_use]
+    pub fn report(&self) -> Option<&Report> {
+        self.0.report.as_ref()
     }
 
     /// The kernel `name`, which takes `parameters`, with its limits.
@@ -145,10 +184,41 @@ impl Module {
         parameters: &[Parameter],
         wide: bool,
     ) -> Result<Kernel, LoadError> {
-        let LoadedModule { handle, driver, ref context, ref kernels } = *self.0;
+        let kernel = self.find_entry(name, name, parameters, wide)?;
+        #[cfg(feature = "ptx")]
+        if let Some(entry) = self.report().and_then(|report| report.entry(name)) {
+            let forms = match &entry.forms {
+                Ok(forms) => forms,
+                Err(refusal) => {
+                    return Ok(kernel.with_rewriting(Rewriting::Refused(refusal.clone())));
+                }
+            };
+            let form = |symbol: &str, form: Form| {
+                let bytes = usize::try_from(form.parameter_bytes()).unwrap_or(usize::MAX);
+                let mut parameters = parameters.to_vec();
+                parameters.push(Parameter::Value { bytes });
+                self.find_entry(symbol, name, &parameters, wide)
+            };
+            return Ok(kernel.with_rewriting(Rewriting::Forms {
+                shifted: form(&forms.shifted, Form::Shifted)?,
+                folded: form(&forms.folded, Form::Folded)?,
+            }));
+        }
+        Ok(kernel)
+    }
+
+    /// The entry `symbol`, which takes `parameters` and is called `name` in messages.
+    fn find_entry(
+        &self,
+        symbol: &str,
+        name: &str,
+        parameters: &[Parameter],
+        wide: bool,
+    ) -> Result<Kernel, LoadError> {
+        let LoadedModule { handle, driver, ref context, ref kernels, .. } = *self.0;
         let missing = || LoadError::NoSuchKernel { name: name.to_owned(), known: kernels.clone() };
-        let symbol = CString::new(name).map_err(|_| missing())?;
-        if name.is_empty() {
+        let symbol = CString::new(symbol).map_err(|_| missing())?;
+        if symbol.is_empty() {
             // Drivers return another error than for a name that does not exist.
             return Err(missing());
         }

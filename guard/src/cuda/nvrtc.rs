@@ -65,10 +65,17 @@ impl CompileOptions {
     }
 }
 
+/// What a program is compiled to.
+#[derive(Clone, Copy)]
+enum Output {
+    Cubin,
+    Ptx,
+}
+
 /// A compiled program.
 #[derive(Clone, Debug)]
 pub struct Compiled {
-    /// Machine code for the requested architecture.
+    /// Machine code for the requested architecture, or PTX for it and later ones.
     pub image: Image,
     /// The compiler's log, mostly empty.
     pub log: String,
@@ -120,10 +127,37 @@ impl Compiler {
     ///
     /// [`NvrtcError::Compilation`] with the compiler's log if the source does not compile.
     pub fn compile(&self, source: &str, options: &CompileOptions) -> Result<Compiled, NvrtcError> {
+        self.compile_to(Output::Cubin, source, options)
+    }
+
+    /// Compiles `source` to PTX for the virtual architecture of the options' one, such as for
+    /// [`Guard::load_ptx`](crate::Guard) of the feature `ptx`. [`Image::ptx`] is its text.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::compile`].
+    pub fn compile_to_ptx(
+        &self,
+        source: &str,
+        options: &CompileOptions,
+    ) -> Result<Compiled, NvrtcError> {
+        self.compile_to(Output::Ptx, source, options)
+    }
+
+    fn compile_to(
+        &self,
+        output: Output,
+        source: &str,
+        options: &CompileOptions,
+    ) -> Result<Compiled, NvrtcError> {
         let source = c_string(source, "the source")?;
         let name = c_string(&options.name, "the program's name")?;
+        let architecture = match output {
+            Output::Cubin => options.target(),
+            Output::Ptx => options.target().replace("sm_", "compute_"),
+        };
         let mut flags =
-            vec![format!("--gpu-architecture={}", options.target()), "--std=c++17".to_owned()];
+            vec![format!("--gpu-architecture={architecture}"), "--std=c++17".to_owned()];
         flags.extend(options.defines.iter().map(|(name, value)| format!("-D{name}={value}")));
         flags.extend(options.options.iter().cloned());
         let flags: Result<Vec<CString>, _> =
@@ -134,14 +168,15 @@ impl Compiler {
         if status != 0 {
             return Err(NvrtcError::Compilation {
                 program: options.name.clone(),
-                architecture: options.target(),
+                architecture,
                 code: status,
                 name: self.name_of(status),
                 log,
             });
         }
-        let image = Image::new(program.cubin()?).map_err(|error: ImageError| NvrtcError::Call {
-            call: "nvrtcGetCUBIN",
+        let (call, bytes) = program.output(output)?;
+        let image = Image::new(bytes).map_err(|error: ImageError| NvrtcError::Call {
+            call,
             code: 0,
             name: error.to_string(),
         })?;
@@ -253,9 +288,14 @@ impl OpenProgram {
         Ok(text.trim_end_matches('\0').trim().to_owned())
     }
 
-    fn cubin(&self) -> Result<Vec<u8>, NvrtcError> {
+    /// The compiled program, and the call that returned it.
+    fn output(&self, output: Output) -> Result<(&'static str, Vec<u8>), NvrtcError> {
         let nvrtc = self.compiler.nvrtc;
-        self.text("nvrtcGetCUBIN", nvrtc.get_cubin_size, nvrtc.get_cubin)
+        let (call, size, read) = match output {
+            Output::Cubin => ("nvrtcGetCUBIN", nvrtc.get_cubin_size, nvrtc.get_cubin),
+            Output::Ptx => ("nvrtcGetPTX", nvrtc.get_ptx_size, nvrtc.get_ptx),
+        };
+        Ok((call, self.text(call, size, read)?))
     }
 
     fn text(

@@ -200,7 +200,7 @@ impl RawKernel {
         let submission = unsafe { Submission::new(&self.0, stream, args, watch) };
         #[cfg(feature = "profile")]
         if let (Some(tuning), Some(batch)) = (self.0.tuning(), batch)
-            && let Some(plan) = guard.tuned_plan(tuning, request, batch, &inner.limits)
+            && let Some(plan) = guard.tuned_plan(tuning, request, Some(batch), &inner.limits)
         {
             return count(&guard.counters, submission.submit(&plan));
         }

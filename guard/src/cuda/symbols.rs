@@ -127,6 +127,8 @@ function_table! {
         compile_program = "nvrtcCompileProgram": fn(Handle, c_int, *const *const c_char) -> Status;
         get_cubin_size = "nvrtcGetCUBINSize": fn(Handle, *mut usize) -> Status;
         get_cubin = "nvrtcGetCUBIN": fn(Handle, *mut c_char) -> Status;
+        get_ptx_size = "nvrtcGetPTXSize": fn(Handle, *mut usize) -> Status;
+        get_ptx = "nvrtcGetPTX": fn(Handle, *mut c_char) -> Status;
         get_log_size = "nvrtcGetProgramLogSize": fn(Handle, *mut usize) -> Status;
         get_log = "nvrtcGetProgramLog": fn(Handle, *mut c_char) -> Status;
     }

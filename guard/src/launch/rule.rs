@@ -165,12 +165,14 @@ rules! {
     /// A launch cannot be split if one item alone needs more blocks than the axis allows.
     SplitItem = "split-item", Blocks, None;
     /// Folding was chosen, but the batch is not declared foldable, or already on x, or a cluster lies
-    /// along the axis.
+    /// along the axis; and the kernel was not rewritten, or its grid has more than 2^32 - 1 blocks.
     FoldUnavailable = "fold-unavailable", Launches, None;
+    /// Shifting was chosen, but the kernel was not rewritten, or is launched in clusters.
+    ShiftUnavailable = "shift-unavailable", Launches, None;
 }
 
 /// A [`RuleSet`] has one bit per rule.
-const _: () = assert!(Rule::ALL.len() <= 32);
+const _: () = assert!(Rule::ALL.len() <= 64);
 
 /// `CUDA_ERROR_INVALID_VALUE`.
 pub(crate) const INVALID_VALUE: i32 = 1;
@@ -188,7 +190,7 @@ impl Rule {
         self as usize
     }
 
-    const fn bit(self) -> u32 {
+    const fn bit(self) -> u64 {
         1 << self.index()
     }
 
@@ -198,6 +200,12 @@ impl Rule {
             Axis::Y => Self::GridDimY,
             Axis::Z => Self::GridDimZ,
         }
+    }
+
+    /// Whether it limits the blocks along an axis of the grid.
+    #[cfg(all(feature = "cuda", feature = "ptx"))]
+    pub(crate) const fn is_grid_dim(self) -> bool {
+        matches!(self, Self::GridDimX | Self::GridDimY | Self::GridDimZ)
     }
 
     pub(crate) const fn block_dim(axis: Axis) -> Self {
@@ -253,7 +261,7 @@ impl fmt::Display for Unit {
 
 /// A set of rules without allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RuleSet(u32);
+pub(crate) struct RuleSet(u64);
 
 impl RuleSet {
     pub(crate) const EMPTY: Self = Self(0);

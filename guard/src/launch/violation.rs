@@ -176,6 +176,9 @@ pub enum Remedy {
     FewerBlocksPerItem,
     /// Declare the batch foldable, or choose another strategy.
     DeclareFold,
+    /// Rewrite the kernel's PTX, as `Guard::load_ptx` of the feature `ptx` does, and launch without
+    /// clusters.
+    LoadRewritten,
 }
 
 impl fmt::Display for Remedy {
@@ -258,6 +261,11 @@ impl fmt::Display for Remedy {
                 "use fewer blocks per item along this axis, or move some to another axis".into()
             }
             Self::DeclareFold => "declare the batch foldable, or choose another strategy".into(),
+            Self::LoadRewritten => {
+                "load its PTX rewritten and launch it without clusters, or choose \
+                 another strategy"
+                    .into()
+            }
         };
         f.write_str(&text)
     }
@@ -324,6 +332,9 @@ impl fmt::Display for Violation {
             ),
             Rule::FoldUnavailable => {
                 "folding was chosen, but the grid cannot be folded into x".into()
+            }
+            Rule::ShiftUnavailable => {
+                format!("shifting was chosen, but {owner} was not rewritten or has clusters")
             }
         };
         write!(f, "{problem}: {remedy}")

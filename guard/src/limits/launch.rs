@@ -1,6 +1,7 @@
 //! One kernel's limits on one device, prepared for validation.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::device::DeviceLimits;
@@ -18,6 +19,17 @@ pub struct LaunchLimits {
     kernel: Arc<KernelLimits>,
     plain: PlainThresholds,
     thresholds: Thresholds,
+    forms: Option<Arc<FormLimits>>,
+}
+
+/// The limits of the forms of a rewritten kernel, which the planner launches where the kernel's own grid
+/// would be too large. See the feature `ptx`.
+#[derive(Clone, Debug)]
+pub struct FormLimits {
+    /// The form for parts of the grid.
+    pub shifted: LaunchLimits,
+    /// The form for all blocks flat on x.
+    pub folded: LaunchLimits,
 }
 
 /// The thresholds of a plain launch: one without a cluster, cooperation, dependence or a priority.
@@ -72,7 +84,27 @@ impl LaunchLimits {
         let thresholds = Thresholds::new(&device, &kernel);
         let plain = PlainThresholds::new(&thresholds);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { id, device, kernel: Arc::new(kernel), plain, thresholds }
+        Self { id, device, kernel: Arc::new(kernel), plain, thresholds, forms: None }
+    }
+
+    /// The same limits, of a kernel that was rewritten and has these forms.
+    #[must_use]
+    pub fn with_forms(self, forms: FormLimits) -> Self {
+        Self { forms: Some(Arc::new(forms)), ..self }
+    }
+
+    /// The limits of the kernel's forms, if it was rewritten.
+    #[must_use]
+    pub fn forms(&self) -> Option<&FormLimits> {
+        self.forms.as_deref()
+    }
+
+    /// The same limits for callers whose launches work on items: parts of a grid are none.
+    pub(crate) fn without_forms(&self) -> Cow<'_, Self> {
+        match self.forms {
+            None => Cow::Borrowed(self),
+            Some(_) => Cow::Owned(Self { forms: None, ..self.clone() }),
+        }
     }
 
     /// The same limits for a launcher that opts in to large dynamic shared memory by itself: the
@@ -82,7 +114,7 @@ impl LaunchLimits {
         let mut kernel = KernelLimits::clone(&self.kernel);
         let opt_in = self.thresholds.opt_in_dynamic_bytes.unwrap_or(0);
         kernel.max_dynamic_shared_bytes = Some(self.thresholds.dynamic_shared_bytes.max(opt_in));
-        Self::new(self.device, kernel)
+        Self { forms: self.forms, ..Self::new(self.device, kernel) }
     }
 
     /// The same limits for a launcher that asks the driver how many blocks can be co-resident.

@@ -15,5 +15,5 @@ pub use device::{
     PARAMETER_BYTES, SHARED_BYTES_WITHOUT_OPT_IN,
 };
 pub use kernel::{KernelLimits, LocalMemory};
-pub use launch::LaunchLimits;
+pub use launch::{FormLimits, LaunchLimits};
 pub use occupancy::OccupancyLimits;

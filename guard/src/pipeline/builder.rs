@@ -215,7 +215,7 @@ impl StageBuilder<'_> {
     /// The stage launches a kernel, for the whole batch by `request`: chunks are then legal for it, and
     /// within its index width and its alignment.
     pub fn launches(self, request: LaunchRequest, batch: BatchAxis, limits: &LaunchLimits) -> Self {
-        let launch = StageLaunch { request, batch, limits: limits.clone() };
+        let launch = StageLaunch { request, batch, limits: limits.without_forms().into_owned() };
         self.declare(|stage| stage.launch = Some(launch))
     }
 

@@ -195,6 +195,8 @@ where
     L::Error: core::error::Error + 'static,
 {
     let items = batch.items();
+    // Workspace is declared by item.
+    let limits = &*limits.without_forms();
     let mut plan = Plan::new(request, Some(batch), limits, choice)?;
     let mut done = ChunkedRun::default();
     loop {
@@ -242,9 +244,9 @@ fn run_plan<L: WorkspaceLauncher>(
         WorkspaceUse::Shared => Some(allocate(plan.largest_chunk(), batch, launcher, done)?),
         WorkspaceUse::PerChunk => None,
     };
-    for PlannedLaunch { chunk: Chunk { start, items, .. }, launch } in plan.launches() {
+    for PlannedLaunch { chunk: Chunk { start, items, .. }, launch, .. } in plan.launches() {
         let chunk = Chunk { index: done.launches, start: first.saturating_add(start), items };
-        let planned = PlannedLaunch { chunk, launch };
+        let planned = PlannedLaunch { chunk, launch, first_block: [0; 3] };
         let launched = match &mut shared {
             Some(workspace) => launcher.launch(&planned, launches, workspace),
             None => {

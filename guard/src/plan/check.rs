@@ -124,7 +124,7 @@ impl CheckRequest {
             match Plan::new(request, batch.as_ref(), &limits, Choice::AUTOMATIC) {
                 Ok(plan) => {
                     let legality = match plan.strategy() {
-                        Strategy::Chunked => Legality::Chunked,
+                        Strategy::Chunked | Strategy::Shifted => Legality::Chunked,
                         Strategy::Whole | Strategy::Folded => Legality::Legal,
                     };
                     (legality, explain(request, batch.as_ref(), &limits), Some(plan))

@@ -13,8 +13,10 @@ pub enum Strategy {
     Whole,
     /// One launch per chunk of the batch; one unsplit launch if everything fits.
     Chunked,
-    /// One launch with the batch axis moved to x.
+    /// One launch with the batch axis moved to x; of a rewritten kernel, all blocks flat on x.
     Folded,
+    /// Of a rewritten kernel, launches of parts of the grid, each of which sees the whole grid.
+    Shifted,
 }
 
 impl fmt::Display for Strategy {
@@ -23,6 +25,7 @@ impl fmt::Display for Strategy {
             Self::Whole => "whole",
             Self::Chunked => "chunked",
             Self::Folded => "folded",
+            Self::Shifted => "shifted",
         })
     }
 }
@@ -36,10 +39,12 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The planner's choice: unsplit if legal, else folded if declared, else the fewest chunks.
+    /// The planner's choice: unsplit if legal, else folded if declared, else the fewest chunks of a batch
+    /// if declared, else the fewest launches of a rewritten kernel.
     pub const AUTOMATIC: Self = Self { strategy: None, max_items: None };
 
-    /// Chunks of at most `items`; zero sets no limit.
+    /// Chunks of at most `items`, or of at most as many blocks of a rewritten kernel without a batch;
+    /// zero sets no limit.
     pub const fn at_most(items: u64) -> Self {
         Self { strategy: None, max_items: NonZeroU64::new(items) }
     }
@@ -48,6 +53,11 @@ impl Choice {
     pub const fn strategy(mut self, strategy: Strategy) -> Self {
         self.strategy = Some(strategy);
         self
+    }
+
+    /// Whether the kernel's own entry may be launched as requested.
+    pub(crate) const fn allows_original(self) -> bool {
+        !matches!(self.strategy, Some(Strategy::Folded | Strategy::Shifted))
     }
 
     pub(crate) fn allows(self, strategy: Strategy) -> bool {

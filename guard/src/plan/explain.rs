@@ -86,6 +86,25 @@ pub(crate) fn explain_fold(
     violations
 }
 
+/// Why `request` cannot be launched shifted.
+#[cold]
+pub(crate) fn explain_shift(
+    request: &LaunchRequest,
+    batch: Option<&BatchAxis>,
+    limits: &LaunchLimits,
+) -> Violations {
+    let mut violations = explain(request, batch, limits);
+    violations.push(Violation {
+        rule: Rule::ShiftUnavailable,
+        axis: None,
+        requested: 1,
+        limit: 0,
+        owner: Owner::Kernel(limits.kernel().name.clone()),
+        remedy: Remedy::LoadRewritten,
+    });
+    violations
+}
+
 pub(crate) const fn fold_unavailable() -> Violation {
     Violation {
         rule: Rule::FoldUnavailable,

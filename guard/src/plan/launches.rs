@@ -1,20 +1,23 @@
 //! A plan: the validated launches of a request.
 
-use crate::dim::Axis;
+use crate::dim::{Axis, Dim3};
 use crate::launch::valid::ValidLaunch;
-use crate::limits::launch::LaunchLimits;
+use crate::limits::launch::{FormLimits, LaunchLimits};
 use crate::plan::batch::Share;
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::{Chunk, Chunks};
+use crate::plan::parts::{GridParts, saturated};
 
 /// One launch of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PlannedLaunch {
-    /// The items it works on.
+    /// The items it works on; blocks, in the order of the launches, where a rewritten kernel is launched.
     pub chunk: Chunk,
     /// The validated launch.
     pub launch: ValidLaunch,
+    /// Where a rewritten kernel is launched, its first block in the whole grid; if folded, in the flat one.
+    pub first_block: [u32; 3],
 }
 
 /// The launches of a request, each validated. Allocates nothing.
@@ -42,6 +45,9 @@ pub struct Plan {
     /// The batch axis; `None` for a request without one.
     pub(crate) axis: Option<Axis>,
     pub(crate) strategy: Strategy,
+    /// The whole grid, where a form of a rewritten kernel is launched on each part of it. `chunks` is then
+    /// one, of the whole batch.
+    pub(crate) whole: Option<[u32; 3]>,
 }
 
 impl Plan {
@@ -53,55 +59,64 @@ impl Plan {
 
     /// The number of launches; 0 for a batch of zero items.
     #[must_use]
-    pub const fn len(&self) -> u64 {
-        self.chunks.launches()
+    pub fn len(&self) -> u64 {
+        self.parts().map_or(self.chunks.launches(), |parts| parts.count())
     }
 
     /// Whether there are no launches.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Items of the whole batch; 1 for a request without a batch axis.
+    /// Items of the whole batch; 1 for a request without a batch axis. Blocks of the grid where a
+    /// rewritten kernel is launched.
     #[must_use]
-    pub const fn items(&self) -> u64 {
-        self.chunks.items()
+    pub fn items(&self) -> u64 {
+        self.parts().map_or(self.chunks.items(), |parts| parts.blocks())
     }
 
     /// Items of the batch; `None` for a request without one.
     #[cfg(feature = "cuda")]
     pub(crate) fn batch_items(&self) -> Option<u64> {
-        self.axis.map(|_| self.items())
+        self.axis.map(|_| self.chunks.items())
     }
 
     /// Whether a block works on several items, and the last one of a chunk possibly on fewer.
     #[cfg(feature = "cuda")]
-    pub(crate) const fn shares_blocks(&self) -> bool {
+    pub(crate) fn shares_blocks(&self) -> bool {
         self.share.shares_blocks() && !self.is_empty()
     }
 
-    /// Items of the largest launch.
+    /// Items of the largest launch; its blocks where a rewritten kernel is launched.
     #[must_use]
     pub fn largest_chunk(&self) -> u64 {
-        self.chunks.largest()
+        self.parts()
+            .map_or_else(|| self.chunks.largest(), |parts| saturated(parts.largest().volume()))
     }
 
     /// Whether the plan was made for `limits`, or a clone of them.
     #[must_use]
-    pub const fn is_for(&self, limits: &LaunchLimits) -> bool {
-        self.launch.is_for(limits)
+    pub fn is_for(&self, limits: &LaunchLimits) -> bool {
+        let is_form = |forms: &FormLimits| {
+            self.launch.is_for(&forms.shifted) || self.launch.is_for(&forms.folded)
+        };
+        self.launch.is_for(limits) || limits.forms().is_some_and(is_form)
     }
 
     /// The launches, in order.
     pub const fn launches(&self) -> Launches<'_> {
-        Launches { plan: self, chunks: self.chunks }
+        Launches { plan: self, next: 0 }
     }
 
     /// The launch at `index`, from 0.
     #[must_use]
+    #[inline]
     pub fn at(&self, index: u64) -> Option<PlannedLaunch> {
-        self.chunks.at(index).map(|chunk| self.launch_of(chunk))
+        match self.parts() {
+            None => self.chunks.at(index).map(|chunk| self.launch_of(chunk)),
+            Some(parts) => self.launch_of_part(&parts, index),
+        }
     }
 
     /// The largest launch, which has all that chunks have in common.
@@ -110,7 +125,7 @@ impl Plan {
         &self.launch
     }
 
-    /// The chunks alone, in order.
+    /// The chunks alone, in order; the whole batch where a rewritten kernel is launched.
     pub const fn chunks(&self) -> Chunks {
         self.chunks
     }
@@ -118,21 +133,42 @@ impl Plan {
     #[inline]
     pub(crate) fn launch_of(&self, chunk: Chunk) -> PlannedLaunch {
         let (Strategy::Chunked, Some(axis)) = (self.strategy, self.axis) else {
-            return PlannedLaunch { chunk, launch: self.launch };
+            return PlannedLaunch { chunk, launch: self.launch, first_block: [0; 3] };
         };
         // The largest chunk was validated, so a smaller one fits 32 bits.
         let blocks = self.share.blocks(chunk.items).and_then(|blocks| u32::try_from(blocks).ok());
         let launch = blocks.map_or(self.launch, |blocks| self.launch.shortened(axis, blocks));
         // Dependence on the previous launch applies to the first chunk.
         let launch = if chunk.index > 0 { launch.independent() } else { launch };
-        PlannedLaunch { chunk, launch }
+        PlannedLaunch { chunk, launch, first_block: [0; 3] }
+    }
+
+    /// The parts of the grid that a rewritten kernel is launched on.
+    #[inline]
+    fn parts(&self) -> Option<GridParts> {
+        let whole = self.whole.map(Dim3::from)?;
+        let grid = match self.strategy {
+            Strategy::Folded => Dim3::new(saturated(whole.volume()), 1, 1),
+            _ => whole,
+        };
+        Some(GridParts::new(grid, self.launch.grid().into()))
+    }
+
+    #[inline(never)]
+    fn launch_of_part(&self, parts: &GridParts, index: u64) -> Option<PlannedLaunch> {
+        let part = parts.at(index)?;
+        let [x, y, z] = part.size;
+        let launch = self.launch.shortened(Axis::X, x).shortened(Axis::Y, y).shortened(Axis::Z, z);
+        let launch = if index > 0 { launch.independent() } else { launch };
+        Some(PlannedLaunch { chunk: part.blocks, launch, first_block: part.first })
     }
 }
 
 #[cfg(feature = "serde")]
 impl serde::Serialize for Plan {
-    /// Serializes as `{"strategy", "launches": [{"start", "items", "grid"}, ...]}`. Of more than
-    /// 4,096 launches the rest is only counted, as `omitted_launches`.
+    /// Serializes as `{"strategy", "launches": [{"start", "items", "grid"}, ...]}`, each launch of a
+    /// rewritten kernel with its `first_block`. Of more than 4,096 launches the rest is only counted, as
+    /// `omitted_launches`.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
         #[derive(serde::Serialize)]
@@ -140,10 +176,13 @@ impl serde::Serialize for Plan {
             start: u64,
             items: u64,
             grid: [u32; 3],
+            #[serde(skip_serializing_if = "Option::is_none")]
+            first_block: Option<[u32; 3]>,
         }
         let listed = |planned: PlannedLaunch| {
-            let Chunk { start, items, .. } = planned.chunk;
-            ListedLaunch { start, items, grid: planned.launch.grid() }
+            let PlannedLaunch { chunk: Chunk { start, items, .. }, launch, first_block } = planned;
+            let first_block = self.whole.map(|_| first_block);
+            ListedLaunch { start, items, grid: launch.grid(), first_block }
         };
         let launches: Vec<_> = self.launches().take(LISTED_LAUNCHES).map(listed).collect();
         let omitted = self.launches().len() - launches.len();
@@ -166,7 +205,7 @@ const LISTED_LAUNCHES: usize = 4096;
 #[must_use]
 pub struct Launches<'a> {
     plan: &'a Plan,
-    chunks: Chunks,
+    next: u64,
 }
 
 impl Iterator for Launches<'_> {
@@ -174,11 +213,17 @@ impl Iterator for Launches<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<PlannedLaunch> {
-        self.chunks.next().map(|chunk| self.plan.launch_of(chunk))
+        let launch = self.plan.at(self.next)?;
+        self.next += 1;
+        Some(launch)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.chunks.size_hint()
+        let left = self.plan.len().saturating_sub(self.next);
+        match usize::try_from(left) {
+            Ok(left) => (left, Some(left)),
+            Err(_) => (usize::MAX, None),
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Plans a request: as one launch, folded into x, or in chunks, each launch validated.
+//! Plans a request: as one launch, folded into x, in chunks, or as a rewritten kernel's, each launch
+//! validated.
 
 use core::num::NonZeroU64;
 
@@ -12,8 +13,11 @@ use crate::limits::launch::LaunchLimits;
 use crate::plan::batch::{BatchAxis, Share};
 use crate::plan::choice::{Choice, Strategy};
 use crate::plan::chunks::Chunks;
-use crate::plan::explain::{batch_mismatch, check_empty, explain, explain_fold, fold_unavailable};
+use crate::plan::explain::{
+    batch_mismatch, check_empty, explain, explain_fold, explain_shift, fold_unavailable,
+};
 use crate::plan::launches::Plan;
+use crate::plan::rewritten::rewritten;
 
 impl Plan {
     /// Plans `request` under `limits`; `batch` declares its independent items.
@@ -42,12 +46,12 @@ impl Plan {
         }
         let checked = check(request, limits);
         let caps = Caps::new(batch, choice);
-        // A cap on chunks does not apply where one launch was chosen.
-        let one_launch = matches!(choice.strategy, Some(Strategy::Whole | Strategy::Folded));
-        let fits = batch.items() <= if one_launch { caps.declared } else { caps.all };
+        // A cap on chunks does not apply where all items are in one launch, or see the whole batch.
+        let all_items = !choice.allows(Strategy::Chunked);
+        let fits = batch.items() <= if all_items { caps.declared } else { caps.all };
         if let Ok(launch) = checked
             && fits
-            && choice.strategy != Some(Strategy::Folded)
+            && choice.allows_original()
         {
             let whole = Chunks::balanced(batch.items(), batch.items(), 1);
             return Ok(build(Strategy::Whole, whole, Some(batch), launch));
@@ -55,8 +59,9 @@ impl Plan {
         let broken = checked.err().unwrap_or(RuleSet::EMPTY);
         let fixable = Rule::grid_dim(batch.axis());
         let whole_only = choice.strategy == Some(Strategy::Whole);
+        let rewritten = || rewritten(request, Some(batch), limits, choice, broken);
         if !broken.without(fixable).is_empty() || whole_only {
-            return Err(explain(request, Some(batch), limits));
+            return rewritten().unwrap_or_else(|| Err(explain(request, Some(batch), limits)));
         }
         if fits
             && choice.allows(Strategy::Folded)
@@ -65,9 +70,15 @@ impl Plan {
             return Ok(plan);
         }
         if choice.allows(Strategy::Chunked) {
-            return chunked(request, batch, limits, caps);
+            return chunked(request, batch, limits, caps)
+                .or_else(|violations| rewritten().unwrap_or(Err(violations)));
         }
-        Err(explain_fold(request, batch, limits))
+        rewritten().unwrap_or_else(|| {
+            Err(match choice.strategy {
+                Some(Strategy::Shifted) => explain_shift(request, Some(batch), limits),
+                _ => explain_fold(request, batch, limits),
+            })
+        })
     }
 
     #[inline]
@@ -76,14 +87,36 @@ impl Plan {
         limits: &LaunchLimits,
         choice: Choice,
     ) -> Result<Self, Violations> {
-        let launch = validate(request, limits);
-        if choice.strategy != Some(Strategy::Folded) {
-            let one = Chunks::balanced(1, 1, 1);
-            return launch.map(|launch| build(Strategy::Whole, one, None, launch));
+        match check(request, limits) {
+            Ok(launch) if choice.allows_original() => {
+                let one = Chunks::balanced(1, 1, 1);
+                Ok(build(Strategy::Whole, one, None, launch))
+            }
+            checked => {
+                Self::otherwise(request, limits, choice, checked.err().unwrap_or(RuleSet::EMPTY))
+            }
         }
-        let mut violations = launch.err().unwrap_or_default();
-        violations.push(fold_unavailable());
-        Err(violations)
+    }
+
+    /// The plan of a request without a batch that breaks these rules, or is not to be launched whole.
+    #[cold]
+    fn otherwise(
+        request: &LaunchRequest,
+        limits: &LaunchLimits,
+        choice: Choice,
+        broken: RuleSet,
+    ) -> Result<Self, Violations> {
+        rewritten(request, None, limits, choice, broken).unwrap_or_else(|| {
+            Err(match choice.strategy {
+                Some(Strategy::Shifted) => explain_shift(request, None, limits),
+                Some(Strategy::Folded) => {
+                    let mut violations = explain(request, None, limits);
+                    violations.push(fold_unavailable());
+                    violations
+                }
+                _ => explain(request, None, limits),
+            })
+        })
     }
 
     /// A plan without launches.
@@ -131,7 +164,7 @@ fn build(
 ) -> Plan {
     let share = batch.map_or(Share::ONE, BatchAxis::share);
     let axis = batch.map(BatchAxis::axis);
-    Plan { chunks, launch, share, axis, strategy }
+    Plan { chunks, launch, share, axis, strategy, whole: None }
 }
 
 fn folded(request: &LaunchRequest, batch: &BatchAxis, limits: &LaunchLimits) -> Option<Plan> {

@@ -109,8 +109,10 @@ pub enum StoredChoice {
     Automatic,
     /// One launch, as requested.
     Whole,
-    /// One launch with the batch axis folded into x.
+    /// One launch with the batch axis folded into x; of a rewritten kernel, all blocks flat on x.
     Folded,
+    /// Of a rewritten kernel, launches of parts of the grid, as few as possible.
+    Shifted,
     /// Several launches, one per chunk.
     Chunked {
         /// The most items of a chunk.
@@ -124,6 +126,7 @@ impl From<StoredChoice> for Choice {
             StoredChoice::Automatic => Self::AUTOMATIC,
             StoredChoice::Whole => Self::AUTOMATIC.strategy(Strategy::Whole),
             StoredChoice::Folded => Self::AUTOMATIC.strategy(Strategy::Folded),
+            StoredChoice::Shifted => Self::AUTOMATIC.strategy(Strategy::Shifted),
             StoredChoice::Chunked { max_items } => {
                 Self::at_most(max_items.get()).strategy(Strategy::Chunked)
             }
@@ -396,12 +399,13 @@ impl fmt::Display for Key {
 }
 
 impl fmt::Display for StoredChoice {
-    /// `automatic`, `whole`, `folded`, `chunks of 8192`.
+    /// `automatic`, `whole`, `folded`, `shifted`, `chunks of 8192`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Automatic => f.write_str("automatic"),
             Self::Whole => f.write_str("whole"),
             Self::Folded => f.write_str("folded"),
+            Self::Shifted => f.write_str("shifted"),
             Self::Chunked { max_items } => write!(f, "chunks of {max_items}"),
         }
     }

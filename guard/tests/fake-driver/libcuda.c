@@ -573,6 +573,24 @@ static void describe(CUfunction f, const char *line) {
     }
 }
 
+/* Reads the sizes of the parameters that PTX declares behind an entry's name. */
+static void read_declaration(CUfunction f, const char *at) {
+    unsigned size[MAX_PARAMS] = {0};
+    size_t count = 0, length = strcspn(at, "){;");
+    char list[4096], *rest = list;
+    if (at[strspn(at, " \t\r\n")] != '(' || length >= sizeof list) return;
+    snprintf(list, sizeof list, "%.*s", (int)length, at);
+    for (char *one; count < MAX_PARAMS && (one = strsep(&rest, ",")); count++) {
+        unsigned bits = 0, elements = 1;
+        for (char *dot = one; (dot = strchr(dot, '.')) && !bits; dot++) sscanf(dot, ".%*1[subf]%u", &bits);
+        const char *array = strchr(one, '[');
+        if (array) sscanf(array, "[%u]", &elements);
+        size[count] = bits / 8 * elements;
+        if (!size[count]) return;
+    }
+    set_params(f, size, count);
+}
+
 /* The end of the first occurrence of `before`, blanks and the whole word `name`. */
 static const char *find_name(const char *text, const char *before, const char *name) {
     for (size_t length = strlen(name); (text = strstr(text, before));) {
@@ -596,6 +614,7 @@ static CUfunction make_function(CUmodule module, const char *name) {
     f->attribute[FA_PTX] = target_of(module->text);
     f->attribute[FA_BINARY] = ARCHITECTURE;
     f->attribute[FA_CARVEOUT] = -1;
+    read_declaration(f, find_name(module->text, ".entry", name));
     if (line) describe(f, line);
     f->attribute[FA_CLUSTER_MUST_BE_SET] |= f->attribute[FA_CLUSTER_X] > 0;
     if (!f->attribute[FA_MAX_THREADS])

@@ -28,6 +28,8 @@ mod pipelines_from_host;
 mod raw_kernels;
 mod refusals;
 mod residency;
+#[cfg(feature = "ptx")]
+mod rewritten;
 mod safe;
 mod shares;
 mod splitting;

@@ -6,7 +6,7 @@ use gridguard::{Owner, Remedy};
 
 use crate::snapshots;
 
-const REMEDIES: [&str; 26] = [
+const REMEDIES: [&str; 27] = [
     "AtLeastOne",
     "ChunkUnit",
     "DeclareFold",
@@ -15,6 +15,7 @@ const REMEDIES: [&str; 26] = [
     "LessLocalMemory",
     "LessSharedMemory",
     "LighterCluster",
+    "LoadRewritten",
     "MatchBatch",
     "MoreMemory",
     "MoveThreads",

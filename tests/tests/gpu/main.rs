@@ -23,6 +23,7 @@ mod pipelines;
 mod reflection_pad1d;
 mod refusals;
 mod replaying;
+mod rewritten;
 mod rms_norm;
 mod sizes;
 mod small_problems;

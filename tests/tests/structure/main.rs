@@ -16,7 +16,7 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("gridguard-data", &[]),
     ("gridguard-diagnose", &[]),
     ("gridguard-ptx", &[]),
-    ("gridguard", &["gridguard-data", "gridguard-diagnose"]),
+    ("gridguard", &["gridguard-data", "gridguard-diagnose", "gridguard-ptx"]),
     ("gridguard-capi", &["gridguard"]),
     ("gridguard-preload", &["gridguard"]),
     ("gridguard-kernels", &["gridguard"]),

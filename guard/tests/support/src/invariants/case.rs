@@ -87,7 +87,8 @@ impl Case {
     /// The most items per launch that the caller allows; no limit for a single launch.
     pub(super) fn wanted(&self) -> u64 {
         match (self.preference.strategy, self.preference.most_items) {
-            (Some(Strategy::Whole | Strategy::Folded), _) | (_, None | Some(0)) => u64::MAX,
+            (Some(Strategy::Whole | Strategy::Folded | Strategy::Shifted), _)
+            | (_, None | Some(0)) => u64::MAX,
             (_, Some(most)) => most,
         }
     }

@@ -253,9 +253,15 @@ impl Preference {
 }
 
 pub(super) fn preference(from: &mut Bytes<'_>) -> Preference {
-    let strategies = [None, Some(Strategy::Whole), Some(Strategy::Chunked), Some(Strategy::Folded)];
+    let strategies = [
+        None,
+        Some(Strategy::Whole),
+        Some(Strategy::Chunked),
+        Some(Strategy::Folded),
+        Some(Strategy::Shifted),
+    ];
     Preference {
         most_items: from.maybe(3, |from| if from.one_in(2) { size(from) } else { modest(from) }),
-        strategy: strategies[from.one_of([4, 1, 1, 1])],
+        strategy: strategies[from.one_of([4, 1, 1, 1, 1])],
     }
 }

@@ -116,8 +116,11 @@ fn check_refusal(case: &Case, violations: &Violations) {
         // Judged as a batch of one item would be, since that is what will come.
         return;
     }
-    let folded = case.preference.strategy == Some(Strategy::Folded);
-    assert!(!case.whole_is_right() || folded, "one launch would do: {violations}");
+    // The cases' kernels were not rewritten.
+    let shifted = case.preference.strategy == Some(Strategy::Shifted);
+    assert!(shifted || !rules.contains(&Rule::ShiftUnavailable), "not asked for: {violations}");
+    let chosen = shifted || case.preference.strategy == Some(Strategy::Folded);
+    assert!(!case.whole_is_right() || chosen, "one launch would do: {violations}");
     for rule in case.broken() {
         assert!(violations.contains(rule), "{rule} is not told: {violations}");
     }

@@ -1,0 +1,294 @@
+//! Plans the launches of a rewritten kernel: parts of its grid, or all blocks flat on x.
+
+use core::num::NonZeroU64;
+
+use crate::dim::{Axis, Dim3};
+use crate::launch::request::LaunchRequest;
+use crate::launch::rule::{Rule, RuleSet};
+use crate::launch::valid::ValidLaunch;
+use crate::launch::validate::validate;
+use crate::launch::violation::{Owner, Remedy, Violation, Violations};
+use crate::limits::launch::LaunchLimits;
+use crate::plan::batch::{BatchAxis, Share};
+use crate::plan::choice::{Choice, Strategy};
+use crate::plan::chunks::Chunks;
+use crate::plan::explain::{explain, fold_unavailable};
+use crate::plan::launches::Plan;
+use crate::plan::parts::{GridParts, saturated};
+
+/// The plan of the fewest launches of a form of the kernel, a shifted one among equals. `None` if the
+/// kernel has no forms or is launched in clusters, `choice` is of another strategy, the batch exceeds its
+/// index width or workspace, or another rule is `broken` than the size of a grid of at most 2^32 - 1
+/// blocks along each axis.
+#[cold]
+pub(crate) fn rewritten(
+    request: &LaunchRequest,
+    batch: Option<&BatchAxis>,
+    limits: &LaunchLimits,
+    choice: Choice,
+    broken: RuleSet,
+) -> Option<Result<Plan, Violations>> {
+    let forms = limits.forms()?;
+    let is_fixable = Axis::ALL
+        .into_iter()
+        .fold(broken, |broken, axis| broken.without(Rule::grid_dim(axis)))
+        .is_empty();
+    let cluster = request.cluster_with(limits.kernel());
+    let has_clusters = cluster.is_some_and(|cluster| cluster != Dim3::ONE);
+    let is_batch_within = |batch: &BatchAxis| batch.items_within(u64::MAX) >= batch.items();
+    let is_within = batch.is_none_or(is_batch_within) && request.grid.narrow().is_some();
+    if !is_fixable || has_clusters || !is_within {
+        return None;
+    }
+    let grid = Grid { request, batch, most: most_blocks(request, batch, choice) };
+    let shifted = || grid.shifted(&forms.shifted);
+    let folded = || grid.folded(&forms.folded);
+    let plan = match choice.strategy {
+        Some(Strategy::Whole | Strategy::Chunked) => return None,
+        Some(Strategy::Shifted) => shifted(),
+        Some(Strategy::Folded) => folded().unwrap_or_else(|| {
+            let mut violations = explain(request, batch, limits);
+            violations.push(fold_unavailable());
+            Err(violations)
+        }),
+        None => match (shifted(), folded()) {
+            (Ok(shifted), Some(Ok(folded))) if folded.len() < shifted.len() => Ok(folded),
+            (Err(_), Some(Ok(folded))) => Ok(folded),
+            (shifted, _) => shifted,
+        },
+    };
+    Some(match plan {
+        Ok(plan) if request.cooperative && plan.len() > 1 => {
+            let mut violations = explain(request, batch, limits);
+            violations.push(split_cooperative(plan.len()));
+            Err(violations)
+        }
+        plan => plan,
+    })
+}
+
+/// The blocks of a launch that `choice` allows: those that as many items need, or as many blocks.
+fn most_blocks(request: &LaunchRequest, batch: Option<&BatchAxis>, choice: Choice) -> u64 {
+    let most = choice.max_items.map_or(u64::MAX, NonZeroU64::get);
+    let Some(batch) = batch else { return most };
+    let along = batch.blocks(most.min(batch.items())).unwrap_or(u64::MAX);
+    saturated(request.grid.with(batch.axis(), along).volume()).max(1)
+}
+
+/// A grid that is launched in parts of at most `most` blocks.
+struct Grid<'a> {
+    request: &'a LaunchRequest,
+    batch: Option<&'a BatchAxis>,
+    most: u64,
+}
+
+impl Grid<'_> {
+    fn shifted(&self, limits: &LaunchLimits) -> Result<Plan, Violations> {
+        let grid = self.request.grid;
+        let mut largest = grid;
+        for axis in Axis::ALL {
+            let most = limits.thresholds().grid.along(axis);
+            largest = largest.with(axis, most.min(grid.along(axis)));
+        }
+        // Layers of z stay whole for as long as possible, and rows of x longest.
+        for axis in [Axis::Z, Axis::Y, Axis::X] {
+            let others = saturated(largest.with(axis, 1).volume());
+            let most = self.most / others.max(1);
+            largest = largest.with(axis, most.clamp(1, largest.along(axis).max(1)));
+        }
+        self.plan(Strategy::Shifted, GridParts::new(grid, largest), limits)
+    }
+
+    /// `None` for 2^32 and more blocks.
+    fn folded(&self, limits: &LaunchLimits) -> Option<Result<Plan, Violations>> {
+        let blocks = u32::try_from(self.request.grid.volume()).ok()?;
+        let most = limits.thresholds().grid.x.min(self.most);
+        let flat = Dim3::new(blocks.into(), 1, 1);
+        let parts = GridParts::new(flat, flat.with(Axis::X, most));
+        Some(self.plan(Strategy::Folded, parts, limits))
+    }
+
+    /// The plan of these parts, of which the largest is validated.
+    fn plan(
+        &self,
+        strategy: Strategy,
+        parts: GridParts,
+        limits: &LaunchLimits,
+    ) -> Result<Plan, Violations> {
+        let Self { request, batch, .. } = *self;
+        let launch: ValidLaunch = validate(&request.grid(parts.largest()), limits)?;
+        let items = batch.map_or(1, BatchAxis::items);
+        Ok(Plan {
+            // What an argument that follows items gets, in every launch.
+            chunks: Chunks::balanced(items, items, 1),
+            launch,
+            share: Share::ONE,
+            axis: batch.map(BatchAxis::axis),
+            strategy,
+            whole: request.grid.narrow(),
+        })
+    }
+}
+
+fn split_cooperative(launches: u64) -> Violation {
+    Violation {
+        rule: Rule::SplitCooperative,
+        axis: None,
+        requested: launches.into(),
+        limit: 1,
+        owner: Owner::CooperativeLaunch,
+        remedy: Remedy::ShrinkGrid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{DeviceLimits, FormLimits, KernelLimits};
+
+    fn kernel(max_threads: u64) -> LaunchLimits {
+        let mut device = DeviceLimits::any_device();
+        (device.cluster_launch, device.max_portable_cluster_blocks) = (true, 8);
+        device.cooperative_launch = true;
+        let kernel =
+            KernelLimits { max_threads_per_block: Some(max_threads), ..KernelLimits::unknown("k") };
+        LaunchLimits::new(device, kernel)
+    }
+
+    fn limits() -> LaunchLimits {
+        kernel(512).with_forms(FormLimits { shifted: kernel(256), folded: kernel(512) })
+    }
+
+    fn request(grid: [u64; 3]) -> LaunchRequest {
+        LaunchRequest::new(Dim3::new(grid[0], grid[1], grid[2]), Dim3::new(128, 1, 1))
+    }
+
+    fn plan(grid: [u64; 3], choice: Choice) -> Plan {
+        Plan::new(&request(grid), None, &limits(), choice).expect("it is split")
+    }
+
+    fn grids(plan: &Plan) -> Vec<([u32; 3], [u32; 3])> {
+        plan.launches().map(|one| (one.first_block, one.launch.grid())).collect()
+    }
+
+    fn rules(violations: &Violations) -> Vec<&'static str> {
+        violations.iter().map(|violation| violation.rule.id()).collect()
+    }
+
+    const SHIFTED: Choice = Choice::AUTOMATIC.strategy(Strategy::Shifted);
+    const FOLDED: Choice = Choice::AUTOMATIC.strategy(Strategy::Folded);
+
+    #[test]
+    fn a_legal_launch_is_that_of_the_original_unless_a_form_was_chosen() {
+        let whole = plan([4, 5, 6], Choice::AUTOMATIC);
+        assert_eq!((whole.strategy(), whole.whole, whole.items()), (Strategy::Whole, None, 1));
+        for (choice, grid) in [(SHIFTED, [4, 5, 6]), (FOLDED, [120, 1, 1])] {
+            let plan = plan([4, 5, 6], choice);
+            assert_eq!((Some(plan.strategy()), plan.items()), (choice.strategy, 120));
+            assert_eq!(grids(&plan), [([0; 3], grid)]);
+            assert!(plan.is_for(&limits()) == plan.launch.is_for(&limits()));
+        }
+    }
+
+    #[test]
+    fn the_fewest_launches_are_planned_on_whichever_axes_overflow() {
+        let most = u64::from(u32::MAX);
+        for (grid, strategy, launches) in [
+            ([1, 76_800, 1], Strategy::Folded, 1),
+            ([1, 1, 65_536], Strategy::Folded, 1),
+            ([1 << 31, 1, 1], Strategy::Shifted, 2),
+            ([most, 1, 1], Strategy::Shifted, 3),
+            ([1 << 15, 65_536, 1], Strategy::Shifted, 2),
+            ([3, 70_000, 140_000], Strategy::Shifted, 6),
+            ([1 << 31, 65_536, 131_071], Strategy::Shifted, 12),
+        ] {
+            let plan = plan(grid, Choice::AUTOMATIC);
+            assert_eq!((plan.strategy(), plan.len()), (strategy, launches), "{grid:?}");
+            let [x, y, z] = grid.map(u128::from);
+            let blocks = plan.launches().map(|one| u128::from(one.chunk.items));
+            assert_eq!(blocks.sum::<u128>(), x * y * z, "{grid:?}");
+        }
+        let parts = grids(&plan([4, 131_071, 1], SHIFTED));
+        let rows = [(0, 43_690), (43_690, 43_690), (87_380, 43_691)];
+        assert_eq!(parts, rows.map(|(first, size)| ([0, first, 0], [4, size, 1])));
+    }
+
+    #[test]
+    fn a_cap_divides_z_first_and_x_last() {
+        for (most, largest, launches) in [
+            (120, [4, 5, 6], 1),
+            (119, [4, 5, 3], 2),
+            (20, [4, 5, 1], 6),
+            (19, [4, 3, 1], 12),
+            (4, [4, 1, 1], 30),
+            (3, [2, 1, 1], 60),
+            (1, [1, 1, 1], 120),
+        ] {
+            let plan = plan([4, 5, 6], Choice::at_most(most).strategy(Strategy::Shifted));
+            assert_eq!((plan.launch.grid(), plan.len()), (largest, launches), "{most}");
+            assert!(plan.largest_chunk() <= most);
+        }
+        let flat = plan([4, 5, 6], Choice::at_most(50).strategy(Strategy::Folded));
+        assert_eq!(grids(&flat), [0, 40, 80].map(|first| ([first, 0, 0], [40, 1, 1])));
+    }
+
+    #[test]
+    fn a_batch_is_chunked_unless_that_is_not_enough() {
+        let limits = limits();
+        let batch = BatchAxis::new(Axis::Y, 35_000).blocks_per_item(2);
+        let on_y = Plan::new(&request([3, 70_000, 1]), Some(&batch), &limits, Choice::AUTOMATIC);
+        let on_y = on_y.expect("chunks");
+        assert_eq!((on_y.strategy(), on_y.whole, on_y.items()), (Strategy::Chunked, None, 35_000));
+        let both =
+            Plan::new(&request([3, 70_000, 65_536]), Some(&batch), &limits, Choice::AUTOMATIC);
+        let both = both.expect("parts");
+        assert_eq!((both.strategy(), both.len()), (Strategy::Shifted, 4));
+        assert_eq!(both.chunks().map(|chunk| chunk.items).collect::<Vec<_>>(), [35_000]);
+        // As many items as 20,000 blocks on y have.
+        let choice = Choice::at_most(10_000).strategy(Strategy::Shifted);
+        let capped = Plan::new(&request([3, 70_000, 1]), Some(&batch), &limits, choice);
+        assert_eq!(capped.expect("parts").largest_chunk(), 3 * 17_500);
+        // Parts of the grid address the whole batch.
+        let wide = batch.index_32_bits(1 << 20);
+        let wide = Plan::new(&request([3, 70_000, 65_536]), Some(&wide), &limits, SHIFTED);
+        let expected = ["grid-dim-y", "grid-dim-z", "index-width"];
+        assert_eq!(rules(&wide.expect_err("32-bit indices wrap")), expected);
+    }
+
+    #[test]
+    fn what_forms_cannot_do_is_rejected_with_the_reason() {
+        let limits = limits();
+        let rejected = |request: LaunchRequest, choice| {
+            rules(&Plan::new(&request, None, &limits, choice).expect_err("not legal"))
+        };
+        let large = request([1, 70_000, 1]);
+        let wide = LaunchRequest { block: Dim3::new(384, 1, 1), ..large };
+        assert_eq!(rejected(wide, SHIFTED), ["kernel-threads-per-block"]);
+        assert_eq!(Plan::new(&wide, None, &limits, FOLDED).expect("fits").len(), 1);
+        let automatic = Plan::new(&wide, None, &limits, Choice::AUTOMATIC);
+        assert_eq!(automatic.expect("fits").strategy(), Strategy::Folded);
+        let wider = LaunchRequest { block: Dim3::new(1024, 1, 1), ..large };
+        let expected = ["grid-dim-y", "kernel-threads-per-block"];
+        assert_eq!(rejected(wider, Choice::AUTOMATIC), expected);
+        assert_eq!(
+            rejected(request([0, 70_000, 1]), SHIFTED)[1..],
+            ["grid-dim-zero", "shift-unavailable"]
+        );
+        let huge = request([1, 1 << 32, 1]);
+        assert_eq!(rejected(huge, Choice::AUTOMATIC), ["grid-dim-y"]);
+        let many = request([1 << 20, 70_000, 1]);
+        assert_eq!(rejected(many, FOLDED), ["grid-dim-y", "fold-unavailable"]);
+        let clusters = request([2, 70_000, 1]).cluster(Dim3::new(2, 1, 1));
+        assert_eq!(rejected(clusters, SHIFTED), ["grid-dim-y", "shift-unavailable"]);
+        let cooperative = request([2, 2, 1]).cooperative();
+        let halves = Choice::at_most(2).strategy(Strategy::Shifted);
+        assert_eq!(rejected(cooperative, halves), ["split-cooperative"]);
+        let large = request([1, 70_000, 1]);
+        let original = Plan::new(&large, None, &kernel(512), SHIFTED).expect_err("no forms");
+        assert_eq!(rules(&original), ["grid-dim-y", "shift-unavailable"]);
+        for strategy in [Strategy::Whole, Strategy::Chunked] {
+            let choice = Choice::AUTOMATIC.strategy(strategy);
+            assert_eq!(rejected(large, choice), ["grid-dim-y"], "{strategy}");
+        }
+    }
+}
