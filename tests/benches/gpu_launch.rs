@@ -108,6 +108,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             return Ok(());
         }
     };
+    let empty_kernel = Empty::new(&guard)?.measure()?;
+    for row in &empty_kernel {
+        let EmptyRow { way, ns_a_launch, ratio_to_raw, ratio_of_fastest } = row;
+        println!("{way:36} {ns_a_launch:7.0} ns  {ratio_to_raw:.4}  {ratio_of_fastest:.4}");
+    }
     let report = Report {
         device: guard.limits().name.clone(),
         driver: from_suite("GRIDGUARD_DRIVER"),
@@ -116,14 +121,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         driver_cuda: driver_version()?,
         launches: LAUNCHES,
         rounds: ROUNDS,
-        empty_kernel: Empty::new(&guard)?.measure()?,
+        empty_kernel,
         motivating_case: motivating_case(&guard)?,
         rewritten: rewritten(&guard)?,
     };
-    for row in &report.empty_kernel {
-        let EmptyRow { way, ns_a_launch, ratio_to_raw, ratio_of_fastest } = row;
-        println!("{way:36} {ns_a_launch:7.0} ns  {ratio_to_raw:.4}  {ratio_of_fastest:.4}");
-    }
     let MotivatingCase { split_us, flat_us, ratio_split_to_flat, .. } = &report.motivating_case;
     println!("split {split_us:.0} us, flat {flat_us:.0} us, ratio {ratio_split_to_flat:.4}");
     for row in &report.rewritten {

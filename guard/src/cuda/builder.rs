@@ -23,7 +23,7 @@ use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::plan::arguments::ArgsError;
 use crate::plan::batch::BatchAxis;
-use crate::plan::slot::{Slot, Width};
+use crate::plan::slot::{Scalar, Slot, Width};
 #[cfg(feature = "profile")]
 use crate::profile::model::Key;
 use crate::record::counters::Counts;
@@ -79,6 +79,7 @@ impl GuardedStream for CudaStream {
             #[cfg(feature = "profile")]
             tuning: None,
             chunk_args: Vec::new(),
+            integers: Vec::new(),
         }
     }
 }
@@ -99,6 +100,8 @@ pub struct GuardedLaunchArgs<'a> {
     #[cfg(feature = "profile")]
     tuning: Option<Box<KernelTuning<'a>>>,
     chunk_args: Vec<ChunkArg<'a>>,
+    /// The places of integers that were given after the batch, and their bits.
+    integers: Vec<(usize, u64)>,
 }
 
 // SAFETY: passes every argument on to cudarc's own implementation, unchanged.
@@ -108,9 +111,12 @@ where
 {
     #[inline(always)]
     fn arg(&mut self, arg: T) -> &mut Self {
-        self.inner.arg(arg);
-        self.given += 1;
-        self
+        if self.batch.is_some()
+            && let Some(bits) = integer(&arg)
+        {
+            self.integers.push((self.given, bits));
+        }
+        self.constant(arg)
     }
 }
 
@@ -128,8 +134,12 @@ pub struct Launched {
 impl<'a> GuardedLaunchArgs<'a> {
     /// Declares the batch along one axis of the grid: a launch that is too large is split into chunks
     /// of its items. Arguments that follow the chunk are those of [`Self::items`], [`Self::items_mut`],
-    /// [`Self::chunk_offset`] and [`Self::chunk_length`]; all others are the same for every chunk. A total
-    /// passed with `arg` is not found, see [`BatchAxis`]: pass [`Self::chunk_length`].
+    /// [`Self::chunk_offset`] and [`Self::chunk_length`]; all others are the same for every chunk.
+    ///
+    /// Declare the batch before the arguments: an integer that is then passed with `arg` and equals the
+    /// number of items is rejected where blocks share items and the launch is split, see
+    /// [`BatchAxis`](BatchAxis#what-a-kernel-sees-of-a-chunk). Pass [`Self::chunk_length`] instead, or
+    /// [`Self::constant`].
     pub const fn batch(&mut self, batch: BatchAxis) -> &mut Self {
         self.batch = Some(batch);
         self
@@ -186,6 +196,18 @@ impl<'a> GuardedLaunchArgs<'a> {
         self.chunk_arg(Slot::Length { width: Width::U64 }, None)
     }
 
+    /// As `arg`, for an integer that may equal the number of items: the kernel does not take it for the
+    /// end of its chunk.
+    #[inline(always)]
+    pub fn constant<T>(&mut self, arg: T) -> &mut Self
+    where
+        LaunchArgs<'a>: PushKernelArg<T>,
+    {
+        self.inner.arg(arg);
+        self.given += 1;
+        self
+    }
+
     /// The kernel with its limits.
     ///
     /// # Errors
@@ -220,6 +242,7 @@ impl<'a> GuardedLaunchArgs<'a> {
     /// more or fewer arguments than parameters, or they do not fit the batch;
     /// [`LaunchError::OtherContext`] if the guard is of another context; [`LaunchError::Driver`] if the
     /// driver refuses a valid launch, [`LaunchError::Stopped`] if that is one of a batch.
+    #[inline]
     #[track_caller]
     pub unsafe fn launch(&mut self, config: LaunchConfig) -> Result<Launched, LaunchError> {
         // SAFETY: this function's contract.
@@ -236,6 +259,7 @@ impl<'a> GuardedLaunchArgs<'a> {
     /// # Errors
     ///
     /// As [`Self::launch`].
+    #[inline]
     #[track_caller]
     pub unsafe fn launch_cooperative(
         &mut self,
@@ -264,7 +288,7 @@ impl<'a> GuardedLaunchArgs<'a> {
         // SAFETY: `inner` keeps only the address. It is dropped with `self`, which holds the value.
         let kept: &'a ChunkValue = unsafe { &*Rc::as_ptr(&value) };
         self.chunk_args.push(ChunkArg { index: self.given, slot, value, memory });
-        self.arg(kept)
+        self.constant(kept)
     }
 
     /// Calls `submit` for each launch if all are valid, then records and counts them.
@@ -285,22 +309,25 @@ impl<'a> GuardedLaunchArgs<'a> {
         request.cooperative = cooperative;
         let Self { stream, function, guard, .. } = *self;
         let watch = guard.map_or_else(|| Watch::at(call_site), |guard| guard.watch(call_site));
+        let mut events = None;
         let launched = with_kernel(stream, function, |kernel| {
             let counters = guard.map_or(&kernel.history.without_guard, |guard| &guard.counters);
             let (inner, arguments) = (&mut self.inner, self.chunk_args.as_slice());
+            let integers = self.integers.as_slice();
             let mut launcher = BuilderLauncher {
                 kernel,
                 stream,
                 inner,
                 given: self.given,
                 arguments,
+                integers,
                 submit: &submit,
                 launches: 1,
                 watch,
-                events: None,
+                events: &mut events,
             };
             if guard.is_some_and(|guard| guard.context() != Some(stream.context())) {
-                return Err(launcher.other_context("the guard"));
+                return Err(launcher.other_context("the guard").into());
             }
             let launches = match (&self.batch, arguments) {
                 (None, []) => launcher.launch_whole(&request, counters),
@@ -315,11 +342,32 @@ impl<'a> GuardedLaunchArgs<'a> {
                     launcher.launch_batch(&request, batch, tuned)
                 }
             };
-            let launches = count(counters, launches)?;
-            Ok(Launched { launches, events: launcher.events })
+            count(counters, launches)
         });
-        launched.unwrap_or_else(|error| Err(LaunchError::Unknown(Box::new(error))))
+        match launched {
+            Ok(Ok(launches)) => Ok(Launched { launches, events }),
+            Ok(Err(failed)) => Err(failed.into_error()),
+            Err(error) => Err(LaunchError::Unknown(Box::new(error))),
+        }
     }
+}
+
+/// The bits of `arg`, if it is a reference to an integer.
+#[inline(always)]
+fn integer<T>(arg: &T) -> Option<u64> {
+    /// The integer behind `arg`, if it is a reference to a `U`.
+    #[inline(always)]
+    fn as_a<T, U: Scalar>(arg: &T) -> Option<u64> {
+        if typeid::of::<T>() != typeid::of::<&U>() {
+            return None;
+        }
+        // SAFETY: `T` is `&U`, up to its lifetime, which is not used beyond this call.
+        let value = unsafe { *core::ptr::from_ref(arg).cast::<&U>() };
+        Some(value.bits())
+    }
+    let narrow = as_a::<T, u32>(arg).or_else(|| as_a::<T, i32>(arg));
+    let wide = || as_a::<T, u64>(arg).or_else(|| as_a::<T, i64>(arg));
+    narrow.or_else(wide).or_else(|| as_a::<T, usize>(arg))
 }
 
 /// What was counted in `context` of launches without a [`Guard`]: those through

@@ -4,7 +4,7 @@ use cudarc::driver::{CudaEvent, CudaStream, LaunchArgs, LaunchConfig};
 
 use super::chunk_arg::ChunkArg;
 use super::driver::{failed_earlier, from_cudarc};
-use super::error::{DriverError, LaunchError};
+use super::error::{DriverError, LaunchError, Launches};
 use super::history::{FaultSuspects, Watch};
 use super::kernel::Inner;
 use super::launch::accepted;
@@ -34,11 +34,14 @@ pub(super) struct BuilderLauncher<'b, 'a, S> {
     pub(super) given: usize,
     /// Those that follow the chunk.
     pub(super) arguments: &'b [ChunkArg<'a>],
+    /// The places of integers among the others, and their bits.
+    pub(super) integers: &'b [(usize, u64)],
     pub(super) submit: &'b S,
     /// Launches of the plan.
     pub(super) launches: u64,
     pub(super) watch: Watch,
-    pub(super) events: Events,
+    /// Those of the launches so far.
+    pub(super) events: &'b mut Events,
 }
 
 impl<'a, S> BuilderLauncher<'_, 'a, S>
@@ -50,12 +53,29 @@ where
         &mut self,
         request: &LaunchRequest,
         counters: &Counters,
-    ) -> Result<u64, LaunchError> {
-        let launch = validate(request, &self.kernel.limits)?;
-        self.prepare(&launch)?;
-        let launched = self.launch_chunk(&Chunk::only(1), &launch);
-        launched.inspect_err(|_| counters.stopped(0))?;
-        Ok(1)
+    ) -> Launches {
+        // By reference, here and below: a copy right after it was written waits for the writes.
+        match &ValidLaunch::plain(request, &self.kernel.limits) {
+            Some(launch) => self.launch_valid(launch, counters),
+            None => self.validate_and_launch(request, counters),
+        }
+    }
+
+    #[inline(never)]
+    fn validate_and_launch(&mut self, request: &LaunchRequest, counters: &Counters) -> Launches {
+        self.launch_valid(&validate(request, &self.kernel.limits)?, counters)
+    }
+
+    #[inline]
+    fn launch_valid(&mut self, launch: &ValidLaunch, counters: &Counters) -> Launches {
+        self.prepare(launch)?;
+        match self.launch_chunk(&Chunk::only(1), launch) {
+            Ok(()) => Ok(1),
+            Err(error) => {
+                counters.stopped(0);
+                Err(error.into())
+            }
+        }
     }
 
     /// Launches the `tuned` plan, or else the planner's. Out of line, to keep launches without a batch
@@ -66,7 +86,7 @@ where
         request: &LaunchRequest,
         batch: &BatchAxis,
         tuned: Option<Plan>,
-    ) -> Result<u64, LaunchError> {
+    ) -> Launches {
         let limits = &self.kernel.limits;
         let plan = match tuned {
             Some(plan) => plan,
@@ -76,6 +96,9 @@ where
         };
         self.prepare(plan.largest_launch())?;
         self.check(plan.items())?;
+        if plan.shares_blocks() && plan.len() > 1 {
+            self.check_values(plan.items())?;
+        }
         self.launches = plan.len();
         let _used = self.use_memory()?;
         let name = &self.kernel.limits.kernel().name;
@@ -107,6 +130,15 @@ where
             self.kernel.signature.check_slot(kernel, *index, &slot)?;
             check_slot(&slot, *index, items)
         })
+    }
+
+    /// Checks that no integer is the number of `items` of a batch that is split and whose blocks share
+    /// items.
+    fn check_values(&self, items: u64) -> Result<(), ArgsError> {
+        match self.integers.iter().find(|(_, bits)| *bits == items) {
+            Some(&(index, _)) => Err(ArgsError::TotalInChunks { index, items }),
+            None => Ok(()),
+        }
     }
 
     /// Has the stream wait for earlier uses of the memory; what is returned records this one.
@@ -144,24 +176,36 @@ where
             block_dim: launch.block().into(),
             shared_mem_bytes: launch.dynamic_shared_bytes(),
         };
-        let handle = stream.cu_stream().cast();
-        let events = (self.submit)(self.inner, config).map_err(|error| {
-            let call = if launch.is_cooperative() {
-                "cuLaunchCooperativeKernel"
-            } else {
-                "cuLaunchKernel"
-            };
-            let error = from_cudarc(Some(stream.context()), call, error);
-            let error = error.of_launch(&kernel.limits);
-            with_launch_as_suspect(error, kernel, handle, chunk, launch, launches, watch)
-        })?;
+        match (self.submit)(self.inner, config) {
+            Ok(None) => {}
+            Ok(Some(events)) => self.add_events(events),
+            Err(error) => return Err(self.failed(error, chunk, launch)),
+        }
         // SAFETY: `stream` holds the stream, and cudarc has made its context current.
-        unsafe { accepted(kernel, handle, chunk, launch, launches, watch) }?;
-        self.events = match (self.events.take(), events) {
-            (Some((first, _)), Some((_, last))) => Some((first, last)),
-            (before, now) => now.or(before),
-        };
-        Ok(())
+        unsafe { accepted(kernel, stream.cu_stream().cast(), chunk, launch, launches, watch) }
+    }
+
+    /// The error of a launch, which is one of its suspects.
+    #[cold]
+    fn failed(
+        &self,
+        error: cudarc::driver::DriverError,
+        chunk: &Chunk,
+        launch: &ValidLaunch,
+    ) -> DriverError {
+        let Self { kernel, stream, launches, watch, .. } = *self;
+        let call =
+            if launch.is_cooperative() { "cuLaunchCooperativeKernel" } else { "cuLaunchKernel" };
+        let error = from_cudarc(Some(stream.context()), call, error).of_launch(&kernel.limits);
+        let stream = stream.cu_stream().cast();
+        with_launch_as_suspect(error, kernel, stream, chunk, launch, launches, watch)
+    }
+
+    /// Keeps the first event of the first launch and the last one of the last.
+    #[cold]
+    fn add_events(&mut self, (first, last): (CudaEvent, CudaEvent)) {
+        let first = self.events.take().map_or(first, |(first, _)| first);
+        *self.events = Some((first, last));
     }
 }
 

@@ -368,6 +368,29 @@ fn known_kernels(known: &[String]) -> String {
     if known.is_empty() { String::new() } else { format!(": it has {}", known.join(", ")) }
 }
 
+/// The number of launches, or why there were not all. Of two words, which returns pass in registers.
+pub(super) type Launches = Result<u64, Failed>;
+
+/// A [`LaunchError`] on its way through the launch path.
+#[derive(Debug)]
+pub(super) struct Failed(pub(super) Box<LaunchError>);
+
+impl Failed {
+    pub(super) fn into_error(self) -> LaunchError {
+        *self.0
+    }
+}
+
+impl<E> From<E> for Failed
+where
+    LaunchError: From<E>,
+{
+    #[cold]
+    fn from(error: E) -> Self {
+        Self(Box::new(error.into()))
+    }
+}
+
 /// Why a plan was not launched, or not to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

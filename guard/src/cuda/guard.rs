@@ -11,7 +11,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 use super::arguments::Args;
 use super::capture::may_capture;
 use super::driver::{CAPTURE_ERRORS, failed_earlier, from_cudarc, recorded_failure};
-use super::error::{CudaError, DriverError, LaunchError, LoadError, NvrtcError};
+use super::error::{CudaError, DriverError, Failed, LaunchError, LoadError, NvrtcError};
 use super::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
 use super::kernel::Kernel;
 use super::launch::{Submission, count, prepare};
@@ -200,7 +200,7 @@ impl Guard {
     #[track_caller]
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
         let submission = self.submission(kernel, &args, Location::caller())?;
-        count(&self.counters, submission.submit(plan))
+        count(&self.counters, submission.submit(plan)).map_err(Failed::into_error)
     }
 
     /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
@@ -229,6 +229,7 @@ impl Guard {
         }
         let submission = self.submission(kernel, &args, Location::caller())?;
         count(&self.counters, submission.plan_and_submit(request, batch))
+            .map_err(Failed::into_error)
     }
 
     /// Plans `request` and launches it with a workspace that this call allocates, as large as

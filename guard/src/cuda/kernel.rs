@@ -53,8 +53,14 @@ pub struct Kernel {
 /// What rewriting made of a kernel.
 #[cfg(feature = "ptx")]
 pub(super) enum Rewriting {
-    /// Its forms, which take one argument more.
-    Forms { shifted: Kernel, folded: Kernel },
+    /// Its forms, which take one argument more, and on which axes it reads the block index and the grid
+    /// size.
+    Forms {
+        shifted: Kernel,
+        folded: Kernel,
+        reads_block_index: [bool; 3],
+        reads_grid_size: [bool; 3],
+    },
     /// None, for this reason.
     Refused(Refusal),
 }

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
 use super::arguments::Packed;
-use super::error::{DriverError, LaunchError};
+use super::error::{DriverError, Failed, LaunchError, Launches};
 use super::history::Watch;
 use super::kernel::{Inner, Kernel};
 use super::symbols::{
@@ -14,7 +14,6 @@ use super::symbols::{
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
-use crate::launch::violation::Violations;
 use crate::observe;
 use crate::plan::arguments::KernelArgs;
 use crate::plan::batch::BatchAxis;
@@ -67,39 +66,34 @@ impl<'a> Submission<'a> {
         &self,
         request: &LaunchRequest,
         batch: Option<&BatchAxis>,
-    ) -> Result<u64, LaunchError> {
+    ) -> Launches {
         if let Some(batch) = batch {
             return self.plan_and_submit_batch(request, batch);
         }
-        // A single launch needs no plan around it.
-        match validate(request, self.kernel.limits()) {
-            Ok(launch) => self.submit_one(&Chunk::only(1), &launch, None),
-            Err(violations) => self.submit_rewritten(request, violations),
+        // A single launch needs no plan around it. By reference: a copy of what was just written waits
+        // for the writes.
+        match &ValidLaunch::plain(request, self.kernel.limits()) {
+            Some(launch) => self.submit_one(&Chunk::only(1), launch, None),
+            None => self.validate_and_submit(request),
         }
     }
 
-    /// Plans `request`, which is not legal as one launch, and submits it where a rewritten kernel can
-    /// be.
-    #[cold]
-    fn submit_rewritten(
-        &self,
-        request: &LaunchRequest,
-        violations: Violations,
-    ) -> Result<u64, LaunchError> {
+    /// Submits a request without a batch that is not plain, or not legal as one launch.
+    #[inline(never)]
+    fn validate_and_submit(&self, request: &LaunchRequest) -> Launches {
         let limits = self.kernel.limits();
-        if limits.forms().is_none() {
-            return Err(self.kernel.refusal(violations));
+        match validate(request, limits) {
+            Ok(launch) => self.submit_one(&Chunk::only(1), &launch, None),
+            Err(_) if limits.forms().is_some() => {
+                self.submit(&Plan::new(request, None, limits, Choice::AUTOMATIC)?)
+            }
+            Err(violations) => Err(self.kernel.refusal(violations).into()),
         }
-        self.submit(&Plan::new(request, None, limits, Choice::AUTOMATIC)?)
     }
 
     /// Out of line, to keep launches without a batch short.
     #[inline(never)]
-    fn plan_and_submit_batch(
-        &self,
-        request: &LaunchRequest,
-        batch: &BatchAxis,
-    ) -> Result<u64, LaunchError> {
+    fn plan_and_submit_batch(&self, request: &LaunchRequest, batch: &BatchAxis) -> Launches {
         let (batch, limits) = (Some(batch), self.kernel.limits());
         let plan = observe::planning(|| Plan::new(request, batch, limits, Choice::AUTOMATIC));
         self.submit(&plan.map_err(|violations| self.kernel.refusal(violations))?)
@@ -107,13 +101,13 @@ impl<'a> Submission<'a> {
 
     /// Submits every launch of `plan`.
     #[inline]
-    pub(super) fn submit(&self, plan: &Plan) -> Result<u64, LaunchError> {
+    pub(super) fn submit(&self, plan: &Plan) -> Launches {
         if !plan.largest_launch().is_for(self.kernel.limits()) {
             #[cfg(feature = "ptx")]
             if let Some(form) = self.kernel.form_of(plan) {
                 return self.submit_form(form, plan);
             }
-            return Err(other_kernel(self.kernel));
+            return Err(other_kernel(self.kernel).into());
         }
         if plan.chunks().launches() == 1 {
             let chunk = Chunk::only(plan.items());
@@ -124,7 +118,7 @@ impl<'a> Submission<'a> {
 
     /// Submits a plan for this kernel of several launches; out of line, to keep single launches short.
     #[inline(never)]
-    fn submit_chunks(&self, plan: &Plan) -> Result<u64, LaunchError> {
+    fn submit_chunks(&self, plan: &Plan) -> Launches {
         if plan.shares_blocks() {
             self.args.check_values(plan.items())?;
         }
@@ -138,18 +132,13 @@ impl<'a> Submission<'a> {
 
     /// Submits the only launch of a plan, validated for this kernel: the common case.
     #[inline]
-    fn submit_one(
-        &self,
-        chunk: &Chunk,
-        launch: &ValidLaunch,
-        items: Option<u64>,
-    ) -> Result<u64, LaunchError> {
+    fn submit_one(&self, chunk: &Chunk, launch: &ValidLaunch, items: Option<u64>) -> Launches {
         // SAFETY: stream and context by the contract of `new`.
         unsafe { prepare(self.kernel, self.stream, launch, items, self.args) }?;
         // SAFETY: `launch` was validated against the kernel's limits, and prepared just now.
         match unsafe { self.launch(chunk, launch, launch.is_dependent(), 1) } {
             Ok(()) => Ok(1),
-            Err(source) => Err(stopped_at_once(chunk.items, source)),
+            Err(source) => Err(stopped_at_once(chunk.items, source).into()),
         }
     }
 
@@ -433,20 +422,21 @@ fn attributes(launch: &ValidLaunch, overlap: bool) -> ([LaunchAttribute; 4], u32
 
 /// Counts a plan that was launched or not.
 #[inline]
-pub(super) fn count(
-    counters: &Counters,
-    launched: Result<u64, LaunchError>,
-) -> Result<u64, LaunchError> {
+pub(super) fn count(counters: &Counters, launched: Launches) -> Launches {
     match &launched {
         Ok(launches) => counters.ran(*launches),
-        Err(LaunchError::Stopped(stopped)) => counters.stopped(stopped.chunk),
-        Err(error) => {
-            if let Some(violations) = error.violations() {
-                counters.rejected(violations);
-            }
-        }
+        Err(Failed(error)) => count_failure(counters, error),
     }
     launched
+}
+
+#[cold]
+fn count_failure(counters: &Counters, error: &LaunchError) {
+    if let LaunchError::Stopped(stopped) = error {
+        counters.stopped(stopped.chunk);
+    } else if let Some(violations) = error.violations() {
+        counters.rejected(violations);
+    }
 }
 
 #[cold]

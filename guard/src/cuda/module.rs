@@ -202,6 +202,8 @@ impl Module {
             return Ok(kernel.with_rewriting(Rewriting::Forms {
                 shifted: form(&forms.shifted, Form::Shifted)?,
                 folded: form(&forms.folded, Form::Folded)?,
+                reads_block_index: entry.reads_block_index,
+                reads_grid_size: entry.reads_grid_size,
             }));
         }
         Ok(kernel)

@@ -5,7 +5,7 @@ use core::panic::Location;
 
 use super::driver::Pushed;
 use super::driver_log;
-use super::error::{CudaError, DriverError, LaunchError};
+use super::error::{CudaError, DriverError, Failed, LaunchError};
 use super::history::Watch;
 use super::kernel::Kernel;
 use super::launch::{Submission, count};
@@ -164,7 +164,7 @@ impl RawKernel {
         // SAFETY: this function's contract, and the context is current.
         let submission = unsafe { Submission::new(&self.0, stream, args, Watch::here()) };
         let counters = &self.0.inner().history.without_guard;
-        count(counters, submission.plan_and_submit(request, batch))
+        count(counters, submission.plan_and_submit(request, batch)).map_err(Failed::into_error)
     }
 
     /// As [`Self::plan_and_launch`], counted and checked by `guard`, and planned by its profile if the
@@ -202,9 +202,10 @@ impl RawKernel {
         if let (Some(tuning), Some(batch)) = (self.0.tuning(), batch)
             && let Some(plan) = guard.tuned_plan(tuning, request, Some(batch), &inner.limits)
         {
-            return count(&guard.counters, submission.submit(&plan));
+            return count(&guard.counters, submission.submit(&plan)).map_err(Failed::into_error);
         }
         count(&guard.counters, submission.plan_and_submit(request, batch))
+            .map_err(Failed::into_error)
     }
 
     /// Submits every launch of `plan` to `stream` (a `CUstream`, null for the default one) and returns
@@ -231,6 +232,7 @@ impl RawKernel {
         // SAFETY: this function's contract, and the context is current.
         let submission = unsafe { Submission::new(&self.0, stream, args, Watch::here()) };
         count(&self.0.inner().history.without_guard, submission.submit(plan))
+            .map_err(Failed::into_error)
     }
 
     /// Waits for all launches on `stream` (a `CUstream`, null for the default one). They are no longer

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gridguard_ptx::{FOLDED_WORDS, Fold, shifted_words};
 
 use super::arguments::Packed;
-use super::error::{CudaError, DriverError, LaunchError};
+use super::error::{CudaError, DriverError, Launches};
 use super::kernel::{Kernel, Rewriting};
 use super::launch::{Submission, other_kernel, prepare};
 use super::module::Module;
@@ -22,6 +22,10 @@ impl Guard {
     /// is launched in parts, along any axes, or flat on x, and each block sees the index and the grid size
     /// that it would have had. That needs no declaration of a batch. A launch that is legal is that of the
     /// kernel's own entry, as it was written.
+    ///
+    /// A batch that is declared all the same is launched in chunks, as for other kernels, unless the text
+    /// contradicts it: where the kernel reads the grid size along the batch's axis, or never its block
+    /// index, the planner takes parts of the grid instead, in which both are those of the whole.
     ///
     /// Of NVRTC the text comes from
     /// [`Compiler::compile_to_ptx`](crate::cuda::Compiler::compile_to_ptx). The driver compiles three
@@ -54,9 +58,15 @@ impl Kernel {
     /// The same kernel, which is known nowhere else yet, with what rewriting made of it. Its forms take the
     /// same arguments.
     pub(super) fn with_rewriting(mut self, mut rewriting: Rewriting) -> Self {
-        if let Rewriting::Forms { shifted, folded } = &mut rewriting {
-            let limits =
-                FormLimits { shifted: shifted.limits().clone(), folded: folded.limits().clone() };
+        if let Rewriting::Forms { shifted, folded, reads_block_index, reads_grid_size } =
+            &mut rewriting
+        {
+            let limits = FormLimits {
+                shifted: shifted.limits().clone(),
+                folded: folded.limits().clone(),
+                reads_block_index: *reads_block_index,
+                reads_grid_size: *reads_grid_size,
+            };
             for form in [shifted, folded] {
                 if let Some(inner) = Arc::get_mut(&mut form.inner) {
                     inner.signature = self.inner.signature.clone();
@@ -73,7 +83,7 @@ impl Kernel {
     /// The form that `plan` was made for, if it is one of this kernel.
     #[cold]
     pub(super) fn form_of(&self, plan: &Plan) -> Option<&Self> {
-        let Some(Rewriting::Forms { shifted, folded }) = self.rewriting.as_deref() else {
+        let Some(Rewriting::Forms { shifted, folded, .. }) = self.rewriting.as_deref() else {
             return None;
         };
         let is_planned = |form: &&Self| plan.largest_launch().is_for(form.limits());
@@ -84,7 +94,7 @@ impl Kernel {
 impl Submission<'_> {
     /// Submits every launch of a plan for `form` of the kernel.
     #[cold]
-    pub(super) fn submit_form(&self, form: &Kernel, plan: &Plan) -> Result<u64, LaunchError> {
+    pub(super) fn submit_form(&self, form: &Kernel, plan: &Plan) -> Launches {
         let words = Words::of(plan).ok_or_else(|| other_kernel(self.kernel))?;
         let submission = self.of(form);
         let (args, launch) = (submission.args, plan.largest_launch());
@@ -196,7 +206,12 @@ mod tests {
     fn limits(max_grid: Dim3) -> LaunchLimits {
         let device = DeviceLimits { max_grid, ..DeviceLimits::any_device() };
         let new = || LaunchLimits::new(device.clone(), KernelLimits::unknown("k"));
-        new().with_forms(FormLimits { shifted: new(), folded: new() })
+        new().with_forms(FormLimits {
+            shifted: new(),
+            folded: new(),
+            reads_block_index: [true; 3],
+            reads_grid_size: [true; 3],
+        })
     }
 
     fn choices() -> impl Generator<Value = Choice> {

@@ -131,7 +131,7 @@ impl ValidLaunch {
     /// The fast path for nearly all launches: the launch, if it is plain and legal. `None` leaves the
     /// decision to the rules.
     #[inline]
-    pub(super) fn plain(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
+    pub(crate) fn plain(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
         let limit = limits.plain();
         let block = within(request.block, limit.block)?;
         let [bx, by, bz] = block;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::device::DeviceLimits;
 use super::kernel::KernelLimits;
-use crate::dim::Dim3;
+use crate::dim::{Axis, Dim3};
 
 /// One kernel's limits on one device: what a launch is validated against.
 ///
@@ -30,6 +30,20 @@ pub struct FormLimits {
     pub shifted: LaunchLimits,
     /// The form for all blocks flat on x.
     pub folded: LaunchLimits,
+    /// On which of x, y and z the kernel reads the block index.
+    pub reads_block_index: [bool; 3],
+    /// On which of x, y and z the kernel reads the grid size.
+    pub reads_grid_size: [bool; 3],
+}
+
+impl FormLimits {
+    /// Whether the kernel's text contradicts a batch along `axis`: it never reads its block index there, or
+    /// it reads the grid size, which in a chunk is the chunk's.
+    pub(crate) fn contradict_batch_along(&self, axis: Axis) -> bool {
+        let [index, size] = [self.reads_block_index, self.reads_grid_size]
+            .map(|on| Axis::ALL.into_iter().zip(on).any(|(one, reads)| one == axis && reads));
+        !index || size
+    }
 }
 
 /// The thresholds of a plain launch: one without a cluster, cooperation, dependence or a priority.

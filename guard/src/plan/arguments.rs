@@ -237,8 +237,8 @@ pub enum ArgsError {
     /// blocks share items.
     #[error(
         "kernel argument {index} is {items}, the items of the whole batch, but a chunk has fewer and \
-         its last block would run past them: pass the chunk's items with length, or a value that is \
-         not compared with the item's index with constant"
+         its last block would run past them: pass the chunk's items with length (chunk_length in a \
+         launch builder), or a value that is not compared with the item's index with constant"
     )]
     TotalInChunks {
         /// The argument, from 0.

@@ -28,10 +28,13 @@ use crate::launch::request::LaunchRequest;
 ///   blocks share items, a split launch of [`KernelArgs`](crate::KernelArgs) or `Args` rejects an integer
 ///   that equals their number ([`ArgsError::TotalInChunks`](crate::ArgsError::TotalInChunks)), unless it
 ///   is passed with [`constant`](crate::KernelArgs::constant). Totals of another unit, such as elements,
-///   those in a struct, and those that a launch builder gets are not found.
+///   and those in a struct are not found.
 /// - An item's number in the whole batch, such as for a table of items that is passed whole, is `offset`
 ///   plus its number in the chunk.
 /// - Other axes mean the same in every chunk: no item is found by their block index.
+///
+/// A kernel that the guard rewrote (feature `ptx`, `Guard::load_ptx`) needs none of this, and where its
+/// text contradicts a declared batch, it is not split into chunks.
 ///
 /// ```
 /// use gridguard::{Axis, BatchAxis, KernelArgs};

@@ -69,6 +69,14 @@ impl Plan {
         {
             return Ok(plan);
         }
+        let is_contradicted =
+            limits.forms().is_some_and(|forms| forms.contradict_batch_along(batch.axis()));
+        if is_contradicted
+            && choice.strategy.is_none()
+            && let Some(Ok(plan)) = rewritten()
+        {
+            return Ok(plan);
+        }
         if choice.allows(Strategy::Chunked) {
             return chunked(request, batch, limits, caps)
                 .or_else(|violations| rewritten().unwrap_or(Err(violations)));

@@ -156,7 +156,17 @@ mod tests {
     }
 
     fn limits() -> LaunchLimits {
-        kernel(512).with_forms(FormLimits { shifted: kernel(256), folded: kernel(512) })
+        kernel(512).with_forms(forms())
+    }
+
+    /// Those of a kernel that reads the block index on all axes, and no grid size.
+    fn forms() -> FormLimits {
+        FormLimits {
+            shifted: kernel(256),
+            folded: kernel(512),
+            reads_block_index: [true; 3],
+            reads_grid_size: [false; 3],
+        }
     }
 
     fn request(grid: [u64; 3]) -> LaunchRequest {
@@ -253,6 +263,33 @@ mod tests {
         let wide = Plan::new(&request([3, 70_000, 65_536]), Some(&wide), &limits, SHIFTED);
         let expected = ["grid-dim-y", "grid-dim-z", "index-width"];
         assert_eq!(rules(&wide.expect_err("32-bit indices wrap")), expected);
+    }
+
+    #[test]
+    fn a_batch_that_the_text_contradicts_is_launched_in_parts() {
+        let batch = BatchAxis::new(Axis::Y, 35_000).blocks_per_item(2);
+        let strategy = |forms: FormLimits, choice| {
+            let limits = kernel(512).with_forms(forms);
+            let plan = Plan::new(&request([3, 70_000, 1]), Some(&batch), &limits, choice);
+            plan.expect("it is split").strategy()
+        };
+        for axis in 0..3 {
+            let on = core::array::from_fn(|one| one == axis);
+            let reads_size = FormLimits { reads_grid_size: on, ..forms() };
+            let reads_index = FormLimits { reads_block_index: on, ..forms() };
+            let on_y = axis == 1;
+            let expected =
+                [on_y, !on_y].map(
+                    |contradicted| {
+                        if contradicted { Strategy::Folded } else { Strategy::Chunked }
+                    },
+                );
+            let found =
+                [reads_size.clone(), reads_index].map(|forms| strategy(forms, Choice::AUTOMATIC));
+            assert_eq!(found, expected, "{axis}");
+            let chunked = Choice::AUTOMATIC.strategy(Strategy::Chunked);
+            assert_eq!(strategy(reads_size, chunked), Strategy::Chunked);
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use cudarc::driver::{
 };
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{
-    Args, CudaError, GuardedStream, Kernel, LaunchError, Launched, LoadError, MAX_KEPT_FUNCTIONS,
-    RawKernel, counts_without_guard, forget_module_of,
+    Args, CudaError, GuardedLaunchArgs, GuardedStream, Kernel, LaunchError, Launched, LoadError,
+    MAX_KEPT_FUNCTIONS, RawKernel, counts_without_guard, forget_module_of,
 };
 use gridguard::{ArgsError, Axis, BatchAxis, Guard, KernelArgs, Parameter, Rule};
 use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
@@ -93,6 +93,67 @@ fn arguments_may_be_declared_after_the_builder_and_sent_twice() {
             }
         }
         assert_eq!((read(&stream, &out), launches().len()), (iota(8), 2));
+    });
+}
+
+/// Launches `idle` with the argument that `fill` adds, over so many items, so many of them a block.
+fn launch_idle<'a>(
+    stream: &'a CudaStream,
+    function: &'a CudaFunction,
+    (shared, items): (u64, u64),
+    fill: impl FnOnce(&mut GuardedLaunchArgs<'a>),
+) -> Result<u64, LaunchError> {
+    let mut launch = stream.launch_builder_guarded(function);
+    launch.batch(BatchAxis::new(Axis::Y, items).items_per_block(shared));
+    fill(&mut launch);
+    // SAFETY: the function takes eight bytes and does nothing.
+    let launched = unsafe { launch.launch(config(items.div_ceil(shared))) };
+    launched.map(|launched| launched.launches)
+}
+
+#[test]
+fn the_total_of_a_batch_whose_blocks_share_items_is_refused_in_chunks() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let (stream, function) = (context.default_stream(), function(&context, "idle"));
+        let total = 4 * ITEMS;
+        let (signed, other, float) = (total.cast_signed(), total - 1, f64::from_bits(total));
+        let (stream, function) = (&*stream, &function);
+        let wrong = Err(LaunchError::Args(ArgsError::TotalInChunks { index: 0, items: total }));
+        assert_eq!(
+            launch_idle(stream, function, (4, total), |launch| _ = launch.arg(&total)),
+            wrong
+        );
+        assert_eq!(
+            launch_idle(stream, function, (4, total), |launch| _ = launch.arg(&signed)),
+            wrong
+        );
+        assert_eq!(launches().len(), 0);
+        assert_eq!(
+            launch_idle(stream, function, (4, total), |launch| _ = launch.arg(&other)),
+            Ok(2)
+        );
+        assert_eq!(
+            launch_idle(stream, function, (4, total), |launch| _ = launch.arg(&float)),
+            Ok(2)
+        );
+        assert_eq!(
+            launch_idle(stream, function, (4, total), |launch| _ = launch.constant(&total)),
+            Ok(2)
+        );
+        assert_eq!(
+            launch_idle(stream, function, (4, total), |launch| _ = launch.chunk_length()),
+            Ok(2)
+        );
+        // A block of one item never has fewer, and in one launch it is the number of items.
+        assert_eq!(
+            launch_idle(stream, function, (1, ITEMS), |launch| _ = launch.arg(&ITEMS)),
+            Ok(2)
+        );
+        assert_eq!(
+            launch_idle(stream, function, (4, ITEMS), |launch| _ = launch.arg(&ITEMS)),
+            Ok(1)
+        );
     });
 }
 

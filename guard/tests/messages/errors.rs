@@ -24,8 +24,9 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
         (
             &ArgsError::TotalInChunks { index: 3, items: 100_000 },
             "kernel argument 3 is 100000, the items of the whole batch, but a chunk has fewer and \
-             its last block would run past them: pass the chunk's items with length, or a value \
-             that is not compared with the item's index with constant",
+             its last block would run past them: pass the chunk's items with length (chunk_length \
+             in a launch builder), or a value that is not compared with the item's index with \
+             constant",
         ),
         (
             &ArgsError::NoBatch { index: 0 },
