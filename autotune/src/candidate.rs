@@ -76,19 +76,25 @@ impl fmt::Display for Candidate {
 /// Writes limits without their identity: of the device, of the kernel, and of its forms if it was
 /// rewritten.
 fn write_limits<S: Serializer>(limits: &LaunchLimits, to: S) -> Result<S::Ok, S::Error> {
-    let forms = limits.forms().map(|forms| [forms.shifted.kernel(), forms.folded.kernel()]);
+    let forms = limits.forms().map(|forms| {
+        let FormLimits { shifted, folded, reads_block_index, reads_grid_size } = forms;
+        ([shifted.kernel(), folded.kernel()], reads_block_index, reads_grid_size)
+    });
     (limits.device(), limits.kernel(), forms).serialize(to)
 }
 
 fn read_limits<'a, D: Deserializer<'a>>(from: D) -> Result<LaunchLimits, D::Error> {
-    type Limits = (DeviceLimits, KernelLimits, Option<[KernelLimits; 2]>);
+    type Forms = ([KernelLimits; 2], [bool; 3], [bool; 3]);
+    type Limits = (DeviceLimits, KernelLimits, Option<Forms>);
     let (device, kernel, forms) = Limits::deserialize(from)?;
     let device = Arc::new(device);
     let of = |kernel| LaunchLimits::new(Arc::clone(&device), kernel);
     let limits = of(kernel);
     Ok(match forms {
-        Some([shifted, folded]) => {
-            limits.with_forms(FormLimits { shifted: of(shifted), folded: of(folded) })
+        Some(([shifted, folded], reads_block_index, reads_grid_size)) => {
+            let (shifted, folded) = (of(shifted), of(folded));
+            let forms = FormLimits { shifted, folded, reads_block_index, reads_grid_size };
+            limits.with_forms(forms)
         }
         None => limits,
     })
