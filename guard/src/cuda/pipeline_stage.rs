@@ -64,6 +64,10 @@ impl<'a> PipelineBuilder<CudaStage<'a>> {
         batch: BatchAxis,
     ) -> KernelStage<'_, 'a> {
         let (arguments, buffers) = (Box::new(KernelArgs::new()), Vec::new());
+        #[cfg(feature = "profile")]
+        if let Some(tuning) = kernel.tuning() {
+            self.source(&*tuning.key().source);
+        }
         let body = CudaStage(Body::Kernel { kernel: kernel.clone(), arguments, buffers });
         let (stage, body) = self.add_stage_and_body(name.into(), body);
         KernelStage { stage: stage.launches(request, batch, kernel.limits()), body }

@@ -42,6 +42,9 @@ pub(crate) struct BufferSpec {
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) extent: Extent,
+    /// The type of its elements.
+    #[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "only a profile's key has it"))]
+    pub(crate) elements: &'static str,
     /// Whether the caller's memory is on the host, and a chunk's items are copied to scratch and back.
     pub(crate) on_host: bool,
     /// The first and the last stage that uses it.

@@ -11,8 +11,11 @@ use crate::pipeline::error::BuildError;
 use crate::pipeline::layout::{Layout, Lifetime, SCRATCH_ALIGNMENT};
 use crate::plan::batch::BatchAxis;
 
-/// The most stages of a pipeline, and the most buffers.
+/// The most stages of a pipeline, the most buffers, and the most parameters.
 pub const MAX_PARTS: usize = 1024;
+
+/// The name of the launch parameter that every pipeline has: its chunks in flight.
+pub const IN_FLIGHT: &str = "in_flight";
 
 /// Declares the buffers and stages of a [`Pipeline`].
 ///
@@ -24,6 +27,8 @@ pub struct PipelineBuilder<B> {
     buffers: Vec<BufferSpec>,
     stages: Vec<StageSpec>,
     bodies: Vec<B>,
+    parameters: Vec<(String, u64)>,
+    sources: Vec<String>,
     /// The first mistake in a declaration.
     mistake: Option<BuildError>,
 }
@@ -39,6 +44,8 @@ impl<B> Pipeline<B> {
             buffers: Vec::new(),
             stages: Vec::new(),
             bodies: Vec::new(),
+            parameters: Vec::new(),
+            sources: Vec::new(),
             mistake: None,
         }
     }
@@ -106,6 +113,19 @@ impl<B> PipelineBuilder<B> {
         self.mistake.get_or_insert(BuildError::NotOnHost { buffer: refused });
     }
 
+    /// A launch parameter that a stage is built with, such as `attention.block`: a tuner tells pipelines
+    /// apart by theirs, and a tuned plan is only for one that was built with the same. No name appears
+    /// twice, and none is [`IN_FLIGHT`].
+    pub fn parameter(&mut self, name: impl Into<String>, value: u64) {
+        self.parameters.push((name.into(), value));
+    }
+
+    /// A hash of the code of stages, or its version: when it changes, profiles no longer apply. The
+    /// source of a kernel `with_tuning` (features `cuda` and `profile`) is declared by its stage.
+    pub fn source(&mut self, hash: impl Into<String>) {
+        self.sources.push(hash.into());
+    }
+
     /// The pipeline.
     ///
     /// # Errors
@@ -113,7 +133,8 @@ impl<B> PipelineBuilder<B> {
     /// [`BuildError`] if a stage reads what none wrote, writes what another chunk reads, or a declaration
     /// contradicts another.
     pub fn build(self) -> Result<Pipeline<B>, BuildError> {
-        let Self { id, items, mut buffers, mut stages, bodies, mistake } = self;
+        let Self { id, items, mut buffers, mut stages, bodies, parameters, sources, mistake } =
+            self;
         if let Some(mistake) = mistake {
             return Err(mistake);
         }
@@ -122,6 +143,9 @@ impl<B> PipelineBuilder<B> {
         }
         check_names("stages", stages.iter().map(|stage| &*stage.name))?;
         check_names("buffers", buffers.iter().map(|buffer| &*buffer.name))?;
+        let named: Vec<&str> =
+            parameters.iter().map(|(name, _)| &**name).chain([IN_FLIGHT]).collect();
+        check_names("parameters", named.into_iter())?;
         for stage in &mut stages {
             stage.uses.sort_unstable_by_key(|(buffer, _)| *buffer);
         }
@@ -130,7 +154,8 @@ impl<B> PipelineBuilder<B> {
             buffer.lifetime = lifetime;
         }
         let (places, layout) = place(&buffers, &mut stages)?;
-        let definition = Definition { id, items, buffers, places, layout, stages };
+        let definition =
+            Definition { id, items, buffers, places, layout, stages, parameters, sources };
         Ok(Pipeline { definition, bodies, poisoned: None })
     }
 
@@ -175,7 +200,8 @@ impl<B> PipelineBuilder<B> {
         self.mistake = self.mistake.take().or(mistake);
         let id = BufferId { pipeline: self.id, index: self.buffers.len() };
         let (extent, on_host, lifetime) = (extent(bytes.unwrap_or(0)), false, (0, 0));
-        self.buffers.push(BufferSpec { name, role, extent, on_host, lifetime });
+        let elements = core::any::type_name::<T>();
+        self.buffers.push(BufferSpec { name, role, extent, elements, on_host, lifetime });
         Buffer::new(id)
     }
 }

@@ -30,6 +30,11 @@ pub(crate) struct Definition {
     pub(crate) places: Vec<Option<usize>>,
     pub(crate) layout: Layout,
     pub(crate) stages: Vec<StageSpec>,
+    /// Names and values of the launch parameters that the stages were built with.
+    pub(crate) parameters: Vec<(String, u64)>,
+    /// Hashes of the stages' code.
+    #[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "only a profile's key has it"))]
+    pub(crate) sources: Vec<String>,
 }
 
 /// What a pipeline declares of a stage.

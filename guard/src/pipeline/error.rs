@@ -15,20 +15,20 @@ pub enum BuildError {
     /// Nothing to run.
     #[error("the pipeline has no stages")]
     NoStages,
-    /// More stages or buffers than a pipeline can have.
+    /// More stages, buffers or parameters than a pipeline can have.
     #[error("the pipeline has {given} {parts}, the limit is {most}")]
     TooMany {
-        /// `stages` or `buffers`.
+        /// `stages`, `buffers` or `parameters`.
         parts: &'static str,
         /// How many there are.
         given: usize,
         /// How many there may be.
         most: usize,
     },
-    /// Two stages or two buffers have the same name.
+    /// Two stages, two buffers or two parameters have the same name.
     #[error("two {parts} have the name {name}")]
     SameName {
-        /// `stages` or `buffers`.
+        /// `stages`, `buffers` or `parameters`.
         parts: &'static str,
         /// Their name.
         name: String,

@@ -65,6 +65,12 @@
 //! memory: `Guard::capture_pipeline`. It is one graph rather than one a chunk, because the addresses of
 //! each chunk are fixed in it: a replay is a single call to the driver, chunks in flight are its branches,
 //! and a last chunk of another size is a part like the others.
+//!
+//! # Tuned plans
+//!
+//! With the feature `profile`, chunk, chunks in flight and launch parameters can come from an entry of a
+//! profile, which `gridguard-autotune` measures: `Pipeline::key` names the entry, `Pipeline::tuned` looks
+//! it up, and `TunedPipeline::plan` plans as it says, within a budget that it cannot exceed.
 
 pub(crate) mod buffer;
 pub(crate) mod builder;
@@ -79,9 +85,11 @@ pub(crate) mod memory;
 pub(crate) mod plan;
 pub(crate) mod progress;
 pub(crate) mod run;
+#[cfg(feature = "profile")]
+pub(crate) mod tuned;
 
 pub use buffer::Buffer;
-pub use builder::{MAX_PARTS, PipelineBuilder, StageBuilder};
+pub use builder::{IN_FLIGHT, MAX_PARTS, PipelineBuilder, StageBuilder};
 pub use definition::Pipeline;
 pub use error::{BuildError, MemoryError, PlanError, RunError, StageError, ViewError};
 #[cfg(feature = "host")]
@@ -90,3 +98,5 @@ pub use host::{HostPipeline, HostStage};
 pub use host_memory::{HostMemory, Views};
 pub use plan::{Budget, PipelinePlan, StageMemory};
 pub use progress::{Monitor, PipelineRun, Progress};
+#[cfg(feature = "profile")]
+pub use tuned::{EntryRefusal, TunedPipeline, TunedPlan};

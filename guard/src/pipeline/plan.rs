@@ -54,6 +54,24 @@ impl Budget {
         let max_items = if items == 0 { 1 } else { items };
         Self { max_items, ..self }
     }
+
+    /// The most bytes of scratch.
+    #[must_use]
+    pub const fn max_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The most chunks at the same time.
+    #[must_use]
+    pub const fn max_in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// The most items of a chunk.
+    #[must_use]
+    pub const fn max_items(&self) -> u64 {
+        self.max_items
+    }
 }
 
 /// The chunks of a pipeline, and the scratch that they need: also for chunks of buffers that are
@@ -72,6 +90,8 @@ pub struct PipelinePlan {
     /// Items of the smallest possible chunk.
     unit: u64,
     in_flight: u64,
+    /// Whether chunks that follow were left out.
+    partial: bool,
     /// Bytes of scratch of a chunk.
     scratch_bytes: u64,
     stages: Vec<StageMemory>,
@@ -106,6 +126,20 @@ impl<B> Pipeline<B> {
     #[must_use]
     pub const fn items(&self) -> u64 {
         self.definition.items
+    }
+
+    /// The launch parameters that the stages were built with.
+    #[must_use]
+    pub fn parameters(&self) -> &[(String, u64)] {
+        &self.definition.parameters
+    }
+
+    /// The same pipeline without what its stages do: a plan of either is a plan of both.
+    #[must_use]
+    pub fn outline(&self) -> Pipeline<()> {
+        let Self { definition, bodies, poisoned } = self;
+        let (definition, poisoned) = (definition.clone(), poisoned.clone());
+        Pipeline { definition, bodies: vec![(); bodies.len()], poisoned }
     }
 
     /// Checks that the pipeline can run, and that `plan` is for it.
@@ -154,6 +188,21 @@ impl PipelinePlan {
     #[must_use]
     pub const fn in_flight(&self) -> u64 {
         self.in_flight
+    }
+
+    /// Items of the smallest possible chunk, which keeps the alignment of every stage.
+    #[must_use]
+    pub const fn smallest_chunk(&self) -> u64 {
+        self.unit
+    }
+
+    /// The first chunks that are in flight together, and no others: to see when the first results are
+    /// there. Where memory runs out, such a run ends instead of going on with smaller chunks.
+    pub fn first_in_flight(&self) -> Self {
+        let chunk = self.chunk_items();
+        let items = chunk.saturating_mul(self.in_flight).min(self.items());
+        let (chunks, partial) = (Chunks::balanced(items, chunk, chunk), items < self.items());
+        Self { chunks, partial: self.partial || partial, ..self.clone() }
     }
 
     /// Bytes of scratch that a run allocates: the most that it uses at any time.
@@ -248,6 +297,7 @@ impl Definition {
             budget: *budget,
             unit: smallest,
             in_flight: in_flight.min(chunks.launches()).max(1),
+            partial: false,
             scratch_bytes: if items == 0 { 0 } else { saturated(self.layout.bytes(chunk)) },
             stages,
             launches,
@@ -258,7 +308,9 @@ impl Definition {
     /// fewer of them in flight; `None` if those are the smallest.
     pub(crate) fn plan_smaller(&self, plan: &PipelinePlan, done: u64) -> Option<PipelinePlan> {
         let chunk = plan.chunk_items();
-        let budget = if chunk > plan.unit {
+        let budget = if plan.partial {
+            return None;
+        } else if chunk > plan.unit {
             plan.budget.at_most((chunk / 2).max(plan.unit))
         } else if plan.in_flight > 1 {
             plan.budget.in_flight(plan.in_flight / 2)

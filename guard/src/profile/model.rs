@@ -58,14 +58,15 @@ pub enum Objective {
     /// The largest chunk whose single launch stays within a time limit, for a server that shares
     /// its device.
     Latency {
-        /// The time limit of one launch in microseconds.
+        /// The time limit of one launch in microseconds; of a pipeline, of the first chunks in flight.
         max_launch_us: u64,
     },
     /// The least time for the whole batch within a workspace.
     Memory {
-        /// Workspace that one item of a launch needs, in bytes.
+        /// Workspace that one item of a launch needs, in bytes; 0 for a pipeline, whose plan has the
+        /// bytes of its scratch.
         bytes_per_item: u64,
-        /// The whole workspace in bytes.
+        /// The whole workspace, or all scratch of a pipeline, in bytes.
         bytes: u64,
     },
 }
@@ -107,7 +108,7 @@ pub enum StoredChoice {
     /// The planner's default.
     #[default]
     Automatic,
-    /// One launch, as requested.
+    /// One launch, as requested; of a pipeline, one chunk.
     Whole,
     /// One launch with the batch axis folded into x; of a rewritten kernel, all blocks flat on x.
     Folded,
@@ -373,11 +374,12 @@ impl fmt::Display for Policy {
 }
 
 impl fmt::Display for Objective {
-    /// `throughput`, `latency 200us`, `memory 1048576 bytes, 64 an item`.
+    /// `throughput`, `latency 200us`, `memory 1048576 bytes, 64 an item`, `memory 1048576 bytes`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Throughput => f.write_str("throughput"),
             Self::Latency { max_launch_us } => write!(f, "latency {max_launch_us}us"),
+            Self::Memory { bytes_per_item: 0, bytes } => write!(f, "memory {bytes} bytes"),
             Self::Memory { bytes_per_item, bytes } => {
                 write!(f, "memory {bytes} bytes, {bytes_per_item} an item")
             }

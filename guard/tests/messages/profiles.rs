@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use gridguard::ComputeCapability;
+use gridguard::pipeline::EntryRefusal;
 use gridguard::profile::{
     Backend, Component, DefaultReason, DeviceMismatch, EntryError, FileFault, Key, Layer,
     LayerNotice, Match, Objective, Processor, ProfileError, ProfileNotice, StoredChoice,
@@ -290,4 +291,41 @@ fn a_key_is_displayed_without_its_source() {
     };
     assert_eq!(key.to_string(), "attention registers f16, cold-eager, latency 200us");
     assert_eq!(StoredChoice::Folded.to_string(), "folded");
+}
+
+#[test]
+fn an_objective_has_its_bound() {
+    let memory = |bytes_per_item| Objective::Memory { bytes_per_item, bytes: 1 << 20 };
+    assert_eq!(memory(64).to_string(), "memory 1048576 bytes, 64 an item");
+    assert_eq!(memory(0).to_string(), "memory 1048576 bytes");
+}
+
+#[test]
+fn an_entry_that_a_pipeline_refuses_is_told_with_what_differs() {
+    let parameter = |entry, pipeline| {
+        EntryRefusal::Parameter { name: "attention.block".into(), entry, pipeline }.to_string()
+    };
+    assert_eq!(
+        parameter(Some(128), Some(64)),
+        "parameter attention.block is 128 in the entry and 64 in the pipeline: build the pipeline \
+         with the parameters of the entry, or re-tune"
+    );
+    assert_eq!(
+        parameter(Some(128), None),
+        "parameter attention.block is 128 in the entry and missing in the pipeline: build the \
+         pipeline with the parameters of the entry, or re-tune"
+    );
+    assert_eq!(
+        EntryRefusal::InFlight.to_string(),
+        "parameter in_flight of the entry is missing or 0: re-tune"
+    );
+    assert_eq!(
+        EntryRefusal::Choice { choice: StoredChoice::Folded }.to_string(),
+        "the pipeline cannot run as the entry says: folded"
+    );
+    let (what, needed, allowed) = ("bytes of scratch", 4096, 1024);
+    assert_eq!(
+        EntryRefusal::OverBudget { what, needed, allowed }.to_string(),
+        "the entry takes 4096 bytes of scratch, the budget allows 1024"
+    );
 }

@@ -6,6 +6,8 @@ mod failures;
 mod planning;
 mod random;
 mod running;
+#[cfg(feature = "profile")]
+mod tuned;
 
 use gridguard::{DeviceLimits, KernelLimits, LaunchLimits};
 

@@ -1,0 +1,278 @@
+//! Plans that are tuned: the key of a pipeline in profiles, and plans as an entry says.
+
+use core::fmt::Write;
+
+use crate::guard::Guard;
+use crate::pipeline::buffer::BufferSpec;
+use crate::pipeline::builder::IN_FLIGHT;
+use crate::pipeline::definition::{Definition, Pipeline, StageSpec};
+use crate::pipeline::error::PlanError;
+use crate::pipeline::plan::{Budget, PipelinePlan};
+use crate::profile::lookup::{Profile, TunedChoice};
+use crate::profile::matching::Match;
+use crate::profile::model::{Entry, Key, Named, Objective, Policy, StoredChoice};
+
+/// What a profile says about a pipeline: [`Pipeline::tuned`].
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct TunedPipeline<'g> {
+    /// The entry, and how it matches, or why none does.
+    pub choice: TunedChoice<'g>,
+    profile: Option<&'g Profile>,
+}
+
+/// A plan, and whether it is as an entry says.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct TunedPlan {
+    /// The plan: as [`Pipeline::plan`] makes it where no entry matches or the entry is refused.
+    pub plan: PipelinePlan,
+    /// How the entry matches, or why none does.
+    pub matched: Match,
+    /// Why the entry was not used.
+    pub refused: Option<EntryRefusal>,
+}
+
+/// Why a pipeline is not planned as an entry says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntryRefusal {
+    /// It is for a kernel, or for a single chunk where the pipeline needs several.
+    #[error("the pipeline cannot run as the entry says: {choice}")]
+    Choice {
+        /// The entry's choice.
+        choice: StoredChoice,
+    },
+    /// It does not say how many chunks are in flight.
+    #[error("parameter {IN_FLIGHT} of the entry is missing or 0: re-tune")]
+    InFlight,
+    /// The pipeline was built with other launch parameters.
+    #[error(
+        "parameter {name} is {} in the entry and {} in the pipeline: build the pipeline with the \
+         parameters of the entry, or re-tune",
+        value(*entry), value(*pipeline)
+    )]
+    Parameter {
+        /// The name of the first parameter that differs.
+        name: String,
+        /// Its value in the entry, if it is there.
+        entry: Option<u64>,
+        /// Its value in the pipeline, if it is there.
+        pipeline: Option<u64>,
+    },
+    /// It takes more than the caller allows.
+    #[error("the entry takes {needed} {what}, the budget allows {allowed}")]
+    OverBudget {
+        /// `bytes of scratch`, `chunks in flight` or `items of a chunk`.
+        what: &'static str,
+        /// What the entry takes.
+        needed: u64,
+        /// What the budget allows.
+        allowed: u64,
+    },
+    /// No such chunk is legal for every stage.
+    #[error(transparent)]
+    Plan(PlanError),
+}
+
+impl<B> Pipeline<B> {
+    /// The key of the pipeline's entries in profiles, under a `name` that the caller chooses.
+    ///
+    /// [`Key::variant`] is a hash of what stages and buffers declare: names, order and uses, and of each
+    /// buffer the type of its elements, and how many there are or an item has. [`Key::source`] is a hash
+    /// of the declared [sources](super::PipelineBuilder::source), and [`Key::dtypes`] has each type of
+    /// elements once. Items, launches and their parameters are not part of the key: build the pipeline
+    /// with its default parameters to get it.
+    pub fn key(&self, name: impl Into<String>, policy: Policy, objective: Objective) -> Key {
+        let Definition { buffers, stages, sources, .. } = &self.definition;
+        let mut types: Vec<&str> = Vec::new();
+        let mut declared = String::new();
+        for BufferSpec { name, role, extent, elements, on_host, lifetime: _ } in buffers {
+            let elements = short_name(elements);
+            if !types.contains(&elements) {
+                types.push(elements);
+            }
+            // Writing to a string does not fail.
+            let _ = writeln!(declared, "{name:?} {role:?} {extent:?} {elements} {on_host}");
+        }
+        for StageSpec { name, uses, .. } in stages {
+            let _ = writeln!(declared, "{name:?} {uses:?}");
+        }
+        let source = if sources.is_empty() { String::new() } else { hash(&format!("{sources:?}")) };
+        let (kernel, variant, dtypes) = (name.into(), hash(&declared), types.join(" "));
+        Key { kernel, source, variant, dtypes, policy, objective }
+    }
+
+    /// The shape of the pipeline's entry in a profile: its number of items.
+    #[must_use]
+    pub fn shape(&self) -> Named {
+        vec![(SIZE.to_owned(), self.items())]
+    }
+
+    /// Looks up the entry of `key` for the number of items in the guard's profile, as [`Guard::tuned`].
+    ///
+    /// ```
+    /// # #[cfg(feature = "host")] {
+    /// use gridguard::pipeline::{Budget, BuildError, HostPipeline};
+    /// use gridguard::profile::{Objective, Policy};
+    /// use gridguard::{DeviceLimits, Guard};
+    ///
+    /// fn build(block: u64) -> Result<HostPipeline<'static>, BuildError> {
+    ///     let mut builder = HostPipeline::builder(100_000);
+    ///     builder.parameter("fill.block", block);
+    ///     let y = builder.output::<f32>("y", 4);
+    ///     let fill = builder.stage("fill", move |_, views| {
+    ///         views.write(y)?.chunks_mut(block as usize).for_each(|block| block.fill(1.0));
+    ///         Ok(())
+    ///     });
+    ///     fill.writes(y);
+    ///     builder.build()
+    /// }
+    ///
+    /// let guard = Guard::host(DeviceLimits::any_device()); // `with_profile`
+    /// let pipeline = build(64)?;
+    /// let key = pipeline.key("fill", Policy::default(), Objective::Throughput);
+    /// let tuned = pipeline.tuned(&guard, &key);
+    /// let pipeline = build(tuned.parameter("fill.block").unwrap_or(64).max(1))?;
+    /// let planned = tuned.plan(&pipeline, &Budget::bytes(1 << 20).in_flight(4))?;
+    /// assert_eq!(planned.matched.to_string(), "default, no profile is loaded: load one");
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn tuned<'g>(&self, guard: &'g Guard, key: &Key) -> TunedPipeline<'g> {
+        let choice = guard.tuned(key, &[SIZE], &[self.items()]);
+        TunedPipeline { choice, profile: guard.profile().map(|profile| &**profile) }
+    }
+}
+
+impl TunedPipeline<'_> {
+    /// A launch parameter of the entry, to build the pipeline with. It may come from another number of
+    /// items, and from a file that anyone wrote: check it as any input.
+    #[must_use]
+    pub fn parameter(&self, name: &str) -> Option<u64> {
+        find(self.choice.parameters(), name)
+    }
+
+    /// Plans `pipeline` as the entry says: its chunk, or a smaller one that divides the items more
+    /// evenly, and its chunks in flight.
+    ///
+    /// An entry that takes more than `budget` allows is refused, as is one for other launch parameters
+    /// than the pipeline's. That is counted in [`Profile::counts`], and the plan is then the one of
+    /// [`Pipeline::plan`], as without an entry.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pipeline::plan`].
+    pub fn plan<B>(&self, pipeline: &Pipeline<B>, budget: &Budget) -> Result<TunedPlan, PlanError> {
+        let matched = self.choice.matched;
+        let refused = match self.choice.entry.map(|entry| plan_as(entry, pipeline, budget)) {
+            Some(Ok(plan)) => return Ok(TunedPlan { plan, matched, refused: None }),
+            Some(Err(refused)) => Some(refused),
+            None => None,
+        };
+        if let (Some(_), Some(profile)) = (&refused, self.profile) {
+            profile.refused();
+        }
+        Ok(TunedPlan { plan: pipeline.plan(budget)?, matched, refused })
+    }
+}
+
+/// The plan that `entry` says, if it is within the budget.
+fn plan_as<B>(
+    entry: &Entry,
+    pipeline: &Pipeline<B>,
+    budget: &Budget,
+) -> Result<PipelinePlan, EntryRefusal> {
+    check_parameters(&entry.parameters, pipeline.parameters())?;
+    let in_flight = find(&entry.parameters, IN_FLIGHT).filter(|chunks| *chunks > 0);
+    let in_flight = in_flight.ok_or(EntryRefusal::InFlight)?;
+    within("chunks in flight", in_flight, budget.max_in_flight())?;
+    let choice = entry.choice;
+    let at_most = match choice {
+        // As many items as fit, so that nothing exceeds the budget.
+        StoredChoice::Automatic => {
+            return pipeline.plan(&budget.in_flight(in_flight)).map_err(EntryRefusal::Plan);
+        }
+        StoredChoice::Whole => u64::MAX,
+        StoredChoice::Chunked { max_items } => max_items.get(),
+        StoredChoice::Folded => return Err(EntryRefusal::Choice { choice }),
+    };
+    let wanted = Budget::UNLIMITED.in_flight(in_flight).at_most(at_most);
+    let wanted = pipeline.plan(&wanted).map_err(EntryRefusal::Plan)?;
+    if choice == StoredChoice::Whole && wanted.len() > 1 {
+        return Err(EntryRefusal::Choice { choice });
+    }
+    within("items of a chunk", wanted.chunk_items(), budget.max_items())?;
+    within("bytes of scratch", wanted.bytes(), budget.max_bytes())?;
+    // The same again, with what a run may use that has to go on with smaller chunks.
+    let budget = budget.in_flight(wanted.in_flight()).at_most(wanted.chunk_items());
+    pipeline.plan(&budget).map_err(EntryRefusal::Plan)
+}
+
+fn check_parameters(
+    entry: &[(String, u64)],
+    pipeline: &[(String, u64)],
+) -> Result<(), EntryRefusal> {
+    let names = entry.iter().chain(pipeline).map(|(name, _)| name);
+    for name in names.filter(|name| *name != IN_FLIGHT) {
+        let (entry, pipeline) = (find(entry, name), find(pipeline, name));
+        if entry != pipeline {
+            return Err(EntryRefusal::Parameter { name: name.clone(), entry, pipeline });
+        }
+    }
+    Ok(())
+}
+
+fn within(what: &'static str, needed: u64, allowed: u64) -> Result<(), EntryRefusal> {
+    if needed > allowed {
+        return Err(EntryRefusal::OverBudget { what, needed, allowed });
+    }
+    Ok(())
+}
+
+fn find(named: &[(String, u64)], name: &str) -> Option<u64> {
+    named.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
+}
+
+fn value(value: Option<u64>) -> String {
+    value.map_or_else(|| "missing".to_owned(), |value| value.to_string())
+}
+
+/// `f16` of `half::binary16::f16`: the path may change with the library's version.
+fn short_name(name: &'static str) -> &'static str {
+    let head = name.split('<').next().unwrap_or(name);
+    name.get(head.rfind("::").map_or(0, |at| at + 2)..).unwrap_or(name)
+}
+
+/// The 16 hexadecimal digits of the FNV-1a hash of `text`, which is the same on every machine and in
+/// every version, unlike those of the standard library.
+fn hash(text: &str) -> String {
+    let add = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
+    format!("{:016x}", text.bytes().fold(FNV_OFFSET, add))
+}
+
+const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
+/// The name of the number of items in a shape.
+const SIZE: &str = "items";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_those_of_fnv_1a() {
+        // The test vectors of its authors.
+        assert_eq!(
+            [hash(""), hash("a"), hash("foobar")],
+            ["cbf29ce484222325", "af63dc4c8601ec8c", "85944171f73967e8"]
+        );
+    }
+
+    #[test]
+    fn types_are_named_without_their_path() {
+        assert_eq!(short_name("f32"), "f32");
+        assert_eq!(short_name("half::binary16::f16"), "f16");
+        assert_eq!(short_name("num::Complex<half::bf16>"), "Complex<half::bf16>");
+    }
+}
