@@ -2,9 +2,11 @@
 
 use core::cmp::Ordering;
 use core::fmt;
+use core::num::NonZeroU64;
 use std::sync::Arc;
 
-use gridguard::profile::{Named, StoredChoice};
+use gridguard::pipeline::IN_FLIGHT;
+use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{
     BatchAxis, DeviceLimits, FormLimits, KernelLimits, LaunchLimits, LaunchRequest, Strategy,
 };
@@ -35,20 +37,23 @@ pub struct Candidate {
     pub choice: StoredChoice,
     /// The strategy of the resulting plan.
     pub strategy: Strategy,
-    /// The number of its launches.
+    /// The number of its launches; of a pipeline, of its chunks.
     pub launches: u64,
-    /// Items of its largest launch.
+    /// Items of its largest launch or chunk.
     pub largest_chunk: u64,
-    /// Threads per block.
+    /// Threads per block; 0 if there are several kernels, or none is known.
     pub block_threads: u64,
+    /// Bytes of scratch of all chunks of a pipeline that are in flight; 0 for a kernel.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub scratch_bytes: u64,
 }
 
 impl Candidate {
-    /// The order that decides ties, after the default: fewer launches, smaller blocks, then an
-    /// arbitrary order that is the same in every run.
+    /// The order that decides ties, after the default: less scratch, fewer launches, smaller blocks,
+    /// then an arbitrary order that is the same in every run.
     #[must_use]
     pub fn tie_order(&self, other: &Self) -> Ordering {
-        let simplicity = |one: &Self| (one.launches, one.block_threads);
+        let simplicity = |one: &Self| (one.scratch_bytes, one.launches, one.block_threads);
         simplicity(self).cmp(&simplicity(other)).then_with(|| self.cmp(other))
     }
 
@@ -57,6 +62,20 @@ impl Candidate {
     pub fn is_same_plan(&self, other: &Self) -> bool {
         let plan = |of: &Self| (of.strategy, of.launches, of.largest_chunk);
         plan(self) == plan(other) && self.parameters == other.parameters
+    }
+
+    /// The items that are worked on when the largest launch runs, or the first chunks in flight.
+    pub(crate) fn items_at_once(&self) -> u64 {
+        let in_flight = self.parameters.iter().find(|(name, _)| name == IN_FLIGHT);
+        self.largest_chunk.saturating_mul(in_flight.map_or(1, |(_, chunks)| *chunks))
+    }
+
+    /// Whether its workspace or scratch is within the objective.
+    pub(crate) fn is_within(&self, objective: Objective) -> bool {
+        let Objective::Memory { bytes_per_item, bytes } = objective else { return true };
+        let workspace = self.largest_chunk.checked_mul(bytes_per_item);
+        let all = workspace.and_then(|workspace| workspace.checked_add(self.scratch_bytes));
+        all.is_some_and(|all| all <= bytes)
     }
 }
 
@@ -69,8 +88,21 @@ impl fmt::Display for Candidate {
         for (name, value) in &self.parameters {
             write!(f, ", {name} {value}")?;
         }
-        Ok(())
+        match self.scratch_bytes {
+            0 => Ok(()),
+            bytes => write!(f, ", {bytes} bytes of scratch"),
+        }
     }
+}
+
+/// The choice of chunks of at most `items`; zero counts as one.
+pub(crate) fn chunked(items: u64) -> StoredChoice {
+    StoredChoice::Chunked { max_items: NonZeroU64::new(items).unwrap_or(NonZeroU64::MIN) }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Writes limits without their identity: of the device, of the kernel, and of its forms if it was
@@ -99,3 +131,7 @@ fn read_limits<'a, D: Deserializer<'a>>(from: D) -> Result<LaunchLimits, D::Erro
         None => limits,
     })
 }
+
+/// Chunk sizes below the whole batch. Twelve doublings span chunks from the whole batch to 4,096
+/// launches of a wave, whose launch overhead alone takes milliseconds.
+pub(crate) const MAX_CHUNK_SIZES: usize = 12;

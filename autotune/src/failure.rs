@@ -1,6 +1,7 @@
 //! Why a candidate could not be measured, and which driver errors are fatal to its process.
 
 use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
+use gridguard::pipeline::{PlanError, RunError};
 use gridguard::{ContextState, Violations};
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +107,19 @@ impl From<LaunchError> for MeasureFailure {
             _ => FailureKind::Launch,
         };
         Self::new(kind, error.to_string())
+    }
+}
+
+impl From<PlanError> for MeasureFailure {
+    fn from(error: PlanError) -> Self {
+        Self::new(FailureKind::Illegal, error.to_string())
+    }
+}
+
+/// What is left of an error in the context surfaces when the work is waited for.
+impl From<RunError> for MeasureFailure {
+    fn from(error: RunError) -> Self {
+        Self::new(FailureKind::Launch, error.to_string())
     }
 }
 

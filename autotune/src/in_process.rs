@@ -197,6 +197,7 @@ mod tests {
             launches: 1,
             largest_chunk: 1,
             block_threads,
+            scratch_bytes: 0,
         }
     }
 

@@ -133,6 +133,12 @@
 //! [`serve`], and a new one after each crash; it is a [`Measurer`] like [`InProcess`]. A
 //! [`Journal`] keeps every result, and [`Resumed`] continues from it after an interruption.
 //!
+//! # Pipelines
+//!
+//! A [`PipelineProblem`] runs a [`gridguard::pipeline`]. The candidates of its [`PipelineWorkload`] are
+//! plans: a chunk, chunks in flight, and the launch parameters of stages. How much scratch each takes
+//! is known before it runs, so none exceeds the budget.
+//!
 //! # Programs that are not written in Rust
 //!
 //! A [`ProgramProblem`] describes a program that takes its parameters on the command line, and a
@@ -164,6 +170,7 @@ mod journal;
 mod lines;
 mod measure;
 mod outcome;
+mod pipeline;
 mod plot;
 mod program;
 mod queue;
@@ -176,6 +183,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod tune;
+mod variant;
 
 pub use candidate::{Candidate, LaunchConfig};
 pub use clock::{DeviceClock, HostClock};
@@ -189,6 +197,7 @@ pub use in_process::InProcess;
 pub use journal::{Journal, JournalError, JournalRecord, JournalSubject, Resumed, SubjectMismatch};
 pub use measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Workload};
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
+pub use pipeline::{PipelineProblem, PipelineWorkload};
 pub use plot::{Chart, PlotError};
 pub use program::{CommandTemplate, ProgramError, ProgramMeasurer, ProgramProblem, TemplateError};
 pub use queue::{Shard, ShardError, WorkItem, WorkQueue};

@@ -13,7 +13,8 @@ use crate::failure::{FailureKind, MeasureFailure};
 pub enum Portion {
     /// All launches, one after another.
     Sequence,
-    /// Only the launch with the most items, which need not be the first or the last.
+    /// Only the launch with the most items, which need not be the first or the last; of a pipeline, its
+    /// first chunks in flight.
     LargestLaunch,
 }
 

@@ -1,4 +1,4 @@
-//! The curve of time against chunk size, as SVG.
+//! The curve of time, and of a pipeline's scratch, against chunk size, as SVG.
 
 use core::f64::consts::SQRT_2;
 use std::collections::BTreeMap;
@@ -40,7 +40,8 @@ type DrawingError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>:
 
 impl Chart {
     /// Draws the medians of `outcome` and their 95 % intervals against the size of the largest
-    /// chunk, one curve for each set of parameters.
+    /// chunk, one curve for each set of parameters. Of a pipeline it has a second axis: the scratch of
+    /// the same candidates, as dashed curves.
     ///
     /// # Errors
     ///
@@ -98,11 +99,17 @@ impl Chart {
         T: AsRangedCoord<Value = f64>,
         T::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
+        let scratch = scratch_range(outcome);
         let mut chart = ChartBuilder::on(area)
             .margin(12)
             .x_label_area_size(45)
             .y_label_area_size(95)
-            .build_cartesian_2d(items.log_scale().base(2.0), times)?;
+            .right_y_label_area_size(if scratch.is_some() { 85 } else { 0 })
+            .build_cartesian_2d(items.clone().log_scale().base(2.0), times)?
+            .set_secondary_coord(
+                items.log_scale().base(2.0),
+                scratch.clone().unwrap_or(1.0..2.0).log_scale().base(2.0),
+            );
         chart
             .configure_mesh()
             .x_desc("items of the largest chunk")
@@ -141,6 +148,22 @@ impl Chart {
                 chart.draw_series([EmptyElement::at(place) + winner_mark((0, 0))])?;
             }
         }
+        if scratch.is_none() {
+            return Ok(());
+        }
+        chart
+            .configure_secondary_axes()
+            .y_desc("scratch of all chunks in flight")
+            .y_label_formatter(&|bytes| bytes_label(*bytes))
+            .y_labels(9)
+            .label_style((FONT, 12))
+            .axis_desc_style((FONT, 14))
+            .draw()?;
+        for curve in curves.iter().rev().filter(|curve| curve.is_prominent()) {
+            let points = curve.points.iter().map(|one| (at(one).0, scratch_of(one)));
+            let line = DashedLineSeries::new(points, 3, 4, curve.colour.stroke_width(1));
+            chart.draw_secondary_series(line)?;
+        }
         Ok(())
     }
 
@@ -171,7 +194,9 @@ impl Chart {
                 .label(shortened(&name, MAX_LABEL))
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
         }
-        for note in ["bar: 95 % interval", "no bar: fewer than 6 samples"] {
+        let scratch = scratch_range(outcome).map(|_| "dashed: scratch, on the right axis");
+        let notes = ["bar: 95 % interval", "no bar: fewer than 6 samples"];
+        for note in notes.into_iter().chain(scratch) {
             legend.draw_series(nothing())?.label(note);
         }
         legend
@@ -232,6 +257,18 @@ fn at(one: &MeasuredCandidate) -> (f64, f64) {
     (real(one.candidate.largest_chunk.max(1)), us(one.summary.median_ns))
 }
 
+/// Bytes of a point, at least one, as the axis is logarithmic.
+fn scratch_of(one: &MeasuredCandidate) -> f64 {
+    real(one.candidate.scratch_bytes.max(1))
+}
+
+/// The axis of the scratch, if any candidate has some.
+fn scratch_range(outcome: &TuningOutcome) -> Option<core::ops::Range<f64>> {
+    let some = timed(outcome).any(|one| one.candidate.scratch_bytes > 0);
+    let (least, most) = ends(timed(outcome).map(scratch_of));
+    some.then(|| (least / 1.2)..(most * 1.2))
+}
+
 fn us(ns: u64) -> f64 {
     real(ns.max(1)) / 1e3
 }
@@ -259,6 +296,16 @@ fn describe(name: &str, candidate: &Candidate, outcome: &TuningOutcome) -> Strin
 /// `15360`; from ten million on `1.2e7`.
 fn count_label(count: f64) -> String {
     if count >= 1e7 { format!("{count:.1e}") } else { format!("{count:.0}") }
+}
+
+/// `256 MiB`.
+fn bytes_label(bytes: f64) -> String {
+    let units = [(4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB"), (0, "B")];
+    let sizes = units.map(|(power, unit)| (1024_f64.powi(power), unit));
+    let fits = |(size, _): &&(f64, &str)| bytes >= *size;
+    let (size, unit) = sizes.iter().find(fits).unwrap_or(&(1.0, "B"));
+    let value = bytes / size;
+    if value < 9.95 { format!("{value:.1} {unit}") } else { format!("{value:.0} {unit}") }
 }
 
 fn shortened(text: &str, letters: usize) -> String {

@@ -1,12 +1,12 @@
 //! The search space: all legal ways to run a launch, found through the guard's planner.
 
-use core::num::NonZeroU64;
-
+use gridguard::pipeline::{self, Pipeline};
 use gridguard::profile::{Named, Objective, StoredChoice};
 use gridguard::{BatchAxis, Choice, LaunchRequest, Plan, Strategy};
 
-use crate::candidate::{Candidate, LaunchConfig};
+use crate::candidate::{Candidate, LaunchConfig, MAX_CHUNK_SIZES, chunked};
 use crate::stats::real;
+use crate::variant::Variant;
 
 /// All candidates of a problem, the default first.
 ///
@@ -18,6 +18,8 @@ pub struct Space {
     batches: Vec<BatchAxis>,
     /// The candidates as given, if they are not planned.
     listed: Vec<Candidate>,
+    /// Pipelines, which plan themselves.
+    variants: Vec<Variant>,
     candidates: Vec<Candidate>,
     objective: Objective,
 }
@@ -33,8 +35,8 @@ impl Space {
     pub fn new(configurations: Vec<LaunchConfig>) -> Self {
         let batches = configurations.iter().map(|configuration| configuration.batch).collect();
         let objective = Objective::Throughput;
-        let (listed, candidates) = (Vec::new(), Vec::new());
-        let mut space = Self { configurations, batches, listed, candidates, objective };
+        let (listed, variants, candidates) = (Vec::new(), Vec::new(), Vec::new());
+        let mut space = Self { configurations, batches, listed, variants, candidates, objective };
         space.generate();
         space
     }
@@ -49,8 +51,23 @@ impl Space {
         Self { listed: candidates.clone(), candidates, ..Self::new(Vec::new()) }
     }
 
+    /// Plans each of `pipelines` in every way worth measuring within `budget`: in the largest chunks that
+    /// are legal and fit, and in chunks of a half, a quarter and so on of all items, with as many
+    /// of them in flight as the budget allows, and with 1, 2, 4 and so on below that.
+    ///
+    /// The default is the plan of the first pipeline for `budget`. Pipelines are told apart by their
+    /// [parameters](gridguard::pipeline::PipelineBuilder::parameter), so no two may have the same. See
+    /// [`PipelineWorkload`](crate::PipelineWorkload), which measures them.
+    #[must_use]
+    pub fn pipelines(pipelines: Vec<Pipeline<()>>, budget: &pipeline::Budget) -> Self {
+        let variants = Variant::all(pipelines, budget);
+        let mut space = Self { variants, ..Self::new(Vec::new()) };
+        space.generate();
+        space
+    }
+
     /// Regenerates the candidates for `objective` if it changes what is legal: a workspace bounds
-    /// the chunk size. Choices are then spelled out as chunk sizes, so that they respect it
+    /// the chunk size, and that of a pipeline all scratch. Choices are then spelled out as chunk sizes, so that they respect it
     /// wherever they are planned. An objective without a workspace makes all candidates legal
     /// again.
     pub fn restrict(&mut self, objective: Objective) {
@@ -111,7 +128,10 @@ impl Space {
     /// Adds the candidate that `choice` yields with these parameters, if it is legal. If another
     /// choice already yielded the same plan, that candidate is returned.
     pub fn add(&mut self, parameters: &Named, choice: StoredChoice) -> Option<Candidate> {
-        let new = candidate(self.configuration(parameters)?, choice, self.objective)?;
+        let new = match self.variant(parameters) {
+            Some(variant) => variant.candidate(choice, self.objective)?,
+            None => candidate(self.configuration(parameters)?, choice, self.objective)?,
+        };
         if let Some(same) = self.candidates.iter().find(|one| one.is_same_plan(&new)) {
             return Some(same.clone());
         }
@@ -129,9 +149,20 @@ impl Space {
         Some(batch.items_within(blocks)).filter(|items| *items < batch.items())
     }
 
+    /// The items of the smallest possible chunk with these parameters, at least one.
+    pub(crate) fn unit(&self, parameters: &Named) -> u64 {
+        match self.variant(parameters) {
+            Some(variant) => variant.unit(),
+            None => self.configuration(parameters).map_or(1, |one| unit(&one.batch)),
+        }
+    }
+
     /// The capacity of the candidate's waves in blocks, over the blocks that it launches: 1 if
-    /// every wave is full.
+    /// every wave is full, and for pipelines, whose stages have waves of their own.
     pub(crate) fn wave_padding(&self, candidate: &Candidate) -> Option<f64> {
+        if self.variant(&candidate.parameters).is_some() {
+            return Some(1.0);
+        }
         let configuration = self.configuration(&candidate.parameters)?;
         let wave = u128::from(wave_blocks(configuration));
         let blocks = configuration.request.grid.volume();
@@ -142,14 +173,18 @@ impl Space {
         Some(real(narrow(waves.saturating_mul(wave))) / real(narrow(blocks).max(1)))
     }
 
+    fn variant(&self, parameters: &Named) -> Option<&Variant> {
+        self.variants.iter().find(|variant| variant.parameters == *parameters)
+    }
+
     fn generate(&mut self) {
-        let listed = self.listed.iter().filter(|one| match self.objective {
-            Objective::Memory { bytes_per_item, bytes } => {
-                one.largest_chunk.checked_mul(bytes_per_item).is_some_and(|all| all <= bytes)
-            }
-            Objective::Throughput | Objective::Latency { .. } => true,
-        });
+        let listed = self.listed.iter().filter(|one| one.is_within(self.objective));
         self.candidates.extend(listed.cloned());
+        for new in self.variants.iter().flat_map(|variant| variant.candidates(self.objective)) {
+            if !self.candidates.iter().any(|one| one.is_same_plan(&new)) {
+                self.candidates.push(new);
+            }
+        }
         for configuration in &self.configurations {
             let plans = [
                 StoredChoice::Automatic,
@@ -171,11 +206,6 @@ impl Space {
             }
         }
     }
-}
-
-/// The choice of chunks of at most `items`; zero counts as one.
-pub(crate) fn chunked(items: u64) -> StoredChoice {
-    StoredChoice::Chunked { max_items: NonZeroU64::new(items).unwrap_or(NonZeroU64::MIN) }
 }
 
 fn plan(configuration: &LaunchConfig, choice: StoredChoice) -> Option<Plan> {
@@ -208,6 +238,7 @@ fn candidate(
         launches: plan.len(),
         largest_chunk: narrow(blocks.div_ceil(u128::from(plan.items()).max(1))),
         block_threads: narrow(configuration.request.block.volume()),
+        scratch_bytes: 0,
     })
 }
 
@@ -254,7 +285,7 @@ fn wave_items(configuration: &LaunchConfig) -> u64 {
 }
 
 /// Items that only go together, at least one.
-pub(crate) fn unit(batch: &BatchAxis) -> u64 {
+fn unit(batch: &BatchAxis) -> u64 {
     batch.unit().unwrap_or(1).max(1)
 }
 
@@ -265,7 +296,3 @@ fn round_up(items: u64, unit: u64) -> u64 {
 fn narrow(count: u128) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
-
-/// Chunk sizes below the whole batch. Twelve doublings span chunks from the whole batch to 4,096
-/// launches of a wave, whose launch overhead alone takes milliseconds.
-pub(crate) const MAX_CHUNK_SIZES: usize = 12;

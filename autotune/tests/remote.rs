@@ -211,6 +211,7 @@ fn candidate(fault: u64) -> Candidate {
         launches: 2,
         largest_chunk: 35_000,
         block_threads: 32,
+        scratch_bytes: 0,
     }
 }
 

@@ -7,8 +7,7 @@ use gridguard::Strategy;
 use gridguard::profile::{Named, StoredChoice};
 
 use super::template::{CommandTemplate, TemplateError, is_name};
-use crate::candidate::Candidate;
-use crate::space::MAX_CHUNK_SIZES;
+use crate::candidate::{Candidate, MAX_CHUNK_SIZES};
 
 /// A problem that a program measures, and what may vary.
 ///
@@ -201,6 +200,7 @@ impl ProgramProblem {
             largest_chunk: chunk,
             // Not known, so that it decides no tie.
             block_threads: 0,
+            scratch_bytes: 0,
         }
     }
 }

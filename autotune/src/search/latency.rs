@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use gridguard::profile::Named;
 
+use crate::candidate::chunked;
 use crate::control::Stage;
 use crate::measure::Portion;
 use crate::outcome::LatencyOutcome;
 use crate::search::elimination::FINE_FACTOR;
 use crate::search::finals;
 use crate::search::state::{DEFAULT, Halt, Search};
-use crate::space::{Space, chunked, unit};
+use crate::space::Space;
 use crate::stats::{Samples, count, real};
 
 /// Brackets the largest chunk with each promising set of parameters, then compares whole sequences
@@ -91,12 +92,13 @@ impl Bisection<'_, '_> {
         let mut rated = Vec::new();
         for parameters in sets {
             let ladder = self.ladder(&parameters);
-            let Some((items, place)) = ladder.get(ladder.len() / 2).copied() else { continue };
+            let Some((_, place)) = ladder.get(ladder.len() / 2).copied() else { continue };
             let taken = |this: &Self| this.samples(place).map_or(0, |samples| samples.count());
             while self.search.is_open(place) && taken(self) < GLANCES {
                 self.take(place)?;
             }
             if let Some(samples) = self.samples(place) {
+                let items = self.search.series[place].candidate.items_at_once();
                 rated.push((samples.median() / real(items.max(1)), parameters));
             }
         }
@@ -151,7 +153,7 @@ impl Bisection<'_, '_> {
         (mut meets_items, mut meets): (u64, usize),
         mut fails_items: u64,
     ) -> Result<usize, Halt> {
-        let unit = self.unit(parameters);
+        let unit = self.space.unit(parameters);
         while fails_items.saturating_sub(meets_items) > unit.max(meets_items / GRANULARITY) {
             // The geometric mean over several octaves, else the arithmetic one.
             let times = fails_items / meets_items.max(1);
@@ -232,15 +234,11 @@ impl Bisection<'_, '_> {
 
     /// The smallest possible chunk, or the `lowest` known one if that is not legal.
     fn smallest(&mut self, parameters: &Named, lowest: (u64, usize)) -> (u64, usize) {
-        let unit = self.unit(parameters);
+        let unit = self.space.unit(parameters);
         match self.space.add(parameters, chunked(unit)) {
             Some(one) => (one.largest_chunk, self.search.track(&one)),
             None => lowest,
         }
-    }
-
-    fn unit(&self, parameters: &Named) -> u64 {
-        self.space.configuration(parameters).map_or(1, |configuration| unit(&configuration.batch))
     }
 }
 

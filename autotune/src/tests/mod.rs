@@ -2,6 +2,7 @@
 
 mod evaluate;
 mod latency;
+mod pipelines;
 mod plot;
 pub(crate) mod recorded;
 pub(crate) mod simulation;

@@ -50,7 +50,7 @@ fn boxes(svg: &str) -> Vec<([f64; 4], String)> {
     texts.collect()
 }
 
-fn assert_legible(svg: &str) {
+pub(super) fn assert_legible(svg: &str) {
     let boxes = boxes(svg);
     for (place, ([left, top, right, bottom], words)) in boxes.iter().enumerate() {
         let inside = *left >= 0.0 && *top >= 0.0 && *right <= 1000.0 && *bottom <= 560.0;

@@ -5,7 +5,7 @@ use gridguard::{
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
-use crate::space::{MAX_CHUNK_SIZES, chunked};
+use crate::candidate::{MAX_CHUNK_SIZES, chunked};
 use crate::{LaunchConfig, Shard, Space};
 
 fn configuration(threads: u64, batch: BatchAxis) -> LaunchConfig {

@@ -19,6 +19,7 @@ mod kernel_images;
 mod late_errors;
 mod limits;
 mod memory;
+mod pipeline_tuning;
 mod pipelines;
 mod reflection_pad1d;
 mod refusals;

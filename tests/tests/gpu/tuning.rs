@@ -198,6 +198,7 @@ fn candidate(remote: &Remote, fault: u64, choice: StoredChoice) -> Candidate {
         launches: plan.len(),
         largest_chunk: plan.largest_chunk(),
         block_threads: 128,
+        scratch_bytes: 0,
     }
 }
 

@@ -244,6 +244,7 @@ mod tests {
             launches: 1,
             largest_chunk: 5,
             block_threads: 128,
+            scratch_bytes: 0,
         };
         let result = Err(MeasureFailure::new(FailureKind::Mismatch, message));
         JournalRecord::Check { candidate, result }

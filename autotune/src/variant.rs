@@ -1,0 +1,98 @@
+//! The ways to run a pipeline: each a plan, with the scratch that it takes.
+
+use std::sync::Arc;
+
+use gridguard::Strategy;
+use gridguard::pipeline::{Budget, IN_FLIGHT, Pipeline, PipelinePlan};
+use gridguard::profile::{Named, Objective, StoredChoice};
+
+use crate::candidate::{Candidate, MAX_CHUNK_SIZES, chunked};
+
+/// A pipeline with up to so many chunks in flight.
+#[derive(Clone, Debug)]
+pub(crate) struct Variant {
+    /// The chunks in flight, and the pipeline's own.
+    pub(crate) parameters: Named,
+    pipeline: Arc<Pipeline<()>>,
+    budget: Budget,
+}
+
+impl Variant {
+    /// Each pipeline with each number of chunks in flight worth measuring, the most first.
+    pub(crate) fn all(pipelines: Vec<Pipeline<()>>, budget: &Budget) -> Vec<Self> {
+        let most = budget.max_in_flight();
+        let fewer = core::iter::successors(Some(1_u64), |chunks| chunks.checked_mul(2));
+        let counts = || [most].into_iter().chain(fewer.clone().take_while(|chunks| *chunks < most));
+        let with = |pipeline: Pipeline<()>| {
+            let pipeline = Arc::new(pipeline);
+            counts().map(move |chunks| Self {
+                parameters: parameters(&pipeline, chunks),
+                pipeline: Arc::clone(&pipeline),
+                budget: budget.in_flight(chunks),
+            })
+        };
+        pipelines.into_iter().flat_map(with).collect()
+    }
+
+    /// Its candidates within `objective`, the one with the largest chunk first.
+    pub(crate) fn candidates(&self, objective: Objective) -> Vec<Candidate> {
+        let largest = self.candidate(StoredChoice::Automatic, objective);
+        let Some(largest) = largest else { return Vec::new() };
+        let half = |items: &u64| (*items > 1).then(|| items.div_ceil(2));
+        let sizes = core::iter::successors(Some(self.pipeline.items()), half);
+        let smaller = sizes.filter(|items| *items < largest.largest_chunk).take(MAX_CHUNK_SIZES);
+        let smaller: Vec<_> =
+            smaller.filter_map(|items| self.candidate(chunked(items), objective)).collect();
+        [largest].into_iter().chain(smaller).collect()
+    }
+
+    /// The candidate that `choice` yields, if it is legal and within `objective`.
+    pub(crate) fn candidate(
+        &self,
+        choice: StoredChoice,
+        objective: Objective,
+    ) -> Option<Candidate> {
+        let at_most = match choice {
+            StoredChoice::Chunked { max_items } => max_items.get(),
+            _ => u64::MAX,
+        };
+        let bytes = match objective {
+            Objective::Memory { bytes, .. } => bytes,
+            Objective::Throughput | Objective::Latency { .. } => u64::MAX,
+        };
+        let Self { pipeline, budget, .. } = self;
+        let limited = Budget::bytes(bytes.min(budget.max_bytes()))
+            .in_flight(budget.max_in_flight())
+            .at_most(at_most.min(budget.max_items()));
+        let plan = pipeline.plan(&limited).ok()?;
+        Some(candidate_of(pipeline, &plan)).filter(|one| one.is_within(objective))
+    }
+
+    /// The items of the smallest possible chunk, at least one.
+    pub(crate) fn unit(&self) -> u64 {
+        self.pipeline.plan(&self.budget).map_or(1, |plan| plan.smallest_chunk().max(1))
+    }
+}
+
+/// The candidate that `plan` is.
+pub(crate) fn candidate_of(pipeline: &Pipeline<()>, plan: &PipelinePlan) -> Candidate {
+    let largest_chunk = plan.chunk_items();
+    let (choice, strategy) = match plan.len() {
+        0 | 1 => (StoredChoice::Whole, Strategy::Whole),
+        _ => (chunked(largest_chunk), Strategy::Chunked),
+    };
+    Candidate {
+        parameters: parameters(pipeline, plan.in_flight()),
+        choice,
+        strategy,
+        launches: plan.len(),
+        largest_chunk,
+        block_threads: 0,
+        scratch_bytes: plan.bytes(),
+    }
+}
+
+fn parameters(pipeline: &Pipeline<()>, in_flight: u64) -> Named {
+    let in_flight = (IN_FLIGHT.to_owned(), in_flight);
+    [in_flight].into_iter().chain(pipeline.parameters().iter().cloned()).collect()
+}

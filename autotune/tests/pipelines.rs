@@ -1,0 +1,354 @@
+//! Pipelines tuned on this machine, with the host's clock. Nothing depends on what is fast here.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use gridguard::pipeline::{
+    Budget, Buffer, EntryRefusal, HostMemory, HostPipeline, IN_FLIGHT, Pipeline, PipelinePlan,
+    PipelineRun, RunError, StageError,
+};
+use gridguard::profile::{
+    Document, Key, L2, Layers, Match, Objective, Policy, Provenance, Submission, publish,
+};
+use gridguard::{DeviceLimits, Guard};
+use gridguard_autotune::{
+    Budget as Limits, Candidate, CandidateVerdict, Chart, FailureKind, HostClock, InProcess,
+    Journal, JournalRecord, MeasureFailure, Measurer, PipelineProblem, PipelineWorkload, Portion,
+    Resumed, Space, TuningOutcome, TuningReport, Workload, tune,
+};
+use rayon::prelude::*;
+
+const ITEMS: u64 = 2000;
+/// Scratch for 1,560 items, or twice 780.
+const BYTES: u64 = 100_000;
+const BLOCKS: [u64; 2] = [64, 8];
+const BLOCK: &str = "scale.block";
+const HOT: Policy = Policy { l2: L2::Hot, submission: Submission::Eager };
+
+/// What goes wrong in a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Nothing,
+    /// No memory for chunks of so many items.
+    OutOfMemory(u64),
+    /// Wrong results in chunks of so many items.
+    Wrong(u64),
+}
+
+/// y = 3x + 1, by way of 64 bytes of scratch an item.
+struct Affine {
+    /// For each block: the pipeline, its input and its output.
+    built: Vec<(HostPipeline<'static>, Buffer<u32>, Buffer<u32>)>,
+    from: Vec<u32>,
+    to: Vec<u32>,
+}
+
+fn build(
+    items: u64,
+    block: u64,
+    fault: Fault,
+) -> (HostPipeline<'static>, Buffer<u32>, Buffer<u32>) {
+    let mut builder = HostPipeline::builder(items);
+    let (x, t) = (builder.input::<u32>("x", 1), builder.scratch::<u32>("t", 16));
+    let y = builder.output::<u32>("y", 1);
+    builder.parameter(BLOCK, block);
+    builder.source("first version");
+    let rows = usize::try_from(block).expect("small");
+    let scale = builder.stage("scale", move |chunk, views| {
+        if fault == Fault::OutOfMemory(chunk.items) {
+            return Err(StageError::out_of_memory("as asked"));
+        }
+        let rows = views.write(t)?.par_chunks_mut(16 * rows).zip(views.read(x)?.par_chunks(rows));
+        rows.for_each(|(t, x)| {
+            t.chunks_mut(16).zip(x).for_each(|(t, x)| t.fill(3 * x));
+        });
+        Ok(())
+    });
+    scale.reads(x).writes(t);
+    let shift = builder.stage("shift", move |chunk, views| {
+        let one = if fault == Fault::Wrong(chunk.items) { 2 } else { 1 };
+        let rows = views.read(t)?.chunks(16);
+        views.write(y)?.iter_mut().zip(rows).for_each(|(y, t)| *y = t[15] + one);
+        Ok(())
+    });
+    shift.reads(t).writes(y);
+    (builder.build().expect("two stages"), x, y)
+}
+
+fn affine(items: u64, fault: Fault) -> Affine {
+    let from: Vec<u32> = (0..u32::try_from(items).expect("few")).collect();
+    let built = BLOCKS.iter().map(|block| build(items, *block, fault)).collect();
+    Affine { built, to: vec![0; from.len()], from }
+}
+
+impl PipelineProblem for Affine {
+    fn pipelines(&self) -> Vec<Pipeline<()>> {
+        self.built.iter().map(|(pipeline, ..)| pipeline.outline()).collect()
+    }
+
+    fn run(&mut self, index: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
+        let (pipeline, x, y) = &mut self.built[index];
+        let memory = HostMemory::new().read(*x, &self.from).write(*y, &mut self.to);
+        pipeline.run(plan, memory)
+    }
+
+    fn poison(&mut self) -> Result<(), MeasureFailure> {
+        self.to.fill(u32::MAX);
+        Ok(())
+    }
+
+    fn compare(&mut self) -> Result<(), MeasureFailure> {
+        match self.to.iter().zip(&self.from).position(|(y, x)| *y != 3 * x + 1) {
+            None => Ok(()),
+            Some(at) => Err(MeasureFailure::new(FailureKind::Mismatch, format!("wrong at {at}"))),
+        }
+    }
+}
+
+const BUDGET: Budget = Budget::bytes(BYTES).in_flight(2);
+
+fn measurer(fault: Fault) -> (Space, InProcess<PipelineWorkload<Affine>, HostClock>) {
+    let workload = PipelineWorkload::new(affine(ITEMS, fault), BUDGET);
+    (workload.space(), InProcess::new(workload, HostClock::new(HOT)))
+}
+
+fn search(fault: Fault, objective: Objective) -> TuningOutcome {
+    let (mut space, mut measurer) = measurer(fault);
+    let outcome = tune(&mut measurer, &mut space, objective, &Limits::default(), &mut ());
+    outcome.expect("the default runs")
+}
+
+/// Tuned once for all tests.
+fn tuned() -> &'static TuningOutcome {
+    static TUNED: OnceLock<TuningOutcome> = OnceLock::new();
+    TUNED.get_or_init(|| search(Fault::Nothing, Objective::Throughput))
+}
+
+fn key() -> Key {
+    build(ITEMS, BLOCKS[0], Fault::Nothing).0.key("affine", HOT, Objective::Throughput)
+}
+
+/// A guard with a profile file of what was tuned.
+fn guard(folder: &std::path::Path) -> Guard {
+    let guard = Guard::host(DeviceLimits::any_device());
+    let (identity, environment) = (guard.identity(), guard.environment());
+    let shape = build(ITEMS, BLOCKS[0], Fault::Nothing).0.shape();
+    let mut document = Document::new(identity.clone(), environment.clone());
+    let entry = tuned().entry(key(), shape, Provenance::default());
+    document.insert(entry).expect("within the limits of a file");
+    let file = folder.join(identity.file_name());
+    publish(&file, &document).expect("written");
+    let loaded = Layers::new().explicit(&file).load(&identity, &environment);
+    assert!(loaded.notices.is_empty(), "{:?}", loaded.notices);
+    guard.with_profile(Arc::new(loaded.profile))
+}
+
+#[test]
+fn a_pipeline_is_tuned_and_the_entry_is_used() {
+    let outcome = tuned();
+    assert!(outcome.complete && outcome.failures().next().is_none());
+    let sets = |name: &str| {
+        let values = outcome.candidates.iter().flat_map(|one| &one.candidate.parameters);
+        let mut values: Vec<u64> =
+            values.filter(|(other, _)| other == name).map(|(_, value)| *value).collect();
+        values.sort_unstable();
+        values.dedup();
+        values
+    };
+    assert_eq!((sets(IN_FLIGHT), sets(BLOCK)), (vec![1, 2], vec![8, 64]));
+    for one in &outcome.candidates {
+        assert!((256..=BYTES).contains(&one.candidate.scratch_bytes), "{}", one.candidate);
+        let is_timed = one.summary.samples > 0 && one.summary.median_ns > 0;
+        assert!(is_timed || one.verdict == CandidateVerdict::Unmeasured, "{}", one.candidate);
+    }
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let guard = guard(folder.path());
+    let (untuned, ..) = build(ITEMS, BLOCKS[0], Fault::Nothing);
+    let entry = untuned.tuned(&guard, &key());
+    assert_eq!(entry.choice.matched, Match::Exact);
+    let block = entry.parameter(BLOCK).expect("it is in the entry");
+    let other = BLOCKS.into_iter().find(|other| *other != block).expect("two");
+    let (refusing, ..) = build(ITEMS, other, Fault::Nothing);
+    let refused = entry.plan(&refusing, &BUDGET).expect("the default").refused;
+    let (name, pipeline) = (BLOCK.to_owned(), Some(other));
+    assert_eq!(refused, Some(EntryRefusal::Parameter { name, entry: Some(block), pipeline }));
+    assert_eq!(guard.profile().expect("one").counts().refused, 1);
+
+    let (pipeline, x, y) = build(ITEMS, block, Fault::Nothing);
+    let planned = entry.plan(&pipeline, &BUDGET).expect("legal");
+    assert_eq!((planned.matched, planned.refused), (Match::Exact, None));
+    let Candidate { largest_chunk, launches, scratch_bytes, .. } = outcome.winner;
+    let plan = planned.plan;
+    assert_eq!(
+        (plan.chunk_items(), plan.len(), plan.bytes()),
+        (largest_chunk, launches, scratch_bytes)
+    );
+    let mut affine = affine(ITEMS, Fault::Nothing);
+    affine.built = vec![(pipeline, x, y)];
+    affine.run(0, &plan).expect("it runs");
+    affine.compare().expect("the right result");
+}
+
+#[test]
+fn the_entry_serves_other_numbers_of_items_and_the_curve_is_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let guard = guard(folder.path());
+    let (near, ..) = build(1500, BLOCKS[0], Fault::Nothing);
+    let entry = near.tuned(&guard, &key());
+    assert_eq!(entry.choice.matched, Match::Bucket);
+    let (near, ..) = build(1500, entry.parameter(BLOCK).expect("there"), Fault::Nothing);
+    let plan = entry.plan(&near, &BUDGET).expect("legal").plan;
+    assert!(plan.bytes() <= BYTES && plan.chunk_items() <= tuned().winner.largest_chunk);
+
+    let (title, subtitle) = ("affine 2,000 x 16 u32".into(), "host, hot-eager, throughput".into());
+    let svg = Chart { title, subtitle, largest_legal_chunk: None }.svg(tuned()).expect("points");
+    assert!(svg.contains("scratch of all chunks in flight"), "{svg}");
+    let report = TuningReport::new("affine", tuned()).to_string();
+    assert!(report.contains("in_flight 2, scale.block 64"), "{report}");
+}
+
+#[test]
+fn the_fastest_within_a_bound_on_memory_and_the_largest_within_one_on_time_are_found() {
+    let memory = Objective::Memory { bytes_per_item: 0, bytes: 10_000 };
+    let outcome = search(Fault::Nothing, memory);
+    assert!(outcome.candidates.iter().all(|one| one.candidate.scratch_bytes <= 10_000));
+    assert_eq!(outcome.entry(key(), Vec::new(), Provenance::default()).key.objective, memory);
+    // An hour, within which every chunk is.
+    let latency = Objective::Latency { max_launch_us: 3_600_000_000 };
+    let outcome = search(Fault::Nothing, latency);
+    assert!(outcome.latency.expect("a bound").met && outcome.complete);
+    assert!(outcome.winner.largest_chunk >= outcome.default.largest_chunk);
+}
+
+#[test]
+fn a_chunk_that_runs_out_of_memory_or_is_wrong_fails_alone() {
+    let (space, _) = measurer(Fault::Nothing);
+    let default = space.default().expect("it fits").largest_chunk;
+    let other = space.candidates().iter().map(|one| one.largest_chunk).find(|one| *one < default);
+    let chunk = other.expect("several");
+    for fault in [Fault::OutOfMemory(chunk), Fault::Wrong(chunk)] {
+        let outcome = search(fault, Objective::Throughput);
+        let failed: Vec<_> = outcome.failures().collect();
+        assert!(!failed.is_empty() && outcome.winner.largest_chunk != chunk);
+        for (candidate, failure) in failed {
+            assert_eq!(candidate.largest_chunk, chunk);
+            let expected = match fault {
+                Fault::OutOfMemory(_) => (FailureKind::Launch, "memory for chunks of"),
+                _ => (FailureKind::Mismatch, "wrong at 0"),
+            };
+            assert_eq!(failure.kind, expected.0);
+            assert!(failure.message.starts_with(expected.1), "{failure}");
+        }
+    }
+}
+
+/// Counts the items that its pipeline was run for.
+struct Counting {
+    affine: Affine,
+    items: Arc<AtomicU64>,
+}
+
+impl PipelineProblem for Counting {
+    fn pipelines(&self) -> Vec<Pipeline<()>> {
+        self.affine.pipelines()
+    }
+
+    fn run(&mut self, index: usize, plan: &PipelinePlan) -> Result<PipelineRun, RunError> {
+        let run = self.affine.run(index, plan)?;
+        self.items.fetch_add(run.items_done, Ordering::Relaxed);
+        Ok(run)
+    }
+
+    fn poison(&mut self) -> Result<(), MeasureFailure> {
+        self.affine.poison()
+    }
+
+    fn compare(&mut self) -> Result<(), MeasureFailure> {
+        self.affine.compare()
+    }
+}
+
+#[test]
+fn the_largest_launch_is_the_first_chunks_in_flight_and_a_candidate_over_the_budget_never_runs() {
+    let items = Arc::new(AtomicU64::new(0));
+    let problem = Counting { affine: affine(ITEMS, Fault::Nothing), items: Arc::clone(&items) };
+    let mut workload = PipelineWorkload::new(problem, BUDGET);
+    let space = workload.space();
+    let default = space.default().expect("it fits").clone();
+    assert_eq!((default.parameters[0].1, default.largest_chunk), (2, 667));
+    assert!(workload.launch(&default, Portion::Sequence).is_err(), "it was not prepared");
+    workload.prepare(&default).expect("legal");
+    for (portion, expected) in [(Portion::LargestLaunch, 1334), (Portion::Sequence, ITEMS)] {
+        items.store(0, Ordering::Relaxed);
+        workload.launch(&default, portion).expect("it runs");
+        assert_eq!(items.load(Ordering::Relaxed), expected);
+    }
+
+    items.store(0, Ordering::Relaxed);
+    let larger = Space::pipelines(affine(ITEMS, Fault::Nothing).pipelines(), &Budget::UNLIMITED);
+    let whole = larger.default().expect("it fits").clone();
+    let changes: [fn(&mut Candidate); 7] = [
+        |one| one.scratch_bytes += 256,
+        |one| one.scratch_bytes = 0,
+        |one| one.largest_chunk = 0,
+        |one| one.largest_chunk = u64::MAX,
+        |one| one.parameters[0].1 = 3,
+        |one| one.parameters[1].1 = 7,
+        |one| one.parameters.clear(),
+    ];
+    let changed = changes.map(|change| {
+        let mut other = default.clone();
+        change(&mut other);
+        other
+    });
+    for foreign in [whole].into_iter().chain(changed) {
+        let failure = workload.prepare(&foreign).expect_err("over the budget, or none of its own");
+        assert_eq!(failure.kind, FailureKind::Illegal, "{foreign}");
+        workload.launch(&foreign, Portion::Sequence).expect_err("it was not prepared");
+    }
+    assert_eq!(items.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn an_interrupted_search_resumes_from_its_journal() {
+    let (mut space, interrupted) = measurer(Fault::Nothing);
+    let mut first = Resumed::new(interrupted, Journal::default());
+    let limits = Limits { evaluations: Some(40), ..Limits::default() };
+    let cut = tune(&mut first, &mut space, Objective::Throughput, &limits, &mut ());
+    let cut = cut.expect("the default runs");
+    assert_eq!((cut.complete, cut.evaluations), (false, 40));
+    let (_, journal) = first.into_parts();
+    let mut written = Vec::new();
+    journal.write_lines(&mut written).expect("finite");
+    let read = Journal::read_lines(written.as_slice()).expect("a journal");
+    assert_eq!(read, journal);
+
+    let (mut space, measurer) = measurer(Fault::Nothing);
+    let mut second = Resumed::new(measurer, read);
+    let limits = Limits::default();
+    let outcome = tune(&mut second, &mut space, Objective::Throughput, &limits, &mut ());
+    let outcome = outcome.expect("the default runs");
+    assert!(outcome.complete && outcome.evaluations > 40);
+    let (_, all) = second.into_parts();
+    assert_eq!(all.records[..journal.records.len()], journal.records);
+    let samples = |journal: &Journal| {
+        let all = journal.records.iter();
+        all.filter(|one| matches!(one, JournalRecord::Sample { .. })).count()
+    };
+    // Nothing that was measured before is measured again.
+    let evaluations = usize::try_from(outcome.evaluations).expect("few");
+    assert_eq!((samples(&journal), samples(&all)), (40, evaluations));
+}
+
+#[test]
+fn a_measurer_serves_candidates_as_they_come() {
+    let (space, mut measurer) = measurer(Fault::Nothing);
+    for candidate in space.candidates().iter().rev().take(5) {
+        measurer.check(candidate).expect("correct");
+        for portion in [Portion::Sequence, Portion::LargestLaunch] {
+            assert!(measurer.sample(candidate, portion).expect("a sample").time_ns > 0.0);
+        }
+    }
+}
