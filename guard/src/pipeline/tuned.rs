@@ -195,7 +195,9 @@ fn plan_as<B>(
         }
         StoredChoice::Whole => u64::MAX,
         StoredChoice::Chunked { max_items } => max_items.get(),
-        StoredChoice::Folded => return Err(EntryRefusal::Choice { choice }),
+        StoredChoice::Folded | StoredChoice::Shifted => {
+            return Err(EntryRefusal::Choice { choice });
+        }
     };
     let wanted = Budget::UNLIMITED.in_flight(in_flight).at_most(at_most);
     let wanted = pipeline.plan(&wanted).map_err(EntryRefusal::Plan)?;
