@@ -121,3 +121,51 @@ fn one_key_and_value_may_serve_every_item() {
     let deviation = deviation(&operation, &out, [q, &k, &v], None);
     assert!(deviation.within(tolerance(f16::TYPE)), "{:e}", deviation.relative());
 }
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn queries_keys_and_values_are_read_in_place_out_of_the_rows_of_one_product() {
+    fn all<T: Tensorial>(items: u64, frames: u64, heads: u64, head_dim: u64) {
+        let shape = Shape::new(items, heads, frames, head_dim).expect("legal");
+        let channels = heads * head_dim;
+        // Rows of the product are [3, heads, head_dim], one for each frame.
+        let rows = [frames * 3 * channels, head_dim, 3 * channels, 1];
+        let extent = Extent::strided(shape.dims(), rows);
+        // As the next product reads them: [items, frames, heads, head_dim].
+        let target = Extent::contiguous([items, frames, heads, head_dim]).swap_axes(1, 2);
+        let (qkv, _) = synthetic::<T>(&shape, 31);
+        let starts = [0, 1, 2].map(|part| usize::try_from(part * channels).expect("elements"));
+        let len = usize::try_from(items * rows[0]).expect("elements");
+        let mut product = vec![T::narrow(f32::NAN); len];
+        for (tensor, start) in qkv.iter().zip(starts) {
+            for (x, place) in tensor.iter().zip(places(&extent)) {
+                product[start + place] = *x;
+            }
+        }
+        let stream = stream();
+        let product = stream.clone_htod(&product).expect("memory");
+        let views = starts.map(|start| product.slice(start..));
+        for operation in variants::<T>(shape) {
+            let operation = operation.with_strides();
+            let chunk = Choice::at_most(unit(&operation)).strategy(Strategy::Chunked);
+            for choice in [Choice::AUTOMATIC, chunk] {
+                let mut out = poisoned::<T>(&stream, qkv[0].len());
+                let prepared = kernels().prepare(operation, choice).expect("a plan");
+                let tensors = [&views[0], &views[1], &views[2]];
+                let tensors = tensors.map(|view| Tensor::with_extent(view, extent));
+                let to = TensorMut::with_extent(&mut out, target);
+                prepared.launch(&stream, tensors, None, shape.scale(), to).expect("launches");
+                let memory = stream.clone_dtoh(&out).expect("copies back");
+                let out: Vec<T> = places(&target).map(|place| memory[place]).collect();
+                let deviation = deviation(&operation, &out, [&qkv[0], &qkv[1], &qkv[2]], None);
+                let relative = deviation.relative();
+                assert!(deviation.within(tolerance(T::TYPE)), "{operation:?}: {relative:e}");
+            }
+        }
+    }
+    all::<f16>(7, 16, 5, 64);
+    all::<bf16>(5, 24, 5, 64);
+    all::<f16>(3, 32, 8, 40);
+    all::<f16>(3, 81, 2, 64);
+    all::<f32>(5, 16, 3, 40);
+}
