@@ -15,6 +15,7 @@ import measuring
 from measuring import DTYPES, best, divided, percent, ratio, us
 
 EPSILON = 1e-6
+LAYER_NORM_EPSILON = 1e-5
 LIMIT = "limit"
 
 
@@ -33,6 +34,15 @@ def operators(torch):
         "rms_norm": (
             lambda new, rows, columns: (new(rows, columns), new(columns)),
             {"rms_norm": lambda x, weight: functional.rms_norm(x, weight.shape, weight, EPSILON)},
+        ),
+        "layer_norm": (
+            lambda new, rows, columns: (new(rows, columns), new(columns), new(columns)),
+            {"layer_norm": lambda x, weight, bias: functional.layer_norm(x, weight.shape, weight, bias,
+                                                                         LAYER_NORM_EPSILON)},
+        ),
+        "geglu": (
+            lambda new, rows, columns: new(rows, 2 * columns).chunk(2, dim=-1),
+            {"gelu, product": lambda x, gate: x * functional.gelu(gate)},
         ),
         "softmax": (
             lambda new, rows, columns: (new(rows, columns),),

@@ -16,7 +16,7 @@ use half::{bf16, f16};
 use support::{Bench, Case, Device, Failure, Repeated};
 
 /// Kernel, types and sizes.
-const PROBLEMS: [&str; 20] = [
+const PROBLEMS: [&str; 27] = [
     "rms_norm f16 32768x4096",
     "rms_norm f16 131072x1024",
     "rms_norm f32 32768x4096",
@@ -26,6 +26,13 @@ const PROBLEMS: [&str; 20] = [
     "reflection_pad1d f32 131072x1x1000x24x24",
     "get_rows f16 i64 65536x4096x128256",
     "get_rows f16 i64 1048576x128x1000000",
+    "layer_norm f16 245760x320",
+    "layer_norm f16 61440x640",
+    "layer_norm f16 15360x1280",
+    "layer_norm f32 245760x320",
+    "geglu f16 245760x1280",
+    "geglu f16 61440x2560",
+    "geglu f32 122880x1280",
     "softmax f16 1228800x128",
     "softmax f16 262144x1024",
     "softmax f32 32768x4096",

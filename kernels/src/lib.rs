@@ -33,10 +33,12 @@ mod deviation;
 mod device;
 mod element;
 mod error;
+pub mod geglu;
 pub mod get_rows;
 mod index;
 #[cfg(feature = "cuda")]
 mod kernels;
+pub mod layer_norm;
 mod operation;
 pub mod reflection_pad1d;
 pub mod rms_norm;

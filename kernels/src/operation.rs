@@ -174,6 +174,29 @@ pub(crate) const fn memory(in_vectors: bool) -> Parameter {
     if in_vectors { Parameter::AlignedMemory { bytes: VECTOR_BYTES } } else { Parameter::Memory }
 }
 
+/// The values of a kernel's launch parameters, where those `given` by name replace the values `now`.
+pub(crate) fn replaced<const N: usize>(
+    kernel: &'static str,
+    known: &'static str,
+    now: [(&'static str, u64); N],
+    given: &[(String, u64)],
+) -> Result<[u64; N], KernelError> {
+    let mut values = now.map(|(_, value)| value);
+    for (name, value) in given {
+        let place = now.iter().position(|(known, _)| known == name);
+        let Some(place) = place.and_then(|place| values.get_mut(place)) else {
+            return Err(KernelError::UnknownParameter { kernel, given: name.clone(), known });
+        };
+        *place = *value;
+    }
+    Ok(values)
+}
+
+/// Launch parameters with names of their own.
+pub(crate) fn named<const N: usize>(parameters: [(&'static str, u64); N]) -> Vec<(String, u64)> {
+    parameters.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
 /// Checks that a dimension is in the supported range.
 pub(crate) fn check_size(
     dimension: &'static str,

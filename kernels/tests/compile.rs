@@ -14,7 +14,9 @@ use gridguard::{ComputeCapability, DeviceLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
 use gridguard_kernels::batched_gemm::BatchedGemm;
 use gridguard_kernels::compare::{Compare, ComparedType};
+use gridguard_kernels::geglu::Geglu;
 use gridguard_kernels::get_rows::GetRows;
+use gridguard_kernels::layer_norm::LayerNorm;
 use gridguard_kernels::reflection_pad1d::ReflectionPad1d;
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::softmax::Softmax;
@@ -267,6 +269,42 @@ fn rms_norm_compiles_for_every_architecture_without_a_spill() {
         for columns in [63, 64, 4096, 100_000] {
             add(&mut all, device, |element| RmsNorm::new(1 << 20, columns, element));
         }
+        all
+    });
+}
+
+/// Adds the code of every set of launch parameters worth measuring.
+fn add_candidates<O: Operation>(codes: &mut Vec<Code>, device: &DeviceLimits, operation: &O) {
+    for parameters in operation.candidates() {
+        let other = operation.with_parameters(&parameters).expect("worth measuring");
+        codes.push(code(&other, device));
+    }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn layer_norm_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|device| {
+        let mut all = Vec::new();
+        for columns in [63, 1001, 320, 1280, 2048, 4096, 100_000] {
+            add(&mut all, device, |element| LayerNorm::new(1 << 20, columns, element));
+        }
+        let candidates = LayerNorm::new(1 << 20, 320, ElementType::F16).expect("legal");
+        add_candidates(&mut all, device, &candidates);
+        all
+    });
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn geglu_compiles_for_every_architecture_without_a_spill() {
+    all_compile(|device| {
+        let mut all = Vec::new();
+        for columns in [1, 63, 1280, 5120, 100_000, 100_001] {
+            add(&mut all, device, |element| Geglu::new(1 << 20, columns, element));
+        }
+        let candidates = Geglu::new(1 << 20, 1280, ElementType::Bf16).expect("legal");
+        add_candidates(&mut all, device, &candidates);
         all
     });
 }

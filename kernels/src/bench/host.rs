@@ -148,7 +148,10 @@ mod tests {
         for problem in [
             "argsort f32 100x33",
             "batched_gemm bf16 50x5x6x7",
+            "geglu f32 100x24",
+            "geglu f16 30x5",
             "get_rows f16 i32 90x16x50",
+            "layer_norm bf16 100x40",
             "reflection_pad1d f32 40x3x20x2x4",
             "reflection_pad1d f32 40x3x20x0x4",
             "rms_norm f16 100x64",

@@ -11,7 +11,9 @@ use crate::argsort::Argsort;
 use crate::batched_gemm::BatchedGemm;
 use crate::element::ElementType;
 use crate::error::KernelError;
+use crate::geglu::Geglu;
 use crate::get_rows::GetRows;
+use crate::layer_norm::LayerNorm;
 use crate::reflection_pad1d::ReflectionPad1d;
 use crate::rms_norm::RmsNorm;
 use crate::softmax::Softmax;
@@ -28,10 +30,12 @@ use {super::device::device_case, crate::kernels::Kernels, cudarc::driver::CudaSt
 use {super::host::host_case, gridguard::Guard};
 
 /// All kernels, by name.
-pub(super) static KERNELS: [KernelEntry; 8] = [
+pub(super) static KERNELS: [KernelEntry; 10] = [
     KernelEntry::of::<Argsort>(),
     KernelEntry::of::<BatchedGemm>(),
+    KernelEntry::of::<Geglu>(),
     KernelEntry::of::<GetRows>(),
+    KernelEntry::of::<LayerNorm>(),
     KernelEntry::of::<ReflectionPad1d>(),
     KernelEntry::of::<RmsNorm>(),
     KernelEntry::of::<Softmax>(),

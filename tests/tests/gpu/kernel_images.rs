@@ -13,7 +13,9 @@ use gridguard::{DeviceLimits, Dim3, LaunchLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
 use gridguard_kernels::batched_gemm::BatchedGemm;
 use gridguard_kernels::compare::{Compare, ComparedType};
+use gridguard_kernels::geglu::Geglu;
 use gridguard_kernels::get_rows::GetRows;
+use gridguard_kernels::layer_norm::LayerNorm;
 use gridguard_kernels::reflection_pad1d::ReflectionPad1d;
 use gridguard_kernels::rms_norm::RmsNorm;
 use gridguard_kernels::softmax::Softmax;
@@ -154,6 +156,8 @@ fn codes(device: &DeviceLimits) -> Vec<Code> {
     for element in ElementType::ALL {
         for columns in [63, 4096] {
             add(RmsNorm::new(1 << 10, columns, element).and_then(|one| one.code(device)));
+            add(LayerNorm::new(1 << 10, columns, element).and_then(|one| one.code(device)));
+            add(Geglu::new(1 << 10, columns, element).and_then(|one| one.code(device)));
             add(Softmax::new(1 << 10, columns, element).and_then(|one| one.code(device)));
             let sort = Argsort::new(1 << 10, columns, element, Order::Ascending);
             add(sort.and_then(|one| one.code(device)));

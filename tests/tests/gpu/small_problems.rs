@@ -6,10 +6,12 @@ use gridguard_kernels::bench::{LaunchSetup, Problem};
 use super::support::{kernels, stream};
 
 /// Sizes of each kernel: whole vectors and odd rows, one block and several, every variant of attention.
-const SIZES: [(&str, &[&str]); 8] = [
+const SIZES: [(&str, &[&str]); 10] = [
     ("argsort", &["6x256", "5x1000", "2x5000"]),
     ("batched_gemm", &["20x5x6x7", "3x64x64x64", "2x33x64x18"]),
+    ("geglu", &["40x320", "37x513", "2x9000"]),
     ("get_rows", &["33x256x100", "33x7x50"]),
+    ("layer_norm", &["40x320", "37x513", "5x1280", "2x9000"]),
     ("reflection_pad1d", &["6x3x100x5x6", "2x3x1001x0x7"]),
     ("rms_norm", &["40x1024", "37x513", "2x9000"]),
     ("softmax", &["40x1024", "37x513", "2x9000"]),

@@ -1,0 +1,348 @@
+//! The gate of a feed-forward: `out = x * gelu(gate)`, of rows that hold x and then gate.
+//!
+//! Diffusion models have it in every transformer block, as `GEGLU`, with the GELU of erf. Rows are on
+//! grid z, which as many groups of rows as a long video has overflow.
+
+use gridguard::{Axis, BatchAxis, DeviceLimits, LaunchRequest};
+
+use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
+use crate::blocks::Blocks;
+use crate::element::{Element, ElementType, widened};
+use crate::error::KernelError;
+use crate::operation::{
+    Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, memory, named, replaced, source,
+};
+use crate::rows::Rows;
+#[cfg(feature = "cuda")]
+use {
+    crate::kernels::Prepared,
+    crate::tensor::{Tensor, TensorMut},
+    cudarc::driver::CudaStream,
+};
+
+const SOURCE: &str = source!("geglu.cu");
+
+/// The longest row that is tested; no model has longer ones.
+const MAX_COLUMNS: u64 = 1 << 20;
+/// Threads of a block by default.
+const THREADS: u64 = 256;
+const WARP: u64 = 32;
+const MAX_THREADS: u64 = 1024;
+/// Vectors of out that a thread writes by default: it loads twice as many before it stores the first.
+const VECTORS: u64 = 2;
+/// More would leave few threads on a multiprocessor.
+const MAX_VECTORS: u64 = 4;
+
+/// The gate over `rows` rows, with `columns` elements of out each.
+///
+/// GELU is `g * (1 + erf(g / sqrt(2))) / 2`, as PyTorch's `gelu` without approximation. NaN stays NaN, and
+/// a gate of -inf gives NaN, as there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Geglu {
+    rows: Rows,
+    /// Threads of a block.
+    threads: u64,
+    /// The most vectors, or elements where rows are no whole vectors, of a thread.
+    vectors: u64,
+}
+
+/// How blocks share the rows: each group of `tiles` blocks serves `items` of them.
+struct Geometry {
+    items: u64,
+    tiles: u64,
+    /// Vectors of a thread.
+    steps: u64,
+}
+
+impl Geglu {
+    /// Gates `[rows, 2 * columns]` to `[rows, columns]`.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Dimension`] for columns outside 1 to 1,048,576; [`KernelError::TooLarge`] if
+    /// 64 bits cannot count the bytes. Zero rows are allowed.
+    pub fn new(rows: u64, columns: u64, element: ElementType) -> Result<Self, KernelError> {
+        let rows = Rows::new(rows, columns, element, MAX_COLUMNS)?;
+        check_elements(&[rows.count, 2, rows.columns])?;
+        Ok(Self { rows, threads: THREADS, vectors: VECTORS })
+    }
+
+    /// The shape of the input: x before gate.
+    #[must_use]
+    pub const fn input_dims(&self) -> [u64; 2] {
+        [self.rows.count, 2 * self.rows.columns]
+    }
+
+    /// The shape of out.
+    #[must_use]
+    pub const fn output_dims(&self) -> [u64; 2] {
+        self.rows.dims()
+    }
+
+    fn geometry(&self) -> Geometry {
+        let Rows { columns, element, .. } = self.rows;
+        let aligned = self.rows.are_whole_vectors();
+        let parts = if aligned { columns * element.bytes() / VECTOR_BYTES } else { columns };
+        let block = self.threads * self.vectors;
+        let items = (block / parts).max(1);
+        let tiles = (items * parts).div_ceil(block);
+        Geometry { items, tiles, steps: (items * parts).div_ceil(tiles * self.threads) }
+    }
+
+    const fn named(&self) -> [(&'static str, u64); 2] {
+        [("threads", self.threads), ("vectors", self.vectors)]
+    }
+}
+
+impl Sealed for Geglu {}
+
+impl Operation for Geglu {
+    const KERNEL: &'static str = "geglu";
+    const SIZES: &'static [&'static str] = Rows::SIZES;
+
+    fn size_values(&self) -> Vec<u64> {
+        self.output_dims().into()
+    }
+
+    fn dtypes(&self) -> String {
+        self.rows.element.to_string()
+    }
+
+    fn parameters(&self) -> Vec<(String, u64)> {
+        named(self.named())
+    }
+
+    fn candidates(&self) -> Vec<Vec<(String, u64)>> {
+        let mut candidates = vec![self.parameters()];
+        for threads in [128, 256, 512] {
+            for vectors in [1, 2, 4] {
+                let other = Self { threads, vectors, ..*self }.parameters();
+                if !candidates.contains(&other) {
+                    candidates.push(other);
+                }
+            }
+        }
+        candidates
+    }
+
+    fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
+        let known = "threads, vectors";
+        let [threads, vectors] = replaced(Self::KERNEL, known, self.named(), parameters)?;
+        let refuse = |parameter, given, expected: &str| {
+            let (variant, expected) = (Self::KERNEL, expected.to_owned());
+            Err(KernelError::LaunchParameter { variant, parameter, given, expected })
+        };
+        if !(WARP..=MAX_THREADS).contains(&threads) || !threads.is_multiple_of(WARP) {
+            return refuse("threads", threads, "multiples of 32 up to 1024");
+        }
+        if !(1..=MAX_VECTORS).contains(&vectors) {
+            return refuse("vectors", vectors, "1 to 4");
+        }
+        Ok(Self { threads, vectors, ..*self })
+    }
+
+    fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
+        let aligned = self.rows.are_whole_vectors();
+        let memory = memory(aligned);
+        let Geometry { items, tiles, steps } = self.geometry();
+        Ok(Code {
+            kernel: Self::KERNEL,
+            source: SOURCE,
+            defines: vec![
+                ("ELEMENT", self.rows.element.number()),
+                ("COLUMNS", self.rows.columns),
+                ("THREADS", self.threads),
+                ("STEPS", steps),
+                ("ITEMS", items),
+                ("TILES", tiles),
+                ("ALIGNED", aligned.into()),
+            ],
+            architecture_specific: false,
+            parameters: vec![memory, memory, U64],
+        })
+    }
+
+    fn grid(&self) -> (LaunchRequest, BatchAxis) {
+        let Geometry { items, tiles, .. } = self.geometry();
+        let blocks = Blocks { axis: Axis::Z, items, tiles, threads: self.threads };
+        blocks.grid(self.rows.count)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Prepared<Geglu> {
+    /// Submits the launches to `stream` and returns their number without waiting for them. The input is
+    /// `[rows, 2 * columns]`, out is `[rows, columns]`, both contiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] if a tensor has another type, shape or length, before anything is launched;
+    /// [`KernelError::Launch`] if memory is misaligned or the driver rejects the launch.
+    #[track_caller]
+    pub fn launch<T: Element>(
+        &self,
+        stream: &CudaStream,
+        input: Tensor<'_, T, 2>,
+        out: TensorMut<'_, T, 2>,
+    ) -> Result<u64, KernelError> {
+        let gate = self.operation();
+        let (input_dims, output_dims) = (gate.input_dims(), gate.output_dims());
+        let input = ("input", input, input_dims);
+        self.launch_items(stream, gate.rows.element, input, (out, output_dims))
+    }
+}
+
+impl KernelSpec for Geglu {
+    type Output<T: Element> = T;
+
+    const SOURCES: &'static [&'static str] = &[SOURCE];
+    const PROBLEMS: ProblemSets = ProblemSets {
+        // Rows are positions times frames of video diffusion models, columns four times their channels.
+        shipped: [
+            sized(ElementType::F16, [245_760, 1280]),
+            sized(ElementType::F16, [122_880, 1280]),
+            sized(ElementType::F16, [61_440, 2560]),
+            sized(ElementType::F16, [92_160, 2560]),
+            sized(ElementType::F16, [15_360, 5120]),
+            sized(ElementType::F16, [71_680, 5120]),
+            sized(ElementType::F16, [184_320, 1280]),
+            sized(ElementType::F16, [131_072, 2560]),
+            sized(ElementType::Bf16, [245_760, 1280]),
+            sized(ElementType::F32, [122_880, 1280]),
+        ],
+        between: &[
+            sized(ElementType::F16, [215_040, 1280]),
+            sized(ElementType::F16, [76_800, 2560]),
+        ],
+        small: &[sized(ElementType::F32, [256, 1280])],
+    };
+
+    fn build(problem: &SizedProblem, _: &DeviceLimits) -> Result<Self, KernelError> {
+        let [rows, columns, ..] = problem.sizes;
+        Self::new(rows, columns, problem.element)
+    }
+
+    fn tensors(&self) -> TensorSpec {
+        let Rows { columns, element, .. } = self.rows;
+        TensorSpec {
+            inputs: vec![Input::Items(2 * columns)],
+            output_per_item: columns,
+            tolerance: tolerance(element),
+        }
+    }
+
+    fn expected<T: Element>(&self, inputs: &[&[T]]) -> Vec<f64> {
+        reference(inputs[0])
+    }
+}
+
+/// One row in f64: the first half of `input` is x, the second gate.
+#[must_use]
+pub fn reference<T: Element>(input: &[T]) -> Vec<f64> {
+    let (x, gate) = input.split_at(input.len() / 2);
+    // The complement of erf keeps the digits of small results.
+    let gelu = |g: f64| 0.5 * g * libm::erfc(-g * core::f64::consts::FRAC_1_SQRT_2);
+    widened(x).zip(widened(gate)).map(|(x, gate)| x * gelu(gate)).collect()
+}
+
+/// The largest relative Frobenius error of a correct kernel.
+///
+/// Arithmetic is f32, and the output is rounded once, by half a unit in the last place at most. f32 has an
+/// erf accurate to 2 units; the shorter types have one whose error, below 2^-16, is a small part of half a
+/// unit of theirs.
+#[must_use]
+pub const fn tolerance(element: ElementType) -> f64 {
+    element.rounding_error()
+}
+
+#[cfg(test)]
+mod tests {
+    use gridguard::{Dim3, Parameter};
+
+    use super::*;
+
+    fn gate(rows: u64, columns: u64) -> Geglu {
+        Geglu::new(rows, columns, ElementType::F16).expect("legal")
+    }
+
+    #[test]
+    fn short_rows_share_a_block_and_blocks_share_long_rows() {
+        let blocks = |rows, columns| gate(rows, columns).request().grid;
+        assert_eq!(blocks(245_760, 1280), Dim3::new(1, 1, 81_920));
+        assert_eq!(blocks(10, 5120), Dim3::new(2, 1, 10));
+        assert_eq!(blocks(10, 63), Dim3::new(1, 1, 2));
+        assert_eq!(blocks(0, 64).z, 0);
+    }
+
+    #[test]
+    fn threads_have_a_part_for_every_element_of_their_rows_whatever_the_columns() {
+        for element in ElementType::ALL {
+            for columns in (1..5000).chain([50_257, MAX_COLUMNS - 1, MAX_COLUMNS]) {
+                let gate = Geglu::new(1, columns, element).expect("legal");
+                for candidate in gate.candidates() {
+                    let gate = gate.with_parameters(&candidate).expect("worth measuring");
+                    assert_eq!(gate.parameters(), candidate);
+                    let Geometry { items, tiles, steps } = gate.geometry();
+                    let step = match gate.rows.are_whole_vectors() {
+                        true => VECTOR_BYTES / element.bytes(),
+                        false => 1,
+                    };
+                    let parts = items * columns / step;
+                    assert!(tiles * gate.threads * steps >= parts, "{columns}");
+                    assert!((tiles - 1) * gate.threads * steps < parts, "{columns}");
+                    assert!((1..=MAX_VECTORS).contains(&steps) && (items == 1 || tiles == 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_that_the_kernel_cannot_take_are_errors() {
+        let refuse = |name: &str, value| {
+            let taken = gate(8, 320).with_parameters(&[(name.to_owned(), value)]);
+            taken.expect_err("not taken").to_string()
+        };
+        assert_eq!(
+            refuse("threads", 48),
+            "threads is 48, the geglu variant takes multiples of 32 up to 1024 here"
+        );
+        assert_eq!(refuse("vectors", 5), "vectors is 5, the geglu variant takes 1 to 4 here");
+        assert_eq!(
+            refuse("steps", 1),
+            "geglu has no launch parameter steps, it has threads, vectors"
+        );
+        for (name, value) in [("threads", 0), ("vectors", 0), ("threads", u64::MAX)] {
+            assert!(refuse(name, value).starts_with(&format!("{name} is {value}")));
+        }
+    }
+
+    #[test]
+    fn only_rows_of_whole_vectors_need_memory_that_is_aligned() {
+        let parameters = |columns| {
+            let code = gate(1, columns).code(&DeviceLimits::any_device());
+            code.expect("any device").parameters[0]
+        };
+        assert_eq!(parameters(64), Parameter::AlignedMemory { bytes: 16 });
+        assert_eq!(parameters(63), Parameter::Memory);
+    }
+
+    #[test]
+    fn the_gate_is_gelu_with_erf() {
+        let gated = |x: f32, gate: f32| reference(&[x, gate])[0];
+        assert_eq!((gated(3.0, 0.0), gated(2.0, 40.0)), (0.0, 80.0));
+        // The values of the normal distribution at 1 and -1, from a table.
+        assert!((gated(1.0, 1.0) - 0.841_344_746_068_543).abs() < 1e-15);
+        assert!((gated(2.0, -1.0) + 2.0 * 0.158_655_253_931_457).abs() < 1e-15);
+        assert!(gated(1.0, f32::NAN).is_nan() && gated(1.0, f32::NEG_INFINITY).is_nan());
+        assert_eq!(gated(1.0, f32::INFINITY), f64::INFINITY);
+    }
+
+    #[test]
+    fn sizes_that_the_kernel_cannot_take_are_errors() {
+        assert!(Geglu::new(1, 0, ElementType::F16).is_err());
+        assert!(Geglu::new(1, MAX_COLUMNS + 1, ElementType::F16).is_err());
+        // Out could be counted, the input not.
+        assert!(Geglu::new(1 << 61, 1, ElementType::F16).is_err());
+        assert!(Geglu::new(0, 64, ElementType::F16).is_ok());
+    }
+}
