@@ -22,6 +22,7 @@ mod guard;
 pub(crate) mod history;
 mod kernel;
 mod launch;
+mod libraries;
 mod module;
 pub(crate) mod nvrtc;
 mod pipeline;

@@ -5,12 +5,12 @@
 
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::CString;
-use std::path::Path;
 
 use once_cell::sync::OnceCell;
 
 use super::error::{NvrtcError, NvrtcUnavailable};
-use super::symbols::{self, Handle, Nvrtc, Status};
+use super::libraries::{self, NotFound, Rejected, is_in_stubs};
+use super::symbols::{Handle, Nvrtc, Status};
 use crate::image::{Image, ImageError};
 use crate::limits::ComputeCapability;
 
@@ -84,8 +84,6 @@ pub struct Compiled {
 /// Names for the loader, tried before the folders of a toolkit.
 const NAMES: [&str; 5] =
     ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "nvrtc64_120_0.dll"];
-/// Folders of a toolkit that contain the library.
-const TOOLKIT_FOLDERS: [&str; 2] = ["lib64", "targets/x86_64-linux/lib"];
 
 impl Compiler {
     /// The compiler, found once for the process: on the library path, then in the toolkits at
@@ -202,46 +200,21 @@ impl Compiler {
 }
 
 fn load() -> Result<(Nvrtc, String), NvrtcUnavailable> {
-    let mut names: Vec<String> = NAMES.iter().map(ToString::to_string).collect();
-    let mut tried = Vec::new();
-    let homes = ["CUDA_HOME", "CUDA_PATH"].into_iter().filter_map(|name| std::env::var(name).ok());
-    for home in homes.filter(|home| !home.is_empty()).chain(["/usr/local/cuda".to_owned()]) {
-        if !Path::new(&home).is_absolute() {
-            // The working directory may be anyone's.
-            tried.push((home, "not an absolute path".to_owned()));
-            continue;
-        }
-        for folder in TOOLKIT_FOLDERS {
-            let path = Path::new(&home).join(folder).join("libnvrtc.so");
-            names.extend(path.to_str().map(str::to_owned));
-        }
-    }
-    for name in names {
-        match symbols::open(&[&name]) {
-            Err(missing) => tried.extend(missing),
-            Ok((library, _)) => match Nvrtc::resolve(library) {
-                Err(symbol) => {
-                    return Err(NvrtcUnavailable::SymbolMissing { library: name, symbol });
-                }
-                // Closed before the next attempt: the loader would return a library that is already
-                // loaded instead of another one with the same SONAME.
-                Ok(nvrtc) if is_stub(&nvrtc) => tried.push((name, STUB.to_owned())),
-                Ok(nvrtc) => return Ok((nvrtc, name)),
-            },
-        }
-    }
-    Err(NvrtcUnavailable::LibraryMissing { tried })
+    let accept = |library| match Nvrtc::resolve(library) {
+        Err(symbol) => Err(Rejected::Lacks(symbol)),
+        Ok(nvrtc) if is_stub(&nvrtc) => Err(Rejected::Stub),
+        Ok(nvrtc) => Ok(nvrtc),
+    };
+    libraries::find(&NAMES, "libnvrtc.so", accept).map_err(|error| match error {
+        NotFound::Missing { tried } => NvrtcUnavailable::LibraryMissing { tried },
+        NotFound::Lacks { library, symbol } => NvrtcUnavailable::SymbolMissing { library, symbol },
+    })
 }
 
-const STUB: &str = "a toolkit's stub, for linking only";
-
-/// Whether `nvrtc` is a stub that toolkits ship for linking, in a folder called `stubs`. Its functions
-/// print to standard output and return the number of bytes printed, even where they should return a
-/// pointer (CUDA 13.0).
+/// Whether `nvrtc` is a stub that toolkits ship for linking. Its functions print to standard output and
+/// return the number of bytes printed, even where they should return a pointer (CUDA 13.0).
 fn is_stub(nvrtc: &Nvrtc) -> bool {
-    let file = symbols::file_of(&nvrtc.library, "nvrtcVersion");
-    let folder = file.as_deref().and_then(Path::parent).and_then(Path::file_name);
-    if folder.is_some_and(|folder| folder == "stubs") {
+    if is_in_stubs(&nvrtc.library, "nvrtcVersion") {
         return true;
     }
     let (mut major, mut minor) = (0, 0);
