@@ -232,6 +232,11 @@ impl Driver {
     }
 }
 
+/// The driver's handle of a stream.
+pub(super) fn handle(stream: &CudaStream) -> Handle {
+    stream.cu_stream().cast()
+}
+
 /// A failure in `context` that cudarc recorded where it could not return it, such as when memory
 /// was freed.
 pub(super) fn recorded_failure(context: &CudaContext) -> Result<(), DriverError> {

@@ -21,6 +21,7 @@ use super::query;
 use super::symbols::{Driver, Handle};
 #[cfg(feature = "profile")]
 use super::tuning::KernelTuning;
+use super::uses::Uses;
 use crate::guard::{FallbackReason, Guard};
 use crate::image::Image;
 use crate::launch::request::LaunchRequest;
@@ -382,7 +383,7 @@ impl Guard {
             check_capture(kernel, args)?;
         }
         if !args.uses().is_empty() {
-            check_order(args)?;
+            check_order(args.uses())?;
         }
         args.uses().begin();
         Ok(stream)
@@ -408,9 +409,9 @@ impl Guard {
 
 /// Reports what failed when the stream was to wait for others, or earlier in its context.
 #[inline]
-pub(super) fn check_order(args: &Args<'_>) -> Result<(), DriverError> {
-    let context = args.stream().context();
-    match args.uses().failed() {
+pub(super) fn check_order(uses: &Uses<'_>) -> Result<(), DriverError> {
+    let context = uses.launches().context();
+    match uses.failed() {
         Some(error) => Err(failed_earlier(context, error)),
         None => recorded_failure(context),
     }
@@ -422,7 +423,7 @@ fn check_capture(kernel: &Kernel, args: &Args<'_>) -> Result<(), LaunchError> {
     if may_capture() {
         return Ok(());
     }
-    match check_order(args) {
+    match check_order(args.uses()) {
         // cudarc may have waited for earlier work on the memory, which is not captured.
         Err(error) if !CAPTURE_ERRORS.contains(&error.code) => Err(error.into()),
         _ => Err(LaunchError::Captured { kernel: kernel.name().to_owned() }),

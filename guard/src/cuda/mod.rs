@@ -14,6 +14,7 @@ mod builder_launcher;
 mod capture;
 mod chunk_arg;
 mod codes;
+mod cublaslt;
 mod driver;
 mod driver_log;
 pub(crate) mod error;
@@ -30,6 +31,7 @@ mod pipeline_graph;
 mod pipeline_memory;
 mod pipeline_run;
 mod pipeline_stage;
+mod product;
 pub(crate) mod query;
 mod raw;
 #[cfg(feature = "ptx")]
@@ -42,6 +44,7 @@ mod uses;
 pub use arguments::{Args, Memory, MemoryMut};
 pub use builder::{GuardedLaunchArgs, GuardedStream, Launched, counts_without_guard};
 pub use capture::capture_launches;
+pub use cublaslt::{CublasLt, CublasLtUnavailable};
 pub use driver_log::DriverLog;
 pub use error::{
     CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
@@ -57,6 +60,9 @@ pub use nvrtc::{CompileOptions, Compiled, Compiler};
 pub use pipeline_graph::PipelineGraph;
 pub use pipeline_memory::DeviceMemory;
 pub use pipeline_stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};
+pub use product::{
+    Algorithm, Product, ProductAddresses, ProductElement, ProductError, ProductMemory, ProductShape,
+};
 pub use query::{
     ComputeMode, compute_mode, current_context, device_count, device_limits, driver_version,
     free_memory,

@@ -119,7 +119,7 @@ impl Guard {
             }
         }
         bind_streams(driver, memory.stream, memory.more)?;
-        check_order(&memory.args).map_err(|error| device(error.into()))?;
+        check_order(memory.args.uses()).map_err(|error| device(error.into()))?;
         Ok(driver)
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 
-use super::driver::from_cudarc;
+use super::driver::{from_cudarc, handle};
 use super::error::{DriverError, LaunchError};
 use super::history::Watch;
 use super::launch::{Submission, prepare};
 use super::pipeline_stage::{Body, Call, CudaStage, DeviceRange, DeviceViews};
-use super::symbols::{Driver, Handle};
+use super::symbols::Driver;
 use crate::guard::Guard;
 use crate::pipeline::buffer::Extent;
 use crate::pipeline::definition::Definition;
@@ -410,8 +410,4 @@ pub(super) fn bind_streams(
         }
     }
     Ok(())
-}
-
-fn handle(stream: &CudaStream) -> Handle {
-    stream.cu_stream().cast()
 }

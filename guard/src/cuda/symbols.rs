@@ -1,4 +1,4 @@
-//! The functions, structs and constants of libcuda and libnvrtc that the guard uses, and how the
+//! The functions, structs and constants of libcuda, libnvrtc and libcublasLt that the guard uses, and how the
 //! libraries are loaded.
 //!
 //! The guard looks the functions up itself: cudarc panics where a library or a symbol is missing,
@@ -135,6 +135,45 @@ function_table! {
     optional {}
 }
 
+function_table! {
+    /// Functions of libcublasLt.
+    struct CublasLtFunctions;
+    required {
+        get_version = "cublasLtGetVersion": fn() -> usize;
+        get_status_name = "cublasLtGetStatusName": fn(Status) -> *const c_char;
+        create = "cublasLtCreate": fn(*mut Handle) -> Status;
+        destroy = "cublasLtDestroy": fn(Handle) -> Status;
+        description_create = "cublasLtMatmulDescCreate": fn(*mut Handle, c_int, c_int) -> Status;
+        description_set = "cublasLtMatmulDescSetAttribute": fn(Handle, c_int, *const c_void, usize) -> Status;
+        description_destroy = "cublasLtMatmulDescDestroy": fn(Handle) -> Status;
+        layout_create = "cublasLtMatrixLayoutCreate": fn(*mut Handle, c_int, u64, u64, i64) -> Status;
+        layout_destroy = "cublasLtMatrixLayoutDestroy": fn(Handle) -> Status;
+        preference_create = "cublasLtMatmulPreferenceCreate": fn(*mut Handle) -> Status;
+        preference_set = "cublasLtMatmulPreferenceSetAttribute": fn(Handle, c_int, *const c_void, usize) -> Status;
+        preference_destroy = "cublasLtMatmulPreferenceDestroy": fn(Handle) -> Status;
+        heuristic = "cublasLtMatmulAlgoGetHeuristic": fn(Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut HeuristicResult, *mut c_int) -> Status;
+        matmul = "cublasLtMatmul": fn(Handle, Handle, *const c_void, *const c_void, Handle, *const c_void, Handle, *const c_void, *const c_void, Handle, *mut c_void, Handle, *const [u64; 8], *mut c_void, usize, Handle) -> Status;
+    }
+    optional {}
+}
+
+/// `cublasLtMatmulHeuristicResult_t`: an algorithm, opaque, and what it takes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeuristicResult {
+    pub(super) algorithm: [u64; 8],
+    pub(super) workspace_bytes: usize,
+    pub(super) status: Status,
+    pub(super) waves: f32,
+    pub(super) reserved: [c_int; 4],
+}
+
+impl HeuristicResult {
+    /// To be written by the library.
+    pub(super) const NONE: Self =
+        Self { algorithm: [0; 8], workspace_bytes: 0, status: -1, waves: 0.0, reserved: [0; 4] };
+}
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Debug)]
@@ -215,7 +254,7 @@ pub(super) fn open(names: &[&str]) -> Result<(Library, String), Vec<(String, Str
     let mut tried = Vec::new();
     for &name in names {
         // SAFETY: `Library::new` runs the library's initialisers. All names are those of NVIDIA's
-        // libcuda and libnvrtc, whose initialisers may run on any thread at any time; that such a
+        // libcuda, libnvrtc and libcublasLt, whose initialisers may run on any thread at any time; that such a
         // file is NVIDIA's is up to whoever sets the library path and `CUDA_HOME`.
         match unsafe { Library::new(name) } {
             Ok(library) => return Ok((library, name.to_owned())),

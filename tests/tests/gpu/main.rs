@@ -23,6 +23,7 @@ mod limits;
 mod memory;
 mod pipeline_tuning;
 mod pipelines;
+mod products;
 mod reflection_pad1d;
 mod refusals;
 mod replaying;
