@@ -59,6 +59,12 @@ pub trait Operation: Sealed + Clone {
         String::new()
     }
 
+    /// Whether loads go through registers, and so through the L1 cache, on their way to shared memory. Then
+    /// a quarter of the cache is kept from shared memory, even if fewer blocks fit.
+    fn loads_through_cache(&self) -> bool {
+        false
+    }
+
     /// The names and values of the launch parameters; empty if there are none.
     fn parameters(&self) -> Vec<(String, u64)> {
         Vec::new()

@@ -204,6 +204,23 @@ impl Kernel {
         self.inner.occupancy(request)
     }
 
+    /// Asks the driver for `percent` of a multiprocessor's L1 cache as shared memory, in all launches of the
+    /// function; the rest stays cache. Without this the driver takes what as many blocks need as registers
+    /// and threads allow. It takes the next larger size that the device has, and more where one block
+    /// needs it.
+    ///
+    /// # Errors
+    ///
+    /// [`DriverError`] if the driver refuses, such as more than 100 percent.
+    pub fn prefer_shared_memory(&self, percent: u8) -> Result<(), DriverError> {
+        let Inner { driver, context, function, .. } = *self.inner;
+        driver.bind(context)?;
+        let attribute = function_attribute::PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: `self` keeps the function loaded, in the context that is current.
+        let status = unsafe { (driver.func_set_attribute)(function, attribute, percent.into()) };
+        driver.check("cuFuncSetAttribute", status)
+    }
+
     /// Queries the limits of `function`, and its parameters unless they are `declared`.
     ///
     /// # Safety

@@ -162,3 +162,17 @@ fn threads_that_race_load_the_same_profile() {
         }
     });
 }
+
+#[test]
+fn a_share_of_the_cache_is_asked_for_as_shared_memory() {
+    with_fake(&[], || {
+        let kernel = kernel(&guard(), "idle");
+        kernel.prefer_shared_memory(75).expect("it is a share");
+        let refused = kernel.prefer_shared_memory(101).expect_err("more than all");
+        assert_eq!(
+            (refused.call, &*refused.name),
+            ("cuFuncSetAttribute", "CUDA_ERROR_INVALID_VALUE")
+        );
+        assert_eq!(set_attributes().len(), 1);
+    });
+}

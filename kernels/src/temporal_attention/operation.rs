@@ -197,6 +197,12 @@ impl Operation for TemporalAttention {
     }
 
     /// Those of the variant in this layout, then in the other.
+    /// The condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
+    fn loads_through_cache(&self) -> bool {
+        let Shape { frames, head_dim, .. } = self.shape;
+        self.variant == Variant::Tiled && head_dim.is_multiple_of(16) && frames <= 32
+    }
+
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
         let others = Layout::ALL.into_iter().filter(|layout| *layout != self.layout);
         let of_variant = self.variant.candidates(&self.shape);
