@@ -40,6 +40,9 @@ const MANY: [[u64; 4]; 2] = [[65_536, 8, 16, 64], [65_536, 8, 32, 128]];
 const SINGLE: [[u64; 4]; 2] = [MOTIVATING, [8192, 8, 16, 40]];
 /// 76,800 problems; y has 65,535 blocks.
 const MOTIVATING: [u64; 4] = [15_360, 5, 16, 64];
+/// More problems than y has blocks: in 2, 2, 6 and 2 launches on y.
+const SPLIT: [[u64; 4]; 4] =
+    [MOTIVATING, [9216, 10, 24, 80], [25_440, 15, 16, 72], [13_111, 7, 19, 48]];
 /// Small enough for the host: a few milliseconds.
 const SMALL: [u64; 4] = [64, 5, 16, 64];
 
@@ -76,7 +79,9 @@ fn on_device(bench: &mut Bench, device: &Device) {
     attention::<f16>(bench, device, Setup { name: "strided", strided: true, ..plain });
     attention::<f16>(bench, device, Setup { name: "causal", causal: true, ..plain });
     attention::<f16>(bench, device, Setup { name: "biased", biased: true, ..plain });
-    split_to_flat(bench, device, plain);
+    for dims in SPLIT {
+        split_to_flat(bench, device, Setup { dims, ..plain });
+    }
 }
 
 /// A shape and how to run it.
@@ -166,7 +171,7 @@ fn prepare<T: Element>(
     Ok(device.kernels().prepare(operation, Choice::AUTOMATIC)?)
 }
 
-/// The time of two launches on y relative to one on x, in alternation on a device that is never idle.
+/// The time of several launches on y relative to one on x, in alternation on a device that is never idle.
 fn split_to_flat(bench: &mut Bench, device: &Device, plain: Setup) {
     let case = Case { name: "split to flat", ..plain.case::<f16>() };
     bench.compare(&case, || {
