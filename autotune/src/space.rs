@@ -44,8 +44,8 @@ impl Space {
     /// A space of these candidates, the default first, whose launches are not known here, such as
     /// those of a [`ProgramProblem`](crate::ProgramProblem).
     ///
-    /// Nothing can be planned for them, so an objective that bounds the time of a launch keeps the
-    /// default.
+    /// No other sizes can be planned: an objective that bounds the time of a launch chooses among
+    /// these, if the measurer times single launches, which that of a program does not.
     #[must_use]
     pub fn listed(candidates: Vec<Candidate>) -> Self {
         Self { listed: candidates.clone(), candidates, ..Self::new(Vec::new()) }

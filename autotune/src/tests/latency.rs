@@ -42,6 +42,18 @@ fn a_bound_on_a_launch_finds_the_largest_chunk_within_it() {
     println!("latency: {chunk} items, {} evaluations", outcome.evaluations);
 }
 
+#[test]
+fn of_candidates_that_are_listed_the_largest_within_the_bound_is_chosen() {
+    let (space, nature) = proportional(40_000, 1);
+    let listed = Space::listed(space.candidates().to_vec());
+    let (after, outcome) = latency(&listed, &nature, 105);
+    let meets = listed.candidates().iter().filter(|one| one.largest_chunk <= 10_000);
+    let largest = meets.map(|one| one.largest_chunk).max();
+    assert_eq!(Some(outcome.winner.largest_chunk), largest);
+    assert!(outcome.latency.is_some_and(|met| met.met));
+    assert_eq!(after.candidates(), listed.candidates());
+}
+
 /// A device on which some candidates fail in a sequence, or give wrong output.
 struct Brittle {
     device: Simulated,

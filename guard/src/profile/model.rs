@@ -74,11 +74,12 @@ pub enum Objective {
 /// What entries of different shapes have in common: kernel, code and purpose.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct Key {
-    /// The kernel's name, such as `rms_norm`.
+    /// The kernel's name, such as `rms_norm`, or that of a pipeline.
     pub kernel: String,
     /// A hash of the device code in hexadecimal digits; edited code matches no entry.
     pub source: String,
-    /// Which of several implementations; empty if there is only one.
+    /// Which of several implementations; empty if there is only one. Of a pipeline, a hash of its
+    /// stages and buffers.
     pub variant: String,
     /// The element types of the tensors, such as `f16` or `f16 i64`.
     pub dtypes: String,
