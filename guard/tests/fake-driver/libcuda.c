@@ -542,6 +542,7 @@ static CUresult image_error(const char *text) {
 
 static void set_params(CUfunction f, const unsigned *size, size_t count) {
     f->params_known = true;
+    f->param_bytes = 0;
     for (f->params = 0; f->params < count; f->params++) {
         size_t bytes = size[f->params], low = bytes & -bytes, align = low && low < 8 ? low : 8;
         f->size[f->params] = bytes;
