@@ -17,7 +17,8 @@ pub(crate) fn kernel(
     // its header comment states the parameters, and what a chunk reads and writes (of each tensor with
     // items, those of the chunk; of others, the shape that macros or arguments give). The module was
     // compiled from that source, or read from a cache that only this crate writes, by a key of it.
-    // The kernel stays in this crate, in `Prepared`. Its public launches check the element and index types,
+    // The kernel stays in this crate, in `Prepared` and `TemporalBlock`. The pipelines of the latter declare
+    // buffers of the sizes that its operations were made for. The public launches of the former check the element and index types,
     // which are sealed, and shape and length of each tensor; those of `bench` use tensors of its own, made
     // for the operation. Each gives `Args` the size of an item, and so the whole reach is checked again.
     // All bit patterns are valid elements.

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use bytemuck::Pod;
 use half::{bf16, f16};
 
 /// The type of a tensor's elements.
@@ -68,8 +69,8 @@ impl fmt::Display for ElementType {
 
 /// A Rust type of tensor elements: `f16`, `bf16` or `f32`.
 ///
-/// Sealed: device code relies on each type's size and layout. With the feature `cuda`, every element
-/// is also cudarc's `DeviceRepr` and `ValidAsZeroBits`.
+/// Sealed: device code relies on each type's size and layout. Every element is bytemuck's `Pod`; with the
+/// feature `cuda` it is also cudarc's `DeviceRepr` and `ValidAsZeroBits`.
 #[allow(private_bounds, reason = "sealed")]
 pub trait Element: Plain + Into<f32> {
     /// Which one.
@@ -87,12 +88,12 @@ pub trait Element: Plain + Into<f32> {
 /// Seals the types of tensor elements and indices: numbers with the same bytes on host and device.
 #[cfg(feature = "cuda")]
 pub(crate) trait Plain:
-    Copy + Send + Sync + 'static + cudarc::driver::DeviceRepr + cudarc::driver::ValidAsZeroBits
+    Pod + Send + Sync + cudarc::driver::DeviceRepr + cudarc::driver::ValidAsZeroBits
 {
 }
 /// Seals the types of tensor elements and indices: numbers with the same bytes on host and device.
 #[cfg(not(feature = "cuda"))]
-pub(crate) trait Plain: Copy + Send + Sync + 'static {}
+pub(crate) trait Plain: Pod + Send + Sync {}
 
 /// Checks, when it is compiled, that elements of `T` have as many bytes as device code takes them to.
 #[cfg(feature = "cuda")]

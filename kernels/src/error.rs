@@ -18,6 +18,16 @@ pub enum KernelError {
         /// The largest supported size.
         most: u64,
     },
+    /// A dimension that is no multiple of what it has to be.
+    #[error("{dimension} is {given}, not a multiple of {of}")]
+    NotMultiple {
+        /// The dimension.
+        dimension: &'static str,
+        /// Its size.
+        given: u64,
+        /// What it has to be a multiple of.
+        of: String,
+    },
     /// The device lacks the instructions.
     #[error("{what} needs compute capability {needed}, {device} has {capability}: {remedy}")]
     Unsupported {

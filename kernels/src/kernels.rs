@@ -102,6 +102,13 @@ impl Kernels {
         Ok(self.get(operation.code(self.guard().limits())?, false)?.limits().clone())
     }
 
+    /// The kernel of `operation`, compiled on first use, for launches that do not overlap.
+    ///
+    /// Whoever launches it gives it memory of the operation's types and sizes.
+    pub(crate) fn kernel(&self, operation: &impl Operation) -> Result<Kernel, KernelError> {
+        self.get(operation.code(self.guard().limits())?, false)
+    }
+
     /// The compiled kernel of `code`; `overlap` lets its chunks overlap.
     fn get(&self, mut code: Code, overlap: bool) -> Result<Kernel, KernelError> {
         code.defines.push(("OVERLAP", overlap.into()));

@@ -46,6 +46,7 @@ mod rows;
 pub mod softmax;
 mod span;
 pub mod temporal_attention;
+pub mod temporal_block;
 #[cfg(feature = "cuda")]
 mod tensor;
 pub mod upsample_nearest2d;

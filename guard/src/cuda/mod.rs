@@ -61,7 +61,8 @@ pub use pipeline_graph::PipelineGraph;
 pub use pipeline_memory::DeviceMemory;
 pub use pipeline_stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};
 pub use product::{
-    Algorithm, Product, ProductAddresses, ProductElement, ProductError, ProductMemory, ProductShape,
+    Algorithm, Product, ProductAddresses, ProductBuffers, ProductElement, ProductError,
+    ProductMemory, ProductShape,
 };
 pub use query::{
     ComputeMode, compute_mode, current_context, device_count, device_limits, driver_version,

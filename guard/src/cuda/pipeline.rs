@@ -117,6 +117,11 @@ impl Guard {
             {
                 return Err(device(other_context("the guard", kernel).into()));
             }
+            if let Body::Product(product) = body
+                && product.context() != context
+            {
+                return Err(MemoryError::OtherContext { what: "a product" }.into());
+            }
         }
         bind_streams(driver, memory.stream, memory.more)?;
         check_order(memory.args.uses()).map_err(|error| device(error.into()))?;

@@ -98,6 +98,13 @@ impl Backend for OnStreams<'_, '_> {
     }
 
     fn prepare(&mut self, plan: &PipelinePlan) -> Result<(), (usize, StageError)> {
+        let last = plan.chunks().last().map_or(0, |chunk| chunk.items);
+        for (index, CudaStage(body)) in self.bodies.iter_mut().enumerate() {
+            if let Body::Product(product) = body {
+                let items = [plan.chunk_items(), last];
+                product.prepare(items).map_err(|error| (index, error.into()))?;
+            }
+        }
         for place in 0..self.lanes.len() {
             for index in 0..self.bodies.len() {
                 let arguments = self.arguments(place, index, plan);
@@ -181,8 +188,8 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             return Ok(None);
         };
         let arguments = arguments.replaced(|place, _| {
-            let (_, id) = buffers.iter().find(|(other, _)| *other == place)?;
-            self.slot(lane, id.index, plan)
+            let (_, id, before) = buffers.iter().find(|(other, ..)| *other == place)?;
+            Some(self.slot(lane, id.index, plan)?.after(*before))
         });
         let items = self.definition.items;
         if launches.shares_blocks() {
@@ -223,6 +230,13 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         let Some(CudaStage(body)) = self.bodies.get_mut(index) else { return Ok(()) };
         let kernel = match body {
             Body::Kernel { kernel, .. } => kernel,
+            Body::Product(product) => {
+                let addresses = product.addresses(|buffer| views.address(buffer))?;
+                // SAFETY: `bind_run` found the stream to be of the product's context. Of the chunk's
+                // memory as below.
+                unsafe { product.submit(stream, chunk.items, &addresses) }?;
+                return Ok(());
+            }
             Body::Call { call, .. } => {
                 call_stage(call, stream, chunk, &views)?;
                 return self.check_call();

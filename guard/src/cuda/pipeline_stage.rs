@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
+use super::arguments::wide;
 use super::kernel::Kernel;
+use super::product::{ProductBuffers, ProductError, ProductShape, ProductStage};
+use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::pipeline::buffer::{Access, Buffer, BufferId};
 use crate::pipeline::builder::{PipelineBuilder, StageBuilder};
@@ -27,9 +30,10 @@ pub(super) enum Body<'a> {
         kernel: Kernel,
         /// With an address of 0 for each buffer.
         arguments: Box<KernelArgs<'a>>,
-        /// The places of buffers among the arguments.
-        buffers: Vec<(usize, BufferId)>,
+        /// The places of buffers among the arguments, and the bytes of each that come before.
+        buffers: Vec<(usize, BufferId, u64)>,
     },
+    Product(Box<ProductStage>),
     Call {
         call: Box<Call<'a>>,
         /// Whether a graph of its work may be replayed.
@@ -101,6 +105,34 @@ impl<'a> PipelineBuilder<CudaStage<'a>> {
         self.add_call(name.into(), Box::new(call), true)
     }
 
+    /// Adds a stage after those before it that multiplies matrices as [`Guard::product`] does: for each
+    /// chunk with the fastest algorithm for its rows, as the library estimates. `shape` has the rows of an
+    /// item.
+    ///
+    /// # Errors
+    ///
+    /// [`ProductError`] if the library cannot be used, or the buffers have other sizes than the shape.
+    pub fn product<T>(
+        &mut self,
+        name: impl Into<String>,
+        guard: &Guard,
+        shape: ProductShape,
+        buffers: ProductBuffers<T>,
+    ) -> Result<(), ProductError> {
+        let product = ProductStage::new(guard, shape, &buffers, |id| self.extent(id))?;
+        let at_most = product.most_items();
+        let ProductBuffers { x, weight, bias, residual, out, workspace } = buffers;
+        let stage = self.add_stage(name.into(), CudaStage(Body::Product(Box::new(product))));
+        let stage = stage.at_most(at_most).reads(x).reads(weight).writes(workspace);
+        let stage = bias.into_iter().fold(stage, StageBuilder::reads);
+        match residual {
+            Some(residual) if residual.id == out.id => stage.updates(out),
+            Some(residual) => stage.reads(residual).writes(out),
+            None => stage.writes(out),
+        };
+        Ok(())
+    }
+
     fn add_call(&mut self, name: String, call: Box<Call<'a>>, in_graphs: bool) -> StageBuilder<'_> {
         self.add_stage(name, CudaStage(Body::Call { call, in_graphs }))
     }
@@ -117,19 +149,27 @@ impl<'a> KernelStage<'_, 'a> {
     /// A buffer that the kernel reads.
     pub fn reads<T>(mut self, buffer: Buffer<T>) -> Self {
         self.stage = self.stage.reads(buffer);
-        self.buffer(buffer.id)
+        self.buffer(buffer.id, 0)
+    }
+
+    /// A buffer that the kernel reads, from its element `first` on; of a buffer per item, from that element
+    /// of each item on. A kernel may read several parts of a buffer so, such as queries, keys and values
+    /// that one product wrote side by side.
+    pub fn reads_from<T>(mut self, buffer: Buffer<T>, first: u64) -> Self {
+        self.stage = self.stage.reads_from(buffer, first);
+        self.buffer(buffer.id, first.saturating_mul(wide(size_of::<T>())))
     }
 
     /// A buffer of which the kernel writes all that belongs to the chunk, whatever it held.
     pub fn writes<T>(mut self, buffer: Buffer<T>) -> Self {
         self.stage = self.stage.writes(buffer);
-        self.buffer(buffer.id)
+        self.buffer(buffer.id, 0)
     }
 
     /// A buffer that the kernel reads and writes.
     pub fn updates<T>(mut self, buffer: Buffer<T>) -> Self {
         self.stage = self.stage.updates(buffer);
-        self.buffer(buffer.id)
+        self.buffer(buffer.id, 0)
     }
 
     /// As [`KernelArgs::value`].
@@ -177,9 +217,14 @@ impl<'a> KernelStage<'_, 'a> {
         self.argument(KernelArgs::length_i32)
     }
 
-    fn buffer(mut self, id: BufferId) -> Self {
+    /// As [`KernelArgs::parts`].
+    pub fn parts(self, per_item: u64) -> Self {
+        self.argument(|arguments| arguments.parts(per_item))
+    }
+
+    fn buffer(mut self, id: BufferId, bytes_before: u64) -> Self {
         if let Some(CudaStage(Body::Kernel { arguments, buffers, .. })) = &mut self.body {
-            buffers.push((arguments.len(), id));
+            buffers.push((arguments.len(), id, bytes_before));
         }
         self.argument(|arguments| arguments.address(0))
     }
@@ -237,6 +282,14 @@ impl DeviceViews<'_> {
         self.find(buffer.id, Access::writes).ok_or_else(|| {
             let (stage, buffer) = (self.stage.to_owned(), self.definition.buffer_name(buffer.id));
             ViewError::NotWritten { stage, buffer }
+        })
+    }
+
+    /// The address of a buffer that the stage uses.
+    pub(super) fn address(&self, id: BufferId) -> Result<u64, ViewError> {
+        self.find(id, |_| true).map(|range| range.address).ok_or_else(|| {
+            let (stage, buffer) = (self.stage.to_owned(), self.definition.buffer_name(id));
+            ViewError::NotRead { stage, buffer }
         })
     }
 

@@ -82,6 +82,15 @@ pub(crate) enum Extent {
     Fixed(u64),
 }
 
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PerItem(bytes) => write!(f, "{bytes} bytes an item"),
+            Self::Fixed(bytes) => write!(f, "{bytes} bytes for every chunk"),
+        }
+    }
+}
+
 impl Extent {
     /// Bytes that each item adds.
     pub(crate) const fn per_item(self) -> u64 {

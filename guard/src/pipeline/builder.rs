@@ -173,8 +173,16 @@ impl<B> PipelineBuilder<B> {
         let (uses, at_most, live) = (Vec::new(), u64::MAX, (0, 0));
         self.stages.push(StageSpec { name, uses, launch: None, align: 1, at_most, live });
         self.bodies.push(body);
-        let (pipeline, stages, mistake) = (self.id, &mut self.stages, &mut self.mistake);
-        (StageBuilder { pipeline, stages, mistake }, self.bodies.last_mut())
+        let (pipeline, buffers) = (self.id, self.buffers.as_slice());
+        let (stages, mistake) = (&mut self.stages, &mut self.mistake);
+        (StageBuilder { pipeline, buffers, stages, mistake }, self.bodies.last_mut())
+    }
+
+    /// The size of a buffer, if it is of this pipeline.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn extent(&self, buffer: BufferId) -> Option<Extent> {
+        let spec = self.buffers.get(buffer.index).filter(|_| buffer.pipeline == self.id);
+        spec.map(|spec| spec.extent)
     }
 
     fn buffer<T>(
@@ -217,6 +225,8 @@ impl PipelineBuilder<()> {
 #[derive(Debug)]
 pub struct StageBuilder<'b> {
     pipeline: u64,
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "kernels read parts of buffers"))]
+    buffers: &'b [BufferSpec],
     /// The last one is declared.
     stages: &'b mut Vec<StageSpec>,
     mistake: &'b mut Option<BuildError>,
@@ -226,6 +236,30 @@ impl StageBuilder<'_> {
     /// The stage reads `buffer`.
     pub fn reads<T>(self, buffer: Buffer<T>) -> Self {
         self.uses(buffer.id, Access::Read)
+    }
+
+    /// The stage reads `buffer` from an element on, of each item if it is per item. It may do so again.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn reads_from<T>(self, buffer: Buffer<T>, first: u64) -> Self {
+        let id = buffer.id;
+        let spec = self.buffers.get(id.index).filter(|_| id.pipeline == self.pipeline);
+        let Some(BufferSpec {
+            name, extent: Extent::PerItem(bytes) | Extent::Fixed(bytes), ..
+        }) = spec
+        else {
+            return self.reads(buffer);
+        };
+        let size = u64::try_from(size_of::<T>()).unwrap_or(u64::MAX);
+        let elements = bytes.checked_div(size).unwrap_or(0);
+        let last = self.stages.last();
+        if first >= elements {
+            let stage = last.map_or_else(String::new, |stage| stage.name.clone());
+            let past = BuildError::PastTheEnd { stage, buffer: name.clone(), first, elements };
+            self.mistake.get_or_insert(past);
+            return self;
+        }
+        let reads = last.is_some_and(|stage| stage.uses.contains(&(id.index, Access::Read)));
+        if reads { self } else { self.reads(buffer) }
     }
 
     /// The stage writes all of `buffer` that belongs to the chunk, whatever it held.

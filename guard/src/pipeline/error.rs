@@ -83,6 +83,18 @@ pub enum BuildError {
         /// The buffer.
         buffer: String,
     },
+    /// A stage reads a buffer from an element on that it does not have.
+    #[error("stage {stage} reads {buffer} from element {first} on, it has {elements}")]
+    PastTheEnd {
+        /// The stage.
+        stage: String,
+        /// The buffer.
+        buffer: String,
+        /// The element, counted from 0.
+        first: u64,
+        /// Elements of the buffer, of one item if it is per item.
+        elements: u64,
+    },
     /// A stage writes what this or another chunk reads as input.
     #[error(
         "stage {stage} writes input {buffer}, which other stages and chunks read: declare the buffer \

@@ -136,6 +136,12 @@ impl<'a> KernelArgs<'a> {
         self.push(Slot::Length { width: Width::I32 })
     }
 
+    /// The parts of the chunk's items as `u64`, where each item has so many: such as the rows of matrices
+    /// that are the items. A batch with more parts than 64 bits can count is rejected.
+    pub fn parts(&mut self, per_item: u64) -> &mut Self {
+        self.push(Slot::Parts { per_item })
+    }
+
     /// The workspace that the launch allocates.
     pub(crate) fn workspace(&mut self) -> &mut Self {
         self.push(Slot::Workspace)
@@ -189,7 +195,10 @@ impl<'a> KernelArgs<'a> {
     fn check_without_batch(&self) -> Result<(), ArgsError> {
         for (index, slot) in self.slots().iter().enumerate() {
             match slot {
-                Slot::Items { .. } | Slot::Offset { .. } | Slot::Length { .. } => {
+                Slot::Items { .. }
+                | Slot::Offset { .. }
+                | Slot::Length { .. }
+                | Slot::Parts { .. } => {
                     return Err(ArgsError::NoBatch { index });
                 }
                 Slot::Workspace => return Err(ArgsError::WorkspaceNotAllocated { index }),
@@ -280,6 +289,18 @@ pub enum ArgsError {
         /// Items of the batch.
         items: u64,
     },
+    /// The parts of the batch's items exceed 64 bits.
+    #[error(
+        "kernel argument {index} is {per_item} for each of {items} items, which 64 bits cannot count"
+    )]
+    PartsPast64Bits {
+        /// The argument, from 0.
+        index: usize,
+        /// Parts of an item.
+        per_item: u64,
+        /// Items of the batch.
+        items: u64,
+    },
     /// An argument is the launch's workspace, but the launch allocates none.
     #[error(
         "kernel argument {index} is the launch's workspace, but this launch allocates none: use \
@@ -359,6 +380,9 @@ pub(crate) fn check_slot(slot: &Slot<'_>, index: usize, items: u64) -> Result<()
             Ok(())
         }
         Slot::Offset { width } | Slot::Length { width } => check_width(width, index, items),
+        Slot::Parts { per_item } if items.checked_mul(per_item).is_none() => {
+            Err(ArgsError::PartsPast64Bits { index, per_item, items })
+        }
         Slot::Workspace => Err(ArgsError::WorkspaceNotAllocated { index }),
         _ => Ok(()),
     }
@@ -418,6 +442,17 @@ mod tests {
         let mut one_for_all = KernelArgs::new();
         one_for_all.strided_items_within(4096, 0, 800, 800);
         assert_eq!(one_for_all.check(Some(u64::MAX)), Ok(()));
+    }
+
+    #[test]
+    fn parts_are_those_of_the_chunk_and_of_a_batch_that_64_bits_can_count() {
+        let mut args = KernelArgs::new();
+        args.address(0).parts(1 << 60);
+        assert_eq!(args.check(Some(15)), Ok(()));
+        let refused = ArgsError::PartsPast64Bits { index: 1, per_item: 1 << 60, items: 16 };
+        assert_eq!(args.check(Some(16)), Err(refused));
+        assert_eq!(args.check(None), Err(ArgsError::NoBatch { index: 1 }));
+        assert_eq!((bits(&args)[1], args.slots()[1].size()), (5 << 60, 8));
     }
 
     #[test]

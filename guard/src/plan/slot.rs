@@ -21,6 +21,8 @@ pub(crate) enum Slot<'a> {
     Offset { width: Width },
     /// The chunk's number of items.
     Length { width: Width },
+    /// The parts of the chunk's items as u64, so many each.
+    Parts { per_item: u64 },
     /// The workspace that the launch allocates; its address is not known yet.
     Workspace,
 }
@@ -61,10 +63,27 @@ impl Slot<'_> {
         }
     }
 
+    /// The same memory without its first bytes, of each item where it follows the chunk.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn after(self, bytes: u64) -> Self {
+        match self {
+            Self::Address(address) => Self::Address(address.saturating_add(bytes)),
+            Self::Items { base, stride_bytes, span_bytes, reach_bytes } => Self::Items {
+                base: base.saturating_add(bytes),
+                stride_bytes,
+                span_bytes: span_bytes.saturating_sub(bytes),
+                reach_bytes: reach_bytes.saturating_sub(bytes),
+            },
+            other => other,
+        }
+    }
+
     /// Bytes that the kernel's parameter must have.
     pub(crate) const fn size(&self) -> usize {
         match self {
-            Self::Address(_) | Self::Items { .. } | Self::Workspace => size_of::<u64>(),
+            Self::Address(_) | Self::Items { .. } | Self::Workspace | Self::Parts { .. } => {
+                size_of::<u64>()
+            }
             Self::Value { size, .. } => *size,
             Self::Offset { width } | Self::Length { width } => width.size(),
             Self::Bytes(bytes) => bytes.len(),
@@ -82,6 +101,8 @@ impl Slot<'_> {
             }
             Self::Offset { .. } => chunk.start,
             Self::Length { .. } => chunk.items,
+            // As above.
+            Self::Parts { per_item } => chunk.items.wrapping_mul(per_item),
             // A workspace has its address before the launch.
             Self::Bytes(_) | Self::Workspace => 0,
         }

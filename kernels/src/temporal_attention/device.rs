@@ -78,6 +78,17 @@ impl Prepared<TemporalAttention> {
     }
 }
 
+/// The strides of q, k, v and out as the kernel's argument, if an operation with strides takes them.
+pub(crate) fn stride_bytes(
+    operation: &TemporalAttention,
+    extents: &[Extent<4>; 4],
+) -> Result<[u8; STRIDES_BYTES], KernelError> {
+    for (name, extent) in ["q", "k", "v", "out"].into_iter().zip(extents) {
+        check_strides(name, extent, operation)?;
+    }
+    Ok(strides_of(extents.each_ref()))
+}
+
 fn check_strides(
     tensor: &'static str,
     extent: &Extent<4>,

@@ -16,8 +16,12 @@ mod shape;
 mod spec;
 mod variant;
 
+#[cfg(feature = "cuda")]
+pub(crate) use device::stride_bytes;
 #[cfg(feature = "host")]
 pub use host::run_on_host;
+#[cfg(feature = "cuda")]
+pub(crate) use operation::STRIDES_BYTES;
 pub use operation::{Layout, TemporalAttention};
 pub use reference::{reference, tolerance};
 pub use shape::Shape;

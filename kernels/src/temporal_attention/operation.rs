@@ -163,7 +163,7 @@ impl TemporalAttention {
 }
 
 /// Bytes of `Strides` in `cu/attention_prelude.cu`: three strides of four tensors.
-pub(super) const STRIDES_BYTES: usize = 4 * 3 * 8;
+pub(crate) const STRIDES_BYTES: usize = 4 * 3 * 8;
 
 impl Sealed for TemporalAttention {}
 

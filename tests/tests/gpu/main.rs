@@ -34,5 +34,6 @@ mod small_problems;
 mod softmax;
 mod streams;
 mod support;
+mod temporal_block;
 mod tuning;
 mod upsample_nearest2d;

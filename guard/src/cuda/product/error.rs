@@ -60,6 +60,24 @@ pub enum ProductError {
         /// Those that the product takes.
         expected: u64,
     },
+    /// A buffer of a pipeline has another size than the shape requires.
+    #[error("{tensor} has {given}, the product takes {expected}")]
+    Buffer {
+        /// The tensor.
+        tensor: &'static str,
+        /// Its bytes, of an item or for every chunk.
+        given: String,
+        /// Those that the product takes.
+        expected: String,
+    },
+    /// Chunks of a pipeline would begin at addresses that are no multiples of 16.
+    #[error("{tensor} has {bytes} bytes an item, which is not a multiple of {ALIGNMENT}")]
+    MisalignedItems {
+        /// The tensor.
+        tensor: &'static str,
+        /// Bytes of an item.
+        bytes: u64,
+    },
     /// Elements of memory have another size than those of the product.
     #[error("elements of memory have {given} bytes, those of the product {expected}")]
     Element {

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::fmt;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use cudarc::driver::CudaStream;
 
@@ -11,11 +11,10 @@ use super::library::{LibraryHandle, Object, bind, check, describe};
 use super::shape::{ProductShape, R_32F};
 use crate::cuda::arguments::{Memory, MemoryMut, wide};
 use crate::cuda::capture::may_capture;
-use crate::cuda::cublaslt::CublasLt;
 use crate::cuda::driver::handle;
 use crate::cuda::error::CudaError;
 use crate::cuda::guard::check_order;
-use crate::cuda::symbols::{Driver, HeuristicResult, Status};
+use crate::cuda::symbols::{HeuristicResult, Status};
 use crate::cuda::uses::Uses;
 use crate::guard::Guard;
 
@@ -41,8 +40,8 @@ pub struct Product {
     algorithms: Vec<HeuristicResult>,
     /// The index of the algorithm that is launched.
     algorithm: usize,
-    /// Dropped last.
-    library: LibraryHandle,
+    /// Dropped last. The products of a pipeline's stage, which stay together, share it.
+    library: Rc<LibraryHandle>,
 }
 
 /// The device memory of a product.
@@ -93,18 +92,15 @@ impl Guard {
         workspace_bytes: u64,
         most: usize,
     ) -> Result<Product, ProductError> {
-        check_shape(&shape)?;
-        let context = Arc::clone(self.device_context()?);
-        let driver = Driver::get().map_err(CudaError::from)?;
-        bind(driver, &context)?;
-        let library = LibraryHandle::new(CublasLt::find()?, driver, context)?;
-        Product::new(library, shape, workspace_bytes, most)
+        shape.check()?;
+        Product::new(Rc::new(LibraryHandle::of(self)?), shape, workspace_bytes, most)
     }
 }
 
 impl Product {
-    fn new(
-        handle: LibraryHandle,
+    /// The shape is checked.
+    pub(super) fn new(
+        handle: Rc<LibraryHandle>,
         shape: ProductShape,
         workspace_bytes: u64,
         most: usize,
@@ -198,10 +194,7 @@ impl Product {
     ) -> Result<(), ProductError> {
         let ProductMemory { x, weight, bias, residual, out, workspace } = memory;
         let ProductShape { rows, inner, columns, element, .. } = self.shape;
-        let (given, expected) = (wide(size_of::<T>()), element.bytes());
-        if given != expected {
-            return Err(ProductError::Element { given, expected });
-        }
+        self.shape.check_element::<T>()?;
         let lengths = [
             ("x", Some(wide(x.num_bytes())), rows * inner),
             ("weight", Some(wide(weight.num_bytes())), columns * inner),
@@ -306,16 +299,7 @@ impl Product {
     fn check_addresses(&self, addresses: &ProductAddresses) -> Result<(), ProductError> {
         let ProductAddresses { x, weight, bias, residual, out, workspace, workspace_bytes } =
             *addresses;
-        let operands =
-            [("bias", bias, self.shape.bias), ("residual", residual, self.shape.residual)];
-        for (tensor, given, declared) in operands {
-            let (given, expected) = match (given.is_some(), declared) {
-                (true, false) => ("given", "without"),
-                (false, true) => ("not given", "with"),
-                _ => continue,
-            };
-            return Err(ProductError::Operand { tensor, given, expected });
-        }
+        self.shape.check_operands(bias.is_some(), residual.is_some())?;
         let needed = self.workspace_bytes();
         if workspace_bytes < needed {
             let algorithm = wide(self.algorithm);
@@ -397,28 +381,14 @@ impl fmt::Debug for Product {
 }
 
 // SAFETY: the library's objects and its handle belong to no thread, and are used through `&mut` or not
-// changed.
+// changed. A product that is not alone with its handle is in a `ProductStage`, which is not `Send`.
 unsafe impl Send for Product {}
-
-/// Checks that the library can count the rows and columns.
-fn check_shape(shape: &ProductShape) -> Result<(), ProductError> {
-    let ProductShape { rows, inner, columns, .. } = *shape;
-    // Then 64 bits count the bytes of every matrix.
-    for (size, given) in [("rows", rows), ("inner", inner), ("columns", columns)] {
-        if !(1..=MAX_SIZE).contains(&given) {
-            return Err(ProductError::Size { size, given, most: MAX_SIZE });
-        }
-    }
-    Ok(())
-}
 
 /// A device address for the library.
 fn pointer(address: u64) -> *mut c_void {
     core::ptr::without_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX))
 }
 
-/// The library counts in 32 bits.
-const MAX_SIZE: u64 = 0x7fff_ffff;
 /// The most algorithms that are asked for.
 const MAX_ALGORITHMS: usize = 256;
 /// `CUBLAS_COMPUTE_32F`.

@@ -9,6 +9,7 @@ use super::error::ProductError;
 use crate::cuda::cublaslt::CublasLt;
 use crate::cuda::error::{CudaError, DriverError};
 use crate::cuda::symbols::{Driver, Handle, Status};
+use crate::guard::Guard;
 
 /// The library's state for one context.
 pub(super) struct LibraryHandle {
@@ -19,8 +20,16 @@ pub(super) struct LibraryHandle {
 }
 
 impl LibraryHandle {
+    /// Of the guard's context.
+    pub(super) fn of(guard: &Guard) -> Result<Self, ProductError> {
+        let context = Arc::clone(guard.device_context()?);
+        let driver = Driver::get().map_err(CudaError::from)?;
+        bind(driver, &context)?;
+        Self::new(CublasLt::find()?, driver, context)
+    }
+
     /// The context is current.
-    pub(super) fn new(
+    fn new(
         library: CublasLt,
         driver: &'static Driver,
         context: Arc<CudaContext>,

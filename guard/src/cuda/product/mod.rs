@@ -1,10 +1,14 @@
 //! Products of matrices by cuBLASLt, row-major as in PyTorch's linear layers.
 
+mod check;
 mod error;
 mod launch;
 mod library;
 mod shape;
+mod stage;
 
 pub use error::ProductError;
 pub use launch::{Algorithm, Product, ProductAddresses, ProductMemory};
 pub use shape::{ProductElement, ProductShape};
+pub use stage::ProductBuffers;
+pub(super) use stage::ProductStage;

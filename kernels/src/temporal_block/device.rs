@@ -1,0 +1,290 @@
+//! The block on a device.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream};
+use gridguard::cuda::{
+    CudaPipeline, CudaStage, DeviceMemory, Kernel, Memory, MemoryMut, ProductBuffers,
+    ProductElement, ProductShape,
+};
+use gridguard::pipeline::{Buffer, PipelineBuilder};
+use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest};
+
+use super::error::BlockError;
+use super::item::EPSILON;
+use super::shape::{BlockShape, GATED, Tensors, UP};
+use super::weights::{AttentionPart, BlockWeights, FeedForwardPart, TENSORS, parts};
+use crate::element::{Element, ElementType};
+use crate::error::KernelError;
+use crate::geglu::Geglu;
+use crate::kernels::Kernels;
+use crate::layer_norm::LayerNorm;
+use crate::operation::Operation;
+use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, Variant, stride_bytes};
+use crate::tensor::Extent;
+
+/// The block's weights and kernels on a device.
+///
+/// ```no_run
+/// use gridguard::Guard;
+/// use gridguard::pipeline::Budget;
+/// use gridguard_kernels::Kernels;
+/// use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, TemporalBlock};
+/// use half::f16;
+///
+/// let kernels = Kernels::new(Guard::cuda(0)?);
+/// let stream = kernels.guard().context().ok_or("no device")?.new_stream()?;
+/// let shape = BlockShape::new(15_360, 16, 320, 5)?;
+/// let weights = BlockWeights::<f16>::random(320, 1)?;
+/// let block = TemporalBlock::new(&kernels, &stream, shape, &weights)?;
+///
+/// // Any number of items, within 256 MiB, two chunks at a time.
+/// let (mut pipeline, memory) = block.pipeline()?;
+/// let plan = pipeline.plan(&Budget::bytes(256 << 20).in_flight(2))?;
+/// let elements = usize::try_from(shape.elements())?;
+/// let (x, mut y) = (stream.alloc_zeros::<f16>(elements)?, stream.alloc_zeros::<f16>(elements)?);
+/// let more = [stream.context().new_stream()?];
+/// let bound = memory.bind(&stream, &x, &mut y).on_streams(&more);
+/// kernels.guard().run_pipeline(&mut pipeline, &plan, bound)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct TemporalBlock<T> {
+    guard: Arc<Guard>,
+    shape: BlockShape,
+    workspace_bytes: u64,
+    /// In the order of [`TENSORS`].
+    weights: Vec<CudaSlice<T>>,
+    norm: Kernel,
+    norm_grid: Grid,
+    attention: Kernel,
+    operation: TemporalAttention,
+    strides: [u8; STRIDES_BYTES],
+    gate: Kernel,
+    gate_grid: Grid,
+}
+
+/// The memory of a block's pipeline: the weights, for the input and the output of each run.
+pub struct BlockMemory<'b, T> {
+    x: Buffer<T>,
+    y: Buffer<T>,
+    weights: Vec<(Buffer<T>, &'b CudaSlice<T>)>,
+}
+
+/// A launch over the rows of items.
+#[derive(Clone, Copy, Debug)]
+struct Grid {
+    request: LaunchRequest,
+    batch: BatchAxis,
+}
+
+/// What the stages of a pipeline share.
+struct Declared<'p, 'b, T> {
+    block: &'b TemporalBlock<T>,
+    builder: &'p mut PipelineBuilder<CudaStage<'b>>,
+    tensors: Tensors<T>,
+    workspace: Buffer<u8>,
+}
+
+impl<T: Element> TemporalBlock<T> {
+    /// Compiles the kernels and copies the weights to the device, on `stream`.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError`] if the weights are for another number of channels or do not fit, or the kernels
+    /// cannot be compiled.
+    pub fn new(
+        kernels: &Kernels,
+        stream: &Arc<CudaStream>,
+        shape: BlockShape,
+        weights: &BlockWeights<T>,
+    ) -> Result<Self, BlockError> {
+        weights.check(shape.channels)?;
+        let guard = Arc::clone(kernels.guard());
+        let (rows, channels, element) = (shape.rows(), shape.channels, T::TYPE);
+        let norm = LayerNorm::new(rows, channels, element)?;
+        let gate = Geglu::new(rows, GATED * channels, element)?;
+        let operation = TemporalAttention::new(shape.attention(), element, guard.limits())?;
+        let operation = operation.with_strides();
+        let strides = stride_bytes(&operation, &extents(&shape))?;
+        let copied = weights.tensors.iter().map(|tensor| stream.clone_htod(tensor));
+        let weights = copied.collect::<Result<_, _>>().map_err(KernelError::from)?;
+        Ok(Self {
+            shape,
+            workspace_bytes: WORKSPACE_BYTES,
+            weights,
+            norm: kernels.kernel(&norm)?,
+            norm_grid: Grid::new(&norm, &shape),
+            attention: kernels.kernel(&operation)?,
+            operation,
+            strides,
+            gate: kernels.kernel(&gate)?,
+            gate_grid: Grid::new(&gate, &shape),
+            guard,
+        })
+    }
+
+    /// The same with so many bytes of workspace for cuBLASLt, for each chunk in flight; 4 MiB by default.
+    /// With more of them there are more algorithms to choose from.
+    #[must_use]
+    pub fn with_workspace(mut self, bytes: u64) -> Self {
+        self.workspace_bytes = bytes.max(1);
+        self
+    }
+
+    /// The shape.
+    #[must_use]
+    pub const fn shape(&self) -> &BlockShape {
+        &self.shape
+    }
+
+    /// A pipeline of the block, to be planned and run with the block's guard, and its memory.
+    ///
+    /// The input is not changed. One block may have several pipelines, on several streams at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError::Product`] if cuBLASLt cannot be used.
+    pub fn pipeline(&self) -> Result<(CudaPipeline<'_>, BlockMemory<'_, T>), BlockError> {
+        let mut builder = CudaPipeline::builder(self.shape.items);
+        let tensors = Tensors::declare(&mut builder, &self.shape);
+        let (x, y) = (tensors.x, tensors.y);
+        let channels = self.shape.channels;
+        let buffers =
+            TENSORS.map(|tensor| builder.shared_input::<T>(tensor.name, tensor.elements(channels)));
+        let workspace = builder.fixed_scratch("workspace", self.workspace_bytes);
+        let mut declared = Declared { block: self, builder: &mut builder, tensors, workspace };
+        let ([first, second], last) = parts(buffers);
+        declared.attention("1", first, x)?;
+        declared.attention("2", second, y)?;
+        declared.feed_forward(last)?;
+        let pipeline = builder.build()?;
+        let weights = buffers.into_iter().zip(&self.weights).collect();
+        Ok((pipeline, BlockMemory { x, y, weights }))
+    }
+}
+
+impl<'b, T: Element> BlockMemory<'b, T> {
+    /// The memory of one run, for input and output of `[items, frames, channels]`.
+    pub fn bind<'m, X, Y>(
+        &self,
+        stream: &'m Arc<CudaStream>,
+        x: &'m X,
+        y: &'m mut Y,
+    ) -> DeviceMemory<'m>
+    where
+        'b: 'm,
+        X: Memory<T> + ?Sized,
+        Y: MemoryMut<T> + ?Sized,
+    {
+        let memory = DeviceMemory::new(stream).read(self.x, x).write(self.y, y);
+        let bind = |memory: DeviceMemory<'m>, (buffer, weight): &(Buffer<T>, &'b CudaSlice<T>)| {
+            memory.read(*buffer, *weight)
+        };
+        self.weights.iter().fold(memory, bind)
+    }
+}
+
+impl<T: Element> Declared<'_, '_, T> {
+    /// Adds the attention of this number, which is added to `residual`: the input, or what the output holds.
+    fn attention(
+        &mut self,
+        number: &str,
+        part: AttentionPart<Buffer<T>>,
+        residual: Buffer<T>,
+    ) -> Result<(), BlockError> {
+        let Tensors { y, normed, qkv, attended, .. } = self.tensors;
+        let channels = self.block.shape.channels;
+        self.norm(number, part.norm, residual);
+        let x = (normed, channels);
+        self.product(format!("qkv{number}"), x, (part.qkv, None, 3 * channels), None, qkv)?;
+        let TemporalBlock { shape, attention, operation, strides, .. } = self.block;
+        let (request, batch) = operation.grid();
+        let stage = self.builder.kernel(format!("attention{number}"), attention, request, batch);
+        // q, k and v side by side in each row.
+        let stage =
+            stage.reads_from(qkv, 0).reads_from(qkv, channels).reads_from(qkv, 2 * channels);
+        let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
+        let stage = stage.writes(attended).length().constant(narrow(shape.heads)).bytes(strides);
+        let stage = stage.value(shape.attention().scale());
+        if operation.variant() == Variant::General {
+            stage.constant(narrow(shape.frames)).constant(narrow(shape.head_dim()));
+        }
+        let (out, x) = ((part.out, Some(part.out_bias), channels), (attended, channels));
+        self.product(format!("out{number}"), x, out, Some(residual), y)
+    }
+
+    fn feed_forward(&mut self, part: FeedForwardPart<Buffer<T>>) -> Result<(), BlockError> {
+        let Tensors { y, normed, up, gated, .. } = self.tensors;
+        let TemporalBlock { shape, gate, gate_grid, .. } = self.block;
+        let channels = shape.channels;
+        self.norm("3", part.norm, y);
+        let weights = (part.up, Some(part.up_bias), UP * channels);
+        self.product("up".to_owned(), (normed, channels), weights, None, up)?;
+        let stage = self.builder.kernel("gate", gate, gate_grid.request, gate_grid.batch);
+        stage.reads(up).writes(gated).parts(shape.frames);
+        let weights = (part.down, Some(part.down_bias), channels);
+        self.product("down".to_owned(), (gated, GATED * channels), weights, Some(y), y)
+    }
+
+    fn norm(&mut self, number: &str, [weight, bias]: [Buffer<T>; 2], from: Buffer<T>) {
+        let TemporalBlock { shape, norm, norm_grid, .. } = self.block;
+        let name = format!("norm{number}");
+        let stage = self.builder.kernel(name, norm, norm_grid.request, norm_grid.batch);
+        let stage = stage.reads(from).writes(self.tensors.normed).reads(weight).reads(bias);
+        stage.parts(shape.frames).value(EPSILON);
+    }
+
+    /// Adds a product of x, of so many columns, with a weight of so many rows.
+    fn product(
+        &mut self,
+        stage: String,
+        (x, inner): (Buffer<T>, u64),
+        (weight, bias, columns): (Buffer<T>, Option<Buffer<T>>, u64),
+        residual: Option<Buffer<T>>,
+        out: Buffer<T>,
+    ) -> Result<(), BlockError> {
+        let shape = ProductShape {
+            rows: self.block.shape.frames,
+            inner,
+            columns,
+            element: match T::TYPE {
+                ElementType::F16 => ProductElement::F16,
+                ElementType::Bf16 => ProductElement::Bf16,
+                ElementType::F32 => ProductElement::F32,
+            },
+            bias: bias.is_some(),
+            residual: residual.is_some(),
+        };
+        let buffers = ProductBuffers { x, weight, bias, residual, out, workspace: self.workspace };
+        let added = self.builder.product(stage.clone(), &self.block.guard, shape, buffers);
+        added.map_err(|source| BlockError::Product { stage, source: Box::new(source) })
+    }
+}
+
+impl Grid {
+    /// The launch of a kernel over all rows of the items, folded onto x, where it takes as many blocks as
+    /// there are.
+    fn new(rows: &impl Operation, shape: &BlockShape) -> Self {
+        let (request, batch) = rows.grid();
+        // Blocks share several rows, or several blocks one.
+        let (tiles, per_block) = (request.grid.x, batch.unit().unwrap_or(1));
+        let batch = BatchAxis::new(Axis::X, shape.items);
+        let batch = batch.blocks_per_items(shape.frames.saturating_mul(tiles), per_block);
+        let blocks = batch.blocks(shape.items).unwrap_or(u64::MAX);
+        Self { request: request.grid(Dim3::new(blocks, 1, 1)), batch }
+    }
+}
+
+/// q, k and v in rows of `[3, heads, head_dim]`, and the output in rows of `[heads, head_dim]`.
+fn extents(shape: &BlockShape) -> [Extent<4>; 4] {
+    let BlockShape { frames, channels, heads, .. } = *shape;
+    let head_dim = shape.head_dim();
+    // A stride between items counts for two or more.
+    let dims = [shape.items.max(2), heads, frames, head_dim];
+    let rows = |width: u64| Extent::strided(dims, [frames * width, head_dim, width, 1]);
+    let qkv = rows(3 * channels);
+    [qkv, qkv, qkv, rows(channels)]
+}
+
+/// Enough for the algorithms of tall matrices, little beside a chunk.
+const WORKSPACE_BYTES: u64 = 4 << 20;

@@ -1,0 +1,27 @@
+//! Why a block cannot be made.
+
+use gridguard::pipeline::BuildError;
+
+use crate::error::KernelError;
+
+/// Why a block cannot be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BlockError {
+    /// The kernels do not support the shape or the device, or the weights are of other channels or do not
+    /// fit.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// A product cannot be made.
+    #[cfg(feature = "cuda")]
+    #[error("product {stage}: {source}")]
+    Product {
+        /// The stage.
+        stage: String,
+        /// Why.
+        source: Box<gridguard::cuda::ProductError>,
+    },
+    /// The pipeline cannot be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+}

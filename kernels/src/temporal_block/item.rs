@@ -1,0 +1,228 @@
+//! What each stage computes on the host, and the reference of an item.
+
+use gridguard::DeviceLimits;
+
+use super::shape::{BlockShape, GATED, UP};
+use super::weights::{BlockWeights, parts};
+use crate::element::{Element, ElementType, to_usize, widened};
+use crate::error::KernelError;
+use crate::geglu;
+use crate::layer_norm;
+use crate::temporal_attention::{self, TemporalAttention};
+
+/// The epsilon of the norms, as PyTorch's default.
+pub(super) const EPSILON: f32 = 1e-5;
+
+/// The reference of a block's items: sums are f64, and what a stage hands to the next is f32.
+#[derive(Clone, Debug)]
+pub struct BlockReference {
+    stages: HostStages,
+    weights: BlockWeights<f32>,
+}
+
+impl BlockReference {
+    /// The reference for these weights.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Dimension`] if the weights are for another number of channels.
+    pub fn new<T: Element>(
+        shape: &BlockShape,
+        weights: &BlockWeights<T>,
+    ) -> Result<Self, KernelError> {
+        weights.check(shape.channels)?;
+        Ok(Self { stages: HostStages::new(shape)?, weights: weights.widened() })
+    }
+
+    /// The output for one item, of `frames * channels` elements.
+    #[must_use]
+    pub fn item<T: Element>(&self, x: &[T]) -> Vec<f64> {
+        let Self { stages, weights } = self;
+        let mut y: Vec<f32> = x.iter().map(|x| x.widen()).collect();
+        let wider = |times: u64| vec![0.0_f32; y.len().saturating_mul(to_usize(times))];
+        let (mut normed, mut attended) = (wider(1), wider(1));
+        let (mut qkv, mut up, mut gated) = (wider(3), wider(UP), wider(GATED));
+        let (attentions, feed_forward) = parts(weights.tensors.each_ref());
+        for part in attentions {
+            stages.norm(&y, part.norm, &mut normed);
+            stages.product(&normed, part.qkv, None, Sum::New, &mut qkv);
+            stages.attend(&qkv, &mut attended);
+            stages.product(&attended, part.out, Some(part.out_bias), Sum::Added, &mut y);
+        }
+        stages.norm(&y, feed_forward.norm, &mut normed);
+        stages.product(&normed, feed_forward.up, Some(feed_forward.up_bias), Sum::New, &mut up);
+        stages.gate(&up, &mut gated);
+        let (down, bias) = (feed_forward.down, feed_forward.down_bias);
+        stages.product(&gated, down, Some(bias), Sum::Added, &mut y);
+        y.into_iter().map(f64::from).collect()
+    }
+}
+
+/// The largest relative Frobenius error of a correct block.
+///
+/// Each of the three branches that are added to x rounds what it hands on four times at most, as attention
+/// alone does twice, and so has an error of up to that of [`temporal_attention::tolerance`] of its own norm,
+/// which is at most about that of the output; y is rounded after each of them, by half a unit in the last
+/// place. Independent errors add as squares: for f16, sqrt(3 * (1e-3)^2 + 3 * (5e-4)^2) is below 2e-3.
+#[must_use]
+pub const fn tolerance(element: ElementType) -> f64 {
+    2.0 * temporal_attention::tolerance(element)
+}
+
+/// The stages on the host, each over any number of items: in f64, rounded to the elements once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostStages {
+    attention: TemporalAttention,
+    scale: f32,
+    frames: usize,
+    channels: usize,
+    head_dim: usize,
+}
+
+/// What a product's output holds before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sum {
+    /// Nothing that matters.
+    New,
+    /// What the product is added to.
+    Added,
+}
+
+impl HostStages {
+    pub(super) fn new(shape: &BlockShape) -> Result<Self, KernelError> {
+        // What it computes does not depend on device and type.
+        let device = DeviceLimits::any_device();
+        let attention = TemporalAttention::new(shape.attention(), ElementType::F32, &device)?;
+        let [frames, channels, head_dim] =
+            [shape.frames, shape.channels, shape.head_dim()].map(to_usize);
+        Ok(Self { attention, scale: shape.attention().scale(), frames, channels, head_dim })
+    }
+
+    pub(super) fn norm<T: Element>(&self, x: &[T], [weight, bias]: [&Vec<T>; 2], out: &mut [T]) {
+        for (row, out) in x.chunks(self.channels).zip(out.chunks_mut(self.channels)) {
+            store(layer_norm::reference(row, weight, bias, EPSILON), out);
+        }
+    }
+
+    /// The product of rows with the transposed weight, whose rows have as many elements.
+    pub(super) fn product<T: Element>(
+        &self,
+        x: &[T],
+        weight: &[T],
+        bias: Option<&Vec<T>>,
+        sum: Sum,
+        out: &mut [T],
+    ) {
+        // Only the product of q, k and v has no bias.
+        let columns = bias.map_or(3 * self.channels, Vec::len).max(1);
+        let inner = (weight.len() / columns).max(1);
+        for (row, out) in x.chunks(inner).zip(out.chunks_mut(columns)) {
+            let row: Vec<f64> = widened(row).collect();
+            for (column, (weight, out)) in weight.chunks(inner).zip(out).enumerate() {
+                let dot: f64 = row.iter().zip(widened(weight)).map(|(x, y)| x * y).sum();
+                let added = if sum == Sum::Added { f64::from(out.widen()) } else { 0.0 };
+                let bias = bias.and_then(|bias| bias.get(column)).map_or(0.0, |x| x.widen().into());
+                *out = nearest(dot + bias + added);
+            }
+        }
+    }
+
+    /// Attention of each item and head, out of rows of `[3, heads, head_dim]`.
+    pub(super) fn attend<T: Element>(&self, qkv: &[T], out: &mut [T]) {
+        let Self { frames, channels, head_dim, .. } = *self;
+        let items = qkv.chunks(3 * frames * channels).zip(out.chunks_mut(frames * channels));
+        for (qkv, out) in items {
+            for head in (0..channels).step_by(head_dim) {
+                let part = |start: usize| -> Vec<T> {
+                    let rows = qkv.chunks(3 * channels);
+                    let parts = rows.filter_map(|row| row.get(start..start + head_dim));
+                    parts.flatten().copied().collect()
+                };
+                let [q, k, v] = [0, 1, 2].map(|which| part(which * channels + head));
+                let attended =
+                    temporal_attention::reference(&self.attention, self.scale, [&q, &k, &v], None);
+                for (row, values) in out.chunks_mut(channels).zip(attended.chunks(head_dim)) {
+                    let out = row.get_mut(head..head + head_dim).unwrap_or_default();
+                    store(values.to_vec(), out);
+                }
+            }
+        }
+    }
+
+    pub(super) fn gate<T: Element>(&self, up: &[T], out: &mut [T]) {
+        let columns = self.channels.saturating_mul(to_usize(GATED));
+        for (row, out) in up.chunks(2 * columns).zip(out.chunks_mut(columns)) {
+            store(geglu::reference(row), out);
+        }
+    }
+}
+
+fn store<T: Element>(values: Vec<f64>, out: &mut [T]) {
+    for (out, value) in out.iter_mut().zip(values) {
+        *out = nearest(value);
+    }
+}
+
+/// The nearest element, by way of f32.
+fn nearest<T: Element>(value: f64) -> T {
+    #[allow(clippy::cast_possible_truncation, clippy::as_conversions, reason = "rounded")]
+    let value = value as f32;
+    T::narrow(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+
+    #[test]
+    fn zero_products_leave_the_input() {
+        let shape = BlockShape::new(1, 4, 16, 2).expect("legal");
+        let mut weights = BlockWeights::<f32>::random(16, 1).expect("legal");
+        weights.tensors.iter_mut().for_each(|tensor| tensor.fill(0.0));
+        let x: Vec<f32> = crate::bench::synthetic(64, 3);
+        let y = BlockReference::new(&shape, &weights).expect("fits").item(&x);
+        assert_eq!(y, widened(&x).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn frames_attend_within_their_item_and_head() {
+        let shape = BlockShape::new(2, 3, 16, 2).expect("legal");
+        let stages = HostStages::new(&shape).expect("legal");
+        // Equal scores: each head of each item averages its own values.
+        let value = |item: u8, frame: u8, channel: u8| f32::from(100 * item + 10 * frame + channel);
+        let mut qkv = Vec::new();
+        for (item, frame) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {
+            qkv.extend([0.0; 32]);
+            qkv.extend((0..16).map(|channel| value(item, frame, channel)));
+        }
+        let mut out = vec![f32::NAN; 96];
+        stages.attend(&qkv, &mut out);
+        for (row, item) in out.chunks(16).zip([0, 0, 0, 1, 1, 1]) {
+            assert!(row.iter().zip(0..).all(|(x, channel)| *x == value(item, 1, channel)));
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_the_rows_with_bias_and_residual() {
+        let shape = BlockShape::new(1, 1, 8, 1).expect("legal");
+        let stages = HostStages::new(&shape).expect("legal");
+        let x: Vec<f32> = (0_u8..8).map(f32::from).collect();
+        let mut identity = vec![0.0; 64];
+        identity.iter_mut().step_by(9).for_each(|x| *x = 2.0);
+        let (bias, mut out) = (vec![0.5; 8], vec![100.0; 8]);
+        stages.product(&x, &identity, Some(&bias), Sum::Added, &mut out);
+        assert!(out.iter().zip(&x).all(|(out, x)| *out == 2.0 * x + 100.5), "{out:?}");
+        stages.product(&x, &identity, Some(&bias), Sum::New, &mut out);
+        assert!(out.iter().zip(&x).all(|(out, x)| *out == 2.0 * x + 0.5), "{out:?}");
+    }
+
+    #[test]
+    fn weights_of_other_channels_are_an_error() {
+        let shape = BlockShape::new(1, 4, 16, 2).expect("legal");
+        let weights = BlockWeights::<f16>::random(24, 1).expect("legal");
+        let error = BlockReference::new(&shape, &weights).expect_err("another number");
+        assert_eq!(error.to_string(), "channels is 16, the kernel takes 24 to 24");
+    }
+}

@@ -1,0 +1,187 @@
+//! The weights of a block, on the host.
+
+use super::shape::{BlockShape, GATED, UP};
+use crate::bench::synthetic;
+use crate::element::{Element, to_u64, to_usize};
+use crate::error::KernelError;
+
+/// The weights of a block, row-major as PyTorch's linear layers hold them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockWeights<T> {
+    channels: u64,
+    /// In the order of [`TENSORS`].
+    pub(super) tensors: [Vec<T>; TENSORS.len()],
+}
+
+impl<T: Element> BlockWeights<T> {
+    /// Random ones, the same for the same `seed`: products keep the variance of what they multiply, norms
+    /// scale little and biases are small.
+    ///
+    /// # Errors
+    ///
+    /// As of [`BlockShape::new`], for a block of one head.
+    pub fn random(channels: u64, seed: u64) -> Result<Self, KernelError> {
+        // More heads allow no more channels.
+        BlockShape::new(0, 1, channels, channels.max(1))?;
+        let mut number = 0_u64;
+        let tensors = TENSORS.map(|tensor| {
+            number += 1;
+            let elements = to_usize(tensor.elements(channels));
+            let (mean, deviation) = match tensor {
+                WeightTensor { columns: 0, is_scale: true, .. } => (1.0, 0.1),
+                WeightTensor { columns: 0, .. } => (0.0, 0.1),
+                // At most 2^18, which f32 holds exactly.
+                WeightTensor { columns, .. } => {
+                    let inner = u32::try_from(columns * channels).unwrap_or(u32::MAX);
+                    #[allow(
+                        clippy::cast_possible_truncation,
+                        clippy::as_conversions,
+                        reason = "a factor"
+                    )]
+                    let scale = f64::from(inner).sqrt().recip() as f32;
+                    (0.0, scale)
+                }
+            };
+            let random = synthetic::<f32>(elements, seed.wrapping_mul(31).wrapping_add(number));
+            random.into_iter().map(|x| T::narrow(mean + deviation * x)).collect()
+        });
+        Ok(Self { channels, tensors })
+    }
+
+    /// Those of tensors in the order of [`TENSORS`], if they have its sizes.
+    #[cfg(feature = "safetensors")]
+    pub(super) const fn new(channels: u64, tensors: [Vec<T>; TENSORS.len()]) -> Self {
+        Self { channels, tensors }
+    }
+
+    /// Channels of the block.
+    #[must_use]
+    pub const fn channels(&self) -> u64 {
+        self.channels
+    }
+
+    /// Their elements.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.tensors.iter().map(|tensor| to_u64(tensor.len())).sum()
+    }
+
+    /// Checks that they are of a block with so many channels.
+    #[cfg(any(feature = "cuda", feature = "host"))]
+    pub(super) const fn check(&self, channels: u64) -> Result<(), KernelError> {
+        if self.channels == channels {
+            return Ok(());
+        }
+        let (least, most) = (self.channels, self.channels);
+        Err(KernelError::Dimension { dimension: "channels", given: channels, least, most })
+    }
+
+    /// The same as f32.
+    pub(super) fn widened(&self) -> BlockWeights<f32> {
+        let widen = |tensor: &Vec<T>| tensor.iter().map(|x| x.widen()).collect();
+        BlockWeights { channels: self.channels, tensors: self.tensors.each_ref().map(widen) }
+    }
+}
+
+/// A tensor of the block: `[rows]`, or `[rows, columns]`, both in channels.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WeightTensor {
+    pub(super) name: &'static str,
+    /// Whether it is the factor of a norm.
+    is_scale: bool,
+    pub(super) rows: u64,
+    /// 0 for a vector.
+    pub(super) columns: u64,
+    /// The names that diffusers gives it, or the parts whose rows follow each other in it.
+    pub(super) in_files: &'static [&'static str],
+}
+
+impl WeightTensor {
+    /// Elements for so many channels.
+    pub(super) const fn elements(&self, channels: u64) -> u64 {
+        let columns = if self.columns == 0 { 1 } else { self.columns * channels };
+        self.rows * channels * columns
+    }
+}
+
+const fn vector(name: &'static str, rows: u64, in_files: &'static [&'static str]) -> WeightTensor {
+    WeightTensor { name, is_scale: false, rows, columns: 0, in_files }
+}
+
+const fn scale(name: &'static str, in_files: &'static [&'static str]) -> WeightTensor {
+    WeightTensor { is_scale: true, ..vector(name, 1, in_files) }
+}
+
+const fn matrix(
+    name: &'static str,
+    [rows, columns]: [u64; 2],
+    in_files: &'static [&'static str],
+) -> WeightTensor {
+    WeightTensor { columns, ..vector(name, rows, in_files) }
+}
+
+/// All weights.
+pub(super) const TENSORS: [WeightTensor; 16] = [
+    scale("norm1 weight", &["norm1.weight"]),
+    vector("norm1 bias", 1, &["norm1.bias"]),
+    matrix("qkv1", [3, 1], &["attn1.to_q.weight", "attn1.to_k.weight", "attn1.to_v.weight"]),
+    matrix("out1 weight", [1, 1], &["attn1.to_out.0.weight"]),
+    vector("out1 bias", 1, &["attn1.to_out.0.bias"]),
+    scale("norm2 weight", &["norm2.weight"]),
+    vector("norm2 bias", 1, &["norm2.bias"]),
+    matrix("qkv2", [3, 1], &["attn2.to_q.weight", "attn2.to_k.weight", "attn2.to_v.weight"]),
+    matrix("out2 weight", [1, 1], &["attn2.to_out.0.weight"]),
+    vector("out2 bias", 1, &["attn2.to_out.0.bias"]),
+    scale("norm3 weight", &["norm3.weight"]),
+    vector("norm3 bias", 1, &["norm3.bias"]),
+    matrix("up weight", [UP, 1], &["ff.net.0.proj.weight"]),
+    vector("up bias", UP, &["ff.net.0.proj.bias"]),
+    matrix("down weight", [1, GATED], &["ff.net.2.weight"]),
+    vector("down bias", 1, &["ff.net.2.bias"]),
+];
+
+/// One value for each tensor of an attention: those that follow each other in [`TENSORS`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AttentionPart<V> {
+    pub(super) norm: [V; 2],
+    pub(super) qkv: V,
+    pub(super) out: V,
+    pub(super) out_bias: V,
+}
+
+/// One value for each tensor of the feed-forward.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FeedForwardPart<V> {
+    pub(super) norm: [V; 2],
+    pub(super) up: V,
+    pub(super) up_bias: V,
+    pub(super) down: V,
+    pub(super) down_bias: V,
+}
+
+/// The parts of a block, of values in the order of [`TENSORS`].
+pub(super) fn parts<V>(values: [V; TENSORS.len()]) -> ([AttentionPart<V>; 2], FeedForwardPart<V>) {
+    let [a, b, qkv, out, out_bias, second @ ..] = values;
+    let first = AttentionPart { norm: [a, b], qkv, out, out_bias };
+    let [a, b, qkv, out, out_bias, last @ ..] = second;
+    let second = AttentionPart { norm: [a, b], qkv, out, out_bias };
+    let [a, b, up, up_bias, down, down_bias] = last;
+    ([first, second], FeedForwardPart { norm: [a, b], up, up_bias, down, down_bias })
+}
+
+#[cfg(test)]
+mod tests {
+    use half::f16;
+
+    use super::*;
+
+    #[test]
+    fn random_weights_repeat_for_a_seed_and_have_the_sizes_of_the_block() {
+        let weights = BlockWeights::<f16>::random(64, 1).expect("legal");
+        assert_eq!(weights, BlockWeights::random(64, 1).expect("legal"));
+        assert_ne!(weights, BlockWeights::random(64, 2).expect("legal"));
+        // 20 matrices of channels x channels, and 17 vectors of channels.
+        assert_eq!(weights.elements(), 20 * 64 * 64 + 17 * 64);
+        assert!(BlockWeights::<f16>::random(12, 1).is_err());
+    }
+}

@@ -1,0 +1,346 @@
+//! The temporal transformer block on a device: whole and in chunks, on one stream and more, as launches and
+//! as one graph, each compared with the f64 reference before it is timed; and its parts.
+//!
+//! Prints a line for each measurement, and writes a JSON document to the file that its argument names. Needs
+//! a CUDA GPU, NVRTC and cuBLASLt; says so without a GPU.
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUevent_flags;
+use cudarc::driver::{CudaSlice, CudaStream};
+use gridguard::cuda::{ProductElement, ProductMemory, ProductShape};
+use gridguard::pipeline::Budget;
+use gridguard::{Choice, Guard};
+use gridguard_examples::uniform;
+use gridguard_kernels::geglu::Geglu;
+use gridguard_kernels::layer_norm::LayerNorm;
+use gridguard_kernels::temporal_attention::TemporalAttention;
+use gridguard_kernels::temporal_block::{
+    BlockReference, BlockShape, BlockWeights, TemporalBlock, tolerance,
+};
+use gridguard_kernels::{Deviation, Element, Extent, Kernels, Tensor, TensorMut};
+use half::f16;
+use serde::Serialize;
+
+/// Items, frames, channels and heads of video diffusion models.
+const CASES: [[u64; 4]; 3] = [[15_360, 16, 320, 5], [15_360, 24, 320, 5], [3840, 16, 640, 10]];
+/// A batch is split into so many chunks.
+const PARTS: [u64; 10] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64];
+const IN_FLIGHT: [u64; 3] = [1, 2, 3];
+const WARM_UP: usize = 3;
+const ROUNDS: usize = 15;
+/// Algorithms of each product that are timed, and the most workspace of one.
+const ALGORITHMS: usize = 12;
+const WORKSPACE: u64 = 32 << 20;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+#[derive(Serialize)]
+struct Report {
+    device: String,
+    driver: String,
+    date: String,
+    commit: String,
+    library: String,
+    rounds: usize,
+    blocks: Vec<BlockRow>,
+    parts: Vec<PartRow>,
+}
+
+/// One plan of a block. Times are medians of events around a run.
+#[derive(Serialize)]
+struct BlockRow {
+    case: String,
+    chunk: u64,
+    chunks: u64,
+    in_flight: u64,
+    /// Bytes of scratch, all chunks in flight together.
+    scratch_bytes: u64,
+    ms: f64,
+    graph_ms: f64,
+    /// The relative error of the items that were compared.
+    error: f64,
+}
+
+/// A part of the block over all items at once.
+#[derive(Serialize)]
+struct PartRow {
+    case: String,
+    part: String,
+    ms: f64,
+    workspace_bytes: u64,
+}
+
+fn main() -> Outcome<()> {
+    let guard = match Guard::cuda(0) {
+        Ok(guard) => Arc::new(guard),
+        Err(reason) => {
+            eprintln!("nothing measured: {reason}");
+            return Ok(());
+        }
+    };
+    let from_suite = |name| std::env::var(name).unwrap_or_else(|_| "unknown".into());
+    let (major, minor, patch) = gridguard::cuda::CublasLt::find()?.version();
+    let mut report = Report {
+        device: guard.limits().name.clone(),
+        driver: from_suite("GRIDGUARD_DRIVER"),
+        date: from_suite("GRIDGUARD_DATE"),
+        commit: from_suite("GRIDGUARD_COMMIT"),
+        library: format!("cuBLASLt {major}.{minor}.{patch}"),
+        rounds: ROUNDS,
+        blocks: Vec::new(),
+        parts: Vec::new(),
+    };
+    for [items, frames, channels, heads] in CASES {
+        let shape = BlockShape::new(items, frames, channels, heads)?;
+        let case = Case::new(&guard, shape)?;
+        case.parts(&mut report.parts)?;
+        case.blocks(&mut report.blocks)?;
+    }
+    // cargo bench adds options of its own.
+    if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        gridguard::files::publish(path.as_ref(), text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A block of one shape with its tensors.
+struct Case {
+    name: String,
+    shape: BlockShape,
+    kernels: Kernels,
+    streams: Vec<Arc<CudaStream>>,
+    input: Vec<f16>,
+    x: CudaSlice<f16>,
+    block: TemporalBlock<f16>,
+    reference: BlockReference,
+}
+
+impl Case {
+    fn new(guard: &Arc<Guard>, shape: BlockShape) -> Outcome<Self> {
+        let context = guard.context().ok_or("no context")?;
+        let streams = IN_FLIGHT.map(|_| context.new_stream());
+        let streams = streams.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let stream = streams.first().ok_or("no stream")?;
+        let kernels = Kernels::new(Arc::clone(guard));
+        let weights = BlockWeights::<f16>::random(shape.channels, 1)?;
+        let input = uniform::<f16>(usize::try_from(shape.elements())?, 2);
+        let BlockShape { items, frames, channels, heads } = shape;
+        Ok(Self {
+            name: format!("{items}x{frames}x{channels}, {heads} heads"),
+            shape,
+            x: stream.clone_htod(&input)?,
+            block: TemporalBlock::new(&kernels, stream, shape, &weights)?,
+            reference: BlockReference::new(&shape, &weights)?,
+            kernels,
+            streams,
+            input,
+        })
+    }
+
+    fn blocks(&self, rows: &mut Vec<BlockRow>) -> Outcome<()> {
+        let (stream, more) = self.streams.split_first().ok_or("no stream")?;
+        let mut expected = HashMap::new();
+        let mut y = stream.alloc_zeros::<f16>(self.input.len())?;
+        for parts in PARTS {
+            for in_flight in IN_FLIGHT.into_iter().filter(|in_flight| *in_flight <= parts) {
+                let at_most = self.shape.items.div_ceil(parts);
+                let budget = Budget::UNLIMITED.at_most(at_most).in_flight(in_flight);
+                let (mut pipeline, memory) = self.block.pipeline()?;
+                let plan = match pipeline.plan(&budget) {
+                    Ok(plan) => plan,
+                    Err(reason) => {
+                        println!("{} in {parts}: {reason}", self.name);
+                        continue;
+                    }
+                };
+                stream.memcpy_htod(&vec![f16::NAN; self.input.len()], &mut y)?;
+                let guard = self.kernels.guard();
+                let ms = median_ms(stream, || {
+                    let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
+                    guard.run_pipeline(&mut pipeline, &plan, bound)?;
+                    Ok(())
+                })?;
+                let (chunk, chunks) = (plan.chunk_items(), plan.len());
+                let error = self.error(&mut expected, chunk, &stream.clone_dtoh(&y)?)?;
+                stream.memcpy_htod(&vec![f16::NAN; self.input.len()], &mut y)?;
+                let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
+                let mut graph = guard.capture_pipeline(pipeline, &plan, bound)?;
+                let graph_ms = median_ms(stream, || {
+                    let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
+                    guard.replay_pipeline(&mut graph, bound)?;
+                    Ok(())
+                })?;
+                let replayed = self.error(&mut expected, chunk, &stream.clone_dtoh(&y)?)?;
+                let (case, scratch_bytes) = (self.name.clone(), plan.bytes());
+                let megabytes = scratch_bytes.div_ceil(1_000_000);
+                println!(
+                    "{case}: {chunks} chunks of {chunk}, {in_flight} in flight, {megabytes} MB: \
+                     {ms:.3} ms, graph {graph_ms:.3} ms, error {error:.1e}"
+                );
+                let error = error.max(replayed);
+                let row = BlockRow {
+                    case,
+                    chunk,
+                    chunks,
+                    in_flight: plan.in_flight(),
+                    scratch_bytes,
+                    ms,
+                    graph_ms,
+                    error,
+                };
+                rows.push(row);
+            }
+        }
+        Ok(())
+    }
+
+    /// The error at the boundaries of the first and the last chunk and in the middle, if it is within the
+    /// tolerance and the whole output is finite.
+    fn error(
+        &self,
+        expected: &mut HashMap<u64, Vec<f64>>,
+        chunk: u64,
+        out: &[f16],
+    ) -> Outcome<f64> {
+        let items = self.shape.items;
+        let per_item = usize::try_from(self.shape.elements_per_item())?;
+        let last = (items - 1) / chunk * chunk;
+        let places =
+            [0, chunk - 1, chunk % items, items / 2, last.saturating_sub(1), last, items - 1];
+        let mut deviation = Deviation::new();
+        for item in places {
+            let start = usize::try_from(item)? * per_item;
+            let part = start..start + per_item;
+            let (x, y) = (self.input.get(part.clone()), out.get(part));
+            let (Some(x), Some(y)) = (x, y) else { return Err("short output".into()) };
+            let reference = expected.entry(item).or_insert_with(|| self.reference.item(x));
+            deviation.add(y, reference);
+        }
+        let finite = out.iter().all(|y| y.is_finite());
+        if !finite || !deviation.within(tolerance(f16::TYPE)) {
+            let error = deviation.relative();
+            return Err(format!("{}, chunks of {chunk}: error {error:e}", self.name).into());
+        }
+        Ok(deviation.relative())
+    }
+
+    fn parts(&self, rows: &mut Vec<PartRow>) -> Outcome<()> {
+        let stream = self.streams.first().ok_or("no stream")?;
+        let BlockShape { items, frames, channels, heads } = self.shape;
+        let (count, kernels) = (self.shape.rows(), &self.kernels);
+        // Random, since clocks are higher over zeros.
+        let memory = |columns: u64| -> Outcome<CudaSlice<f16>> {
+            let mut memory = stream.alloc_zeros::<f16>(usize::try_from(count * columns)?)?;
+            let parts = (0..memory.len()).step_by(self.input.len());
+            for start in parts {
+                let mut part = memory.slice_mut(start..start + self.input.len());
+                stream.memcpy_dtod(&self.x, &mut part)?;
+            }
+            Ok(memory)
+        };
+        let weight = |elements: u64| -> Outcome<CudaSlice<f16>> {
+            Ok(stream.clone_htod(&uniform::<f16>(usize::try_from(elements)?, 3))?)
+        };
+        let (mut narrow, wide, mut gated) =
+            (memory(channels)?, memory(8 * channels)?, memory(4 * channels)?);
+        let mut add = |part: String, ms: f64, workspace_bytes: u64| {
+            println!("{}: {part} {ms:.3} ms", self.name);
+            rows.push(PartRow { case: self.name.clone(), part, ms, workspace_bytes });
+        };
+
+        let norm = LayerNorm::new(count, channels, f16::TYPE)?;
+        let norm = kernels.prepare(norm, Choice::AUTOMATIC)?;
+        let weights = weight(8 * channels)?;
+        let vector = weights.slice(..usize::try_from(channels)?);
+        let ms = median_ms(stream, || {
+            let shared = [&vector, &vector].map(|one| Tensor::new(one, [channels]));
+            let (x, out) = (Tensor::new(&self.x, [count, channels]), [count, channels]);
+            norm.launch(stream, x, shared, 1e-5, TensorMut::new(&mut narrow, out))?;
+            Ok(())
+        })?;
+        add("layer norm".to_owned(), ms, 0);
+
+        let gate =
+            kernels.prepare(Geglu::new(count, 4 * channels, f16::TYPE)?, Choice::AUTOMATIC)?;
+        let ms = median_ms(stream, || {
+            let input = Tensor::new(&wide, [count, 8 * channels]);
+            gate.launch(stream, input, TensorMut::new(&mut gated, [count, 4 * channels]))?;
+            Ok(())
+        })?;
+        add("gate".to_owned(), ms, 0);
+
+        let shape = self.shape.attention();
+        let attention = TemporalAttention::new(shape, f16::TYPE, kernels.guard().limits())?;
+        let attention = kernels.prepare(attention.with_strides(), Choice::AUTOMATIC)?;
+        let head_dim = self.shape.head_dim();
+        let extent = |width: u64| {
+            let dims = [items, heads, frames, head_dim];
+            Extent::strided(dims, [frames * width, head_dim, width, 1])
+        };
+        let qkv =
+            [0, 1, 2].map(|part: u64| wide.slice(usize::try_from(part * channels).unwrap_or(0)..));
+        let ms = median_ms(stream, || {
+            let tensors =
+                qkv.each_ref().map(|part| Tensor::with_extent(part, extent(3 * channels)));
+            let out = TensorMut::with_extent(&mut narrow, extent(channels));
+            attention.launch(stream, tensors, None, shape.scale(), out)?;
+            Ok(())
+        })?;
+        add("attention".to_owned(), ms, 0);
+
+        let products = [
+            ("qkv", channels, 3 * channels, false, false),
+            ("out", channels, channels, true, true),
+            ("up", channels, 8 * channels, true, false),
+            ("down", 4 * channels, channels, true, true),
+        ];
+        let mut workspace = stream.alloc_zeros::<u8>(usize::try_from(WORKSPACE)?)?;
+        for (name, inner, columns, bias, residual) in products {
+            let element = ProductElement::F16;
+            let shape = ProductShape { rows: count, inner, columns, element, bias, residual };
+            let mut product = kernels.guard().product(shape, WORKSPACE, ALGORITHMS)?;
+            let matrix = weight(inner * columns)?;
+            let (x, bias_of) = (memory(inner)?, weights.slice(..usize::try_from(columns)?));
+            let (added, mut out) = (memory(columns)?, memory(columns)?);
+            let algorithms: Vec<_> = product.algorithms().collect();
+            for (index, algorithm) in (0..).zip(algorithms) {
+                product.choose(index)?;
+                let ms = median_ms(stream, || {
+                    let memory = ProductMemory {
+                        x: &x,
+                        weight: &matrix,
+                        bias: if bias { Some(&bias_of) } else { None },
+                        residual: if residual { Some(&added) } else { None },
+                        out: &mut out,
+                        workspace: &mut workspace,
+                    };
+                    product.launch(stream, memory)?;
+                    Ok(())
+                })?;
+                add(format!("product {name}, algorithm {index}"), ms, algorithm.workspace_bytes);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The median time between events around `run`, after some runs to warm up.
+fn median_ms(stream: &CudaStream, mut run: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
+    let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
+    let mut times = Vec::with_capacity(ROUNDS);
+    for round in 0..WARM_UP + ROUNDS {
+        let start = stream.record_event(timed)?;
+        run()?;
+        let end = stream.record_event(timed)?;
+        let ms = f64::from(start.elapsed_ms(&end)?);
+        if round >= WARM_UP {
+            times.push(ms);
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    times.get(ROUNDS / 2).copied().ok_or_else(|| "no rounds".into())
+}

@@ -1,0 +1,178 @@
+//! The temporal transformer block on a device against its f64 reference: whole, in chunks, on several
+//! streams, and as a graph.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream};
+use gridguard::pipeline::{Budget, PipelinePlan, RunError, StageError};
+use gridguard_examples::uniform;
+use gridguard_kernels::Deviation;
+use gridguard_kernels::temporal_block::{
+    BlockReference, BlockShape, BlockWeights, TemporalBlock, tolerance,
+};
+use half::{bf16, f16};
+
+use super::support::{Tensorial, guard, kernels, poisoned, stream};
+
+/// A block with an input.
+struct Case<T> {
+    shape: BlockShape,
+    block: TemporalBlock<T>,
+    stream: Arc<CudaStream>,
+    input: Vec<T>,
+    x: CudaSlice<T>,
+    /// What the reference gives.
+    expected: Vec<f64>,
+}
+
+impl<T: Tensorial> Case<T> {
+    fn new([items, frames, channels, heads]: [u64; 4]) -> Self {
+        let shape = BlockShape::new(items, frames, channels, heads).expect("legal");
+        let weights = BlockWeights::<T>::random(channels, 3).expect("legal");
+        let stream = stream();
+        let input = uniform::<T>(usize::try_from(shape.elements()).expect("elements"), 4);
+        let reference = BlockReference::new(&shape, &weights).expect("fits");
+        let per_item = usize::try_from(shape.elements_per_item()).expect("elements");
+        let expected = input.chunks(per_item).flat_map(|x| reference.item(x)).collect();
+        let block = TemporalBlock::new(kernels(), &stream, shape, &weights).expect("a block");
+        let x = stream.clone_htod(&input).expect("memory");
+        Self { shape, block, stream, input, x, expected }
+    }
+
+    /// The plan of the smallest possible chunks.
+    fn smallest(&self, in_flight: u64) -> PipelinePlan {
+        let (pipeline, _) = self.block.pipeline().expect("a pipeline");
+        let plan =
+            |chunk| pipeline.plan(&Budget::UNLIMITED.at_most(chunk).in_flight(in_flight)).ok();
+        (1..=self.shape.items).find_map(plan).expect("one chunk at least")
+    }
+
+    /// Runs the block, as launches or as a graph that is replayed twice, and returns the output, which is
+    /// within the tolerance.
+    fn run(&self, budget: Budget, in_graph: bool) -> Vec<T> {
+        let (mut pipeline, memory) = self.block.pipeline().expect("a pipeline");
+        let plan = pipeline.plan(&budget).expect("a plan");
+        let more: Vec<_> = (1..plan.in_flight()).map(|_| stream()).collect();
+        let mut y = poisoned::<T>(&self.stream, self.input.len());
+        let bound = memory.bind(&self.stream, &self.x, &mut y).on_streams(&more);
+        if in_graph {
+            let mut graph = guard().capture_pipeline(pipeline, &plan, bound).expect("captured");
+            assert_eq!(graph.run().items_done, self.shape.items);
+            for _ in 0..2 {
+                let bound = memory.bind(&self.stream, &self.x, &mut y);
+                guard().replay_pipeline(&mut graph, bound).expect("it runs");
+            }
+        } else {
+            let run = guard().run_pipeline(&mut pipeline, &plan, bound).expect("it runs");
+            let done = (run.items_done, run.scratch_bytes, run.tried.len());
+            assert_eq!(done, (self.shape.items, plan.bytes(), 1));
+        }
+        let out = self.stream.clone_dtoh(&y).expect("out");
+        let mut deviation = Deviation::new();
+        deviation.add(&out, &self.expected);
+        let within = deviation.within(tolerance(T::TYPE));
+        assert!(within, "{} {:?} {plan}: {:e}", T::TYPE, self.shape, deviation.relative());
+        assert!(self.stream.clone_dtoh(&self.x).expect("x") == self.input, "the input changed");
+        out
+    }
+}
+
+fn matches_the_reference<T: Tensorial>(sizes: [u64; 4]) {
+    let case = Case::<T>::new(sizes);
+    let whole = case.run(Budget::UNLIMITED, false);
+    assert!(case.run(Budget::UNLIMITED, true) == whole, "as a graph: {sizes:?}");
+    let smallest = case.smallest(1).chunk_items();
+    for chunk in [case.shape.items.div_ceil(2).max(smallest), smallest] {
+        // The algorithm of a product follows from its rows, so all of these are the same.
+        let budget = Budget::UNLIMITED.at_most(chunk);
+        let one = case.run(budget, false);
+        for in_flight in [1, 2, 3] {
+            for in_graph in [false, true] {
+                let other = case.run(budget.in_flight(in_flight), in_graph);
+                assert!(
+                    other == one,
+                    "{sizes:?}, {chunk} items, {in_flight} in flight, {in_graph}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn the_block_matches_its_reference_whole_in_chunks_and_as_a_graph() {
+    matches_the_reference::<f16>([61, 16, 320, 5]);
+    matches_the_reference::<bf16>([37, 16, 320, 5]);
+    matches_the_reference::<f16>([29, 24, 320, 5]);
+    matches_the_reference::<f16>([26, 16, 640, 10]);
+    matches_the_reference::<bf16>([50, 7, 40, 1]);
+    matches_the_reference::<f16>([40, 33, 64, 8]);
+    matches_the_reference::<f32>([40, 8, 64, 2]);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn one_item_and_a_remainder_of_one_run() {
+    let one = Case::<f16>::new([1, 16, 320, 5]);
+    assert!(one.run(Budget::UNLIMITED, false) == one.run(Budget::UNLIMITED.in_flight(2), true));
+    let unit = Case::<f16>::new([64, 16, 320, 5]).smallest(1).chunk_items();
+    let case = Case::<f16>::new([2 * unit + 1, 16, 320, 5]);
+    let plan = case.smallest(2);
+    assert_eq!(plan.chunks().last().map(|chunk| chunk.items), Some(1), "{plan}");
+    case.run(Budget::UNLIMITED.at_most(plan.chunk_items()).in_flight(2), true);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn zero_items_are_done_at_once() {
+    let shape = BlockShape::new(0, 16, 320, 5).expect("legal");
+    let weights = BlockWeights::<f16>::random(320, 3).expect("legal");
+    let stream = stream();
+    let block = TemporalBlock::new(kernels(), &stream, shape, &weights).expect("a block");
+    let (mut pipeline, memory) = block.pipeline().expect("a pipeline");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("a plan");
+    let [x, mut y] = [(); 2].map(|()| stream.null::<f16>().expect("no memory"));
+    let bound = memory.bind(&stream, &x, &mut y);
+    let run = guard().run_pipeline(&mut pipeline, &plan, bound).expect("nothing to do");
+    assert_eq!((run.items_done, run.chunks), (0, 0));
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn a_nan_stays_within_its_item() {
+    let case = Case::<f16>::new([6, 16, 320, 5]);
+    let finite = case.run(Budget::UNLIMITED, false);
+    let (mut pipeline, memory) = case.block.pipeline().expect("a pipeline");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("a plan");
+    let (mut input, per_item) = (case.input.clone(), case.input.len() / 6);
+    input[2 * per_item + 5] = f16::NAN;
+    let x = case.stream.clone_htod(&input).expect("memory");
+    let mut y = case.stream.alloc_zeros::<f16>(input.len()).expect("memory");
+    let bound = memory.bind(&case.stream, &x, &mut y);
+    guard().run_pipeline(&mut pipeline, &plan, bound).expect("it runs");
+    let out = case.stream.clone_dtoh(&y).expect("out");
+    let items = out.chunks(per_item).zip(finite.chunks(per_item)).enumerate();
+    for (item, (out, finite)) in items {
+        let is_nan = item == 2 && out.iter().all(|y| y.is_nan());
+        assert!(is_nan || (item != 2 && out == finite), "item {item}");
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn misaligned_memory_is_an_error_before_anything_runs() {
+    let case = Case::<f16>::new([5, 16, 320, 5]);
+    let (mut pipeline, memory) = case.block.pipeline().expect("a pipeline");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("a plan");
+    let longer = case.stream.clone_htod(&uniform::<f16>(case.input.len() + 1, 4)).expect("memory");
+    let x = longer.slice(1..);
+    let mut y = poisoned::<f16>(&case.stream, case.input.len());
+    let bound = memory.bind(&case.stream, &x, &mut y);
+    let error = guard().run_pipeline(&mut pipeline, &plan, bound).expect_err("refused");
+    let RunError::Stage { stage, source: StageError::Failed(source), done, .. } = error else {
+        panic!("{error:?}");
+    };
+    assert_eq!((&*stage, done.items_done), ("norm1", 0));
+    assert!(source.to_string().contains("must be aligned to 16 bytes"), "{source}");
+    assert!(case.stream.clone_dtoh(&y).expect("y").iter().all(|y| y.is_nan()), "it ran");
+}
