@@ -35,7 +35,7 @@ pack() {
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block &&
             cargo bench --no-run --message-format json -p gridguard --features profile --bench plan --bench record --bench profile &&
             cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
-            cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example 05_tune &&
+            cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune &&
             cargo build --release --message-format json -p gridguard-cli --bin gridguard &&
             cargo test --release --no-run --message-format json -p gridguard-cli --test cli
     } | executables | while read -r name path; do
@@ -319,6 +319,7 @@ run() {
         --batch-axis y --items 15360 --blocks-per-item 5
     step doctor 300 doctor_pages "$folder" "$results"
     step main-job 120 "$folder/temporal_attention"
+    step block-job 120 "$folder/temporal_block"
     step tune-chain 60 "$folder/05_tune" "$results/tune-chain.svg"
     step tune-options 120 tune_options "$folder" "$results"
     step tune 400 tune_all "$folder" "$results"
