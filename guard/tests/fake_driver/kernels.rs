@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use gridguard::cuda::{Args, Image, Kernel, LaunchError};
 use gridguard::{Axis, BatchAxis, Choice, Dim3, Guard, LaunchRequest, Parameter, Plan};
+use gridguard_test_support::fake_driver::launches;
 
 /// Kernels that the fake driver knows, as PTX.
 pub(crate) const PTX: &str = "\
@@ -14,6 +15,7 @@ pub(crate) const PTX: &str = "\
 // fake fake_spill_y params=8,8,8,8
 // fake idle params=8
 // fake look params=8
+// fake parts params=8,8,8,8
 // fake wide regs=210
 // fake clustered cluster=2,1,1
 .version 8.0
@@ -28,6 +30,8 @@ pub(crate) const PTX: &str = "\
 .visible .entry idle(
 )
 .visible .entry look(
+)
+.visible .entry parts(
 )
 .visible .entry wide(
 )
@@ -51,6 +55,7 @@ pub(crate) const fn parameters(name: &str) -> &'static [Parameter] {
         b"fake_spill_y" => &[Parameter::Memory, U64, U64, Parameter::AlignedMemory { bytes: 256 }],
         b"idle" => &[U64],
         b"look" => &[Parameter::Memory],
+        b"parts" => &[Parameter::Memory, Parameter::Memory, Parameter::Memory, U64],
         _ => &[],
     }
 }
@@ -97,6 +102,16 @@ pub(crate) fn launch_iota(
 /// What `out` holds.
 pub(crate) fn read(stream: &Arc<CudaStream>, out: &CudaSlice<u64>) -> Vec<u64> {
     stream.clone_dtoh(out).expect("the memory is readable")
+}
+
+/// The arguments of each launch so far.
+pub(crate) fn launched_arguments() -> Vec<Vec<u64>> {
+    let arguments = |line: &String| {
+        let args = line.split("args=").nth(1).and_then(|rest| rest.split(' ').next());
+        let numbers = args.expect("arguments").split(',');
+        numbers.map(|hex| u64::from_str_radix(hex, 16).expect("hexadecimal")).collect()
+    };
+    launches().iter().map(arguments).collect()
 }
 
 /// 0, 1, 2 and so on up to `items`.

@@ -23,6 +23,7 @@ mod memory;
 mod observed;
 mod optional_features;
 mod pipeline_graphs;
+mod pipeline_parts;
 mod pipelines;
 mod pipelines_from_host;
 mod raw_kernels;

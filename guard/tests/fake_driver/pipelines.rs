@@ -13,7 +13,9 @@ use gridguard::pipeline::{
 use gridguard::{Axis, BatchAxis, Chunk, DeviceLimits, Dim3, Guard, LaunchRequest};
 use gridguard_test_support::fake_driver::{launches, races, with_fake};
 
-use crate::kernels::{POISON, context, guard, iota, items_along, kernel, poisoned, read};
+use crate::kernels::{
+    POISON, context, guard, iota, items_along, kernel, launched_arguments, poisoned, read,
+};
 
 const ITEMS: u64 = 100;
 /// Bytes an item of the two scratch buffers.
@@ -126,12 +128,7 @@ fn a_kernel_gets_the_chunk_of_the_callers_memory_and_scratch_of_its_own() {
         let bound = DeviceMemory::new(&stream).on_streams(&more).write(out, &mut memory);
         guard.run_pipeline(&mut pipeline, &plan, bound).expect("it runs");
         assert_eq!(read(&stream, &memory), iota(10));
-        let args = |line: &String| -> Vec<u64> {
-            let args = line.split("args=").nth(1).and_then(|rest| rest.split(' ').next());
-            let numbers = args.expect("arguments").split(',');
-            numbers.map(|hex| u64::from_str_radix(hex, 16).expect("hexadecimal")).collect()
-        };
-        let args: Vec<_> = launches().iter().map(args).collect();
+        let args = launched_arguments();
         let [base, first, second] = [args[0][0], args[0][3], args[1][3]];
         assert_ne!(first, second, "each chunk in flight has scratch of its own");
         assert_eq!(

@@ -2,7 +2,8 @@
 
 use gridguard::ComputeCapability;
 use gridguard::cuda::{
-    CudaError, DriverUnavailable, Image, LoadError, NvrtcError, NvrtcUnavailable,
+    CublasLtUnavailable, CudaError, DriverUnavailable, Image, LoadError, NvrtcError,
+    NvrtcUnavailable, ProductElement, ProductError, ProductShape,
 };
 
 use crate::read_as;
@@ -144,6 +145,83 @@ fn a_compiler_that_is_not_there_is_told_from_a_source_that_is_refused() {
                 name: "NVRTC_ERROR_INVALID_INPUT".into(),
             },
             "nvrtcGetCUBIN returned NVRTC_ERROR_INVALID_INPUT (2)",
+        ),
+    ]);
+}
+
+#[test]
+fn products_say_which_tensor_or_size_does_not_fit() {
+    let element = ProductElement::F16;
+    let shape =
+        ProductShape { rows: 16, inner: 320, columns: 960, element, bias: true, residual: false };
+    let tried = vec![("libcublasLt.so".to_owned(), NO_FILE.to_owned())];
+    read_as(&[
+        (
+            &ProductError::from(CublasLtUnavailable::LibraryMissing { tried }),
+            "no cuBLASLt library found (tried libcublasLt.so): install the CUDA toolkit's \
+             libcublasLt, or add its folder to the library path",
+        ),
+        (
+            &ProductError::Call {
+                call: "cublasLtMatmul",
+                code: 7,
+                name: "CUBLAS_STATUS_INVALID_VALUE".to_owned(),
+            },
+            "cublasLtMatmul returned CUBLAS_STATUS_INVALID_VALUE (7)",
+        ),
+        (
+            &ProductError::Size { size: "rows", given: 0, most: 2_147_483_647 },
+            "rows is 0, cuBLASLt takes 1 to 2147483647",
+        ),
+        (
+            &ProductError::NoAlgorithm { shape, workspace_bytes: 0 },
+            "cuBLASLt has no algorithm for ProductShape { rows: 16, inner: 320, columns: 960, \
+             element: F16, bias: true, residual: false } with 0 bytes of workspace",
+        ),
+        (
+            &ProductError::Algorithm { given: 4, count: 4 },
+            "algorithm is 4, the product has 4, counted from 0",
+        ),
+        (
+            &ProductError::Length { tensor: "weight", given: 100, expected: 200 },
+            "weight has 100 bytes, the product takes 200",
+        ),
+        (
+            &ProductError::Buffer {
+                tensor: "x",
+                given: "640 bytes an item".to_owned(),
+                expected: "10240 bytes an item".to_owned(),
+            },
+            "x has 640 bytes an item, the product takes 10240 bytes an item",
+        ),
+        (
+            &ProductError::MisalignedItems { tensor: "out", bytes: 24 },
+            "out has 24 bytes an item, which is not a multiple of 16",
+        ),
+        (
+            &ProductError::Element { given: 4, expected: 2 },
+            "elements of memory have 4 bytes, those of the product 2",
+        ),
+        (
+            &ProductError::Operand { tensor: "bias", given: "not given", expected: "with" },
+            "bias was not given, the product was made with it",
+        ),
+        (
+            &ProductError::Misaligned { tensor: "x", address: 0x7f02 },
+            "x is at 0x7f02, which is not a multiple of 16 bytes",
+        ),
+        (
+            &ProductError::Workspace { given: 0, algorithm: 1, needed: 4096 },
+            "the workspace has 0 bytes, algorithm 1 needs 4096",
+        ),
+        (
+            &ProductError::OtherContext { what: "the stream" },
+            "the stream is of another context than the product",
+        ),
+        (
+            &ProductError::Captured,
+            "the stream is being captured: promise with `capture_launches` that memory outlives the \
+             graph",
         ),
     ]);
 }

@@ -47,6 +47,11 @@ fn arguments_that_do_not_fit_are_told_by_their_place() {
              bits",
         ),
         (
+            &ArgsError::PartsPast64Bits { index: 4, per_item: 1 << 40, items: 1 << 30 },
+            "kernel argument 4 is 1099511627776 for each of 1073741824 items, which 64 bits cannot \
+             count",
+        ),
+        (
             &ArgsError::WorkspaceNotAllocated { index: 1 },
             "kernel argument 1 is the launch's workspace, but this launch allocates none: use \
              launch_with_workspace and Args::with_workspace",

@@ -56,6 +56,10 @@ fn what_is_no_pipeline_is_told_with_the_declaration_that_fixes_it() {
              updates",
         ),
         (
+            &two(|stage, buffer| BuildError::PastTheEnd { stage, buffer, first: 96, elements: 96 }),
+            "stage attention reads qkv from element 96 on, it has 96",
+        ),
+        (
             &two(|stage, buffer| BuildError::WritesInput { stage, buffer }),
             "stage attention writes input qkv, which other stages and chunks read: declare the \
              buffer with in_place, or with accumulator if all chunks update it",

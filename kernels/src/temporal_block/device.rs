@@ -257,7 +257,7 @@ impl<T: Element> Declared<'_, '_, T> {
         };
         let buffers = ProductBuffers { x, weight, bias, residual, out, workspace: self.workspace };
         let added = self.builder.product(stage.clone(), &self.block.guard, shape, buffers);
-        added.map_err(|source| BlockError::Product { stage, source: Box::new(source) })
+        added.map_err(|error| BlockError::Product { stage, error: Box::new(error) })
     }
 }
 

@@ -14,12 +14,12 @@ pub enum BlockError {
     Kernel(#[from] KernelError),
     /// A product cannot be made.
     #[cfg(feature = "cuda")]
-    #[error("product {stage}: {source}")]
+    #[error("product {stage}: {error}")]
     Product {
         /// The stage.
         stage: String,
         /// Why.
-        source: Box<gridguard::cuda::ProductError>,
+        error: Box<gridguard::cuda::ProductError>,
     },
     /// The pipeline cannot be built.
     #[error(transparent)]

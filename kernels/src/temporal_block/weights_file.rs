@@ -23,8 +23,11 @@ pub struct WeightsFile<'f>(SafeTensors<'f>);
 #[non_exhaustive]
 pub enum WeightsError {
     /// It is not a safetensors file.
-    #[error("not a valid safetensors file: {0}")]
-    Format(#[from] SafeTensorError),
+    #[error("not a valid safetensors file: {error}")]
+    Format {
+        /// Why.
+        error: SafeTensorError,
+    },
     /// It has no block, or several to choose from.
     #[error("the file has {} blocks{}", found.len(), listed(found))]
     Blocks {
@@ -68,7 +71,8 @@ impl<'f> WeightsFile<'f> {
     ///
     /// [`WeightsError::Format`] if it is not valid.
     pub fn read(bytes: &'f [u8]) -> Result<Self, WeightsError> {
-        Ok(Self(SafeTensors::deserialize(bytes)?))
+        let read = SafeTensors::deserialize(bytes);
+        read.map(Self).map_err(|error| WeightsError::Format { error })
     }
 
     /// The prefixes of its blocks, sorted.
@@ -309,10 +313,13 @@ mod tests {
         let mut bytes = to_u64(header.len()).to_le_bytes().to_vec();
         bytes.extend(header);
         let error = WeightsFile::read(&bytes).expect_err("too short");
-        assert!(matches!(error, WeightsError::Format(_)), "{error}");
+        assert!(matches!(error, WeightsError::Format { .. }), "{error}");
         let whole = file(&block("", Dtype::F16));
         for length in [0, 7, 8, 100, whole.len() - 1] {
-            assert!(matches!(WeightsFile::read(&whole[..length]), Err(WeightsError::Format(_))));
+            assert!(matches!(
+                WeightsFile::read(&whole[..length]),
+                Err(WeightsError::Format { .. })
+            ));
         }
     }
 }
