@@ -20,6 +20,8 @@ use crate::geglu::Geglu;
 use crate::kernels::Kernels;
 use crate::layer_norm::LayerNorm;
 use crate::operation::Operation;
+#[cfg(feature = "profile")]
+use crate::operation::source_hash;
 use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, Variant, stride_bytes};
 use crate::tensor::Extent;
 
@@ -38,7 +40,7 @@ use crate::tensor::Extent;
 /// let weights = BlockWeights::<f16>::random(320, 1)?;
 /// let block = TemporalBlock::new(&kernels, &stream, shape, &weights)?;
 ///
-/// // Any number of items, within 256 MiB, two chunks at a time.
+/// // Within 256 MiB, two chunks at a time.
 /// let (mut pipeline, memory) = block.pipeline()?;
 /// let plan = pipeline.plan(&Budget::bytes(256 << 20).in_flight(2))?;
 /// let elements = usize::try_from(shape.elements())?;
@@ -52,6 +54,10 @@ pub struct TemporalBlock<T> {
     guard: Arc<Guard>,
     shape: BlockShape,
     workspace_bytes: u64,
+    /// The launch parameters of the kernels, and hashes of their sources.
+    parameters: Vec<(String, u64)>,
+    #[cfg(feature = "profile")]
+    sources: [String; 3],
     /// In the order of [`TENSORS`].
     weights: Vec<CudaSlice<T>>,
     norm: Kernel,
@@ -108,9 +114,26 @@ impl<T: Element> TemporalBlock<T> {
         let strides = stride_bytes(&operation, &extents(&shape))?;
         let copied = weights.tensors.iter().map(|tensor| stream.clone_htod(tensor));
         let weights = copied.collect::<Result<_, _>>().map_err(KernelError::from)?;
+        let named = [
+            ("norm", norm.parameters()),
+            ("attention", operation.parameters()),
+            ("gate", gate.parameters()),
+        ];
+        let of_kernel = |(kernel, parameters): (&'static str, Vec<(String, u64)>)| {
+            parameters.into_iter().map(move |(name, value)| (format!("{kernel}.{name}"), value))
+        };
+        #[cfg(feature = "profile")]
+        let sources = {
+            let limits = guard.limits();
+            let codes = [norm.code(limits)?, operation.code(limits)?, gate.code(limits)?];
+            codes.map(|code| source_hash(code.source))
+        };
         Ok(Self {
             shape,
             workspace_bytes: WORKSPACE_BYTES,
+            parameters: named.into_iter().flat_map(of_kernel).collect(),
+            #[cfg(feature = "profile")]
+            sources,
             weights,
             norm: kernels.kernel(&norm)?,
             norm_grid: Grid::new(&norm, &shape),
@@ -149,9 +172,14 @@ impl<T: Element> TemporalBlock<T> {
         let tensors = Tensors::declare(&mut builder, &self.shape);
         let (x, y) = (tensors.x, tensors.y);
         let channels = self.shape.channels;
-        let buffers =
-            TENSORS.map(|tensor| builder.shared_input::<T>(tensor.name, tensor.elements(channels)));
+        let buffers = TENSORS
+            .map(|tensor| builder.shared_input::<T>(tensor.name(), tensor.elements(channels)));
         let workspace = builder.fixed_scratch("workspace", self.workspace_bytes);
+        for (name, value) in &self.parameters {
+            builder.parameter(name, *value);
+        }
+        #[cfg(feature = "profile")]
+        self.sources.iter().for_each(|hash| builder.source(hash));
         let mut declared = Declared { block: self, builder: &mut builder, tensors, workspace };
         let ([first, second], last) = parts(buffers);
         declared.attention("1", first, x)?;

@@ -67,7 +67,6 @@ impl<T: Element> BlockWeights<T> {
     }
 
     /// Checks that they are of a block with so many channels.
-    #[cfg(any(feature = "cuda", feature = "host"))]
     pub(super) const fn check(&self, channels: u64) -> Result<(), KernelError> {
         if self.channels == channels {
             return Ok(());
@@ -86,17 +85,26 @@ impl<T: Element> BlockWeights<T> {
 /// A tensor of the block: `[rows]`, or `[rows, columns]`, both in channels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WeightTensor {
-    pub(super) name: &'static str,
     /// Whether it is the factor of a norm.
     is_scale: bool,
     pub(super) rows: u64,
     /// 0 for a vector.
     pub(super) columns: u64,
-    /// The names that diffusers gives it, or the parts whose rows follow each other in it.
+    /// The name that diffusers gives it, or those of the parts whose rows follow each other in it.
+    #[cfg_attr(
+        not(any(feature = "cuda", feature = "safetensors")),
+        allow(dead_code, reason = "names of buffers and in files")
+    )]
     pub(super) in_files: &'static [&'static str],
 }
 
 impl WeightTensor {
+    /// Its name, or that of its first part.
+    #[cfg(feature = "cuda")]
+    pub(super) fn name(&self) -> &'static str {
+        self.in_files.first().copied().unwrap_or_default()
+    }
+
     /// Elements for so many channels.
     pub(super) const fn elements(&self, channels: u64) -> u64 {
         let columns = if self.columns == 0 { 1 } else { self.columns * channels };
@@ -104,40 +112,36 @@ impl WeightTensor {
     }
 }
 
-const fn vector(name: &'static str, rows: u64, in_files: &'static [&'static str]) -> WeightTensor {
-    WeightTensor { name, is_scale: false, rows, columns: 0, in_files }
+const fn vector(rows: u64, in_files: &'static [&'static str]) -> WeightTensor {
+    WeightTensor { is_scale: false, rows, columns: 0, in_files }
 }
 
-const fn scale(name: &'static str, in_files: &'static [&'static str]) -> WeightTensor {
-    WeightTensor { is_scale: true, ..vector(name, 1, in_files) }
+const fn scale(in_files: &'static [&'static str]) -> WeightTensor {
+    WeightTensor { is_scale: true, ..vector(1, in_files) }
 }
 
-const fn matrix(
-    name: &'static str,
-    [rows, columns]: [u64; 2],
-    in_files: &'static [&'static str],
-) -> WeightTensor {
-    WeightTensor { columns, ..vector(name, rows, in_files) }
+const fn matrix([rows, columns]: [u64; 2], in_files: &'static [&'static str]) -> WeightTensor {
+    WeightTensor { columns, ..vector(rows, in_files) }
 }
 
 /// All weights.
 pub(super) const TENSORS: [WeightTensor; 16] = [
-    scale("norm1 weight", &["norm1.weight"]),
-    vector("norm1 bias", 1, &["norm1.bias"]),
-    matrix("qkv1", [3, 1], &["attn1.to_q.weight", "attn1.to_k.weight", "attn1.to_v.weight"]),
-    matrix("out1 weight", [1, 1], &["attn1.to_out.0.weight"]),
-    vector("out1 bias", 1, &["attn1.to_out.0.bias"]),
-    scale("norm2 weight", &["norm2.weight"]),
-    vector("norm2 bias", 1, &["norm2.bias"]),
-    matrix("qkv2", [3, 1], &["attn2.to_q.weight", "attn2.to_k.weight", "attn2.to_v.weight"]),
-    matrix("out2 weight", [1, 1], &["attn2.to_out.0.weight"]),
-    vector("out2 bias", 1, &["attn2.to_out.0.bias"]),
-    scale("norm3 weight", &["norm3.weight"]),
-    vector("norm3 bias", 1, &["norm3.bias"]),
-    matrix("up weight", [UP, 1], &["ff.net.0.proj.weight"]),
-    vector("up bias", UP, &["ff.net.0.proj.bias"]),
-    matrix("down weight", [1, GATED], &["ff.net.2.weight"]),
-    vector("down bias", 1, &["ff.net.2.bias"]),
+    scale(&["norm1.weight"]),
+    vector(1, &["norm1.bias"]),
+    matrix([3, 1], &["attn1.to_q.weight", "attn1.to_k.weight", "attn1.to_v.weight"]),
+    matrix([1, 1], &["attn1.to_out.0.weight"]),
+    vector(1, &["attn1.to_out.0.bias"]),
+    scale(&["norm2.weight"]),
+    vector(1, &["norm2.bias"]),
+    matrix([3, 1], &["attn2.to_q.weight", "attn2.to_k.weight", "attn2.to_v.weight"]),
+    matrix([1, 1], &["attn2.to_out.0.weight"]),
+    vector(1, &["attn2.to_out.0.bias"]),
+    scale(&["norm3.weight"]),
+    vector(1, &["norm3.bias"]),
+    matrix([UP, 1], &["ff.net.0.proj.weight"]),
+    vector(UP, &["ff.net.0.proj.bias"]),
+    matrix([1, GATED], &["ff.net.2.weight"]),
+    vector(1, &["ff.net.2.bias"]),
 ];
 
 /// One value for each tensor of an attention: those that follow each other in [`TENSORS`].
