@@ -48,7 +48,7 @@ impl Guard {
     ///
     /// [`LoadError::Rewrite`](crate::cuda::LoadError::Rewrite) if the text cannot be read as PTX, and as
     /// [`Self::load`]. A kernel that cannot have forms is no error: a launch of it whose grid is too large
-    /// is [`LaunchError::NotRewritten`], with the reason.
+    /// is [`LaunchError::NotRewritten`](crate::cuda::LaunchError::NotRewritten), with the reason.
     pub fn load_ptx(&self, ptx: impl AsRef<[u8]>) -> Result<Module, CudaError> {
         Module::load_ptx(self.device_context()?, ptx.as_ref())
     }
