@@ -35,8 +35,8 @@ const HALF: [[u64; 4]; 12] = [
     [15_360, 5, 81, 64],
     [15_360, 5, 128, 64],
 ];
-/// For f16 only: more items than y and z have blocks.
-const MANY: [[u64; 4]; 2] = [[65_536, 8, 16, 64], [65_536, 8, 32, 128]];
+/// For f16 only; of two there are more items than y and z have blocks.
+const MANY: [[u64; 4]; 3] = [[65_536, 8, 16, 64], [65_536, 8, 32, 128], [13_111, 7, 19, 48]];
 const SINGLE: [[u64; 4]; 2] = [MOTIVATING, [8192, 8, 16, 40]];
 /// 76,800 problems; y has 65,535 blocks.
 const MOTIVATING: [u64; 4] = [15_360, 5, 16, 64];

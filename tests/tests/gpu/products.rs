@@ -147,13 +147,15 @@ fn mismatched_memory_is_rejected_before_any_launch() {
 fn a_residual_may_be_out_itself() {
     let operands = Operands::<f16>::new(shape::<f16>([64, 320, 320], false, true));
     let mut product = guard().product(operands.shape, WORKSPACE, 1).expect("a product");
-    let expected = operands.launch(&mut product).expect("launches");
     let stream = stream();
     let [x, weight, mut out] = [&operands.x, &operands.weight, &operands.residual]
         .map(|one| stream.clone_htod(one).expect("memory"));
     let mut workspace = stream.alloc_zeros::<u8>(len(WORKSPACE)).expect("memory");
     in_place(&mut product, &stream, [&x, &weight], &mut out, &mut workspace);
-    assert!(stream.clone_dtoh(&out).expect("out") == expected);
+    // Not the bits of a product into other memory: the library may add in another order.
+    let mut deviation = Deviation::new();
+    deviation.add(&stream.clone_dtoh(&out).expect("out"), &operands.reference());
+    assert!(deviation.within(tolerance::<f16>()), "{:e}", deviation.relative());
 }
 
 #[allow(unsafe_code, reason = "memory by address")]
