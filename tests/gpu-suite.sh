@@ -51,6 +51,8 @@ pack() {
     # itself runs with and without a guard.
     if command -v "${NVCC:-nvcc}" >/dev/null; then
         tests/candle.sh images "$folder/images" && tests/candle.sh build "$folder/candle" || return 1
+        GRIDGUARD=$(realpath "$folder/gridguard") CANDLE_PTX=${CARGO_TARGET_DIR:-target}/candle/ptx \
+            tests/ptx.sh pack "$(realpath -m "$folder/rewritten")" || return 1
     fi
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
@@ -308,6 +310,11 @@ run() {
         step candle 60 candle "$folder/candle"
     else
         missing candle "none packed"
+    fi
+    if [ -d "$folder/rewritten" ]; then
+        step rewritten-kernels 150 python3 "$folder/rewritten/differential.py" "$folder/rewritten" "$results/differential.json"
+    else
+        missing rewritten-kernels "none packed"
     fi
     step command 60 env GRIDGUARD_COMMAND="$(realpath "$folder/gridguard")" "$folder/cli" --ignored
     step memory 60 "$folder/gpu" --ignored --test-threads 1 memory::

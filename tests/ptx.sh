@@ -5,6 +5,10 @@
 #   tests/ptx.sh ci      the corpus, our own kernels, and the smaller ones of candle's: minutes
 #   tests/ptx.sh full    all of candle's kernels, with and without -G, for every architecture: hours of
 #                        one core
+#   tests/ptx.sh pack FOLDER
+#                        candle's kernels, rewritten and assembled for sm_90 with their reports, and what
+#                        compares them on a GPU (tests/ptx/differential.py). CANDLE_PTX names a folder that has
+#                        their PTX, GRIDGUARD the program, if they need not be built.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")
@@ -74,10 +78,43 @@ corpus() {
     measure "$work/corpus/sm_75" sm_75
 }
 
+# pack FOLDER: rewrites and assembles candle's kernels. The products of quantized matrices would take as long
+# as all others together many times over; one column of each kind is kept.
+pack() {
+    local folder=$1 gridguard=${GRIDGUARD:-} ptx=${CANDLE_PTX:-} name only
+    if [ -z "$gridguard" ]; then
+        cargo build --quiet --package gridguard-cli
+        gridguard=$target/debug/gridguard
+    fi
+    if [ -z "$ptx" ]; then
+        sources=$(candle_sources)/src
+        candle hopper -O3 -arch=compute_90 "${all[@]}"
+        ptx=$work/hopper
+    fi
+    mkdir -p "$folder"
+    for name in "${all[@]}"; do
+        "$gridguard" ptx "$ptx/$name.ptx" --output "$folder/$name.ptx" --format json >"$folder/$name.json"
+        only=()
+        [ "$name" != quantized ] || only=(--entry "$(python3 -c '
+import json, re, sys
+entries = json.load(sys.stdin)["entries"]
+entries = [one for one in entries if not re.match(r"mul_mat_q|mul_mat_vec_.*_cuda[2-8]$", one["name"])]
+names = [[one["name"], one["forms"]["shifted"], one["forms"]["folded"]] for one in entries if "forms" in one]
+print(",".join(sum(names, [])))' <"$folder/$name.json")")
+        "$CUDA_TOOLS/bin/ptxas" -arch sm_90 "${only[@]}" "$folder/$name.ptx" -o "$folder/$name.cubin"
+        rm "$folder/$name.ptx"
+    done
+    cp tests/ptx/{differential,candle_launches,words,gpu}.py "$folder/"
+}
+
 tools
-cargo build --quiet --package gridguard-cli
 small=(affine cast conv fill indexing reduce sort ternary unary)
 all=("${small[@]}" binary quantized)
+if [ "${1:-}" = pack ]; then
+    pack "${2:?where to write the kernels}"
+    exit
+fi
+cargo build --quiet --package gridguard-cli
 sources=$(candle_sources)/src
 corpus
 ours
@@ -99,7 +136,7 @@ full)
     measure "$work/turing" sm_75 --all-rewritten --registers
     ;;
 *)
-    echo "usage: tests/ptx.sh [ci | full]" >&2
+    echo "usage: tests/ptx.sh [ci | full | pack FOLDER]" >&2
     exit 2
     ;;
 esac
