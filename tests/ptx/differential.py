@@ -432,6 +432,14 @@ def dry_run(entries, left):
     return wrong
 
 
+def driver_version():
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.split("\n")[0]
+    except OSError:
+        return "unknown"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
@@ -463,11 +471,9 @@ def main():
         session.wrong.append(f"the device can do nothing more after {error}")
     if not session.compared:
         session.wrong.append("no entry was compared")
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-                            capture_output=True, text=True).stdout.split("\n")[0]
     timing = summary(session.timing)
     options.output.write_text(json.dumps({
-        "device": session.gpu.name, "driver": driver, "cuda": session.gpu.cuda_version,
+        "device": session.gpu.name, "driver": driver_version(), "cuda": session.gpu.cuda_version,
         "date": datetime.date.today().isoformat(),
         "seconds": round(time.monotonic() - begun, 1),
         "entries": len({row["entry"] for row in session.compared}),
