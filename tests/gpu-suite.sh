@@ -9,9 +9,9 @@
 #   tests/gpu-suite.sh all RESULTS [FOLDER]   both, on a machine with Rust and a device
 #
 # `run` needs a driver, NVRTC, FOLDER and this script, but no Rust. It uses compute-sanitizer, PyTorch
-# and Triton where they are installed. Each step has a time limit; RESULTS/summary.txt has each step's
-# result with its commit, date, driver and seed, and the exit status says whether all steps of this run
-# passed.
+# and Triton where they are installed, and NumPy to compare rewritten kernels. Each step has a time limit;
+# RESULTS/summary.txt has each step's result with its commit, date, driver and seed, and the exit status
+# says whether all steps of this run passed.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit
 

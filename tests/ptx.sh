@@ -78,8 +78,8 @@ corpus() {
     measure "$work/corpus/sm_75" sm_75
 }
 
-# pack FOLDER: rewrites and assembles candle's kernels. The products of quantized matrices would take as long
-# as all others together many times over; one column of each kind is kept.
+# pack FOLDER: rewrites and assembles candle's kernels. Most products of quantized matrices are left out:
+# they alone would take longer than all others together.
 pack() {
     local folder=$1 gridguard=${GRIDGUARD:-} ptx=${CANDLE_PTX:-} name only
     if [ -z "$gridguard" ]; then
