@@ -298,9 +298,10 @@ run() {
     local toolkit=/usr/local/cuda/targets/x86_64-linux/lib
     export LD_LIBRARY_PATH=$toolkit${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
-    # Tests that fill the device or its memory run alone.
+    # Tests that fill the device or its memory run alone, and those whose captures another thread's work in the
+    # context would invalidate.
     step tests 240 "$folder/gpu" --ignored --test-threads 8 --skip conformance:: --skip memory:: \
-        --skip images_of_a_folder
+        --skip images_of_a_folder --skip temporal_block::
     if [ -d "$folder/images" ]; then
         step images 200 env GRIDGUARD_IMAGES="$folder/images" "$folder/gpu" --ignored --nocapture images_of_a_folder
     else
@@ -317,7 +318,7 @@ run() {
         missing rewritten-kernels "none packed"
     fi
     step command 60 env GRIDGUARD_COMMAND="$(realpath "$folder/gridguard")" "$folder/cli" --ignored
-    step memory 60 "$folder/gpu" --ignored --test-threads 1 memory::
+    step memory 90 "$folder/gpu" --ignored --test-threads 1 memory:: temporal_block::
     step conformance 150 "$folder/gpu" --ignored --nocapture --test-threads 1 the_guard_agrees_with_the_driver
     step facts 90 "$folder/gpu" --ignored --nocapture answers_beyond_the_rules
     step faults 400 "$folder/faults" --ignored --nocapture

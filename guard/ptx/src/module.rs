@@ -131,11 +131,11 @@ impl<'a> Module<'a> {
         let id = self.id(header.name.text);
         let is_entry = keyword.text == b".entry";
         let function = self.functions.get_mut(id);
+        let is_defined = is_entry || header.open.is_some();
+        let is_alias = function.as_ref().is_some_and(|function| function.alias_of.is_some());
         let known = function.and_then(|function| function.is_entry.replace(is_entry));
-        let defined_twice =
-            |Token { text, at, .. }| PtxError::DefinedTwice { name: lossy(text), at };
-        if known.is_some_and(|known| known != is_entry) {
-            return Err(defined_twice(header.name));
+        if known.is_some_and(|known| known != is_entry) || is_alias && is_defined {
+            return Err(defined_twice(&header.name));
         }
         let mut end = header.end;
         if let Some(open) = &header.open {
@@ -145,7 +145,7 @@ impl<'a> Module<'a> {
             let number = self.items.len();
             let function = self.functions.get_mut(id);
             if function.and_then(|function| function.definition.replace((number, body))).is_some() {
-                return Err(defined_twice(header.name));
+                return Err(defined_twice(&header.name));
             }
         }
         let (start, keyword_start) = (linkage.unwrap_or(keyword.start), keyword.start);
@@ -184,11 +184,13 @@ impl<'a> Module<'a> {
         if !comma.is(b',') {
             return Err(comma.unexpected("`,`"));
         }
-        let name = |token: Token<'a>| token.word().ok_or_else(|| token.unexpected("a name"));
-        let (alias, function) = (name(alias)?, name(function)?);
-        let (alias, function) = (self.id(alias), self.id(function));
-        if let Some(alias) = self.functions.get_mut(alias) {
-            alias.alias_of = Some(function);
+        let name = |token: &Token<'a>| token.word().ok_or_else(|| token.unexpected("a name"));
+        let (id, function) = (self.id(name(&alias)?), self.id(name(&function)?));
+        if let Some(known) = self.functions.get_mut(id) {
+            if known.is_entry == Some(true) || known.definition.is_some() {
+                return Err(defined_twice(&alias));
+            }
+            known.alias_of = Some(function);
         }
         Ok(())
     }
@@ -204,6 +206,10 @@ impl<'a> Module<'a> {
             self.functions.len() - 1
         })
     }
+}
+
+fn defined_twice(name: &Token<'_>) -> PtxError {
+    PtxError::DefinedTwice { name: lossy(name.text), at: name.at }
 }
 
 fn unclosed(open: &Token<'_>) -> PtxError {

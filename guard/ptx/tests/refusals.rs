@@ -212,6 +212,8 @@ fn what_is_no_ptx_is_an_error_with_its_place() {
         (".alias a, 5;", "line 4, column 11: expected a name, found `5`"),
         (".entry k() { ret; } .func k() { ret; }", "line 4, column 27: k is defined twice"),
         (".func k(.param .u8 a); .entry k() { ret; }", "line 4, column 31: k is defined twice"),
+        (".entry k() { ret; } .alias k, f;", "line 4, column 28: k is defined twice"),
+        (".alias k, f; .func k() { ret; }", "line 4, column 20: k is defined twice"),
         (".func .visible .entry k();", "line 4, column 7: expected a name, found `.visible`"),
         ("/* ", "line 4, column 1: a comment does not end"),
         (".entry k() { \0 ret; }", "line 4, column 14: unexpected byte 0x00"),

@@ -179,6 +179,7 @@ pub(crate) mod function_attribute {
     pub(crate) const LOCAL_SIZE_BYTES: i32 = 3;
     pub(crate) const NUM_REGS: i32 = 4;
     pub(crate) const MAX_DYNAMIC_SHARED_SIZE_BYTES: i32 = 8;
+    #[cfg(feature = "cuda")]
     pub(crate) const PREFERRED_SHARED_MEMORY_CARVEOUT: i32 = 9;
     pub(crate) const CLUSTER_SIZE_MUST_BE_SET: i32 = 10;
     pub(crate) const REQUIRED_CLUSTER_WIDTH: i32 = 11;

@@ -46,6 +46,7 @@ pub(super) fn read(mut input: impl BufRead, take: impl FnMut(&str, bool)) -> io:
             Err(error) => return Err(error),
         };
         if buffer.is_empty() {
+            pieces.push(units.rest().as_bytes());
             pieces.finish();
             return Ok(());
         }
@@ -133,6 +134,11 @@ impl Units {
         // A high surrogate waits for the low one.
         self.high = units.pop_if(|unit| (0xd800..0xdc00).contains(unit));
         String::from_utf16_lossy(&units)
+    }
+
+    /// What waited for more: a high surrogate without a low one.
+    fn rest(&mut self) -> String {
+        String::from_utf16_lossy(self.high.take().as_slice())
     }
 }
 
