@@ -167,7 +167,7 @@ def main():
     failures, missing, done = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for name, text, good, refused, expected in PROGRAMS:
-            path = os.path.join(folder, name + ".py")
+            path = os.path.join(folder, f"program-{name}.py")
             with open(path, "w") as file:
                 file.write(text)
             module = name.split("-")[0]

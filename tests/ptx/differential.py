@@ -18,6 +18,7 @@ import datetime
 import fnmatch
 import itertools
 import json
+import os
 import math
 import pathlib
 import statistics
@@ -475,6 +476,7 @@ def main():
     options.output.write_text(json.dumps({
         "device": session.gpu.name, "driver": driver_version(), "cuda": session.gpu.cuda_version,
         "date": datetime.date.today().isoformat(),
+        "commit": os.environ.get("GRIDGUARD_COMMIT", "unknown"),
         "seconds": round(time.monotonic() - begun, 1),
         "entries": len({row["entry"] for row in session.compared}),
         "comparisons": sum(len(row["equal"]) + len(row["different"]) for row in session.compared + session.beyond),
