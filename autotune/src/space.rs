@@ -67,9 +67,9 @@ impl Space {
     }
 
     /// Regenerates the candidates for `objective` if it changes what is legal: a workspace bounds
-    /// the chunk size, and that of a pipeline all scratch. Choices are then spelled out as chunk sizes, so that they respect it
-    /// wherever they are planned. An objective without a workspace makes all candidates legal
-    /// again.
+    /// the chunk size, and that of a pipeline all scratch. Choices are then spelled out as chunk sizes, so
+    /// that they respect it wherever they are planned. An objective without a workspace makes all
+    /// candidates legal again.
     pub fn restrict(&mut self, objective: Objective) {
         let restricts = |objective| matches!(objective, Objective::Memory { .. });
         let before = core::mem::replace(&mut self.objective, objective);

@@ -143,8 +143,8 @@ unsafe fn replaced(function: usize, found: *mut c_void, name: *const c_char) -> 
     hooks::replace(function, unsafe { own(libc::RTLD_NEXT, name) })
 }
 
-/// The function of the driver that `name` is. A caller that asks for the next function after itself stands between this library
-/// and the driver: replacing its result would call it again.
+/// The function of the driver that `name` is. A caller that asks for the next function after itself stands
+/// between this library and the driver: replacing its result would call it again.
 ///
 /// # Safety
 ///

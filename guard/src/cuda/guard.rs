@@ -206,9 +206,10 @@ impl Guard {
 
     /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
     ///
-    /// A kernel `with_tuning` (feature `profile`) is planned as the guard's profile says, if the
-    /// request has a batch, or the kernel is rewritten and the grid is too large. If the profile has no entry for its shape, or the stored choice is not
-    /// legal here, the planner chooses: see the profile's counts and the miss log.
+    /// A kernel `with_tuning` (feature `profile`) is planned as the guard's profile says, if the request has
+    /// a batch, or the kernel is rewritten and the grid is too large. If the profile has no entry for its
+    /// shape, or the stored choice is not legal here, the planner chooses: see the profile's counts and
+    /// the miss log.
     ///
     /// # Errors
     ///

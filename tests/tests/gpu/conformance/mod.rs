@@ -1,8 +1,8 @@
 //! Compares the guard with the driver of a real device on random launches.
 //!
 //! Launches of a family of kernels, dense around every limit, go to the driver without the guard.
-//! Each result is compared with the guard's verdict and with the error code that it predicts. `PROPTEST_RNG_SEED` repeats a run,
-//! `GRIDGUARD_CONFORMANCE_LAUNCHES` sets its length, and `GRIDGUARD_RESULTS` names the folder for
+//! Each result is compared with the guard's verdict and with the error code that it predicts.
+//! `PROPTEST_RNG_SEED` repeats a run, `GRIDGUARD_CONFORMANCE_LAUNCHES` sets its length, and `GRIDGUARD_RESULTS` names the folder for
 //! `conformance.json` and `facts.json`.
 
 mod facts;
