@@ -112,6 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri opens no libraries")]
     fn a_library_of_another_kind_is_named_with_the_function_that_it_lacks() {
         let error = load(&["libno-such-library.so", "libc.so.6"]).expect_err("the C library");
         assert_eq!(
