@@ -72,7 +72,7 @@ pub enum EntryRefusal {
     },
     /// No such chunk is legal for every stage.
     #[error(transparent)]
-    Plan(PlanError),
+    NotPlanned(PlanError),
 }
 
 impl<B> Pipeline<B> {
@@ -191,7 +191,7 @@ fn plan_as<B>(
     let at_most = match choice {
         // As many items as fit, so that nothing exceeds the budget.
         StoredChoice::Automatic => {
-            return pipeline.plan(&budget.in_flight(in_flight)).map_err(EntryRefusal::Plan);
+            return pipeline.plan(&budget.in_flight(in_flight)).map_err(EntryRefusal::NotPlanned);
         }
         StoredChoice::Whole => u64::MAX,
         StoredChoice::Chunked { max_items } => max_items.get(),
@@ -200,7 +200,7 @@ fn plan_as<B>(
         }
     };
     let wanted = Budget::UNLIMITED.in_flight(in_flight).at_most(at_most);
-    let wanted = pipeline.plan(&wanted).map_err(EntryRefusal::Plan)?;
+    let wanted = pipeline.plan(&wanted).map_err(EntryRefusal::NotPlanned)?;
     if choice == StoredChoice::Whole && wanted.len() > 1 {
         return Err(EntryRefusal::Choice { choice });
     }
@@ -208,7 +208,7 @@ fn plan_as<B>(
     within("bytes of scratch", wanted.bytes(), budget.max_bytes())?;
     // The same again, with what a run may use that has to go on with smaller chunks.
     let budget = budget.in_flight(wanted.in_flight()).at_most(wanted.chunk_items());
-    pipeline.plan(&budget).map_err(EntryRefusal::Plan)
+    pipeline.plan(&budget).map_err(EntryRefusal::NotPlanned)
 }
 
 fn check_parameters(

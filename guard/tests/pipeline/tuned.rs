@@ -270,7 +270,7 @@ fn a_single_chunk_and_one_that_no_stage_allows_are_refused_where_several_are_nee
     assert_eq!(refused(&build(1, u64::MAX), StoredChoice::Automatic), None);
     let limited_by = "the budget".to_owned();
     let no_chunk = PlanError::NoCommonChunk { limited_by, largest: 9, unit: 10 };
-    let expected = Some(EntryRefusal::Plan(no_chunk));
+    let expected = Some(EntryRefusal::NotPlanned(no_chunk));
     assert_eq!(refused(&build(10, u64::MAX), chunked(9)), expected);
     // A pipeline that cannot be planned at all is an error.
     let illegal = build(10, 9);
