@@ -211,7 +211,7 @@ static void absurd_values_are_refused(void) {
     batch.axis = 3;
     CHECK_STATUS(GG_INVALID_ARGUMENT, gg_plan(limits, &config, &batch, &plan, 0, NULL, 0, NULL));
     batch.axis = GG_AXIS_Y;
-    batch.strategy = 4;
+    batch.strategy = 5;
     CHECK_STATUS(GG_INVALID_ARGUMENT, gg_plan(limits, &config, &batch, &plan, 0, NULL, 0, NULL));
     batch.strategy = 0;
     batch.flags = 4;
