@@ -139,6 +139,12 @@ pub(crate) fn widened<T: Element>(elements: &[T]) -> impl ExactSizeIterator<Item
     elements.iter().map(|x| f64::from(x.widen()))
 }
 
+/// The mean of a row. The count is exact: rows of 2^53 elements do not fit into memory.
+pub(crate) fn mean(row: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = row.fold((0.0, 0.0), |(sum, count), x| (sum + x, count + 1.0));
+    sum / count
+}
+
 /// A number of elements as an index into memory. One that is too large for the host is out of range
 /// of every slice, too.
 pub(crate) fn to_usize(elements: u64) -> usize {

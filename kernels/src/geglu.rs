@@ -10,7 +10,7 @@ use crate::blocks::Blocks;
 use crate::element::{Element, ElementType, widened};
 use crate::error::KernelError;
 use crate::operation::{
-    Code, Operation, Sealed, U64, VECTOR_BYTES, check_elements, memory, named, replaced, source,
+    Code, Operation, Sealed, U64, check_elements, memory, named, replaced, source,
 };
 use crate::rows::Rows;
 #[cfg(feature = "cuda")]
@@ -80,9 +80,7 @@ impl Geglu {
     }
 
     fn geometry(&self) -> Geometry {
-        let Rows { columns, element, .. } = self.rows;
-        let aligned = self.rows.are_whole_vectors();
-        let parts = if aligned { columns * element.bytes() / VECTOR_BYTES } else { columns };
+        let parts = self.rows.parts();
         let block = self.threads * self.vectors;
         let items = (block / parts).max(1);
         let tiles = (items * parts).div_ceil(block);
@@ -260,6 +258,7 @@ mod tests {
     use gridguard::{Dim3, Parameter};
 
     use super::*;
+    use crate::operation::VECTOR_BYTES;
 
     fn gate(rows: u64, columns: u64) -> Geglu {
         Geglu::new(rows, columns, ElementType::F16).expect("legal")

@@ -6,11 +6,9 @@
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
-use crate::element::{Element, ElementType, widened};
+use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
-use crate::operation::{
-    Code, Operation, Sealed, U64, VECTOR_BYTES, memory, named, replaced, source,
-};
+use crate::operation::{Code, Operation, Sealed, U64, memory, named, replaced, source};
 use crate::rows::Rows;
 #[cfg(feature = "cuda")]
 use {
@@ -55,7 +53,7 @@ impl LayerNorm {
     /// 64 bits cannot count the bytes. Zero rows are allowed.
     pub fn new(rows: u64, columns: u64, element: ElementType) -> Result<Self, KernelError> {
         let rows = Rows::new(rows, columns, element, MAX_COLUMNS)?;
-        let threads_per_row = default_threads(parts(rows));
+        let threads_per_row = default_threads(rows.parts());
         let rows_per_block = MIN_THREADS.div_ceil(threads_per_row);
         Ok(Self { rows, threads_per_row, rows_per_block })
     }
@@ -95,12 +93,6 @@ impl LayerNorm {
     }
 }
 
-/// Vectors of a row, or elements where rows are no whole vectors.
-const fn parts(rows: Rows) -> u64 {
-    let bytes = if rows.are_whole_vectors() { VECTOR_BYTES } else { rows.element.bytes() };
-    rows.columns * rows.element.bytes() / bytes
-}
-
 /// The threads of a row that leave the fewest places for parts empty, and among those the ones that have
 /// about [`PARTS`] each.
 fn default_threads(parts: u64) -> u64 {
@@ -135,7 +127,7 @@ impl Operation for LayerNorm {
     /// Fewer and more threads for a row, and larger blocks.
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
         let mut candidates = vec![*self];
-        let (parts, threads) = (parts(self.rows), self.threads_per_row);
+        let (parts, threads) = (self.rows.parts(), self.threads_per_row);
         for threads_per_row in [threads / 2, threads, 2 * threads] {
             for threads in [64, 128, 256, 512] {
                 let rows = (threads / threads_per_row.max(1)).max(1);
@@ -275,10 +267,8 @@ const BENCH_EPSILON: f32 = 1e-5;
 /// One row in f64: x, weight and bias have `columns` elements.
 #[must_use]
 pub fn reference<T: Element>(x: &[T], weight: &[T], bias: &[T], epsilon: f32) -> Vec<f64> {
-    // The sum of ones is exact: rows of 2^53 elements do not fit into memory.
-    let count = x.iter().map(|_| 1.0).sum::<f64>();
-    let mean = widened(x).sum::<f64>() / count;
-    let variance = widened(x).map(|x| (x - mean) * (x - mean)).sum::<f64>() / count;
+    let mean = mean(widened(x));
+    let variance = self::mean(widened(x).map(|x| (x - mean) * (x - mean)));
     let scale = 1.0 / (variance + f64::from(epsilon)).sqrt();
     let pairs = widened(weight).zip(widened(bias));
     widened(x).zip(pairs).map(|(x, (weight, bias))| (x - mean) * scale * weight + bias).collect()

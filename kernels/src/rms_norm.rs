@@ -6,9 +6,9 @@
 use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::bench::spec::{Input, KernelSpec, ProblemSets, SizedProblem, TensorSpec, sized};
-use crate::element::{Element, ElementType, widened};
+use crate::element::{Element, ElementType, mean, widened};
 use crate::error::KernelError;
-use crate::operation::{Code, Operation, Sealed, U64, VECTOR_BYTES, memory, source};
+use crate::operation::{Code, Operation, Sealed, U64, memory, source};
 use crate::rows::Rows;
 #[cfg(feature = "cuda")]
 use {
@@ -54,9 +54,7 @@ impl RmsNorm {
 
     /// Threads of a row: whole warps, each thread with about two vectors, or elements.
     fn threads_per_row(&self) -> u64 {
-        let vectors = self.rows.are_whole_vectors();
-        let step = if vectors { VECTOR_BYTES / self.rows.element.bytes() } else { 1 };
-        self.rows.columns.div_ceil(2 * step).next_power_of_two().clamp(WARP, MAX_THREADS)
+        self.rows.parts().div_ceil(2).next_power_of_two().clamp(WARP, MAX_THREADS)
     }
 
     fn threads(&self) -> u64 {
@@ -196,9 +194,7 @@ const BENCH_EPSILON: f32 = 1e-6;
 /// One row in f64: x and weight have `columns` elements.
 #[must_use]
 pub fn reference<T: Element>(x: &[T], weight: &[T], epsilon: f32) -> Vec<f64> {
-    // The sum of ones is exact: rows of 2^53 elements do not fit into memory.
-    let count = x.iter().map(|_| 1.0).sum::<f64>();
-    let mean = widened(x).map(|x| x * x).sum::<f64>() / count;
+    let mean = mean(widened(x).map(|x| x * x));
     let scale = 1.0 / (mean + f64::from(epsilon)).sqrt();
     widened(x).zip(widened(weight)).map(|(x, weight)| x * scale * weight).collect()
 }

@@ -101,10 +101,10 @@ fn an_unknown_kernel_is_refused_with_the_names_of_the_others() {
         assert_eq!(
             error.to_string(),
             "the module has no kernel \"attention\": it has fake_iota_x, fake_iota_y, \
-             fake_spill_y, idle, look, wide, clustered"
+             fake_spill_y, idle, look, parts, wide, clustered"
         );
         assert!(matches!(error, LoadError::NoSuchKernel { name, known }
-            if name == "attention" && known.len() == 7));
+            if name == "attention" && known.len() == 8));
         // SAFETY: as above.
         let error = unsafe { module.kernel("", &[]) }.expect_err("no name at all");
         assert!(matches!(error, LoadError::NoSuchKernel { name, .. } if name.is_empty()));
