@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DeviceRepr};
 use gridguard::Guard;
-use gridguard::cuda::{Compiler, CublasLt};
+use gridguard::cuda::{Compiler, CublasLt, PipelineScratch};
 use gridguard::pipeline::{Budget, HostMemory, PipelinePlan, PipelineRun, Progress};
 use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, TemporalBlock, host_pipeline};
 use gridguard_kernels::{Element, ElementType, Kernels};
@@ -179,11 +179,13 @@ fn on_device<T: Tensor>(
             times.sort_unstable();
             Ok(times.get(TIMED_RUNS / 2).copied().unwrap_or_default())
         };
+    let mut scratch = PipelineScratch::new();
     let time = median(&mut || {
-        let bound = memory.bind(&stream, &x, &mut y).on_streams(&more);
+        let bound = memory.bind(&stream, &x, &mut y).on_streams(&more).scratch(&mut scratch);
         guard.run_pipeline(&mut pipeline, &plan, bound)?;
         Ok(())
     })?;
+    drop(scratch);
     let mut graph = guard.capture_pipeline(pipeline, &plan, memory.bind(&stream, &x, &mut y))?;
     let graph = median(&mut || {
         guard.replay_pipeline(&mut graph, memory.bind(&stream, &x, &mut y))?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{ProductElement, ProductMemory, ProductShape};
+use gridguard::cuda::{PipelineScratch, ProductElement, ProductMemory, ProductShape};
 use gridguard::pipeline::Budget;
 use gridguard::{Choice, Guard};
 use gridguard_examples::uniform;
@@ -159,11 +159,14 @@ impl Case {
                 };
                 stream.memcpy_htod(&vec![f16::NAN; self.input.len()], &mut y)?;
                 let guard = self.kernels.guard();
+                let mut scratch = PipelineScratch::new();
                 let ms = median_ms(stream, || {
                     let bound = memory.bind(stream, &self.x, &mut y).on_streams(more);
+                    let bound = bound.scratch(&mut scratch);
                     guard.run_pipeline(&mut pipeline, &plan, bound)?;
                     Ok(())
                 })?;
+                drop(scratch);
                 let (chunk, chunks) = (plan.chunk_items(), plan.len());
                 let error = self.error(&mut expected, chunk, &stream.clone_dtoh(&y)?)?;
                 stream.memcpy_htod(&vec![f16::NAN; self.input.len()], &mut y)?;

@@ -58,7 +58,7 @@ pub use kernel::Kernel;
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
 pub use pipeline_graph::PipelineGraph;
-pub use pipeline_memory::DeviceMemory;
+pub use pipeline_memory::{DeviceMemory, PipelineScratch};
 pub use pipeline_stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};
 pub use product::{
     Algorithm, Product, ProductAddresses, ProductBuffers, ProductElement, ProductError,

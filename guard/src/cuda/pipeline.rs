@@ -29,7 +29,7 @@ impl Guard {
     /// they have run.
     ///
     /// Scratch is allocated on the first stream, once for each chunk in flight, not initialised, and freed
-    /// there after the last chunk. Where that allocation or a stage runs out of memory, the items that are
+    /// there after the last chunk, or [kept](DeviceMemory::scratch). Where that allocation or a stage runs out of memory, the items that are
     /// left run in chunks of half the size; after a stage only if no buffer is changed in place or
     /// accumulated, since the chunk runs again. All arguments are checked before the first launch.
     ///
@@ -80,10 +80,13 @@ impl Guard {
         }
         let buffers = memory.ranges(definition)?;
         let driver = self.bind_run(bodies, &memory)?;
-        let DeviceMemory { args, stream, more, .. } = &memory;
+        let DeviceMemory { args, stream, more, scratch, .. } = memory;
         args.uses().begin();
         let mut backend =
             OnStreams::new(self, driver, (definition, bodies), buffers, (stream, more), watch);
+        if let Some(scratch) = scratch {
+            backend = backend.with_scratch(scratch);
+        }
         let ran = run(definition, plan, &mut backend, monitor);
         match &ran {
             Ok(_) => self.counters.ran(backend.launches),

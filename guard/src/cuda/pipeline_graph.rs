@@ -43,7 +43,7 @@ impl Guard {
     /// read and written only by [`Self::replay_pipeline`].
     ///
     /// Chunks in flight become parallel branches, whatever streams `memory` has. Scratch is allocated as
-    /// by [`Self::run_pipeline`], and kept by the graph; where it does not fit, with smaller chunks. A
+    /// by [`Self::run_pipeline`], and belongs to the graph; where it does not fit, with smaller chunks. A
     /// stage that runs out of memory is not tried again.
     ///
     /// # Errors

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaStream, PinnedHostSlice};
+use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
 
 use super::arguments::{Args, Memory, MemoryMut, wide};
 use super::pipeline_stage::DeviceRange;
+use super::uses::is_of_thread;
 use crate::pipeline::buffer::Buffer;
 use crate::pipeline::definition::Definition;
 use crate::pipeline::error::MemoryError;
@@ -25,18 +26,63 @@ pub struct DeviceMemory<'m> {
     pub(super) more: &'m [Arc<CudaStream>],
     /// What each of the arguments is for.
     pub(super) given: Vec<Given>,
+    pub(super) scratch: Option<&'m mut PipelineScratch>,
+}
+
+/// Scratch that is kept from one run to the next: [`DeviceMemory::scratch`].
+///
+/// Without it each run allocates scratch and frees it. The driver's pool then hands it back to the device
+/// whenever the host waits for the stream, so that a run in a loop with waits gets new memory every time.
+#[derive(Debug, Default)]
+pub struct PipelineScratch {
+    /// Of the same stream. All of its uses come before what that stream does next.
+    memory: Vec<CudaSlice<u8>>,
+}
+
+impl PipelineScratch {
+    /// None yet: the first run allocates it.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { memory: Vec::new() }
+    }
+
+    /// The bytes that are kept.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.memory.iter().map(|memory| wide(memory.num_bytes())).sum()
+    }
+
+    /// What is kept for `stream`, and nothing of another one.
+    pub(super) fn take(&mut self, stream: &Arc<CudaStream>) -> Vec<CudaSlice<u8>> {
+        let mut memory = core::mem::take(&mut self.memory);
+        memory.retain(|memory| Arc::ptr_eq(memory.stream(), stream));
+        memory
+    }
+
+    /// Keeps the memory of a run, unless its stream is another one on another thread.
+    pub(super) fn keep(&mut self, mut memory: Vec<CudaSlice<u8>>) {
+        memory.retain(|memory| !is_of_thread(memory.stream()));
+        self.memory = memory;
+    }
 }
 
 impl<'m> DeviceMemory<'m> {
     /// No memory yet, for a run on `stream`.
     pub fn new(stream: &'m Arc<CudaStream>) -> Self {
-        Self { args: Args::new(stream), stream, more: &[], given: Vec::new() }
+        Self { args: Args::new(stream), stream, more: &[], given: Vec::new(), scratch: None }
     }
 
     /// The same on further streams: chunks in flight take turns on all of them. They begin after the work
     /// that the first stream has, and its later work waits for them.
     pub const fn on_streams(mut self, more: &'m [Arc<CudaStream>]) -> Self {
         self.more = more;
+        self
+    }
+
+    /// The same with scratch that `scratch` has from an earlier run on the first stream, of this pipeline or
+    /// another, and that it keeps for the next. What is too small, or of another stream, is freed.
+    pub const fn scratch(mut self, scratch: &'m mut PipelineScratch) -> Self {
+        self.scratch = Some(scratch);
         self
     }
 

@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 
+use super::arguments::wide;
 use super::driver::{from_cudarc, handle};
 use super::error::{DriverError, LaunchError};
 use super::history::Watch;
 use super::launch::{Submission, prepare};
+use super::pipeline_memory::PipelineScratch;
 use super::pipeline_stage::{Body, Call, CudaStage, DeviceRange, DeviceViews};
 use super::symbols::Driver;
 use crate::guard::Guard;
@@ -38,6 +40,9 @@ pub(super) struct OnStreams<'r, 'a> {
     forked: usize,
     /// Of each chunk in flight, freed on the first stream.
     scratch: Vec<CudaSlice<u8>>,
+    /// Of earlier runs, and who keeps it for later ones.
+    kept: Vec<CudaSlice<u8>>,
+    keeper: Option<&'r mut PipelineScratch>,
     lanes: Vec<Lane<'a>>,
     /// Launches that were submitted.
     pub(super) launches: u64,
@@ -66,14 +71,21 @@ impl Backend for OnStreams<'_, '_> {
         self.join();
         self.scratch.clear();
         self.lanes.clear();
+        let bytes = plan.scratch_bytes();
+        let mut kept = core::mem::take(&mut self.kept);
+        kept.retain(|memory| wide(memory.num_bytes()) >= bytes);
         for _ in 0..plan.in_flight() {
             let mut address = 0;
-            if plan.scratch_bytes() > 0 {
-                let allocated = self.driver.allocate(self.stream, plan.scratch_bytes());
-                let mut memory = allocated.map_err(|error| match error {
-                    AllocationError::OutOfMemory(error) => StageError::out_of_memory(error),
-                    AllocationError::Failed(error) => error.into(),
-                })?;
+            if bytes > 0 {
+                let mut memory = match kept.pop() {
+                    Some(memory) => memory,
+                    None => {
+                        self.driver.allocate(self.stream, bytes).map_err(|error| match error {
+                            AllocationError::OutOfMemory(error) => StageError::out_of_memory(error),
+                            AllocationError::Failed(error) => error.into(),
+                        })?
+                    }
+                };
                 // All uses are on streams that the one that frees it waits for.
                 (address, _) = memory.device_ptr_mut(self.stream);
                 self.scratch.push(memory);
@@ -158,10 +170,19 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             watch,
             forked: 0,
             scratch: Vec::new(),
+            kept: Vec::new(),
+            keeper: None,
             lanes: Vec::new(),
             launches: 0,
             capture: Capture::No,
         }
+    }
+
+    /// The same with scratch that is kept from run to run.
+    pub(super) fn with_scratch(mut self, keeper: &'r mut PipelineScratch) -> Self {
+        self.kept = keeper.take(self.stream);
+        self.keeper = Some(keeper);
+        self
     }
 
     /// The same, captured: on streams that nobody else has.
@@ -380,8 +401,11 @@ impl<'r, 'a> OnStreams<'r, 'a> {
 
 impl Drop for OnStreams<'_, '_> {
     fn drop(&mut self) {
-        // Before scratch is freed on the first stream.
+        // Before scratch is freed on the first stream, or used there by the next run.
         let _discarded = self.end_capture();
+        if let Some(keeper) = &mut self.keeper {
+            keeper.keep(core::mem::take(&mut self.scratch));
+        }
     }
 }
 

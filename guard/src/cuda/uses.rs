@@ -197,6 +197,6 @@ impl Drop for Uses<'_> {
 }
 
 /// Whether the stream is another one on each thread.
-fn is_of_thread(stream: &CudaStream) -> bool {
+pub(super) fn is_of_thread(stream: &CudaStream) -> bool {
     stream.cu_stream().addr() == PER_THREAD
 }

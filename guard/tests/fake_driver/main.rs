@@ -24,6 +24,7 @@ mod observed;
 mod optional_features;
 mod pipeline_graphs;
 mod pipeline_parts;
+mod pipeline_scratch;
 mod pipelines;
 mod pipelines_from_host;
 mod raw_kernels;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, PinnedHostSlice};
-use gridguard::cuda::{CudaPipeline, DeviceMemory, DeviceViews};
+use gridguard::cuda::{CudaPipeline, DeviceMemory, DeviceViews, PipelineScratch};
 use gridguard::pipeline::{Budget, Buffer, MemoryError, PipelineRun, RunError, StageError};
 use gridguard::{Axis, Chunk, Guard};
 use gridguard_test_support::fake_driver::{races, with_fake, work};
@@ -62,7 +62,7 @@ fn pinned(guard: &Guard, contents: &[u64]) -> PinnedHostSlice<u64> {
     memory
 }
 
-fn streams(guard: &Guard, count: usize) -> Vec<Arc<CudaStream>> {
+pub(crate) fn streams(guard: &Guard, count: usize) -> Vec<Arc<CudaStream>> {
     (0..count).map(|_| context(guard).new_stream().expect("a stream")).collect()
 }
 
@@ -73,6 +73,17 @@ fn run(
     stream: &Arc<CudaStream>,
     more: &[Arc<CudaStream>],
 ) -> PipelineRun {
+    run_with(guard, budget, stream, more, None)
+}
+
+/// The same, with scratch that is kept.
+pub(crate) fn run_with(
+    guard: &Guard,
+    budget: Budget,
+    stream: &Arc<CudaStream>,
+    more: &[Arc<CudaStream>],
+    scratch: Option<&mut PipelineScratch>,
+) -> PipelineRun {
     let mut copying = copying(guard);
     let plan = copying.pipeline.plan(&budget).expect("it fits");
     let values: Vec<u64> = iota(ITEMS).iter().map(|item| item * 7 + 3).collect();
@@ -82,6 +93,10 @@ fn run(
     let memory = DeviceMemory::new(stream).on_streams(more).read_host(copying.x, &x);
     let memory = memory.write_host(copying.number, &mut number);
     let memory = memory.write_host(copying.copied, &mut copied);
+    let memory = match scratch {
+        Some(scratch) => memory.scratch(scratch),
+        None => memory,
+    };
     let run = guard.run_pipeline(&mut copying.pipeline, &plan, memory).expect("it runs");
     assert_eq!(run.items_done, ITEMS);
     assert_eq!(run.scratch_bytes == plan.bytes(), run.tried.len() == 1);
