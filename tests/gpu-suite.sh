@@ -328,6 +328,12 @@ run() {
     step doctor 300 doctor_pages "$folder" "$results"
     step main-job 120 "$folder/temporal_attention"
     step block-job 120 "$folder/temporal_block"
+    # Tuned within two budgets, then run as the profile says.
+    local memory
+    for memory in 256MiB 512MiB; do
+        step "tune-block-$memory" 300 "$folder/temporal_block" --memory "$memory" --in-flight 3 \
+            --tune "$results/block.ron" --chart "$results/block-$memory.svg"
+    done
     step tune-chain 60 "$folder/05_tune" "$results/tune-chain.svg"
     step tune-options 120 tune_options "$folder" "$results"
     step tune 400 tune_all "$folder" "$results"

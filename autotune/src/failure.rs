@@ -1,6 +1,6 @@
 //! Why a candidate could not be measured, and which driver errors are fatal to its process.
 
-use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError};
+use gridguard::cuda::{CudaError, DriverError, LaunchError, LoadError, ProductError};
 use gridguard::pipeline::{PlanError, RunError};
 use gridguard::{ContextState, Violations};
 use serde::{Deserialize, Serialize};
@@ -120,6 +120,15 @@ impl From<PlanError> for MeasureFailure {
 impl From<RunError> for MeasureFailure {
     fn from(error: RunError) -> Self {
         Self::new(FailureKind::Launch, error.to_string())
+    }
+}
+
+impl From<ProductError> for MeasureFailure {
+    fn from(error: ProductError) -> Self {
+        match error {
+            ProductError::Cuda(error) => error.into(),
+            error => Self::new(FailureKind::Launch, error.to_string()),
+        }
     }
 }
 

@@ -137,7 +137,8 @@
 //!
 //! A [`PipelineProblem`] runs a [`gridguard::pipeline`]. The candidates of its [`PipelineWorkload`] are
 //! plans: a chunk, chunks in flight, and the launch parameters of stages. How much scratch each takes
-//! is known before it runs, so none exceeds the budget.
+//! is known before it runs, so none exceeds the budget. The candidates of a [`ProductWorkload`], which
+//! multiplies matrices, are the library's algorithms.
 //!
 //! # Programs that are not written in Rust
 //!
@@ -172,6 +173,7 @@ mod measure;
 mod outcome;
 mod pipeline;
 mod plot;
+mod product;
 mod program;
 mod queue;
 mod remote;
@@ -199,6 +201,7 @@ pub use measure::{Clock, Measurer, Portion, ProblemMeasurer, Sample, WorkId, Wor
 pub use outcome::{CandidateVerdict, LatencyOutcome, MeasuredCandidate, TuningOutcome};
 pub use pipeline::{PipelineProblem, PipelineWorkload};
 pub use plot::{Chart, PlotError};
+pub use product::ProductWorkload;
 pub use program::{CommandTemplate, ProgramError, ProgramMeasurer, ProgramProblem, TemplateError};
 pub use queue::{Shard, ShardError, WorkItem, WorkQueue};
 pub use remote::{Remote, RemoteError, ServeError, Timeouts, serve, serve_on, unended_processes};

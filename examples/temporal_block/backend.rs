@@ -2,20 +2,24 @@
 
 use std::error::Error;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DeviceRepr};
 use gridguard::Guard;
 use gridguard::cuda::{Compiler, CublasLt, PipelineScratch};
-use gridguard::pipeline::{Budget, HostMemory, PipelinePlan, PipelineRun, Progress};
+use gridguard::pipeline::{Budget, HostMemory, PipelinePlan, PipelineRun, Progress, TunedPlan};
+use gridguard::profile::Layers;
 use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, TemporalBlock, host_pipeline};
 use gridguard_kernels::{Element, ElementType, Kernels};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::tune::{key, tune_block};
+
 /// An element that can be copied to a device.
-pub(crate) trait Tensor: Element + DeviceRepr {}
-impl<T: Element + DeviceRepr> Tensor for T {}
+pub(crate) trait Tensor: Element + DeviceRepr + Into<f64> {}
+impl<T: Element + DeviceRepr + Into<f64>> Tensor for T {}
 
 /// Where the block runs.
 pub(crate) enum Backend {
@@ -61,6 +65,34 @@ impl Backend {
         };
         eprintln!("no GPU is used: {missing}");
         Self::Host
+    }
+
+    /// The same device with the entries of a profile; prints what of it is left out or may be stale.
+    pub(crate) fn with_profile(&self, path: &Path) -> Result<Self, Box<dyn Error>> {
+        let Self::Device { context, .. } = self else {
+            return Err("a profile is for a device: the block runs on the host".into());
+        };
+        let guard = Guard::with_context(Arc::clone(context))?;
+        let loaded = Layers::new().explicit(path).load(&guard.identity(), &guard.environment());
+        for notice in &loaded.notices {
+            eprintln!("{notice}");
+        }
+        let guard = guard.with_profile(Arc::new(loaded.profile));
+        let context = Arc::clone(context);
+        Ok(Self::Device { kernels: Kernels::new(Arc::new(guard)), context })
+    }
+
+    /// Tunes the job on the device, and writes the profile and the chart.
+    pub(crate) fn tune<T: Tensor>(
+        &self,
+        job: &Job<'_, T>,
+        profile: &Path,
+        chart: Option<&Path>,
+    ) -> Result<(), Box<dyn Error>> {
+        match self {
+            Self::Device { context, .. } => tune_block(context, job, profile, chart),
+            Self::Host => Err("tuning needs a device: the block runs on the host".into()),
+        }
     }
 
     pub(crate) fn print(&self) {
@@ -147,7 +179,14 @@ fn on_device<T: Tensor>(
     let (guard, stream) = (kernels.guard(), context.new_stream()?);
     let block = TemporalBlock::new(kernels, &stream, job.shape, job.weights)?;
     let (mut pipeline, memory) = block.pipeline()?;
-    let plan = pipeline.plan(&job.budget)?;
+    let tuned = pipeline.tuned(guard, &key(&pipeline, job.budget.max_bytes()));
+    let TunedPlan { plan, matched, refused } = tuned.plan(&pipeline, &job.budget)?;
+    if guard.profile().is_some() {
+        println!("profile  {matched}");
+    }
+    if let Some(refused) = refused {
+        println!("         not used: {refused}");
+    }
     println!("plan     {plan}");
     let more = (1..plan.in_flight()).map(|_| context.new_stream());
     let more = more.collect::<Result<Vec<_>, _>>()?;

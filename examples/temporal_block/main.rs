@@ -3,10 +3,12 @@
 //!
 //! Run it with `cargo run --release --example temporal_block`. On a CUDA device with NVRTC and cuBLASLt the
 //! block has 15,360 items (batch 6 of a 40 x 64 map), 16 frames, 320 channels and 5 heads; without one, the
-//! host runs a smaller one. `--weights FILE.safetensors` reads the weights of a motion module.
+//! host runs a smaller one. `--weights FILE.safetensors` reads the weights of a motion module, and `--tune
+//! FILE.ron` measures which algorithms and which chunk are fastest within the budget.
 
 mod backend;
 mod input;
+mod tune;
 mod verify;
 
 use std::path::PathBuf;
@@ -58,6 +60,16 @@ struct Options {
     /// Chunks at the same time
     #[arg(long, value_name = "CHUNKS", default_value_t = 2)]
     in_flight: u64,
+    /// Tune the block within the budget on the device, and write the entries to this profile, such as
+    /// nvidia-h200.ron
+    #[arg(long, value_name = "FILE")]
+    tune: Option<PathBuf>,
+    /// Draw the time and the memory of the tuned candidates against the chunk
+    #[arg(long, value_name = "FILE.svg", requires = "tune")]
+    chart: Option<PathBuf>,
+    /// Run as this profile says
+    #[arg(long, value_name = "FILE", conflicts_with = "tune")]
+    profile: Option<PathBuf>,
     /// Run on the host
     #[arg(long)]
     host: bool,
@@ -138,7 +150,13 @@ fn block<T: Tensor>(
     }
     // Poisoned, so that an unwritten element is detected.
     let mut out = vec![T::narrow(f32::NAN); x.len()];
-    let done = backend.run(&Job { shape, weights: &weights, x: &x, budget }, &mut out)?;
+    let job = Job { shape, weights: &weights, x: &x, budget };
+    if let Some(path) = &options.tune {
+        backend.tune(&job, path, options.chart.as_deref())?;
+    }
+    let profile = options.tune.as_ref().or(options.profile.as_ref());
+    let tuned = profile.map(|path| backend.with_profile(path)).transpose()?;
+    let done = tuned.as_ref().unwrap_or(backend).run(&job, &mut out)?;
     done.print(&shape, T::TYPE);
     let is_correct = verify::verify(&done.plan, &shape, &weights, &x, &out)?;
     if let Some(path) = &options.output {

@@ -115,6 +115,21 @@ fn files_that_do_not_fit_and_budgets_that_are_too_small_are_errors() {
 }
 
 #[test]
+fn tuning_and_profiles_need_a_device() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let profile = folder.path().join("nvidia-h200.ron");
+    for option in ["--tune", "--profile"] {
+        let (code, text) = run(&[option, profile.to_str().expect("a name")]);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("device: the block runs on the host"), "{text}");
+    }
+    assert!(!profile.exists());
+    let (code, text) = run(&["--chart", "curve.svg"]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("--tune <FILE>"), "{text}");
+}
+
+#[test]
 fn zero_items_and_one_are_done() {
     for items in ["0", "1"] {
         let (code, text) = run(&["--items", items]);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{PipelineScratch, ProductElement, ProductMemory, ProductShape};
+use gridguard::cuda::{PipelineScratch, ProductMemory, ProductShape};
 use gridguard::pipeline::Budget;
 use gridguard::{Choice, Guard};
 use gridguard_examples::uniform;
@@ -31,8 +31,7 @@ const PARTS: [u64; 10] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64];
 const IN_FLIGHT: [u64; 3] = [1, 2, 3];
 const WARM_UP: usize = 3;
 const ROUNDS: usize = 15;
-/// Algorithms of each product that are timed, and the most workspace of one.
-const ALGORITHMS: usize = 12;
+/// The most workspace of a product.
 const WORKSPACE: u64 = 32 << 20;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -295,17 +294,13 @@ impl Case {
         })?;
         add("attention".to_owned(), ms, 0);
 
-        let products = [
-            ("qkv", channels, 3 * channels, false, false),
-            ("out", channels, channels, true, true),
-            ("up", channels, 8 * channels, true, false),
-            ("down", 4 * channels, channels, true, true),
-        ];
         let mut workspace = stream.alloc_zeros::<u8>(usize::try_from(WORKSPACE)?)?;
-        for (name, inner, columns, bias, residual) in products {
-            let element = ProductElement::F16;
-            let shape = ProductShape { rows: count, inner, columns, element, bias, residual };
-            let mut product = kernels.guard().product(shape, WORKSPACE, ALGORITHMS)?;
+        for (name, shape) in
+            ["qkv", "out", "up", "down"].into_iter().zip(self.shape.products(f16::TYPE))
+        {
+            let shape = ProductShape { rows: count, ..shape };
+            let ProductShape { inner, columns, bias, residual, .. } = shape;
+            let mut product = kernels.guard().product(shape, WORKSPACE)?;
             let matrix = weight(inner * columns)?;
             let (x, bias_of) = (memory(inner)?, weights.slice(..usize::try_from(columns)?));
             let (added, mut out) = (memory(columns)?, memory(columns)?);

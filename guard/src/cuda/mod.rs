@@ -60,6 +60,8 @@ pub use nvrtc::{CompileOptions, Compiled, Compiler};
 pub use pipeline_graph::PipelineGraph;
 pub use pipeline_memory::{DeviceMemory, PipelineScratch};
 pub use pipeline_stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, KernelStage};
+#[cfg(feature = "profile")]
+pub use product::PRODUCT_ALGORITHM;
 pub use product::{
     Algorithm, Product, ProductAddresses, ProductBuffers, ProductElement, ProductError,
     ProductMemory, ProductShape,

@@ -114,7 +114,7 @@ impl Backend for OnStreams<'_, '_> {
         for (index, CudaStage(body)) in self.bodies.iter_mut().enumerate() {
             if let Body::Product(product) = body {
                 let items = [plan.chunk_items(), last];
-                product.prepare(items).map_err(|error| (index, error.into()))?;
+                product.prepare(self.guard, items).map_err(|error| (index, error.into()))?;
             }
         }
         for place in 0..self.lanes.len() {

@@ -106,8 +106,8 @@ impl<'a> PipelineBuilder<CudaStage<'a>> {
     }
 
     /// Adds a stage after those before it that multiplies matrices as [`Guard::product`] does: for each
-    /// chunk with the fastest algorithm for its rows, as the library estimates. `shape` has the rows of an
-    /// item.
+    /// chunk by the algorithm for its rows in the profile of the guard that first runs one of so many, or else
+    /// the one that the library expects to be fastest. `shape` has the rows of an item.
     ///
     /// # Errors
     ///

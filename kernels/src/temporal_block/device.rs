@@ -4,17 +4,16 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use gridguard::cuda::{
-    CudaPipeline, CudaStage, DeviceMemory, Kernel, Memory, MemoryMut, ProductBuffers,
-    ProductElement, ProductShape,
+    CudaPipeline, CudaStage, DeviceMemory, Kernel, Memory, MemoryMut, ProductBuffers, ProductShape,
 };
 use gridguard::pipeline::{Buffer, PipelineBuilder};
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest};
 
 use super::error::BlockError;
 use super::item::EPSILON;
-use super::shape::{BlockShape, GATED, Tensors, UP};
+use super::shape::{BlockShape, GATED, Tensors};
 use super::weights::{AttentionPart, BlockWeights, FeedForwardPart, TENSORS, parts};
-use crate::element::{Element, ElementType};
+use crate::element::Element;
 use crate::error::KernelError;
 use crate::geglu::Geglu;
 use crate::kernels::Kernels;
@@ -154,6 +153,12 @@ impl<T: Element> TemporalBlock<T> {
         self
     }
 
+    /// Bytes of workspace for each chunk in flight.
+    #[must_use]
+    pub const fn workspace_bytes(&self) -> u64 {
+        self.workspace_bytes
+    }
+
     /// The shape.
     #[must_use]
     pub const fn shape(&self) -> &BlockShape {
@@ -222,9 +227,10 @@ impl<T: Element> Declared<'_, '_, T> {
     ) -> Result<(), BlockError> {
         let Tensors { y, normed, qkv, attended, .. } = self.tensors;
         let channels = self.block.shape.channels;
+        let [of_qkv, of_out, ..] = self.block.shape.products(T::TYPE);
         self.norm(number, part.norm, residual);
-        let x = (normed, channels);
-        self.product(format!("qkv{number}"), x, (part.qkv, None, 3 * channels), None, qkv)?;
+        let none = (None, None);
+        self.product(format!("qkv{number}"), of_qkv, [normed, part.qkv, qkv], none)?;
         let TemporalBlock { shape, attention, operation, strides, .. } = self.block;
         let (request, batch) = operation.grid();
         let stage = self.builder.kernel(format!("attention{number}"), attention, request, batch);
@@ -237,21 +243,21 @@ impl<T: Element> Declared<'_, '_, T> {
         if operation.variant() == Variant::General {
             stage.constant(narrow(shape.frames)).constant(narrow(shape.head_dim()));
         }
-        let (out, x) = ((part.out, Some(part.out_bias), channels), (attended, channels));
-        self.product(format!("out{number}"), x, out, Some(residual), y)
+        let added = (Some(part.out_bias), Some(residual));
+        self.product(format!("out{number}"), of_out, [attended, part.out, y], added)
     }
 
     fn feed_forward(&mut self, part: FeedForwardPart<Buffer<T>>) -> Result<(), BlockError> {
         let Tensors { y, normed, up, gated, .. } = self.tensors;
         let TemporalBlock { shape, gate, gate_grid, .. } = self.block;
-        let channels = shape.channels;
+        let [.., of_up, of_down] = shape.products(T::TYPE);
         self.norm("3", part.norm, y);
-        let weights = (part.up, Some(part.up_bias), UP * channels);
-        self.product("up".to_owned(), (normed, channels), weights, None, up)?;
+        let added = (Some(part.up_bias), None);
+        self.product("up".to_owned(), of_up, [normed, part.up, up], added)?;
         let stage = self.builder.kernel("gate", gate, gate_grid.request, gate_grid.batch);
         stage.reads(up).writes(gated).parts(shape.frames);
-        let weights = (part.down, Some(part.down_bias), channels);
-        self.product("down".to_owned(), (gated, GATED * channels), weights, Some(y), y)
+        let added = (Some(part.down_bias), Some(y));
+        self.product("down".to_owned(), of_down, [gated, part.down, y], added)
     }
 
     fn norm(&mut self, number: &str, [weight, bias]: [Buffer<T>; 2], from: Buffer<T>) {
@@ -262,27 +268,14 @@ impl<T: Element> Declared<'_, '_, T> {
         stage.parts(shape.frames).value(EPSILON);
     }
 
-    /// Adds a product of x, of so many columns, with a weight of so many rows.
+    /// Adds a product of x and a weight into out, with a bias and a residual if there are some.
     fn product(
         &mut self,
         stage: String,
-        (x, inner): (Buffer<T>, u64),
-        (weight, bias, columns): (Buffer<T>, Option<Buffer<T>>, u64),
-        residual: Option<Buffer<T>>,
-        out: Buffer<T>,
+        shape: ProductShape,
+        [x, weight, out]: [Buffer<T>; 3],
+        (bias, residual): (Option<Buffer<T>>, Option<Buffer<T>>),
     ) -> Result<(), BlockError> {
-        let shape = ProductShape {
-            rows: self.block.shape.frames,
-            inner,
-            columns,
-            element: match T::TYPE {
-                ElementType::F16 => ProductElement::F16,
-                ElementType::Bf16 => ProductElement::Bf16,
-                ElementType::F32 => ProductElement::F32,
-            },
-            bias: bias.is_some(),
-            residual: residual.is_some(),
-        };
         let buffers = ProductBuffers { x, weight, bias, residual, out, workspace: self.workspace };
         let added = self.builder.product(stage.clone(), &self.block.guard, shape, buffers);
         added.map_err(|error| BlockError::Product { stage, error: Box::new(error) })

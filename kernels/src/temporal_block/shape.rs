@@ -1,5 +1,7 @@
 //! The shape of a block, and the buffers of its pipelines.
 
+#[cfg(feature = "cuda")]
+use gridguard::cuda::{ProductElement, ProductShape};
 #[cfg(any(feature = "cuda", feature = "host"))]
 use gridguard::pipeline::{Buffer, PipelineBuilder};
 
@@ -77,6 +79,33 @@ impl BlockShape {
     pub const fn attention(&self) -> Shape {
         let Self { items, frames, heads, .. } = *self;
         Shape { items, heads, frames, head_dim: self.head_dim() }
+    }
+
+    /// The products over the rows of an item: of q, k and v, of the attention's output, and the two of the
+    /// feed-forward.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn products(&self, element: ElementType) -> [ProductShape; 4] {
+        let Self { frames: rows, channels, .. } = *self;
+        let element = match element {
+            ElementType::F16 => ProductElement::F16,
+            ElementType::Bf16 => ProductElement::Bf16,
+            ElementType::F32 => ProductElement::F32,
+        };
+        let plain = |inner, columns| ProductShape {
+            rows,
+            inner,
+            columns,
+            element,
+            bias: false,
+            residual: false,
+        };
+        [
+            plain(channels, 3 * channels),
+            ProductShape { bias: true, residual: true, ..plain(channels, channels) },
+            ProductShape { bias: true, ..plain(channels, UP * channels) },
+            ProductShape { bias: true, residual: true, ..plain(GATED * channels, channels) },
+        ]
     }
 
     /// Floating-point operations of the products and of attention, each multiplication and addition counted.

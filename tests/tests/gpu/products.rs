@@ -1,6 +1,11 @@
 //! Products by cuBLASLt against f64, with every algorithm that the library has.
 
+use std::sync::Arc;
+
+use gridguard::Guard;
 use gridguard::cuda::{Memory, Product, ProductElement, ProductError, ProductMemory, ProductShape};
+use gridguard::profile::{Document, Objective, Policy, Profile, Provenance};
+use gridguard_autotune::{Budget, DeviceClock, InProcess, ProductWorkload, tune};
 use gridguard_examples::uniform;
 use gridguard_kernels::{Deviation, Element, ElementType};
 use half::{bf16, f16};
@@ -93,7 +98,7 @@ fn tolerance<T: Element>() -> f64 {
 
 fn matches_the_reference<T: Tensorial>(sizes: [u64; 3], bias: bool, residual: bool) {
     let operands = Operands::<T>::new(shape::<T>(sizes, bias, residual));
-    let mut product = guard().product(operands.shape, WORKSPACE, 8).expect("a product");
+    let mut product = guard().product(operands.shape, WORKSPACE).expect("a product");
     let reference = operands.reference();
     let algorithms: Vec<_> = product.algorithms().collect();
     for (index, algorithm) in (0..).zip(&algorithms) {
@@ -127,17 +132,17 @@ fn products_match_f64_with_every_algorithm() {
 #[ignore = "needs a CUDA GPU and cuBLASLt"]
 fn mismatched_memory_is_rejected_before_any_launch() {
     let operands = Operands::<f16>::new(shape::<f16>([64, 320, 64], true, true));
-    let mut plain = guard().product(shape::<f16>([64, 320, 64], false, true), WORKSPACE, 1);
+    let mut plain = guard().product(shape::<f16>([64, 320, 64], false, true), WORKSPACE);
     let error = operands.launch(plain.as_mut().expect("a product")).expect_err("a bias");
     let (given, expected) = ("given", "without");
     assert_eq!(error, ProductError::Operand { tensor: "bias", given, expected });
 
-    let mut longer = guard().product(shape::<f16>([65, 320, 64], true, true), WORKSPACE, 1);
+    let mut longer = guard().product(shape::<f16>([65, 320, 64], true, true), WORKSPACE);
     let error = operands.launch(longer.as_mut().expect("a product")).expect_err("too short");
     let (given, expected) = (64 * 320 * 2, 65 * 320 * 2);
     assert_eq!(error, ProductError::Length { tensor: "x", given, expected });
 
-    let mut wider = guard().product(shape::<f32>([64, 320, 64], true, true), WORKSPACE, 1);
+    let mut wider = guard().product(shape::<f32>([64, 320, 64], true, true), WORKSPACE);
     let error = operands.launch(wider.as_mut().expect("a product")).expect_err("f16");
     assert_eq!(error, ProductError::Element { given: 2, expected: 4 });
 }
@@ -146,7 +151,7 @@ fn mismatched_memory_is_rejected_before_any_launch() {
 #[ignore = "needs a CUDA GPU and cuBLASLt"]
 fn a_residual_may_be_out_itself() {
     let operands = Operands::<f16>::new(shape::<f16>([64, 320, 320], false, true));
-    let mut product = guard().product(operands.shape, WORKSPACE, 1).expect("a product");
+    let mut product = guard().product(operands.shape, WORKSPACE).expect("a product");
     let stream = stream();
     let [x, weight, mut out] = [&operands.x, &operands.weight, &operands.residual]
         .map(|one| stream.clone_htod(one).expect("memory"));
@@ -191,8 +196,53 @@ fn in_place(
 #[ignore = "needs a CUDA GPU"]
 fn sizes_that_the_library_cannot_take_are_errors_before_it_is_looked_for() {
     for (size, sizes) in [("rows", [0, 1, 1]), ("inner", [1, 1 << 31, 1]), ("columns", [1, 1, 0])] {
-        let error = guard().product(shape::<f16>(sizes, false, false), 0, 1).expect_err("refused");
+        let error = guard().product(shape::<f16>(sizes, false, false), 0).expect_err("refused");
         let ProductError::Size { size: named, most, .. } = error else { panic!("{error:?}") };
         assert_eq!((named, most), (size, (1 << 31) - 1));
     }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn a_product_is_tuned_and_launches_the_algorithm_of_the_profile() {
+    let sizes = shape::<f16>([4096, 320, 320], true, true);
+    let (guard, stream) = (guard(), stream());
+    let values = uniform::<f16>(10_007, 5);
+    let workload = ProductWorkload::new(guard, Arc::clone(&stream), sizes, WORKSPACE, &values);
+    let workload = workload.expect("it fits");
+    let (key, entry_shape) = (workload.key(Policy::default()), workload.entry_shape());
+    let mut space = workload.space();
+    let algorithms = guard.product(sizes, WORKSPACE).expect("a product").algorithms().len();
+    assert_eq!(space.candidates().len(), algorithms);
+    let clock = DeviceClock::new(guard, stream, Policy::default()).expect("a clock");
+    let mut measurer = InProcess::new(workload, clock);
+    let budget = Budget { evaluations: Some(200), ..Budget::default() };
+    let outcome = tune(&mut measurer, &mut space, Objective::Throughput, &budget, &mut ());
+    let outcome = outcome.expect("the default runs");
+    let failed = outcome.candidates.iter().filter_map(|one| one.failure.as_ref());
+    assert_eq!(failed.collect::<Vec<_>>(), Vec::<&gridguard_autotune::MeasureFailure>::new());
+
+    // The last algorithm, whichever won, so that the choice shows.
+    let last = u64::try_from(algorithms - 1).expect("few");
+    let mut entry = outcome.entry(key, entry_shape, Provenance::default());
+    entry.parameters = vec![("algorithm".to_owned(), last)];
+    let with = |entry| {
+        let (identity, environment) = (guard.identity(), guard.environment());
+        let mut document = Document::new(identity.clone(), environment.clone());
+        document.insert(entry).expect("valid");
+        let (profile, _) = Profile::from_document(document, &identity, &environment);
+        let context = Arc::clone(guard.context().expect("a device"));
+        Guard::with_context(context).expect("a guard").with_profile(Arc::new(profile))
+    };
+    let tuned = with(entry.clone());
+    let product = tuned.product(sizes, WORKSPACE).expect("a product");
+    assert_eq!(product.algorithm(), last);
+    // Other rows, another workspace and an algorithm that there is not have the library's choice.
+    let others = ProductShape { rows: 4080, ..sizes };
+    assert_eq!(tuned.product(others, WORKSPACE).expect("a product").algorithm(), 0);
+    assert_eq!(tuned.product(sizes, WORKSPACE / 2).expect("a product").algorithm(), 0);
+    entry.parameters = vec![("algorithm".to_owned(), last + 1)];
+    let wrong = with(entry);
+    assert_eq!(wrong.product(sizes, WORKSPACE).expect("a product").algorithm(), 0);
+    assert_eq!(wrong.profile().expect("a profile").counts().refused, 1);
 }

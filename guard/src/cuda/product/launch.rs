@@ -38,6 +38,9 @@ pub struct Product {
     x: Object,
     out: Object,
     algorithms: Vec<HeuristicResult>,
+    /// The most bytes of workspace that they may take.
+    #[cfg_attr(not(feature = "profile"), allow(dead_code, reason = "entries of profiles have it"))]
+    allowed_workspace: u64,
     /// The index of the algorithm that is launched.
     algorithm: usize,
     /// Dropped last. The products of a pipeline's stage, which stay together, share it.
@@ -80,8 +83,9 @@ pub struct ProductAddresses {
 }
 
 impl Guard {
-    /// A product on the guard's device, by the fastest of at most `most` algorithms that take up to
-    /// `workspace_bytes`, as the library estimates; at least one is asked for.
+    /// A product on the guard's device, by algorithms that take up to `workspace_bytes`. It launches the one
+    /// that the guard's profile has for exactly these sizes, workspace and library, or else the one that the
+    /// library expects to be fastest.
     ///
     /// # Errors
     ///
@@ -90,20 +94,19 @@ impl Guard {
         &self,
         shape: ProductShape,
         workspace_bytes: u64,
-        most: usize,
     ) -> Result<Product, ProductError> {
         shape.check()?;
-        Product::new(Rc::new(LibraryHandle::of(self)?), shape, workspace_bytes, most)
+        Product::new(self, Rc::new(LibraryHandle::of(self)?), shape, workspace_bytes)
     }
 }
 
 impl Product {
-    /// The shape is checked.
+    /// The shape is checked, and the handle is of the guard's device.
     pub(super) fn new(
+        guard: &Guard,
         handle: Rc<LibraryHandle>,
         shape: ProductShape,
         workspace_bytes: u64,
-        most: usize,
     ) -> Result<Self, ProductError> {
         let (library, element) = (handle.library, shape.element.number());
         let functions = library.functions;
@@ -139,10 +142,15 @@ impl Product {
             x,
             out,
             algorithms: Vec::new(),
+            allowed_workspace: workspace_bytes,
             algorithm: 0,
             library: handle,
         };
-        product.algorithms = product.heuristic(workspace_bytes, most)?;
+        product.algorithms = product.heuristic(workspace_bytes)?;
+        #[cfg(feature = "profile")]
+        product.choose_tuned(guard);
+        #[cfg(not(feature = "profile"))]
+        let _ = guard;
         Ok(product)
     }
 
@@ -160,6 +168,12 @@ impl Product {
         })
     }
 
+    /// The index of the algorithm that is launched.
+    #[must_use]
+    pub fn algorithm(&self) -> u64 {
+        wide(self.algorithm)
+    }
+
     /// Launches the algorithm of this index from now on, a launch parameter for a tuner.
     ///
     /// # Errors
@@ -173,6 +187,16 @@ impl Product {
         };
         self.algorithm = index;
         Ok(())
+    }
+
+    #[cfg(feature = "profile")]
+    pub(super) const fn allowed_workspace(&self) -> u64 {
+        self.allowed_workspace
+    }
+
+    #[cfg(feature = "profile")]
+    pub(super) fn library_version(&self) -> (u32, u32, u32) {
+        self.library.library.version()
     }
 
     /// Bytes of workspace that a launch needs.
@@ -320,11 +344,7 @@ impl Product {
     }
 
     /// The algorithms that the library has, fastest first by its estimate.
-    fn heuristic(
-        &self,
-        workspace_bytes: u64,
-        most: usize,
-    ) -> Result<Vec<HeuristicResult>, ProductError> {
+    fn heuristic(&self, workspace_bytes: u64) -> Result<Vec<HeuristicResult>, ProductError> {
         let library = self.library.library;
         let functions = library.functions;
         let preference = Object::new(functions.preference_destroy, |object| {
@@ -342,7 +362,7 @@ impl Product {
                 unsafe { (functions.preference_set)(preference.handle, attribute, value, bytes) };
             check(library, "cublasLtMatmulPreferenceSetAttribute", status)?;
         }
-        let mut found = vec![HeuristicResult::NONE; most.clamp(1, MAX_ALGORITHMS)];
+        let mut found = vec![HeuristicResult::NONE; MAX_ALGORITHMS];
         let (asked, mut count) = (c_int::try_from(found.len()).unwrap_or(1), 0);
         // SAFETY: all objects are alive, and `found` has room for as many results as are asked for. The
         // library's own context is current.
@@ -389,8 +409,8 @@ fn pointer(address: u64) -> *mut c_void {
     core::ptr::without_provenance_mut(usize::try_from(address).unwrap_or(usize::MAX))
 }
 
-/// The most algorithms that are asked for.
-const MAX_ALGORITHMS: usize = 256;
+/// The most algorithms that are asked for. Entries of profiles count among those that the library then returns.
+const MAX_ALGORITHMS: usize = 32;
 /// `CUBLAS_COMPUTE_32F`.
 const COMPUTE_F32: c_int = 68;
 /// `CUBLAS_OP_T`.

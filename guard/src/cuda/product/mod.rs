@@ -6,9 +6,13 @@ mod launch;
 mod library;
 mod shape;
 mod stage;
+#[cfg(feature = "profile")]
+mod tuning;
 
 pub use error::ProductError;
 pub use launch::{Algorithm, Product, ProductAddresses, ProductMemory};
 pub use shape::{ProductElement, ProductShape};
 pub use stage::ProductBuffers;
 pub(super) use stage::ProductStage;
+#[cfg(feature = "profile")]
+pub use tuning::PRODUCT_ALGORITHM;

@@ -40,7 +40,7 @@ pub(in crate::cuda) struct ProductStage {
     shape: ProductShape,
     workspace_bytes: u64,
     operands: Operands,
-    /// Those of the present plan, by their rows.
+    /// Those of the present plan and of earlier ones, by their rows.
     products: Vec<Product>,
 }
 
@@ -123,16 +123,23 @@ impl ProductStage {
         &self.library.context
     }
 
-    /// Makes the products for chunks of so many items each, and drops others.
-    pub(in crate::cuda) fn prepare(&mut self, items: [u64; 2]) -> Result<(), ProductError> {
+    /// Makes the products for chunks of so many items each, with the algorithms of the guard's profile, if an
+    /// earlier plan had other chunks.
+    pub(in crate::cuda) fn prepare(
+        &mut self,
+        guard: &Guard,
+        items: [u64; 2],
+    ) -> Result<(), ProductError> {
         let rows = items.map(|items| items.saturating_mul(self.shape.rows));
-        self.products.retain(|product| rows.contains(&product.shape().rows));
+        if self.products.len() > MAX_KEPT {
+            self.products.retain(|product| rows.contains(&product.shape().rows));
+        }
         for rows in rows {
             if self.products.iter().all(|product| product.shape().rows != rows) {
                 let shape = ProductShape { rows, ..self.shape };
                 shape.check()?;
                 let library = Rc::clone(&self.library);
-                self.products.push(Product::new(library, shape, self.workspace_bytes, 1)?);
+                self.products.push(Product::new(guard, library, shape, self.workspace_bytes)?);
             }
         }
         Ok(())
@@ -178,3 +185,7 @@ impl ProductStage {
         unsafe { product.submit(stream, addresses) }
     }
 }
+
+/// The most products that are kept for chunks of other sizes: asking the library again takes longer than a
+/// launch.
+const MAX_KEPT: usize = 64;

@@ -1,0 +1,284 @@
+//! Products of matrices as workloads: which of cuBLASLt's algorithms is the fastest.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
+use gridguard::cuda::{
+    Memory, PRODUCT_ALGORITHM, Product, ProductElement, ProductMemory, ProductShape,
+};
+use gridguard::profile::{Key, Named, Policy, StoredChoice};
+use gridguard::{Guard, Strategy};
+
+use crate::candidate::{Candidate, LaunchConfig};
+use crate::failure::{FailureKind, MeasureFailure};
+use crate::measure::{Portion, Workload};
+use crate::space::Space;
+
+/// A [product](Guard::product) over memory of its own, whose candidates are the library's algorithms.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use gridguard::Guard;
+/// use gridguard::cuda::{ProductElement, ProductShape};
+/// use gridguard::profile::{Document, Policy, Provenance, publish};
+/// use gridguard_autotune::{
+///     Budget, DeviceClock, InProcess, MeasureFailure, ProductWorkload, tune,
+/// };
+///
+/// let guard = Arc::new(Guard::cuda(0)?);
+/// let stream = guard.context().ok_or("no device")?.new_stream()?;
+/// let (rows, inner, columns) = (245_760, 320, 2560);
+/// let element = ProductElement::F32;
+/// let shape = ProductShape { rows, inner, columns, element, bias: true, residual: false };
+/// let values: Vec<f32> = (0..10_007_u16).map(|n| f32::from(n).sin()).collect();
+/// let workload = ProductWorkload::new(&guard, Arc::clone(&stream), shape, 4 << 20, &values)?;
+/// let (mut space, key) = (workload.space(), workload.key(Policy::default()));
+/// let entry_shape = workload.entry_shape();
+/// let mut measurer =
+///     InProcess::new(workload, DeviceClock::new(&guard, stream, Policy::default())?);
+/// let outcome = tune(&mut measurer, &mut space, Default::default(), &Budget::default(), &mut ())?;
+///
+/// // A guard with this profile multiplies such matrices by that algorithm.
+/// let mut document = Document::new(guard.identity(), guard.environment());
+/// document.insert(outcome.entry(key, entry_shape, Provenance::default()))?;
+/// publish("products.ron".as_ref(), &document)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ProductWorkload<T> {
+    product: Product,
+    stream: Arc<CudaStream>,
+    tensors: Tensors<T>,
+    /// The compared rows of the default's output.
+    expected: Option<Vec<T>>,
+}
+
+#[derive(Debug)]
+struct Tensors<T> {
+    x: CudaSlice<T>,
+    weight: CudaSlice<T>,
+    bias: Option<CudaSlice<T>>,
+    residual: Option<CudaSlice<T>>,
+    out: CudaSlice<T>,
+    workspace: CudaSlice<u8>,
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> ProductWorkload<T> {
+    /// The workload of a product by algorithms that take up to `workspace_bytes`, of matrices that hold
+    /// `values` over and over. Random values are representative: over zeros, clocks are higher.
+    ///
+    /// # Errors
+    ///
+    /// [`MeasureFailure`] if the library cannot be used, the matrices do not fit into memory, or `values` is
+    /// empty.
+    pub fn new(
+        guard: &Guard,
+        stream: Arc<CudaStream>,
+        shape: ProductShape,
+        workspace_bytes: u64,
+        values: &[T],
+    ) -> Result<Self, MeasureFailure> {
+        if values.is_empty() {
+            return Err(MeasureFailure::new(FailureKind::Launch, "no values for the matrices"));
+        }
+        let product = guard.product(shape, workspace_bytes)?;
+        let ProductShape { rows, inner, columns, bias, residual, .. } = shape;
+        // Each begins at another value, so that no two matrices are the same.
+        let filled = |elements: u64, first: usize| {
+            let elements = size(elements)?;
+            let host: Vec<T> = values.iter().cycle().skip(first).take(elements).copied().collect();
+            let copied = stream.clone_htod(&host);
+            copied.map_err(MeasureFailure::in_call("cuMemAllocAsync"))
+        };
+        let tensors = Tensors {
+            x: filled(rows.saturating_mul(inner), 0)?,
+            weight: filled(columns.saturating_mul(inner), 1)?,
+            bias: bias.then(|| filled(columns, 2)).transpose()?,
+            residual: residual.then(|| filled(rows.saturating_mul(columns), 3)).transpose()?,
+            out: filled(rows.saturating_mul(columns), 4)?,
+            workspace: stream
+                .alloc_zeros(size(workspace_bytes.max(1))?)
+                .map_err(MeasureFailure::in_call("cuMemAllocAsync"))?,
+        };
+        Ok(Self { product, stream, tensors, expected: None })
+    }
+
+    /// The space of its candidates: the library's algorithms, the one that it expects to be fastest first.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        let candidates = (0..).zip(self.product.algorithms()).map(|(index, algorithm)| Candidate {
+            parameters: vec![(PRODUCT_ALGORITHM.to_owned(), index)],
+            choice: StoredChoice::Whole,
+            strategy: Strategy::Whole,
+            launches: 1,
+            largest_chunk: self.product.shape().rows,
+            block_threads: 0,
+            scratch_bytes: algorithm.workspace_bytes,
+        });
+        Space::listed(candidates.collect())
+    }
+
+    /// The key of its entry in profiles, as a guard looks it up under the default policy.
+    #[must_use]
+    pub fn key(&self, policy: Policy) -> Key {
+        self.product.key(policy)
+    }
+
+    /// The shape of its entry.
+    #[must_use]
+    pub fn entry_shape(&self) -> Named {
+        self.product.entry_shape()
+    }
+
+    fn run(&mut self, algorithm: u64) -> Result<(), MeasureFailure> {
+        let Tensors { x, weight, bias, residual, out, workspace } = &mut self.tensors;
+        self.product.choose(algorithm)?;
+        let operands = ProductMemory {
+            x,
+            weight,
+            bias: bias.as_ref().map(memory),
+            residual: residual.as_ref().map(memory),
+            out,
+            workspace,
+        };
+        Ok(self.product.launch(&self.stream, operands)?)
+    }
+
+    /// The first, middle and last rows of the output of this algorithm.
+    fn output(&mut self, algorithm: u64) -> Result<Vec<T>, MeasureFailure> {
+        let Self { stream, tensors: Tensors { out, .. }, .. } = self;
+        stream.memset_zeros(out).map_err(MeasureFailure::in_call("cuMemsetD8Async"))?;
+        self.run(algorithm)?;
+        let ProductShape { rows, columns, .. } = *self.product.shape();
+        let part = size(rows.min(COMPARED_ROWS).saturating_mul(columns))?;
+        let all = self.tensors.out.len();
+        let mut compared = Vec::new();
+        for start in [0, (all - part) / 2, all - part] {
+            let view = self.tensors.out.slice(start..start + part);
+            let copied = self.stream.clone_dtoh(&view);
+            compared.extend(copied.map_err(MeasureFailure::in_call("cuMemcpyDtoHAsync"))?);
+        }
+        Ok(compared)
+    }
+}
+
+impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> Workload for ProductWorkload<T> {
+    /// None: the library launches its own kernels.
+    fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
+        Ok(Vec::new())
+    }
+
+    fn prepare(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+        self.product.choose(algorithm_of(candidate)?)?;
+        Ok(())
+    }
+
+    fn launch(&mut self, candidate: &Candidate, _: Portion) -> Result<(), MeasureFailure> {
+        self.run(algorithm_of(candidate)?)
+    }
+
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureFailure> {
+        let expected = match self.expected.take() {
+            Some(expected) => expected,
+            None => self.output(0)?,
+        };
+        let out = self.output(algorithm_of(candidate)?)?;
+        let error = relative_error(&out, &expected);
+        self.expected = Some(expected);
+        let tolerance = tolerance(self.product.shape().element);
+        if error <= tolerance {
+            return Ok(());
+        }
+        let message = format!(
+            "the output differs from the default's: the relative error is {error:e}, the tolerance \
+             {tolerance:e}"
+        );
+        Err(MeasureFailure::new(FailureKind::Mismatch, message))
+    }
+}
+
+fn algorithm_of(candidate: &Candidate) -> Result<u64, MeasureFailure> {
+    match candidate.parameters.as_slice() {
+        [(name, algorithm)] if name == PRODUCT_ALGORITHM => Ok(*algorithm),
+        _ => {
+            let message = format!("no algorithm of a product: {candidate}");
+            Err(MeasureFailure::new(FailureKind::Illegal, message))
+        }
+    }
+}
+
+/// The Frobenius norm of the difference over that of `expected`; NaN if an element is.
+fn relative_error<T: Copy + Into<f64>>(out: &[T], expected: &[T]) -> f64 {
+    let (mut difference, mut norm) = (0.0, 0.0);
+    for (out, expected) in out.iter().zip(expected) {
+        let (out, expected): (f64, f64) = ((*out).into(), (*expected).into());
+        difference += (out - expected) * (out - expected);
+        norm += expected * expected;
+    }
+    if difference == 0.0 { 0.0 } else { (difference / norm).sqrt() }
+}
+
+/// Two algorithms add in other orders, in f32, and each rounds the result by half a unit in the last place.
+/// Where a residual is added, some round before, too.
+fn tolerance(element: ProductElement) -> f64 {
+    let unit = match element {
+        ProductElement::F16 => -10,
+        ProductElement::Bf16 => -7,
+        // The sums themselves differ.
+        ProductElement::F32 => -17,
+    };
+    2.0_f64.powi(unit)
+}
+
+fn memory<T: DeviceRepr>(slice: &CudaSlice<T>) -> &dyn Memory<T> {
+    slice
+}
+
+fn size(elements: u64) -> Result<usize, MeasureFailure> {
+    usize::try_from(elements).map_err(|_| {
+        MeasureFailure::new(FailureKind::Launch, format!("no memory has {elements} elements"))
+    })
+}
+
+/// Rows at the beginning, in the middle and at the end of the output that are compared.
+const COMPARED_ROWS: u64 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_relative_to_the_expected_output() {
+        assert_eq!(relative_error(&[3.0_f32, 4.0], &[3.0, 4.0]), 0.0);
+        assert_eq!(relative_error(&[3.0_f32, 5.0], &[3.0, 4.0]), 0.2);
+        assert_eq!(relative_error(&[0.0_f32, 0.0], &[0.0, 0.0]), 0.0);
+        assert_eq!(relative_error(&[1.0_f32], &[0.0]), f64::INFINITY);
+    }
+
+    #[test]
+    fn an_output_that_is_nan_is_within_no_tolerance() {
+        assert!(relative_error(&[f32::NAN, 1.0], &[1.0, 1.0]).is_nan());
+    }
+
+    #[test]
+    fn other_candidates_are_refused() {
+        let candidate = |parameters: Named| Candidate {
+            parameters,
+            choice: StoredChoice::Whole,
+            strategy: Strategy::Whole,
+            launches: 1,
+            largest_chunk: 1,
+            block_threads: 0,
+            scratch_bytes: 0,
+        };
+        let named = |name: &str, value| (name.to_owned(), value);
+        assert_eq!(algorithm_of(&candidate(vec![named("algorithm", 3)])), Ok(3));
+        for parameters in
+            [vec![], vec![named("block", 3)], vec![named("algorithm", 1), named("x", 1)]]
+        {
+            let failure = algorithm_of(&candidate(parameters)).expect_err("no algorithm");
+            assert_eq!(failure.kind, FailureKind::Illegal);
+        }
+    }
+}
