@@ -117,9 +117,9 @@ impl From<ComputeCapability> for Capability {
 mod cuda {
     use gridguard_diagnose::{Capability, CudaVersion, Diagnosis, Evidence, FailureId, diagnose};
 
+    use crate::cuda::driver_error::DriverError;
     use crate::cuda::error::{
-        CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError,
-        NvrtcUnavailable,
+        CudaError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
     };
     use crate::cuda::history::{FaultSuspects, NAMED};
     use crate::launch::violation::Violations;

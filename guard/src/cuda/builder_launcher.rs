@@ -4,7 +4,8 @@ use cudarc::driver::{CudaEvent, CudaStream, LaunchArgs, LaunchConfig};
 
 use super::chunk_arg::ChunkArg;
 use super::driver::{failed_earlier, from_cudarc};
-use super::error::{DriverError, LaunchError, Launches};
+use super::driver_error::DriverError;
+use super::error::{LaunchError, Launches};
 use super::history::{FaultSuspects, Watch};
 use super::kernel::Inner;
 use super::launch::accepted;

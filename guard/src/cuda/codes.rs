@@ -4,7 +4,8 @@ use cudarc::driver::DriverError as CudarcError;
 use cudarc::driver::sys::CUresult;
 
 use super::driver::code_of;
-use super::error::{CudaError, DriverError, LaunchError, LoadError};
+use super::driver_error::DriverError;
+use super::error::{CudaError, LaunchError, LoadError};
 use super::symbols::{INVALID_CLUSTER_SIZE, Status};
 use crate::plan::backoff::BackoffError;
 

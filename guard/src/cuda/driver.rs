@@ -9,8 +9,9 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use libloading::Library;
 use once_cell::sync::OnceCell;
 
+use super::driver_error::{Background, DriverError};
 use super::driver_log;
-use super::error::{Background, DriverError, DriverUnavailable};
+use super::error::DriverUnavailable;
 use super::history::History;
 use super::symbols::{self, Driver, Handle, NO_DEVICE, OUT_OF_MEMORY, Status};
 use crate::plan::backoff::AllocationError;

@@ -13,8 +13,9 @@ use gridguard_ptx::Refusal;
 use once_cell::sync::OnceCell;
 use parking_lot::RwLock;
 
+use super::driver_error::DriverError;
 use super::driver_log::{self, LogPosition};
-use super::error::{DriverError, LaunchError};
+use super::error::LaunchError;
 use super::history::{ContextHistory, History};
 use super::query;
 use super::symbols::{

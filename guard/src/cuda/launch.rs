@@ -4,7 +4,8 @@ use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
 use super::arguments::Packed;
-use super::error::{DriverError, Failed, LaunchError, Launches};
+use super::driver_error::DriverError;
+use super::error::{Failed, LaunchError, Launches};
 use super::history::Watch;
 use super::kernel::{Inner, Kernel};
 use super::symbols::{

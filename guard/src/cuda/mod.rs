@@ -16,6 +16,7 @@ mod chunk_arg;
 mod codes;
 mod cublaslt;
 mod driver;
+pub(crate) mod driver_error;
 mod driver_log;
 pub(crate) mod error;
 mod functions;
@@ -45,9 +46,10 @@ pub use arguments::{Args, Memory, MemoryMut};
 pub use builder::{GuardedLaunchArgs, GuardedStream, Launched, counts_without_guard};
 pub use capture::capture_launches;
 pub use cublaslt::{CublasLt, CublasLtUnavailable};
+pub use driver_error::DriverError;
 pub use driver_log::DriverLog;
 pub use error::{
-    CudaError, DriverError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
+    CudaError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
 pub use functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
 #[cfg(feature = "bench")]

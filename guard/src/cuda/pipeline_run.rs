@@ -7,7 +7,8 @@ use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 
 use super::arguments::wide;
 use super::driver::{from_cudarc, handle};
-use super::error::{DriverError, LaunchError};
+use super::driver_error::DriverError;
+use super::error::LaunchError;
 use super::history::Watch;
 use super::launch::{Submission, prepare};
 use super::pipeline_memory::PipelineScratch;

@@ -10,8 +10,9 @@ use cudarc::driver::CudaContext;
 use parking_lot::RwLock;
 
 use super::driver::Pushed;
+use super::driver_error::DriverError;
 use super::driver_log::{self, LogPosition};
-use super::error::{CudaError, DriverError};
+use super::error::CudaError;
 use super::symbols::{
     AFFINITY_MULTIPROCESSORS, DeviceResource, Driver, ExecAffinity, Handle, LAST_DEFAULT_STREAM,
     RESOURCE_MULTIPROCESSORS, Status,

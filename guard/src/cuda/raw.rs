@@ -4,8 +4,9 @@ use core::ffi::c_void;
 use core::panic::Location;
 
 use super::driver::Pushed;
+use super::driver_error::DriverError;
 use super::driver_log;
-use super::error::{CudaError, DriverError, Failed, LaunchError};
+use super::error::{CudaError, Failed, LaunchError};
 use super::history::Watch;
 use super::kernel::Kernel;
 use super::launch::{Submission, count};

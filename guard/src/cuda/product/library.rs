@@ -7,7 +7,8 @@ use cudarc::driver::CudaContext;
 
 use super::error::ProductError;
 use crate::cuda::cublaslt::CublasLt;
-use crate::cuda::error::{CudaError, DriverError};
+use crate::cuda::driver_error::DriverError;
+use crate::cuda::error::CudaError;
 use crate::cuda::symbols::{Driver, Handle, Status};
 use crate::guard::Guard;
 
