@@ -96,7 +96,9 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> ProductWorkload<T> {
             weight: filled(columns.saturating_mul(inner), 1)?,
             bias: bias.then(|| filled(columns, 2)).transpose()?,
             residual: residual.then(|| filled(rows.saturating_mul(columns), 3)).transpose()?,
-            out: filled(rows.saturating_mul(columns), 4)?,
+            out: stream
+                .alloc_zeros(size(rows.saturating_mul(columns))?)
+                .map_err(MeasureFailure::in_call("cuMemAllocAsync"))?,
             workspace: stream
                 .alloc_zeros(size(workspace_bytes.max(1))?)
                 .map_err(MeasureFailure::in_call("cuMemAllocAsync"))?,
