@@ -25,6 +25,9 @@ pub struct WatchReport {
     pub launches: u64,
     /// Launches that the driver refused.
     pub refused: u64,
+    /// Launches that would have been refused, in whose place forms of their kernels were launched.
+    #[serde(default)]
+    pub fixed: u64,
     /// Accepted launches after the first refused one.
     pub launches_after_refusal: u64,
     /// Accepted launches of kernels beyond those that are listed.
@@ -48,6 +51,9 @@ pub struct KernelUse {
     pub launches: u64,
     /// Launches that the driver refused.
     pub refused: u64,
+    /// Launches in whose place forms of the kernel were launched.
+    #[serde(default)]
+    pub fixed: u64,
     /// The largest accepted grid, along each axis by itself.
     pub max_grid: Dim3,
     /// The most threads of a block.
@@ -106,6 +112,7 @@ impl KernelUse {
     ///     demangled: "attention".into(),
     ///     launches: 3,
     ///     refused: 0,
+    ///     fixed: 0,
     ///     max_grid: Dim3::new(8, 61_440, 1),
     ///     max_threads_per_block: 128,
     ///     max_dynamic_shared_bytes: 0,
@@ -139,6 +146,7 @@ mod tests {
             demangled: name.into(),
             launches: 1,
             refused,
+            fixed: 0,
             max_grid,
             max_threads_per_block: 1,
             max_dynamic_shared_bytes: 0,
@@ -154,6 +162,7 @@ mod tests {
             devices: Vec::new(),
             launches: 4,
             refused: 1,
+            fixed: 0,
             launches_after_refusal: 0,
             unlisted_launches: 0,
             unwatched_functions: 0,

@@ -52,11 +52,12 @@ fn read(path: &Path) -> Result<WatchReport, CommandError> {
 }
 
 fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::Result {
-    let WatchReport { program, process, launches, refused, kernels, .. } = report;
+    let WatchReport { program, process, launches, refused, fixed, kernels, .. } = report;
     writeln!(f, "{}, process {process}", printable(program))?;
     let launched = count(*launches, "launch", "launches");
     let of = count(wide(kernels.len()), "kernel", "kernels");
-    writeln!(f, "{launched} of {of} accepted, {refused} refused")?;
+    write!(f, "{launched} of {of} accepted, {refused} refused")?;
+    writeln!(f, "{}", if *fixed > 0 { format!(", {fixed} fixed") } else { String::new() })?;
     if *refused > 0 && report.launches_after_refusal > 0 {
         let after = count(report.launches_after_refusal, "launch", "launches");
         writeln!(
@@ -73,7 +74,7 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
         return Ok(());
     }
     writeln!(f)?;
-    let header = ["kernel", ">launches", ">refused", ">largest grid", ">exceeds grid at"];
+    let header = ["kernel", ">launches", ">refused", ">fixed", ">largest grid", ">exceeds grid at"];
     let mut table = Table::new(header);
     let limit = report.grid_limit();
     for kernel in kernels.iter().take(most) {
@@ -95,12 +96,14 @@ fn show_refusal(f: &mut fmt::Formatter<'_>, refusal: &RefusedLaunch) -> fmt::Res
     stack.iter().try_for_each(|frame| writeln!(f, "         at {}", printable(frame)))
 }
 
-fn row(kernel: &KernelUse, limit: Dim3) -> [String; 5] {
+fn row(kernel: &KernelUse, limit: Dim3) -> [String; 6] {
+    let positive = |number: u64| if number > 0 { number.to_string() } else { String::new() };
     let exceeds = kernel.headroom(limit);
     [
         printable(&kernel.demangled),
         kernel.launches.to_string(),
-        if kernel.refused == 0 { String::new() } else { kernel.refused.to_string() },
+        positive(kernel.refused),
+        positive(kernel.fixed),
         if kernel.launches == 0 { String::new() } else { kernel.max_grid.to_string() },
         exceeds.map_or_else(String::new, |(axis, factor)| format!("{factor:.2} x {axis}")),
     ]

@@ -28,6 +28,9 @@ pub(crate) struct Run {
     /// Wait for each launch, so that an error that surfaces late names one launch
     #[arg(long)]
     sync: bool,
+    /// Rewrite PTX as the program loads it, and make launches whose grid is too large in parts
+    #[arg(long)]
+    fix: bool,
     /// End the program at the first refused launch
     #[arg(long)]
     abort: bool,
@@ -50,7 +53,9 @@ impl Run {
         let library = find_library()?;
         let mut command = Command::new(&path);
         command.arg0(program).args(arguments).env(PRELOAD, preloads(&library)?);
-        for (name, wanted) in [("ABORT", self.abort), ("SYNC", self.sync), ("QUIET", self.quiet)] {
+        let flags =
+            [("ABORT", self.abort), ("SYNC", self.sync), ("FIX", self.fix), ("QUIET", self.quiet)];
+        for (name, wanted) in flags {
             set(&mut command, name, wanted.then(|| OsStr::new("1")));
         }
         for (name, file) in [("REPORT", &self.report), ("RECORD", &self.record)] {

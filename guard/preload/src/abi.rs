@@ -57,6 +57,30 @@ pub(crate) type ProcAddressV2 =
 /// `cuModuleGetFunction` and `cuLibraryGetKernel`: result, module or library, name.
 pub(crate) type FindKernel =
     unsafe extern "C-unwind" fn(*mut Handle, Handle, *const c_char) -> Status;
+/// `cuKernelGetFunction` and `cuLibraryGetModule`: result, kernel or library.
+pub(crate) type FindInContext = unsafe extern "C-unwind" fn(*mut Handle, Handle) -> Status;
+/// `cuModuleLoad`, `cuModuleLoadData` and `cuModuleLoadFatBinary`: result, path or image.
+pub(crate) type LoadModule = unsafe extern "C-unwind" fn(*mut Handle, *const c_void) -> Status;
+/// `cuModuleLoadDataEx`: result, image, number of options, options, their values.
+pub(crate) type LoadModuleEx = unsafe extern "C-unwind" fn(
+    *mut Handle,
+    *const c_void,
+    c_uint,
+    *mut c_int,
+    *mut *mut c_void,
+) -> Status;
+/// `cuLibraryLoadData` and `cuLibraryLoadFromFile`: result, image or path, options of the compiler with
+/// their values and number, options of the library likewise.
+pub(crate) type LoadLibrary = unsafe extern "C-unwind" fn(
+    *mut Handle,
+    *const c_void,
+    *mut c_int,
+    *mut *mut c_void,
+    c_uint,
+    *mut c_int,
+    *mut *mut c_void,
+    c_uint,
+) -> Status;
 /// A call with a stream or an event.
 pub(crate) type OnHandle = unsafe extern "C-unwind" fn(Handle) -> Status;
 /// A call without arguments.
@@ -88,6 +112,19 @@ pub(crate) struct LaunchAttribute {
     pub(crate) value: [c_uint; 16],
 }
 
+/// `CU_LIBRARY_BINARY_IS_PRESERVED`: the image lives as long as the library.
+pub(crate) const BINARY_IS_PRESERVED: c_int = 1;
+
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` and `..._PREFERRED_SHARED_MEMORY_CARVEOUT`, which
+/// programs set.
+pub(crate) const SETTABLE_ATTRIBUTES: [c_int; 2] = [8, 9];
+
+/// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`: what follows
+/// in the extra options of a launch.
+pub(crate) const PARAM_END: usize = 0;
+pub(crate) const PARAM_BUFFER_POINTER: usize = 1;
+pub(crate) const PARAM_BUFFER_SIZE: usize = 2;
+
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`.
 pub(crate) const COOPERATIVE: c_uint = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`.
@@ -96,5 +133,10 @@ pub(crate) const CLUSTER_DIMENSION: c_uint = 4;
 pub(crate) const DEPENDENT: c_uint = 6;
 /// `CU_LAUNCH_ATTRIBUTE_PRIORITY`.
 pub(crate) const PRIORITY: c_uint = 8;
+/// Attributes that mean the same for each of several launches: none, access policy, cooperative,
+/// synchronization policy, clusters, programmatic dependence, priority, memory domains, carveout.
+pub(crate) const SHAREABLE_ATTRIBUTES: [c_uint; 11] = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 14];
+/// Those that mean the same for one other launch: events that it records.
+pub(crate) const EVENT_ATTRIBUTES: [c_uint; 2] = [7, 12];
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);

@@ -1,13 +1,13 @@
 //! Questions to the driver: names, limits, errors. Asked of the library that the launch went to.
 
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::mem;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use gridguard::{DeviceFacts, DeviceLimits, KernelLimits, OccupancyLimits};
+use gridguard::{ComputeCapability, DeviceFacts, DeviceLimits, KernelLimits, OccupancyLimits};
 
-use crate::abi::{Handle, LaunchAttribute, LaunchConfig, SUCCESS, Status};
+use crate::abi::{Handle, LaunchAttribute, LaunchConfig, SETTABLE_ATTRIBUTES, SUCCESS, Status};
 use crate::functions::{self, FUNCTIONS, SLOTS};
 use crate::request::Launch;
 use crate::{elf, process};
@@ -18,12 +18,12 @@ macro_rules! questions {
         /// The functions of one driver library.
         #[derive(Debug)]
         pub(crate) struct Driver {
-            $($name: Option<unsafe extern "C" fn($($arg),*) -> Status>,)*
+            $(pub(crate) $name: Option<unsafe extern "C-unwind" fn($($arg),*) -> Status>,)*
         }
 
         impl Driver {
             /// No functions.
-            const NONE: Self = Self { $($name: None,)* };
+            pub(crate) const NONE: Self = Self { $($name: None,)* };
 
             /// The functions beside `original`, or else of the next library that has them.
             fn resolve(original: *mut c_void) -> Self {
@@ -48,6 +48,7 @@ questions! {
     error_name = c"cuGetErrorName": fn(Status, *mut *const c_char);
     error_text = c"cuGetErrorString": fn(Status, *mut *const c_char);
     current_device = c"cuCtxGetDevice": fn(*mut c_int);
+    device_count = c"cuDeviceGetCount": fn(*mut c_int);
     device_name = c"cuDeviceGetName": fn(*mut c_char, c_int, c_int);
     device_memory = c"cuDeviceTotalMem_v2": fn(*mut usize, c_int);
     device_attribute = c"cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int);
@@ -55,6 +56,9 @@ questions! {
     kernel_name = c"cuKernelGetName": fn(*mut *const c_char, Handle);
     kernel_function = c"cuKernelGetFunction": fn(*mut Handle, Handle);
     function_attribute = c"cuFuncGetAttribute": fn(*mut c_int, c_int, Handle);
+    set_function_attribute = c"cuFuncSetAttribute": fn(Handle, c_int, c_int);
+    load_module = c"cuModuleLoadData": fn(*mut Handle, *const c_void);
+    load_library = c"cuLibraryLoadData": fn(*mut Handle, *const c_void, *mut c_int, *mut *mut c_void, c_uint, *mut c_int, *mut *mut c_void, c_uint);
     resident_blocks = c"cuOccupancyMaxActiveBlocksPerMultiprocessor": fn(*mut c_int, Handle, c_int, usize);
     largest_cluster = c"cuOccupancyMaxPotentialClusterSize": fn(*mut c_int, Handle, *const LaunchConfig);
     stream_capturing = c"cuStreamIsCapturing": fn(Handle, *mut c_int);
@@ -101,7 +105,9 @@ impl Driver {
 
     /// `CUDA_ERROR_INVALID_VALUE (1), invalid argument`.
     pub(crate) fn error(&self, status: Status) -> String {
-        let ask = |question: Option<unsafe extern "C" fn(Status, *mut *const c_char) -> Status>| {
+        let ask = |question: Option<
+            unsafe extern "C-unwind" fn(Status, *mut *const c_char) -> Status,
+        >| {
             let mut text = ptr::null();
             // SAFETY: the driver writes a pointer to a static string, or null for an unknown code.
             let known = unsafe { question?(status, &raw mut text) } == SUCCESS;
@@ -149,6 +155,52 @@ impl Driver {
             if status == SUCCESS { Ok(value) } else { Err(status) }
         };
         DeviceLimits::from_attributes(facts, attribute).ok()
+    }
+
+    /// The compute capabilities of all devices of the process; none if the driver does not tell.
+    pub(crate) fn capabilities(&self) -> Vec<ComputeCapability> {
+        /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `..._MINOR`.
+        const CAPABILITY: [c_int; 2] = [75, 76];
+        let mut count = 0;
+        // SAFETY: the pointer is to a live integer.
+        let counted =
+            self.device_count.is_some_and(|ask| unsafe { ask(&raw mut count) } == SUCCESS);
+        let Some(ask) = self.device_attribute.filter(|_| counted) else { return Vec::new() };
+        let of_device = |device| {
+            let [major, minor] = CAPABILITY.map(|number| {
+                let mut value = 0;
+                // SAFETY: the pointer is to a live integer; for other devices it is an error.
+                let status = unsafe { ask(&raw mut value, number, device) };
+                u32::try_from(value).ok().filter(|_| status == SUCCESS)
+            });
+            Some(ComputeCapability::new(major?, minor?))
+        };
+        let all: Option<Vec<_>> = (0..count).map(of_device).collect();
+        all.unwrap_or_default()
+    }
+
+    /// Gives `form` the attributes that the program has set for `kernel`. What the driver refuses stays.
+    ///
+    /// # Safety
+    ///
+    /// Both are loaded.
+    pub(crate) unsafe fn copy_attributes(&self, kernel: Handle, form: Handle) {
+        let (Some(ask), Some(set)) = (self.function_attribute, self.set_function_attribute) else {
+            return;
+        };
+        // SAFETY: by this function's contract.
+        let [kernel, form] = unsafe { [self.function_of(kernel), self.function_of(form)] };
+        for attribute in SETTABLE_ATTRIBUTES {
+            let (mut wanted, mut known) = (0, 0);
+            // SAFETY: the functions are loaded, the pointers are to live integers.
+            unsafe {
+                let asked = ask(&raw mut wanted, attribute, kernel) == SUCCESS
+                    && ask(&raw mut known, attribute, form) == SUCCESS;
+                if asked && wanted != known {
+                    set(form, attribute, wanted);
+                }
+            }
+        }
     }
 
     /// The limits of the kernel, as far as the driver knows them.

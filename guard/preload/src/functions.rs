@@ -50,7 +50,7 @@ const fn per_thread(
 
 /// Versions as in `cudaTypedefs.h`.
 #[rustfmt::skip]
-pub(crate) static FUNCTIONS: [Function; 20] = [
+pub(crate) static FUNCTIONS: [Function; 28] = [
     legacy(c"cuLaunchKernel", c"cuLaunchKernel", 4000..=NEWEST),
     per_thread(c"cuLaunchKernel_ptsz", c"cuLaunchKernel", 7000..=NEWEST),
     legacy(c"cuLaunchKernelEx", c"cuLaunchKernelEx", 11_060..=NEWEST),
@@ -71,6 +71,14 @@ pub(crate) static FUNCTIONS: [Function; 20] = [
     per_thread(c"cuStreamQuery_ptsz", c"cuStreamQuery", 7000..=NEWEST),
     legacy(c"cuMemcpyDtoH_v2", c"cuMemcpyDtoH", 3020..=NEWEST),
     per_thread(c"cuMemcpyDtoH_v2_ptds", c"cuMemcpyDtoH", 7000..=NEWEST),
+    legacy(c"cuModuleLoad", c"cuModuleLoad", 2000..=NEWEST),
+    legacy(c"cuModuleLoadData", c"cuModuleLoadData", 2000..=NEWEST),
+    legacy(c"cuModuleLoadDataEx", c"cuModuleLoadDataEx", 2010..=NEWEST),
+    legacy(c"cuModuleLoadFatBinary", c"cuModuleLoadFatBinary", 2000..=NEWEST),
+    legacy(c"cuLibraryLoadData", c"cuLibraryLoadData", 12_000..=NEWEST),
+    legacy(c"cuLibraryLoadFromFile", c"cuLibraryLoadFromFile", 12_000..=NEWEST),
+    legacy(c"cuLibraryGetModule", c"cuLibraryGetModule", 12_000..=NEWEST),
+    legacy(c"cuKernelGetFunction", c"cuKernelGetFunction", 12_000..=NEWEST),
 ];
 
 /// The originals of each function.
@@ -87,6 +95,18 @@ pub(crate) fn original<const H: usize, const S: usize, F: Copy>() -> Option<F> {
     // SAFETY: not null, so the address of the driver's function, whose type `F` the table of replacements
     // states.
     (!found.is_null()).then(|| unsafe { mem::transmute_copy::<*mut c_void, F>(&found) })
+}
+
+/// The original of a function and slot that are known only at run time.
+///
+/// # Safety
+///
+/// `F` is the type of the function.
+pub(crate) unsafe fn original_of<F: Copy>(through: (usize, usize)) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    let known = original_address(through);
+    // SAFETY: not null, so the address of a function, of type `F` by this function's contract.
+    (!known.is_null()).then(|| unsafe { mem::transmute_copy::<*mut c_void, F>(&known) })
 }
 
 /// The address of the original, for finding other functions of the same library.

@@ -6,9 +6,11 @@ use core::mem;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::{
-    CopyToHost, FindKernel, LaunchCooperative, LaunchEx, LaunchKernel, NOT_INITIALIZED, OnHandle,
-    PER_THREAD_DEFAULT_STREAM, Plain, ProcAddress, ProcAddressV2, SUCCESS, Status,
+    CopyToHost, FindInContext, FindKernel, LaunchCooperative, LaunchEx, LaunchKernel, LoadLibrary,
+    LoadModule, LoadModuleEx, NOT_INITIALIZED, OnHandle, PER_THREAD_DEFAULT_STREAM, Plain,
+    ProcAddress, ProcAddressV2, SUCCESS, Status,
 };
+use crate::fix::load;
 use crate::functions::{self, FUNCTIONS, Function, LINKED, ORIGINALS, SLOTS};
 use crate::{late, launch, names};
 
@@ -87,6 +89,14 @@ hooks! {
     17: cuStreamQuery_ptsz => late::on_handle, OnHandle;
     18: cuMemcpyDtoH_v2 => late::copy_to_host, CopyToHost;
     19: cuMemcpyDtoH_v2_ptds => late::copy_to_host, CopyToHost;
+    20: cuModuleLoad => load::module_file, LoadModule;
+    21: cuModuleLoadData => load::module, LoadModule;
+    22: cuModuleLoadDataEx => load::module_ex, LoadModuleEx;
+    23: cuModuleLoadFatBinary => load::module_fatbin, LoadModule;
+    24: cuLibraryLoadData => load::library, LoadLibrary;
+    25: cuLibraryLoadFromFile => load::library_file, LoadLibrary;
+    26: cuLibraryGetModule => names::find_in_context, FindInContext;
+    27: cuKernelGetFunction => names::find_in_context, FindInContext;
 }
 
 /// Lookups whose result was not replaced, because no slot was free or the version is too new.

@@ -8,10 +8,11 @@ use crate::abi::{
     Handle, LaunchConfig, LaunchCooperative, LaunchEx, LaunchKernel, NOT_INITIALIZED, SUCCESS,
     Status,
 };
+use crate::fix::relaunch::{Again, Outcome, Part, is_oversized};
 use crate::functions::{self, FUNCTIONS};
-use crate::request::{Launch, configured};
+use crate::request::{Launch, attributes, configured};
 use crate::table::{self, Largest};
-use crate::{late, watch};
+use crate::{late, process, watch};
 
 /// `cuLaunchKernel`.
 pub(crate) unsafe extern "C-unwind" fn kernel<const H: usize, const S: usize>(
@@ -31,6 +32,7 @@ pub(crate) unsafe extern "C-unwind" fn kernel<const H: usize, const S: usize>(
         return NOT_INITIALIZED;
     };
     watched(
+        [grid_x, grid_y, grid_z],
         || {
             // SAFETY: the caller's own arguments.
             unsafe {
@@ -53,6 +55,24 @@ pub(crate) unsafe extern "C-unwind" fn kernel<const H: usize, const S: usize>(
             let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
             Launch::plain((H, S), function, grid, block, (shared_bytes, stream))
         },
+        |launch| {
+            let part = move |part: &Part<'_>| {
+                let &Part { kernel, grid: [x, y, z], parameters, extra, .. } = part;
+                let ([block_x, block_y, block_z], bytes) = (launch.block, launch.shared_bytes);
+                let stream = launch.stream;
+                // SAFETY: the caller's own arguments, or a form of the kernel with those that it takes.
+                unsafe {
+                    original(
+                        kernel, x, y, z, block_x, block_y, block_z, bytes, stream, parameters,
+                        extra,
+                    )
+                }
+            };
+            let Launch { kernel, grid, .. } = launch;
+            let whole = move || part(&Part { kernel, grid, parameters, extra, attributes: &[] });
+            let (part, whole) = (&part, &whole);
+            oversized(&Again { launch, parameters, extra, attributes: &[], part, whole })
+        },
     )
 }
 
@@ -73,6 +93,7 @@ pub(crate) unsafe extern "C-unwind" fn cooperative<const H: usize, const S: usiz
         return NOT_INITIALIZED;
     };
     watched(
+        [grid_x, grid_y, grid_z],
         || {
             // SAFETY: the caller's own arguments.
             unsafe {
@@ -95,6 +116,21 @@ pub(crate) unsafe extern "C-unwind" fn cooperative<const H: usize, const S: usiz
             let launch = Launch::plain((H, S), function, grid, block, (shared_bytes, stream));
             Launch { cooperative: true, ..launch }
         },
+        |launch| {
+            let part = move |part: &Part<'_>| {
+                let &Part { kernel, grid: [x, y, z], parameters, .. } = part;
+                let ([block_x, block_y, block_z], bytes) = (launch.block, launch.shared_bytes);
+                // SAFETY: the caller's own arguments.
+                unsafe {
+                    let stream = launch.stream;
+                    original(kernel, x, y, z, block_x, block_y, block_z, bytes, stream, parameters)
+                }
+            };
+            let (extra, Launch { kernel, grid, .. }) = (core::ptr::null_mut(), launch);
+            let whole = move || part(&Part { kernel, grid, parameters, extra, attributes: &[] });
+            let (part, whole) = (&part, &whole);
+            oversized(&Again { launch, parameters, extra, attributes: &[], part, whole })
+        },
     )
 }
 
@@ -110,8 +146,26 @@ pub(crate) unsafe extern "C-unwind" fn kernel_ex<const H: usize, const S: usize>
     let call = || unsafe { original(config, function, parameters, extra) };
     // SAFETY: null or a live configuration, as the driver demands of its caller.
     match unsafe { config.as_ref() } {
-        // SAFETY: as above.
-        Some(config) => watched(call, || unsafe { configured((H, S), function, config) }),
+        Some(config) => watched(
+            config.grid,
+            call,
+            // SAFETY: as above.
+            || unsafe { configured((H, S), function, config) },
+            |launch| {
+                let part = |part: &Part<'_>| {
+                    let &Part { kernel, grid, parameters, extra, attributes } = part;
+                    let attribute_count = c_uint::try_from(attributes.len()).unwrap_or(0);
+                    let attributes = attributes.as_ptr();
+                    let config = LaunchConfig { grid, attributes, attribute_count, ..*config };
+                    // SAFETY: the caller's own arguments, or a form of the kernel with those that it takes.
+                    unsafe { original(&raw const config, kernel, parameters, extra) }
+                };
+                // SAFETY: as above.
+                let attributes = unsafe { attributes(config) };
+                let (part, whole) = (&part, &call);
+                oversized(&Again { launch, parameters, extra, attributes, part, whole })
+            },
+        ),
         None => call(),
     }
 }
@@ -122,19 +176,53 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls the original, and counts the launch that `describe` returns if it is the outermost one.
+/// Calls the original, and counts the launch that `describe` returns if it is the outermost one. A grid that
+/// every device refuses is handed to `oversized`.
 #[inline(always)]
-fn watched(call: impl FnOnce() -> Status, describe: impl Fn() -> Launch) -> Status {
+fn watched(
+    grid: [c_uint; 3],
+    call: impl FnOnce() -> Status,
+    describe: impl Fn() -> Launch,
+    oversized: impl FnOnce(Launch) -> Status,
+) -> Status {
     if INSIDE.replace(true) {
         return call();
+    }
+    if is_oversized(grid) {
+        let status = oversized(describe());
+        INSIDE.set(false);
+        return status;
     }
     let status = call();
     if status == SUCCESS {
         accepted(describe);
     } else {
-        watch::refused(&describe(), status);
+        watch::refused(&describe(), status, None);
     }
     INSIDE.set(false);
+    status
+}
+
+/// Makes a launch whose grid every device refuses: of forms of its kernel if that is wanted and possible.
+#[cold]
+fn oversized(again: &Again<'_>) -> Status {
+    let launch = &again.launch;
+    let mut reason = None;
+    if process::options().fix {
+        // SAFETY: the program promises the driver all that the launch needs.
+        match unsafe { again.in_parts() } {
+            Outcome::Launched(status) => {
+                watch::fixed(launch, status);
+                return status;
+            }
+            Outcome::NotFixed(why) => reason = Some(why),
+        }
+    }
+    let status = (again.whole)();
+    match status {
+        SUCCESS => accepted(|| *launch),
+        _ => watch::refused(launch, status, reason),
+    }
     status
 }
 

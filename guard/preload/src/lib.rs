@@ -7,7 +7,7 @@
 //! - `lookup`: `dlsym` and `dlvsym`, without allocation, lock or panic;
 //! - `elf`: symbols in the tables of loaded objects;
 //! - `functions`, `hooks`: the functions that are replaced, their originals and replacements;
-//! - `launch`, `names`, `late`: the replacements;
+//! - `launch`, `names`, `late`, `fix`: the replacements;
 //! - `table`: the counters of each kernel, without a lock;
 //! - `watch`: what happens besides counting; `refusal`, `stack`, `record`, `report`: what it writes.
 //!
@@ -19,6 +19,7 @@
 mod abi;
 mod driver;
 mod elf;
+mod fix;
 mod functions;
 mod guarded;
 mod hooks;

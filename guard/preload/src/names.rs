@@ -5,9 +5,10 @@ use core::fmt;
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions, DemangleWrite};
 
-use crate::abi::{FindKernel, Handle, NOT_INITIALIZED, SUCCESS, Status};
+use crate::abi::{FindInContext, FindKernel, Handle, NOT_INITIALIZED, SUCCESS, Status};
 use crate::driver::Driver;
-use crate::{functions, guarded, table};
+use crate::fix::kernels;
+use crate::{functions, guarded, process, table};
 
 /// `cuModuleGetFunction` and `cuLibraryGetKernel`: a handle may be that of an unloaded kernel, reused.
 pub(crate) unsafe extern "C-unwind" fn find_kernel<const H: usize, const S: usize>(
@@ -21,7 +22,32 @@ pub(crate) unsafe extern "C-unwind" fn find_kernel<const H: usize, const S: usiz
     if status == SUCCESS && !kernel.is_null() && !name.is_null() {
         // SAFETY: the successful lookup wrote the handle and accepted the name.
         let (handle, name) = unsafe { (*kernel, CStr::from_ptr(name)) };
-        guarded::run(|| named(handle, name, || Driver::of((H, S)).has_names()));
+        guarded::run(|| {
+            named(handle, name, || Driver::of((H, S)).has_names());
+            if process::options().fix {
+                // Known from here on, for the report: the kernel's first launch is none of an unknown one.
+                let _ = Driver::of((H, S)).device_limits();
+                kernels::found(handle, container, name, (H, S));
+            }
+        });
+    }
+    status
+}
+
+/// `cuKernelGetFunction` and `cuLibraryGetModule`: what a kernel or library is in the current context.
+pub(crate) unsafe extern "C-unwind" fn find_in_context<const H: usize, const S: usize>(
+    found: *mut Handle,
+    of: Handle,
+) -> Status {
+    let Some(original) = functions::original::<H, S, FindInContext>() else {
+        return NOT_INITIALIZED;
+    };
+    // SAFETY: the caller's own arguments.
+    let status = unsafe { original(found, of) };
+    if status == SUCCESS && process::options().fix && !found.is_null() {
+        // SAFETY: the successful lookup wrote the handle.
+        let found = unsafe { *found };
+        guarded::run(|| kernels::found_in_context(found, of));
     }
     status
 }

@@ -15,6 +15,10 @@ pub(crate) struct Options {
     pub(crate) abort: bool,
     /// Waits for each launch.
     pub(crate) sync: bool,
+    /// Rewrites PTX as it is loaded, and launches what is too large in parts.
+    pub(crate) fix: bool,
+    /// The driver compiles the PTX of fat binaries, whatever machine code they have.
+    pub(crate) forces_ptx: bool,
     /// Prints no summary at the end.
     pub(crate) quiet: bool,
     /// The file of the report.
@@ -25,8 +29,15 @@ pub(crate) struct Options {
 
 /// The options, read when the library was loaded: programs change their environment.
 pub(crate) fn options() -> &'static Options {
-    static NONE: Options =
-        Options { abort: false, sync: false, quiet: false, report: None, record: None };
+    static NONE: Options = Options {
+        abort: false,
+        sync: false,
+        fix: false,
+        forces_ptx: false,
+        quiet: false,
+        report: None,
+        record: None,
+    };
     // SAFETY: null, or options that are never freed nor changed.
     unsafe { OPTIONS.load(Ordering::Acquire).as_ref() }.unwrap_or(&NONE)
 }
@@ -53,6 +64,8 @@ extern "C" fn loaded() {
         let options = Options {
             abort: flag(c"GRIDGUARD_RUN_ABORT"),
             sync: flag(c"GRIDGUARD_RUN_SYNC"),
+            fix: flag(c"GRIDGUARD_RUN_FIX"),
+            forces_ptx: flag(c"CUDA_FORCE_PTX_JIT"),
             quiet: flag(c"GRIDGUARD_RUN_QUIET"),
             report: path(c"GRIDGUARD_RUN_REPORT"),
             record: path(c"GRIDGUARD_RUN_RECORD"),

@@ -50,8 +50,14 @@ impl Refusal {
         }
     }
 
-    /// The paragraph for standard error; `counted` is what is known of the kernel before this launch.
-    pub(crate) fn paragraph(&self, launch: &Launch, counted: &Counted) -> String {
+    /// The paragraph for standard error; `counted` is what is known of the kernel before this launch, and
+    /// `not_fixed` why it was not launched in parts, if that was wanted.
+    pub(crate) fn paragraph(
+        &self,
+        launch: &Launch,
+        counted: &Counted,
+        not_fixed: Option<&str>,
+    ) -> String {
         let Self { error, violations, stack, device } = self;
         let mut text = format!("gridguard: launch refused: {error}\n");
         let mut line = |title: &str, content: &str| {
@@ -71,6 +77,9 @@ impl Refusal {
                 "rule",
                 "none that is known here is broken; CUDA_LOG_FILE=stderr shows the driver's own log",
             );
+        }
+        if let Some(reason) = not_fixed {
+            line("fix", &format!("not possible: {reason}"));
         }
         line("before", &before(counted));
         for (place, frame) in stack.iter().enumerate() {

@@ -68,7 +68,7 @@ pub(crate) fn reset() {
 pub(crate) fn write() {
     let options = process::options();
     let report = collect();
-    if report.launches == 0 && report.refused == 0 {
+    if report.launches == 0 && report.refused == 0 && report.fixed == 0 {
         return;
     }
     if !options.quiet {
@@ -98,6 +98,7 @@ fn collect() -> WatchReport {
         devices: driver::known_devices().cloned().collect(),
         launches,
         refused,
+        fixed: kernels.iter().map(|kernel| kernel.fixed).sum(),
         launches_after_refusal: if refused > 0 { launches.saturating_sub(before) } else { 0 },
         unlisted_launches: table::other_launches(),
         unwatched_functions: hooks::unwatched(),
@@ -108,13 +109,14 @@ fn collect() -> WatchReport {
     report
 }
 
-fn kernel_use(Counted { name, launches, refused, largest }: Counted) -> KernelUse {
+fn kernel_use(Counted { name, launches, refused, fixed, largest }: Counted) -> KernelUse {
     let Largest { grid: [x, y, z], threads, shared_bytes } = largest;
     KernelUse {
         demangled: demangled(&name),
         name,
         launches,
         refused,
+        fixed,
         max_grid: Dim3::new(x.into(), y.into(), z.into()),
         max_threads_per_block: threads.into(),
         max_dynamic_shared_bytes: shared_bytes.into(),
@@ -130,9 +132,13 @@ fn summary(report: &WatchReport) -> String {
 
 fn write_summary(out: &mut dyn fmt::Write, report: &WatchReport) -> fmt::Result {
     let WatchReport { launches, refused, launches_after_refusal, kernels, .. } = report;
+    let fixed = match report.fixed {
+        0 => String::new(),
+        fixed => format!(", {fixed} fixed"),
+    };
     writeln!(
         out,
-        "gridguard: {} of {} accepted, {refused} refused",
+        "gridguard: {} of {} accepted, {refused} refused{fixed}",
         count(*launches, "launch", "launches"),
         count(kernels.len(), "kernel", "kernels"),
     )?;
@@ -150,16 +156,14 @@ fn write_summary(out: &mut dyn fmt::Write, report: &WatchReport) -> fmt::Result 
         let room = kernel.headroom(limits).map_or_else(String::new, |(axis, factor)| {
             format!(", exceeds grid.{axis} at {factor:.2} times its largest size")
         });
-        let refused = match kernel.refused {
-            0 => String::new(),
-            refused => format!(", {refused} refused"),
-        };
-        writeln!(
-            out,
-            "  {}: {}{refused}, grids up to {x} x {y} x {z}{room}",
-            kernel.demangled,
-            count(kernel.launches, "launch", "launches")
-        )?;
+        let launches = count(kernel.launches, "launch", "launches");
+        write!(out, "  {}: {launches}", kernel.demangled)?;
+        for (launches, what) in [(kernel.refused, "refused"), (kernel.fixed, "fixed")] {
+            if launches > 0 {
+                write!(out, ", {launches} {what}")?;
+            }
+        }
+        writeln!(out, ", grids up to {x} x {y} x {z}{room}")?;
     }
     if let Some(more) = kernels.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         writeln!(out, "  and {more} more kernels, which the report of --report lists")?;

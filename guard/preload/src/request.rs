@@ -87,21 +87,35 @@ pub(crate) unsafe fn configured(
     function: Handle,
     config: &LaunchConfig,
 ) -> Launch {
-    let &LaunchConfig { grid, block, shared_bytes, stream, attributes, attribute_count } = config;
+    let &LaunchConfig { grid, block, shared_bytes, stream, .. } = config;
     let mut launch = Launch::plain(through, function, grid, block, (shared_bytes, stream));
-    let count = if attributes.is_null() { 0 } else { attribute_count.min(MAX_ATTRIBUTES) };
-    for place in 0..usize::try_from(count).unwrap_or(0) {
-        // SAFETY: within the attributes, by this function's contract.
-        let LaunchAttribute { id, value: [x, y, z, ..], .. } = unsafe { *attributes.add(place) };
-        match id {
-            COOPERATIVE => launch.cooperative = x != 0,
-            CLUSTER_DIMENSION => launch.cluster = Some([x, y, z]),
-            DEPENDENT => launch.dependent = x != 0,
+    // SAFETY: by this function's contract.
+    for LaunchAttribute { id, value: [x, y, z, ..], .. } in unsafe { attributes(config) } {
+        match *id {
+            COOPERATIVE => launch.cooperative = *x != 0,
+            CLUSTER_DIMENSION => launch.cluster = Some([*x, *y, *z]),
+            DEPENDENT => launch.dependent = *x != 0,
             PRIORITY => launch.priority = Some(x.cast_signed()),
             _ => {}
         }
     }
     launch
+}
+
+/// The attributes of a launch.
+///
+/// # Safety
+///
+/// `config` has as many attributes as it says.
+#[inline]
+pub(crate) unsafe fn attributes(config: &LaunchConfig) -> &[LaunchAttribute] {
+    let &LaunchConfig { attributes, attribute_count, .. } = config;
+    if attributes.is_null() {
+        return &[];
+    }
+    let count = usize::try_from(attribute_count.min(MAX_ATTRIBUTES)).unwrap_or(0);
+    // SAFETY: as many attributes by this function's contract.
+    unsafe { core::slice::from_raw_parts(attributes, count) }
 }
 
 /// More than the driver knows.

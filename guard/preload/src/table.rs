@@ -4,6 +4,8 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::fix::known::Known;
+
 /// Kernels that are counted by themselves; launches of others are counted together.
 pub(crate) const MAX_KERNELS: usize = 100_000;
 /// Places of the table, a power of two.
@@ -17,6 +19,8 @@ const NAME_BYTES: usize = 8 << 20;
 const LONG_NAME: usize = 4096;
 /// What is kept of a name where it is cut.
 const SHORT_NAME: usize = 48;
+/// What follows the start of a name that is cut.
+const CUT: &[u8] = b"...";
 
 /// What is known of one kernel.
 #[repr(align(64))]
@@ -32,6 +36,8 @@ pub(crate) struct Entry {
     grid: [AtomicU32; 3],
     threads: AtomicU32,
     shared_bytes: AtomicU32,
+    /// What `--fix` knows of it.
+    known: AtomicPtr<Known>,
 }
 
 /// The name of a kernel, as the driver has it.
@@ -52,7 +58,17 @@ pub(crate) struct Counted {
     pub(crate) name: String,
     pub(crate) launches: u64,
     pub(crate) refused: u64,
+    /// Launches that forms of the kernel made in its place.
+    pub(crate) fixed: u64,
     pub(crate) largest: Largest,
+}
+
+impl Name {
+    /// Whether this is what is kept of `name`.
+    fn is_of(&self, name: &[u8]) -> bool {
+        let start = self.0.strip_suffix(CUT).filter(|start| start.len() < name.len());
+        *self.0 == *name || start.is_some_and(|start| name.starts_with(start))
+    }
 }
 
 static TABLE: [Entry; PLACES] = [const { Entry::free() }; PLACES];
@@ -145,6 +161,7 @@ impl Entry {
             grid: [const { AtomicU32::new(0) }; 3],
             threads: AtomicU32::new(0),
             shared_bytes: AtomicU32::new(0),
+            known: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
@@ -178,9 +195,8 @@ impl Entry {
     /// Sets the kernel's name. The counters of another kernel, whose handle the driver reused, are kept
     /// apart.
     pub(crate) fn set_name(&self, name: &[u8]) {
-        let kept = kept(name);
         if let Some(known) = self.name() {
-            if *known.0 == *kept {
+            if known.is_of(name) {
                 return;
             }
             if self.is_used() {
@@ -188,7 +204,7 @@ impl Entry {
             }
             self.reset();
         }
-        let fresh = Box::into_raw(Box::new(Name(kept)));
+        let fresh = Box::into_raw(Box::new(Name(kept(name))));
         // Another thread may be reading the old name, which stays allocated.
         self.name.store(fresh, Ordering::Release);
     }
@@ -200,12 +216,24 @@ impl Entry {
             name: name.unwrap_or_else(|| "<unnamed>".to_owned()),
             launches: self.launches.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
+            fixed: self.known().map_or(0, Known::fixed),
             largest: Largest {
                 grid: [load(&self.grid[0]), load(&self.grid[1]), load(&self.grid[2])],
                 threads: load(&self.threads),
                 shared_bytes: load(&self.shared_bytes),
             },
         }
+    }
+
+    /// What `--fix` knows of the kernel, or of the module or library that has this handle.
+    pub(crate) fn known(&self) -> Option<&'static Known> {
+        // SAFETY: null, or a value that is never freed.
+        unsafe { self.known.load(Ordering::Acquire).as_ref() }
+    }
+
+    pub(crate) fn set_known(&self, known: Known) {
+        // Another thread may be reading the old value, which stays allocated.
+        self.known.store(Box::into_raw(Box::new(known)), Ordering::Release);
     }
 
     fn name(&self) -> Option<&'static Name> {
@@ -215,12 +243,15 @@ impl Entry {
 
     fn is_used(&self) -> bool {
         let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        load(&self.launches) > 0 || load(&self.refused) > 0
+        let fixed = self.known().map_or(0, Known::fixed);
+        load(&self.launches) > 0 || load(&self.refused) > 0 || fixed > 0
     }
 
     fn reset(&self) {
-        let Self { handle: _, launches, refused, printed, name: _, grid, threads, shared_bytes } =
-            self;
+        let Self { launches, refused, printed, grid, threads, shared_bytes, .. } = self;
+        if let Some(known) = self.known() {
+            known.reset();
+        }
         [launches, refused, printed].iter().for_each(|number| number.store(0, Ordering::Relaxed));
         let sizes = grid.iter().chain([threads, shared_bytes]);
         sizes.for_each(|number| number.store(0, Ordering::Relaxed));
@@ -245,7 +276,7 @@ fn kept(name: &[u8]) -> Box<[u8]> {
     let spent = NAMED_BYTES.fetch_add(name.len().min(LONG_NAME), Ordering::Relaxed);
     let most = if spent < NAME_BYTES { LONG_NAME } else { SHORT_NAME };
     match name.get(..most) {
-        Some(start) => [start, b"..."].concat().into(),
+        Some(start) => [start, CUT].concat().into(),
         None => name.into(),
     }
 }
@@ -317,6 +348,24 @@ mod tests {
         let kernel = entry(0x4000);
         kernel.set_name(&[b'n'; 64 << 10]);
         assert!(kernel.counted().name.len() <= LONG_NAME + 3);
+    }
+
+    #[test]
+    fn a_kernel_that_is_looked_up_again_and_again_stays_the_same() {
+        let kernel = entry(0x5000);
+        let (name, long) = ("k".repeat(LONG_NAME / 2), "l".repeat(LONG_NAME * 2));
+        kernel.set_name(name.as_bytes());
+        kernel.count(Largest { grid: [1, 1, 1], threads: 32, shared_bytes: 0 });
+        for _ in 0..=2 * NAME_BYTES / name.len() {
+            kernel.set_name(name.as_bytes());
+        }
+        assert_eq!((kernel.counted().launches, kernel.counted().name), (1, name));
+        kernel.set_name(long.as_bytes());
+        kernel.count(Largest { grid: [1, 1, 1], threads: 32, shared_bytes: 0 });
+        kernel.set_name(long.as_bytes());
+        assert_eq!(kernel.counted().launches, 1);
+        kernel.set_name(&long.as_bytes()[..LONG_NAME]);
+        assert_eq!(kernel.counted().launches, 0, "another name");
     }
 
     #[test]

@@ -5,8 +5,9 @@ use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::hash_map::DefaultHasher;
 
-use crate::abi::{DEINITIALIZED, NOT_INITIALIZED, Status};
+use crate::abi::{DEINITIALIZED, NOT_INITIALIZED, SUCCESS, Status};
 use crate::driver::Driver;
+use crate::fix::known::Reason;
 use crate::functions::FUNCTIONS;
 use crate::refusal::{Refusal, knows_kernel};
 use crate::request::Launch;
@@ -63,9 +64,22 @@ pub(crate) fn first_launch(launch: &Launch, largest: Largest) {
     });
 }
 
-/// Explains a refused launch, or counts it if it was explained before.
+/// Notes that forms of the kernel were launched in place of `launch`, which counted it themselves.
 #[cold]
-pub(crate) fn refused(launch: &Launch, status: Status) {
+pub(crate) fn fixed(launch: &Launch, status: Status) {
+    if status != SUCCESS {
+        late::check(launch.through, status);
+        return;
+    }
+    let per_thread = FUNCTIONS[launch.through.0].per_thread;
+    late::record(launch.kernel.addr(), launch.grid, launch.stream.addr(), per_thread);
+    attend(launch);
+}
+
+/// Explains a refused launch, or counts it if it was explained before. `not_fixed` is why forms of its
+/// kernel were not launched in its place, if that was wanted.
+#[cold]
+pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>) {
     // Programs may launch while the process ends.
     if [NOT_INITIALIZED, DEINITIALIZED].contains(&status) || late::check(launch.through, status) {
         return;
@@ -79,7 +93,7 @@ pub(crate) fn refused(launch: &Launch, status: Status) {
         };
         let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
         if is_new && let Some(place) = report::claim_explanation() {
-            explain(launch, status, entry, place);
+            explain(launch, status, entry, (place, not_fixed.as_deref()));
         }
     });
     if process::options().abort {
@@ -87,16 +101,22 @@ pub(crate) fn refused(launch: &Launch, status: Status) {
     }
 }
 
-fn explain(launch: &Launch, status: Status, entry: Option<&Entry>, place: usize) {
+fn explain(
+    launch: &Launch,
+    status: Status,
+    entry: Option<&Entry>,
+    (place, not_fixed): (usize, Option<&str>),
+) {
     let unknown = || Counted {
         name: "<unnamed>".to_owned(),
         launches: 0,
         refused: 0,
+        fixed: 0,
         largest: Largest::default(),
     };
     let counted = entry.map_or_else(unknown, Entry::counted);
     let refusal = Refusal::new(launch, status, &counted.name);
-    let mut text = refusal.paragraph(launch, &counted);
+    let mut text = refusal.paragraph(launch, &counted, not_fixed);
     if place + 1 == report::MAX_EXPLAINED {
         text += "gridguard: further refused launches are counted, and not explained\n";
     }

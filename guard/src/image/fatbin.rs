@@ -57,6 +57,13 @@ fn content(bytes: &[u8]) -> Result<&[u8], ImageError> {
     part(bytes, "fatbin content", header_bytes, content)
 }
 
+/// The size of the fatbin that begins with `start`, in bytes; `None` if that is no fatbin.
+#[cfg(feature = "image")]
+#[must_use]
+pub fn fatbin_bytes(start: &[u8; 16]) -> Option<u64> {
+    start.starts_with(&MAGIC).then(|| number(start, 6, 2).saturating_add(number(start, 8, 8)))
+}
+
 /// The bytes that follow a fatbin.
 #[cfg(feature = "image")]
 pub(super) fn after(bytes: &[u8]) -> Result<&[u8], ImageError> {

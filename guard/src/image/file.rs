@@ -44,6 +44,7 @@ pub struct FileImage<'a> {
     architecture: Option<Architecture>,
     stored: &'a [u8],
     compression: Compression,
+    options: &'a [u8],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +134,21 @@ impl FileImage<'_> {
         }
     }
 
+    /// The PTX, which may end with zeros. Decompresses it.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError`] if it is machine code, damaged, or too large to be decompressed.
+    pub fn ptx(&self) -> Result<Cow<'_, [u8]>, ImageError> {
+        if self.is_ptx() { self.contents() } else { Err(ImageError::unknown(self.stored)) }
+    }
+
+    /// The options of the compiler that its fatbin states for it; often none.
+    #[must_use]
+    pub fn compiler_options(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.options.trim_ascii())
+    }
+
     fn contents(&self) -> Result<Cow<'_, [u8]>, ImageError> {
         let (Compression::Lz4(bytes) | Compression::Zstd(bytes)) = self.compression else {
             return Ok(Cow::Borrowed(self.stored));
@@ -167,7 +183,8 @@ fn read_plain(bytes: &[u8]) -> Result<FileImage<'_>, ImageError> {
         Some(_) => (Format::Ptx, image.ptx_target().and_then(Architecture::from_name)),
         None => (Format::Cubin, Some(cubin::architecture(bytes)?)),
     };
-    Ok(FileImage { fatbin: 0, format, architecture, stored: bytes, compression: Compression::None })
+    let (stored, compression) = (bytes, Compression::None);
+    Ok(FileImage { fatbin: 0, format, architecture, stored, compression, options: &[] })
 }
 
 /// Adds the cubins and PTX of a fatbin, which is number `fatbin` of the file.
@@ -202,7 +219,11 @@ fn read_fatbin<'a>(
             _ => part(stored, "compressed fatbin entry", 0, stored_bytes)?,
         };
         let architecture = Some(Architecture { capability, scope });
-        images.push(FileImage { fatbin, format, architecture, stored, compression });
+        // Where in the header they are; older headers have none.
+        let options = part(header, "options", number(header, 64, 4), number(header, 68, 4));
+        let options = options.unwrap_or_default().split(|byte| *byte == 0).next();
+        let options = options.unwrap_or_default();
+        images.push(FileImage { fatbin, format, architecture, stored, compression, options });
     }
     Ok(())
 }

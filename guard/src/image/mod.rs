@@ -21,6 +21,8 @@ pub use architecture::{Architecture, Scope};
 pub use checked::Image;
 pub use error::ImageError;
 #[cfg(feature = "image")]
+pub use fatbin::fatbin_bytes;
+#[cfg(feature = "image")]
 pub use file::{FileImage, ImageFile};
 #[cfg(feature = "image")]
 pub use kernels::KernelAttributes;

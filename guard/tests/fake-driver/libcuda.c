@@ -529,8 +529,9 @@ static CUresult cubin_error(const char *image) {
 
 static CUresult image_error(const char *text) {
     if (!strncmp(text, "\177ELF", 4)) return cubin_error(text);
-    const char *version = strstr(text, ".version");
+    const char *version = strstr(text, ".version"), *refused = getenv("GRIDGUARD_FAKE_FAIL_TEXT");
     REQUIRE(version, INVALID_IMAGE);
+    REQUIRE(!refused || !strstr(text, refused), INVALID_PTX);
     unsigned major = 0, minor = 0, driver = (unsigned)setting("GRIDGUARD_FAKE_DRIVER_VERSION", 13000);
     sscanf(version, ".version %u.%u", &major, &minor);
     /* CUDA 11 came with PTX 7, 12 with 8, 13 with 9; the minor versions are the same. */
@@ -540,11 +541,13 @@ static CUresult image_error(const char *text) {
     return balanced(text, '{', '}') && balanced(text, '(', ')') ? SUCCESS : INVALID_PTX;
 }
 
-static void set_params(CUfunction f, const unsigned *size, size_t count) {
+/* Where `stated` is NULL or 0, a parameter is aligned to its size. */
+static void set_params(CUfunction f, const unsigned *size, const unsigned *stated, size_t count) {
     f->params_known = true;
     f->param_bytes = 0;
     for (f->params = 0; f->params < count; f->params++) {
         size_t bytes = size[f->params], low = bytes & -bytes, align = low && low < 8 ? low : 8;
+        if (stated && stated[f->params]) align = stated[f->params];
         f->size[f->params] = bytes;
         f->offset[f->params] = (f->param_bytes + align - 1) / align * align;
         f->param_bytes = f->offset[f->params] + bytes;
@@ -566,7 +569,7 @@ static void describe(CUfunction f, const char *line) {
         size_t count = 0;
         for (at += used; count < MAX_PARAMS && *at >= '0' && *at <= '9'; at += *at == ',')
             number[count++] = (unsigned)strtoul(at, &at, 10);
-        if (!strcmp(key, "params")) set_params(f, number, count);
+        if (!strcmp(key, "params")) set_params(f, number, NULL, count);
         for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
             if (!strcmp(key, KEYS[i].key)) f->attribute[KEYS[i].attribute] = (int)number[0];
         for (int axis = 1; !strcmp(key, "cluster") && axis < 3; axis++)
@@ -576,7 +579,7 @@ static void describe(CUfunction f, const char *line) {
 
 /* Reads the sizes of the parameters that PTX declares behind an entry's name. */
 static void read_declaration(CUfunction f, const char *at) {
-    unsigned size[MAX_PARAMS] = {0};
+    unsigned size[MAX_PARAMS] = {0}, align[MAX_PARAMS] = {0};
     size_t count = 0, length = strcspn(at, "){;");
     char list[4096], *rest = list;
     if (at[strspn(at, " \t\r\n")] != '(' || length >= sizeof list) return;
@@ -585,11 +588,14 @@ static void read_declaration(CUfunction f, const char *at) {
         unsigned bits = 0, elements = 1;
         for (char *dot = one; (dot = strchr(dot, '.')) && !bits; dot++) sscanf(dot, ".%*1[subf]%u", &bits);
         const char *array = strchr(one, '[');
+        /* Of a pointer, it is that of what it points to. */
+        const char *stated = array ? strstr(one, ".align") : NULL;
         if (array) sscanf(array, "[%u]", &elements);
+        if (stated) sscanf(stated, ".align %u", &align[count]);
         size[count] = bits / 8 * elements;
         if (!size[count]) return;
     }
-    set_params(f, size, count);
+    set_params(f, size, align, count);
 }
 
 /* The end of the first occurrence of `before`, blanks and the whole word `name`. */
@@ -626,8 +632,28 @@ static CUfunction make_function(CUmodule module, const char *name) {
     return module->functions = f;
 }
 
+/* How fat binaries begin. */
+static const char FATBIN[] = "\x50\xed\x55\xba";
+
+/* The PTX of a fat binary, which names its kernels also where it has machine code; NULL without any. */
+static const char *text_of_fatbin(const char *image) {
+    uint16_t header, kind;
+    uint32_t entry;
+    uint64_t content, bytes;
+    memcpy(&header, image + 6, sizeof header);
+    memcpy(&content, image + 8, sizeof content);
+    for (const char *at = image + header, *end = at + content; at < end; at += entry + bytes) {
+        memcpy(&kind, at, sizeof kind);
+        memcpy(&entry, at + 4, sizeof entry);
+        memcpy(&bytes, at + 8, sizeof bytes);
+        if (kind == 1) return at + entry;
+    }
+    return NULL;
+}
+
 /* The machine code of the fake NVRTC: PTX behind an ELF header whose flags mark it. */
 static const char *text_of(const char *image) {
+    if (!memcmp(image, FATBIN, 4)) return text_of_fatbin(image);
     return !strncmp(image, "\177ELF", 4) && !strncmp(image + 48, "FAKE", 4) ? image + 64 : image;
 }
 
@@ -635,6 +661,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     CONTEXT;
     REQUIRE(module && image, INVALID_VALUE);
     image = text_of(image);
+    REQUIRE(image, INVALID_IMAGE);
     CHECK(image_error(image));
     *module = make(sizeof **module);
     **module = (struct Module){.ctx = ctx, .life = ctx->life, .text = strdup(image)};
@@ -657,15 +684,25 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
 }
 
 CUresult cuModuleLoad(CUmodule *module, const char *path) {
-    char *text = NULL;
-    size_t room = 0;
     FILE *file = fopen(path, "r");
     REQUIRE(file, FILE_NOT_FOUND);
-    bool any = getdelim(&text, &room, '\0', file) >= 0;
-    CUresult answer = any ? cuModuleLoadData(module, text) : INVALID_IMAGE;
+    long bytes = fseek(file, 0, SEEK_END) ? 0 : ftell(file);
+    char *image = make((size_t)bytes + 1);
+    rewind(file);
+    bool any = bytes > 0 && fread(image, 1, (size_t)bytes, file) == (size_t)bytes;
+    CUresult answer = any ? cuModuleLoadData(module, image) : INVALID_IMAGE;
     fclose(file);
-    free(text);
+    free(image);
     return answer;
+}
+
+/* Takes the structure that compilers write around a fat binary, too, but no text. */
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image) {
+    struct { uint32_t magic, version; const void *fatbin; } around;
+    REQUIRE(image, INVALID_VALUE);
+    memcpy(&around.magic, image, sizeof around.magic);
+    if (around.magic == 0x466243b1) memcpy(&around, image, sizeof around), image = around.fatbin;
+    return memcmp(image, FATBIN, 4) ? INVALID_IMAGE : cuModuleLoadData(module, image);
 }
 
 static bool covers(const struct Clock *clock, const struct Clock *work);
@@ -741,6 +778,12 @@ CUresult cuLibraryLoadData(CUmodule *library, const void *image, int *jit, void 
                            unsigned jit_count, int *options, void **values, unsigned count) {
     return cuModuleLoadData(library, image);
 }
+
+FORWARD(cuLibraryLoadFromFile, (CUmodule *library, const char *path, int *jit, void **jit_values,
+        unsigned jit_count, int *options, void **values, unsigned count), cuModuleLoad(library, path))
+CALL(cuLibraryGetModule, (CUmodule *module, CUmodule library),
+     CONTEXT; REQUIRE(module, INVALID_VALUE); REQUIRE(loaded(library), INVALID_HANDLE),
+     *module = library)
 
 CUresult cuLibraryGetKernel(CUfunction *kernel, CUmodule library, const char *name) {
     CUfunction function;
@@ -1299,14 +1342,28 @@ static bool fits_at_once(CUfunction f, const struct Launch *l, unsigned sms) {
     return wanted <= room;
 }
 
+/* The buffer of all parameters, which a launch may pass instead of their addresses. */
+static CUresult read_extra(CUfunction f, void **extra, const unsigned char **buffer) {
+    enum { END, POINTER, SIZE };
+    size_t size = 0;
+    for (; (uintptr_t)*extra != END; extra += 2) {
+        if ((uintptr_t)*extra == POINTER) *buffer = extra[1];
+        else if ((uintptr_t)*extra == SIZE) size = *(size_t *)extra[1];
+        else return INVALID_VALUE;
+    }
+    REQUIRE(*buffer && size >= f->param_bytes, INVALID_VALUE);
+    return SUCCESS;
+}
+
 static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream handle, void **params,
                        void **extra) {
     STREAM;
     if (f && f->of_kernel) f = f->of_kernel;
     REQUIRE(f && loaded(f->module) && f->module->ctx == ctx, INVALID_HANDLE);
     CHECK(dimension_error(f, &l, clustered));
-    REQUIRE(!extra, NOT_SUPPORTED);
-    for (size_t i = 0; i < f->params; i++) REQUIRE(params && params[i], INVALID_VALUE);
+    const unsigned char *buffer = NULL;
+    if (extra) CHECK(read_extra(f, extra, &buffer));
+    for (size_t i = 0; !buffer && i < f->params; i++) REQUIRE(params && params[i], INVALID_VALUE);
     CHECK(settle_cluster(f, &l, clustered));
     unsigned sms = is_green(stream) ? share("GRIDGUARD_FAKE_GREEN_STREAMS") : sms_of_context();
     REQUIRE(!l.cooperative || fits_at_once(f, &l, sms), COOPERATIVE_LAUNCH_TOO_LARGE);
@@ -1314,7 +1371,8 @@ static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream h
 
     struct Op op = {.kind = KERNEL, .function = f, .launch = l};
     if (f->params) op.args = make(f->param_bytes);
-    for (size_t i = 0; i < f->params; i++) memcpy(op.args + f->offset[i], params[i], f->size[i]);
+    for (size_t i = 0; i < f->params; i++)
+        memcpy(op.args + f->offset[i], buffer ? buffer + f->offset[i] : params[i], f->size[i]);
     CUresult answer = submit(stream, &op);
     if (!capture_of(stream)) free(op.args); /* else the graph owns it */
     return answer;

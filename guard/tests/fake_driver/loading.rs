@@ -73,7 +73,7 @@ fn ptx_newer_than_the_driver_is_refused_with_both_versions() {
 #[test]
 fn the_error_of_an_image_that_the_driver_rejects_has_the_compiler_s_log() {
     with_fake(&[], || {
-        // A fatbin whose header says that nothing follows; the fake driver takes none.
+        // A fatbin whose header says that nothing follows.
         let mut fatbin = vec![0; 16];
         fatbin[..4].copy_from_slice(&0xba55_ed50_u32.to_le_bytes());
         fatbin[6] = 16;

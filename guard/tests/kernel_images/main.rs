@@ -9,7 +9,7 @@
 
 mod hostile;
 
-use gridguard::image::{ImageError, ImageFile, KernelAttributes};
+use gridguard::image::{ImageError, ImageFile, KernelAttributes, fatbin_bytes};
 use gridguard::{ComputeCapability, Dim3, Rule};
 
 const KERNELS: &[u8] = include_bytes!("kernels.ptx");
@@ -107,6 +107,29 @@ fn the_architecture_has_its_suffix() {
     let file = ImageFile::parse(without).expect("PTX");
     let image = file.images().next().expect("one");
     assert!(image.architecture().is_none() && image.runs_on(ComputeCapability::new(5, 0)));
+}
+
+#[test]
+fn the_ptx_of_a_fatbin_is_that_which_was_put_into_it() {
+    for fatbin in [ZSTD, LZ4] {
+        let file = ImageFile::parse(fatbin).expect("a fatbin");
+        let [debug, code, ptx] = &file.images().collect::<Vec<_>>()[..] else { panic!("three") };
+        // `fatbinary` leaves out comments and indentation.
+        let dense = |text: &[u8]| {
+            let text = str::from_utf8(text).expect("text");
+            let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+            lines.flat_map(str::split_whitespace).collect::<String>()
+        };
+        let text = ptx.ptx().expect("PTX");
+        assert_eq!(dense(&text).trim_end_matches('\0'), dense(KERNELS));
+        assert_eq!(ptx.compiler_options(), "");
+        for image in [debug, code] {
+            assert!(matches!(image.ptx(), Err(ImageError::Unknown { .. })), "{image:?}");
+        }
+        let start = fatbin.first_chunk().expect("a header");
+        assert_eq!(fatbin_bytes(start), u64::try_from(fatbin.len()).ok());
+    }
+    assert_eq!(fatbin_bytes(KERNELS.first_chunk().expect("16 bytes")), None);
 }
 
 #[test]

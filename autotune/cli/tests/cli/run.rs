@@ -93,6 +93,22 @@ touch(float*, int)         2        -  1 x 6000 x 1        10.92 x y
 }
 
 #[test]
+fn launches_are_fixed_on_demand() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--fix", "--report", "r.json"];
+    let ran = run_launches(folder.path(), &options, &["good", "refused", "refused"]).exits(0);
+    assert_eq!(ran.out, "set up 0 0 0 0 0\ngood 0\nrefused 0\nrefused 0\n");
+    assert!(ran.err.starts_with("gridguard: 1 launch of 1 kernel accepted, 0 refused, 2 fixed\n"));
+    let shown = run(folder.path(), &["report", "r.json"]).exits(0);
+    assert!(
+        shown.out.contains("\n1 launch of 1 kernel accepted, 0 refused, 2 fixed\n"),
+        "{}",
+        shown.out
+    );
+    assert!(shown.out.contains("touch(float*, int)         1      2"), "{}", shown.out);
+}
+
+#[test]
 fn recorded_launches_are_checked_for_another_gpu() {
     let folder = tempfile::tempdir().unwrap();
     run_launches(folder.path(), &["--record", "launches", "--quiet"], &["good", "good", "ex"])

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod failures;
+mod fixes;
 mod ordinary;
 mod processes;
 mod programs;

@@ -40,6 +40,18 @@ pub(crate) fn library() -> PathBuf {
 pub(crate) fn plain(driver: Driver, words: &str) -> Command {
     let (way, _) = words.split_once(' ').unwrap();
     let program = if way == "linked" { "linked" } else { "launches" };
+    clean(driver, program, words)
+}
+
+/// The command `loads LOOKUP IMAGE ACTION...` with the library.
+pub(crate) fn loads(words: &str) -> Command {
+    let mut command = clean(Driver::Whole, "loads", words);
+    command.env("LD_PRELOAD", library());
+    command
+}
+
+/// The command with this driver, and without variables that change it.
+fn clean(driver: Driver, program: &str, words: &str) -> Command {
     let mut command = Command::new(built().join(program));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -100,6 +112,8 @@ fn built() -> &'static Path {
         let driver = driver_folder(Driver::Whole);
         let link = format!("-L{}", driver.display());
         compile(&folder, "linked", "launches.c", &["-DLINKED", &link, "-lcuda", "-lpthread"]);
+        // Calls functions without prototypes.
+        compile(&folder, "loads", "loads.c", &["-std=gnu11"]);
         compile(&folder, "interposer.so", "interposer.c", &["-shared", "-fPIC"]);
         folder
     })

@@ -1,0 +1,207 @@
+//! The arguments of a form: those of the program, and the words that rewriting added.
+
+use core::ffi::c_void;
+
+use crate::abi::{PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE, PARAM_END};
+use crate::fix::known::Reason;
+
+/// Arguments with room for the words of a form.
+#[derive(Debug)]
+pub(super) enum Arguments {
+    /// The addresses of the parameters, the last one that of the words.
+    Addresses(Vec<*mut c_void>),
+    /// All parameters in one buffer.
+    Buffer {
+        buffer: Vec<u8>,
+        /// Where the words begin.
+        words_at: usize,
+    },
+}
+
+/// What a launch passes: the addresses of its parameters, or else options that name a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed {
+    pub(super) parameters: *mut *mut c_void,
+    pub(super) extra: *mut *mut c_void,
+}
+
+/// Where a form takes its words: behind so many parameters, at this offset in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Added {
+    pub(super) index: usize,
+    pub(super) offset: usize,
+    /// Bytes of the kernel's own parameters.
+    pub(super) own_bytes: usize,
+}
+
+impl Arguments {
+    /// The program's arguments.
+    ///
+    /// # Safety
+    ///
+    /// `passed` is what the program passes to a launch of a kernel whose form takes its words at `added`.
+    pub(super) unsafe fn new(passed: Passed, added: Added) -> Result<Self, Reason> {
+        let Passed { parameters, extra } = passed;
+        // SAFETY: by this function's contract.
+        unsafe {
+            match (parameters.is_null(), extra.is_null()) {
+                (false, true) => Ok(Self::Addresses(
+                    (0..added.index).map(|place| *parameters.add(place)).collect(),
+                )),
+                (true, true) if added.index == 0 => Ok(Self::Addresses(Vec::new())),
+                (true, true) => Err("the launch passes no arguments".into()),
+                (_, false) => Self::of_buffer(extra, added),
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// `extra` is a list of options, which ends with [`PARAM_END`].
+    unsafe fn of_buffer(extra: *mut *mut c_void, added: Added) -> Result<Self, Reason> {
+        let (mut bytes, mut size) = (core::ptr::null::<u8>(), None);
+        let mut at = extra;
+        // SAFETY: each option but the last is followed by its value.
+        unsafe {
+            while (*at).addr() != PARAM_END {
+                let value = *at.add(1);
+                match (*at).addr() {
+                    PARAM_BUFFER_POINTER => bytes = value.cast(),
+                    PARAM_BUFFER_SIZE if !value.is_null() => size = Some(*value.cast::<usize>()),
+                    other => return Err(format!("the launch has the option {other}").into()),
+                }
+                at = at.add(2);
+            }
+        }
+        let Some(size) = size.filter(|_| !bytes.is_null()) else {
+            return Err("the launch passes no whole buffer of arguments".into());
+        };
+        if size < added.own_bytes {
+            let own = added.own_bytes;
+            return Err(
+                format!("it passes {size} bytes of arguments, the kernel takes {own}").into()
+            );
+        }
+        // SAFETY: the buffer has as many bytes.
+        let own = unsafe { core::slice::from_raw_parts(bytes, added.own_bytes) };
+        let mut buffer = own.to_owned();
+        buffer.resize(added.offset, 0);
+        Ok(Self::Buffer { buffer, words_at: added.offset })
+    }
+
+    /// Passes these arguments with `words` to `launch`.
+    pub(super) fn with<T>(&mut self, words: &mut [u32], launch: impl FnOnce(Passed) -> T) -> T {
+        match self {
+            Self::Addresses(addresses) => {
+                let own = addresses.len();
+                addresses.push(words.as_mut_ptr().cast());
+                let passed =
+                    Passed { parameters: addresses.as_mut_ptr(), extra: core::ptr::null_mut() };
+                let result = launch(passed);
+                addresses.truncate(own);
+                result
+            }
+            Self::Buffer { buffer, words_at } => {
+                buffer.truncate(*words_at);
+                buffer.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+                let mut size = buffer.len();
+                let option = core::ptr::without_provenance_mut::<c_void>;
+                let mut extra = [
+                    option(PARAM_BUFFER_POINTER),
+                    buffer.as_mut_ptr().cast(),
+                    option(PARAM_BUFFER_SIZE),
+                    (&raw mut size).cast(),
+                    option(PARAM_END),
+                ];
+                launch(Passed { parameters: core::ptr::null_mut(), extra: extra.as_mut_ptr() })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDED: Added = Added { index: 2, offset: 12, own_bytes: 10 };
+
+    fn option(number: usize) -> *mut c_void {
+        core::ptr::without_provenance_mut(number)
+    }
+
+    fn new(passed: Passed) -> Result<Arguments, Reason> {
+        // SAFETY: live arguments of a kernel that takes two.
+        unsafe { Arguments::new(passed, ADDED) }
+    }
+
+    #[test]
+    fn words_follow_the_addresses_of_the_program() {
+        let mut own = [option(16), option(32)];
+        let passed = Passed { parameters: own.as_mut_ptr(), extra: core::ptr::null_mut() };
+        let mut arguments = new(passed).unwrap();
+        for words in [[1, 2], [3, 4]] {
+            let mut words = words;
+            let expected = words.as_ptr();
+            let seen = arguments.with(&mut words, |passed| {
+                assert!(passed.extra.is_null());
+                // SAFETY: two of the program's, and that of the words.
+                [0, 1, 2].map(|place| unsafe { *passed.parameters.add(place) })
+            });
+            assert_eq!(seen, [option(16), option(32), expected.cast_mut().cast()]);
+        }
+    }
+
+    #[test]
+    fn words_follow_the_buffer_of_the_program_at_their_offset() {
+        let mut own: Vec<u8> = (1..=11).collect();
+        let mut size = own.len();
+        let mut extra = [
+            option(PARAM_BUFFER_SIZE),
+            (&raw mut size).cast(),
+            option(PARAM_BUFFER_POINTER),
+            own.as_mut_ptr().cast(),
+            option(PARAM_END),
+        ];
+        let passed = Passed { parameters: core::ptr::null_mut(), extra: extra.as_mut_ptr() };
+        let mut arguments = new(passed).unwrap();
+        for words in [[1, 2], [3, 0x0403_0201]] {
+            let mut expected: Vec<u8> = (1..=10).chain([0, 0]).collect();
+            expected.extend(words.iter().flat_map(|word: &u32| word.to_le_bytes()));
+            let seen = arguments.with(&mut { words }, |passed| {
+                assert!(passed.parameters.is_null());
+                // SAFETY: the options that `with` wrote.
+                unsafe {
+                    let at = |place: usize| *passed.extra.add(place);
+                    let found = [at(0), at(2), at(4)].map(<*mut c_void>::addr);
+                    assert_eq!(found, [PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE, PARAM_END]);
+                    core::slice::from_raw_parts(at(1).cast::<u8>(), *at(3).cast::<usize>()).to_vec()
+                }
+            });
+            assert_eq!(seen, expected);
+        }
+    }
+
+    #[test]
+    fn a_launch_without_whole_arguments_is_not_fixed() {
+        let none = Passed { parameters: core::ptr::null_mut(), extra: core::ptr::null_mut() };
+        assert_eq!(new(none).unwrap_err(), "the launch passes no arguments");
+        let with = |extra: &mut [*mut c_void]| {
+            new(Passed { extra: extra.as_mut_ptr(), ..none }).unwrap_err().into_owned()
+        };
+        let (mut bytes, mut size) = ([0_u8; 8], 8_usize);
+        let buffer = [option(PARAM_BUFFER_POINTER), bytes.as_mut_ptr().cast()];
+        let end = option(PARAM_END);
+        let no_buffer = "the launch passes no whole buffer of arguments";
+        assert_eq!(with(&mut [end]), no_buffer);
+        assert_eq!(with(&mut [buffer[0], buffer[1], end]), no_buffer);
+        assert_eq!(with(&mut [option(7), end, end]), "the launch has the option 7");
+        let short = with(&mut [
+            buffer[0],
+            buffer[1],
+            option(PARAM_BUFFER_SIZE),
+            (&raw mut size).cast(),
+            end,
+        ]);
+        assert_eq!(short, "it passes 8 bytes of arguments, the kernel takes 10");
+    }
+}

@@ -1,0 +1,114 @@
+//! What is known of the handles of modules, libraries and kernels. Nothing of it is ever freed: a launch on
+//! another thread may be reading it.
+
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+
+use gridguard::ptx::EntryReport;
+
+use crate::abi::Handle;
+
+/// Why a launch or an image stays as it is, in words.
+pub(crate) type Reason = Cow<'static, str>;
+
+/// What is known of a handle.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// A module or library.
+    Container(&'static Loaded),
+    Kernel(Kernel),
+}
+
+/// A loaded image.
+#[derive(Debug)]
+pub(crate) enum Loaded {
+    /// PTX, and what was made of its entries, by their names.
+    Ptx(HashMap<String, EntryReport>),
+    /// What is not rewritten.
+    Kept(Reason),
+}
+
+/// A kernel that was looked up by its name.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) name: CString,
+    /// The module or library.
+    pub(crate) container: Handle,
+    /// The hook and slot of the lookup.
+    pub(crate) found_by: (usize, usize),
+    /// `None` if a call loaded it that is not watched.
+    pub(crate) loaded: Option<&'static Loaded>,
+    /// The shifted and the folded form, once they were looked up.
+    pub(crate) forms: [AtomicPtr<core::ffi::c_void>; 2],
+    /// Launches of the program in whose place forms were launched.
+    pub(crate) fixed: AtomicU64,
+}
+
+impl Known {
+    pub(crate) const fn kernel(&self) -> Option<&Kernel> {
+        match self {
+            Self::Kernel(kernel) => Some(kernel),
+            Self::Container(_) => None,
+        }
+    }
+
+    pub(crate) const fn loaded(&self) -> Option<&'static Loaded> {
+        match self {
+            Self::Container(loaded) => Some(loaded),
+            Self::Kernel(_) => None,
+        }
+    }
+
+    /// Launches in whose place forms were launched.
+    pub(crate) fn fixed(&self) -> u64 {
+        self.kernel().map_or(0, |kernel| kernel.fixed.load(Ordering::Relaxed))
+    }
+
+    /// Counts from zero again.
+    pub(crate) fn reset(&self) {
+        if let Some(kernel) = self.kernel() {
+            kernel.fixed.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Kernel {
+    pub(crate) fn new(
+        name: &CStr,
+        container: Handle,
+        found_by: (usize, usize),
+        loaded: Option<&'static Loaded>,
+    ) -> Self {
+        Self {
+            name: name.to_owned(),
+            container,
+            found_by,
+            loaded,
+            forms: [const { AtomicPtr::new(ptr::null_mut()) }; 2],
+            fixed: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the same lookup would find the same again.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        let Self { name, container, found_by, loaded, forms: _, fixed: _ } = self;
+        let address = |loaded: Option<&'static Loaded>| loaded.map(ptr::from_ref);
+        (name, container, found_by) == (&other.name, &other.container, &other.found_by)
+            && address(*loaded) == address(other.loaded)
+    }
+
+    /// What was made of the kernel's entry.
+    pub(crate) fn entry(&self) -> Result<&'static EntryReport, Reason> {
+        match self.loaded {
+            None => Err("its module was loaded by a function that is not watched".into()),
+            Some(Loaded::Kept(reason)) => Err(reason.clone()),
+            Some(Loaded::Ptx(entries)) => {
+                let entry = self.name.to_str().ok().and_then(|name| entries.get(name));
+                entry.ok_or_else(|| "its PTX has no entry of its name".into())
+            }
+        }
+    }
+}

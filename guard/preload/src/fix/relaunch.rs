@@ -1,0 +1,277 @@
+//! Launches forms of a kernel in place of a launch whose grid is too large.
+
+use core::ffi::c_uint;
+use core::sync::atomic::Ordering;
+use std::ffi::CString;
+
+use gridguard::ptx::{EntryReport, Fold, shifted_words};
+use gridguard::{Choice, FormLimits, LaunchLimits, Plan, Rule, Strategy, Violation, Violations};
+
+use crate::abi::{
+    DEPENDENT, EVENT_ATTRIBUTES, FindKernel, Handle, LaunchAttribute, SHAREABLE_ATTRIBUTES,
+    SUCCESS, Status,
+};
+use crate::driver::Driver;
+use crate::fix::arguments::{Added, Arguments, Passed};
+use crate::fix::known::{Kernel, Known, Reason};
+use crate::request::Launch;
+use crate::{functions, guarded, process, table};
+
+/// The program's call, to be made with another kernel and grid.
+pub(crate) struct Again<'a> {
+    pub(crate) launch: Launch,
+    pub(crate) parameters: *mut *mut core::ffi::c_void,
+    pub(crate) extra: *mut *mut core::ffi::c_void,
+    pub(crate) attributes: &'a [LaunchAttribute],
+    /// Makes one of the launches that stand for the program's.
+    pub(crate) part: &'a dyn Fn(&Part<'_>) -> Status,
+    /// Makes the launch as the program did.
+    pub(crate) whole: &'a dyn Fn() -> Status,
+}
+
+/// One of the launches that are made in place of the program's.
+pub(crate) struct Part<'a> {
+    pub(crate) kernel: Handle,
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) parameters: *mut *mut core::ffi::c_void,
+    pub(crate) extra: *mut *mut core::ffi::c_void,
+    pub(crate) attributes: &'a [LaunchAttribute],
+}
+
+/// What became of a launch whose grid is too large.
+pub(crate) enum Outcome {
+    /// Forms were launched, with this result.
+    Launched(Status),
+    /// Nothing was launched: the launch cannot be fixed.
+    NotFixed(Reason),
+}
+
+impl Again<'_> {
+    /// Launches a form of the kernel on each part of the grid, in the same stream.
+    ///
+    /// # Safety
+    ///
+    /// The program passes the launch to the driver: the kernel is loaded and takes the arguments.
+    pub(crate) unsafe fn in_parts(&self) -> Outcome {
+        let mut prepared = Err("preparing its parts failed".into());
+        // SAFETY: by this function's contract.
+        guarded::run(|| prepared = unsafe { self.prepare() });
+        match prepared {
+            Ok(mut prepared) => prepared.launch(self),
+            Err(reason) => Outcome::NotFixed(reason),
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::in_parts`].
+    unsafe fn prepare(&self) -> Result<Prepared, Reason> {
+        let launch = &self.launch;
+        if launch.cooperative {
+            return Err("the blocks of a cooperative launch wait for each other".into());
+        }
+        if launch.cluster.is_some_and(|cluster| cluster.iter().any(|blocks| *blocks > 1)) {
+            return Err("its clusters are counted within one launch".into());
+        }
+        let known = table::find(launch.kernel.addr()).and_then(table::Entry::known);
+        let kernel = known.and_then(Known::kernel).ok_or("it was not looked up by its name")?;
+        let entry = kernel.entry()?;
+        let forms = entry.forms.as_ref();
+        let forms = forms.map_err(|refusal| Reason::from(format!("its PTX, {refusal}")))?;
+        let driver = Driver::of(launch.through);
+        let device = driver.device_limits().ok_or("the limits of the device are unknown")?;
+        let name = kernel.name.to_string_lossy();
+        let symbols = [&forms.shifted, &forms.folded];
+        // SAFETY: the module or library is loaded, since the program launches a kernel of it.
+        let handles = unsafe { [find(kernel, 0, symbols[0])?, find(kernel, 1, symbols[1])?] };
+        // SAFETY: the program is launching the kernel just now, and the others are of the same module.
+        let [limits, shifted, folded] = unsafe {
+            handles.iter().for_each(|form| driver.copy_attributes(launch.kernel, *form));
+            [launch.kernel, handles[0], handles[1]]
+                .map(|one| LaunchLimits::new(device.clone(), driver.kernel_limits(one, &name)))
+        };
+        let &EntryReport { reads_block_index, reads_grid_size, .. } = entry;
+        let limits =
+            limits.with_forms(FormLimits { shifted, folded, reads_block_index, reads_grid_size });
+        let plan = Plan::new(&launch.request(), None, &limits, Choice::AUTOMATIC)
+            .map_err(|violations| not_in_parts(&violations))?;
+        let form = match plan.strategy() {
+            Strategy::Shifted => handles[0],
+            Strategy::Folded => handles[1],
+            _ => return Err("its grid breaks no rule that is known here".into()),
+        };
+        check_attributes(self.attributes, plan.len())?;
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let added = Added {
+            index: forms.parameter_index,
+            offset: bytes(forms.parameter_offset),
+            own_bytes: bytes(entry.parameter_bytes),
+        };
+        let passed = Passed { parameters: self.parameters, extra: self.extra };
+        // SAFETY: what the program passes to the kernel, whose parameters the entry states.
+        let arguments = unsafe { Arguments::new(passed, added) }?;
+        let later = self.attributes.iter().filter(|attribute| attribute.id != DEPENDENT);
+        let later = later.copied().collect();
+        Ok(Prepared { kernel, form, plan, arguments, later })
+    }
+}
+
+/// A launch that can be made in parts.
+struct Prepared {
+    kernel: &'static Kernel,
+    form: Handle,
+    plan: Plan,
+    arguments: Arguments,
+    /// The attributes of all parts but the first: those wait for the first one.
+    later: Vec<LaunchAttribute>,
+}
+
+impl Prepared {
+    fn launch(&mut self, again: &Again<'_>) -> Outcome {
+        let Self { kernel, form, plan, arguments, later } = self;
+        let (kernel, count) = (*kernel, plan.len());
+        for (place, planned) in (0..count).zip(plan.launches()) {
+            let grid = planned.launch.grid();
+            let attributes = if place == 0 { again.attributes } else { &**later };
+            let mut words = Words::of(plan, again.launch.grid, planned.first_block);
+            let status = arguments.with(words.as_mut_slice(), |Passed { parameters, extra }| {
+                (again.part)(&Part { kernel: *form, grid, parameters, extra, attributes })
+            });
+            if status != SUCCESS {
+                let driver = Driver::of(again.launch.through);
+                return refused(kernel, driver, status, (place, count));
+            }
+        }
+        kernel.fixed.fetch_add(1, Ordering::Relaxed);
+        Outcome::Launched(SUCCESS)
+    }
+}
+
+/// What became of the launch when the driver refused a part, after those before it.
+fn refused(
+    kernel: &Kernel,
+    driver: &Driver,
+    status: Status,
+    (place, count): (u64, u64),
+) -> Outcome {
+    let mut outcome = Outcome::Launched(status);
+    guarded::run(|| {
+        let error = driver.error(status);
+        if place == 0 {
+            outcome = Outcome::NotFixed(format!("the driver refused its form: {error}").into());
+            return;
+        }
+        let (name, part) = (kernel.name.to_string_lossy(), place + 1);
+        process::say(&format!(
+            "gridguard: part {part} of {count} of a fixed launch of {name} was refused: {error}; the parts \
+             before it were launched\n"
+        ));
+    });
+    outcome
+}
+
+/// The words of a part.
+enum Words {
+    Shifted([u32; gridguard::ptx::SHIFTED_WORDS]),
+    Folded([u32; gridguard::ptx::FOLDED_WORDS]),
+}
+
+impl Words {
+    fn of(plan: &Plan, grid: [u32; 3], first_block: [u32; 3]) -> Self {
+        let fold = || Fold::new(grid).filter(|_| plan.strategy() == Strategy::Folded);
+        match fold() {
+            Some(fold) => Self::Folded(fold.words(first_block[0])),
+            None => Self::Shifted(shifted_words(grid, first_block)),
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [u32] {
+        match self {
+            Self::Shifted(words) => words,
+            Self::Folded(words) => words,
+        }
+    }
+}
+
+/// Why also the parts of a launch are refused: another rule than that of the size of the grid.
+fn not_in_parts(violations: &Violations) -> Reason {
+    let is_size =
+        |one: &&Violation| [Rule::GridDimX, Rule::GridDimY, Rule::GridDimZ].contains(&one.rule);
+    let other = violations.iter().find(|one| !is_size(one)).or_else(|| violations.iter().next());
+    other.map_or("it has no parts".into(), |other| format!("also in parts, {other}").into())
+}
+
+/// Whether the attributes may stand on so many other launches.
+fn check_attributes(attributes: &[LaunchAttribute], launches: u64) -> Result<(), Reason> {
+    let may_stand = |id: &c_uint| {
+        SHAREABLE_ATTRIBUTES.contains(id) || (launches == 1 && EVENT_ATTRIBUTES.contains(id))
+    };
+    match attributes.iter().map(|attribute| attribute.id).find(|id| !may_stand(id)) {
+        None => Ok(()),
+        Some(id) => {
+            Err(format!("its attribute {id} is for one launch of the kernel itself").into())
+        }
+    }
+}
+
+/// The form `symbol` of the kernel, which is looked up once.
+///
+/// # Safety
+///
+/// The kernel's module or library is loaded.
+unsafe fn find(kernel: &Kernel, place: usize, symbol: &str) -> Result<Handle, Reason> {
+    let missing = || Reason::from(format!("its module has no {symbol}"));
+    let known = kernel.forms.get(place).ok_or_else(missing)?;
+    let found = known.load(Ordering::Acquire);
+    if !found.is_null() {
+        return Ok(found);
+    }
+    // SAFETY: the hook replaces functions of this type.
+    let find = unsafe { functions::original_of::<FindKernel>(kernel.found_by) };
+    let (find, name) = find.zip(CString::new(symbol).ok()).ok_or_else(missing)?;
+    let mut found = core::ptr::null_mut();
+    // SAFETY: the module or library is loaded; the pointers are to a live handle and a string.
+    if unsafe { find(&raw mut found, kernel.container, name.as_ptr()) } != SUCCESS {
+        return Err(missing());
+    }
+    known.store(found, Ordering::Release);
+    Ok(found)
+}
+
+/// Whether every device refuses a grid of this size.
+#[inline(always)]
+pub(crate) const fn is_oversized([x, y, z]: [c_uint; 3]) -> bool {
+    x > MAX_X || y > MAX_OTHER || z > MAX_OTHER
+}
+
+/// The largest grids of all devices.
+const MAX_X: c_uint = 0x7fff_ffff;
+const MAX_OTHER: c_uint = 65_535;
+
+#[cfg(test)]
+mod tests {
+    use gridguard::{Axis, DeviceLimits};
+
+    use super::*;
+
+    #[test]
+    fn a_grid_is_oversized_beyond_the_limits_of_any_device() {
+        let most = DeviceLimits::any_device().max_grid;
+        let most = Axis::ALL.map(|axis| u32::try_from(most.along(axis)).unwrap());
+        assert!(!is_oversized(most));
+        for axis in 0..3 {
+            let mut grid = [1; 3];
+            grid[axis] = most[axis] + 1;
+            assert!(is_oversized(grid));
+        }
+    }
+
+    #[test]
+    fn attributes_that_bind_to_a_launch_stay_on_it() {
+        let with = |id| [LaunchAttribute { id, padding: [0; 4], value: [0; 16] }];
+        for (id, one, several) in [(8, true, true), (12, true, false), (13, false, false)] {
+            assert_eq!(check_attributes(&with(id), 1).is_ok(), one, "{id}");
+            assert_eq!(check_attributes(&with(id), 2).is_ok(), several, "{id}");
+        }
+    }
+}

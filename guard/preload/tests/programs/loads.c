@@ -1,0 +1,148 @@
+/*
+ * A program that loads an image and launches its kernel `rows(out, n)`. Prints what the driver returned.
+ *
+ *   loads LOOKUP IMAGE ACTION...
+ *
+ * LOOKUP is `dlsym`, or `thread` for functions whose default stream is the thread's own.
+ */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int (*Call)();
+typedef struct { unsigned id; char pad[4]; unsigned value[16]; } Attribute;
+typedef struct {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    Attribute *attributes;
+    unsigned count;
+} Config;
+
+static void *driver, *container, *function, *stream, *graph;
+static const char *lookup;
+static char *image;
+static const char *path;
+
+static Call find(const char *name) {
+    void *found = NULL;
+    int status;
+    if (!strcmp(lookup, "thread")) {
+        Call query = (Call)dlsym(driver, "cuGetProcAddress_v2");
+        if (query(name, &found, 13000, 2ULL, &status)) found = NULL;
+    } else {
+        found = dlsym(driver, name);
+    }
+    if (found) return (Call)found;
+    printf("no %s\n", name);
+    exit(3);
+}
+
+static void *read_image(void) {
+    FILE *file = fopen(path, "r");
+    long bytes;
+    if (!file || fseek(file, 0, SEEK_END) || (bytes = ftell(file)) < 0) exit(4);
+    rewind(file);
+    char *read = calloc(1, (size_t)bytes + 1);
+    if (fread(read, 1, (size_t)bytes, file) != (size_t)bytes) exit(4);
+    fclose(file);
+    return read;
+}
+
+/* The structure that compilers write around a fat binary. */
+static void *wrapped(void) {
+    static struct { uint32_t magic, version; void *data, *other; } wrapper = {0x466243b1, 1, NULL, NULL};
+    wrapper.data = image;
+    return &wrapper;
+}
+
+static int load(const char *how) {
+    int option[] = {5, 6}, preserved = 1;
+    static char log[512];
+    void *value[] = {log, (void *)sizeof log}, *none = NULL;
+    int status = -1;
+    if (!strcmp(how, "data")) status = find("cuModuleLoadData")(&container, image);
+    if (!strcmp(how, "fatbin")) status = find("cuModuleLoadFatBinary")(&container, image);
+    if (!strcmp(how, "wrapped")) status = find("cuModuleLoadFatBinary")(&container, wrapped());
+    if (!strcmp(how, "file")) status = find("cuModuleLoad")(&container, path);
+    if (!strcmp(how, "ex")) {
+        status = find("cuModuleLoadDataEx")(&container, image, 2, option, value);
+        printf("log of %zu bytes: %s\n", (size_t)value[1], log);
+    }
+    if (!strncmp(how, "library", 7)) {
+        int is_file = !strcmp(how, "library-file"), is_preserved = !strcmp(how, "library-preserved");
+        status = find(is_file ? "cuLibraryLoadFromFile" : "cuLibraryLoadData")(
+            &container, is_file ? (void *)path : image, option, value, 2, &preserved, &none, is_preserved);
+    }
+    return status;
+}
+
+static int look_up(const char *how) {
+    void *module;
+    if (!strcmp(how, "function")) return find("cuModuleGetFunction")(&function, container, "rows");
+    int status = find("cuLibraryGetKernel")(&function, container, "rows");
+    if (!strcmp(how, "kernel-function")) status |= find("cuKernelGetFunction")(&function, function);
+    if (!strcmp(how, "library-module")) {
+        status |= find("cuLibraryGetModule")(&module, container);
+        status |= find("cuModuleGetFunction")(&function, module, "rows");
+    }
+    return status;
+}
+
+static int launch(const char *how, unsigned x, unsigned y, unsigned z, unsigned id) {
+    uint64_t out = 0x1122334455667788;
+    uint32_t n = 0xa1b2c3d4;
+    void *params[] = {&out, &n};
+    unsigned char buffer[12];
+    size_t bytes = sizeof buffer;
+    void *extra[] = {(void *)1, buffer, (void *)2, &bytes, (void *)0};
+    Attribute attribute[] = {{.id = 8, .value = {2}}, {.id = id, .value = {id == 4 ? 2 : 1, 1, 1}}};
+    Config config = {{x, y, z}, {32, 1, 1}, 0, stream, attribute, 2};
+    memcpy(buffer, &out, sizeof out);
+    memcpy(buffer + sizeof out, &n, sizeof n);
+    if (!strcmp(how, "launch")) return find("cuLaunchKernel")(function, x, y, z, 32, 1, 1, 0, stream, params, NULL);
+    if (!strcmp(how, "wide")) return find("cuLaunchKernel")(function, x, y, z, 2048, 1, 1, 0, stream, params, NULL);
+    if (!strcmp(how, "shared"))
+        return find("cuLaunchKernel")(function, x, y, z, 32, 1, 1, 100000, stream, params, NULL);
+    if (!strcmp(how, "buffer")) return find("cuLaunchKernel")(function, x, y, z, 32, 1, 1, 0, stream, NULL, extra);
+    if (!strcmp(how, "none")) return find("cuLaunchKernel")(function, x, y, z, 32, 1, 1, 0, stream, NULL, NULL);
+    if (!strcmp(how, "ex")) return find("cuLaunchKernelEx")(&config, function, params, NULL);
+    if (!strcmp(how, "cooperative"))
+        return find("cuLaunchCooperativeKernel")(function, x, y, z, 32, 1, 1, 0, stream, params);
+    return -1;
+}
+
+static int act(const char *action) {
+    char how[32];
+    unsigned x, y, z, id = 0;
+    if (sscanf(action, "load=%31s", how) == 1) return load(how);
+    if (sscanf(action, "get=%31s", how) == 1) return look_up(how);
+    if (!strcmp(action, "unload")) return find("cuModuleUnload")(container);
+    if (!strcmp(action, "opt-in")) return find("cuFuncSetAttribute")(function, 8, 100000);
+    if (!strcmp(action, "stream")) return find("cuStreamCreate")(&stream, 1);
+    if (!strcmp(action, "capture")) return find("cuStreamBeginCapture_v2")(stream, 0);
+    if (!strcmp(action, "end")) return find("cuStreamEndCapture")(stream, &graph);
+    if (!strcmp(action, "wait")) return find("cuStreamSynchronize")(stream);
+    if (!strcmp(action, "replay")) {
+        void *ready;
+        int status = find("cuGraphInstantiateWithFlags")(&ready, graph, 0ULL);
+        return status ? status : find("cuGraphLaunch")(ready, stream);
+    }
+    if (sscanf(action, "%31[a-z]=%u,%u,%u,%u", how, &x, &y, &z, &id) >= 4) return launch(how, x, y, z, id);
+    return -1;
+}
+
+int main(int count, char **words) {
+    void *context;
+    if (count < 4) return 2;
+    lookup = words[1];
+    path = words[2];
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) return 5;
+    image = read_image();
+    if (find("cuInit")(0) || find("cuDevicePrimaryCtxRetain")(&context, 0) || find("cuCtxSetCurrent")(context))
+        return 6;
+    for (int i = 3; i < count; i++) printf("%s %d\n", words[i], act(words[i]));
+    return 0;
+}
