@@ -27,7 +27,7 @@ pub const fn shifted_words(grid: [u32; 3], first: [u32; 3]) -> [u32; SHIFTED_WOR
 /// ```
 /// use gridguard_ptx::Fold;
 ///
-/// let fold = Fold::new([4, 70_000, 1]).expect("fewer than 2^32 blocks");
+/// let fold = Fold::new([4, 70_000, 1]).expect("at most 2^31 blocks");
 /// assert_eq!(fold.blocks(), 280_000);
 /// assert_eq!(fold.block_index(279_999), [3, 69_999, 0]);
 /// ```
@@ -40,10 +40,13 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// The fold of `grid`; `None` if an axis is zero or there are 2^32 or more blocks.
+    /// The most blocks of a folded grid. One launch on x takes one block less.
+    pub const MAX_BLOCKS: u32 = 1 << 31;
+
+    /// The fold of `grid`; `None` if an axis is zero or there are more than [`Self::MAX_BLOCKS`] blocks.
     pub fn new(grid: [u32; 3]) -> Option<Self> {
         let [x, y, z] = grid;
-        let blocks = x.checked_mul(y)?.checked_mul(z)?;
+        let blocks = x.checked_mul(y)?.checked_mul(z).filter(|all| *all <= Self::MAX_BLOCKS)?;
         NonZeroU32::new(blocks)?;
         let (x, y) = (NonZeroU32::new(x)?, NonZeroU32::new(y)?);
         Some(Self { grid, blocks, by_x: Divisor::new(x), by_y: Divisor::new(y) })
@@ -56,19 +59,21 @@ impl Fold {
 
     /// The words of the additional parameter of a folded entry, for the chunk that begins at block
     /// `first` of the flat grid. The driver launches the chunk's number of blocks on x.
+    ///
+    /// Words that an entry needs together are a pair, which it loads at once.
     pub const fn words(&self, first: u32) -> [u32; FOLDED_WORDS] {
         let ([x, y, z], by_x, by_y) = (self.grid, self.by_x, self.by_y);
         [
             first,
+            x.wrapping_neg(),
+            by_x.multiplier,
+            by_x.shift,
+            by_y.multiplier,
+            by_y.shift,
+            y.wrapping_neg(),
             x,
             y,
             z,
-            by_x.multiplier,
-            by_x.addend,
-            by_x.shift,
-            by_y.multiplier,
-            by_y.addend,
-            by_y.shift,
         ]
     }
 
@@ -81,37 +86,29 @@ impl Fold {
     }
 }
 
-/// Division of any 32-bit number by a fixed one: a multiplication, an addition and a shift. With
-/// `2^shift <= divisor < 2^(shift + 1)`, either `2^(32 + shift) / divisor` rounded up is exact, or rounded
-/// down with one multiplier more added (A. D. Robison, N-bit unsigned division via N-bit
-/// multiply-add, 2005).
+/// Division of any number below 2^31 by a fixed one of at most 2^31: a multiplication and a shift.
+///
+/// With `2^(k - 1) < divisor <= 2^k`, the multiplier is `2^(31 + k) / divisor` rounded up, which has 32
+/// bits. It is too large by less than one, so that the product of `number` with it, divided by `2^(31 + k)`,
+/// is too large by less than `number / 2^(31 + k)`, and so by less than `2^-k`. That is not more than
+/// `1 / divisor`, by which a quotient that is not whole is at least below the next whole number: rounded
+/// down, both are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Divisor {
     multiplier: u32,
-    addend: u32,
     shift: u32,
 }
 
 impl Divisor {
     fn new(divisor: NonZeroU32) -> Self {
-        let shift = divisor.ilog2();
-        if divisor.is_power_of_two() {
-            return Self { multiplier: u32::MAX, addend: u32::MAX, shift };
-        }
-        let (power, divisor) = (1_u64 << (32 + shift), u64::from(divisor.get()));
-        // Between 2^31 and 2^32, exclusively.
-        let down = u32::try_from(power / divisor).unwrap_or(u32::MAX);
-        let missing = divisor - power % divisor;
-        if missing <= 1 << shift {
-            Self { multiplier: down.saturating_add(1), addend: 0, shift }
-        } else {
-            Self { multiplier: down, addend: down, shift }
-        }
+        let shift = 63 - (divisor.get() - 1).leading_zeros();
+        let multiplier = (1_u64 << shift).div_ceil(divisor.get().into());
+        Self { multiplier: u32::try_from(multiplier).unwrap_or(u32::MAX), shift }
     }
 
     fn divide(self, number: u32) -> u32 {
-        let product = u64::from(number) * u64::from(self.multiplier) + u64::from(self.addend);
-        u32::try_from(product >> 32).unwrap_or(u32::MAX) >> self.shift
+        let product = u64::from(number) * u64::from(self.multiplier);
+        u32::try_from(product >> self.shift).unwrap_or(u32::MAX)
     }
 }
 
@@ -120,6 +117,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Numbers that are divided are smaller.
+    const END: u32 = 1 << 31;
+
     fn is_exact(number: u32, divisor: u32) {
         let fast = Divisor::new(NonZeroU32::new(divisor).expect("not zero"));
         assert_eq!(fast.divide(number), number / divisor, "{number} / {divisor}");
@@ -127,10 +127,11 @@ mod tests {
 
     /// Numbers around `number / divisor` being a whole one, and the ends.
     fn boundaries(divisor: u32) -> impl Iterator<Item = u32> {
-        let last = u32::MAX / divisor * divisor;
-        let middle = u32::MAX / 2 / divisor * divisor;
+        let last = (END - 1) / divisor * divisor;
+        let middle = (END - 1) / 2 / divisor * divisor;
         let around = |number: u32| [number.wrapping_sub(1), number, number.wrapping_add(1)];
-        [0, divisor, divisor.wrapping_mul(2), middle, last, 1 << 31].into_iter().flat_map(around)
+        let all = [0, divisor, divisor.wrapping_mul(2), middle, last, END - 1];
+        all.into_iter().flat_map(around).filter(|number| *number < END)
     }
 
     #[test]
@@ -142,33 +143,27 @@ mod tests {
 
     #[test]
     fn division_is_exact_around_every_power_of_two_and_at_both_ends() {
-        let powers = (0..32).map(|bit| 1_u32 << bit).chain([u32::MAX]);
+        let powers = (0..32).map(|bit| 1_u32 << bit);
         let near = powers.flat_map(|power| {
             (0..500_u32).flat_map(move |by| [power.saturating_sub(by), power.saturating_add(by)])
         });
-        for divisor in near.filter(|divisor| *divisor > 0) {
+        for divisor in near.filter(|divisor| (1..=END).contains(divisor)) {
             boundaries(divisor).for_each(|number| is_exact(number, divisor));
         }
     }
 
     #[test]
     fn multiplier_and_shift_are_exact_by_the_theorem_for_every_kind_of_divisor() {
-        // Exact for all numbers below 2^32 if the error of the multiplier, times 2^32, stays below the
-        // power; or, rounded down, likewise with the addend.
-        for divisor in (1..=1_u64 << 17).chain((1 << 32) - (1 << 17)..1 << 32) {
+        let end = u64::from(END);
+        for divisor in (1..=1_u64 << 17).chain(end - (1 << 17)..=end) {
             let small =
                 NonZeroU32::new(u32::try_from(divisor).expect("32 bits")).expect("positive");
-            let Divisor { multiplier, addend, shift } = Divisor::new(small);
-            let power = 1_u128 << (32 + shift);
-            let product = u128::from(multiplier) * u128::from(divisor);
-            assert!(addend == 0 || addend == multiplier);
-            if addend == 0 {
-                let error = product.checked_sub(power).expect("rounded up");
-                assert!(error << 32 <= power, "{divisor}");
-            } else {
-                let error = power.checked_sub(product).expect("rounded down");
-                assert!(error << 32 <= power, "{divisor}");
-            }
+            let Divisor { multiplier, shift } = Divisor::new(small);
+            let (power, product) = (1_u128 << shift, u128::from(multiplier) * u128::from(divisor));
+            assert!(divisor << 31 <= 1_u64 << shift && 1_u64 << shift < divisor << 32, "{divisor}");
+            // Of the largest number, the quotient is too large by less than 1 / divisor.
+            let error = product.checked_sub(power).expect("rounded up");
+            assert!(error * u128::from(END - 1) < power, "{divisor}");
         }
     }
 
@@ -192,32 +187,40 @@ mod tests {
 
     #[test]
     fn a_fold_of_nothing_or_of_too_many_blocks_is_none() {
-        for grid in
-            [[0, 1, 1], [1, 0, 1], [1, 1, 0], [0, u32::MAX, u32::MAX], [1 << 16, 1 << 16, 1]]
-        {
+        for grid in [
+            [0, 1, 1],
+            [1, 0, 1],
+            [1, 1, 0],
+            [0, u32::MAX, u32::MAX],
+            [1 << 16, 1 << 16, 1],
+            [END + 1, 1, 1],
+            [2, 1, (END >> 1) + 1],
+        ] {
             assert_eq!(Fold::new(grid), None, "{grid:?}");
         }
-        let most = Fold::new([u32::MAX, 1, 1]).expect("2^32 - 1 blocks");
-        assert_eq!(most.block_index(u32::MAX - 1), [u32::MAX - 1, 0, 0]);
-        let most = Fold::new([3, 5, 286_331_153]).expect("2^32 - 1 blocks");
-        assert_eq!(
-            (most.blocks(), most.block_index(u32::MAX - 1)),
-            (u32::MAX, [2, 4, 286_331_152])
-        );
+        for grid in [[END, 1, 1], [1, END, 1], [1, 1, END], [2, 1 << 10, 1 << 20]] {
+            let most = Fold::new(grid).expect("2^31 blocks");
+            let last = grid.map(|size| size - 1);
+            assert_eq!((most.blocks(), most.block_index(END - 1)), (END, last));
+        }
+        // The largest prime below 2^31.
+        let prime = Fold::new([1, END - 1, 1]).expect("fewer");
+        assert_eq!(prime.block_index(END - 2), [0, END - 2, 0]);
     }
 
     #[test]
     fn words_are_in_the_order_in_which_forms_read_them() {
         assert_eq!(shifted_words([1, 2, 3], [4, 5, 6]), [4, 5, 6, 1, 2, 3]);
         let words = Fold::new([4, 3, 2]).expect("small").words(7);
-        assert_eq!(words, [7, 4, 3, 2, u32::MAX, u32::MAX, 2, 0xaaaa_aaab, 0, 1]);
+        let minus = u32::wrapping_neg;
+        assert_eq!(words, [7, minus(4), 1 << 31, 33, 0xaaaa_aaab, 33, minus(3), 4, 3, 2]);
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
         #[test]
-        fn division_is_exact(number: u32, divisor in 1_u32.., small in 1_u32..70_000) {
+        fn division_is_exact(number in 0..END, divisor in 1..=END, small in 1_u32..70_000) {
             is_exact(number, divisor);
             is_exact(number, small);
         }

@@ -75,8 +75,8 @@ pub struct Forms {
     pub folded: String,
     /// The index of the added parameter, for an array of addresses of parameters.
     pub parameter_index: usize,
-    /// The offset of the added parameter in bytes, for a buffer that holds all parameters. Its words
-    /// are aligned to 4 bytes.
+    /// The offset of the added parameter in bytes, for a buffer that holds all parameters. The parameter is
+    /// aligned to 8 bytes, its words are of 4.
     pub parameter_offset: u64,
 }
 
@@ -96,7 +96,7 @@ impl Form {
             Self::Shifted => SHIFTED_WORDS,
             Self::Folded => FOLDED_WORDS,
         };
-        u64::try_from(words).unwrap_or(u64::MAX).saturating_mul(WORD_BYTES)
+        u64::try_from(words).unwrap_or(u64::MAX).saturating_mul(4)
     }
 }
 
@@ -109,5 +109,5 @@ impl fmt::Display for Form {
     }
 }
 
-/// The bytes, and the alignment, of a word of the added parameter.
-pub(crate) const WORD_BYTES: u64 = 4;
+/// The alignment of the added parameter in bytes: a form loads two of its words at once.
+pub(crate) const ALIGNMENT: u64 = 8;

@@ -6,7 +6,7 @@ use crate::lexer::lossy;
 use crate::module::{Item, Module};
 use crate::names::Names;
 use crate::refusal::{Reason, Refusal};
-use crate::report::{EntryReport, Form, Forms, Report, Rewritten, WORD_BYTES};
+use crate::report::{ALIGNMENT, EntryReport, Form, Forms, Report, Rewritten};
 use crate::special::Quantity;
 use crate::usage::Usage;
 use crate::write::Writer;
@@ -99,7 +99,7 @@ fn forms(names: &Names, item: &Item<'_>, name: &str) -> Forms {
         shifted: names.entry(name, Form::Shifted),
         folded: names.entry(name, Form::Folded),
         parameter_index: item.header.parameters.count,
-        parameter_offset: item.header.parameters.bytes.next_multiple_of(WORD_BYTES),
+        parameter_offset: item.header.parameters.bytes.next_multiple_of(ALIGNMENT),
     }
 }
 
@@ -107,7 +107,7 @@ fn forms(names: &Names, item: &Item<'_>, name: &str) -> Forms {
 fn exceeds(item: &Item<'_>, limit: u64) -> Option<Refusal> {
     let own = item.header.parameters.bytes;
     let most = Form::Shifted.parameter_bytes().max(Form::Folded.parameter_bytes());
-    let fits = own.checked_next_multiple_of(WORD_BYTES).and_then(|own| own.checked_add(most));
+    let fits = own.checked_next_multiple_of(ALIGNMENT).and_then(|own| own.checked_add(most));
     if fits.is_some_and(|bytes| bytes <= limit) {
         return None;
     }

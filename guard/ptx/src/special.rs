@@ -40,6 +40,12 @@ impl Values {
         Self(self.0 | other.0)
     }
 
+    /// Those of one quantity.
+    pub(crate) fn only(self, quantity: Quantity) -> Self {
+        let kept = Self::ALL.into_iter().filter(|(of, _)| *of == quantity);
+        Self(self.0 & kept.fold(0, |bits, (of, axis)| bits | Self::bit(of, axis)))
+    }
+
     pub(crate) fn iter(self) -> impl Iterator<Item = (Quantity, usize)> {
         Self::ALL.into_iter().filter(move |(quantity, axis)| self.has(*quantity, *axis))
     }

@@ -70,48 +70,48 @@ impl Code<'_> {
         let [x, y, z] = [0, 1, 2].map(|axis| self.names.register(Quantity::BlockIndex, axis));
         let reads = values.axes(Quantity::BlockIndex);
         if reads.contains(&true) {
+            if reads[0] {
+                self.load_pair([&word, &x], FIRST_AND_MINUS_X);
+            } else {
+                self.load(&word, FIRST_AND_MINUS_X);
+            }
             self.line(&format!("mov.u32 {flat}, %ctaid.x;"));
-            self.load(&word, 0);
             self.line(&format!("add.u32 {flat}, {flat}, {word};"));
-            self.divide(&rest, &flat, 4);
+            self.divide(&rest, &flat, BY_X);
         }
         if reads[0] {
-            self.remainder(&x, &flat, &rest, 1);
+            self.line(&format!("mad.lo.u32 {x}, {rest}, {x}, {flat};"));
         }
         if reads[1] || reads[2] {
             let z = if reads[2] { z } else { flat };
-            self.divide(&z, &rest, 7);
+            self.divide(&z, &rest, BY_Y);
             if reads[1] {
-                self.remainder(&y, &rest, &z, 2);
+                self.load(&word, MINUS_Y);
+                self.line(&format!("mad.lo.u32 {y}, {z}, {word}, {rest};"));
             }
         }
         for axis in 0..3 {
             if values.has(Quantity::GridSize, axis) {
                 let register = self.names.register(Quantity::GridSize, axis);
-                self.load(&register, 1 + axis);
+                self.load(&register, SIZES + axis);
             }
         }
     }
 
-    /// `quotient = number / divisor`, whose multiplier, addend and shift begin at `word`.
+    /// `quotient = number / divisor`, whose multiplier and shift begin at `word`.
     fn divide(&mut self, quotient: &str, number: &str, word: usize) {
-        let [scratch, wide] = [WORD, WIDE].map(|name| self.names.scratch(name));
-        self.load(&scratch, word + 1);
-        self.line(&format!("cvt.u64.u32 {wide}, {scratch};"));
-        self.load(&scratch, word);
-        self.line(&format!("mad.wide.u32 {wide}, {number}, {scratch}, {wide};"));
-        self.line(&format!("shr.u64 {wide}, {wide}, 32;"));
-        self.load(&scratch, word + 2);
+        let [multiplier, shift, wide] = [WORD, OTHER, WIDE].map(|name| self.names.scratch(name));
+        self.load_pair([&multiplier, &shift], word);
+        self.line(&format!("mul.wide.u32 {wide}, {number}, {multiplier};"));
+        self.line(&format!("shr.u64 {wide}, {wide}, {shift};"));
         self.line(&format!("cvt.u32.u64 {quotient}, {wide};"));
-        self.line(&format!("shr.u32 {quotient}, {quotient}, {scratch};"));
     }
 
-    /// `remainder = number - quotient * divisor`, where the divisor is at `word`.
-    fn remainder(&mut self, remainder: &str, number: &str, quotient: &str, word: usize) {
-        let divisor = self.names.scratch(WORD);
-        self.load(&divisor, word);
-        self.line(&format!("mul.lo.u32 {divisor}, {quotient}, {divisor};"));
-        self.line(&format!("sub.u32 {remainder}, {number}, {divisor};"));
+    /// Loads two words of the added parameter, of which the first is at a multiple of 8 bytes.
+    fn load_pair(&mut self, [first, second]: [&str; 2], word: usize) {
+        let parameter = self.names.parameter();
+        let offset = word * 4;
+        self.line(&format!("ld.param.v2.u32 {{{first}, {second}}}, [{parameter}+{offset}];"));
     }
 
     /// Loads a word of the added parameter.
@@ -133,8 +133,16 @@ fn line(text: &mut String, statement: &str) {
 const FLAT: &str = "flat";
 const REST: &str = "rest";
 const WORD: &str = "word";
+const OTHER: &str = "other";
 const WIDE: &str = "wide";
-const SCRATCH: [&str; 3] = [FLAT, REST, WORD];
+const SCRATCH: [&str; 4] = [FLAT, REST, WORD, OTHER];
+
+/// The words of a folded entry, as [`Fold::words`](crate::Fold::words) has them.
+const FIRST_AND_MINUS_X: usize = 0;
+const BY_X: usize = 2;
+const BY_Y: usize = 4;
+const MINUS_Y: usize = 6;
+const SIZES: usize = 7;
 
 #[cfg(test)]
 mod tests {
@@ -155,7 +163,7 @@ mod tests {
 
     /// Executes the instructions that entries of forms begin with, for one block.
     fn execute(code: &str, block: [u32; 3], words: &[u32]) -> HashMap<String, u64> {
-        let mut registers = HashMap::from([("32".to_owned(), 32)]);
+        let mut registers = HashMap::new();
         for (axis, index) in ["%ctaid.x", "%ctaid.y", "%ctaid.z"].into_iter().zip(block) {
             registers.insert(axis.to_owned(), u64::from(index));
         }
@@ -163,24 +171,28 @@ mod tests {
             let (opcode, operands) = statement.split_once(' ').expect("operands");
             let operands: Vec<&str> = operands.split(", ").collect();
             let get = |index: usize| registers[operands[index]];
+            let word = |address: &str, after: usize| {
+                let offset = address.strip_prefix("[__gridguard_grid+").expect("the parameter");
+                let offset: usize = offset.trim_end_matches(']').parse().expect("an offset");
+                u64::from(words[offset / 4 + after])
+            };
             let low = |value: u64| value & u64::from(u32::MAX);
             let result = match opcode {
                 "mov.u32" | "cvt.u64.u32" => get(1),
                 "cvt.u32.u64" => low(get(1)),
                 "add.u32" => low(get(1) + get(2)),
-                "sub.u32" => low(get(1).wrapping_sub(get(2))),
-                "mul.lo.u32" => low(get(1) * get(2)),
-                "mad.wide.u32" => get(1) * get(2) + get(3),
-                "shr.u32" | "shr.u64" => get(1) >> get(2),
-                "ld.param.u32" => {
-                    let offset =
-                        operands[1].strip_prefix("[__gridguard_grid+").expect("the parameter");
-                    let offset: usize = offset.trim_end_matches(']').parse().expect("an offset");
-                    u64::from(words[offset / 4])
+                "mul.wide.u32" => get(1) * get(2),
+                "mad.lo.u32" => low((get(1) * get(2)).wrapping_add(get(3))),
+                "shr.u64" => get(1) >> get(2),
+                "ld.param.u32" => word(operands[1], 0),
+                "ld.param.v2.u32" => {
+                    let second = operands[1].trim_end_matches('}').to_owned();
+                    registers.insert(second, word(operands[2], 1));
+                    word(operands[2], 0)
                 }
                 other => panic!("{other}"),
             };
-            registers.insert(operands[0].to_owned(), result);
+            registers.insert(operands[0].trim_start_matches('{').to_owned(), result);
         }
         registers
     }
@@ -221,7 +233,7 @@ mod tests {
             let mut grid = sizes;
             if swap < 3 {
                 grid = [1 + sizes[0] % 7, 1 + sizes[1] % 7, 1 + sizes[2] % 7];
-                grid[swap] = 1 + large % (u32::MAX / 343);
+                grid[swap] = 1 + large % (Fold::MAX_BLOCKS / 343);
             }
             let Some(fold) = Fold::new(grid) else { return Ok(()) };
             let at = at % fold.blocks();

@@ -8,8 +8,8 @@ use crate::error::PtxError;
 use crate::lexer::{Token, lossy};
 use crate::module::{Item, Module};
 use crate::names::Names;
-use crate::report::Form;
-use crate::special::{Values, reads};
+use crate::report::{ALIGNMENT, Form};
+use crate::special::{Quantity, Values, reads};
 use crate::statement::{Statement, Statements};
 use crate::usage::Usage;
 use crate::values;
@@ -88,7 +88,7 @@ impl<'m, 'a> Writer<'m, 'a> {
             Variant::Entry(form) => {
                 let parameter = self.names.parameter();
                 let bytes = form.parameter_bytes();
-                let added = format!("\n\t.param .align 4 .b8 {parameter}[{bytes}]\n");
+                let added = format!("\n\t.param .align {ALIGNMENT} .b8 {parameter}[{bytes}]\n");
                 (self.names.entry(&original, form), added)
             }
             Variant::Function => {
@@ -128,18 +128,26 @@ impl<'m, 'a> Writer<'m, 'a> {
         let labels = self.labels(open)?;
         self.push("\n");
         self.push(&match variant {
-            Variant::Entry(_) => values::declare(self.names, all),
+            Variant::Entry(form) => {
+                // What is computed here, ptxas keeps in uniform registers.
+                let early = self.early_reads(open)?.only(Quantity::BlockIndex);
+                values::declare(self.names, all) + &values::compute(self.names, form, early)
+            }
             Variant::Function => values::load(self.names, all),
         });
+        let mut is_early = true;
         let mut statements = Statements::of(self.module.text, open);
         while let Some(statement) = statements.next()? {
             let tokens = &statements.tokens;
+            is_early &= is_straight(statement, tokens)?;
             let mut opcode = None;
             if statement == Statement::Instruction {
                 opcode = Some(Parts::of(tokens)?.opcode.start);
                 let call = self.call(tokens)?;
                 if let (Variant::Entry(form), Some(first)) = (variant, tokens.first()) {
-                    self.compute(form, first.start, needed(tokens, call.as_ref()));
+                    let all = needed(tokens, call.as_ref());
+                    let late = if is_early { all.only(Quantity::GridSize) } else { all };
+                    self.compute(form, first.start, late);
                 }
                 self.instruction(tokens, call);
             }
@@ -160,6 +168,20 @@ impl<'m, 'a> Writer<'m, 'a> {
             self.push("\n");
             self.push(&values::compute(self.names, form, values));
         }
+    }
+
+    /// What the body that `open` begins reads before its first label, branch or call.
+    fn early_reads(&self, open: &Token<'a>) -> Result<Values, PtxError> {
+        let mut all = Values::default();
+        let mut statements = Statements::of(self.module.text, open);
+        while let Some(statement) = statements.next()?
+            && is_straight(statement, &statements.tokens)?
+        {
+            if statement == Statement::Instruction {
+                all = all.with(needed(&statements.tokens, None));
+            }
+        }
+        Ok(all)
     }
 
     /// The call of a function that has a variant, if the instruction is one.
@@ -262,6 +284,18 @@ impl<'m, 'a> Writer<'m, 'a> {
 fn needed(tokens: &[Token<'_>], call: Option<&VariantCall<'_>>) -> Values {
     let passed = call.map(|call| call.values).unwrap_or_default();
     reads(tokens).fold(passed, |all, read| all.with(read.values()))
+}
+
+/// Whether the statement after this one is always the next to be executed, and only reached from here.
+fn is_straight(statement: Statement, tokens: &[Token<'_>]) -> Result<bool, PtxError> {
+    Ok(match statement {
+        Statement::Label => false,
+        Statement::Instruction => {
+            let opcode = Parts::of(tokens)?.opcode.text;
+            ![&b"bra"[..], b"brx", b"call", b"ret", b"exit"].contains(&opcode)
+        }
+        Statement::Other | Statement::Directive => true,
+    })
 }
 
 /// What a form adds to its original, roughly.

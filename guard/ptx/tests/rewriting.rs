@@ -41,7 +41,7 @@ fn the_original_is_unchanged_and_forms_follow_it() {
             "k__gridguard_shifted(",
             ".param .u64 k_param_0",
             ",",
-            ".param .align 4 .b8 __gridguard_grid[24]",
+            ".param .align 8 .b8 __gridguard_grid[24]",
             ")",
             ".maxntid 128, 1, 1",
             "{",
@@ -50,11 +50,12 @@ fn the_original_is_unchanged_and_forms_follow_it() {
             ".reg .b32 %__gridguard_flat;",
             ".reg .b32 %__gridguard_rest;",
             ".reg .b32 %__gridguard_word;",
+            ".reg .b32 %__gridguard_other;",
             ".reg .b64 %__gridguard_wide;",
-            ".reg .b32 %r<3>;",
             "mov.u32 %__gridguard_ctaid_y, %ctaid.y;",
             "ld.param.u32 %__gridguard_word, [__gridguard_grid+4];",
             "add.u32 %__gridguard_ctaid_y, %__gridguard_ctaid_y, %__gridguard_word;",
+            ".reg .b32 %r<3>;",
             "mov.u32 %r1, %__gridguard_ctaid_y;",
             "ld.param.u32 %__gridguard_nctaid_y, [__gridguard_grid+16];",
             "mov.u32 %r2, %__gridguard_nctaid_y;",
@@ -129,6 +130,31 @@ fn reads_are_replaced_in_every_spelling() {
 }
 
 #[test]
+fn block_indices_are_computed_once_at_the_start_and_again_behind_a_branch() {
+    for (before, computed) in [
+        ("", [true, false]),
+        ("add.u32 %r2, %r3, 1;\n{ .loc 1 2 3\n}\n", [true, false]),
+        ("L:\n", [false, true]),
+        ("@%p bra L;\nL:\n", [false, true]),
+        ("mov.u32 %r2, %ctaid.x;\n@%p bra L;\nL:\n", [true, true]),
+        ("call f;\n", [false, true]),
+        ("@%p ret;\n", [false, true]),
+    ] {
+        let text = format!(
+            ".func f()\n{{\nret;\n}}\n.entry k()\n{{\n.reg .b32 %r<4>;\n{before}mov.u32 %r1, %ctaid.x;\nret;\n}}\n"
+        );
+        let (text, _) = rewritten(&text);
+        for (form, last) in [("shifted", "add.u32"), ("folded", "mad.lo.u32")] {
+            let copy = definition(&text, &format!("k__gridguard_{form}"));
+            let (start, rest) = copy.split_once(".reg .b32 %r<4>;").expect("the declaration");
+            let last = format!("{last} %__gridguard_ctaid_x");
+            assert_eq!([start, rest].map(|part| part.contains(&last)), computed, "{copy}");
+            assert_eq!(copy.matches(&last).count(), computed.iter().filter(|one| **one).count());
+        }
+    }
+}
+
+#[test]
 fn words_that_only_look_like_reads_are_left_alone() {
     let body = ".reg .b32 %ctaid_x, ctaid, %r<2>;\n// %ctaid.x\n.pragma \"%ctaid.x\";\nmov.u32 %r1, %ctaid_x;\nmov.u32 %r1, ctaid;\nmov.u32 %r1, %tid.x;\nret;";
     let (text, rewritten) = rewritten(&format!(".entry k(){{\n{body}\n}}\n"));
@@ -143,7 +169,7 @@ fn parameters_are_appended_behind_the_own_ones() {
         ("", 0, 0),
         ("()", 0, 0),
         ("(\n)", 0, 0),
-        ("(.param .u8 a)", 1, 4),
+        ("(.param .u8 a)", 1, 8),
         ("(.param .u64 .ptr .global .align 16 a, .param .align 8 .b8 b[13] )", 2, 24),
     ] {
         let (text, rewritten) = rewritten(&format!(".entry k{list} {{\nret;\n}}\n"));
@@ -155,7 +181,7 @@ fn parameters_are_appended_behind_the_own_ones() {
         let comma = if own.is_empty() { "" } else { "," };
         assert_eq!(
             header,
-            format!("k__gridguard_shifted({own}{comma}.param.align4.b8__gridguard_grid[24])")
+            format!("k__gridguard_shifted({own}{comma}.param.align8.b8__gridguard_grid[24])")
         );
     }
 }
@@ -359,8 +385,8 @@ fn the_parameter_limit_is_that_of_version_and_target() {
         ("8.0", "sm_80", 4_313, false),
         ("8.1", "sm_60", 4_313, false),
         ("8.1", "sm_70", 4_313, true),
-        ("9.0", "sm_90a", 32_724, true),
-        ("9.0", "sm_90a", 32_725, false),
+        ("9.0", "sm_90a", 32_720, true),
+        ("9.0", "sm_90a", 32_721, false),
         ("7.0", "sm_50", 4_352, false),
     ] {
         let text = format!(

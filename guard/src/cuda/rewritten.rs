@@ -16,6 +16,7 @@ use crate::observe;
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::Chunk;
 use crate::plan::launches::{Plan, PlannedLaunch};
+use crate::plan::rewritten::MOST_FOLDED_BLOCKS;
 use crate::plan::run::{Launcher, run};
 
 impl Guard {
@@ -165,6 +166,9 @@ impl Words {
     }
 }
 
+/// The planner folds no more.
+const _: () = assert!(Fold::MAX_BLOCKS.ilog2() == MOST_FOLDED_BLOCKS.ilog2());
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -185,16 +189,17 @@ mod tests {
             let [x, y, z] = [0, 1, 2].map(|axis| block[axis] + words[axis]);
             return [[x, y, z], [words[3], words[4], words[5]]];
         }
-        // One multiplication, addition and shift stand for each division.
-        let divide = |number: u32, [multiplier, addend, shift]: [u32; 3]| {
-            let product = u64::from(number) * u64::from(multiplier) + u64::from(addend);
-            u32::try_from(product >> 32).expect("32 bits") >> shift
+        // One multiplication and one shift stand for each division.
+        let divide = |number: u32, multiplier: u32, shift: u32| {
+            let product = u64::from(number) * u64::from(multiplier);
+            u32::try_from(product >> shift).expect("32 bits")
         };
-        let [first, x, y, z, by_x @ .., _, _, _] = *words;
-        let [_, _, _, _, _, _, _, by_y @ ..] = *words;
+        let [first, minus_x, x_multiplier, x_shift, y_multiplier, y_shift, minus_y, x, y, z] =
+            *words;
+        assert_eq!([minus_x, minus_y], [x.wrapping_neg(), y.wrapping_neg()]);
         let flat = first + block[0];
-        let rest = divide(flat, by_x);
-        let last = divide(rest, by_y);
+        let rest = divide(flat, x_multiplier, x_shift);
+        let last = divide(rest, y_multiplier, y_shift);
         [[flat - rest * x, rest - last * y, last], [x, y, z]]
     }
 

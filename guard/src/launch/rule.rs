@@ -165,7 +165,7 @@ rules! {
     /// A launch cannot be split if one item alone needs more blocks than the axis allows.
     SplitItem = "split-item", Blocks, None;
     /// Folding was chosen, but the batch is not declared foldable, or already on x, or a cluster lies
-    /// along the axis; and the kernel was not rewritten, or its grid has more than 2^32 - 1 blocks.
+    /// along the axis; and the kernel was not rewritten, or its grid has more than 2^31 blocks.
     FoldUnavailable = "fold-unavailable", Launches, None;
     /// Shifting was chosen, but the kernel was not rewritten, or is launched in clusters.
     ShiftUnavailable = "shift-unavailable", Launches, None;

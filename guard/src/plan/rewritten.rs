@@ -99,11 +99,12 @@ impl Grid<'_> {
         self.plan(Strategy::Shifted, GridParts::new(grid, largest), limits)
     }
 
-    /// `None` for 2^32 and more blocks.
+    /// `None` for more than [`MOST_FOLDED_BLOCKS`].
     fn folded(&self, limits: &LaunchLimits) -> Option<Result<Plan, Violations>> {
-        let blocks = u32::try_from(self.request.grid.volume()).ok()?;
+        let blocks = u64::try_from(self.request.grid.volume()).ok();
+        let blocks = blocks.filter(|blocks| *blocks <= MOST_FOLDED_BLOCKS)?;
         let most = limits.thresholds().grid.x.min(self.most);
-        let flat = Dim3::new(blocks.into(), 1, 1);
+        let flat = Dim3::new(blocks, 1, 1);
         let parts = GridParts::new(flat, flat.with(Axis::X, most));
         Some(self.plan(Strategy::Folded, parts, limits))
     }
@@ -140,6 +141,9 @@ fn split_cooperative(launches: u64) -> Violation {
         remedy: Remedy::ShrinkGrid,
     }
 }
+
+/// A folded entry divides numbers below 2^31 only, which is what a legal launch on x has.
+pub(crate) const MOST_FOLDED_BLOCKS: u64 = 1 << 31;
 
 #[cfg(test)]
 mod tests {
@@ -313,8 +317,13 @@ mod tests {
         );
         let huge = request([1, 1 << 32, 1]);
         assert_eq!(rejected(huge, Choice::AUTOMATIC), ["grid-dim-y"]);
-        let many = request([1 << 20, 70_000, 1]);
-        assert_eq!(rejected(many, FOLDED), ["grid-dim-y", "fold-unavailable"]);
+        let most = request([1 << 15, 65_536, 1]);
+        assert_eq!(Plan::new(&most, None, &limits, FOLDED).expect("2^31 blocks").len(), 2);
+        for many in [request([1 << 15, 65_537, 1]), request([1 << 20, 70_000, 1])] {
+            assert_eq!(rejected(many, FOLDED), ["grid-dim-y", "fold-unavailable"]);
+            let automatic = Plan::new(&many, None, &limits, Choice::AUTOMATIC);
+            assert_eq!(automatic.expect("parts").strategy(), Strategy::Shifted);
+        }
         let clusters = request([2, 70_000, 1]).cluster(Dim3::new(2, 1, 1));
         assert_eq!(rejected(clusters, SHIFTED), ["grid-dim-y", "shift-unavailable"]);
         let cooperative = request([2, 2, 1]).cooperative();
