@@ -62,9 +62,18 @@ ours() {
     LD_LIBRARY_PATH=$CUDA_TOOLS/lib python3 tests/ptx/nvrtc.py "$CUDA_TOOLS/lib/libnvrtc.so.13" compute_80 "$work/sources" "$work/ours"
 }
 
+# part NAME COMMAND...: prints how long the command took.
+part() {
+    local name=$1 begun=$SECONDS
+    shift
+    "$@"
+    printf -- '-- %d s: %s\n' $((SECONDS - begun)) "$name"
+}
+
 measure() {
     printf '\n'
-    python3 tests/ptx/measure.py "$CUDA_TOOLS/bin/ptxas" "$target/debug/gridguard" "$@"
+    part "rewrite and assemble $*" \
+        python3 tests/ptx/measure.py "$CUDA_TOOLS/bin/ptxas" "$target/debug/gridguard" "$@"
 }
 
 # The corpus, also for an architecture that its target must be changed for.
@@ -107,24 +116,24 @@ print(",".join(sum(names, [])))' <"$folder/$name.json")")
     cp tests/ptx/{differential,candle_launches,words,gpu}.py "$folder/"
 }
 
-tools
+part "fetch the tools" tools
 small=(affine cast conv fill indexing reduce sort ternary unary)
 all=("${small[@]}" binary quantized)
 if [ "${1:-}" = pack ]; then
     pack "${2:?where to write the kernels}"
     exit
 fi
-cargo build --quiet --package gridguard-cli
+part "build gridguard" cargo build --quiet --package gridguard-cli
 sources=$(candle_sources)/src
-corpus
-ours
+part "the corpus" corpus
+part "compile our kernels" ours
 case ${1:-ci} in
 ci)
-    measure "$work/ours" sm_80 sm_90 --all-rewritten --no-more-spills
-    candle small -O3 -arch=sm_80 affine cast conv fill reduce sort ternary
+    measure "$work/ours" sm_90 --all-rewritten --no-more-spills
+    part "compile candle's" candle small -O3 -arch=sm_80 affine cast fill reduce sort ternary
     measure "$work/small" sm_80 sm_120 --all-rewritten --registers
-    candle small-debug -G -arch=sm_80 affine fill reduce sort
-    measure "$work/small-debug" sm_80 sm_120 --all-rewritten
+    part "compile candle's with -G" candle small-debug -G -arch=sm_80 affine fill reduce sort
+    measure "$work/small-debug" sm_90 --all-rewritten
     ;;
 full)
     measure "$work/ours" "${architectures[@]}" --all-rewritten --no-more-spills
