@@ -307,6 +307,8 @@ fn reused() -> impl Iterator<Item = Counted> {
 
 #[cfg(test)]
 mod tests {
+    use gridguard_test_support::process::assert_passed;
+
     use super::*;
 
     /// The tests share one table, so each has handles of its own.
@@ -366,6 +368,38 @@ mod tests {
         assert_eq!(kernel.counted().launches, 1);
         kernel.set_name(&long.as_bytes()[..LONG_NAME]);
         assert_eq!(kernel.counted().launches, 0, "another name");
+    }
+
+    /// In a process of its own: the other tests need places.
+    #[test]
+    fn kernels_beyond_the_hundred_thousandth_are_counted_together() {
+        const CHILD: &str = "GRIDGUARD_TEST_FULL_TABLE";
+        if std::env::var_os(CHILD).is_none() {
+            let test = "table::tests::kernels_beyond_the_hundred_thousandth_are_counted_together";
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let child = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1");
+            assert_passed(test, &child.output().unwrap());
+            return;
+        }
+        let handles = || (1..=MAX_KERNELS + 50_000).map(|number| 0x7f00_0000_0000 + 64 * number);
+        for handle in handles() {
+            match find_or_insert(handle) {
+                Some(kernel) => {
+                    kernel.set_name(format!("kernel_{handle}").as_bytes());
+                    kernel.count(Largest { grid: [1; 3], threads: 32, shared_bytes: 0 });
+                }
+                None => count_other(),
+            }
+        }
+        let (own, others) = (counted().len(), other_launches());
+        assert_eq!((own, others), (MAX_KERNELS, 50_000));
+        assert_eq!(launches(), 150_000);
+        let known = handles().filter(|handle| find(*handle).is_some()).count();
+        assert_eq!(known, MAX_KERNELS);
+        // What has a place keeps it.
+        let first = find_or_insert(0x7f00_0000_0040).unwrap();
+        first.count(Largest { grid: [1; 3], threads: 32, shared_bytes: 0 });
+        assert_eq!((first.counted().launches, launches()), (2, 150_001));
     }
 
     #[test]

@@ -98,6 +98,11 @@ pub(crate) fn without_stack(err: &str) -> String {
     kept.map(|line| format!("{line}\n")).collect()
 }
 
+/// The file of another driver library than the whole one.
+pub(crate) fn other_driver() -> PathBuf {
+    driver_folder(Driver::Old).join(DRIVER[0])
+}
+
 /// Another library that stands in front of the driver.
 pub(crate) fn interposer() -> PathBuf {
     built().join("interposer.so")

@@ -1,6 +1,6 @@
 //! By whatever way a program finds the driver, its launches are watched and reach the same function.
 
-use crate::programs::{Driver, interposer, library, plain, preloaded, run, watched};
+use crate::programs::{Driver, interposer, library, other_driver, plain, preloaded, run, watched};
 
 #[track_caller]
 fn assert_seen(err: &str, accepted: &str, refused: usize) {
@@ -66,6 +66,19 @@ fn another_preloaded_library_sees_each_launch_once_in_either_order() {
             }
         }
     }
+}
+
+#[test]
+fn launches_of_a_second_driver_library_are_watched_and_reach_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let words = format!("dlsym good other={} good refused good", other_driver().display());
+    let err = watched(Driver::Whole, &words);
+    assert_seen(&err, "3 launches of 2 kernels", 1);
+    run(preloaded(Driver::Whole, &words).env("GRIDGUARD_FAKE_LOG", &log));
+    let log = std::fs::read_to_string(&log).unwrap();
+    // Each library is initialised by itself.
+    assert_eq!((log.matches("init ").count(), log.matches("launch ").count()), (2, 3), "{log}");
 }
 
 #[test]

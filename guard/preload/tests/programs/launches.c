@@ -197,6 +197,12 @@ static void act(const char *action) {
         dup2(end[1], 2), close(end[0]), close(end[1]);
         execl("/proc/self/exe", "launches", way, "refused", "good", NULL);
     }
+    if (!strncmp(action, "other=", 6)) {
+        /* From here on another driver library. */
+        library = dlopen(action + 6, RTLD_NOW);
+        if (!library) exit(8);
+        function = NULL;
+    }
     if (!strcmp(action, "signal")) raise(SIGUSR1);
     if (!strcmp(action, "end-at-once")) fflush(stdout), _exit(0);
 }

@@ -9,7 +9,7 @@ pub mod fake_driver;
 pub mod fake_library;
 pub mod invariants;
 mod limits;
-mod process;
+pub mod process;
 mod race;
 mod random;
 
