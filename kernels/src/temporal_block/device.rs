@@ -58,7 +58,7 @@ pub struct TemporalBlock<T> {
     #[cfg(feature = "profile")]
     sources: [String; 3],
     /// In the order of [`TENSORS`].
-    weights: Vec<CudaSlice<T>>,
+    weights: Arc<[CudaSlice<T>]>,
     norm: Kernel,
     norm_grid: Grid,
     attention: Kernel,
@@ -104,6 +104,32 @@ impl<T: Element> TemporalBlock<T> {
         weights: &BlockWeights<T>,
     ) -> Result<Self, BlockError> {
         weights.check(shape.channels)?;
+        let copied = weights.tensors.iter().map(|tensor| stream.clone_htod(tensor));
+        let weights = copied.collect::<Result<_, _>>().map_err(KernelError::from)?;
+        Self::with_weights(kernels, shape, weights)
+    }
+
+    /// The same weights for another number of items or frames, or other heads: a server, whose requests
+    /// decide, copies weights once.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError`] if the shape has another number of channels, or the kernels cannot be compiled.
+    pub fn with_shape(&self, kernels: &Kernels, shape: BlockShape) -> Result<Self, BlockError> {
+        let (given, own) = (shape.channels, self.shape.channels);
+        if given != own {
+            let (dimension, least, most) = ("channels", own, own);
+            return Err(KernelError::Dimension { dimension, given, least, most }.into());
+        }
+        let block = Self::with_weights(kernels, shape, Arc::clone(&self.weights))?;
+        Ok(block.with_workspace(self.workspace_bytes))
+    }
+
+    fn with_weights(
+        kernels: &Kernels,
+        shape: BlockShape,
+        weights: Arc<[CudaSlice<T>]>,
+    ) -> Result<Self, BlockError> {
         let guard = Arc::clone(kernels.guard());
         let (rows, channels, element) = (shape.rows(), shape.channels, T::TYPE);
         let norm = LayerNorm::new(rows, channels, element)?;
@@ -111,8 +137,6 @@ impl<T: Element> TemporalBlock<T> {
         let operation = TemporalAttention::new(shape.attention(), element, guard.limits())?;
         let operation = operation.with_strides();
         let strides = stride_bytes(&operation, &extents(&shape))?;
-        let copied = weights.tensors.iter().map(|tensor| stream.clone_htod(tensor));
-        let weights = copied.collect::<Result<_, _>>().map_err(KernelError::from)?;
         let named = [
             ("norm", norm.parameters()),
             ("attention", operation.parameters()),
@@ -191,7 +215,7 @@ impl<T: Element> TemporalBlock<T> {
         declared.attention("2", second, y)?;
         declared.feed_forward(last)?;
         let pipeline = builder.build()?;
-        let weights = buffers.into_iter().zip(&self.weights).collect();
+        let weights = buffers.into_iter().zip(self.weights.iter()).collect();
         Ok((pipeline, BlockMemory { x, y, weights }))
     }
 }
