@@ -29,6 +29,7 @@ mod refusals;
 mod replaying;
 mod rewritten;
 mod rms_norm;
+mod server;
 mod sizes;
 mod small_problems;
 mod softmax;

@@ -1,0 +1,125 @@
+//! The transformer block that the server runs: its weights, from a file or random.
+
+use std::any::Any;
+use std::error::Error;
+use std::fs;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use gridguard_kernels::temporal_block::{BlockShape, BlockWeights, WeightsFile};
+use gridguard_kernels::{Element, ElementType, KernelError};
+use half::{bf16, f16};
+
+use crate::error::ServeError;
+
+/// Which block.
+#[derive(Clone, Debug, clap::Args)]
+pub struct BlockOptions {
+    /// Weights of the block: a safetensors file with diffusers' names; random ones otherwise
+    #[arg(long, value_name = "FILE")]
+    pub weights: Option<PathBuf>,
+    /// Which block of the file, such as `down_blocks.0.motion_modules.0.transformer_blocks.0`
+    #[arg(long, value_name = "NAME", requires = "weights")]
+    pub prefix: Option<String>,
+    /// Channels of random weights
+    #[arg(long, default_value_t = 64, conflicts_with = "weights")]
+    pub channels: u64,
+    /// Seed of random weights
+    #[arg(long, default_value_t = 1, conflicts_with = "weights")]
+    pub seed: u64,
+    /// Heads of the block's attentions; one for 64 channels by default
+    #[arg(long)]
+    pub heads: Option<u64>,
+    /// Type of the block's weights and tensors
+    #[arg(long, value_enum, default_value_t = Dtype::F16)]
+    pub dtype: Dtype,
+}
+
+/// A type of tensors, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Dtype {
+    /// IEEE 754 half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// IEEE 754 single precision.
+    F32,
+}
+
+/// A block's weights on the host, of one type.
+#[derive(Debug)]
+pub struct Block {
+    /// The type.
+    pub element: ElementType,
+    /// Channels.
+    pub channels: u64,
+    /// Heads of each attention.
+    pub heads: u64,
+    /// Bytes of the weights.
+    pub bytes: u64,
+    /// [`BlockWeights`] of the type.
+    weights: Box<dyn Any + Send + Sync>,
+}
+
+impl BlockOptions {
+    /// Reads or makes the weights.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the file or the channels.
+    pub fn load(&self) -> Result<Block, Box<dyn Error + Send + Sync>> {
+        match self.dtype {
+            Dtype::F16 => self.load_as::<f16>(),
+            Dtype::Bf16 => self.load_as::<bf16>(),
+            Dtype::F32 => self.load_as::<f32>(),
+        }
+    }
+
+    fn load_as<T: Element + 'static>(&self) -> Result<Block, Box<dyn Error + Send + Sync>> {
+        let weights = match &self.weights {
+            None => BlockWeights::<T>::random(self.channels, self.seed)?,
+            Some(path) => {
+                let shown = path.display();
+                let bytes = fs::read(path).map_err(|error| format!("{shown}: {error}"))?;
+                let file =
+                    WeightsFile::read(&bytes).map_err(|error| format!("{shown}: {error}"))?;
+                file.block::<T>(self.prefix.as_deref())
+                    .map_err(|error| format!("{shown}: {error}"))?
+            }
+        };
+        let channels = weights.channels();
+        let block = Block {
+            element: T::TYPE,
+            channels,
+            heads: self.heads.unwrap_or((channels / HEAD_DIM).max(1)),
+            bytes: weights.elements() * T::TYPE.bytes(),
+            weights: Box::new(weights),
+        };
+        block.shape(0, 1)?;
+        Ok(block)
+    }
+}
+
+impl Block {
+    /// The weights.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::Failed`] if they are not of this type.
+    pub fn weights<T: Element + 'static>(&self) -> Result<&BlockWeights<T>, ServeError> {
+        let weights = self.weights.downcast_ref();
+        weights.ok_or_else(|| ServeError::failed("the weights have another type"))
+    }
+
+    /// The shape of so many items and frames.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`BlockShape::new`].
+    pub fn shape(&self, items: u64, frames: u64) -> Result<BlockShape, KernelError> {
+        BlockShape::new(items, frames, self.channels, self.heads)
+    }
+}
+
+/// Channels of a head in most models.
+const HEAD_DIM: u64 = 64;

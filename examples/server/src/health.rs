@@ -1,0 +1,133 @@
+//! Whether the server can take requests, and what its workers do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use metrics::gauge;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::backend::Device;
+use crate::error::ServeError;
+
+/// The state of each worker, and whether the server drains.
+#[derive(Debug)]
+pub struct Health {
+    workers: watch::Sender<Vec<WorkerState>>,
+    draining: AtomicBool,
+}
+
+/// The state of a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkerState {
+    /// It prepares its device.
+    Starting,
+    /// It takes batches.
+    Ready(Device),
+    /// Its device cannot be used.
+    Failed {
+        /// The device, if it was ready before.
+        device: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Health {
+    /// So many workers that start.
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        let starting = vec![WorkerState::Starting; workers];
+        Self { workers: watch::Sender::new(starting), draining: AtomicBool::new(false) }
+    }
+
+    /// Changes the state of a worker.
+    pub fn set(&self, worker: usize, new: WorkerState) {
+        self.workers.send_modify(|workers| {
+            if let Some(state) = workers.get_mut(worker) {
+                *state = new;
+            }
+            let ready = workers.iter().filter(|state| matches!(state, WorkerState::Ready(_)));
+            let ready = u32::try_from(ready.count()).unwrap_or(u32::MAX);
+            gauge!("gridguard_server_workers_ready").set(ready);
+        });
+    }
+
+    /// Waits until no worker is starting.
+    ///
+    /// # Errors
+    ///
+    /// The first worker that failed.
+    pub async fn started(&self) -> Result<(), ServeError> {
+        let mut workers = self.workers.subscribe();
+        let is_over = |workers: &Vec<WorkerState>| !workers.contains(&WorkerState::Starting);
+        // The sender lives as long as this borrow of it.
+        let workers = workers.wait_for(is_over).await;
+        workers.ok().and_then(|workers| workers.iter().find_map(failure)).map_or(Ok(()), Err)
+    }
+
+    /// Whether any worker is left that is or may become ready.
+    #[must_use]
+    pub fn has_workers(&self) -> bool {
+        !self.workers.borrow().iter().all(|state| matches!(state, WorkerState::Failed { .. }))
+    }
+
+    /// From now on requests are refused.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    /// Why requests are refused, if they are: draining, all workers failed, or one is still starting.
+    #[must_use]
+    pub fn refusal(&self) -> Option<ServeError> {
+        if self.draining.load(Ordering::SeqCst) {
+            return Some(ServeError::Draining);
+        }
+        let workers = self.workers.borrow();
+        if workers.contains(&WorkerState::Starting) {
+            return Some(ServeError::Starting);
+        }
+        let is_ready = workers.iter().any(|state| matches!(state, WorkerState::Ready(_)));
+        if is_ready { None } else { workers.iter().find_map(failure) }
+    }
+
+    /// Why the server is not ready, if it is not: as [`Self::refusal`], and if any device failed.
+    #[must_use]
+    pub fn not_ready(&self) -> Option<ServeError> {
+        self.refusal().or_else(|| self.workers.borrow().iter().find_map(failure))
+    }
+
+    /// The least memory of a ready device, since any of them may get a request.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        let workers = self.workers.borrow();
+        let memory = workers.iter().filter_map(|state| match state {
+            WorkerState::Ready(device) => Some(device.memory),
+            _ => None,
+        });
+        memory.min().unwrap_or(0)
+    }
+
+    /// The workers for people and programs.
+    #[must_use]
+    pub fn report(&self) -> Value {
+        let one = |state: &WorkerState| match state {
+            WorkerState::Starting => json!({ "state": "starting" }),
+            WorkerState::Ready(Device { name, is_gpu, memory }) => {
+                json!({ "state": "ready", "device": name, "gpu": is_gpu, "memory_bytes": memory })
+            }
+            WorkerState::Failed { device, reason } => {
+                json!({ "state": "failed", "device": device, "reason": reason })
+            }
+        };
+        self.workers.borrow().iter().map(one).collect()
+    }
+}
+
+fn failure(state: &WorkerState) -> Option<ServeError> {
+    match state {
+        WorkerState::Failed { device, reason } => {
+            Some(ServeError::DeviceFailed { device: device.clone(), reason: reason.clone() })
+        }
+        _ => None,
+    }
+}

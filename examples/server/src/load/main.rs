@@ -1,0 +1,229 @@
+//! A load generator for the server: `gridguard-load --help`.
+
+mod inputs;
+mod report;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use clap::{Parser, ValueEnum};
+use gridguard_kernels::Element;
+use gridguard_server::block::{BlockOptions, Dtype};
+use gridguard_server::options::time;
+use half::{bf16, f16};
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, StatusCode, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, timeout, timeout_at};
+
+use crate::inputs::Inputs;
+use crate::report::{Outcome, Report};
+
+/// Sends random requests to a server, compares replies with an f64 reference, and reports throughput,
+/// latency and statuses
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// The server, such as http://127.0.0.1:8080
+    url: String,
+    /// The resource
+    #[arg(long, value_enum, default_value_t = Resource::Attention)]
+    resource: Resource,
+    /// Items, heads, frames and elements of a head of each request; the block has its own heads and channels
+    #[arg(long, value_name = "ITEMSxHEADSxFRAMESxHEAD_DIM", default_value = "16x5x16x64", value_parser = shape)]
+    shape: [u64; 4],
+    /// The most requests
+    #[arg(long, default_value_t = 1000)]
+    requests: u64,
+    /// The longest time in which requests are sent
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    duration: Duration,
+    /// Requests at the same time
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    concurrency: u32,
+    /// Send so many requests a second, whether replies came or not, as far as --concurrency allows;
+    /// latency then counts from the time at which a request was due
+    #[arg(long, value_name = "REQUESTS", value_parser = rate)]
+    rate: Option<f64>,
+    /// Compare every so many-th reply with the reference; 0 compares none
+    #[arg(long, value_name = "REPLIES", default_value_t = 10)]
+    verify_every: u64,
+    /// How long to wait for a reply
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
+    timeout: Duration,
+    /// The block that the server has, and the type of the tensors
+    #[command(flatten)]
+    block: BlockOptions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Resource {
+    /// Attention.
+    Attention,
+    /// The transformer block.
+    Block,
+}
+
+/// What all requests share.
+struct Sender<T: Element> {
+    client: Client<HttpConnector, Full<Bytes>>,
+    uri: Uri,
+    inputs: Inputs<T>,
+    options: Options,
+    sent: AtomicU64,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let ran = match options.block.dtype {
+        Dtype::F16 => run::<f16>(options),
+        Dtype::Bf16 => run::<bf16>(options),
+        Dtype::F32 => run::<f32>(options),
+    };
+    match ran {
+        Ok(report) => {
+            println!("{report}");
+            if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run<T: Element + 'static>(options: Options) -> Result<Report, Box<dyn Error + Send + Sync>> {
+    let (path, inputs) = match options.resource {
+        Resource::Attention => ("attention", Inputs::<T>::attention(options.shape)?),
+        Resource::Block => {
+            let [items, _, frames, _] = options.shape;
+            ("block", Inputs::block(items, frames, options.block.load()?)?)
+        }
+    };
+    let uri = format!("{}/v1/{path}", options.url.trim_end_matches('/')).parse()?;
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    let sender = Arc::new(Sender { client, uri, inputs, options, sent: AtomicU64::new(0) });
+    Runtime::new()?.block_on(send_all(&sender))
+}
+
+/// Sends requests until their number or the time is over, then waits for the last replies.
+async fn send_all<T: Element + 'static>(
+    sender: &Arc<Sender<T>>,
+) -> Result<Report, Box<dyn Error + Send + Sync>> {
+    let begun = Instant::now();
+    let end = begun + sender.options.duration;
+    let mut tasks = JoinSet::new();
+    let mut report = Report::default();
+    match sender.options.rate {
+        None => {
+            for _ in 0..sender.options.concurrency {
+                let sender = Arc::clone(sender);
+                tasks.spawn(async move {
+                    let mut outcomes = Vec::new();
+                    while Instant::now() < end
+                        && let Some(number) = sender.next()
+                    {
+                        outcomes.push(sender.send(number, Instant::now()).await);
+                    }
+                    outcomes
+                });
+            }
+        }
+        Some(rate) => {
+            let free = Arc::new(Semaphore::new(usize::try_from(sender.options.concurrency)?));
+            let mut due = interval(Duration::from_secs_f64(rate.recip()));
+            while let Ok(at) = timeout_at(end, due.tick()).await
+                && let Some(number) = sender.next()
+            {
+                let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
+                    report.skipped += 1;
+                    continue;
+                };
+                let sender = Arc::clone(sender);
+                tasks.spawn(async move {
+                    let outcome = sender.send(number, at).await;
+                    drop(permit);
+                    vec![outcome]
+                });
+                while let Some(done) = tasks.try_join_next() {
+                    report.outcomes.extend(done?);
+                }
+            }
+        }
+    }
+    while let Some(done) = tasks.join_next().await {
+        report.outcomes.extend(done?);
+    }
+    report.took = begun.elapsed();
+    Ok(report)
+}
+
+impl<T: Element> Sender<T> {
+    /// The number of the next request, if there is one.
+    fn next(&self) -> Option<u64> {
+        let number = self.sent.fetch_add(1, Ordering::Relaxed);
+        (number < self.options.requests).then_some(number)
+    }
+
+    async fn send(&self, number: u64, due: Instant) -> Outcome {
+        let replied = timeout(self.options.timeout, self.reply(number)).await;
+        let latency = due.elapsed();
+        match replied {
+            Ok(Ok((status, body))) => {
+                let every = self.options.verify_every;
+                let verified =
+                    (status == StatusCode::OK && every > 0 && number.is_multiple_of(every))
+                        .then(|| self.inputs.is_correct(number, &body));
+                Outcome { status: Ok(status.as_u16()), latency, verified }
+            }
+            Ok(Err(error)) => Outcome { status: Err(error.to_string()), latency, verified: None },
+            Err(_) => {
+                let limit = self.options.timeout;
+                let status = Err(format!("no reply within {limit:?}"));
+                Outcome { status, latency, verified: None }
+            }
+        }
+    }
+
+    async fn reply(
+        &self,
+        number: u64,
+    ) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
+        let body = Full::new(self.inputs.body(number));
+        let request = Request::builder().method(Method::POST).uri(self.uri.clone()).body(body)?;
+        let response = self.client.request(request).await.map_err(|error| with_sources(&error))?;
+        let status = response.status();
+        Ok((status, response.into_body().collect().await?.to_bytes()))
+    }
+}
+
+/// An error and its sources, whose messages say more.
+fn with_sources(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
+}
+
+fn shape(text: &str) -> Result<[u64; 4], String> {
+    let sizes: Result<Vec<u64>, _> = text.split('x').map(str::parse).collect();
+    let sizes = sizes.ok().and_then(|sizes| sizes.try_into().ok());
+    sizes.ok_or_else(|| "expected four sizes such as 16x5x16x64".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate| (1e-3..=1e6).contains(rate));
+    rate.ok_or_else(|| "expected 0.001 to 1000000 requests a second".to_owned())
+}

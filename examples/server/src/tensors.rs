@@ -1,0 +1,302 @@
+//! Requests out of safetensors bodies, and the bodies of replies.
+
+use axum::body::Bytes;
+use gridguard_kernels::temporal_attention::Shape;
+use gridguard_kernels::{Element, ElementType};
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+use crate::block::Block;
+use crate::error::ServeError;
+
+/// What is computed, for any number of items: requests with the same key can be batched.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The problem of an item.
+    pub problem: Problem,
+    /// The type of all tensors.
+    pub element: ElementType,
+}
+
+/// The problem of an item.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Problem {
+    /// Attention over frames.
+    Attention {
+        /// Heads.
+        heads: u64,
+        /// Frames.
+        frames: u64,
+        /// Elements of a head.
+        head_dim: u64,
+        /// What is added to the scores, `[frames, frames]` of the tensors' type.
+        mask: Option<Bytes>,
+    },
+    /// The transformer block.
+    Block {
+        /// Frames.
+        frames: u64,
+        /// Channels.
+        channels: u64,
+    },
+}
+
+/// A request: parts of its body, which is not copied.
+#[derive(Debug)]
+pub struct Request {
+    /// What is computed.
+    pub key: Key,
+    /// Items.
+    pub items: u64,
+    /// The dimensions of the output.
+    pub dims: Vec<usize>,
+    /// q, k and v, or x: the elements' bytes, not aligned.
+    pub inputs: Vec<Bytes>,
+}
+
+impl Problem {
+    /// The name of the resource.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Attention { .. } => "attention",
+            Self::Block { .. } => "block",
+        }
+    }
+
+    /// Elements of an item in one tensor.
+    #[must_use]
+    pub const fn elements_per_item(&self) -> u64 {
+        match self {
+            // Their product was checked when the shape was made.
+            Self::Attention { heads, frames, head_dim, .. } => *heads * *frames * *head_dim,
+            Self::Block { frames, channels } => *frames * *channels,
+        }
+    }
+
+    /// Tensors of items that are read or written.
+    #[must_use]
+    pub const fn tensors(&self) -> u64 {
+        match self {
+            Self::Attention { .. } => 4,
+            Self::Block { .. } => 2,
+        }
+    }
+}
+
+impl Key {
+    /// Bytes of an item in all tensors.
+    #[must_use]
+    pub const fn bytes_per_item(&self) -> u64 {
+        self.problem.tensors() * self.problem.elements_per_item() * self.element.bytes()
+    }
+
+    /// Bytes that do not depend on the number of items.
+    #[must_use]
+    pub fn fixed_bytes(&self) -> u64 {
+        match &self.problem {
+            Problem::Attention { mask: Some(mask), .. } => wide(mask.len()),
+            _ => 0,
+        }
+    }
+}
+
+impl Request {
+    /// A request for attention: `q`, `k`, `v` and possibly `mask`.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError`] if the body is not valid, or its tensors are not supported.
+    pub fn attention(body: &Bytes, max_frames: u64) -> Result<Self, ServeError> {
+        let file = read(body, &["q", "k", "v", "mask"], "q, k, v and mask")?;
+        let q = find(&file, "q")?;
+        let element = element_of("q", &q)?;
+        let shape = match q.shape() {
+            [items, frames, head_dim] => {
+                Shape::new(wide(*items), 1, wide(*frames), wide(*head_dim))
+            }
+            [items, heads, frames, head_dim] => {
+                Shape::new(wide(*items), wide(*heads), wide(*frames), wide(*head_dim))
+            }
+            given => {
+                let expected = "[items, frames, head_dim] or [items, heads, frames, head_dim]";
+                return Err(shape_error("q", given, expected.to_owned()));
+            }
+        }?;
+        let Shape { items, heads, frames, head_dim } = shape;
+        check_frames(frames, max_frames)?;
+        let mut inputs = vec![body.slice_ref(q.data())];
+        for name in ["k", "v"] {
+            let tensor = find(&file, name)?;
+            check_dtype(name, &tensor, element)?;
+            if tensor.shape() != q.shape() {
+                return Err(shape_error(name, tensor.shape(), format!("{:?} as q", q.shape())));
+            }
+            inputs.push(body.slice_ref(tensor.data()));
+        }
+        let mask = file.tensor("mask").ok();
+        let mask = mask.map(|mask| read_mask(body, &mask, frames, element)).transpose()?;
+        let problem = Problem::Attention { heads, frames, head_dim, mask };
+        Ok(Self { key: Key { problem, element }, items, dims: q.shape().to_vec(), inputs })
+    }
+
+    /// A request for the block: `x`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::attention`].
+    pub fn block(body: &Bytes, block: &Block, max_frames: u64) -> Result<Self, ServeError> {
+        let file = read(body, &["x"], "x")?;
+        let x = find(&file, "x")?;
+        check_dtype("x", &x, block.element)?;
+        let (items, frames) = match x.shape() {
+            [items, frames, channels] if wide(*channels) == block.channels => {
+                (wide(*items), wide(*frames))
+            }
+            given => {
+                let expected = format!("[items, frames, {}]", block.channels);
+                return Err(shape_error("x", given, expected));
+            }
+        };
+        check_frames(frames, max_frames)?;
+        let shape = block.shape(items, frames)?;
+        let problem = Problem::Block { frames, channels: shape.channels };
+        let (key, inputs) =
+            (Key { problem, element: block.element }, vec![body.slice_ref(x.data())]);
+        Ok(Self { key, items, dims: x.shape().to_vec(), inputs })
+    }
+
+    /// Bytes of its output.
+    #[must_use]
+    pub fn output_bytes(&self) -> usize {
+        // As many as each input has.
+        self.inputs.first().map_or(0, Bytes::len)
+    }
+
+    /// The body of the reply: the tensor `out`.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::Failed`] if `data` has another length.
+    pub fn reply(&self, data: &[u8]) -> Result<Vec<u8>, ServeError> {
+        body_of(self.key.element, &self.dims, &[("out", data)])
+    }
+}
+
+/// A safetensors body of tensors with the same shape.
+///
+/// # Errors
+///
+/// [`ServeError::Failed`] if the data has another length.
+pub fn body_of(
+    element: ElementType,
+    dims: &[usize],
+    tensors: &[(&str, &[u8])],
+) -> Result<Vec<u8>, ServeError> {
+    let dtype = match element {
+        ElementType::F16 => Dtype::F16,
+        ElementType::Bf16 => Dtype::BF16,
+        ElementType::F32 => Dtype::F32,
+    };
+    let mut views = Vec::with_capacity(tensors.len());
+    for (name, data) in tensors {
+        let view = TensorView::new(dtype, dims.to_vec(), data).map_err(ServeError::failed)?;
+        views.push((*name, view));
+    }
+    safetensors::serialize(views, None).map_err(ServeError::failed)
+}
+
+/// Sizes and offsets are checked against the body.
+fn read<'b>(
+    body: &'b Bytes,
+    known: &[&str],
+    expected: &'static str,
+) -> Result<SafeTensors<'b>, ServeError> {
+    let file = SafeTensors::deserialize(body)
+        .map_err(|error| ServeError::Format { reason: error.to_string() })?;
+    let names = file.names();
+    match names.into_iter().find(|name| !known.contains(name)) {
+        Some(name) => {
+            // A name may be as long as the body.
+            let tensor = name.chars().take(SHOWN_CHARS).collect();
+            Err(ServeError::Unexpected { tensor, expected })
+        }
+        None => Ok(file),
+    }
+}
+
+fn find<'b>(file: &SafeTensors<'b>, tensor: &'static str) -> Result<TensorView<'b>, ServeError> {
+    file.tensor(tensor).map_err(|_| ServeError::Missing { tensor })
+}
+
+fn element_of(tensor: &'static str, view: &TensorView<'_>) -> Result<ElementType, ServeError> {
+    match view.dtype() {
+        Dtype::F16 => Ok(ElementType::F16),
+        Dtype::BF16 => Ok(ElementType::Bf16),
+        Dtype::F32 => Ok(ElementType::F32),
+        dtype => {
+            let expected = "F16, BF16 or F32".to_owned();
+            Err(ServeError::Dtype { tensor, given: format!("{dtype:?}"), expected })
+        }
+    }
+}
+
+fn check_dtype(
+    tensor: &'static str,
+    view: &TensorView<'_>,
+    element: ElementType,
+) -> Result<(), ServeError> {
+    if element_of(tensor, view)? == element {
+        return Ok(());
+    }
+    let (given, expected) = (format!("{:?}", view.dtype()), element.to_string().to_uppercase());
+    Err(ServeError::Dtype { tensor, given, expected })
+}
+
+fn check_frames(given: u64, limit: u64) -> Result<(), ServeError> {
+    if given > limit { Err(ServeError::Frames { given, limit }) } else { Ok(()) }
+}
+
+/// What is added to the scores: the mask itself, or 0 where a boolean one is true and -inf where not.
+fn read_mask(
+    body: &Bytes,
+    mask: &TensorView<'_>,
+    frames: u64,
+    element: ElementType,
+) -> Result<Bytes, ServeError> {
+    if !mask.shape().iter().map(|size| wide(*size)).eq([frames; 2]) {
+        return Err(shape_error("mask", mask.shape(), format!("[{frames}, {frames}]")));
+    }
+    if mask.dtype() != Dtype::BOOL {
+        check_dtype("mask", mask, element)?;
+        return Ok(body.slice_ref(mask.data()));
+    }
+    Ok(match element {
+        ElementType::F16 => added::<f16>(mask.data()),
+        ElementType::Bf16 => added::<bf16>(mask.data()),
+        ElementType::F32 => added::<f32>(mask.data()),
+    })
+}
+
+fn added<T: Element>(attends: &[u8]) -> Bytes {
+    let value = |attends: &u8| T::narrow(if *attends == 0 { f32::NEG_INFINITY } else { 0.0 });
+    let values: Vec<T> = attends.iter().map(value).collect();
+    Bytes::copy_from_slice(bytemuck::cast_slice(&values))
+}
+
+fn shape_error(tensor: &'static str, given: &[usize], expected: String) -> ServeError {
+    // A shape may have as many dimensions as the header has bytes.
+    let given = given.iter().take(SHOWN_DIMS).copied().collect();
+    ServeError::Shape { tensor, given, expected }
+}
+
+/// A length in memory as 64 bits.
+#[must_use]
+pub fn wide(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// The most of a name that a message has.
+const SHOWN_CHARS: usize = 64;
+/// The most dimensions that a message has.
+const SHOWN_DIMS: usize = 8;

@@ -1,0 +1,165 @@
+//! Tuned choices: profile layers at start, loaded again on request, and a log of what they lack.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use gridguard::profile::{
+    DeviceIdentity, Environment, Layers, MissLog, NoticeLevel, Objective, Policy, ProfileError,
+};
+use gridguard::{Choice, Guard};
+use gridguard_kernels::temporal_attention::TemporalAttention;
+use gridguard_kernels::{KernelError, Operation};
+use metrics::{counter, gauge};
+use parking_lot::{Mutex, RwLock};
+
+/// The profiles of all devices of the server.
+#[derive(Debug)]
+pub struct Profiles {
+    /// A file or a folder that the operator names.
+    path: Option<PathBuf>,
+    misses: Arc<MissLog>,
+    devices: Mutex<Vec<Arc<Tuning>>>,
+}
+
+/// The profile of a device.
+#[derive(Debug)]
+pub struct Tuning {
+    layers: Layers,
+    identity: DeviceIdentity,
+    environment: Environment,
+    /// Looks up and logs; launches nothing.
+    lookup: RwLock<Arc<Guard>>,
+    misses: Arc<MissLog>,
+}
+
+impl Profiles {
+    /// Profiles from `path`, the user's folder and those built in, in this order.
+    #[must_use]
+    pub fn new(path: Option<PathBuf>) -> Self {
+        let misses = Arc::new(MissLog::new(MAX_MISSES));
+        Self { path, misses, devices: Mutex::default() }
+    }
+
+    /// Loads the profile of a guard's device. What is wrong with its files is logged.
+    pub fn open(&self, guard: &Guard) -> Arc<Tuning> {
+        let identity = guard.identity();
+        let layers = Layers::new();
+        let layers = match &self.path {
+            Some(path) => layers.explicit(path),
+            None => layers,
+        };
+        let tuning = Arc::new(Tuning {
+            layers: layers.user().built_in(&identity),
+            identity,
+            environment: guard.environment(),
+            lookup: RwLock::new(Arc::new(Guard::host(guard.limits().clone()))),
+            misses: Arc::clone(&self.misses),
+        });
+        tuning.load(false);
+        let mut devices = self.devices.lock();
+        devices.push(Arc::clone(&tuning));
+        report_entries(&devices);
+        tuning
+    }
+
+    /// Loads all profiles again. A device keeps its profile if a file cannot be used as a whole.
+    pub fn reload(&self) {
+        let devices = self.devices.lock();
+        let loaded: Vec<bool> = devices.iter().map(|device| device.load(true)).collect();
+        report_entries(&devices);
+        for is_loaded in loaded {
+            let result = if is_loaded { "ok" } else { "failed" };
+            counter!("gridguard_server_profile_reloads_total", "result" => result).increment(1);
+        }
+    }
+
+    /// Adds the shapes that had no exact entry since the last time to a file, for `gridguard tune`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MissLog::write`], which keeps what it has.
+    pub fn write_misses(&self, path: &Path) -> Result<(), ProfileError> {
+        if !self.misses.snapshot().is_empty() {
+            let shapes = self.misses.write(path)?.entries;
+            tracing::info!(path = %path.display(), shapes, "misses written");
+        }
+        Ok(())
+    }
+}
+
+impl Tuning {
+    /// Prepares `attention` as its profile entry says, or as the planner does where no entry matches or the
+    /// entry is not legal here. Lookups do not depend on a mask, which is added only then: launch parameters
+    /// are tuned without one.
+    ///
+    /// # Errors
+    ///
+    /// What `prepare` returns for the planner's choice.
+    pub fn choose<R>(
+        &self,
+        attention: &TemporalAttention,
+        is_masked: bool,
+        prepare: impl Fn(TemporalAttention, Choice) -> Result<R, KernelError>,
+    ) -> Result<R, KernelError> {
+        let guard = Arc::clone(&self.lookup.read());
+        let key = attention.key(guard.limits(), Policy::default(), Objective::default())?;
+        let (names, sizes): (Vec<&str>, Vec<u64>) = attention.sizes().into_iter().unzip();
+        let found = guard.tuned(&key, &names, &sizes);
+        let masked = |attention: TemporalAttention| {
+            if is_masked { attention.with_bias() } else { attention }
+        };
+        if found.entry.is_some() {
+            let tuned = attention.with_parameters(found.parameters());
+            match tuned.and_then(|tuned| prepare(masked(tuned), found.choice())) {
+                Ok(prepared) => return Ok(prepared),
+                Err(reason) => {
+                    tracing::warn!(%reason, matched = %found.matched, "profile entry not used");
+                    guard.profile().iter().for_each(|profile| profile.refused());
+                }
+            }
+        }
+        prepare(masked(*attention), Choice::AUTOMATIC)
+    }
+
+    /// Loads the layers, and returns whether they are in use now: after the start only if every file can be
+    /// used as a whole.
+    fn load(&self, is_reload: bool) -> bool {
+        let loaded = self.layers.load(&self.identity, &self.environment);
+        let mut is_whole = true;
+        for notice in &loaded.notices {
+            match notice.level() {
+                NoticeLevel::Reject => {
+                    is_whole = false;
+                    tracing::error!(%notice, "profile");
+                }
+                NoticeLevel::Degrade => tracing::warn!(%notice, "profile"),
+                NoticeLevel::Note => tracing::info!(%notice, "profile"),
+            }
+        }
+        if is_reload && !is_whole {
+            tracing::error!(device = %self.identity.file_name(), "the old profile stays in use");
+            return false;
+        }
+        let entries = loaded.profile.entries().len();
+        let mut lookup = self.lookup.write();
+        let guard = Guard::host(lookup.limits().clone());
+        let guard = guard.with_profile(Arc::new(loaded.profile));
+        *lookup = Arc::new(guard.with_miss_log(Arc::clone(&self.misses)));
+        drop(lookup);
+        tracing::info!(device = %self.identity.file_name(), entries, "profile loaded");
+        true
+    }
+
+    fn entries(&self) -> usize {
+        let guard = self.lookup.read();
+        guard.profile().map_or(0, |profile| profile.entries().len())
+    }
+}
+
+fn report_entries(devices: &[Arc<Tuning>]) {
+    let entries: usize = devices.iter().map(|device| device.entries()).sum();
+    gauge!("gridguard_server_profile_entries").set(u32::try_from(entries).unwrap_or(u32::MAX));
+}
+
+/// Shapes between two writes.
+const MAX_MISSES: usize = 10_000;

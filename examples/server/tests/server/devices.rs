@@ -1,0 +1,282 @@
+//! A server in this process, on devices that start, fail and work as they are told.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use clap::Parser;
+use gridguard_kernels::ElementType;
+use gridguard_server::admission::Bodies;
+use gridguard_server::api::App;
+use gridguard_server::backend::{Backend, Batch, Device, Failure};
+use gridguard_server::error::ServeError;
+use gridguard_server::health::Health;
+use gridguard_server::options::Options;
+use gridguard_server::queue::{Queue, QueueLimits};
+use gridguard_server::server::{Drained, serve};
+use gridguard_server::tensors::body_of;
+use gridguard_server::worker::{self, Factory};
+use http_body_util::{BodyExt, Full};
+use hyper::{Request, StatusCode};
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use tokio::net::TcpListener;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle as Task;
+
+/// What a device does with its next batch.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    Copy,
+    OutOfMemory,
+    Lose,
+    Panic,
+}
+
+/// A device that waits to be told.
+struct Told {
+    name: &'static str,
+    /// Says that it has a batch.
+    took: Sender<()>,
+    told: Receiver<Next>,
+}
+
+impl Backend for Told {
+    fn device(&self) -> Device {
+        Device { name: self.name.to_owned(), is_gpu: true, memory: 1 << 20 }
+    }
+
+    fn run(&mut self, batch: &Batch) -> Result<Vec<Vec<u8>>, Failure> {
+        // Not every test listens.
+        let _ = self.took.send(());
+        match self.told.recv().expect("told") {
+            Next::Copy => Ok(batch.replies(&batch.gather::<f32>(0)?)?),
+            Next::OutOfMemory => Err(ServeError::OutOfMemory { reason: "busy".into() }.into()),
+            Next::Lose => Err(Failure::Lost("CUDA_ERROR_ECC_UNCORRECTABLE".to_owned())),
+            Next::Panic => panic!("as told"),
+        }
+    }
+}
+
+struct Running {
+    address: String,
+    app: Arc<App>,
+    stop: oneshot::Sender<()>,
+    served: Task<Drained>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+/// A device, what it is told, and what lets it start.
+fn device(name: &'static str) -> (Factory, Sender<Next>, Sender<Result<(), String>>) {
+    device_that_says(name, channel().0)
+}
+
+fn device_that_says(
+    name: &'static str,
+    took: Sender<()>,
+) -> (Factory, Sender<Next>, Sender<Result<(), String>>) {
+    let ((tell, told), (begin, begun)) = (channel(), channel::<Result<(), String>>());
+    let factory: Factory = Box::new(move || {
+        begun.recv().expect("begun")?;
+        Ok(Box::new(Told { name, took, told }))
+    });
+    (factory, tell, begin)
+}
+
+async fn start(backends: Vec<Factory>) -> Running {
+    let options = Options::parse_from(["gridguard-server", "--drain", "1h"]);
+    let health = Arc::new(Health::new(backends.len()));
+    let queue = QueueLimits { requests: 4, wait: Duration::ZERO };
+    let app = Arc::new(App {
+        block: Arc::new(options.block.load().expect("random weights")),
+        bodies: Bodies::new(options.limits.bodies()),
+        queue: Arc::new(Queue::new(queue)),
+        health: Arc::clone(&health),
+        max_frames: options.max_frames,
+        batch_bytes: 1,
+        in_flight: watch::Sender::new(0),
+        metrics: None,
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let workers = worker::start(&app.queue, &health, backends).expect("threads");
+    let (stop, stopped) = oneshot::channel();
+    let served = {
+        let app = Arc::clone(&app);
+        let stopped = async { drop(stopped.await) };
+        tokio::spawn(async move { serve(listener, app, &options.limits, stopped).await })
+    };
+    Running { address, app, stop, served, workers }
+}
+
+impl Running {
+    async fn send(&self, path: &str, body: Bytes) -> (StatusCode, Bytes) {
+        send(&self.address, path, body).await
+    }
+
+    fn begin(&self) -> Task<(StatusCode, Bytes)> {
+        let address = self.address.clone();
+        tokio::spawn(async move { send(&address, "/v1/attention", attention()).await })
+    }
+
+    async fn end(self) {
+        self.stop.send(()).expect("it serves");
+        assert_eq!(self.served.await.expect("no panic"), Drained::Whole);
+        self.app.queue.close();
+        for worker in self.workers {
+            worker.join().expect("no panic leaves a worker");
+        }
+    }
+}
+
+async fn send(address: &str, path: &str, body: Bytes) -> (StatusCode, Bytes) {
+    let method = if path.starts_with("/v1") { "POST" } else { "GET" };
+    let request = Request::builder().method(method).uri(format!("http://{address}{path}"));
+    let client = Client::builder(TokioExecutor::new()).build_http();
+    let reply = client.request(request.body(Full::new(body)).expect("a request")).await;
+    let (head, body) = reply.expect("a reply").into_parts();
+    (head.status, body.collect().await.expect("whole").to_bytes())
+}
+
+fn attention() -> Bytes {
+    let data: &[u8] = &[0; 32];
+    let tensors = [("q", data), ("k", data), ("v", data)];
+    body_of(ElementType::F32, &[1, 2, 4], &tensors).expect("a body").into()
+}
+
+fn code(body: &Bytes) -> String {
+    let error: serde_json::Value = serde_json::from_slice(body).expect("JSON");
+    error["error"]["code"].as_str().expect("a code").to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_not_ready_before_its_devices_are() {
+    let (backend, tell, begin) = device("gpu");
+    let running = start(vec![backend]).await;
+    assert_eq!(running.send("/healthz", Bytes::new()).await.0, StatusCode::OK);
+    assert_eq!(running.send("/readyz", Bytes::new()).await.0, StatusCode::SERVICE_UNAVAILABLE);
+    let (status, body) = running.send("/v1/attention", attention()).await;
+    assert_eq!((status, code(&body).as_str()), (StatusCode::SERVICE_UNAVAILABLE, "starting"));
+    begin.send(Ok(())).expect("it waits");
+    running.app.health.started().await.expect("ready");
+    assert_eq!(running.send("/readyz", Bytes::new()).await.0, StatusCode::OK);
+    tell.send(Next::Copy).expect("it runs");
+    assert_eq!(running.send("/v1/attention", attention()).await.0, StatusCode::OK);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_that_cannot_start_is_an_error_of_the_start() {
+    let (backend, _tell, begin) = device("gpu");
+    let running = start(vec![backend]).await;
+    begin.send(Err("no such device".to_owned())).expect("it waits");
+    let error = running.app.health.started().await.expect_err("failed");
+    assert_eq!(error.to_string(), "worker 0 failed: no such device");
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_device_is_503_and_not_ready_while_another_one_serves() {
+    let (took, batches) = channel();
+    let (one, tell_one, begin_one) = device_that_says("gpu 0", took.clone());
+    let (other, tell_other, begin_other) = device_that_says("gpu 1", took);
+    let running = start(vec![one, other]).await;
+    begin_one.send(Ok(())).expect("it waits");
+    begin_other.send(Ok(())).expect("it waits");
+    running.app.health.started().await.expect("ready");
+
+    // A batch for each of them: one fails with its device, the other is served.
+    let requests = [running.begin(), running.begin()];
+    for _ in 0..2 {
+        batches.recv_timeout(Duration::from_secs(300)).expect("each device has a batch");
+    }
+    tell_one.send(Next::Lose).expect("it runs");
+    tell_other.send(Next::Copy).expect("it runs");
+    let mut statuses = Vec::new();
+    for request in requests {
+        let (status, body) = request.await.expect("a reply");
+        if status != StatusCode::OK {
+            assert_eq!(code(&body), "device_failed");
+        }
+        statuses.push(status);
+    }
+    statuses.sort();
+    assert_eq!(statuses, [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE]);
+
+    let (status, body) = running.send("/readyz", Bytes::new()).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    let text = String::from_utf8(body.to_vec()).expect("text");
+    assert!(text.contains("gpu 0 failed: CUDA_ERROR_ECC_UNCORRECTABLE"), "{text}");
+    assert_eq!(running.send("/healthz", Bytes::new()).await.0, StatusCode::OK);
+    tell_other.send(Next::Copy).expect("it runs");
+    assert_eq!(running.send("/v1/attention", attention()).await.0, StatusCode::OK);
+
+    // The last one panics: what waits fails too, and nothing more is accepted.
+    let requests = [running.begin(), running.begin()];
+    let mut accepted = running.app.in_flight.subscribe();
+    accepted.wait_for(|count| *count == 2).await.expect("it serves");
+    tell_other.send(Next::Panic).expect("it runs");
+    for request in requests {
+        let (status, body) = request.await.expect("a reply");
+        assert_eq!((status.as_u16(), code(&body).as_str()), (503, "device_failed"));
+    }
+    let (status, body) = running.send("/v1/attention", attention()).await;
+    assert_eq!((status.as_u16(), code(&body).as_str()), (503, "device_failed"));
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_runs_out_of_memory_is_503_and_the_device_serves_the_next() {
+    let (backend, tell, begin) = device("gpu");
+    let running = start(vec![backend]).await;
+    begin.send(Ok(())).expect("it waits");
+    running.app.health.started().await.expect("ready");
+    tell.send(Next::OutOfMemory).expect("it runs");
+    let (status, body) = running.send("/v1/attention", attention()).await;
+    assert_eq!((status.as_u16(), code(&body).as_str()), (503, "out_of_memory"));
+    tell.send(Next::Copy).expect("it runs");
+    assert_eq!(running.send("/v1/attention", attention()).await.0, StatusCode::OK);
+    assert_eq!(running.send("/readyz", Bytes::new()).await.0, StatusCode::OK);
+    running.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_device_fills_the_queue_and_all_accepted_requests_are_served_in_the_end() {
+    let (backend, tell, begin) = device("gpu");
+    let running = start(vec![backend]).await;
+    begin.send(Ok(())).expect("it waits");
+    running.app.health.started().await.expect("ready");
+    // Each is a batch: one runs at most, four wait, and the others are refused.
+    let requests: Vec<_> = (0..20).map(|_| running.begin()).collect();
+    let mut in_flight = running.app.in_flight.subscribe();
+    let mut refused = Vec::new();
+    let mut waiting = Vec::new();
+    for request in requests {
+        waiting.push(request);
+    }
+    // 15 or 16 are refused at once; the device has been told nothing yet.
+    while waiting.len() > 5 {
+        let done = waiting.iter().position(Task::is_finished);
+        match done {
+            Some(place) => refused.push(waiting.swap_remove(place).await.expect("a reply")),
+            None => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+    for (status, body) in &refused {
+        assert_eq!((status.as_u16(), code(body).as_str()), (429, "queue_full"));
+    }
+    in_flight.wait_for(|count| *count <= 5).await.expect("it serves");
+    for _ in 0..5 {
+        tell.send(Next::Copy).expect("it runs");
+    }
+    let mut served = 0;
+    for request in waiting {
+        let (status, _) = request.await.expect("a reply");
+        served += usize::from(status == StatusCode::OK);
+    }
+    // The fifth is refused if the device had not taken the first one yet.
+    assert!(served == 5 || served == 4, "{served}");
+    running.end().await;
+}

@@ -1,0 +1,110 @@
+//! The inference server's device back end against its back end on the host.
+
+use std::sync::Arc;
+
+use gridguard::{Guard, catalog};
+use gridguard_examples::uniform;
+use gridguard_kernels::{Deviation, Element, temporal_attention, temporal_block};
+use gridguard_server::backend::{Backend, Batch, Failure};
+use gridguard_server::block::{Block, BlockOptions, Dtype};
+use gridguard_server::device::Cuda;
+use gridguard_server::error::ServeError;
+use gridguard_server::host::Host;
+use gridguard_server::tensors::{Request, body_of};
+use gridguard_server::tuning::Profiles;
+use half::{bf16, f16};
+use safetensors::SafeTensors;
+
+use super::support::Tensorial;
+
+/// The server's back ends, with a block of 64 channels.
+fn backends(dtype: Dtype, memory: u64) -> (Cuda, Host) {
+    let block = Arc::new(block(dtype));
+    let profiles = Profiles::new(None);
+    let device = Cuda::open(0, Some(memory), &profiles, &block).expect("a device");
+    let guard = Guard::host(catalog::gpu("h200").expect("in the catalogue").limits.clone());
+    let tuning = profiles.open(&guard);
+    (device, Host::new(guard, tuning, block, memory))
+}
+
+fn block(dtype: Dtype) -> Block {
+    let (weights, prefix, heads) = (None, None, Some(2));
+    let options = BlockOptions { weights, prefix, channels: 64, seed: 3, heads, dtype };
+    options.load().expect("random weights")
+}
+
+/// A body of random tensors.
+fn body<T: Tensorial>(names: &[&str], dims: &[usize], seed: u64) -> Vec<u8> {
+    let tensors = names
+        .iter()
+        .zip(seed..)
+        .map(|(name, seed)| (*name, uniform::<T>(dims.iter().product(), seed)));
+    let tensors: Vec<_> = tensors.collect();
+    let named = tensors.iter().map(|(name, tensor)| (*name, bytemuck::cast_slice(tensor)));
+    body_of(T::TYPE, dims, &named.collect::<Vec<_>>()).expect("a body")
+}
+
+fn elements<T: Tensorial>(reply: &[u8]) -> Vec<T> {
+    let file = SafeTensors::deserialize(reply).expect("safetensors");
+    bytemuck::pod_collect_to_vec(file.tensor("out").expect("out").data())
+}
+
+/// Both outputs of a batch are as close as two correct ones are.
+fn agree<T: Tensorial>(device: &mut Cuda, host: &mut Host, batch: &Batch, tolerance: f64) {
+    let replies = device.run(batch).expect("it runs");
+    let expected = host.run(batch).expect("it runs");
+    assert_eq!(replies.len(), batch.requests().len());
+    for (reply, expected) in replies.iter().zip(&expected) {
+        let expected: Vec<f64> =
+            elements::<T>(expected).into_iter().map(|x| f64::from(x.widen())).collect();
+        let mut deviation = Deviation::new();
+        deviation.add(&elements::<T>(reply), &expected);
+        assert!(deviation.within(2.0 * tolerance), "{}: {:e}", T::TYPE, deviation.relative());
+    }
+}
+
+fn batches_agree<T: Tensorial>(dtype: Dtype) {
+    let (mut device, mut host) = backends(dtype, 64 << 20);
+    let attention = |items: usize, seed| {
+        let body = body::<T>(&["q", "k", "v"], &[items, 2, 16, 64], seed);
+        Request::attention(&body.into(), 1024).expect("legal")
+    };
+    let block = block(dtype);
+    let transformed = |items: usize, seed| {
+        let body = body::<T>(&["x"], &[items, 16, 64], seed);
+        Request::block(&body.into(), &block, 1024).expect("legal")
+    };
+    let (for_attention, for_block) =
+        (temporal_attention::tolerance(T::TYPE), temporal_block::tolerance(T::TYPE));
+    // Batches of several numbers of items, over weights that are copied once.
+    for items in [vec![70], vec![3, 1, 40]] {
+        let batch = Batch::of(items.iter().map(|items| attention(*items, 5)).collect());
+        agree::<T>(&mut device, &mut host, &batch.expect("requests"), for_attention);
+        let batch = Batch::of(items.iter().map(|items| transformed(*items, 6)).collect());
+        agree::<T>(&mut device, &mut host, &batch.expect("requests"), for_block);
+    }
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn batches_on_the_device_equal_those_on_the_host() {
+    batches_agree::<f16>(Dtype::F16);
+    batches_agree::<bf16>(Dtype::Bf16);
+    batches_agree::<f32>(Dtype::F32);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn what_does_not_fit_the_device_is_refused_and_the_next_batch_runs() {
+    let (mut device, mut host) = backends(Dtype::F16, 6 << 20);
+    let block = block(Dtype::F16);
+    let batch = |items: usize| {
+        let body = body::<f16>(&["x"], &[items, 16, 64], 1);
+        let request = Request::block(&body.into(), &block, 1024).expect("legal");
+        Batch::of(vec![request]).expect("a request")
+    };
+    let refused = device.run(&batch(4000)).expect_err("16 MB of tensors");
+    assert!(matches!(refused, Failure::Batch(ServeError::Memory { .. })), "{refused:?}");
+    let tolerance = temporal_block::tolerance(f16::TYPE);
+    agree::<f16>(&mut device, &mut host, &batch(20), tolerance);
+}
