@@ -3,6 +3,8 @@
 use core::fmt;
 
 use bytemuck::Pod;
+#[cfg(feature = "cuda")]
+use gridguard::cuda::ProductElement;
 use half::{bf16, f16};
 
 /// The type of a tensor's elements.
@@ -64,6 +66,17 @@ impl ElementType {
 impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<ElementType> for ProductElement {
+    fn from(element: ElementType) -> Self {
+        match element {
+            ElementType::F16 => Self::F16,
+            ElementType::Bf16 => Self::Bf16,
+            ElementType::F32 => Self::F32,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The shape of a block, and the buffers of its pipelines.
 
 #[cfg(feature = "cuda")]
-use gridguard::cuda::{ProductElement, ProductShape};
+use gridguard::cuda::ProductShape;
 #[cfg(any(feature = "cuda", feature = "host"))]
 use gridguard::pipeline::{Buffer, PipelineBuilder};
 
@@ -87,11 +87,7 @@ impl BlockShape {
     #[must_use]
     pub fn products(&self, element: ElementType) -> [ProductShape; 4] {
         let Self { frames: rows, channels, .. } = *self;
-        let element = match element {
-            ElementType::F16 => ProductElement::F16,
-            ElementType::Bf16 => ProductElement::Bf16,
-            ElementType::F32 => ProductElement::F32,
-        };
+        let element = element.into();
         let plain = |inner, columns| ProductShape {
             rows,
             inner,
