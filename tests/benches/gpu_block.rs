@@ -21,6 +21,7 @@ use gridguard_kernels::temporal_block::{
     BlockReference, BlockShape, BlockWeights, TemporalBlock, tolerance,
 };
 use gridguard_kernels::{Deviation, Element, Extent, Kernels, Tensor, TensorMut};
+use gridguard_tests::figures::{self, Origin};
 use half::f16;
 use serde::Serialize;
 
@@ -38,10 +39,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 #[derive(Serialize)]
 struct Report {
-    device: String,
-    driver: String,
-    date: String,
-    commit: String,
+    #[serde(flatten)]
+    origin: Origin,
     library: String,
     rounds: usize,
     blocks: Vec<BlockRow>,
@@ -80,13 +79,9 @@ fn main() -> Outcome<()> {
             return Ok(());
         }
     };
-    let from_suite = |name| std::env::var(name).unwrap_or_else(|_| "unknown".into());
     let (major, minor, patch) = gridguard::cuda::CublasLt::find()?.version();
     let mut report = Report {
-        device: guard.limits().name.clone(),
-        driver: from_suite("GRIDGUARD_DRIVER"),
-        date: from_suite("GRIDGUARD_DATE"),
-        commit: from_suite("GRIDGUARD_COMMIT"),
+        origin: Origin::of(&guard),
         library: format!("cuBLASLt {major}.{minor}.{patch}"),
         rounds: ROUNDS,
         blocks: Vec::new(),
@@ -98,12 +93,7 @@ fn main() -> Outcome<()> {
         case.parts(&mut report.parts)?;
         case.blocks(&mut report.blocks)?;
     }
-    // cargo bench adds options of its own.
-    if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        gridguard::files::publish(path.as_ref(), text.as_bytes())?;
-    }
-    Ok(())
+    figures::publish(&report)
 }
 
 /// A block of one shape with its tensors.

@@ -12,6 +12,7 @@ use cudarc::driver::{CudaContext, CudaStream, PinnedHostSlice};
 use gridguard::cuda::{CudaPipeline, DeviceMemory, Kernel, PipelineScratch};
 use gridguard::pipeline::Budget;
 use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
+use gridguard_tests::figures::{self, Origin};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -37,10 +38,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 
 #[derive(Serialize)]
 struct Report {
-    device: String,
-    driver: String,
-    date: String,
-    commit: String,
+    #[serde(flatten)]
+    origin: Origin,
     rounds: usize,
     /// Bytes of the input, and of the output.
     bytes_each_way: u64,
@@ -82,12 +81,8 @@ fn main() -> Outcome<()> {
     println!("copied both ways at once: {:.1} GB/s each way", rate(copies));
 
     let kernel = kernel(&guard)?;
-    let from_suite = |name| std::env::var(name).unwrap_or_else(|_| "unknown".into());
     let mut report = Report {
-        device: guard.limits().name.clone(),
-        driver: from_suite("GRIDGUARD_DRIVER"),
-        date: from_suite("GRIDGUARD_DATE"),
-        commit: from_suite("GRIDGUARD_COMMIT"),
+        origin: Origin::of(&guard),
         rounds: ROUNDS,
         bytes_each_way: ITEMS * FLOATS * 4,
         budget_bytes: BUDGET,
@@ -110,12 +105,7 @@ fn main() -> Outcome<()> {
             report.plans.push(row);
         }
     }
-    // cargo bench adds options of its own.
-    if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        gridguard::files::publish(path.as_ref(), text.as_bytes())?;
-    }
-    Ok(())
+    figures::publish(&report)
 }
 
 /// What the items hold, exact in f32.

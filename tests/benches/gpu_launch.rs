@@ -20,6 +20,7 @@ use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest, Parameter, Plan,
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{Element, Kernels, Prepared, Tensor, TensorMut};
+use gridguard_tests::figures::{self, Origin};
 use half::f16;
 use serde::Serialize;
 
@@ -52,10 +53,8 @@ extern "C" __global__ void copy_flat(const uint4 *from, uint4 *to) {
 
 #[derive(Serialize)]
 struct Report {
-    device: String,
-    driver: String,
-    date: String,
-    commit: String,
+    #[serde(flatten)]
+    origin: Origin,
     driver_cuda: i32,
     launches: u32,
     rounds: usize,
@@ -114,10 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{way:36} {ns_a_launch:7.0} ns  {ratio_to_raw:.4}  {ratio_of_fastest:.4}");
     }
     let report = Report {
-        device: guard.limits().name.clone(),
-        driver: from_suite("GRIDGUARD_DRIVER"),
-        date: from_suite("GRIDGUARD_DATE"),
-        commit: from_suite("GRIDGUARD_COMMIT"),
+        origin: Origin::of(&guard),
         driver_cuda: driver_version()?,
         launches: LAUNCHES,
         rounds: ROUNDS,
@@ -131,17 +127,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let RewrittenRow { launches, against, grid, us, us_of_other, ratio, .. } = row;
         println!("{launches} {us:.1} us, {against} {us_of_other:.1} us, {grid:?}: {ratio:.4}");
     }
-    // cargo bench adds options of its own.
-    if let Some(path) = std::env::args().skip(1).find(|argument| !argument.starts_with('-')) {
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        gridguard::files::publish(path.as_ref(), text.as_bytes())?;
-    }
-    Ok(())
-}
-
-/// What the suite knows of the machine and the build.
-fn from_suite(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| "unknown".into())
+    figures::publish(&report)
 }
 
 /// The empty kernel by all ways in.

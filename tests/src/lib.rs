@@ -1,4 +1,5 @@
 //! What several tests of this package share.
 
+pub mod figures;
 pub mod golden;
 pub mod invariants;

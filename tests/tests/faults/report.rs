@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use gridguard::profile::load;
+use gridguard_tests::figures::from_suite;
 use serde::Serialize;
 
 use crate::environment::RunEnvironment;
@@ -67,16 +68,15 @@ impl Report {
         took: Duration,
         verdicts: &[Verdict],
     ) -> Self {
-        let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "unknown".into());
         let device = match environment.is_fake() {
             true => "none, a fake driver".into(),
             false => gridguard::cuda::device_limits(0).expect("a CUDA device").name.clone(),
         };
         let mut report = Self {
             device,
-            driver: variable("GRIDGUARD_DRIVER"),
-            commit: variable("GRIDGUARD_COMMIT"),
-            date: variable("GRIDGUARD_DATE"),
+            driver: from_suite("GRIDGUARD_DRIVER"),
+            commit: from_suite("GRIDGUARD_COMMIT"),
+            date: from_suite("GRIDGUARD_DATE"),
             seed,
             seconds: took.as_secs(),
             injected: 0,

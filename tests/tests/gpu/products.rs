@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gridguard::Guard;
-use gridguard::cuda::{Memory, Product, ProductElement, ProductError, ProductMemory, ProductShape};
+use gridguard::cuda::{Memory, Product, ProductError, ProductMemory, ProductShape};
 use gridguard::profile::{Document, Objective, Policy, Profile, Provenance};
 use gridguard_autotune::{Budget, DeviceClock, InProcess, ProductWorkload, tune};
 use gridguard_examples::uniform;
@@ -14,16 +14,8 @@ use super::support::{Tensorial, guard, poisoned, stream};
 
 const WORKSPACE: u64 = 4 << 20;
 
-fn element<T: Element>() -> ProductElement {
-    match T::TYPE {
-        ElementType::F16 => ProductElement::F16,
-        ElementType::Bf16 => ProductElement::Bf16,
-        ElementType::F32 => ProductElement::F32,
-    }
-}
-
 fn shape<T: Element>([rows, inner, columns]: [u64; 3], bias: bool, residual: bool) -> ProductShape {
-    ProductShape { rows, inner, columns, element: element::<T>(), bias, residual }
+    ProductShape { rows, inner, columns, element: T::TYPE.into(), bias, residual }
 }
 
 fn len(elements: u64) -> usize {

@@ -13,6 +13,7 @@ use gridguard::{Dim3, KernelLimits, LOCAL_BYTES_PER_THREAD, LaunchLimits, Launch
 use gridguard_test_support::conformance::compare::Tally;
 use gridguard_test_support::conformance::raw::{LaunchCall, RawDriver, RawLaunch};
 use gridguard_test_support::conformance::session;
+use gridguard_tests::figures::from_suite;
 
 use self::kernels::{Family, has_memory};
 use self::report::{Kernel, Report};
@@ -47,7 +48,7 @@ fn the_guard_agrees_with_the_driver_on_every_launch() {
     }
     let report = Report {
         device: &guard.limits().name,
-        driver: std::env::var("GRIDGUARD_DRIVER").unwrap_or_else(|_| "unknown".into()),
+        driver: from_suite("GRIDGUARD_DRIVER"),
         seed,
         kernels: family.kernels.iter().map(Kernel::new).collect(),
         left_out: &family.left_out,
