@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use crate::abi::{PARAM_BUFFER_POINTER, PARAM_BUFFER_SIZE, PARAM_END};
 use crate::fix::known::Reason;
 
-/// Arguments with room for the words of a form.
+/// The program's arguments, to which the words of a form are added.
 #[derive(Debug)]
 pub(super) enum Arguments {
     /// The addresses of the parameters, the last one that of the words.

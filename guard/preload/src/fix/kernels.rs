@@ -13,7 +13,7 @@ const TOO_MANY: &str = "the process had loaded 65536 images before its module";
 static IMAGES: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether another image can be rewritten.
-pub(crate) fn check_room() -> Result<(), Reason> {
+pub(crate) fn check_count() -> Result<(), Reason> {
     match IMAGES.load(Ordering::Relaxed) < MAX_IMAGES {
         true => Ok(()),
         false => Err(TOO_MANY.into()),

@@ -58,14 +58,10 @@ pub(crate) unsafe extern "C-unwind" fn module_file<const H: usize, const S: usiz
     module: *mut Handle,
     path: *const c_void,
 ) -> Status {
-    let Some(original) = functions::original::<H, S, LoadModule>() else { return NOT_INITIALIZED };
     // SAFETY: the caller's own argument.
     let read = |driver: &Driver| unsafe { in_file(path, driver) };
-    // SAFETY: where the driver writes the handle, and a text with a zero byte at its end.
-    let again = |driver: &Driver, text| unsafe { Some((driver.load_module?)(module, text)) };
-    let call = Call { through: (H, S), out: module, keeps_text: false };
-    // SAFETY: the caller's own arguments; the driver writes the handle to `module`.
-    unsafe { loaded(&call, read, || original(module, path), again) }
+    // SAFETY: the caller's own arguments.
+    unsafe { module_of_no_text::<H, S>(module, path, read) }
 }
 
 /// `cuModuleLoadFatBinary`, which takes no text.
@@ -73,14 +69,29 @@ pub(crate) unsafe extern "C-unwind" fn module_fatbin<const H: usize, const S: us
     module: *mut Handle,
     image: *const c_void,
 ) -> Status {
-    let Some(original) = functions::original::<H, S, LoadModule>() else { return NOT_INITIALIZED };
     // SAFETY: the caller's own argument.
     let read = |driver: &Driver| unsafe { image::in_memory(image, driver) };
+    // SAFETY: the caller's own arguments.
+    unsafe { module_of_no_text::<H, S>(module, image, read) }
+}
+
+/// Calls a function that takes no text: what was made of the PTX that `read` returns is loaded by
+/// `cuModuleLoadData`.
+///
+/// # Safety
+///
+/// `module` and `source` are the arguments of a call of the function.
+unsafe fn module_of_no_text<const H: usize, const S: usize>(
+    module: *mut Handle,
+    source: *const c_void,
+    read: impl FnOnce(&Driver) -> Result<Vec<u8>, Reason>,
+) -> Status {
+    let Some(original) = functions::original::<H, S, LoadModule>() else { return NOT_INITIALIZED };
     // SAFETY: where the driver writes the handle, and a text with a zero byte at its end.
     let again = |driver: &Driver, text| unsafe { Some((driver.load_module?)(module, text)) };
     let call = Call { through: (H, S), out: module, keeps_text: false };
     // SAFETY: the caller's own arguments; the driver writes the handle to `module`.
-    unsafe { loaded(&call, read, || original(module, image), again) }
+    unsafe { loaded(&call, read, || original(module, source), again) }
 }
 
 /// `cuLibraryLoadData`.
@@ -208,7 +219,7 @@ unsafe fn loaded(
 
 /// The text with forms, if there are any, and what was found in it.
 fn prepare(text: Vec<u8>) -> Result<(Option<Vec<u8>>, Loaded), Reason> {
-    kernels::check_room()?;
+    kernels::check_count()?;
     let Rewritten { text, report } =
         rewrite(&text).map_err(|error| Reason::from(format!("its PTX cannot be read: {error}")))?;
     let has_forms = report.entries.iter().any(|entry| entry.forms.is_ok());
