@@ -10,7 +10,7 @@ use crate::pipeline::error::PlanError;
 use crate::pipeline::plan::{Budget, PipelinePlan};
 use crate::profile::lookup::{Profile, TunedChoice};
 use crate::profile::matching::Match;
-use crate::profile::model::{Entry, Key, Named, Objective, Policy, StoredChoice};
+use crate::profile::model::{Entry, Key, Named, Objective, Policy, StoredChoice, value_of};
 
 /// What a profile says about a pipeline: [`Pipeline::tuned`].
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +150,7 @@ impl TunedPipeline<'_> {
     /// items, and from a file that anyone wrote: check it as any input.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<u64> {
-        find(self.choice.parameters(), name)
+        value_of(self.choice.parameters(), name)
     }
 
     /// Plans `pipeline` as the entry says: its chunk, or a smaller one that divides the items more
@@ -184,7 +184,7 @@ fn plan_as<B>(
     budget: &Budget,
 ) -> Result<PipelinePlan, EntryRefusal> {
     check_parameters(&entry.parameters, pipeline.parameters())?;
-    let in_flight = find(&entry.parameters, IN_FLIGHT).filter(|chunks| *chunks > 0);
+    let in_flight = value_of(&entry.parameters, IN_FLIGHT).filter(|chunks| *chunks > 0);
     let in_flight = in_flight.ok_or(EntryRefusal::InFlight)?;
     within("chunks in flight", in_flight, budget.max_in_flight())?;
     let choice = entry.choice;
@@ -217,7 +217,7 @@ fn check_parameters(
 ) -> Result<(), EntryRefusal> {
     let names = entry.iter().chain(pipeline).map(|(name, _)| name);
     for name in names.filter(|name| *name != IN_FLIGHT) {
-        let (entry, pipeline) = (find(entry, name), find(pipeline, name));
+        let (entry, pipeline) = (value_of(entry, name), value_of(pipeline, name));
         if entry != pipeline {
             return Err(EntryRefusal::Parameter { name: name.clone(), entry, pipeline });
         }
@@ -230,10 +230,6 @@ fn within(what: &'static str, needed: u64, allowed: u64) -> Result<(), EntryRefu
         return Err(EntryRefusal::OverBudget { what, needed, allowed });
     }
     Ok(())
-}
-
-fn find(named: &[(String, u64)], name: &str) -> Option<u64> {
-    named.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
 }
 
 fn value(value: Option<u64>) -> String {

@@ -139,6 +139,11 @@ impl From<StoredChoice> for Choice {
 /// Names and values, in the kernel's order: the sizes of a shape, or launch parameters.
 pub type Named = Vec<(String, u64)>;
 
+/// The value of this name, if it is there.
+pub(crate) fn value_of(named: &[(String, u64)], name: &str) -> Option<u64> {
+    named.iter().find(|(other, _)| other == name).map(|(_, value)| *value)
+}
+
 /// A summary of timing samples, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -123,8 +123,8 @@ impl ProductStage {
         &self.library.context
     }
 
-    /// Makes the products for chunks of so many items each, with the algorithms of the guard's profile, if an
-    /// earlier plan had other chunks.
+    /// Makes the products for chunks of so many items each, with the algorithms of the guard's profile. Those
+    /// of earlier plans are kept.
     pub(in crate::cuda) fn prepare(
         &mut self,
         guard: &Guard,

@@ -4,7 +4,7 @@ use super::launch::Product;
 use super::shape::{ProductElement, ProductShape};
 use crate::guard::Guard;
 use crate::profile::matching::Match;
-use crate::profile::model::{Key, Named, Objective, Policy};
+use crate::profile::model::{Key, Named, Objective, Policy, value_of};
 
 impl Product {
     /// The key of the product's entries in profiles. [`Key::source`] is the version of the library, whose
@@ -49,8 +49,8 @@ impl Product {
         if tuned.matched != Match::Exact {
             return;
         }
-        let named = tuned.parameters().iter().find(|(name, _)| name == PRODUCT_ALGORITHM);
-        if named.is_none_or(|(_, algorithm)| self.choose(*algorithm).is_err()) {
+        let algorithm = value_of(tuned.parameters(), PRODUCT_ALGORITHM);
+        if algorithm.is_none_or(|algorithm| self.choose(algorithm).is_err()) {
             profile.refused();
         }
     }
