@@ -113,10 +113,16 @@ impl Batch {
     ///
     /// [`ServeError::OutOfMemory`].
     pub fn output<T: Element>(&self) -> Result<Vec<T>, ServeError> {
-        let bytes: usize = self.requests.iter().map(Request::output_bytes).sum();
-        let mut out = reserved(bytes / size_of::<T>())?;
-        out.resize(bytes / size_of::<T>(), T::narrow(f32::NAN));
+        let elements = self.output_elements::<T>();
+        let mut out = reserved(elements)?;
+        out.resize(elements, T::narrow(f32::NAN));
         Ok(out)
+    }
+
+    /// Elements of the outputs of all requests.
+    #[must_use]
+    pub fn output_elements<T: Element>(&self) -> usize {
+        self.requests.iter().map(Request::output_bytes).sum::<usize>() / size_of::<T>()
     }
 
     /// The bodies of the replies, out of the output of all requests.

@@ -80,7 +80,7 @@ impl Cuda {
         let added = added.as_ref().map(mask::<T>).transpose()?;
         let added = added.map(|added| self.stream.clone_htod(&added)).transpose();
         let added = added.map_err(KernelError::from)?;
-        let mut out = self.stream.clone_htod(&batch.output::<T>()?).map_err(KernelError::from)?;
+        let mut out = self.output::<T>(batch)?;
         let tensors = [&q, &k, &v].map(|tensor| Tensor::new(tensor, shape.dims()));
         let added = added.as_ref().map(|added| Tensor::new(added, [*frames; 2]));
         let to = TensorMut::new(&mut out, shape.dims());
@@ -102,7 +102,7 @@ impl Cuda {
         let (mut pipeline, memory) = block.pipeline().map_err(ServeError::failed)?;
         let plan = plan(&pipeline, batch, self.device.memory, |budget| budget)?;
         let x = self.copy::<T>(batch, 0)?;
-        let mut y = self.stream.clone_htod(&batch.output::<T>()?).map_err(KernelError::from)?;
+        let mut y = self.output::<T>(batch)?;
         let bound = memory.bind(&self.stream, &x, &mut y);
         let ran = self.kernels.guard().run_pipeline(&mut pipeline, &plan, bound);
         ran.map_err(|error| stopped(&error))?;
@@ -113,6 +113,12 @@ impl Cuda {
     fn copy<T: Element>(&self, batch: &Batch, input: usize) -> Result<CudaSlice<T>, ServeError> {
         let elements = batch.gather::<T>(input)?;
         Ok(self.stream.clone_htod(&elements).map_err(KernelError::from)?)
+    }
+
+    /// Memory on the device for the outputs of all requests.
+    fn output<T: Element>(&self, batch: &Batch) -> Result<CudaSlice<T>, ServeError> {
+        let zeros = self.stream.alloc_zeros(batch.output_elements::<T>());
+        Ok(zeros.map_err(KernelError::from)?)
     }
 
     fn replies<T: Element>(

@@ -297,7 +297,7 @@ mod tests {
         let mut receivers = Vec::new();
         for frames in [1, 2, 1, 1, 1] {
             let (pending, received) = pending(frames);
-            queue.push(pending).expect("room");
+            queue.push(pending).expect("not full");
             receivers.push(received);
         }
         let batch = queue.next().expect("full");
@@ -321,7 +321,7 @@ mod tests {
         let keep: Vec<_> = (0..2)
             .map(|_| {
                 let (pending, received) = pending(1);
-                queue.push(pending).expect("room");
+                queue.push(pending).expect("not full");
                 received
             })
             .collect();
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(queue.push(third).expect_err("full"), ServeError::QueueFull { limit: 2 });
         assert_eq!(queue.next().expect("due").len(), 2);
         let (fourth, _received) = pending(1);
-        queue.push(fourth).expect("room");
+        queue.push(fourth).expect("not full");
         drop(keep);
     }
 
@@ -339,8 +339,8 @@ mod tests {
         let (first, _one) = pending(1);
         let (mut large, _two) = pending(1);
         large.bytes = 25;
-        queue.push(first).expect("room");
-        queue.push(large).expect("room");
+        queue.push(first).expect("not full");
+        queue.push(large).expect("not full");
         assert_eq!(queue.next().expect("closed by the second")[0].bytes, 10);
         queue.drain();
         assert_eq!(queue.next().expect("drained")[0].bytes, 25);
@@ -350,10 +350,10 @@ mod tests {
     fn clients_that_left_are_skipped() {
         let queue = queue(10, Duration::ZERO);
         let (gone, received) = pending(1);
-        queue.push(gone).expect("room");
+        queue.push(gone).expect("not full");
         drop(received);
         let (stays, _received) = pending(2);
-        queue.push(stays).expect("room");
+        queue.push(stays).expect("not full");
         let batch = queue.next().expect("one");
         assert_eq!(batch[0].request.key.problem, Problem::Block { frames: 2, channels: 8 });
     }
@@ -362,7 +362,7 @@ mod tests {
     fn without_a_worker_all_requests_fail_and_none_is_added() {
         let queue = queue(10, HOURS);
         let (waiting, mut received) = pending(1);
-        queue.push(waiting).expect("room");
+        queue.push(waiting).expect("not full");
         let error = ServeError::DeviceFailed { device: "gpu".into(), reason: "gone".into() };
         queue.fail(&error);
         assert_eq!(received.try_recv().expect("a reply").expect_err("failed"), error);
