@@ -1,7 +1,8 @@
 //! Queries, modules and launches through the CUDA driver: the only module that knows cudarc.
 //!
 //! There are three ways to launch:
-//! - a [`Guard`](crate::Guard) with its own context: [`Module`], [`Kernel`], [`Args`];
+//! - a [`Guard`](crate::Guard) with its own context: [`Module`], [`Kernel`], and [`Args`] or, with the calls of
+//!   cudarc's builder, [`Guard::launch_builder`](crate::Guard::launch_builder);
 //! - cudarc's launch builder: [`GuardedStream::launch_builder_guarded`] in place of `launch_builder`;
 //! - another CUDA binding, or C++: [`RawKernel`], from handles.
 //!
@@ -23,6 +24,7 @@ mod functions;
 mod guard;
 pub(crate) mod history;
 mod kernel;
+mod kernel_builder;
 mod launch;
 mod libraries;
 mod module;
@@ -57,6 +59,7 @@ pub use functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
 pub use history::bench;
 pub use history::{FaultSuspects, LaunchRecord};
 pub use kernel::Kernel;
+pub use kernel_builder::KernelLaunchArgs;
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
 pub use pipeline_graph::PipelineGraph;

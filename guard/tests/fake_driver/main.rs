@@ -14,6 +14,7 @@ mod devices;
 mod draws;
 mod driver_log;
 mod first_use;
+mod kernel_builder;
 mod kernels;
 mod late_errors;
 mod loading;

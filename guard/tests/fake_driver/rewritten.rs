@@ -2,6 +2,8 @@
 #![allow(unsafe_code, reason = "someone must promise that a kernel keeps its contract")]
 
 use cudarc::driver::CudaSlice;
+#[cfg(feature = "profile")]
+use cudarc::driver::{LaunchConfig, PushKernelArg};
 use gridguard::cuda::{Args, CompileOptions, Compiler, CudaError, Kernel, LaunchError, LoadError};
 use gridguard::ptx::{Fold, PtxError, Reason, shifted_words};
 use gridguard::{
@@ -42,9 +44,9 @@ const PTX: &str = "\
 }
 ";
 
-const FILL: [Parameter; 2] = [Parameter::Memory, Parameter::of::<u32>()];
+pub(crate) const FILL: [Parameter; 2] = [Parameter::Memory, Parameter::of::<u32>()];
 
-fn load(guard: &Guard, name: &str, parameters: &[Parameter]) -> Kernel {
+pub(crate) fn load(guard: &Guard, name: &str, parameters: &[Parameter]) -> Kernel {
     let module = guard.load_ptx(PTX).expect("the fake driver takes it");
     // SAFETY: the fake driver's kernels do nothing.
     unsafe { module.kernel(name, parameters) }.expect("it is in the PTX")
@@ -71,15 +73,15 @@ fn fill(
 
 /// A launch in the log: its entry, its grid, its own arguments, and the added words.
 #[derive(Debug, PartialEq, Eq)]
-struct Logged {
-    entry: String,
-    grid: [u32; 3],
-    items: u64,
-    words: Vec<u32>,
+pub(crate) struct Logged {
+    pub(crate) entry: String,
+    pub(crate) grid: [u32; 3],
+    pub(crate) items: u64,
+    pub(crate) words: Vec<u32>,
 }
 
 /// The launches of the log after the first `skipped`.
-fn logged(skipped: usize) -> Vec<Logged> {
+pub(crate) fn logged(skipped: usize) -> Vec<Logged> {
     launches()[skipped..].iter().map(|line| read(line)).collect()
 }
 
@@ -415,8 +417,13 @@ mod tuned {
                 };
                 assert_eq!(launch([2, 70_000, 1]), Ok(expected));
                 assert_eq!(launch([2, 60_000, 1]), Ok(1));
+                let mut builder = guard.launch_builder(&stream, &kernel);
+                let grid_dim = (2, 70_000, 1);
+                let config = LaunchConfig { grid_dim, block_dim: (128, 1, 1), shared_mem_bytes: 0 };
+                builder.arg(&out).arg(&7_u32);
+                assert_eq!(builder.launch(config), Ok(expected));
                 let counts = guard.profile().expect("it has one").counts();
-                assert_eq!((counts.exact, counts.default), (1, 0), "a legal launch has no choice");
+                assert_eq!((counts.exact, counts.default), (2, 0), "a legal launch has no choice");
             }
         });
     }
