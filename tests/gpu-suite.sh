@@ -301,7 +301,7 @@ run() {
     # Tests that fill the device or its memory run alone, and those whose captures another thread's work in the
     # context would invalidate.
     step tests 240 "$folder/gpu" --ignored --test-threads 8 --skip conformance:: --skip memory:: \
-        --skip images_of_a_folder --skip temporal_block::
+        --skip images_of_a_folder --skip temporal_block:: --skip our_forms::
     if [ -d "$folder/images" ]; then
         step images 200 env GRIDGUARD_IMAGES="$folder/images" "$folder/gpu" --ignored --nocapture images_of_a_folder
     else
@@ -317,6 +317,7 @@ run() {
     else
         missing rewritten-kernels "none packed"
     fi
+    step rewritten-ours 200 "$folder/gpu" --ignored --nocapture our_forms::
     step command 60 env GRIDGUARD_COMMAND="$(realpath "$folder/gridguard")" "$folder/cli" --ignored
     step memory 90 "$folder/gpu" --ignored --test-threads 1 memory:: temporal_block::
     step conformance 150 "$folder/gpu" --ignored --nocapture --test-threads 1 the_guard_agrees_with_the_driver

@@ -137,6 +137,7 @@ struct Empty<'a> {
     stream: Arc<CudaStream>,
     function: CudaFunction,
     kernel: Kernel,
+    rewritten: Kernel,
     raw: RawKernel,
 }
 
@@ -146,7 +147,8 @@ impl<'b> Empty<'b> {
     fn new(guard: &'b Guard) -> Result<Self, Box<dyn Error>> {
         let context = Arc::clone(guard.context().ok_or("no context")?);
         let options = CompileOptions::new("empty.cu", guard.limits().compute_capability);
-        let compiled = Compiler::find()?.compile(SOURCE, &options)?;
+        let compiler = Compiler::find()?;
+        let compiled = compiler.compile(SOURCE, &options)?;
         let module = context.load_module(Ptx::from_binary(compiled.image.bytes().to_vec()))?;
         let function = module.load_function("empty")?;
         let handle: CUfunction = function.cu_function();
@@ -155,16 +157,22 @@ impl<'b> Empty<'b> {
             unsafe { RawKernel::from_handles(context.cu_ctx().cast(), handle.cast(), "empty")? };
         // SAFETY: the kernel touches no memory.
         let kernel = unsafe { guard.load(&compiled.image)?.kernel("empty", &[])? };
+        let ptx = compiler.compile_to_ptx(SOURCE, &options)?;
+        let module = guard.load_ptx(ptx.image.ptx().ok_or("no PTX")?)?;
+        // SAFETY: as above.
+        let rewritten = unsafe { module.kernel("empty", &[])? };
         let stream = context.new_stream()?;
-        Ok(Self { guard, context, stream, function, kernel, raw })
+        Ok(Self { guard, context, stream, function, kernel, rewritten, raw })
     }
 
     fn measure(&self) -> Result<Vec<EmptyRow>, Box<dyn Error>> {
-        let ways: [Way<'_, 'b>; 6] = [
+        let ways: [Way<'_, 'b>; 8] = [
             ("raw cuLaunchKernel", Self::raw_driver),
             ("cudarc launch_builder", Self::cudarc_builder),
             ("guard, planned at each launch", Self::guard_planned),
             ("guard, planned once", Self::guard_planned_once),
+            ("rewritten, planned at each launch", Self::rewritten_planned),
+            ("rewritten, launch_builder", Self::rewritten_builder),
             ("cudarc launch_builder_guarded", Self::cudarc_guarded),
             ("raw handles, planned at each launch", Self::raw_guarded),
         ];
@@ -232,6 +240,21 @@ impl<'b> Empty<'b> {
         let plan = self.guard.plan(&request(), None, limits, Choice::AUTOMATIC)?;
         for _ in 0..BURST {
             self.guard.launch(&self.kernel, &plan, Args::new(&self.stream))?;
+        }
+        Ok(())
+    }
+
+    fn rewritten_planned(&self) -> Result<(), Box<dyn Error>> {
+        for _ in 0..BURST {
+            let args = Args::new(&self.stream);
+            self.guard.plan_and_launch(&self.rewritten, &request(), None, args)?;
+        }
+        Ok(())
+    }
+
+    fn rewritten_builder(&self) -> Result<(), Box<dyn Error>> {
+        for _ in 0..BURST {
+            self.guard.launch_builder(&self.stream, &self.rewritten).launch(CONFIG)?;
         }
         Ok(())
     }
@@ -309,6 +332,8 @@ fn rewritten(guard: &Guard) -> Result<Vec<RewrittenRow>, Box<dyn Error>> {
     // SAFETY: both copy 16 bytes for each thread; below, both slices have as many.
     let (copy, flat) =
         unsafe { (module.kernel("copy", &parameters)?, module.kernel("copy_flat", &parameters)?) };
+    // SAFETY: as above.
+    let untouched = unsafe { guard.load(&compiled.image)?.kernel("copy", &parameters)? };
     let (legal, large) = (Dim3::new(4, 60_000, 1), Dim3::new(4, 76_800, 1));
     let stream = guard.context().ok_or("no context")?.new_stream()?;
     let bytes = usize::try_from(large.volume() * u128::from(COPY_THREADS) * 16)?;
@@ -330,6 +355,7 @@ fn rewritten(guard: &Guard) -> Result<Vec<RewrittenRow>, Box<dyn Error>> {
     let folded = Choice::AUTOMATIC.strategy(Strategy::Folded);
     let on_x = |grid: Dim3| Dim3::new(grid.x * grid.y, 1, 1);
     let cases = [
+        ("whole", automatic, "not rewritten", &untouched, legal, legal),
         ("shifted", shifted, "original", &copy, legal, legal),
         ("folded", folded, "original", &copy, legal, legal),
         ("shifted", shifted, "flat", &flat, large, on_x(large)),

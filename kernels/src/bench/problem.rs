@@ -11,6 +11,7 @@ use super::spec::{MAX_SIZES, ProblemSets, SizedProblem, Traffic};
 use crate::element::{ElementType, to_u64};
 use crate::error::KernelError;
 use crate::index::IndexType;
+use crate::operation::Code;
 #[cfg(any(feature = "cuda", feature = "host"))]
 use {
     super::case::{BenchCase, BenchError},
@@ -155,6 +156,19 @@ impl Problem {
         parameters: &[(String, u64)],
     ) -> Result<LaunchSetup, KernelError> {
         (self.entry().setup)(&self.sized, device, parameters)
+    }
+
+    /// The device code for a device with these limits, with these launch parameters.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::setup`].
+    pub fn code(
+        &self,
+        device: &DeviceLimits,
+        parameters: &[(String, u64)],
+    ) -> Result<Code, KernelError> {
+        (self.entry().code)(&self.sized, device, parameters)
     }
 
     /// The problem's key in profiles, for a device with these limits.

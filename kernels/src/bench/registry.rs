@@ -14,6 +14,7 @@ use crate::error::KernelError;
 use crate::geglu::Geglu;
 use crate::get_rows::GetRows;
 use crate::layer_norm::LayerNorm;
+use crate::operation::Code;
 use crate::reflection_pad1d::ReflectionPad1d;
 use crate::rms_norm::RmsNorm;
 use crate::softmax::Softmax;
@@ -54,6 +55,7 @@ pub(super) struct KernelEntry {
     /// The key in profiles.
     #[cfg(feature = "profile")]
     pub(super) key: fn(&SizedProblem, &DeviceLimits, Policy, Objective) -> KernelResult<Key>,
+    pub(super) code: fn(&SizedProblem, &DeviceLimits, &Parameters) -> KernelResult<Code>,
     pub(super) tensors: fn(&SizedProblem, &DeviceLimits) -> KernelResult<TensorSpec>,
     /// Bytes of an element of the output.
     pub(super) output_bytes: fn(ElementType) -> usize,
@@ -82,6 +84,9 @@ impl KernelEntry {
             #[cfg(feature = "profile")]
             key: |problem, device, policy, objective| {
                 K::build(problem, device)?.key(device, policy, objective)
+            },
+            code: |problem, device, parameters| {
+                K::build(problem, device)?.with_parameters(parameters)?.code(device)
             },
             tensors: |problem, device| Ok(K::build(problem, device)?.tensors()),
             output_bytes: |element| match element {

@@ -21,6 +21,7 @@ mod late_errors;
 mod layer_norm;
 mod limits;
 mod memory;
+mod our_forms;
 mod pipeline_tuning;
 mod pipelines;
 mod products;

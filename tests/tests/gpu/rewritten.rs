@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaModule, DeviceRepr, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{Args, CompileOptions, Compiler, Kernel, LaunchError, Module};
-use gridguard::ptx::{Fold, Reason, rewrite, shifted_words};
+use gridguard::ptx::{FOLDED_WORDS, Fold, Reason, SHIFTED_WORDS, rewrite, shifted_words};
 use gridguard::{Axis, Choice, Dim3, LaunchRequest, Parameter, Strategy};
 
 use super::support::{context, guard, stream};
@@ -146,11 +146,30 @@ struct Words<const N: usize>([u32; N]);
 // SAFETY: an array of words, without padding.
 unsafe impl<const N: usize> DeviceRepr for Words<N> {}
 
-/// Where the parts of `blocks` blocks begin, of growing sizes, and how long they are.
-fn uneven(blocks: u32, parts: u32) -> Vec<(u32, u32)> {
+/// Where at most `parts` parts of `blocks` blocks begin, of growing sizes, and how long they are.
+pub(super) fn uneven(blocks: u32, parts: u32) -> impl Iterator<Item = (u32, u32)> {
     let all = parts * (parts + 1) / 2;
-    let begin = |part: u32| blocks * (part * (part + 1) / 2) / all;
-    (0..parts).map(|part| (begin(part), begin(part + 1) - begin(part))).collect()
+    let begin = move |part: u32| blocks * (part * (part + 1) / 2) / all;
+    let parts = (0..parts).map(move |part| (begin(part), begin(part + 1) - begin(part)));
+    parts.filter(|(_, size)| *size > 0)
+}
+
+/// The shifted launches of `grid` in uneven parts, so many along each axis: the size of each, and its words.
+pub(super) fn shifted_parts(
+    grid: [u32; 3],
+    cut: [u32; 3],
+) -> Vec<([u32; 3], [u32; SHIFTED_WORDS])> {
+    let [x, y, z] = [0, 1, 2].map(|axis| uneven(grid[axis], cut[axis]).collect::<Vec<_>>());
+    let parts = z.iter().flat_map(|z| y.iter().map(move |y| (y, z)));
+    let parts = parts.flat_map(|(y, z)| x.iter().map(move |x| [*x, *y, *z]));
+    let words = |part: [(u32, u32); 3]| shifted_words(grid, part.map(|(first, _)| first));
+    parts.map(|part| (part.map(|(_, size)| size), words(part))).collect()
+}
+
+/// The folded launches of `grid` in uneven parts.
+pub(super) fn folded_parts(grid: [u32; 3], parts: u32) -> Vec<([u32; 3], [u32; FOLDED_WORDS])> {
+    let fold = Fold::new(grid).expect("few blocks");
+    uneven(fold.blocks(), parts).map(|(first, size)| ([size, 1, 1], fold.words(first))).collect()
 }
 
 /// What the entry `name` of `module` writes in these launches: each a grid and its words.
@@ -193,21 +212,12 @@ fn code_that_loads_modules_itself_launches_uneven_parts_on_every_axis() {
         let whole = launch_by_hand(&module, name, grid, [(grid, [0_u32; 0])]);
         let cuts = [1, 2, 3, 7].into_iter().flat_map(|n| [[n, 1, 1], [1, n, 1], [1, 1, n]]);
         for cut in cuts.chain([[2, 3, 2], [3, 7, 2], [7, 7, 7]]) {
-            let [x, y, z] = [0, 1, 2].map(|axis| uneven(grid[axis], cut[axis]));
-            let parts = z.iter().flat_map(|z| y.iter().map(move |y| (y, z)));
-            let parts = parts.flat_map(|(y, z)| x.iter().map(move |x| [*x, *y, *z]));
-            let launches = parts.map(|part| {
-                let words = shifted_words(grid, part.map(|(first, _)| first));
-                (part.map(|(_, size)| size), words)
-            });
+            let launches = shifted_parts(grid, cut);
             let shifted = launch_by_hand(&module, &forms.shifted, grid, launches);
             assert!(shifted == whole, "{name} shifted, cut {cut:?}");
         }
-        let fold = Fold::new(grid).expect("few blocks");
         for parts in [1, 2, 3, 7] {
-            let launches = uneven(fold.blocks(), parts)
-                .into_iter()
-                .map(|(first, size)| ([size, 1, 1], fold.words(first)));
+            let launches = folded_parts(grid, parts);
             let folded = launch_by_hand(&module, &forms.folded, grid, launches);
             assert!(folded == whole, "{name} folded in {parts}");
         }
@@ -252,13 +262,22 @@ fn grids_that_the_driver_refuses_are_launched_and_match_a_reference() {
             assert!(is_reference(grid, &out), "{grid:?} {strategy:?}");
         }
     }
-    // As a launch is made that nobody planned.
+    // As launches are made that nobody planned.
     let (stream, grid) = (stream(), [1, 76_800, 1]);
     let mut out = stream.alloc_zeros::<u64>(words_of(grid)).expect("memory");
     let mut args = Args::new(&stream);
     args.write(&mut out).value(SALT);
     assert_eq!(guard().plan_and_launch(&kernel, &request(grid), None, args), Ok(1));
     assert!(is_reference(grid, &stream.clone_dtoh(&out).expect("it runs")));
+    for grid in [[1, 60_000, 1], [1, 76_800, 1], [3, 2, 70_000]] {
+        let mut out = stream.alloc_zeros::<u64>(words_of(grid)).expect("memory");
+        let mut builder = guard().launch_builder(&stream, &kernel);
+        builder.arg(&mut out).arg(&SALT);
+        let config =
+            LaunchConfig { grid_dim: grid.into(), block_dim: (64, 1, 1), shared_mem_bytes: 0 };
+        assert_eq!(builder.launch(config), Ok(1));
+        assert!(is_reference(grid, &stream.clone_dtoh(&out).expect("it runs")), "{grid:?}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ const SIZES: [(&str, &[&str]); 10] = [
     ("upsample_nearest2d", &["40x6x6x12x13", "3x40x32x80x64"]),
 ];
 
-fn problems() -> Vec<Problem> {
+pub(super) fn problems() -> Vec<Problem> {
     let mut problems = Vec::new();
     for (kernel, sizes) in SIZES {
         let dtypes: &[&str] = match kernel {
