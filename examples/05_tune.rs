@@ -66,7 +66,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// The launch of one pass over `rows` rows.
 fn configuration(rows: u64, limits: LaunchLimits) -> LaunchConfig {
     let request = LaunchRequest::new(Dim3::new(1, rows, 1), Dim3::new(256, 1, 1));
-    LaunchConfig { parameters: Vec::new(), request, batch: BatchAxis::new(Axis::Y, rows), limits }
+    let batch = Some(BatchAxis::new(Axis::Y, rows));
+    LaunchConfig { parameters: Vec::new(), request, batch, limits }
 }
 
 /// The chunks of a candidate, or only the largest one.
@@ -76,7 +77,7 @@ fn chunks(
     portion: Portion,
 ) -> Result<impl Iterator<Item = Chunk>, MeasureFailure> {
     let LaunchConfig { request, batch, limits, .. } = configuration;
-    let plan = Plan::new(request, Some(batch), limits, candidate.choice.into())?;
+    let plan = Plan::new(request, batch.as_ref(), limits, candidate.choice.into())?;
     let largest = plan.largest_chunk();
     let (some, least) = match portion {
         Portion::Sequence => (usize::MAX, 0),

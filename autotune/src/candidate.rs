@@ -20,8 +20,9 @@ pub struct LaunchConfig {
     pub parameters: Named,
     /// The launch over the whole problem.
     pub request: LaunchRequest,
-    /// Its independent items.
-    pub batch: BatchAxis,
+    /// Its independent items. `None` if nothing is declared: only a rewritten kernel is then launched in any
+    /// other way than whole, and its blocks count as items.
+    pub batch: Option<BatchAxis>,
     /// The limits of device and kernel.
     #[serde(serialize_with = "write_limits", deserialize_with = "read_limits")]
     pub limits: LaunchLimits,

@@ -41,7 +41,7 @@
 //!         LaunchConfig {
 //!             parameters: vec![("step".to_owned(), step)],
 //!             request: LaunchRequest::new(Dim3::new(1, ROWS, 1), Dim3::new(step, 1, 1)),
-//!             batch: BatchAxis::new(Axis::Y, ROWS),
+//!             batch: Some(BatchAxis::new(Axis::Y, ROWS)),
 //!             limits: self.guard.limits_for(KernelLimits::unknown("sums")),
 //!         }
 //!     }
@@ -63,7 +63,7 @@
 //!     ) -> Result<(), MeasureFailure> {
 //!         let step = candidate.parameters[0].1;
 //!         let LaunchConfig { request, batch, limits, .. } = self.configuration(step);
-//!         let plan = Plan::new(&request, Some(&batch), &limits, candidate.choice.into());
+//!         let plan = Plan::new(&request, batch.as_ref(), &limits, candidate.choice.into());
 //!         let plan = plan.map_err(failure)?;
 //!         let kernel = move |row: u64, sum: &mut [u64]| {
 //!             let steps = (0..=row % 64).step_by(step as usize);

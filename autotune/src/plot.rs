@@ -3,6 +3,7 @@
 use core::f64::consts::SQRT_2;
 use std::collections::BTreeMap;
 
+use gridguard::Strategy;
 use gridguard::profile::{Named, Summary};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
@@ -40,8 +41,9 @@ type DrawingError<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>:
 
 impl Chart {
     /// Draws the medians of `outcome` and their 95 % intervals against the size of the largest
-    /// chunk, one curve for each set of parameters. Of a pipeline it has a second axis: the scratch of
-    /// the same candidates, as dashed curves.
+    /// chunk, one curve for each set of parameters. Folded and shifted launches are marks beside the curve
+    /// of the chunks. Of a pipeline it has a second axis: the scratch of the same candidates, as dashed
+    /// curves.
     ///
     /// # Errors
     ///
@@ -123,7 +125,8 @@ impl Chart {
             .light_line_style(TRANSPARENT)
             .draw()?;
         for curve in curves.iter().rev() {
-            let line = curve.points.iter().map(|one| at(one));
+            let line =
+                curve.points.iter().filter(|one| !is_form(&one.candidate)).map(|one| at(one));
             if !curve.is_prominent() {
                 chart.draw_series(LineSeries::new(line, curve.colour))?;
                 continue;
@@ -141,6 +144,9 @@ impl Chart {
             chart.draw_series(DashedLineSeries::new(ends, 5, 5, LIMIT.stroke_width(2)))?;
         }
         for (place, one) in timed(outcome).map(|one| (at(one), &one.candidate)) {
+            if is_form(one) {
+                chart.draw_series([EmptyElement::at(place) + form_mark((0, 0), one.strategy)])?;
+            }
             if *one == outcome.default {
                 chart.draw_series([EmptyElement::at(place) + default_mark((0, 0))])?;
             }
@@ -180,6 +186,12 @@ impl Chart {
         legend.draw_series(nothing())?.label(choice).legend(|(x, y)| winner_mark((x + 10, y)));
         let default = describe("default", &outcome.default, outcome);
         legend.draw_series(nothing())?.label(default).legend(|(x, y)| default_mark((x + 10, y)));
+        for form in FORMS {
+            if timed(outcome).any(|one| one.candidate.strategy == form) {
+                let mark = move |(x, y)| form_mark((x + 10, y), form);
+                legend.draw_series(nothing())?.label(form.to_string()).legend(mark);
+            }
+        }
         let limit = self.largest_legal_chunk.map(real);
         let limit =
             limit.map(|limit| (format!("limit: {} items per launch", count_label(limit)), LIMIT));
@@ -284,13 +296,17 @@ fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
     values.fold((f64::INFINITY, 0.0), |(low, high), value| (value.min(low), value.max(high)))
 }
 
-/// `choice: 4 x 4096 items, 102.4 us`.
+/// `choice: 4 x 4096 items, 102.4 us`, `choice: shifted in 2, 102.4 us`.
 fn describe(name: &str, candidate: &Candidate, outcome: &TuningOutcome) -> String {
     let measured = outcome.candidates.iter().find(|one| one.candidate == *candidate);
     let time = duration(measured.map_or(0.0, |one| real(one.summary.median_ns)));
     let [launches, items] =
         [candidate.launches, candidate.largest_chunk].map(|count| count_label(real(count)));
-    shortened(&format!("{name}: {launches} x {items} items, {time}"), MAX_LABEL)
+    let what = match candidate.strategy {
+        form if is_form(candidate) => format!("{form} in {launches}"),
+        _ => format!("{launches} x {items} items"),
+    };
+    shortened(&format!("{name}: {what}, {time}"), MAX_LABEL)
 }
 
 /// `15360`; from ten million on `1.2e7`.
@@ -315,6 +331,21 @@ fn shortened(text: &str, letters: usize) -> String {
     text.chars().take(letters.saturating_sub(1)).chain(['…']).collect()
 }
 
+/// Whether its launches are none of the kernel as it was written, on chunks.
+fn is_form(candidate: &Candidate) -> bool {
+    FORMS.contains(&candidate.strategy)
+}
+
+/// A diamond for folded launches, a triangle for shifted ones.
+fn form_mark((x, y): (i32, i32), form: Strategy) -> Polygon<(i32, i32)> {
+    let corners: &[(i32, i32)] = match form {
+        Strategy::Folded => &[(0, -5), (5, 0), (0, 5), (-5, 0)],
+        _ => &[(0, -5), (5, 4), (-5, 4)],
+    };
+    let corners: Vec<_> = corners.iter().map(|(right, down)| (x + right, y + down)).collect();
+    Polygon::new(corners, BLACK.filled())
+}
+
 fn default_mark((x, y): (i32, i32)) -> Rectangle<(i32, i32)> {
     Rectangle::new([(x - 8, y - 8), (x + 8, y + 8)], BLACK.stroke_width(2))
 }
@@ -323,6 +354,8 @@ fn winner_mark(at: (i32, i32)) -> Circle<(i32, i32), i32> {
     Circle::new(at, 6, CHOICE.stroke_width(3))
 }
 
+/// The strategies that have marks of their own.
+const FORMS: [Strategy; 2] = [Strategy::Folded, Strategy::Shifted];
 /// Width and height in pixels.
 const SIZE: (u32, u32) = (1000, 560);
 /// Where the legend begins.

@@ -15,7 +15,7 @@ use crate::variant::Variant;
 pub struct Space {
     configurations: Vec<LaunchConfig>,
     /// The batches as given, without the workspace of an objective.
-    batches: Vec<BatchAxis>,
+    batches: Vec<Option<BatchAxis>>,
     /// The candidates as given, if they are not planned.
     listed: Vec<Candidate>,
     /// Pipelines, which plan themselves.
@@ -25,8 +25,8 @@ pub struct Space {
 }
 
 impl Space {
-    /// Plans every configuration in every way worth measuring: automatic, whole, folded, and in
-    /// chunks from one wave of blocks up, each twice the size of the one before.
+    /// Plans every configuration in every way worth measuring: automatic, whole, folded, shifted, and, of
+    /// a batch, in chunks from one wave of blocks up, each twice the size of the one before.
     ///
     /// What the planner rejects is left out, and equal plans appear once. [`Plan::new`] tells why a
     /// configuration has no candidate. Candidates name their configuration by its parameters, so no
@@ -79,7 +79,7 @@ impl Space {
         for (configuration, batch) in self.configurations.iter_mut().zip(&self.batches) {
             configuration.batch = match objective {
                 Objective::Memory { bytes_per_item, bytes } => {
-                    batch.workspace(bytes_per_item, bytes)
+                    batch.map(|batch| batch.workspace(bytes_per_item, bytes))
                 }
                 Objective::Throughput | Objective::Latency { .. } => *batch,
             };
@@ -144,7 +144,7 @@ impl Space {
     #[must_use]
     pub fn largest_legal_chunk(&self) -> Option<u64> {
         let configuration = self.configuration(&self.default()?.parameters)?;
-        let batch = &configuration.batch;
+        let batch = configuration.batch?;
         let blocks = configuration.limits.device().max_grid.along(batch.axis());
         Some(batch.items_within(blocks)).filter(|items| *items < batch.items())
     }
@@ -153,7 +153,7 @@ impl Space {
     pub(crate) fn unit(&self, parameters: &Named) -> u64 {
         match self.variant(parameters) {
             Some(variant) => variant.unit(),
-            None => self.configuration(parameters).map_or(1, |one| unit(&one.batch)),
+            None => self.configuration(parameters).map_or(1, unit),
         }
     }
 
@@ -166,7 +166,7 @@ impl Space {
         let configuration = self.configuration(&candidate.parameters)?;
         let wave = u128::from(wave_blocks(configuration));
         let blocks = configuration.request.grid.volume();
-        let items = u128::from(configuration.batch.items().max(1));
+        let items = u128::from(items(configuration).max(1));
         let chunk_blocks = blocks.saturating_mul(candidate.largest_chunk.into()).div_ceil(items);
         let waves =
             chunk_blocks.div_ceil(wave).saturating_mul(u128::from(candidate.launches.max(1)));
@@ -210,7 +210,7 @@ impl Space {
 
 fn plan(configuration: &LaunchConfig, choice: StoredChoice) -> Option<Plan> {
     let LaunchConfig { request, batch, limits, .. } = configuration;
-    Plan::new(request, Some(batch), limits, Choice::from(choice)).ok()
+    Plan::new(request, batch.as_ref(), limits, Choice::from(choice)).ok()
 }
 
 fn candidate(
@@ -223,15 +223,12 @@ fn candidate(
     let choice = match (choice, plan.strategy()) {
         (StoredChoice::Automatic, Strategy::Chunked) if !spells_out => choice,
         // The size that is measured, so that another batch size is not balanced to a larger one.
-        (_, Strategy::Chunked) => {
-            chunked(round_up(plan.largest_chunk(), unit(&configuration.batch)))
-        }
+        (_, Strategy::Chunked) => chunked(round_up(plan.largest_chunk(), unit(configuration))),
         _ => choice,
     };
     // A rewritten kernel's plan counts blocks.
-    let items = configuration.batch.items();
-    let blocks = u128::from(plan.largest_chunk()).saturating_mul(items.into());
-    Some(Candidate {
+    let blocks = u128::from(plan.largest_chunk()).saturating_mul(items(configuration).into());
+    let candidate = Candidate {
         parameters: configuration.parameters.clone(),
         choice,
         strategy: plan.strategy(),
@@ -239,7 +236,9 @@ fn candidate(
         largest_chunk: narrow(blocks.div_ceil(u128::from(plan.items()).max(1))),
         block_threads: narrow(configuration.request.block.volume()),
         scratch_bytes: 0,
-    })
+    };
+    // The planner bounds the workspace of a batch.
+    Some(candidate).filter(|one| configuration.batch.is_some() || one.is_within(objective))
 }
 
 /// The chunk sizes worth measuring, in items: doubling from the chunk that fills the device once,
@@ -248,10 +247,11 @@ fn candidate(
 /// A chunk of less than a wave leaves multiprocessors idle, and between two powers of two there is
 /// little to gain: time against chunk size is flat except at its ends.
 fn chunk_sizes(configuration: &LaunchConfig) -> Vec<u64> {
-    let batch = &configuration.batch;
     let mut sizes = Vec::new();
-    if let Some(unit) = batch.unit().filter(|_| batch.items() > 0) {
-        let mut size = round_up(wave_items(configuration), unit.max(1));
+    if let Some(batch) = configuration.batch.filter(|batch| batch.items() > 0)
+        && let Some(unit) = batch.unit()
+    {
+        let mut size = round_up(wave_items(configuration, &batch), unit.max(1));
         let legal = batch.items_within(configuration.limits.device().max_grid.along(batch.axis()));
         while size < batch.items() {
             if size / 2 < legal {
@@ -275,8 +275,8 @@ fn wave_blocks(configuration: &LaunchConfig) -> u64 {
 }
 
 /// Items whose blocks fill the device once, at least one.
-fn wave_items(configuration: &LaunchConfig) -> u64 {
-    let (batch, grid) = (&configuration.batch, configuration.request.grid);
+fn wave_items(configuration: &LaunchConfig, batch: &BatchAxis) -> u64 {
+    let grid = configuration.request.grid;
     let other_axes = narrow(grid.with(batch.axis(), 1).volume()).max(1);
     let blocks = u128::from(wave_blocks(configuration).div_ceil(other_axes));
     let all_blocks = u128::from(grid.along(batch.axis()).max(1));
@@ -284,9 +284,15 @@ fn wave_items(configuration: &LaunchConfig) -> u64 {
     narrow(items).max(1)
 }
 
+/// Items of the batch, or all blocks.
+fn items(configuration: &LaunchConfig) -> u64 {
+    let blocks = || narrow(configuration.request.grid.volume());
+    configuration.batch.map_or_else(blocks, |batch| batch.items())
+}
+
 /// Items that only go together, at least one.
-fn unit(batch: &BatchAxis) -> u64 {
-    batch.unit().unwrap_or(1).max(1)
+fn unit(configuration: &LaunchConfig) -> u64 {
+    configuration.batch.and_then(|batch| batch.unit()).unwrap_or(1).max(1)
 }
 
 fn round_up(items: u64, unit: u64) -> u64 {

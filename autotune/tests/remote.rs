@@ -139,7 +139,7 @@ impl Workload for Faulty {
         let configuration = |fault| LaunchConfig {
             parameters: vec![("fault".into(), fault)],
             request: LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::new(32, 1, 1)),
-            batch: BatchAxis::new(Axis::Y, 70_000),
+            batch: Some(BatchAxis::new(Axis::Y, 70_000)),
             limits: limits.clone(),
         };
         Ok((FINE..=CANNOT_END).map(configuration).collect())
@@ -258,7 +258,7 @@ fn configurations_are_transferred_completely() {
     };
     assert_eq!(remote.configurations().len(), 14);
     assert_eq!(first.parameters, [("fault".to_owned(), FINE)]);
-    assert_eq!((first.request.grid.y, first.batch.items()), (70_000, 70_000));
+    assert_eq!((first.request.grid.y, first.batch.map(|one| one.items())), (70_000, Some(70_000)));
     assert_eq!(first.limits.device(), &DeviceLimits::any_device());
     assert_eq!(first.limits.kernel(), &KernelLimits::unknown("faulty"));
 }

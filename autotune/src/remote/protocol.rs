@@ -99,12 +99,12 @@ mod tests {
             parameters: vec![("rows".into(), 4)],
             request: LaunchRequest::new(Dim3::new(1, 76_800, 1), Dim3::new(128, 1, 1))
                 .dynamic_shared_bytes(60_000),
-            batch: BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5).align(3),
+            batch: Some(BatchAxis::new(Axis::Y, 15_360).blocks_per_item(5).align(3)),
             limits: LaunchLimits::new(device, kernel),
         };
         let plan = |configuration: &LaunchConfig| {
             let LaunchConfig { request, batch, limits, .. } = configuration;
-            let plan = Plan::new(request, Some(batch), limits, Choice::at_most(5000));
+            let plan = Plan::new(request, batch.as_ref(), limits, Choice::at_most(5000));
             let plan = plan.expect("a plan");
             plan.launches().map(|one| (one.chunk, one.launch.grid())).collect::<Vec<_>>()
         };

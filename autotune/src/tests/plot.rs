@@ -1,3 +1,4 @@
+use gridguard::Strategy;
 use gridguard::profile::Objective;
 
 use super::simulation::{Simulated, problem};
@@ -107,6 +108,25 @@ fn one_point_equal_times_and_huge_ranges_are_drawn() {
         }
     });
     assert_legible(&draw(&space, &huge));
+}
+
+#[test]
+fn folded_and_shifted_launches_have_marks_and_names() {
+    let (space, mut forms) = outcome(0, 1);
+    let most = forms.candidates.iter().map(|one| one.candidate.largest_chunk).max();
+    reshape(&mut forms, |one| {
+        if Some(one.candidate.largest_chunk) == most {
+            one.candidate.strategy = Strategy::Shifted;
+        }
+    });
+    let svg = draw(&space, &forms);
+    assert_legible(&svg);
+    let named = |name: &str| boxes(&svg).iter().any(|(_, words)| words == name);
+    assert_eq!([named("shifted"), named("folded")], [true, false]);
+    reshape(&mut forms, |one| one.candidate.strategy = Strategy::Folded);
+    let svg = draw(&space, &forms);
+    assert_legible(&svg);
+    assert!(boxes(&svg).iter().any(|(_, words)| words.starts_with("choice: folded in ")));
 }
 
 #[test]

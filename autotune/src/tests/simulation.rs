@@ -127,7 +127,7 @@ pub(crate) fn configurations(items: u64, sets: u64, foldable: bool) -> Vec<Launc
         LaunchConfig {
             parameters: vec![("block".to_owned(), threads), ("unroll".to_owned(), 1 << (set / 4))],
             request: LaunchRequest::new(Dim3::new(1, items, 1), Dim3::new(threads, 1, 1)),
-            batch,
+            batch: Some(batch),
             limits: LaunchLimits::new(device.clone(), KernelLimits::unknown("k")),
         }
     };

@@ -1,12 +1,12 @@
 use gridguard::profile::{Objective, StoredChoice};
 use gridguard::{
-    Axis, BatchAxis, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Strategy, catalog,
+    Axis, BatchAxis, Dim3, FormLimits, KernelLimits, LaunchLimits, LaunchRequest, Strategy, catalog,
 };
 use proptest::prelude::{Just, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 use proptest::strategy::Strategy as _;
 
 use crate::candidate::{MAX_CHUNK_SIZES, chunked};
-use crate::{LaunchConfig, Shard, Space};
+use crate::{Candidate, LaunchConfig, Shard, Space};
 
 fn configuration(threads: u64, batch: BatchAxis) -> LaunchConfig {
     let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
@@ -14,7 +14,7 @@ fn configuration(threads: u64, batch: BatchAxis) -> LaunchConfig {
     LaunchConfig {
         parameters: vec![("block".to_owned(), threads)],
         request: LaunchRequest::new(Dim3::ONE.with(batch.axis(), blocks), Dim3::new(threads, 1, 1)),
-        batch,
+        batch: Some(batch),
         limits: LaunchLimits::new(device, KernelLimits::unknown("k")),
     }
 }
@@ -80,6 +80,56 @@ fn a_fold_is_a_candidate_beside_chunks() {
     let first: Vec<_> =
         space.candidates().iter().take(2).map(|one| (one.strategy, one.launches)).collect();
     assert_eq!(first, [(Strategy::Folded, 1), (Strategy::Chunked, 37)]);
+}
+
+/// A kernel of which nothing is declared, rewritten or not.
+fn without_batch(grid: Dim3, is_rewritten: bool) -> LaunchConfig {
+    let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
+    let limits = || LaunchLimits::new(device.clone(), KernelLimits::unknown("k"));
+    let (shifted, folded) = (limits(), limits());
+    let reads = [true; 3];
+    let forms = FormLimits { shifted, folded, reads_block_index: reads, reads_grid_size: reads };
+    LaunchConfig {
+        parameters: Vec::new(),
+        request: LaunchRequest::new(grid, Dim3::new(128, 1, 1)),
+        batch: None,
+        limits: if is_rewritten { limits().with_forms(forms) } else { limits() },
+    }
+}
+
+#[test]
+fn the_forms_of_a_rewritten_kernel_are_candidates_without_a_batch() {
+    let plans = |grid, is_rewritten, objective| {
+        let mut space = Space::new(vec![without_batch(grid, is_rewritten)]);
+        space.restrict(objective);
+        let plan = |one: &Candidate| (one.strategy, one.choice, one.launches, one.largest_chunk);
+        let plans: Vec<_> = space.candidates().iter().map(plan).collect();
+        for one in space.candidates() {
+            let planned = space.plan(one).expect("a plan");
+            assert_eq!((planned.strategy(), planned.len()), (one.strategy, one.launches));
+            assert!(space.wave_padding(one).is_some_and(|padding| padding >= 1.0));
+        }
+        assert_eq!(space.largest_legal_chunk(), None);
+        plans
+    };
+    let large = Dim3::new(4, 76_800, 1);
+    let (automatic, folded, shifted) =
+        (StoredChoice::Automatic, StoredChoice::Folded, StoredChoice::Shifted);
+    assert_eq!(
+        plans(large, true, Objective::Throughput),
+        [(Strategy::Folded, automatic, 1, 307_200), (Strategy::Shifted, shifted, 2, 153_600)]
+    );
+    assert_eq!(
+        plans(Dim3::new(4, 60_000, 1), true, Objective::Throughput),
+        [
+            (Strategy::Whole, automatic, 1, 240_000),
+            (Strategy::Folded, folded, 1, 240_000),
+            (Strategy::Shifted, shifted, 1, 240_000)
+        ]
+    );
+    let memory = Objective::Memory { bytes_per_item: 10, bytes: 2_000_000 };
+    assert_eq!(plans(large, true, memory), []);
+    assert_eq!(plans(large, false, Objective::Throughput), []);
 }
 
 #[test]

@@ -43,7 +43,7 @@ const EVALUATIONS: u64 = 2000;
 fn space() -> Space {
     let limits = LaunchLimits::new(DeviceLimits::any_device(), KernelLimits::unknown("k"));
     let request = LaunchRequest::new(Dim3::new(1, 70_000, 1), Dim3::new(128, 1, 1));
-    let batch = BatchAxis::new(Axis::Y, 70_000).align(10_000);
+    let batch = Some(BatchAxis::new(Axis::Y, 70_000).align(10_000));
     Space::new(vec![LaunchConfig { parameters: Named::new(), request, batch, limits }])
 }
 

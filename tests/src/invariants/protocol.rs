@@ -50,22 +50,23 @@ fn makes_legal_plans(configuration: LaunchConfig) {
     let space = Space::new(vec![configuration]);
     for candidate in space.candidates() {
         let plan = space.plan(candidate).expect("it was planned before");
-        assert_eq!(
-            (plan.len(), plan.largest_chunk()),
-            (candidate.launches, candidate.largest_chunk)
-        );
-        is_exact(&plan, batch.items());
+        assert_eq!(plan.len(), candidate.launches);
+        // Plans of a rewritten kernel count blocks, and without a batch there are no items.
+        if let (Some(batch), None) = (batch, limits.forms()) {
+            let items = (plan.items(), plan.largest_chunk());
+            assert_eq!(items, (batch.items(), candidate.largest_chunk));
+        }
+        is_exact(&plan);
     }
 }
 
-fn is_exact(plan: &Plan, items: u64) {
-    assert_eq!(plan.items(), items);
+fn is_exact(plan: &Plan) {
     let mut next = 0;
     for one in plan.launches().take(LOOKED_AT) {
         assert!(one.chunk.start == next && one.chunk.items > 0, "{:?}", one.chunk);
         next = one.chunk.end();
     }
-    assert!(plan.launches().len() > LOOKED_AT || next == items);
+    assert!(plan.launches().len() > LOOKED_AT || next == plan.items());
 }
 
 /// Measures in no time.

@@ -104,7 +104,7 @@ impl Workload for Faulty {
         let configuration = |fault| LaunchConfig {
             parameters: vec![("fault".into(), fault)],
             request: Self::request(),
-            batch: BatchAxis::new(Axis::Y, ITEMS),
+            batch: Some(BatchAxis::new(Axis::Y, ITEMS)),
             limits: self.kernel.limits().clone(),
         };
         Ok((FINE..=FORGES).map(configuration).collect())
@@ -190,7 +190,7 @@ fn candidate(remote: &Remote, fault: u64, choice: StoredChoice) -> Candidate {
     let is_faulty = |one: &&LaunchConfig| one.parameters == [("fault".to_owned(), fault)];
     let configuration = remote.configurations().iter().find(is_faulty).expect("a configuration");
     let LaunchConfig { parameters, request, batch, limits } = configuration;
-    let plan = Plan::new(request, Some(batch), limits, choice.into()).expect("a plan");
+    let plan = Plan::new(request, batch.as_ref(), limits, choice.into()).expect("a plan");
     Candidate {
         parameters: parameters.clone(),
         choice,

@@ -47,7 +47,7 @@ impl Workload for BenchWorkload {
         let config = |LaunchSetup { parameters, request, batch, limits }| LaunchConfig {
             parameters,
             request,
-            batch,
+            batch: Some(batch),
             limits,
         };
         Ok(setups.map(config).collect())

@@ -400,8 +400,7 @@ fn interrupted() -> MeasureFailure {
 /// Why the choice of an entry is not a candidate.
 fn why_illegal(space: &Space, parameters: &Named, choice: StoredChoice) -> String {
     let planned = space.configuration(parameters).map(|config| {
-        let (request, batch) = (&config.request, Some(&config.batch));
-        Plan::new(request, batch, &config.limits, Choice::from(choice))
+        Plan::new(&config.request, config.batch.as_ref(), &config.limits, Choice::from(choice))
     });
     match planned {
         None => format!(

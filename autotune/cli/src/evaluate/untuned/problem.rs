@@ -109,7 +109,8 @@ impl UntunedProblem {
 
     pub(super) fn configuration(self, parameters: Named, limits: LaunchLimits) -> LaunchConfig {
         let request = self.request(self.items(), &parameters);
-        LaunchConfig { parameters, request, batch: BatchAxis::new(Axis::Y, self.items()), limits }
+        let batch = Some(BatchAxis::new(Axis::Y, self.items()));
+        LaunchConfig { parameters, request, batch, limits }
     }
 
     /// What passes make of zeros.

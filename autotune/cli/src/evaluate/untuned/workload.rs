@@ -49,7 +49,7 @@ impl<B: BackEnd> Workload for UntunedWorkload<B> {
         let limits = self.back_end.limits(&candidate.parameters);
         let LaunchConfig { request, batch, limits, .. } =
             self.problem.configuration(candidate.parameters.clone(), limits);
-        let plan = Plan::new(&request, Some(&batch), &limits, candidate.choice.into())?;
+        let plan = Plan::new(&request, batch.as_ref(), &limits, candidate.choice.into())?;
         self.plans.insert(candidate.clone(), plan);
         Ok(())
     }
