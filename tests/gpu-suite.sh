@@ -35,7 +35,7 @@ pack() {
             cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory &&
             cargo bench --no-run --message-format json -p gridguard --features profile --bench plan --bench record --bench profile &&
             cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
-            cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune &&
+            cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel &&
             cargo build --release --message-format json -p gridguard-cli --bin gridguard &&
             cargo test --release --no-run --message-format json -p gridguard-cli --test cli
     } | executables | while read -r name path; do
@@ -314,6 +314,7 @@ run() {
     fi
     if [ -d "$folder/rewritten" ]; then
         step rewritten-kernels 150 python3 "$folder/rewritten/differential.py" "$folder/rewritten" "$results/differential.json"
+        step any-kernel 120 "$folder/08_any_kernel" "$folder/rewritten/candle-quantized.ptx" "$results/any-kernel.svg"
     else
         missing rewritten-kernels "none packed"
     fi

@@ -9,6 +9,8 @@
 #                        candle's kernels, rewritten and assembled for sm_90 with their reports, and what
 #                        compares them on a GPU (tests/ptx/differential.py). CANDLE_PTX names a folder that has
 #                        their PTX, GRIDGUARD the program, if they need not be built.
+#   tests/ptx.sh candle NAME
+#                        PTX of a source of candle's, such as quantized; prints its path
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")
@@ -113,9 +115,21 @@ print(",".join(sum(names, [])))' <"$folder/$name.json")")
         "$CUDA_TOOLS/bin/ptxas" -arch sm_90 "${only[@]}" "$folder/$name.ptx" -o "$folder/$name.cubin"
         rm "$folder/$name.ptx"
     done
+    # For example 8.
+    cp "$ptx/quantized.ptx" "$folder/candle-quantized.ptx"
     cp tests/ptx/{differential,candle_launches,words,gpu}.py "$folder/"
 }
 
+if [ "${1:-}" = candle ]; then
+    # The path alone goes to standard output.
+    {
+        tools
+        sources=$(candle_sources)/src
+        candle optimized -O3 -arch=sm_80 "${2:?the name of a source}"
+    } >&2
+    echo "$work/optimized/$2.ptx"
+    exit
+fi
 part "fetch the tools" tools
 small=(affine cast conv fill indexing reduce sort ternary unary)
 all=("${small[@]}" binary quantized)
@@ -145,7 +159,7 @@ full)
     measure "$work/turing" sm_75 --all-rewritten --registers
     ;;
 *)
-    echo "usage: tests/ptx.sh [ci | full | pack FOLDER]" >&2
+    echo "usage: tests/ptx.sh [ci | full | pack FOLDER | candle NAME]" >&2
     exit 2
     ;;
 esac
