@@ -1,11 +1,12 @@
 //! Compiles the kernels for one device on first use, caches them, and prepares launches.
 
+use core::ffi::c_void;
 use core::num::NonZeroUsize;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 use gridguard::cuda::{Args, Compiler, CudaError, Image, Kernel, NvrtcError};
-use gridguard::{Choice, Dim3, Guard, KernelLimits, LaunchLimits, LaunchRequest, Plan};
+use gridguard::{Choice, Dim3, Guard, KernelArgs, KernelLimits, LaunchLimits, LaunchRequest, Plan};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
 use parking_lot::Mutex;
@@ -312,6 +313,22 @@ impl<O> Prepared<O> {
     #[track_caller]
     pub(crate) fn submit(&self, args: Args<'_>) -> Result<u64, KernelError> {
         Ok(self.guard.launch(&self.kernel, &self.plan, args)?)
+    }
+
+    /// As [`Self::submit`], with arguments by address and the handle of a stream.
+    ///
+    /// # Safety
+    ///
+    /// As [`Guard::launch_raw`].
+    #[track_caller]
+    #[allow(unsafe_code, reason = "memory and streams of other CUDA bindings")]
+    pub(crate) unsafe fn submit_raw(
+        &self,
+        stream: *mut c_void,
+        args: &KernelArgs<'_>,
+    ) -> Result<u64, KernelError> {
+        // SAFETY: this function's contract.
+        Ok(unsafe { self.guard.launch_raw(&self.kernel, stream, &self.plan, args) }?)
     }
 }
 

@@ -188,20 +188,13 @@ impl RawKernel {
         batch: Option<&BatchAxis>,
         args: &KernelArgs<'_>,
     ) -> Result<u64, LaunchError> {
-        let inner = self.0.inner();
-        if guard.context().is_none_or(|context| context.cu_ctx().cast() != inner.context) {
-            return Err(LaunchError::OtherContext {
-                what: "the guard",
-                kernel: self.name().into(),
-            });
-        }
-        let _current = self.push()?;
+        let _current = guard.push(&self.0)?;
         let watch = guard.watch(Location::caller());
         // SAFETY: this function's contract, and the context is current.
         let submission = unsafe { Submission::new(&self.0, stream, args, watch) };
         #[cfg(feature = "profile")]
         if let (Some(tuning), Some(batch)) = (self.0.tuning(), batch)
-            && let Some(plan) = guard.tuned_plan(tuning, request, Some(batch), &inner.limits)
+            && let Some(plan) = guard.tuned_plan(tuning, request, Some(batch), self.limits())
         {
             return count(&guard.counters, submission.submit(&plan)).map_err(Failed::into_error);
         }
@@ -258,5 +251,46 @@ impl RawKernel {
     fn push(&self) -> Result<Pushed, DriverError> {
         let inner = self.0.inner();
         Pushed::new(inner.driver, inner.context)
+    }
+}
+
+impl Guard {
+    /// As [`Self::launch`], with arguments by address and the handle of a stream (a `CUstream`, null for
+    /// the default one): for memory and streams of another CUDA binding. The calling thread's current
+    /// context is the same afterwards.
+    ///
+    /// A stream that is being captured is not refused.
+    ///
+    /// # Safety
+    ///
+    /// As [`RawKernel::launch`].
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`] if plan, arguments, guard and kernel do not belong together, or the driver refuses
+    /// a launch.
+    #[track_caller]
+    pub unsafe fn launch_raw(
+        &self,
+        kernel: &Kernel,
+        stream: *mut c_void,
+        plan: &Plan,
+        args: &KernelArgs<'_>,
+    ) -> Result<u64, LaunchError> {
+        let _current = self.push(kernel)?;
+        // SAFETY: this function's contract, and the context is current.
+        let submission =
+            unsafe { Submission::new(kernel, stream, args, self.watch(Location::caller())) };
+        count(&self.counters, submission.submit(plan)).map_err(Failed::into_error)
+    }
+
+    /// Makes the context of `kernel` current until the result is dropped, if it is the guard's.
+    fn push(&self, kernel: &Kernel) -> Result<Pushed, LaunchError> {
+        let inner = kernel.inner();
+        if self.context().is_none_or(|context| context.cu_ctx().cast() != inner.context) {
+            let kernel = kernel.name().to_owned();
+            return Err(LaunchError::OtherContext { what: "the guard", kernel });
+        }
+        Ok(Pushed::new(inner.driver, inner.context)?)
     }
 }

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, result, sys};
 use cudarc::nvrtc::Ptx;
 use gridguard::cuda::{LaunchError, RawKernel};
-use gridguard::{ArgsError, Axis, BatchAxis, Choice, Dim3, KernelArgs, LaunchRequest, Plan, Rule};
+use gridguard::{
+    ArgsError, Axis, BatchAxis, Choice, Dim3, Guard, KernelArgs, LaunchRequest, Plan, Rule,
+};
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
 
-use crate::kernels::{PTX, iota, poisoned, read};
+use crate::kernels::{PTX, context, guard, iota, kernel, plan_along, poisoned, read};
 
 fn function(context: &Arc<CudaContext>, name: &str) -> CudaFunction {
     let module = context.load_module(Ptx::from_src(PTX)).expect("PTX");
@@ -68,6 +70,28 @@ fn library_kernel(name: &std::ffi::CStr) -> *mut c_void {
     let found = unsafe { sys::cuLibraryGetKernel(&raw mut kernel, library, name.as_ptr()) };
     assert_eq!((loaded, found), (sys::CUresult::CUDA_SUCCESS, sys::CUresult::CUDA_SUCCESS));
     kernel.cast()
+}
+
+#[test]
+fn a_guards_kernel_launches_by_address_and_stream_handle() {
+    with_fake(&[("GRIDGUARD_FAKE_DEVICES", "2")], || {
+        let (guard, stranger) = (guard(), Guard::cuda(1).expect("another device"));
+        let (kernel, stream) = (kernel(&guard, "fake_iota_y"), context(&guard).default_stream());
+        let out = poisoned(&stream, 76_800);
+        let (args, plan) = (args(&stream, &out, 76_800), plan_along(&kernel, Axis::Y, 76_800));
+        // Another device's context is current, and stays so.
+        context(&stranger).bind_to_thread().expect("it is alive");
+        let before = current();
+        let launch = |guard: &Guard| {
+            // SAFETY: the stream is of the kernel's context, and the arguments are what the kernel takes.
+            unsafe { guard.launch_raw(&kernel, stream.cu_stream().cast(), &plan, &args) }
+        };
+        assert_eq!((launch(&guard), current()), (Ok(2), before));
+        assert_eq!(guard.counts().launches, 2);
+        let (what, of) = ("the guard", "fake_iota_y".to_owned());
+        assert_eq!(launch(&stranger), Err(LaunchError::OtherContext { what, kernel: of }));
+        assert_eq!(read(&stream, &out), iota(76_800));
+    });
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Attention launches.
 
+use core::ffi::c_void;
+
 use cudarc::driver::CudaStream;
+use gridguard::KernelArgs;
 use gridguard::cuda::Args;
 
 use super::operation::{STRIDES_BYTES, TemporalAttention};
@@ -35,24 +38,12 @@ impl Prepared<TemporalAttention> {
         let operation = self.operation();
         let shape = operation.shape;
         check_element::<T>(operation.element)?;
-        let names = ["q", "k", "v", "out"];
         let extents = [&q.extent, &k.extent, &v.extent, &out.extent];
         let lengths = [q.memory.len(), k.memory.len(), v.memory.len(), out.memory.len()];
-        for ((name, extent), length) in names.into_iter().zip(extents).zip(lengths) {
+        for ((name, extent), length) in NAMES.into_iter().zip(extents).zip(lengths) {
             check(name, length, extent, shape.dims())?;
         }
-        for (name, extent) in names.into_iter().zip(extents) {
-            check_strides(name, extent, operation)?;
-        }
-        if !out.extent.is_injective() {
-            let (shape, strides) = (out.extent.dims.to_vec(), out.extent.strides.to_vec());
-            return Err(KernelError::Overlap { tensor: "out", shape, strides });
-        }
-        if !scale.is_finite() || scale < 0.0 {
-            let expected = "a finite number that is not negative";
-            return Err(KernelError::Value { argument: "scale", given: scale, expected });
-        }
-        operation.check_bias(bias.is_some())?;
+        operation.check_launch(&extents, bias.is_some(), scale)?;
 
         let mut args = Args::new(stream);
         for tensor in [&q, &k, &v] {
@@ -64,7 +55,6 @@ impl Prepared<TemporalAttention> {
         if let Some(bias) = bias {
             args.read(bias.contiguous("bias", [shape.frames; 2])?);
         }
-        let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
         args.length().constant(narrow(shape.heads));
         let strides = strides_of(extents);
         if operation.strided {
@@ -76,6 +66,96 @@ impl Prepared<TemporalAttention> {
         }
         self.submit(args)
     }
+
+    /// As [`Self::launch`], with the tensors by their addresses and the stream by its handle (a
+    /// `CUstream`, null for the default one): for memory of other CUDA bindings. The calling thread's
+    /// current context is the same afterwards, and a stream that is being captured is not refused.
+    ///
+    /// # Safety
+    ///
+    /// `addresses` and `extents` are those of q, k, v and out, of elements of the prepared type, and
+    /// `bias` that of its elements, in the context of the guard; `stream` is a live stream of that context.
+    /// The memory lives until the launches have run, and no other work writes it, or reads out, meanwhile.
+    /// Where the stream is being captured, both hold for the graph's launches too, and a clone of `self` is
+    /// kept as long.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::launch`].
+    #[track_caller]
+    #[allow(unsafe_code, reason = "memory and streams of other CUDA bindings")]
+    pub unsafe fn launch_raw(
+        &self,
+        stream: *mut c_void,
+        addresses: [u64; 4],
+        extents: &[Extent<4>; 4],
+        bias: Option<u64>,
+        scale: f32,
+    ) -> Result<u64, KernelError> {
+        let operation = self.operation();
+        let dims = operation.shape.dims();
+        for (tensor, extent) in NAMES.into_iter().zip(extents) {
+            if extent.dims != dims {
+                let (given, expected) = (extent.dims.to_vec(), dims.to_vec());
+                return Err(KernelError::Shape { tensor, given, expected });
+            }
+        }
+        operation.check_launch(&extents.each_ref(), bias.is_some(), scale)?;
+
+        let bytes = operation.element.bytes();
+        let strides = strides_of(extents.each_ref());
+        let mut args = KernelArgs::new();
+        for (address, extent) in addresses.into_iter().zip(extents) {
+            let (stride, span) = item_of(extent);
+            let [stride, span] = [stride, span].map(|elements| elements.saturating_mul(bytes));
+            args.strided_items_within(address, stride, span, u64::MAX);
+        }
+        if let Some(bias) = bias {
+            args.address(bias);
+        }
+        args.length().constant(narrow(operation.shape.heads));
+        if operation.strided {
+            args.bytes(&strides);
+        }
+        args.value(scale);
+        if operation.variant == Variant::General {
+            args.constant(narrow(operation.shape.frames));
+            args.constant(narrow(operation.shape.head_dim));
+        }
+        // SAFETY: this function's contract; the arguments are those of the kernel, as above.
+        unsafe { self.submit_raw(stream, &args) }
+    }
+}
+
+impl TemporalAttention {
+    /// Checks strides, overlap of out, bias and scale of a launch.
+    fn check_launch(
+        &self,
+        extents: &[&Extent<4>; 4],
+        has_bias: bool,
+        scale: f32,
+    ) -> Result<(), KernelError> {
+        for (name, extent) in NAMES.into_iter().zip(extents) {
+            check_strides(name, extent, self)?;
+        }
+        let [.., out] = extents;
+        if !out.is_injective() {
+            let (shape, strides) = (out.dims.to_vec(), out.strides.to_vec());
+            return Err(KernelError::Overlap { tensor: "out", shape, strides });
+        }
+        if !scale.is_finite() || scale < 0.0 {
+            let expected = "a finite number that is not negative";
+            return Err(KernelError::Value { argument: "scale", given: scale, expected });
+        }
+        self.check_bias(has_bias)
+    }
+}
+
+/// The tensors of a launch, in messages.
+const NAMES: [&str; 4] = ["q", "k", "v", "out"];
+
+fn narrow(size: u64) -> u32 {
+    u32::try_from(size).unwrap_or(u32::MAX)
 }
 
 /// The strides of q, k, v and out as the kernel's argument, if an operation with strides takes them.
@@ -83,7 +163,7 @@ pub(crate) fn stride_bytes(
     operation: &TemporalAttention,
     extents: &[Extent<4>; 4],
 ) -> Result<[u8; STRIDES_BYTES], KernelError> {
-    for (name, extent) in ["q", "k", "v", "out"].into_iter().zip(extents) {
+    for (name, extent) in NAMES.into_iter().zip(extents) {
         check_strides(name, extent, operation)?;
     }
     Ok(strides_of(extents.each_ref()))

@@ -62,6 +62,61 @@ fn strided<T: Tensorial>(operation: TemporalAttention, extent: Extent<4>) {
     }
 }
 
+/// Launches by addresses, and compares with a launch by slices bit by bit.
+#[allow(unsafe_code, reason = "memory by address")]
+fn by_address<T: Tensorial>(operation: TemporalAttention, extent: Extent<4>) {
+    use cudarc::driver::{DevicePtr as _, DevicePtrMut as _};
+
+    let shape = *operation.shape();
+    let stream = stream();
+    let (qkv, bias) = synthetic::<T>(&shape, 78);
+    let len = usize::try_from(extent.reach()).expect("elements");
+    let device = [0, 1, 2]
+        .map(|place| stream.clone_htod(&scatter(&qkv[place], &extent, len)).expect("memory"));
+    let bias = stream.clone_htod(&bias).expect("memory");
+    let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
+    let (mut out, mut raw) = (poisoned::<T>(&stream, len), poisoned::<T>(&stream, len));
+    let tensors = [0, 1, 2].map(|place| Tensor::with_extent(&device[place], extent));
+    let of_bias = operation.is_biased().then(|| Tensor::new(&bias, [shape.frames; 2]));
+    let target = TensorMut::with_extent(&mut out, extent);
+    let launches = prepared.launch(&stream, tensors, of_bias, shape.scale(), target);
+    {
+        let [q, k, v] = [0, 1, 2].map(|place| device[place].device_ptr(&stream));
+        let (of_bias, to) = (bias.device_ptr(&stream), raw.device_ptr_mut(&stream));
+        let addresses = [q.0, k.0, v.0, to.0];
+        let of_bias = operation.is_biased().then_some(of_bias.0);
+        // SAFETY: memory of these extents and this type, held here, on the stream that owns it.
+        let launched = unsafe {
+            let stream = stream.cu_stream().cast();
+            prepared.launch_raw(stream, addresses, &[extent; 4], of_bias, shape.scale())
+        };
+        assert_eq!(launched, launches, "{operation:?}");
+    }
+    let bits = |memory| -> Vec<u32> {
+        let memory = stream.clone_dtoh(memory).expect("copies back");
+        memory.iter().map(|x: &T| x.widen().to_bits()).collect()
+    };
+    assert_eq!(bits(&raw), bits(&out), "{operation:?}");
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_launch_by_addresses_writes_what_a_launch_by_slices_does() {
+    fn all<T: Tensorial>() {
+        let shape = Shape::new(70, 3, 16, 64).expect("legal");
+        let (plain, swapped) =
+            (Extent::contiguous(shape.dims()), Extent::contiguous([70, 16, 3, 64]).swap_axes(1, 2));
+        for operation in variants::<T>(shape) {
+            by_address::<T>(operation, plain);
+            by_address::<T>(operation.causal(), plain);
+            by_address::<T>(operation.with_bias().with_strides(), swapped);
+        }
+    }
+    all::<f16>();
+    all::<bf16>();
+    all::<f32>();
+}
+
 #[test]
 #[ignore = "needs a CUDA GPU"]
 fn tensors_of_any_strides_are_read_and_written_in_place() {
