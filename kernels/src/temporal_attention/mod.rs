@@ -7,6 +7,8 @@
 
 #[cfg(feature = "cuda")]
 mod device;
+#[cfg(feature = "cuda")]
+mod folded;
 #[cfg(feature = "host")]
 mod host;
 mod operation;
@@ -18,11 +20,13 @@ mod variant;
 
 #[cfg(feature = "cuda")]
 pub(crate) use device::stride_bytes;
+#[cfg(feature = "cuda")]
+pub use folded::{Folded, NotFolded, StridedView};
 #[cfg(feature = "host")]
 pub use host::run_on_host;
 #[cfg(feature = "cuda")]
 pub(crate) use operation::STRIDES_BYTES;
 pub use operation::{Layout, TemporalAttention};
 pub use reference::{reference, tolerance};
-pub use shape::Shape;
-pub use variant::Variant;
+pub use shape::{MAX_HEAD_DIM, Shape};
+pub use variant::{MAX_FRAMES, Variant};

@@ -5,7 +5,7 @@ use crate::error::KernelError;
 use crate::operation::{check_elements, check_size};
 
 /// The largest head dimension that a kernel keeps in registers.
-const MAX_HEAD_DIM: u64 = 128;
+pub const MAX_HEAD_DIM: u64 = 128;
 
 /// The shape `[items, heads, frames, head_dim]` of q, k, v and out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use crate::operation::source;
 /// The most frames whose keys and values a warp keeps in registers.
 const SHORT_FRAMES: u64 = 32;
 /// The most frames of a specialised variant.
-const MAX_FRAMES: u64 = 128;
+pub const MAX_FRAMES: u64 = 128;
 
 const TURING: ComputeCapability = ComputeCapability::new(7, 5);
 const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);

@@ -1,0 +1,256 @@
+//! Tensors of any number of axes as the items and heads of the kernels.
+
+use core::array;
+
+use super::shape::Shape;
+use crate::error::KernelError;
+use crate::tensor::Extent;
+
+/// The sizes and strides of a tensor of any number of axes, in elements, slowest axis first.
+#[derive(Clone, Copy, Debug)]
+pub struct StridedView<'a> {
+    /// The sizes.
+    pub dims: &'a [u64],
+    /// The strides.
+    pub strides: &'a [u64],
+}
+
+/// Attention over tensors of any number of axes, all but the last two of which are batch, as items and
+/// heads.
+///
+/// ```
+/// use gridguard_kernels::temporal_attention::{Folded, StridedView};
+///
+/// // [2, 3, 8, 16, 64], contiguous: the first two axes are one of 6 items.
+/// let tensor = StridedView { dims: &[2, 3, 8, 16, 64], strides: &[24_576, 8192, 1024, 64, 1] };
+/// let folded = Folded::new([tensor; 4], false)?;
+/// assert_eq!(folded.shape.dims(), [6, 8, 16, 64]);
+/// assert_eq!(folded.extents[0].strides, [8192, 1024, 64, 1]);
+/// # Ok::<(), gridguard_kernels::temporal_attention::NotFolded>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Folded {
+    /// Items, heads, frames and head dimension.
+    pub shape: Shape,
+    /// The extents of q, k, v and out.
+    pub extents: [Extent<4>; 4],
+}
+
+/// Why tensors are not one launch of the kernels.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotFolded {
+    /// The tensors have different numbers of axes, or fewer than two.
+    #[error("the tensors differ in their number of axes, or have fewer than two")]
+    Axes,
+    /// Other sizes of q, k, v and out than those of one another.
+    #[error("the tensors differ in size along a batch axis or in their head dimension")]
+    Sizes,
+    /// Queries and keys are of different length.
+    #[error("queries and keys differ in length")]
+    Lengths,
+    /// The elements of a row are not contiguous, or the batch axes are not two of constant stride.
+    #[error("the strides cannot be expressed as items and heads with contiguous rows")]
+    Strides,
+    /// A dimension that no kernel supports.
+    #[error(transparent)]
+    Shape(#[from] KernelError),
+}
+
+impl Folded {
+    /// Merges the batch axes of q, k, v and out to items and heads. If `grouped`, the last batch axis of k
+    /// and v may divide that of q: each of their heads serves as many consecutive heads of q.
+    ///
+    /// No memory moves: axes are merged only where one stride steps over both.
+    ///
+    /// # Errors
+    ///
+    /// [`NotFolded`], if that is not possible.
+    pub fn new(tensors: [StridedView<'_>; 4], grouped: bool) -> Result<Self, NotFolded> {
+        let [q, k, v, out] = tensors;
+        let rank = q.dims.len();
+        if rank < 2 || tensors.iter().any(|it| it.dims.len() != rank || it.strides.len() != rank) {
+            return Err(NotFolded::Axes);
+        }
+        let (batch_rank, size) = (rank - 2, |view: StridedView<'_>, at: usize| size_at(view, at));
+        let (frames, head_dim) = (size(q, batch_rank), size(q, batch_rank + 1));
+        if tensors.iter().any(|it| size(*it, batch_rank + 1) != head_dim)
+            || size(k, batch_rank) != size(v, batch_rank)
+            || size(out, batch_rank) != frames
+        {
+            return Err(NotFolded::Sizes);
+        }
+        if size(k, batch_rank) != frames {
+            return Err(NotFolded::Lengths);
+        }
+        let rows = Axis::at(&tensors, batch_rank + 1);
+        if head_dim > 1 && rows.strides != [1; 4] {
+            return Err(NotFolded::Strides);
+        }
+
+        let mut batch = Vec::with_capacity(batch_rank + 1);
+        for at in 0..batch_rank {
+            let (axis, heads) = (Axis::at(&tensors, at), size(k, at));
+            if size(out, at) != axis.size || size(v, at) != heads {
+                return Err(NotFolded::Sizes);
+            }
+            match axis.size.checked_div(heads) {
+                _ if heads == axis.size => batch.push(axis),
+                Some(group) if grouped && at + 1 == batch_rank && heads * group == axis.size => {
+                    batch.extend(axis.grouped(group));
+                }
+                _ => return Err(NotFolded::Sizes),
+            }
+        }
+        let [items, heads] = two_of(batch)?;
+        let frames = Axis::at(&tensors, batch_rank);
+        let shape = Shape::new(items.size, heads.size, frames.size, head_dim)?;
+        let extents = array::from_fn(|tensor| {
+            let stride = |axis: &Axis| axis.strides.get(tensor).copied().unwrap_or_default();
+            Extent::strided(shape.dims(), [stride(&items), stride(&heads), stride(&frames), 1])
+        });
+        Ok(Self { shape, extents })
+    }
+
+    /// Whether all tensors are contiguous.
+    #[must_use]
+    pub fn is_contiguous(&self) -> bool {
+        self.extents.iter().all(Extent::is_contiguous)
+    }
+}
+
+/// An axis of q, with the strides of q, k, v and out.
+#[derive(Clone, Copy)]
+struct Axis {
+    size: u64,
+    strides: [u64; 4],
+}
+
+impl Axis {
+    const ONE: Self = Self { size: 1, strides: [0; 4] };
+
+    fn at([q, k, v, out]: &[StridedView<'_>; 4], at: usize) -> Self {
+        let stride = |view: &StridedView<'_>| view.strides.get(at).copied().unwrap_or_default();
+        Self { size: size_at(*q, at), strides: [q, k, v, out].map(stride) }
+    }
+
+    /// The axis as heads of k and v, and `group` heads of q for each.
+    fn grouped(self, group: u64) -> [Self; 2] {
+        let [q, k, v, out] = self.strides;
+        let heads = [q.saturating_mul(group), k, v, out.saturating_mul(group)];
+        let of_group = Self { size: group, strides: [q, 0, 0, out] };
+        [Self { size: self.size / group.max(1), strides: heads }, of_group]
+    }
+
+    /// This axis and the next `inner` one as one, if a single stride steps over both in each tensor.
+    fn merged(self, inner: Self) -> Option<Self> {
+        let size = self.size.checked_mul(inner.size)?;
+        if inner.size == 1 {
+            return Some(self);
+        }
+        let mut strides = self.strides.into_iter().zip(inner.strides);
+        let is_one = strides.all(|(outer, stride)| stride.checked_mul(inner.size) == Some(outer));
+        (self.size == 1 || is_one).then_some(Self { size, ..inner })
+    }
+}
+
+/// Merges axes, the outer ones first, until there are two.
+fn two_of(mut axes: Vec<Axis>) -> Result<[Axis; 2], NotFolded> {
+    loop {
+        match *axes.as_slice() {
+            [] => return Ok([Axis::ONE; 2]),
+            [items] => return Ok([items, Axis::ONE]),
+            [items, heads] => return Ok([items, heads]),
+            _ => {}
+        }
+        let pairs = axes.iter().zip(axes.iter().skip(1)).enumerate();
+        let mut merged = pairs.filter_map(|(at, (outer, inner))| Some((at, outer.merged(*inner)?)));
+        let (at, axis) = merged.next().ok_or(NotFolded::Strides)?;
+        axes.splice(at..at + 2, [axis]);
+    }
+}
+
+fn size_at(view: StridedView<'_>, at: usize) -> u64 {
+    view.dims.get(at).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The strides of a contiguous tensor.
+    fn contiguous(dims: &[u64]) -> Vec<u64> {
+        (1..=dims.len()).map(|at| dims[at..].iter().product()).collect()
+    }
+
+    fn fold(tensors: [(&[u64], &[u64]); 4], grouped: bool) -> Result<Folded, NotFolded> {
+        Folded::new(tensors.map(|(dims, strides)| StridedView { dims, strides }), grouped)
+    }
+
+    fn fold_contiguous(q: &[u64], kv: &[u64], grouped: bool) -> Result<Folded, NotFolded> {
+        let (of_q, of_kv) = (contiguous(q), contiguous(kv));
+        fold([(q, &of_q), (kv, &of_kv), (kv, &of_kv), (q, &of_q)], grouped)
+    }
+
+    #[test]
+    fn up_to_two_batch_axes_keep_their_sizes() {
+        let dims = |dims: &[u64]| fold_contiguous(dims, dims, false).expect("folds").shape.dims();
+        assert_eq!(dims(&[16, 64]), [1, 1, 16, 64]);
+        assert_eq!(dims(&[9, 16, 64]), [9, 1, 16, 64]);
+        assert_eq!(dims(&[9, 5, 16, 64]), [9, 5, 16, 64]);
+        assert_eq!(dims(&[0, 5, 16, 64]), [0, 5, 16, 64]);
+        assert_eq!(dims(&[2, 3, 4, 5, 16, 64]), [24, 5, 16, 64]);
+    }
+
+    #[test]
+    fn views_of_one_tensor_and_swapped_axes_keep_their_strides() {
+        // q, k and v of [9, 16, 3, 5, 64] as [9, 5, 16, 64].
+        let (dims, packed) = ([9, 5, 16, 64], [15_360, 64, 960, 1]);
+        let out = contiguous(&dims);
+        let folded =
+            fold([(&dims, &packed), (&dims, &packed), (&dims, &packed), (&dims, &out)], false);
+        let folded = folded.expect("folds");
+        assert_eq!(folded.extents[2].strides, packed);
+        assert_eq!(folded.extents[3].strides, [5120, 1024, 64, 1]);
+        assert!(!folded.is_contiguous());
+        // Axes of one element merge whatever their strides are.
+        let (dims, strange) = ([9, 1, 1, 5, 16, 64], [5120, 7, 99, 1024, 64, 1]);
+        let folded = fold([(&dims, &strange); 4], false).expect("folds");
+        assert_eq!(folded.shape.dims(), [9, 5, 16, 64]);
+        assert!(folded.is_contiguous());
+        // [3, 4, 5, ...] of which the first two were swapped.
+        let (dims, swapped) = ([3, 4, 5, 16, 64], [5120, 15_360, 1024, 64, 1]);
+        assert_eq!(fold([(&dims, &swapped); 4], false), Err(NotFolded::Strides));
+    }
+
+    #[test]
+    fn grouped_heads_repeat_those_of_k_and_v() {
+        let folded = fold_contiguous(&[9, 6, 16, 64], &[9, 2, 16, 64], true).expect("folds");
+        assert_eq!(folded.shape.dims(), [18, 3, 16, 64]);
+        let strides = folded.extents.map(|extent| extent.strides);
+        let q = [3072, 1024, 64, 1];
+        assert_eq!(strides, [q, [1024, 0, 64, 1], [1024, 0, 64, 1], q]);
+        let refused =
+            |q: &[u64], kv: &[u64], grouped| fold_contiguous(q, kv, grouped).expect_err("no");
+        assert_eq!(refused(&[9, 6, 16, 64], &[9, 2, 16, 64], false), NotFolded::Sizes);
+        assert_eq!(refused(&[9, 6, 16, 64], &[9, 4, 16, 64], true), NotFolded::Sizes);
+        assert_eq!(refused(&[9, 6, 16, 64], &[9, 0, 16, 64], true), NotFolded::Sizes);
+        assert_eq!(refused(&[9, 6, 16, 64], &[3, 6, 16, 64], true), NotFolded::Sizes);
+    }
+
+    #[test]
+    fn what_the_kernels_do_not_compute_is_refused() {
+        let refused = |q: &[u64], kv: &[u64]| fold_contiguous(q, kv, false).expect_err("refused");
+        assert_eq!(refused(&[9, 5, 16, 64], &[9, 5, 17, 64]), NotFolded::Lengths);
+        assert_eq!(refused(&[9, 5, 16, 64], &[9, 5, 16, 32]), NotFolded::Sizes);
+        assert_eq!(refused(&[9, 5, 16, 64], &[5, 16, 64]), NotFolded::Axes);
+        assert_eq!(refused(&[64], &[64]), NotFolded::Axes);
+        assert!(matches!(refused(&[9, 5, 16, 200], &[9, 5, 16, 200]), NotFolded::Shape(_)));
+        assert!(matches!(refused(&[9, 0, 16, 64], &[9, 0, 16, 64]), NotFolded::Shape(_)));
+        let (dims, columns) = ([9, 5, 16, 64], [5120, 1024, 1, 16]);
+        assert_eq!(fold([(&dims, &columns); 4], false), Err(NotFolded::Strides));
+        // Sizes and strides that 64 bits cannot hold the products of.
+        let (dims, wide) = ([u64::MAX, u64::MAX, 2, 2, 2], [u64::MAX; 5]);
+        assert_eq!(fold([(&dims, &wide); 4], false), Err(NotFolded::Strides));
+    }
+}
