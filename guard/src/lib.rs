@@ -60,6 +60,8 @@ pub mod cuda;
 mod diagnosis;
 mod dim;
 mod error;
+#[cfg(all(feature = "catalog", feature = "diagnose"))]
+pub mod explained;
 #[cfg(feature = "files")]
 pub mod files;
 mod guard;
@@ -83,6 +85,8 @@ mod plan;
 #[cfg(feature = "profile")]
 pub mod profile;
 mod record;
+#[cfg(all(feature = "catalog", feature = "diagnose"))]
+mod stated_launch;
 #[cfg(feature = "serde")]
 pub mod watched;
 

@@ -26,7 +26,6 @@ mod requests;
 #[cfg(target_os = "linux")]
 mod run;
 mod shell;
-mod stated_launch;
 mod tune;
 
 use std::process::ExitCode;

@@ -1,12 +1,13 @@
-//! Checks the launch whose sizes a log states, for `gridguard explain`.
+//! Checks the launch whose sizes a log states.
 
-use gridguard::diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
-use gridguard::{
-    DeviceLimits, Dim3, KernelLimits, LaunchLimits, LaunchRequest, Owner, Violation, Violations,
-    catalog, validate,
-};
+use gridguard_diagnose::{Capability, Evidence, LaunchSizes, ViolatedRule};
 
-use crate::error::CommandError;
+use crate::catalog::gpus::{self, CatalogError};
+use crate::dim::Dim3;
+use crate::launch::request::LaunchRequest;
+use crate::launch::validate::validate;
+use crate::launch::violation::{Owner, Violation, Violations};
+use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
 
 /// `evidence` with the rules that the stated launch violates: on `device`, on a GPU of the compute
 /// capability that the log states, or on the GPUs of the catalogue. Not on the device of this machine,
@@ -14,7 +15,7 @@ use crate::error::CommandError;
 pub(crate) fn checked(
     evidence: Evidence,
     device: Option<&DeviceLimits>,
-) -> Result<Evidence, CommandError> {
+) -> Result<Evidence, CatalogError> {
     let LaunchSizes { grid, block, shared_bytes, .. } = evidence.launch_sizes;
     if grid.is_none() && block.is_none() {
         return Ok(evidence);
@@ -25,7 +26,7 @@ pub(crate) fn checked(
     let launch = Evidence::from(&request).launch;
     let stated = match evidence.capability {
         Some(Capability(major, minor)) if device.is_none() => {
-            catalog::limits(&format!("sm_{major}{minor}")).ok()
+            gpus::limits(&format!("sm_{major}{minor}")).ok()
         }
         _ => None,
     };
@@ -35,7 +36,7 @@ pub(crate) fn checked(
             let rules = violations.iter().map(ViolatedRule::from).collect();
             // `any sm_86` stands for what --gpu calls sm_86.
             let name = device.name.strip_prefix("any ").unwrap_or(&device.name);
-            (catalog::limits(name).is_ok().then(|| name.to_owned()), rules)
+            (gpus::limits(name).is_ok().then(|| name.to_owned()), rules)
         }
         None => on_catalogue(&request)?,
     };
@@ -49,8 +50,8 @@ pub(crate) fn checked(
 /// violates everywhere come first.
 fn on_catalogue(
     request: &LaunchRequest,
-) -> Result<(Option<String>, Vec<ViolatedRule>), CommandError> {
-    let gpus = catalog::gpus()?;
+) -> Result<(Option<String>, Vec<ViolatedRule>), CatalogError> {
+    let gpus = gpus::gpus()?;
     let mut found: Vec<(Violation, usize)> = Vec::new();
     for gpu in gpus {
         for violation in &violations(request, &gpu.limits) {
