@@ -1,0 +1,59 @@
+"""Checks CUDA launches against the limits of a GPU, explains failures, and serves attention to PyTorch.
+
+Nothing here needs a GPU or PyTorch; `gridguard.torch` needs both::
+
+    >>> import gridguard
+    >>> verdict = gridguard.check((1, 76_800, 1), (128, 1, 1), gpu="h200")
+    >>> verdict.legality
+    'rejected'
+    >>> print(verdict.violations[0].message)
+    grid.y is 76800 blocks, the limit is 65535 (NVIDIA H200): split axis y into 2 launches of 38400, or fold it into x
+"""
+
+from gridguard._documents import (
+    Batch,
+    Cause,
+    DeviceLimits,
+    Diagnosis,
+    Explanation,
+    Failure,
+    Finding,
+    Launch,
+    Plan,
+    Problem,
+    Report,
+    Verdict,
+    Violation,
+    check,
+    doctor,
+    explain,
+    gpus,
+    limits,
+    plan,
+)
+from gridguard._native import GridguardError, UnavailableError, __version__
+
+__all__ = [
+    "Batch",
+    "Cause",
+    "DeviceLimits",
+    "Diagnosis",
+    "Explanation",
+    "Failure",
+    "Finding",
+    "GridguardError",
+    "Launch",
+    "Plan",
+    "Problem",
+    "Report",
+    "UnavailableError",
+    "Verdict",
+    "Violation",
+    "__version__",
+    "check",
+    "doctor",
+    "explain",
+    "gpus",
+    "limits",
+    "plan",
+]

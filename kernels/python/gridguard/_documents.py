@@ -1,0 +1,328 @@
+"""What the command `gridguard` writes, as Python objects."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeVar
+
+from gridguard import _native
+
+Size = int | tuple[int] | tuple[int, int] | tuple[int, int, int]
+"""Blocks or threads along x, y and z; those that are not given are 1."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """The limits and resources of a device. Sizes are along x, y, z."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    max_grid: tuple[int, int, int]
+    max_block: tuple[int, int, int]
+    max_threads_per_block: int
+    warp_size: int
+    max_registers_per_block: int
+    register_allocation_unit: int
+    warp_allocation_granularity: int
+    max_shared_bytes_per_block: int
+    max_shared_bytes_per_block_opt_in: int
+    reserved_shared_bytes_per_block: int
+    shared_bytes_per_multiprocessor: int
+    multiprocessors: int
+    max_threads_per_multiprocessor: int
+    max_blocks_per_multiprocessor: int
+    registers_per_multiprocessor: int
+    l2_bytes: int
+    memory_bytes: int
+    cooperative_launch: bool
+    cluster_launch: bool
+    max_portable_cluster_blocks: int
+    max_parameter_bytes: int
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A rule that a launch breaks."""
+
+    rule: str
+    """The rule's stable id, such as `grid-dim-y`."""
+    requested: int
+    limit: int | None
+    unit: str | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a plan: its items of the batch, and its grid."""
+
+    start: int
+    items: int
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to launch: whole, or in chunks."""
+
+    strategy: str
+    launches: tuple[Launch, ...]
+    omitted_launches: int = 0
+    """Launches beyond those that are listed."""
+
+    def __len__(self) -> int:
+        return len(self.launches) + self.omitted_launches
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a launch is legal. True unless it is rejected."""
+
+    legality: Literal["legal", "chunked", "rejected"]
+    opts_in: bool
+    """Whether the kernel has to opt in to more dynamic shared memory than it may use at first."""
+    violations: tuple[Violation, ...]
+    """What the unsplit launch violates; for a rejected one also why it cannot be split."""
+    plan: Plan | None
+
+    def __bool__(self) -> bool:
+        return self.legality != "rejected"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The axis of the grid whose items are independent, so that the launch may be split there."""
+
+    axis: Literal["x", "y", "z"]
+    items: int
+    blocks_per_item: int = 1
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A possible cause of a failure, and its remedy."""
+
+    what: str
+    remedy: str
+    why_likely: str | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error of CUDA or one of its libraries."""
+
+    origin: str
+    name: str
+    number: int | None
+    runtime_name: str | None
+    message: str | None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a failure means and what probably caused it, the likeliest cause first."""
+
+    failure: Failure
+    meaning: str
+    sticky: bool
+    """Whether every later CUDA call of the process fails too."""
+    late: bool
+    """Whether an unrelated later call usually reports it."""
+    causes: tuple[Cause, ...]
+    commands: tuple[str, ...]
+    not_: tuple[str, ...]
+    """What the failure is not, and why."""
+    driver_log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A failure in a text."""
+
+    line: int
+    text: str
+    times: int
+    diagnosis: Diagnosis
+    consequence_of: Failure | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The failures in a text. False if there are none; `str` is what the command prints."""
+
+    lines: int
+    dropped: int
+    """Lines that report failures beyond those in `findings`."""
+    findings: tuple[Finding, ...]
+    report: str
+    assumed: str | None
+    """The failure that was assumed, where the text is only part of its name or message."""
+
+    def __bool__(self) -> bool:
+        return bool(self.findings)
+
+    def __str__(self) -> str:
+        return self.report if self.findings else "no CUDA failure recognized\n"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What the command found about the driver, a device, a library or a profile."""
+
+    subject: str
+    level: Literal["good", "warning", "unknown", "bad"]
+    what: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Whether this machine can run CUDA. True if nothing is bad or unknown."""
+
+    findings: tuple[Problem, ...]
+
+    def __bool__(self) -> bool:
+        return all(one.level in ("good", "warning") for one in self.findings)
+
+
+def limits(gpu: str | None = None, *, device: int | None = None) -> DeviceLimits:
+    """The limits of a GPU of the catalogue by name or alias (`h200`, `sm_86`; by default `any`), or of a
+    device of this machine by ordinal.
+
+    Raises ValueError for an unknown name, GridguardError where there is no such device.
+    """
+    return _built(DeviceLimits, json.loads(_native.limits(gpu, device)))
+
+
+def gpus() -> list[DeviceLimits]:
+    """The limits of all GPUs of the catalogue."""
+    return [_built(DeviceLimits, one) for one in json.loads(_native.gpus())]
+
+
+def check(
+    grid: Size,
+    block: Size,
+    *,
+    gpu: str | None = None,
+    device: int | None = None,
+    batch: Batch | None = None,
+    dynamic_shared_bytes: int = 0,
+    cluster: Size | None = None,
+    cooperative: bool = False,
+    dependent: bool = False,
+    parameter_bytes: int = 0,
+    kernel: dict[str, Any] | None = None,
+    opt_in: bool = True,
+) -> Verdict:
+    """Whether a launch is legal on a GPU, and if not, how to split it along the axis of `batch`.
+
+    The GPU is chosen as in `limits`. `kernel` has what is known about the kernel, by the names that
+    `gridguard check --requests` reads, such as `max_threads_per_block`. `opt_in` says whether the kernel opts
+    in to large shared memory where it needs to.
+
+    Raises ValueError for sizes or names that are no request, GridguardError where there is no such device.
+    """
+    request: dict[str, Any] = {
+        "grid": _size(grid),
+        "block": _size(block),
+        "dynamic_shared_bytes": dynamic_shared_bytes,
+        "cooperative": cooperative,
+        "dependent": dependent,
+        "parameter_bytes": parameter_bytes,
+        "kernel": kernel or {},
+    }
+    if cluster is not None:
+        request["cluster"] = _size(cluster)
+    if batch is not None:
+        request["batch"] = vars(batch)
+    verdict = json.loads(_native.check(json.dumps(request), gpu, device, opt_in))
+    return Verdict(
+        legality=verdict["verdict"],
+        opts_in=verdict["opts_in"],
+        violations=tuple(_built(Violation, one) for one in verdict["violations"]),
+        plan=verdict["plan"] and _built(Plan, verdict["plan"], launches=Launch),
+    )
+
+
+def plan(grid: Size, block: Size, batch: Batch | None = None, **options: Any) -> Plan:
+    """The plan of a launch, with the options of `check`.
+
+    Raises GridguardError with all violations if no plan is legal, and as `check`.
+    """
+    verdict = check(grid, block, batch=batch, **options)
+    if verdict.plan is None:
+        raise _native.GridguardError("\n".join(one.message for one in verdict.violations))
+    return verdict.plan
+
+
+def explain(text: str, *, gpu: str | None = None, device: int | None = None) -> Explanation:
+    """What a CUDA error code, name or message means, or the failures in a whole log.
+
+    A launch whose sizes the text states is checked against the GPU, if one is chosen as in `limits`.
+    """
+    document, report, assumed = _native.explain(text, gpu, device)
+    explained = json.loads(document)
+    return Explanation(
+        lines=explained["lines"],
+        dropped=explained["dropped"],
+        findings=tuple(_finding(one) for one in explained["findings"]),
+        report=report,
+        assumed=assumed,
+    )
+
+
+def doctor(command: str = "gridguard", *, timeout: float = 120.0) -> Report:
+    """Whether this machine can run CUDA, and how to fix it if it cannot.
+
+    Runs the command `gridguard doctor`, which examines the driver in a process of its own; it is installed
+    apart from this package. Raises GridguardError where it is missing or does not respond.
+    """
+    program = shutil.which(command)
+    if program is None:
+        raise _native.GridguardError(f"no command {command}: cargo install gridguard-cli")
+    try:
+        ran = subprocess.run(
+            [program, "doctor", "--format", "json"],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        findings = json.loads(ran.stdout)["findings"]
+    except (OSError, subprocess.TimeoutExpired, ValueError, LookupError, TypeError) as error:
+        raise _native.GridguardError(f"{program} doctor failed: {error}") from error
+    return Report(tuple(_built(Problem, one) for one in findings))
+
+
+def _finding(document: dict[str, Any]) -> Finding:
+    diagnosis = dict(document["diagnosis"])
+    diagnosis["not_"] = tuple(diagnosis.pop("not"))
+    diagnosis["failure"] = _built(Failure, diagnosis["failure"])
+    document = {**document, "diagnosis": _built(Diagnosis, diagnosis, causes=Cause)}
+    if "consequence_of" in document:
+        document["consequence_of"] = _built(Failure, document["consequence_of"])
+    return _built(Finding, document)
+
+
+def _built(kind: type[T], document: dict[str, Any], **items: type) -> T:
+    """An object of a JSON document's fields; those that this version does not know are left out. Lists
+    become tuples, of `items` where the field is named there."""
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    values = {name: value for name, value in document.items() if name in known}
+    for name, value in values.items():
+        if isinstance(value, list):
+            item = items.get(name)
+            values[name] = tuple(_built(item, one) if item else one for one in value)
+    return kind(**values)
+
+
+def _size(size: Size) -> tuple[int, ...]:
+    sizes = (size,) if isinstance(size, int) else tuple(size)
+    return sizes + (1,) * (3 - len(sizes))

@@ -1,0 +1,28 @@
+//! The native module of the Python package `gridguard`: what the command `gridguard` writes, as JSON, and
+//! attention on the memory, stream and context of PyTorch.
+
+mod attention;
+mod documents;
+mod error;
+mod launches;
+
+use gridguard::DeviceLimits;
+use gridguard_kernels::temporal_attention::{MAX_FRAMES, MAX_HEAD_DIM};
+use pyo3::prelude::*;
+use pyo3::wrap_pyfunction;
+
+/// `gridguard._native`, which `_native.pyi` describes.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("GridguardError", module.py().get_type::<error::GridguardError>())?;
+    module.add("UnavailableError", module.py().get_type::<error::UnavailableError>())?;
+    module.add("MAX_LENGTH", MAX_FRAMES)?;
+    module.add("MAX_HEAD_DIM", MAX_HEAD_DIM)?;
+    module.add("MAX_GRID_Y", DeviceLimits::any_device().max_grid.y)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(documents::limits, module)?)?;
+    module.add_function(wrap_pyfunction!(documents::gpus, module)?)?;
+    module.add_function(wrap_pyfunction!(documents::check, module)?)?;
+    module.add_function(wrap_pyfunction!(documents::explain, module)?)?;
+    module.add_function(wrap_pyfunction!(attention::attention, module)?)
+}

@@ -1,0 +1,167 @@
+"""Random calls of scaled dot product attention, with what PyTorch computes for them in double precision."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PYTORCH = torch.nn.functional.scaled_dot_product_attention
+"""Imported before anything is installed in its place."""
+
+TOLERANCES = {torch.float16: 3e-3, torch.bfloat16: 2e-2, torch.float32: 2e-4, torch.float64: 1e-6}
+
+
+@dataclass
+class Call:
+    """One call: its tensors and options."""
+
+    tensors: list[Tensor]
+    mask: Tensor | None
+    options: dict[str, Any]
+    mode: str
+    """`plain`, `grad`, `no_grad`, `inference` or `autocast`."""
+    notes: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        shapes = [(tuple(t.shape), t.stride(), t.dtype) for t in self.tensors]
+        mask = None if self.mask is None else (tuple(self.mask.shape), self.mask.dtype)
+        return f"{shapes} mask {mask} {self.options} {self.mode} {self.notes}"
+
+
+def random_call(seed: int, device: str) -> Call:
+    """A call that is mostly valid and mostly short."""
+    pick = random.Random(seed)
+    torch.manual_seed(seed)
+    dtype = pick.choice([torch.float16] * 4 + [torch.bfloat16, torch.float32, torch.float32, torch.float64])
+    rank = pick.choice([2, 3, 4, 4, 4, 4, 5])
+    length = pick.choice([pick.randint(1, 40), pick.choice([1, 8, 16, 32, 64, 127, 128, 129, 140])])
+    keys = pick.randint(1, 150) if pick.random() < 0.1 else length
+    width = pick.choice([64, 64, 40, 72, 80, 128, 16, pick.randint(1, 136)])
+    heads = pick.choice([1, 2, 5, 6, 8])
+    batch = {2: [], 3: [pick.randint(1, 9)], 4: [pick.randint(1, 9), heads], 5: [2, pick.randint(1, 3), heads]}[rank]
+    options: dict[str, Any] = {}
+    notes = []
+    kv_batch = list(batch)
+    if rank >= 4 and pick.random() < 0.15:
+        options["enable_gqa"] = True
+        kv_batch[-1] = pick.choice([h for h in range(1, heads + 1)])
+    kind = pick.choice(["contiguous", "contiguous", "heads last", "packed", "sliced", "expanded", "columns"])
+    notes.append(kind)
+    query = _tensor(kind, batch, length, width, dtype, device)
+    key = _tensor(kind, kv_batch, keys, width, dtype, device)
+    value_width = width + 8 if pick.random() < 0.03 else width
+    value = _tensor(kind, kv_batch, keys, value_width, dtype, device)
+    tensors = [query, key, value]
+
+    if pick.random() < 0.3:
+        options["is_causal"] = True
+    if pick.random() < 0.3:
+        options["scale"] = pick.choice([0.3, 1.0, 0.0, 0.125, -0.5])
+    mask = None
+    if pick.random() < 0.35 and not (options.get("is_causal") and pick.random() < 0.9):
+        mask = _mask(pick, batch, length, keys, dtype, device)
+    fault = pick.random()
+    if fault < 0.02:
+        tensors[1] = key.to(torch.float32 if dtype != torch.float32 else torch.float16)
+        notes.append("mixed types")
+    elif fault < 0.04:
+        tensors[2] = value[..., : max(keys - 1, 0), :]
+        notes.append("values are short")
+    elif fault < 0.05:
+        options["dropout_p"] = 2.0
+    elif fault < 0.06 and mask is not None:
+        mask = mask[..., : max(keys - 1, 0)]
+        notes.append("mask is short")
+    mode = pick.choice(["plain"] * 4 + ["grad", "no_grad", "inference", "autocast"])
+    return Call(tensors, mask, options, mode, notes)
+
+
+def run(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """The output of a call, and in mode `grad` the gradients of the tensors; in `dtype`, if given."""
+    tensors = [t if dtype is None else t.to(dtype) for t in call.tensors]
+    mask = call.mask
+    if mask is not None and dtype is not None and mask.is_floating_point():
+        mask = mask.to(dtype)
+    device = tensors[0].device.type
+    if call.mode in ("grad", "no_grad"):
+        tensors = [t.detach().requires_grad_() for t in tensors]
+    contexts = {
+        "no_grad": torch.no_grad(),
+        "inference": torch.inference_mode(),
+        "autocast": torch.autocast(device, torch.bfloat16, enabled=dtype is None),
+    }
+    with contexts.get(call.mode, contextlib.nullcontext()):
+        out = function(*tensors, mask, **call.options)
+    if call.mode != "grad":
+        return [out]
+    weights = torch.linspace(-1, 1, out.shape[-1], device=out.device, dtype=torch.float32).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad((out * weights).sum(), tensors)]
+
+
+def differences(call: Call, function: Any) -> str | None:
+    """What is wrong with `function`'s result of a call; None if it is PyTorch's, or its error is."""
+    try:
+        expected = run(call, PYTORCH)
+    except Exception as error:
+        try:
+            run(call, function)
+        except Exception as ours:
+            return None if type(ours) is type(error) else f"{ours!r} instead of {error!r}"
+        return f"no error instead of {error!r}"
+    exact = run(call, PYTORCH, torch.float64)
+    found = run(call, function)
+    for at, (ours, theirs, true) in enumerate(zip(found, expected, exact)):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.device != theirs.device:
+            return f"result {at}: {ours.shape} {ours.dtype} instead of {theirs.shape} {theirs.dtype}"
+        # Where PyTorch itself gives NaN in one precision and a number in the other, either is right.
+        target = torch.where(true.isnan(), theirs.double(), true)
+        tolerance = TOLERANCES[ours.dtype] * (1 if at == 0 else 4)
+        allowed = tolerance * (1 + target.nan_to_num().abs().amax() if target.numel() else 1)
+        # Where PyTorch rounds worse, as in its gradients, its own error is allowed.
+        allowed = torch.maximum(allowed + torch.zeros_like(target), 2 * (theirs.double() - target).abs().nan_to_num())
+        error = (ours.double() - target).abs()
+        right = (error <= allowed) | (ours.isnan() & (true.isnan() | theirs.isnan()))
+        if not bool(right.all()):
+            return f"result {at}: off by {error[~right].nan_to_num(torch.inf).max().item():.3g}"
+    return None
+
+
+def _tensor(kind: str, batch: list[int], rows: int, width: int, dtype: torch.dtype, device: str) -> Tensor:
+    def random_of(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, dtype=torch.float32, device=device).to(dtype)
+
+    if kind == "heads last" and len(batch) >= 2:
+        *outer, heads = batch
+        return random_of(*outer, rows, heads, width).transpose(-2, -3)
+    if kind == "packed" and len(batch) >= 2:
+        *outer, heads = batch
+        return random_of(*outer, rows, 3, heads, width).select(-3, 1).transpose(-2, -3)
+    if kind == "sliced":
+        return random_of(*batch, rows, width + 3)[..., 1 : width + 1]
+    if kind == "expanded" and batch:
+        return random_of(1, *batch[1:], rows, width).expand(*batch, rows, width)
+    if kind == "columns":
+        return random_of(*batch, width, rows).transpose(-1, -2)
+    return random_of(*batch, rows, width)
+
+
+def _mask(
+    pick: random.Random, batch: list[int], rows: int, columns: int, dtype: torch.dtype, device: str
+) -> Tensor:
+    sizes = pick.choice([[rows, columns], [rows, columns], [1, columns], [rows, 1], [1] * len(batch) + [rows, columns]])
+    if pick.random() < 0.3 and batch:
+        sizes = [*(pick.choice([1, size]) for size in batch), rows, columns]
+    scores = torch.randn(*sizes, device=device)
+    kind = pick.choice(["bool", "bool", "additive", "infinite", "nan"])
+    if kind == "bool":
+        return scores > -0.7
+    if kind == "infinite":
+        scores = scores.masked_fill(scores < -0.7, -torch.inf)
+    if kind == "nan" and pick.random() < 0.3:
+        scores[..., 0, 0] = torch.nan
+    return scores.to(dtype)

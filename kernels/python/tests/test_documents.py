@@ -1,0 +1,174 @@
+"""What needs neither PyTorch nor a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gridguard
+from gridguard import Batch, GridguardError, UnavailableError, _native
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_examples_of_the_documentation_print_what_they_say():
+    assert doctest.testmod(gridguard) == doctest.TestResults(failed=0, attempted=4)
+    for name, examples in (("kernels/python/README.md", 4), ("docs/pytorch.md", 9)):
+        found = doctest.testfile(str(ROOT / name), module_relative=False)
+        assert found == doctest.TestResults(failed=0, attempted=examples), name
+
+
+def test_limits_have_the_fields_of_the_commands_document():
+    names = {field.name for field in dataclasses.fields(gridguard.DeviceLimits)}
+    assert names == json.loads(_native.limits("h200", None)).keys()
+    h200 = gridguard.limits("h200")
+    assert (h200.name, h200.compute_capability, h200.max_grid[1]) == ("NVIDIA H200", (9, 0), 65_535)
+    assert gridguard.limits().max_grid == (2_147_483_647, 65_535, 65_535)
+    assert h200 in gridguard.gpus()
+
+
+def test_an_unknown_gpu_is_a_value_error_that_names_the_known_ones():
+    for function in (gridguard.limits, lambda gpu: gridguard.check(1, 1, gpu=gpu)):
+        with pytest.raises(ValueError, match="no GPU \"h999\" in the catalogue.*h200"):
+            function("h999")
+    with pytest.raises(ValueError, match="not both"):
+        gridguard.limits("h200", device=0)
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a driver")
+def test_a_device_without_a_driver_is_an_error_with_the_whole_report():
+    with pytest.raises(GridguardError, match="no CUDA driver library found") as error:
+        gridguard.limits(device=0)
+    assert "fix: install the driver" in str(error.value)
+
+
+def test_a_launch_that_is_too_large_is_rejected_or_split():
+    grid, block = (1, 76_800, 1), (128, 1, 1)
+    rejected = gridguard.check(grid, block, gpu="h200")
+    assert not rejected and rejected.legality == "rejected" and rejected.plan is None
+    [violation] = rejected.violations
+    assert (violation.rule, violation.requested, violation.limit) == ("grid-dim-y", 76_800, 65_535)
+
+    split = gridguard.check(grid, block, batch=Batch("y", 15_360, blocks_per_item=5))
+    assert split and split.legality == "chunked"
+    plan = gridguard.plan(grid, block, Batch("y", 15_360, blocks_per_item=5))
+    assert plan == split.plan and len(plan) == 2
+    assert plan.launches[1] == gridguard.Launch(start=7680, items=7680, grid=(1, 38_400, 1))
+    with pytest.raises(GridguardError, match="grid.y is 76800 blocks"):
+        gridguard.plan(grid, block)
+    assert gridguard.check(76_800, 128).legality == "legal"
+
+
+def test_every_argument_of_a_check_reaches_the_request():
+    rules = {violation.rule for violation in gridguard.check((1, 70_000), 2048, gpu="t4").violations}
+    assert rules == {"grid-dim-y", "block-dim-x", "threads-per-block"}
+    large = gridguard.check(1, 32, gpu="h200", dynamic_shared_bytes=100_000)
+    assert large.legality == "legal" and large.opts_in
+    assert not gridguard.check(1, 32, gpu="h200", dynamic_shared_bytes=100_000, opt_in=False)
+    assert not gridguard.check(1, 32, gpu="t4", cluster=2)
+    assert not gridguard.check(1, 32, gpu="h200", parameter_bytes=40_000)
+    assert not gridguard.check(1, 512, gpu="h200", kernel={"max_threads_per_block": 256})
+    assert not gridguard.check(1_000_000, 32, gpu="h200", cooperative=True)
+    assert not gridguard.check(1, 32, gpu="t4", dependent=True)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "options"),
+    [
+        (-1, 32, {}),
+        (2**65, 32, {}),
+        ("x", 32, {}),
+        ((1, 1, 1, 1), 32, {}),
+        (1, 32, {"kernel": {"registers": 1}}),
+        (1, 32, {"batch": Batch("w", 1)}),  # type: ignore[arg-type]
+        (1, 32, {"batch": Batch("x", -1)}),
+    ],
+)
+def test_what_is_no_request_is_a_value_error(grid, block, options):
+    with pytest.raises((ValueError, TypeError)):
+        gridguard.check(grid, block, **options)
+
+
+def test_a_message_a_number_and_a_log_are_explained():
+    explanation = gridguard.explain("CUDA error: invalid configuration argument")
+    [finding] = explanation.findings
+    assert finding.diagnosis.failure.name == "cudaErrorInvalidConfiguration"
+    assert finding.diagnosis.causes[0].id == "launch-size"
+    assert "out of memory" in finding.diagnosis.not_[0]
+    assert str(explanation).startswith("cudaErrorInvalidConfiguration (9)")
+    assert gridguard.explain("700").findings[0].diagnosis.sticky
+    assumed = gridguard.explain("misaligned")
+    assert assumed.assumed == "CUDA_ERROR_MISALIGNED_ADDRESS (716)"
+    log = gridguard.explain("epoch 1\nCUDA error: an illegal memory access was encountered\nepoch 2\n")
+    assert (log.lines, log.findings[0].line) == (3, 2)
+    nothing = gridguard.explain("all is well", gpu="h200")
+    assert not nothing and str(nothing) == "no CUDA failure recognized\n"
+
+
+def test_the_commands_report_is_read_and_its_failures_are_errors(tmp_path):
+    def command(text: str) -> str:
+        path = tmp_path / "gridguard"
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        return os.fspath(path)
+
+    finding = {"subject": "driver", "level": "bad", "what": "no response", "remedy": "reboot"}
+    document = json.dumps({"good": 0, "findings": [finding]})
+    report = gridguard.doctor(command(f"echo '{document}'; exit 1"))
+    assert not report and report.findings == (gridguard.Problem(**finding),)
+    assert gridguard.doctor(command("echo '{\"findings\": []}'"))
+    for text in ("echo no JSON", "exit 3", "echo '[]'", "echo '{}'"):
+        with pytest.raises(GridguardError, match="doctor failed"):
+            gridguard.doctor(command(text))
+    with pytest.raises(GridguardError, match="cargo install gridguard-cli"):
+        gridguard.doctor("no-such-command")
+
+
+def test_tensors_that_the_kernels_do_not_serve_have_a_reason():
+    def attention(dims, strides, keys=None, scale=0.125, grouped=False):
+        q, kv = (0, dims, strides), (0, *(keys or (dims, strides)))
+        return _native.attention(q, kv, kv, q, None, scale, False, grouped, "f16", 0, 0, False)
+
+    dims, strides = (2, 5, 16, 64), (5120, 1024, 64, 1)
+    assert attention(dims, strides, ((2, 5, 17, 64), (5440, 1088, 64, 1))) == "lengths differ"
+    assert attention(dims, (5120, 1024, 1, 16)) == "strides"
+    assert attention((2, 5, 129, 64), (41_280, 8256, 64, 1)) == "length"
+    assert attention((2, 5, 16, 129), (10_320, 2064, 129, 1)) == "shape"
+    assert attention((0, 5, 16, 64), strides) == "empty"
+    assert attention((64,), (1,)) == "shape"
+    assert attention(dims, strides, ((2, 1, 16, 64), (1024, 1024, 64, 1))) == "shape"
+    assert attention(dims, strides, scale=float("nan")) == "scale"
+    with pytest.raises(OverflowError):
+        attention((-1, 5, 16, 64), strides)
+    with pytest.raises(ValueError, match="no type f64"):
+        _native.attention(*[(0, dims, strides)] * 4, None, 1.0, False, False, "f64", 0, 0, False)
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a driver")
+def test_without_a_driver_the_kernels_are_not_available():
+    tensor = (0, (2, 5, 16, 64), (5120, 1024, 64, 1))
+    with pytest.raises(UnavailableError, match="no CUDA driver library found"):
+        _native.attention(*[tensor] * 4, None, 0.125, False, False, "f16", 0, 0, False)
+    assert issubclass(UnavailableError, GridguardError) and issubclass(GridguardError, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("version", "message"), [(None, "needs PyTorch 2.4 or later: pip install"), ("2.3.1+cu121", "this is 2.3.1")]
+)
+def test_without_a_recent_pytorch_the_error_says_so(tmp_path, version, message):
+    program = f"import sys, types\nsys.modules['torch'] = {version and 'types.ModuleType'}\n"
+    if version:
+        program = f"import sys, types\nsys.modules['torch'] = types.SimpleNamespace(__version__={version!r})\n"
+    ran = subprocess.run(
+        [sys.executable, "-c", program + "import gridguard.torch"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1 and message in ran.stderr, ran.stderr

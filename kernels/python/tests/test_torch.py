@@ -1,0 +1,399 @@
+"""The dispatch of `gridguard.torch` on the CPU: the kernels are replaced by PyTorch behind their own check of
+sizes and strides. Needs PyTorch; `gpu.py` runs the kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from calls import PYTORCH, differences, random_call
+
+import gridguard.torch as ours
+from gridguard import GridguardError, UnavailableError, _native
+
+attention = ours.scaled_dot_product_attention
+
+
+def submit(query, key, value, out, bias, is_causal, scale, enable_gqa):
+    """As the kernels on a device: refuses what they refuse, and computes the rest with PyTorch."""
+    arguments = [(t.data_ptr(), t.shape, t.stride()) for t in (query, key, value, out)]
+    options = (scale, is_causal, enable_gqa, ours._DTYPES[query.dtype], 0, 0, False)
+    with contextlib.suppress(UnavailableError):
+        return _native.attention(*arguments, None if bias is None else bias.data_ptr(), *options)
+    more = {"enable_gqa": True} if enable_gqa else {}
+    out.copy_(PYTORCH(query, key, value, bias, is_causal=is_causal, scale=scale, **more))
+    return None
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Serves tensors of the CPU, and gives the counts of a test."""
+    monkeypatch.setattr(ours, "_DEVICE_TYPE", "cpu")
+    monkeypatch.setattr(ours, "_SERVED_DEVICE", "is_cpu")
+    monkeypatch.setattr(ours, "_submit", submit)
+    monkeypatch.setattr(ours, "_counts", {})
+    return ours.stats
+
+
+def qkv(*sizes, dtype=torch.float32, requires_grad=False):
+    return [torch.randn(*sizes, dtype=dtype).requires_grad_(requires_grad) for _ in range(3)]
+
+
+def test_random_calls_compute_what_pytorch_does(on_cpu):
+    wrong = []
+    for seed in range(300):
+        call = random_call(seed, "cpu")
+        difference = differences(call, attention)
+        if difference is not None:
+            wrong.append(f"{seed}: {difference}: {call}")
+    assert not wrong, "\n".join(wrong)
+    counts = on_cpu()
+    assert counts.served > 80
+    reasons = {"strides", "shape", "scale", "length", "lengths differ", "dtype", "mask of items or heads", "dropout"}
+    assert reasons <= counts.pytorch.keys()
+
+
+@pytest.mark.parametrize("sizes", [(16, 64), (9, 16, 64), (2, 5, 16, 64), (2, 3, 5, 16, 64)])
+def test_two_to_five_dimensions_are_served(on_cpu, sizes):
+    tensors = qkv(*sizes)
+    torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
+    assert on_cpu() == ours.Stats(1, {})
+
+
+def test_the_output_has_the_layout_of_the_query(on_cpu):
+    packed = torch.randn(4, 16, 3, 5, 64)
+    query, key, value = (packed[:, :, at].transpose(1, 2) for at in range(3))
+    out = attention(query, key, value)
+    assert out.stride() == (5120, 64, 320, 1)
+    torch.testing.assert_close(out, PYTORCH(query, key, value))
+    assert on_cpu().served == 1
+
+
+@pytest.mark.parametrize("sizes", [(16, 16), (1, 16), (16, 1), (1, 1, 16, 16)])
+@pytest.mark.parametrize("kind", ["bool", "additive"])
+def test_a_mask_of_all_heads_and_items_is_served(on_cpu, sizes, kind):
+    tensors = qkv(3, 5, 16, 64)
+    mask = torch.randn(*sizes)
+    mask = mask > 0 if kind == "bool" else mask
+    torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask))
+    assert on_cpu().served == 1
+
+
+def test_a_query_whose_keys_are_all_masked_gives_zeros(on_cpu):
+    mask = torch.ones(16, 16, dtype=torch.bool)
+    mask[3] = False
+    out = attention(*qkv(2, 5, 16, 64), attn_mask=mask)
+    assert not out[:, :, 3].any() and not out.isnan().any()
+
+
+def test_grouped_heads_are_served_where_the_batch_folds(on_cpu):
+    query, key, value = torch.randn(3, 6, 16, 64), torch.randn(3, 2, 16, 64), torch.randn(3, 2, 16, 64)
+    out = attention(query, key, value, enable_gqa=True)
+    torch.testing.assert_close(out, PYTORCH(query, key, value, enable_gqa=True))
+    assert on_cpu().served == 1
+    with pytest.raises(RuntimeError) as found:
+        attention(query, key, value)
+    with pytest.raises(RuntimeError) as expected:
+        PYTORCH(query, key, value)
+    assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize(
+    ("reason", "change"),
+    [
+        ("dropout", {"dropout_p": 0.1}),
+        ("scale", {"scale": -1.0}),
+        ("mask of items or heads", {"attn_mask": torch.zeros(2, 1, 16, 16)}),
+        ("mask", {"attn_mask": torch.zeros(16, 16, requires_grad=True)}),
+    ],
+)
+def test_what_the_kernels_do_not_serve_goes_to_pytorch_for_a_reason(on_cpu, reason, change):
+    assert attention(*qkv(2, 5, 16, 64), **change).shape == (2, 5, 16, 64)
+    assert on_cpu() == ours.Stats(0, {reason: 1})
+
+
+@pytest.mark.parametrize("sizes", [(2, 5, 129, 64), (2, 5, 16, 136), (0, 5, 16, 64), (2, 5, 0, 64)])
+def test_sizes_that_the_kernels_lack_go_to_pytorch(on_cpu, sizes):
+    tensors = qkv(*sizes)
+    torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
+    assert on_cpu().served == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (None, torch.zeros(2, 2), torch.zeros(2, 2)),
+        (torch.zeros(2, 3, 4), torch.zeros(2, 3, 5), torch.zeros(2, 3, 5)),
+        (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4).half(), torch.zeros(2, 3, 4)),
+        (torch.zeros(3), torch.zeros(3), torch.zeros(3)),
+        (torch.zeros(2, 3, 4).int(), torch.zeros(2, 3, 4).int(), torch.zeros(2, 3, 4).int()),
+        (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), None, 0.0, True, "x"),
+        (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), None, 0.0, 1),
+        (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), None, 0.0, False, None, "x"),
+        (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(2, 3, 4), torch.zeros(5, 5)),
+        (torch.zeros(2, 3, 4), torch.zeros(2, 3, 4, device="meta"), torch.zeros(2, 3, 4)),
+    ],
+)
+def test_invalid_calls_raise_what_pytorch_raises(on_cpu, arguments):
+    with pytest.raises(Exception) as expected:
+        PYTORCH(*arguments)
+    with pytest.raises(type(expected.value)) as found:
+        attention(*arguments)
+    assert type(found.value) is type(expected.value)
+
+
+def test_gradients_are_those_of_pytorch(on_cpu):
+    for options in ({}, {"is_causal": True}, {"attn_mask": torch.randn(16, 16), "scale": 0.3}):
+        tensors = qkv(2, 5, 16, 8, dtype=torch.float32, requires_grad=True)
+        weights = torch.randn(2, 5, 16, 8)
+        found = torch.autograd.grad((attention(*tensors, **options) * weights).sum(), tensors)
+        expected = torch.autograd.grad((PYTORCH(*tensors, **options) * weights).sum(), tensors)
+        torch.testing.assert_close(found, expected)
+    assert on_cpu().served == 3
+
+
+def test_only_the_gradients_that_are_needed_are_computed(on_cpu):
+    query, key, value = qkv(2, 5, 16, 8)
+    key.requires_grad_()
+    attention(query, key, value).sum().backward()
+    assert key.grad is not None and query.grad is None and value.grad is None
+    with torch.no_grad():
+        assert not attention(query, key, value).requires_grad
+    assert on_cpu().served == 2
+
+
+def test_gradients_of_gradients_are_those_of_pytorch(on_cpu):
+    tensors = qkv(1, 2, 4, 8, requires_grad=True)
+
+    def penalty(function):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            first = torch.autograd.grad(function(*tensors).square().sum(), tensors, create_graph=True)
+            return torch.autograd.grad(sum(one.square().sum() for one in first), tensors)
+
+    torch.testing.assert_close(penalty(attention), penalty(PYTORCH))
+    assert on_cpu().served == 1
+
+
+def test_slices_of_batch_and_heads_are_one_output(on_cpu, monkeypatch):
+    monkeypatch.setattr(ours, "_MOST_SLICE", 3)
+    for mask in (None, torch.randn(8, 1, 130, 130), torch.randn(7, 130, 130), torch.randn(130, 130)):
+        tensors = qkv(8, 7, 130, 16, requires_grad=True)
+        found, expected = attention(*tensors, mask), PYTORCH(*tensors, mask)
+        torch.testing.assert_close(found, expected)
+        found = torch.autograd.grad(found.square().sum(), tensors)
+        torch.testing.assert_close(found, torch.autograd.grad(expected.square().sum(), tensors))
+    query, key, value = torch.randn(8, 6, 130, 16), torch.randn(8, 2, 130, 16), torch.randn(8, 2, 130, 16)
+    found = attention(query, key, value, enable_gqa=True)
+    torch.testing.assert_close(found, PYTORCH(query, key, value, enable_gqa=True))
+    key = torch.randn(1, 6, 130, 16).expand(8, -1, -1, -1)
+    torch.testing.assert_close(attention(query, key, key), PYTORCH(query, key, key))
+    assert on_cpu().served == 0
+
+
+def test_slices_call_pytorch_with_no_more_than_the_limit(on_cpu, monkeypatch):
+    seen = []
+
+    def recorded(query, *others, **options):
+        seen.append(tuple(query.shape[:2]))
+        return PYTORCH(query, *others, **options)
+
+    monkeypatch.setattr(ours, "_MOST_SLICE", 3)
+    monkeypatch.setattr(ours, "_pytorch", recorded)
+    attention(*qkv(7, 2, 130, 16))
+    assert seen == [(3, 2), (3, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": torch.ones(16, 16).tril().bool()}])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_code_has_no_graph_break_and_computes_the_same(on_cpu, backend, options):
+    torch.compiler.reset()
+    tensors = qkv(2, 5, 16, 64)
+    compiled = torch.compile(
+        lambda q, k, v: attention(q * 2, k, v, **options).sin(), fullgraph=True, backend=backend
+    )
+    expected = PYTORCH(tensors[0] * 2, *tensors[1:], **options).sin()
+    torch.testing.assert_close(compiled(*tensors), expected)
+    assert on_cpu().served == 1
+    tensors = [tensor.requires_grad_() for tensor in tensors]
+    found = torch.autograd.grad(compiled(*tensors).sum(), tensors)
+    expected = PYTORCH(tensors[0] * 2, *tensors[1:], **options).sin()
+    torch.testing.assert_close(found, torch.autograd.grad(expected.sum(), tensors))
+
+
+def test_compiled_code_takes_dynamic_shapes_and_falls_back(on_cpu):
+    torch.compiler.reset()
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager", dynamic=True)
+    for sizes in ((2, 5, 16, 64), (3, 5, 20, 64), (2, 5, 140, 64)):
+        tensors = qkv(*sizes)
+        torch.testing.assert_close(compiled(*tensors), PYTORCH(*tensors))
+    assert on_cpu().served == 2
+
+
+def test_the_operator_is_a_valid_one(on_cpu):
+    for requires_grad in (False, True):
+        tensors = qkv(2, 3, 8, 16, requires_grad=requires_grad)
+        arguments = (*tensors, None, True, 0.25, False)
+        torch.library.opcheck(torch.ops.gridguard.attention.default, arguments)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore::DeprecationWarning")
+def test_transforms_see_pytorchs_operators(on_cpu):
+    tensors = qkv(3, 2, 5, 16, 8)
+    expected = PYTORCH(*tensors)
+    torch.testing.assert_close(torch.vmap(attention)(*tensors), expected)
+    torch.testing.assert_close(torch.jit.trace(attention, tuple(tensors), check_trace=False)(*tensors), expected)
+    _, found = torch.func.jvp(attention, tuple(tensors), tuple(tensors))
+    torch.testing.assert_close(found, torch.func.jvp(PYTORCH, tuple(tensors), tuple(tensors))[1])
+    graph = torch.fx.experimental.proxy_tensor.make_fx(lambda q, k, v: attention(q, k, v))(*tensors)
+    others = qkv(3, 2, 5, 16, 8)
+    torch.testing.assert_close(graph(*others), PYTORCH(*others))
+    assert on_cpu().served == 0 and on_cpu().pytorch.keys() <= {"transform", "tensor type"}
+
+
+def test_autocast_casts_as_it_does_for_pytorch(on_cpu):
+    tensors = qkv(2, 5, 16, 64)
+    for mask in (None, torch.randn(16, 16)):
+        with torch.autocast("cpu", torch.bfloat16):
+            found, expected = attention(*tensors, mask), PYTORCH(*tensors, mask)
+        assert found.dtype is expected.dtype is torch.bfloat16
+        torch.testing.assert_close(found, expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        wide = attention(*qkv(2, 5, 16, 64, dtype=torch.float64))
+    assert wide.dtype is torch.float64
+    assert on_cpu() == ours.Stats(2, {"dtype": 1})
+
+
+def test_subclasses_and_other_layouts_go_to_pytorch(on_cpu):
+    class Subclass(torch.Tensor):
+        pass
+
+    tensors = [tensor.as_subclass(Subclass) for tensor in qkv(2, 5, 16, 64)]
+    assert isinstance(attention(*tensors), Subclass)
+    assert attention(*map(torch.nn.Parameter, qkv(2, 5, 16, 64))).shape == (2, 5, 16, 64)
+    assert on_cpu() == ours.Stats(1, {"tensor type": 1})
+
+
+def test_installing_replaces_pytorchs_function_until_it_is_put_back(on_cpu):
+    functional = torch.nn.functional
+    layer = torch.nn.MultiheadAttention(64, 4, batch_first=True)
+    x = torch.randn(2, 16, 64)
+    with ours.installed():
+        assert functional.scaled_dot_product_attention is attention
+        with ours.installed():
+            pass
+        assert functional.scaled_dot_product_attention is attention, "the outer one holds"
+        layer(x, x, x, need_weights=False)
+    assert functional.scaled_dot_product_attention is PYTORCH
+    assert on_cpu().served == 1
+    ours.install()
+    ours.install()
+    ours.uninstall()
+    ours.uninstall()
+    assert functional.scaled_dot_product_attention is PYTORCH
+
+
+def test_what_replaced_ours_is_left_there_and_may_call_ours(monkeypatch):
+    def other(*arguments, **options):
+        return attention(*arguments, **options)
+
+    functional = torch.nn.functional
+    ours.install()
+    try:
+        monkeypatch.setattr(functional, "scaled_dot_product_attention", other)
+        ours.uninstall()
+        assert functional.scaled_dot_product_attention is other
+        tensors = qkv(2, 5, 16, 64)
+        with ours.installed():
+            torch.testing.assert_close(functional.scaled_dot_product_attention(*tensors), PYTORCH(*tensors))
+        assert functional.scaled_dot_product_attention is other
+    finally:
+        monkeypatch.undo()
+        monkeypatch.setattr(ours, "_replaced", PYTORCH)
+        ours.uninstall()
+    assert functional.scaled_dot_product_attention is PYTORCH
+
+
+def test_xformers_is_served_where_it_is_imported(on_cpu, monkeypatch):
+    def original(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None):
+        heads_first = [t.transpose(1, 2) if t.dim() == 4 else t for t in (query, key, value)]
+        out = PYTORCH(*heads_first, attn_bias, p, scale=scale)
+        return out.transpose(1, 2) if query.dim() == 4 else out
+
+    ops = types.ModuleType("xformers.ops")
+    ops.memory_efficient_attention = original
+    monkeypatch.setitem(sys.modules, "xformers.ops", ops)
+    monkeypatch.setattr(ours, "_xformers", None)
+    with ours.installed():
+        for sizes in ((2, 16, 5, 64), (10, 16, 64)):
+            tensors = qkv(*sizes)
+            found = ops.memory_efficient_attention(*tensors, scale=0.2)
+            torch.testing.assert_close(found, original(*tensors, scale=0.2))
+            assert found.is_contiguous()
+        assert on_cpu().served == 2
+        ops.memory_efficient_attention(*tensors, None, 0.1)
+        ops.memory_efficient_attention(*tensors, op=object())
+        assert on_cpu().served == 2
+    assert ops.memory_efficient_attention is original
+
+
+def test_the_programs_of_the_documentation_run():
+    text = (Path(__file__).parents[3] / "docs/pytorch.md").read_text()
+    programs = [part.split("```")[0] for part in text.split("```python\n")[1:]]
+    programs = [program for program in programs if ">>>" not in program]
+    assert len(programs) == 2
+    program = "\n".join(programs)
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "Stats(served=0, pytorch={'device': 1})\n"
+
+
+def test_without_a_gpu_calls_go_to_pytorch():
+    tensors = qkv(2, 5, 16, 64)
+    before = ours.stats()
+    torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
+    after = ours.stats()
+    assert (after.served, after.pytorch["device"]) == (before.served, before.pytorch.get("device", 0) + 1)
+
+
+def test_kernels_that_are_not_available_are_reported_once(monkeypatch):
+    class Tensor:
+        """As a tensor on a device that is not there."""
+
+        is_cuda, dtype = True, torch.float16
+        shape, get_device, data_ptr = (2, 5, 16, 64), lambda self: 0, lambda self: 0
+        stride = lambda self: (5120, 1024, 64, 1)  # noqa: E731
+
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
+    with pytest.warns(RuntimeWarning, match="no CUDA driver library found"):
+        assert ours._submit(*[Tensor()] * 4, None, False, 0.125, False) == "unavailable"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ours._submit(*[Tensor()] * 4, None, False, 0.125, False) == "unavailable"
+
+
+def test_a_failed_launch_is_an_error_and_no_fallback(on_cpu, monkeypatch):
+    def failed(*arguments):
+        raise GridguardError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    monkeypatch.setattr(ours, "_submit", failed)
+    with pytest.raises(GridguardError, match="ILLEGAL_ADDRESS"):
+        attention(*qkv(2, 5, 16, 64))
+
+
+def test_the_compiler_of_pytorchs_packages_is_found_by_name():
+    if torch.version.cuda is None:
+        ours._load_nvrtc()  # nothing to find, which is no error
+        return
+    program = "import ctypes, gridguard.torch as g; g._load_nvrtc(); ctypes.CDLL('libnvrtc.so.%s')"
+    major = torch.version.cuda.split(".")[0]
+    subprocess.run([sys.executable, "-c", program % major], check=True)
+    with pytest.raises(OSError):
+        ctypes.CDLL("libnvrtc.so.0")
