@@ -1,23 +1,27 @@
 #!/usr/bin/env bash
-# The Python package on a bare machine: builds and installs it into an environment of its own, and runs the tests
-# that need neither a GPU nor PyTorch. Needs Rust and Python 3.10 or later.
+# The Python package on a bare machine: builds it into a folder of its own, and runs the tests that need no GPU.
+# Needs Rust and Python 3.10 or later.
 #
 #   tests/python.sh           python3
-#   tests/python.sh PYTHON    another interpreter; with PyTorch beside it, the tests that need it run, too
+#   tests/python.sh PYTHON    another interpreter, or that of an environment
+#
+# The tests of gridguard.torch run where the interpreter has PyTorch.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/target}"
+python=${1:-python3}
 mkdir -p "$CARGO_TARGET_DIR"
-environment=$(mktemp --directory "$CARGO_TARGET_DIR/python.XXXXXX")
-trap 'rm --recursive "$environment"' EXIT
+packages=$(mktemp --directory "$CARGO_TARGET_DIR/python.XXXXXX")
+trap 'rm --recursive "$packages"' EXIT
 
-"${1:-python3}" -m venv --system-site-packages "$environment"
-python=$environment/bin/python
 # Without optimisation, with what the other steps of a run have compiled.
 MATURIN_PEP517_ARGS="--profile dev" "$python" -m pip install --quiet --disable-pip-version-check \
-    './kernels/python[test]'
+    --target "$packages" './kernels/python[test]'
+export PYTHONPATH=$packages
 tests=(kernels/python/tests/test_documents.py)
 if "$python" -c 'import torch' 2>/dev/null; then
     tests+=(kernels/python/tests/test_torch.py)
+else
+    echo "without PyTorch: the tests of gridguard.torch are not run"
 fi
 "$python" -m pytest --quiet -p no:cacheprovider --config-file kernels/python/pyproject.toml "${tests[@]}"

@@ -227,7 +227,7 @@ def check(
     `gridguard check --requests` reads, such as `max_threads_per_block`. `opt_in` says whether the kernel opts
     in to large shared memory where it needs to.
 
-    Raises ValueError for sizes or names that are no request, GridguardError where there is no such device.
+    Raises ValueError for sizes or names that are not a valid request, GridguardError where there is no such device.
     """
     request: dict[str, Any] = {
         "grid": _size(grid),

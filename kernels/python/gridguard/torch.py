@@ -48,9 +48,9 @@ _log = logging.getLogger("gridguard")
 _DTYPES = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32"}
 _PLAIN = (Tensor, torch.nn.Parameter)
 _DEVICE_TYPE = "cuda"
-# PyTorch for AMD's GPUs calls them `cuda`, too.
+# PyTorch for AMD GPUs calls these `cuda`, too.
 _SERVED_DEVICE = "is_cuda" if torch.version.hip is None else "is_meta"
-"""The property of tensors on devices that the kernels serve."""
+"""The property of tensors that the kernels may serve: `_submit` refuses tensors without memory."""
 _MOST_SLICE = _native.MAX_GRID_Y
 """PyTorch's kernels have batch and heads on the second and third axis of their grids."""
 
@@ -154,7 +154,7 @@ def _serve(
     """The output, if the kernels serve the call."""
     compiling = torch.compiler.is_compiling()
     if not compiling and _is_transformed():
-        # Before all else: while code is traced, sizes are no numbers.
+        # First, since sizes are not numbers while code is traced.
         reason: str | None = "transform"
     else:
         reason = _refusal(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
@@ -191,8 +191,8 @@ def _refusal(
     scale: float | None,
     enable_gqa: bool,
 ) -> str | None:
-    """Why the kernels do not serve a call; None if they may. What is no valid call is PyTorch's, too, whose
-    errors say why."""
+    """Why the kernels do not serve a call; None if they may. Invalid calls go to PyTorch, too, which raises its
+    errors."""
     tensors = (query, key, value)
     for tensor in tensors if mask is None else (*tensors, mask):
         if type(tensor) not in _PLAIN or tensor.is_nested or tensor.layout is not torch.strided:
@@ -391,7 +391,7 @@ def _slice(tensor: Tensor, begin: tuple[int, int], size: tuple[int, int]) -> Ten
     for all items or heads."""
     for axis, start, length in zip((-4, -3), begin, size):
         if tensor.dim() >= -axis and tensor.shape[axis] > 1:
-            # Fewer heads than the query has are for the operator to judge.
+            # PyTorch checks the number of heads, which may be less than that of the query.
             tensor = tensor.narrow(axis, start, min(length, tensor.shape[axis] - start))
     return tensor
 
@@ -479,7 +479,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The gradients of PyTorch's own function, which is called again."""
     *inputs, bias = ctx.saved_tensors
-    # Of gradients that are to be differentiated again, the inputs keep their history.
+    # If the gradients will be differentiated again, the inputs keep their history.
     again = torch.is_grad_enabled()
     needed = ctx.needs_input_grad[:3]
     with torch.enable_grad():

@@ -1,22 +1,30 @@
-"""Runs `gridguard.torch` on a GPU: random calls against PyTorch in double precision, large batches, graphs,
-compiled code, threads, and timing. Prints what it finds and fails if anything is wrong.
+"""Runs `gridguard.torch` on a GPU: random calls against PyTorch in double precision, large batches, PyTorch's
+layers, graphs, compiled code, autocast, threads, and timing. Prints what it finds and fails if anything is wrong.
 
-    python gpu.py [--calls 5000] [--native-us MICROSECONDS]
+    python gpu.py [--calls 5000] [--workers 12] [--native FILE] [--results FILE]
 
-`--native-us` is the time of our own bench for 15360x5x16x64 f16, measured in the same session.
+`--native` is what our bench wrote for 15360x5x16x64 in the same session (`GRIDGUARD_BENCH_JSON`).
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import concurrent.futures
+import json
+import multiprocessing
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 from calls import PYTORCH, differences, random_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
 
@@ -26,47 +34,95 @@ MOST_OF_NATIVE = 1.05
 MOST_HOST_US = 12.0
 # Items at either end that are compared with double precision.
 CHECKED = 32
+# Calls that a worker takes at once.
+PORTION = 50
+
+figures: dict[str, Any] = {}
+"""What was found, for `--results`."""
 
 
 def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--calls", type=int, default=5000)
-    cli.add_argument("--native-us", type=float)
+    cli.add_argument("--workers", type=int, default=12)
+    cli.add_argument("--native", type=Path)
+    cli.add_argument("--results", type=Path)
     options = cli.parse_args()
-    print(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}")
-    failed = []
-    for check in (random_calls, large_batches, graphs, compiled, threads, devices, workers, memory, masks, timing):
+    figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
+    print(figures["software"])
+    checks = (
+        timing,
+        random_calls,
+        large_batches,
+        layers,
+        graphs,
+        compiled,
+        autocast,
+        threads,
+        devices,
+        loaders,
+        memory,
+        masks,
+    )
+    failed = {}
+    for check in checks:
         begun = time.perf_counter()
         try:
             check(options)
-        except AssertionError as error:
-            failed.append(check.__name__)
-            print(f"FAILED {check.__name__}: {error}")
-        else:
-            print(f"passed {check.__name__} ({time.perf_counter() - begun:.0f} s)")
+        except Exception:
+            failed[check.__name__] = traceback.format_exc()
+            print(f"FAILED {check.__name__}: {failed[check.__name__]}")
+        figures[f"{check.__name__}, seconds"] = round(time.perf_counter() - begun, 1)
+        print(f"{check.__name__}: {figures[f'{check.__name__}, seconds']} s", flush=True)
+        if options.results:
+            options.results.write_text(json.dumps({**figures, "failed": failed}, indent=1))
     print(ours.stats())
     print(f"failed: {', '.join(failed)}" if failed else "all passed")
     return int(bool(failed))
 
 
 def random_calls(options: argparse.Namespace) -> None:
-    wrong = []
-    before = ours.stats()
-    for seed in range(options.calls):
-        call = random_call(seed, "cuda")
-        difference = differences(call, attention)
-        if difference is not None:
-            wrong.append(f"{seed}: {difference}: {call}")
-    after = ours.stats()
-    print(f"  {after.served - before.served} served, by PyTorch {after.pytorch}")
+    """In processes of their own, since most calls compile a kernel."""
+    wrong: list[str] = []
+    taken: collections.Counter[str] = collections.Counter()
+    portions = [range(at, min(at + PORTION, options.calls)) for at in range(0, options.calls, PORTION)]
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(options.workers, context) as workers:
+        for some_wrong, some_taken in workers.map(portion_of_calls, portions):
+            wrong += some_wrong
+            taken.update(some_taken)
+    figures["random calls"] = {"calls": options.calls, "wrong": wrong, "paths": dict(taken)}
+    print(f"  {options.calls} calls, {len(wrong)} wrong, {dict(taken)}")
     assert not wrong, f"{len(wrong)} calls\n" + "\n".join(wrong[:20])
-    assert after.served - before.served > options.calls // 4, "few calls are served"
+    assert taken["served"] > options.calls // 4, "few calls are served"
     wanted = {"strides", "shape", "scale", "length", "lengths differ", "dtype", "dropout", "mask of items or heads"}
-    assert wanted <= after.pytorch.keys() or options.calls < 1000, wanted - after.pytorch.keys()
+    assert wanted <= taken.keys() or options.calls < 1000, wanted - taken.keys()
+
+
+def portion_of_calls(seeds: range) -> tuple[list[str], dict[str, int]]:
+    """The calls that are wrong, and how many calls took which path."""
+    before = paths()
+    found = ((seed, random_call(seed, "cuda")) for seed in seeds)
+    compared = ((seed, call, differences(call, attention)) for seed, call in found)
+    wrong = [f"{seed}: {difference}: {call}" for seed, call, difference in compared if difference is not None]
+    return wrong, paths() - before
+
+
+def paths() -> collections.Counter[str]:
+    stats = ours.stats()
+    return collections.Counter({**stats.pytorch, "served": stats.served})
 
 
 def large_batches(options: argparse.Namespace) -> None:
     """Batches that PyTorch's flash attention refuses, by our kernels and by PyTorch in slices."""
+    tensors = qkv(70_000, 2, 16, 32)
+    try:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            PYTORCH(*tensors)
+        torch.cuda.synchronize()
+        figures["PyTorch's flash backend at batch 70000"] = "right size"
+    except RuntimeError as error:
+        figures["PyTorch's flash backend at batch 70000"] = str(error).split("\n")[0]
     for items, keys in ((70_000, 16), (1_000_000, 16), (70_000, 24), (200_000, 24)):
         query = torch.randn(items, 2, 16, 32, device="cuda", dtype=torch.float16)
         key, value = (torch.randn(items, 2, keys, 32, device="cuda", dtype=torch.float16) for _ in range(2))
@@ -77,6 +133,42 @@ def large_batches(options: argparse.Namespace) -> None:
         for part in (slice(CHECKED), slice(items - CHECKED, items), slice(65_530, 65_540)):
             close(out[part], PYTORCH(*(t[part].double() for t in (query, key, value))), f"{items} items")
         del query, key, value, out
+
+
+def layers(options: argparse.Namespace) -> None:
+    """PyTorch's own layers with and without our function, forward and backward."""
+    options_of_layers = {"batch_first": True, "dropout": 0.0, "device": "cuda"}
+    for layer, inputs in (
+        (torch.nn.MultiheadAttention(64, 4, **options_of_layers), 3),
+        (torch.nn.TransformerEncoderLayer(64, 4, 128, **options_of_layers), 1),
+        (torch.nn.TransformerDecoderLayer(64, 4, 128, **options_of_layers), 2),
+    ):
+        tensors = [t.requires_grad_() for t in qkv(6, 16, 64, dtype=torch.float32)[:inputs]]
+
+        def results() -> tuple[torch.Tensor, ...]:
+            more = {"need_weights": False} if inputs == 3 else {}
+            out = layer(*tensors, **more)
+            out = out[0] if inputs == 3 else out
+            return out, *torch.autograd.grad(out.square().sum(), [*tensors, *layer.parameters()])
+
+        expected, before = results(), ours.stats().served
+        with ours.installed():
+            found = results()
+        assert ours.stats().served > before, type(layer).__name__
+        for one, other in zip(found, expected):
+            close(one, other.double(), type(layer).__name__, 1e-3)
+
+
+def autocast(options: argparse.Namespace) -> None:
+    tensors = qkv(200, 5, 16, 64, dtype=torch.float32)
+    mask = torch.randn(16, 16, device="cuda")
+    exact = PYTORCH(*(t.double() for t in tensors), mask.double())
+    for dtype, tolerance in ((torch.float16, 5e-3), (torch.bfloat16, 3e-2)):
+        before = ours.stats().served
+        with torch.autocast("cuda", dtype):
+            out = attention(*tensors, mask)
+        assert out.dtype is dtype and ours.stats().served == before + 1
+        close(out, exact, f"autocast to {dtype}", tolerance)
 
 
 def graphs(options: argparse.Namespace) -> None:
@@ -164,7 +256,7 @@ class Numbers(torch.utils.data.Dataset):
         return attention(x, x, x)
 
 
-def workers(options: argparse.Namespace) -> None:
+def loaders(options: argparse.Namespace) -> None:
     """Data loaders that are forked after CUDA began."""
     attention(*qkv(2, 5, 16, 64))
     loader = torch.utils.data.DataLoader(Numbers(), num_workers=2, multiprocessing_context="fork")
@@ -197,31 +289,46 @@ def masks(options: argparse.Namespace) -> None:
 
 
 def timing(options: argparse.Namespace) -> None:
-    rows = []
-    for name, tensors in cases().items():
-        found, theirs = device_us(attention, tensors), device_us(PYTORCH, tensors)
-        rows.append((name, found))
-        print(f"  {name:24} {found:8.1f} us, PyTorch {theirs:8.1f} us")
+    """Calls on the device beside PyTorch's and our bench, and their cost on the host."""
+    native = native_us(options.native) if options.native else {}
+    rows = figures["microseconds"] = []
+    too_slow = []
+    for name, tensors in cases():
+        found = device_us(attention, tensors)
+        row = {"case": name, "ours": found, "PyTorch": device_us(PYTORCH, tensors), "native": native.get(name)}
+        row["of native"] = row["native"] and round(found / row["native"], 3)
+        rows.append(row)
+        print("  " + ", ".join(f"{key} {value}" for key, value in row.items() if value is not None), flush=True)
+        if row["of native"] and row["of native"] > MOST_OF_NATIVE:
+            too_slow.append(name)
     small = qkv(16, 5, 16, 64)
     with torch.no_grad():
         host, host_theirs = host_us(attention, small), host_us(PYTORCH, small)
-    print(f"  host cost of a call      {host:8.1f} us, PyTorch {host_theirs:8.1f} us")
-    if options.native_us is not None:
-        ratio = rows[0][1] / options.native_us
-        print(f"  of the native launch     {ratio:8.3f}")
-        assert ratio <= MOST_OF_NATIVE, f"{ratio:.3f} of the native launch"
+    figures["host microseconds"] = {"ours": host, "PyTorch": host_theirs}
+    print(f"  host cost of a call {host:.1f} us, PyTorch {host_theirs:.1f} us")
+    assert not too_slow, f"more than {MOST_OF_NATIVE} of the native launch: {too_slow}"
     assert host <= MOST_HOST_US, f"{host:.1f} us on the host"
 
 
-def cases() -> dict[str, list[torch.Tensor]]:
+def native_us(path: Path) -> dict[str, float]:
+    """Microseconds of our bench for the motivating case, by the names of `cases`."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [row for row in rows if row["shape"] == "x".join(map(str, MOTIVATING)) and "us" in row]
+    found = {row["dtype"]: row["us"] for row in rows if row["case"] == "ours"}
+    strided = {"f16, one packed tensor": row["us"] for row in rows if row["case"] == "strided"}
+    return {**found, **strided}
+
+
+def cases() -> Iterator[tuple[str, list[torch.Tensor]]]:
+    yield "f16", qkv(*MOTIVATING)
+    yield "bf16", qkv(*MOTIVATING, dtype=torch.bfloat16)
+    yield "f32", qkv(*MOTIVATING, dtype=torch.float32)
     items, heads, frames, width = MOTIVATING
     packed = torch.randn(items, frames, 3, heads, width, device="cuda", dtype=torch.float16)
-    return {
-        "f16": qkv(*MOTIVATING),
-        "bf16": qkv(*MOTIVATING, dtype=torch.bfloat16),
-        "f32": qkv(*MOTIVATING, dtype=torch.float32),
-        "f16, one packed tensor": [packed[:, :, at].transpose(1, 2) for at in range(3)],
-    }
+    yield "f16, one packed tensor", [packed[:, :, at].transpose(1, 2) for at in range(3)]
+    del packed
+    for items in (70_000, 200_000, 1_000_000):
+        yield f"f16, {items}x2x16x64", qkv(items, 2, 16, 64)
 
 
 def device_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) -> float:
@@ -229,7 +336,7 @@ def device_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]
     samples = []
     for _ in range(3):
         function(*tensors)
-    for _ in range(30):
+    for _ in range(20):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(10):
@@ -237,7 +344,7 @@ def device_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]
         end.record()
         end.synchronize()
         samples.append(begin.elapsed_time(end) * 100)
-    return statistics.median(samples)
+    return round(statistics.median(samples), 2)
 
 
 def host_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) -> float:
@@ -249,7 +356,7 @@ def host_us(function: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) 
         for _ in range(100):
             function(*tensors)
         samples.append((time.perf_counter() - begun) * 1e4)
-    return statistics.median(samples)
+    return round(statistics.median(samples), 2)
 
 
 def qkv(*sizes: int, dtype: torch.dtype = torch.float16) -> list[torch.Tensor]:
