@@ -15,7 +15,7 @@ use gridguard::cuda::{Compiler, capture_launches};
 use gridguard::ptx::rewrite;
 use gridguard::{Choice, DeviceLimits, Guard, Parameter};
 use gridguard_kernels::Kernels;
-use gridguard_kernels::bench::{BenchCase, Problem};
+use gridguard_kernels::bench::{BenchCase, LaunchHandle, Problem};
 use rayon::prelude::*;
 
 use super::rewritten::{folded_parts, shifted_parts};
@@ -35,15 +35,16 @@ fn our_kernels_write_the_same_in_uneven_parts_along_each_axis_and_folded() {
         let (kernels, stream) =
             (Kernels::new(Arc::clone(&guard)), context.new_stream().expect("a stream"));
         let problems = problems();
-        let forms: Vec<Forms> = problems
-            .par_iter()
-            .map(|problem| Forms::of(problem, guard.limits(), &context))
-            .collect();
+        let compile = |problem: &Problem| {
+            let mut case = problem.on_device(&kernels, &stream).expect("memory");
+            let handle = case.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
+            (Forms::of(problem, guard.limits(), &context), case, handle)
+        };
+        let compiled: Vec<_> = problems.par_iter().map(compile).collect();
         let (mut compared, mut cut) = (0, BTreeMap::new());
-        for (problem, forms) in problems.iter().zip(&forms) {
-            let case = problem.on_device(&kernels, &stream).expect("memory");
-            let launch = Launch::capture(case, &stream, forms);
-            let (comparisons, axes) = launch.compare(problem, forms);
+        for (problem, (forms, case, handle)) in problems.iter().zip(compiled) {
+            let launch = Launch::capture(case, handle, &stream, &forms);
+            let (comparisons, axes) = launch.compare(problem, &forms);
             compared += comparisons;
             cut.entry(problem.kernel()).or_insert_with(BTreeSet::new).extend(axes);
         }
@@ -105,8 +106,12 @@ struct Launch {
 
 impl Launch {
     /// Captures the launch of `case`, which is not run.
-    fn capture(mut case: Box<dyn BenchCase>, stream: &Arc<CudaStream>, forms: &Forms) -> Self {
-        let handle = case.prepare(&[], Choice::AUTOMATIC, None).expect("a plan");
+    fn capture(
+        mut case: Box<dyn BenchCase>,
+        handle: LaunchHandle,
+        stream: &Arc<CudaStream>,
+        forms: &Forms,
+    ) -> Self {
         stream.synchronize().expect("the inputs are written");
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         stream.begin_capture(mode).expect("captures");
@@ -153,6 +158,8 @@ impl Launch {
             // SAFETY: the allocation has as many bytes.
             unsafe { result::memcpy_htod_sync(*base, bytes) }.expect("restored");
         }
+        // A copy may return before it has reached the device.
+        self.stream.context().synchronize().expect("restored");
         let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let shared = i32::try_from(self.shared_bytes).expect("few bytes");
         function.set_attribute(most, shared).expect("the device has it");
