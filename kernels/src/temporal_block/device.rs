@@ -13,8 +13,9 @@ use super::error::BlockError;
 use super::item::EPSILON;
 use super::shape::{BlockShape, GATED, Tensors};
 use super::weights::{AttentionPart, BlockWeights, FeedForwardPart, TENSORS, parts};
-use crate::element::Element;
+use crate::element::{Element, ElementType};
 use crate::error::KernelError;
+use crate::gated_product::GatedProduct;
 use crate::geglu::Geglu;
 use crate::kernels::Kernels;
 use crate::layer_norm::LayerNorm;
@@ -56,7 +57,7 @@ pub struct TemporalBlock<T> {
     /// The launch parameters of the kernels, and hashes of their sources.
     parameters: Vec<(String, u64)>,
     #[cfg(feature = "profile")]
-    sources: [String; 3],
+    sources: [String; 2],
     /// In the order of [`TENSORS`].
     weights: Arc<[CudaSlice<T>]>,
     norm: Kernel,
@@ -64,8 +65,18 @@ pub struct TemporalBlock<T> {
     attention: Kernel,
     operation: TemporalAttention,
     strides: [u8; STRIDES_BYTES],
-    gate: Kernel,
-    gate_grid: Grid,
+    gate: Gate,
+}
+
+/// The gate of the feed-forward.
+struct Gate {
+    kernel: Kernel,
+    grid: Grid,
+    /// Whether the kernel multiplies, too.
+    is_fused: bool,
+    parameters: Vec<(String, u64)>,
+    #[cfg(feature = "profile")]
+    source: String,
 }
 
 /// The memory of a block's pipeline: the weights, for the input and the output of each run.
@@ -122,7 +133,8 @@ impl<T: Element> TemporalBlock<T> {
             return Err(KernelError::Dimension { dimension, given, least, most }.into());
         }
         let block = Self::with_weights(kernels, shape, Arc::clone(&self.weights))?;
-        Ok(block.with_workspace(self.workspace_bytes))
+        let block = block.with_workspace(self.workspace_bytes);
+        if self.gate.is_fused { Ok(block) } else { block.with_gate_apart(kernels) }
     }
 
     fn with_weights(
@@ -133,23 +145,14 @@ impl<T: Element> TemporalBlock<T> {
         let guard = Arc::clone(kernels.guard());
         let (rows, channels, element) = (shape.rows(), shape.channels, T::TYPE);
         let norm = LayerNorm::new(rows, channels, element)?;
-        let gate = Geglu::new(rows, GATED * channels, element)?;
         let operation = TemporalAttention::new(shape.attention(), element, guard.limits())?;
         let operation = operation.with_strides();
         let strides = stride_bytes(&operation, &extents(&shape))?;
-        let named = [
-            ("norm", norm.parameters()),
-            ("attention", operation.parameters()),
-            ("gate", gate.parameters()),
-        ];
-        let of_kernel = |(kernel, parameters): (&'static str, Vec<(String, u64)>)| {
-            parameters.into_iter().map(move |(name, value)| (format!("{kernel}.{name}"), value))
-        };
+        let named = [("norm", norm.parameters()), ("attention", operation.parameters())];
         #[cfg(feature = "profile")]
         let sources = {
             let limits = guard.limits();
-            let codes = [norm.code(limits)?, operation.code(limits)?, gate.code(limits)?];
-            codes.map(|code| source_hash(code.source))
+            [norm.code(limits)?, operation.code(limits)?].map(|code| source_hash(code.source))
         };
         Ok(Self {
             shape,
@@ -163,10 +166,20 @@ impl<T: Element> TemporalBlock<T> {
             attention: kernels.kernel(&operation)?,
             operation,
             strides,
-            gate: kernels.kernel(&gate)?,
-            gate_grid: Grid::new(&gate, &shape),
+            gate: Gate::best(kernels, &shape, element)?,
             guard,
         })
+    }
+
+    /// The same with the product before the gate by cuBLASLt, as on devices without Hopper's instructions: it
+    /// takes more scratch, and more time.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError`] if the kernel of the gate cannot be compiled.
+    pub fn with_gate_apart(mut self, kernels: &Kernels) -> Result<Self, BlockError> {
+        self.gate = Gate::apart(kernels, &self.shape, T::TYPE)?;
+        Ok(self)
     }
 
     /// The same with so many bytes of workspace for cuBLASLt, for each chunk in flight; 4 MiB by default.
@@ -204,11 +217,11 @@ impl<T: Element> TemporalBlock<T> {
         let buffers = TENSORS
             .map(|tensor| builder.shared_input::<T>(tensor.name(), tensor.elements(channels)));
         let workspace = builder.fixed_scratch("workspace", self.workspace_bytes);
-        for (name, value) in &self.parameters {
+        for (name, value) in self.parameters.iter().chain(&self.gate.parameters) {
             builder.parameter(name, *value);
         }
         #[cfg(feature = "profile")]
-        self.sources.iter().for_each(|hash| builder.source(hash));
+        self.sources.iter().chain([&self.gate.source]).for_each(|hash| builder.source(hash));
         let mut declared = Declared { block: self, builder: &mut builder, tensors, workspace };
         let ([first, second], last) = parts(buffers);
         declared.attention("1", first, x)?;
@@ -272,14 +285,22 @@ impl<T: Element> Declared<'_, '_, T> {
     }
 
     fn feed_forward(&mut self, part: FeedForwardPart<Buffer<T>>) -> Result<(), BlockError> {
-        let Tensors { y, normed, up, gated, .. } = self.tensors;
-        let TemporalBlock { shape, gate, gate_grid, .. } = self.block;
+        let Tensors { y, normed, gated, .. } = self.tensors;
+        let TemporalBlock { shape, gate, .. } = self.block;
         let [.., of_up, of_down] = shape.products(T::TYPE);
         self.norm("3", part.norm, y);
-        let added = (Some(part.up_bias), None);
-        self.product("up".to_owned(), of_up, [normed, part.up, up], added)?;
-        let stage = self.builder.kernel("gate", gate, gate_grid.request, gate_grid.batch);
-        stage.reads(up).writes(gated).parts(shape.frames);
+        let Gate { kernel, grid, is_fused, .. } = gate;
+        if *is_fused {
+            let stage = self.builder.kernel("gate", kernel, grid.request, grid.batch);
+            let stage = stage.reads(normed).reads(part.up).reads(part.up_bias);
+            stage.writes(gated).parts(shape.frames);
+        } else {
+            let up = Tensors::up(self.builder, shape);
+            let added = (Some(part.up_bias), None);
+            self.product("up".to_owned(), of_up, [normed, part.up, up], added)?;
+            let stage = self.builder.kernel("gate", kernel, grid.request, grid.batch);
+            stage.reads(up).writes(gated).parts(shape.frames);
+        }
         let added = (Some(part.down_bias), Some(y));
         self.product("down".to_owned(), of_down, [gated, part.down, y], added)
     }
@@ -304,6 +325,56 @@ impl<T: Element> Declared<'_, '_, T> {
         let added = self.builder.product(stage.clone(), &self.block.guard, shape, buffers);
         added.map_err(|error| BlockError::Product { stage, error: Box::new(error) })
     }
+}
+
+impl Gate {
+    /// One kernel with the product where the device and the shape allow it.
+    fn best(
+        kernels: &Kernels,
+        shape: &BlockShape,
+        element: ElementType,
+    ) -> Result<Self, BlockError> {
+        let (rows, channels) = (shape.rows(), shape.channels);
+        let fused = GatedProduct::new(rows, channels, GATED * channels, element);
+        match fused {
+            Ok(fused) if fused.code(kernels.guard().limits()).is_ok() => {
+                Self::of(kernels, shape, &fused, true)
+            }
+            _ => Self::apart(kernels, shape, element),
+        }
+    }
+
+    fn apart(
+        kernels: &Kernels,
+        shape: &BlockShape,
+        element: ElementType,
+    ) -> Result<Self, BlockError> {
+        let gate = Geglu::new(shape.rows(), GATED * shape.channels, element)?;
+        Self::of(kernels, shape, &gate, false)
+    }
+
+    fn of(
+        kernels: &Kernels,
+        shape: &BlockShape,
+        gate: &impl Operation,
+        is_fused: bool,
+    ) -> Result<Self, BlockError> {
+        Ok(Self {
+            kernel: kernels.kernel(gate)?,
+            grid: Grid::new(gate, shape),
+            is_fused,
+            parameters: of_kernel(("gate", gate.parameters())).collect(),
+            #[cfg(feature = "profile")]
+            source: source_hash(gate.code(kernels.guard().limits())?.source),
+        })
+    }
+}
+
+/// The launch parameters of a stage's kernel, with the stage's name.
+fn of_kernel(
+    (stage, parameters): (&'static str, Vec<(String, u64)>),
+) -> impl Iterator<Item = (String, u64)> {
+    parameters.into_iter().map(move |(name, value)| (format!("{stage}.{name}"), value))
 }
 
 impl Grid {

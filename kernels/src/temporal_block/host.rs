@@ -25,7 +25,8 @@ pub fn host_pipeline<'a, T: Element>(
     let ([first, second], last) = parts(weights.tensors.each_ref());
     attention(&mut builder, stages, &tensors, ("1", first, tensors.x));
     attention(&mut builder, stages, &tensors, ("2", second, tensors.y));
-    feed_forward(&mut builder, stages, &tensors, last);
+    let up = Tensors::up(&mut builder, shape);
+    feed_forward(&mut builder, stages, (&tensors, up), last);
     let pipeline = builder.build()?;
     Ok((pipeline, tensors.x, tensors.y))
 }
@@ -83,10 +84,10 @@ fn attention<'a, T: Element>(
 fn feed_forward<'a, T: Element>(
     builder: &mut PipelineBuilder<HostStage<'a>>,
     stages: HostStages,
-    tensors: &Tensors<T>,
+    (tensors, up): (&Tensors<T>, Buffer<T>),
     part: FeedForwardPart<&'a Vec<T>>,
 ) {
-    let Tensors { y, normed, up, gated, .. } = *tensors;
+    let Tensors { y, normed, gated, .. } = *tensors;
     norm(builder, stages, "norm3".to_owned(), part.norm, [y, normed]);
     let stage = builder.stage("up", move |_, views| {
         let (normed, up) = (views.read(normed)?, views.write(up)?);
