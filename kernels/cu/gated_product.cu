@@ -3,17 +3,18 @@
 //
 // Contract
 //   macros      ELEMENT (F16 or BF16); INNER, columns of x, a multiple of 64; COLUMNS, of out, a multiple of TILE;
-//               TILE, columns of a block: 128 or 64; ROUNDS, tiles of 64 rows that a block computes; STAGES, parts of
-//               64 rows and 64 columns of x that are loaded ahead
+//               TILE, columns of a block: 128 or 64; STAGES, parts of 64 rows and 64 columns of x that are loaded ahead
 //   layout      x is [rows, INNER]; weight is [2, COLUMNS, INNER] and bias [2, COLUMNS], those of the values before
 //               those of the gates; out is [rows, COLUMNS]; contiguous; out overlaps none
-//   grid        COLUMNS / TILE blocks on x for each group of 64 * ROUNDS rows, folded into x; the last group may have
-//               fewer
-//   block       384 on x: a warpgroup that loads, and two that compute a tile of 64 rows each in turn
+//   grid        COLUMNS / TILE blocks on x for each group of tiles of 64 rows, folded into x; the groups share the
+//               tiles evenly
+//   block       384 on x: a warpgroup that loads, and two that compute a tile of 64 rows each in turn: one multiplies
+//               while the other computes gates and stores
 //   shared      dynamic: the block's rows of weight, the stages, and their barriers
 //   arguments   x (address of the chunk's first row), weight, bias, out, rows of the chunk (u64)
 //   alignment   16 bytes
-//   arithmetic  wgmma with f32 accumulation, gelu in f32 as in geglu; one rounding
+//   arithmetic  wgmma with f32 accumulation, gelu in f32, the relative error of erf's complement below 2^-13; one
+//               rounding
 //   needs       sm_90a
 //
 // A block's weights stay in shared memory for all its rows: only x is read again, by the blocks of other columns.
@@ -48,9 +49,15 @@ __device__ inline void barrier_wait(u32 at, u32 parity) {
 __device__ inline void copy_16(u32 to, const Element *from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
-__device__ inline void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <u32 N> __device__ inline void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-// What this thread wrote to shared memory is seen by the matrix instructions.
+// The warpgroups that compute take turns: `group` waits for its turn, and the other is given its own.
+__device__ inline void wait_for_turn(u32 group) { asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(2 * GROUP) : "memory"); }
+__device__ inline void give_turn(u32 group) { asm volatile("bar.arrive %0, %1;" ::"r"(1 + group), "n"(2 * GROUP) : "memory"); }
+
+// The barrier counts this thread once its copies so far have arrived.
+__device__ inline void arrive_after_copies(u32 at) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(at) : "memory");
+}
+// What was copied to shared memory, as this thread sees it, is seen by the matrix instructions.
 __device__ inline void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Pieces of 16 bytes change places within eight rows, as the instructions expect it of rows of 128 bytes.
@@ -92,19 +99,17 @@ __device__ inline void fence_registers() { asm volatile("wgmma.fence.sync.aligne
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <u32 N> __device__ inline void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 
-// As in geglu.
+// x * (1 + erf(x / sqrt(2))) / 2: as geglu has it, with a polynomial that is short enough to hide behind the products.
 __device__ inline float gelu(float x) {
     const float z = fabsf(x);
     float t, power;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.305f, z, 1.f)));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.29f, z, 1.f)));
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(z * z * -0.72134752f));
-    float tail = fmaf(-0.07661898f, t, 0.20079674f);
-    tail = fmaf(tail, t, -0.0029932808f);
-    tail = fmaf(tail, t, 0.14002211f);
-    tail = fmaf(tail, t, 0.11680108f);
-    tail = fmaf(tail, t, 0.12199411f);
+    float tail = fmaf(0.25936508f, t, -0.030211105f);
+    tail = fmaf(tail, t, 0.16056472f);
+    tail = fmaf(tail, t, 0.11032433f);
     tail *= t * power;
-    return x * (x < 0.f ? tail : 1.f - tail);
+    return x * fabsf((x > 0.f ? 1.f : 0.f) - tail);
 }
 
 // Two elements, the first in the lower half.
@@ -124,43 +129,29 @@ __device__ inline u32 column_of(u32 n) { return n / 32 * 32 + n % 8 / 2 * 8 + n 
 
 __device__ inline void load(u32 base, const Element *__restrict__ x, const Element *__restrict__ weight, u32 first_column,
                             u64 first_row, u32 tiles, u64 rows) {
-    const u32 thread = threadIdx.x % GROUP;
-    // A stage is free again once the products after it have begun, so one more than these is needed.
-    constexpr u32 AHEAD = STAGES - 2 < 4 ? STAGES - 2 : 4;
-    const u32 parts = tiles * PARTS;
-    // The groups of copies: part by part, those of the first tile with the weights' parts before them.
-    auto arrived = [&](u32 part) {
-        publish();
-        if (part < PARTS) barrier_arrive(barrier(base, WEIGHTS + part));
-        barrier_arrive(barrier(base, FULL + part % STAGES));
-    };
-    for (u32 part = 0; part < parts; ++part) {
-        const u32 tile = part / PARTS, k = part % PARTS * KEYS, stage = part % STAGES;
-        if (part >= STAGES) barrier_wait(barrier(base, EMPTY + stage), (part / STAGES - 1) & 1);
-        if (part < PARTS) {
+    const u32 thread = threadIdx.x % GROUP, piece = thread % 8;
+    for (u32 tile = 0; tile < tiles; ++tile) {
+        for (u32 k = 0; k < PARTS; ++k) {
+            const u32 part = tile * PARTS + k, stage = part % STAGES;
+            if (part >= STAGES) barrier_wait(barrier(base, EMPTY + stage), (part / STAGES - 1) & 1);
+            if (tile == 0) {
 #pragma unroll 4
-            for (u32 i = thread; i < 2 * TILE * 8; i += GROUP) {
-                const u32 n = i / 8, piece = i % 8;
-                const u32 row = n < TILE ? first_column + column_of(n) : COLUMNS + first_column + column_of(n - TILE);
-                copy_16(base + B_AT + part * B_BYTES + place(n, piece), weight + u64(row) * INNER + k + piece * 8);
+                for (u32 n = thread / 8; n < 2 * TILE; n += GROUP / 8) {
+                    const u32 row = n < TILE ? first_column + column_of(n) : COLUMNS + first_column + column_of(n - TILE);
+                    copy_16(base + B_AT + k * B_BYTES + place(n, piece), weight + u64(row) * INNER + k * KEYS + piece * 8);
+                }
+                arrive_after_copies(barrier(base, WEIGHTS + k));
             }
-        }
-        const u32 at = base + A_AT + stage * A_BYTES;
+            const u32 at = base + A_AT + stage * A_BYTES;
 #pragma unroll
-        for (u32 i = 0; i < 64 * 8 / GROUP; ++i) {
-            const u32 row = (i * GROUP + thread) / 8, piece = thread % 8;
-            const u64 from = first_row + tile * 64 + row;
-            // Rows past the last are not stored.
-            copy_16(at + place(row, piece), x + (from < rows ? from : rows - 1) * INNER + k + piece * 8);
-        }
-        commit();
-        if (part >= AHEAD) {
-            wait_copies<AHEAD>();
-            arrived(part - AHEAD);
+            for (u32 row = thread / 8; row < 64; row += GROUP / 8) {
+                const u64 from = first_row + tile * 64 + row;
+                // Rows past the last are not stored.
+                copy_16(at + place(row, piece), x + (from < rows ? from : rows - 1) * INNER + k * KEYS + piece * 8);
+            }
+            arrive_after_copies(barrier(base, FULL + stage));
         }
     }
-    wait_copies<0>();
-    for (u32 part = parts > AHEAD ? parts - AHEAD : 0; part < parts; ++part) arrived(part);
 }
 
 __device__ inline void compute(u32 base, u32 group, const Element *__restrict__ bias, Element *__restrict__ out,
@@ -168,11 +159,14 @@ __device__ inline void compute(u32 base, u32 group, const Element *__restrict__ 
     const u32 warp = threadIdx.x % GROUP / WARP, lane = threadIdx.x % WARP, quad = lane % 4;
     for (u32 tile = group; tile < tiles; tile += 2) {
         float c[N_TILES][4];
+        // Without it a part could be mistaken for the one that its stage had before.
+        if (tile > 0) wait_for_turn(group);
 #pragma unroll
         for (u32 k = 0; k < PARTS; ++k) {
             const u32 part = tile * PARTS + k, stage = part % STAGES;
             if (tile == group) barrier_wait(barrier(base, WEIGHTS + k), 0);
             barrier_wait(barrier(base, FULL + stage), (part / STAGES) & 1);
+            publish();
             const u64 a = describe(base + A_AT + stage * A_BYTES), b = describe(base + B_AT + k * B_BYTES);
             fence_registers();
 #pragma unroll
@@ -183,6 +177,7 @@ __device__ inline void compute(u32 base, u32 group, const Element *__restrict__ 
                 if (lane == 0) barrier_arrive(barrier(base, EMPTY + (part - 1) % STAGES));
             }
         }
+        if (tile + 1 < tiles) give_turn(1 - group);
         wait_products<0>();
         if (lane == 0) barrier_arrive(barrier(base, EMPTY + (tile * PARTS + PARTS - 1) % STAGES));
 
@@ -223,23 +218,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Overlap overlap;
     extern __shared__ __align__(1024) uint4 shared[];
     const u32 base = u32(__cvta_generic_to_shared(shared));
-    const u64 block = block_number();
-    const u64 first_row = block / TILES_N * (64 * ROUNDS);
-    if (first_row >= rows) return;
+    const u64 block = block_number(), group = block / TILES_N, groups = u64(gridDim.x) * gridDim.y * gridDim.z / TILES_N;
+    // The first groups have a tile more where they cannot have as many.
+    const u64 all = (rows + 63) / 64, each = all / groups, more = all % groups;
+    const u32 tiles = u32(each + (group < more));
+    if (tiles == 0) return;
+    const u64 first_row = (group * each + (group < more ? group : more)) * 64;
     const u32 first_column = u32(block % TILES_N) * TILE;
-    const u64 left = (rows - first_row + 63) / 64;
-    const u32 tiles = u32(left < ROUNDS ? left : ROUNDS);
     if (threadIdx.x == 0) {
-        for (u32 i = 0; i < STAGES; ++i) barrier_init(barrier(base, FULL + i), GROUP), barrier_init(barrier(base, EMPTY + i), 4);
+        for (u32 i = 0; i < STAGES; ++i) {
+            barrier_init(barrier(base, FULL + i), GROUP);
+            barrier_init(barrier(base, EMPTY + i), GROUP / WARP);
+        }
         for (u32 i = 0; i < PARTS; ++i) barrier_init(barrier(base, WEIGHTS + i), GROUP);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
     if (threadIdx.x < GROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
         load(base, x, weight, first_column, first_row, tiles, rows);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
         compute(base, threadIdx.x / GROUP - 1, bias, out, first_column, first_row, tiles, rows);
     }
 }

@@ -31,11 +31,12 @@ const ROWS: u64 = 64;
 const KEYS: u64 = 64;
 /// Bytes of a row of that many columns.
 const ROW_BYTES: u64 = 128;
-/// Tiles of a block by default: enough that its weights are loaded in a small part of its time.
-const ROUNDS: u64 = 16;
+const STAGE_BYTES: u64 = ROWS * ROW_BYTES;
+/// The most tiles of a block by default: enough that its weights are loaded in a small part of its time.
+const ROUNDS: u64 = 37;
 const MAX_ROUNDS: u64 = 1024;
-/// More do not make it faster, fewer do.
-const MAX_STAGES: u64 = 7;
+/// Parts of x that are loaded ahead. More do not make it faster.
+const MAX_STAGES: u64 = 8;
 const MIN_STAGES: u64 = 4;
 /// Of each device with these instructions.
 const SHARED_BYTES: u64 = 227 << 10;
@@ -49,7 +50,7 @@ const MAX_COLUMNS: u64 = 1 << 16;
 pub struct GatedProduct {
     rows: Rows,
     inner: u64,
-    /// Tiles of 64 rows of a block.
+    /// The most tiles of 64 rows of a block; the blocks of a chunk share its tiles evenly.
     rounds: u64,
 }
 
@@ -87,7 +88,7 @@ impl GatedProduct {
     /// Columns of out of a block: 128, or 64 where the weights of more do not fit into shared memory.
     fn tile(&self) -> u64 {
         // The barriers take less than two rows.
-        let least = self.weight_bytes(128) + MIN_STAGES * ROWS * ROW_BYTES + 2 * ROW_BYTES;
+        let least = self.weight_bytes(128) + MIN_STAGES * STAGE_BYTES + 2 * ROW_BYTES;
         let fits = self.rows.columns.is_multiple_of(128) && least <= SHARED_BYTES;
         if fits { 128 } else { 64 }
     }
@@ -98,12 +99,12 @@ impl GatedProduct {
 
     fn stages(&self) -> u64 {
         let left = SHARED_BYTES - self.weight_bytes(self.tile()) - 2 * ROW_BYTES;
-        (left / (ROWS * ROW_BYTES)).min(MAX_STAGES)
+        (left / STAGE_BYTES).min(MAX_STAGES)
     }
 
     fn shared_bytes(&self) -> u64 {
         let barriers = 2 * self.stages() + self.inner / KEYS;
-        self.weight_bytes(self.tile()) + self.stages() * ROWS * ROW_BYTES + 8 * barriers
+        self.weight_bytes(self.tile()) + self.stages() * STAGE_BYTES + 8 * barriers
     }
 }
 
@@ -126,7 +127,7 @@ impl Operation for GatedProduct {
     }
 
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
-        let rounds = [ROUNDS, 4, 8, 12, 24, 32, 48];
+        let rounds = [ROUNDS, 8, 16, 24, 74, 148, 296];
         rounds.map(|rounds| Self { rounds, ..*self }.parameters()).into()
     }
 
@@ -159,7 +160,6 @@ impl Operation for GatedProduct {
                 ("INNER", self.inner),
                 ("COLUMNS", self.rows.columns),
                 ("TILE", self.tile()),
-                ("ROUNDS", self.rounds),
                 ("STAGES", self.stages()),
             ],
             architecture_specific: true,
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn blocks_have_all_columns_of_so_many_tiles_of_rows() {
         let request = product(245_760, 320, 1280).request();
-        assert_eq!((request.grid, request.block), (Dim3::new(10, 1, 240), Dim3::new(384, 1, 1)));
+        assert_eq!((request.grid, request.block), (Dim3::new(10, 1, 104), Dim3::new(384, 1, 1)));
         let fewer = product(1, 640, 2560).with_parameters(&[("rounds".to_owned(), 4)]);
         assert_eq!(fewer.expect("legal").request().grid, Dim3::new(40, 1, 1));
         assert_eq!(product(0, 64, 64).request().grid.z, 0);
