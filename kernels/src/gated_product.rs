@@ -40,8 +40,8 @@ const MAX_STAGES: u64 = 8;
 const MIN_STAGES: u64 = 4;
 /// Of each device with these instructions.
 const SHARED_BYTES: u64 = 227 << 10;
-/// The most columns of x whose weights fit beside the fewest stages.
-const MAX_INNER: u64 = 768;
+/// The most columns of x whose weights leave room for enough stages.
+const MAX_INNER: u64 = 640;
 /// The longest row that is tested.
 const MAX_COLUMNS: u64 = 1 << 16;
 
@@ -60,7 +60,7 @@ impl GatedProduct {
     ///
     /// # Errors
     ///
-    /// [`KernelError::Dimension`] for inner outside 1 to 768 and columns outside 1 to 65,536,
+    /// [`KernelError::Dimension`] for inner outside 1 to 640 and columns outside 1 to 65,536,
     /// [`KernelError::NotMultiple`] if either is no multiple of 64; [`KernelError::TensorType`] for f32;
     /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero rows are allowed.
     pub fn new(
@@ -215,7 +215,7 @@ pub fn reference<T: Element>(x: &[T], weight: &[T], bias: &[T]) -> Vec<f64> {
     values.iter().zip(gates).map(|(value, gate)| value * crate::geglu::gelu(*gate)).collect()
 }
 
-/// The largest relative Frobenius error of a correct kernel: sums are f32 over up to 768 products, and out is
+/// The largest relative Frobenius error of a correct kernel: sums are f32 over up to 640 products, and out is
 /// rounded once.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
@@ -258,7 +258,7 @@ mod tests {
     fn sizes_types_and_parameters_that_the_kernel_cannot_take_are_errors() {
         let new = |inner, columns, element| GatedProduct::new(1, inner, columns, element);
         let half = ElementType::F16;
-        for (inner, columns) in [(0, 64), (32, 64), (832, 64), (64, 0), (64, 96), (64, 1 << 17)] {
+        for (inner, columns) in [(0, 64), (32, 64), (704, 64), (64, 0), (64, 96), (64, 1 << 17)] {
             assert!(new(inner, columns, half).is_err(), "{inner} {columns}");
         }
         assert!(new(64, 64, ElementType::F32).is_err());

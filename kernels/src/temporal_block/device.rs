@@ -12,16 +12,18 @@ use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest};
 use super::error::BlockError;
 use super::item::EPSILON;
 use super::shape::{BlockShape, GATED, Tensors};
-use super::weights::{AttentionPart, BlockWeights, FeedForwardPart, TENSORS, parts};
-use crate::element::{Element, ElementType};
+use super::weights::{
+    AttentionPart, BlockWeights, FeedForwardPart, POSITIONS, TENSORS, check_positions, parts,
+};
+use crate::element::{Element, ElementType, to_u64};
 use crate::error::KernelError;
 use crate::gated_product::GatedProduct;
 use crate::geglu::Geglu;
 use crate::kernels::Kernels;
 use crate::layer_norm::LayerNorm;
-use crate::operation::Operation;
 #[cfg(feature = "profile")]
 use crate::operation::source_hash;
+use crate::operation::{Operation, check_size};
 use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, Variant, stride_bytes};
 use crate::tensor::Extent;
 
@@ -60,7 +62,11 @@ pub struct TemporalBlock<T> {
     sources: [String; 2],
     /// In the order of [`TENSORS`].
     weights: Arc<[CudaSlice<T>]>,
+    /// The embeddings of positions, if there are some.
+    positions: Option<Arc<CudaSlice<T>>>,
     norm: Kernel,
+    /// That of the attentions, if there are embeddings of positions.
+    norm_of_positions: Option<Kernel>,
     norm_grid: Grid,
     attention: Kernel,
     operation: TemporalAttention,
@@ -98,6 +104,7 @@ struct Declared<'p, 'b, T> {
     block: &'b TemporalBlock<T>,
     builder: &'p mut PipelineBuilder<CudaStage<'b>>,
     tensors: Tensors<T>,
+    positions: Option<Buffer<T>>,
     workspace: Buffer<u8>,
 }
 
@@ -114,10 +121,13 @@ impl<T: Element> TemporalBlock<T> {
         shape: BlockShape,
         weights: &BlockWeights<T>,
     ) -> Result<Self, BlockError> {
-        weights.check(shape.channels)?;
-        let copied = weights.tensors.iter().map(|tensor| stream.clone_htod(tensor));
-        let weights = copied.collect::<Result<_, _>>().map_err(KernelError::from)?;
-        Self::with_weights(kernels, shape, weights)
+        weights.check(&shape)?;
+        let copy = |tensor: &Vec<T>| stream.clone_htod(tensor);
+        let tensors = weights.tensors.iter().map(copy);
+        let tensors = tensors.collect::<Result<_, _>>().map_err(KernelError::from)?;
+        let positions = Some(&weights.positions).filter(|positions| !positions.is_empty());
+        let positions = positions.map(copy).transpose().map_err(KernelError::from)?;
+        Self::with_weights(kernels, shape, tensors, positions.map(Arc::new))
     }
 
     /// The same weights for another number of items or frames, or other heads: a server, whose requests
@@ -125,14 +135,14 @@ impl<T: Element> TemporalBlock<T> {
     ///
     /// # Errors
     ///
-    /// [`BlockError`] if the shape has another number of channels, or the kernels cannot be compiled.
+    /// [`BlockError`] if the shape has another number of channels or more frames than there are embeddings of
+    /// positions, or the kernels cannot be compiled.
     pub fn with_shape(&self, kernels: &Kernels, shape: BlockShape) -> Result<Self, BlockError> {
-        let (given, own) = (shape.channels, self.shape.channels);
-        if given != own {
-            let (dimension, least, most) = ("channels", own, own);
-            return Err(KernelError::Dimension { dimension, given, least, most }.into());
-        }
-        let block = Self::with_weights(kernels, shape, Arc::clone(&self.weights))?;
+        let channels = self.shape.channels;
+        check_size("channels", shape.channels, channels..=channels)?;
+        let positions = self.positions.clone();
+        check_positions(&shape, positions.as_ref().map_or(0, |positions| positions.len()))?;
+        let block = Self::with_weights(kernels, shape, Arc::clone(&self.weights), positions)?;
         let block = block.with_workspace(self.workspace_bytes);
         if self.gate.is_fused { Ok(block) } else { block.with_gate_apart(kernels) }
     }
@@ -141,6 +151,7 @@ impl<T: Element> TemporalBlock<T> {
         kernels: &Kernels,
         shape: BlockShape,
         weights: Arc<[CudaSlice<T>]>,
+        positions: Option<Arc<CudaSlice<T>>>,
     ) -> Result<Self, BlockError> {
         let guard = Arc::clone(kernels.guard());
         let (rows, channels, element) = (shape.rows(), shape.channels, T::TYPE);
@@ -162,6 +173,11 @@ impl<T: Element> TemporalBlock<T> {
             sources,
             weights,
             norm: kernels.kernel(&norm)?,
+            norm_of_positions: positions
+                .as_ref()
+                .map(|_| kernels.kernel(&norm.with_positions(shape.frames)))
+                .transpose()?,
+            positions,
             norm_grid: Grid::new(&norm, &shape),
             attention: kernels.kernel(&operation)?,
             operation,
@@ -180,6 +196,13 @@ impl<T: Element> TemporalBlock<T> {
     pub fn with_gate_apart(mut self, kernels: &Kernels) -> Result<Self, BlockError> {
         self.gate = Gate::apart(kernels, &self.shape, T::TYPE)?;
         Ok(self)
+    }
+
+    /// Whether the product before the gate and the gate are one kernel: on Hopper, where the channels are at most
+    /// 640.
+    #[must_use]
+    pub const fn is_gate_fused(&self) -> bool {
+        self.gate.is_fused
     }
 
     /// The same with so many bytes of workspace for cuBLASLt, for each chunk in flight; 4 MiB by default.
@@ -216,19 +239,24 @@ impl<T: Element> TemporalBlock<T> {
         let channels = self.shape.channels;
         let buffers = TENSORS
             .map(|tensor| builder.shared_input::<T>(tensor.name(), tensor.elements(channels)));
+        let embedded = self.positions.as_deref().map(|embedded| {
+            (builder.shared_input::<T>(POSITIONS, to_u64(embedded.len())), embedded)
+        });
+        let positions = embedded.map(|(buffer, _)| buffer);
         let workspace = builder.fixed_scratch("workspace", self.workspace_bytes);
         for (name, value) in self.parameters.iter().chain(&self.gate.parameters) {
             builder.parameter(name, *value);
         }
         #[cfg(feature = "profile")]
         self.sources.iter().chain([&self.gate.source]).for_each(|hash| builder.source(hash));
-        let mut declared = Declared { block: self, builder: &mut builder, tensors, workspace };
+        let mut declared =
+            Declared { block: self, builder: &mut builder, tensors, positions, workspace };
         let ([first, second], last) = parts(buffers);
         declared.attention("1", first, x)?;
         declared.attention("2", second, y)?;
         declared.feed_forward(last)?;
         let pipeline = builder.build()?;
-        let weights = buffers.into_iter().zip(self.weights.iter()).collect();
+        let weights = buffers.into_iter().zip(self.weights.iter()).chain(embedded).collect();
         Ok((pipeline, BlockMemory { x, y, weights }))
     }
 }
@@ -265,7 +293,7 @@ impl<T: Element> Declared<'_, '_, T> {
         let Tensors { y, normed, qkv, attended, .. } = self.tensors;
         let channels = self.block.shape.channels;
         let [of_qkv, of_out, ..] = self.block.shape.products(T::TYPE);
-        self.norm(number, part.norm, residual);
+        self.norm(number, part.norm, self.positions, residual);
         let none = (None, None);
         self.product(format!("qkv{number}"), of_qkv, [normed, part.qkv, qkv], none)?;
         let TemporalBlock { shape, attention, operation, strides, .. } = self.block;
@@ -288,7 +316,7 @@ impl<T: Element> Declared<'_, '_, T> {
         let Tensors { y, normed, gated, .. } = self.tensors;
         let TemporalBlock { shape, gate, .. } = self.block;
         let [.., of_up, of_down] = shape.products(T::TYPE);
-        self.norm("3", part.norm, y);
+        self.norm("3", part.norm, None, y);
         let Gate { kernel, grid, is_fused, .. } = gate;
         if *is_fused {
             let stage = self.builder.kernel("gate", kernel, grid.request, grid.batch);
@@ -305,11 +333,24 @@ impl<T: Element> Declared<'_, '_, T> {
         self.product("down".to_owned(), of_down, [gated, part.down, y], added)
     }
 
-    fn norm(&mut self, number: &str, [weight, bias]: [Buffer<T>; 2], from: Buffer<T>) {
-        let TemporalBlock { shape, norm, norm_grid, .. } = self.block;
+    fn norm(
+        &mut self,
+        number: &str,
+        [weight, bias]: [Buffer<T>; 2],
+        positions: Option<Buffer<T>>,
+        from: Buffer<T>,
+    ) {
+        let TemporalBlock { shape, norm, norm_of_positions, norm_grid, .. } = self.block;
+        let (kernel, positions) = match (norm_of_positions, positions) {
+            (Some(kernel), Some(positions)) => (kernel, Some(positions)),
+            _ => (norm, None),
+        };
         let name = format!("norm{number}");
-        let stage = self.builder.kernel(name, norm, norm_grid.request, norm_grid.batch);
-        let stage = stage.reads(from).writes(self.tensors.normed).reads(weight).reads(bias);
+        let stage = self.builder.kernel(name, kernel, norm_grid.request, norm_grid.batch);
+        let mut stage = stage.reads(from).writes(self.tensors.normed).reads(weight).reads(bias);
+        if let Some(positions) = positions {
+            stage = stage.reads(positions);
+        }
         stage.parts(shape.frames).value(EPSILON);
     }
 

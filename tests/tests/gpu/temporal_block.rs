@@ -28,7 +28,12 @@ struct Case<T> {
 impl<T: Tensorial> Case<T> {
     fn new([items, frames, channels, heads]: [u64; 4]) -> Self {
         let shape = BlockShape::new(items, frames, channels, heads).expect("legal");
-        let weights = BlockWeights::<T>::random(channels, 3).expect("legal");
+        let mut weights = BlockWeights::<T>::random(channels, 3).expect("legal");
+        // More than there are frames, as models have them.
+        if heads > 1 {
+            let elements = usize::try_from((frames + 8) * channels).expect("elements");
+            weights = weights.with_positions(uniform(elements, 5)).expect("whole rows");
+        }
         let stream = stream();
         let input = uniform::<T>(usize::try_from(shape.elements()).expect("elements"), 4);
         let reference = BlockReference::new(&shape, &weights).expect("fits");
