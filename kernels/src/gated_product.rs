@@ -85,6 +85,24 @@ impl GatedProduct {
         Ok(Self { rows, inner, rounds: ROUNDS })
     }
 
+    /// The same with blocks of whole items of so many rows, so that chunks are few items.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn for_items(self, rows: u64) -> Result<Self, KernelError> {
+        // ROWS is a power of two.
+        let common = 1 << rows.trailing_zeros().min(ROWS.trailing_zeros());
+        let step = (rows / common).max(1);
+        self.with_rounds((ROUNDS / step).max(1).saturating_mul(step))
+    }
+
+    fn with_rounds(self, rounds: u64) -> Result<Self, KernelError> {
+        if !(1..=MAX_ROUNDS).contains(&rounds) {
+            let (variant, parameter, given) = (Self::KERNEL, "rounds", rounds);
+            let expected = format!("1 to {MAX_ROUNDS}");
+            return Err(KernelError::LaunchParameter { variant, parameter, given, expected });
+        }
+        Ok(Self { rounds, ..self })
+    }
+
     /// Columns of out of a block: 128, or 64 where the weights of more do not fit into shared memory.
     fn tile(&self) -> u64 {
         // The barriers take less than two rows.
@@ -133,12 +151,7 @@ impl Operation for GatedProduct {
 
     fn with_parameters(&self, parameters: &[(String, u64)]) -> Result<Self, KernelError> {
         let [rounds] = replaced(Self::KERNEL, "rounds", [("rounds", self.rounds)], parameters)?;
-        if !(1..=MAX_ROUNDS).contains(&rounds) {
-            let (variant, parameter, given) = (Self::KERNEL, "rounds", rounds);
-            let expected = format!("1 to {MAX_ROUNDS}");
-            return Err(KernelError::LaunchParameter { variant, parameter, given, expected });
-        }
-        Ok(Self { rounds, ..*self })
+        self.with_rounds(rounds)
     }
 
     fn code(&self, device: &DeviceLimits) -> Result<Code, KernelError> {
@@ -267,6 +280,20 @@ mod tests {
             let taken = product(1, 64, 64).with_parameters(&[("rounds".to_owned(), rounds)]);
             assert!(taken.is_err(), "{rounds}");
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn blocks_of_items_are_few_whole_items() {
+        for (frames, rounds) in
+            [(1, 37), (16, 37), (24, 36), (7, 35), (33, 33), (128, 36), (127, 127)]
+        {
+            let product = product(1, 320, 1280).for_items(frames).expect("few rounds");
+            assert_eq!(product.rounds, rounds, "{frames}");
+            assert_eq!(64 * rounds % frames, 0, "{frames}");
+        }
+        assert!(product(1, 320, 1280).for_items(1025).is_err());
+        assert!(product(1, 320, 1280).for_items(u64::MAX).is_err());
     }
 
     #[test]

@@ -173,8 +173,11 @@ impl Case<'_> {
         let grid = Dim3::new(u32::try_from(ITEMS)?.into(), 1, 1);
         let request = LaunchRequest::new(grid, Dim3::new(THREADS.into(), 1, 1));
         let batch = BatchAxis::new(Axis::X, ITEMS);
-        for (from, to) in [x].iter().chain(&to).zip(&to) {
-            builder.kernel("affine", &self.kernel, request, batch).reads(*from).writes(*to);
+        for (number, (from, to)) in [x].iter().chain(&to).zip(&to).enumerate() {
+            builder
+                .kernel(format!("affine {number}"), &self.kernel, request, batch)
+                .reads(*from)
+                .writes(*to);
         }
         Ok((builder.build()?, [x, y]))
     }

@@ -377,7 +377,7 @@ impl Gate {
     ) -> Result<Self, BlockError> {
         let (rows, channels) = (shape.rows(), shape.channels);
         let fused = GatedProduct::new(rows, channels, GATED * channels, element);
-        match fused {
+        match fused.and_then(|fused| fused.for_items(shape.frames)) {
             Ok(fused) if fused.code(kernels.guard().limits()).is_ok() => {
                 Self::of(kernels, shape, &fused, true)
             }
@@ -419,16 +419,19 @@ fn of_kernel(
 }
 
 impl Grid {
-    /// The launch of a kernel over all rows of the items, folded onto x, where it takes as many blocks as
-    /// there are.
+    /// The launch of a kernel over all rows of the items: folded onto x, where it takes as many blocks as there
+    /// are, if a chunk then has all blocks of its rows.
     fn new(rows: &impl Operation, shape: &BlockShape) -> Self {
         let (request, batch) = rows.grid();
         // Blocks share several rows, or several blocks one.
         let (tiles, per_block) = (request.grid.x, batch.unit().unwrap_or(1));
-        let batch = BatchAxis::new(Axis::X, shape.items);
+        let folds = tiles == 1 || shape.frames.is_multiple_of(per_block);
+        let (axis, tiles) = if folds { (Axis::X, tiles) } else { (batch.axis(), 1) };
+        let batch = BatchAxis::new(axis, shape.items);
         let batch = batch.blocks_per_items(shape.frames.saturating_mul(tiles), per_block);
         let blocks = batch.blocks(shape.items).unwrap_or(u64::MAX);
-        Self { request: request.grid(Dim3::new(blocks, 1, 1)), batch }
+        let grid = if folds { Dim3::new(1, 1, 1) } else { request.grid };
+        Self { request: request.grid(grid.with(axis, blocks)), batch }
     }
 }
 

@@ -73,3 +73,14 @@ fn the_gated_product_matches_f64_at_the_borders_of_tiles_and_blocks() {
         }
     }
 }
+
+/// Small enough for a sanitizer.
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn small_problems_of_the_gated_product_match_f64() {
+    if has_instructions() {
+        matches_the_reference::<f16>([130, 64, 64], 2);
+        matches_the_reference::<bf16>([65, 320, 128], 1);
+        matches_the_reference::<f16>([200, 640, 64], 3);
+    }
+}
