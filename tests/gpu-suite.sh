@@ -345,7 +345,11 @@ run() {
     fi
     step watched 600 python3 "$folder/watched.py" "$folder/libgridguard_preload.so" "$results/watched.json"
     step launch 200 "$folder/gpu_launch" "$results/launch.json"
-    step block 400 "$folder/gpu_block" "$results/block.json"
+    if python3 -c 'import torch' 2>/dev/null; then
+        step block 400 python3 "$folder/peers/block.py" --bench "$folder/gpu_block" --output "$results"
+    else
+        step block 400 "$folder/gpu_block" "$results/block.json"
+    fi
     step pipeline 60 "$folder/gpu_pipeline" "$results/pipeline.json"
     step host-memory 300 "$folder/gpu_host_memory" "$results/host_memory.json"
     step host 60 host_costs "$folder"
