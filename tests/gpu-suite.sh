@@ -32,7 +32,7 @@ pack() {
     mkdir -p "$folder"
     {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
-            cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory &&
+            cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline &&
             cargo bench --no-run --message-format json -p gridguard --features profile --bench plan --bench record --bench profile &&
             cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel &&
@@ -345,7 +345,12 @@ run() {
     fi
     step watched 600 python3 "$folder/watched.py" "$folder/libgridguard_preload.so" "$results/watched.json"
     step launch 200 "$folder/gpu_launch" "$results/launch.json"
-    step block 400 "$folder/gpu_block" "$results/block.json"
+    if python3 -c 'import torch' 2>/dev/null; then
+        step block 400 python3 "$folder/peers/block.py" --bench "$folder/gpu_block" --output "$results"
+    else
+        step block 400 "$folder/gpu_block" "$results/block.json"
+    fi
+    step pipeline 60 "$folder/gpu_pipeline" "$results/pipeline.json"
     step host-memory 300 "$folder/gpu_host_memory" "$results/host_memory.json"
     step host 60 host_costs "$folder"
     if python3 -c 'import torch, triton' 2>/dev/null; then

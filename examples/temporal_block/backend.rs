@@ -225,7 +225,8 @@ fn on_device<T: Tensor>(
         Ok(())
     })?;
     drop(scratch);
-    let mut graph = guard.capture_pipeline(pipeline, &plan, memory.bind(&stream, &x, &mut y))?;
+    let bound = memory.bind(&stream, &x, &mut y).on_streams(&more);
+    let mut graph = guard.capture_pipeline(pipeline, &plan, bound)?;
     let graph = median(&mut || {
         guard.replay_pipeline(&mut graph, memory.bind(&stream, &x, &mut y))?;
         Ok(())

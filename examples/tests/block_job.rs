@@ -31,14 +31,15 @@ fn write_weights(path: &Path, without: &str) {
         ("norm2.weight", &[16]),
         ("norm2.bias", &[16]),
     ];
-    const FEED_FORWARD: [(&str, &[usize]); 7] = [
+    const FEED_FORWARD: [(&str, &[usize]); 8] = [
         ("norm3.weight", &[16]),
         ("norm3.bias", &[16]),
         ("ff.net.0.proj.weight", &[128, 16]),
         ("ff.net.0.proj.bias", &[128]),
         ("ff.net.2.weight", &[16, 64]),
         ("ff.net.2.bias", &[16]),
-        ("pos_embed.pe", &[1, 4, 16]),
+        ("ff.net.2.scale", &[16]),
+        ("pos_embed.pe", &[1, 6, 16]),
     ];
     let attention2 = SHAPES.iter().filter(|(name, _)| name.starts_with("attn1"));
     let attention2 = attention2.map(|(name, shape)| (name.replace("attn1", "attn2"), *shape));
@@ -76,7 +77,7 @@ fn a_block_of_weights_and_input_from_files_is_computed_correctly_in_chunks() {
     let (code, text) = run(&[&files[..], &["--heads", "2", "--chunk", "2"]].concat());
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("7 items in 4 chunks of 2, the last of 1"), "{text}");
-    assert!(text.contains("motion.transformer_blocks.0.pos_embed.pe is not used"), "{text}");
+    assert!(text.contains("motion.transformer_blocks.0.ff.net.2.scale is not used"), "{text}");
     assert!(text.contains("result   correct"), "{text}");
     let bytes = std::fs::read(&output).expect("the output");
     let file = SafeTensors::deserialize(&bytes).expect("whole");

@@ -1,16 +1,17 @@
-// Layer norm of rows: out = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias.
+// Layer norm of rows: out = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias, and the embedding of the
+// row's position where there is one.
 //
 // Contract
 //   macros      ELEMENT; COLUMNS; THREADS, a multiple of 32; THREADS_PER_ROW, a divisor of THREADS: a
 //               power of two up to 32 or a multiple of 32; ALIGNED (1 where rows begin at multiples of
-//               16 bytes)
-//   layout      x and out are [rows, COLUMNS], weight and bias are [COLUMNS], contiguous; out overlaps
-//               none
+//               16 bytes); POSITIONS, rows whose positions follow each other, or 0 for no embedding
+//   layout      x and out are [rows, COLUMNS], weight and bias are [COLUMNS], positions is [POSITIONS, COLUMNS],
+//               contiguous; out overlaps none
 //   grid        THREADS / THREADS_PER_ROW rows a block along y, folded into x or not; the last block may
 //               have fewer
 //   block       THREADS on x
-//   arguments   x, out (addresses of the chunk's first row), weight, bias, rows of the chunk (u64),
-//               epsilon (f32)
+//   arguments   x, out (addresses of the chunk's first row, which has the first position), weight, bias, positions
+//               (where there are some), rows of the chunk (u64), epsilon (f32)
 //   alignment   16 bytes where ALIGNED, that of the element otherwise
 //   arithmetic  f32; 64-bit offsets. A row with a NaN or an infinity is NaN throughout
 //
@@ -97,14 +98,28 @@ __device__ inline void add_differences(Sums &sums, const Part &part, float mean)
     }
 }
 
+#if POSITIONS
+#define WITH_POSITION(...) , __VA_ARGS__
+#else
+#define WITH_POSITION(...)
+#endif
+
 // `mean` is rounded, and `rest` what it lacks.
-__device__ inline void write_normed(Element *out, const Part &part, const Element *weight, const Element *bias, float mean, float rest, float scale) {
+__device__ inline void write_normed(Element *out, const Part &part, const Element *weight, const Element *bias, float mean, float rest, float scale
+                                    WITH_POSITION(const Element *position)) {
     const Part weights = read_kept_part(weight), biases = read_kept_part(bias);
+#if POSITIONS
+    const Part positions = read_kept_part(position);
+#endif
     Part normed;
 #pragma unroll
     for (u32 i = 0; i < STEP; ++i) {
         const float difference = widen(part.element[i]) - mean - rest;
-        normed.element[i] = narrow(fmaf(difference * scale, widen(weights.element[i]), widen(biases.element[i])));
+        float y = fmaf(difference * scale, widen(weights.element[i]), widen(biases.element[i]));
+#if POSITIONS
+        y += widen(positions.element[i]);
+#endif
+        normed.element[i] = narrow(y);
     }
     write_part(out, normed);
 }
@@ -124,7 +139,8 @@ __device__ inline float row_sum(float x, float *shared) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    layer_norm(const Element *__restrict__ x, Element *__restrict__ out, const Element *__restrict__ weight, const Element *__restrict__ bias, u64 rows, float epsilon) {
+    layer_norm(const Element *__restrict__ x, Element *__restrict__ out, const Element *__restrict__ weight, const Element *__restrict__ bias
+               WITH_POSITION(const Element *__restrict__ positions), u64 rows, float epsilon) {
     const Overlap overlap;
     __shared__ float shared[3][THREADS / WARP];
     const u32 thread = threadIdx.x % THREADS_PER_ROW;
@@ -167,13 +183,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     forget(kept);
     // Rounding may make the variance of equal elements negative.
     const float scale = rsqrtf(fmaxf(squares - rest * rest, 0.f) + epsilon);
+#if POSITIONS
+    positions += row % POSITIONS * COLUMNS;
+#endif
 #pragma unroll
     for (u32 step = 0; step < KEPT; ++step) {
         const u32 column = (step * THREADS_PER_ROW + thread) * STEP;
-        if (column < COLUMNS) write_normed(out + column, kept[step], weight + column, bias + column, mean, rest, scale);
+        if (column < COLUMNS) write_normed(out + column, kept[step], weight + column, bias + column, mean, rest, scale WITH_POSITION(positions + column));
     }
     for (u32 step = KEPT; step < STEPS; ++step) {
         const u32 column = (step * THREADS_PER_ROW + thread) * STEP;
-        if (column < COLUMNS) write_normed(out + column, read_kept_part(x + column), weight + column, bias + column, mean, rest, scale);
+        if (column < COLUMNS) write_normed(out + column, read_kept_part(x + column), weight + column, bias + column, mean, rest, scale WITH_POSITION(positions + column));
     }
 }

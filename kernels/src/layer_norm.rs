@@ -42,6 +42,8 @@ pub struct LayerNorm {
     /// Threads of a row: a power of two up to a warp, or whole warps.
     threads_per_row: u64,
     rows_per_block: u64,
+    /// Rows whose positions follow each other and have an embedding each, or 0.
+    positions: u64,
 }
 
 impl LayerNorm {
@@ -55,7 +57,14 @@ impl LayerNorm {
         let rows = Rows::new(rows, columns, element, MAX_COLUMNS)?;
         let threads_per_row = default_threads(rows.parts());
         let rows_per_block = MIN_THREADS.div_ceil(threads_per_row);
-        Ok(Self { rows, threads_per_row, rows_per_block })
+        Ok(Self { rows, threads_per_row, rows_per_block, positions: 0 })
+    }
+
+    /// The same that adds the embedding of a row's position, which is the row's number modulo so many: after the
+    /// bias the kernel takes `[positions, columns]`. Chunks have to begin at the first position.
+    #[cfg(feature = "cuda")]
+    pub(crate) const fn with_positions(self, positions: u64) -> Self {
+        Self { positions, ..self }
     }
 
     /// The shape of x and out.
@@ -154,7 +163,9 @@ impl Operation for LayerNorm {
 
     fn code(&self, _: &DeviceLimits) -> Result<Code, KernelError> {
         let aligned = self.rows.are_whole_vectors();
-        let memory = memory(aligned);
+        let tensors = if self.positions == 0 { 4 } else { 5 };
+        let mut parameters = vec![memory(aligned); tensors];
+        parameters.extend([U64, Parameter::of::<f32>()]);
         Ok(Code {
             kernel: Self::KERNEL,
             source: SOURCE,
@@ -164,9 +175,10 @@ impl Operation for LayerNorm {
                 ("THREADS", self.threads()),
                 ("THREADS_PER_ROW", self.threads_per_row),
                 ("ALIGNED", aligned.into()),
+                ("POSITIONS", self.positions),
             ],
             architecture_specific: false,
-            parameters: vec![memory, memory, memory, memory, U64, Parameter::of::<f32>()],
+            parameters,
         })
     }
 

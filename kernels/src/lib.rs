@@ -33,6 +33,7 @@ mod deviation;
 mod device;
 mod element;
 mod error;
+pub mod gated_product;
 pub mod geglu;
 pub mod get_rows;
 mod index;

@@ -4,7 +4,7 @@ use core::ops::RangeInclusive;
 
 #[cfg(feature = "profile")]
 use gridguard::profile::{Key, Objective, Policy};
-use gridguard::{BatchAxis, DeviceLimits, LaunchRequest, Parameter};
+use gridguard::{BatchAxis, ComputeCapability, DeviceLimits, LaunchRequest, Parameter};
 
 use crate::element::ElementType;
 use crate::error::KernelError;
@@ -129,6 +129,9 @@ pub trait Operation: Sealed + Clone {
     }
 }
 
+/// The architecture of the warpgroup instructions: later ones lack them.
+pub(crate) const HOPPER: ComputeCapability = ComputeCapability::new(9, 0);
+
 /// Keeps implementations of [`Operation`] inside this crate.
 pub(crate) trait Sealed {}
 
@@ -153,7 +156,7 @@ impl Code {
     #[must_use]
     pub fn compile_options(
         &self,
-        architecture: gridguard::ComputeCapability,
+        architecture: ComputeCapability,
     ) -> gridguard::cuda::CompileOptions {
         let name = format!("{}.cu", self.kernel);
         let mut options = gridguard::cuda::CompileOptions::new(name, architecture);
@@ -256,7 +259,7 @@ mod tests {
     /// Attention through shared memory, which has all launch parameters.
     fn attention() -> TemporalAttention {
         let device = DeviceLimits {
-            compute_capability: gridguard::ComputeCapability::new(8, 0),
+            compute_capability: ComputeCapability::new(8, 0),
             ..DeviceLimits::any_device()
         };
         let shape = Shape::new(15_360, 5, 16, 40).expect("legal");

@@ -14,6 +14,7 @@ use gridguard::{ComputeCapability, DeviceLimits};
 use gridguard_kernels::argsort::{Argsort, Order};
 use gridguard_kernels::batched_gemm::BatchedGemm;
 use gridguard_kernels::compare::{Compare, ComparedType};
+use gridguard_kernels::gated_product::GatedProduct;
 use gridguard_kernels::geglu::Geglu;
 use gridguard_kernels::get_rows::GetRows;
 use gridguard_kernels::layer_norm::LayerNorm;
@@ -201,6 +202,21 @@ fn attention(
         Err(KernelError::Unsupported { .. }) if element == ElementType::Bf16 => None,
         attention => Some(attention.expect("served")),
     }
+}
+
+#[test]
+#[ignore = "needs NVRTC"]
+fn gated_product_compiles_for_hopper_without_a_spill() {
+    all_compile(|device| {
+        let mut codes = Vec::new();
+        for (inner, columns) in [(64, 64), (320, 1280), (384, 1536), (448, 192), (640, 2560)] {
+            for element in [ElementType::F16, ElementType::Bf16] {
+                let product = GatedProduct::new(1, inner, columns, element).expect("legal");
+                codes.extend(product.code(device));
+            }
+        }
+        codes
+    });
 }
 
 #[test]

@@ -14,13 +14,14 @@ use gridguard::cuda::{PipelineScratch, ProductMemory, ProductShape};
 use gridguard::pipeline::Budget;
 use gridguard::{Choice, Guard};
 use gridguard_examples::uniform;
+use gridguard_kernels::gated_product::GatedProduct;
 use gridguard_kernels::geglu::Geglu;
 use gridguard_kernels::layer_norm::LayerNorm;
 use gridguard_kernels::temporal_attention::TemporalAttention;
 use gridguard_kernels::temporal_block::{
     BlockReference, BlockShape, BlockWeights, TemporalBlock, tolerance,
 };
-use gridguard_kernels::{Deviation, Element, Extent, Kernels, Tensor, TensorMut};
+use gridguard_kernels::{Deviation, Element, Extent, Kernels, Operation, Tensor, TensorMut};
 use gridguard_tests::figures::{self, Origin};
 use half::f16;
 use serde::Serialize;
@@ -29,6 +30,8 @@ use serde::Serialize;
 const CASES: [[u64; 4]; 3] = [[15_360, 16, 320, 5], [15_360, 24, 320, 5], [3840, 16, 640, 10]];
 /// A batch is split into so many chunks.
 const PARTS: [u64; 10] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64];
+/// The same with a gate apart.
+const APART: [u64; 3] = [1, 4, 8];
 const IN_FLIGHT: [u64; 3] = [1, 2, 3];
 const WARM_UP: usize = 3;
 const ROUNDS: usize = 15;
@@ -51,6 +54,8 @@ struct Report {
 #[derive(Serialize)]
 struct BlockRow {
     case: String,
+    /// Whether the product before the gate and the gate are one kernel.
+    is_gate_fused: bool,
     chunk: u64,
     chunks: u64,
     in_flight: u64,
@@ -89,9 +94,13 @@ fn main() -> Outcome<()> {
     };
     for [items, frames, channels, heads] in CASES {
         let shape = BlockShape::new(items, frames, channels, heads)?;
-        let case = Case::new(&guard, shape)?;
+        let mut case = Case::new(&guard, shape)?;
         case.parts(&mut report.parts)?;
-        case.blocks(&mut report.blocks)?;
+        case.blocks(&PARTS, &mut report.blocks)?;
+        if case.block.is_gate_fused() {
+            case.block = case.block.with_gate_apart(&case.kernels)?;
+            case.blocks(&APART, &mut report.blocks)?;
+        }
     }
     figures::publish(&report)
 }
@@ -130,11 +139,11 @@ impl Case {
         })
     }
 
-    fn blocks(&self, rows: &mut Vec<BlockRow>) -> Outcome<()> {
+    fn blocks(&self, parts: &[u64], rows: &mut Vec<BlockRow>) -> Outcome<()> {
         let (stream, more) = self.streams.split_first().ok_or("no stream")?;
         let mut expected = HashMap::new();
         let mut y = stream.alloc_zeros::<f16>(self.input.len())?;
-        for parts in PARTS {
+        for &parts in parts {
             for in_flight in IN_FLIGHT.into_iter().filter(|in_flight| *in_flight <= parts) {
                 let at_most = self.shape.items.div_ceil(parts);
                 let budget = Budget::UNLIMITED.at_most(at_most).in_flight(in_flight);
@@ -169,13 +178,16 @@ impl Case {
                 let replayed = self.error(&mut expected, chunk, &stream.clone_dtoh(&y)?)?;
                 let (case, scratch_bytes) = (self.name.clone(), plan.bytes());
                 let megabytes = scratch_bytes.div_ceil(1_000_000);
+                let is_gate_fused = self.block.is_gate_fused();
+                let gate = if is_gate_fused { "fused" } else { "apart" };
                 println!(
-                    "{case}: {chunks} chunks of {chunk}, {in_flight} in flight, {megabytes} MB: \
+                    "{case}, gate {gate}: {chunks} chunks of {chunk}, {in_flight} in flight, {megabytes} MB: \
                      {ms:.3} ms, graph {graph_ms:.3} ms, error {error:.1e}"
                 );
                 let error = error.max(replayed);
                 let row = BlockRow {
                     case,
+                    is_gate_fused,
                     chunk,
                     chunks,
                     in_flight: plan.in_flight(),
@@ -264,6 +276,21 @@ impl Case {
             Ok(())
         })?;
         add("gate".to_owned(), ms, 0);
+
+        let fused = GatedProduct::new(count, channels, 4 * channels, f16::TYPE)?;
+        if fused.code(kernels.guard().limits()).is_ok() {
+            let fused = kernels.prepare(fused, Choice::AUTOMATIC)?;
+            let (matrix, vector) = (weight(8 * channels * channels)?, weights.slice(..));
+            let ms = median_ms(stream, || {
+                let x = Tensor::new(&self.x, [count, channels]);
+                let weight = Tensor::new(&matrix, [8 * channels, channels]);
+                let bias = Tensor::new(&vector, [8 * channels]);
+                let out = TensorMut::new(&mut gated, [count, 4 * channels]);
+                fused.launch(stream, x, weight, bias, out)?;
+                Ok(())
+            })?;
+            add("product up and gate".to_owned(), ms, 0);
+        }
 
         let shape = self.shape.attention();
         let attention = TemporalAttention::new(shape, f16::TYPE, kernels.guard().limits())?;

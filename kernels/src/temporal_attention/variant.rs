@@ -7,7 +7,7 @@ use gridguard::{ComputeCapability, DeviceLimits};
 use super::shape::Shape;
 use crate::element::ElementType;
 use crate::error::KernelError;
-use crate::operation::source;
+use crate::operation::{HOPPER, source};
 
 /// The most frames whose keys and values a warp keeps in registers.
 const SHORT_FRAMES: u64 = 32;
@@ -16,7 +16,6 @@ pub const MAX_FRAMES: u64 = 128;
 
 const TURING: ComputeCapability = ComputeCapability::new(7, 5);
 const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
-const HOPPER: ComputeCapability = ComputeCapability::new(9, 0);
 
 /// An implementation of attention. All but the general one are compiled for the shape and need memory
 /// and strides aligned to 16 bytes.

@@ -12,15 +12,18 @@ use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest};
 use super::error::BlockError;
 use super::item::EPSILON;
 use super::shape::{BlockShape, GATED, Tensors};
-use super::weights::{AttentionPart, BlockWeights, FeedForwardPart, TENSORS, parts};
-use crate::element::Element;
+use super::weights::{
+    AttentionPart, BlockWeights, FeedForwardPart, POSITIONS, TENSORS, check_positions, parts,
+};
+use crate::element::{Element, ElementType, to_u64};
 use crate::error::KernelError;
+use crate::gated_product::GatedProduct;
 use crate::geglu::Geglu;
 use crate::kernels::Kernels;
 use crate::layer_norm::LayerNorm;
-use crate::operation::Operation;
 #[cfg(feature = "profile")]
 use crate::operation::source_hash;
+use crate::operation::{Operation, check_size};
 use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, Variant, stride_bytes};
 use crate::tensor::Extent;
 
@@ -56,16 +59,30 @@ pub struct TemporalBlock<T> {
     /// The launch parameters of the kernels, and hashes of their sources.
     parameters: Vec<(String, u64)>,
     #[cfg(feature = "profile")]
-    sources: [String; 3],
+    sources: [String; 2],
     /// In the order of [`TENSORS`].
     weights: Arc<[CudaSlice<T>]>,
+    /// The embeddings of positions, if there are some.
+    positions: Option<Arc<CudaSlice<T>>>,
     norm: Kernel,
+    /// That of the attentions, if there are embeddings of positions.
+    norm_of_positions: Option<Kernel>,
     norm_grid: Grid,
     attention: Kernel,
     operation: TemporalAttention,
     strides: [u8; STRIDES_BYTES],
-    gate: Kernel,
-    gate_grid: Grid,
+    gate: Gate,
+}
+
+/// The gate of the feed-forward.
+struct Gate {
+    kernel: Kernel,
+    grid: Grid,
+    /// Whether the kernel multiplies, too.
+    is_fused: bool,
+    parameters: Vec<(String, u64)>,
+    #[cfg(feature = "profile")]
+    source: String,
 }
 
 /// The memory of a block's pipeline: the weights, for the input and the output of each run.
@@ -87,6 +104,7 @@ struct Declared<'p, 'b, T> {
     block: &'b TemporalBlock<T>,
     builder: &'p mut PipelineBuilder<CudaStage<'b>>,
     tensors: Tensors<T>,
+    positions: Option<Buffer<T>>,
     workspace: Buffer<u8>,
 }
 
@@ -103,10 +121,13 @@ impl<T: Element> TemporalBlock<T> {
         shape: BlockShape,
         weights: &BlockWeights<T>,
     ) -> Result<Self, BlockError> {
-        weights.check(shape.channels)?;
-        let copied = weights.tensors.iter().map(|tensor| stream.clone_htod(tensor));
-        let weights = copied.collect::<Result<_, _>>().map_err(KernelError::from)?;
-        Self::with_weights(kernels, shape, weights)
+        weights.check(&shape)?;
+        let copy = |tensor: &Vec<T>| stream.clone_htod(tensor);
+        let tensors = weights.tensors.iter().map(copy);
+        let tensors = tensors.collect::<Result<_, _>>().map_err(KernelError::from)?;
+        let positions = Some(&weights.positions).filter(|positions| !positions.is_empty());
+        let positions = positions.map(copy).transpose().map_err(KernelError::from)?;
+        Self::with_weights(kernels, shape, tensors, positions.map(Arc::new))
     }
 
     /// The same weights for another number of items or frames, or other heads: a server, whose requests
@@ -114,42 +135,35 @@ impl<T: Element> TemporalBlock<T> {
     ///
     /// # Errors
     ///
-    /// [`BlockError`] if the shape has another number of channels, or the kernels cannot be compiled.
+    /// [`BlockError`] if the shape has another number of channels or more frames than there are embeddings of
+    /// positions, or the kernels cannot be compiled.
     pub fn with_shape(&self, kernels: &Kernels, shape: BlockShape) -> Result<Self, BlockError> {
-        let (given, own) = (shape.channels, self.shape.channels);
-        if given != own {
-            let (dimension, least, most) = ("channels", own, own);
-            return Err(KernelError::Dimension { dimension, given, least, most }.into());
-        }
-        let block = Self::with_weights(kernels, shape, Arc::clone(&self.weights))?;
-        Ok(block.with_workspace(self.workspace_bytes))
+        let channels = self.shape.channels;
+        check_size("channels", shape.channels, channels..=channels)?;
+        let positions = self.positions.clone();
+        check_positions(&shape, positions.as_ref().map_or(0, |positions| positions.len()))?;
+        let block = Self::with_weights(kernels, shape, Arc::clone(&self.weights), positions)?;
+        let block = block.with_workspace(self.workspace_bytes);
+        if self.gate.is_fused { Ok(block) } else { block.with_gate_apart(kernels) }
     }
 
     fn with_weights(
         kernels: &Kernels,
         shape: BlockShape,
         weights: Arc<[CudaSlice<T>]>,
+        positions: Option<Arc<CudaSlice<T>>>,
     ) -> Result<Self, BlockError> {
         let guard = Arc::clone(kernels.guard());
         let (rows, channels, element) = (shape.rows(), shape.channels, T::TYPE);
         let norm = LayerNorm::new(rows, channels, element)?;
-        let gate = Geglu::new(rows, GATED * channels, element)?;
         let operation = TemporalAttention::new(shape.attention(), element, guard.limits())?;
         let operation = operation.with_strides();
         let strides = stride_bytes(&operation, &extents(&shape))?;
-        let named = [
-            ("norm", norm.parameters()),
-            ("attention", operation.parameters()),
-            ("gate", gate.parameters()),
-        ];
-        let of_kernel = |(kernel, parameters): (&'static str, Vec<(String, u64)>)| {
-            parameters.into_iter().map(move |(name, value)| (format!("{kernel}.{name}"), value))
-        };
+        let named = [("norm", norm.parameters()), ("attention", operation.parameters())];
         #[cfg(feature = "profile")]
         let sources = {
             let limits = guard.limits();
-            let codes = [norm.code(limits)?, operation.code(limits)?, gate.code(limits)?];
-            codes.map(|code| source_hash(code.source))
+            [norm.code(limits)?, operation.code(limits)?].map(|code| source_hash(code.source))
         };
         Ok(Self {
             shape,
@@ -159,14 +173,36 @@ impl<T: Element> TemporalBlock<T> {
             sources,
             weights,
             norm: kernels.kernel(&norm)?,
+            norm_of_positions: positions
+                .as_ref()
+                .map(|_| kernels.kernel(&norm.with_positions(shape.frames)))
+                .transpose()?,
+            positions,
             norm_grid: Grid::new(&norm, &shape),
             attention: kernels.kernel(&operation)?,
             operation,
             strides,
-            gate: kernels.kernel(&gate)?,
-            gate_grid: Grid::new(&gate, &shape),
+            gate: Gate::best(kernels, &shape, element)?,
             guard,
         })
+    }
+
+    /// The same with the product before the gate by cuBLASLt, as on devices without Hopper's instructions: it
+    /// takes more scratch, and more time.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError`] if the kernel of the gate cannot be compiled.
+    pub fn with_gate_apart(mut self, kernels: &Kernels) -> Result<Self, BlockError> {
+        self.gate = Gate::apart(kernels, &self.shape, T::TYPE)?;
+        Ok(self)
+    }
+
+    /// Whether the product before the gate and the gate are one kernel: on Hopper, where the channels are at most
+    /// 640.
+    #[must_use]
+    pub const fn is_gate_fused(&self) -> bool {
+        self.gate.is_fused
     }
 
     /// The same with so many bytes of workspace for cuBLASLt, for each chunk in flight; 4 MiB by default.
@@ -203,19 +239,24 @@ impl<T: Element> TemporalBlock<T> {
         let channels = self.shape.channels;
         let buffers = TENSORS
             .map(|tensor| builder.shared_input::<T>(tensor.name(), tensor.elements(channels)));
+        let embedded = self.positions.as_deref().map(|embedded| {
+            (builder.shared_input::<T>(POSITIONS, to_u64(embedded.len())), embedded)
+        });
+        let positions = embedded.map(|(buffer, _)| buffer);
         let workspace = builder.fixed_scratch("workspace", self.workspace_bytes);
-        for (name, value) in &self.parameters {
+        for (name, value) in self.parameters.iter().chain(&self.gate.parameters) {
             builder.parameter(name, *value);
         }
         #[cfg(feature = "profile")]
-        self.sources.iter().for_each(|hash| builder.source(hash));
-        let mut declared = Declared { block: self, builder: &mut builder, tensors, workspace };
+        self.sources.iter().chain([&self.gate.source]).for_each(|hash| builder.source(hash));
+        let mut declared =
+            Declared { block: self, builder: &mut builder, tensors, positions, workspace };
         let ([first, second], last) = parts(buffers);
         declared.attention("1", first, x)?;
         declared.attention("2", second, y)?;
         declared.feed_forward(last)?;
         let pipeline = builder.build()?;
-        let weights = buffers.into_iter().zip(self.weights.iter()).collect();
+        let weights = buffers.into_iter().zip(self.weights.iter()).chain(embedded).collect();
         Ok((pipeline, BlockMemory { x, y, weights }))
     }
 }
@@ -252,7 +293,7 @@ impl<T: Element> Declared<'_, '_, T> {
         let Tensors { y, normed, qkv, attended, .. } = self.tensors;
         let channels = self.block.shape.channels;
         let [of_qkv, of_out, ..] = self.block.shape.products(T::TYPE);
-        self.norm(number, part.norm, residual);
+        self.norm(number, part.norm, self.positions, residual);
         let none = (None, None);
         self.product(format!("qkv{number}"), of_qkv, [normed, part.qkv, qkv], none)?;
         let TemporalBlock { shape, attention, operation, strides, .. } = self.block;
@@ -272,23 +313,44 @@ impl<T: Element> Declared<'_, '_, T> {
     }
 
     fn feed_forward(&mut self, part: FeedForwardPart<Buffer<T>>) -> Result<(), BlockError> {
-        let Tensors { y, normed, up, gated, .. } = self.tensors;
-        let TemporalBlock { shape, gate, gate_grid, .. } = self.block;
+        let Tensors { y, normed, gated, .. } = self.tensors;
+        let TemporalBlock { shape, gate, .. } = self.block;
         let [.., of_up, of_down] = shape.products(T::TYPE);
-        self.norm("3", part.norm, y);
-        let added = (Some(part.up_bias), None);
-        self.product("up".to_owned(), of_up, [normed, part.up, up], added)?;
-        let stage = self.builder.kernel("gate", gate, gate_grid.request, gate_grid.batch);
-        stage.reads(up).writes(gated).parts(shape.frames);
+        self.norm("3", part.norm, None, y);
+        let Gate { kernel, grid, is_fused, .. } = gate;
+        if *is_fused {
+            let stage = self.builder.kernel("gate", kernel, grid.request, grid.batch);
+            let stage = stage.reads(normed).reads(part.up).reads(part.up_bias);
+            stage.writes(gated).parts(shape.frames);
+        } else {
+            let up = Tensors::up(self.builder, shape);
+            let added = (Some(part.up_bias), None);
+            self.product("up".to_owned(), of_up, [normed, part.up, up], added)?;
+            let stage = self.builder.kernel("gate", kernel, grid.request, grid.batch);
+            stage.reads(up).writes(gated).parts(shape.frames);
+        }
         let added = (Some(part.down_bias), Some(y));
         self.product("down".to_owned(), of_down, [gated, part.down, y], added)
     }
 
-    fn norm(&mut self, number: &str, [weight, bias]: [Buffer<T>; 2], from: Buffer<T>) {
-        let TemporalBlock { shape, norm, norm_grid, .. } = self.block;
+    fn norm(
+        &mut self,
+        number: &str,
+        [weight, bias]: [Buffer<T>; 2],
+        positions: Option<Buffer<T>>,
+        from: Buffer<T>,
+    ) {
+        let TemporalBlock { shape, norm, norm_of_positions, norm_grid, .. } = self.block;
+        let (kernel, positions) = match (norm_of_positions, positions) {
+            (Some(kernel), Some(positions)) => (kernel, Some(positions)),
+            _ => (norm, None),
+        };
         let name = format!("norm{number}");
-        let stage = self.builder.kernel(name, norm, norm_grid.request, norm_grid.batch);
-        let stage = stage.reads(from).writes(self.tensors.normed).reads(weight).reads(bias);
+        let stage = self.builder.kernel(name, kernel, norm_grid.request, norm_grid.batch);
+        let mut stage = stage.reads(from).writes(self.tensors.normed).reads(weight).reads(bias);
+        if let Some(positions) = positions {
+            stage = stage.reads(positions);
+        }
         stage.parts(shape.frames).value(EPSILON);
     }
 
@@ -306,17 +368,70 @@ impl<T: Element> Declared<'_, '_, T> {
     }
 }
 
+impl Gate {
+    /// One kernel with the product where the device and the shape allow it.
+    fn best(
+        kernels: &Kernels,
+        shape: &BlockShape,
+        element: ElementType,
+    ) -> Result<Self, BlockError> {
+        let (rows, channels) = (shape.rows(), shape.channels);
+        let fused = GatedProduct::new(rows, channels, GATED * channels, element);
+        match fused.and_then(|fused| fused.for_items(shape.frames)) {
+            Ok(fused) if fused.code(kernels.guard().limits()).is_ok() => {
+                Self::of(kernels, shape, &fused, true)
+            }
+            _ => Self::apart(kernels, shape, element),
+        }
+    }
+
+    fn apart(
+        kernels: &Kernels,
+        shape: &BlockShape,
+        element: ElementType,
+    ) -> Result<Self, BlockError> {
+        let gate = Geglu::new(shape.rows(), GATED * shape.channels, element)?;
+        Self::of(kernels, shape, &gate, false)
+    }
+
+    fn of(
+        kernels: &Kernels,
+        shape: &BlockShape,
+        gate: &impl Operation,
+        is_fused: bool,
+    ) -> Result<Self, BlockError> {
+        Ok(Self {
+            kernel: kernels.kernel(gate)?,
+            grid: Grid::new(gate, shape),
+            is_fused,
+            parameters: of_kernel(("gate", gate.parameters())).collect(),
+            #[cfg(feature = "profile")]
+            source: source_hash(gate.code(kernels.guard().limits())?.source),
+        })
+    }
+}
+
+/// The launch parameters of a stage's kernel, with the stage's name.
+fn of_kernel(
+    (stage, parameters): (&'static str, Vec<(String, u64)>),
+) -> impl Iterator<Item = (String, u64)> {
+    parameters.into_iter().map(move |(name, value)| (format!("{stage}.{name}"), value))
+}
+
 impl Grid {
-    /// The launch of a kernel over all rows of the items, folded onto x, where it takes as many blocks as
-    /// there are.
+    /// The launch of a kernel over all rows of the items: folded onto x, where it takes as many blocks as there
+    /// are, if a chunk then has all blocks of its rows.
     fn new(rows: &impl Operation, shape: &BlockShape) -> Self {
         let (request, batch) = rows.grid();
         // Blocks share several rows, or several blocks one.
         let (tiles, per_block) = (request.grid.x, batch.unit().unwrap_or(1));
-        let batch = BatchAxis::new(Axis::X, shape.items);
+        let folds = tiles == 1 || shape.frames.is_multiple_of(per_block);
+        let (axis, tiles) = if folds { (Axis::X, tiles) } else { (batch.axis(), 1) };
+        let batch = BatchAxis::new(axis, shape.items);
         let batch = batch.blocks_per_items(shape.frames.saturating_mul(tiles), per_block);
         let blocks = batch.blocks(shape.items).unwrap_or(u64::MAX);
-        Self { request: request.grid(Dim3::new(blocks, 1, 1)), batch }
+        let grid = if folds { Dim3::new(1, 1, 1) } else { request.grid };
+        Self { request: request.grid(grid.with(axis, blocks)), batch }
     }
 }
 

@@ -18,14 +18,16 @@ pub fn host_pipeline<'a, T: Element>(
     shape: &BlockShape,
     weights: &'a BlockWeights<T>,
 ) -> Result<(HostPipeline<'a>, Buffer<T>, Buffer<T>), BlockError> {
-    weights.check(shape.channels)?;
+    weights.check(shape)?;
     let stages = HostStages::new(shape)?;
     let mut builder = HostPipeline::builder(shape.items);
     let tensors = Tensors::declare(&mut builder, shape);
     let ([first, second], last) = parts(weights.tensors.each_ref());
-    attention(&mut builder, stages, &tensors, ("1", first, tensors.x));
-    attention(&mut builder, stages, &tensors, ("2", second, tensors.y));
-    feed_forward(&mut builder, stages, &tensors, last);
+    for (number, part, residual) in [("1", first, tensors.x), ("2", second, tensors.y)] {
+        attention(&mut builder, stages, &tensors, (number, part, &weights.positions, residual));
+    }
+    let up = Tensors::up(&mut builder, shape);
+    feed_forward(&mut builder, stages, (&tensors, up), last);
     let pipeline = builder.build()?;
     Ok((pipeline, tensors.x, tensors.y))
 }
@@ -34,25 +36,27 @@ fn norm<'a, T: Element>(
     builder: &mut PipelineBuilder<HostStage<'a>>,
     stages: HostStages,
     name: String,
-    weights: [&'a Vec<T>; 2],
+    (weights, positions): ([&'a Vec<T>; 2], &'a [T]),
     [from, to]: [Buffer<T>; 2],
 ) {
     let stage = builder.stage(name, move |_, views| {
-        stages.norm(views.read(from)?, weights, views.write(to)?);
+        stages.norm(views.read(from)?, weights, positions, views.write(to)?);
         Ok(())
     });
     stage.reads(from).writes(to);
 }
 
-/// Adds the attention of this number, which is added to `residual`: the input, or what the output holds.
+/// Adds the attention of this number, of positions with embeddings if there are some. It is added to `residual`:
+/// the input, or what the output holds.
 fn attention<'a, T: Element>(
     builder: &mut PipelineBuilder<HostStage<'a>>,
     stages: HostStages,
     tensors: &Tensors<T>,
-    (number, part, residual): (&str, AttentionPart<&'a Vec<T>>, Buffer<T>),
+    (number, part, positions, residual): (&str, AttentionPart<&'a Vec<T>>, &'a [T], Buffer<T>),
 ) {
     let Tensors { x, y, normed, qkv, attended, .. } = *tensors;
-    norm(builder, stages, format!("norm{number}"), part.norm, [residual, normed]);
+    let name = format!("norm{number}");
+    norm(builder, stages, name, (part.norm, positions), [residual, normed]);
     let stage = builder.stage(format!("qkv{number}"), move |_, views| {
         stages.product(views.read(normed)?, part.qkv, None, Sum::New, views.write(qkv)?);
         Ok(())
@@ -83,11 +87,11 @@ fn attention<'a, T: Element>(
 fn feed_forward<'a, T: Element>(
     builder: &mut PipelineBuilder<HostStage<'a>>,
     stages: HostStages,
-    tensors: &Tensors<T>,
+    (tensors, up): (&Tensors<T>, Buffer<T>),
     part: FeedForwardPart<&'a Vec<T>>,
 ) {
-    let Tensors { y, normed, up, gated, .. } = *tensors;
-    norm(builder, stages, "norm3".to_owned(), part.norm, [y, normed]);
+    let Tensors { y, normed, gated, .. } = *tensors;
+    norm(builder, stages, "norm3".to_owned(), (part.norm, &[]), [y, normed]);
     let stage = builder.stage("up", move |_, views| {
         let (normed, up) = (views.read(normed)?, views.write(up)?);
         stages.product(normed, part.up, Some(part.up_bias), Sum::New, up);
@@ -131,7 +135,11 @@ mod tests {
     fn matches_the_reference<T: Element + PartialEq>() {
         for [items, frames, channels, heads] in [[5, 4, 16, 2], [3, 7, 40, 1], [1, 1, 8, 1]] {
             let shape = BlockShape::new(items, frames, channels, heads).expect("legal");
-            let weights = BlockWeights::<T>::random(channels, 2).expect("legal");
+            let mut weights = BlockWeights::<T>::random(channels, 2).expect("legal");
+            if heads == 1 {
+                let positions = crate::bench::synthetic(to_usize(8 * channels), 6);
+                weights = weights.with_positions(positions).expect("whole rows");
+            }
             let whole = run(&shape, &weights, Budget::UNLIMITED);
             let reference = BlockReference::new(&shape, &weights).expect("fits");
             let input: Vec<T> = crate::bench::synthetic(to_usize(shape.elements()), 5);
@@ -153,6 +161,29 @@ mod tests {
         matches_the_reference::<f16>();
         matches_the_reference::<bf16>();
         matches_the_reference::<f32>();
+    }
+
+    #[test]
+    fn embeddings_of_positions_are_added_to_what_the_attentions_read() {
+        let shape = BlockShape::new(3, 4, 16, 2).expect("legal");
+        let weights = BlockWeights::<f32>::random(16, 2).expect("legal");
+        let run = |weights: &_| run(&shape, weights, Budget::UNLIMITED);
+        let with =
+            |positions: Vec<f32>| weights.clone().with_positions(positions).expect("whole rows");
+        let plain = run(&weights);
+        assert_eq!(run(&with(vec![0.0; 5 * 16])), plain);
+        // The same for each frame, they are as much as the bias of the norms.
+        let mut biased = weights.clone();
+        for bias in [1, 6] {
+            biased.tensors[bias].iter_mut().for_each(|x| *x += 0.5);
+        }
+        let mut deviation = Deviation::new();
+        let expected: Vec<f64> = run(&biased).into_iter().map(f64::from).collect();
+        deviation.add(&run(&with(vec![0.5; 4 * 16])), &expected);
+        assert!(deviation.relative() < 1e-6, "{:e}", deviation.relative());
+        // Other frames have others.
+        let frames: Vec<f32> = (0_u8..64).map(|element| f32::from(element / 16)).collect();
+        assert_ne!(run(&with(frames)), plain);
     }
 
     #[test]

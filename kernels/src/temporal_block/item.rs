@@ -30,7 +30,7 @@ impl BlockReference {
         shape: &BlockShape,
         weights: &BlockWeights<T>,
     ) -> Result<Self, KernelError> {
-        weights.check(shape.channels)?;
+        weights.check(shape)?;
         Ok(Self { stages: HostStages::new(shape)?, weights: weights.widened() })
     }
 
@@ -44,12 +44,12 @@ impl BlockReference {
         let (mut qkv, mut up, mut gated) = (wider(3), wider(UP), wider(GATED));
         let (attentions, feed_forward) = parts(weights.tensors.each_ref());
         for part in attentions {
-            stages.norm(&y, part.norm, &mut normed);
+            stages.norm(&y, part.norm, &weights.positions, &mut normed);
             stages.product(&normed, part.qkv, None, Sum::New, &mut qkv);
             stages.attend(&qkv, &mut attended);
             stages.product(&attended, part.out, Some(part.out_bias), Sum::Added, &mut y);
         }
-        stages.norm(&y, feed_forward.norm, &mut normed);
+        stages.norm(&y, feed_forward.norm, &[], &mut normed);
         stages.product(&normed, feed_forward.up, Some(feed_forward.up_bias), Sum::New, &mut up);
         stages.gate(&up, &mut gated);
         let (down, bias) = (feed_forward.down, feed_forward.down_bias);
@@ -98,9 +98,22 @@ impl HostStages {
         Ok(Self { attention, scale: shape.attention().scale(), frames, channels, head_dim })
     }
 
-    pub(super) fn norm<T: Element>(&self, x: &[T], [weight, bias]: [&Vec<T>; 2], out: &mut [T]) {
-        for (row, out) in x.chunks(self.channels).zip(out.chunks_mut(self.channels)) {
-            store(layer_norm::reference(row, weight, bias, EPSILON), out);
+    /// The norm of rows, and the embeddings of their positions if there are some.
+    pub(super) fn norm<T: Element>(
+        &self,
+        x: &[T],
+        [weight, bias]: [&Vec<T>; 2],
+        positions: &[T],
+        out: &mut [T],
+    ) {
+        let rows = x.chunks(self.channels).zip(out.chunks_mut(self.channels));
+        for ((row, out), frame) in rows.zip((0..self.frames).cycle()) {
+            let mut normed = layer_norm::reference(row, weight, bias, EPSILON);
+            let position = positions.chunks(self.channels).nth(frame).unwrap_or_default();
+            for (y, position) in normed.iter_mut().zip(widened(position)) {
+                *y += position;
+            }
+            store(normed, out);
         }
     }
 

@@ -128,7 +128,6 @@ pub(super) struct Tensors<T> {
     pub(super) normed: Buffer<T>,
     pub(super) qkv: Buffer<T>,
     pub(super) attended: Buffer<T>,
-    pub(super) up: Buffer<T>,
     pub(super) gated: Buffer<T>,
 }
 
@@ -142,9 +141,13 @@ impl<T> Tensors<T> {
             normed: builder.scratch("normed", elements),
             qkv: builder.scratch("qkv", 3 * elements),
             attended: builder.scratch("attended", elements),
-            up: builder.scratch("up", UP * elements),
             gated: builder.scratch("gated", GATED * elements),
         }
+    }
+
+    /// The wide result of the product before the gate, where the two are not one kernel.
+    pub(super) fn up<B>(builder: &mut PipelineBuilder<B>, shape: &BlockShape) -> Buffer<T> {
+        builder.scratch("up", UP * shape.elements_per_item())
     }
 }
 

@@ -4,6 +4,7 @@ use super::shape::{BlockShape, GATED, UP};
 use crate::bench::synthetic;
 use crate::element::{Element, to_u64, to_usize};
 use crate::error::KernelError;
+use crate::operation::check_size;
 
 /// The weights of a block, row-major as PyTorch's linear layers hold them.
 #[derive(Clone, Debug, PartialEq)]
@@ -11,6 +12,8 @@ pub struct BlockWeights<T> {
     channels: u64,
     /// In the order of [`TENSORS`].
     pub(super) tensors: [Vec<T>; TENSORS.len()],
+    /// The embedding of each frame, or none.
+    pub(super) positions: Vec<T>,
 }
 
 impl<T: Element> BlockWeights<T> {
@@ -45,13 +48,28 @@ impl<T: Element> BlockWeights<T> {
             let random = synthetic::<f32>(elements, seed.wrapping_mul(31).wrapping_add(number));
             random.into_iter().map(|x| T::narrow(mean + deviation * x)).collect()
         });
-        Ok(Self { channels, tensors })
+        Ok(Self { channels, tensors, positions: Vec::new() })
     }
 
     /// Those of tensors in the order of [`TENSORS`], if they have its sizes.
     #[cfg(feature = "safetensors")]
     pub(super) const fn new(channels: u64, tensors: [Vec<T>; TENSORS.len()]) -> Self {
-        Self { channels, tensors }
+        Self { channels, tensors, positions: Vec::new() }
+    }
+
+    /// The same with an embedding of the position of each frame, which is added to what the attentions read:
+    /// `[frames, channels]`, of at least as many frames as a block's items have. None if there are none.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::NotMultiple`] if they are not whole rows.
+    pub fn with_positions(self, positions: Vec<T>) -> Result<Self, KernelError> {
+        let given = to_u64(positions.len());
+        if !given.is_multiple_of(self.channels) {
+            let (dimension, of) = ("positions", self.channels.to_string());
+            return Err(KernelError::NotMultiple { dimension, given, of });
+        }
+        Ok(Self { positions, ..self })
     }
 
     /// Channels of the block.
@@ -63,22 +81,31 @@ impl<T: Element> BlockWeights<T> {
     /// Their elements.
     #[must_use]
     pub fn elements(&self) -> u64 {
-        self.tensors.iter().map(|tensor| to_u64(tensor.len())).sum()
+        self.tensors.iter().chain([&self.positions]).map(|tensor| to_u64(tensor.len())).sum()
     }
 
-    /// Checks that they are of a block with so many channels.
-    pub(super) const fn check(&self, channels: u64) -> Result<(), KernelError> {
-        if self.channels == channels {
-            return Ok(());
-        }
-        let (least, most) = (self.channels, self.channels);
-        Err(KernelError::Dimension { dimension: "channels", given: channels, least, most })
+    /// Checks that they are of a block of this shape.
+    pub(super) fn check(&self, shape: &BlockShape) -> Result<(), KernelError> {
+        check_size("channels", shape.channels, self.channels..=self.channels)?;
+        check_positions(shape, self.positions.len())
     }
 
     /// The same as f32.
     pub(super) fn widened(&self) -> BlockWeights<f32> {
         let widen = |tensor: &Vec<T>| tensor.iter().map(|x| x.widen()).collect();
-        BlockWeights { channels: self.channels, tensors: self.tensors.each_ref().map(widen) }
+        BlockWeights {
+            channels: self.channels,
+            tensors: self.tensors.each_ref().map(widen),
+            positions: widen(&self.positions),
+        }
+    }
+}
+
+/// Checks that each frame has an embedding, if any has: `elements` are those of all.
+pub(super) fn check_positions(shape: &BlockShape, elements: usize) -> Result<(), KernelError> {
+    match to_u64(elements) / shape.channels {
+        0 => Ok(()),
+        most => check_size("frames", shape.frames, 1..=most),
     }
 }
 
@@ -144,6 +171,13 @@ pub(super) const TENSORS: [WeightTensor; 16] = [
     vector(1, &["ff.net.2.bias"]),
 ];
 
+/// The embeddings of positions, which not every block has: `[1, positions, channels]` in files.
+#[cfg_attr(
+    not(any(feature = "cuda", feature = "safetensors")),
+    allow(dead_code, reason = "a name of a buffer and in files")
+)]
+pub(super) const POSITIONS: &str = "pos_embed.pe";
+
 /// One value for each tensor of an attention: those that follow each other in [`TENSORS`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionPart<V> {
@@ -187,5 +221,17 @@ mod tests {
         // 20 matrices of channels x channels, and 17 vectors of channels.
         assert_eq!(weights.elements(), 20 * 64 * 64 + 17 * 64);
         assert!(BlockWeights::<f16>::random(12, 1).is_err());
+    }
+
+    #[test]
+    fn each_frame_needs_the_embedding_of_its_position_if_there_are_some() {
+        let weights = BlockWeights::<f16>::random(8, 1).expect("legal");
+        let shape = |frames| BlockShape::new(1, frames, 8, 1).expect("legal");
+        assert!(weights.check(&shape(9)).is_ok());
+        assert!(weights.clone().with_positions(vec![f16::ONE; 12]).is_err());
+        let weights = weights.with_positions(vec![f16::ONE; 16]).expect("two rows");
+        assert!(weights.check(&shape(2)).is_ok());
+        let error = weights.check(&shape(3)).expect_err("no third row");
+        assert_eq!(error.to_string(), "frames is 3, the kernel takes 1 to 2");
     }
 }

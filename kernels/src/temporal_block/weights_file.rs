@@ -7,7 +7,7 @@ use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::shape::BlockShape;
-use super::weights::{BlockWeights, TENSORS, WeightTensor};
+use super::weights::{BlockWeights, POSITIONS, TENSORS, WeightTensor};
 use crate::element::{Element, to_u64, to_usize};
 use crate::error::KernelError;
 
@@ -102,11 +102,28 @@ impl<'f> WeightsFile<'f> {
             .map(|tensor| self.elements(&prefix, tensor, channels))
             .collect::<Result<_, _>>()?;
         let tensors = tensors.try_into().map_err(|_| WeightsError::Blocks { found: Vec::new() })?;
-        Ok(BlockWeights::new(channels, tensors))
+        let weights = BlockWeights::new(channels, tensors);
+        Ok(weights.with_positions(self.positions(&prefix, channels)?)?)
     }
 
-    /// Tensors of the block with this prefix, or of the only one, that the block has no use for: sorted. One
-    /// of diffusers' adds `pos_embed.pe` to what its attentions read, which is not done here.
+    /// The embeddings of positions of a block, `[1, positions, channels]` in the file; none if it has none.
+    fn positions<T: Element>(&self, prefix: &str, channels: u64) -> Result<Vec<T>, WeightsError> {
+        let name = format!("{prefix}{POSITIONS}");
+        let Ok(view) = self.0.tensor(&name) else { return Ok(Vec::new()) };
+        match *view.shape() {
+            [1, rows, columns] if rows > 0 && to_u64(columns) == channels => {}
+            ref given => {
+                let given = given.to_vec();
+                let rows = given.get(1).map_or(1, |rows| to_u64(*rows).max(1));
+                return Err(WeightsError::Shape { name, given, expected: vec![1, rows, channels] });
+            }
+        }
+        let mut positions = Vec::new();
+        extend(&mut positions, &name, &view)?;
+        Ok(positions)
+    }
+
+    /// Tensors of the block with this prefix, or of the only one, that the block has no use for: sorted.
     ///
     /// # Errors
     ///
@@ -114,7 +131,7 @@ impl<'f> WeightsFile<'f> {
     pub fn unused(&self, prefix: Option<&str>) -> Result<Vec<String>, WeightsError> {
         let prefix = self.prefix(prefix)?;
         let used: HashSet<&str> =
-            TENSORS.iter().flat_map(|tensor| tensor.in_files).copied().collect();
+            TENSORS.iter().flat_map(|tensor| tensor.in_files).copied().chain([POSITIONS]).collect();
         let names = self.0.names();
         let is_unused =
             |name: &&str| name.strip_prefix(&*prefix).is_some_and(|name| !used.contains(name));
@@ -170,20 +187,30 @@ impl<'f> WeightsFile<'f> {
         // No larger than the file, whose tensors have these shapes.
         let mut elements = Vec::with_capacity(to_usize(tensor.elements(channels)));
         for (name, view) in views {
-            let (to, data) = (&mut elements, view.data());
-            match view.dtype() {
-                Dtype::F16 => extend(to, data, |bytes| f16::from_le_bytes(bytes).to_f32()),
-                Dtype::BF16 => extend(to, data, |bytes| bf16::from_le_bytes(bytes).to_f32()),
-                Dtype::F32 => extend(to, data, f32::from_le_bytes),
-                dtype => return Err(WeightsError::Dtype { name, dtype }),
-            }
+            extend(&mut elements, &name, &view)?;
         }
         Ok(elements)
     }
 }
 
+/// Appends the elements of a tensor.
+fn extend<T: Element>(
+    to: &mut Vec<T>,
+    name: &str,
+    view: &TensorView<'_>,
+) -> Result<(), WeightsError> {
+    let data = view.data();
+    match view.dtype() {
+        Dtype::F16 => convert(to, data, |bytes| f16::from_le_bytes(bytes).to_f32()),
+        Dtype::BF16 => convert(to, data, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        Dtype::F32 => convert(to, data, f32::from_le_bytes),
+        dtype => return Err(WeightsError::Dtype { name: name.to_owned(), dtype }),
+    }
+    Ok(())
+}
+
 /// Appends elements of `N` bytes each.
-fn extend<T: Element, const N: usize>(to: &mut Vec<T>, from: &[u8], value: fn([u8; N]) -> f32) {
+fn convert<T: Element, const N: usize>(to: &mut Vec<T>, from: &[u8], value: fn([u8; N]) -> f32) {
     let (elements, _) = from.as_chunks::<N>();
     to.extend(elements.iter().map(|bytes| T::narrow(value(*bytes))));
 }
@@ -281,10 +308,35 @@ mod tests {
     #[test]
     fn what_a_block_has_beside_is_listed() {
         let mut tensors = block("", Dtype::F32);
-        tensors.push(("pos_embed.pe".to_owned(), Dtype::F32, vec![1, 32, 16]));
+        tensors.push(("attn1.to_q.lora.weight".to_owned(), Dtype::F32, vec![4, 16]));
         let bytes = file(&tensors);
         let file = WeightsFile::read(&bytes).expect("valid");
-        assert_eq!(file.unused(None).expect("one block"), ["pos_embed.pe"]);
+        assert_eq!(file.unused(None).expect("one block"), ["attn1.to_q.lora.weight"]);
+    }
+
+    #[test]
+    fn embeddings_of_positions_are_read_where_there_are_some() {
+        let with = |dtype, shape: &[usize]| {
+            let mut tensors = block("", Dtype::F16);
+            tensors.push((POSITIONS.to_owned(), dtype, shape.to_vec()));
+            tensors
+        };
+        let bytes = file(&with(Dtype::F32, &[1, 32, 16]));
+        let file = WeightsFile::read(&bytes).expect("valid");
+        assert!(file.unused(None).expect("one block").is_empty());
+        let weights = file.block::<f16>(None).expect("a block");
+        assert_eq!(weights.positions, vec![f16::from_f32(4.0); 32 * 16]);
+        for (shape, expected) in [
+            (&[1, 32, 8][..], "[1, 32, 16]"),
+            (&[32, 16], "[1, 16, 16]"),
+            (&[1, 0, 16], "[1, 1, 16]"),
+        ] {
+            let refusal = refused(&with(Dtype::F16, shape), None);
+            let wanted = format!("tensor pos_embed.pe has shape {shape:?}, expected {expected}");
+            assert_eq!(refusal, wanted);
+        }
+        let refusal = refused(&with(Dtype::I32, &[1, 2, 16]), None);
+        assert_eq!(refusal, "tensor pos_embed.pe is I32, expected F16, BF16 or F32");
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod compiling;
 mod conformance;
 mod cudarc_and_raw;
 mod driver_log;
+mod gated_product;
 mod geglu;
 mod get_rows;
 mod green_contexts;

@@ -28,7 +28,12 @@ struct Case<T> {
 impl<T: Tensorial> Case<T> {
     fn new([items, frames, channels, heads]: [u64; 4]) -> Self {
         let shape = BlockShape::new(items, frames, channels, heads).expect("legal");
-        let weights = BlockWeights::<T>::random(channels, 3).expect("legal");
+        let mut weights = BlockWeights::<T>::random(channels, 3).expect("legal");
+        // More than there are frames, as models have them.
+        if heads > 1 {
+            let elements = usize::try_from((frames + 8) * channels).expect("elements");
+            weights = weights.with_positions(uniform(elements, 5)).expect("whole rows");
+        }
         let stream = stream();
         let input = uniform::<T>(usize::try_from(shape.elements()).expect("elements"), 4);
         let reference = BlockReference::new(&shape, &weights).expect("fits");
@@ -37,14 +42,6 @@ impl<T: Tensorial> Case<T> {
         let block = TemporalBlock::new(kernels(), &stream, shape, &weights).expect("a block");
         let x = stream.clone_htod(&input).expect("memory");
         Self { shape, block, stream, input, x, expected }
-    }
-
-    /// The plan of the smallest possible chunks.
-    fn smallest(&self, in_flight: u64) -> PipelinePlan {
-        let (pipeline, _) = self.block.pipeline().expect("a pipeline");
-        let plan =
-            |chunk| pipeline.plan(&Budget::UNLIMITED.at_most(chunk).in_flight(in_flight)).ok();
-        (1..=self.shape.items).find_map(plan).expect("one chunk at least")
     }
 
     /// Runs the block, as launches or as a graph that is replayed twice, and returns the output, which is
@@ -77,11 +74,18 @@ impl<T: Tensorial> Case<T> {
     }
 }
 
+/// The plan of the smallest possible chunks.
+fn smallest<T: Tensorial>(block: &TemporalBlock<T>, in_flight: u64) -> PipelinePlan {
+    let (pipeline, _) = block.pipeline().expect("a pipeline");
+    let plan = |chunk| pipeline.plan(&Budget::UNLIMITED.at_most(chunk).in_flight(in_flight)).ok();
+    (1..=block.shape().items).find_map(plan).expect("one chunk at least")
+}
+
 fn matches_the_reference<T: Tensorial>(sizes: [u64; 4]) {
     let case = Case::<T>::new(sizes);
     let whole = case.run(Budget::UNLIMITED, false);
     assert!(case.run(Budget::UNLIMITED, true) == whole, "as a graph: {sizes:?}");
-    let smallest = case.smallest(1).chunk_items();
+    let smallest = smallest(&case.block, 1).chunk_items();
     for chunk in [case.shape.items.div_ceil(2).max(smallest), smallest] {
         // The algorithm of a product follows from its rows, so all of these are the same.
         let budget = Budget::UNLIMITED.at_most(chunk);
@@ -105,6 +109,9 @@ fn the_block_matches_its_reference_whole_in_chunks_and_as_a_graph() {
     matches_the_reference::<bf16>([37, 16, 320, 5]);
     matches_the_reference::<f16>([29, 24, 320, 5]);
     matches_the_reference::<f16>([26, 16, 640, 10]);
+    // Several chunks of blocks that multiply for many items.
+    matches_the_reference::<f16>([340, 16, 64, 2]);
+    matches_the_reference::<bf16>([250, 24, 128, 1]);
     matches_the_reference::<bf16>([50, 7, 40, 1]);
     matches_the_reference::<f16>([40, 33, 64, 8]);
     matches_the_reference::<f32>([40, 8, 64, 2]);
@@ -115,9 +122,13 @@ fn the_block_matches_its_reference_whole_in_chunks_and_as_a_graph() {
 fn one_item_and_a_remainder_of_one_run() {
     let one = Case::<f16>::new([1, 16, 320, 5]);
     assert!(one.run(Budget::UNLIMITED, false) == one.run(Budget::UNLIMITED.in_flight(2), true));
-    let unit = Case::<f16>::new([64, 16, 320, 5]).smallest(1).chunk_items();
+    // Of a batch that is large enough, without its reference.
+    let weights = BlockWeights::<f16>::random(320, 3).expect("legal");
+    let shape = BlockShape::new(4096, 16, 320, 5).expect("legal");
+    let block = TemporalBlock::new(kernels(), &stream(), shape, &weights).expect("a block");
+    let unit = smallest(&block, 1).chunk_items();
     let case = Case::<f16>::new([2 * unit + 1, 16, 320, 5]);
-    let plan = case.smallest(2);
+    let plan = smallest(&case.block, 2);
     assert_eq!(plan.chunks().last().map(|chunk| chunk.items), Some(1), "{plan}");
     case.run(Budget::UNLIMITED.at_most(plan.chunk_items()).in_flight(2), true);
 }

@@ -1,0 +1,251 @@
+//! What a pipeline adds to launches of the same kernels: four stages, chunk by chunk through scratch, beside the
+//! same launches written by hand with cudarc; as launches and as a graph, in turn.
+//!
+//! Prints a line for each measurement, and writes a JSON document to the file that its argument names. Needs a
+//! CUDA GPU and NVRTC; says so without a GPU.
+#![allow(unsafe_code, reason = "launches by hand to compare with")]
+
+use std::error::Error;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{
+    CudaFunction, CudaSlice, CudaStream, CudaView, CudaViewMut, LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::Ptx;
+use gridguard::cuda::{
+    CompileOptions, Compiler, CudaPipeline, CudaStage, DeviceMemory, Kernel, PipelineScratch,
+};
+use gridguard::pipeline::{Budget, Buffer, PipelineBuilder};
+use gridguard::{Axis, BatchAxis, Dim3, Guard, LaunchRequest, Parameter};
+use gridguard_examples::uniform;
+use gridguard_tests::figures::{self, Origin};
+use serde::Serialize;
+
+/// Items of as many floats as a block has threads for: 320 MiB.
+const ITEMS: u64 = 80 << 10;
+const FLOATS: u64 = 1024;
+const THREADS: u32 = 256;
+const STAGES: usize = 4;
+/// Parts of the batch: kernels of about 150, 40 and 3 microseconds.
+const PARTS: [u64; 3] = [1, 4, 80];
+const WARM_UP: usize = 5;
+const ROUNDS: usize = 41;
+
+/// One block of x for an item.
+const SOURCE: &str = r#"
+extern "C" __global__ void affine(const float4 *x, float4 *y) {
+    unsigned long long at = blockIdx.x * 256ull + threadIdx.x;
+    float4 four = x[at];
+    y[at] = make_float4(2 * four.x + 1, 2 * four.y + 1, 2 * four.z + 1, 2 * four.w + 1);
+}
+"#;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    origin: Origin,
+    rounds: usize,
+    items: u64,
+    bytes_an_item: u64,
+    plans: Vec<PlanRow>,
+}
+
+/// Times are medians of events around a run, the ratios medians of those of the same round.
+#[derive(Serialize)]
+struct PlanRow {
+    chunk: u64,
+    launches: u64,
+    by_hand_ms: f64,
+    pipeline_ms: f64,
+    ratio: f64,
+    graph_by_hand_ms: f64,
+    graph_ms: f64,
+    graph_ratio: f64,
+}
+
+fn main() -> Outcome<()> {
+    let guard = match Guard::cuda(0) {
+        Ok(guard) => Arc::new(guard),
+        Err(reason) => {
+            eprintln!("nothing measured: {reason}");
+            return Ok(());
+        }
+    };
+    let context = guard.context().ok_or("no context")?;
+    // SAFETY: all work is submitted to one stream. Events of memory that was allocated before a capture cannot be
+    // waited for in it.
+    unsafe { context.disable_event_tracking() };
+    // Captures need a stream of their own.
+    let stream = context.new_stream()?;
+    let options = CompileOptions::new("affine.cu", guard.limits().compute_capability);
+    let compiled = Compiler::find()?.compile(SOURCE, &options)?;
+    let memory = Parameter::AlignedMemory { bytes: 16 };
+    // SAFETY: a block of x accesses the 1,024 floats of its item, and writes those of y.
+    let kernel = unsafe { guard.load(&compiled.image)?.kernel("affine", &[memory, memory]) }?;
+    let module = context.load_module(Ptx::from_binary(compiled.image.bytes().to_vec()))?;
+    let function = module.load_function("affine")?;
+    let x = stream.clone_htod(&uniform::<f32>(usize::try_from(ITEMS * FLOATS)?, 1))?;
+    let case = Case { guard: &guard, stream, kernel, function, x };
+    let mut plans = Vec::new();
+    for parts in PARTS {
+        let row = case.measure(ITEMS / parts)?;
+        println!(
+            "{} launches of {} items: {:.4} of those by hand, as a graph {:.4}",
+            row.launches, row.chunk, row.ratio, row.graph_ratio
+        );
+        plans.push(row);
+    }
+    let origin = Origin::of(&guard);
+    figures::publish(&Report {
+        origin,
+        rounds: ROUNDS,
+        items: ITEMS,
+        bytes_an_item: FLOATS * 4,
+        plans,
+    })
+}
+
+struct Case<'g> {
+    guard: &'g Guard,
+    stream: Arc<CudaStream>,
+    kernel: Kernel,
+    function: CudaFunction,
+    x: CudaSlice<f32>,
+}
+
+impl Case<'_> {
+    fn measure(&self, chunk: u64) -> Outcome<PlanRow> {
+        let Self { guard, stream, .. } = self;
+        let mut y = stream.alloc_zeros::<f32>(self.x.len())?;
+        let mut same = stream.alloc_zeros::<f32>(self.x.len())?;
+        let mut scratch = stream.alloc_zeros::<f32>(usize::try_from(2 * chunk * FLOATS)?)?;
+        let budget = Budget::UNLIMITED.at_most(chunk);
+
+        let (mut pipeline, [from, to]) = self.pipeline()?;
+        let plan = pipeline.plan(&budget)?;
+        let mut places = PipelineScratch::new();
+        let [by_hand_ms, pipeline_ms, ratio] = self.compare(
+            || self.by_hand(chunk, &mut scratch, &mut same),
+            || {
+                let memory = DeviceMemory::new(stream).read(from, &self.x).write(to, &mut y);
+                guard.run_pipeline(&mut pipeline, &plan, memory.scratch(&mut places))?;
+                Ok(())
+            },
+        )?;
+        if stream.clone_dtoh(&y)? != stream.clone_dtoh(&same)? {
+            return Err("a pipeline and launches by hand differ".into());
+        }
+
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        self.by_hand(chunk, &mut scratch, &mut same)?;
+        let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let graph_by_hand = stream.end_capture(flags)?.ok_or("nothing captured")?;
+        let bound = DeviceMemory::new(stream).read(from, &self.x).write(to, &mut y);
+        let mut graph = guard.capture_pipeline(pipeline, &plan, bound)?;
+        let [graph_by_hand_ms, graph_ms, graph_ratio] = self.compare(
+            || Ok(graph_by_hand.launch()?),
+            || {
+                let bound = DeviceMemory::new(stream).read(from, &self.x).write(to, &mut y);
+                guard.replay_pipeline(&mut graph, bound)?;
+                Ok(())
+            },
+        )?;
+        let launches = plan.len() * u64::try_from(STAGES)?;
+        Ok(PlanRow {
+            chunk,
+            launches,
+            by_hand_ms,
+            pipeline_ms,
+            ratio,
+            graph_by_hand_ms,
+            graph_ms,
+            graph_ratio,
+        })
+    }
+
+    /// The stages: each kernel reads what the one before wrote.
+    fn pipeline(&self) -> Outcome<(CudaPipeline<'_>, [Buffer<f32>; 2])> {
+        let mut builder: PipelineBuilder<CudaStage<'_>> = CudaPipeline::builder(ITEMS);
+        let x = builder.input::<f32>("x", FLOATS);
+        let scratch = ["a", "b", "c"].map(|name| builder.scratch::<f32>(name, FLOATS));
+        let y = builder.output::<f32>("y", FLOATS);
+        let to: Vec<_> = scratch.into_iter().chain([y]).collect();
+        let grid = Dim3::new(u32::try_from(ITEMS)?.into(), 1, 1);
+        let request = LaunchRequest::new(grid, Dim3::new(THREADS.into(), 1, 1));
+        let batch = BatchAxis::new(Axis::X, ITEMS);
+        for (number, (from, to)) in [x].iter().chain(&to).zip(&to).enumerate() {
+            builder
+                .kernel(format!("affine {number}"), &self.kernel, request, batch)
+                .reads(*from)
+                .writes(*to);
+        }
+        Ok((builder.build()?, [x, y]))
+    }
+
+    fn by_hand(
+        &self,
+        chunk: u64,
+        scratch: &mut CudaSlice<f32>,
+        y: &mut CudaSlice<f32>,
+    ) -> Outcome<()> {
+        let length = usize::try_from(chunk * FLOATS)?;
+        let (mut a, mut b) = scratch.split_at_mut(length);
+        for start in (0..y.len()).step_by(length) {
+            let x = self.x.slice(start..start + length);
+            let mut y = y.slice_mut(start..start + length);
+            self.launch(chunk, &x, &mut a)?;
+            self.launch(chunk, &a.as_view(), &mut b)?;
+            self.launch(chunk, &b.as_view(), &mut a)?;
+            self.launch(chunk, &a.as_view(), &mut y)?;
+        }
+        Ok(())
+    }
+
+    fn launch(
+        &self,
+        chunk: u64,
+        x: &CudaView<'_, f32>,
+        y: &mut CudaViewMut<'_, f32>,
+    ) -> Outcome<()> {
+        let grid_dim = (u32::try_from(chunk)?, 1, 1);
+        let config = LaunchConfig { grid_dim, block_dim: (THREADS, 1, 1), shared_mem_bytes: 0 };
+        let mut launch = self.stream.launch_builder(&self.function);
+        launch.arg(x).arg(y);
+        // SAFETY: both have an item for each block.
+        unsafe { launch.launch(config) }?;
+        Ok(())
+    }
+
+    /// Median times of both in turn, and the median of the second's over the first's.
+    fn compare(
+        &self,
+        mut first: impl FnMut() -> Outcome<()>,
+        mut second: impl FnMut() -> Outcome<()>,
+    ) -> Outcome<[f64; 3]> {
+        let mut times = [(); 3].map(|()| Vec::with_capacity(ROUNDS));
+        for round in 0..WARM_UP + ROUNDS {
+            let pair = [self.ms(&mut first)?, self.ms(&mut second)?];
+            if round >= WARM_UP {
+                let [first, second] = pair;
+                for (times, value) in times.iter_mut().zip([first, second, second / first]) {
+                    times.push(value);
+                }
+            }
+        }
+        Ok(times.map(|mut times| {
+            times.sort_by(f64::total_cmp);
+            times.get(ROUNDS / 2).copied().unwrap_or(f64::NAN)
+        }))
+    }
+
+    fn ms(&self, run: &mut impl FnMut() -> Outcome<()>) -> Outcome<f64> {
+        let timed = Some(CUevent_flags::CU_EVENT_DEFAULT);
+        let start = self.stream.record_event(timed)?;
+        run()?;
+        let end = self.stream.record_event(timed)?;
+        Ok(f64::from(start.elapsed_ms(&end)?))
+    }
+}
