@@ -17,7 +17,9 @@ use gridguard_autotune::{
     Budget, Candidate, Chart, DeviceClock, FailureKind, InProcess, MeasureFailure, PipelineProblem,
     PipelineWorkload, ProductWorkload, Space, TuningReport, tune,
 };
-use gridguard_kernels::temporal_block::{BlockMemory, BlockReference, TemporalBlock, tolerance};
+use gridguard_kernels::temporal_block::{
+    BlockMemory, BlockReference, BlockShape, TemporalBlock, tolerance,
+};
 use gridguard_kernels::{Deviation, Kernels};
 
 use crate::backend::{Job, Tensor};
@@ -90,7 +92,8 @@ pub(crate) fn tune_block<T: Tensor>(
     let clock = DeviceClock::new(&guard, stream, Policy::default())?;
     let mut measurer = InProcess::new(workload, clock);
     let outcome = tune(&mut measurer, &mut space, key.objective, &Budget::default(), &mut ())?;
-    let name = format!("temporal_block {:?} {}", job.shape, T::TYPE);
+    let BlockShape { items, frames, channels, heads } = job.shape;
+    let name = format!("temporal_block {items}x{frames}x{channels}, {heads} heads, {}", T::TYPE);
     println!("{}", TuningReport::new(&name, &outcome));
     if let Some(path) = chart {
         let limits = guard.limits();
