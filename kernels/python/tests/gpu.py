@@ -1,7 +1,7 @@
 """Runs `gridguard.torch` on a GPU: random calls against PyTorch in double precision, large batches, PyTorch's
 layers, graphs, compiled code, autocast, threads, and timing. Prints what it finds and fails if anything is wrong.
 
-    python gpu.py [--calls 5000] [--workers 8] [--native FILE] [--results FILE] [CHECK ...]
+    python gpu.py [--calls 5000] [--seconds 150] [--workers 8] [--native FILE] [--results FILE] [CHECK ...]
 
 `--native` is what our bench wrote for 15360x5x16x64 in the same session (`GRIDGUARD_BENCH_JSON`); without CHECKs all
 of them run.
@@ -37,7 +37,7 @@ CHECKED = 32
 # Of launches back to back.
 SAMPLE_US = 40_000
 # Processes that may end at a call before the check gives up.
-MOST_ENDED = 10
+MOST_ENDED = 30
 
 figures: dict[str, Any] = {}
 """What was found, for `--results`."""
@@ -46,6 +46,7 @@ figures: dict[str, Any] = {}
 def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--calls", type=int, default=5000)
+    cli.add_argument("--seconds", type=float, default=150.0, help="the most for random calls")
     cli.add_argument("--workers", type=int, default=8)
     cli.add_argument("--native", type=Path)
     cli.add_argument("--results", type=Path)
@@ -53,7 +54,7 @@ def main() -> int:
     cli.add_argument("checks", nargs="*", metavar="CHECK")
     options = cli.parse_args()
     if options.seeds:
-        return calls_of_seeds(range(*options.seeds))
+        return calls_of_seeds(range(*options.seeds), options.seconds)
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
     print(figures["software"])
     checks = (
@@ -92,28 +93,39 @@ def random_calls(options: argparse.Namespace) -> None:
     wrong: list[str] = []
     taken: collections.Counter[str] = collections.Counter()
     with concurrent.futures.ThreadPoolExecutor(options.workers) as workers:
-        parts = [(first, options.calls, options.workers) for first in range(options.workers)]
+        end = time.monotonic() + options.seconds
+        parts = [(first, options.calls, options.workers, end) for first in range(options.workers)]
         for some_wrong, some_taken in workers.map(lambda part: calls_in_processes(*part), parts):
             wrong += some_wrong
             taken.update(some_taken)
-    figures["random calls"] = {"calls": options.calls, "wrong": wrong, "paths": dict(taken)}
-    print(f"  {options.calls} calls, {len(wrong)} wrong, {dict(taken)}")
+    compared = taken.pop("compared", 0)
+    figures["random calls"] = {"compared": compared, "wrong": wrong, "paths": dict(taken)}
+    print(f"  {compared} of {options.calls} calls compared, {len(wrong)} wrong, {dict(taken)}")
     assert not wrong, f"{len(wrong)} calls\n" + "\n".join(wrong[:20])
+    assert compared == options.calls - taken["PyTorch alone ends the process"], "time ran out"
     assert taken["served"] > options.calls // 4, "few calls are served"
     wanted = {"strides", "shape", "scale", "length", "lengths differ", "dtype", "dropout", "mask of items or heads"}
     assert wanted <= taken.keys() or options.calls < 1000, wanted - taken.keys()
 
 
-def calls_in_processes(first: int, end: int, step: int) -> tuple[list[str], collections.Counter[str]]:
+def calls_in_processes(
+    first: int, end: int, step: int, deadline: float
+) -> tuple[list[str], collections.Counter[str]]:
     """The calls that are wrong, and how many took which path. After one that ends its process, the next process
     continues."""
     wrong: list[str] = []
     taken: collections.Counter[str] = collections.Counter()
     for _ in range(MOST_ENDED):
-        command = [sys.executable, "-X", "faulthandler", __file__, "--seeds", *map(str, (first, end, step))]
+        seconds = max(0.0, deadline - time.monotonic())
+        command = [sys.executable, "-X", "faulthandler", __file__, f"--seconds={seconds}"]
+        command += ["--seeds", *map(str, (first, end, step))]
         ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
-        wrong += [line["wrong"] for line in lines if "wrong" in line]
+        found = [line["wrong"] for line in lines if "wrong" in line]
+        for one in found:
+            # At once, in case that this check is ended.
+            print(f"  WRONG {one}", flush=True)
+        wrong += found
         taken.update(next((line["paths"] for line in reversed(lines) if "paths" in line), {}))
         if ran.returncode == 0:
             return wrong, taken
@@ -123,33 +135,39 @@ def calls_in_processes(first: int, end: int, step: int) -> tuple[list[str], coll
         if last["stage"] == "PyTorch":
             # PyTorch's own kernels fail: there is nothing to compare with.
             taken["PyTorch alone ends the process"] += 1
-            print(f"  PyTorch alone, {last['seed']}: exit {ran.returncode}, {last['call']}: {ran.stderr[-300:]}")
+            error = next((line for line in ran.stderr.splitlines() if "Error: " in line), ran.stderr[-300:])
+            print(f"  PyTorch alone, {last['seed']}: {error}, exit {ran.returncode}, {last['call']}", flush=True)
         else:
             wrong.append(f"{last['seed']}: exit {ran.returncode} in {last['call']}: {ran.stderr[-1500:]}")
         first = last["seed"] + step
     return [*wrong, f"{MOST_ENDED} processes ended, the last at seed {first - step}"], taken
 
 
-def calls_of_seeds(seeds: range) -> int:
+def calls_of_seeds(seeds: range, seconds: float) -> int:
     """Writes each call before it runs, first by PyTorch alone, so that whoever reads it knows which one ended
     the process."""
 
     def write(line: dict[str, Any]) -> None:
-        print(json.dumps(line), flush=True)
+        print(json.dumps({**line, "paths": {**paths(), "compared": compared}}), flush=True)
 
+    compared = 0
+    end = time.monotonic() + seconds
     for seed in seeds:
+        if time.monotonic() > end:
+            break
         call = random_call(seed, "cuda")
-        write({"seed": seed, "stage": "PyTorch", "call": str(call), "paths": dict(paths())})
+        write({"seed": seed, "stage": "PyTorch", "call": str(call)})
         with contextlib.suppress(Exception):
             run(call, PYTORCH)
         # A fault on the device shows here, and in every call after it.
         torch.cuda.synchronize()
-        write({"seed": seed, "stage": "ours", "call": str(call), "paths": dict(paths())})
+        write({"seed": seed, "stage": "ours", "call": str(call)})
         difference = differences(call, attention)
         torch.cuda.synchronize()
+        compared += 1
         if difference is not None:
             write({"wrong": f"{seed}: {difference}: {call}"})
-    write({"paths": dict(paths())})
+    write({})
     return 0
 
 
