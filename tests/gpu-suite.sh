@@ -108,6 +108,15 @@ tune_all() {
     rm -f "$2/nvidia-h200.ron.lock"
 }
 
+# Tunes the transformer block within a budget, and runs it as tuned.
+tune_block() {
+    local program
+    program=$(realpath "$1/temporal_block")
+    # From within the folder, so that the output names no path of the machine.
+    (cd "$2" && "$program" --memory "$3" --in-flight 3 --tune block.ron --chart "block-$3.svg")
+    rm -f "$2/block.ron.lock"
+}
+
 # Tunes with every policy and objective, then checks the profile.
 tune_options() {
     local gridguard profile=options.ron options
@@ -333,8 +342,7 @@ run() {
     # Tuned within two budgets, then run as the profile says.
     local memory
     for memory in 256MiB 512MiB; do
-        step "tune-block-$memory" 300 "$folder/temporal_block" --memory "$memory" --in-flight 3 \
-            --tune "$results/block.ron" --chart "$results/block-$memory.svg"
+        step "tune-block-$memory" 300 tune_block "$folder" "$results" "$memory"
     done
     step tune-chain 60 "$folder/05_tune" "$results/tune-chain.svg"
     step tune-options 120 tune_options "$folder" "$results"
