@@ -127,7 +127,8 @@ impl<T: Element> TemporalBlock<T> {
         let tensors = tensors.collect::<Result<_, _>>().map_err(KernelError::from)?;
         let positions = Some(&weights.positions).filter(|positions| !positions.is_empty());
         let positions = positions.map(copy).transpose().map_err(KernelError::from)?;
-        Self::with_weights(kernels, shape, tensors, positions.map(Arc::new))
+        let gate = Gate::best(kernels, &shape, T::TYPE)?;
+        Self::with_weights(kernels, shape, tensors, positions.map(Arc::new), gate)
     }
 
     /// The same weights for another number of items or frames, or other heads: a server, whose requests
@@ -142,9 +143,11 @@ impl<T: Element> TemporalBlock<T> {
         check_size("channels", shape.channels, channels..=channels)?;
         let positions = self.positions.clone();
         check_positions(&shape, positions.as_ref().map_or(0, |positions| positions.len()))?;
-        let block = Self::with_weights(kernels, shape, Arc::clone(&self.weights), positions)?;
-        let block = block.with_workspace(self.workspace_bytes);
-        if self.gate.is_fused { Ok(block) } else { block.with_gate_apart(kernels) }
+        let gate = if self.gate.is_fused { Gate::best } else { Gate::apart };
+        let gate = gate(kernels, &shape, T::TYPE)?;
+        let weights = Arc::clone(&self.weights);
+        let block = Self::with_weights(kernels, shape, weights, positions, gate)?;
+        Ok(block.with_workspace(self.workspace_bytes))
     }
 
     fn with_weights(
@@ -152,6 +155,7 @@ impl<T: Element> TemporalBlock<T> {
         shape: BlockShape,
         weights: Arc<[CudaSlice<T>]>,
         positions: Option<Arc<CudaSlice<T>>>,
+        gate: Gate,
     ) -> Result<Self, BlockError> {
         let guard = Arc::clone(kernels.guard());
         let (rows, channels, element) = (shape.rows(), shape.channels, T::TYPE);
@@ -182,7 +186,7 @@ impl<T: Element> TemporalBlock<T> {
             attention: kernels.kernel(&operation)?,
             operation,
             strides,
-            gate: Gate::best(kernels, &shape, element)?,
+            gate,
             guard,
         })
     }
