@@ -77,13 +77,7 @@ struct PartRow {
 }
 
 fn main() -> Outcome<()> {
-    let guard = match Guard::cuda(0) {
-        Ok(guard) => Arc::new(guard),
-        Err(reason) => {
-            eprintln!("nothing measured: {reason}");
-            return Ok(());
-        }
-    };
+    let Some(guard) = figures::guard() else { return Ok(()) };
     let (major, minor, patch) = gridguard::cuda::CublasLt::find()?.version();
     let mut report = Report {
         origin: Origin::of(&guard),

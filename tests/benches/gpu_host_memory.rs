@@ -25,15 +25,6 @@ const IN_FLIGHT: [u64; 4] = [1, 2, 3, 4];
 const CHUNK_MIB: [u64; 2] = [64, 256];
 const ROUNDS: usize = 3;
 
-/// One block of x for an item of 1,024 floats.
-const SOURCE: &str = r#"
-extern "C" __global__ void affine(const float4 *x, float4 *y) {
-    unsigned long long at = blockIdx.x * 256ull + threadIdx.x;
-    float4 four = x[at];
-    y[at] = make_float4(2 * four.x + 1, 2 * four.y + 1, 2 * four.z + 1, 2 * four.w + 1);
-}
-"#;
-
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 #[derive(Serialize)]
@@ -62,13 +53,7 @@ struct PlanRow {
 }
 
 fn main() -> Outcome<()> {
-    let guard = match Guard::cuda(0) {
-        Ok(guard) => Arc::new(guard),
-        Err(reason) => {
-            eprintln!("nothing measured: {reason}");
-            return Ok(());
-        }
-    };
+    let Some(guard) = figures::guard() else { return Ok(()) };
     let context = Arc::clone(guard.context().ok_or("no context")?);
     let begun = Instant::now();
     let mut x = pinned(&context)?;
@@ -126,7 +111,7 @@ fn pinned(context: &Arc<CudaContext>) -> Outcome<PinnedHostSlice<f32>> {
 
 #[allow(unsafe_code, reason = "the contract of the kernel above")]
 fn kernel(guard: &Guard) -> Outcome<Kernel> {
-    let module = guard.compile("affine.cu", SOURCE)?;
+    let module = guard.compile("affine.cu", figures::AFFINE)?;
     let memory = Parameter::AlignedMemory { bytes: 16 };
     // SAFETY: a block of x accesses the 1,024 floats of its item, and writes those of y.
     Ok(unsafe { module.kernel("affine", &[memory, memory]) }?)

@@ -32,15 +32,6 @@ const PARTS: [u64; 3] = [1, 4, 80];
 const WARM_UP: usize = 5;
 const ROUNDS: usize = 41;
 
-/// One block of x for an item.
-const SOURCE: &str = r#"
-extern "C" __global__ void affine(const float4 *x, float4 *y) {
-    unsigned long long at = blockIdx.x * 256ull + threadIdx.x;
-    float4 four = x[at];
-    y[at] = make_float4(2 * four.x + 1, 2 * four.y + 1, 2 * four.z + 1, 2 * four.w + 1);
-}
-"#;
-
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 #[derive(Serialize)]
@@ -67,13 +58,7 @@ struct PlanRow {
 }
 
 fn main() -> Outcome<()> {
-    let guard = match Guard::cuda(0) {
-        Ok(guard) => Arc::new(guard),
-        Err(reason) => {
-            eprintln!("nothing measured: {reason}");
-            return Ok(());
-        }
-    };
+    let Some(guard) = figures::guard() else { return Ok(()) };
     let context = guard.context().ok_or("no context")?;
     // SAFETY: all work is submitted to one stream. Events of memory that was allocated before a capture cannot be
     // waited for in it.
@@ -81,7 +66,7 @@ fn main() -> Outcome<()> {
     // Captures need a stream of their own.
     let stream = context.new_stream()?;
     let options = CompileOptions::new("affine.cu", guard.limits().compute_capability);
-    let compiled = Compiler::find()?.compile(SOURCE, &options)?;
+    let compiled = Compiler::find()?.compile(figures::AFFINE, &options)?;
     let memory = Parameter::AlignedMemory { bytes: 16 };
     // SAFETY: a block of x accesses the 1,024 floats of its item, and writes those of y.
     let kernel = unsafe { guard.load(&compiled.image)?.kernel("affine", &[memory, memory]) }?;

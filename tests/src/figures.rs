@@ -1,6 +1,7 @@
 //! What a document of figures says about its origin, and where a benchmark writes it.
 
 use std::error::Error;
+use std::sync::Arc;
 
 use gridguard::Guard;
 use serde::Serialize;
@@ -26,6 +27,27 @@ impl Origin {
         }
     }
 }
+
+/// A guard of the first device. Without one, says that nothing is measured, and why.
+#[must_use]
+pub fn guard() -> Option<Arc<Guard>> {
+    match Guard::cuda(0) {
+        Ok(guard) => Some(Arc::new(guard)),
+        Err(reason) => {
+            eprintln!("nothing measured: {reason}");
+            None
+        }
+    }
+}
+
+/// A kernel that limits nothing but memory: one block of x, of 256 threads, for an item of 1,024 floats.
+pub const AFFINE: &str = r#"
+extern "C" __global__ void affine(const float4 *x, float4 *y) {
+    unsigned long long at = blockIdx.x * 256ull + threadIdx.x;
+    float4 four = x[at];
+    y[at] = make_float4(2 * four.x + 1, 2 * four.y + 1, 2 * four.z + 1, 2 * four.w + 1);
+}
+"#;
 
 /// What the suite knows of the machine and the build, by the name of a variable.
 #[must_use]
