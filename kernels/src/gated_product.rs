@@ -40,7 +40,7 @@ const MAX_STAGES: u64 = 8;
 const MIN_STAGES: u64 = 4;
 /// Of each device with these instructions.
 const SHARED_BYTES: u64 = 227 << 10;
-/// The most columns of x whose weights leave room for enough stages.
+/// The most columns of x with whose weights enough stages fit into shared memory.
 const MAX_INNER: u64 = 640;
 /// The longest row that is tested.
 const MAX_COLUMNS: u64 = 1 << 16;

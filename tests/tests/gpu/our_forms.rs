@@ -224,7 +224,7 @@ impl Launch {
 unsafe fn kernel_node(graph: &CudaGraph) -> sys::CUDA_KERNEL_NODE_PARAMS {
     let mut nodes = [ptr::null_mut(); 16];
     let mut count = nodes.len();
-    // SAFETY: the graph is alive, and there is room for as many nodes.
+    // SAFETY: the graph is alive, and the array has that many elements.
     unsafe { sys::cuGraphGetNodes(graph.cu_graph(), nodes.as_mut_ptr(), &raw mut count) }
         .result()
         .expect("nodes");
