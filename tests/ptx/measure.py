@@ -16,6 +16,8 @@ import sys
 import tempfile
 
 MOST_MORE_REGISTERS = 8
+# Each warp gets registers in units of 256 (all architectures from sm_75 on): 8 for each thread.
+UNIT = 8
 
 
 def assemble(ptxas, path, architecture):
@@ -81,13 +83,13 @@ def main():
             print(f"  {refusal}")
         if options.all_rewritten:
             wrong += refused
-        print(f"{'':8} {'form':8} {'entries':>7} {'median':>6} {'95 %':>5} {'worst':>5} {'best':>5} {'more spills':>11}")
+        print(f"{'':8} {'form':8} {'entries':>7} {'median':>6} {'95 %':>5} {'worst':>5} {'best':>5} {'more units':>10} {'more spills':>11}")
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             for architecture in options.architectures:
                 run = lambda file: (assemble(options.ptxas, file.path, architecture), assemble(options.ptxas, file.rewritten, architecture))
                 results = list(pool.map(run, files))
                 for form in ("shifted", "folded"):
-                    differences, spills = [], []
+                    differences, spills, units = [], [], 0
                     for file, ((before, why_before), (after, why)) in zip(files, results):
                         if before is None or after is None:
                             if form == "shifted":
@@ -100,6 +102,7 @@ def main():
                                 continue
                             (own, own_spill), (registers, spill) = before[entry["name"]], after[entry["forms"][form]]
                             differences.append((registers - own, entry["name"]))
+                            units += -(-registers // UNIT) > -(-own // UNIT)
                             if spill > own_spill:
                                 spills.append(f"{entry['forms'][form]} spills {spill} bytes, its original {own_spill} ({architecture})")
                     if not differences:
@@ -108,7 +111,7 @@ def main():
                     numbers = [number for number, _ in differences]
                     high = numbers[(len(numbers) - 1) * 95 // 100]
                     worst = differences[-1]
-                    print(f"{architecture:8} {form:8} {len(numbers):7} {median(numbers):+6} {high:+5} {worst[0]:+5} {numbers[0]:+5} {len(spills):11}  worst: {worst[1]}", flush=True)
+                    print(f"{architecture:8} {form:8} {len(numbers):7} {median(numbers):+6} {high:+5} {worst[0]:+5} {numbers[0]:+5} {units:10} {len(spills):11}  worst: {worst[1]}", flush=True)
                     for spill in spills:
                         print(f"  {spill}")
                     if options.no_more_spills:
