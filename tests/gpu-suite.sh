@@ -41,7 +41,7 @@ pack() {
     } | executables | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cargo build --release -p gridguard-preload && cp "${CARGO_TARGET_DIR:-target}/release/libgridguard_preload.so" tests/watched.py "$folder/" || return 1
+    cargo build --release -p gridguard-preload && cp "${CARGO_TARGET_DIR:-target}/release/libgridguard_preload.so" tests/watched.py tests/watched_work.py "$folder/" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
@@ -351,7 +351,7 @@ run() {
     if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then
         step tune-devices 400 tune_devices "$folder" "$results"
     fi
-    step watched 600 python3 "$folder/watched.py" "$folder/libgridguard_preload.so" "$results/watched.json"
+    step watched 900 python3 "$folder/watched.py" "$folder/libgridguard_preload.so" "$results/watched.json" --varied-seconds "${VARIED_SECONDS:-225}"
     step launch 200 "$folder/gpu_launch" "$results/launch.json"
     if python3 -c 'import torch' 2>/dev/null; then
         step block 400 python3 "$folder/peers/block.py" --bench "$folder/gpu_block" --output "$results"

@@ -2,11 +2,14 @@
 """Programs of several frameworks under libgridguard_preload.so, on a device: each once with a launch that the
 driver refuses, which must be explained, and once without, where nothing may be reported.
 
-    watched.py LIBRARY [REPORT.json]
+    watched.py LIBRARY [REPORT.json] [--varied-seconds N]
 
+Then nothing may be said of ordinary PyTorch work (watched_work.py), which is timed with and without the library.
 Frameworks that are not installed are listed, and fail the run only if all of them are missing.
 """
 
+import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -15,8 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-
-LIBRARY = os.path.abspath(sys.argv[1])
 
 # Name, the text of a program that takes the size from its argument, a good size, a size that is refused, and
 # what the explanation must contain.
@@ -110,41 +111,15 @@ int main(int, char **words) {
 }
 """
 
-# Varied work, in which nothing is refused: forward and backward, the profiler, data loaders that fork.
-VARIED = """
-import torch, torch.nn as nn
-from torch.profiler import ProfilerActivity, profile
-from torch.utils.data import DataLoader, TensorDataset
-data = DataLoader(TensorDataset(torch.randn(256, 3, 32, 32), torch.randint(0, 10, (256,))), 32, num_workers=2)
-model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 900, 10))
-model, step = model.cuda(), None
-optimizer = torch.optim.Adam(model.parameters())
-for images, labels in data:
-    loss = nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
-    optimizer.zero_grad(); loss.backward(); optimizer.step()
-with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-    layer = nn.TransformerEncoderLayer(64, 4, batch_first=True).cuda()
-    layer(torch.randn(8, 32, 64, device="cuda")).sum().backward()
-    torch.sort(torch.randn(1000, 1000, device="cuda")); torch.linalg.svd(torch.randn(64, 64, device="cuda"))
-assert any(event.device_type.name == "CUDA" for event in profiled.events())
-print("ended")
-"""
-
-ADDS = """
-import time, torch
-x = torch.zeros(1024, device="cuda")
-for _ in range(2000): x.add_(1)
-torch.cuda.synchronize()
-begun = time.perf_counter()
-for _ in range(20000): x.add_(1)
-print((time.perf_counter() - begun) / 20000 * 1e6)
-torch.cuda.synchronize()
-"""
+# Processes of ordinary work, in which nothing is refused, that run at once.
+PROCESSES = 4
+# Pairs of a process without the library and one with it.
+PAIRS = 9
 
 
-def run(command, preload=True):
-    settings = {**os.environ, **({"LD_PRELOAD": LIBRARY} if preload else {})}
-    return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=300)
+def run(command, preload=True, timeout=300, settings={}):
+    settings = {**os.environ, **settings, **({"LD_PRELOAD": options.library} if preload else {})}
+    return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=timeout)
 
 
 def check(name, command, good, refused, expected):
@@ -161,6 +136,46 @@ def check(name, command, good, refused, expected):
         if text not in bad.stderr:
             failures.append(f"{name}: no {text!r} in: {bad.stderr}")
     return failures
+
+
+def work(*words):
+    return [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "watched_work.py"), *words]
+
+
+def varied(report, folder, seconds):
+    """The failures of ordinary work in several processes at once: the library must see launches and say nothing."""
+    quiet = {"GRIDGUARD_RUN_QUIET": "1", "GRIDGUARD_RUN_REPORT": os.path.join(folder, "varied.json")}
+    with concurrent.futures.ThreadPoolExecutor(PROCESSES) as pool:
+        command = work("varied", str(seconds))
+        runs = list(pool.map(lambda _: run(command, timeout=seconds + 120, settings=quiet), range(PROCESSES)))
+    failures = [f"ordinary work: {one}" for one in runs if one.returncode or "gridguard:" in one.stderr]
+    reports = []
+    for name in os.listdir(folder):
+        if name.startswith("varied"):
+            with open(os.path.join(folder, name)) as file:
+                reports.append(json.load(file))
+    seen = {key: sum(one[key] for one in reports) for key in ("launches", "refused")}
+    if not seen["launches"] or seen["refused"]:
+        failures.append(f"ordinary work: {seen}")
+    if not failures:
+        counts = [json.loads(one.stdout) for one in runs]
+        each = {name: sum(one[name] for one in counts) for name in counts[0]}
+        report["varied"] = {"processes": PROCESSES, "seconds_each": seconds, "runs": each, **seen}
+    return failures
+
+
+def compared(name):
+    """The time and the peak memory of a kind of work, with the library and without: by turns, so that a drift of the
+    machine meets both."""
+    rounds = [[json.loads(run(work(name), preload).stdout) for preload in (False, True)] for _ in range(PAIRS)]
+    times, peaks = ([[one[key] for one in pair] for pair in rounds] for key in ("us", "peak_mib"))
+    without, with_it = zip(*times)
+    return {
+        "us": {"without": without, "with": with_it},
+        "ratio": statistics.median(with_it) / statistics.median(without),
+        "ratio_of_least": min(with_it) / min(without),
+        "more_mib": statistics.median(two - one for one, two in peaks),
+    }
 
 
 def main():
@@ -185,20 +200,21 @@ def main():
             failures += check("nvcc-" + runtime, [program], 60_000, 70_000, ["rows(float*)", "grid.y is 70000 blocks"])
             done.append("nvcc-" + runtime)
         report = {"passed": done, "missing": missing}
-        if "triton" in done:
-            varied = run([sys.executable, "-c", VARIED])
-            if varied.stdout != "ended\n" or "launch refused" in varied.stderr:
-                failures.append(f"varied work: {varied}")
-            # Alternating, so that a drift of the machine meets both.
-            rounds = [[float(run([sys.executable, "-c", ADDS], preload).stdout) for preload in (False, True)] for _ in range(7)]
-            report["add_us"] = {"without": [one for one, _ in rounds], "with": [two for _, two in rounds]}
-            report["add_ratio"] = statistics.median(two / one for one, two in rounds)
+        if "torch-flash-attention" in done:
+            failures += varied(report, folder, options.varied_seconds)
+            for kind in ("adds", "step"):
+                report[kind] = compared(kind)
     print(json.dumps(report, indent=1))
-    if len(sys.argv) > 2:
-        with open(sys.argv[2], "w") as file:
+    if options.report:
+        with open(options.report, "w") as file:
             file.write(json.dumps(report, indent=1) + "\n")
     print("\n".join(failures))
     sys.exit(1 if failures or not done else 0)
 
 
+parser = argparse.ArgumentParser()
+parser.add_argument("library", type=os.path.abspath)
+parser.add_argument("report", nargs="?")
+parser.add_argument("--varied-seconds", type=float, default=30, help="how long each process of ordinary work runs")
+options = parser.parse_args()
 main()
