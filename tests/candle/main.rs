@@ -1,25 +1,53 @@
-//! Sorts rows with candle on a CUDA device, and compares the result with candle's on the CPU.
+//! Runs two of candle's operations on a CUDA device: a sort of rows, compared with candle's on the CPU, and a
+//! product of quantized experts, whose batch lies on y of the grid, compared with that of two halves of the batch.
 
-use candle_core::{Device, Tensor};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Result, Tensor};
 
-fn main() -> candle_core::Result<()> {
+fn main() -> Result<()> {
     let device = Device::new_cuda(0)?;
     for columns in [1024, 32_000] {
-        let rows = Tensor::rand(0_f32, 1_f32, (4, columns), &Device::Cpu)?;
-        match rows.to_device(&device)?.arg_sort_last_dim(true).and_then(|it| it.to_vec2::<u32>()) {
-            Ok(order) => {
-                let expected = sorted(&rows, &rows.arg_sort_last_dim(true)?)?;
-                let order = Tensor::new(order, &Device::Cpu)?;
-                let verdict = if sorted(&rows, &order)? == expected { "right" } else { "WRONG" };
-                println!("argsort of {columns} columns: {verdict}");
-            }
-            Err(error) => println!("argsort of {columns} columns: {error}"),
-        }
+        report(&format!("argsort of {columns} columns"), argsort(columns, &device));
+    }
+    for batch in [60_000, 70_000] {
+        report(&format!("product of experts, batch {batch}"), experts(batch, &device));
     }
     Ok(())
 }
 
+fn report(what: &str, right: Result<bool>) {
+    match right {
+        Ok(true) => println!("{what}: right"),
+        Ok(false) => println!("{what}: WRONG"),
+        Err(error) => println!("{what}: {error}"),
+    }
+}
+
+fn argsort(columns: usize, device: &Device) -> Result<bool> {
+    let rows = Tensor::rand(0_f32, 1_f32, (4, columns), &Device::Cpu)?;
+    let order = rows.to_device(device)?.arg_sort_last_dim(true)?.to_device(&Device::Cpu)?;
+    Ok(sorted(&rows, &order)? == sorted(&rows, &rows.arg_sort_last_dim(true)?)?)
+}
+
 /// The rows in the given order: equal values may be in either.
-fn sorted(rows: &Tensor, order: &Tensor) -> candle_core::Result<Vec<Vec<f32>>> {
+fn sorted(rows: &Tensor, order: &Tensor) -> Result<Vec<Vec<f32>>> {
     rows.gather(order, 1)?.to_vec2()
+}
+
+/// Each item of the batch goes through two of four matrices of 32 x 256.
+fn experts(batch: usize, device: &Device) -> Result<bool> {
+    let weights = Tensor::randn(0_f32, 1_f32, (4, 32, 256), &Device::Cpu)?.to_device(device)?;
+    let weights = QTensor::quantize(&weights, GgmlDType::Q4K)?;
+    let input = Tensor::randn(0_f32, 1_f32, (batch, 1, 256), &Device::Cpu)?.to_device(device)?;
+    let chosen: Vec<u32> = (0..4).cycle().take(2 * batch).collect();
+    let chosen = Tensor::from_vec(chosen, (batch, 2), device)?;
+    let product = |first: usize, items: usize| {
+        let (input, chosen) = (input.narrow(0, first, items)?, chosen.narrow(0, first, items)?);
+        // The operation reads from the beginning of its tensors.
+        weights.indexed_moe_forward(&input.copy()?, &chosen.copy()?)?.flatten_all()?.to_vec1::<f32>()
+    };
+    let half = batch / 2;
+    let halves = [product(0, half)?, product(half, batch - half)?].concat();
+    let whole = product(0, batch)?;
+    Ok(whole == halves && whole.iter().any(|value| *value != 0.0))
 }
