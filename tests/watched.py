@@ -117,9 +117,49 @@ int main(int many, char **words) {
         if (!cudaGraphInstantiate(&replay, graph, 0)) cudaGraphLaunch(replay, stream);
         cudaStreamSynchronize(stream);
     }
+    cudaError_t refused = cudaGetLastError(), after = cudaGetLastError();
     cudaMemcpy(host, p, count * 4, cudaMemcpyDeviceToHost);
     for (unsigned i = 0; i < count; i++) sum += host[i];
-    printf("sum %g\n", sum);
+    printf("launch %d, then %d, sum %g\n", refused, after, sum);
+}
+"""
+
+# A graph that is built by hand: a node is added, set and set in the executable graph, each once with the size of
+# the argument and before that with a legal one.
+GRAPH = r"""
+#include <cstdio>
+#include <cstdlib>
+__global__ void rows(float *p) { p[blockIdx.y] = 1; }
+int main(int, char **words) {
+    unsigned count = atoi(words[1]);
+    float *p, sum = 0, *host = (float *)calloc(count, 4);
+    cudaMalloc(&p, count * 4);
+    cudaMemset(p, 0, count * 4);
+    void *arguments[] = {&p};
+    cudaKernelNodeParams legal = {};
+    legal.func = (void *)rows;
+    legal.gridDim = dim3(1, 1);
+    legal.blockDim = dim3(1);
+    legal.kernelParams = arguments;
+    cudaKernelNodeParams wanted = legal;
+    wanted.gridDim = dim3(1, count);
+    cudaGraph_t graph[3];
+    cudaGraphNode_t node[3];
+    cudaGraphExec_t exec[3] = {};
+    for (int i = 0; i < 3; i++) cudaGraphCreate(&graph[i], 0);
+    int add = cudaGraphAddKernelNode(&node[0], graph[0], nullptr, 0, &wanted);
+    int added = cudaGraphInstantiateWithFlags(&exec[0], graph[0], 0);
+    cudaGraphAddKernelNode(&node[1], graph[1], nullptr, 0, &legal);
+    int set = cudaGraphKernelNodeSetParams(node[1], &wanted);
+    int then = cudaGraphInstantiateWithFlags(&exec[1], graph[1], 0);
+    cudaGraphAddKernelNode(&node[2], graph[2], nullptr, 0, &legal);
+    cudaGraphInstantiateWithFlags(&exec[2], graph[2], 0);
+    int update = cudaGraphExecKernelNodeSetParams(exec[2], node[2], &wanted);
+    int launch = cudaGraphLaunch(exec[2], 0);
+    cudaMemcpy(host, p, count * 4, cudaMemcpyDeviceToHost);
+    for (unsigned i = 0; i < count; i++) sum += host[i];
+    printf("add %d, instantiate %d; set %d, instantiate %d; update %d, launch %d; sum %g\n", add, added, set, then,
+           update, launch, sum);
 }
 """
 
@@ -134,7 +174,7 @@ def run(command, preload=True, timeout=300, settings={}):
     return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=timeout)
 
 
-def check(name, command, good, refused, expected):
+def check(name, command, good, refused, expected, error="CUDA_ERROR_INVALID_VALUE (1)"):
     """The failures of one program."""
     failures = []
     without = run([*command, str(good)], preload=False)
@@ -144,7 +184,10 @@ def check(name, command, good, refused, expected):
     if "refused:" in with_it.stderr or not re.search(r"[1-9]\d* launch\w* of .* accepted, 0 refused", with_it.stderr):
         failures.append(f"{name}: good case: {with_it.stderr}")
     bad = run([*command, str(refused)])
-    for text in ["gridguard: launch refused: CUDA_ERROR_INVALID_VALUE (1)", *expected]:
+    bad_without = run([*command, str(refused)], preload=False)
+    if (bad.returncode, bad.stdout) != (bad_without.returncode, bad_without.stdout):
+        failures.append(f"{name}: refused case differs: {bad_without} {bad}")
+    for text in [f"gridguard: launch refused: {error}", *expected]:
         if text not in bad.stderr:
             failures.append(f"{name}: no {text!r} in: {bad.stderr}")
     return failures
@@ -155,6 +198,10 @@ def check_fixed(name, command, expected, settings={}):
     fixed = run(command, settings={"GRIDGUARD_RUN_FIX": "1", **settings})
     right = fixed.returncode == 0 and fixed.stdout == expected and "launch refused" not in fixed.stderr
     return [] if right else [f"{name}, fixed: {fixed}"]
+
+
+# What `rows` prints of 70,000 blocks that have run.
+RIGHT = "launch 0, then 0, sum 70000\n"
 
 
 def fixed_programs(nvcc, folder):
@@ -175,13 +222,13 @@ def fixed_programs(nvcc, folder):
         subprocess.run([nvcc, *options, "-o", program, source], check=True)
         for loading in ("LAZY", "EAGER"):
             settings = {"CUDA_MODULE_LOADING": loading}
-            each(f"nvcc-{runtime}, {loading.lower()}", [program, "70000"], "sum 70000\n", settings)
-            each(f"nvcc-{runtime}, {loading.lower()}, captured", [program, "70000", "captured"], "sum 70000\n", settings)
+            each(f"nvcc-{runtime}, {loading.lower()}", [program, "70000"], RIGHT, settings)
+            each(f"nvcc-{runtime}, {loading.lower()}, captured", [program, "70000", "captured"], RIGHT, settings)
     if os.path.exists(nvcc):
         # Machine code for the device beside PTX: the driver is told to compile the PTX.
         program = os.path.join(folder, "fixed-both")
         subprocess.run([nvcc, "-arch=sm_90", "-o", program, os.path.join(folder, "rows.cu")], check=True)
-        each("nvcc, PTX forced", [program, "70000"], "sum 70000\n", {"CUDA_FORCE_PTX_JIT": "1"})
+        each("nvcc, PTX forced", [program, "70000"], RIGHT, {"CUDA_FORCE_PTX_JIT": "1"})
     return done, failures
 
 
@@ -226,7 +273,7 @@ def compared(name):
 
 
 def main():
-    failures, missing, done = [], [], []
+    failures, missing, done, graphs = [], [], [], {}
     with tempfile.TemporaryDirectory() as folder:
         for name, text, good, refused, expected in PROGRAMS:
             path = os.path.join(folder, f"program-{name}.py")
@@ -246,9 +293,23 @@ def main():
             subprocess.run([nvcc, "-arch=native", "-cudart", runtime, "-o", program, source], check=True)
             failures += check("nvcc-" + runtime, [program], 60_000, 70_000, ["rows(float*)", "grid.y is 70000 blocks"])
             done.append("nvcc-" + runtime)
+            graph = os.path.join(folder, "graph-" + runtime)
+            with open(graph + ".cu", "w") as file:
+                file.write(GRAPH)
+            subprocess.run([nvcc, "-arch=native", "-cudart", runtime, "-o", graph, graph + ".cu"], check=True)
+            expected = ["rows(float*)", "grid.y is 70000 blocks", ", kernel node of a graph"]
+            failures += check("graph-" + runtime, [graph], 60_000, 70_000, expected)
+            done.append("graph-" + runtime)
+            # At which call the driver refuses a node.
+            graphs[runtime] = run([graph, "70000"]).stdout.strip()
+            # The static runtime refuses a dimension of zero where nothing can be seen.
+            if runtime == "shared":
+                expected = ["rows(float*)", "grid.y is 0 blocks", "0 launches of 1 kernel accepted, 1 refused"]
+                failures += check("zero", [program], 60_000, 0, expected, "cudaErrorInvalidConfiguration (9)")
+                done.append("zero")
         fixed, failures_of_fixed = fixed_programs(nvcc, folder)
         failures += failures_of_fixed
-        report = {"passed": done, "missing": missing, "fixed": fixed}
+        report = {"passed": done, "missing": missing, "fixed": fixed, "graph_70000": graphs}
         if "torch-flash-attention" in done:
             failures += varied(report, folder, options.varied_seconds)
             for kind in ("adds", "step"):

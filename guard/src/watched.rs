@@ -10,7 +10,8 @@ use crate::limits::DeviceLimits;
 /// The format of [`WatchReport`]. Fields may be added without another number.
 pub const FORMAT: u32 = 1;
 
-/// The launches of one process.
+/// The launches of one process. A kernel node of a graph is a launch each time that it is added or set; replays are
+/// not counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchReport {
     /// [`FORMAT`] when it was written.
@@ -67,7 +68,7 @@ pub struct KernelUse {
 pub struct RefusedLaunch {
     /// The kernel's name in the device code.
     pub kernel: String,
-    /// The driver's error code.
+    /// The error code of the driver, or of the runtime where that refused the launch.
     pub code: i32,
     /// Its name, code and meaning.
     pub error: String,

@@ -9,6 +9,7 @@ use gridguard::{ComputeCapability, DeviceFacts, DeviceLimits, KernelLimits, Occu
 
 use crate::abi::{Handle, LaunchAttribute, LaunchConfig, SETTABLE_ATTRIBUTES, SUCCESS, Status};
 use crate::functions::{self, FUNCTIONS, SLOTS};
+use crate::graph::{AttributeValue, KernelNode, OldKernelNode};
 use crate::request::Launch;
 use crate::{elf, process};
 
@@ -64,6 +65,12 @@ questions! {
     stream_capturing = c"cuStreamIsCapturing": fn(Handle, *mut c_int);
     synchronize_stream = c"cuStreamSynchronize": fn(Handle);
     synchronize_thread_stream = c"cuStreamSynchronize_ptsz": fn(Handle);
+    graph_nodes = c"cuGraphGetNodes": fn(Handle, *mut Handle, *mut usize);
+    node_kind = c"cuGraphNodeGetType": fn(Handle, *mut c_int);
+    child_graph = c"cuGraphChildGraphNodeGetGraph": fn(Handle, *mut Handle);
+    kernel_node = c"cuGraphKernelNodeGetParams_v2": fn(Handle, *mut KernelNode);
+    old_kernel_node = c"cuGraphKernelNodeGetParams": fn(Handle, *mut OldKernelNode);
+    kernel_node_attribute = c"cuGraphKernelNodeGetAttribute": fn(Handle, c_uint, *mut AttributeValue);
 }
 
 /// Drivers by the hook and slot of a launch.
@@ -79,8 +86,12 @@ impl Driver {
     pub(crate) fn of(through: (usize, usize)) -> &'static Self {
         static NONE: Driver = Driver::NONE;
         let Some(known) = KNOWN.get(through.0 * SLOTS + through.1) else { return &NONE };
-        get_or_publish(known, || Some(Self::resolve(functions::original_address(through))))
-            .unwrap_or(&NONE)
+        get_or_publish(known, || {
+            let found = Self::resolve(functions::original_address(through));
+            // A runtime may refuse a launch before it loads the driver, which is looked for again.
+            found.driver_version.is_some().then_some(found)
+        })
+        .unwrap_or(&NONE)
     }
 
     /// Whether the driver has names of kernels: since CUDA 12.3.

@@ -23,41 +23,85 @@ enum Place {
     Containing(usize),
 }
 
-/// A search through all loaded objects.
-struct Search<'a> {
-    name: &'a CStr,
-    place: Place,
-    /// Whether this library's own object was passed.
-    passed: bool,
-    found: *mut c_void,
-}
-
 fn search(name: &CStr, place: Place) -> *mut c_void {
-    let mut search = Search { name, place, passed: false, found: ptr::null_mut() };
-    // SAFETY: `visit` has the signature that the loader calls, and treats its last argument as the pointer
-    // to the live `search` that it is.
-    unsafe { dl_iterate_phdr(Some(visit), (&raw mut search).cast()) };
-    search.found
-}
-
-/// Looks at one object; a result other than 0 ends the iteration.
-unsafe extern "C" fn visit(info: *mut dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
-    // SAFETY: the loader passes a live structure, and the pointer that `search` gave it.
-    let (info, search) = unsafe { (&*info, &mut *data.cast::<Search<'_>>()) };
-    let wanted = match search.place {
-        Place::Containing(address) => contains(info, address),
-        Place::AfterOwn if search.passed => true,
+    let (mut found, mut passed) = (ptr::null_mut(), false);
+    visit(|object| match place {
+        Place::Containing(address) if object.contains(address) => {
+            found = object.find(name);
+            true
+        }
+        Place::AfterOwn if passed => {
+            found = object.find(name);
+            !found.is_null()
+        }
+        Place::Containing(_) => false,
         Place::AfterOwn => {
-            search.passed = contains(info, (&raw const OWN).addr());
+            passed = object.is_own();
             false
         }
-    };
-    if wanted && let Some(tables) = Tables::of(info) {
-        // SAFETY: the loader keeps the object loaded during the iteration.
-        search.found = unsafe { tables.find(search.name) };
+    });
+    found
+}
+
+/// Looks at the loaded objects, in the order of loading, until `look` returns true. It must not panic.
+pub(crate) fn visit<F: FnMut(&Object<'_>) -> bool>(mut look: F) {
+    unsafe extern "C" fn each<F: FnMut(&Object<'_>) -> bool>(
+        info: *mut dl_phdr_info,
+        _size: usize,
+        look: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the loader passes a live structure, and the pointer that it was given below.
+        let (info, look) = unsafe { (&*info, &mut *look.cast::<F>()) };
+        c_int::from(look(&Object(info)))
     }
-    let done = !search.found.is_null() || (wanted && matches!(search.place, Place::Containing(_)));
-    c_int::from(done)
+    // SAFETY: `each` has the signature that the loader calls, and treats its last argument as the pointer to
+    // the live closure that it is.
+    unsafe { dl_iterate_phdr(Some(each::<F>), (&raw mut look).cast()) };
+}
+
+/// An object that the loader keeps loaded while it is visited.
+pub(crate) struct Object<'a>(&'a dl_phdr_info);
+
+impl Object<'_> {
+    /// The address of the exported function `name`, or null. Of several versions it is the default one.
+    pub(crate) fn find(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: the loader keeps the object loaded.
+        self.tables().map_or(ptr::null_mut(), |tables| unsafe { tables.find(name) })
+    }
+
+    pub(crate) fn tables(&self) -> Option<Tables> {
+        Tables::of(self.0)
+    }
+
+    /// Whether it is this library.
+    pub(crate) fn is_own(&self) -> bool {
+        self.contains((&raw const OWN).addr())
+    }
+
+    pub(crate) fn contains(&self, wanted: usize) -> bool {
+        self.parts().any(|(begin, end)| begin <= wanted && wanted < end)
+    }
+
+    /// Where it begins and ends.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        self.parts()
+            .fold((usize::MAX, 0), |(begin, end), part| (begin.min(part.0), end.max(part.1)))
+    }
+
+    /// The name that other objects need it by, if it states one.
+    pub(crate) fn name(&self) -> Option<&CStr> {
+        // SAFETY: the loader keeps the object loaded.
+        unsafe { self.tables()?.strings_of(DT_SONAME).next() }
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
+        let base = address(self.0.dlpi_addr);
+        let loaded = program_headers(self.0).iter().filter(|header| header.p_type == PT_LOAD);
+        loaded.map(move |header| {
+            let begin = base.wrapping_add(address(header.p_vaddr));
+            (begin, begin.wrapping_add(address(header.p_memsz)))
+        })
+    }
 }
 
 /// An address within this library.
@@ -75,17 +119,10 @@ fn address(number: u64) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-fn contains(info: &dl_phdr_info, wanted: usize) -> bool {
-    let base = address(info.dlpi_addr);
-    program_headers(info).iter().filter(|header| header.p_type == PT_LOAD).any(|header| {
-        let begin = base.wrapping_add(address(header.p_vaddr));
-        wanted.wrapping_sub(begin) < address(header.p_memsz)
-    })
-}
-
 /// The tables of an object's exported symbols.
-struct Tables {
+pub(crate) struct Tables {
     base: usize,
+    dynamic: *const Dynamic,
     symbols: *const Elf64_Sym,
     strings: *const u8,
     versions: *const u16,
@@ -101,9 +138,11 @@ struct Dynamic {
 }
 
 const DT_NULL: i64 = 0;
+const DT_NEEDED: i64 = 1;
 const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
+const DT_SONAME: i64 = 14;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERSYM: i64 = 0x6fff_fff0;
 /// Marks a version that only already linked programs use.
@@ -116,19 +155,18 @@ impl Tables {
         let base = address(info.dlpi_addr);
         let header = program_headers(info).iter().find(|header| header.p_type == PT_DYNAMIC)?;
         let dynamic = base.wrapping_add(address(header.p_vaddr));
-        let mut entry: *const Dynamic = ptr::with_exposed_provenance(dynamic);
+        let dynamic: *const Dynamic = ptr::with_exposed_provenance(dynamic);
         let mut tables = Self {
             base,
+            dynamic,
             symbols: ptr::null(),
             strings: ptr::null(),
             versions: ptr::null(),
             gnu_hash: ptr::null(),
             sysv_hash: ptr::null(),
         };
-        // SAFETY: the loader mapped the dynamic section, which ends with a null entry.
-        while let Dynamic { tag, value } = unsafe { entry.read() }
-            && tag != DT_NULL
-        {
+        // SAFETY: the loader mapped the dynamic section.
+        for Dynamic { tag, value } in unsafe { entries(dynamic) } {
             let value = address(value);
             // The loader relocates these addresses, except in the kernel's own object.
             let at = if value < base { base.wrapping_add(value) } else { value };
@@ -140,11 +178,32 @@ impl Tables {
                 DT_HASH => tables.sysv_hash = ptr::with_exposed_provenance(at),
                 _ => {}
             }
-            // SAFETY: not the last entry.
-            entry = unsafe { entry.add(1) };
         }
         let whole = !tables.symbols.is_null() && !tables.strings.is_null();
         whole.then_some(tables)
+    }
+
+    /// Whether the object needs the one of this name.
+    ///
+    /// # Safety
+    ///
+    /// The object is loaded.
+    pub(crate) unsafe fn needs(&self, name: &CStr) -> bool {
+        // SAFETY: by this function's contract.
+        unsafe { self.strings_of(DT_NEEDED).any(|needed| needed == name) }
+    }
+
+    /// The strings of the entries with this tag.
+    ///
+    /// # Safety
+    ///
+    /// The object is loaded as long as the strings are used.
+    unsafe fn strings_of<'a>(&self, wanted: i64) -> impl Iterator<Item = &'a CStr> {
+        let strings = self.strings;
+        // SAFETY: by this function's contract.
+        let named = unsafe { entries(self.dynamic) }.filter(move |entry| entry.tag == wanted);
+        // SAFETY: the entry states where its string begins.
+        named.map(move |entry| unsafe { CStr::from_ptr(strings.add(address(entry.value)).cast()) })
     }
 
     /// The address of the exported function `name`, or null. Of several versions it is the default one.
@@ -221,6 +280,21 @@ impl Tables {
             })
         }
     }
+}
+
+/// The entries of a dynamic section.
+///
+/// # Safety
+///
+/// The section is loaded as long as the entries are read.
+unsafe fn entries(mut next: *const Dynamic) -> impl Iterator<Item = Dynamic> {
+    core::iter::from_fn(move || {
+        // SAFETY: by this function's contract; the section ends with a null entry, which is not passed.
+        let entry = unsafe { next.read() };
+        // SAFETY: as above.
+        (entry.tag != DT_NULL).then(|| next = unsafe { next.add(1) })?;
+        Some(entry)
+    })
 }
 
 /// The hash of the table `DT_GNU_HASH`.

@@ -1,4 +1,4 @@
-//! The functions of the driver that are replaced, and the originals that the replacements call.
+//! The functions of driver and runtime that are replaced, and the originals that the replacements call.
 //!
 //! A program can reach a function by different ways: by linking, by `dlsym`, by `cuGetProcAddress`, in
 //! two libraries named `libcuda`, through another library that replaces it. Each original has a
@@ -16,9 +16,9 @@ pub(crate) const SLOTS: usize = 4;
 /// The slot of calls that the program linked.
 pub(crate) const LINKED: usize = 0;
 
-/// A function of the driver that is replaced.
+/// A function that is replaced.
 pub(crate) struct Function {
-    /// Its name in the driver library.
+    /// Its name in its library.
     pub(crate) symbol: &'static CStr,
     /// Its name for `cuGetProcAddress`.
     pub(crate) name: &'static CStr,
@@ -48,9 +48,16 @@ const fn per_thread(
     Function { symbol, name, versions, per_thread: true }
 }
 
+/// A function of the CUDA runtime, which `cuGetProcAddress` does not return.
+const fn runtime(symbol: &'static CStr, per_thread: bool) -> Function {
+    #[allow(clippy::reversed_empty_ranges, reason = "no version")]
+    let versions = 1..=0;
+    Function { symbol, name: symbol, versions, per_thread }
+}
+
 /// Versions as in `cudaTypedefs.h`.
 #[rustfmt::skip]
-pub(crate) static FUNCTIONS: [Function; 28] = [
+pub(crate) static FUNCTIONS: [Function; 55] = [
     legacy(c"cuLaunchKernel", c"cuLaunchKernel", 4000..=NEWEST),
     per_thread(c"cuLaunchKernel_ptsz", c"cuLaunchKernel", 7000..=NEWEST),
     legacy(c"cuLaunchKernelEx", c"cuLaunchKernelEx", 11_060..=NEWEST),
@@ -79,6 +86,33 @@ pub(crate) static FUNCTIONS: [Function; 28] = [
     legacy(c"cuLibraryLoadFromFile", c"cuLibraryLoadFromFile", 12_000..=NEWEST),
     legacy(c"cuLibraryGetModule", c"cuLibraryGetModule", 12_000..=NEWEST),
     legacy(c"cuKernelGetFunction", c"cuKernelGetFunction", 12_000..=NEWEST),
+    legacy(c"cuGraphAddKernelNode", c"cuGraphAddKernelNode", 10_000..=11_999),
+    legacy(c"cuGraphAddKernelNode_v2", c"cuGraphAddKernelNode", 12_000..=NEWEST),
+    legacy(c"cuGraphAddNode", c"cuGraphAddNode", 12_020..=12_029),
+    legacy(c"cuGraphAddNode_v2", c"cuGraphAddNode", 12_030..=13_039),
+    legacy(c"cuGraphAddNode_v3", c"cuGraphAddNode", 13_040..=NEWEST),
+    legacy(c"cuGraphKernelNodeSetParams", c"cuGraphKernelNodeSetParams", 10_000..=11_999),
+    legacy(c"cuGraphKernelNodeSetParams_v2", c"cuGraphKernelNodeSetParams", 12_000..=NEWEST),
+    legacy(c"cuGraphNodeSetParams", c"cuGraphNodeSetParams", 12_020..=13_039),
+    legacy(c"cuGraphNodeSetParams_v2", c"cuGraphNodeSetParams", 13_040..=NEWEST),
+    legacy(c"cuGraphExecKernelNodeSetParams", c"cuGraphExecKernelNodeSetParams", 10_010..=11_999),
+    legacy(c"cuGraphExecKernelNodeSetParams_v2", c"cuGraphExecKernelNodeSetParams", 12_000..=NEWEST),
+    legacy(c"cuGraphExecNodeSetParams", c"cuGraphExecNodeSetParams", 12_020..=NEWEST),
+    legacy(c"cuGraphInstantiate", c"cuGraphInstantiate", 10_000..=10_999),
+    legacy(c"cuGraphInstantiate_v2", c"cuGraphInstantiate", 11_000..=NEWEST),
+    legacy(c"cuGraphInstantiateWithFlags", c"cuGraphInstantiateWithFlags", 11_040..=NEWEST),
+    legacy(c"cuGraphInstantiateWithParams", c"cuGraphInstantiateWithParams", 12_000..=NEWEST),
+    per_thread(c"cuGraphInstantiateWithParams_ptsz", c"cuGraphInstantiateWithParams", 12_000..=NEWEST),
+    legacy(c"cuGraphLaunch", c"cuGraphLaunch", 10_000..=NEWEST),
+    per_thread(c"cuGraphLaunch_ptsz", c"cuGraphLaunch", 10_000..=NEWEST),
+    runtime(c"cudaLaunchKernel", false),
+    runtime(c"cudaLaunchKernel_ptsz", true),
+    runtime(c"cudaLaunchKernelExC", false),
+    runtime(c"cudaLaunchKernelExC_ptsz", true),
+    runtime(c"cudaLaunchCooperativeKernel", false),
+    runtime(c"cudaLaunchCooperativeKernel_ptsz", true),
+    runtime(c"__cudaLaunchKernel", false),
+    runtime(c"__cudaLaunchKernel_ptsz", true),
 ];
 
 /// The originals of each function.
@@ -95,6 +129,11 @@ pub(crate) fn original<const H: usize, const S: usize, F: Copy>() -> Option<F> {
     // SAFETY: not null, so the address of the driver's function, whose type `F` the table of replacements
     // states.
     (!found.is_null()).then(|| unsafe { mem::transmute_copy::<*mut c_void, F>(&found) })
+}
+
+/// Whether the function is one of the CUDA runtime.
+pub(crate) fn is_runtime(function: usize) -> bool {
+    FUNCTIONS.get(function).is_some_and(|function| function.versions.is_empty())
 }
 
 /// The original of a function and slot that are known only at run time.

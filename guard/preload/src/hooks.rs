@@ -12,7 +12,12 @@ use crate::abi::{
 };
 use crate::fix::load;
 use crate::functions::{self, FUNCTIONS, Function, LINKED, ORIGINALS, SLOTS};
-use crate::{late, launch, names};
+use crate::graph::{
+    AddKernelNode, AddNode, AddNodeWithEdges, Instantiate, LaunchGraph, SetExecKernelNode,
+    SetExecNode, SetKernelNode, SetNode,
+};
+use crate::runtime::{RuntimeLaunch, RuntimeLaunchEx};
+use crate::{callers, graph, late, launch, names, runtime};
 
 /// A function pointer that is called with another signature.
 type Replacement = unsafe extern "C-unwind" fn();
@@ -27,7 +32,7 @@ struct Hook {
 
 /// Declares the replacements in the order of [`FUNCTIONS`], and exports each symbol.
 macro_rules! hooks {
-    ($($id:literal: $symbol:ident => $($function:ident)::+, $type:ty;)*) => {
+    ($($id:literal: $symbol:ident => $($function:ident)::+, $type:ty $(, $way:ident)?;)*) => {
         static HOOKS: [Hook; FUNCTIONS.len()] = [$(Hook {
             export: exports::$symbol,
             slots: [
@@ -40,23 +45,83 @@ macro_rules! hooks {
 
         /// The symbols in the order of the replacements.
         #[cfg(test)]
-        const SYMBOLS: &[&str] = &[$(stringify!($symbol)),*];
+        const SYMBOLS: &[(usize, &str)] = &[$(($id, stringify!($symbol))),*];
 
-        /// What programs that link the driver find first: jumps to the replacements of the first slot.
-        #[allow(non_snake_case, reason = "the driver's names")]
+        /// What programs that link the driver or the runtime find first.
+        #[allow(non_snake_case, reason = "the driver's and the runtime's names")]
         mod exports {
             use super::*;
             $(
                 #[cfg_attr(not(test), unsafe(no_mangle))]
                 #[unsafe(naked)]
                 pub(super) unsafe extern "C-unwind" fn $symbol() {
-                    #[cfg(target_arch = "x86_64")]
-                    core::arch::naked_asm!("endbr64", "jmp {}", sym $($function)::+::<$id, LINKED>);
-                    #[cfg(target_arch = "aarch64")]
-                    core::arch::naked_asm!("hint #34", "b {}", sym $($function)::+::<$id, LINKED>);
+                    export!($id, [$($function)::+] $(, $way)?);
                 }
             )*
         }
+    };
+}
+
+/// The code of an export: jumps to the replacement of the first slot, or to what `callers::choose` returns for
+/// the function and the address that the call returns to; the arguments stay in their registers.
+macro_rules! export {
+    ($id:literal, [$($function:ident)::+]) => {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::naked_asm!("endbr64", "jmp {}", sym $($function)::+::<$id, LINKED>);
+        #[cfg(target_arch = "aarch64")]
+        core::arch::naked_asm!("hint #34", "b {}", sym $($function)::+::<$id, LINKED>);
+    };
+    ($id:literal, [$($function:ident)::+], by_caller) => {
+        #[cfg(target_arch = "x86_64")]
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            "endbr64",
+            "sub rsp, 56",
+            ".cfi_adjust_cfa_offset 56",
+            "mov [rsp], rdi",
+            "mov [rsp + 8], rsi",
+            "mov [rsp + 16], rdx",
+            "mov [rsp + 24], rcx",
+            "mov [rsp + 32], r8",
+            "mov [rsp + 40], r9",
+            "mov edi, {function}",
+            "mov rsi, [rsp + 56]",
+            "call {choose}",
+            "mov rdi, [rsp]",
+            "mov rsi, [rsp + 8]",
+            "mov rdx, [rsp + 16]",
+            "mov rcx, [rsp + 24]",
+            "mov r8, [rsp + 32]",
+            "mov r9, [rsp + 40]",
+            "add rsp, 56",
+            ".cfi_adjust_cfa_offset -56",
+            "jmp rax",
+            ".cfi_endproc",
+            function = const $id,
+            choose = sym callers::choose,
+        );
+        #[cfg(target_arch = "aarch64")]
+        core::arch::naked_asm!(
+            "hint #34",
+            "stp x29, x30, [sp, #-80]!",
+            "stp x0, x1, [sp, #16]",
+            "stp x2, x3, [sp, #32]",
+            "stp x4, x5, [sp, #48]",
+            "stp x6, x7, [sp, #64]",
+            "mov x29, sp",
+            "mov x0, #{function}",
+            "mov x1, x30",
+            "bl {choose}",
+            "mov x16, x0",
+            "ldp x0, x1, [sp, #16]",
+            "ldp x2, x3, [sp, #32]",
+            "ldp x4, x5, [sp, #48]",
+            "ldp x6, x7, [sp, #64]",
+            "ldp x29, x30, [sp], #80",
+            "br x16",
+            function = const $id,
+            choose = sym callers::choose,
+        );
     };
 }
 
@@ -97,6 +162,33 @@ hooks! {
     25: cuLibraryLoadFromFile => load::library_file, LoadLibrary;
     26: cuLibraryGetModule => names::find_in_context, FindInContext;
     27: cuKernelGetFunction => names::find_in_context, FindInContext;
+    28: cuGraphAddKernelNode => graph::add_kernel_node, AddKernelNode;
+    29: cuGraphAddKernelNode_v2 => graph::add_kernel_node, AddKernelNode;
+    30: cuGraphAddNode => graph::add_node, AddNode;
+    31: cuGraphAddNode_v2 => graph::add_node_with_edges, AddNodeWithEdges;
+    32: cuGraphAddNode_v3 => graph::add_node_with_edges, AddNodeWithEdges;
+    33: cuGraphKernelNodeSetParams => graph::set_kernel_node, SetKernelNode;
+    34: cuGraphKernelNodeSetParams_v2 => graph::set_kernel_node, SetKernelNode;
+    35: cuGraphNodeSetParams => graph::set_node, SetNode;
+    36: cuGraphNodeSetParams_v2 => graph::set_node, SetNode;
+    37: cuGraphExecKernelNodeSetParams => graph::set_exec_kernel_node, SetExecKernelNode;
+    38: cuGraphExecKernelNodeSetParams_v2 => graph::set_exec_kernel_node, SetExecKernelNode;
+    39: cuGraphExecNodeSetParams => graph::set_exec_node, SetExecNode;
+    40: cuGraphInstantiate => graph::instantiate, Instantiate;
+    41: cuGraphInstantiate_v2 => graph::instantiate, Instantiate;
+    42: cuGraphInstantiateWithFlags => graph::instantiate, Instantiate;
+    43: cuGraphInstantiateWithParams => graph::instantiate, Instantiate;
+    44: cuGraphInstantiateWithParams_ptsz => graph::instantiate, Instantiate;
+    45: cuGraphLaunch => graph::launch, LaunchGraph;
+    46: cuGraphLaunch_ptsz => graph::launch, LaunchGraph;
+    47: cudaLaunchKernel => runtime::kernel, RuntimeLaunch, by_caller;
+    48: cudaLaunchKernel_ptsz => runtime::kernel, RuntimeLaunch, by_caller;
+    49: cudaLaunchKernelExC => runtime::kernel_ex, RuntimeLaunchEx, by_caller;
+    50: cudaLaunchKernelExC_ptsz => runtime::kernel_ex, RuntimeLaunchEx, by_caller;
+    51: cudaLaunchCooperativeKernel => runtime::kernel, RuntimeLaunch, by_caller;
+    52: cudaLaunchCooperativeKernel_ptsz => runtime::kernel, RuntimeLaunch, by_caller;
+    53: __cudaLaunchKernel => runtime::kernel, RuntimeLaunch, by_caller;
+    54: __cudaLaunchKernel_ptsz => runtime::kernel, RuntimeLaunch, by_caller;
 }
 
 /// Lookups whose result was not replaced, because no slot was free or the version is too new.
@@ -107,11 +199,12 @@ pub(crate) fn unwatched() -> u64 {
     UNWATCHED.load(Ordering::Relaxed)
 }
 
-/// The function of the driver's symbol `symbol`, by its place in the table.
+/// The function with this symbol, by its place in the table.
 pub(crate) fn by_symbol(symbol: &CStr) -> Option<usize> {
-    let is_of_driver = symbol.to_bytes().starts_with(b"cu");
+    let name = symbol.to_bytes();
+    let is_of_cuda = name.strip_prefix(b"__").unwrap_or(name).starts_with(b"cu");
     let place = || FUNCTIONS.iter().position(|function| function.symbol == symbol);
-    is_of_driver.then(place).flatten()
+    is_of_cuda.then(place).flatten()
 }
 
 /// Whether `address` is what this library exports for the function.
@@ -230,10 +323,9 @@ mod tests {
 
     #[test]
     fn both_tables_have_the_same_order() {
-        let symbols: Vec<_> = FUNCTIONS.iter().map(|function| function.symbol).collect();
-        let replaced: Vec<_> = SYMBOLS.iter().map(|symbol| format!("{symbol}\0")).collect();
-        let replaced = replaced.iter().map(|symbol| CStr::from_bytes_with_nul(symbol.as_bytes()));
-        assert_eq!(symbols, replaced.map(Result::unwrap).collect::<Vec<_>>());
+        let symbols = FUNCTIONS.iter().map(|function| function.symbol.to_str().unwrap());
+        let symbols: Vec<_> = symbols.enumerate().collect();
+        assert_eq!(symbols, SYMBOLS);
     }
 
     #[test]
@@ -252,6 +344,10 @@ mod tests {
         assert_eq!(symbol(c"cuMemcpyDtoH", 2000, false), None);
         assert_eq!(symbol(c"cuLaunchKernel", 14_000, false), None);
         assert_eq!(symbol(c"cuInit", 12_000, false), None);
+        assert_eq!(symbol(c"cuGraphAddNode", 12_020, false), Some(c"cuGraphAddNode"));
+        assert_eq!(symbol(c"cuGraphAddNode", 12_080, true), Some(c"cuGraphAddNode_v2"));
+        assert_eq!(symbol(c"cuGraphLaunch", 13_000, true), Some(c"cuGraphLaunch_ptsz"));
+        assert_eq!(symbol(c"cudaLaunchKernel", 13_000, false), None);
     }
 
     #[test]

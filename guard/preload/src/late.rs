@@ -19,6 +19,8 @@ const SLOTS: usize = 1024;
 const STREAMS: usize = 64;
 /// Suspects that are printed.
 const SHOWN: usize = 16;
+/// Stands for the kernels that a graph launches.
+pub(crate) const GRAPH: usize = 1;
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
 
@@ -243,11 +245,14 @@ fn report(through: (usize, usize), status: Status) -> String {
         ),
     };
     for Suspect { kernel, stream, grid: [x, y, z] } in suspects.iter().take(SHOWN) {
-        let name =
-            table::find(*kernel).map_or_else(|| "<unnamed>".into(), |entry| entry.counted().name);
+        let name = || table::find(*kernel).map(|entry| demangled(&entry.counted().name));
+        let what = match *kernel {
+            GRAPH => "the kernels of a graph, in one launch".to_owned(),
+            _ => format!("{}, grid {x} x {y} x {z}", name().unwrap_or_else(|| "<unnamed>".into())),
+        };
         let stream =
             if streams.len() > 1 { format!(", stream {stream:#x}") } else { String::new() };
-        text += &format!("            {}, grid {x} x {y} x {z}{stream}\n", demangled(&name));
+        text += &format!("            {what}{stream}\n");
     }
     if let Some(more) = suspects.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         text += &format!("            and {more} more\n");

@@ -11,7 +11,7 @@ use crate::abi::{
 use crate::fix::relaunch::{Again, Outcome, Part, is_oversized};
 use crate::functions::{self, FUNCTIONS};
 use crate::request::{Launch, attributes, configured};
-use crate::table::{self, Largest};
+use crate::table;
 use crate::{late, process, watch};
 
 /// `cuLaunchKernel`.
@@ -176,6 +176,18 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Calls an original, and `then` with its result if it is the outermost one.
+#[inline]
+pub(crate) fn outermost(call: impl FnOnce() -> Status, then: impl FnOnce(Status)) -> Status {
+    if INSIDE.replace(true) {
+        return call();
+    }
+    let status = call();
+    then(status);
+    INSIDE.set(false);
+    status
+}
+
 /// Calls the original, and counts the launch that `describe` returns if it is the outermost one. A grid that
 /// every device refuses is handed to `oversized`.
 #[inline(always)]
@@ -231,8 +243,7 @@ fn oversized(again: &Again<'_>) -> Status {
 #[inline(always)]
 fn accepted(describe: impl Fn() -> Launch) {
     let launch = describe();
-    let threads = launch.block[0].wrapping_mul(launch.block[1]).wrapping_mul(launch.block[2]);
-    let largest = Largest { grid: launch.grid, threads, shared_bytes: launch.shared_bytes };
+    let largest = launch.largest();
     match table::find(launch.kernel.addr()) {
         Some(entry) => entry.count(largest),
         None => watch::first_launch(&describe(), largest),

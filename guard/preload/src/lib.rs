@@ -7,7 +7,8 @@
 //! - `lookup`: `dlsym` and `dlvsym`, without allocation, lock or panic;
 //! - `elf`: symbols in the tables of loaded objects;
 //! - `functions`, `hooks`: the functions that are replaced, their originals and replacements;
-//! - `launch`, `names`, `late`, `fix`: the replacements;
+//! - `launch`, `graph`, `runtime`, `names`, `late`, `fix`: the replacements;
+//! - `callers`: which runtime a program that links one reaches;
 //! - `table`: the counters of each kernel, without a lock;
 //! - `watch`: what happens besides counting; `refusal`, `stack`, `record`, `report`: what it writes.
 //!
@@ -17,10 +18,12 @@
 #![cfg_attr(test, allow(dead_code, reason = "the tests are not preloaded"))]
 
 mod abi;
+mod callers;
 mod driver;
 mod elf;
 mod fix;
 mod functions;
+mod graph;
 mod guarded;
 mod hooks;
 mod late;
@@ -32,6 +35,7 @@ mod record;
 mod refusal;
 mod report;
 mod request;
+mod runtime;
 mod stack;
 mod table;
 mod watch;

@@ -71,6 +71,7 @@ extern "C" fn loaded() {
             record: path(c"GRIDGUARD_RUN_RECORD"),
         };
         OPTIONS.store(Box::into_raw(Box::new(options)), Ordering::Release);
+        crate::callers::note_startup();
     });
 }
 

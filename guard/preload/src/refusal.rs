@@ -1,4 +1,4 @@
-//! Launches that the driver refused: which rules they break, and what is known of the kernel.
+//! Launches that driver or runtime refused: which rules they break, and what is known of the kernel.
 
 use gridguard::{
     DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits, Violations, validate_co_resident,
@@ -6,14 +6,16 @@ use gridguard::{
 
 use crate::abi::Status;
 use crate::driver::Driver;
+use crate::functions::is_runtime;
 use crate::names::demangled;
 use crate::request::Launch;
+use crate::runtime;
 use crate::stack::{self, Frame};
 use crate::table::{Counted, Largest};
 
 /// A refused launch, explained.
 pub(crate) struct Refusal {
-    /// The name of the driver's error, its number and meaning.
+    /// The name of the error, its number and meaning.
     pub(crate) error: String,
     pub(crate) violations: Violations,
     /// Where the launch came from.
@@ -26,7 +28,7 @@ pub(crate) struct Refusal {
 const UNKNOWN_KERNEL: [Status; 2] = [201, 400];
 
 impl Refusal {
-    /// Explains why the driver refused `launch` with `status`.
+    /// Explains why `launch` was refused with `status`.
     pub(crate) fn new(launch: &Launch, status: Status, name: &str) -> Self {
         let driver = Driver::of(launch.through);
         let device = driver.device_limits();
@@ -43,7 +45,10 @@ impl Refusal {
         let limits = LaunchLimits::new(device, kernel);
         let violations = validate_co_resident(&launch.request(), &limits, &occupancy);
         Self {
-            error: driver.error(status),
+            error: match is_runtime(launch.through.0) {
+                true => runtime::error(status),
+                false => driver.error(status),
+            },
             violations: violations.err().unwrap_or_default(),
             stack,
             device: name,
@@ -81,7 +86,10 @@ impl Refusal {
         if let Some(reason) = not_fixed {
             line("fix", &format!("not possible: {reason}"));
         }
-        line("before", &before(counted));
+        // The runtime may not tell which kernel of the driver it is.
+        if counted.launches > 0 || !is_runtime(launch.through.0) {
+            line("before", &before(counted));
+        }
         for (place, frame) in stack.iter().enumerate() {
             line(if place == 0 { "stack" } else { "" }, &frame.to_string());
         }
@@ -91,7 +99,8 @@ impl Refusal {
 
 /// Whether the driver can be asked about the launch's kernel.
 pub(crate) fn knows_kernel(launch: &Launch, status: Status) -> bool {
-    !launch.kernel.is_null() && !UNKNOWN_KERNEL.contains(&status)
+    let is_of_driver = !launch.kernel.is_null() && !is_runtime(launch.through.0);
+    is_of_driver && !UNKNOWN_KERNEL.contains(&status)
 }
 
 fn before(Counted { launches, largest, .. }: &Counted) -> String {

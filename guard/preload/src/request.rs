@@ -7,6 +7,7 @@ use gridguard::{Dim3, LaunchRequest};
 use crate::abi::{
     CLUSTER_DIMENSION, COOPERATIVE, DEPENDENT, Handle, LaunchAttribute, LaunchConfig, PRIORITY,
 };
+use crate::table::Largest;
 
 /// A launch as the program made it.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct Launch {
     pub(crate) cooperative: bool,
     pub(crate) dependent: bool,
     pub(crate) priority: Option<i32>,
+    /// Whether it is a kernel node of a graph.
+    pub(crate) node: bool,
 }
 
 impl Launch {
@@ -45,7 +48,16 @@ impl Launch {
             cooperative: false,
             dependent: false,
             priority: None,
+            node: false,
         }
+    }
+
+    /// Its sizes, as they are counted.
+    #[inline(always)]
+    pub(crate) fn largest(&self) -> Largest {
+        let [x, y, z] = self.block;
+        let threads = x.wrapping_mul(y).wrapping_mul(z);
+        Largest { grid: self.grid, threads, shared_bytes: self.shared_bytes }
     }
 
     /// The launch as the guard's rules take it.
@@ -68,9 +80,11 @@ impl Launch {
         if let Some(cluster) = self.cluster {
             text += &format!(", cluster {}", size(cluster));
         }
-        for (applies, what) in
-            [(self.cooperative, ", cooperative"), (self.dependent, ", programmatic dependent")]
-        {
+        for (applies, what) in [
+            (self.cooperative, ", cooperative"),
+            (self.dependent, ", programmatic dependent"),
+            (self.node, ", kernel node of a graph"),
+        ] {
             text += if applies { what } else { "" };
         }
         text

@@ -1,6 +1,6 @@
 //! The host stack of a launch: functions and libraries, from the loader's own tables.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
 
@@ -27,7 +27,8 @@ pub(crate) fn frames() -> Vec<Frame> {
     let count = usize::try_from(count).unwrap_or(0);
     let own = library_of((&raw const OWN).cast());
     let frames = addresses.into_iter().take(count).filter_map(frame);
-    frames.skip_while(|frame| Some(&frame.library) == own.as_ref()).take(SHOWN_FRAMES).collect()
+    // A launch of the runtime passes through this library twice.
+    frames.filter(|frame| Some(&frame.library) != own.as_ref()).take(SHOWN_FRAMES).collect()
 }
 
 /// The library that launched: the first one that is not of CUDA itself.
@@ -72,10 +73,32 @@ fn frame(address: *mut c_void) -> Option<Frame> {
     Some(Frame { library, function, offset })
 }
 
+/// The function at `address`, or else its library and offset: `libexample.so+0x1f0`.
+pub(crate) fn place(address: *const c_void) -> String {
+    let Some(info) = described(address) else { return "<unnamed>".to_owned() };
+    // SAFETY: strings of the loader, which live as long as the library of a function that is being called.
+    let (symbol, library) = unsafe { (text(info.dli_sname), text(info.dli_fname)) };
+    match (symbol, library) {
+        (Some(symbol), _) if info.dli_saddr.addr() == address.addr() => {
+            symbol.to_string_lossy().into_owned()
+        }
+        (_, Some(library)) => {
+            let library = library.to_string_lossy().into_owned();
+            let offset = address.addr().wrapping_sub(info.dli_fbase.addr());
+            Frame { library, function: None, offset }.to_string()
+        }
+        _ => "<unnamed>".to_owned(),
+    }
+}
+
+/// The path of the object that contains `address`.
+pub(crate) fn object_path<'a>(address: *const c_void) -> Option<&'a CStr> {
+    // SAFETY: a string of the loader, which lives as long as the object.
+    described(address).and_then(|info| unsafe { text(info.dli_fname) })
+}
+
 fn library_of(address: *const c_void) -> Option<String> {
-    let info = described(address)?;
-    // SAFETY: a string of the loader, which lives as long as this library.
-    unsafe { text(info.dli_fname) }.map(|path| path.to_string_lossy().into_owned())
+    object_path(address).map(|path| path.to_string_lossy().into_owned())
 }
 
 fn described(address: *const c_void) -> Option<libc::Dl_info> {

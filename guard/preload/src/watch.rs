@@ -1,5 +1,6 @@
 //! What happens besides counting: at the first launch, at a refused one, on request, and at the end.
 
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -8,6 +9,7 @@ use std::collections::hash_map::DefaultHasher;
 use crate::abi::{DEINITIALIZED, NOT_INITIALIZED, SUCCESS, Status};
 use crate::driver::Driver;
 use crate::fix::known::Reason;
+use crate::fix::relaunch::is_oversized;
 use crate::functions::FUNCTIONS;
 use crate::refusal::{Refusal, knows_kernel};
 use crate::request::Launch;
@@ -43,7 +45,8 @@ pub(crate) fn attend(launch: &Launch) {
         {
             record::record(path, launch, &entry.counted().name);
         }
-        if requests & SYNC != 0 {
+        // A node is not launched.
+        if requests & SYNC != 0 && !launch.node {
             late::wait(launch, FUNCTIONS[launch.through.0].per_thread);
         }
     });
@@ -80,33 +83,73 @@ pub(crate) fn fixed(launch: &Launch, status: Status) {
 /// kernel were not launched in its place, if that was wanted.
 #[cold]
 pub(crate) fn refused(launch: &Launch, status: Status, not_fixed: Option<Reason>) {
-    // Programs may launch while the process ends.
-    if [NOT_INITIALIZED, DEINITIALIZED].contains(&status) || late::check(launch.through, status) {
+    REFUSALS.set(REFUSALS.get().wrapping_add(1));
+    if is_no_refusal(launch.through, status) {
         return;
     }
     guarded::run(|| {
         begin();
-        report::count_refusal();
-        let entry = match knows_kernel(launch, status) {
-            true => named_entry(launch),
-            false => table::find(launch.kernel.addr()),
-        };
-        let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
-        if is_new && let Some(place) = report::claim_explanation() {
-            explain(launch, status, entry, (place, not_fixed.as_deref()));
+        let entry = entry(launch, status);
+        let new = || Refusal::new(launch, status, &counted(entry).name);
+        count_refusal(launch, status, (entry, not_fixed.as_deref()), new);
+    });
+    abort_if_wanted();
+}
+
+/// Explains or counts a kernel node of a graph whose configuration is illegal. Nodes are refused for other
+/// reasons, too: for their graph, or what they depend on.
+#[cold]
+pub(crate) fn refused_node(launch: &Launch, status: Status) {
+    if is_no_refusal(launch.through, status) {
+        return;
+    }
+    let mut is_refused = false;
+    guarded::run(|| {
+        begin();
+        let entry = entry(launch, status);
+        let refusal = Refusal::new(launch, status, &counted(entry).name);
+        is_refused = !refusal.violations.is_empty();
+        if is_refused {
+            let wanted = process::options().fix && is_oversized(launch.grid);
+            let not_fixed = wanted.then_some("a kernel node of a graph stays as it is");
+            count_refusal(launch, status, (entry, not_fixed), || refusal);
         }
     });
+    if is_refused {
+        abort_if_wanted();
+    }
+}
+
+/// Launches of this thread that the driver refused.
+pub(crate) fn refusals_of_thread() -> u64 {
+    REFUSALS.get()
+}
+
+thread_local! {
+    static REFUSALS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Whether `status` is no refusal of a launch: the process ends, or earlier work has failed, which is reported.
+pub(crate) fn is_no_refusal(through: (usize, usize), status: Status) -> bool {
+    // Programs may launch while the process ends.
+    [NOT_INITIALIZED, DEINITIALIZED].contains(&status) || late::check(through, status)
+}
+
+fn abort_if_wanted() {
     if process::options().abort {
         std::process::abort();
     }
 }
 
-fn explain(
-    launch: &Launch,
-    status: Status,
-    entry: Option<&Entry>,
-    (place, not_fixed): (usize, Option<&str>),
-) {
+/// The entry of a refused launch's kernel, with its name as far as the driver can be asked for it.
+fn entry(launch: &Launch, status: Status) -> Option<&'static Entry> {
+    match knows_kernel(launch, status) {
+        true => named_entry(launch),
+        false => table::find(launch.kernel.addr()),
+    }
+}
+
+fn counted(entry: Option<&Entry>) -> Counted {
     let unknown = || Counted {
         name: "<unnamed>".to_owned(),
         launches: 0,
@@ -114,8 +157,21 @@ fn explain(
         fixed: 0,
         largest: Largest::default(),
     };
-    let counted = entry.map_or_else(unknown, Entry::counted);
-    let refusal = Refusal::new(launch, status, &counted.name);
+    entry.map_or_else(unknown, Entry::counted)
+}
+
+/// Counts a refused launch, and explains it unless it was explained before.
+fn count_refusal(
+    launch: &Launch,
+    status: Status,
+    (entry, not_fixed): (Option<&Entry>, Option<&str>),
+    refusal: impl FnOnce() -> Refusal,
+) {
+    report::count_refusal();
+    let is_new = entry.is_none_or(|entry| entry.refuse(kind(launch, status)));
+    let Some(place) = is_new.then(report::claim_explanation).flatten() else { return };
+    let counted = counted(entry);
+    let refusal = refusal();
     let mut text = refusal.paragraph(launch, &counted, not_fixed);
     if place + 1 == report::MAX_EXPLAINED {
         text += "gridguard: further refused launches are counted, and not explained\n";

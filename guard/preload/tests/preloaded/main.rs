@@ -5,9 +5,11 @@
 
 mod failures;
 mod fixes;
+mod graphs;
 mod ordinary;
 mod processes;
 mod programs;
 mod refusals;
 mod reports;
+mod runtimes;
 mod ways;

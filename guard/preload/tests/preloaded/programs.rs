@@ -50,6 +50,23 @@ pub(crate) fn loads(words: &str) -> Command {
     command
 }
 
+/// The command `graphs LOOKUP ACTION...` with the library.
+pub(crate) fn graphs(driver: Driver, words: &str) -> Command {
+    let mut command = clean(driver, "graphs", words);
+    command.env("LD_PRELOAD", library());
+    command
+}
+
+/// The command `PROGRAM ACTION...` with the fake runtime, without the library. The program is `runtime`, or
+/// `runtime-linked`, which links one.
+pub(crate) fn with_runtime(words: &str) -> Command {
+    let (program, words) = words.split_once(' ').unwrap();
+    let mut command = clean(Driver::Whole, program, words);
+    let folders = [driver_folder(Driver::Whole), runtime_folder()];
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(folders).unwrap());
+    command
+}
+
 /// The command with this driver, and without variables that change it.
 fn clean(driver: Driver, program: &str, words: &str) -> Command {
     let mut command = Command::new(built().join(program));
@@ -81,9 +98,15 @@ pub(crate) fn run(command: &mut Command) -> Ran {
 /// same. What the library wrote to standard error is returned.
 #[track_caller]
 pub(crate) fn watched(driver: Driver, words: &str) -> String {
-    let without = run(&mut plain(driver, words));
-    let with = run(&mut preloaded(driver, words));
-    assert_eq!((&with.out, with.status), (&without.out, without.status), "{words}: {}", with.err);
+    same(&mut plain(driver, words), &mut preloaded(driver, words))
+}
+
+/// Runs a command without the library and one with it, and checks that both print and return the same. What
+/// the second wrote to standard error is returned.
+#[track_caller]
+pub(crate) fn same(without: &mut Command, with: &mut Command) -> String {
+    let (without, with) = (run(without), run(with));
+    assert_eq!((&with.out, with.status), (&without.out, without.status), "{}", with.err);
     assert_eq!(without.err, "");
     with.err
 }
@@ -108,6 +131,16 @@ pub(crate) fn interposer() -> PathBuf {
     built().join("interposer.so")
 }
 
+/// Another library that stands in front of the runtime.
+pub(crate) fn tracer() -> PathBuf {
+    built().join("tracer.so")
+}
+
+/// A library that links another runtime than the programs do.
+pub(crate) fn plugin() -> PathBuf {
+    built().join("plugin.so")
+}
+
 fn built() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -119,7 +152,15 @@ fn built() -> &'static Path {
         compile(&folder, "linked", "launches.c", &["-DLINKED", &link, "-lcuda", "-lpthread"]);
         // Calls functions without prototypes.
         compile(&folder, "loads", "loads.c", &["-std=gnu11"]);
+        compile(&folder, "graphs", "graphs.c", &["-std=gnu11"]);
         compile(&folder, "interposer.so", "interposer.c", &["-shared", "-fPIC"]);
+        compile(&folder, "tracer.so", "tracer.c", &["-shared", "-fPIC"]);
+        let runtimes = format!("-L{}", runtime_folder().display());
+        let linked = ["-DLINKED", "-rdynamic", &runtimes, "-l:libcudart.so.13"];
+        compile(&folder, "runtime-linked", "runtime.c", &linked);
+        compile(&folder, "runtime", "runtime.c", &[]);
+        let plugin = ["-DPLUGIN", "-shared", "-fPIC", &runtimes, "-l:libcudart.so.12"];
+        compile(&folder, "plugin.so", "runtime.c", &plugin);
         folder
     })
 }
@@ -136,6 +177,21 @@ fn compile(folder: &Path, name: &str, source: &str, options: &[&str]) {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::rename(&fresh, folder.join(name)).unwrap();
+}
+
+/// The folder of two fake runtimes, whose symbols have versions as NVIDIA's have.
+fn runtime_folder() -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
+    BUILT.get_or_init(|| {
+        for version in [12, 13] {
+            let name = format!("libcudart.so.{version}");
+            let versioned = format!("-Wl,--default-symver,-soname,{name}");
+            let link = format!("{name}.0");
+            fake_library::build(&folder, "libcudart.c", &name, &link, Some(&versioned));
+        }
+    });
+    folder
 }
 
 fn driver_folder(driver: Driver) -> PathBuf {

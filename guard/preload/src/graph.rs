@@ -1,0 +1,425 @@
+//! Kernel nodes of graphs. A driver may refuse a node's launch configuration when the node is added or set, or
+//! when the graph is instantiated.
+//!
+//! A node that is added or set, and accepted, counts as one launch, as a launch does that a stream captures.
+//! What a replay launches is not counted.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::mem::MaybeUninit;
+use core::ptr;
+use core::sync::atomic::Ordering;
+
+use crate::abi::{CLUSTER_DIMENSION, COOPERATIVE, Handle, NOT_INITIALIZED, SUCCESS, Status};
+use crate::driver::Driver;
+use crate::fix::relaunch::is_oversized;
+use crate::functions::{self, FUNCTIONS};
+use crate::launch::outermost;
+use crate::request::Launch;
+use crate::{guarded, late, table, watch};
+
+/// `CUDA_KERNEL_NODE_PARAMS` up to CUDA 11.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OldKernelNode {
+    function: Handle,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared_bytes: c_uint,
+    parameters: *mut *mut c_void,
+    extra: *mut *mut c_void,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS` since CUDA 12.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KernelNode {
+    old: OldKernelNode,
+    /// A `CUkernel`, for a null function.
+    kernel: Handle,
+    context: Handle,
+}
+
+/// `CUgraphNodeParams`, up to the end of a kernel.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Node {
+    kind: c_int,
+    reserved: [c_int; 3],
+    kernel: KernelNode,
+}
+
+/// `CUlaunchAttributeValue`.
+pub(crate) type AttributeValue = [c_uint; 16];
+
+/// `cuGraphAddKernelNode`: result, graph, dependencies and their number, parameters of either kind.
+pub(crate) type AddKernelNode = unsafe extern "C-unwind" fn(
+    *mut Handle,
+    Handle,
+    *const Handle,
+    usize,
+    *const OldKernelNode,
+) -> Status;
+/// `cuGraphAddNode`: as above, for a node of any kind.
+pub(crate) type AddNode =
+    unsafe extern "C-unwind" fn(*mut Handle, Handle, *const Handle, usize, *mut Node) -> Status;
+/// `cuGraphAddNode` since CUDA 12.3, with data of the dependencies before their number.
+pub(crate) type AddNodeWithEdges = unsafe extern "C-unwind" fn(
+    *mut Handle,
+    Handle,
+    *const Handle,
+    *const c_void,
+    usize,
+    *mut Node,
+) -> Status;
+/// `cuGraphKernelNodeSetParams`: node, parameters of either kind.
+pub(crate) type SetKernelNode = unsafe extern "C-unwind" fn(Handle, *const OldKernelNode) -> Status;
+/// `cuGraphNodeSetParams`: node, parameters.
+pub(crate) type SetNode = unsafe extern "C-unwind" fn(Handle, *mut Node) -> Status;
+/// `cuGraphExecKernelNodeSetParams`: executable graph, node, parameters of either kind.
+pub(crate) type SetExecKernelNode =
+    unsafe extern "C-unwind" fn(Handle, Handle, *const OldKernelNode) -> Status;
+/// `cuGraphExecNodeSetParams`: executable graph, node, parameters.
+pub(crate) type SetExecNode = unsafe extern "C-unwind" fn(Handle, Handle, *mut Node) -> Status;
+/// All kinds of `cuGraphInstantiate`: result, graph, and one to three words, as each kind has them. Words that
+/// it lacks are in registers that it does not read.
+pub(crate) type Instantiate =
+    unsafe extern "C-unwind" fn(*mut Handle, Handle, usize, usize, usize) -> Status;
+/// `cuGraphLaunch`: executable graph, stream.
+pub(crate) type LaunchGraph = unsafe extern "C-unwind" fn(Handle, Handle) -> Status;
+
+/// `cuGraphAddKernelNode`.
+pub(crate) unsafe extern "C-unwind" fn add_kernel_node<const H: usize, const S: usize>(
+    node: *mut Handle,
+    graph: Handle,
+    dependencies: *const Handle,
+    count: usize,
+    parameters: *const OldKernelNode,
+) -> Status {
+    let Some(original) = functions::original::<H, S, AddKernelNode>() else {
+        return NOT_INITIALIZED;
+    };
+    watched(
+        // SAFETY: the caller's own arguments.
+        || unsafe { original(node, graph, dependencies, count, parameters) },
+        // SAFETY: as above.
+        || unsafe { of_kernel((H, S), parameters) },
+    )
+}
+
+/// `cuGraphAddNode`.
+pub(crate) unsafe extern "C-unwind" fn add_node<const H: usize, const S: usize>(
+    node: *mut Handle,
+    graph: Handle,
+    dependencies: *const Handle,
+    count: usize,
+    parameters: *mut Node,
+) -> Status {
+    let Some(original) = functions::original::<H, S, AddNode>() else { return NOT_INITIALIZED };
+    watched(
+        // SAFETY: the caller's own arguments.
+        || unsafe { original(node, graph, dependencies, count, parameters) },
+        // SAFETY: as above.
+        || unsafe { of_any_kind((H, S), parameters) },
+    )
+}
+
+/// `cuGraphAddNode` since CUDA 12.3.
+pub(crate) unsafe extern "C-unwind" fn add_node_with_edges<const H: usize, const S: usize>(
+    node: *mut Handle,
+    graph: Handle,
+    dependencies: *const Handle,
+    edges: *const c_void,
+    count: usize,
+    parameters: *mut Node,
+) -> Status {
+    let Some(original) = functions::original::<H, S, AddNodeWithEdges>() else {
+        return NOT_INITIALIZED;
+    };
+    watched(
+        // SAFETY: the caller's own arguments.
+        || unsafe { original(node, graph, dependencies, edges, count, parameters) },
+        // SAFETY: as above.
+        || unsafe { of_any_kind((H, S), parameters) },
+    )
+}
+
+/// `cuGraphKernelNodeSetParams`.
+pub(crate) unsafe extern "C-unwind" fn set_kernel_node<const H: usize, const S: usize>(
+    node: Handle,
+    parameters: *const OldKernelNode,
+) -> Status {
+    let Some(original) = functions::original::<H, S, SetKernelNode>() else {
+        return NOT_INITIALIZED;
+    };
+    watched(
+        // SAFETY: the caller's own arguments.
+        || unsafe { original(node, parameters) },
+        // SAFETY: as above.
+        || unsafe { of_kernel((H, S), parameters) },
+    )
+}
+
+/// `cuGraphNodeSetParams`.
+pub(crate) unsafe extern "C-unwind" fn set_node<const H: usize, const S: usize>(
+    node: Handle,
+    parameters: *mut Node,
+) -> Status {
+    let Some(original) = functions::original::<H, S, SetNode>() else { return NOT_INITIALIZED };
+    watched(
+        // SAFETY: the caller's own arguments.
+        || unsafe { original(node, parameters) },
+        // SAFETY: as above.
+        || unsafe { of_any_kind((H, S), parameters) },
+    )
+}
+
+/// `cuGraphExecKernelNodeSetParams`.
+pub(crate) unsafe extern "C-unwind" fn set_exec_kernel_node<const H: usize, const S: usize>(
+    exec: Handle,
+    node: Handle,
+    parameters: *const OldKernelNode,
+) -> Status {
+    let Some(original) = functions::original::<H, S, SetExecKernelNode>() else {
+        return NOT_INITIALIZED;
+    };
+    watched(
+        // SAFETY: the caller's own arguments.
+        || unsafe { original(exec, node, parameters) },
+        // SAFETY: as above.
+        || unsafe { of_kernel((H, S), parameters) },
+    )
+}
+
+/// `cuGraphExecNodeSetParams`.
+pub(crate) unsafe extern "C-unwind" fn set_exec_node<const H: usize, const S: usize>(
+    exec: Handle,
+    node: Handle,
+    parameters: *mut Node,
+) -> Status {
+    let Some(original) = functions::original::<H, S, SetExecNode>() else { return NOT_INITIALIZED };
+    watched(
+        // SAFETY: the caller's own arguments.
+        || unsafe { original(exec, node, parameters) },
+        // SAFETY: as above.
+        || unsafe { of_any_kind((H, S), parameters) },
+    )
+}
+
+/// `cuGraphInstantiate` of any version, `cuGraphInstantiateWithFlags` and `cuGraphInstantiateWithParams`.
+pub(crate) unsafe extern "C-unwind" fn instantiate<const H: usize, const S: usize>(
+    exec: *mut Handle,
+    graph: Handle,
+    first: usize,
+    second: usize,
+    third: usize,
+) -> Status {
+    let Some(original) = functions::original::<H, S, Instantiate>() else { return NOT_INITIALIZED };
+    outermost(
+        // SAFETY: the caller's own arguments.
+        || unsafe { original(exec, graph, first, second, third) },
+        |status| {
+            if status != SUCCESS {
+                not_instantiated((H, S), graph, status);
+            }
+        },
+    )
+}
+
+/// `cuGraphLaunch`. What it launches is a suspect of errors that surface later.
+pub(crate) unsafe extern "C-unwind" fn launch<const H: usize, const S: usize>(
+    exec: Handle,
+    stream: Handle,
+) -> Status {
+    let Some(original) = functions::original::<H, S, LaunchGraph>() else { return NOT_INITIALIZED };
+    outermost(
+        // SAFETY: the caller's own arguments.
+        || unsafe { original(exec, stream) },
+        |status| {
+            if status != SUCCESS {
+                late::check((H, S), status);
+                return;
+            }
+            late::record(late::GRAPH, [0; 3], stream.addr(), FUNCTIONS[H].per_thread);
+            if watch::REQUESTS.load(Ordering::Relaxed) != 0 {
+                let none = Launch::plain((H, S), ptr::null_mut(), [0; 3], [0; 3], (0, stream));
+                watch::attend(&none);
+            }
+        },
+    )
+}
+
+/// Calls the original, and counts or explains the kernel node that `describe` returns.
+fn watched(call: impl FnOnce() -> Status, describe: impl FnOnce() -> Option<Launch>) -> Status {
+    outermost(call, |status| match describe() {
+        Some(launch) if status != SUCCESS => watch::refused_node(&launch, status),
+        // Its graph will not be instantiated.
+        Some(launch) if is_refused_everywhere(&launch) => {}
+        Some(launch) => accepted(&launch),
+        None => {}
+    })
+}
+
+fn accepted(launch: &Launch) {
+    match table::find(launch.kernel.addr()) {
+        Some(entry) => entry.count(launch.largest()),
+        None => watch::first_launch(launch, launch.largest()),
+    }
+    if watch::REQUESTS.load(Ordering::Relaxed) != 0 {
+        watch::attend(launch);
+    }
+}
+
+/// Whether every device refuses the launch.
+fn is_refused_everywhere(launch: &Launch) -> bool {
+    let Launch { grid, block, .. } = launch;
+    let threads = block.iter().fold(1, |all: u32, one| all.saturating_mul(*one));
+    is_oversized(*grid) || grid.contains(&0) || threads == 0 || threads > MAX_THREADS
+}
+
+/// The launch of a kernel node.
+///
+/// # Safety
+///
+/// `parameters` is null or points to parameters of the kind that the function takes.
+unsafe fn of_kernel(through: (usize, usize), parameters: *const OldKernelNode) -> Option<Launch> {
+    let is_new = FUNCTIONS[through.0].symbol.to_bytes().ends_with(b"_v2");
+    // SAFETY: by this function's contract; functions of the second version take the newer kind.
+    unsafe {
+        match is_new {
+            true => parameters.cast::<KernelNode>().as_ref().map(|node| node.launch(through)),
+            false => parameters.as_ref().map(|node| node.launch(through)),
+        }
+    }
+}
+
+/// The launch of a node, if it is one of a kernel.
+///
+/// # Safety
+///
+/// `parameters` is null or points to parameters of a node.
+unsafe fn of_any_kind(through: (usize, usize), parameters: *const Node) -> Option<Launch> {
+    // SAFETY: by this function's contract. Only what follows the kind of a kernel is one.
+    unsafe {
+        let is_kernel = !parameters.is_null() && (&raw const (*parameters).kind).read() == KERNEL;
+        is_kernel.then(|| (&raw const (*parameters).kernel).read().launch(through))
+    }
+}
+
+impl OldKernelNode {
+    fn launch(&self, through: (usize, usize)) -> Launch {
+        let &Self { function, grid, block, shared_bytes, .. } = self;
+        let none = ptr::null_mut();
+        Launch { node: true, ..Launch::plain(through, function, grid, block, (shared_bytes, none)) }
+    }
+}
+
+impl KernelNode {
+    fn launch(&self, through: (usize, usize)) -> Launch {
+        let launch = self.old.launch(through);
+        let kernel = if launch.kernel.is_null() { self.kernel } else { launch.kernel };
+        Launch { kernel, ..launch }
+    }
+}
+
+/// Explains the kernel nodes because of which a graph was not instantiated, if there are such.
+#[cold]
+fn not_instantiated(through: (usize, usize), graph: Handle, status: Status) {
+    if graph.is_null() || watch::is_no_refusal(through, status) {
+        return;
+    }
+    guarded::run(|| {
+        // SAFETY: the program is instantiating the graph just now.
+        let nodes = unsafe { kernel_nodes(through, graph) };
+        nodes.iter().for_each(|launch| watch::refused_node(launch, status));
+    });
+}
+
+/// The kernel nodes of a graph and of those within it, up to [`MAX_NODES`] nodes of any kind.
+///
+/// # Safety
+///
+/// The graph exists, and no other thread changes it.
+unsafe fn kernel_nodes(through: (usize, usize), graph: Handle) -> Vec<Launch> {
+    let driver = Driver::of(through);
+    let (mut launches, mut graphs, mut room) = (Vec::new(), vec![graph], MAX_NODES);
+    while let Some(graph) = graphs.pop() {
+        // SAFETY: by this function's contract.
+        let nodes = unsafe { driver.nodes_of(graph, room) };
+        room -= nodes.len();
+        for node in nodes {
+            // SAFETY: a node of the graph.
+            match unsafe { driver.kind_of(node) } {
+                // SAFETY: as above.
+                Some(KERNEL) => launches.extend(unsafe { driver.launch_of(through, node) }),
+                // SAFETY: as above.
+                Some(GRAPH) => graphs.extend(unsafe { driver.graph_within(node) }),
+                _ => {}
+            }
+        }
+    }
+    launches
+}
+
+/// Questions about graphs. Each is asked of an existing graph or node.
+impl Driver {
+    unsafe fn nodes_of(&self, graph: Handle, most: usize) -> Vec<Handle> {
+        let Some(ask) = self.graph_nodes else { return Vec::new() };
+        let mut count = 0;
+        // SAFETY: the graph exists; without an array the driver writes the number of nodes.
+        let asked = unsafe { ask(graph, ptr::null_mut(), &raw mut count) } == SUCCESS;
+        let mut nodes = vec![ptr::null_mut(); count.min(most)];
+        let mut count = nodes.len();
+        // SAFETY: the array has room for so many nodes.
+        let asked = asked && unsafe { ask(graph, nodes.as_mut_ptr(), &raw mut count) } == SUCCESS;
+        nodes.truncate(if asked { count } else { 0 });
+        nodes
+    }
+
+    unsafe fn kind_of(&self, node: Handle) -> Option<c_int> {
+        let mut kind = 0;
+        // SAFETY: the node exists; the pointer is to a live integer.
+        let status = unsafe { self.node_kind?(node, &raw mut kind) };
+        (status == SUCCESS).then_some(kind)
+    }
+
+    unsafe fn graph_within(&self, node: Handle) -> Option<Handle> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: the node exists; the pointer is to a live handle.
+        let status = unsafe { self.child_graph?(node, &raw mut graph) };
+        (status == SUCCESS && !graph.is_null()).then_some(graph)
+    }
+
+    unsafe fn launch_of(&self, through: (usize, usize), node: Handle) -> Option<Launch> {
+        let mut parameters = MaybeUninit::<KernelNode>::zeroed();
+        // SAFETY: the node exists; each function writes as much as its kind of parameters has.
+        let status = unsafe {
+            match self.kernel_node {
+                Some(ask) => ask(node, parameters.as_mut_ptr()),
+                None => self.old_kernel_node?(node, parameters.as_mut_ptr().cast()),
+            }
+        };
+        // SAFETY: integers and pointers, for which all zeros are valid, too.
+        let mut launch = unsafe { parameters.assume_init() }.launch(through);
+        let attribute = |id| {
+            let mut value: AttributeValue = [0; 16];
+            // SAFETY: the node exists; the pointer is to a live value.
+            let status = unsafe { self.kernel_node_attribute?(node, id, &raw mut value) };
+            (status == SUCCESS).then_some(value)
+        };
+        launch.cooperative = attribute(COOPERATIVE).is_some_and(|[applies, ..]| applies != 0);
+        // Without clusters the driver may return one block as well as none.
+        let cluster = attribute(CLUSTER_DIMENSION).map(|[x, y, z, ..]| [x, y, z]);
+        launch.cluster = cluster.filter(|size| size.iter().any(|blocks| *blocks > 1));
+        (status == SUCCESS).then_some(launch)
+    }
+}
+
+/// `CU_GRAPH_NODE_TYPE_KERNEL` and `CU_GRAPH_NODE_TYPE_GRAPH`.
+const KERNEL: c_int = 0;
+const GRAPH: c_int = 4;
+/// The most threads of a block on any device.
+const MAX_THREADS: u32 = 1024;
+/// Nodes of a graph that are looked at.
+const MAX_NODES: usize = 65_536;
+
+const _: () = assert!(size_of::<OldKernelNode>() == 56 && size_of::<KernelNode>() == 72);

@@ -1,0 +1,130 @@
+//! Launches through a runtime that is a shared library.
+
+use crate::programs::{library, plugin, run, same, tracer, with_runtime, without_stack};
+
+/// What the library wrote about `PROGRAM ACTION...` with these settings of the fake runtime. The program prints
+/// and returns the same without the library.
+#[track_caller]
+fn watched(words: &str, settings: &[(&str, &str)]) -> String {
+    let command = || {
+        let mut command = with_runtime(words);
+        command.envs(settings.iter().copied());
+        command
+    };
+    same(&mut command(), command().env("LD_PRELOAD", library()))
+}
+
+const NAMELESS: [(&str, &str); 1] = [("GRIDGUARD_FAKE_RUNTIME_NAMES", "0")];
+
+#[test]
+fn a_dimension_of_zero_is_explained_word_for_word() {
+    for program in ["runtime", "runtime-linked"] {
+        let err = watched(&format!("{program} good zero last last zero good"), &[]);
+        let expected = "\
+gridguard: launch refused: cudaErrorInvalidConfiguration (9), invalid configuration argument
+  kernel    touch(float*, int)
+  launch    grid 1 x 0 x 1, block 128 x 1 x 1, 4096 bytes of dynamic shared memory
+  device    NVIDIA H200
+  rule      grid-dim-zero: grid.y is 0 blocks, the minimum is 1 (CUDA): skip the launch if there is nothing \
+to do, or declare a batch axis
+  before    1 launch of this kernel succeeded, with grid 1 x 1 x 1
+gridguard: 2 launches of 1 kernel accepted, 2 refused
+  warning: the program went on with 1 launch after the first refused one: unless it handled the error, its \
+results are stale
+  touch(float*, int): 2 launches, 2 refused, grids up to 1 x 1 x 1, exceeds grid.y at 65535.00 times its \
+largest size
+";
+        assert_eq!(without_stack(&err), expected, "{program}");
+        assert!(err.contains(&format!("/{program}\n")), "the library: {err}");
+    }
+}
+
+#[test]
+fn every_way_to_launch_is_watched() {
+    for program in ["runtime", "runtime-linked"] {
+        for (action, what) in [
+            ("zero-block", "block.y is 0 threads"),
+            ("zero-thread", "grid.y is 0 blocks"),
+            ("zero-handle", "grid.y is 0 blocks"),
+            ("zero-cooperative", "shared memory, cooperative\n"),
+            ("zero-ex", "shared memory, cluster 1 x 2 x 1\n"),
+        ] {
+            let err = watched(&format!("{program} good good-handle {action} last"), &[]);
+            assert!(err.contains("2 launches of 1 kernel accepted, 1 refused"), "{action}: {err}");
+            assert_eq!(err.matches("launch refused").count(), 1, "{action}: {err}");
+            assert!(err.contains(what), "{action}: {err}");
+        }
+    }
+}
+
+#[test]
+fn what_the_driver_refuses_is_reported_once_and_comes_from_the_program() {
+    for program in ["runtime", "runtime-linked"] {
+        let err = watched(&format!("{program} good refused"), &[]);
+        assert!(err.contains("1 launch of 1 kernel accepted, 1 refused"), "{err}");
+        assert!(err.contains(&format!("/{program}\n")), "the library: {err}");
+        assert!(!err.contains("libgridguard_preload.so"), "{err}");
+        // A runtime that leaves the check to the driver.
+        let err =
+            watched(&format!("{program} zero last"), &[("GRIDGUARD_FAKE_RUNTIME_CHECKS", "0")]);
+        assert!(err.contains("launch refused: CUDA_ERROR_INVALID_VALUE (1)"), "{err}");
+        assert!(err.contains("0 launches of 1 kernel accepted, 1 refused"), "{err}");
+    }
+}
+
+#[test]
+fn a_runtime_without_names_keeps_its_last_error_and_the_host_function_is_named() {
+    // The questions fail, and would be the last error.
+    let err = watched("runtime-linked good zero last last", &NAMELESS);
+    assert!(err.contains("  kernel    host_stub(float*, int)\n"), "{err}");
+    assert!(!err.contains("  before    "), "{err}");
+    let err = watched("runtime good zero last last", &NAMELESS);
+    assert!(err.contains("  kernel    runtime+0x"), "{err}");
+}
+
+#[test]
+fn a_launch_that_is_refused_before_the_driver_is_loaded_is_explained() {
+    let err = watched("runtime-linked zero zero-block", &NAMELESS);
+    assert!(err.contains("  device    generic CUDA device\n"), "{err}");
+    assert!(err.contains("0 launches of 1 kernel accepted, 2 refused"), "{err}");
+    // Afterwards the device is known.
+    let err = watched("runtime-linked zero good zero-block", &NAMELESS);
+    assert!(err.contains("  device    NVIDIA H200\n"), "{err}");
+}
+
+#[test]
+fn each_library_reaches_the_runtime_that_it_links() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let words = format!("runtime-linked good plugin={} in-good in-zero good", plugin().display());
+    let reached = |preload: bool| {
+        let mut command = with_runtime(&words);
+        if preload {
+            command.env("LD_PRELOAD", library());
+        }
+        let ran = run(command.env("GRIDGUARD_FAKE_LOG", &log));
+        let text = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        let runtimes: Vec<_> =
+            text.lines().filter(|line| line.starts_with("runtime ")).map(str::to_owned).collect();
+        (ran.out, ran.status, runtimes)
+    };
+    let without = reached(false);
+    let [own, other] =
+        ["13", "12"].map(|version| format!("runtime libcudart.so.{version} cudaLaunchKernel"));
+    assert_eq!(without.2, [own.clone(), other.clone(), other, own]);
+    assert_eq!(reached(true), without);
+}
+
+#[test]
+fn another_preloaded_library_sees_each_launch_once_in_either_order() {
+    let words = "runtime-linked good zero refused last";
+    let alone = run(with_runtime(words).env("LD_PRELOAD", tracer()));
+    assert!(alone.out.ends_with("tracer saw 3\n"), "{}", alone.out);
+    for order in [[library(), tracer()], [tracer(), library()]] {
+        let order = order.map(|path| path.to_str().unwrap().to_owned()).join(":");
+        let both = run(with_runtime(words).env("LD_PRELOAD", &order));
+        assert_eq!((&both.out, both.status), (&alone.out, alone.status), "{order}: {}", both.err);
+        assert_eq!(both.err.matches("launch refused").count(), 2, "{order}: {}", both.err);
+    }
+}
