@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::abi::{NOT_INITIALIZED, Status};
 use crate::elf::{self, Object, Tables};
 use crate::functions::FUNCTIONS;
-use crate::{guarded, hooks};
+use crate::{guarded, hooks, stack};
 
 /// Objects whose runtime is kept; that of others is looked up at each launch.
 const MAX_CALLERS: usize = 64;
@@ -64,9 +64,14 @@ fn find(function: usize, caller: usize, place: Option<&Caller>) -> *mut c_void {
     let Some(symbol) = FUNCTIONS.get(function).map(|function| function.symbol) else {
         return missing();
     };
-    let Some((original, begin, end)) = bound(caller, symbol) else { return missing() };
+    let (calling, original) = bound(caller, symbol);
+    if original.is_null() {
+        return missing();
+    }
+    guarded::run(|| keep_loaded(original));
     let target = hooks::replace(function, original);
     let place = place.or_else(|| {
+        let (begin, end) = calling?.range;
         // The count stays far from its end: a full table is not claimed from again.
         let is_full = CLAIMED.load(Ordering::Relaxed) >= MAX_CALLERS;
         let claimed = (!is_full).then(|| CLAIMED.fetch_add(1, Ordering::Relaxed));
@@ -76,18 +81,23 @@ fn find(function: usize, caller: usize, place: Option<&Caller>) -> *mut c_void {
         Some(place)
     });
     if let Some(target_of_caller) = place.and_then(|place| place.targets.get(function)) {
-        guarded::run(|| keep_loaded(original));
         target_of_caller.store(target, Ordering::Release);
     }
     target
 }
 
-/// The function that a call of `name` from `caller` reaches without this library, and where the caller's
-/// object begins and ends.
-fn bound(caller: usize, name: &CStr) -> Option<(*mut c_void, usize, usize)> {
-    let mut calling: Option<(Tables, usize, usize)> = None;
-    let mut own = ptr::null_mut();
-    let mut is_after = false;
+/// The object that calls.
+struct Calling {
+    tables: Tables,
+    /// Where it begins and ends.
+    range: (usize, usize),
+}
+
+/// The object that `caller` is in, unless it is generated code, and the function that its call of `name` reaches
+/// without this library, or null. A wrapper that ends with the call is passed over: its own caller counts.
+fn bound(caller: usize, name: &CStr) -> (Option<Calling>, *mut c_void) {
+    let mut calling = None;
+    let (mut own, mut is_after) = (ptr::null_mut(), false);
     elf::visit(|object| {
         is_after |= object.is_own();
         if !object.contains(caller) {
@@ -95,13 +105,11 @@ fn bound(caller: usize, name: &CStr) -> Option<(*mut c_void, usize, usize)> {
         }
         // An object before this library that has the function asks for the next one.
         own = if is_after { object.find(name) } else { ptr::null_mut() };
-        let (begin, end) = object.range();
-        calling = object.tables().map(|tables| (tables, begin, end));
+        calling = object.tables().map(|tables| Calling { tables, range: object.range() });
         true
     });
-    let (calling, begin, end) = calling?;
     if !own.is_null() {
-        return Some((own, begin, end));
+        return (calling, own);
     }
     let (mut wanted, mut any): (*mut c_void, *mut c_void) = (ptr::null_mut(), ptr::null_mut());
     let (mut number, mut is_after) = (0, false);
@@ -119,16 +127,17 @@ fn bound(caller: usize, name: &CStr) -> Option<(*mut c_void, usize, usize)> {
         if any.is_null() {
             any = found;
         }
-        // SAFETY: the caller's object is loaded: the call returns there.
-        let needed = object.name().is_some_and(|name| unsafe { calling.needs(name) });
+        let needed = object.name().zip(calling.as_ref()).is_some_and(|(name, calling)| {
+            // SAFETY: the caller's object is loaded: the call returns there.
+            unsafe { calling.tables.needs(name) }
+        });
         // What stands in front of a runtime is loaded with the program, and is none itself.
         if needed || (number <= startup && !is_runtime(object)) {
             wanted = found;
         }
         !wanted.is_null()
     });
-    let found = if wanted.is_null() { any } else { wanted };
-    (!found.is_null()).then_some((found, begin, end))
+    (calling, if wanted.is_null() { any } else { wanted })
 }
 
 fn is_runtime(object: &Object<'_>) -> bool {
@@ -137,10 +146,15 @@ fn is_runtime(object: &Object<'_>) -> bool {
 
 /// Keeps the library of `function` loaded: its address is kept.
 fn keep_loaded(function: *const c_void) {
-    let Some(path) = crate::stack::object_path(function) else { return };
+    let Some(path) = stack::object_path(function) else { return };
     let mode = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-    // SAFETY: a path of the loader; nothing is loaded that is not loaded already.
-    unsafe { libc::dlopen(path.as_ptr(), mode) };
+    // SAFETY: a path of the loader; nothing is loaded that is not loaded already, and what is closed stays.
+    unsafe {
+        let handle = libc::dlopen(path.as_ptr(), mode);
+        if !handle.is_null() {
+            libc::dlclose(handle);
+        }
+    }
 }
 
 /// What stands for a function that no loaded object has.
@@ -151,4 +165,25 @@ fn missing() -> *mut c_void {
         NOT_INITIALIZED
     }
     not_initialized as *mut c_void
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_reaches_what_the_loader_would_have_bound_it_to() {
+        let name = c"malloc";
+        // SAFETY: a name, looked up in all libraries.
+        let expected = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+        let own = (&raw const STARTUP).addr();
+        // Of the C library itself, of this program, which needs it, and of generated code.
+        for (caller, known) in [(expected.addr(), true), (own, true), (1, false)] {
+            let (calling, found) = bound(caller, name);
+            assert_eq!((calling.is_some(), found), (known, expected), "{caller:#x}");
+            let within = |Calling { range: (begin, end), .. }| (begin..end).contains(&caller);
+            assert!(calling.is_none_or(within), "{caller:#x}");
+            assert!(bound(caller, c"no_such_function").1.is_null());
+        }
+    }
 }

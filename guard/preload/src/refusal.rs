@@ -32,7 +32,6 @@ impl Refusal {
     pub(crate) fn new(launch: &Launch, status: Status, name: &str) -> Self {
         let driver = Driver::of(launch.through);
         let device = driver.device_limits();
-        let stack = stack::frames();
         let (kernel, occupancy) = match device {
             // SAFETY: the driver knows the kernel, which the program is launching just now.
             Some(device) if knows_kernel(launch, status) => unsafe {
@@ -44,15 +43,15 @@ impl Refusal {
         let name = device.name.clone();
         let limits = LaunchLimits::new(device, kernel);
         let violations = validate_co_resident(&launch.request(), &limits, &occupancy);
-        Self {
-            error: match is_runtime(launch.through.0) {
-                true => runtime::error(status),
-                false => driver.error(status),
-            },
-            violations: violations.err().unwrap_or_default(),
-            stack,
-            device: name,
-        }
+        let error = match is_runtime(launch.through.0) {
+            true => runtime::error(status),
+            false => driver.error(status),
+        };
+        let violations = violations.err().unwrap_or_default();
+        // Legal nodes of a graph that was refused may be many.
+        let is_innocent = launch.node && violations.is_empty();
+        let stack = if is_innocent { Vec::new() } else { stack::frames() };
+        Self { error, violations, stack, device: name }
     }
 
     /// The paragraph for standard error; `counted` is what is known of the kernel before this launch, and

@@ -88,6 +88,15 @@ fn a_graph_that_is_not_instantiated_names_the_nodes_that_are_the_reason() {
 }
 
 #[test]
+fn of_a_large_graph_only_the_nodes_that_are_the_reason_are_named() {
+    let words = "13000 many=20000 add=70000 add=70001 instantiate";
+    let err = watched(Driver::Whole, words, &LATE);
+    assert_eq!(err.matches("launch refused").count(), 1, "of one kind: {err}");
+    assert!(err.contains("  before    20000 launches of this kernel succeeded"), "{err}");
+    assert!(err.contains("20000 launches of 1 kernel accepted, 2 refused"), "{err}");
+}
+
+#[test]
 fn attributes_of_a_node_are_checked_where_the_graph_is_not_instantiated() {
     let err = watched(Driver::Whole, "13000 add=16 add=9 cluster=8 instantiate instantiate", &[]);
     assert_eq!(err.matches("launch refused: CUDA_ERROR_INVALID_CLUSTER_SIZE").count(), 1, "{err}");

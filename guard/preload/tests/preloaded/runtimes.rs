@@ -96,7 +96,10 @@ fn a_launch_that_is_refused_before_the_driver_is_loaded_is_explained() {
 fn each_library_reaches_the_runtime_that_it_links() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
-    let words = format!("runtime-linked good plugin={} in-good in-zero good", plugin().display());
+    let plugin = plugin().display().to_string();
+    let words = format!(
+        "runtime-linked good plugin={plugin} in-good in-zero good close plugin={plugin} in-good"
+    );
     let reached = |preload: bool| {
         let mut command = with_runtime(&words);
         if preload {
@@ -112,7 +115,7 @@ fn each_library_reaches_the_runtime_that_it_links() {
     let without = reached(false);
     let [own, other] =
         ["13", "12"].map(|version| format!("runtime libcudart.so.{version} cudaLaunchKernel"));
-    assert_eq!(without.2, [own.clone(), other.clone(), other, own]);
+    assert_eq!(without.2, [&own, &other, &other, &own, &other].map(String::as_str));
     assert_eq!(reached(true), without);
 }
 

@@ -55,6 +55,13 @@ static int act(const char *action) {
     Node any = {.of.kernel = old};
     if (version < 12000) old.kernel = (void *)1; /* not part of the older structure */
     if (!strcmp(how, "add")) return find("cuGraphAddKernelNode")(&node, graph, NULL, (size_t)0, &old);
+    if (!strcmp(how, "many")) {
+        Call add = find("cuGraphAddKernelNode");
+        int status = 0;
+        old.grid[1] = 1;
+        while (y-- && !status) status = add(&node, graph, NULL, (size_t)0, &old);
+        return status;
+    }
     if (!strcmp(how, "set")) return find("cuGraphKernelNodeSetParams")(node, &old);
     if (!strcmp(how, "update")) return find("cuGraphExecKernelNodeSetParams")(ready, node, &old);
     if (!strcmp(how, "no-kernel")) {

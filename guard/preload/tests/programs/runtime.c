@@ -84,9 +84,12 @@ int main(int count, char **words) {
     if (!runtime) return 4;
 #endif
     int (*plugin)(const char *) = NULL;
+    void *library = NULL;
     for (int i = 1; i < count; i++) {
-        if (!strncmp(words[i], "plugin=", 7)) {
-            void *library = dlopen(words[i] + 7, RTLD_NOW | RTLD_LOCAL);
+        if (!strcmp(words[i], "close")) {
+            dlclose(library);
+        } else if (!strncmp(words[i], "plugin=", 7)) {
+            library = dlopen(words[i] + 7, RTLD_NOW | RTLD_LOCAL);
             plugin = library ? (int (*)(const char *))dlsym(library, "plugin_act") : NULL;
             if (!plugin) return puts(dlerror()), 5;
         } else {
