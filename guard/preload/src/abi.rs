@@ -14,6 +14,13 @@ pub(crate) const NOT_INITIALIZED: Status = 3;
 /// `CUDA_ERROR_DEINITIALIZED`.
 pub(crate) const DEINITIALIZED: Status = 4;
 
+/// `cudaErrorInvalidValue` and `cudaErrorInvalidConfiguration`: what a runtime returns for launches that it
+/// refuses by itself.
+pub(crate) const INVALID_FOR_RUNTIME: [(Status, &str); 2] = [
+    (1, "cudaErrorInvalidValue (1), invalid argument"),
+    (9, "cudaErrorInvalidConfiguration (9), invalid configuration argument"),
+];
+
 /// `cuLaunchKernel`: function, grid, block, dynamic shared memory, stream, parameters, extra.
 pub(crate) type LaunchKernel = unsafe extern "C-unwind" fn(
     Handle,

@@ -9,7 +9,7 @@ use gridguard::{ComputeCapability, DeviceFacts, DeviceLimits, KernelLimits, Occu
 
 use crate::abi::{Handle, LaunchAttribute, LaunchConfig, SETTABLE_ATTRIBUTES, SUCCESS, Status};
 use crate::functions::{self, FUNCTIONS, SLOTS};
-use crate::graph::{AttributeValue, KernelNode, OldKernelNode};
+use crate::node::{AttributeValue, KernelNode, OldKernelNode};
 use crate::request::Launch;
 use crate::{elf, process};
 

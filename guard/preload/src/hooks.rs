@@ -12,7 +12,7 @@ use crate::abi::{
 };
 use crate::fix::load;
 use crate::functions::{self, FUNCTIONS, Function, LINKED, ORIGINALS, SLOTS};
-use crate::graph::{
+use crate::node::{
     AddKernelNode, AddNode, AddNodeWithEdges, Instantiate, LaunchGraph, SetExecKernelNode,
     SetExecNode, SetKernelNode, SetNode,
 };

@@ -9,6 +9,7 @@
 //! - `functions`, `hooks`: the functions that are replaced, their originals and replacements;
 //! - `launch`, `graph`, `runtime`, `names`, `late`, `fix`: the replacements;
 //! - `callers`: which runtime a program that links one reaches;
+//! - `request`, `node`: launches and kernel nodes, as programs make them;
 //! - `table`: the counters of each kernel, without a lock;
 //! - `watch`: what happens besides counting; `refusal`, `stack`, `record`, `report`: what it writes.
 //!
@@ -30,6 +31,7 @@ mod late;
 mod launch;
 mod lookup;
 mod names;
+mod node;
 mod process;
 mod record;
 mod refusal;

@@ -4,12 +4,11 @@ use gridguard::{
     DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits, Violations, validate_co_resident,
 };
 
-use crate::abi::Status;
+use crate::abi::{INVALID_FOR_RUNTIME, Status};
 use crate::driver::Driver;
 use crate::functions::is_runtime;
 use crate::names::demangled;
 use crate::request::Launch;
-use crate::runtime;
 use crate::stack::{self, Frame};
 use crate::table::{Counted, Largest};
 
@@ -44,7 +43,7 @@ impl Refusal {
         let limits = LaunchLimits::new(device, kernel);
         let violations = validate_co_resident(&launch.request(), &limits, &occupancy);
         let error = match is_runtime(launch.through.0) {
-            true => runtime::error(status),
+            true => error_of_runtime(status),
             false => driver.error(status),
         };
         let violations = violations.err().unwrap_or_default();
@@ -94,6 +93,11 @@ impl Refusal {
         }
         text
     }
+}
+
+fn error_of_runtime(status: Status) -> String {
+    let known = INVALID_FOR_RUNTIME.iter().find(|(code, _)| *code == status);
+    known.map_or_else(|| format!("error {status}"), |(_, text)| (*text).to_owned())
 }
 
 /// Whether the driver can be asked about the launch's kernel.

@@ -4,7 +4,9 @@
 use core::ffi::{CStr, c_char, c_uint, c_void};
 use core::{mem, ptr};
 
-use crate::abi::{Handle, LaunchAttribute, LaunchConfig, NOT_INITIALIZED, SUCCESS, Status};
+use crate::abi::{
+    Handle, INVALID_FOR_RUNTIME, LaunchAttribute, LaunchConfig, NOT_INITIALIZED, SUCCESS, Status,
+};
 use crate::functions::{self, FUNCTIONS};
 use crate::request::{Launch, configured};
 use crate::{elf, guarded, process, stack, table, watch};
@@ -33,18 +35,6 @@ pub(crate) type RuntimeLaunch =
 /// `cudaLaunchKernelExC`: configuration, host function or kernel, arguments.
 pub(crate) type RuntimeLaunchEx =
     unsafe extern "C-unwind" fn(*const RuntimeConfig, *mut c_void, *mut *mut c_void) -> Status;
-
-/// `cudaErrorInvalidValue` and `cudaErrorInvalidConfiguration`.
-const INVALID: [(Status, &str); 2] = [
-    (1, "cudaErrorInvalidValue (1), invalid argument"),
-    (9, "cudaErrorInvalidConfiguration (9), invalid configuration argument"),
-];
-
-/// The runtime's error in words.
-pub(crate) fn error(status: Status) -> String {
-    let known = INVALID.iter().find(|(code, _)| *code == status);
-    known.map_or_else(|| format!("error {status}"), |(_, text)| (*text).to_owned())
-}
 
 /// The functions of [`RuntimeLaunch`].
 pub(crate) unsafe extern "C-unwind" fn kernel<const H: usize, const S: usize>(
@@ -114,7 +104,7 @@ fn with_zero(
 ) -> Status {
     let before = watch::refusals_of_thread();
     let status = call();
-    let refused = INVALID.iter().any(|(code, _)| *code == status);
+    let refused = INVALID_FOR_RUNTIME.iter().any(|(code, _)| *code == status);
     if !refused || watch::refusals_of_thread() != before {
         return status;
     }
