@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Programs of several frameworks under libgridguard_preload.so, on a device: each once with a launch that the
-driver refuses, which must be explained, and once without, where nothing may be reported.
+"""Programs of several frameworks under libgridguard_preload.so, on a device: each once with a launch or an
+allocation that the driver refuses, which must be explained, and once without, where nothing may be reported.
 
     watched.py LIBRARY [REPORT.json] [--varied-seconds N]
 
@@ -163,6 +163,27 @@ int main(int, char **words) {
 }
 """
 
+# PyTorch's memory: within the device's, more than that, and as much as is there once freed tensors are given back.
+MEMORY = """
+import sys, torch
+free, total = torch.cuda.mem_get_info()
+kept = [torch.zeros(1 << 28, device="cuda", dtype=torch.uint8) for _ in range(4)]
+def take(size):
+    return torch.empty(int(size), device="cuda", dtype=torch.uint8)
+if sys.argv[1] == "refused":
+    try:
+        take(total + (1 << 30))
+    except torch.OutOfMemoryError:
+        print("told")
+if sys.argv[1] == "retried":
+    cached = take(free * 0.6)
+    del cached
+    print(take(free * 0.7).numel() > 0)
+torch.cuda.synchronize()
+print("ended")
+"""
+ALLOCATORS = ["", "expandable_segments:True", "backend:cudaMallocAsync"]
+
 # Processes of ordinary work, in which nothing is refused, that run at once.
 PROCESSES = 4
 # Pairs of a process without the library and one with it.
@@ -258,10 +279,10 @@ def varied(report, folder, seconds):
     return failures
 
 
-def compared(name):
+def compared(name, settings={}):
     """The time and the peak memory of a kind of work, with the library and without: by turns, so that a drift of the
     machine meets both."""
-    rounds = [[json.loads(run(work(name), preload).stdout) for preload in (False, True)] for _ in range(PAIRS)]
+    rounds = [[json.loads(run(work(name), preload, settings=settings).stdout) for preload in (False, True)] for _ in range(PAIRS)]
     times, peaks = ([[one[key] for one in pair] for pair in rounds] for key in ("us", "peak_mib"))
     without, with_it = zip(*times)
     return {
@@ -270,6 +291,30 @@ def compared(name):
         "ratio_of_least": min(with_it) / min(without),
         "more_mib": statistics.median(two - one for one, two in peaks),
     }
+
+
+def check_memory(allocator):
+    """The failures of PyTorch's memory with these settings of its allocator."""
+    failures = []
+    refused = r"gridguard: out of memory: cuMem\w+ returned CUDA_ERROR_OUT_OF_MEMORY \(2\)"
+    held = r"memory of device 0: at most \d+\.\d+ GiB held"
+    one_retried = r"out of memory: [1-9]\d* refused, of which [1-9]\d* were followed by a success"
+    cases = {"good": [held], "refused": [refused, held, "libc10_cuda.so", r"largest   .* in \d+ allocation"]}
+    # With the others, freed memory is part of what is asked for next.
+    cases |= {"retried": [refused, held, one_retried]} if not allocator else {}
+    for case, expected in cases.items():
+        command = [sys.executable, "-c", MEMORY, case]
+        without, ran = (run(command, preload, settings={"PYTORCH_CUDA_ALLOC_CONF": allocator}) for preload in (False, True))
+        if (without.returncode, without.stdout) != (ran.returncode, ran.stdout) or ran.returncode:
+            failures.append(f"memory {allocator} {case} differs: {without} {ran}")
+        if case == "good" and "out of memory" in ran.stderr:
+            failures.append(f"memory {allocator}: a good program is accused: {ran.stderr}")
+        failures += [
+            f"memory {allocator} {case}: no {text!r} in: {ran.stderr}"
+            for text in expected
+            if not re.search(text, ran.stderr)
+        ]
+    return failures
 
 
 def main():
@@ -312,8 +357,11 @@ def main():
         report = {"passed": done, "missing": missing, "fixed": fixed, "graph_70000": graphs}
         if "torch-flash-attention" in done:
             failures += varied(report, folder, options.varied_seconds)
+            for allocator in ALLOCATORS:
+                failures += check_memory(allocator)
             for kind in ("adds", "step"):
                 report[kind] = compared(kind)
+            report["allocations"] = compared("allocations", {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
     print(json.dumps(report, indent=1))
     if options.report:
         with open(options.report, "w") as file:

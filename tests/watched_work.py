@@ -3,6 +3,7 @@
 
     watched_work.py varied SECONDS   small models of many kinds, by turns, until the time is over; prints how often each ran
     watched_work.py adds             the microseconds of an addition in place, back to back, and the peak memory
+    watched_work.py allocations      the microseconds of an allocation and its end, back to back, and the peak memory
     watched_work.py step             the microseconds of a training step of a transformer, and the peak memory
 
 A time is the median of blocks of calls, so that what interrupts some of them does not count. The memory is the largest
@@ -188,6 +189,10 @@ def adds():
     return timed(lambda: numbers.add_(1), 200, 200)
 
 
+def allocations():
+    return timed(lambda: torch.empty(4096, device=DEVICE), 200, 200)
+
+
 def step():
     layer = lambda: nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0)
     model = nn.Sequential(*(layer() for _ in range(6))).to(DEVICE)
@@ -208,6 +213,8 @@ def main():
             result = varied(float(seconds))
         case ["adds"]:
             result = adds()
+        case ["allocations"]:
+            result = allocations()
         case ["step"]:
             result = step()
         case _:

@@ -7,10 +7,17 @@ use crate::dim::{Axis, Dim3};
 use crate::launch::request::LaunchRequest;
 use crate::limits::DeviceLimits;
 
+mod memory;
+
+pub use memory::{
+    AllocationGroup, Bytes, DeviceFree, DeviceMemory, MemoryHeld, MemoryKind, MemoryUse,
+    RefusedAllocation,
+};
+
 /// The format of [`WatchReport`]. Fields may be added without another number.
 pub const FORMAT: u32 = 1;
 
-/// The launches of one process. A kernel node of a graph is a launch each time that it is added or set; replays are
+/// The launches and the memory of one process. A kernel node of a graph is a launch each time that it is added or set; replays are
 /// not counted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchReport {
@@ -20,7 +27,7 @@ pub struct WatchReport {
     pub program: String,
     /// The number of the process.
     pub process: u32,
-    /// The devices on which kernels were launched.
+    /// The devices on which kernels were launched or allocations refused.
     pub devices: Vec<DeviceLimits>,
     /// Launches that the driver accepted.
     pub launches: u64,
@@ -39,6 +46,9 @@ pub struct WatchReport {
     pub kernels: Vec<KernelUse>,
     /// The refused launches that were explained.
     pub refusals: Vec<RefusedLaunch>,
+    /// The memory that the process allocated.
+    #[serde(default)]
+    pub memory: MemoryUse,
 }
 
 /// The launches of one kernel.
@@ -174,6 +184,7 @@ mod tests {
                 kernel("half", 0, Dim3::new(1, 30_000, 1)),
             ],
             refusals: Vec::new(),
+            memory: MemoryUse::default(),
         };
         report.sort();
         let names: Vec<_> = report.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
@@ -181,5 +192,14 @@ mod tests {
         assert_eq!(report.kernels[0].headroom(report.grid_limit()), None);
         let text = serde_json::to_string(&report).expect("JSON");
         assert_eq!(serde_json::from_str::<WatchReport>(&text).expect("a report"), report);
+    }
+
+    #[test]
+    fn a_report_from_before_memory_was_watched_is_read() {
+        let text = r#"{"format": 1, "program": "p", "process": 1, "devices": [], "launches": 0, "refused": 0,
+            "launches_after_refusal": 0, "unlisted_launches": 0, "unwatched_functions": 0, "kernels": [],
+            "refusals": []}"#;
+        let report = serde_json::from_str::<WatchReport>(text).expect("a report");
+        assert_eq!(report.memory, MemoryUse::default());
     }
 }

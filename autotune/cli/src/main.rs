@@ -65,7 +65,7 @@ enum Subcommands {
     /// The sizes of a launch that the text states are checked against the GPUs of the catalogue, or
     /// those of the compute capability that it states. Only --device looks at a device of this machine
     Explain(explain::Explain),
-    /// Run a program and explain each of its CUDA launches that the driver refuses
+    /// Run a program and explain each of its CUDA launches and allocations that the driver refuses
     ///
     /// The program is not changed: a library is preloaded into it and its children, which calls the driver
     /// as before. The exit code is the program's

@@ -1,4 +1,4 @@
-//! `gridguard report`: what `gridguard run --report` wrote, the kernels nearest to a limit first.
+//! `gridguard report`: what `gridguard run --report` wrote, the kernels nearest to a limit first, and the memory.
 
 use std::fmt;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use gridguard::Dim3;
-use gridguard::watched::{FORMAT, KernelUse, RefusedLaunch, WatchReport};
+use gridguard::watched::{FORMAT, KernelUse, RefusedAllocation, RefusedLaunch, WatchReport};
 
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, count, text};
@@ -69,7 +69,9 @@ fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::R
     if report.unwatched_functions > 0 {
         writeln!(f, "launches by a further or newer driver library were not watched")?;
     }
+    report.memory.summary().iter().try_for_each(|line| writeln!(f, "{line}"))?;
     report.refusals.iter().try_for_each(|refusal| show_refusal(f, refusal))?;
+    report.memory.refusals.iter().try_for_each(|refusal| show_allocation(f, refusal))?;
     if kernels.is_empty() {
         return Ok(());
     }
@@ -93,6 +95,15 @@ fn show_refusal(f: &mut fmt::Formatter<'_>, refusal: &RefusedLaunch) -> fmt::Res
     writeln!(f, "         {}", printable(error))?;
     writeln!(f, "         grid {}, block {}", request.grid, request.block)?;
     violations.iter().try_for_each(|rule| writeln!(f, "         {}", printable(rule)))?;
+    stack.iter().try_for_each(|frame| writeln!(f, "         at {}", printable(frame)))
+}
+
+fn show_allocation(f: &mut fmt::Formatter<'_>, refusal: &RefusedAllocation) -> fmt::Result {
+    let RefusedAllocation { function, error, stack, .. } = refusal;
+    writeln!(f, "\nout of memory: {} returned {}", printable(function), printable(error))?;
+    for (title, content) in refusal.lines() {
+        writeln!(f, "{title:<7}  {}", printable(&content))?;
+    }
     stack.iter().try_for_each(|frame| writeln!(f, "         at {}", printable(frame)))
 }
 

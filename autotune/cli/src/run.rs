@@ -1,5 +1,5 @@
-//! `gridguard run`: runs a program with `libgridguard_preload.so`, which explains the launches that the
-//! driver refuses.
+//! `gridguard run`: runs a program with `libgridguard_preload.so`, which explains the launches and allocations
+//! that the driver refuses.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

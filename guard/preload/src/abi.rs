@@ -9,6 +9,8 @@ pub(crate) type Status = c_int;
 
 /// `CUDA_SUCCESS`.
 pub(crate) const SUCCESS: Status = 0;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+pub(crate) const OUT_OF_MEMORY: Status = 2;
 /// `CUDA_ERROR_NOT_INITIALIZED`.
 pub(crate) const NOT_INITIALIZED: Status = 3;
 /// `CUDA_ERROR_DEINITIALIZED`.
@@ -94,6 +96,46 @@ pub(crate) type OnHandle = unsafe extern "C-unwind" fn(Handle) -> Status;
 pub(crate) type Plain = unsafe extern "C-unwind" fn() -> Status;
 /// `cuMemcpyDtoH`: to, from, bytes.
 pub(crate) type CopyToHost = unsafe extern "C-unwind" fn(*mut c_void, u64, usize) -> Status;
+
+/// `cuMemAlloc` and `cuMemAllocHost`: result, bytes.
+pub(crate) type Allocate = unsafe extern "C-unwind" fn(*mut u64, usize) -> Status;
+/// `cuMemAllocManaged` and `cuMemHostAlloc`: result, bytes, flags.
+pub(crate) type AllocateWith = unsafe extern "C-unwind" fn(*mut u64, usize, c_uint) -> Status;
+/// `cuMemAllocPitch`: result, pitch, bytes of a row, rows, bytes of an element.
+pub(crate) type AllocatePitch =
+    unsafe extern "C-unwind" fn(*mut u64, *mut usize, usize, usize, c_uint) -> Status;
+/// `cuMemAllocAsync`: result, bytes, stream.
+pub(crate) type AllocateAsync = unsafe extern "C-unwind" fn(*mut u64, usize, Handle) -> Status;
+/// `cuMemAllocFromPoolAsync`: result, bytes, pool, stream.
+pub(crate) type AllocateFromPool =
+    unsafe extern "C-unwind" fn(*mut u64, usize, Handle, Handle) -> Status;
+/// `cuMemCreate`: result, bytes, properties, flags.
+pub(crate) type CreateMemory =
+    unsafe extern "C-unwind" fn(*mut u64, usize, *const MemoryProperties, u64) -> Status;
+/// `cuMemFree`, `cuMemFreeHost` and `cuMemRelease`: an address or a handle.
+pub(crate) type Free = unsafe extern "C-unwind" fn(u64) -> Status;
+/// `cuMemFreeAsync`: address, stream.
+pub(crate) type FreeAsync = unsafe extern "C-unwind" fn(u64, Handle) -> Status;
+/// `cuDevicePrimaryCtxReset`: device.
+pub(crate) type OnDevice = unsafe extern "C-unwind" fn(c_int) -> Status;
+
+/// The start of a `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemoryProperties {
+    pub(crate) kind: c_int,
+    pub(crate) handles: c_int,
+    pub(crate) location_kind: c_int,
+    pub(crate) location: c_int,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`.
+pub(crate) const LOCATION_DEVICE: c_int = 1;
+/// `CU_MEM_LOCATION_TYPE_HOST`, `..._HOST_NUMA` and `..._HOST_NUMA_CURRENT`.
+pub(crate) const LOCATIONS_HOST: [c_int; 3] = [2, 3, 4];
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT` and `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`.
+pub(crate) const POOL_RESERVED: c_int = 5;
+pub(crate) const POOL_USED: c_int = 7;
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 pub(crate) const PER_THREAD_DEFAULT_STREAM: u64 = 2;

@@ -7,7 +7,10 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use gridguard::{ComputeCapability, DeviceFacts, DeviceLimits, KernelLimits, OccupancyLimits};
 
-use crate::abi::{Handle, LaunchAttribute, LaunchConfig, SETTABLE_ATTRIBUTES, SUCCESS, Status};
+use crate::abi::{
+    Handle, LaunchAttribute, LaunchConfig, POOL_RESERVED, POOL_USED, SETTABLE_ATTRIBUTES, SUCCESS,
+    Status,
+};
 use crate::functions::{self, FUNCTIONS, SLOTS};
 use crate::node::{AttributeValue, KernelNode, OldKernelNode};
 use crate::request::Launch;
@@ -52,6 +55,9 @@ questions! {
     device_count = c"cuDeviceGetCount": fn(*mut c_int);
     device_name = c"cuDeviceGetName": fn(*mut c_char, c_int, c_int);
     device_memory = c"cuDeviceTotalMem_v2": fn(*mut usize, c_int);
+    memory_info = c"cuMemGetInfo_v2": fn(*mut usize, *mut usize);
+    device_pool = c"cuDeviceGetMemPool": fn(*mut Handle, c_int);
+    pool_attribute = c"cuMemPoolGetAttribute": fn(Handle, c_int, *mut u64);
     device_attribute = c"cuDeviceGetAttribute": fn(*mut c_int, c_int, c_int);
     function_name = c"cuFuncGetName": fn(*mut *const c_char, Handle);
     kernel_name = c"cuKernelGetName": fn(*mut *const c_char, Handle);
@@ -134,13 +140,49 @@ impl Driver {
 
     /// The limits of the current context's device, asked once for each device.
     pub(crate) fn device_limits(&self) -> Option<&'static DeviceLimits> {
-        let mut device = 0;
-        // SAFETY: the pointer is to a live integer; without a context the driver returns an error.
-        if unsafe { self.current_device?(&raw mut device) } != SUCCESS {
-            return None;
-        }
+        let device = self.device_number()?;
         let known = DEVICES.get(usize::try_from(device).ok()?)?;
         get_or_publish(known, || self.query_device(device))
+    }
+
+    /// The number of the current context's device.
+    pub(crate) fn device_number(&self) -> Option<c_int> {
+        let mut device = 0;
+        // SAFETY: the pointer is to a live integer; without a context the driver returns an error.
+        let status = unsafe { self.current_device?(&raw mut device) };
+        (status == SUCCESS).then_some(device)
+    }
+
+    /// The number of devices of the process.
+    pub(crate) fn count_devices(&self) -> Option<c_int> {
+        let mut count = 0;
+        // SAFETY: the pointer is to a live integer.
+        let status = unsafe { self.device_count?(&raw mut count) };
+        (status == SUCCESS).then_some(count)
+    }
+
+    /// Free and total bytes of the current context's device.
+    pub(crate) fn free_memory(&self) -> Option<(u64, u64)> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the pointers are to live integers. It is no work of a stream, so no capture minds it.
+        let status = unsafe { self.memory_info?(&raw mut free, &raw mut total) };
+        let both = (u64::try_from(free).ok()?, u64::try_from(total).ok()?);
+        (status == SUCCESS).then_some(both)
+    }
+
+    /// Bytes that the device's memory pool keeps, and that are no part of an allocation.
+    pub(crate) fn unused_of_pool(&self, device: c_int) -> Option<u64> {
+        let mut pool = ptr::null_mut();
+        // SAFETY: the pointer is to a live handle; for another device it is an error.
+        let known = unsafe { self.device_pool?(&raw mut pool, device) } == SUCCESS;
+        let ask = self.pool_attribute.filter(|_| known)?;
+        let [reserved, used] = [POOL_RESERVED, POOL_USED].map(|attribute| {
+            let mut bytes = 0;
+            // SAFETY: the driver returned the pool; both attributes are of 64 bits.
+            let status = unsafe { ask(pool, attribute, &raw mut bytes) };
+            (status == SUCCESS).then_some(bytes)
+        });
+        reserved?.checked_sub(used?)
     }
 
     fn query_device(&self, device: c_int) -> Option<DeviceLimits> {
@@ -172,11 +214,9 @@ impl Driver {
     pub(crate) fn capabilities(&self) -> Vec<ComputeCapability> {
         /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `..._MINOR`.
         const CAPABILITY: [c_int; 2] = [75, 76];
-        let mut count = 0;
-        // SAFETY: the pointer is to a live integer.
-        let counted =
-            self.device_count.is_some_and(|ask| unsafe { ask(&raw mut count) } == SUCCESS);
-        let Some(ask) = self.device_attribute.filter(|_| counted) else { return Vec::new() };
+        let (Some(count), Some(ask)) = (self.count_devices(), self.device_attribute) else {
+            return Vec::new();
+        };
         let of_device = |device| {
             let [major, minor] = CAPABILITY.map(|number| {
                 let mut value = 0;

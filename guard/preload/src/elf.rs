@@ -94,6 +94,13 @@ impl Object<'_> {
         unsafe { self.tables()?.strings_of(DT_SONAME).next() }
     }
 
+    /// The path that it was loaded from; empty for the program.
+    pub(crate) fn path(&self) -> Option<&CStr> {
+        let path = self.0.dlpi_name;
+        // SAFETY: not null, so a string of the loader, which keeps the object loaded.
+        (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) })
+    }
+
     fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
         let base = address(self.0.dlpi_addr);
         let loaded = program_headers(self.0).iter().filter(|header| header.p_type == PT_LOAD);

@@ -57,7 +57,7 @@ const fn runtime(symbol: &'static CStr, per_thread: bool) -> Function {
 
 /// Versions as in `cudaTypedefs.h`.
 #[rustfmt::skip]
-pub(crate) static FUNCTIONS: [Function; 55] = [
+pub(crate) static FUNCTIONS: [Function; 72] = [
     legacy(c"cuLaunchKernel", c"cuLaunchKernel", 4000..=NEWEST),
     per_thread(c"cuLaunchKernel_ptsz", c"cuLaunchKernel", 7000..=NEWEST),
     legacy(c"cuLaunchKernelEx", c"cuLaunchKernelEx", 11_060..=NEWEST),
@@ -113,6 +113,23 @@ pub(crate) static FUNCTIONS: [Function; 55] = [
     runtime(c"cudaLaunchCooperativeKernel_ptsz", true),
     runtime(c"__cudaLaunchKernel", false),
     runtime(c"__cudaLaunchKernel_ptsz", true),
+    legacy(c"cuMemAlloc_v2", c"cuMemAlloc", 3020..=NEWEST),
+    legacy(c"cuMemAllocPitch_v2", c"cuMemAllocPitch", 3020..=NEWEST),
+    legacy(c"cuMemAllocManaged", c"cuMemAllocManaged", 6000..=NEWEST),
+    legacy(c"cuMemAllocAsync", c"cuMemAllocAsync", 11_020..=NEWEST),
+    per_thread(c"cuMemAllocAsync_ptsz", c"cuMemAllocAsync", 11_020..=NEWEST),
+    legacy(c"cuMemAllocFromPoolAsync", c"cuMemAllocFromPoolAsync", 11_020..=NEWEST),
+    per_thread(c"cuMemAllocFromPoolAsync_ptsz", c"cuMemAllocFromPoolAsync", 11_020..=NEWEST),
+    legacy(c"cuMemCreate", c"cuMemCreate", 10_020..=NEWEST),
+    legacy(c"cuMemHostAlloc", c"cuMemHostAlloc", 2020..=NEWEST),
+    legacy(c"cuMemAllocHost_v2", c"cuMemAllocHost", 3020..=NEWEST),
+    legacy(c"cuMemFree_v2", c"cuMemFree", 3020..=NEWEST),
+    legacy(c"cuMemFreeAsync", c"cuMemFreeAsync", 11_020..=NEWEST),
+    per_thread(c"cuMemFreeAsync_ptsz", c"cuMemFreeAsync", 11_020..=NEWEST),
+    legacy(c"cuMemRelease", c"cuMemRelease", 10_020..=NEWEST),
+    legacy(c"cuMemFreeHost", c"cuMemFreeHost", 2000..=NEWEST),
+    legacy(c"cuDevicePrimaryCtxReset", c"cuDevicePrimaryCtxReset", 7000..=10_999),
+    legacy(c"cuDevicePrimaryCtxReset_v2", c"cuDevicePrimaryCtxReset", 11_000..=NEWEST),
 ];
 
 /// The originals of each function.

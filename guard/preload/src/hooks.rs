@@ -6,12 +6,14 @@ use core::mem;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::abi::{
-    CopyToHost, FindInContext, FindKernel, LaunchCooperative, LaunchEx, LaunchKernel, LoadLibrary,
-    LoadModule, LoadModuleEx, NOT_INITIALIZED, OnHandle, PER_THREAD_DEFAULT_STREAM, Plain,
-    ProcAddress, ProcAddressV2, SUCCESS, Status,
+    Allocate, AllocateAsync, AllocateFromPool, AllocatePitch, AllocateWith, CopyToHost,
+    CreateMemory, FindInContext, FindKernel, Free, FreeAsync, LaunchCooperative, LaunchEx,
+    LaunchKernel, LoadLibrary, LoadModule, LoadModuleEx, NOT_INITIALIZED, OnDevice, OnHandle,
+    PER_THREAD_DEFAULT_STREAM, Plain, ProcAddress, ProcAddressV2, SUCCESS, Status,
 };
 use crate::fix::load;
 use crate::functions::{self, FUNCTIONS, Function, LINKED, ORIGINALS, SLOTS};
+use crate::memory::{allocate, free};
 use crate::node::{
     AddKernelNode, AddNode, AddNodeWithEdges, Instantiate, LaunchGraph, SetExecKernelNode,
     SetExecNode, SetKernelNode, SetNode,
@@ -189,6 +191,23 @@ hooks! {
     52: cudaLaunchCooperativeKernel_ptsz => runtime::kernel, RuntimeLaunch, by_caller;
     53: __cudaLaunchKernel => runtime::kernel, RuntimeLaunch, by_caller;
     54: __cudaLaunchKernel_ptsz => runtime::kernel, RuntimeLaunch, by_caller;
+    55: cuMemAlloc_v2 => allocate::device, Allocate;
+    56: cuMemAllocPitch_v2 => allocate::pitch, AllocatePitch;
+    57: cuMemAllocManaged => allocate::managed, AllocateWith;
+    58: cuMemAllocAsync => allocate::in_order, AllocateAsync;
+    59: cuMemAllocAsync_ptsz => allocate::in_order, AllocateAsync;
+    60: cuMemAllocFromPoolAsync => allocate::from_pool, AllocateFromPool;
+    61: cuMemAllocFromPoolAsync_ptsz => allocate::from_pool, AllocateFromPool;
+    62: cuMemCreate => allocate::physical, CreateMemory;
+    63: cuMemHostAlloc => allocate::pinned_with, AllocateWith;
+    64: cuMemAllocHost_v2 => allocate::pinned, Allocate;
+    65: cuMemFree_v2 => free::memory, Free;
+    66: cuMemFreeAsync => free::in_order, FreeAsync;
+    67: cuMemFreeAsync_ptsz => free::in_order, FreeAsync;
+    68: cuMemRelease => free::physical, Free;
+    69: cuMemFreeHost => free::memory, Free;
+    70: cuDevicePrimaryCtxReset => free::reset_device, OnDevice;
+    71: cuDevicePrimaryCtxReset_v2 => free::reset_device, OnDevice;
 }
 
 /// Lookups whose result was not replaced, because no slot was free or the version is too new.

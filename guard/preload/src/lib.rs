@@ -1,5 +1,5 @@
-//! `libgridguard_preload.so`: watches the kernel launches of an unmodified CUDA program, and explains those
-//! that the driver refuses. `gridguard run -- PROGRAM` preloads it.
+//! `libgridguard_preload.so`: watches the kernel launches and allocations of an unmodified CUDA program, and
+//! explains those that the driver refuses. `gridguard run -- PROGRAM` preloads it.
 //!
 //! The library stands in front of `dlsym`, `dlvsym` and `cuGetProcAddress`, by which CUDA runtimes find the
 //! driver, and replaces the launch functions among their results. A program without CUDA runs as without it.
@@ -11,6 +11,7 @@
 //! - `callers`: which runtime a program that links one reaches;
 //! - `request`, `node`: launches and kernel nodes, as programs make them;
 //! - `table`: the counters of each kernel, without a lock;
+//! - `memory`: the allocations;
 //! - `watch`: what happens besides counting; `refusal`, `stack`, `record`, `report`: what it writes.
 //!
 //! It has no interface for Rust.
@@ -22,6 +23,7 @@ mod abi;
 mod callers;
 mod driver;
 mod elf;
+mod explained;
 mod fix;
 mod functions;
 mod graph;
@@ -30,6 +32,7 @@ mod hooks;
 mod late;
 mod launch;
 mod lookup;
+mod memory;
 mod names;
 mod node;
 mod process;

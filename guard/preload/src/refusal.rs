@@ -4,9 +4,10 @@ use gridguard::{
     DeviceLimits, KernelLimits, LaunchLimits, OccupancyLimits, Violations, validate_co_resident,
 };
 
-use crate::abi::{INVALID_FOR_RUNTIME, Status};
+use crate::abi::{INVALID_FOR_RUNTIME, OUT_OF_MEMORY, Status};
 use crate::driver::Driver;
 use crate::functions::is_runtime;
+use crate::memory;
 use crate::names::demangled;
 use crate::request::Launch;
 use crate::stack::{self, Frame};
@@ -20,6 +21,8 @@ pub(crate) struct Refusal {
     /// Where the launch came from.
     pub(crate) stack: Vec<Frame>,
     device: String,
+    /// What is known of the device's memory, where that ran out.
+    memory: Option<String>,
 }
 
 /// `CUDA_ERROR_INVALID_CONTEXT` and `CUDA_ERROR_INVALID_HANDLE`: the driver is not asked about a kernel that
@@ -50,7 +53,8 @@ impl Refusal {
         // Legal nodes of a graph that was refused may be many.
         let is_innocent = launch.node && violations.is_empty();
         let stack = if is_innocent { Vec::new() } else { stack::frames() };
-        Self { error, violations, stack, device: name }
+        let memory = (status == OUT_OF_MEMORY).then(|| memory::at_launch(driver)).flatten();
+        Self { error, violations, stack, device: name, memory }
     }
 
     /// The paragraph for standard error; `counted` is what is known of the kernel before this launch, and
@@ -61,7 +65,7 @@ impl Refusal {
         counted: &Counted,
         not_fixed: Option<&str>,
     ) -> String {
-        let Self { error, violations, stack, device } = self;
+        let Self { error, violations, stack, device, memory } = self;
         let mut text = format!("gridguard: launch refused: {error}\n");
         let mut line = |title: &str, content: &str| {
             text += &format!("  {title:<8}  {content}\n");
@@ -72,6 +76,9 @@ impl Refusal {
         }
         line("launch", &launch.describe());
         line("device", device);
+        if let Some(memory) = memory {
+            line("memory", memory);
+        }
         for violation in violations {
             line("rule", &format!("{}: {violation}", violation.rule.id()));
         }

@@ -1,7 +1,7 @@
 //! The summary on standard error and the report in a file.
 
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use core::{fmt, ptr};
+use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,19 @@ use gridguard::Dim3;
 use gridguard::watched::{FORMAT, KernelUse, RefusedLaunch, WatchReport};
 
 use crate::abi::Status;
+use crate::explained::Explained;
 use crate::names::demangled;
 use crate::refusal::Refusal;
 use crate::request::Launch;
 use crate::table::{Counted, Largest};
-use crate::{driver, hooks, process, record, table};
+use crate::{driver, hooks, memory, process, record, table};
 
 /// Refusals that are explained; later ones are only counted.
 pub(crate) const MAX_EXPLAINED: usize = 50;
 /// Kernels of the summary.
 const SHOWN: usize = 10;
 
-static EXPLAINED: [AtomicPtr<RefusedLaunch>; MAX_EXPLAINED] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_EXPLAINED];
-static EXPLAINED_COUNT: AtomicUsize = AtomicUsize::new(0);
+static EXPLAINED: Explained<RefusedLaunch, MAX_EXPLAINED> = Explained::new();
 /// Refused launches so far.
 static REFUSED: AtomicU64 = AtomicU64::new(0);
 /// Launches that had been accepted when the first one was refused.
@@ -38,8 +37,7 @@ pub(crate) fn count_refusal() {
 
 /// Claims one of the explanations; `None` once there are enough.
 pub(crate) fn claim_explanation() -> Option<usize> {
-    let place = EXPLAINED_COUNT.fetch_add(1, Ordering::Relaxed);
-    (place < MAX_EXPLAINED).then_some(place)
+    EXPLAINED.claim()
 }
 
 /// Keeps the explanation of a refused launch for the report.
@@ -52,15 +50,12 @@ pub(crate) fn keep(place: usize, launch: &Launch, status: Status, name: &str, re
         violations: refusal.violations.iter().map(ToString::to_string).collect(),
         stack: refusal.stack.iter().map(ToString::to_string).collect(),
     };
-    if let Some(place) = EXPLAINED.get(place) {
-        place.store(Box::into_raw(Box::new(kept)), Ordering::Release);
-    }
+    EXPLAINED.keep(place, kept);
 }
 
 /// Forgets everything, in a child process.
 pub(crate) fn reset() {
-    EXPLAINED.iter().for_each(|kept| kept.store(ptr::null_mut(), Ordering::Release));
-    EXPLAINED_COUNT.store(0, Ordering::Relaxed);
+    EXPLAINED.reset();
     REFUSED.store(0, Ordering::Relaxed);
 }
 
@@ -68,7 +63,8 @@ pub(crate) fn reset() {
 pub(crate) fn write() {
     let options = process::options();
     let report = collect();
-    if report.launches == 0 && report.refused == 0 && report.fixed == 0 {
+    let any_launch = report.launches + report.refused + report.fixed > 0;
+    if !any_launch && report.memory.refused == 0 {
         return;
     }
     if !options.quiet {
@@ -87,10 +83,6 @@ fn collect() -> WatchReport {
     let launches = in_table + table::other_launches();
     let refused = REFUSED.load(Ordering::Relaxed);
     let before = BEFORE_FIRST.load(Ordering::Relaxed);
-    let explained = EXPLAINED.iter().filter_map(|kept| {
-        // SAFETY: null, or an explanation that is never freed nor changed.
-        unsafe { kept.load(Ordering::Acquire).as_ref() }.cloned()
-    });
     let mut report = WatchReport {
         format: FORMAT,
         program: process::program(),
@@ -103,7 +95,8 @@ fn collect() -> WatchReport {
         unlisted_launches: table::other_launches(),
         unwatched_functions: hooks::unwatched(),
         kernels,
-        refusals: explained.collect(),
+        refusals: EXPLAINED.all().cloned().collect(),
+        memory: memory::collect(),
     };
     report.sort();
     report
@@ -150,6 +143,7 @@ fn write_summary(out: &mut dyn fmt::Write, report: &WatchReport) -> fmt::Result 
             count(*launches_after_refusal, "launch", "launches")
         )?;
     }
+    report.memory.summary().iter().try_for_each(|line| writeln!(out, "  {line}"))?;
     let limits = report.grid_limit();
     for kernel in kernels.iter().take(SHOWN) {
         let Dim3 { x, y, z } = kernel.max_grid;

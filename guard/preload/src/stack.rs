@@ -20,15 +20,26 @@ pub(crate) struct Frame {
 
 /// The frames outside this library, the innermost first.
 pub(crate) fn frames() -> Vec<Frame> {
-    let mut addresses = [ptr::null_mut::<c_void>(); MAX_FRAMES];
-    let most = c_int::try_from(addresses.len()).unwrap_or(0);
-    // SAFETY: the array has room for so many addresses.
-    let count = unsafe { libc::backtrace(addresses.as_mut_ptr(), most) };
-    let count = usize::try_from(count).unwrap_or(0);
+    let mut into = [ptr::null_mut(); MAX_FRAMES];
+    let count = addresses(&mut into);
+    // SAFETY: this thread is in these functions.
+    let frames = into.into_iter().take(count).filter_map(|address| unsafe { frame(address) });
+    without_own(frames).take(SHOWN_FRAMES).collect()
+}
+
+/// Writes the addresses that this thread's functions return to, the innermost first. How many they are.
+pub(crate) fn addresses(into: &mut [*mut c_void]) -> usize {
+    let most = c_int::try_from(into.len()).unwrap_or(0);
+    // SAFETY: the slice has room for so many addresses.
+    let count = unsafe { libc::backtrace(into.as_mut_ptr(), most) };
+    usize::try_from(count).unwrap_or(0)
+}
+
+/// The frames after those of this library.
+pub(crate) fn without_own(frames: impl Iterator<Item = Frame>) -> impl Iterator<Item = Frame> {
     let own = library_of((&raw const OWN).cast());
-    let frames = addresses.into_iter().take(count).filter_map(frame);
     // A launch of the runtime passes through this library twice.
-    frames.filter(|frame| Some(&frame.library) != own.as_ref()).take(SHOWN_FRAMES).collect()
+    frames.filter(move |frame| Some(&frame.library) != own.as_ref())
 }
 
 /// The library that launched: the first one that is not of CUDA itself.
@@ -57,11 +68,15 @@ impl core::fmt::Display for Frame {
 }
 
 /// The frame that returns to `address`.
-fn frame(address: *mut c_void) -> Option<Frame> {
+///
+/// # Safety
+///
+/// The library that contains the address, if there is one, is not unloaded meanwhile.
+pub(crate) unsafe fn frame(address: *mut c_void) -> Option<Frame> {
     // The instruction after a call may belong to the next function.
     let call = address.wrapping_byte_sub(1);
     let info = described(call)?;
-    // SAFETY: a string of the loader, which lives as long as the library that this thread is in.
+    // SAFETY: a string of the loader, which lives as long as the library.
     let library = unsafe { text(info.dli_fname) }?.to_string_lossy().into_owned();
     // SAFETY: as above.
     let symbol = unsafe { text(info.dli_sname) }.map(|name| name.to_string_lossy());

@@ -14,12 +14,12 @@ use crate::functions::FUNCTIONS;
 use crate::refusal::{Refusal, knows_kernel};
 use crate::request::Launch;
 use crate::table::{self, Counted, Entry, Largest};
-use crate::{guarded, late, process, record, report};
+use crate::{guarded, late, memory, process, record, report};
 
 /// What the next launch has to do besides being counted; 0 for most launches.
 pub(crate) static REQUESTS: AtomicU32 = AtomicU32::new(FIRST);
 
-/// Nothing was launched so far.
+/// Nothing was launched nor allocated so far.
 const FIRST: u32 = 1;
 /// The process is a child: what was counted is its parent's.
 const FORKED: u32 = 2;
@@ -29,6 +29,14 @@ const SUMMARY: u32 = 4;
 const RECORD: u32 = 8;
 /// Each launch is waited for.
 const SYNC: u32 = 16;
+
+/// Prepares for the first call of a process, and forgets in a child what its parent counted.
+#[inline]
+pub(crate) fn ensure_begun() {
+    if REQUESTS.load(Ordering::Relaxed) & (FIRST | FORKED) != 0 {
+        guarded::run(begin);
+    }
+}
 
 /// Does what the requests ask for, after an accepted launch.
 #[cold]
@@ -207,7 +215,7 @@ fn kind(launch: &Launch, status: Status) -> u64 {
     hasher.finish() | 1
 }
 
-/// Prepares for the first launch of a process, and forgets in a child what its parent counted.
+/// As [`ensure_begun`].
 fn begin() {
     let requests = REQUESTS.fetch_and(!(FIRST | FORKED), Ordering::Relaxed);
     if requests & FIRST != 0 {
@@ -222,6 +230,7 @@ fn begin() {
         table::reset();
         report::reset();
         late::reset();
+        memory::reset();
     }
 }
 

@@ -1086,12 +1086,37 @@ CALL(cuMemFree_v2, (CUdeviceptr at), CONTEXT, CHECK(capture_error());
      struct Block **link = find_block(at, 1);
      expect_order(!link || covers(&host, &(*link)->used), "free of memory in use");
      if (at) CHECK(release(at)))
+CUresult cuMemAllocPitch_v2(CUdeviceptr *at, size_t *pitch, size_t width, size_t height, unsigned element) {
+    REQUIRE(pitch && width && height, INVALID_VALUE);
+    *pitch = (width + 511) / 512 * 512;
+    return cuMemAlloc_v2(at, *pitch * height);
+}
+
+FORWARD(cuMemAllocFromPoolAsync, (CUdeviceptr *at, size_t bytes, void *pool, CUstream handle),
+        cuMemAllocAsync(at, bytes, handle))
+/* Physical memory: a handle is the address of a block, with a bit that no address has. */
+struct Properties { int kind, handles, location_kind, location; };
+static const unsigned long long PHYSICAL = 1;
+CALL(cuMemCreate, (unsigned long long *handle, size_t bytes, const struct Properties *of, unsigned long long flags),
+     CONTEXT; REQUIRE(handle && bytes && of && !flags && !device_error(of->location), INVALID_VALUE),
+     CHECK(allocate(ctx, handle, bytes, false)); *handle |= PHYSICAL)
+CALL(cuMemRelease, (unsigned long long handle), LIBRARY; REQUIRE(handle & PHYSICAL, INVALID_VALUE),
+     CHECK(release(handle & ~PHYSICAL)))
+
+/* The pool of a device keeps what the environment says. */
+CALL(cuDeviceGetMemPool, (void **pool, CUdevice device), DEVICE, *pool = &primary[device])
+CALL(cuMemPoolGetAttribute, (void *pool, int attribute, unsigned long long *value),
+     LIBRARY; REQUIRE(pool && (attribute == 5 || attribute == 7), INVALID_VALUE), /* reserved, used */
+     *value = attribute == 5 ? setting("GRIDGUARD_FAKE_POOL_UNUSED", 0) : 0)
+
 CALL(cuMemHostAlloc, (void **at, size_t bytes, unsigned flags),
-     CONTEXT; REQUIRE(at && bytes, INVALID_VALUE), CHECK(capture_error()); *at = make(bytes);
+     CONTEXT; REQUIRE(at && bytes, INVALID_VALUE); CHECK(capture_error());
+     REQUIRE(bytes <= setting("GRIDGUARD_FAKE_PINNED_LIMIT", SIZE_MAX), OUT_OF_MEMORY), *at = make(bytes);
      struct Block *block = make(sizeof *block);
      *block = (struct Block){.at = *at, .bytes = bytes, .ctx = ctx, .next = blocks, .pinned = true,
                              .words = make((bytes + 7) / 8 * sizeof(struct Use))};
      blocks = block)
+FORWARD(cuMemAllocHost_v2, (void **at, size_t bytes), cuMemHostAlloc(at, bytes, 0))
 CALL(cuMemFreeHost, (void *at), CONTEXT; struct Block **link = find_block((uintptr_t)at, 1);
      REQUIRE(link && (*link)->pinned && (*link)->at == at, INVALID_VALUE),
      expect_order(covers(&host, &(*link)->used), "free of memory in use"); release_block(link))
@@ -1747,6 +1772,12 @@ static CUstream stream_of_thread(CUstream handle, const char *entry) {
 
 FORWARD(cuStreamSynchronize_ptsz, (CUstream handle),
         cuStreamSynchronize(stream_of_thread(handle, __func__)))
+FORWARD(cuMemAllocAsync_ptsz, (CUdeviceptr *at, size_t bytes, CUstream handle),
+        cuMemAllocAsync(at, bytes, stream_of_thread(handle, __func__)))
+FORWARD(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr *at, size_t bytes, void *pool, CUstream handle),
+        cuMemAllocFromPoolAsync(at, bytes, pool, stream_of_thread(handle, __func__)))
+FORWARD(cuMemFreeAsync_ptsz, (CUdeviceptr at, CUstream handle),
+        cuMemFreeAsync(at, stream_of_thread(handle, __func__)))
 FORWARD(cuLaunchCooperativeKernel_ptsz,
         (CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
          unsigned shared, CUstream stream, void **params),
@@ -1806,6 +1837,12 @@ static const struct { const char *name; int version; bool thread; void *address;
     ENTRY("cuLaunchKernel", 7000, true, cuLaunchKernel_ptsz),
     ENTRY("cuLaunchKernelEx", 11060, false, cuLaunchKernelEx),
     ENTRY("cuLaunchKernelEx", 11060, true, cuLaunchKernelEx_ptsz),
+    ENTRY("cuMemAllocAsync", 11020, false, cuMemAllocAsync),
+    ENTRY("cuMemAllocAsync", 11020, true, cuMemAllocAsync_ptsz),
+    ENTRY("cuMemAllocFromPoolAsync", 11020, false, cuMemAllocFromPoolAsync),
+    ENTRY("cuMemAllocFromPoolAsync", 11020, true, cuMemAllocFromPoolAsync_ptsz),
+    ENTRY("cuMemFreeAsync", 11020, false, cuMemFreeAsync),
+    ENTRY("cuMemFreeAsync", 11020, true, cuMemFreeAsync_ptsz),
     ENTRY("cuStreamSynchronize", 2000, false, cuStreamSynchronize),
     ENTRY("cuStreamSynchronize", 7000, true, cuStreamSynchronize_ptsz),
 };

@@ -32,6 +32,7 @@ fn built() -> &'static Path {
         let [library, link] = DRIVER;
         fake_library::build(&folder, "libcuda.c", library, link, None);
         compile(&folder.join("launches"), LAUNCHES, &["-lpthread"]);
+        compile(&folder.join("allocates"), ALLOCATES, &["-std=gnu11", "-rdynamic", "-lpthread"]);
         folder
     })
 }
@@ -90,6 +91,31 @@ touch(float*, int)         2        -  1 x 6000 x 1        10.92 x y
     assert_eq!(json[0]["kernels"][0]["refused"], 1);
     run_launches(folder.path(), &["--report", "good.json"], &["good"]).exits(0);
     run(folder.path(), &["report", "good.json"]).exits(0);
+}
+
+#[test]
+fn a_report_shows_the_memory_and_the_refused_allocations() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = built().join("allocates");
+    let library = std::env::current_exe().unwrap().with_file_name("libgridguard_preload.so");
+    let actions = ["alloc=3145728", "alloc=83886080", "launch"];
+    let mut words = vec!["run", "--report", "r.json", "--", program.to_str().unwrap(), "dlsym"];
+    words.extend(actions);
+    let mut command = command(folder.path(), &words);
+    command.env("LD_LIBRARY_PATH", built()).env("GRIDGUARD_PRELOAD", library);
+    let ran: Ran = command.env("GRIDGUARD_FAKE_ALLOC_LIMIT", "67108864").output().unwrap().into();
+    ran.exits(0);
+    let shown = run(folder.path(), &["report", "r.json"]).exits(0);
+    for line in [
+        "memory of device 0: at most 3.00 MiB held, 3.00 MiB now\n",
+        "out of memory: 1 refused, of which 0 were followed by a success of the same size\n",
+        "\nout of memory: cuMemAlloc_v2 returned CUDA_ERROR_OUT_OF_MEMORY (2), out of memory\n\
+         request  80.00 MiB (83886080 bytes) of device memory\n",
+        "\nlargest  3.00 MiB in 1 allocation, from\n",
+        "\n         at ",
+    ] {
+        assert!(shown.out.contains(line), "{line}\n{}", shown.out);
+    }
 }
 
 #[test]
@@ -220,3 +246,5 @@ fn a_malformed_report_is_named() {
 
 const LAUNCHES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../guard/preload/tests/programs/launches.c");
+const ALLOCATES: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../guard/preload/tests/programs/allocates.c");

@@ -67,6 +67,13 @@ pub(crate) fn with_runtime(words: &str) -> Command {
     command
 }
 
+/// The command `allocates LOOKUP ACTION...`, without the library.
+pub(crate) fn allocates(words: &str) -> Command {
+    let mut command = clean(Driver::Whole, "allocates", words);
+    command.env("PLUGIN", built().join("allocates-plugin.so"));
+    command
+}
+
 /// The command with this driver, and without variables that change it.
 fn clean(driver: Driver, program: &str, words: &str) -> Command {
     let mut command = Command::new(built().join(program));
@@ -153,6 +160,10 @@ fn built() -> &'static Path {
         // Calls functions without prototypes.
         compile(&folder, "loads", "loads.c", &["-std=gnu11"]);
         compile(&folder, "graphs", "graphs.c", &["-std=gnu11"]);
+        let allocates = ["-std=gnu11", "-rdynamic", "-lpthread"];
+        compile(&folder, "allocates", "allocates.c", &allocates);
+        let plugin = ["-std=gnu11", "-DPLUGIN", "-shared", "-fPIC"];
+        compile(&folder, "allocates-plugin.so", "allocates.c", &plugin);
         compile(&folder, "interposer.so", "interposer.c", &["-shared", "-fPIC"]);
         compile(&folder, "tracer.so", "tracer.c", &["-shared", "-fPIC"]);
         let runtimes = format!("-L{}", runtime_folder().display());
