@@ -33,6 +33,7 @@ mod deviation;
 mod device;
 mod element;
 mod error;
+mod extent;
 pub mod gated_product;
 pub mod geglu;
 pub mod get_rows;
@@ -57,6 +58,7 @@ pub use cubin_cache::{CubinCache, CubinCacheError, CubinFault, CubinKey};
 pub use deviation::Deviation;
 pub use element::{Element, ElementType};
 pub use error::KernelError;
+pub use extent::Extent;
 #[cfg(feature = "cuda")]
 pub use index::IndexReport;
 pub use index::{Index, IndexType};
@@ -66,7 +68,7 @@ pub use kernels::TunedLaunch;
 pub use kernels::{CodeCounts, Kernels, MAX_KEPT_KERNELS, Prepared};
 pub use operation::{Code, Operation};
 #[cfg(feature = "cuda")]
-pub use tensor::{Extent, Tensor, TensorMut};
+pub use tensor::{Tensor, TensorMut};
 
 /// Compiles the README's example.
 #[cfg(all(doctest, feature = "cuda"))]

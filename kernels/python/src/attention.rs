@@ -93,7 +93,7 @@ fn submit(call: &Call) -> Result<Option<&'static str>, AttentionError> {
         // Loading code may end the capture.
         return Ok(Some("first call during capture"));
     }
-    let prepared = launch.get_or_init(|| launches::prepare(&kernels, operation));
+    let prepared = launch.get_or_init(|| kernels.prepare_attention(operation));
     let prepared = prepared.as_ref().map_err(|error| AttentionError::Unavailable(error.clone()))?;
     if call.capturing {
         launches::keep_captured(key, prepared);

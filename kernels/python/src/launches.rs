@@ -4,10 +4,10 @@ use core::num::NonZeroUsize;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use gridguard::Guard;
 use gridguard::cuda::CudaError;
-use gridguard::profile::{Layers, Match, Objective, Policy};
-use gridguard::{Choice, Guard};
-use gridguard_kernels::temporal_attention::{Layout, TemporalAttention};
+use gridguard::profile::Layers;
+use gridguard_kernels::temporal_attention::TemporalAttention;
 use gridguard_kernels::{KernelError, Kernels, Prepared};
 use lru::LruCache;
 use once_cell::sync::OnceCell;
@@ -52,18 +52,4 @@ pub(crate) fn kept(key: Key) -> Arc<Launch> {
 /// Keeps code loaded for as long as the process runs, for graphs that captured its launch.
 pub(crate) fn keep_captured(key: Key, prepared: &Prepared<TemporalAttention>) {
     CAPTURED.lock().entry(key).or_insert_with(|| prepared.clone());
-}
-
-/// Prepares the tuned choice of the profiles. These know launches of the layout that overflows, from which a
-/// choice may move them; without a choice the layout is the one that does not.
-pub(crate) fn prepare(
-    kernels: &Kernels,
-    operation: TemporalAttention,
-) -> Result<Prepared<TemporalAttention>, KernelError> {
-    let folded = operation.with_layout(Layout::FoldedY);
-    let tuned = kernels.prepare_tuned(folded, Policy::default(), Objective::default())?;
-    match (tuned.matched, tuned.rejected) {
-        (Match::Default(_), _) | (_, Some(_)) => kernels.prepare(operation, Choice::AUTOMATIC),
-        _ => Ok(tuned.prepared),
-    }
 }

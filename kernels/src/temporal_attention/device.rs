@@ -10,9 +10,40 @@ use super::operation::{STRIDES_BYTES, TemporalAttention};
 use super::variant::Variant;
 use crate::element::Element;
 use crate::error::KernelError;
+use crate::extent::Extent;
 use crate::kernels::Prepared;
 use crate::operation::VECTOR_BYTES;
-use crate::tensor::{Extent, Tensor, TensorMut, check, check_element};
+use crate::tensor::{Tensor, TensorMut, check, check_element};
+#[cfg(feature = "profile")]
+use {
+    super::operation::Layout,
+    crate::kernels::Kernels,
+    gridguard::Choice,
+    gridguard::profile::{Match, Objective, Policy},
+};
+
+#[cfg(feature = "profile")]
+impl Kernels {
+    /// Prepares attention as the guard's profile says for its shape, whatever its layout: profiles know launches of
+    /// the one that overflows, from which a choice may move them. Without such a choice the launch is flat on x.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::prepare`].
+    pub fn prepare_attention(
+        &self,
+        attention: TemporalAttention,
+    ) -> Result<Prepared<TemporalAttention>, KernelError> {
+        let folded = attention.with_layout(Layout::FoldedY);
+        let tuned = self.prepare_tuned(folded, Policy::default(), Objective::default())?;
+        match (tuned.matched, tuned.rejected) {
+            (Match::Default(_), _) | (_, Some(_)) => {
+                self.prepare(attention.with_layout(Layout::FlatX), Choice::AUTOMATIC)
+            }
+            _ => Ok(tuned.prepared),
+        }
+    }
+}
 
 impl Prepared<TemporalAttention> {
     /// Submits the launches to `stream` and returns their number without waiting for them.

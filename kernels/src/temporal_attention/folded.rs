@@ -4,7 +4,7 @@ use core::array;
 
 use super::shape::Shape;
 use crate::error::KernelError;
-use crate::tensor::Extent;
+use crate::extent::Extent;
 
 /// The sizes and strides of a tensor of any number of axes, in elements, slowest axis first.
 #[derive(Clone, Copy, Debug)]

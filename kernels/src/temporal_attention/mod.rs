@@ -7,7 +7,6 @@
 
 #[cfg(feature = "cuda")]
 mod device;
-#[cfg(feature = "cuda")]
 mod folded;
 #[cfg(feature = "host")]
 mod host;
@@ -20,7 +19,6 @@ mod variant;
 
 #[cfg(feature = "cuda")]
 pub(crate) use device::stride_bytes;
-#[cfg(feature = "cuda")]
 pub use folded::{Folded, NotFolded, StridedView};
 #[cfg(feature = "host")]
 pub use host::run_on_host;

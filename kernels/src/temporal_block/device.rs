@@ -17,6 +17,7 @@ use super::weights::{
 };
 use crate::element::{Element, ElementType, to_u64};
 use crate::error::KernelError;
+use crate::extent::Extent;
 use crate::gated_product::GatedProduct;
 use crate::geglu::Geglu;
 use crate::kernels::Kernels;
@@ -25,7 +26,6 @@ use crate::layer_norm::LayerNorm;
 use crate::operation::source_hash;
 use crate::operation::{Operation, check_size};
 use crate::temporal_attention::{STRIDES_BYTES, TemporalAttention, Variant, stride_bytes};
-use crate::tensor::Extent;
 
 /// The block's weights and kernels on a device.
 ///
