@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # candle with a guard: changes candle-core's own sources, as cargo fetched them, so that every kernel is
-# launched through the guarded builder.
+# launched through the guarded builder. And our operators for candle on a device.
 #
-#   tests/candle.sh check          type-checks the changed candle; needs neither CUDA nor a GPU
+#   tests/candle.sh check          type-checks the changed candle, and gridguard-candle with its feature `cuda`;
+#                                  needs neither CUDA nor a GPU
 #   tests/candle.sh build FOLDER   builds candle-plain and candle-guarded into FOLDER, programs that sort
 #                                  with candle as it is and with a guard; needs nvcc (NVCC names it)
+#   tests/candle.sh operators FOLDER
+#                                  builds the tests, the benchmark and the example of gridguard-candle for a GPU
+#                                  into FOLDER; needs nvcc, no newer than the CUDA of the GPU's driver, and on
+#                                  the machine with the GPU cuBLAS, cuRAND and NVRTC
 #   tests/candle.sh images FOLDER  compiles candle's kernels into FOLDER as cubins and a fatbin for sm_90, and
 #                                  PTX; needs nvcc with ptxas and fatbinary beside it
 #
@@ -83,6 +88,49 @@ kernels_from() {
 	END
 }
 
+# The driver is looked up at run time, so that no library of CUDA is needed to link.
+link_nothing() {
+    sed -i 's/"dynamic-linking"/"fallback-dynamic-loading"/' "$work/$1/Cargo.toml"
+}
+
+# A package of the targets of gridguard-candle that need a device: with it candle links nothing, and the lock file of
+# the workspace stays as it is.
+operators_package() {
+    mkdir -p "$work/operators"
+    # At the versions of the workspace.
+    cp "$root/Cargo.lock" "$work/operators/"
+    cat >"$work/operators/Cargo.toml" <<-END
+	[package]
+	name = "candle-operators"
+	version = "0.0.0"
+	edition = "2024"
+	[[bin]]
+	name = "gpu_operators"
+	path = "$root/kernels/candle/benches/gpu_operators.rs"
+	[[example]]
+	name = "temporal_transformer"
+	path = "$root/kernels/candle/examples/temporal_transformer.rs"
+	[[test]]
+	name = "gpu"
+	path = "$root/kernels/candle/tests/gpu.rs"
+	[features]
+	default = ["cuda"]
+	cuda = []
+	[dependencies]
+	candle-core = { version = "=$version", features = ["cuda"] }
+	candle-nn = { version = "=$version", features = ["cuda"] }
+	cudarc = { version = "0.19.10", default-features = false }
+	fastrand = "2.5"
+	gridguard = { path = "$root/guard", features = ["cuda", "profile"] }
+	gridguard-candle = { path = "$root/kernels/candle", features = ["cuda"] }
+	gridguard-kernels = { path = "$root/kernels", features = ["profile"] }
+	half = "2.7"
+	[patch.crates-io]
+	candle-core = { path = "$work/original" }
+	[workspace]
+	END
+}
+
 # cargo for a package of the changed copies.
 cargo_with_copies() {
     CUDARC_CUDA_VERSION=12000 cargo "$@" --target-dir "$work/target" \
@@ -94,6 +142,17 @@ check() {
     # Without nvcc: empty texts stand in for candle's kernels, which are not run.
     kernels_from '{ let _ = file; "\"\"" }'
     cargo_with_copies check --quiet --manifest-path "$work/candle-core/Cargo.toml" --features cuda
+    link_nothing original
+    operators_package
+    cargo_with_copies check --quiet --manifest-path "$work/operators/Cargo.toml" --all-targets
+}
+
+# Kernels that candle compiles apart from PTX are not called.
+unresolved='-C link-arg=-Wl,--unresolved-symbols=ignore-all'
+
+# candle's kernels are those that compile_ptx wrote.
+kernels_from_ptx() {
+    kernels_from "format!(\"include_str!({:?})\", \"$work/ptx/\".to_owned() + &file)"
 }
 
 # Compiles candle's kernels to PTX, in "$work/ptx".
@@ -124,15 +183,13 @@ images() {
 }
 
 build() {
-    local kind ptx=$work/ptx
+    local kind
     prepare
     compile_ptx
     mkdir -p "$work/program" "$folder"
-    kernels_from "format!(\"include_str!({:?})\", \"$ptx/\".to_owned() + &file)"
+    kernels_from_ptx
     for kind in plain:original guarded:candle-core; do
-        # The driver is looked up at run time, so that no library of CUDA is needed here; and kernels
-        # that candle compiles apart from PTX are not called.
-        sed -i 's/"dynamic-linking"/"fallback-dynamic-loading"/' "$work/${kind#*:}/Cargo.toml"
+        link_nothing "${kind#*:}"
         cat >"$work/program/Cargo.toml" <<-END
 	[package]
 	name = "candle-${kind%:*}"
@@ -145,18 +202,37 @@ build() {
 	candle-core = { path = "$work/${kind#*:}", features = ["cuda"] }
 	[workspace]
 	END
-        RUSTFLAGS="-C link-arg=-Wl,--unresolved-symbols=ignore-all" \
+        RUSTFLAGS=$unresolved \
             cargo_with_copies build --quiet --release --manifest-path "$work/program/Cargo.toml"
         install --strip "$work/target/release/candle-${kind%:*}" "$folder/"
+    done
+}
+
+operators() {
+    local name path
+    prepare
+    compile_ptx
+    kernels_from_ptx
+    link_nothing original
+    operators_package
+    mkdir -p "$folder"
+    {
+        RUSTFLAGS=$unresolved cargo_with_copies test --no-run --release --test gpu --message-format json \
+            --manifest-path "$work/operators/Cargo.toml"
+        RUSTFLAGS=$unresolved cargo_with_copies build --release --bins --examples --message-format json \
+            --manifest-path "$work/operators/Cargo.toml"
+    } | python3 tests/executables.py | while read -r name path; do
+        cp "$path" "$folder/$name" && strip "$folder/$name"
     done
 }
 
 case ${1:-check} in
 check) check ;;
 build) build ;;
+operators) operators ;;
 images) images ;;
 *)
-    echo "usage: tests/candle.sh [check | build FOLDER | images FOLDER]" >&2
+    echo "usage: tests/candle.sh [check | build FOLDER | operators FOLDER | images FOLDER]" >&2
     exit 2
     ;;
 esac

@@ -15,18 +15,6 @@
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit
 
-# Reads cargo's messages and prints a line "name path" for each executable that it built.
-executables() {
-    python3 -c '
-import json, sys
-for line in sys.stdin:
-    if line.startswith("{"):
-        message = json.loads(line)
-        if message.get("executable"):
-            print(message["target"]["name"], message["executable"])
-'
-}
-
 pack() {
     local folder=$1 name path
     mkdir -p "$folder"
@@ -38,7 +26,7 @@ pack() {
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel &&
             cargo build --release --message-format json -p gridguard-cli --bin gridguard &&
             cargo test --release --no-run --message-format json -p gridguard-cli --test cli
-    } | executables | while read -r name path; do
+    } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
     cargo build --release -p gridguard-preload && cp "${CARGO_TARGET_DIR:-target}/release/libgridguard_preload.so" tests/watched.py tests/watched_work.py "$folder/" || return 1
@@ -50,7 +38,8 @@ pack() {
     # What the driver reports about candle's kernels is compared with what their images state; and candle
     # itself runs with and without a guard.
     if command -v "${NVCC:-nvcc}" >/dev/null; then
-        tests/candle.sh images "$folder/images" && tests/candle.sh build "$folder/candle" || return 1
+        tests/candle.sh images "$folder/images" && tests/candle.sh build "$folder/candle" &&
+            tests/candle.sh operators "$folder/candle-operators" || return 1
         GRIDGUARD=$(realpath "$folder/gridguard") CANDLE_PTX=${CARGO_TARGET_DIR:-target}/candle/ptx \
             tests/ptx.sh pack "$(realpath -m "$folder/rewritten")" || return 1
     fi
@@ -323,6 +312,14 @@ run() {
         step candle 400 candle "$folder"
     else
         missing candle "none packed"
+    fi
+    if [ -d "$folder/candle-operators" ]; then
+        # One looks at free memory.
+        step candle-operators 300 "$folder/candle-operators/gpu" --ignored --test-threads 1
+        step candle-launch 120 "$folder/candle-operators/gpu_operators" "$results/candle-launch.json"
+        step candle-example 60 "$folder/candle-operators/temporal_transformer"
+    else
+        missing candle-operators "none packed"
     fi
     if [ -d "$folder/rewritten" ]; then
         step rewritten-kernels 150 python3 "$folder/rewritten/differential.py" "$folder/rewritten" "$results/differential.json"

@@ -12,7 +12,7 @@ use modules::Modules;
 use serde::Deserialize;
 
 /// The packages of the workspace that each library or program may depend on.
-const ALLOWED: [(&str, &[&str]); 9] = [
+const ALLOWED: [(&str, &[&str]); 10] = [
     ("gridguard-data", &[]),
     ("gridguard-diagnose", &[]),
     ("gridguard-ptx", &[]),
@@ -20,6 +20,7 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("gridguard-capi", &["gridguard"]),
     ("gridguard-preload", &["gridguard"]),
     ("gridguard-kernels", &["gridguard"]),
+    ("gridguard-candle", &["gridguard", "gridguard-kernels"]),
     ("gridguard-autotune", &["gridguard"]),
     ("gridguard-cli", &["gridguard", "gridguard-autotune", "gridguard-kernels", "gridguard-ptx"]),
 ];

@@ -1,0 +1,308 @@
+//! Attention over short sequences.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CustomOp3, Error, Layout, Result, Shape, Storage, Tensor};
+use gridguard::DeviceLimits;
+use gridguard_kernels::KernelError;
+use gridguard_kernels::temporal_attention::{
+    Folded, NotFolded, StridedView, TemporalAttention, Variant, reference,
+};
+use rayon::prelude::*;
+#[cfg(feature = "cuda")]
+use {
+    crate::device::{DeviceLaunches, failed},
+    crate::element::device_elements,
+    candle_core::CudaStorage,
+    cudarc::driver::CudaView,
+    gridguard_kernels::{Extent, Tensor as Input, TensorMut as Output},
+};
+
+use crate::element::{
+    Supported, element_type, host_elements, is_whole_vectors, narrow, packed, rounded, unsupported,
+    wide, with_element,
+};
+
+const ATTENTION: &str = "gridguard-attention";
+
+/// Attention over the frames of each item and head: `softmax(scale * q k^T + bias) v`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use gridguard_candle::Attention;
+///
+/// // q, k and v of one projection, [items, frames, 3, heads, head_dim], without a copy on a device.
+/// let qkv = Tensor::randn(0_f32, 1.0, (40, 16, 3, 5, 64), &Device::Cpu)?;
+/// let part = |at: usize| qkv.get_on_dim(2, at)?.transpose(1, 2);
+/// let out = Attention::new(0.125).causal().forward(&part(0)?, &part(1)?, &part(2)?)?;
+/// assert_eq!(out.dims(), [40, 5, 16, 64]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Attention {
+    scale: f32,
+    causal: bool,
+    /// A tensor of its own, which nothing else writes or locks.
+    bias: Option<Tensor>,
+}
+
+impl Attention {
+    /// Attention with `scale`, mostly `1 / sqrt(head_dim)`: finite, not negative.
+    pub const fn new(scale: f32) -> Self {
+        Self { scale, causal: false, bias: None }
+    }
+
+    /// Each frame attends to itself and the frames before it only.
+    pub const fn causal(mut self) -> Self {
+        self.causal = true;
+        self
+    }
+
+    /// Adds `[frames, frames]`, of the tensors' type and on their device, to the scaled scores of every item and
+    /// head. -inf hides a key; a query whose keys are all hidden gives zeros. The bias is copied, once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BackwardNotSupported`] for a bias whose gradient candle tracks: `detach` it.
+    pub fn with_bias(mut self, bias: &Tensor) -> Result<Self> {
+        if bias.track_op() {
+            return Err(Error::BackwardNotSupported { op: ATTENTION }.bt());
+        }
+        self.bias = Some(bias.force_contiguous()?);
+        Ok(self)
+    }
+
+    /// Attention over f16, bf16 or f32 tensors of equal shape: `[items, heads, frames, head_dim]`,
+    /// `[items, frames, head_dim]`, or any number of batch axes before `[frames, head_dim]`. Head dimensions up to
+    /// 128; up to 128 frames the fast kernels run. The output is contiguous.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsupportedDTypeForOp`], [`Error::DTypeMismatchBinaryOp`], [`Error::UnexpectedNumberOfDims`],
+    /// [`Error::ShapeMismatchBinaryOp`], [`Error::DeviceMismatchBinaryOp`], and an error of the kernels for sizes or
+    /// a scale that they do not support; on a device [`Error::Cuda`] with a [`KernelError`] or candle's own.
+    pub fn forward(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        element_type(q.dtype(), ATTENTION)?;
+        for other in [Some(k), Some(v), self.bias.as_ref()].into_iter().flatten() {
+            check_alike(q, other)?;
+        }
+        let &[ref batch @ .., frames, _] = q.dims() else {
+            let (got, shape) = (q.rank(), q.shape().clone());
+            return Err(Error::UnexpectedNumberOfDims { expected: 4, got, shape }.bt());
+        };
+        for other in [k, v] {
+            if other.shape() != q.shape() {
+                return Err(other_shape(q.shape(), other.shape()));
+            }
+        }
+        if let Some(bias) = &self.bias
+            && bias.dims() != [frames, frames]
+        {
+            return Err(other_shape(&Shape::from((frames, frames)), bias.shape()));
+        }
+        if !self.scale.is_finite() || self.scale < 0.0 {
+            let (given, expected) = (self.scale, "a finite number that is not negative");
+            return Err(unsupported(KernelError::Value { argument: "scale", given, expected }));
+        }
+        if batch.contains(&0) {
+            return Ok(q.clone());
+        }
+        let (mut q, mut k, mut v) = (aligned(q)?, aligned(k)?, aligned(v)?);
+        let mut folded = fold([&q, &k, &v]);
+        if folded == Err(NotFolded::Strides) {
+            (q, k, v) = (packed(&q)?, packed(&k)?, packed(&v)?);
+            folded = fold([&q, &k, &v]);
+        }
+        let folded = folded.map_err(|error| match error {
+            NotFolded::Shape(error) => unsupported(error),
+            other => Error::wrap(other),
+        })?;
+        q.apply_op3(&k, &v, Operator { attention: self.clone(), folded })
+    }
+}
+
+fn other_shape(lhs: &Shape, rhs: &Shape) -> Error {
+    Error::ShapeMismatchBinaryOp { lhs: lhs.clone(), rhs: rhs.clone(), op: ATTENTION }.bt()
+}
+
+/// Checks that two tensors have one type and one device.
+fn check_alike(q: &Tensor, other: &Tensor) -> Result<()> {
+    let (lhs, rhs) = (q.dtype(), other.dtype());
+    if lhs != rhs {
+        return Err(Error::DTypeMismatchBinaryOp { lhs, rhs, op: ATTENTION }.bt());
+    }
+    if !q.device().same_device(other.device()) {
+        let (lhs, rhs) = (q.device().location(), other.device().location());
+        return Err(Error::DeviceMismatchBinaryOp { lhs, rhs, op: ATTENTION }.bt());
+    }
+    Ok(())
+}
+
+/// The tensor itself, unless rows of whole vectors lie where a device cannot load them as such: then a copy.
+fn aligned(tensor: &Tensor) -> Result<Tensor> {
+    let is_whole = |elements: usize| is_whole_vectors(elements, tensor.dtype());
+    let mut axes = tensor.dims().iter().zip(tensor.stride()).rev();
+    let has_whole_rows = axes.next().is_none_or(|(head_dim, _)| is_whole(*head_dim));
+    let is_aligned = is_whole(tensor.layout().start_offset())
+        && axes.all(|(size, stride)| *size <= 1 || is_whole(*stride));
+    if has_whole_rows && !is_aligned && !tensor.device().is_cpu() {
+        return tensor.force_contiguous();
+    }
+    Ok(tensor.clone())
+}
+
+/// q, k, v and a contiguous output as items and heads.
+fn fold(tensors: [&Tensor; 3]) -> core::result::Result<Folded, NotFolded> {
+    let wide = |sizes: &[usize]| sizes.iter().copied().map(wide).collect::<Vec<u64>>();
+    let [q, ..] = tensors;
+    let (dims, of_out) = (wide(q.dims()), wide(Layout::contiguous(q.shape()).stride()));
+    let [q, k, v] = tensors.map(|tensor| wide(tensor.stride()));
+    let views = [&q, &k, &v, &of_out].map(|strides| StridedView { dims: &dims, strides });
+    Folded::new(views, false)
+}
+
+/// Attention over tensors of one shape, type and device.
+struct Operator {
+    attention: Attention,
+    folded: Folded,
+}
+
+impl Operator {
+    /// The operation with this one's options.
+    fn with_options(&self, mut operation: TemporalAttention) -> TemporalAttention {
+        if self.attention.causal {
+            operation = operation.causal();
+        }
+        if self.attention.bias.is_some() {
+            operation = operation.with_bias();
+        }
+        if !self.folded.is_contiguous() {
+            operation = operation.with_strides();
+        }
+        operation
+    }
+
+    fn on_host<T: Supported>(
+        &self,
+        tensors: [(&CpuStorage, &Layout); 3],
+    ) -> Result<(CpuStorage, Shape)> {
+        let [(_, layout), ..] = tensors;
+        let [items, heads, frames, head_dim] = self.folded.shape.dims().map(narrow);
+        let (shape, device) = (self.folded.shape, DeviceLimits::any_device());
+        let general = TemporalAttention::by_variant(shape, T::TYPE, &device, Variant::General);
+        let operation = self.with_options(general.map_err(unsupported)?);
+        let bias = self.attention.bias.as_ref().map(Tensor::storage_and_layout);
+        let bias = match &bias {
+            Some((storage, layout)) => match &**storage {
+                Storage::Cpu(storage) => Some(host_elements::<T>(storage, layout, ATTENTION)?),
+                _ => return Err(elsewhere()),
+            },
+            None => None,
+        };
+
+        let mut memory: [&[T]; 3] = [&[]; 3];
+        for (memory, (storage, layout)) in memory.iter_mut().zip(tensors) {
+            let elements = T::cpu_storage_as_slice(storage)?.get(layout.start_offset()..);
+            *memory = elements.unwrap_or_default();
+        }
+        let problem = |at: usize| {
+            let part = |tensor: usize| -> Vec<T> {
+                let strides = self.folded.extents[tensor].strides.map(narrow);
+                let first = at / heads * strides[0] + at % heads * strides[1];
+                let rows = (0..frames).map(|frame| first + frame * strides[2]);
+                let row = |start: usize| memory[tensor].get(start..start + head_dim);
+                rows.flat_map(|start| row(start).unwrap_or_default()).copied().collect()
+            };
+            let [q, k, v] = [0, 1, 2].map(part);
+            let scale = self.attention.scale;
+            rounded::<T>(&reference(&operation, scale, [&q, &k, &v], bias))
+        };
+        let out = (0..items * heads).into_par_iter().flat_map_iter(problem).collect();
+        Ok((T::to_cpu_storage_owned(out), layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    #[allow(unsafe_code, reason = "memory that is not cleared")]
+    fn on_device<T: Supported>(
+        &self,
+        tensors: [(&CudaStorage, &Layout); 3],
+    ) -> Result<(CudaStorage, Shape)> {
+        let [(CudaStorage { device, .. }, layout), ..] = tensors;
+        let [of_q, of_k, of_v, of_out] = self.folded.extents;
+        let launches = DeviceLaunches::of(device)?;
+        let limits = launches.kernels.guard().limits();
+        let operation = TemporalAttention::new(self.folded.shape, T::TYPE, limits);
+        let operation = self.with_options(operation.map_err(failed)?);
+        let prepared = launches.attention.get(&launches.kernels, operation)?;
+        let bias = self.attention.bias.as_ref().map(Tensor::storage_and_layout);
+        let bias = match &bias {
+            Some((storage, layout)) => match &**storage {
+                Storage::Cuda(storage) => Some(device_elements::<T>(storage, layout, ATTENTION)?),
+                _ => return Err(elsewhere()),
+            },
+            None => None,
+        };
+
+        let [q, k, v] = tensors;
+        let (q, k, v) = (reached::<T>(q, &of_q)?, reached(k, &of_k)?, reached(v, &of_v)?);
+        let inputs = [(&q, of_q), (&k, of_k), (&v, of_v)];
+        let inputs = inputs.map(|(memory, extent)| Input::with_extent(memory, extent));
+        let bias = bias.as_ref().map(|bias| Input::new(bias, [self.folded.shape.frames; 2]));
+        // SAFETY: the launch writes each frame of each item and head, which are all elements of a contiguous output
+        // of this length, as it checks; where it fails the memory is dropped.
+        let mut out = unsafe { device.alloc::<T>(layout.shape().elem_count()) }?;
+        let output = Output::with_extent(&mut out, of_out);
+        let scale = self.attention.scale;
+        prepared.launch(&device.cuda_stream(), inputs, bias, scale, output).map_err(failed)?;
+        Ok((T::wrap_cuda_slice(out, device.clone()), layout.shape().clone()))
+    }
+}
+
+/// The elements between the first and the last of a tensor, both included.
+#[cfg(feature = "cuda")]
+fn reached<'a, T: Supported>(
+    (storage, layout): (&'a CudaStorage, &Layout),
+    extent: &Extent<4>,
+) -> Result<CudaView<'a, T>> {
+    let (first, length) = (layout.start_offset(), usize::try_from(extent.reach()));
+    let end = length.ok().and_then(|length| first.checked_add(length));
+    let own = end.and_then(|end| T::as_cuda_slice(storage).ok()?.try_slice(first..end));
+    own.ok_or_else(|| Error::RequiresContiguous { op: ATTENTION }.bt())
+}
+
+fn elsewhere() -> Error {
+    Error::msg("the bias of the attention is on another kind of device")
+}
+
+impl CustomOp3 for Operator {
+    fn name(&self) -> &'static str {
+        ATTENTION
+    }
+
+    fn cpu_fwd(
+        &self,
+        q: &CpuStorage,
+        of_q: &Layout,
+        k: &CpuStorage,
+        of_k: &Layout,
+        v: &CpuStorage,
+        of_v: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let tensors = [(q, of_q), (k, of_k), (v, of_v)];
+        with_element!(q.dtype(), ATTENTION, T => self.on_host::<T>(tensors))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        q: &CudaStorage,
+        of_q: &Layout,
+        k: &CudaStorage,
+        of_k: &Layout,
+        v: &CudaStorage,
+        of_v: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        let tensors = [(q, of_q), (k, of_k), (v, of_v)];
+        with_element!(q.dtype(), ATTENTION, T => self.on_device::<T>(tensors))
+    }
+}

@@ -1,0 +1,235 @@
+//! The guard and the prepared launches of candle's devices.
+
+use core::hash::Hash;
+use core::num::NonZeroUsize;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use candle_core::{CudaDevice, Device, Error, Result};
+use cudarc::driver::CudaFunction;
+use gridguard::cuda::{Args, Kernel};
+use gridguard::profile::{Layers, Objective, Policy};
+use gridguard::{BatchAxis, Guard, LaunchRequest, Parameter};
+use gridguard_kernels::argsort::Argsort;
+use gridguard_kernels::rms_norm::RmsNorm;
+use gridguard_kernels::softmax::Softmax;
+use gridguard_kernels::temporal_attention::TemporalAttention;
+use gridguard_kernels::{KernelError, Kernels, Operation, Prepared};
+use lru::LruCache;
+use once_cell::sync::OnceCell;
+use parking_lot::{Mutex, RwLock};
+
+/// The guard of a candle device: launches of your own kernels on candle's memory, validated, and split where they
+/// are too large and declare a batch.
+///
+/// ```no_run
+/// use candle_core::{CudaDevice, CudaStorage, Result};
+/// use gridguard::cuda::{Args, Kernel};
+/// use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest, Parameter};
+/// use gridguard_candle::GuardedDevice;
+///
+/// /// Once: a kernel of PTX that candle loads.
+/// fn load(device: &CudaDevice, ptx: &str) -> Result<Kernel> {
+///     let function = device.get_or_load_custom_func("scale_rows", "scale", ptx)?;
+///     // SAFETY: it takes two pointers and the number of rows behind them.
+///     let parameters = [Parameter::Memory, Parameter::Memory, Parameter::of::<u64>()];
+///     unsafe { device.guarded_kernel(&function, &parameters) }
+/// }
+///
+/// /// In the `cuda_fwd` of an operator: one block for each row on y, which takes 65,535.
+/// fn scale(kernel: &Kernel, x: &CudaStorage, rows: u64, columns: u64) -> Result<CudaStorage> {
+///     let (device, stream) = (&x.device, x.device.cuda_stream());
+///     let mut out = device.alloc_zeros::<f32>(x.as_cuda_slice::<f32>()?.len())?;
+///     let request = LaunchRequest::new(Dim3::new(1, rows, 1), Dim3::new(128, 1, 1));
+///     let mut args = Args::new(&stream);
+///     args.read_items(x.as_cuda_slice::<f32>()?, columns).write_items(&mut out, columns).length();
+///     device.launch_guarded(kernel, &request, Some(&BatchAxis::new(Axis::Y, rows)), args)?;
+///     Ok(CudaStorage::wrap_cuda_slice(out, device.clone()))
+/// }
+/// ```
+#[allow(private_bounds, reason = "only candle's devices implement it, so that it may grow")]
+pub trait GuardedDevice: Sealed {
+    /// The guard of the device, in candle's context, with the limits of the device and the user's profile or the one
+    /// shipped for the GPU. Made at the first use and kept, with its context, for as long as the process runs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`] if the device cannot be queried; candle's error for a device that is not CUDA's.
+    fn guard(&self) -> Result<Arc<Guard>>;
+
+    /// Our kernels on the device, compiled once for all users of the device.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::guard`].
+    fn kernels(&self) -> Result<Kernels>;
+
+    /// A function that candle loaded on the device, as a kernel of the guard. Its limits are queried here: keep the
+    /// kernel.
+    ///
+    /// # Safety
+    ///
+    /// As [`Kernel::from_cudarc`]: the function takes `parameters`, and with them accesses only the memory that its
+    /// arguments reach.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::guard`], and [`Error::Cuda`] with a [`CudaError`](gridguard::cuda::CudaError) if the driver knows
+    /// other parameters.
+    #[allow(unsafe_code, reason = "the kernel is the caller's")]
+    unsafe fn guarded_kernel(
+        &self,
+        function: &CudaFunction,
+        parameters: &[Parameter],
+    ) -> Result<Kernel>;
+
+    /// Launches `kernel` on the stream of `args`, and returns the number of launches without waiting for them: one
+    /// where it is legal, else chunks of `batch`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::guard`], and [`Error::Cuda`] with a [`LaunchError`](gridguard::cuda::LaunchError), which has every
+    /// violation.
+    #[track_caller]
+    fn launch_guarded(
+        &self,
+        kernel: &Kernel,
+        request: &LaunchRequest,
+        batch: Option<&BatchAxis>,
+        args: Args<'_>,
+    ) -> Result<u64> {
+        self.guard()?.plan_and_launch(kernel, request, batch, args).map_err(failed)
+    }
+}
+
+trait Sealed {}
+
+impl Sealed for CudaDevice {}
+impl Sealed for Device {}
+
+#[allow(unsafe_code, reason = "the kernel is the caller's")]
+impl GuardedDevice for CudaDevice {
+    fn guard(&self) -> Result<Arc<Guard>> {
+        Ok(Arc::clone(DeviceLaunches::of(self)?.kernels.guard()))
+    }
+
+    fn kernels(&self) -> Result<Kernels> {
+        Ok(DeviceLaunches::of(self)?.kernels.clone())
+    }
+
+    unsafe fn guarded_kernel(
+        &self,
+        function: &CudaFunction,
+        parameters: &[Parameter],
+    ) -> Result<Kernel> {
+        let stream = self.cuda_stream();
+        // SAFETY: this function's contract; candle loads functions of a device in the context of its stream.
+        unsafe { Kernel::from_cudarc(stream.context(), function, parameters) }.map_err(failed)
+    }
+}
+
+#[allow(unsafe_code, reason = "the kernel is the caller's")]
+impl GuardedDevice for Device {
+    fn guard(&self) -> Result<Arc<Guard>> {
+        self.as_cuda_device()?.guard()
+    }
+
+    fn kernels(&self) -> Result<Kernels> {
+        self.as_cuda_device()?.kernels()
+    }
+
+    unsafe fn guarded_kernel(
+        &self,
+        function: &CudaFunction,
+        parameters: &[Parameter],
+    ) -> Result<Kernel> {
+        // SAFETY: this function's contract.
+        unsafe { self.as_cuda_device()?.guarded_kernel(function, parameters) }
+    }
+}
+
+/// A failure on a device, as candle reports those: its source has the type.
+pub(crate) fn failed(error: impl core::error::Error + Send + Sync + 'static) -> Error {
+    Error::Cuda(Box::new(error)).bt()
+}
+
+/// The kernels of a context, and the launches of each operator that were prepared last.
+pub(crate) struct DeviceLaunches {
+    pub(crate) kernels: Kernels,
+    pub(crate) attention: Kept<TemporalAttention>,
+    pub(crate) softmax: Kept<Softmax>,
+    pub(crate) argsort: Kept<Argsort>,
+    pub(crate) rms_norm: Kept<RmsNorm>,
+}
+
+/// By the address of the context. No other context gets the address of one that is kept, since each guard holds its
+/// own.
+static DEVICES: LazyLock<RwLock<HashMap<usize, Arc<DeviceLaunches>>>> =
+    LazyLock::new(RwLock::default);
+
+impl DeviceLaunches {
+    /// Those of the device's context, which all candle devices of one GPU share.
+    pub(crate) fn of(device: &CudaDevice) -> Result<Arc<Self>> {
+        let stream = device.cuda_stream();
+        let address = stream.context().cu_ctx().addr();
+        if let Some(known) = DEVICES.read().get(&address) {
+            return Ok(Arc::clone(known));
+        }
+        // Made without the lock: of two that are made at the same time one stays.
+        let guard = Guard::with_context(Arc::clone(stream.context())).map_err(failed)?;
+        let identity = guard.identity();
+        let profile = Layers::new().user().built_in(&identity);
+        let loaded = profile.load(&identity, &guard.environment());
+        let kernels = Kernels::new(guard.with_profile(loaded.profile.into()));
+        let made = Self {
+            kernels,
+            attention: Kept::default(),
+            softmax: Kept::default(),
+            argsort: Kept::default(),
+            rms_norm: Kept::default(),
+        };
+        Ok(Arc::clone(DEVICES.write().entry(address).or_insert_with(|| Arc::new(made))))
+    }
+}
+
+/// The most launches of an operator that are kept: a program of ever new shapes prepares again beyond that, from
+/// code that is mostly still loaded.
+const MAX_KEPT: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
+type Launch<O> = Arc<OnceCell<Arc<Prepared<O>>>>;
+
+/// The launches of an operator that were prepared last.
+pub(crate) struct Kept<O>(Mutex<LruCache<O, Launch<O>>>);
+
+impl<O: Hash + Eq> Default for Kept<O> {
+    fn default() -> Self {
+        Self(Mutex::new(LruCache::new(MAX_KEPT)))
+    }
+}
+
+impl<O: Prepare> Kept<O> {
+    /// The prepared launch. The table is not locked while a kernel is compiled, and a failure is not kept.
+    pub(crate) fn get(&self, kernels: &Kernels, operation: O) -> Result<Arc<Prepared<O>>> {
+        let launch = Arc::clone(self.0.lock().get_or_insert(operation, Arc::default));
+        let prepared = launch.get_or_try_init(|| operation.prepare(kernels).map(Arc::new));
+        prepared.cloned().map_err(failed)
+    }
+}
+
+/// An operation that is prepared as the profile says.
+pub(crate) trait Prepare: Operation + Copy + Hash + Eq {
+    fn prepare(self, kernels: &Kernels) -> core::result::Result<Prepared<Self>, KernelError> {
+        let tuned = kernels.prepare_tuned(self, Policy::default(), Objective::default())?;
+        Ok(tuned.prepared)
+    }
+}
+
+impl Prepare for Softmax {}
+impl Prepare for Argsort {}
+impl Prepare for RmsNorm {}
+
+impl Prepare for TemporalAttention {
+    fn prepare(self, kernels: &Kernels) -> core::result::Result<Prepared<Self>, KernelError> {
+        kernels.prepare_attention(self)
+    }
+}

@@ -1,0 +1,10 @@
+"""Reads cargo's messages and prints a line "name path" for each executable that it built."""
+
+import json
+import sys
+
+for line in sys.stdin:
+    if line.startswith("{"):
+        message = json.loads(line)
+        if message.get("executable"):
+            print(message["target"]["name"], message["executable"])
