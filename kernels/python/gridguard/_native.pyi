@@ -1,6 +1,10 @@
 """The native half of the package, written in Rust. Private: use `gridguard` and `gridguard.torch`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from types import ModuleType
+from typing import Literal
+
+from torch import Tensor
 
 __version__: str
 
@@ -21,17 +25,45 @@ def limits(gpu: str | None, device: int | None) -> str: ...
 def gpus() -> str: ...
 def check(request: str, gpu: str | None, device: int | None, opt_in: bool) -> str: ...
 def explain(text: str, gpu: str | None, device: int | None) -> tuple[str, str, str | None]: ...
-def attention(
-    q: tuple[int, Sequence[int], Sequence[int]],
-    k: tuple[int, Sequence[int], Sequence[int]],
-    v: tuple[int, Sequence[int], Sequence[int]],
-    out: tuple[int, Sequence[int], Sequence[int]],
-    bias: int | None,
-    scale: float,
-    causal: bool,
-    grouped: bool,
-    dtype: str,
-    device: int,
-    stream: int,
-    capturing: bool,
-) -> str | None: ...
+
+class Attention:
+    """The kernels, for tensors of the module `torch`. `dlpack` is false to read tensors by their attributes
+    also where PyTorch has C functions. `stand_in` is for tests: it is called in place of the kernels, for
+    tensors of the CPU."""
+
+    def __init__(
+        self, torch: ModuleType, *, dlpack: bool = True, stand_in: Callable[..., object] | None = None
+    ) -> None: ...
+    @property
+    def reader(self) -> Literal["dlpack", "attributes"]:
+        """How tensors are read."""
+    @property
+    def served(self) -> int:
+        """The calls that `serve` computed."""
+    def serve(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        dropout_p: float,
+        is_causal: bool,
+        scale: float | None,
+        enable_gqa: bool,
+        /,
+    ) -> Tensor | None:
+        """The output of a call without mask and autocast, where everything is as usual: plain tensors without
+        gradients on the current device, whose kernel is loaded. None leaves the call to `submit`."""
+    def submit(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        bias: Tensor | None,
+        is_causal: bool,
+        scale: float,
+        enable_gqa: bool,
+        /,
+    ) -> str | None:
+        """Submits attention to the current stream of the tensors' device, which is the current device. Returns
+        why not, if the kernels do not compute it: then nothing was launched."""

@@ -1,82 +1,301 @@
-//! Attention on the memory of tensors.
+//! Attention on PyTorch's tensors.
 
 use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use gridguard::cuda::LaunchError;
 use gridguard_kernels::temporal_attention::{
-    Folded, MAX_FRAMES, NotFolded, StridedView, TemporalAttention,
+    Folded, MAX_FRAMES, MAX_HEAD_DIM, NotFolded, TemporalAttention,
 };
 use gridguard_kernels::{ElementType, KernelError};
-use pyo3::exceptions::PyValueError;
+use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyType};
 
-use crate::error::AttentionError;
+use crate::error::{AttentionError, UnavailableError};
 use crate::launches;
+use crate::tensor::{Device, Reader};
 
-/// The address, sizes and strides of a tensor, in elements.
-type TensorArgument = (u64, Vec<u64>, Vec<u64>);
+/// The kernels, for tensors of the module `torch`.
+///
+/// Its one caller is `gridguard.torch`. Nothing here runs while operators are traced or transformed.
+#[pyclass(frozen, module = "gridguard._native")]
+pub(crate) struct Attention {
+    reader: Reader,
+    /// `Tensor` and `Parameter`; subclasses may mean something else by the same memory.
+    plain: [Py<PyType>; 2],
+    /// `torch._C`.
+    torch: Py<PyAny>,
+    empty_like: Py<PyAny>,
+    is_grad_enabled: Py<PyAny>,
+    /// What computes in place of the kernels, on tensors of the CPU.
+    stand_in: Option<Py<PyAny>>,
+    served: AtomicU64,
+}
 
-/// One call.
+/// Why the kernels do not compute a call: nothing was launched.
+type Reason = &'static str;
+
+/// One launch.
 struct Call {
-    /// q, k, v and out.
-    tensors: [TensorArgument; 4],
+    folded: Folded,
+    /// The addresses of q, k, v and out.
+    addresses: [u64; 4],
     /// The address of a contiguous bias.
     bias: Option<u64>,
     scale: f32,
     causal: bool,
-    grouped: bool,
     element: ElementType,
-    device: usize,
-    stream: usize,
-    capturing: bool,
+    device: i32,
 }
 
-/// Submits attention to a stream of PyTorch and returns nothing, or why the kernels do not compute it.
-///
-/// The caller, `gridguard.torch`, passes tensors that are alive, on this device and of this type, and the
-/// device's current stream, on which PyTorch's allocator orders their memory.
-#[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "one call for all costs least")]
-pub(crate) fn attention(
-    py: Python<'_>,
-    q: TensorArgument,
-    k: TensorArgument,
-    v: TensorArgument,
-    out: TensorArgument,
-    bias: Option<u64>,
-    scale: f32,
-    causal: bool,
-    grouped: bool,
-    dtype: &str,
-    device: usize,
+/// The state of PyTorch for a launch.
+struct Current {
+    /// The address that is the handle of its stream.
     stream: usize,
     capturing: bool,
-) -> PyResult<Option<&'static str>> {
-    let element = ElementType::ALL.into_iter().find(|element| element.name() == dtype);
-    let element = element.ok_or_else(|| PyValueError::new_err(format!("no type {dtype}")))?;
-    let tensors = [q, k, v, out];
-    let call = Call { tensors, bias, scale, causal, grouped, element, device, stream, capturing };
-    // Compiling takes a second, and a full stream blocks: other threads may run meanwhile.
-    Ok(py.detach(|| submit(&call))?)
+    /// Whether this call may compile a kernel and load it.
+    may_prepare: bool,
 }
 
-fn submit(call: &Call) -> Result<Option<&'static str>, AttentionError> {
-    let views = call.tensors.each_ref().map(|(_, dims, strides)| StridedView { dims, strides });
-    let folded = match Folded::new(views, call.grouped) {
-        Ok(folded) if folded.shape.items == 0 => return Ok(Some("empty")),
-        Ok(folded) if folded.shape.frames > MAX_FRAMES => return Ok(Some("length")),
-        Ok(folded) => folded,
-        Err(NotFolded::Lengths) => return Ok(Some("lengths differ")),
-        Err(NotFolded::Strides) => return Ok(Some("strides")),
-        Err(_) => return Ok(Some("shape")),
-    };
-    if !call.scale.is_finite() || call.scale < 0.0 {
-        return Ok(Some("scale"));
+#[pymethods]
+impl Attention {
+    /// Of the module `torch`. `dlpack` is false to read tensors by their attributes also where PyTorch has
+    /// C functions. `stand_in`, if given, is called in place of the kernels for tensors of the CPU, for
+    /// tests: with the addresses, sizes and strides of q, k, v and out, the address of the bias, the scale,
+    /// whether it is causal, and the type.
+    #[new]
+    #[pyo3(signature = (torch, *, dlpack=true, stand_in=None))]
+    fn new(torch: &Bound<'_, PyAny>, dlpack: bool, stand_in: Option<Py<PyAny>>) -> PyResult<Self> {
+        let parameter = torch.getattr("nn")?.getattr("Parameter")?;
+        let plain =
+            |object: Bound<'_, PyAny>| Ok::<_, PyErr>(object.cast_into::<PyType>()?.unbind());
+        Ok(Self {
+            reader: Reader::new(torch, dlpack)?,
+            plain: [plain(torch.getattr("Tensor")?)?, plain(parameter)?],
+            torch: torch.getattr("_C")?.unbind(),
+            empty_like: torch.getattr("empty_like")?.unbind(),
+            is_grad_enabled: torch.getattr("is_grad_enabled")?.unbind(),
+            stand_in,
+            served: AtomicU64::new(0),
+        })
     }
 
-    let kernels = launches::kernels(call.device)
-        .map_err(|error| AttentionError::Unavailable(error.into()))?;
-    let operation = TemporalAttention::new(folded.shape, call.element, kernels.guard().limits());
+    /// How tensors are read: `dlpack` or `attributes`.
+    #[getter]
+    fn reader(&self) -> &'static str {
+        self.reader.name()
+    }
+
+    /// The calls that `serve` computed.
+    #[getter]
+    fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
+    }
+
+    /// The output of a call without mask and autocast, where everything is as usual: plain tensors without
+    /// gradients on the current device, whose kernel is loaded. None leaves the call to the general way,
+    /// which finds what is unusual.
+    #[pyo3(signature = (query, key, value, dropout_p, is_causal, scale, enable_gqa, /))]
+    #[allow(clippy::too_many_arguments, reason = "the options of PyTorch's function")]
+    fn serve<'py>(
+        &self,
+        query: &Bound<'py, PyAny>,
+        key: &Bound<'py, PyAny>,
+        value: &Bound<'py, PyAny>,
+        dropout_p: &Bound<'py, PyAny>,
+        is_causal: &Bound<'py, PyAny>,
+        scale: &Bound<'py, PyAny>,
+        enable_gqa: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, tensors) = (query.py(), [query, key, value]);
+        let [Some(causal), Some(grouped)] = [is_causal, enable_gqa].map(boolean) else {
+            return Ok(None);
+        };
+        if !tensors.iter().all(|tensor| self.is_plain(tensor)) || !is_zero(dropout_p) {
+            return Ok(None);
+        }
+        if self.needs_gradients(tensors)? {
+            return Ok(None);
+        }
+        let Some(scale) = self.usual_scale(tensors, scale)? else { return Ok(None) };
+        let out = self.empty_like.bind(py).call1((query,))?;
+        match self.run([query, key, value, &out], None, scale, causal, grouped, false) {
+            Ok(None) => {}
+            Ok(Some(_)) => return Ok(None),
+            Err(error) if error.is_instance_of::<UnavailableError>(py) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        self.served.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(out))
+    }
+
+    /// Submits attention to PyTorch's current stream of the tensors' device, which is the current device.
+    /// Returns nothing, or why the kernels do not compute it: then nothing was launched.
+    ///
+    /// PyTorch's allocator reuses the memory in the order of its stream, as for PyTorch's own operators.
+    #[pyo3(signature = (query, key, value, out, bias, is_causal, scale, enable_gqa, /))]
+    #[allow(clippy::too_many_arguments, reason = "the operator's arguments")]
+    fn submit(
+        &self,
+        query: &Bound<'_, PyAny>,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        bias: Option<&Bound<'_, PyAny>>,
+        is_causal: bool,
+        scale: f64,
+        enable_gqa: bool,
+    ) -> PyResult<Option<Reason>> {
+        self.run([query, key, value, out], bias, scale, is_causal, enable_gqa, true)
+    }
+}
+
+impl Attention {
+    fn run(
+        &self,
+        tensors: [&Bound<'_, PyAny>; 4],
+        bias: Option<&Bound<'_, PyAny>>,
+        scale: f64,
+        causal: bool,
+        grouped: bool,
+        may_prepare: bool,
+    ) -> PyResult<Option<Reason>> {
+        let py = tensors[0].py();
+        // Whose numbers are the negatives of what the memory holds.
+        for tensor in tensors.into_iter().chain(bias) {
+            if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+                return Ok(Some("tensor type"));
+            }
+        }
+        let call = match self.call(tensors, bias, scale, causal, grouped) {
+            Ok(call) => call,
+            Err(reason) => return Ok(Some(reason)),
+        };
+        if let Some(stand_in) = &self.stand_in {
+            let dims = call.folded.shape.dims();
+            let strides = call.folded.extents.map(|extent| extent.strides);
+            let (scale, element) = (call.scale, call.element.name());
+            stand_in
+                .call1(py, (call.addresses, dims, strides, call.bias, scale, causal, element))?;
+            return Ok(None);
+        }
+        let capturing = intern!(py, "_cuda_isCurrentStreamCapturing");
+        let current = Current {
+            stream: self.reader.stream(py, call.device)?,
+            capturing: self.torch.call_method0(py, capturing)?.is_truthy(py)?,
+            may_prepare,
+        };
+        // Compiling takes a second, and a full stream blocks: other threads may run meanwhile.
+        Ok(py.detach(|| submit(&call, &current))?)
+    }
+
+    /// The launch of these tensors; else why the kernels do not compute it.
+    fn call(
+        &self,
+        [q, k, v, out]: [&Bound<'_, PyAny>; 4],
+        bias: Option<&Bound<'_, PyAny>>,
+        scale: f64,
+        causal: bool,
+        grouped: bool,
+    ) -> Result<Call, Reason> {
+        let read = |tensor| self.reader.view(tensor);
+        let (Ok(q), Ok(k), Ok(v), Ok(out)) = (read(q), read(k), read(v), read(out)) else {
+            return Err("tensor type");
+        };
+        let tensors = [q, k, v, out];
+        let Ok(bias) = bias.map(read).transpose() else { return Err("tensor type") };
+        let [q, ..] = &tensors;
+        let all = || tensors.iter().chain(&bias);
+        if q.device.kind != self.kind() || all().any(|tensor| tensor.device != q.device) {
+            return Err("device");
+        }
+        let Some(element) = q.element else { return Err("dtype") };
+        if all().any(|tensor| tensor.element != q.element) {
+            return Err("dtype");
+        }
+        let folded = match Folded::new(tensors.each_ref().map(|tensor| tensor.strided()), grouped) {
+            Ok(folded) if folded.shape.items == 0 => return Err("empty"),
+            Ok(folded) if folded.shape.frames > MAX_FRAMES => return Err("length"),
+            Ok(folded) => folded,
+            Err(NotFolded::Lengths) => return Err("lengths differ"),
+            Err(NotFolded::Strides) => return Err("strides"),
+            Err(_) => return Err("shape"),
+        };
+        if bias.as_ref().is_some_and(|bias| !bias.is_matrix([folded.shape.frames; 2])) {
+            return Err("mask");
+        }
+        let scale = nearest(scale);
+        if !scale.is_finite() || scale < 0.0 {
+            return Err("scale");
+        }
+        let addresses = tensors.each_ref().map(|tensor| tensor.address);
+        let (device, bias) = (q.device.ordinal, bias.map(|bias| bias.address));
+        Ok(Call { folded, addresses, bias, scale, causal, element, device })
+    }
+
+    /// DLPack's kind of the devices that are served.
+    fn kind(&self) -> i32 {
+        if self.stand_in.is_none() { Device::CUDA } else { Device::CPU }
+    }
+
+    fn is_plain(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        self.plain.iter().any(|plain| tensor.get_type().is(plain))
+    }
+
+    fn needs_gradients(&self, tensors: [&Bound<'_, PyAny>; 3]) -> PyResult<bool> {
+        let py = tensors[0].py();
+        if !self.is_grad_enabled.call0(py)?.is_truthy(py)? {
+            return Ok(false);
+        }
+        for tensor in tensors {
+            if tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The scale of a call whose sizes the kernels may serve, on the current device. Found before memory is
+    /// allocated for its output.
+    fn usual_scale(
+        &self,
+        [query, key, _]: [&Bound<'_, PyAny>; 3],
+        scale: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<f64>> {
+        let (py, read) = (query.py(), |tensor| self.reader.view(tensor).ok());
+        let (Some(q), Some(k)) = (read(query), read(key)) else { return Ok(None) };
+        let (Some([rows, width]), Some([keys, _])) = (q.matrix(), k.matrix()) else {
+            return Ok(None);
+        };
+        if q.device.kind != self.kind() || q.element.is_none() {
+            return Ok(None);
+        }
+        if rows != keys || rows > MAX_FRAMES || width > MAX_HEAD_DIM {
+            return Ok(None);
+        }
+        let device = q.device.ordinal;
+        if self.stand_in.is_none() {
+            let current = self.torch.call_method0(py, intern!(py, "_cuda_getDevice"))?;
+            if current.extract::<i32>(py)? != device {
+                return Ok(None);
+            }
+        }
+        if scale.is_none() {
+            return Ok(u32::try_from(width).ok().map(|width| 1.0 / f64::from(width).sqrt()));
+        }
+        let scale = scale.cast_exact::<PyFloat>().ok().map(PyFloatMethods::value);
+        Ok(scale.filter(|scale| *scale > 0.0 && scale.is_finite()))
+    }
+}
+
+/// Launches a call, or tells why the kernels do not compute it.
+fn submit(call: &Call, current: &Current) -> Result<Option<Reason>, AttentionError> {
+    let device = usize::try_from(call.device).unwrap_or_default();
+    let kernels =
+        launches::kernels(device).map_err(|error| AttentionError::Unavailable(error.into()))?;
+    let (shape, limits) = (call.folded.shape, kernels.guard().limits());
+    let operation = TemporalAttention::new(shape, call.element, limits);
     let mut operation = operation.map_err(AttentionError::Unavailable)?;
     if call.causal {
         operation = operation.causal();
@@ -84,31 +303,31 @@ fn submit(call: &Call) -> Result<Option<&'static str>, AttentionError> {
     if call.bias.is_some() {
         operation = operation.with_bias();
     }
-    if !folded.is_contiguous() {
+    if !call.folded.is_contiguous() {
         operation = operation.with_strides();
     }
-    let key = (call.device, operation);
+    let key = (device, operation);
     let launch = launches::kept(key);
-    if call.capturing && launch.get().is_none() {
-        // Loading code may end the capture.
+    // Loading code may end a capture.
+    if launch.get().is_none() && (current.capturing || !current.may_prepare) {
         return Ok(Some("first call during capture"));
     }
     let prepared = launch.get_or_init(|| kernels.prepare_attention(operation));
     let prepared = prepared.as_ref().map_err(|error| AttentionError::Unavailable(error.clone()))?;
-    if call.capturing {
+    if current.capturing {
         launches::keep_captured(key, prepared);
     }
 
-    let addresses = call.tensors.each_ref().map(|(address, _, _)| *address);
-    let stream = ptr::with_exposed_provenance_mut(call.stream);
-    // SAFETY: `attention` is called by `gridguard.torch` alone, which passes what this needs: tensors with
-    // their own sizes and strides, alive until it returns, whose memory PyTorch's allocator reuses only in
-    // the order of the stream; the bias of `frames` times `frames` elements likewise; and a stream of the
-    // device's primary context, which the guard is in. In a capture the memory is the graph's, and the code
-    // was kept just now.
+    let (addresses, extents) = (call.addresses, &call.folded.extents);
+    let stream = ptr::with_exposed_provenance_mut(current.stream);
+    // SAFETY: `gridguard.torch` passes tensors with their own sizes and strides, alive until this returns,
+    // whose memory PyTorch's allocator reuses only in the order of the stream; the bias has `frames` times
+    // `frames` elements; all are on this device and of this type; and the stream is one of the device's
+    // primary context, which the guard is in. In a capture the memory is the graph's, and the code was kept
+    // just now.
     #[allow(unsafe_code, reason = "memory of another CUDA binding")]
     let submitted =
-        unsafe { prepared.launch_raw(stream, addresses, &folded.extents, call.bias, call.scale) };
+        unsafe { prepared.launch_raw(stream, addresses, extents, call.bias, call.scale) };
     match submitted {
         Ok(_) => Ok(None),
         // Checked before anything is launched.
@@ -116,4 +335,19 @@ fn submit(call: &Call) -> Result<Option<&'static str>, AttentionError> {
         Err(KernelError::Launch(LaunchError::Args(_))) => Ok(Some("alignment")),
         Err(error) => Err(AttentionError::Failed(error)),
     }
+}
+
+/// The value of an object that is exactly a `bool`.
+fn boolean(object: &Bound<'_, PyAny>) -> Option<bool> {
+    object.cast_exact::<PyBool>().ok().map(PyBoolMethods::is_true)
+}
+
+/// Whether an object is exactly the number 0.
+fn is_zero(object: &Bound<'_, PyAny>) -> bool {
+    object.cast_exact::<PyFloat>().is_ok_and(|float| float.value() == 0.0)
+}
+
+#[allow(clippy::as_conversions, clippy::cast_possible_truncation, reason = "rounds to nearest")]
+fn nearest(value: f64) -> f32 {
+    value as f32
 }

@@ -5,6 +5,7 @@ mod attention;
 mod documents;
 mod error;
 mod launches;
+mod tensor;
 
 use gridguard::DeviceLimits;
 use gridguard_kernels::temporal_attention::{MAX_FRAMES, MAX_HEAD_DIM};
@@ -24,5 +25,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(documents::gpus, module)?)?;
     module.add_function(wrap_pyfunction!(documents::check, module)?)?;
     module.add_function(wrap_pyfunction!(documents::explain, module)?)?;
-    module.add_function(wrap_pyfunction!(attention::attention, module)?)
+    module.add_class::<attention::Attention>()
 }

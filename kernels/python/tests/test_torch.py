@@ -1,52 +1,77 @@
-"""The dispatch of `gridguard.torch` on the CPU: the kernels are replaced by PyTorch behind their own check of
-sizes and strides. Needs PyTorch; `gpu.py` runs the kernels."""
+"""The dispatch of `gridguard.torch` on the CPU: the native half reads and checks the tensors, and hands addresses,
+sizes and strides to PyTorch in place of the kernels. Needs PyTorch; `gpu.py` runs the kernels."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import subprocess
 import sys
 import types
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from calls import PYTORCH, differences, random_call
 
 import gridguard.torch as ours
-from gridguard import GridguardError, UnavailableError, _native
+from gridguard import GridguardError, _attention, _counts, _fallback, _install, _launch, _native
 
 attention = ours.scaled_dot_product_attention
+# How the tensors of this PyTorch are read: 2.10 is the first with C functions.
+READER = "dlpack" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10) else "attributes"
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 
 
-def submit(query, key, value, out, bias, is_causal, scale, enable_gqa):
-    """As the kernels on a device: refuses what they refuse, and computes the rest with PyTorch."""
-    arguments = [(t.data_ptr(), t.shape, t.stride()) for t in (query, key, value, out)]
-    options = (scale, is_causal, enable_gqa, ours._DTYPES[query.dtype], 0, 0, False)
-    with contextlib.suppress(UnavailableError):
-        return _native.attention(*arguments, None if bias is None else bias.data_ptr(), *options)
-    more = {"enable_gqa": True} if enable_gqa else {}
-    out.copy_(PYTORCH(query, key, value, bias, is_causal=is_causal, scale=scale, **more))
-    return None
+def compute(addresses, sizes, strides, bias, scale, is_causal, dtype):
+    """As the kernels on a device: from the memory at these addresses, and into it."""
+
+    def tensor(address, sizes, strides):
+        elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
+        memory = (ctypes.c_char * (elements * DTYPES[dtype].itemsize)).from_address(address)
+        return torch.frombuffer(memory, dtype=DTYPES[dtype]).as_strided(sizes, strides)
+
+    query, key, value, out = map(tensor, addresses, [sizes] * 4, strides)
+    frames = sizes[2]
+    bias = None if bias is None else tensor(bias, (frames, frames), (frames, 1))
+    with torch.no_grad():
+        out.copy_(PYTORCH(query, key, value, bias, is_causal=is_causal, scale=scale))
+
+
+def serve_on_cpu(monkeypatch, **options):
+    """Serves tensors of the CPU by `compute`, and gives the counts of a test."""
+    kernels = _native.Attention(torch, stand_in=compute, **options)
+    monkeypatch.setattr(_launch, "DEVICE_TYPE", "cpu")
+    monkeypatch.setattr(_launch, "SERVED_DEVICE", "is_cpu")
+    monkeypatch.setattr(_launch, "kernels", kernels)
+    monkeypatch.setattr(_counts, "_counts", {})
+
+    def counts():
+        stats = ours.stats()
+        assert stats.reader == kernels.reader
+        return Counts(stats.served, stats.pytorch)
+
+    return counts
 
 
 @pytest.fixture
 def on_cpu(monkeypatch):
-    """Serves tensors of the CPU, and gives the counts of a test."""
-    monkeypatch.setattr(ours, "_DEVICE_TYPE", "cpu")
-    monkeypatch.setattr(ours, "_SERVED_DEVICE", "is_cpu")
-    monkeypatch.setattr(ours, "_submit", submit)
-    monkeypatch.setattr(ours, "_counts", {})
-    return ours.stats
+    return serve_on_cpu(monkeypatch)
+
+
+class Counts(NamedTuple):
+    served: int
+    pytorch: dict
 
 
 def qkv(*sizes, dtype=torch.float32, requires_grad=False):
     return [torch.randn(*sizes, dtype=dtype).requires_grad_(requires_grad) for _ in range(3)]
 
 
-def test_random_calls_compute_what_pytorch_does(on_cpu):
+@pytest.mark.parametrize("dlpack", [False] if READER == "attributes" else [True, False])
+def test_random_calls_compute_what_pytorch_does(monkeypatch, dlpack):
+    counts = serve_on_cpu(monkeypatch, dlpack=dlpack)
     wrong = []
     for seed in range(300):
         call = random_call(seed, "cpu")
@@ -54,8 +79,9 @@ def test_random_calls_compute_what_pytorch_does(on_cpu):
         if difference is not None:
             wrong.append(f"{seed}: {difference}: {call}")
     assert not wrong, "\n".join(wrong)
-    counts = on_cpu()
+    counts = counts()
     assert counts.served > 80
+    assert _launch.kernels.served > 30, "calls without mask, gradients and autocast take the short way"
     reasons = {"strides", "shape", "scale", "length", "lengths differ", "dtype", "mask of items or heads", "dropout"}
     assert reasons <= counts.pytorch.keys()
 
@@ -64,7 +90,7 @@ def test_random_calls_compute_what_pytorch_does(on_cpu):
 def test_two_to_five_dimensions_are_served(on_cpu, sizes):
     tensors = qkv(*sizes)
     torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
-    assert on_cpu() == ours.Stats(1, {})
+    assert on_cpu() == Counts(1, {})
 
 
 def test_the_output_has_the_layout_of_the_query(on_cpu):
@@ -116,7 +142,7 @@ def test_grouped_heads_are_served_where_the_batch_folds(on_cpu):
 )
 def test_what_the_kernels_do_not_serve_goes_to_pytorch_for_a_reason(on_cpu, reason, change):
     assert attention(*qkv(2, 5, 16, 64), **change).shape == (2, 5, 16, 64)
-    assert on_cpu() == ours.Stats(0, {reason: 1})
+    assert on_cpu() == Counts(0, {reason: 1})
 
 
 @pytest.mark.parametrize("sizes", [(2, 5, 129, 64), (2, 5, 16, 136), (0, 5, 16, 64), (2, 5, 0, 64)])
@@ -182,7 +208,7 @@ def test_gradients_of_gradients_are_those_of_pytorch(on_cpu):
 
 
 def test_slices_of_batch_and_heads_are_one_output(on_cpu, monkeypatch):
-    monkeypatch.setattr(ours, "_MOST_SLICE", 3)
+    monkeypatch.setattr(_fallback, "MOST_SLICE", 3)
     for mask in (None, torch.randn(8, 1, 130, 130), torch.randn(7, 130, 130), torch.randn(130, 130)):
         tensors = qkv(8, 7, 130, 16, requires_grad=True)
         found, expected = attention(*tensors, mask), PYTORCH(*tensors, mask)
@@ -204,8 +230,8 @@ def test_slices_call_pytorch_with_no_more_than_the_limit(on_cpu, monkeypatch):
         seen.append(tuple(query.shape[:2]))
         return PYTORCH(query, *others, **options)
 
-    monkeypatch.setattr(ours, "_MOST_SLICE", 3)
-    monkeypatch.setattr(ours, "_pytorch", recorded)
+    monkeypatch.setattr(_fallback, "MOST_SLICE", 3)
+    monkeypatch.setattr(_fallback, "pytorch", recorded)
     attention(*qkv(7, 2, 130, 16))
     assert seen == [(3, 2), (3, 2), (1, 2)]
 
@@ -267,7 +293,7 @@ def test_autocast_casts_as_it_does_for_pytorch(on_cpu):
     with torch.autocast("cpu", torch.bfloat16):
         wide = attention(*qkv(2, 5, 16, 64, dtype=torch.float64))
     assert wide.dtype is torch.float64
-    assert on_cpu() == ours.Stats(2, {"dtype": 1})
+    assert on_cpu() == Counts(2, {"dtype": 1})
 
 
 def test_subclasses_and_other_layouts_go_to_pytorch(on_cpu):
@@ -277,7 +303,7 @@ def test_subclasses_and_other_layouts_go_to_pytorch(on_cpu):
     tensors = [tensor.as_subclass(Subclass) for tensor in qkv(2, 5, 16, 64)]
     assert isinstance(attention(*tensors), Subclass)
     assert attention(*map(torch.nn.Parameter, qkv(2, 5, 16, 64))).shape == (2, 5, 16, 64)
-    assert on_cpu() == ours.Stats(1, {"tensor type": 1})
+    assert on_cpu() == Counts(1, {"tensor type": 1})
 
 
 def test_installing_replaces_pytorchs_function_until_it_is_put_back(on_cpu):
@@ -315,7 +341,7 @@ def test_what_replaced_ours_is_left_there_and_may_call_ours(monkeypatch):
         assert functional.scaled_dot_product_attention is other
     finally:
         monkeypatch.undo()
-        monkeypatch.setattr(ours, "_replaced", PYTORCH)
+        monkeypatch.setattr(_install, "_replaced", PYTORCH)
         ours.uninstall()
     assert functional.scaled_dot_product_attention is PYTORCH
 
@@ -329,7 +355,7 @@ def test_xformers_is_served_where_it_is_imported(on_cpu, monkeypatch):
     ops = types.ModuleType("xformers.ops")
     ops.memory_efficient_attention = original
     monkeypatch.setitem(sys.modules, "xformers.ops", ops)
-    monkeypatch.setattr(ours, "_xformers", None)
+    monkeypatch.setattr(_install, "_xformers", None)
     with ours.installed():
         for sizes in ((2, 16, 5, 64), (10, 16, 64)):
             tensors = qkv(*sizes)
@@ -350,7 +376,7 @@ def test_the_programs_of_the_documentation_run():
     assert len(programs) == 2
     program = "\n".join(programs)
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout == "Stats(served=0, pytorch={'device': 1})\n"
+    assert ran.stdout == f"Stats(served=0, pytorch={{'device': 1}}, reader='{READER}')\n"
 
 
 def test_without_a_gpu_calls_go_to_pytorch():
@@ -365,34 +391,36 @@ def test_kernels_that_are_not_available_are_reported_once(monkeypatch):
     class Tensor:
         """As a tensor on a device that is not there."""
 
-        is_cuda, dtype = True, torch.float16
-        shape, get_device, data_ptr = (2, 5, 16, 64), lambda self: 0, lambda self: 0
+        is_cuda, is_cpu, dtype, shape = True, False, torch.float16, (2, 5, 16, 64)
+        get_device, data_ptr, is_neg = lambda self: 0, lambda self: 0, lambda self: False
         stride = lambda self: (5120, 1024, 64, 1)  # noqa: E731
 
+    monkeypatch.setattr(_launch, "kernels", _native.Attention(torch, dlpack=False))
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
     with pytest.warns(RuntimeWarning, match="no CUDA driver library found"):
-        assert ours._submit(*[Tensor()] * 4, None, False, 0.125, False) == "unavailable"
+        assert _launch.submit(*[Tensor()] * 4, None, False, 0.125, False) == "unavailable"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ours._submit(*[Tensor()] * 4, None, False, 0.125, False) == "unavailable"
+        assert _launch.submit(*[Tensor()] * 4, None, False, 0.125, False) == "unavailable"
 
 
-def test_a_failed_launch_is_an_error_and_no_fallback(on_cpu, monkeypatch):
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_a_failed_launch_is_an_error_and_no_fallback(on_cpu, monkeypatch, requires_grad):
     def failed(*arguments):
         raise GridguardError("CUDA_ERROR_ILLEGAL_ADDRESS")
 
-    monkeypatch.setattr(ours, "_submit", failed)
+    monkeypatch.setattr(_launch, "kernels", _native.Attention(torch, stand_in=failed))
     with pytest.raises(GridguardError, match="ILLEGAL_ADDRESS"):
-        attention(*qkv(2, 5, 16, 64))
+        attention(*qkv(2, 5, 16, 64, requires_grad=requires_grad))
 
 
 def test_the_compiler_of_pytorchs_packages_is_found_by_name():
     if torch.version.cuda is None:
-        ours._load_nvrtc()  # nothing to find, which is no error
+        _launch.load_nvrtc()  # nothing to find, which is no error
         return
-    program = "import ctypes, gridguard.torch as g; g._load_nvrtc(); ctypes.CDLL('libnvrtc.so.%s')"
+    program = "import ctypes, gridguard.torch; from gridguard import _launch; _launch.load_nvrtc(); ctypes.CDLL('libnvrtc.so.%s')"
     major = torch.version.cuda.split(".")[0]
     subprocess.run([sys.executable, "-c", program % major], check=True)
     with pytest.raises(OSError):

@@ -1,0 +1,173 @@
+"""Attention by the kernels where they serve a call, else by PyTorch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from gridguard import _fallback, _launch, _native
+from gridguard._counts import count
+from gridguard._operator import attention
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """As `torch.nn.functional.scaled_dot_product_attention`, with its errors, for any batch size.
+
+    The output has the memory layout of `query`. A query whose keys are all masked gives zeros.
+    Gradients are PyTorch's, which computes the call again in the backward pass.
+
+    Raises GridguardError if a launch of the kernels fails; PyTorch raises everything else.
+    """
+    if (
+        attn_mask is None
+        and not torch.compiler.is_compiling()
+        and not _is_transformed()
+        and not torch.is_autocast_enabled(_launch.DEVICE_TYPE)
+    ):
+        # The common call costs the host least: checked, launched and counted by one function.
+        served = _launch.kernels.serve(query, key, value, dropout_p, is_causal, scale, enable_gqa)
+        if served is not None:
+            return served
+    served = serve(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    if served is not None:
+        return served
+    return _fallback.run(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def serve(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor | None:
+    """The output, if the kernels serve the call."""
+    compiling = torch.compiler.is_compiling()
+    if not compiling and _is_transformed():
+        # First, since sizes are not numbers while code is traced.
+        reason: str | None = "transform"
+    else:
+        reason = _refusal(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+    if reason is None:
+        query, key, value, mask = _autocast(query, key, value, mask)
+        if query.dtype not in _launch.DTYPES or not query.dtype == key.dtype == value.dtype:
+            reason = "dtype"
+        elif mask is not None and mask.dtype not in (torch.bool, query.dtype):
+            reason = "mask"
+    if reason is not None:
+        if not compiling:
+            count(reason)
+        return None
+
+    bias = None if mask is None else _bias(mask, query)
+    factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    needs_grad = query.requires_grad or key.requires_grad or value.requires_grad
+    if compiling or (needs_grad and torch.is_grad_enabled()):
+        # Through the dispatcher, which traces and differentiates it.
+        return attention(query, key, value, bias, is_causal, factor, enable_gqa)
+    out = torch.empty_like(query)
+    reason = _launch.submit(query, key, value, out, bias, is_causal, factor, enable_gqa)
+    count(reason)
+    return out if reason is None else None
+
+
+def _refusal(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> str | None:
+    """Why the kernels do not serve a call; None if they may. Invalid calls go to PyTorch, too, which raises its
+    errors."""
+    tensors = (query, key, value)
+    for tensor in tensors if mask is None else (*tensors, mask):
+        if type(tensor) not in _fallback.PLAIN or tensor.is_nested or tensor.layout is not torch.strided:
+            return "tensor type"
+    index = query.get_device()
+    if not getattr(query, _launch.SERVED_DEVICE) or key.get_device() != index or value.get_device() != index:
+        return "device"
+    if dropout_p != 0.0:
+        return "dropout"
+    if type(is_causal) is not bool or type(enable_gqa) is not bool:
+        return "option type"
+    if scale is not None and not (isinstance(scale, (int, float)) and 0.0 < scale < math.inf):
+        return "scale"
+    size, keys = query.shape, key.shape
+    rank = len(size)
+    if rank < 2 or len(keys) != rank or value.dim() != rank:
+        return "shape"
+    length = size[-2]
+    if length != keys[-2]:
+        return "lengths differ"
+    if length > _native.MAX_LENGTH:
+        return "length"
+    if size[-1] > _native.MAX_HEAD_DIM or value.shape[-1] != size[-1] or query.numel() == 0:
+        return "shape"
+    if mask is not None:
+        if is_causal or mask.get_device() != index or mask.requires_grad:
+            return "mask"
+        sizes = mask.shape
+        if not 2 <= len(sizes) <= rank or sizes[-1] not in (1, length) or sizes[-2] not in (1, length):
+            return "mask"
+        if mask.numel() != sizes[-1] * sizes[-2]:
+            return "mask of items or heads"
+    return None
+
+
+def _is_transformed() -> bool:
+    """Whether something in this thread records or transforms operators, and would not see a launch."""
+    return (
+        _dispatch_modes() > 0
+        or _functorch_level() is not None
+        or _tracing_state() is not None
+        or forward_ad._current_level >= 0
+    )
+
+
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_functorch_level = torch._C._functorch.peek_interpreter_stack
+_tracing_state = torch._C._get_tracing_state
+
+
+def _autocast(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """The tensors as autocast passes them to PyTorch's function."""
+    if not torch.is_autocast_enabled(_launch.DEVICE_TYPE):
+        return query, key, value, mask
+    dtype = torch.get_autocast_dtype(_launch.DEVICE_TYPE)
+
+    def cast(tensor: Tensor) -> Tensor:
+        eligible = tensor.is_floating_point() and tensor.dtype is not torch.float64
+        return tensor.to(dtype) if eligible else tensor
+
+    return cast(query), cast(key), cast(value), None if mask is None else cast(mask)
+
+
+def _bias(mask: Tensor, query: Tensor) -> Tensor:
+    """The mask of all heads and items as contiguous numbers to add to the scores."""
+    length = query.shape[-2]
+    mask = mask.reshape(mask.shape[-2:])
+    if mask.dtype is torch.bool:
+        zeros = torch.zeros((length, length), dtype=query.dtype, device=query.device)
+        return zeros.masked_fill(mask.logical_not(), -math.inf)
+    return mask.expand(length, length).contiguous()
