@@ -103,29 +103,72 @@ def run(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Ten
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), tensors)]
 
 
-def differences(call: Call, function: Any) -> str | None:
-    """What is wrong with `function`'s result of a call; None if it is PyTorch's, or its error is."""
+def outcome(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor] | Exception:
+    """What `run` returns or raises."""
     try:
-        expected = run(call, PYTORCH)
+        return run(call, function, dtype)
     except Exception as error:
-        try:
-            run(call, function)
-        except Exception as ours:
-            return None if type(ours) is type(error) else f"{ours!r} instead of {error!r}"
-        return f"no error instead of {error!r}"
-    exact = run(call, PYTORCH, torch.float64)
-    found = run(call, function)
-    for at, (ours, theirs, true) in enumerate(zip(found, expected, exact)):
-        if ours.shape != theirs.shape or ours.dtype != theirs.dtype or ours.device != theirs.device:
-            return f"result {at}: {ours.shape} {ours.dtype} instead of {theirs.shape} {theirs.dtype}"
+        # Its traceback would keep the tensors.
+        return error.with_traceback(None)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the comparison of a call was, and what is wrong."""
+
+    kind: str
+    wrong: str | None = None
+
+
+COMPARED = "compared"
+BOTH_RAISE = "both raise"
+SERVED_UNALIGNED = "computed where PyTorch refuses the alignment"
+NOT_EXACT = "not compared: PyTorch raises in double precision"
+
+
+def compare(call: Call, function: Any, theirs: list[Tensor] | Exception | None) -> Comparison:
+    """A call by `function`, beside what PyTorch returned or raised for it (None: its process ended) and returns in
+    double precision. PyTorch itself is not called again for it, since a call that failed once may end the process."""
+    if isinstance(theirs, Exception):
+        ours = outcome(call, function)
+        if type(ours) is type(theirs):
+            return Comparison(BOTH_RAISE)
+        if isinstance(ours, Exception) or "is not correctly aligned" not in str(theirs):
+            result = repr(ours) if isinstance(ours, Exception) else "no error"
+            return Comparison(BOTH_RAISE, f"{result} instead of {theirs!r}")
+        return Comparison(SERVED_UNALIGNED, _difference(ours, outcome(call, PYTORCH, torch.float64), None))
+    exact = outcome(call, PYTORCH, torch.float64)
+    ours = outcome(call, function)
+    if isinstance(ours, Exception):
+        if theirs is None and type(ours) is type(exact):
+            return Comparison(BOTH_RAISE)
+        return Comparison(COMPARED, repr(ours))
+    return Comparison(NOT_EXACT if isinstance(exact, Exception) else COMPARED, _difference(ours, exact, theirs))
+
+
+def _difference(
+    found: list[Tensor], exact: list[Tensor] | Exception, theirs: list[Tensor] | None
+) -> str | None:
+    """What is wrong with results, where they are known in double precision, or by PyTorch, or both."""
+    known = [results for results in (theirs, exact) if isinstance(results, list)]
+    for at, ours in enumerate(found):
+        for results in known:
+            if ours.shape != results[at].shape or ours.device != results[at].device:
+                return f"result {at}: {ours.shape} on {ours.device} instead of {results[at].shape}"
+        if theirs is not None and ours.dtype != theirs[at].dtype:
+            return f"result {at}: {ours.dtype} instead of {theirs[at].dtype}"
+        if isinstance(exact, Exception):
+            continue
+        true = exact[at]
+        theirs_at = true if theirs is None else theirs[at].double()
         # Where PyTorch itself gives NaN in one precision and a number in the other, either is right.
-        target = torch.where(true.isnan(), theirs.double(), true)
+        target = torch.where(true.isnan(), theirs_at, true)
         tolerance = TOLERANCES[ours.dtype] * (1 if at == 0 else 4)
         allowed = tolerance * (1 + target.nan_to_num().abs().amax() if target.numel() else 1)
         # Where PyTorch rounds worse, as in its gradients, its own error is allowed.
-        allowed = torch.maximum(allowed + torch.zeros_like(target), 2 * (theirs.double() - target).abs().nan_to_num())
+        allowed = torch.maximum(allowed + torch.zeros_like(target), 2 * (theirs_at - target).abs().nan_to_num())
         error = (ours.double() - target).abs()
-        right = (error <= allowed) | (ours.isnan() & (true.isnan() | theirs.isnan()))
+        right = (error <= allowed) | (ours.isnan() & (true.isnan() | theirs_at.isnan()))
         if not bool(right.all()):
             return f"result {at}: off by {error[~right].nan_to_num(torch.inf).max().item():.3g}"
     return None

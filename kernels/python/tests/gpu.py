@@ -1,7 +1,7 @@
 """Runs `gridguard.torch` on a GPU: random calls against PyTorch in double precision, large batches, PyTorch's
 layers, graphs, compiled code, autocast, threads, and timing. Prints what it finds and fails if anything is wrong.
 
-    python gpu.py [--calls 5000] [--seconds 150] [--workers 8] [--native FILE] [--results FILE] [CHECK ...]
+    python gpu.py [--calls 5000] [--seconds 240] [--workers 8] [--native FILE] [--results FILE] [CHECK ...]
 
 `--native` is what our bench wrote for 15360x5x16x64 in the same session (`GRIDGUARD_BENCH_JSON`); without CHECKs all
 of them run.
@@ -10,12 +10,8 @@ of them run.
 from __future__ import annotations
 
 import argparse
-import collections
-import concurrent.futures
-import contextlib
 import json
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -24,8 +20,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gpu_calls
 import torch
-from calls import PYTORCH, differences, random_call, run
+from calls import PYTORCH
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
@@ -36,8 +33,6 @@ MOTIVATING = (15_360, 5, 16, 64)
 CHECKED = 32
 # Of launches back to back.
 SAMPLE_US = 40_000
-# Processes that may end at a call before the check gives up.
-MOST_ENDED = 30
 
 figures: dict[str, Any] = {}
 """What was found, for `--results`."""
@@ -46,15 +41,12 @@ figures: dict[str, Any] = {}
 def main() -> int:
     cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cli.add_argument("--calls", type=int, default=5000)
-    cli.add_argument("--seconds", type=float, default=150.0, help="the most for random calls")
+    cli.add_argument("--seconds", type=float, default=240.0, help="the most for random calls")
     cli.add_argument("--workers", type=int, default=8)
     cli.add_argument("--native", type=Path)
     cli.add_argument("--results", type=Path)
-    cli.add_argument("--seeds", type=int, nargs=3, help=argparse.SUPPRESS)
     cli.add_argument("checks", nargs="*", metavar="CHECK")
     options = cli.parse_args()
-    if options.seeds:
-        return calls_of_seeds(range(*options.seeds), options.seconds)
     figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
     print(figures["software"])
     checks = (
@@ -89,91 +81,15 @@ def main() -> int:
 
 
 def random_calls(options: argparse.Namespace) -> None:
-    """In processes of their own, since most calls compile a kernel, and a fault ends a process's use of CUDA."""
-    wrong: list[str] = []
-    taken: collections.Counter[str] = collections.Counter()
-    with concurrent.futures.ThreadPoolExecutor(options.workers) as workers:
-        end = time.monotonic() + options.seconds
-        parts = [(first, options.calls, options.workers, end) for first in range(options.workers)]
-        for some_wrong, some_taken in workers.map(lambda part: calls_in_processes(*part), parts):
-            wrong += some_wrong
-            taken.update(some_taken)
-    compared = taken.pop("compared", 0)
-    figures["random calls"] = {"compared": compared, "wrong": wrong, "paths": dict(taken)}
-    print(f"  {compared} of {options.calls} calls compared, {len(wrong)} wrong, {dict(taken)}")
+    """Every call is counted by how it was compared, also those that end PyTorch's process."""
+    wrong, kinds, taken = gpu_calls.check(options.calls, options.workers, options.seconds)
+    figures["random calls"] = {"kinds": dict(kinds), "wrong": wrong, "paths": dict(taken)}
+    print(f"  {kinds.total()} of {options.calls} calls, {len(wrong)} wrong, {dict(kinds)}, {dict(taken)}")
     assert not wrong, f"{len(wrong)} calls\n" + "\n".join(wrong[:20])
-    assert compared == options.calls - taken["PyTorch alone ends the process"], "time ran out"
+    assert kinds.total() == options.calls, "time ran out"
     assert taken["served"] > options.calls // 4, "few calls are served"
     wanted = {"strides", "shape", "scale", "length", "lengths differ", "dtype", "dropout", "mask of items or heads"}
     assert wanted <= taken.keys() or options.calls < 1000, wanted - taken.keys()
-
-
-def calls_in_processes(
-    first: int, end: int, step: int, deadline: float
-) -> tuple[list[str], collections.Counter[str]]:
-    """The calls that are wrong, and how many took which path. After one that ends its process, the next process
-    continues."""
-    wrong: list[str] = []
-    taken: collections.Counter[str] = collections.Counter()
-    for _ in range(MOST_ENDED):
-        seconds = max(0.0, deadline - time.monotonic())
-        command = [sys.executable, "-X", "faulthandler", __file__, f"--seconds={seconds}"]
-        command += ["--seeds", *map(str, (first, end, step))]
-        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
-        found = [line["wrong"] for line in lines if "wrong" in line]
-        for one in found:
-            # At once, in case that this check is ended.
-            print(f"  WRONG {one}", flush=True)
-        wrong += found
-        taken.update(next((line["paths"] for line in reversed(lines) if "paths" in line), {}))
-        if ran.returncode == 0:
-            return wrong, taken
-        last = next((line for line in reversed(lines) if "seed" in line), None)
-        if last is None:
-            return [*wrong, f"exit {ran.returncode} before the first call: {ran.stderr[-1500:]}"], taken
-        if last["stage"] == "PyTorch":
-            # PyTorch's own kernels fail: there is nothing to compare with.
-            taken["PyTorch alone ends the process"] += 1
-            error = next((line for line in ran.stderr.splitlines() if "Error: " in line), ran.stderr[-300:])
-            print(f"  PyTorch alone, {last['seed']}: {error}, exit {ran.returncode}, {last['call']}", flush=True)
-        else:
-            wrong.append(f"{last['seed']}: exit {ran.returncode} in {last['call']}: {ran.stderr[-1500:]}")
-        first = last["seed"] + step
-    return [*wrong, f"{MOST_ENDED} processes ended, the last at seed {first - step}"], taken
-
-
-def calls_of_seeds(seeds: range, seconds: float) -> int:
-    """Writes each call before it runs, first by PyTorch alone, so that whoever reads it knows which one ended
-    the process."""
-
-    def write(line: dict[str, Any]) -> None:
-        print(json.dumps({**line, "paths": {**paths(), "compared": compared}}), flush=True)
-
-    compared = 0
-    end = time.monotonic() + seconds
-    for seed in seeds:
-        if time.monotonic() > end:
-            break
-        call = random_call(seed, "cuda")
-        write({"seed": seed, "stage": "PyTorch", "call": str(call)})
-        with contextlib.suppress(Exception):
-            run(call, PYTORCH)
-        # A fault on the device shows here, and in every call after it.
-        torch.cuda.synchronize()
-        write({"seed": seed, "stage": "ours", "call": str(call)})
-        difference = differences(call, attention)
-        torch.cuda.synchronize()
-        compared += 1
-        if difference is not None:
-            write({"wrong": f"{seed}: {difference}: {call}"})
-    write({})
-    return 0
-
-
-def paths() -> collections.Counter[str]:
-    stats = ours.stats()
-    return collections.Counter({**stats.pytorch, "served": stats.served})
 
 
 def large_batches(options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@ sizes and strides to PyTorch in place of the kernels. Needs PyTorch; `gpu.py` ru
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from calls import PYTORCH, differences, random_call
+from calls import BOTH_RAISE, COMPARED, PYTORCH, compare, outcome, random_call
 
 import gridguard.torch as ours
 from gridguard import GridguardError, _attention, _counts, _fallback, _install, _launch, _native
@@ -72,13 +73,15 @@ def qkv(*sizes, dtype=torch.float32, requires_grad=False):
 @pytest.mark.parametrize("dlpack", [False] if READER == "attributes" else [True, False])
 def test_random_calls_compute_what_pytorch_does(monkeypatch, dlpack):
     counts = serve_on_cpu(monkeypatch, dlpack=dlpack)
-    wrong = []
+    wrong, kinds = [], collections.Counter()
     for seed in range(300):
         call = random_call(seed, "cpu")
-        difference = differences(call, attention)
-        if difference is not None:
-            wrong.append(f"{seed}: {difference}: {call}")
+        comparison = compare(call, attention, outcome(call, PYTORCH))
+        kinds[comparison.kind] += 1
+        if comparison.wrong is not None:
+            wrong.append(f"{seed}: {comparison.wrong}: {call}")
     assert not wrong, "\n".join(wrong)
+    assert kinds.keys() == {COMPARED, BOTH_RAISE} and kinds[COMPARED] > 250, kinds
     counts = counts()
     assert counts.served > 80
     assert _launch.kernels.served > 30, "calls without mask, gradients and autocast take the short way"
