@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The Python package on a bare machine: builds it into a folder of its own, and runs the tests that need no GPU.
-# Needs Rust and Python 3.10 or later.
+# Needs Rust, gcc and Python 3.10 or later.
 #
 #   tests/python.sh           python3
 #   tests/python.sh PYTHON    another interpreter, or that of an environment
@@ -18,7 +18,7 @@ trap 'rm --recursive "$packages"' EXIT
 MATURIN_PEP517_ARGS="--profile dev" "$python" -m pip install --quiet --disable-pip-version-check \
     --target "$packages" './kernels/python[test]'
 export PYTHONPATH=$packages
-tests=(kernels/python/tests/test_documents.py)
+tests=(kernels/python/tests/test_documents.py kernels/python/tests/test_launch.py)
 if "$python" -c 'import torch' 2>/dev/null; then
     tests+=(kernels/python/tests/test_torch.py)
 else

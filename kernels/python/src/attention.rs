@@ -1,4 +1,8 @@
 //! Attention on PyTorch's tensors.
+//!
+//! The common call is one function of Python, from the checks to the launch. An operator that PyTorch's
+//! dispatcher calls through its C interface would cost more, and could report an error only as an exception of
+//! C++. The operator that compiled and differentiated code calls is in `_operator.py`, and ends here too.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -163,7 +167,7 @@ impl Attention {
     ) -> PyResult<Option<Reason>> {
         let py = tensors[0].py();
         // Whose numbers are the negatives of what the memory holds.
-        for tensor in tensors.into_iter().chain(bias) {
+        for tensor in tensors.into_iter().take(3).chain(bias) {
             if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
                 return Ok(Some("tensor type"));
             }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import math
 import subprocess
 import sys
 import types
@@ -146,6 +147,107 @@ def test_grouped_heads_are_served_where_the_batch_folds(on_cpu):
 def test_what_the_kernels_do_not_serve_goes_to_pytorch_for_a_reason(on_cpu, reason, change):
     assert attention(*qkv(2, 5, 16, 64), **change).shape == (2, 5, 16, 64)
     assert on_cpu() == Counts(0, {reason: 1})
+
+
+def test_common_calls_take_the_short_way(on_cpu):
+    tensors = qkv(2, 5, 16, 64)
+    short = _launch.kernels
+    for options in ({}, {"is_causal": True}, {"scale": 0.3}):
+        served = short.served
+        torch.testing.assert_close(attention(*tensors, **options), PYTORCH(*tensors, **options))
+        assert short.served == served + 1
+    with torch.no_grad():
+        attention(*[tensor.requires_grad_() for tensor in qkv(2, 5, 16, 64)])
+    assert short.served == 4
+    attention(*tensors, torch.zeros(16, 16))
+    attention(*tensors, scale=1)
+    assert attention(*[tensor.requires_grad_() for tensor in qkv(2, 5, 16, 64)]).requires_grad
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention(*tensors).dtype is torch.bfloat16
+    assert short.served == 4
+    assert on_cpu() == Counts(8, {})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dropout_p": 2.0},
+        {"dropout_p": -1.0},
+        {"dropout_p": True},
+        {"is_causal": 1},
+        {"scale": math.nan},
+        {"scale": "1"},
+        {"query": None},
+        {"key": torch.zeros(2, 1, 16, 64).expand(2, 5, 16, 64)},
+        {"value": torch.zeros(2, 5, 16, 72), "dropout_p": 2.0},
+        {"query": torch.zeros(1, 5, 16, 64).expand(2, 5, 16, 64), "value": torch.zeros(2, 5, 16, 72)},
+    ],
+)
+@pytest.mark.parametrize("most", [2, 65_535])
+def test_a_call_is_handed_on_to_pytorch_as_it_is(on_cpu, monkeypatch, most, arguments):
+    """Also an invalid one, whose error is PyTorch's: a second call might end the process."""
+    handed_on = []
+
+    def recorded(*tensors, **options):
+        handed_on.append((tensors, options))
+        return PYTORCH(*tensors, **options)
+
+    monkeypatch.setattr(_fallback, "pytorch", recorded)
+    monkeypatch.setattr(_fallback, "MOST_SLICE", most)
+    options = {"dropout_p": 0.0, "is_causal": False, "scale": None} | arguments
+    tensors = [options.pop(name, tensor) for name, tensor in zip(("query", "key", "value"), qkv(2, 5, 16, 64))]
+    try:
+        expected = PYTORCH(*tensors, None, **options)
+    except Exception as error:
+        with pytest.raises(type(error)) as found:
+            attention(*tensors, **options)
+        assert (type(found.value), str(found.value)) == (type(error), str(error))
+        assert len(handed_on) == 1
+    else:
+        torch.testing.assert_close(attention(*tensors, **options), expected, equal_nan=True)
+        assert len(handed_on) in ((0, 3) if most == 2 else (0, 1))
+    if most == 2:
+        return
+    for theirs, options_of_theirs in handed_on:
+        assert all(one is other for one, other in zip(theirs, (*tensors, None), strict=True))
+        assert all(options_of_theirs[name] is option for name, option in options.items())
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors", "ignore:ComplexHalf")
+def test_tensors_whose_memory_is_not_their_elements_go_to_pytorch(on_cpu):
+    tensors = qkv(2, 5, 16, 64)
+    negated = [torch._neg_view(tensor) for tensor in tensors]
+    torch.testing.assert_close(attention(*negated), PYTORCH(*tensors) * -1)
+    half = torch.randn(2, 5, 16, 1, dtype=torch.complex32).conj().imag
+    assert half.is_neg()
+    torch.testing.assert_close(attention(half, half, half), PYTORCH(half, half, half))
+    nested = torch.nested.nested_tensor([torch.randn(5, 16, 64), torch.randn(5, 16, 64)])
+    assert attention(nested, nested, nested).is_nested
+    meta = [tensor.to("meta") for tensor in tensors]
+    assert attention(*meta).device.type == "meta"
+    with pytest.raises(Exception) as expected:
+        PYTORCH(*[tensor.to_sparse() for tensor in tensors])
+    with pytest.raises(type(expected.value)):
+        attention(*[tensor.to_sparse() for tensor in tensors])
+    assert on_cpu().served == 0
+    assert on_cpu().pytorch == {"tensor type": 4, "device": 1}
+
+
+def test_the_operator_checks_what_it_is_given(on_cpu):
+    query, key, value = qkv(2, 5, 16, 64)
+    operator = torch.ops.gridguard.attention.default
+    for arguments in ((query, key.half(), value, None), (query, key, value, torch.zeros(16, 16).double())):
+        with pytest.raises(RuntimeError) as expected:
+            PYTORCH(*arguments)
+        with pytest.raises(RuntimeError) as found:
+            operator(*arguments, False, 0.125, False)
+        assert str(found.value) == str(expected.value)
+    bias = torch.randn(16, 32)[:, ::2]
+    found = operator(query, key, value, bias, False, 0.125, False)
+    torch.testing.assert_close(found, PYTORCH(query, key, value, bias))
+    double = qkv(2, 5, 16, 64, dtype=torch.float64)
+    torch.testing.assert_close(operator(*double, None, False, 0.125, False), PYTORCH(*double))
+    assert on_cpu() == Counts(0, {"dtype": 3, "mask": 1})
 
 
 @pytest.mark.parametrize("sizes", [(2, 5, 129, 64), (2, 5, 16, 136), (0, 5, 16, 64), (2, 5, 0, 64)])

@@ -1,0 +1,169 @@
+"""The native half of `gridguard.torch` on the guard's fake CUDA driver, with stand-ins for PyTorch and its tensors.
+Needs gcc, but neither a GPU nor PyTorch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DRIVER = Path(__file__).parents[3] / "guard/tests/fake-driver"
+# q, k, v, out, items, heads and scale.
+PARAMETERS = "8,8,8,8,8,4,4"
+
+# A PyTorch without C functions for DLPack, on one device.
+PYTORCH = '''
+import ctypes, types
+from gridguard import UnavailableError, _native
+
+SHAPE = (2, 3, 16, 64)
+BYTES = 2 * 3 * 16 * 64 * 2
+capturing = False
+dtypes = {name: object() for name in ("float16", "bfloat16", "float32")}
+
+class Tensor:
+    is_cuda, is_cpu, dtype, shape, requires_grad = True, False, dtypes["float16"], SHAPE, False
+    def __init__(self):
+        self.memory = ctypes.create_string_buffer(BYTES + 16)
+    def data_ptr(self):
+        return (ctypes.addressof(self.memory) + 15) // 16 * 16
+    stride = lambda self: (3072, 1024, 64, 1)
+    get_device = lambda self: 0
+    is_neg = lambda self: False
+
+torch = types.SimpleNamespace(
+    Tensor=Tensor,
+    nn=types.SimpleNamespace(Parameter=Tensor),
+    empty_like=lambda tensor: Tensor(),
+    is_grad_enabled=lambda: False,
+    _C=types.SimpleNamespace(
+        _cuda_getDevice=lambda: 0,
+        _cuda_getCurrentRawStream=lambda device: 0,
+        _cuda_isCurrentStreamCapturing=lambda: capturing,
+    ),
+    **dtypes,
+)
+kernels = _native.Attention(torch)
+query, key, value, out = tensors = [Tensor() for _ in range(4)]
+options = (None, False, 0.125, False)
+
+def serve():
+    return kernels.serve(query, key, value, 0.0, False, None, False)
+
+def addresses(*tensors):
+    print(*(f"{tensor.data_ptr():x}" for tensor in tensors))
+'''
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory):
+    """A folder with the fake driver and the fake NVRTC."""
+    folder = tmp_path_factory.mktemp("fake-driver")
+    for source, library in (("libcuda.c", "libcuda.so.1"), ("libnvrtc.c", "libnvrtc.so")):
+        command = ["gcc", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", folder / library, DRIVER / source, "-lpthread"]
+        subprocess.run(command, check=True)
+    (folder / "libcuda.so").symlink_to("libcuda.so.1")
+    return folder
+
+
+@pytest.fixture
+def run(fake, tmp_path):
+    """Runs a program after `PYTORCH`, and returns the lines that it writes, and those of the launches."""
+
+    def run(program, **settings):
+        log = tmp_path / "log"
+        settings = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(fake),
+            "GRIDGUARD_FAKE_LOG": str(log),
+            "GRIDGUARD_FAKE_NVRTC_CUBIN": PARAMETERS,
+            "GRIDGUARD_CUBIN_CACHE": str(tmp_path / "cache"),
+            **settings,
+        }
+        command = [sys.executable, "-c", PYTORCH + program]
+        ran = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        lines = log.read_text().splitlines() if log.exists() else []
+        return ran.stdout.splitlines(), [line for line in lines if line.startswith("launch ")]
+
+    return run
+
+
+def test_kernels_are_launched_on_the_memory_of_the_tensors(run):
+    written, launches = run("""
+print(serve(), kernels.submit(*tensors, *options))
+addresses(*tensors)
+addresses(query, key, value, serve())
+print(kernels.served, kernels.reader)
+""")
+    assert written[0] == "None None", "the short way takes kernels that are loaded, the general one loads them"
+    assert written[3] == "1 attributes"
+    assert len(launches) == 2
+    for launch, line in zip(launches, written[1:3]):
+        arguments = launch.split("args=")[1].split()[0].split(",")
+        assert [int(argument, 16) for argument in arguments[:4]] == [int(address, 16) for address in line.split()]
+
+
+def test_a_capture_takes_kernels_that_are_loaded(run):
+    written, launches = run("""
+capturing = True
+print(kernels.submit(*tensors, *options), serve())
+capturing = False
+print(kernels.submit(*tensors, *options))
+capturing = True
+print(kernels.submit(*tensors, *options), serve() is not None)
+""")
+    assert written == ["first call during capture None", "None", "None True"]
+    assert len(launches) == 3
+
+
+def test_a_kernel_that_cannot_be_compiled_is_unavailable(run):
+    program = """
+try:
+    kernels.submit(*tensors, *options)
+except UnavailableError as error:
+    print(type(error).__name__, serve())
+"""
+    assert run(program, GRIDGUARD_FAKE_NVRTC_CUBIN="") == (["UnavailableError None"], [])
+
+
+def test_a_launch_that_fails_is_an_error(run):
+    program = """
+kernels.submit(*tensors, *options)
+for call in (lambda: kernels.submit(*tensors, *options), serve):
+    try:
+        print(call())
+    except _native.GridguardError as error:
+        print(type(error).__name__, "CUDA_ERROR_LAUNCH_FAILED" in str(error))
+"""
+    settings = {"GRIDGUARD_FAKE_FAIL_LAUNCH": "1", "GRIDGUARD_FAKE_STICKY": "1"}
+    written, launches = run(program, **settings)
+    assert written == ["GridguardError True"] * 2
+    assert len(launches) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "change"),
+    [
+        ("dtype", "key.dtype = dtypes['float32']"),
+        ("dtype", "query.dtype = key.dtype = value.dtype = out.dtype = object()"),
+        ("device", "value.get_device = lambda: 1"),
+        ("device", "out.is_cuda = False"),
+        ("tensor type", "query.is_neg = lambda: True"),
+        ("strides", "key.stride = lambda: (3072, 1024, 1, 16)"),
+        ("strides", "key.stride = lambda: (3072, 1024, 67, 1)"),
+        ("alignment", "key.data_ptr = lambda: 0x1002"),
+        ("shape", "value.shape = (2, 3, 16, 32)"),
+        ("lengths differ", "key.shape = value.shape = (2, 3, 8, 64)"),
+        ("scale", "options = (None, False, float('nan'), False)"),
+        ("mask", "options = (query, False, 1.0, False)"),
+    ],
+)
+def test_what_the_kernels_do_not_compute_is_not_launched(run, reason, change):
+    # With the parameters of a kernel that takes strides, for those that are found at the launch.
+    strided = {"GRIDGUARD_FAKE_NVRTC_CUBIN": "8,8,8,8,8,4,96,4"} if "67" in change else {}
+    written, launches = run(f"{change}\nprint(kernels.submit(*tensors, *options))", **strided)
+    assert (written, launches) == ([reason], [])
