@@ -26,6 +26,7 @@ from calls import PYTORCH
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
+from gridguard import _launch, _native
 
 attention = ours.scaled_dot_product_attention
 MOTIVATING = (15_360, 5, 16, 64)
@@ -47,7 +48,7 @@ def main() -> int:
     cli.add_argument("--results", type=Path)
     cli.add_argument("checks", nargs="*", metavar="CHECK")
     options = cli.parse_args()
-    figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
+    figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}, reader {ours.stats().reader}"
     print(figures["software"])
     checks = (
         timing,
@@ -62,6 +63,7 @@ def main() -> int:
         loaders,
         memory,
         masks,
+        readers,
     )
     failed = {}
     for check in [check for check in checks if not options.checks or check.__name__ in options.checks]:
@@ -267,6 +269,27 @@ def masks(options: argparse.Namespace) -> None:
     assert not out[:, :, 6:].isnan().any()
 
 
+def readers(options: argparse.Namespace) -> None:
+    """Both ways to read tensors, on a stream that is not the default one."""
+    kernels = _launch.kernels
+    packed = torch.randn(100, 16, 3, 5, 64, device="cuda", dtype=torch.bfloat16)
+    tensors = [packed[:, :, at].transpose(1, 2) for at in range(3)]
+    exact = PYTORCH(*(t.double() for t in tensors))
+    try:
+        for dlpack in (True, False):
+            _launch.kernels = _native.Attention(torch, dlpack=dlpack)
+            with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad():
+                torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+                outs = [attention(*tensors) for _ in range(3)]
+            torch.cuda.synchronize()
+            # The first call may find a kernel that is not loaded yet.
+            assert _launch.kernels.served >= 2, "common calls take the short way"
+            for out in outs:
+                close(out, exact, f"reader {_launch.kernels.reader}", 2e-2)
+    finally:
+        _launch.kernels = kernels
+
+
 def timing(options: argparse.Namespace) -> None:
     """Calls on the device beside PyTorch's and our bench, and their cost on the host."""
     native = native_us(options.native) if options.native else {}
@@ -282,6 +305,7 @@ def timing(options: argparse.Namespace) -> None:
         host, host_theirs = host_us(attention, small), host_us(PYTORCH, small)
     of_theirs = round(host / host_theirs, 3)
     figures["host microseconds"] = {"ours": host, "PyTorch": host_theirs, "of PyTorch": of_theirs}
+    assert _launch.kernels.served > 0, "common calls take the short way"
     print(f"  host cost of a call {host:.1f} us, PyTorch {host_theirs:.1f} us, {of_theirs} of that")
 
 

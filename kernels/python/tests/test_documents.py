@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 import gridguard
-from gridguard import Batch, GridguardError, UnavailableError, _native
-
+from gridguard import Batch, GridguardError, _native
 
 ROOT = Path(__file__).parents[3]
 
@@ -131,34 +130,6 @@ def test_the_commands_report_is_read_and_its_failures_are_errors(tmp_path):
             gridguard.doctor(command(text))
     with pytest.raises(GridguardError, match="cargo install gridguard-cli"):
         gridguard.doctor("no-such-command")
-
-
-def test_tensors_that_the_kernels_do_not_serve_have_a_reason():
-    def attention(dims, strides, keys=None, scale=0.125, grouped=False):
-        q, kv = (0, dims, strides), (0, *(keys or (dims, strides)))
-        return _native.attention(q, kv, kv, q, None, scale, False, grouped, "f16", 0, 0, False)
-
-    dims, strides = (2, 5, 16, 64), (5120, 1024, 64, 1)
-    assert attention(dims, strides, ((2, 5, 17, 64), (5440, 1088, 64, 1))) == "lengths differ"
-    assert attention(dims, (5120, 1024, 1, 16)) == "strides"
-    assert attention((2, 5, 129, 64), (41_280, 8256, 64, 1)) == "length"
-    assert attention((2, 5, 16, 129), (10_320, 2064, 129, 1)) == "shape"
-    assert attention((0, 5, 16, 64), strides) == "empty"
-    assert attention((64,), (1,)) == "shape"
-    assert attention(dims, strides, ((2, 1, 16, 64), (1024, 1024, 64, 1))) == "shape"
-    assert attention(dims, strides, scale=float("nan")) == "scale"
-    with pytest.raises(OverflowError):
-        attention((-1, 5, 16, 64), strides)
-    with pytest.raises(ValueError, match="no type f64"):
-        _native.attention(*[(0, dims, strides)] * 4, None, 1.0, False, False, "f64", 0, 0, False)
-
-
-@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a driver")
-def test_without_a_driver_the_kernels_are_not_available():
-    tensor = (0, (2, 5, 16, 64), (5120, 1024, 64, 1))
-    with pytest.raises(UnavailableError, match="no CUDA driver library found"):
-        _native.attention(*[tensor] * 4, None, 0.125, False, False, "f16", 0, 0, False)
-    assert issubclass(UnavailableError, GridguardError) and issubclass(GridguardError, RuntimeError)
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,19 @@ except UnavailableError as error:
     assert run(program, GRIDGUARD_FAKE_NVRTC_CUBIN="") == (["UnavailableError None"], [])
 
 
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a driver")
+def test_without_a_driver_the_kernels_are_not_available(run):
+    program = """
+try:
+    kernels.submit(*tensors, *options)
+except UnavailableError as error:
+    print(isinstance(error, _native.GridguardError), isinstance(error, RuntimeError), error)
+print(serve())
+"""
+    (first, *_, last), launches = run(program, LD_LIBRARY_PATH="")
+    assert first.startswith("True True no CUDA driver library found") and last == "None" and not launches
+
+
 def test_a_launch_that_fails_is_an_error(run):
     program = """
 kernels.submit(*tensors, *options)
@@ -157,6 +170,12 @@ for call in (lambda: kernels.submit(*tensors, *options), serve):
         ("strides", "key.stride = lambda: (3072, 1024, 67, 1)"),
         ("alignment", "key.data_ptr = lambda: 0x1002"),
         ("shape", "value.shape = (2, 3, 16, 32)"),
+        ("length", "Tensor.shape = (2, 5, 129, 64); Tensor.stride = lambda self: (41_280, 8256, 64, 1)"),
+        ("shape", "Tensor.shape = (2, 3, 16, 129)"),
+        ("shape", "Tensor.shape, Tensor.stride = (64,), lambda self: (1,)"),
+        ("shape", "key.shape = value.shape = (2, 1, 16, 64)"),
+        ("empty", "Tensor.shape = (0, 3, 16, 64)"),
+        ("tensor type", "Tensor.shape = (-1, 3, 16, 64)"),
         ("lengths differ", "key.shape = value.shape = (2, 3, 8, 64)"),
         ("scale", "options = (None, False, float('nan'), False)"),
         ("mask", "options = (query, False, 1.0, False)"),

@@ -18,7 +18,7 @@ import torch
 from calls import BOTH_RAISE, COMPARED, PYTORCH, compare, outcome, random_call
 
 import gridguard.torch as ours
-from gridguard import GridguardError, _attention, _counts, _fallback, _install, _launch, _native
+from gridguard import GridguardError, _counts, _fallback, _install, _launch, _native
 
 attention = ours.scaled_dot_product_attention
 # How the tensors of this PyTorch are read: 2.10 is the first with C functions.
