@@ -229,6 +229,10 @@ impl Attention {
         if bias.as_ref().is_some_and(|bias| !bias.is_matrix([folded.shape.frames; 2])) {
             return Err("mask");
         }
+        // As of a parameter whose memory was given back.
+        if all().any(|tensor| tensor.address == 0) {
+            return Err("tensor type");
+        }
         let scale = nearest(scale);
         if !scale.is_finite() || scale < 0.0 {
             return Err("scale");

@@ -3,4 +3,14 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    """Serves tensors of the CPU, and gives the counts of a test."""
+    from stand_in import serve_on_cpu
+
+    return serve_on_cpu(monkeypatch)

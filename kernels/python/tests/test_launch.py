@@ -166,6 +166,7 @@ for call in (lambda: kernels.submit(*tensors, *options), serve):
         ("device", "value.get_device = lambda: 1"),
         ("device", "out.is_cuda = False"),
         ("tensor type", "query.is_neg = lambda: True"),
+        ("tensor type", "value.data_ptr = lambda: 0"),
         ("strides", "key.stride = lambda: (3072, 1024, 1, 16)"),
         ("strides", "key.stride = lambda: (3072, 1024, 67, 1)"),
         ("alignment", "key.data_ptr = lambda: 0x1002"),

@@ -1,5 +1,4 @@
-"""The dispatch of `gridguard.torch` on the CPU: the native half reads and checks the tensors, and hands addresses,
-sizes and strides to PyTorch in place of the kernels. Needs PyTorch; `gpu.py` runs the kernels."""
+"""The dispatch of `gridguard.torch` on the CPU. Needs PyTorch; `gpu.py` runs the kernels."""
 
 from __future__ import annotations
 
@@ -8,67 +7,17 @@ import ctypes
 import math
 import subprocess
 import sys
-import types
 import warnings
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
 from calls import BOTH_RAISE, COMPARED, PYTORCH, compare, outcome, random_call
+from stand_in import READER, Counts, qkv, serve_on_cpu
 
 import gridguard.torch as ours
-from gridguard import GridguardError, _counts, _fallback, _install, _launch, _native
+from gridguard import GridguardError, _fallback, _launch, _native
 
 attention = ours.scaled_dot_product_attention
-# How the tensors of this PyTorch are read: 2.10 is the first with C functions.
-READER = "dlpack" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10) else "attributes"
-DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
-
-
-def compute(addresses, sizes, strides, bias, scale, is_causal, dtype):
-    """As the kernels on a device: from the memory at these addresses, and into it."""
-
-    def tensor(address, sizes, strides):
-        elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
-        memory = (ctypes.c_char * (elements * DTYPES[dtype].itemsize)).from_address(address)
-        return torch.frombuffer(memory, dtype=DTYPES[dtype]).as_strided(sizes, strides)
-
-    query, key, value, out = map(tensor, addresses, [sizes] * 4, strides)
-    frames = sizes[2]
-    bias = None if bias is None else tensor(bias, (frames, frames), (frames, 1))
-    with torch.no_grad():
-        out.copy_(PYTORCH(query, key, value, bias, is_causal=is_causal, scale=scale))
-
-
-def serve_on_cpu(monkeypatch, **options):
-    """Serves tensors of the CPU by `compute`, and gives the counts of a test."""
-    kernels = _native.Attention(torch, stand_in=compute, **options)
-    monkeypatch.setattr(_launch, "DEVICE_TYPE", "cpu")
-    monkeypatch.setattr(_launch, "SERVED_DEVICE", "is_cpu")
-    monkeypatch.setattr(_launch, "kernels", kernels)
-    monkeypatch.setattr(_counts, "_counts", {})
-
-    def counts():
-        stats = ours.stats()
-        assert stats.reader == kernels.reader
-        return Counts(stats.served, stats.pytorch)
-
-    return counts
-
-
-@pytest.fixture
-def on_cpu(monkeypatch):
-    return serve_on_cpu(monkeypatch)
-
-
-class Counts(NamedTuple):
-    served: int
-    pytorch: dict
-
-
-def qkv(*sizes, dtype=torch.float32, requires_grad=False):
-    return [torch.randn(*sizes, dtype=dtype).requires_grad_(requires_grad) for _ in range(3)]
 
 
 @pytest.mark.parametrize("dlpack", [False] if READER == "attributes" else [True, False])
@@ -409,79 +358,6 @@ def test_subclasses_and_other_layouts_go_to_pytorch(on_cpu):
     assert isinstance(attention(*tensors), Subclass)
     assert attention(*map(torch.nn.Parameter, qkv(2, 5, 16, 64))).shape == (2, 5, 16, 64)
     assert on_cpu() == Counts(1, {"tensor type": 1})
-
-
-def test_installing_replaces_pytorchs_function_until_it_is_put_back(on_cpu):
-    functional = torch.nn.functional
-    layer = torch.nn.MultiheadAttention(64, 4, batch_first=True)
-    x = torch.randn(2, 16, 64)
-    with ours.installed():
-        assert functional.scaled_dot_product_attention is attention
-        with ours.installed():
-            pass
-        assert functional.scaled_dot_product_attention is attention, "the outer one holds"
-        layer(x, x, x, need_weights=False)
-    assert functional.scaled_dot_product_attention is PYTORCH
-    assert on_cpu().served == 1
-    ours.install()
-    ours.install()
-    ours.uninstall()
-    ours.uninstall()
-    assert functional.scaled_dot_product_attention is PYTORCH
-
-
-def test_what_replaced_ours_is_left_there_and_may_call_ours(monkeypatch):
-    def other(*arguments, **options):
-        return attention(*arguments, **options)
-
-    functional = torch.nn.functional
-    ours.install()
-    try:
-        monkeypatch.setattr(functional, "scaled_dot_product_attention", other)
-        ours.uninstall()
-        assert functional.scaled_dot_product_attention is other
-        tensors = qkv(2, 5, 16, 64)
-        with ours.installed():
-            torch.testing.assert_close(functional.scaled_dot_product_attention(*tensors), PYTORCH(*tensors))
-        assert functional.scaled_dot_product_attention is other
-    finally:
-        monkeypatch.undo()
-        monkeypatch.setattr(_install, "_replaced", PYTORCH)
-        ours.uninstall()
-    assert functional.scaled_dot_product_attention is PYTORCH
-
-
-def test_xformers_is_served_where_it_is_imported(on_cpu, monkeypatch):
-    def original(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None):
-        heads_first = [t.transpose(1, 2) if t.dim() == 4 else t for t in (query, key, value)]
-        out = PYTORCH(*heads_first, attn_bias, p, scale=scale)
-        return out.transpose(1, 2) if query.dim() == 4 else out
-
-    ops = types.ModuleType("xformers.ops")
-    ops.memory_efficient_attention = original
-    monkeypatch.setitem(sys.modules, "xformers.ops", ops)
-    monkeypatch.setattr(_install, "_xformers", None)
-    with ours.installed():
-        for sizes in ((2, 16, 5, 64), (10, 16, 64)):
-            tensors = qkv(*sizes)
-            found = ops.memory_efficient_attention(*tensors, scale=0.2)
-            torch.testing.assert_close(found, original(*tensors, scale=0.2))
-            assert found.is_contiguous()
-        assert on_cpu().served == 2
-        ops.memory_efficient_attention(*tensors, None, 0.1)
-        ops.memory_efficient_attention(*tensors, op=object())
-        assert on_cpu().served == 2
-    assert ops.memory_efficient_attention is original
-
-
-def test_the_programs_of_the_documentation_run():
-    text = (Path(__file__).parents[3] / "docs/pytorch.md").read_text()
-    programs = [part.split("```")[0] for part in text.split("```python\n")[1:]]
-    programs = [program for program in programs if ">>>" not in program]
-    assert len(programs) == 2
-    program = "\n".join(programs)
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ran.stdout == f"Stats(served=0, pytorch={{'device': 1}}, reader='{READER}')\n"
 
 
 def test_without_a_gpu_calls_go_to_pytorch():

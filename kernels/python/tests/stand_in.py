@@ -1,0 +1,57 @@
+"""PyTorch in place of the kernels: the native half reads and checks tensors of the CPU, and hands their addresses, sizes
+and strides to `compute`."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import NamedTuple
+
+import torch
+from calls import PYTORCH
+
+import gridguard.torch as ours
+from gridguard import _counts, _launch, _native
+
+# How the tensors of this PyTorch are read: 2.10 is the first with C functions.
+READER = "dlpack" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10) else "attributes"
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+
+
+def compute(addresses, sizes, strides, bias, scale, is_causal, dtype):
+    """As the kernels on a device: from the memory at these addresses, and into it."""
+
+    def tensor(address, sizes, strides):
+        elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides))
+        memory = (ctypes.c_char * (elements * DTYPES[dtype].itemsize)).from_address(address)
+        return torch.frombuffer(memory, dtype=DTYPES[dtype]).as_strided(sizes, strides)
+
+    query, key, value, out = map(tensor, addresses, [sizes] * 4, strides)
+    frames = sizes[2]
+    bias = None if bias is None else tensor(bias, (frames, frames), (frames, 1))
+    with torch.no_grad():
+        out.copy_(PYTORCH(query, key, value, bias, is_causal=is_causal, scale=scale))
+
+
+def serve_on_cpu(monkeypatch, **options):
+    """Serves tensors of the CPU by `compute`, and gives the counts of a test."""
+    kernels = _native.Attention(torch, stand_in=compute, **options)
+    monkeypatch.setattr(_launch, "DEVICE_TYPE", "cpu")
+    monkeypatch.setattr(_launch, "SERVED_DEVICE", "is_cpu")
+    monkeypatch.setattr(_launch, "kernels", kernels)
+    monkeypatch.setattr(_counts, "_counts", {})
+
+    def counts():
+        stats = ours.stats()
+        assert stats.reader == kernels.reader
+        return Counts(stats.served, stats.pytorch)
+
+    return counts
+
+
+class Counts(NamedTuple):
+    served: int
+    pytorch: dict
+
+
+def qkv(*sizes, dtype=torch.float32, requires_grad=False):
+    return [torch.randn(*sizes, dtype=dtype).requires_grad_(requires_grad) for _ in range(3)]
