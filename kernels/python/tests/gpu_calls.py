@@ -111,7 +111,9 @@ def _child(*arguments: object, timeout: float) -> tuple[int, list[dict[str, Any]
         ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout)
         code, out, errors = ran.returncode, ran.stdout, ran.stderr
     except subprocess.TimeoutExpired as error:
-        code, out, errors = -1, (error.stdout or b"").decode(), f"did not end in {timeout:.0f} s"
+        out = error.stdout or b""
+        out = out.decode(errors="replace") if isinstance(out, bytes) else out
+        code, errors = -1, f"did not end in {timeout:.0f} s"
     # The last line may be cut.
     lines = [line for line in out.splitlines() if line.startswith("{") and line.endswith("}")]
     return code, [json.loads(line) for line in lines], errors
