@@ -14,7 +14,7 @@ use gridguard_kernels::temporal_attention::{
 use gridguard_kernels::{ElementType, KernelError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyType};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyType};
 
 use crate::error::{AttentionError, UnavailableError};
 use crate::launches;
@@ -116,7 +116,7 @@ impl Attention {
         let [Some(causal), Some(grouped)] = [is_causal, enable_gqa].map(boolean) else {
             return Ok(None);
         };
-        if !tensors.iter().all(|tensor| self.is_plain(tensor)) || !is_zero(dropout_p) {
+        if !tensors.iter().all(|tensor| self.is_plain(tensor)) || number(dropout_p) != Some(0.0) {
             return Ok(None);
         }
         if self.needs_gradients(tensors)? {
@@ -292,8 +292,7 @@ impl Attention {
         if scale.is_none() {
             return Ok(u32::try_from(width).ok().map(|width| 1.0 / f64::from(width).sqrt()));
         }
-        let scale = scale.cast_exact::<PyFloat>().ok().map(PyFloatMethods::value);
-        Ok(scale.filter(|scale| *scale > 0.0 && scale.is_finite()))
+        Ok(number(scale).filter(|scale| *scale > 0.0 && scale.is_finite()))
     }
 }
 
@@ -350,9 +349,12 @@ fn boolean(object: &Bound<'_, PyAny>) -> Option<bool> {
     object.cast_exact::<PyBool>().ok().map(PyBoolMethods::is_true)
 }
 
-/// Whether an object is exactly the number 0.
-fn is_zero(object: &Bound<'_, PyAny>) -> bool {
-    object.cast_exact::<PyFloat>().is_ok_and(|float| float.value() == 0.0)
+/// The value of an object that is exactly a `float` or an `int`.
+fn number(object: &Bound<'_, PyAny>) -> Option<f64> {
+    match object.cast_exact::<PyFloat>() {
+        Ok(float) => Some(float.value()),
+        Err(_) => object.cast_exact::<PyInt>().ok()?.extract().ok(),
+    }
 }
 
 #[allow(clippy::as_conversions, clippy::cast_possible_truncation, reason = "rounds to nearest")]

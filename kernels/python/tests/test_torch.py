@@ -101,20 +101,20 @@ def test_what_the_kernels_do_not_serve_goes_to_pytorch_for_a_reason(on_cpu, reas
 def test_common_calls_take_the_short_way(on_cpu):
     tensors = qkv(2, 5, 16, 64)
     short = _launch.kernels
-    for options in ({}, {"is_causal": True}, {"scale": 0.3}):
+    for options in ({}, {"is_causal": True}, {"scale": 0.3}, {"scale": 1, "dropout_p": 0}):
         served = short.served
         torch.testing.assert_close(attention(*tensors, **options), PYTORCH(*tensors, **options))
         assert short.served == served + 1
     with torch.no_grad():
         attention(*[tensor.requires_grad_() for tensor in qkv(2, 5, 16, 64)])
-    assert short.served == 4
+    assert short.served == 5
     attention(*tensors, torch.zeros(16, 16))
-    attention(*tensors, scale=1)
+    attention(*tensors, scale=type("Number", (float,), {})(1.0))
     assert attention(*[tensor.requires_grad_() for tensor in qkv(2, 5, 16, 64)]).requires_grad
     with torch.autocast("cpu", torch.bfloat16):
         assert attention(*tensors).dtype is torch.bfloat16
-    assert short.served == 4
-    assert on_cpu() == Counts(8, {})
+    assert short.served == 5
+    assert on_cpu() == Counts(9, {})
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_kernels_that_are_not_available_are_reported_once(monkeypatch):
         """As a tensor on a device that is not there."""
 
         is_cuda, is_cpu, dtype, shape = True, False, torch.float16, (2, 5, 16, 64)
-        get_device, data_ptr, is_neg = lambda self: 0, lambda self: 0, lambda self: False
+        get_device, data_ptr, is_neg = lambda self: 0, lambda self: 16, lambda self: False
         stride = lambda self: (5120, 1024, 64, 1)  # noqa: E731
 
     monkeypatch.setattr(_launch, "kernels", _native.Attention(torch, dlpack=False))
