@@ -1,0 +1,86 @@
+"""How the random calls of `gpu.py` are compared and counted, on the CPU. Needs PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gpu_calls
+import torch
+from calls import BOTH_RAISE, COMPARED, NOT_EXACT, PYTORCH, SERVED_UNALIGNED, Call, Comparison, compare
+
+# A PyTorch that ends the process at masks of one column, and when it fails a second time.
+CRASHING = """
+import os, sys
+sys.path.insert(0, {folder!r})
+import calls, gpu_calls, torch
+from gridguard import _fallback
+
+pytorch, failed = calls.PYTORCH, []
+
+def crashing(query, key, value, mask=None, **options):
+    if query.dtype == torch.float64:
+        return pytorch(query, key, value, mask, **options)
+    if mask is not None and mask.shape[-1] == 1:
+        os._exit(3)
+    try:
+        return pytorch(query, key, value, mask, **options)
+    except Exception:
+        if failed:
+            os._exit(4)
+        failed.append(True)
+        raise
+
+calls.PYTORCH = gpu_calls.PYTORCH = _fallback.pytorch = crashing
+sys.argv += ["--device", "cpu"]
+gpu_calls.main()
+"""
+ALIGNMENT = "query is not correctly aligned (strideM)"
+
+
+def call(**options):
+    return Call([torch.randn(2, 3, 8, 16) for _ in range(3)], None, options, "plain")
+
+
+def raising(error):
+    def function(*arguments, **options):
+        raise error
+
+    return function
+
+
+def test_errors_are_equal_by_their_type():
+    assert compare(call(), raising(RuntimeError("a")), RuntimeError("b")) == Comparison(BOTH_RAISE)
+    assert "TypeError" in compare(call(), raising(TypeError()), RuntimeError("b")).wrong
+    assert "no error instead of" in compare(call(), PYTORCH, RuntimeError("b")).wrong
+    assert "RuntimeError" in compare(call(), raising(RuntimeError()), [torch.zeros(2, 3, 8, 16)]).wrong
+
+
+def test_calls_whose_alignment_pytorch_refuses_are_compared_with_double_precision():
+    assert compare(call(), PYTORCH, RuntimeError(ALIGNMENT)) == Comparison(SERVED_UNALIGNED)
+    twice = compare(call(), lambda *arguments: 2 * PYTORCH(*arguments), RuntimeError(ALIGNMENT))
+    assert twice.kind == SERVED_UNALIGNED and "off by" in twice.wrong
+    assert "TypeError" in compare(call(), raising(TypeError()), RuntimeError(ALIGNMENT)).wrong
+
+
+def test_what_double_precision_refuses_has_the_shape_and_type_of_pytorchs_result():
+    def lenient(*tensors, dropout_p):
+        return PYTORCH(*tensors)
+
+    theirs = [torch.zeros(2, 3, 8, 16)]
+    assert compare(call(dropout_p=2.0), lenient, theirs) == Comparison(NOT_EXACT)
+    assert compare(call(dropout_p=2.0), lenient, [theirs[0].half()]).wrong is not None
+    assert compare(call(dropout_p=2.0), lenient, [theirs[0][..., :8]]).wrong is not None
+    assert compare(call(dropout_p=2.0), PYTORCH, None) == Comparison(BOTH_RAISE)
+
+
+def test_every_call_is_counted_also_those_that_end_the_process(tmp_path, monkeypatch):
+    calls = 26
+    program = tmp_path / "crashing.py"
+    program.write_text(CRASHING.format(folder=str(Path(__file__).parent)))
+    monkeypatch.setattr(gpu_calls, "__file__", str(program))
+    wrong, kinds, taken = gpu_calls.check(calls, 2, 600.0)
+    assert not wrong, wrong
+    assert kinds.total() == calls, kinds
+    assert kinds.keys() <= {COMPARED, BOTH_RAISE, gpu_calls.ALONE_RIGHT, gpu_calls.ALONE_PYTORCH}
+    assert kinds[gpu_calls.ALONE_RIGHT] and kinds[gpu_calls.ALONE_PYTORCH] and kinds[COMPARED] > 15, kinds
+    assert taken["device"] > 15, taken
