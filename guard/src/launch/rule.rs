@@ -266,6 +266,10 @@ pub(crate) struct RuleSet(u64);
 impl RuleSet {
     pub(crate) const EMPTY: Self = Self(0);
 
+    pub(crate) const fn of(rule: Rule) -> Self {
+        Self(rule.bit())
+    }
+
     pub(crate) const fn without(self, rule: Rule) -> Self {
         Self(self.0 & !rule.bit())
     }

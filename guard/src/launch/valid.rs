@@ -132,6 +132,16 @@ impl ValidLaunch {
     /// decision to the rules.
     #[inline]
     pub(crate) fn plain(request: &LaunchRequest, limits: &LaunchLimits) -> Option<Self> {
+        Self::plain_with_grid(request.grid, request, limits)
+    }
+
+    /// As [`Self::plain`], of the same request with another grid.
+    #[inline]
+    pub(crate) fn plain_with_grid(
+        grid: Dim3,
+        request: &LaunchRequest,
+        limits: &LaunchLimits,
+    ) -> Option<Self> {
         let limit = limits.plain();
         let block = within(request.block, limit.block)?;
         let [bx, by, bz] = block;
@@ -146,7 +156,7 @@ impl ValidLaunch {
             && !request.cooperative
             && !request.dependent;
         legal.then_some(Self {
-            grid: within(request.grid, limit.grid)?,
+            grid: within(grid, limit.grid)?,
             block,
             dynamic_shared_bytes,
             cluster: None,

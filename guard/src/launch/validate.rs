@@ -31,7 +31,7 @@ use crate::limits::occupancy::OccupancyLimits;
 ///      split axis y into 2 launches of 38400, or fold it into x",
 /// );
 /// ```
-#[inline]
+#[inline(always)]
 pub fn validate(request: &LaunchRequest, limits: &LaunchLimits) -> Result<ValidLaunch, Violations> {
     match ValidLaunch::plain(request, limits) {
         Some(launch) => Ok(launch),
@@ -84,6 +84,24 @@ pub(crate) fn check(
 ) -> Result<ValidLaunch, RuleSet> {
     match ValidLaunch::plain(request, limits) {
         Some(launch) => Ok(launch),
+        None => check_rules(request, limits),
+    }
+}
+
+/// As [`check`], of a launch that may be split along `axis`: most break no rule but that of their grid there,
+/// which is found without going through the others.
+#[inline]
+pub(crate) fn check_along(
+    axis: Axis,
+    request: &LaunchRequest,
+    limits: &LaunchLimits,
+) -> Result<ValidLaunch, RuleSet> {
+    let (blocks, most) = (request.grid.along(axis), limits.plain().grid_along(axis));
+    let grid = request.grid.with(axis, blocks.min(most));
+    match ValidLaunch::plain_with_grid(grid, request, limits) {
+        Some(launch) if blocks <= most => Ok(launch),
+        // Plain launches of every grid are legal up to the limits of the grid alone.
+        Some(_) => Err(RuleSet::of(Rule::grid_dim(axis))),
         None => check_rules(request, limits),
     }
 }
@@ -288,6 +306,12 @@ mod tests {
                 let all = thresholds.required_cluster.is_none() && thresholds.device_threads < u64::MAX;
                 if fast.is_some() || all {
                     proptest::prop_assert_eq!(fast, by_rules.filter(|_| plain));
+                }
+                for axis in Axis::ALL {
+                    proptest::prop_assert_eq!(
+                        check_along(axis, &request, &limits),
+                        check(&request, &limits)
+                    );
                 }
             }
         }

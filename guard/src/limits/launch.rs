@@ -241,6 +241,12 @@ impl Thresholds {
 }
 
 impl PlainThresholds {
+    /// The most blocks along `axis`.
+    #[inline]
+    pub(crate) fn grid_along(&self, axis: Axis) -> u64 {
+        Dim3::from(self.grid).along(axis)
+    }
+
     /// A plain launch within these is legal by `thresholds`; one that exceeds them is checked rule by
     /// rule.
     fn new(thresholds: &Thresholds) -> Self {

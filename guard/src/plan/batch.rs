@@ -214,6 +214,7 @@ impl BatchAxis {
 
     /// Blocks along the axis that `items` need, or `None` past u64.
     #[must_use]
+    #[inline]
     pub fn blocks(&self, items: u64) -> Option<u64> {
         self.share().blocks(items)
     }
@@ -226,6 +227,7 @@ impl BatchAxis {
     }
 
     /// Whether the grid of `request` has exactly the blocks that the items need.
+    #[inline]
     pub(crate) fn covers(&self, request: &LaunchRequest) -> bool {
         self.blocks(self.items) == Some(request.grid.along(self.axis))
     }
@@ -233,14 +235,23 @@ impl BatchAxis {
     #[inline]
     pub(crate) fn share(&self) -> Share {
         let (items, blocks) = (self.items_per_block.get(), self.blocks_per_item.get());
-        // Spares the common case a division.
-        let divisor = if items == 1 { 1 } else { greatest_common_divisor(items, blocks) };
+        // Spares the common case its divisions.
+        if items == 1 {
+            return Share { items, blocks };
+        }
+        let divisor = greatest_common_divisor(items, blocks);
         Share { items: items / divisor, blocks: blocks / divisor }
     }
 
     /// Items that fit into `blocks` along the axis.
     pub(crate) fn items_in(&self, blocks: u64) -> u64 {
         self.share().items(blocks)
+    }
+
+    /// Whether a launch without a cluster may be folded.
+    #[inline]
+    pub(crate) fn is_foldable(&self) -> bool {
+        self.foldable && self.axis != Axis::X
     }
 
     /// `request` with the batch axis moved to x, if the kernel supports it and no `cluster` would be
@@ -252,7 +263,7 @@ impl BatchAxis {
     ) -> Option<LaunchRequest> {
         let axis = self.axis;
         let cut = cluster.is_some_and(|cluster| cluster.along(axis) != 1 || cluster.x != 1);
-        if !self.foldable || axis == Axis::X || cut {
+        if !self.is_foldable() || cut {
             return None;
         }
         // Validation reports what exceeds the limit of x.
@@ -264,8 +275,12 @@ impl BatchAxis {
     /// The smallest chunk, in items, that keeps the alignment and does not share a block with the
     /// next chunk; `None` past u64. All chunks but the last are multiples of it.
     #[must_use]
+    #[inline]
     pub fn unit(&self) -> Option<u64> {
-        least_common_multiple(self.align.get(), self.share().items)
+        match self.share().items {
+            1 => Some(self.align.get()),
+            items => least_common_multiple(self.align.get(), items),
+        }
     }
 
     /// The smallest multiple of [`Self::unit`] whose blocks are a multiple of `cluster`.

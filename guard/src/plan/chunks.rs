@@ -58,11 +58,19 @@ impl Chunks {
     #[inline]
     pub fn balanced(items: u64, cap: u64, align: u64) -> Self {
         let align = align.max(1);
-        let all_units = items.div_ceil(align);
-        let launches = all_units.div_ceil((cap / align).max(1));
+        // Divisions are most of the cost; a batch without alignment needs two, one chunk none.
+        let (all_units, cap) = match align {
+            1 => (items, cap),
+            _ => (items.div_ceil(align), cap / align),
+        };
+        let (launches, units) = if all_units <= cap {
+            (all_units.min(1), all_units)
+        } else {
+            let launches = all_units.div_ceil(cap.max(1));
+            (launches, all_units.checked_div(launches).unwrap_or(0))
+        };
         // Larger chunks come last, so that the end of the batch shortens a larger one and sizes differ
         // by at most one unit.
-        let units = all_units.checked_div(launches).unwrap_or(0);
         let larger = all_units - units * launches;
         Self { items, align, units, first_larger: launches - larger, launches, next: 0 }
     }
@@ -81,11 +89,17 @@ impl Chunks {
 
     /// The items of the largest chunk; 0 if there is none.
     #[must_use]
+    #[inline]
     pub fn largest(&self) -> u64 {
-        let last = self.at(self.launches.saturating_sub(1)).map_or(0, |chunk| chunk.items);
+        let Some(others) = self.launches.checked_sub(1) else { return 0 };
+        let larger = self.launches - self.first_larger;
+        let last = self.items - (self.units * others + larger.saturating_sub(1)) * self.align;
+        if others == 0 {
+            return last;
+        }
         // The end of the batch may make the last one shorter than the one before.
-        let before = self.launches.checked_sub(2).and_then(|index| self.at(index));
-        last.max(before.map_or(0, |chunk| chunk.items))
+        let before = (self.units + u64::from(larger > 1)) * self.align;
+        last.max(before)
     }
 
     /// The chunk at `index`, from 0.

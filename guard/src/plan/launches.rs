@@ -6,7 +6,7 @@ use crate::limits::launch::{FormLimits, LaunchLimits};
 use crate::plan::batch::Share;
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::{Chunk, Chunks};
-use crate::plan::parts::{GridParts, saturated};
+use crate::plan::parts::{GridPart, GridParts, saturated};
 
 /// One launch of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +59,7 @@ impl Plan {
 
     /// The number of launches; 0 for a batch of zero items.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> u64 {
         self.parts().map_or(self.chunks.launches(), |parts| parts.count())
     }
@@ -72,6 +73,7 @@ impl Plan {
     /// Items of the whole batch; 1 for a request without a batch axis. Blocks of the grid where a
     /// rewritten kernel is launched.
     #[must_use]
+    #[inline]
     pub fn items(&self) -> u64 {
         self.parts().map_or(self.chunks.items(), |parts| parts.blocks())
     }
@@ -90,6 +92,7 @@ impl Plan {
 
     /// Items of the largest launch; its blocks where a rewritten kernel is launched.
     #[must_use]
+    #[inline]
     pub fn largest_chunk(&self) -> u64 {
         self.parts()
             .map_or_else(|| self.chunks.largest(), |parts| saturated(parts.largest().volume()))
@@ -111,11 +114,11 @@ impl Plan {
 
     /// The launch at `index`, from 0.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn at(&self, index: u64) -> Option<PlannedLaunch> {
         match self.parts() {
             None => self.chunks.at(index).map(|chunk| self.launch_of(chunk)),
-            Some(parts) => self.launch_of_part(&parts, index),
+            Some(parts) => parts.at(index).map(|part| self.launch_of_part(part)),
         }
     }
 
@@ -130,21 +133,24 @@ impl Plan {
         self.chunks
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn launch_of(&self, chunk: Chunk) -> PlannedLaunch {
-        let (Strategy::Chunked, Some(axis)) = (self.strategy, self.axis) else {
-            return PlannedLaunch { chunk, launch: self.launch, first_block: [0; 3] };
-        };
-        // The largest chunk was validated, so a smaller one fits 32 bits.
-        let blocks = self.share.blocks(chunk.items).and_then(|blocks| u32::try_from(blocks).ok());
-        let launch = blocks.map_or(self.launch, |blocks| self.launch.shortened(axis, blocks));
-        // Dependence on the previous launch applies to the first chunk.
-        let launch = if chunk.index > 0 { launch.independent() } else { launch };
+        let mut launch = self.launch;
+        if let (Strategy::Chunked, Some(axis)) = (self.strategy, self.axis) {
+            // The largest chunk was validated, so a smaller one fits 32 bits.
+            if let Some(Ok(blocks)) = self.share.blocks(chunk.items).map(u32::try_from) {
+                launch = launch.shortened(axis, blocks);
+            }
+            // Dependence on the previous launch applies to the first chunk.
+            if chunk.index > 0 {
+                launch = launch.independent();
+            }
+        }
         PlannedLaunch { chunk, launch, first_block: [0; 3] }
     }
 
     /// The parts of the grid that a rewritten kernel is launched on.
-    #[inline]
+    #[inline(always)]
     fn parts(&self) -> Option<GridParts> {
         let whole = self.whole.map(Dim3::from)?;
         let grid = match self.strategy {
@@ -155,12 +161,11 @@ impl Plan {
     }
 
     #[inline(never)]
-    fn launch_of_part(&self, parts: &GridParts, index: u64) -> Option<PlannedLaunch> {
-        let part = parts.at(index)?;
+    fn launch_of_part(&self, part: GridPart) -> PlannedLaunch {
         let [x, y, z] = part.size;
         let launch = self.launch.shortened(Axis::X, x).shortened(Axis::Y, y).shortened(Axis::Z, z);
-        let launch = if index > 0 { launch.independent() } else { launch };
-        Some(PlannedLaunch { chunk: part.blocks, launch, first_block: part.first })
+        let launch = if part.blocks.index > 0 { launch.independent() } else { launch };
+        PlannedLaunch { chunk: part.blocks, launch, first_block: part.first }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::launch::explain::violations;
 use crate::launch::request::LaunchRequest;
 use crate::launch::rule::{Rule, RuleSet};
 use crate::launch::valid::ValidLaunch;
-use crate::launch::validate::{check, validate};
+use crate::launch::validate::{check, check_along, validate};
 use crate::launch::violation::{Owner, Remedy, Violation, Violations};
 use crate::limits::launch::LaunchLimits;
 use crate::plan::batch::{BatchAxis, Share};
@@ -44,7 +44,7 @@ impl Plan {
         if batch.items() == 0 {
             return Self::empty(request, batch, limits);
         }
-        let checked = check(request, limits);
+        let checked = check_along(batch.axis(), request, limits);
         let caps = Caps::new(batch, choice);
         // A cap on chunks does not apply where all items are in one launch, or see the whole batch.
         let all_items = !choice.allows(Strategy::Chunked);
@@ -64,6 +64,7 @@ impl Plan {
             return rewritten().unwrap_or_else(|| Err(explain(request, Some(batch), limits)));
         }
         if fits
+            && batch.is_foldable()
             && choice.allows(Strategy::Folded)
             && let Some(plan) = folded(request, batch, limits)
         {
@@ -78,8 +79,10 @@ impl Plan {
             return Ok(plan);
         }
         if choice.allows(Strategy::Chunked) {
-            return chunked(request, batch, limits, caps)
-                .or_else(|violations| rewritten().unwrap_or(Err(violations)));
+            return match chunked(request, batch, limits, caps) {
+                Err(violations) => rewritten().unwrap_or(Err(violations)),
+                plan => plan,
+            };
         }
         rewritten().unwrap_or_else(|| {
             Err(match choice.strategy {
@@ -196,7 +199,7 @@ fn chunked(
         violations.push(Violation { rule, axis, requested, limit, owner, remedy });
         Err(violations)
     };
-    let blocks_limit = limits.thresholds().grid.along(axis);
+    let blocks_limit = limits.plain().grid_along(axis);
     let cap = caps.all.min(batch.items_in(blocks_limit));
     if caps.declared == 0 {
         // Not even one item fits, which the violations of the unsplit launch report.
@@ -231,8 +234,11 @@ fn chunked(
     let chunks = Chunks::balanced(batch.items(), cap, unit);
     // The largest launch is validated like any other, which also narrows it to 32 bits.
     let blocks = batch.blocks(chunks.largest()).unwrap_or(u64::MAX);
-    let largest = LaunchRequest { grid: request.grid.with(axis, blocks), ..*request };
-    let launch = validate(&largest, limits)?;
+    let grid = request.grid.with(axis, blocks);
+    let launch = match ValidLaunch::plain_with_grid(grid, request, limits) {
+        Some(launch) => launch,
+        None => validate(&LaunchRequest { grid, ..*request }, limits)?,
+    };
     Ok(build(Strategy::Chunked, chunks, Some(batch), launch))
 }
 
