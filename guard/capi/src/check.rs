@@ -3,7 +3,7 @@
 use core::ffi::c_char;
 
 use gridguard::check::CheckRequest;
-use gridguard::{Choice, LaunchLimits, LaunchRequest, Plan, PlannedLaunch, validate};
+use gridguard::{Choice, Plan, PlannedLaunch, validate};
 
 use crate::config::{gg_batch, gg_config, strategy_number};
 use crate::error::{entry, gg_error};
@@ -94,10 +94,24 @@ pub unsafe extern "C" fn gg_plan(
     let body = || {
         // SAFETY: the caller does not free the handle meanwhile.
         let limits = unsafe { handles::get(limits, "limits") }?;
-        // SAFETY: the caller's structures, for the time of this call.
-        let (config, batch) =
-            unsafe { (memory::read(config, "config")?, memory::read_optional(batch, "batch")?) };
-        let plan = plan(&config.request()?, batch.as_ref(), &limits.limits)?;
+        // SAFETY: the caller's structure, for the time of this call.
+        let request = unsafe { memory::read(config, "config") }?.request()?;
+        let (mut declared, mut choice, mut is_preference) = (None, Choice::AUTOMATIC, false);
+        if !batch.is_null() {
+            // SAFETY: the caller's structure, for the time of this call.
+            let batch = unsafe { memory::read(batch, "batch") }?;
+            declared = Some(batch.declared()?);
+            (choice, is_preference) = (batch.choice()?, batch.is_preference());
+        }
+        let mut planned = Plan::new(&request, declared.as_ref(), &limits.limits, choice);
+        if is_preference && planned.is_err() {
+            planned = Plan::new(&request, declared.as_ref(), &limits.limits, Choice::AUTOMATIC);
+        }
+        // A plan is large: it stays where it was made.
+        let plan = match planned {
+            Ok(ref plan) => plan,
+            Err(violations) => return Err(violations.into()),
+        };
         if capacity > 0 && chunks.is_null() {
             return Err(Failure::Null("chunks"));
         }
@@ -111,9 +125,8 @@ pub unsafe extern "C" fn gg_plan(
         };
         // SAFETY: `out` is the caller's.
         unsafe { memory::write(out, &info, "out") }?;
-        for place in 0..capacity {
-            let index = u64::try_from(place).ok().and_then(|place| first.checked_add(place));
-            let Some(planned) = index.and_then(|index| plan.at(index)) else { break };
+        for (place, index) in (0..capacity).zip(first..info.launches) {
+            let Some(planned) = plan.at(index) else { break };
             // SAFETY: `chunks` is not null, so it has room for `capacity` launches, of which this is one.
             unsafe { chunks.add(place).write_unaligned(planned.into()) };
         }
@@ -148,24 +161,6 @@ pub unsafe extern "C" fn gg_check_json(
     };
     // SAFETY: `out` and `error` are the caller's.
     unsafe { entry(error, || memory::create(out, make)) }
-}
-
-/// Plans a request as its batch says.
-#[inline]
-pub(crate) fn plan(
-    request: &LaunchRequest,
-    batch: Option<&gg_batch>,
-    limits: &LaunchLimits,
-) -> Result<Plan, Failure> {
-    let Some(batch) = batch else {
-        return Ok(Plan::new(request, None, limits, Choice::AUTOMATIC)?);
-    };
-    let declared = batch.declared()?;
-    let plan = Plan::new(request, Some(&declared), limits, batch.choice()?);
-    if plan.is_err() && batch.is_preference() {
-        return Ok(Plan::new(request, Some(&declared), limits, Choice::AUTOMATIC)?);
-    }
-    Ok(plan?)
 }
 
 impl From<PlannedLaunch> for gg_chunk {

@@ -167,23 +167,14 @@ impl From<Dim3> for gg_dim3 {
 }
 
 impl gg_config {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn request(&self) -> Result<LaunchRequest, Failure> {
-        let request = LaunchRequest::new(self.grid.into(), self.block.into())
+        known_flags(self.flags, GG_COOPERATIVE | GG_DEPENDENT | GG_HAS_PRIORITY, "config.flags")?;
+        let mut request = LaunchRequest::new(self.grid.into(), self.block.into())
             .dynamic_shared_bytes(self.dynamic_shared_bytes)
             .parameter_bytes(self.parameter_bytes);
-        if self.flags == 0 && (self.cluster.x | self.cluster.y | self.cluster.z) == 0 {
-            return Ok(request);
-        }
-        self.request_of_all(request)
-    }
-
-    /// Adds what most launches do not have.
-    #[cold]
-    fn request_of_all(&self, mut request: LaunchRequest) -> Result<LaunchRequest, Failure> {
-        let all = GG_COOPERATIVE | GG_DEPENDENT | GG_HAS_PRIORITY;
-        known_flags(self.flags, all, "config.flags")?;
-        request = request.cluster(self.cluster.into());
+        let cluster = Dim3::from(self.cluster);
+        request.cluster = (cluster != Dim3::new(0, 0, 0)).then_some(cluster);
         request.cooperative = self.flags & GG_COOPERATIVE != 0;
         request.dependent = self.flags & GG_DEPENDENT != 0;
         request.priority = (self.flags & GG_HAS_PRIORITY != 0).then_some(self.priority);
@@ -192,7 +183,7 @@ impl gg_config {
 }
 
 impl gg_batch {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn declared(&self) -> Result<BatchAxis, Failure> {
         known_flags(self.flags, GG_FOLDABLE | GG_PREFERENCE, "batch.flags")?;
         let axis = match self.axis {
@@ -213,7 +204,7 @@ impl gg_batch {
         Ok(if self.flags & GG_FOLDABLE != 0 { batch.foldable() } else { batch })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn choice(&self) -> Result<Choice, Failure> {
         let choice = Choice::at_most(self.max_items);
         Ok(match self.strategy {
@@ -245,12 +236,13 @@ pub(crate) const fn strategy_number(strategy: Strategy) -> u32 {
 }
 
 /// Flags that a later version adds are not ignored.
-#[inline]
+#[inline(always)]
 pub(crate) fn known_flags(given: u32, all: u32, what: &'static str) -> Result<(), Failure> {
     if given & !all == 0 { Ok(()) } else { Err(range(what, given, "a sum of its flags")) }
 }
 
 #[cold]
+#[inline(never)]
 pub(crate) fn range(what: &'static str, given: u32, expected: &'static str) -> Failure {
     Failure::Range { what, given: given.into(), expected }
 }

@@ -63,6 +63,8 @@ pub(crate) enum Failure {
 }
 
 impl<E: Into<Error>> From<E> for Failure {
+    #[cold]
+    #[inline(never)]
     fn from(error: E) -> Self {
         Self::Library(Box::new(error.into()))
     }
@@ -70,11 +72,24 @@ impl<E: Into<Error>> From<E> for Failure {
 
 impl Failure {
     #[cold]
+    #[inline(never)]
     pub(crate) const fn of_handle(handle: usize, what: &'static str, name: &'static str) -> Self {
         match handle {
             0 => Self::NullHandle { what },
             _ => Self::Handle { what, name },
         }
+    }
+
+    /// Of a structure whose size is `given`; `None` for NULL.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn of_structure(
+        what: &'static str,
+        given: Option<usize>,
+        oldest: usize,
+        newest: usize,
+    ) -> Self {
+        given.map_or(Self::Null(what), |given| Self::Struct { what, given, oldest, newest })
     }
 
     /// From what a panic was started with.

@@ -1,14 +1,14 @@
 //! Handles of the objects that callers hold: numbers instead of addresses, so that a wrong one is
 //! detected.
 
-use core::any::Any;
+use core::any::TypeId;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::failure::Failure;
 
 /// What a handle stands for.
-pub(crate) trait Object: Any + Send + Sync {
+pub(crate) trait Object: Send + Sync + 'static {
     /// The name of its type in C.
     const NAME: &'static str;
 }
@@ -28,8 +28,9 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T, Failure> {
     let segment = SEGMENTS.get(place.segment).ok_or(Failure::TooManyObjects)?;
     let slots = segment.get_or_init(|| (0..place.slots).map(|_| Slot::default()).collect());
     let slot = slots.get(place.slot).ok_or(Failure::TooManyObjects)?;
-    let object: Box<Erased> = Box::new(Box::new(object));
-    slot.object.store(Box::into_raw(object), Ordering::Relaxed);
+    let header = Header { of_type: TypeId::of::<T>(), free: free_held::<T> };
+    let object = Box::into_raw(Box::new(Held { header, object }));
+    slot.object.store(object.cast(), Ordering::Relaxed);
     slot.handle.store(handle, Ordering::Release);
     Ok(core::ptr::without_provenance_mut(handle))
 }
@@ -39,19 +40,22 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T, Failure> {
 /// # Safety
 ///
 /// No other thread frees the handle for as long as the object is used.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn get<'a, T: Object>(
     handle: *const T,
     what: &'static str,
 ) -> Result<&'a T, Failure> {
-    let found = find(handle.addr()).and_then(|slot| {
-        let object = slot.object.load(Ordering::Relaxed);
-        // SAFETY: while the slot has the handle, the pointer is that of `insert`; by this function's
-        // contract it stays so.
-        unsafe { object.as_ref() }
-    });
-    let object = found.and_then(|object| (**object).downcast_ref::<T>());
-    object.ok_or_else(|| Failure::of_handle(handle.addr(), what, T::NAME))
+    let unknown = || Failure::of_handle(handle.addr(), what, T::NAME);
+    let slot = find(handle.addr()).ok_or_else(unknown)?;
+    let object = slot.object.load(Ordering::Relaxed);
+    // SAFETY: while the slot has the handle, the pointer is that of `insert`, to an object that begins with
+    // its header; by this function's contract it stays so.
+    let of_type = unsafe { (*object).of_type };
+    if of_type != TypeId::of::<T>() {
+        return Err(unknown());
+    }
+    // SAFETY: as above, and `insert` made it of this type.
+    Ok(unsafe { &(*object.cast::<Held<T>>()).object })
 }
 
 /// Frees the object of `handle`, of any type.
@@ -65,10 +69,10 @@ pub(crate) unsafe fn remove(handle: usize) -> Result<(), Failure> {
     // Of two threads that free the same handle, one succeeds.
     let taken = slot.handle.compare_exchange(handle, 0, Ordering::Acquire, Ordering::Relaxed);
     taken.map_err(|_| unknown())?;
-    let object = slot.object.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    let object = slot.object.load(Ordering::Relaxed);
     // SAFETY: the pointer is that of `insert`, and no other thread took it, nor uses it by this
-    // function's contract.
-    drop(unsafe { Box::from_raw(object) });
+    // function's contract. The header names the function for the object's type.
+    unsafe { ((*object).free)(object) };
     // A slot whose generations are used up is not used again.
     if let Some(next) = handle.checked_add(FIRST_GENERATION) {
         FREE.lock().unwrap_or_else(PoisonError::into_inner).reusable.push(next);
@@ -77,21 +81,39 @@ pub(crate) unsafe fn remove(handle: usize) -> Result<(), Failure> {
 }
 
 /// The slot that has `handle` now.
-#[inline]
+#[inline(always)]
 fn find(handle: usize) -> Option<&'static Slot> {
     let place = Place::of(handle);
     let slot = SEGMENTS.get(place.segment)?.get()?.get(place.slot)?;
     (handle != 0 && slot.handle.load(Ordering::Acquire) == handle).then_some(slot)
 }
 
-/// Boxed twice, because an atomic pointer is thin.
-type Erased = Box<dyn Any + Send + Sync>;
+/// An object behind its header, so that a pointer to it is thin, whatever its type.
+#[repr(C)]
+struct Held<T> {
+    header: Header,
+    object: T,
+}
+
+struct Header {
+    of_type: TypeId,
+    free: unsafe fn(*mut Self),
+}
+
+/// # Safety
+///
+/// `object` is a boxed [`Held<T>`], which nothing else uses.
+unsafe fn free_held<T>(object: *mut Header) {
+    // SAFETY: this function's contract.
+    drop(unsafe { Box::from_raw(object.cast::<Held<T>>()) });
+}
 
 #[derive(Default)]
 struct Slot {
     /// The handle of the object in it, 0 for none.
     handle: AtomicUsize,
-    object: AtomicPtr<Erased>,
+    /// A [`Held`].
+    object: AtomicPtr<Header>,
 }
 
 /// Where the slot of a handle is.
@@ -103,16 +125,12 @@ struct Place {
 }
 
 impl Place {
-    #[inline]
+    #[inline(always)]
     fn of(handle: usize) -> Self {
         let number = (handle & (FIRST_GENERATION - 1)) + FIRST_SLOTS;
-        let slots = 1 << number.ilog2();
-        let segment = slots / FIRST_SLOTS;
-        Self {
-            segment: segment.trailing_zeros().try_into().unwrap_or(usize::MAX),
-            slots,
-            slot: number - slots,
-        }
+        let segment = number.ilog2() - FIRST_SLOTS.ilog2();
+        let slots = FIRST_SLOTS << segment;
+        Self { segment: segment.try_into().unwrap_or(usize::MAX), slots, slot: number - slots }
     }
 }
 

@@ -1,4 +1,7 @@
 //! Reads and writes the caller's memory: structures of several versions, strings and results.
+//!
+//! What every call needs is always inlined, here and in `handles` and `config`, and failures are made in
+//! functions of their own: results that are returned through memory would be copied at each step.
 
 use core::ffi::{CStr, c_char};
 
@@ -24,7 +27,7 @@ pub(crate) unsafe trait Versioned: Copy {
 ///
 /// `from` is null, or points to a `usize` and, if that is a size of the structure, to as many bytes of
 /// it.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn read<T: Versioned>(from: *const T, what: &'static str) -> Result<T, Failure> {
     // SAFETY: this function's contract.
     let size = unsafe { size_at(from, what) }?;
@@ -32,12 +35,25 @@ pub(crate) unsafe fn read<T: Versioned>(from: *const T, what: &'static str) -> R
         // SAFETY: the caller's structure has all fields.
         return Ok(unsafe { from.read_unaligned() });
     }
+    // SAFETY: the caller's structure has so many bytes, fewer than a `T`.
+    Ok(unsafe { widened(from, size) })
+}
+
+/// The structure at `from`, of `size` bytes, with the fields that it lacks. A function of its own, so that
+/// the fields of a whole structure stay in registers.
+///
+/// # Safety
+///
+/// `from` points to so many bytes of the structure, at most all.
+#[cold]
+#[inline(never)]
+unsafe fn widened<T: Versioned>(from: *const T, size: usize) -> T {
     // SAFETY: zeros are a valid value, by the contract of `Versioned`.
     let mut value: T = unsafe { core::mem::zeroed() };
     let to = (&raw mut value).cast::<u8>();
     // SAFETY: both have at least `size` bytes, which do not overlap.
     unsafe { to.copy_from_nonoverlapping(from.cast(), size) };
-    Ok(value)
+    value
 }
 
 /// As [`read`]; `None` for null.
@@ -45,7 +61,7 @@ pub(crate) unsafe fn read<T: Versioned>(from: *const T, what: &'static str) -> R
 /// # Safety
 ///
 /// As [`read`].
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn read_optional<T: Versioned>(
     from: *const T,
     what: &'static str,
@@ -62,6 +78,7 @@ pub(crate) unsafe fn read_optional<T: Versioned>(
 /// # Safety
 ///
 /// As [`read`], and nothing else accesses the memory.
+#[inline(always)]
 pub(crate) unsafe fn write<T: Versioned>(
     to: *mut T,
     value: &T,
@@ -73,7 +90,15 @@ pub(crate) unsafe fn write<T: Versioned>(
     let size = unsafe { size_at(to, what) }?;
     let from = core::ptr::from_ref(value).cast::<u8>();
     // SAFETY: both have at least `size` bytes, which do not overlap.
-    unsafe { to.cast::<u8>().add(FROM).copy_from_nonoverlapping(from.add(FROM), size - FROM) };
+    let copy = |size| unsafe {
+        to.cast::<u8>().add(FROM).copy_from_nonoverlapping(from.add(FROM), size - FROM);
+    };
+    // A copy of a constant size needs no call.
+    if size == size_of::<T>() {
+        copy(size_of::<T>());
+    } else {
+        copy(size);
+    }
     Ok(())
 }
 
@@ -82,21 +107,21 @@ pub(crate) unsafe fn write<T: Versioned>(
 /// # Safety
 ///
 /// As [`read`].
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn size_at<T: Versioned>(
     to: *const T,
     what: &'static str,
 ) -> Result<usize, Failure> {
+    let (oldest, newest) = (T::OLDEST, size_of::<T>());
     if to.is_null() {
-        return Err(Failure::Null(what));
+        return Err(Failure::of_structure(what, None, oldest, newest));
     }
     // SAFETY: not null, so it points to a `usize`.
     let given = unsafe { to.cast::<usize>().read_unaligned() };
-    let (oldest, newest) = (T::OLDEST, size_of::<T>());
     if (oldest..=newest).contains(&given) {
         return Ok(given);
     }
-    Err(Failure::Struct { what, given, oldest, newest })
+    Err(Failure::of_structure(what, Some(given), oldest, newest))
 }
 
 /// The text at `from`, which ends with a zero byte.
