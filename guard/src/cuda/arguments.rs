@@ -175,6 +175,11 @@ impl<'a> Args<'a> {
         self
     }
 
+    /// Memory at `address`, of which no use is recorded.
+    pub(super) fn address(&mut self, address: u64) {
+        self.values.address(address);
+    }
+
     pub(super) const fn stream(&self) -> &'a CudaStream {
         self.stream
     }

@@ -33,6 +33,9 @@ impl Guard {
     /// left run in chunks of half the size; after a stage only if no buffer is changed in place or
     /// accumulated, since the chunk runs again. All arguments are checked before the first launch.
     ///
+    /// A stream that is being captured is refused, but within [`capture_launches`](super::capture_launches),
+    /// with memory that the graph may use: see [`DeviceMemory::read_raw`] and [`DeviceMemory::scratch_raw`].
+    ///
     /// # Errors
     ///
     /// [`RunError`] with what was submitted before it. Of the chunk that failed, outputs and in-place
@@ -80,12 +83,15 @@ impl Guard {
         }
         let buffers = memory.ranges(definition)?;
         let driver = self.bind_run(bodies, &memory)?;
-        let DeviceMemory { args, stream, more, scratch, .. } = memory;
+        let DeviceMemory { args, stream, more, scratch, raw_scratch, .. } = memory;
         args.uses().begin();
         let mut backend =
             OnStreams::new(self, driver, (definition, bodies), buffers, (stream, more), watch);
         if let Some(scratch) = scratch {
             backend = backend.with_scratch(scratch);
+        }
+        if let Some(scratch) = raw_scratch {
+            backend = backend.with_raw_scratch(scratch);
         }
         let ran = run(definition, plan, &mut backend, monitor);
         match &ran {

@@ -27,6 +27,8 @@ pub struct DeviceMemory<'m> {
     /// What each of the arguments is for.
     pub(super) given: Vec<Given>,
     pub(super) scratch: Option<&'m mut PipelineScratch>,
+    /// Scratch of another CUDA binding.
+    pub(super) raw_scratch: Option<DeviceRange>,
 }
 
 /// Scratch that is kept from one run to the next: [`DeviceMemory::scratch`].
@@ -69,7 +71,8 @@ impl PipelineScratch {
 impl<'m> DeviceMemory<'m> {
     /// No memory yet, for a run on `stream`.
     pub fn new(stream: &'m Arc<CudaStream>) -> Self {
-        Self { args: Args::new(stream), stream, more: &[], given: Vec::new(), scratch: None }
+        let (args, given) = (Args::new(stream), Vec::new());
+        Self { args, stream, more: &[], given, scratch: None, raw_scratch: None }
     }
 
     /// The same on further streams: chunks in flight take turns on all of them. They begin after the work
@@ -123,6 +126,42 @@ impl<'m> DeviceMemory<'m> {
         let bytes = wide(memory.num_bytes());
         self.given.push(Given { id: buffer.id, bytes, writable: true, on_host: true });
         self.args.write_host(memory);
+        self
+    }
+
+    /// As [`Self::read`], with the `bytes` of another CUDA binding's memory at `address`.
+    ///
+    /// # Safety
+    ///
+    /// They are on the device of the stream's context, hold elements `T`, and live until the run's work on
+    /// the first stream is done. What wrote them is ordered before the run on that stream, and nothing else
+    /// writes them meanwhile. Where the run is captured into a graph, this holds for each of its launches.
+    pub unsafe fn read_raw<T>(mut self, buffer: Buffer<T>, address: u64, bytes: u64) -> Self {
+        self.given.push(Given { id: buffer.id, bytes, writable: false, on_host: false });
+        self.args.address(address);
+        self
+    }
+
+    /// As [`Self::write`], with the `bytes` of another CUDA binding's memory at `address`.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::read_raw`], and nothing else reads them meanwhile.
+    pub unsafe fn write_raw<T>(mut self, buffer: Buffer<T>, address: u64, bytes: u64) -> Self {
+        self.given.push(Given { id: buffer.id, bytes, writable: true, on_host: false });
+        self.args.address(address);
+        self
+    }
+
+    /// As [`Self::scratch`], with the `bytes` of another CUDA binding's memory at `address`, which is a multiple
+    /// of 256. A plan that needs [more](crate::pipeline::PipelinePlan::bytes) has its scratch allocated as
+    /// without it.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::write_raw`].
+    pub const unsafe fn scratch_raw(mut self, address: u64, bytes: u64) -> Self {
+        self.raw_scratch = Some(DeviceRange { address, bytes });
         self
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 
 use super::arguments::wide;
+use super::capture::may_capture;
 use super::driver::{from_cudarc, handle};
 use super::driver_error::DriverError;
 use super::error::LaunchError;
@@ -44,6 +45,8 @@ pub(super) struct OnStreams<'r, 'a> {
     /// Of earlier runs, and who keeps it for later ones.
     kept: Vec<CudaSlice<u8>>,
     keeper: Option<&'r mut PipelineScratch>,
+    /// The caller's, by its address.
+    raw: Option<DeviceRange>,
     lanes: Vec<Lane<'a>>,
     /// Launches that were submitted.
     pub(super) launches: u64,
@@ -75,9 +78,11 @@ impl Backend for OnStreams<'_, '_> {
         let bytes = plan.scratch_bytes();
         let mut kept = core::mem::take(&mut self.kept);
         kept.retain(|memory| wide(memory.num_bytes()) >= bytes);
-        for _ in 0..plan.in_flight() {
-            let mut address = 0;
-            if bytes > 0 {
+        let raw = self.raw.filter(|raw| raw.bytes >= plan.bytes());
+        for lane in 0..plan.in_flight() {
+            // Within the memory: the factors were found to be.
+            let mut address = raw.map_or(0, |raw| raw.address.saturating_add(lane * bytes));
+            if bytes > 0 && raw.is_none() {
                 let mut memory = match kept.pop() {
                     Some(memory) => memory,
                     None => {
@@ -173,6 +178,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             scratch: Vec::new(),
             kept: Vec::new(),
             keeper: None,
+            raw: None,
             lanes: Vec::new(),
             launches: 0,
             capture: Capture::No,
@@ -183,6 +189,12 @@ impl<'r, 'a> OnStreams<'r, 'a> {
     pub(super) fn with_scratch(mut self, keeper: &'r mut PipelineScratch) -> Self {
         self.kept = keeper.take(self.stream);
         self.keeper = Some(keeper);
+        self
+    }
+
+    /// The same with the caller's scratch, where it is large enough.
+    pub(super) const fn with_raw_scratch(mut self, raw: DeviceRange) -> Self {
+        self.raw = Some(raw);
         self
     }
 
@@ -434,7 +446,7 @@ fn call_stage(
     })
 }
 
-/// Makes the context of the streams current, if none of them is being captured.
+/// Makes the context of the streams current, if none of them is being captured, or they may be.
 pub(super) fn bind_streams(
     driver: &Driver,
     stream: &Arc<CudaStream>,
@@ -442,6 +454,9 @@ pub(super) fn bind_streams(
 ) -> Result<(), RunError> {
     let refused = |error: DriverError| RunError::Device { source: error.into() };
     driver.bind(stream.context().cu_ctx().cast()).map_err(refused)?;
+    if may_capture() {
+        return Ok(());
+    }
     for stream in core::iter::once(stream).chain(more) {
         // SAFETY: the stream is borrowed, and its context current.
         if unsafe { driver.is_capturing(handle(stream)) }.map_err(refused)? {

@@ -25,6 +25,7 @@ mod observed;
 mod optional_features;
 mod pipeline_graphs;
 mod pipeline_parts;
+mod pipeline_raw;
 mod pipeline_scratch;
 mod pipelines;
 mod pipelines_from_host;

@@ -132,6 +132,12 @@ impl TemporalAttention {
         self
     }
 
+    /// The same without mask, bias and strides.
+    pub const fn plain(mut self) -> Self {
+        (self.causal, self.biased, self.strided) = (false, false, false);
+        self
+    }
+
     /// The shape.
     #[must_use]
     pub const fn shape(&self) -> &Shape {

@@ -60,10 +60,7 @@ pub struct TemporalBlock<T> {
     parameters: Vec<(String, u64)>,
     #[cfg(feature = "profile")]
     sources: [String; 2],
-    /// In the order of [`TENSORS`].
-    weights: Arc<[CudaSlice<T>]>,
-    /// The embeddings of positions, if there are some.
-    positions: Option<Arc<CudaSlice<T>>>,
+    weights: Weights<T>,
     norm: Kernel,
     /// That of the attentions, if there are embeddings of positions.
     norm_of_positions: Option<Kernel>,
@@ -74,8 +71,17 @@ pub struct TemporalBlock<T> {
     gate: Gate,
 }
 
+/// The weights of a block, or of a block without weights none.
+pub(super) struct Weights<T> {
+    /// In the order of [`TENSORS`].
+    pub(super) tensors: Arc<[CudaSlice<T>]>,
+    pub(super) positions: Option<Arc<CudaSlice<T>>>,
+    /// Elements of the embeddings of positions; 0 if there are none.
+    pub(super) position_elements: u64,
+}
+
 /// The gate of the feed-forward.
-struct Gate {
+pub(super) struct Gate {
     kernel: Kernel,
     grid: Grid,
     /// Whether the kernel multiplies, too.
@@ -87,9 +93,13 @@ struct Gate {
 
 /// The memory of a block's pipeline: the weights, for the input and the output of each run.
 pub struct BlockMemory<'b, T> {
-    x: Buffer<T>,
-    y: Buffer<T>,
-    weights: Vec<(Buffer<T>, &'b CudaSlice<T>)>,
+    pub(super) shape: BlockShape,
+    pub(super) x: Buffer<T>,
+    pub(super) y: Buffer<T>,
+    /// In the order of [`TENSORS`].
+    pub(super) tensors: [Buffer<T>; TENSORS.len()],
+    pub(super) positions: Option<(Buffer<T>, u64)>,
+    weights: &'b Weights<T>,
 }
 
 /// A launch over the rows of items.
@@ -127,8 +137,9 @@ impl<T: Element> TemporalBlock<T> {
         let tensors = tensors.collect::<Result<_, _>>().map_err(KernelError::from)?;
         let positions = Some(&weights.positions).filter(|positions| !positions.is_empty());
         let positions = positions.map(copy).transpose().map_err(KernelError::from)?;
-        let gate = Gate::best(kernels, &shape, T::TYPE)?;
-        Self::with_weights(kernels, shape, tensors, positions.map(Arc::new), gate)
+        let position_elements = to_u64(weights.positions.len());
+        let weights = Weights { tensors, positions: positions.map(Arc::new), position_elements };
+        Self::with_weights(kernels, shape, weights, Gate::best(kernels, &shape, T::TYPE)?)
     }
 
     /// The same weights for another number of items or frames, or other heads: a server, whose requests
@@ -141,20 +152,17 @@ impl<T: Element> TemporalBlock<T> {
     pub fn with_shape(&self, kernels: &Kernels, shape: BlockShape) -> Result<Self, BlockError> {
         let channels = self.shape.channels;
         check_size("channels", shape.channels, channels..=channels)?;
-        let positions = self.positions.clone();
-        check_positions(&shape, positions.as_ref().map_or(0, |positions| positions.len()))?;
+        check_positions(&shape, self.weights.position_elements)?;
         let gate = if self.gate.is_fused { Gate::best } else { Gate::apart };
         let gate = gate(kernels, &shape, T::TYPE)?;
-        let weights = Arc::clone(&self.weights);
-        let block = Self::with_weights(kernels, shape, weights, positions, gate)?;
+        let block = Self::with_weights(kernels, shape, self.weights.clone(), gate)?;
         Ok(block.with_workspace(self.workspace_bytes))
     }
 
-    fn with_weights(
+    pub(super) fn with_weights(
         kernels: &Kernels,
         shape: BlockShape,
-        weights: Arc<[CudaSlice<T>]>,
-        positions: Option<Arc<CudaSlice<T>>>,
+        weights: Weights<T>,
         gate: Gate,
     ) -> Result<Self, BlockError> {
         let guard = Arc::clone(kernels.guard());
@@ -175,13 +183,11 @@ impl<T: Element> TemporalBlock<T> {
             parameters: named.into_iter().flat_map(of_kernel).collect(),
             #[cfg(feature = "profile")]
             sources,
-            weights,
             norm: kernels.kernel(&norm)?,
-            norm_of_positions: positions
-                .as_ref()
-                .map(|_| kernels.kernel(&norm.with_positions(shape.frames)))
+            norm_of_positions: (weights.position_elements > 0)
+                .then(|| kernels.kernel(&norm.with_positions(shape.frames)))
                 .transpose()?,
-            positions,
+            weights,
             norm_grid: Grid::new(&norm, &shape),
             attention: kernels.kernel(&operation)?,
             operation,
@@ -243,10 +249,8 @@ impl<T: Element> TemporalBlock<T> {
         let channels = self.shape.channels;
         let buffers = TENSORS
             .map(|tensor| builder.shared_input::<T>(tensor.name(), tensor.elements(channels)));
-        let embedded = self.positions.as_deref().map(|embedded| {
-            (builder.shared_input::<T>(POSITIONS, to_u64(embedded.len())), embedded)
-        });
-        let positions = embedded.map(|(buffer, _)| buffer);
+        let elements = self.weights.position_elements;
+        let positions = (elements > 0).then(|| builder.shared_input::<T>(POSITIONS, elements));
         let workspace = builder.fixed_scratch("workspace", self.workspace_bytes);
         for (name, value) in self.parameters.iter().chain(&self.gate.parameters) {
             builder.parameter(name, *value);
@@ -260,8 +264,9 @@ impl<T: Element> TemporalBlock<T> {
         declared.attention("2", second, y)?;
         declared.feed_forward(last)?;
         let pipeline = builder.build()?;
-        let weights = buffers.into_iter().zip(self.weights.iter()).chain(embedded).collect();
-        Ok((pipeline, BlockMemory { x, y, weights }))
+        let positions = positions.map(|positions| (positions, elements));
+        let (shape, weights) = (self.shape, &self.weights);
+        Ok((pipeline, BlockMemory { shape, x, y, tensors: buffers, positions, weights }))
     }
 }
 
@@ -279,10 +284,13 @@ impl<'b, T: Element> BlockMemory<'b, T> {
         Y: MemoryMut<T> + ?Sized,
     {
         let memory = DeviceMemory::new(stream).read(self.x, x).write(self.y, y);
-        let bind = |memory: DeviceMemory<'m>, (buffer, weight): &(Buffer<T>, &'b CudaSlice<T>)| {
-            memory.read(*buffer, *weight)
-        };
-        self.weights.iter().fold(memory, bind)
+        let Weights { tensors, positions, .. } = self.weights;
+        let tensors = self.tensors.into_iter().zip(tensors.iter());
+        let positions =
+            self.positions.map(|(buffer, _)| buffer).into_iter().zip(positions.as_deref());
+        tensors
+            .chain(positions)
+            .fold(memory, |memory, (buffer, weight)| memory.read(buffer, weight))
     }
 }
 
@@ -372,9 +380,20 @@ impl<T: Element> Declared<'_, '_, T> {
     }
 }
 
+impl<T> Clone for Weights<T> {
+    fn clone(&self) -> Self {
+        let Self { tensors, positions, position_elements } = self;
+        Self {
+            tensors: Arc::clone(tensors),
+            positions: positions.clone(),
+            position_elements: *position_elements,
+        }
+    }
+}
+
 impl Gate {
     /// One kernel with the product where the device and the shape allow it.
-    fn best(
+    pub(super) fn best(
         kernels: &Kernels,
         shape: &BlockShape,
         element: ElementType,

@@ -10,7 +10,7 @@
 //!
 //! Norms and attention are this crate's kernels, the products cuBLASLt's, with bias and residual added by
 //! them. q, k and v are the rows of one product, which attention reads in place. The result of each attention
-//! lies in the output, so that scratch holds no copy of x. There is no position embedding.
+//! lies in the output, so that scratch holds no copy of x.
 //!
 //! [`TemporalBlock`] holds weights on a device and makes pipelines for any number of items; [`host_pipeline`]
 //! does the same on the host, and [`BlockReference`] computes single items.
@@ -22,6 +22,8 @@ mod error;
 #[cfg(feature = "host")]
 mod host;
 mod item;
+#[cfg(feature = "cuda")]
+mod raw;
 mod shape;
 mod weights;
 #[cfg(feature = "safetensors")]
@@ -34,7 +36,9 @@ pub use error::BlockError;
 #[cfg(feature = "host")]
 pub use host::host_pipeline;
 pub use item::{BlockReference, tolerance};
+#[cfg(feature = "cuda")]
+pub use raw::BlockAddresses;
 pub use shape::BlockShape;
-pub use weights::BlockWeights;
+pub use weights::{BlockWeights, WeightTensor, block_tensors};
 #[cfg(feature = "safetensors")]
 pub use weights_file::{WeightsError, WeightsFile};

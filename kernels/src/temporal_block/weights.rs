@@ -51,6 +51,30 @@ impl<T: Element> BlockWeights<T> {
         Ok(Self { channels, tensors, positions: Vec::new() })
     }
 
+    /// Those of tensors in the order of [`block_tensors`], if they have its sizes.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::random`], and [`KernelError::Length`] for a tensor of another length.
+    pub fn from_tensors(
+        channels: u64,
+        tensors: [Vec<T>; TENSORS.len()],
+    ) -> Result<Self, KernelError> {
+        // More heads allow no more channels.
+        BlockShape::new(0, 1, channels, channels.max(1))?;
+        for (tensor, elements) in TENSORS.iter().zip(&tensors) {
+            let (expected, given) = (tensor.elements(channels), to_u64(elements.len()));
+            if given != expected {
+                let sizes = [tensor.rows, tensor.columns];
+                let sizes = sizes.into_iter().filter(|size| *size > 0);
+                let shape = sizes.map(|size| size * channels).collect();
+                let (tensor, expected) = (tensor.name(), expected.into());
+                return Err(KernelError::Length { tensor, shape, expected, given });
+            }
+        }
+        Ok(Self { channels, tensors, positions: Vec::new() })
+    }
+
     /// Those of tensors in the order of [`TENSORS`], if they have its sizes.
     #[cfg(feature = "safetensors")]
     pub(super) const fn new(channels: u64, tensors: [Vec<T>; TENSORS.len()]) -> Self {
@@ -87,7 +111,7 @@ impl<T: Element> BlockWeights<T> {
     /// Checks that they are of a block of this shape.
     pub(super) fn check(&self, shape: &BlockShape) -> Result<(), KernelError> {
         check_size("channels", shape.channels, self.channels..=self.channels)?;
-        check_positions(shape, self.positions.len())
+        check_positions(shape, to_u64(self.positions.len()))
     }
 
     /// The same as f32.
@@ -102,8 +126,8 @@ impl<T: Element> BlockWeights<T> {
 }
 
 /// Checks that each frame has an embedding, if any has: `elements` are those of all.
-pub(super) fn check_positions(shape: &BlockShape, elements: usize) -> Result<(), KernelError> {
-    match to_u64(elements) / shape.channels {
+pub(super) fn check_positions(shape: &BlockShape, elements: u64) -> Result<(), KernelError> {
+    match elements / shape.channels {
         0 => Ok(()),
         most => check_size("frames", shape.frames, 1..=most),
     }
@@ -111,23 +135,26 @@ pub(super) fn check_positions(shape: &BlockShape, elements: usize) -> Result<(),
 
 /// A tensor of the block: `[rows]`, or `[rows, columns]`, both in channels.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WeightTensor {
+#[non_exhaustive]
+pub struct WeightTensor {
     /// Whether it is the factor of a norm.
     is_scale: bool,
-    pub(super) rows: u64,
-    /// 0 for a vector.
-    pub(super) columns: u64,
+    /// Its rows, in channels.
+    pub rows: u64,
+    /// Its columns, in channels; 0 for a vector.
+    pub columns: u64,
     /// The name that diffusers gives it, or those of the parts whose rows follow each other in it.
-    #[cfg_attr(
-        not(any(feature = "cuda", feature = "safetensors")),
-        allow(dead_code, reason = "names of buffers and in files")
-    )]
-    pub(super) in_files: &'static [&'static str],
+    pub in_files: &'static [&'static str],
+}
+
+/// All tensors of a block, in the order of [`BlockWeights::from_tensors`].
+#[must_use]
+pub const fn block_tensors() -> &'static [WeightTensor; TENSORS.len()] {
+    &TENSORS
 }
 
 impl WeightTensor {
     /// Its name, or that of its first part.
-    #[cfg(feature = "cuda")]
     pub(super) fn name(&self) -> &'static str {
         self.in_files.first().copied().unwrap_or_default()
     }
@@ -221,6 +248,21 @@ mod tests {
         // 20 matrices of channels x channels, and 17 vectors of channels.
         assert_eq!(weights.elements(), 20 * 64 * 64 + 17 * 64);
         assert!(BlockWeights::<f16>::random(12, 1).is_err());
+    }
+
+    #[test]
+    fn tensors_in_their_order_are_the_weights_if_they_have_the_blocks_sizes() {
+        let weights = BlockWeights::<f16>::random(16, 1).expect("legal");
+        let made = |tensors| BlockWeights::from_tensors(16, tensors);
+        assert_eq!(made(weights.tensors.clone()).as_ref(), Ok(&weights));
+        let mut short = weights.tensors;
+        short[2].pop();
+        let error = made(short.clone()).expect_err("one is missing").to_string();
+        let expected = "attn1.to_q.weight has 767 elements, shape [48, 16] has 768";
+        assert_eq!(error, expected);
+        assert!(BlockWeights::from_tensors(12, short).is_err());
+        let names = block_tensors().iter().flat_map(|tensor| tensor.in_files);
+        assert_eq!(names.count(), 20);
     }
 
     #[test]

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::pipeline::{Budget, PipelinePlan, RunError, StageError};
+use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use gridguard::pipeline::{Budget, MemoryError, PipelinePlan, RunError, StageError};
 use gridguard_examples::uniform;
-use gridguard_kernels::Deviation;
 use gridguard_kernels::temporal_block::{
-    BlockReference, BlockShape, BlockWeights, TemporalBlock, tolerance,
+    BlockAddresses, BlockReference, BlockShape, BlockWeights, TemporalBlock, block_tensors,
+    tolerance,
 };
+use gridguard_kernels::{Deviation, Element};
 use half::{bf16, f16};
 
 use super::support::{Tensorial, guard, kernels, poisoned, stream};
@@ -72,6 +73,81 @@ impl<T: Tensorial> Case<T> {
         assert!(self.stream.clone_dtoh(&self.x).expect("x") == self.input, "the input changed");
         out
     }
+}
+
+/// Runs a block without weights, whose memory is given by address, and returns its output.
+fn run_by_address<T: Tensorial>(
+    shape: BlockShape,
+    (tensors, positions): (&[CudaSlice<T>; 16], &CudaSlice<T>),
+    x: &CudaSlice<T>,
+    (stream, budget): (&Arc<CudaStream>, Budget),
+) -> Vec<T> {
+    let frames = u64::try_from(positions.len()).expect("elements") / shape.channels;
+    let block = TemporalBlock::<T>::without_weights(kernels(), shape, Some(frames));
+    let block = block.expect("a block");
+    let (mut pipeline, memory) = block.pipeline().expect("a pipeline");
+    let plan = pipeline.plan(&budget).expect("a plan");
+    let address = |memory: &CudaSlice<T>| memory.device_ptr(stream).0;
+    let y = poisoned::<T>(stream, x.len());
+    let bytes = usize::try_from(plan.bytes()).expect("bytes");
+    let scratch = stream.alloc_zeros::<u8>(bytes).expect("memory");
+    let addresses = BlockAddresses {
+        x: address(x),
+        y: address(&y),
+        tensors: tensors.each_ref().map(address),
+        positions: address(positions),
+    };
+    let more: Vec<_> = (1..plan.in_flight()).map(|_| super::support::stream()).collect();
+    // SAFETY: all memory is of the block's sizes, and lives and is used on this stream alone until it is read.
+    #[allow(unsafe_code, reason = "memory by its address")]
+    let bound = unsafe {
+        let bound = memory.bind_raw(stream, &addresses).on_streams(&more);
+        bound.scratch_raw(scratch.device_ptr(stream).0, plan.bytes())
+    };
+    guard().run_pipeline(&mut pipeline, &plan, bound).expect("it runs");
+    stream.clone_dtoh(&y).expect("out")
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_block_whose_weights_are_given_by_address_computes_the_same() {
+    let [items, frames, channels, heads] = [300, 16, 320, 5];
+    let shape = BlockShape::new(items, frames, channels, heads).expect("legal");
+    let stream = stream();
+    let elements = |count: u64| usize::try_from(count).expect("elements");
+    let mut seed = 10;
+    let tensors: [Vec<f16>; 16] = block_tensors().map(|tensor| {
+        seed += 1;
+        let columns = if tensor.columns == 0 { 1 } else { tensor.columns * channels };
+        let scale = f16::from_f32(0.05);
+        let random = uniform::<f16>(elements(tensor.rows * channels * columns), seed);
+        random.into_iter().map(|x| x * scale).collect()
+    });
+    let positions = uniform::<f16>(elements(24 * channels), 5);
+    let input = uniform::<f16>(elements(shape.elements()), 4);
+    let copy = |tensor: &Vec<f16>| stream.clone_htod(tensor).expect("memory");
+    let (on_device, x) = (tensors.each_ref().map(copy), copy(&input));
+    let embedded = copy(&positions);
+
+    let weights = BlockWeights::from_tensors(channels, tensors).expect("the sizes");
+    let weights = weights.with_positions(positions).expect("whole rows");
+    let reference = BlockReference::new(&shape, &weights).expect("fits");
+    let per_item = elements(shape.elements_per_item());
+    let expected: Vec<f64> = input.chunks(per_item).flat_map(|x| reference.item(x)).collect();
+    let budgets = [Budget::UNLIMITED, Budget::UNLIMITED.at_most(70).in_flight(2)];
+    for budget in budgets {
+        let out = run_by_address(shape, (&on_device, &embedded), &x, (&stream, budget));
+        let mut deviation = Deviation::new();
+        deviation.add(&out, &expected);
+        assert!(deviation.within(tolerance(f16::TYPE)), "{:e}", deviation.relative());
+    }
+    let memory = TemporalBlock::<f16>::without_weights(kernels(), shape, None).expect("a block");
+    let (mut pipeline, memory) = memory.pipeline().expect("a pipeline");
+    let plan = pipeline.plan(&Budget::UNLIMITED).expect("a plan");
+    let mut y = poisoned::<f16>(&stream, input.len());
+    let bound = memory.bind(&stream, &x, &mut y);
+    let error = guard().run_pipeline(&mut pipeline, &plan, bound).expect_err("no weights");
+    assert!(matches!(error, RunError::Memory(MemoryError::Missing { .. })), "{error}");
 }
 
 /// The plan of the smallest possible chunks.

@@ -1,0 +1,82 @@
+//! The block on memory of other CUDA bindings: its weights, too, are given by address, for each run.
+
+use std::sync::Arc;
+
+use cudarc::driver::CudaStream;
+use gridguard::cuda::DeviceMemory;
+use gridguard::pipeline::Buffer;
+
+use super::device::{BlockMemory, Gate, TemporalBlock, Weights};
+use super::error::BlockError;
+use super::shape::BlockShape;
+use super::weights::{TENSORS, check_positions};
+use crate::element::{Element, to_u64};
+use crate::kernels::Kernels;
+
+/// Device addresses of a block's input, output and weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockAddresses {
+    /// The input, `[items, frames, channels]`.
+    pub x: u64,
+    /// The output, of the same size.
+    pub y: u64,
+    /// The weights, in the order of [`block_tensors`](super::block_tensors).
+    pub tensors: [u64; TENSORS.len()],
+    /// The embeddings of positions; not read if the block has none.
+    pub positions: u64,
+}
+
+impl<T: Element> TemporalBlock<T> {
+    /// A block that holds no weights, for [`BlockMemory::bind_raw`]: each run gives them. `positions` frames have
+    /// an embedding of their position, or none has.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockError`] if there are fewer embeddings than frames, or the kernels cannot be compiled.
+    pub fn without_weights(
+        kernels: &Kernels,
+        shape: BlockShape,
+        positions: Option<u64>,
+    ) -> Result<Self, BlockError> {
+        let position_elements = positions.unwrap_or(0).saturating_mul(shape.channels);
+        check_positions(&shape, position_elements)?;
+        let weights = Weights { tensors: Arc::default(), positions: None, position_elements };
+        Self::with_weights(kernels, shape, weights, Gate::best(kernels, &shape, T::TYPE)?)
+    }
+}
+
+impl<T: Element> BlockMemory<'_, T> {
+    /// The memory of one run, all of it of another CUDA binding.
+    ///
+    /// # Safety
+    ///
+    /// `addresses` are of elements `T` on the device of the stream's context, as many as the block's shape and
+    /// its embeddings of positions have. The memory lives until the run's work on the first stream is done; what
+    /// wrote it is ordered before the run on that stream; meanwhile nothing else writes it, or reads the
+    /// output. Where the run is captured into a graph, this holds for each of its launches.
+    #[allow(unsafe_code, reason = "memory of other CUDA bindings")]
+    pub unsafe fn bind_raw<'m>(
+        &self,
+        stream: &'m Arc<CudaStream>,
+        addresses: &BlockAddresses,
+    ) -> DeviceMemory<'m> {
+        let bytes = |elements: u64| elements.saturating_mul(to_u64(size_of::<T>()));
+        let whole = bytes(self.shape.elements());
+        let memory = DeviceMemory::new(stream);
+        // SAFETY: this function's contract.
+        let memory = unsafe { memory.read_raw(self.x, addresses.x, whole) };
+        // SAFETY: as above.
+        let memory = unsafe { memory.write_raw(self.y, addresses.y, whole) };
+        let read = |memory: DeviceMemory<'m>,
+                    (buffer, address, elements): (Buffer<T>, u64, u64)| {
+            // SAFETY: as above.
+            unsafe { memory.read_raw(buffer, address, bytes(elements)) }
+        };
+        let channels = self.shape.channels;
+        let tensors = self.tensors.into_iter().zip(addresses.tensors).zip(&TENSORS);
+        let tensors =
+            tensors.map(|((buffer, address), tensor)| (buffer, address, tensor.elements(channels)));
+        let positions = self.positions.map(|(buffer, all)| (buffer, addresses.positions, all));
+        tensors.chain(positions).fold(memory, read)
+    }
+}
