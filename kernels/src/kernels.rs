@@ -17,7 +17,7 @@ use crate::error::KernelError;
 use crate::operation::{Code, Operation};
 use crate::tensor::{Tensor, TensorMut, check_element};
 #[cfg(feature = "profile")]
-use gridguard::profile::{Match, Objective, Policy};
+use gridguard::profile::{Key, Match, Objective, Policy};
 
 /// The kernels for one guard's device.
 ///
@@ -171,8 +171,19 @@ impl Kernels {
         objective: Objective,
     ) -> Result<TunedLaunch<O>, KernelError> {
         let key = operation.key(self.guard().limits(), policy, objective)?;
+        self.prepare_by(&key, &operation.clone(), operation)
+    }
+
+    /// Prepares `operation` as the entry of `key` for its sizes says, or `default` as [`Self::prepare_tuned`].
+    #[cfg(feature = "profile")]
+    pub(crate) fn prepare_by<O: Operation>(
+        &self,
+        key: &Key,
+        operation: &O,
+        default: O,
+    ) -> Result<TunedLaunch<O>, KernelError> {
         let (names, sizes): (Vec<&str>, Vec<u64>) = operation.sizes().into_iter().unzip();
-        let found = self.guard().tuned(&key, &names, &sizes);
+        let found = self.guard().tuned(key, &names, &sizes);
         let matched = found.matched;
         let mut rejected = None;
         if found.entry.is_some() {
@@ -190,7 +201,7 @@ impl Kernels {
                 profile.refused();
             }
         }
-        let prepared = self.prepare(operation, Choice::AUTOMATIC)?;
+        let prepared = self.prepare(default, Choice::AUTOMATIC)?;
         Ok(TunedLaunch { prepared, matched, rejected })
     }
 

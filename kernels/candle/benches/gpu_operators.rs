@@ -111,6 +111,7 @@ fn attention(device: &Device, cuda: &CudaDevice, of: [u64; 4]) -> Result<Row> {
         element,
         kernels.guard().limits(),
     )?)?;
+    let prepared = prepared.prepared;
     let dims = of.map(|size| usize::try_from(size).unwrap_or_default()).to_vec();
     let tensor = || Tensor::randn(0_f32, 1.0, &*dims, device)?.to_dtype(DType::F16);
     let (q, k, v) = (tensor()?, tensor()?, tensor()?);

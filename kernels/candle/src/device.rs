@@ -230,6 +230,6 @@ impl Prepare for RmsNorm {}
 
 impl Prepare for TemporalAttention {
     fn prepare(self, kernels: &Kernels) -> core::result::Result<Prepared<Self>, KernelError> {
-        kernels.prepare_attention(self)
+        Ok(kernels.prepare_attention(self)?.prepared)
     }
 }

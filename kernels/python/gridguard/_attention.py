@@ -33,7 +33,7 @@ def scaled_dot_product_attention(
     if (
         attn_mask is None
         and not torch.compiler.is_compiling()
-        and not _is_transformed()
+        and not is_transformed()
         and not torch.is_autocast_enabled(_launch.DEVICE_TYPE)
     ):
         # The common call costs the host least: checked, launched and counted by one function.
@@ -58,7 +58,7 @@ def serve(
 ) -> Tensor | None:
     """The output, if the kernels serve the call."""
     compiling = torch.compiler.is_compiling()
-    if not compiling and _is_transformed():
+    if not compiling and is_transformed():
         # First, since sizes are not numbers while code is traced.
         reason: str | None = "transform"
     else:
@@ -133,7 +133,7 @@ def _refusal(
     return None
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Whether something in this thread records or transforms operators, and would not see a launch."""
     return (
         _dispatch_modes() > 0

@@ -53,7 +53,7 @@ def submit(
     try:
         return kernels.submit(*arguments)
     except _native.UnavailableError as error:
-        _warn_once(str(error))
+        warn_once(str(error))
         return "unavailable"
 
 
@@ -71,6 +71,6 @@ def load_nvrtc() -> None:
 
 
 @functools.cache
-def _warn_once(report: str) -> None:
+def warn_once(report: str) -> None:
     text = f"gridguard's attention is not available, PyTorch's is used: {report}"
     warnings.warn(text, RuntimeWarning, stacklevel=5)

@@ -1,6 +1,7 @@
 """The native half of the package, written in Rust. Private: use `gridguard` and `gridguard.torch`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
@@ -67,3 +68,28 @@ class Attention:
     ) -> str | None:
         """Submits attention to the current stream of the tensors' device, which is the current device. Returns
         why not, if the kernels do not compute it: then nothing was launched."""
+
+BLOCK_TENSORS: list[tuple[list[str], int, int]]
+"""Of each weight of a transformer block: the names of its parts, whose rows follow each other, and its rows and columns
+in channels. A vector has 0 columns."""
+
+_BlockProblem = tuple[int, int, int, int, int | None, str, int, int | None]
+"""Items, frames, channels, heads, positions with an embedding, type, device, and the most bytes of scratch."""
+_BlockAddresses = tuple[int, int, Sequence[int], int]
+"""Those of input, output, weights in the order of `BLOCK_TENSORS`, and embeddings of positions."""
+
+def block_scratch(problem: _BlockProblem, capturing: bool) -> int | str: ...
+def block(
+    problem: _BlockProblem,
+    addresses: _BlockAddresses,
+    scratch: tuple[int, int],
+    stream: int,
+    capturing: bool,
+) -> None: ...
+def block_on_host(problem: _BlockProblem, addresses: _BlockAddresses) -> str | None: ...
+
+def choices() -> list[tuple[int, list[int], str, str, str, str | None]]: ...
+def profiles() -> list[tuple[int, Path | None, int, list[str]]]: ...
+def misses() -> int: ...
+def write_misses(path: Path) -> None: ...
+def reload_profiles() -> None: ...

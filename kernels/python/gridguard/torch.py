@@ -22,7 +22,25 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
     raise ImportError(f"gridguard.torch needs PyTorch 2.4 or later, this is {torch.__version__}")
 
 from gridguard._attention import scaled_dot_product_attention
+from gridguard._block import replace_motion_modules, restore_motion_modules, temporal_block
 from gridguard._counts import Stats, stats
 from gridguard._install import install, installed, uninstall
+from gridguard._tuning import Choice, Profile, Tuned, Tuning, tune, tuning
 
-__all__ = ["Stats", "install", "installed", "scaled_dot_product_attention", "stats", "uninstall"]
+__all__ = [
+    "Choice",
+    "Profile",
+    "Stats",
+    "Tuned",
+    "Tuning",
+    "install",
+    "installed",
+    "replace_motion_modules",
+    "restore_motion_modules",
+    "scaled_dot_product_attention",
+    "stats",
+    "temporal_block",
+    "tune",
+    "tuning",
+    "uninstall",
+]

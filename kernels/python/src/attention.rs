@@ -319,8 +319,9 @@ fn submit(call: &Call, current: &Current) -> Result<Option<Reason>, AttentionErr
     if launch.get().is_none() && (current.capturing || !current.may_prepare) {
         return Ok(Some("first call during capture"));
     }
-    let prepared = launch.get_or_init(|| kernels.prepare_attention(operation));
-    let prepared = prepared.as_ref().map_err(|error| AttentionError::Unavailable(error.clone()))?;
+    let tuned = launch.get_or_init(|| kernels.prepare_attention(operation));
+    let tuned = tuned.as_ref().map_err(|error| AttentionError::Unavailable(error.clone()))?;
+    let prepared = &tuned.prepared;
     if current.capturing {
         launches::keep_captured(key, prepared);
     }

@@ -2,10 +2,13 @@
 
 use core::fmt::Display;
 
+use cudarc::driver::DriverError;
 use gridguard::catalog::CatalogError;
 use gridguard::cuda::CudaError;
 use gridguard::diagnose::Diagnosis;
+use gridguard::pipeline::{PlanError, RunError};
 use gridguard_kernels::KernelError;
+use gridguard_kernels::temporal_block::BlockError;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::{PyErr, create_exception};
 
@@ -35,6 +38,53 @@ impl From<AttentionError> for PyErr {
         match error {
             AttentionError::Unavailable(error) => UnavailableError::new_err(kernel_report(&error)),
             AttentionError::Failed(error) => GridguardError::new_err(kernel_report(&error)),
+        }
+    }
+}
+
+/// Why a block was not computed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BlockFailure {
+    /// The block cannot be made here: nothing was launched.
+    #[error(transparent)]
+    Unavailable(#[from] BlockError),
+    /// There is no such device, or no stream of it.
+    #[error(transparent)]
+    Device(#[from] CudaError),
+    /// No chunk fits the budget, or none is legal: nothing was launched.
+    #[error(transparent)]
+    NotPlanned(#[from] PlanError),
+    /// It was not prepared on this thread.
+    #[error("the block is not prepared on this thread")]
+    NotPrepared,
+    /// The run failed.
+    #[error(transparent)]
+    Failed(#[from] RunError),
+}
+
+impl BlockFailure {
+    pub(crate) fn stream(error: DriverError) -> Self {
+        Self::Failed(RunError::Device { source: error.into() })
+    }
+}
+
+impl From<KernelError> for BlockFailure {
+    fn from(error: KernelError) -> Self {
+        Self::Unavailable(error.into())
+    }
+}
+
+impl From<BlockFailure> for PyErr {
+    fn from(error: BlockFailure) -> Self {
+        match &error {
+            BlockFailure::Unavailable(BlockError::Kernel(error)) => {
+                UnavailableError::new_err(kernel_report(error))
+            }
+            BlockFailure::Device(error) => {
+                UnavailableError::new_err(report(error, error.diagnosis()))
+            }
+            BlockFailure::Unavailable(_) => UnavailableError::new_err(error.to_string()),
+            _ => GridguardError::new_err(error.to_string()),
         }
     }
 }

@@ -17,15 +17,16 @@ use crate::tensor::{Tensor, TensorMut, check, check_element};
 #[cfg(feature = "profile")]
 use {
     super::operation::Layout,
-    crate::kernels::Kernels,
-    gridguard::Choice,
-    gridguard::profile::{Match, Objective, Policy},
+    crate::kernels::{Kernels, TunedLaunch},
+    crate::operation::Operation,
+    gridguard::profile::{Objective, Policy},
 };
 
 #[cfg(feature = "profile")]
 impl Kernels {
     /// Prepares attention as the guard's profile says for its shape, whatever its layout: profiles know launches of
-    /// the one that overflows, from which a choice may move them. Without such a choice the launch is flat on x.
+    /// the one that overflows, without strides, mask and bias, from which a choice may move them. Without such a
+    /// choice the launch is flat on x.
     ///
     /// # Errors
     ///
@@ -33,15 +34,11 @@ impl Kernels {
     pub fn prepare_attention(
         &self,
         attention: TemporalAttention,
-    ) -> Result<Prepared<TemporalAttention>, KernelError> {
+    ) -> Result<TunedLaunch<TemporalAttention>, KernelError> {
         let folded = attention.with_layout(Layout::FoldedY);
-        let tuned = self.prepare_tuned(folded, Policy::default(), Objective::default())?;
-        match (tuned.matched, tuned.rejected) {
-            (Match::Default(_), _) | (_, Some(_)) => {
-                self.prepare(attention.with_layout(Layout::FlatX), Choice::AUTOMATIC)
-            }
-            _ => Ok(tuned.prepared),
-        }
+        let limits = self.guard().limits();
+        let key = folded.plain().key(limits, Policy::default(), Objective::default())?;
+        self.prepare_by(&key, &folded, attention.with_layout(Layout::FlatX))
     }
 }
 

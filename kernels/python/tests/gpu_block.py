@@ -1,0 +1,270 @@
+"""Runs `gridguard.torch.temporal_block` on a GPU beside the module itself: results in double precision, within budgets
+and where memory is short, in graphs, on several streams and devices, and timing. Prints what it finds and fails if
+anything is wrong. Blocks are diffusers', or the same in plain PyTorch where it is not installed.
+
+    python gpu_block.py [--results FILE] [CHECK ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import motion_blocks
+import torch
+from gpu import device_us, host_us
+from torch import Tensor, nn
+
+import gridguard.torch as ours
+from gridguard import GridguardError
+
+MIB = 1 << 20
+# Items, frames, channels and heads: AnimateDiff's at 320 x 512, then the next level, then others.
+MOTIVATING = (15_360, 16, 320, 5)
+SHAPES = (MOTIVATING, (3840, 16, 640, 10), (15_360, 24, 320, 5), (960, 16, 1280, 8))
+# Items at either end that are compared with double precision.
+CHECKED = 16
+TOLERANCES = {torch.float16: 1e-2, torch.bfloat16: 6e-2, torch.float32: 2e-4}
+
+figures: dict[str, Any] = {}
+"""What was found, for `--results`."""
+
+
+def main() -> int:
+    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    cli.add_argument("--results", type=Path)
+    cli.add_argument("checks", nargs="*", metavar="CHECK")
+    options = cli.parse_args()
+    figures["software"] = f"PyTorch {torch.__version__}, {torch.cuda.get_device_name()}"
+    figures["diffusers"] = motion_blocks.INSTALLED
+    print(figures)
+    failed = {}
+    checks = (timing, results, budgets, shortage, graphs, replaced, threads, devices, memory)
+    with torch.no_grad():
+        for check in [check for check in checks if not options.checks or check.__name__ in options.checks]:
+            begun = time.perf_counter()
+            try:
+                check()
+            except Exception:
+                failed[check.__name__] = traceback.format_exc()
+                print(f"FAILED {check.__name__}: {failed[check.__name__]}")
+            print(f"{check.__name__}: {time.perf_counter() - begun:.1f} s", flush=True)
+            if options.results:
+                options.results.write_text(json.dumps({**figures, "failed": failed}, indent=1))
+    print(ours.stats())
+    print(f"failed: {', '.join(failed)}" if failed else "all passed")
+    return int(bool(failed))
+
+
+def results() -> None:
+    """Every type, with and without embeddings of positions, also of sizes that no fast kernel is for."""
+    shapes = [*SHAPES, (70_000, 16, 64, 1), (7, 1, 8, 1), (33, 31, 72, 3), (5, 128, 128, 2), (3, 17, 1032, 129)]
+    for items, frames, channels, heads in shapes:
+        for dtype in TOLERANCES:
+            for positions in (None, 128):
+                module, x = block(channels, heads, dtype, positions), hidden(items, frames, channels, dtype)
+                served = ours.stats().served
+                out = ours.temporal_block(module, x)
+                what = f"{items}x{frames}x{channels}, {heads} heads, {dtype}, positions {positions}"
+                assert ours.stats().served == served + 1, f"{what}: {ours.stats()}"
+                check(module, x, out, what)
+                del out, x
+
+
+def budgets() -> None:
+    module, x = block(320, 5), hidden(*MOTIVATING[:3])
+    expected = ours.temporal_block(module, x)
+    for budget in (64 * MIB, 256 * MIB, 1024 * MIB):
+        ours.temporal_block(module, x, memory_budget=budget)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        out = ours.temporal_block(module, x, memory_budget=budget)
+        torch.cuda.synchronize()
+        used = torch.cuda.max_memory_allocated() - before - out.nbytes
+        figures[f"bytes within {budget // MIB} MiB"] = used
+        # And the joined weights of queries, keys and values.
+        assert used <= budget + 2 * 3 * 320 * 320 * 2 + MIB, used
+        check(module, x, out, f"{budget} bytes")
+        assert (out - expected).abs().max().item() < 0.05
+    try:
+        ours.temporal_block(module, x, memory_budget=1000)
+    except GridguardError as error:
+        assert "smallest" in str(error), error
+    else:
+        raise AssertionError("a budget of 1000 bytes is enough")
+
+
+def shortage() -> None:
+    """Where the whole batch does not fit, it runs in smaller parts."""
+    module, x = block(320, 5), hidden(*MOTIVATING[:3])
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 600 * MIB) / total)
+    try:
+        out = ours.temporal_block(module, x)
+        torch.cuda.synchronize()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    check(module, x, out, "little memory")
+
+
+def graphs() -> None:
+    """Graphs see what their input and the weights are when they are replayed."""
+    for budget in (None, 64 * MIB):
+        module, x = block(320, 5), hidden(2000, 16, 320)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            ours.temporal_block(module, x, memory_budget=budget)
+        torch.cuda.current_stream().wait_stream(stream)
+        before = ours.stats()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            out = ours.temporal_block(module, x, memory_budget=budget)
+            fallback = ours.temporal_block(module, x[:100], memory_budget=budget)
+        after = ours.stats()
+        assert after.served == before.served + 1, after
+        reason = "temporal block: first call during capture"
+        assert after.pytorch[reason] == before.pytorch.get(reason, 0) + 1, after
+        for _ in range(3):
+            x.copy_(torch.randn_like(x))
+            module.attn2.to_v.weight.data.mul_(1.1)
+            graph.replay()
+            check(module, x, out, "a graph")
+            check(module, x[:100], fallback, "a graph's fallback")
+
+
+def replaced() -> None:
+    """Blocks of a model, with copies, and weights that change."""
+    from diffusers.models.unets.unet_motion_model import AnimateDiffTransformer3D
+
+    blocks = [block(320, 5, torch.float32, seed=seed) for seed in range(3)]
+    if motion_blocks.INSTALLED:
+        model = AnimateDiffTransformer3D(5, 64, in_channels=320, num_layers=0)
+        model.transformer_blocks = nn.ModuleList(blocks)
+        x = torch.randn(16, 320, 8, 8, device="cuda")
+        call = lambda one: one(x.to(one.transformer_blocks[0].norm1.weight.dtype), num_frames=16)  # noqa: E731
+    else:
+        model = AnimateDiffTransformer3D(blocks)
+        x = torch.randn(64, 16, 320, device="cuda")
+        call = lambda one: one(x.to(one.transformer_blocks[0].norm1.weight.dtype))  # noqa: E731
+    model.cuda().eval().requires_grad_(False)
+    expected = call(model)
+    assert ours.replace_motion_modules(model, memory_budget=64 * MIB) == 3
+    before = ours.stats().served
+    close(call(model), expected, "a model", 1e-3)
+    assert ours.stats().served == before + 3, ours.stats()
+    half = copy.deepcopy(model).half()
+    close(call(half), expected, "a copy in f16", 2e-2)
+    for parameter in model.parameters():
+        parameter.data.mul_(1.02)
+    found = call(model)
+    assert ours.stats().served == before + 9, ours.stats()
+    assert ours.restore_motion_modules(model) == 3
+    close(found, call(model), "changed weights", 1e-3)
+
+
+def threads() -> None:
+    """Each thread on a stream of its own, with a budget for chunks on two streams."""
+    errors: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+                module, x = block(320, 5, seed=seed), hidden(500 + seed, 16, 320)
+                for turn in range(10):
+                    out = ours.temporal_block(module, x, memory_budget=(None, 32 * MIB)[turn % 2])
+                    check(module, x, out, f"thread {seed}")
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    started = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join()
+    assert not errors, errors[0]
+
+
+def devices() -> None:
+    """On every device, while the first is current."""
+    for index in range(torch.cuda.device_count()):
+        module, x = block(320, 5).to(f"cuda:{index}"), hidden(200, 16, 320).to(f"cuda:{index}")
+        before = ours.stats().served
+        out = ours.temporal_block(module, x)
+        assert out.device.index == index and torch.cuda.current_device() == 0
+        assert ours.stats().served == before + 1
+        check(module, x, out, f"device {index}")
+
+
+def memory() -> None:
+    """Calls leave no memory behind, also of ever new shapes."""
+    module = block(64, 1)
+    for items in range(1, 200):
+        ours.temporal_block(module, hidden(items, 16, 64))
+    torch.cuda.synchronize()
+    before, free = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+    x = hidden(100, 16, 64)
+    for _ in range(500):
+        ours.temporal_block(module, x)
+    for items in range(200, 400):
+        ours.temporal_block(module, hidden(items, 16, 64))
+    torch.cuda.synchronize()
+    del x
+    after, free_after = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+    figures["memory of new shapes"] = free - free_after
+    assert before == after and free - free_after < 256 * MIB, f"{before} {free}, then {after} {free_after}"
+
+
+def timing() -> None:
+    rows = figures["microseconds"] = []
+    for items, frames, channels, heads in SHAPES:
+        module, x = block(channels, heads), hidden(items, frames, channels)
+        row: dict[str, Any] = {"case": f"{items}x{frames}x{channels}, {heads} heads"}
+        row["module"] = device_us(module, [x])
+        row["ours"] = device_us(lambda x: ours.temporal_block(module, x), [x])
+        for budget in (64, 256):
+            row[f"{budget} MiB"] = device_us(lambda x: ours.temporal_block(module, x, budget * MIB), [x])
+        row["of the module"] = round(row["ours"] / row["module"], 3)
+        rows.append(row)
+        print("  " + ", ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+        del module, x
+    module, x = block(64, 1), hidden(2, 2, 64)
+    costs = {"ours": host_us(lambda x: ours.temporal_block(module, x), [x]), "module": host_us(module, [x])}
+    figures["host microseconds"] = costs
+    print(f"  host cost of a call: {costs}")
+
+
+def block(
+    channels: int, heads: int, dtype: torch.dtype = torch.float16, positions: int | None = 128, seed: int = 0
+) -> nn.Module:
+    return motion_blocks.block(channels, heads, positions, seed).to("cuda", dtype)
+
+
+def hidden(items: int, frames: int, channels: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    return torch.randn(items, frames, channels, device="cuda", dtype=dtype)
+
+
+def check(module: nn.Module, x: Tensor, out: Tensor, what: str) -> None:
+    """The first and the last items against double precision."""
+    exact = copy.deepcopy(module).double()
+    for part in (slice(CHECKED), slice(max(len(x) - CHECKED, 0), len(x))):
+        close(out[part], type(exact).forward(exact, x[part].double()), what, TOLERANCES[x.dtype])
+    assert not out.isnan().any(), what
+
+
+def close(found: Tensor, expected: Tensor, what: str, tolerance: float) -> None:
+    error = (found.double() - expected.double()).abs().max().item()
+    assert error <= tolerance * (1 + expected.abs().max().item()), f"{what}: off by {error:.3g}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,417 @@
+"""`gridguard.torch.temporal_block` and `replace_motion_modules` on real modules of diffusers, with random weights, on
+the CPU: the kernels are replaced by our host pipeline, which has their stages. Needs PyTorch and diffusers; `gpu.py`
+runs the kernels."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+diffusers = pytest.importorskip("diffusers")
+from diffusers.models.attention import BasicTransformerBlock  # noqa: E402
+
+import gridguard.torch as ours  # noqa: E402
+from gridguard import GridguardError, _block, _counts, _launch, _native  # noqa: E402
+
+CHANNELS, HEADS, FRAMES = 64, 2, 6
+
+
+@pytest.fixture
+def on_host(monkeypatch):
+    """Serves tensors of the CPU by the host pipeline, and gives the counts of a test."""
+
+    def launch(problem, addresses, device):
+        return _native.block_on_host(problem, addresses)
+
+    monkeypatch.setattr(_block, "_run", launch)
+    monkeypatch.setattr(_launch, "DEVICE_TYPE", "cpu")
+    monkeypatch.setattr(_launch, "SERVED_DEVICE", "is_cpu")
+    monkeypatch.setattr(_counts, "_counts", {})
+    return counts
+
+
+class Counts(NamedTuple):
+    served: int
+    pytorch: dict
+
+
+def counts():
+    stats = ours.stats()
+    return Counts(stats.served, stats.pytorch)
+
+
+def block(seed=0, **options):
+    """A block as in AnimateDiff, whose norms are not the identity."""
+    torch.manual_seed(seed)
+    wanted = {"double_self_attention": True, "positional_embeddings": "sinusoidal", "num_positional_embeddings": 8}
+    made = BasicTransformerBlock(CHANNELS, HEADS, CHANNELS // HEADS, **{**wanted, **options})
+    for name, parameter in made.named_parameters():
+        if "norm" in name:
+            nn.init.normal_(parameter, 1.0 if "weight" in name else 0.0, 0.3)
+    return made.eval().requires_grad_(False)
+
+
+def x(items=5, frames=FRAMES, dtype=torch.float32):
+    return torch.randn(items, frames, CHANNELS).to(dtype)
+
+
+def unet():
+    """A small UNetMotionModel."""
+    torch.manual_seed(0)
+    model = diffusers.UNetMotionModel(
+        sample_size=8,
+        block_out_channels=(32, 64),
+        down_block_types=("CrossAttnDownBlockMotion", "DownBlockMotion"),
+        up_block_types=("UpBlockMotion", "CrossAttnUpBlockMotion"),
+        layers_per_block=1,
+        norm_num_groups=16,
+        cross_attention_dim=16,
+        num_attention_heads=2,
+        motion_num_attention_heads=2,
+        motion_max_seq_length=8,
+        use_motion_mid_block=True,
+    )
+    return model.eval().requires_grad_(False)
+
+
+def run(model, seed=1):
+    torch.manual_seed(seed)
+    sample = torch.randn(1, 4, FRAMES, 8, 8)
+    with torch.no_grad():
+        return model(sample, torch.tensor(3), torch.randn(FRAMES, 7, 16)).sample
+
+
+@pytest.mark.parametrize("options", [{}, {"positional_embeddings": None}])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float16, 5e-3), (torch.bfloat16, 4e-2)]
+)
+def test_a_block_computes_what_diffusers_does(on_host, options, dtype, tolerance):
+    module = block(**options)
+    for items, frames in ((5, FRAMES), (1, 1), (3, 8)):
+        hidden = x(items, frames, dtype)
+        exact = copy.deepcopy(module).to(dtype).double()(hidden.double())
+        found = ours.temporal_block(copy.deepcopy(module).to(dtype), hidden)
+        assert found.dtype is dtype and found.shape == hidden.shape
+        torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=tolerance)
+    assert on_host() == Counts(3, {})
+
+
+def test_each_weight_matters(on_host):
+    module, hidden = block(), x()
+    before = ours.temporal_block(module, hidden)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        kept = tensor.clone()
+        tensor.add_(0.1 * torch.randn_like(tensor))
+        changed = ours.temporal_block(module, hidden)
+        torch.testing.assert_close(changed, module(hidden), rtol=1e-5, atol=1e-5)
+        assert not torch.equal(changed, before), name
+        tensor.copy_(kept)
+    assert on_host().pytorch == {}
+
+
+def test_the_modules_of_a_real_model_are_replaced_until_they_are_restored(on_host):
+    model = unet()
+    expected, names = run(model), list(model.state_dict())
+    count = ours.replace_motion_modules(model)
+    modules = [m for m in model.modules() if type(m).__name__ == "AnimateDiffTransformer3D"]
+    assert count == sum(len(m.transformer_blocks) for m in modules) > 4
+    torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
+    assert on_host() == Counts(count, {})
+    assert list(model.state_dict()) == names
+    assert ours.replace_motion_modules(model, 1 << 20) == count, "again, with a budget"
+    torch.testing.assert_close(run(model), expected, rtol=1e-4, atol=1e-4)
+    assert ours.restore_motion_modules(model) == count
+    assert ours.restore_motion_modules(model) == 0
+    assert torch.equal(run(model), expected)
+    assert on_host() == Counts(2 * count, {})
+
+
+def test_blocks_over_positions_of_an_image_are_left_alone():
+    model = unet()
+    ours.replace_motion_modules(model)
+    replaced = [name for name, module in model.named_modules() if _block._is_replaced(module)]
+    assert replaced and all(".motion_modules." in name for name in replaced)
+
+
+def test_a_temporal_model_is_replaced(on_host):
+    model = diffusers.models.transformers.transformer_temporal.TransformerTemporalModel(
+        num_attention_heads=2, attention_head_dim=16, in_channels=32, norm_num_groups=8
+    ).eval()
+    hidden = torch.randn(2 * FRAMES, 32, 4, 4)
+    with torch.no_grad():
+        expected = model(hidden, num_frames=FRAMES).sample
+        assert ours.replace_motion_modules(model) == 1
+        torch.testing.assert_close(model(hidden, num_frames=FRAMES).sample, expected, rtol=1e-5, atol=1e-5)
+    assert on_host() == Counts(1, {})
+
+
+def test_copies_and_conversions_of_a_model_read_their_own_weights(on_host):
+    model = unet()
+    count = ours.replace_motion_modules(model)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(1.25)
+    for one in (model, other):
+        found = run(one)
+        plain = copy.deepcopy(one)
+        assert ours.restore_motion_modules(plain) == count
+        torch.testing.assert_close(found, run(plain), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(run(model), run(other))
+    stored = io.BytesIO()
+    torch.save(other, stored)
+    stored.seek(0)
+    loaded = torch.load(stored, weights_only=False)
+    assert torch.equal(run(loaded), run(other))
+    half = model.to(torch.bfloat16)
+    before = on_host().served
+    half.float()
+    run(half)
+    assert on_host().served == before + count and on_host().pytorch == {}
+
+
+def test_weights_that_change_without_a_trace_are_seen(on_host):
+    module, hidden = block(), x()
+    ours.temporal_block(module, hidden)
+    for change in (
+        lambda weight: weight.data.add_(0.1),
+        lambda weight: setattr(weight, "data", weight.data * 1.1),
+        lambda weight: weight.data.copy_(torch.randn_like(weight) / 8),
+    ):
+        change(module.attn1.to_k.weight)
+        torch.testing.assert_close(ours.temporal_block(module, hidden), module(hidden), rtol=1e-5, atol=1e-5)
+    module.load_state_dict(block(7).state_dict())
+    torch.testing.assert_close(ours.temporal_block(module, hidden), module(hidden), rtol=1e-5, atol=1e-5)
+    assert on_host().pytorch == {}
+
+
+class Adapter(nn.Module):
+    """As LoRA libraries put in the place of a linear layer."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base_layer = base
+
+    def forward(self, hidden):
+        return self.base_layer(hidden) * 1.5
+
+
+def adapted(module):
+    module.attn2.to_q = Adapter(module.attn2.to_q)
+
+
+def hooked(module):
+    module.ff.register_forward_hook(lambda module, inputs, output: output * 2)
+
+
+def patched(module):
+    module.attn1.to_v.forward = lambda hidden: nn.functional.linear(hidden, module.attn1.to_v.weight) * 3
+
+
+def processed(module):
+    class Processor(type(module.attn1.processor)):
+        pass
+
+    module.attn1.processor = Processor()
+
+
+def training(module):
+    module.train()
+    module.ff.net[1].p = 0.5
+
+
+@pytest.mark.parametrize(
+    ("reason", "options", "change"),
+    [
+        ("modules", {"activation_fn": "gelu"}, None),
+        ("modules", {"double_self_attention": False}, None),
+        ("modules", {"final_dropout": True}, None),
+        ("modules", {}, adapted),
+        ("weights", {"attention_bias": True}, None),
+        ("weights", {"ff_bias": False}, None),
+        ("weights", {"norm_elementwise_affine": False}, None),
+        ("shape", {"ff_inner_dim": 128}, None),
+        ("epsilon", {"norm_eps": 1e-6}, None),
+        ("hooks", {}, hooked),
+        ("hooks", {}, patched),
+        ("processor", {}, processed),
+        ("dropout", {}, training),
+        ("dtype", {}, lambda module: module.attn1.to_q.double()),
+        ("requires_grad", {}, lambda module: module.requires_grad_()),
+        ("strides", {}, lambda module: setattr(module.attn1.to_q.weight, "data", module.attn1.to_q.weight.data.t())),
+        ("attention", {}, lambda module: setattr(module.attn1, "rescale_output_factor", 2.0)),
+    ],
+)
+def test_what_the_kernels_do_not_compute_runs_in_the_module_for_a_reason(on_host, reason, options, change):
+    module, hidden = block(**options), x()
+    if change is not None:
+        change(module)
+    outcomes = []
+    for call in (type(module).forward, ours.temporal_block):
+        torch.manual_seed(3)
+        try:
+            outcomes.append(call(module, hidden))
+        except RuntimeError as error:
+            outcomes.append(str(error))
+    expected, found = outcomes
+    if isinstance(expected, str):
+        assert found == expected
+    else:
+        assert torch.equal(found, expected)
+    assert on_host() == Counts(0, {f"temporal block: {reason}": 1})
+
+
+def test_a_module_that_changes_after_it_was_served_is_seen(on_host):
+    module, hidden = block(), x()
+    expected = ours.temporal_block(module, hidden)
+    plain = module.attn2.to_q
+    adapted(module)
+    assert torch.equal(ours.temporal_block(module, hidden), module(hidden))
+    module.attn2.to_q = plain
+    assert torch.equal(ours.temporal_block(module, hidden), expected)
+    handle = module.norm2.register_forward_pre_hook(lambda module, inputs: None)
+    ours.temporal_block(module, hidden)
+    handle.remove()
+    module.attn1.to_k.register_parameter("bias", nn.Parameter(torch.ones(CHANNELS), requires_grad=False))
+    assert torch.equal(ours.temporal_block(module, hidden), module(hidden))
+    reasons = {f"temporal block: {reason}": 1 for reason in ("modules", "hooks", "weights")}
+    assert on_host() == Counts(2, reasons)
+
+
+def test_arguments_of_attentions_go_to_the_module(on_host):
+    module, hidden = block(), x()
+    module.forward = functools.partial(_block._forward, type(module).forward, module, None)
+    torch.testing.assert_close(
+        module(hidden, timestep=torch.tensor(1), cross_attention_kwargs={}), ours.temporal_block(module, hidden)
+    )
+    assert on_host() == Counts(2, {})
+    mask = torch.zeros(5, 1, FRAMES).masked_fill(torch.rand(5, 1, FRAMES) < 0.3, -1e4)
+    states = torch.randn(5, FRAMES, CHANNELS)
+    for options in ({"attention_mask": mask}, {"encoder_hidden_states": states}):
+        assert torch.equal(module(hidden, **options), type(module).forward(module, hidden, **options))
+    assert torch.equal(module(hidden, mask), type(module).forward(module, hidden, mask))
+    assert on_host() == Counts(2, {"temporal block: arguments": 3})
+
+
+def test_inputs_that_the_kernels_do_not_take_go_to_the_module(on_host):
+    module = block()
+    outcomes = {
+        "temporal block: length": x(2, 9),
+        "temporal block: empty": x(0),
+        "temporal block: dtype": x(dtype=torch.float16),
+        "temporal block: shape": torch.randn(FRAMES, CHANNELS),
+    }
+    for hidden in outcomes.values():
+        try:
+            expected = type(module).forward(module, hidden)
+        except Exception as error:
+            with pytest.raises(type(error)):
+                ours.temporal_block(module, hidden)
+        else:
+            assert torch.equal(ours.temporal_block(module, hidden), expected)
+    hidden = x()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(ours.temporal_block(module, hidden), module(hidden))
+    assert on_host().served == 0 and outcomes.keys() <= on_host().pytorch.keys()
+
+
+def test_an_input_of_any_strides_is_served(on_host):
+    module = block()
+    hidden = torch.randn(5, CHANNELS, FRAMES).transpose(1, 2)
+    torch.testing.assert_close(ours.temporal_block(module, hidden), module(hidden), rtol=1e-5, atol=1e-5)
+    assert on_host().served == 1
+
+
+def test_gradients_are_those_of_the_module(on_host):
+    module = block().requires_grad_()
+    hidden = x().requires_grad_()
+    found = torch.autograd.grad(ours.temporal_block(module, hidden).sum(), hidden)
+    assert torch.equal(found[0], torch.autograd.grad(module(hidden).sum(), hidden)[0])
+    with torch.no_grad():
+        ours.temporal_block(module, hidden)
+    assert on_host() == Counts(1, {"temporal block: requires_grad": 1})
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_code_runs_the_module(on_host, backend):
+    torch.compiler.reset()
+    model = unet()
+    container = next(m for m in model.modules() if type(m).__name__ == "AnimateDiffTransformer3D")
+    ours.replace_motion_modules(container)
+    replaced = container.transformer_blocks[0]
+    hidden = torch.randn(3, FRAMES, replaced.dim)
+    expected = type(replaced).forward(replaced, hidden)
+    torch.testing.assert_close(torch.compile(replaced, fullgraph=True, backend=backend)(hidden), expected)
+
+
+def test_wrong_arguments_are_typed_errors():
+    with pytest.raises(TypeError, match="unet"):
+        ours.replace_motion_modules(object())
+    with pytest.raises(ValueError, match="not positive"):
+        ours.replace_motion_modules(nn.Linear(2, 2), 0)
+    assert ours.replace_motion_modules(nn.Linear(2, 2)) == 0
+
+
+def test_blocks_that_something_else_replaced_are_left_alone():
+    model = unet()
+    count = ours.replace_motion_modules(model)
+    ours.restore_motion_modules(model)
+    container = next(m for m in model.modules() if type(m).__name__ == "AnimateDiffTransformer3D")
+    other = container.transformer_blocks[0].forward
+    container.transformer_blocks[0].forward = other
+    assert ours.replace_motion_modules(model) == count - 1
+    assert ours.restore_motion_modules(model) == count - 1
+    assert container.transformer_blocks[0].forward is other
+
+
+def test_without_diffusers_it_is_an_import_error():
+    program = (
+        "import sys; sys.modules['diffusers'] = None\n"
+        "import gridguard.torch as ours, torch\n"
+        "try: ours.replace_motion_modules(torch.nn.Linear(2, 2))\n"
+        "except ImportError as error: print(error)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "replace_motion_modules needs diffusers: pip install diffusers\n"
+
+
+def test_on_the_cpu_a_model_computes_as_before():
+    model = unet()
+    expected = run(model)
+    before = ours.stats().pytorch.get("temporal block: device", 0)
+    count = ours.replace_motion_modules(model)
+    assert torch.equal(run(model), expected)
+    assert ours.stats().pytorch["temporal block: device"] == before + count
+
+
+def test_a_budget_that_is_too_small_is_an_error(on_host):
+    with pytest.raises(GridguardError, match="smallest"):
+        ours.temporal_block(block(), x(), memory_budget=100)
+    found = ours.temporal_block(block(), x(), memory_budget=40_000)
+    assert found.shape == (5, FRAMES, CHANNELS)
+
+
+def test_the_blocks_of_gpu_checks_are_served_without_diffusers():
+    program = (
+        "import sys; sys.modules['diffusers'] = None\n"
+        "import importlib.util; importlib.util.find_spec = lambda name: None\n"
+        "import motion_blocks; sys.modules.pop('diffusers'); motion_blocks.provide()\n"
+        "import torch, gridguard.torch as ours; from gridguard import _block\n"
+        "block = motion_blocks.block(64, 2)\n"
+        "model = motion_blocks.AnimateDiffTransformer3D([block])\n"
+        "assert ours.replace_motion_modules(model) == 1\n"
+        "tensors, positions, heads = _block._weights(block, torch.zeros(1, 4, 64))\n"
+        "print(len(tensors), positions.shape, model(torch.zeros(1, 4, 64)).shape)\n"
+    )
+    tests = str(Path(__file__).parent)
+    ran = subprocess.run([sys.executable, "-c", program], cwd=tests, capture_output=True, text=True, check=False)
+    assert ran.stdout == "16 torch.Size([1, 32, 64]) torch.Size([1, 4, 64])\n", ran.stderr
