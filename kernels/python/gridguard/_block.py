@@ -199,6 +199,11 @@ def _weights(block: Any, x: Tensor) -> tuple[list[list[Tensor]], Tensor | None, 
                 return "shape"
     if any(values.get(key) is not None for values, key in parts.unserved):
         return "weights"
+    heads = parts.attentions[0].heads
+    # Some processors read it.
+    scale = (channels // heads) ** -0.5
+    if any(getattr(attention, "scale", scale) != scale for attention in parts.attentions):
+        return "attention"
     every = [tensor for some in tensors for tensor in some if tensor is not None]
     positions = None
     if parts.positions is not None:
@@ -209,7 +214,7 @@ def _weights(block: Any, x: Tensor) -> tuple[list[list[Tensor]], Tensor | None, 
     if torch.is_grad_enabled() and (x.requires_grad or any(tensor.requires_grad for tensor in every)):
         return "requires_grad"
     reason = next(filter(None, (_refusal_of_weight(tensor, x) for tensor in every)), None)
-    return (tensors, positions, parts.attentions[0].heads) if reason is None else reason  # type: ignore[return-value]
+    return (tensors, positions, heads) if reason is None else reason  # type: ignore[return-value]
 
 
 def _refusal_of_weight(tensor: Tensor, x: Tensor) -> str | None:

@@ -249,6 +249,7 @@ def training(module):
         ("requires_grad", {}, lambda module: module.requires_grad_()),
         ("strides", {}, lambda module: setattr(module.attn1.to_q.weight, "data", module.attn1.to_q.weight.data.t())),
         ("attention", {}, lambda module: setattr(module.attn1, "rescale_output_factor", 2.0)),
+        ("attention", {}, lambda module: setattr(module.attn2, "scale", 0.5)),
     ],
 )
 def test_what_the_kernels_do_not_compute_runs_in_the_module_for_a_reason(on_host, reason, options, change):
