@@ -20,7 +20,7 @@ diffusers = pytest.importorskip("diffusers")
 from diffusers.models.attention import BasicTransformerBlock  # noqa: E402
 
 import gridguard.torch as ours  # noqa: E402
-from gridguard import GridguardError, _block, _counts, _launch, _native  # noqa: E402
+from gridguard import GridguardError, UnavailableError, _block, _counts, _launch, _native  # noqa: E402
 
 CHANNELS, HEADS, FRAMES = 64, 2, 6
 
@@ -392,6 +392,81 @@ def test_on_the_cpu_a_model_computes_as_before():
     count = ours.replace_motion_modules(model)
     assert torch.equal(run(model), expected)
     assert ours.stats().pytorch["temporal block: device"] == before + count
+
+
+PROBLEM = (5, FRAMES, CHANNELS, HEADS, 8, "f16", 0, None)
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """The calls that reach a device, and how many bytes are left on it: a block takes all of its budget, at least 100."""
+    calls, left = [], [1 << 40]
+
+    def scratch(problem, capturing):
+        if capturing:
+            return "first call during capture"
+        budget = 1000 if problem[-1] is None else problem[-1]
+        if budget < 100:
+            raise GridguardError("the smallest chunk needs 100 bytes")
+        return budget
+
+    def empty(size, **options):
+        if size > left[0]:
+            raise torch.cuda.OutOfMemoryError(f"{size} bytes")
+        return torch.zeros(size, dtype=torch.uint8)
+
+    for name, value in (("getDevice", 0), ("getCurrentRawStream", 7), ("isCurrentStreamCapturing", False)):
+        monkeypatch.setattr(torch._C, f"_cuda_{name}", lambda *ignored, value=value: value, raising=False)
+    monkeypatch.setattr(_launch, "load_nvrtc", lambda: None)
+    monkeypatch.setattr(_native, "block_scratch", scratch)
+    monkeypatch.setattr(_native, "block", lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(torch, "empty", empty)
+    return calls, left
+
+
+@pytest.mark.parametrize(("memory", "budget"), [(1000, None), (999, 500), (499, 250), (125, 125)])
+def test_where_memory_is_short_the_batch_runs_in_smaller_parts(device, memory, budget):
+    calls, left = device
+    left[0] = memory
+    assert _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0)) is None
+    ((problem, addresses, (address, size), stream, capturing),) = calls
+    assert (problem[-1], size, stream, capturing) == (budget, budget or 1000, 7, False)
+    assert addresses == (1, 2, [3], 4) and problem[:-1] == PROBLEM[:-1] and address
+
+
+def test_where_memory_is_shorter_than_the_smallest_part_it_is_pytorchs_error(device):
+    calls, left = device
+    left[0] = 99
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="125 bytes"):
+        _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0))
+    with pytest.raises(GridguardError, match="smallest chunk"):
+        _block._run((*PROBLEM[:-1], 50), (1, 2, [3], 4), torch.device("cuda", 0))
+    assert calls == []
+
+
+def test_a_shape_that_is_not_loaded_runs_in_the_module_during_a_capture(device, monkeypatch):
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: True)
+    reason = _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0))
+    assert reason == "first call during capture" and device[0] == []
+
+
+def test_kernels_that_are_not_available_are_reported_and_the_module_runs(device, monkeypatch):
+    def unavailable(*arguments):
+        raise UnavailableError("no cuBLASLt library found")
+
+    monkeypatch.setattr(_native, "block_scratch", unavailable)
+    _launch.warn_once.cache_clear()
+    with pytest.warns(RuntimeWarning, match="no cuBLASLt library found"):
+        assert _block._run(PROBLEM, (1, 2, [3], 4), torch.device("cuda", 0)) == "unavailable"
+
+
+def test_a_run_that_fails_is_an_error_and_no_fallback(on_host, monkeypatch):
+    def failed(*arguments):
+        raise GridguardError("CUDA_ERROR_ILLEGAL_ADDRESS")
+
+    monkeypatch.setattr(_block, "_run", failed)
+    with pytest.raises(GridguardError, match="ILLEGAL_ADDRESS"):
+        ours.temporal_block(block(), x())
 
 
 def test_a_budget_that_is_too_small_is_an_error(on_host):
