@@ -43,6 +43,8 @@ pack() {
         GRIDGUARD=$(realpath "$folder/gridguard") CANDLE_PTX=${CARGO_TARGET_DIR:-target}/candle/ptx \
             tests/ptx.sh pack "$(realpath -m "$folder/rewritten")" || return 1
     fi
+    rm -rf "$folder/python" && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/python" ./kernels/python &&
+        cp kernels/python/tests/*.py "$folder/python/" || return 1
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
     [ -z "$(git status --porcelain 2>/dev/null)" ] || echo "$(cat "$folder/commit")-changed" >"$folder/commit"
@@ -134,6 +136,15 @@ candle() {
     if grep --quiet -E '(32000 columns|batch 70000): right' <<<"$plain"; then return 1; fi
     grep --quiet 'argsort of 32000 columns: right' <<<"$guarded" &&
         grep --quiet 'batch 60000: right' <<<"$plain" && grep --quiet 'batch 70000: right' <<<"$fixed"
+}
+
+# Checks of the Python package beside PyTorch, and of its attention beside the native launch.
+pytorch() {
+    local folder=$1 results=$2
+    rm -f "$folder/native.json"
+    GRIDGUARD_BENCH_JSON=$folder/native.json "$folder/attention" --bench 15360x5x16x64
+    PYTHONPATH=$folder/python python3 "$folder/python/gpu.py" --native "$folder/native.json" --results "$results/pytorch.json" \
+        timing readers layers graphs compiled autocast threads devices memory masks large_batches loaders
 }
 
 # Runs `doctor` in many environments. Prints each page below its command, its exit status and number of
@@ -357,6 +368,13 @@ run() {
         step block 400 python3 "$folder/peers/block.py" --bench "$folder/gpu_block" --output "$results"
     else
         step block 400 "$folder/gpu_block" "$results/block.json"
+    fi
+    if python3 -c 'import torch' 2>/dev/null; then
+        step pytorch 300 pytorch "$folder" "$results"
+        step pytorch-calls 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu.py" --results "$results/pytorch-calls.json" random_calls
+        step pytorch-block 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
+    else
+        missing pytorch "no PyTorch"
     fi
     step pipeline 60 "$folder/gpu_pipeline" "$results/pipeline.json"
     step host-memory 300 "$folder/gpu_host_memory" "$results/host_memory.json"
