@@ -6,6 +6,9 @@
 //! and NVRTC; says so without them.
 #![allow(unsafe_code, reason = "raw launches to compare with")]
 
+use core::ffi::c_void;
+use core::hint::black_box;
+use core::ptr::{null, null_mut};
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,6 +20,10 @@ use gridguard::cuda::{
     Args, CompileOptions, Compiler, GuardedStream, Kernel, RawKernel, driver_version,
 };
 use gridguard::{Choice, Dim3, Guard, KernelArgs, LaunchRequest, Parameter, Plan, Strategy};
+use gridguard_capi::{
+    gg_config, gg_dim3, gg_free, gg_guard, gg_guard_create, gg_guard_options, gg_kernel,
+    gg_kernel_create, gg_launch, gg_status,
+};
 use gridguard_examples::uniform;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{Element, Kernels, Prepared, Tensor, TensorMut};
@@ -133,6 +140,13 @@ struct Empty<'a> {
     kernel: Kernel,
     rewritten: Kernel,
     raw: RawKernel,
+    handles: Handles,
+}
+
+/// The guard and the kernel of the C interface.
+struct Handles {
+    guard: *mut gg_guard,
+    kernel: *mut gg_kernel,
 }
 
 type Way<'a, 'b> = (&'static str, fn(&'a Empty<'b>) -> Result<(), Box<dyn Error>>);
@@ -156,11 +170,12 @@ impl<'b> Empty<'b> {
         // SAFETY: as above.
         let rewritten = unsafe { module.kernel("empty", &[])? };
         let stream = context.new_stream()?;
-        Ok(Self { guard, context, stream, function, kernel, rewritten, raw })
+        let handles = Handles::new(&context, handle)?;
+        Ok(Self { guard, context, stream, function, kernel, rewritten, raw, handles })
     }
 
     fn measure(&self) -> Result<Vec<EmptyRow>, Box<dyn Error>> {
-        let ways: [Way<'_, 'b>; 8] = [
+        let ways: [Way<'_, 'b>; 9] = [
             ("raw cuLaunchKernel", Self::raw_driver),
             ("cudarc launch_builder", Self::cudarc_builder),
             ("guard, planned at each launch", Self::guard_planned),
@@ -169,6 +184,7 @@ impl<'b> Empty<'b> {
             ("rewritten, launch_builder", Self::rewritten_builder),
             ("cudarc launch_builder_guarded", Self::cudarc_guarded),
             ("raw handles, planned at each launch", Self::raw_guarded),
+            ("C interface, gg_launch", Self::c_interface),
         ];
         let mut times = vec![Vec::with_capacity(ROUNDS); ways.len()];
         for round in 0..WARM_UP + ROUNDS {
@@ -269,6 +285,72 @@ impl<'b> Empty<'b> {
         }
         Ok(())
     }
+
+    fn c_interface(&self) -> Result<(), Box<dyn Error>> {
+        // As a program calls it that knows its address alone.
+        let launch = black_box(gg_launch);
+        let stream = self.stream.cu_stream().cast();
+        for _ in 0..BURST {
+            let config = gg_config {
+                struct_size: size_of::<gg_config>(),
+                grid: gg_dim3 { x: 1, y: 1, z: 1 },
+                block: gg_dim3 { x: 32, y: 1, z: 1 },
+                stream,
+                ..zeroed()
+            };
+            let (kernel, config) = (self.handles.kernel, &raw const config);
+            // SAFETY: the stream is of the kernel's context; there are no parameters.
+            let status = unsafe { launch(kernel, config, null(), null(), null_mut(), null_mut()) };
+            if status != gg_status::GG_OK {
+                return Err(format!("gg_launch failed: {status:?}").into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Handles {
+    fn new(context: &CudaContext, function: CUfunction) -> Result<Self, Box<dyn Error>> {
+        let mut made = Self { guard: null_mut(), kernel: null_mut() };
+        let options = gg_guard_options {
+            struct_size: size_of::<gg_guard_options>(),
+            context: context.cu_ctx().cast(),
+            ..zeroed()
+        };
+        // SAFETY: context and function live as long as the handles, in the same struct; the others are of this
+        // function.
+        let statuses = unsafe {
+            [
+                gg_guard_create(&raw const options, &raw mut made.guard, null_mut()),
+                gg_kernel_create(
+                    made.guard,
+                    function.cast(),
+                    null(),
+                    null(),
+                    0,
+                    &raw mut made.kernel,
+                    null_mut(),
+                ),
+            ]
+        };
+        let failed = statuses.into_iter().find(|status| *status != gg_status::GG_OK);
+        failed.map_or(Ok(made), |status| Err(format!("the C interface failed: {status:?}").into()))
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        for handle in [self.kernel.cast::<c_void>(), self.guard.cast()] {
+            // SAFETY: nothing uses the handle any more; one that was never made is an error.
+            unsafe { gg_free(handle) };
+        }
+    }
+}
+
+/// A structure of the C interface without anything set.
+fn zeroed<T: Copy>() -> T {
+    // SAFETY: structures of the interface consist of numbers and pointers.
+    unsafe { core::mem::zeroed() }
 }
 
 const CONFIG: LaunchConfig =
