@@ -316,6 +316,8 @@ def test_compiled_code_takes_dynamic_shapes_and_falls_back(on_cpu):
     assert on_cpu().served == 2
 
 
+# PyTorch's own check looks at gradients.
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_the_operator_is_a_valid_one(on_cpu):
     for requires_grad in (False, True):
         tensors = qkv(2, 3, 8, 16, requires_grad=requires_grad)
@@ -323,7 +325,9 @@ def test_the_operator_is_a_valid_one(on_cpu):
         torch.library.opcheck(torch.ops.gridguard.attention.default, arguments)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:There is a performance drop", "ignore:.torch.jit.* is deprecated", "ignore::DeprecationWarning"
+)
 def test_transforms_see_pytorchs_operators(on_cpu):
     tensors = qkv(3, 2, 5, 16, 8)
     expected = PYTORCH(*tensors)
