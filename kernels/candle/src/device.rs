@@ -57,6 +57,13 @@ pub trait GuardedDevice: Sealed {
     /// [`Error::Cuda`] if the device cannot be queried; candle's error for a device that is not CUDA's.
     fn guard(&self) -> Result<Arc<Guard>>;
 
+    /// What of the user's profile and the shipped one is not used, or may be stale; mostly nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::guard`].
+    fn profile_notices(&self) -> Result<Vec<String>>;
+
     /// Our kernels on the device, compiled once for all users of the device.
     ///
     /// # Errors
@@ -113,6 +120,10 @@ impl GuardedDevice for CudaDevice {
         Ok(Arc::clone(DeviceLaunches::of(self)?.kernels.guard()))
     }
 
+    fn profile_notices(&self) -> Result<Vec<String>> {
+        Ok(DeviceLaunches::of(self)?.notices.clone())
+    }
+
     fn kernels(&self) -> Result<Kernels> {
         Ok(DeviceLaunches::of(self)?.kernels.clone())
     }
@@ -132,6 +143,10 @@ impl GuardedDevice for CudaDevice {
 impl GuardedDevice for Device {
     fn guard(&self) -> Result<Arc<Guard>> {
         self.as_cuda_device()?.guard()
+    }
+
+    fn profile_notices(&self) -> Result<Vec<String>> {
+        self.as_cuda_device()?.profile_notices()
     }
 
     fn kernels(&self) -> Result<Kernels> {
@@ -156,6 +171,8 @@ pub(crate) fn failed(error: impl core::error::Error + Send + Sync + 'static) -> 
 /// The kernels of a context, and the launches of each operator that were prepared last.
 pub(crate) struct DeviceLaunches {
     pub(crate) kernels: Kernels,
+    /// About the profiles.
+    notices: Vec<String>,
     pub(crate) attention: Kept<TemporalAttention>,
     pub(crate) softmax: Kept<Softmax>,
     pub(crate) argsort: Kept<Argsort>,
@@ -180,9 +197,11 @@ impl DeviceLaunches {
         let identity = guard.identity();
         let profile = Layers::new().user().built_in(&identity);
         let loaded = profile.load(&identity, &guard.environment());
+        let notices = loaded.notices.iter().map(ToString::to_string).collect();
         let kernels = Kernels::new(guard.with_profile(loaded.profile.into()));
         let made = Self {
             kernels,
+            notices,
             attention: Kept::default(),
             softmax: Kept::default(),
             argsort: Kept::default(),
