@@ -29,6 +29,7 @@ mod launch;
 mod libraries;
 mod module;
 pub(crate) mod nvrtc;
+mod occupancy;
 mod pipeline;
 mod pipeline_graph;
 mod pipeline_memory;
