@@ -125,7 +125,7 @@ fn on_device(guard: Arc<Guard>, ptx: &str, chart: Option<&Path>) -> Result<(), B
         [Parameter::Memory, Parameter::Memory, Parameter::of::<i32>(), Parameter::of::<i32>()];
     #[allow(unsafe_code, reason = "the contract of candle's kernel")]
     // SAFETY: it reads the rows of the first memory and writes their blocks to the second, for the rows of its
-    // grid and as many columns as it is told; each is large enough for them.
+    // grid and as many columns as its arguments say; each is large enough for them.
     let kernel = unsafe { module.kernel(KERNEL, &parameters)? };
     let original = LaunchLimits::new(guard.limits().clone(), kernel.limits().kernel().clone());
     show_plans(&original, kernel.limits());

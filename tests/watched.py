@@ -246,7 +246,7 @@ def fixed_programs(nvcc, folder):
             each(f"nvcc-{runtime}, {loading.lower()}", [program, "70000"], RIGHT, settings)
             each(f"nvcc-{runtime}, {loading.lower()}, captured", [program, "70000", "captured"], RIGHT, settings)
     if os.path.exists(nvcc):
-        # Machine code for the device beside PTX: the driver is told to compile the PTX.
+        # Machine code for the device beside PTX: the driver compiles the PTX.
         program = os.path.join(folder, "fixed-both")
         subprocess.run([nvcc, "-arch=sm_90", "-o", program, os.path.join(folder, "rows.cu")], check=True)
         each("nvcc, PTX forced", [program, "70000"], RIGHT, {"CUDA_FORCE_PTX_JIT": "1"})

@@ -231,11 +231,11 @@ fn not_instantiated(through: (usize, usize), graph: Handle, status: Status) {
 /// The graph exists, and no other thread changes it.
 unsafe fn kernel_nodes(through: (usize, usize), graph: Handle) -> Vec<Launch> {
     let driver = Driver::of(through);
-    let (mut launches, mut graphs, mut room) = (Vec::new(), vec![graph], MAX_NODES);
+    let (mut launches, mut graphs, mut remaining) = (Vec::new(), vec![graph], MAX_NODES);
     while let Some(graph) = graphs.pop() {
         // SAFETY: by this function's contract.
-        let nodes = unsafe { driver.nodes_of(graph, room) };
-        room -= nodes.len();
+        let nodes = unsafe { driver.nodes_of(graph, remaining) };
+        remaining -= nodes.len();
         for node in nodes {
             // SAFETY: a node of the graph.
             match unsafe { driver.kind_of(node) } {

@@ -15,7 +15,7 @@ use crate::{abi, guarded, process, table};
 
 /// Launches on record.
 const SLOTS: usize = 1024;
-/// Streams whose synchronisations are told apart.
+/// Streams whose synchronisations are distinguished.
 const STREAMS: usize = 64;
 /// Suspects that are printed.
 const SHOWN: usize = 16;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::driver::Driver;
 use crate::request::Launch;
 
-/// Kinds of launches that are told apart; later ones are not recorded.
+/// Kinds of launches that are distinguished; later ones are not recorded.
 const KINDS: usize = 1 << 16;
 /// Places that are looked at for one kind.
 const MAX_PROBES: usize = 64;

@@ -204,15 +204,15 @@ impl RefusedAllocation {
     }
 
     fn remedy(&self) -> String {
-        let told = "the program was told, and may try again";
+        let received = "the program received the error, and may try again";
         let Some(DeviceFree { free_bytes, .. }) =
             self.device.filter(|_| self.kind != MemoryKind::Pinned)
         else {
-            return format!("{told}; else allocate less, or free what is no longer needed");
+            return format!("{received}; else allocate less, or free what is no longer needed");
         };
         if free_bytes >= self.requested_bytes {
             return format!(
-                "{told}: as much is free now, so another process may have freed it since, or the driver \
+                "{received}: as much is free now, so another process may have freed it since, or the driver \
                  needs it in larger units"
             );
         }
@@ -221,7 +221,7 @@ impl RefusedAllocation {
         let others =
             if by_others { ", stop other processes on the device (nvidia-smi)" } else { "" };
         format!(
-            "{told}; {missing} are missing: smaller batches or chunks, free a framework's cache \
+            "{received}; {missing} are missing: smaller batches or chunks, free a framework's cache \
              (torch.cuda.empty_cache()){others}"
         )
     }

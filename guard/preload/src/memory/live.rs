@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use gridguard::watched::MemoryKind;
 
-/// Devices that are told apart; those beyond count as the last one.
+/// Devices that are distinguished; those beyond count as the last one.
 pub(crate) const DEVICES: usize = 64;
 /// Entries of a bucket.
 const ENTRIES: usize = 16;

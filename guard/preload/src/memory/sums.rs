@@ -19,7 +19,7 @@ struct Pending {
     refused: AtomicU64,
 }
 
-/// Kinds and sizes of refused allocations that are told apart.
+/// Kinds and sizes of refused allocations that are distinguished.
 const SIZES: usize = 64;
 
 static OF_DEVICES: [Sum; DEVICES] = [const { Sum::zero() }; DEVICES];

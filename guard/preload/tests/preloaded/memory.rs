@@ -66,7 +66,7 @@ held)
     );
     assert_eq!(
         without_stack(rest),
-        "      the program was told, and may try again; 22.00 MiB are missing: smaller batches or chunks, free a \
+        "      the program received the error, and may try again; 22.00 MiB are missing: smaller batches or chunks, free a \
 framework's cache (torch.cuda.empty_cache()), stop other processes on the device (nvidia-smi)
 gridguard: 1 launch of 1 kernel accepted, 0 refused
   memory of device 0: at most 6.00 MiB held, 6.00 MiB now
