@@ -235,7 +235,7 @@ impl Kernel {
         };
         let limits = LaunchLimits::new(device, limits);
         // SAFETY: the kernel keeps the function loaded, by this function's contract, or the code that
-        // launches it through a launch builder does.
+        // launches it through a launch builder does; both make its context current before they ask.
         let occupancy = unsafe {
             Occupancy::new(driver, function, multiprocessors, limits.max_dynamic_shared_bytes())
         };
