@@ -175,12 +175,21 @@ fn other_items_change_the_grid_alone() {
         assert!(fewer.request.grid != whole.request.grid, "{problem}");
         assert_eq!(fewer.request.grid(grid), whole.request.grid(grid), "{problem}");
         assert_eq!(fewer.parameters, whole.parameters, "{problem}");
-        let of = |one: Problem| one.key(&hopper(), Policy::default(), Objective::default());
-        assert_eq!(of(part), of(problem));
     }
     let attention: Problem = "temporal_attention f16 100x5x16x64".parse().expect("a problem");
     let setup = attention.setup(&hopper(), &[]).expect("supported");
     assert_eq!(setup.request.grid.y, 500);
+}
+
+#[cfg(feature = "profile")]
+#[test]
+fn other_items_leave_the_key_as_it_is() {
+    for problem in Problem::shipped() {
+        let mut part = problem;
+        part.sized.sizes[0] /= 3;
+        let of = |one: Problem| one.key(&hopper(), Policy::default(), Objective::default());
+        assert_eq!(of(part), of(problem), "{problem}");
+    }
 }
 
 #[test]
