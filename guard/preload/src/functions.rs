@@ -4,10 +4,12 @@
 //! two libraries named `libcuda`, through another library that replaces it. Each original has a
 //! replacement of its own, a slot, so that every call reaches the function that it would have reached.
 
+use core::cell::Cell;
 use core::ffi::{CStr, c_int, c_void};
 use core::mem;
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::thread::LocalKey;
 
 use crate::elf;
 
@@ -151,6 +153,22 @@ pub(crate) fn original<const H: usize, const S: usize, F: Copy>() -> Option<F> {
 /// Whether the function is one of the CUDA runtime.
 pub(crate) fn is_runtime(function: usize) -> bool {
     FUNCTIONS.get(function).is_some_and(|function| function.versions.is_empty())
+}
+
+/// Calls `outermost`, or `nested` if a call of this thread is in a replacement already, as `inside` says: a library
+/// between this one and the driver calls another one.
+#[inline(always)]
+pub(crate) fn once<R>(
+    inside: &'static LocalKey<Cell<bool>>,
+    nested: impl FnOnce() -> R,
+    outermost: impl FnOnce() -> R,
+) -> R {
+    if inside.replace(true) {
+        return nested();
+    }
+    let result = outermost();
+    inside.set(false);
+    result
 }
 
 /// The original of a function and slot that are known only at run time.

@@ -184,7 +184,7 @@ pub(crate) unsafe extern "C-unwind" fn launch<const H: usize, const S: usize>(
 }
 
 /// Calls the original, and counts or explains the kernel node that `describe` returns.
-fn watched(call: impl FnOnce() -> Status, describe: impl FnOnce() -> Option<Launch>) -> Status {
+fn watched(call: impl Fn() -> Status, describe: impl FnOnce() -> Option<Launch>) -> Status {
     outermost(call, |status| match describe() {
         Some(launch) if status != SUCCESS => watch::refused_node(&launch, status),
         // Its graph will not be instantiated.

@@ -171,21 +171,18 @@ pub(crate) unsafe extern "C-unwind" fn kernel_ex<const H: usize, const S: usize>
 }
 
 thread_local! {
-    /// Whether a launch of this thread is in a replacement already: a library between this one and the
-    /// driver calls another one.
+    /// Whether a launch of this thread is in a replacement already.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Calls an original, and `then` with its result if it is the outermost one.
 #[inline]
-pub(crate) fn outermost(call: impl FnOnce() -> Status, then: impl FnOnce(Status)) -> Status {
-    if INSIDE.replace(true) {
-        return call();
-    }
-    let status = call();
-    then(status);
-    INSIDE.set(false);
-    status
+pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) -> Status {
+    functions::once(&INSIDE, &call, || {
+        let status = call();
+        then(status);
+        status
+    })
 }
 
 /// Calls the original, and counts the launch that `describe` returns if it is the outermost one. A grid that
@@ -193,26 +190,22 @@ pub(crate) fn outermost(call: impl FnOnce() -> Status, then: impl FnOnce(Status)
 #[inline(always)]
 fn watched(
     grid: [c_uint; 3],
-    call: impl FnOnce() -> Status,
+    call: impl Fn() -> Status,
     describe: impl Fn() -> Launch,
     oversized: impl FnOnce(Launch) -> Status,
 ) -> Status {
-    if INSIDE.replace(true) {
-        return call();
-    }
-    if is_oversized(grid) {
-        let status = oversized(describe());
-        INSIDE.set(false);
-        return status;
-    }
-    let status = call();
-    if status == SUCCESS {
-        accepted(describe);
-    } else {
-        watch::refused(&describe(), status, None);
-    }
-    INSIDE.set(false);
-    status
+    functions::once(&INSIDE, &call, || {
+        if is_oversized(grid) {
+            return oversized(describe());
+        }
+        let status = call();
+        if status == SUCCESS {
+            accepted(describe);
+        } else {
+            watch::refused(&describe(), status, None);
+        }
+        status
+    })
 }
 
 /// Makes a launch whose grid every device refuses: of forms of its kernel if that is wanted and possible.

@@ -97,20 +97,14 @@ pub(crate) unsafe extern "C-unwind" fn physical<const H: usize, const S: usize>(
 }
 
 thread_local! {
-    /// Whether a call of this thread is in a replacement already: a library between this one and the driver
-    /// calls another one.
+    /// Whether a call of this thread is in a replacement of this module's already.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `outermost` if this thread is in no other replacement of this module's, else `nested`.
+/// Makes a call that allocates or frees: `outermost`, or `nested` within another one.
 #[inline(always)]
 pub(super) fn once<R>(nested: impl FnOnce() -> R, outermost: impl FnOnce() -> R) -> R {
-    if INSIDE.replace(true) {
-        return nested();
-    }
-    let result = outermost();
-    INSIDE.set(false);
-    result
+    functions::once(&INSIDE, nested, outermost)
 }
 
 /// Calls the original, and enters the allocation that `made` returns, or explains why there is none.
