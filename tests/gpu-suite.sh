@@ -362,7 +362,10 @@ run() {
     if [ "$(nvidia-smi --list-gpus | wc -l)" -gt 1 ]; then
         step tune-devices 400 tune_devices "$folder" "$results"
     fi
-    step watched 900 python3 "$folder/watched.py" "$folder/libgridguard_preload.so" "$results/watched.json" --varied-seconds "${VARIED_SECONDS:-225}"
+    local preloaded=("$folder/watched.py" "$folder/libgridguard_preload.so")
+    step watched 400 python3 "${preloaded[@]}" "$results/watched.json" programs
+    step watched-varied 400 python3 "${preloaded[@]}" "$results/watched-varied.json" varied --seconds 225
+    step watched-timing 400 python3 "${preloaded[@]}" "$results/watched-timing.json" timing
     step launch 200 "$folder/gpu_launch" "$results/launch.json"
     if python3 -c 'import torch' 2>/dev/null; then
         step block 400 python3 "$folder/peers/block.py" --bench "$folder/gpu_block" --output "$results"

@@ -2,9 +2,11 @@
 """Programs of several frameworks under libgridguard_preload.so, on a device: each once with a launch or an
 allocation that the driver refuses, which must be explained, and once without, where nothing may be reported.
 
-    watched.py LIBRARY [REPORT.json] [--varied-seconds N]
+    watched.py LIBRARY REPORT.json programs              these programs
+    watched.py LIBRARY REPORT.json varied [--seconds N]  ordinary PyTorch work (watched_work.py), of which nothing
+                                                         may be said, in several processes of N seconds
+    watched.py LIBRARY REPORT.json timing                such work with and without the library
 
-Then nothing may be said of ordinary PyTorch work (watched_work.py), which is timed with and without the library.
 Frameworks that are not installed are listed, and fail the run only if all of them are missing.
 """
 
@@ -257,8 +259,9 @@ def work(*words):
     return [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "watched_work.py"), *words]
 
 
-def varied(report, folder, seconds):
+def varied(report, folder):
     """The failures of ordinary work in several processes at once: the library must see launches and say nothing."""
+    seconds = options.seconds
     quiet = {"GRIDGUARD_RUN_QUIET": "1", "GRIDGUARD_RUN_REPORT": os.path.join(folder, "varied.json")}
     with concurrent.futures.ThreadPoolExecutor(PROCESSES) as pool:
         command = work("varied", str(seconds))
@@ -275,7 +278,7 @@ def varied(report, folder, seconds):
     if not failures:
         counts = [json.loads(one.stdout) for one in runs]
         each = {name: sum(one[name] for one in counts) for name in counts[0]}
-        report["varied"] = {"processes": PROCESSES, "seconds_each": seconds, "runs": each, **seen}
+        report.update({"processes": PROCESSES, "seconds_each": seconds, "runs": each, **seen})
     return failures
 
 
@@ -317,62 +320,72 @@ def check_memory(allocator):
     return failures
 
 
-def main():
+def programs(report, folder):
+    """The failures of programs with a launch or an allocation that the driver refuses."""
     failures, missing, done, graphs = [], [], [], {}
+    for name, text, good, refused, expected in PROGRAMS:
+        path = os.path.join(folder, f"program-{name}.py")
+        with open(path, "w") as file:
+            file.write(text)
+        module = name.split("-")[0]
+        if subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode:
+            missing.append(name)
+            continue
+        failures += check(name, [sys.executable, path], good, refused, expected)
+        done.append(name)
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    for runtime in ["static", "shared"] if os.path.exists(nvcc) else []:
+        source, program = os.path.join(folder, "rows.cu"), os.path.join(folder, "rows-" + runtime)
+        with open(source, "w") as file:
+            file.write(CUDA)
+        subprocess.run([nvcc, "-arch=native", "-cudart", runtime, "-o", program, source], check=True)
+        failures += check("nvcc-" + runtime, [program], 60_000, 70_000, ["rows(float*)", "grid.y is 70000 blocks"])
+        done.append("nvcc-" + runtime)
+        graph = os.path.join(folder, "graph-" + runtime)
+        with open(graph + ".cu", "w") as file:
+            file.write(GRAPH)
+        subprocess.run([nvcc, "-arch=native", "-cudart", runtime, "-o", graph, graph + ".cu"], check=True)
+        expected = ["rows(float*)", "grid.y is 70000 blocks", ", kernel node of a graph"]
+        failures += check("graph-" + runtime, [graph], 60_000, 70_000, expected)
+        done.append("graph-" + runtime)
+        # At which call the driver refuses a node.
+        graphs[runtime] = run([graph, "70000"]).stdout.strip()
+        # The static runtime refuses a dimension of zero where nothing can be seen.
+        if runtime == "shared":
+            expected = ["rows(float*)", "grid.y is 0 blocks", "0 launches of 1 kernel accepted, 1 refused"]
+            failures += check("zero", [program], 60_000, 0, expected, "cudaErrorInvalidConfiguration (9)")
+            done.append("zero")
+    fixed, failures_of_fixed = fixed_programs(nvcc, folder)
+    failures += failures_of_fixed
+    if "torch-flash-attention" in done:
+        for allocator in ALLOCATORS:
+            failures += check_memory(allocator)
+    report.update({"passed": done, "missing": missing, "fixed": fixed, "graph_70000": graphs})
+    return failures if done else ["no framework is installed"]
+
+
+def timing(report, _folder):
+    for kind in ("adds", "step"):
+        report[kind] = compared(kind)
+    report["allocations"] = compared("allocations", {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
+    return []
+
+
+def main():
+    report = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, text, good, refused, expected in PROGRAMS:
-            path = os.path.join(folder, f"program-{name}.py")
-            with open(path, "w") as file:
-                file.write(text)
-            module = name.split("-")[0]
-            if subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode:
-                missing.append(name)
-                continue
-            failures += check(name, [sys.executable, path], good, refused, expected)
-            done.append(name)
-        nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-        for runtime in ["static", "shared"] if os.path.exists(nvcc) else []:
-            source, program = os.path.join(folder, "rows.cu"), os.path.join(folder, "rows-" + runtime)
-            with open(source, "w") as file:
-                file.write(CUDA)
-            subprocess.run([nvcc, "-arch=native", "-cudart", runtime, "-o", program, source], check=True)
-            failures += check("nvcc-" + runtime, [program], 60_000, 70_000, ["rows(float*)", "grid.y is 70000 blocks"])
-            done.append("nvcc-" + runtime)
-            graph = os.path.join(folder, "graph-" + runtime)
-            with open(graph + ".cu", "w") as file:
-                file.write(GRAPH)
-            subprocess.run([nvcc, "-arch=native", "-cudart", runtime, "-o", graph, graph + ".cu"], check=True)
-            expected = ["rows(float*)", "grid.y is 70000 blocks", ", kernel node of a graph"]
-            failures += check("graph-" + runtime, [graph], 60_000, 70_000, expected)
-            done.append("graph-" + runtime)
-            # At which call the driver refuses a node.
-            graphs[runtime] = run([graph, "70000"]).stdout.strip()
-            # The static runtime refuses a dimension of zero where nothing can be seen.
-            if runtime == "shared":
-                expected = ["rows(float*)", "grid.y is 0 blocks", "0 launches of 1 kernel accepted, 1 refused"]
-                failures += check("zero", [program], 60_000, 0, expected, "cudaErrorInvalidConfiguration (9)")
-                done.append("zero")
-        fixed, failures_of_fixed = fixed_programs(nvcc, folder)
-        failures += failures_of_fixed
-        report = {"passed": done, "missing": missing, "fixed": fixed, "graph_70000": graphs}
-        if "torch-flash-attention" in done:
-            failures += varied(report, folder, options.varied_seconds)
-            for allocator in ALLOCATORS:
-                failures += check_memory(allocator)
-            for kind in ("adds", "step"):
-                report[kind] = compared(kind)
-            report["allocations"] = compared("allocations", {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
+        failures = {"programs": programs, "varied": varied, "timing": timing}[options.part](report, folder)
     print(json.dumps(report, indent=1))
-    if options.report:
-        with open(options.report, "w") as file:
-            file.write(json.dumps(report, indent=1) + "\n")
+    with open(options.report, "w") as file:
+        file.write(json.dumps(report, indent=1) + "\n")
     print("\n".join(failures))
-    sys.exit(1 if failures or not done else 0)
+    sys.exit(1 if failures else 0)
 
 
 parser = argparse.ArgumentParser()
 parser.add_argument("library", type=os.path.abspath)
-parser.add_argument("report", nargs="?")
-parser.add_argument("--varied-seconds", type=float, default=30, help="how long each process of ordinary work runs")
+parser.add_argument("report")
+parser.add_argument("part", choices=["programs", "varied", "timing"])
+parser.add_argument("--seconds", type=float, default=30, help="how long each process of ordinary work runs")
 options = parser.parse_args()
 main()
