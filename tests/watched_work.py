@@ -2,9 +2,9 @@
 """Ordinary PyTorch work, in which no launch is refused; `watched.py` runs it with and without the preloaded library.
 
     watched_work.py varied SECONDS   small models of many kinds, by turns, until the time is over; prints how often each ran
-    watched_work.py adds             the microseconds of an addition in place, back to back, and the peak memory
-    watched_work.py allocations      the microseconds of an allocation and its end, back to back, and the peak memory
-    watched_work.py step             the microseconds of a training step of a transformer, and the peak memory
+    watched_work.py timed KIND...    the microseconds of calls of each kind, and the process's peak memory at the end:
+                                     `adds` are additions in place, back to back, `allocations` allocations and their
+                                     ends, back to back, `step` training steps of a transformer
 
 A time is the median of blocks of calls, so that what interrupts some of them does not count. The memory is the largest
 resident set of the process in MiB. Without a GPU the work runs on the CPU.
@@ -179,8 +179,7 @@ def timed(call, blocks, calls):
             call()
         return (time.perf_counter() - begun) / calls * 1e6
 
-    times = [block() for _ in range(blocks + 5)][5:]
-    return {"us": statistics.median(times), "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    return statistics.median([block() for _ in range(blocks + 5)][5:])
 
 
 def adds():
@@ -207,16 +206,16 @@ def step():
     return timed(one, 40, 5) if CUDA else timed(one, 1, 1)
 
 
+KINDS = {"adds": adds, "allocations": allocations, "step": step}
+
+
 def main():
     match sys.argv[1:]:
         case ["varied", seconds]:
             result = varied(float(seconds))
-        case ["adds"]:
-            result = adds()
-        case ["allocations"]:
-            result = allocations()
-        case ["step"]:
-            result = step()
+        case ["timed", *kinds] if kinds and all(kind in KINDS for kind in kinds):
+            result = {"us": {kind: KINDS[kind]() for kind in kinds}}
+            result["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         case _:
             sys.exit(__doc__)
     print(json.dumps(result))

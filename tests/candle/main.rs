@@ -42,9 +42,10 @@ fn experts(batch: usize, device: &Device) -> Result<bool> {
     let chosen: Vec<u32> = (0..4).cycle().take(2 * batch).collect();
     let chosen = Tensor::from_vec(chosen, (batch, 2), device)?;
     let product = |first: usize, items: usize| {
-        let (input, chosen) = (input.narrow(0, first, items)?, chosen.narrow(0, first, items)?);
+        let input = input.narrow(0, first, items)?.force_contiguous()?;
+        let chosen = chosen.narrow(0, first, items)?.force_contiguous()?;
         // The operation reads from the beginning of its tensors.
-        weights.indexed_moe_forward(&input.copy()?, &chosen.copy()?)?.flatten_all()?.to_vec1::<f32>()
+        weights.indexed_moe_forward(&input, &chosen)?.flatten_all()?.to_vec1::<f32>()
     };
     let half = batch / 2;
     let halves = [product(0, half)?, product(half, batch - half)?].concat();

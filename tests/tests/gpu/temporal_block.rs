@@ -134,7 +134,7 @@ fn a_block_whose_weights_are_given_by_address_computes_the_same() {
     let reference = BlockReference::new(&shape, &weights).expect("fits");
     let per_item = elements(shape.elements_per_item());
     let expected: Vec<f64> = input.chunks(per_item).flat_map(|x| reference.item(x)).collect();
-    let budgets = [Budget::UNLIMITED, Budget::UNLIMITED.at_most(70).in_flight(2)];
+    let budgets = [Budget::UNLIMITED, Budget::UNLIMITED.at_most(150).in_flight(2)];
     for budget in budgets {
         let out = run_by_address(shape, (&on_device, &embedded), &x, (&stream, budget));
         let mut deviation = Deviation::new();
