@@ -101,10 +101,20 @@ impl Batch {
     ///
     /// [`ServeError::OutOfMemory`].
     pub fn gather<T: Element>(&self, input: usize) -> Result<Vec<T>, ServeError> {
-        let parts = || self.requests.iter().filter_map(|request| request.inputs.get(input));
-        let mut all = reserved(parts().map(|part| part.len() / size_of::<T>()).sum())?;
-        parts().for_each(|part| extend(&mut all, part));
+        let mut all = self.output()?;
+        self.gather_into(input, &mut all);
         Ok(all)
+    }
+
+    /// Copies an input of all requests, one after another, as far as `to` reaches.
+    pub fn gather_into<T: Element>(&self, input: usize, to: &mut [T]) {
+        // Bytes, since a body's need not be aligned for T.
+        let mut rest: &mut [u8] = bytemuck::cast_slice_mut(to);
+        for part in self.requests.iter().filter_map(|request| request.inputs.get(input)) {
+            let (own, others) = rest.split_at_mut(part.len().min(rest.len()));
+            own.copy_from_slice(part.get(..own.len()).unwrap_or_default());
+            rest = others;
+        }
     }
 
     /// Memory for the output of all requests, filled with NaN.
@@ -169,8 +179,12 @@ pub fn attention(
 ///
 /// [`ServeError::OutOfMemory`].
 pub fn mask<T: Element>(bytes: &Bytes) -> Result<Vec<T>, ServeError> {
-    let mut elements = reserved(bytes.len() / size_of::<T>())?;
-    extend(&mut elements, bytes);
+    let length = bytes.len() / size_of::<T>();
+    let mut elements = reserved(length)?;
+    elements.resize(length, T::zeroed());
+    // Bytes, since a body's need not be aligned for T.
+    let whole = bytes.get(..length * size_of::<T>()).unwrap_or_default();
+    bytemuck::cast_slice_mut(&mut elements).copy_from_slice(whole);
     Ok(elements)
 }
 
@@ -188,13 +202,4 @@ fn reserved<T>(elements: usize) -> Result<Vec<T>, ServeError> {
     let reserved = memory.try_reserve_exact(elements);
     reserved.map_err(|error| ServeError::OutOfMemory { reason: error.to_string() })?;
     Ok(memory)
-}
-
-/// Copied, since a body's bytes need not be aligned for T.
-fn extend<T: Element>(elements: &mut Vec<T>, bytes: &[u8]) {
-    let start = elements.len();
-    elements.resize(start + bytes.len() / size_of::<T>(), T::zeroed());
-    let added: &mut [u8] = bytemuck::cast_slice_mut(elements.get_mut(start..).unwrap_or_default());
-    let whole = added.len();
-    added.copy_from_slice(bytes.get(..whole).unwrap_or_default());
 }

@@ -1,9 +1,10 @@
 //! Runs batches on a CUDA device.
 
 use std::error::Error;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::{CudaSlice, CudaStream, DriverError, PinnedHostSlice};
 use gridguard::Guard;
 use gridguard::cuda::{Compiler, CublasLt, CudaError};
 use gridguard_kernels::temporal_attention::Shape;
@@ -18,14 +19,24 @@ use crate::error::ServeError;
 use crate::tensors::Problem;
 use crate::tuning::{Profiles, Tuning};
 
-/// A CUDA device with the block's weights.
-pub struct Cuda {
+/// A CUDA device with the block's weights, which the backends on it share.
+pub struct Shared {
     kernels: Kernels,
-    stream: Arc<CudaStream>,
     tuning: Arc<Tuning>,
     block: OnDevice,
     device: Device,
 }
+
+/// A stream of a device, and pinned memory: while one copies, another computes.
+pub struct Cuda {
+    shared: Arc<Shared>,
+    stream: Arc<CudaStream>,
+    staging: Staging,
+}
+
+/// Pinned host memory, kept from batch to batch: only copies from and to it run beside kernels.
+#[derive(Default)]
+struct Staging(Option<PinnedHostSlice<u64>>);
 
 /// The block of each type.
 enum OnDevice {
@@ -34,22 +45,23 @@ enum OnDevice {
     F32(TemporalBlock<f32>),
 }
 
-impl Cuda {
-    /// The device with this ordinal, with `memory` bytes or most of what is free.
+impl Shared {
+    /// The device with this ordinal, with `memory` bytes or most of what is free, shared evenly by so many
+    /// backends.
     ///
     /// # Errors
     ///
     /// If the driver, NVRTC or cuBLASLt is missing, or the weights do not fit.
     pub fn open(
         ordinal: usize,
-        memory: Option<u64>,
+        (memory, backends): (Option<u64>, NonZeroU64),
         profiles: &Profiles,
         block: &Block,
     ) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let guard = Arc::new(Guard::cuda(ordinal)?);
         Compiler::find()?;
         CublasLt::find()?;
-        let context = guard.context().ok_or("no context")?;
+        let context = guard.context().ok_or(NO_CONTEXT)?;
         let stream = context.new_stream()?;
         let tuning = profiles.open(&guard);
         let kernels = Kernels::new(Arc::clone(&guard));
@@ -61,22 +73,37 @@ impl Cuda {
         guard.synchronize(&stream)?;
         // The weights are not free any more.
         let free = guard.pipeline_budget(FREE_PERCENT)?.max_bytes();
-        let memory = memory.map_or(free, |memory| memory.saturating_sub(block.bytes));
+        let memory = memory.map_or(free, |memory| memory.saturating_sub(block.bytes)) / backends;
         let name = format!("{} ({ordinal})", guard.limits().name);
         let device = Device { name, is_gpu: true, memory };
-        Ok(Self { kernels, stream, tuning, block: on_device, device })
+        Ok(Self { kernels, tuning, block: on_device, device })
+    }
+}
+
+impl Cuda {
+    /// A backend on a device.
+    ///
+    /// # Errors
+    ///
+    /// If the driver makes no stream.
+    pub fn new(shared: Arc<Shared>) -> Result<Self, Box<dyn Error + Send + Sync>> {
+        let context = shared.kernels.guard().context().ok_or(NO_CONTEXT)?;
+        let stream = context.new_stream()?;
+        Ok(Self { shared, stream, staging: Staging::default() })
     }
 
-    fn attend<T: Element>(&self, batch: &Batch) -> Result<Vec<Vec<u8>>, ServeError> {
+    fn attend<T: Element>(&mut self, batch: &Batch) -> Result<Vec<Vec<u8>>, ServeError> {
         let Problem::Attention { heads, frames, head_dim, mask: added } = &batch.key.problem else {
             return Err(ServeError::failed(OTHER_PROBLEM));
         };
+        let shared = Arc::clone(&self.shared);
+        let kernels = &shared.kernels;
         let shape = Shape::new(batch.items, *heads, *frames, *head_dim)?;
-        let attention = attention(shape, T::TYPE, self.kernels.guard().limits())?;
-        let prepared = self.tuning.choose(&attention, added.is_some(), |tuned, choice| {
-            self.kernels.prepare(tuned, choice)
-        })?;
-        let [q, k, v] = [self.copy::<T>(batch, 0)?, self.copy(batch, 1)?, self.copy(batch, 2)?];
+        let attention = attention(shape, T::TYPE, kernels.guard().limits())?;
+        let prepared = shared
+            .tuning
+            .choose(&attention, added.is_some(), |tuned, choice| kernels.prepare(tuned, choice))?;
+        let [q, k, v] = self.copy::<T, 3>(batch)?;
         let added = added.as_ref().map(mask::<T>).transpose()?;
         let added = added.map(|added| self.stream.clone_htod(&added)).transpose();
         let added = added.map_err(KernelError::from)?;
@@ -89,30 +116,42 @@ impl Cuda {
     }
 
     fn transform<T: Element>(
-        &self,
+        &mut self,
         block: &TemporalBlock<T>,
         batch: &Batch,
     ) -> Result<Vec<Vec<u8>>, ServeError> {
         let Problem::Block { frames, .. } = &batch.key.problem else {
             return Err(ServeError::failed(OTHER_PROBLEM));
         };
+        let shared = Arc::clone(&self.shared);
         let mut shape = *block.shape();
         (shape.items, shape.frames) = (batch.items, *frames);
-        let block = block.with_shape(&self.kernels, shape).map_err(ServeError::failed)?;
+        let block = block.with_shape(&shared.kernels, shape).map_err(ServeError::failed)?;
         let (mut pipeline, memory) = block.pipeline().map_err(ServeError::failed)?;
-        let plan = plan(&pipeline, batch, self.device.memory, |budget| budget)?;
-        let x = self.copy::<T>(batch, 0)?;
+        let plan = plan(&pipeline, batch, shared.device.memory, |budget| budget)?;
+        let [x] = self.copy::<T, 1>(batch)?;
         let mut y = self.output::<T>(batch)?;
         let bound = memory.bind(&self.stream, &x, &mut y);
-        let ran = self.kernels.guard().run_pipeline(&mut pipeline, &plan, bound);
+        let ran = shared.kernels.guard().run_pipeline(&mut pipeline, &plan, bound);
         ran.map_err(|error| stopped(&error))?;
         self.replies(batch, &y)
     }
 
-    /// An input of all requests, on the device.
-    fn copy<T: Element>(&self, batch: &Batch, input: usize) -> Result<CudaSlice<T>, ServeError> {
-        let elements = batch.gather::<T>(input)?;
-        Ok(self.stream.clone_htod(&elements).map_err(KernelError::from)?)
+    /// The inputs of all requests, on the device.
+    fn copy<T: Element, const INPUTS: usize>(
+        &mut self,
+        batch: &Batch,
+    ) -> Result<[CudaSlice<T>; INPUTS], ServeError> {
+        let elements = batch.output_elements::<T>();
+        let mut staged = self.staging.of::<T>(&self.stream, elements * INPUTS)?;
+        let mut copied = Vec::with_capacity(INPUTS);
+        for input in 0..INPUTS {
+            let (own, rest) = staged.split_at_mut(elements);
+            batch.gather_into(input, own);
+            copied.push(self.stream.clone_htod(own).map_err(KernelError::from)?);
+            staged = rest;
+        }
+        copied.try_into().map_err(|_| ServeError::failed("an input is missing"))
     }
 
     /// Memory on the device for the outputs of all requests.
@@ -122,24 +161,51 @@ impl Cuda {
     }
 
     fn replies<T: Element>(
-        &self,
+        &mut self,
         batch: &Batch,
         out: &CudaSlice<T>,
     ) -> Result<Vec<Vec<u8>>, ServeError> {
-        let copied = self.stream.clone_dtoh(out).map_err(KernelError::from)?;
-        let synchronized = self.kernels.guard().synchronize(&self.stream);
+        // On the stream, so that the inputs were read.
+        let copied = self.staging.of::<T>(&self.stream, out.len())?;
+        self.stream.memcpy_dtoh(out, copied).map_err(KernelError::from)?;
+        let synchronized = self.shared.kernels.guard().synchronize(&self.stream);
         synchronized.map_err(|error: CudaError| KernelError::from(error))?;
-        batch.replies(&copied)
+        batch.replies(copied)
+    }
+}
+
+impl Staging {
+    /// So many elements.
+    fn of<T: Element>(
+        &mut self,
+        stream: &CudaStream,
+        elements: usize,
+    ) -> Result<&mut [T], ServeError> {
+        let failed = |error: DriverError| ServeError::from(KernelError::from(error));
+        let words = (elements * size_of::<T>()).div_ceil(size_of::<u64>());
+        if self.0.as_ref().is_none_or(|pinned| pinned.len() < words) {
+            self.0 = None;
+            // Batches of nearly the same size follow.
+            let words = words.next_power_of_two();
+            // SAFETY: any bits are a u64, and the memory is written by the host or the device before it is read.
+            #[allow(unsafe_code, reason = "cudarc's pinned memory begins unset")]
+            let pinned = unsafe { stream.context().alloc_pinned_with_flags(words, 0) };
+            self.0 = Some(pinned.map_err(failed)?);
+        }
+        let Some(pinned) = &mut self.0 else { return Ok(&mut []) };
+        let all: &mut [T] = bytemuck::cast_slice_mut(pinned.as_mut_slice().map_err(failed)?);
+        Ok(all.get_mut(..elements).unwrap_or_default())
     }
 }
 
 impl Backend for Cuda {
     fn device(&self) -> Device {
-        self.device.clone()
+        self.shared.device.clone()
     }
 
     fn run(&mut self, batch: &Batch) -> Result<Vec<Vec<u8>>, Failure> {
-        let ran = match (&batch.key.problem, batch.key.element, &self.block) {
+        let shared = Arc::clone(&self.shared);
+        let ran = match (&batch.key.problem, batch.key.element, &shared.block) {
             (Problem::Attention { .. }, ElementType::F16, _) => self.attend::<f16>(batch),
             (Problem::Attention { .. }, ElementType::Bf16, _) => self.attend::<bf16>(batch),
             (Problem::Attention { .. }, ElementType::F32, _) => self.attend::<f32>(batch),
@@ -155,7 +221,7 @@ impl Backend for Cuda {
             (Problem::Block { .. }, ..) => Err(ServeError::failed(OTHER_PROBLEM)),
         };
         // A device that failed fails every call from then on; an error of this batch alone leaves it usable.
-        ran.map_err(|error| match self.kernels.guard().synchronize(&self.stream) {
+        ran.map_err(|error| match shared.kernels.guard().synchronize(&self.stream) {
             Ok(()) => Failure::Batch(error),
             Err(lost) => Failure::Lost(format!("{error}; then {lost}")),
         })
@@ -174,5 +240,6 @@ fn upload<T: Element + 'static>(
 
 /// The rest is for other programs, and for what kernels need beside memory of requests.
 const FREE_PERCENT: u64 = 80;
+const NO_CONTEXT: &str = "the guard has no context";
 /// Checked before a batch is made.
 const OTHER_PROBLEM: &str = "the batch is not for the block on this device";

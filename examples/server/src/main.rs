@@ -1,9 +1,10 @@
 //! The inference server: `gridguard-server --help`.
 
 use std::error::Error;
+use std::num::NonZeroU64;
 use std::pin::pin;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use clap::Parser;
@@ -12,7 +13,7 @@ use gridguard::{Guard, catalog};
 use gridguard_server::admission::Bodies;
 use gridguard_server::api::App;
 use gridguard_server::block::Block;
-use gridguard_server::device::Cuda;
+use gridguard_server::device::{Cuda, Shared};
 use gridguard_server::health::Health;
 use gridguard_server::host::Host;
 use gridguard_server::options::{Devices, HOST_MEMORY, Options};
@@ -134,11 +135,23 @@ fn backends(
             Ok(Box::new(Host::new(guard, tuning, block, memory)))
         })]);
     }
-    let on_device = |ordinal: usize| -> Factory {
-        let (memory, block, profiles) = (options.memory, Arc::clone(block), Arc::clone(profiles));
-        Box::new(move || Ok(Box::new(Cuda::open(ordinal, memory, &profiles, &block)?)))
+    let in_flight = NonZeroU64::from(options.in_flight);
+    let on_device = |ordinal: usize| {
+        let memory = (options.memory, in_flight);
+        let (block, profiles) = (Arc::clone(block), Arc::clone(profiles));
+        // By the first worker on the device.
+        let shared =
+            LazyLock::new(move || match Shared::open(ordinal, memory, &profiles, &block) {
+                Ok(shared) => Ok(Arc::new(shared)),
+                Err(error) => Err(error.to_string()),
+            });
+        let shared = Arc::new(shared);
+        (0..in_flight.get()).map(move |_| -> Factory {
+            let shared = Arc::clone(&shared);
+            Box::new(move || Ok(Box::new(Cuda::new((**shared).clone()?)?)))
+        })
     };
-    Ok(ordinals.into_iter().map(on_device).collect())
+    Ok(ordinals.into_iter().flat_map(on_device).collect())
 }
 
 /// Waits for SIGTERM or SIGINT.

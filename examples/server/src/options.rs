@@ -1,6 +1,7 @@
 //! The options of the server.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU8;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -26,6 +27,10 @@ pub struct Options {
     /// Memory for requests on each device [default: 80 % of what is free; on the host 1GiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
+    /// Batches on each GPU at the same time: one computes while others are copied, and each has its share of the
+    /// memory
+    #[arg(long, value_name = "BATCHES", default_value = "3")]
+    pub in_flight: NonZeroU8,
     /// The most frames of a request: the time of attention is quadratic in them
     #[arg(long, value_name = "FRAMES", default_value_t = 1024)]
     pub max_frames: u64,

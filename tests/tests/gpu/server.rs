@@ -1,13 +1,15 @@
 //! The inference server's device back end against its back end on the host.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::thread;
 
 use gridguard::{Guard, catalog};
 use gridguard_examples::uniform;
 use gridguard_kernels::{Deviation, Element, temporal_attention, temporal_block};
 use gridguard_server::backend::{Backend, Batch, Failure};
 use gridguard_server::block::{Block, BlockOptions, Dtype};
-use gridguard_server::device::Cuda;
+use gridguard_server::device::{Cuda, Shared};
 use gridguard_server::error::ServeError;
 use gridguard_server::host::Host;
 use gridguard_server::tensors::{Request, body_of};
@@ -21,10 +23,19 @@ use super::support::Tensorial;
 fn backends(dtype: Dtype, memory: u64) -> (Cuda, Host) {
     let block = Arc::new(block(dtype));
     let profiles = Profiles::new(None);
-    let device = Cuda::open(0, Some(memory), &profiles, &block).expect("a device");
+    let device = on_device(&shared(&block, memory, &profiles));
     let guard = Guard::host(catalog::gpu("h200").expect("in the catalogue").limits.clone());
     let tuning = profiles.open(&guard);
     (device, Host::new(guard, tuning, block, memory))
+}
+
+fn shared(block: &Block, memory: u64, profiles: &Profiles) -> Arc<Shared> {
+    let memory = (Some(block.bytes + memory), NonZeroU64::MIN);
+    Arc::new(Shared::open(0, memory, profiles, block).expect("a device"))
+}
+
+fn on_device(shared: &Arc<Shared>) -> Cuda {
+    Cuda::new(Arc::clone(shared)).expect("a stream")
 }
 
 fn block(dtype: Dtype) -> Block {
@@ -107,4 +118,33 @@ fn what_does_not_fit_the_device_is_refused_and_the_next_batch_runs() {
     assert!(matches!(refused, Failure::Batch(ServeError::Memory { .. })), "{refused:?}");
     let tolerance = temporal_block::tolerance(f16::TYPE);
     agree::<f16>(&mut device, &mut host, &batch(20), tolerance);
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU and cuBLASLt"]
+fn backends_of_one_device_run_at_the_same_time() {
+    let block = block(Dtype::F16);
+    let shared = shared(&block, 64 << 20, &Profiles::new(None));
+    let batch = |items: usize, seed| {
+        let body = body::<f16>(&["x"], &[items, 16, 64], seed);
+        let request = Request::block(&body.into(), &block, 1024).expect("legal");
+        Batch::of(vec![request]).expect("a request")
+    };
+    // Sizes grow and shrink, so that pinned memory is kept and made anew.
+    let batches: Vec<Batch> =
+        [300, 7, 1200, 40].into_iter().zip(1..).map(|(items, seed)| batch(items, seed)).collect();
+    let mut alone = on_device(&shared);
+    let expected: Vec<_> = batches.iter().map(|batch| alone.run(batch).expect("it runs")).collect();
+    thread::scope(|scope| {
+        for first in 0..3 {
+            let (shared, batches, expected) = (&shared, &batches, &expected);
+            scope.spawn(move || {
+                let mut device = on_device(shared);
+                for number in (first..first + 40).map(|number| number % batches.len()) {
+                    let replies = device.run(&batches[number]).expect("it runs");
+                    assert!(replies == expected[number], "batch {number}");
+                }
+            });
+        }
+    });
 }

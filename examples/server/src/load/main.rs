@@ -60,6 +60,9 @@ struct Options {
     /// How long to wait for a reply
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = time)]
     timeout: Duration,
+    /// How the result is printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
     /// The block that the server has, and the type of the tensors
     #[command(flatten)]
     block: BlockOptions,
@@ -73,6 +76,14 @@ enum Resource {
     Block,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Lines for people.
+    Text,
+    /// One JSON object; times are in seconds.
+    Json,
+}
+
 /// What all requests share.
 struct Sender<T: Element> {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -84,6 +95,7 @@ struct Sender<T: Element> {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    let format = options.format;
     let ran = match options.block.dtype {
         Dtype::F16 => run::<f16>(options),
         Dtype::Bf16 => run::<bf16>(options),
@@ -91,7 +103,14 @@ fn main() -> ExitCode {
     };
     match ran {
         Ok(report) => {
-            println!("{report}");
+            let summary = report.summary();
+            match format {
+                Format::Text => println!("{summary}"),
+                Format::Json => match serde_json::to_string(&summary) {
+                    Ok(json) => println!("{json}"),
+                    Err(error) => eprintln!("error: {error}"),
+                },
+            }
             if report.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Serialize, Serializer};
+
 /// What came of a request.
 pub(crate) struct Outcome {
     /// The status, or why there is none.
@@ -22,6 +24,37 @@ pub(crate) struct Report {
     pub(crate) took: Duration,
 }
 
+/// The numbers of a report.
+#[derive(Serialize)]
+pub(crate) struct Summary<'r> {
+    sent: usize,
+    skipped: u64,
+    #[serde(serialize_with = "seconds")]
+    took_s: Duration,
+    served: u32,
+    served_per_second: f64,
+    latency_s: Latency,
+    /// Requests by status.
+    statuses: BTreeMap<u16, usize>,
+    /// Requests without a status, by reason.
+    failures: BTreeMap<&'r str, usize>,
+    verified: usize,
+    wrong: usize,
+}
+
+/// Percentiles of the latency of requests that were served.
+#[derive(Serialize)]
+struct Latency {
+    #[serde(serialize_with = "seconds")]
+    p50: Duration,
+    #[serde(serialize_with = "seconds")]
+    p90: Duration,
+    #[serde(serialize_with = "seconds")]
+    p99: Duration,
+    #[serde(serialize_with = "seconds")]
+    most: Duration,
+}
+
 impl Report {
     /// Whether every request got a status, at least one was served, and none served wrongly.
     pub(crate) fn is_good(&self) -> bool {
@@ -37,36 +70,51 @@ impl Report {
         latencies.sort_unstable();
         latencies
     }
-}
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// The numbers of the report.
+    pub(crate) fn summary(&self) -> Summary<'_> {
         let latencies = self.latencies();
-        let (sent, took, skipped) = (self.outcomes.len(), self.took, self.skipped);
-        let served = u32::try_from(latencies.len()).unwrap_or(u32::MAX);
-        let rate = f64::from(served) / took.as_secs_f64().max(f64::MIN_POSITIVE);
-        writeln!(f, "sent     {sent} requests in {took:.3?}, {skipped} skipped")?;
-        writeln!(f, "served   {served}, {rate:.1} a second")?;
         let [p50, p90, p99, most] =
             [50, 90, 99, 100].map(|percent| percentile(&latencies, percent));
-        writeln!(f, "latency  p50 {p50:.3?}, p90 {p90:.3?}, p99 {p99:.3?}, most {most:.3?}")?;
-        let mut statuses = BTreeMap::<u16, usize>::new();
-        let mut failures = BTreeMap::<&str, usize>::new();
+        let mut statuses = BTreeMap::new();
+        let mut failures = BTreeMap::new();
         for outcome in &self.outcomes {
             match &outcome.status {
                 Ok(status) => *statuses.entry(*status).or_default() += 1,
-                Err(reason) => *failures.entry(reason).or_default() += 1,
+                Err(reason) => *failures.entry(reason.as_str()).or_default() += 1,
             }
         }
-        for (status, requests) in statuses {
+        let compared = self.outcomes.iter().filter_map(|outcome| outcome.verified);
+        let served = u32::try_from(latencies.len()).unwrap_or(u32::MAX);
+        Summary {
+            sent: self.outcomes.len(),
+            skipped: self.skipped,
+            took_s: self.took,
+            served,
+            served_per_second: f64::from(served) / self.took.as_secs_f64().max(f64::MIN_POSITIVE),
+            latency_s: Latency { p50, p90, p99, most },
+            statuses,
+            failures,
+            verified: compared.clone().count(),
+            wrong: compared.filter(|is_correct| !is_correct).count(),
+        }
+    }
+}
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sent, took_s, skipped, served, served_per_second, .. } = self;
+        writeln!(f, "sent     {sent} requests in {took_s:.3?}, {skipped} skipped")?;
+        writeln!(f, "served   {served}, {served_per_second:.1} a second")?;
+        let Latency { p50, p90, p99, most } = self.latency_s;
+        writeln!(f, "latency  p50 {p50:.3?}, p90 {p90:.3?}, p99 {p99:.3?}, most {most:.3?}")?;
+        for (status, requests) in &self.statuses {
             writeln!(f, "status   {status}: {requests}")?;
         }
-        for (reason, requests) in failures {
+        for (reason, requests) in &self.failures {
             writeln!(f, "failed   {requests}: {reason}")?;
         }
-        let compared = self.outcomes.iter().filter_map(|outcome| outcome.verified);
-        let wrong = compared.clone().filter(|is_correct| !is_correct).count();
-        write!(f, "verified {} replies, {wrong} wrong", compared.count())
+        write!(f, "verified {} replies, {} wrong", self.verified, self.wrong)
     }
 }
 
@@ -74,6 +122,10 @@ impl fmt::Display for Report {
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or_default()
+}
+
+fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
 }
 
 const OK: u16 = 200;
@@ -113,7 +165,7 @@ mod tests {
     fn a_report_lists_statuses_and_failures() {
         let outcomes = vec![outcome(Ok(200), Some(true)), outcome(Ok(429), None)];
         assert_eq!(
-            report(outcomes).to_string(),
+            report(outcomes).summary().to_string(),
             "sent     2 requests in 2.000s, 0 skipped\nserved   1, 0.5 a second\nlatency  p50 \
              3.000ms, p90 3.000ms, p99 3.000ms, most 3.000ms\nstatus   200: 1\nstatus   429: \
              1\nverified 1 replies, 0 wrong"
