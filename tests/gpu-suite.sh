@@ -20,16 +20,17 @@ pack() {
     mkdir -p "$folder"
     {
         cargo test --release --no-run --message-format json -p gridguard-tests --test gpu --test faults &&
-            cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline &&
+            cargo bench --no-run --message-format json -p gridguard-tests --bench gpu_launch --bench gpu_block --bench gpu_host_memory --bench gpu_pipeline --bench gpu_server &&
             cargo bench --no-run --message-format json -p gridguard --features profile --bench plan --bench record --bench profile &&
             cargo bench --no-run --message-format json -p gridguard-kernels --features profile --bench attention --bench kernels &&
             cargo build --release --message-format json -p gridguard-examples --example temporal_attention --example temporal_block --example 05_tune --example 08_any_kernel &&
             cargo build --release --message-format json -p gridguard-cli --bin gridguard &&
+            cargo build --release --message-format json -p gridguard-server --bins &&
             cargo test --release --no-run --message-format json -p gridguard-cli --test cli
     } | python3 tests/executables.py | while read -r name path; do
         cp "$path" "$folder/$name" && strip "$folder/$name"
     done || return 1
-    cargo build --release -p gridguard-preload && cp "${CARGO_TARGET_DIR:-target}/release/libgridguard_preload.so" tests/watched.py tests/watched_work.py "$folder/" || return 1
+    cargo build --release -p gridguard-preload && cp "${CARGO_TARGET_DIR:-target}/release/libgridguard_preload.so" tests/watched.py tests/watched_work.py tests/served.py "$folder/" || return 1
     # The faults of libraries start from the fake ones.
     rm -rf "$folder/fake-driver" && mkdir "$folder/fake-driver" || return 1
     for name in libcuda.so.1=libcuda.c libnvrtc.so=libnvrtc.c; do
@@ -379,6 +380,7 @@ run() {
     else
         missing pytorch "no PyTorch"
     fi
+    step server 560 python3 "$folder/served.py" "$folder" "$results/server.json"
     step pipeline 60 "$folder/gpu_pipeline" "$results/pipeline.json"
     step host-memory 300 "$folder/gpu_host_memory" "$results/host_memory.json"
     step host 60 host_costs "$folder"
