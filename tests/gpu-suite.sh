@@ -365,7 +365,7 @@ run() {
     fi
     local preloaded=("$folder/watched.py" "$folder/libgridguard_preload.so")
     step watched 400 python3 "${preloaded[@]}" "$results/watched.json" programs
-    step watched-varied 400 python3 "${preloaded[@]}" "$results/watched-varied.json" varied --seconds 225
+    step watched-varied 400 python3 "${preloaded[@]}" "$results/watched-varied.json" varied --seconds 115
     step watched-timing 400 python3 "${preloaded[@]}" "$results/watched-timing.json" timing
     step launch 200 "$folder/gpu_launch" "$results/launch.json"
     if python3 -c 'import torch' 2>/dev/null; then

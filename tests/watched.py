@@ -187,12 +187,21 @@ print("ended")
 ALLOCATORS = ["", "expandable_segments:True", "backend:cudaMallocAsync"]
 
 # Processes of ordinary work, in which nothing is refused, that run at once.
-PROCESSES = 4
+PROCESSES = 8
+
+
+def environment(preload, settings):
+    return {**os.environ, **settings, **({"LD_PRELOAD": options.library} if preload else {})}
 
 
 def run(command, preload=True, timeout=300, settings={}):
-    settings = {**os.environ, **settings, **({"LD_PRELOAD": options.library} if preload else {})}
-    return subprocess.run(command, env=settings, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(command, env=environment(preload, settings), capture_output=True, text=True, timeout=timeout)
+
+
+def start(command, preload, settings):
+    """A process that is asked for its results."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    return subprocess.Popen(command, env=environment(preload, settings), text=True, **pipes)
 
 
 def check(name, command, good, refused, expected, error="CUDA_ERROR_INVALID_VALUE (1)"):
@@ -280,21 +289,34 @@ def varied(report, folder):
     return failures
 
 
-def compared(kinds, pairs, settings={}):
-    """The time of each kind of work, and the peak memory, with the library and without: by turns, so that a drift of
-    the machine meets both."""
-    command = work("timed", *kinds)
-    rounds = [[json.loads(run(command, preload, settings=settings).stdout) for preload in (False, True)] for _ in range(pairs)]
-    without, with_it = zip(*rounds)
+def compared(pairs, settings, **kinds):
+    """Work in a process with the library and in one without, block by block in turn, so that whatever disturbs the
+    machine meets both: the median of the ratios of two blocks that follow each other, for each pair of processes, and
+    the memory that the library adds. `kinds` has the number of blocks of each kind of work."""
+    rows, more = {kind: [] for kind in kinds}, []
+    for _ in range(pairs):
+        both = [start(work("timed"), preload, settings) for preload in (False, True)]
+        for kind, blocks in kinds.items():
+            times = [[block(process, kind) for process in both] for _ in range(blocks + WARM_UP)][WARM_UP:]
+            ratio = statistics.median(with_it / without for without, with_it in times)
+            without, with_it = map(statistics.median, zip(*times))
+            rows[kind].append({"without_us": without, "with_us": with_it, "ratio": ratio})
+        without, with_it = (float(process.communicate()[0]) for process in both)
+        more.append(with_it - without)
+    median = lambda kind: statistics.median(pair["ratio"] for pair in rows[kind])
+    each = {kind: {"ratio": median(kind), "blocks": blocks, "pairs": rows[kind]} for kind, blocks in kinds.items()}
+    return {**each, "more_mib": statistics.median(more)}
 
-    def kind(name):
-        times = [[one["us"][name] for one in runs] for runs in (without, with_it)]
-        medians, least = map(statistics.median, times), map(min, times)
-        ratio, ratio_of_least = (two / one for one, two in (medians, least))
-        return {"us": dict(zip(("without", "with"), times)), "ratio": ratio, "ratio_of_least": ratio_of_least}
 
-    more = statistics.median(two["peak_mib"] - one["peak_mib"] for one, two in rounds)
-    return {**{name: kind(name) for name in kinds}, "more_mib": more}
+# Blocks that compile, bring clocks up and fill caches.
+WARM_UP = 20
+
+
+def block(process, kind):
+    """The microseconds of a call."""
+    process.stdin.write(kind + "\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
 
 
 def check_memory(allocator):
@@ -367,8 +389,9 @@ def programs(report, folder):
 
 
 def timing(report, _folder):
-    report["caching_allocator"] = compared(["adds", "step"], 7)
-    report["allocator_of_streams"] = compared(["allocations"], 3, {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
+    report["caching_allocator"] = compared(7, {}, adds=300, steps=150)
+    streams = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+    report["allocator_of_streams"] = compared(3, streams, allocations=300)
     return []
 
 

@@ -2,18 +2,17 @@
 """Ordinary PyTorch work, in which no launch is refused; `watched.py` runs it with and without the preloaded library.
 
     watched_work.py varied SECONDS   small models of many kinds, by turns, until the time is over; prints how often each ran
-    watched_work.py timed KIND...    the microseconds of calls of each kind, and the process's peak memory at the end:
-                                     `adds` are additions in place, back to back, `allocations` allocations and their
-                                     ends, back to back, `step` training steps of a transformer
+    watched_work.py timed            for each line of the standard input, the name of a kind of work, prints the microseconds
+                                     of a call, the mean of a block of calls; at the end the process's peak memory, its
+                                     largest resident set in MiB. `adds` are additions in place, back to back, `allocations`
+                                     allocations and their ends, back to back, `steps` training steps of a transformer
 
-A time is the median of blocks of calls, so that what interrupts some of them does not count. The memory is the largest
-resident set of the process in MiB. Without a GPU the work runs on the CPU.
+Without a GPU the work runs on the CPU.
 """
 
 import itertools
 import json
 import resource
-import statistics
 import sys
 import time
 
@@ -170,29 +169,17 @@ def varied(seconds):
             return runs
 
 
-def timed(call, blocks, calls):
-    """The median of the microseconds that a call of a block took."""
-    def block():
-        synchronize()
-        begun = time.perf_counter()
-        for _ in range(calls):
-            call()
-        return (time.perf_counter() - begun) / calls * 1e6
-
-    return statistics.median([block() for _ in range(blocks + 5)][5:])
-
-
 def adds():
     numbers = torch.zeros(1024, device=DEVICE)
     # A block fits into the driver's queue, so that no call waits for the device.
-    return timed(lambda: numbers.add_(1), 200, 200)
+    return lambda: numbers.add_(1), 200
 
 
 def allocations():
-    return timed(lambda: torch.empty(4096, device=DEVICE), 200, 200)
+    return lambda: torch.empty(4096, device=DEVICE), 200
 
 
-def step():
+def steps():
     layer = lambda: nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True, dropout=0.0)
     model = nn.Sequential(*(layer() for _ in range(6))).to(DEVICE)
     optimizer, inputs = torch.optim.AdamW(model.parameters(), lr=1e-4), random(16, 128, 512)
@@ -201,24 +188,39 @@ def step():
         optimizer.zero_grad(set_to_none=True)
         model(inputs).square().mean().backward()
         optimizer.step()
+
+    return one, 1
+
+
+KINDS = {"adds": adds, "allocations": allocations, "steps": steps}
+
+
+def timed():
+    """Times blocks of calls as the standard input asks for them."""
+    prepared = {}
+    for line in sys.stdin:
+        kind = line.strip()
+        if kind not in prepared:
+            prepared[kind] = KINDS[kind]()
+        call, calls = prepared[kind]
         synchronize()
-
-    return timed(one, 40, 5) if CUDA else timed(one, 1, 1)
-
-
-KINDS = {"adds": adds, "allocations": allocations, "step": step}
+        begun = time.perf_counter()
+        for _ in range(calls):
+            call()
+        if kind == "steps":
+            synchronize()
+        print((time.perf_counter() - begun) / calls * 1e6, flush=True)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def main():
     match sys.argv[1:]:
         case ["varied", seconds]:
-            result = varied(float(seconds))
-        case ["timed", *kinds] if kinds and all(kind in KINDS for kind in kinds):
-            result = {"us": {kind: KINDS[kind]() for kind in kinds}}
-            result["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+            print(json.dumps(varied(float(seconds))))
+        case ["timed"]:
+            timed()
         case _:
             sys.exit(__doc__)
-    print(json.dumps(result))
 
 
 if __name__ == "__main__":

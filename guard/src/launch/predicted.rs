@@ -19,8 +19,9 @@ impl Violations {
     /// of them.
     ///
     /// The driver checks the block first, with the launch bounds; then zeros in the cluster, the grid,
-    /// and the cluster. A cooperative launch whose blocks cannot be co-resident is then too large
-    /// (720), for whatever reason; other launches fail for local and shared memory before registers.
+    /// and the cluster, unless its kernel allows non-portable sizes. A cooperative launch whose blocks cannot
+    /// be co-resident is then too large (720), for whatever reason; other launches fail for local and shared
+    /// memory, then for registers, then for a cluster that is too large for the device.
     ///
     /// `None` also in these cases. The kernel requires another block, or needs more local memory than the
     /// device has: these were not measured. A cooperative launch has so much shared memory that the
@@ -74,13 +75,13 @@ impl Violations {
             }
             return None;
         }
-        if cluster_too_large {
-            return Some(INVALID_CLUSTER_SIZE);
-        }
         if shared || local.is_some() {
             return Some(INVALID_VALUE);
         }
-        registers.then_some(LAUNCH_OUT_OF_RESOURCES)
+        if registers {
+            return Some(LAUNCH_OUT_OF_RESOURCES);
+        }
+        cluster_too_large.then_some(INVALID_CLUSTER_SIZE)
     }
 
     fn of(&self, rule: Rule) -> Option<&Violation> {
@@ -212,6 +213,15 @@ mod tests {
         assert_eq!(of([16, 1458, 3], [16, 1, 3], true), Some(720));
         assert_eq!(of([16, 1458, 3], [16, 1, 3], false), Some(912));
         assert_eq!(of([17, 1, 3], [16, 1, 3], true), Some(912));
+        let mut live = limits(LIVE_200);
+        live.non_portable_cluster_allowed = true;
+        let of = |threads, shared, cluster| {
+            predicted(live.clone(), [64, 1, 1], [threads, 1, 1], shared, Some(cluster), false)
+        };
+        assert_eq!(of(256, 0, [32, 1, 1]), Some(912));
+        assert_eq!(of(257, 0, [32, 1, 1]), Some(701));
+        assert_eq!(of(257, 49_153, [32, 1, 1]), Some(1));
+        assert_eq!(of(32, 49_153, [64, 1, 1]), Some(1));
     }
 
     #[test]
