@@ -40,11 +40,15 @@ pub unsafe extern "C" fn gg_launch(
     let body = || {
         // SAFETY: the caller does not free the handle meanwhile.
         let kernel = unsafe { handles::get(kernel, "kernel") }?;
-        // SAFETY: the caller's structures, for the time of this call.
-        let (config, batch) =
-            unsafe { (memory::read(config, "config")?, memory::read_optional(batch, "batch")?) };
-        // SAFETY: the caller vouches for stream and parameters.
-        let launched = unsafe { launch(kernel, &config, params, batch.as_ref()) };
+        // SAFETY: the caller's structures, for the time of this call; the caller vouches for stream and
+        // parameters.
+        let launched = unsafe {
+            if batch.is_null() {
+                launch(kernel, config, params)
+            } else {
+                launch_batch(kernel, config, params, batch)
+            }
+        };
         if let Some(listener) = kernel.listener() {
             match &launched {
                 Ok(1) => {}
@@ -66,24 +70,43 @@ pub unsafe extern "C" fn gg_launch(
     unsafe { entry(error, body) }
 }
 
+/// Launches without a batch.
+///
 /// # Safety
 ///
-/// As [`gg_launch`] says of stream and parameters.
+/// As [`gg_launch`] says of structure, stream and parameters.
 #[inline]
 unsafe fn launch(
     kernel: &gg_kernel,
-    config: &gg_config,
+    config: *const gg_config,
     params: *const *mut c_void,
-    batch: Option<&gg_batch>,
 ) -> Result<u64, Failure> {
+    // SAFETY: this function's contract.
+    unsafe {
+        let config = memory::read(config, "config")?;
+        check_values(kernel, params)?;
+        kernel.raw.validate_and_launch(config.stream, &config.request()?, params.cast_mut())?;
+    }
+    Ok(1)
+}
+
+/// Launches with a batch; out of line, to keep launches without one short.
+///
+/// # Safety
+///
+/// As [`gg_launch`] says of structures, stream and parameters.
+#[inline(never)]
+unsafe fn launch_batch(
+    kernel: &gg_kernel,
+    config: *const gg_config,
+    params: *const *mut c_void,
+    batch: *const gg_batch,
+) -> Result<u64, Failure> {
+    // SAFETY: this function's contract.
+    let (config, batch) =
+        unsafe { (memory::read(config, "config")?, &memory::read(batch, "batch")?) };
     let (request, stream) = (config.request()?, config.stream);
     let mut args = KernelArgs::new();
-    let Some(batch) = batch else {
-        // SAFETY: this function's contract.
-        unsafe { add_fixed(&mut args, kernel, params) }?;
-        // SAFETY: this function's contract.
-        return Ok(unsafe { kernel.raw.plan_and_launch(stream, &request, None, &args) }?);
-    };
     // SAFETY: the caller's array, for the time of this call.
     let following = unsafe { following_of(batch) }?;
     // SAFETY: this function's contract.
@@ -120,21 +143,16 @@ fn chosen_plan(
     }
 }
 
-/// Adds the parameters of a launch without a batch.
+/// Checks that there is a value for each parameter.
 ///
 /// # Safety
 ///
-/// As [`gg_launch`] says of parameters, which live as long as `args`.
+/// As [`gg_launch`] says of parameters.
 #[inline]
-unsafe fn add_fixed<'a>(
-    args: &mut KernelArgs<'a>,
-    kernel: &'a gg_kernel,
-    params: *const *mut c_void,
-) -> Result<(), Failure> {
-    for (index, size) in kernel.parameters.iter().enumerate() {
+unsafe fn check_values(kernel: &gg_kernel, params: *const *mut c_void) -> Result<(), Failure> {
+    for index in 0..kernel.parameters.len() {
         // SAFETY: this function's contract.
-        let bytes = unsafe { bytes_of(params, index, *size) }?;
-        args.bytes(bytes);
+        unsafe { value_of(params, index) }?;
     }
     Ok(())
 }
@@ -143,7 +161,7 @@ unsafe fn add_fixed<'a>(
 ///
 /// # Safety
 ///
-/// As [`add_fixed`].
+/// As [`check_values`]; the values live as long as `args`.
 unsafe fn add<'a>(
     args: &mut KernelArgs<'a>,
     kernel: &'a gg_kernel,
@@ -209,13 +227,26 @@ unsafe fn add<'a>(
 ///
 /// # Safety
 ///
-/// As [`add_fixed`].
+/// As [`check_values`].
 #[inline]
 unsafe fn bytes_of<'a>(
     params: *const *mut c_void,
     index: usize,
     size: usize,
 ) -> Result<&'a [u8], Failure> {
+    // SAFETY: this function's contract.
+    let value = unsafe { value_of(params, index) }?;
+    // SAFETY: it points to a value of the parameter's size.
+    Ok(unsafe { core::slice::from_raw_parts(value, size) })
+}
+
+/// The address of a parameter's value.
+///
+/// # Safety
+///
+/// As [`check_values`].
+#[inline]
+unsafe fn value_of(params: *const *mut c_void, index: usize) -> Result<*const u8, Failure> {
     if params.is_null() {
         return Err(Failure::Null("params"));
     }
@@ -224,8 +255,7 @@ unsafe fn bytes_of<'a>(
     if value.is_null() {
         return Err(Failure::Null("a pointer in params"));
     }
-    // SAFETY: it points to a value of the parameter's size.
-    Ok(unsafe { core::slice::from_raw_parts(value.cast::<u8>().cast_const(), size) })
+    Ok(value.cast::<u8>().cast_const())
 }
 
 /// # Safety

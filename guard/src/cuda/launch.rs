@@ -24,154 +24,83 @@ use crate::plan::launches::{Plan, PlannedLaunch};
 use crate::plan::run::{Launcher, PartialRun, run};
 use crate::record::counters::Counters;
 
-/// Launches of a kernel on a stream with the same arguments: what guards and raw kernels share.
+/// A kernel and a stream that it is launched on: what guards and raw kernels share.
 ///
-/// Neither synchronizes, unless launches are checked, nor allocates, so that it works while the stream
-/// is captured.
-pub(super) struct Submission<'a> {
+/// Launching neither synchronizes, unless launches are checked, nor allocates, so that it works while the
+/// stream is captured.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) stream: Handle,
-    pub(super) args: &'a KernelArgs<'a>,
     watch: Watch,
 }
 
-impl<'a> Submission<'a> {
+/// Launches with the same arguments.
+pub(super) struct Submission<'a> {
+    pub(super) to: Target<'a>,
+    pub(super) args: &'a KernelArgs<'a>,
+}
+
+impl<'a> Target<'a> {
     /// # Safety
     ///
-    /// For as long as launches are submitted through it, `stream` is a live stream of the kernel's
-    /// context, or null for its default one, and that context is current; and the arguments meet the
-    /// kernel's contract. A kernel with dependent launches or overlapping chunks keeps its contract of
-    /// [`Kernel::with_dependent_launches`] or [`Kernel::with_overlapping_chunks`].
+    /// For as long as it is launched through it, `stream` is a live stream of the kernel's context, or null
+    /// for its default one, and that context is current. A kernel with dependent launches or overlapping
+    /// chunks keeps its contract of [`Kernel::with_dependent_launches`] or
+    /// [`Kernel::with_overlapping_chunks`].
     #[inline]
-    pub(super) const unsafe fn new(
-        kernel: &'a Kernel,
-        stream: Handle,
-        args: &'a KernelArgs<'a>,
-        watch: Watch,
-    ) -> Self {
-        Self { kernel, stream, args, watch }
+    pub(super) const unsafe fn new(kernel: &'a Kernel, stream: Handle, watch: Watch) -> Self {
+        Self { kernel, stream, watch }
     }
 
-    /// The same, of another function that takes the same arguments in the same way.
-    #[cfg(feature = "ptx")]
-    pub(super) const fn of<'b>(&self, kernel: &'b Kernel) -> Submission<'b>
-    where
-        'a: 'b,
-    {
-        Submission { kernel, stream: self.stream, args: self.args, watch: self.watch }
-    }
-
-    /// Plans `request` and submits it.
+    /// Launches a request without a batch, with the arguments that `params` points to.
+    ///
+    /// # Safety
+    ///
+    /// `params` points to as many values as the function has parameters, which meet the kernel's contract.
     #[inline]
-    pub(super) fn plan_and_submit(
+    pub(super) unsafe fn validate_and_launch(
         &self,
         request: &LaunchRequest,
-        batch: Option<&BatchAxis>,
+        params: *mut *mut c_void,
     ) -> Launches {
-        if let Some(batch) = batch {
-            return self.plan_and_submit_batch(request, batch);
-        }
-        // A single launch needs no plan around it. By reference: a copy of what was just written waits
-        // for the writes.
+        // By reference: a copy of what was just written waits for the writes.
         match &ValidLaunch::plain(request, self.kernel.limits()) {
-            Some(launch) => self.submit_one(&Chunk::only(1), launch, None),
-            None => self.validate_and_submit(request),
-        }
-    }
-
-    /// Submits a request without a batch that is not plain, or not legal as one launch.
-    #[inline(never)]
-    fn validate_and_submit(&self, request: &LaunchRequest) -> Launches {
-        let limits = self.kernel.limits();
-        match validate(request, limits) {
-            Ok(launch) => self.submit_one(&Chunk::only(1), &launch, None),
-            Err(_) if limits.forms().is_some() => {
-                self.submit(&Plan::new(request, None, limits, Choice::AUTOMATIC)?)
+            // SAFETY: this function's contract.
+            Some(launch) => unsafe { self.launch_one(launch, params) },
+            None => {
+                let valid = validate(request, self.kernel.limits());
+                let launch = valid.map_err(|violations| self.kernel.refusal(violations))?;
+                // SAFETY: this function's contract.
+                unsafe { self.launch_one(&launch, params) }
             }
-            Err(violations) => Err(self.kernel.refusal(violations).into()),
         }
     }
 
-    /// Out of line, to keep launches without a batch short.
-    #[inline(never)]
-    fn plan_and_submit_batch(&self, request: &LaunchRequest, batch: &BatchAxis) -> Launches {
-        let (batch, limits) = (Some(batch), self.kernel.limits());
-        let plan = observe::planning(|| Plan::new(request, batch, limits, Choice::AUTOMATIC));
-        self.submit(&plan.map_err(|violations| self.kernel.refusal(violations))?)
-    }
-
-    /// Submits every launch of `plan`.
+    /// # Safety
+    ///
+    /// As [`Self::validate_and_launch`]; the launch was validated for the kernel.
     #[inline]
-    pub(super) fn submit(&self, plan: &Plan) -> Launches {
-        if !plan.largest_launch().is_for(self.kernel.limits()) {
-            #[cfg(feature = "ptx")]
-            if let Some(form) = self.kernel.form_of(plan) {
-                return self.submit_form(form, plan);
-            }
-            return Err(other_kernel(self.kernel).into());
-        }
-        if plan.chunks().launches() == 1 {
-            let chunk = Chunk::only(plan.items());
-            return self.submit_one(&chunk, plan.largest_launch(), plan.batch_items());
-        }
-        self.submit_chunks(plan)
-    }
-
-    /// Submits a plan for this kernel of several launches; out of line, to keep single launches short.
-    #[inline(never)]
-    fn submit_chunks(&self, plan: &Plan) -> Launches {
-        if plan.shares_blocks() {
-            self.args.check_values(plan.items())?;
-        }
+    unsafe fn launch_one(&self, launch: &ValidLaunch, params: *mut *mut c_void) -> Launches {
         // SAFETY: stream and context by the contract of `new`.
-        unsafe {
-            prepare(self.kernel, self.stream, plan.largest_launch(), plan.batch_items(), self.args)
-        }?;
-        let mut launcher = ChunkLauncher { submission: self, launches: plan.len() };
-        Ok(observe::in_chunks(Some(self.kernel.name()), plan, || run(plan, &mut launcher))?)
-    }
-
-    /// Submits the only launch of a plan, validated for this kernel: the common case.
-    #[inline]
-    fn submit_one(&self, chunk: &Chunk, launch: &ValidLaunch, items: Option<u64>) -> Launches {
-        // SAFETY: stream and context by the contract of `new`.
-        unsafe { prepare(self.kernel, self.stream, launch, items, self.args) }?;
-        // SAFETY: `launch` was validated against the kernel's limits, and prepared just now.
-        match unsafe { self.launch(chunk, launch, launch.is_dependent(), 1) } {
+        unsafe { prepare_launch(self.kernel, self.stream, launch) }?;
+        let chunk = Chunk::only(1);
+        // SAFETY: validated, and prepared just now; the rest is this function's contract.
+        match unsafe { self.launch_with(params, &chunk, launch, launch.is_dependent(), 1) } {
             Ok(()) => Ok(1),
             Err(source) => Err(stopped_at_once(chunk.items, source).into()),
         }
     }
 
-    /// Makes one launch of a plan of `launches`, which may `overlap` the one before, and records it.
+    /// Makes one launch of a plan of `launches` with the arguments that `params` points to, which may
+    /// `overlap` the one before, and records it.
     ///
     /// # Safety
     ///
-    /// The launch was validated against the limits of the kernel, and [`prepare`] called with the
-    /// arguments and the largest launch of the plan. A launch that is not dependent overlaps only an
-    /// earlier chunk of its plan, and only where the kernel's chunks may.
-    #[inline]
-    pub(super) unsafe fn launch(
-        &self,
-        chunk: &Chunk,
-        launch: &ValidLaunch,
-        overlap: bool,
-        launches: u64,
-    ) -> Result<(), DriverError> {
-        let overlap = overlap && self.may_overlap();
-        let mut packed = Packed::new();
-        let params = packed.fill(self.args, chunk);
-        // SAFETY: this function's contract; `prepare` checked the arguments against the signature, and
-        // `params` points to as many values.
-        unsafe { self.launch_with(params, chunk, launch, overlap, launches) }
-    }
-
-    /// As [`Self::launch`], with the arguments that `params` points to.
-    ///
-    /// # Safety
-    ///
-    /// As [`Self::launch`], and `params` points to as many values as the function has parameters, which
-    /// meet the kernel's contract. Drivers can make a launch that overlaps the one before.
+    /// The launch was validated against the limits of the kernel, and [`prepare_launch`] called with the
+    /// largest launch of the plan. A launch that is not dependent overlaps only an earlier chunk of its plan,
+    /// and only where the kernel's chunks may and drivers can make such a launch. `params` points to as many
+    /// values as the function has parameters, which meet the kernel's contract.
     #[inline]
     pub(super) unsafe fn launch_with(
         &self,
@@ -201,6 +130,142 @@ impl<'a> Submission<'a> {
     }
 }
 
+impl<'a> Submission<'a> {
+    /// # Safety
+    ///
+    /// As [`Target::new`], and the arguments meet the kernel's contract.
+    #[inline]
+    pub(super) const unsafe fn new(
+        kernel: &'a Kernel,
+        stream: Handle,
+        args: &'a KernelArgs<'a>,
+        watch: Watch,
+    ) -> Self {
+        // SAFETY: this function's contract.
+        Self { to: unsafe { Target::new(kernel, stream, watch) }, args }
+    }
+
+    /// The same, of another function that takes the same arguments in the same way.
+    #[cfg(feature = "ptx")]
+    pub(super) const fn of<'b>(&self, kernel: &'b Kernel) -> Submission<'b>
+    where
+        'a: 'b,
+    {
+        Submission { to: Target { kernel, ..self.to }, args: self.args }
+    }
+
+    /// Plans `request` and submits it.
+    #[inline]
+    pub(super) fn plan_and_submit(
+        &self,
+        request: &LaunchRequest,
+        batch: Option<&BatchAxis>,
+    ) -> Launches {
+        if let Some(batch) = batch {
+            return self.plan_and_submit_batch(request, batch);
+        }
+        // A single launch needs no plan around it. By reference: a copy of what was just written waits
+        // for the writes.
+        match &ValidLaunch::plain(request, self.to.kernel.limits()) {
+            Some(launch) => self.submit_one(&Chunk::only(1), launch, None),
+            None => self.validate_and_submit(request),
+        }
+    }
+
+    /// Submits a request without a batch that is not plain, or not legal as one launch.
+    #[inline(never)]
+    fn validate_and_submit(&self, request: &LaunchRequest) -> Launches {
+        let limits = self.to.kernel.limits();
+        match validate(request, limits) {
+            Ok(launch) => self.submit_one(&Chunk::only(1), &launch, None),
+            Err(_) if limits.forms().is_some() => {
+                self.submit(&Plan::new(request, None, limits, Choice::AUTOMATIC)?)
+            }
+            Err(violations) => Err(self.to.kernel.refusal(violations).into()),
+        }
+    }
+
+    /// Out of line, to keep launches without a batch short.
+    #[inline(never)]
+    fn plan_and_submit_batch(&self, request: &LaunchRequest, batch: &BatchAxis) -> Launches {
+        let (batch, limits) = (Some(batch), self.to.kernel.limits());
+        let plan = observe::planning(|| Plan::new(request, batch, limits, Choice::AUTOMATIC));
+        self.submit(&plan.map_err(|violations| self.to.kernel.refusal(violations))?)
+    }
+
+    /// Submits every launch of `plan`.
+    #[inline]
+    pub(super) fn submit(&self, plan: &Plan) -> Launches {
+        if !plan.largest_launch().is_for(self.to.kernel.limits()) {
+            #[cfg(feature = "ptx")]
+            if let Some(form) = self.to.kernel.form_of(plan) {
+                return self.submit_form(form, plan);
+            }
+            return Err(other_kernel(self.to.kernel).into());
+        }
+        if plan.chunks().launches() == 1 {
+            let chunk = Chunk::only(plan.items());
+            return self.submit_one(&chunk, plan.largest_launch(), plan.batch_items());
+        }
+        self.submit_chunks(plan)
+    }
+
+    /// Submits a plan for this kernel of several launches; out of line, to keep single launches short.
+    #[inline(never)]
+    fn submit_chunks(&self, plan: &Plan) -> Launches {
+        if plan.shares_blocks() {
+            self.args.check_values(plan.items())?;
+        }
+        // SAFETY: stream and context by the contract of `new`.
+        unsafe {
+            prepare(
+                self.to.kernel,
+                self.to.stream,
+                plan.largest_launch(),
+                plan.batch_items(),
+                self.args,
+            )
+        }?;
+        let mut launcher = ChunkLauncher { submission: self, launches: plan.len() };
+        Ok(observe::in_chunks(Some(self.to.kernel.name()), plan, || run(plan, &mut launcher))?)
+    }
+
+    /// Submits the only launch of a plan, validated for this kernel: the common case.
+    #[inline]
+    fn submit_one(&self, chunk: &Chunk, launch: &ValidLaunch, items: Option<u64>) -> Launches {
+        // SAFETY: stream and context by the contract of `new`.
+        unsafe { prepare(self.to.kernel, self.to.stream, launch, items, self.args) }?;
+        // SAFETY: `launch` was validated against the kernel's limits, and prepared just now.
+        match unsafe { self.launch(chunk, launch, launch.is_dependent(), 1) } {
+            Ok(()) => Ok(1),
+            Err(source) => Err(stopped_at_once(chunk.items, source).into()),
+        }
+    }
+
+    /// Makes one launch of a plan of `launches`, which may `overlap` the one before, and records it.
+    ///
+    /// # Safety
+    ///
+    /// The launch was validated against the limits of the kernel, and [`prepare`] called with the
+    /// arguments and the largest launch of the plan. A launch that is not dependent overlaps only an
+    /// earlier chunk of its plan, and only where the kernel's chunks may.
+    #[inline]
+    pub(super) unsafe fn launch(
+        &self,
+        chunk: &Chunk,
+        launch: &ValidLaunch,
+        overlap: bool,
+        launches: u64,
+    ) -> Result<(), DriverError> {
+        let overlap = overlap && self.to.may_overlap();
+        let mut packed = Packed::new();
+        let params = packed.fill(self.args, chunk);
+        // SAFETY: this function's contract; `prepare` checked the arguments against the signature, and
+        // `params` points to as many values.
+        unsafe { self.to.launch_with(params, chunk, launch, overlap, launches) }
+    }
+}
+
 /// Submits chunk after chunk of a prepared plan.
 struct ChunkLauncher<'a> {
     submission: &'a Submission<'a>,
@@ -217,7 +282,7 @@ impl Launcher for ChunkLauncher<'_> {
         PlannedLaunch { chunk, launch, .. }: &PlannedLaunch,
     ) -> Result<(), DriverError> {
         // The first chunk waits for earlier work on the stream, unless it is dependent.
-        let overlaps_chunks = self.submission.kernel.overlaps_chunks() && chunk.index > 0;
+        let overlaps_chunks = self.submission.to.kernel.overlaps_chunks() && chunk.index > 0;
         let overlap = launch.is_dependent() || overlaps_chunks;
         // SAFETY: `submit_chunks` prepared the plan, which `submit` found to be for this kernel; only a
         // kernel whose chunks may overlap has them overlap.
@@ -241,6 +306,21 @@ pub(super) unsafe fn prepare(
 ) -> Result<(), LaunchError> {
     args.check(items)?;
     kernel.inner().signature.check(kernel.name(), args)?;
+    // SAFETY: this function's contract.
+    unsafe { prepare_launch(kernel, stream, launch) }
+}
+
+/// As [`prepare`], but for the arguments.
+///
+/// # Safety
+///
+/// As [`prepare`].
+#[inline]
+unsafe fn prepare_launch(
+    kernel: &Kernel,
+    stream: Handle,
+    launch: &ValidLaunch,
+) -> Result<(), LaunchError> {
     kernel.inner().opt_in(launch.dynamic_shared_bytes())?;
     if launch.is_plain() {
         return Ok(());

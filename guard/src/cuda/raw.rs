@@ -9,7 +9,7 @@ use super::driver_log;
 use super::error::{CudaError, Failed, LaunchError};
 use super::history::Watch;
 use super::kernel::Kernel;
-use super::launch::{Submission, count};
+use super::launch::{Submission, Target, count};
 use super::symbols::Driver;
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
@@ -166,6 +166,34 @@ impl RawKernel {
         let submission = unsafe { Submission::new(&self.0, stream, args, Watch::here()) };
         let counters = &self.0.inner().history.without_guard;
         count(counters, submission.plan_and_submit(request, batch)).map_err(Failed::into_error)
+    }
+
+    /// Validates `request` under the function's limits, and launches it with the values that `params` points
+    /// to, as `cuLaunchKernel` takes them. The calling thread's current context is the same afterwards.
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::launch`]: `params` points to the addresses of as many values as the function has
+    /// parameters, of their sizes.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError::Invalid`] if the request is not legal, and as [`Self::launch`].
+    #[track_caller]
+    pub unsafe fn validate_and_launch(
+        &self,
+        stream: *mut c_void,
+        request: &LaunchRequest,
+        params: *mut *mut c_void,
+    ) -> Result<(), LaunchError> {
+        let _current = self.push()?;
+        // SAFETY: this function's contract, and the context is current.
+        let launched = unsafe {
+            Target::new(&self.0, stream, Watch::here()).validate_and_launch(request, params)
+        };
+        let counters = &self.0.inner().history.without_guard;
+        count(counters, launched).map_err(Failed::into_error)?;
+        Ok(())
     }
 
     /// As [`Self::plan_and_launch`], counted and checked by `guard`, and planned by its profile if the

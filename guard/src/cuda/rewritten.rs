@@ -97,11 +97,11 @@ impl Submission<'_> {
     /// Submits every launch of a plan for `form` of the kernel.
     #[cold]
     pub(super) fn submit_form(&self, form: &Kernel, plan: &Plan) -> Launches {
-        let words = Words::of(plan).ok_or_else(|| other_kernel(self.kernel))?;
+        let words = Words::of(plan).ok_or_else(|| other_kernel(self.to.kernel))?;
         let submission = self.of(form);
         let (args, launch) = (submission.args, plan.largest_launch());
         // SAFETY: stream and context by the contract of `Submission::new`, for a kernel of one module.
-        unsafe { prepare(form, submission.stream, launch, plan.batch_items(), args) }?;
+        unsafe { prepare(form, submission.to.stream, launch, plan.batch_items(), args) }?;
         let chunk = Chunk::only(plan.batch_items().unwrap_or(1));
         let mut launcher = FormLauncher { submission, chunk, words, launches: plan.len() };
         Ok(observe::in_chunks(Some(form.name()), plan, || run(plan, &mut launcher))?)
@@ -126,12 +126,12 @@ impl Launcher for FormLauncher<'_> {
         let words = self.words.at(*first_block);
         let mut packed = Packed::new();
         let params = packed.fill_with(self.submission.args, &self.chunk, &words);
-        let overlap = launch.is_dependent() && self.submission.may_overlap();
+        let overlap = launch.is_dependent() && self.submission.to.may_overlap();
         // SAFETY: `submit_form` prepared the plan, which is for this form. The form takes the kernel's
         // arguments, which `prepare` checked, and the words, of which it reads as many as it has; by the
         // kernel's contract they are right for all its blocks, of which it runs some. Only what is
         // dependent overlaps.
-        unsafe { self.submission.launch_with(params, chunk, launch, overlap, self.launches) }
+        unsafe { self.submission.to.launch_with(params, chunk, launch, overlap, self.launches) }
     }
 }
 
