@@ -5,9 +5,10 @@ use core::marker::PhantomData;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{
-    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, HostSlice, MappedBuffer,
-    PinnedHostSlice, SyncOnDrop, UnifiedSlice, UnifiedView, UnifiedViewMut,
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice, HostSlice,
+    MappedBuffer, PinnedHostSlice, SyncOnDrop, UnifiedSlice, UnifiedView, UnifiedViewMut,
 };
 
 use super::uses::Uses;
@@ -205,7 +206,7 @@ impl<'a> Uses<'a> {
     pub(super) fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
         let owner = memory.stream();
         let waits = memory.has_one_event() || owner.context().is_managing_stream_synchronization();
-        let is_elsewhere = self.order(owner);
+        let is_elsewhere = self.order_unless(memory.is_in_order(), owner);
         let (address, used) = memory.device_ptr(self.launches());
         if waits {
             self.check_wait();
@@ -222,13 +223,91 @@ impl<'a> Uses<'a> {
     pub(super) fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
         let (owner, has_one_event) = (memory.stream(), memory.has_one_event());
         let waits = has_one_event || owner.context().is_managing_stream_synchronization();
-        self.order(owner);
+        self.order_unless(memory.is_in_order(), owner);
         let (address, used) = memory.device_ptr_mut(self.launches());
         if waits {
             self.check_wait();
         }
         self.hold(used, self.launches(), has_one_event);
         address
+    }
+}
+
+/// Device memory whose other work comes before and after the launches anyway.
+///
+/// A launch on cudarc's per-thread stream waits for the whole context before and for itself after, where its
+/// memory is of that stream too and cudarc tracks nothing: the stream's handle does not say on which thread
+/// the memory was used. Frameworks that submit all work of a thread to this stream, such as candle, need no
+/// such waits.
+///
+/// ```no_run
+/// use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+/// use gridguard::cuda::{Args, InOrder};
+///
+/// fn arguments<'a>(
+///     stream: &'a CudaStream,
+///     x: &'a InOrder<CudaSlice<f32>>,
+/// ) -> Args<'a> {
+///     let mut args = Args::new(stream);
+///     args.read_items(x, 1024).length();
+///     args
+/// }
+///
+/// let stream = CudaContext::new(0)?.per_thread_stream();
+/// // SAFETY: this thread alone uses the memory, on this stream.
+/// let x = unsafe { InOrder::new(stream.alloc_zeros(1 << 20)?) };
+/// let args = arguments(&stream, &x);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct InOrder<S>(S);
+
+impl<S> InOrder<S> {
+    /// `memory`, a slice or a view of cudarc.
+    ///
+    /// # Safety
+    ///
+    /// Work on the memory that is submitted before a launch with it, and conflicts with it, comes before that
+    /// launch; what is submitted later, freeing the memory included, comes after.
+    pub const unsafe fn new(memory: S) -> Self {
+        Self(memory)
+    }
+
+    /// The memory again.
+    pub fn into_inner(self) -> S {
+        self.0
+    }
+}
+
+impl<T, S: DeviceSlice<T>> DeviceSlice<T> for InOrder<S> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn stream(&self) -> &Arc<CudaStream> {
+        self.0.stream()
+    }
+}
+
+impl<T, S: DevicePtr<T>> DevicePtr<T> for InOrder<S> {
+    fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        self.0.device_ptr(stream)
+    }
+}
+
+impl<T, S: DevicePtrMut<T>> DevicePtrMut<T> for InOrder<S> {
+    fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        self.0.device_ptr_mut(stream)
+    }
+}
+
+impl<T, S: Sealed<T>> Sealed<T> for InOrder<S> {
+    fn has_one_event(&self) -> bool {
+        self.0.has_one_event()
+    }
+
+    fn is_in_order(&self) -> bool {
+        true
     }
 }
 
@@ -286,6 +365,11 @@ trait Sealed<T> {
     /// memory or not.
     fn has_one_event(&self) -> bool {
         true
+    }
+
+    /// Whether its uses need no order beyond cudarc's.
+    fn is_in_order(&self) -> bool {
+        false
     }
 }
 

@@ -45,7 +45,7 @@ mod symbols;
 mod tuning;
 mod uses;
 
-pub use arguments::{Args, Memory, MemoryMut};
+pub use arguments::{Args, InOrder, Memory, MemoryMut};
 pub use builder::{GuardedLaunchArgs, GuardedStream, Launched, counts_without_guard};
 pub use capture::capture_launches;
 pub use cublaslt::{CublasLt, CublasLtUnavailable};

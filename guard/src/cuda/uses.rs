@@ -64,6 +64,16 @@ impl<'a> Uses<'a> {
         true
     }
 
+    /// As [`Self::order`], but only checks the context of memory that is in order.
+    #[inline]
+    pub(super) fn order_unless(&mut self, is_in_order: bool, owner: &Arc<CudaStream>) -> bool {
+        if is_in_order {
+            self.is_own(owner.context());
+            return false;
+        }
+        self.order(owner)
+    }
+
     /// Whether memory is of the launches' context.
     #[inline]
     pub(super) fn is_own(&mut self, context: &Arc<CudaContext>) -> bool {

@@ -2,8 +2,10 @@
 //! host and device share.
 #![allow(unsafe_code, reason = "cudarc allocates unified memory unsafely")]
 
+use std::thread;
+
 use cudarc::driver::CudaSlice;
-use gridguard::cuda::{Args, CudaError, Image, Kernel, LaunchError};
+use gridguard::cuda::{Args, CudaError, Image, InOrder, Kernel, LaunchError};
 use gridguard::{
     ArgsError, Axis, BackoffError, BatchAxis, Choice, ChunkedRun, DeviceLimits, Guard, Parameter,
     WorkspaceUse,
@@ -212,5 +214,45 @@ fn the_host_reads_and_frees_unified_memory_after_the_launches() {
         assert_eq!(guard.launch(&kernel, &plan, args), Ok(1));
         drop(out);
         assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+/// Launches `fake_iota_y` over memory in order, on the stream of this thread.
+fn write_in_order(guard: &Guard, kernel: &Kernel, out: &mut CudaSlice<u64>) {
+    let stream = context(guard).per_thread_stream();
+    // SAFETY: the tests below say what orders other work.
+    let mut out = unsafe { InOrder::new(out.as_view_mut()) };
+    let mut args = Args::new(&stream);
+    args.write_items(&mut out, 1).offset().length();
+    assert_eq!(guard.launch(kernel, &plan_along(kernel, Axis::Y, ITEMS), args), Ok(1));
+}
+
+#[test]
+fn memory_in_order_is_used_on_its_thread_without_a_wait() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let stream = context(&guard).per_thread_stream();
+        let mut out = poisoned(&stream, ITEMS);
+        for _ in 0..3 {
+            write_in_order(&guard, &kernel, &mut out);
+        }
+        assert_eq!(read(&stream, &out), iota(ITEMS));
+        drop(out);
+        assert_eq!(races(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn launches_over_memory_in_order_wait_for_no_other_thread() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = kernel(&guard, "fake_iota_y");
+        let mut out = poisoned(&context(&guard).per_thread_stream(), ITEMS);
+        write_in_order(&guard, &kernel, &mut out);
+        // Which breaks the promise.
+        let other = || write_in_order(&guard, &kernel, &mut out);
+        thread::scope(|scope| scope.spawn(other).join()).expect("it launches");
+        assert_ne!(races(), Vec::<String>::new());
     });
 }

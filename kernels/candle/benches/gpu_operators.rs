@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use candle_core::cuda::CudaDType;
 use candle_core::{CudaDevice, DType, Device, Storage, Tensor};
-use cudarc::driver::{CudaSlice, CudaStream, sys::CUevent_flags};
+use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits, sys::CUevent_flags};
+use gridguard::cuda::InOrder;
 use gridguard::profile::{Objective, Policy};
 use gridguard_candle::{Attention, GuardedDevice};
 use gridguard_kernels::argsort::{Argsort, Order};
@@ -94,12 +95,19 @@ fn tuned<O: Operation>(kernels: &Kernels, operation: O) -> Result<Prepared<O>> {
 }
 
 /// The memory of a tensor that begins at its beginning, as a launch by hand takes it.
-fn memory<T: CudaDType + cudarc::driver::DeviceRepr>(tensor: &Tensor) -> Result<CudaSlice<T>> {
+fn memory<T: CudaDType + DeviceRepr>(tensor: &Tensor) -> Result<InOrder<CudaSlice<T>>> {
     let (storage, _) = tensor.storage_and_layout();
     match &*storage {
-        Storage::Cuda(storage) => Ok(storage.as_cuda_slice::<T>()?.try_clone()?),
+        Storage::Cuda(storage) => Ok(in_order(storage.as_cuda_slice::<T>()?.try_clone()?)),
         _ => Err("not on a device".into()),
     }
+}
+
+/// Memory for launches by hand, which wait for nothing, as those of the operators.
+#[allow(unsafe_code, reason = "an order that only this program knows")]
+fn in_order<T>(memory: CudaSlice<T>) -> InOrder<CudaSlice<T>> {
+    // SAFETY: one thread uses it, on the stream of the device alone.
+    unsafe { InOrder::new(memory) }
 }
 
 fn attention(device: &Device, cuda: &CudaDevice, of: [u64; 4]) -> Result<Row> {
@@ -116,7 +124,7 @@ fn attention(device: &Device, cuda: &CudaDevice, of: [u64; 4]) -> Result<Row> {
     let tensor = || Tensor::randn(0_f32, 1.0, &*dims, device)?.to_dtype(DType::F16);
     let (q, k, v) = (tensor()?, tensor()?, tensor()?);
     let (a, b, c) = (memory::<f16>(&q)?, memory::<f16>(&k)?, memory::<f16>(&v)?);
-    let mut out = cuda.alloc_zeros::<f16>(q.elem_count())?;
+    let mut out = in_order(cuda.alloc_zeros::<f16>(q.elem_count())?);
     let operator = Attention::new(shape.scale());
     compare(
         "attention",
@@ -185,14 +193,14 @@ fn rms_norm(device: &Device, cuda: &CudaDevice, of: [u64; 2]) -> Result<Row> {
 }
 
 /// Rows of f16, their memory for launches by hand, and memory for those launches' output.
-fn rows<U: cudarc::driver::DeviceRepr + cudarc::driver::ValidAsZeroBits>(
+fn rows<U: DeviceRepr + ValidAsZeroBits>(
     device: &Device,
     cuda: &CudaDevice,
     of: [u64; 2],
-) -> Result<(Tensor, CudaSlice<f16>, CudaSlice<U>)> {
+) -> Result<(Tensor, InOrder<CudaSlice<f16>>, InOrder<CudaSlice<U>>)> {
     let [rows, columns] = of.map(|size| usize::try_from(size).unwrap_or_default());
     let x = Tensor::randn(0_f32, 1.0, (rows, columns), device)?.to_dtype(DType::F16)?;
-    let (a, out) = (memory(&x)?, cuda.alloc_zeros(rows * columns)?);
+    let (a, out) = (memory(&x)?, in_order(cuda.alloc_zeros(rows * columns)?));
     Ok((x, a, out))
 }
 
@@ -224,10 +232,14 @@ fn main() -> Result<()> {
         });
         let device = device.guard()?.limits().name.clone();
         let rows = rows.collect::<Vec<_>>().join(",\n");
-        std::fs::write(
-            path,
-            format!("{{\"device\": \"{device}\", \"goal\": 1.02, \"rows\": [\n{rows}\n]}}\n"),
-        )?;
+        let [driver, date, commit] = ["DRIVER", "DATE", "COMMIT"].map(|name| {
+            std::env::var(format!("GRIDGUARD_{name}")).unwrap_or_else(|_| "unknown".into())
+        });
+        let text = format!(
+            "{{\"device\": \"{device}\", \"driver\": \"{driver}\", \"date\": \"{date}\", \
+             \"commit\": \"{commit}\", \"goal\": 1.02, \"rows\": [\n{rows}\n]}}\n"
+        );
+        std::fs::write(path, text)?;
     }
     Ok(())
 }

@@ -11,9 +11,10 @@ use rayon::prelude::*;
 #[cfg(feature = "cuda")]
 use {
     crate::device::{DeviceLaunches, failed},
-    crate::element::device_elements,
+    crate::element::{device_elements, elements_from, output},
     candle_core::CudaStorage,
     cudarc::driver::CudaView,
+    gridguard::cuda::InOrder,
     gridguard_kernels::{Extent, Tensor as Input, TensorMut as Output},
 };
 
@@ -251,9 +252,10 @@ impl Operator {
         // SAFETY: the launch writes each frame of each item and head, which are all elements of a contiguous output
         // of this length, as it checks; where it fails the memory is dropped.
         let mut out = unsafe { device.alloc::<T>(layout.shape().elem_count()) }?;
-        let output = Output::with_extent(&mut out, of_out);
+        let mut written = output(&mut out);
+        let to = Output::with_extent(&mut written, of_out);
         let scale = self.attention.scale;
-        prepared.launch(&device.cuda_stream(), inputs, bias, scale, output).map_err(failed)?;
+        prepared.launch(&device.cuda_stream(), inputs, bias, scale, to).map_err(failed)?;
         Ok((T::wrap_cuda_slice(out, device.clone()), layout.shape().clone()))
     }
 }
@@ -263,10 +265,10 @@ impl Operator {
 fn reached<'a, T: Supported>(
     (storage, layout): (&'a CudaStorage, &Layout),
     extent: &Extent<4>,
-) -> Result<CudaView<'a, T>> {
+) -> Result<InOrder<CudaView<'a, T>>> {
     let (first, length) = (layout.start_offset(), usize::try_from(extent.reach()));
     let end = length.ok().and_then(|length| first.checked_add(length));
-    let own = end.and_then(|end| T::as_cuda_slice(storage).ok()?.try_slice(first..end));
+    let own = end.and_then(|end| elements_from(storage, (first, end)));
     own.ok_or_else(|| Error::RequiresContiguous { op: ATTENTION }.bt())
 }
 

@@ -24,7 +24,7 @@ use parking_lot::{Mutex, RwLock};
 ///
 /// ```no_run
 /// use candle_core::{CudaDevice, CudaStorage, Result};
-/// use gridguard::cuda::{Args, Kernel};
+/// use gridguard::cuda::{Args, InOrder, Kernel};
 /// use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest, Parameter};
 /// use gridguard_candle::GuardedDevice;
 ///
@@ -37,12 +37,17 @@ use parking_lot::{Mutex, RwLock};
 /// }
 ///
 /// /// In the `cuda_fwd` of an operator: one block for each row on y, which takes 65,535.
-/// fn scale(kernel: &Kernel, x: &CudaStorage, rows: u64, columns: u64) -> Result<CudaStorage> {
-///     let (device, stream) = (&x.device, x.device.cuda_stream());
-///     let mut out = device.alloc_zeros::<f32>(x.as_cuda_slice::<f32>()?.len())?;
+/// fn scale(kernel: &Kernel, from: &CudaStorage, rows: u64, columns: u64) -> Result<CudaStorage> {
+///     let (device, stream) = (&from.device, from.device.cuda_stream());
+///     let mut out = device.alloc_zeros::<f32>(from.as_cuda_slice::<f32>()?.len())?;
 ///     let request = LaunchRequest::new(Dim3::new(1, rows, 1), Dim3::new(128, 1, 1));
+///     // SAFETY: candle's work on both comes in the order of the device's stream. Without it a launch on the stream of
+///     // a thread, which `Device::new_cuda` has, waits for the device.
+///     let (x, mut y) = unsafe {
+///         (InOrder::new(from.as_cuda_slice::<f32>()?.as_view()), InOrder::new(out.as_view_mut()))
+///     };
 ///     let mut args = Args::new(&stream);
-///     args.read_items(x.as_cuda_slice::<f32>()?, columns).write_items(&mut out, columns).length();
+///     args.read_items(&x, columns).write_items(&mut y, columns).length();
 ///     device.launch_guarded(kernel, &request, Some(&BatchAxis::new(Axis::Y, rows)), args)?;
 ///     Ok(CudaStorage::wrap_cuda_slice(out, device.clone()))
 /// }

@@ -4,7 +4,12 @@ use candle_core::{CpuStorage, DType, Error, Layout, Result, Tensor, WithDType};
 use gridguard_kernels::{Element, ElementType, KernelError};
 use half::{bf16, f16};
 #[cfg(feature = "cuda")]
-use {candle_core::CudaStorage, candle_core::cuda::CudaDType, cudarc::driver::CudaView};
+use {
+    candle_core::CudaStorage,
+    candle_core::cuda::CudaDType,
+    cudarc::driver::{CudaSlice, CudaView, CudaViewMut},
+    gridguard::cuda::InOrder,
+};
 
 /// A type of elements that candle's CUDA storage holds.
 #[cfg(feature = "cuda")]
@@ -112,8 +117,29 @@ pub(crate) fn device_elements<'a, T: Supported>(
     storage: &'a CudaStorage,
     layout: &Layout,
     operator: &'static str,
-) -> Result<CudaView<'a, T>> {
-    let elements = T::as_cuda_slice(storage)?;
-    let own = layout.contiguous_offsets().and_then(|(first, end)| elements.try_slice(first..end));
+) -> Result<InOrder<CudaView<'a, T>>> {
+    let own = layout.contiguous_offsets().and_then(|of| elements_from(storage, of));
     own.ok_or_else(|| Error::RequiresContiguous { op: operator }.bt())
+}
+
+/// The elements from the first to before the end, if the storage has them.
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "candle's order of work on a device")]
+pub(crate) fn elements_from<T: Supported>(
+    storage: &CudaStorage,
+    (first, end): (usize, usize),
+) -> Option<InOrder<CudaView<'_, T>>> {
+    let elements = T::as_cuda_slice(storage).ok()?.try_slice(first..end)?;
+    // SAFETY: candle submits all work on its memory, freeing included, to the stream of its device, as the
+    // operators do. Where that is the stream of each thread, candle leaves the order of several threads' work on
+    // one tensor to the program, which has to wait in between for candle's own operations, too.
+    Some(unsafe { InOrder::new(elements) })
+}
+
+/// The memory of an operator's output.
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code, reason = "candle's order of work on a device")]
+pub(crate) fn output<T>(memory: &mut CudaSlice<T>) -> InOrder<CudaViewMut<'_, T>> {
+    // SAFETY: as above; nothing else has the memory yet.
+    unsafe { InOrder::new(memory.as_view_mut()) }
 }

@@ -11,10 +11,11 @@ use rayon::prelude::*;
 #[cfg(feature = "cuda")]
 use {
     crate::device::{DeviceLaunches, failed},
-    crate::element::device_elements,
+    crate::element::{device_elements, output},
     candle_core::CudaStorage,
     candle_core::cuda::CudaDType,
-    cudarc::driver::{CudaSlice, CudaStream, CudaView, DeviceRepr},
+    cudarc::driver::{CudaStream, CudaView, CudaViewMut, DeviceRepr},
+    gridguard::cuda::InOrder,
     gridguard_kernels::{Tensor as Input, TensorMut as Output},
 };
 
@@ -116,19 +117,25 @@ fn on_host<T: Supported, U: WithDType>(
     Ok((U::to_cpu_storage_owned(out), layout.shape().clone()))
 }
 
+/// Memory that an operator reads, and that it writes.
+#[cfg(feature = "cuda")]
+type Read<'a, T> = InOrder<CudaView<'a, T>>;
+#[cfg(feature = "cuda")]
+type Written<'a, T> = InOrder<CudaViewMut<'a, T>>;
+
 /// Rows of one tensor by a launch that writes all elements of its output, of the tensor's shape.
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code, reason = "memory that is not cleared")]
 fn on_device<T: Supported, U: CudaDType + DeviceRepr>(
     (storage, layout): (&CudaStorage, &Layout),
     operator: &'static str,
-    launch: impl FnOnce(&CudaStream, &CudaView<'_, T>, &mut CudaSlice<U>) -> Result<u64>,
+    launch: impl FnOnce(&CudaStream, &Read<'_, T>, &mut Written<'_, U>) -> Result<u64>,
 ) -> Result<(CudaStorage, Shape)> {
     let input = device_elements::<T>(storage, layout, operator)?;
     // SAFETY: the launch of each operator here writes `[rows, columns]`, which it checks to be the whole of the
     // memory; where it fails the memory is dropped.
     let mut out = unsafe { storage.device.alloc::<U>(layout.shape().elem_count()) }?;
-    launch(&storage.device.cuda_stream(), &input, &mut out)?;
+    launch(&storage.device.cuda_stream(), &input, &mut output(&mut out))?;
     Ok((U::wrap_cuda_slice(out, storage.device.clone()), layout.shape().clone()))
 }
 
@@ -151,7 +158,7 @@ impl CustomOp1 for RowSoftmax {
         let (launches, dims) = (DeviceLaunches::of(&x.device)?, self.0.dims());
         let prepared = launches.softmax.get(&launches.kernels, self.0)?;
         with_element!(x.dtype(), SOFTMAX, T => {
-            on_device((x, layout), SOFTMAX, |stream, x: &CudaView<'_, T>, out: &mut CudaSlice<T>| {
+            on_device((x, layout), SOFTMAX, |stream, x: &Read<'_, T>, out: &mut Written<'_, T>| {
                 let (x, out) = (Input::new(x, dims), Output::new(out, dims));
                 prepared.launch(stream, x, out).map_err(failed)
             })
@@ -181,7 +188,7 @@ impl CustomOp1 for RowArgsort {
         let (launches, dims) = (DeviceLaunches::of(&x.device)?, self.operation.dims());
         let prepared = launches.argsort.get(&launches.kernels, self.operation)?;
         with_element!(x.dtype(), ARGSORT, T => {
-            on_device((x, layout), ARGSORT, |stream, x: &CudaView<'_, T>, out: &mut CudaSlice<u32>| {
+            on_device((x, layout), ARGSORT, |stream, x: &Read<'_, T>, out: &mut Written<'_, u32>| {
                 let (x, out) = (Input::new(x, dims), Output::new(out, dims));
                 prepared.launch(stream, x, out).map_err(failed)
             })
@@ -227,7 +234,7 @@ impl CustomOp2 for RowRmsNorm {
         let prepared = launches.rms_norm.get(&launches.kernels, self.operation)?;
         with_element!(x.dtype(), RMS_NORM, T => {
             let weight = device_elements::<T>(weight, weight_layout, RMS_NORM)?;
-            on_device((x, layout), RMS_NORM, |stream, x: &CudaView<'_, T>, out: &mut CudaSlice<T>| {
+            on_device((x, layout), RMS_NORM, |stream, x: &Read<'_, T>, out: &mut Written<'_, T>| {
                 let weight = Input::new(&weight, [dims[1]]);
                 let (x, out) = (Input::new(x, dims), Output::new(out, dims));
                 prepared.launch(stream, x, weight, self.epsilon, out).map_err(failed)

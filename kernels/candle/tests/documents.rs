@@ -37,7 +37,7 @@ fn a_kernel_of_the_user(
     mut out: cudarc::driver::CudaSlice<f32>,
     [rows, columns]: [u64; 2],
 ) -> candle_core::Result<()> {
-    use gridguard::cuda::Args;
+    use gridguard::cuda::{Args, InOrder};
     use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest, Parameter};
     use gridguard_candle::GuardedDevice;
 
@@ -47,8 +47,10 @@ fn a_kernel_of_the_user(
     // SAFETY: it takes two pointers and the number of rows behind them. Keep the kernel: its limits are queried here.
     let kernel = unsafe { device.guarded_kernel(&function, &parameters)? };
 
+    // SAFETY: candle's work on both comes in the order of the device's stream.
+    let (x, mut out) = unsafe { (InOrder::new(x.as_view()), InOrder::new(out.as_view_mut())) };
     let mut args = Args::new(&stream);
-    args.read_items(x, columns).write_items(&mut out, columns).length();
+    args.read_items(&x, columns).write_items(&mut out, columns).length();
     let request = LaunchRequest::new(Dim3::new(1, rows, 1), Dim3::new(128, 1, 1));
     device.launch_guarded(&kernel, &request, Some(&BatchAxis::new(Axis::Y, rows)), args)?;
     Ok(())

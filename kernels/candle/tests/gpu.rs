@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use candle_core::{CudaDevice, CudaStorage, DType, Device, Error, Result, Storage, Tensor};
 use fastrand::Rng;
-use gridguard::cuda::{Args, Kernel, LaunchError};
+use gridguard::cuda::{Args, InOrder, Kernel, LaunchError};
 use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest, Parameter};
 use gridguard_candle::{Attention, GuardedDevice, argsort, rms_norm, softmax};
 
@@ -273,9 +273,12 @@ fn doubled(
     let stream = device.cuda_stream();
     let request = LaunchRequest::new(Dim3::new(1, rows, 1), Dim3::new(columns, 1, 1));
     let batch = batch.then(|| BatchAxis::new(Axis::Y, rows));
+    // SAFETY: this thread alone uses both, on the device's stream.
+    let (from, mut to) = unsafe {
+        (InOrder::new(storage.as_cuda_slice::<f32>()?.as_view()), InOrder::new(out.as_view_mut()))
+    };
     let mut args = Args::new(&stream);
-    args.read_items(storage.as_cuda_slice::<f32>()?, columns).write_items(&mut out, columns);
-    args.length();
+    args.read_items(&from, columns).write_items(&mut to, columns).length();
     let launches = device.launch_guarded(kernel, &request, batch.as_ref(), args)?;
     Ok((CudaStorage::wrap_cuda_slice(out, device.clone()), launches))
 }
