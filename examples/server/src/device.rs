@@ -4,7 +4,8 @@ use std::error::Error;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaSlice, CudaStream, DriverError, PinnedHostSlice};
+use cudarc::driver::sys::CUmemPool_attribute;
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHostSlice, result};
 use gridguard::Guard;
 use gridguard::cuda::{Compiler, CublasLt, CudaError};
 use gridguard_kernels::temporal_attention::Shape;
@@ -73,7 +74,11 @@ impl Shared {
         guard.synchronize(&stream)?;
         // The weights are not free any more.
         let free = guard.pipeline_budget(FREE_PERCENT)?.max_bytes();
-        let memory = memory.map_or(free, |memory| memory.saturating_sub(block.bytes)) / backends;
+        let memory = memory.map_or(free, |memory| memory.saturating_sub(block.bytes));
+        if let Err(reason) = keep_memory(context, memory) {
+            tracing::warn!(%reason, "each batch takes its memory from the driver anew");
+        }
+        let memory = memory / backends;
         let name = format!("{} ({ordinal})", guard.limits().name);
         let device = Device { name, is_gpu: true, memory };
         Ok(Self { kernels, tuning, block: on_device, device })
@@ -225,6 +230,18 @@ impl Backend for Cuda {
             Ok(()) => Failure::Batch(error),
             Err(lost) => Failure::Lost(format!("{error}; then {lost}")),
         })
+    }
+}
+
+/// Memory that batches free stays with the process, as much as requests may take. A batch that takes it from
+/// the driver anew waits for milliseconds.
+fn keep_memory(context: &CudaContext, mut bytes: u64) -> Result<(), DriverError> {
+    let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    // SAFETY: the device is that of a live context, and the attribute is a u64.
+    #[allow(unsafe_code, reason = "cudarc has no safe call for it")]
+    unsafe {
+        let pool = result::device::get_default_mem_pool(context.cu_device())?;
+        result::mem_pool::set_attribute(pool, attribute, (&raw mut bytes).cast())
     }
 }
 

@@ -1,7 +1,7 @@
 //! An inference server for temporal attention and transformer blocks, in front of gridguard.
 //!
 //! Requests are safetensors bodies. Those of the same shape and type are batched within a deadline, run by
-//! a thread for each device, and split again. What cannot fit a device's memory, or finds the queue full,
+//! threads for each device, and split again. What cannot fit a device's memory, or finds the queue full,
 //! is refused before it costs anything. Without a GPU the host computes, and says so.
 //!
 //! A request flows `server -> api -> tensors -> admission -> queue -> worker -> backend`, and back.

@@ -22,7 +22,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, interval, timeout, timeout_at};
 
 use crate::inputs::Inputs;
@@ -199,9 +199,11 @@ impl<T: Element> Sender<T> {
         match replied {
             Ok(Ok((status, body))) => {
                 let every = self.options.verify_every;
+                // A reference may take seconds, in which other requests go on.
+                let is_correct = || block_in_place(|| self.inputs.is_correct(number, &body));
                 let verified =
                     (status == StatusCode::OK && every > 0 && number.is_multiple_of(every))
-                        .then(|| self.inputs.is_correct(number, &body));
+                        .then(is_correct);
                 Outcome { status: Ok(status.as_u16()), latency, verified }
             }
             Ok(Err(error)) => Outcome { status: Err(error.to_string()), latency, verified: None },

@@ -116,8 +116,17 @@ fn the_commands_of_the_document_work_and_its_names_are_those_of_the_program() {
     }
     let command = Options::command();
     let known: BTreeSet<&str> = command.get_arguments().filter_map(|one| one.get_long()).collect();
-    let of_load =
-        ["requests", "duration", "concurrency", "rate", "shape", "shapes", "resource", "silent"];
+    let of_load = [
+        "requests",
+        "duration",
+        "concurrency",
+        "rate",
+        "shape",
+        "shapes",
+        "resource",
+        "silent",
+        "format",
+    ];
     for document in [README, DOCUMENT] {
         let options = document.split("--").skip(1).map(|rest| {
             let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '-');
