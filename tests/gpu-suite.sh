@@ -44,7 +44,7 @@ pack() {
         GRIDGUARD=$(realpath "$folder/gridguard") CANDLE_PTX=${CARGO_TARGET_DIR:-target}/candle/ptx \
             tests/ptx.sh pack "$(realpath -m "$folder/rewritten")" || return 1
     fi
-    rm -rf "$folder/python" && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/python" ./kernels/python &&
+    rm -rf "$folder/python" && python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/python" ./kernels/python expecttest &&
         cp kernels/python/tests/*.py "$folder/python/" || return 1
     rm -rf "$folder/peers" && mkdir "$folder/peers" && cp bench-data/peers/*.py "$folder/peers/"
     git rev-parse --short HEAD >"$folder/commit" 2>/dev/null || echo unknown >"$folder/commit"
@@ -145,7 +145,7 @@ pytorch() {
     rm -f "$folder/native.json"
     GRIDGUARD_BENCH_JSON=$folder/native.json "$folder/attention" --bench 15360x5x16x64
     PYTHONPATH=$folder/python python3 "$folder/python/gpu.py" --native "$folder/native.json" --results "$results/pytorch.json" \
-        timing readers layers graphs compiled autocast threads devices memory masks large_batches loaders
+        own_inputs timing readers layers graphs compiled autocast threads devices memory masks large_batches loaders
 }
 
 # Runs `doctor` in many environments. Prints each page below its command, its exit status and number of

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import random
+import warnings
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +82,45 @@ def random_call(seed: int, device: str) -> Call:
         notes.append("mask is short")
     mode = pick.choice(["plain"] * 4 + ["grad", "no_grad", "inference", "autocast"])
     return Call(tensors, mask, options, mode, notes)
+
+
+def own_calls(device: str) -> Iterator[Call]:
+    """The inputs of PyTorch's own tests of the function, which its package has: of every type, contiguous and not, with
+    gradients and without. Importing them needs the package `expecttest`."""
+    with warnings.catch_warnings():
+        # Of packages that other tests of PyTorch want.
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+
+    own = next(op for op in op_db if op.name == "nn.functional.scaled_dot_product_attention")
+    for dtype in sorted(own.supported_dtypes(device), key=str):
+        for sample in own.sample_inputs(device, dtype):
+            for one in (sample, sample.noncontiguous()):
+                options = dict(one.kwargs)
+                mask = options.pop("attn_mask", None)
+                for mode in ("plain", "grad"):
+                    yield Call([one.input, *one.args], mask, options, mode, ["PyTorch's own"])
+
+
+def compare_own(device: str, function: Any) -> tuple[list[str], Counter[str]]:
+    """What is wrong with PyTorch's own inputs by `function`, and how they were compared."""
+    wrong, kinds = [], Counter[str]()
+    for call in own_calls(device):
+        torch.manual_seed(0)
+        theirs = outcome(call, PYTORCH)
+        torch.manual_seed(0)
+        if call.options.get("dropout_p"):
+            kinds["compared with the same seed"] += 1
+            found = outcome(call, function)
+            right = isinstance(theirs, list) and isinstance(found, list)
+            if not right or not all(torch.equal(*pair) for pair in zip(found, theirs)):
+                wrong.append(str(call))
+            continue
+        comparison = compare(call, function, theirs)
+        kinds[comparison.kind] += 1
+        if comparison.wrong is not None:
+            wrong.append(f"{comparison.wrong}: {call}")
+    return wrong, kinds
 
 
 def run(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor]:

@@ -22,7 +22,7 @@ from typing import Any
 
 import gpu_calls
 import torch
-from calls import PYTORCH
+from calls import PYTORCH, compare_own
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
@@ -53,6 +53,7 @@ def main() -> int:
     checks = (
         timing,
         random_calls,
+        own_inputs,
         large_batches,
         layers,
         graphs,
@@ -92,6 +93,14 @@ def random_calls(options: argparse.Namespace) -> None:
     assert taken["served"] > options.calls // 4, "few calls are served"
     wanted = {"strides", "shape", "scale", "length", "lengths differ", "dtype", "dropout", "mask of items or heads"}
     assert wanted <= taken.keys() or options.calls < 1000, wanted - taken.keys()
+
+
+def own_inputs(options: argparse.Namespace) -> None:
+    """The inputs of PyTorch's own tests of the function."""
+    before = ours.stats().served
+    wrong, kinds = compare_own("cuda", attention)
+    figures["inputs of PyTorch's own tests"] = {"kinds": dict(kinds), "served": ours.stats().served - before, "wrong": wrong}
+    assert not wrong, f"{len(wrong)} calls\n" + "\n".join(wrong[:20])
 
 
 def large_batches(options: argparse.Namespace) -> None:

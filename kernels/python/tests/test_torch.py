@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 import torch
-from calls import BOTH_RAISE, COMPARED, PYTORCH, compare, outcome, random_call
+from calls import BOTH_RAISE, COMPARED, PYTORCH, compare, compare_own, outcome, random_call
 from stand_in import READER, Counts, qkv, serve_on_cpu
 
 import gridguard.torch as ours
@@ -37,6 +37,14 @@ def test_random_calls_compute_what_pytorch_does(monkeypatch, dlpack):
     assert _launch.kernels.served > 30, "calls without mask, gradients and autocast take the short way"
     reasons = {"strides", "shape", "scale", "length", "lengths differ", "dtype", "mask of items or heads", "dropout"}
     assert reasons <= counts.pytorch.keys()
+
+
+def test_the_inputs_of_pytorchs_own_tests_give_what_pytorch_does(on_cpu):
+    wrong, kinds = compare_own("cpu", attention)
+    assert not wrong, "\n".join(wrong)
+    assert kinds[COMPARED] > 100, kinds
+    # Of one width, 8, and mostly of different lengths.
+    assert {"lengths differ", "dropout"} <= on_cpu().pytorch.keys()
 
 
 @pytest.mark.parametrize("sizes", [(16, 64), (9, 16, 64), (2, 5, 16, 64), (2, 3, 5, 16, 64)])
