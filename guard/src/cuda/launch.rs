@@ -85,8 +85,9 @@ impl<'a> Target<'a> {
         // SAFETY: stream and context by the contract of `new`.
         unsafe { prepare_launch(self.kernel, self.stream, launch) }?;
         let chunk = Chunk::only(1);
+        let overlap = launch.is_dependent() && self.may_overlap();
         // SAFETY: validated, and prepared just now; the rest is this function's contract.
-        match unsafe { self.launch_with(params, &chunk, launch, launch.is_dependent(), 1) } {
+        match unsafe { self.launch_with(params, &chunk, launch, overlap, 1) } {
             Ok(()) => Ok(1),
             Err(source) => Err(stopped_at_once(chunk.items, source).into()),
         }

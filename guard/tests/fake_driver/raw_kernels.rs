@@ -250,3 +250,59 @@ fn a_plan_of_another_raw_kernel_is_refused() {
         assert_eq!(refused, Err(other));
     });
 }
+
+/// Launches `fake_iota_y` over 100 items, with the values of its parameters by address.
+fn by_address(
+    kernel: &RawKernel,
+    (stream, out): (&CudaStream, u64),
+    request: &LaunchRequest,
+) -> Result<(), LaunchError> {
+    let mut values = [out, 0, 100];
+    let mut params = values.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
+    // SAFETY: the kernel takes three numbers of 8 bytes, and the memory lives until the caller reads it.
+    unsafe { kernel.validate_and_launch(stream.cu_stream().cast(), request, params.as_mut_ptr()) }
+}
+
+fn rows(blocks: u64) -> LaunchRequest {
+    LaunchRequest::new(Dim3::new(1, blocks, 1), Dim3::new(128, 1, 1))
+}
+
+#[test]
+fn values_by_address_are_launched_or_the_request_is_refused() {
+    with_fake(&[], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let kernel = raw(&context, &function);
+        let stream = context.new_stream().expect("a stream");
+        let out = poisoned(&stream, 100);
+        let at = (&*stream, out.device_ptr(&stream).0);
+        // SAFETY: no context is a valid one to make current.
+        unsafe { result::ctx::set_current(ptr::null_mut()) }.expect("none is current");
+        assert_eq!(by_address(&kernel, at, &rows(100)), Ok(()));
+        let error = by_address(&kernel, at, &rows(65_536)).expect_err("too many");
+        assert!(error.violations().expect("rules").contains(Rule::GridDimY), "{error}");
+        let dependent = by_address(&kernel, at, &rows(100).dependent());
+        assert_eq!((dependent, current()), (Ok(()), None));
+        assert_eq!(read(&stream, &out), iota(100));
+        let counts = kernel.counts();
+        assert_eq!((counts.launches, counts.rejections), (2, vec![(Rule::GridDimY, 1)]));
+        assert!(launches()[1].ends_with("overlap=1"), "{:?}", launches());
+    });
+}
+
+#[test]
+fn a_driver_that_cannot_capture_dependent_launches_captures_ordinary_ones_by_address() {
+    with_fake(&[("GRIDGUARD_FAKE_DRIVER_VERSION", "12020")], || {
+        let context = CudaContext::new(0).expect("a device");
+        let function = function(&context, "fake_iota_y");
+        let kernel = raw(&context, &function);
+        let stream = context.new_stream().expect("a stream");
+        let out = poisoned(&stream, 100);
+        let at = (&*stream, out.device_ptr(&stream).0);
+        stream
+            .begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
+            .expect("idle");
+        assert_eq!(by_address(&kernel, at, &rows(100).dependent()), Ok(()));
+        assert!(!launches()[0].contains("overlap"), "{:?}", launches());
+    });
+}
