@@ -53,7 +53,7 @@ def count(reason: str | None) -> None:
     with _counting:
         count = _counts[name] = _counts.get(name, 0) + 1
     if count == 1 and reason is not None:
-        _log.info("attention by PyTorch: %s (further calls are only counted)", reason)
+        _log.info("left to PyTorch: %s (further calls are only counted)", reason)
 
 
 _SERVED = "served"

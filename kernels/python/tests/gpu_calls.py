@@ -96,7 +96,7 @@ def _alone(seed: int, error: str | None) -> tuple[str, str | None]:
     if done is None:
         if any("backward" in line for line in lines):
             return ALONE_BACKWARD, None
-        if "attention by PyTorch" in errors:
+        if "left to PyTorch" in errors:
             return ALONE_PYTORCH, None
         return "alone", f"exit {code}: {errors[-1500:]}"
     if error is not None and done["error"] != error:
