@@ -69,6 +69,15 @@ impl Bodies {
         read.unwrap_or(Err(ServeError::BodyTimeout { limit: time }))
     }
 
+    /// Reads a body that is refused, and keeps nothing of it: a client that still sends when the connection is closed
+    /// may lose the reply. One that declares too much is not read.
+    pub async fn discard(&self, body: Body) {
+        let BodyLimits { body: limit, timeout: time, .. } = self.limits;
+        if body.size_hint().lower() <= limit {
+            let _ = timeout(time, discard(body, limit)).await;
+        }
+    }
+
     async fn read_frames(&self, mut body: Body) -> Result<Received, ServeError> {
         let limit = self.limits.body;
         let (mut bytes, mut permit) = (Vec::new(), self.reserve(0)?);
@@ -79,7 +88,15 @@ impl Bodies {
             if total > limit {
                 return Err(ServeError::BodyTooLarge { bytes: total, limit });
             }
-            permit.merge(self.reserve(data.len())?);
+            match self.reserve(data.len()) {
+                Ok(more) => permit.merge(more),
+                Err(full) => {
+                    // What is kept counts until then.
+                    drop((bytes, permit));
+                    discard(body, limit - total).await;
+                    return Err(full);
+                }
+            }
             bytes.extend_from_slice(&data);
         }
         self.report();
@@ -98,6 +115,16 @@ impl Bodies {
         let used = self.limits.bodies.saturating_sub(free);
         #[allow(clippy::as_conversions, clippy::cast_precision_loss, reason = "a metric")]
         gauge!("gridguard_server_body_bytes").set(used as f64);
+    }
+}
+
+/// Reads the rest of a body, at most so many bytes and a frame.
+async fn discard(mut body: Body, most: u64) {
+    let mut read = 0;
+    while let Some(Ok(frame)) = body.frame().await
+        && read <= most
+    {
+        read += frame.data_ref().map_or(0, |data| wide(data.len()));
     }
 }
 

@@ -98,10 +98,16 @@ async fn serve(
     // Before the check below, so that a server that drains waits for all requests that passed it.
     let in_flight = InFlight::begin(Arc::clone(app));
     let served = match app.health.refusal() {
-        Some(refusal) => Err(refusal),
-        None => compute(app, body, parse).await,
+        Some(refusal) => {
+            // A server that drains does not wait for it.
+            drop(in_flight);
+            app.bodies.discard(body).await;
+            Err(refusal)
+        }
+        None => compute(app, body, parse).await.map(|computed| (computed, in_flight)),
     };
-    let response = served.map_or_else(IntoResponse::into_response, |Computed { body, permit }| {
+    let response = served.map_or_else(IntoResponse::into_response, |(computed, in_flight)| {
+        let Computed { body, permit } = computed;
         let reply = Reply { body, _permit: permit, _in_flight: in_flight };
         let body = Body::from(Bytes::from_owner(reply));
         let mut response = ([(CONTENT_TYPE, CONTENT)], body).into_response();

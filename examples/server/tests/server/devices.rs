@@ -159,6 +159,9 @@ async fn a_server_is_not_ready_before_its_devices_are() {
     assert_eq!(running.send("/readyz", Bytes::new()).await.0, StatusCode::SERVICE_UNAVAILABLE);
     let (status, body) = running.send("/v1/attention", attention()).await;
     assert_eq!((status, code(&body).as_str()), (StatusCode::SERVICE_UNAVAILABLE, "starting"));
+    // Also while the client still sends.
+    let (status, body) = running.send("/v1/attention", vec![0; 48 << 20].into()).await;
+    assert_eq!((status, code(&body).as_str()), (StatusCode::SERVICE_UNAVAILABLE, "starting"));
     begin.send(Ok(())).expect("it waits");
     running.app.health.started().await.expect("ready");
     assert_eq!(running.send("/readyz", Bytes::new()).await.0, StatusCode::OK);

@@ -255,3 +255,17 @@ fn what_does_not_fit_the_memory_is_413_with_the_numbers_and_less_of_it_is_served
     assert_eq!((dims, out.len()), (vec![most, frames, 16], most * item));
     server.stop();
 }
+
+#[test]
+fn a_client_that_is_refused_while_it_sends_gets_its_reply() {
+    let server = Server::start(&["--max-bodies", "1MiB"]);
+    // More than sockets hold.
+    let body = vec![0; 48 << 20];
+    for _ in 0..5 {
+        let mut stream = server.connect();
+        stream.write_all(&post("/v1/attention", &body)).expect("all of it is taken");
+        assert_eq!(read_reply(stream).error(), (429, "bodies_full".to_owned()));
+    }
+    assert_eq!(server.metric("gridguard_server_body_bytes", ""), 0.0);
+    server.stop();
+}
