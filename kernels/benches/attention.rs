@@ -226,10 +226,11 @@ impl<T: Element> Tensors<T> {
         device: &Device,
         prepared: &Prepared<TemporalAttention>,
     ) -> Result<(), Failure> {
-        let [_, _, frames, _] = self.extent.dims;
+        let [items, heads, frames, _] = self.extent.dims;
+        let of_bias = Extent::strided([items, heads, frames, frames], [0, 0, frames, 1]);
         let [q, k, v] =
             [&self.q, &self.k, &self.v].map(|memory| Tensor::with_extent(memory, self.extent));
-        let bias = self.bias.as_ref().map(|bias| Tensor::new(bias, [frames; 2]));
+        let bias = self.bias.as_ref().map(|bias| Tensor::with_extent(bias, of_bias));
         let out = TensorMut::with_extent(&mut self.out, self.extent);
         prepared.launch(device.stream(), [q, k, v], bias, self.scale, out)?;
         Ok(())

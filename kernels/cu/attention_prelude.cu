@@ -1,7 +1,10 @@
 // What the attention kernels share, behind the prelude.
 //
 //   macros   CAUSAL (1: a frame attends to no later one), BIAS (1: there is a bias),
-//            STRIDED (0: tensors are [items, heads, frames, head_dim], contiguous)
+//            STRIDED (0: tensors are contiguous, and all problems share one bias)
+//   q, out   [items, heads, frames, head_dim]
+//   k, v     [items, heads, keys, head_dim]
+//   bias     [items, heads, frames, keys], or of all problems [frames, keys]
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
@@ -11,13 +14,18 @@ struct Stride {
 };
 struct Strides {
     Stride q, k, v, out;
+#if BIAS
+    Stride bias;
+#endif
 };
 
 // The parameters of every attention kernel, in their order.
 #if BIAS
 #define BIAS_PARAMETER const Element *__restrict__ bias,
+#define BIAS_ARGUMENT bias,
 #else
 #define BIAS_PARAMETER
+#define BIAS_ARGUMENT
 #endif
 #if STRIDED
 #define STRIDES_PARAMETER const Strides strides,
@@ -33,13 +41,18 @@ struct Problem {
     const Element *q, *k, *v;
     Element *out;
     u64 q_stride, k_stride, v_stride, out_stride;
+#if BIAS
+    const Element *bias;
+    u64 bias_stride;
+#endif
 };
 
-// The problem `number`, item * heads + head; `size` is that of one tensor of it, `head_dim` of a row.
+// The problem `number`, item * heads + head.
 #if STRIDED
-#define PROBLEM(number, size, head_dim) problem_at(q, k, v, out, (number) / heads, (number) % heads, strides)
-__device__ inline Problem problem_at(const Element *q, const Element *k, const Element *v, Element *out, u64 item,
-                                     u64 head, const Strides &strides) {
+#define PROBLEM(number, frames, keys, head_dim)                                                        \
+    problem_at(q, k, v, out, BIAS_ARGUMENT (number) / heads, (number) % heads, strides)
+__device__ inline Problem problem_at(const Element *q, const Element *k, const Element *v, Element *out,
+                                     BIAS_PARAMETER u64 item, u64 head, const Strides &strides) {
     return Problem{q + item * strides.q.item + head * strides.q.head,
                    k + item * strides.k.item + head * strides.k.head,
                    v + item * strides.v.item + head * strides.v.head,
@@ -47,29 +60,36 @@ __device__ inline Problem problem_at(const Element *q, const Element *k, const E
                    strides.q.frame,
                    strides.k.frame,
                    strides.v.frame,
-                   strides.out.frame};
-}
-#else
-#define PROBLEM(number, size, head_dim) problem_at(q, k, v, out, (number) * (size), head_dim)
-__device__ inline Problem problem_at(const Element *q, const Element *k, const Element *v, Element *out, u64 offset,
-                                     u64 stride) {
-    return Problem{q + offset, k + offset, v + offset, out + offset, stride, stride, stride, stride};
-}
-#endif
-
+                   strides.out.frame,
 #if BIAS
-#define BIAS_OR_NULL bias
+                   bias + item * strides.bias.item + head * strides.bias.head,
+                   strides.bias.frame
+#endif
+    };
+}
 #else
-#define BIAS_OR_NULL nullptr
+#define PROBLEM(number, frames, keys, head_dim)                                                        \
+    problem_at(q, k, v, out, BIAS_ARGUMENT (number) * (u64(frames) * (head_dim)),                       \
+               (number) * (u64(keys) * (head_dim)), keys, head_dim)
+__device__ inline Problem problem_at(const Element *q, const Element *k, const Element *v, Element *out,
+                                     BIAS_PARAMETER u64 at, u64 key_at, u64 keys, u64 stride) {
+    return Problem{q + at, k + key_at, v + key_at, out + at, stride, stride, stride, stride,
+#if BIAS
+                   bias, keys
+#endif
+    };
+}
 #endif
 
 // A raw score as softmax takes it. Without a bias the factor is left to the exponent.
-__device__ inline float score_of(float score, u32 row, u32 column, u32 frames, float scale,
-                                 const Element *__restrict__ bias) {
+__device__ inline float score_of(float score, u32 row, u32 column, u32 frames, u32 keys, float scale,
+                                 const Problem problem) {
 #if BIAS
-    if (row < frames && column < frames) score = score * scale + widen(bias[u64(row) * frames + column]) * LOG2_E;
+    if (row < frames && column < keys) {
+        score = score * scale + widen(problem.bias[row * problem.bias_stride + column]) * LOG2_E;
+    }
 #endif
-    const bool hidden = column >= frames || (CAUSAL && column > row);
+    const bool hidden = column >= keys || (CAUSAL && column > row);
     return hidden ? __int_as_float(0xff800000) : score;
 }
 // What the exponent multiplies scores with, and subtracts for the highest of them: finite, also where

@@ -2,11 +2,12 @@
 // of each (item, head), compiled for the shape.
 //
 // Contract
-//   macros      ELEMENT (F32), FRAMES (1 to 128), HEAD_DIM (a multiple of 4 up to 128)
+//   macros      ELEMENT (F32), FRAMES and KEYS (1 to 128), HEAD_DIM (a multiple of 4 up to 128),
 //               CAUSAL, BIAS, STRIDED (see attention_prelude.cu)
 //               WARPS: warps that share a problem; PROBLEMS: problems side by side in a block
-//   layout      q, k, v, out: [items, heads, FRAMES, HEAD_DIM], or any strides of the first three axes
-//               where STRIDED; rows are contiguous; bias: [FRAMES, FRAMES]; out overlaps none
+//   layout      q, out: [items, heads, FRAMES, HEAD_DIM], k, v: [items, heads, KEYS, HEAD_DIM], bias:
+//               [FRAMES, KEYS]; where STRIDED any strides of the first three axes, also for a bias of
+//               [items, heads, FRAMES, KEYS]; rows are contiguous; out overlaps none
 //   grid        PROBLEMS problems a block, numbered item * heads + head, along one axis; the last block
 //               may have fewer
 //   block       32 * WARPS * PROBLEMS threads on x
@@ -25,19 +26,19 @@
 
 constexpr u32 ROW_TILES = (FRAMES + 15) / 16;
 constexpr u32 TILES = (ROW_TILES + WARPS - 1) / WARPS;
-constexpr u32 KEYS = 16;
+constexpr u32 BLOCK_KEYS = 16;
 // Of them, those that a lane ends with.
-constexpr u32 OWN_KEYS = KEYS / 8;
-constexpr u32 KEY_BLOCKS = (FRAMES + KEYS - 1) / KEYS;
+constexpr u32 OWN_KEYS = BLOCK_KEYS / 8;
+constexpr u32 KEY_BLOCKS = (KEYS + BLOCK_KEYS - 1) / BLOCK_KEYS;
 // Lanes that share a query, queries of a lane, pieces of 16 bytes that it has of each.
 constexpr u32 PARTS = 8;
 constexpr u32 ROWS = 4;
 constexpr u32 PIECES = HEAD_DIM / 4;
 constexpr u32 OWN = (PIECES + PARTS - 1) / PARTS;
 
-constexpr u32 TENSOR = FRAMES * PIECES;
+constexpr u32 TENSOR = KEYS * PIECES;
 // A tile's weights, in float4; an odd number of them to a row, so that four rows meet different banks.
-constexpr u32 WEIGHT_PITCH = KEYS / 4 + 1;
+constexpr u32 WEIGHT_PITCH = BLOCK_KEYS / 4 + 1;
 constexpr u32 WEIGHTS = 16 * WEIGHT_PITCH;
 constexpr u32 PROBLEM_SIZE = 2 * TENSOR + WARPS * WEIGHTS;
 
@@ -61,7 +62,7 @@ __device__ inline void multiply(float4 &sum, float a, float4 b) {
 
 // Sums each lane's `2 * LEFT` keys with those of the lane `bit` away, and keeps one half of them.
 template <u32 LEFT>
-__device__ inline void halve(float (&scores)[ROWS][KEYS], u32 bit, bool upper) {
+__device__ inline void halve(float (&scores)[ROWS][BLOCK_KEYS], u32 bit, bool upper) {
 #pragma unroll
     for (u32 r = 0; r < ROWS; ++r) {
 #pragma unroll
@@ -82,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS) f32_attention(AT
 
     const u64 number = block_number() * PROBLEMS + place;
     if (number >= items * heads) return;
-    const Problem problem = PROBLEM(number, FRAMES * HEAD_DIM, HEAD_DIM);
+    const Problem problem = PROBLEM(number, FRAMES, KEYS, HEAD_DIM);
     copy_tensor(keys, problem.k, thread, problem.k_stride);
     commit();
     copy_tensor(values, problem.v, thread, problem.v_stride);
@@ -116,13 +117,14 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS) f32_attention(AT
 
 #pragma unroll 1
         for (u32 block = 0; block < KEY_BLOCKS; ++block) {
-            float scores[ROWS][KEYS];
+            float scores[ROWS][BLOCK_KEYS];
 #pragma unroll
-            for (u32 n = 0; n < KEYS; ++n) {
-                const u32 key = FRAMES % KEYS == 0 ? block * KEYS + n : min(block * KEYS + n, FRAMES - 1);
+            for (u32 n = 0; n < BLOCK_KEYS; ++n) {
+                const u32 row = block * BLOCK_KEYS + n;
+                const u32 key = KEYS % BLOCK_KEYS == 0 ? row : min(row, KEYS - 1);
 #pragma unroll
                 for (u32 r = 0; r < ROWS; ++r) scores[r][n] = 0.f;
-                if (FRAMES < KEYS && n >= FRAMES) continue;
+                if (KEYS < BLOCK_KEYS && n >= KEYS) continue;
 #pragma unroll
                 for (u32 i = 0; i < OWN; ++i) {
                     // Past the head dimension the query is zero, and so must the key be.
@@ -133,9 +135,9 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS) f32_attention(AT
                     for (u32 r = 0; r < ROWS; ++r) multiply(scores[r][n], query[r][i], x);
                 }
             }
-            halve<KEYS / 2>(scores, 4, part & 4);
-            halve<KEYS / 4>(scores, 2, part & 2);
-            halve<KEYS / 8>(scores, 1, part & 1);
+            halve<BLOCK_KEYS / 2>(scores, 4, part & 4);
+            halve<BLOCK_KEYS / 4>(scores, 2, part & 2);
+            halve<BLOCK_KEYS / 8>(scores, 1, part & 1);
             // Now this lane has those from here on.
             const u32 first_key = part * OWN_KEYS;
 #pragma unroll
@@ -145,7 +147,8 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS) f32_attention(AT
 #pragma unroll
                 for (u32 i = 0; i < OWN_KEYS; ++i) {
                     float &score = scores[r][i];
-                    score = score_of(score, row, block * KEYS + first_key + i, FRAMES, scale, BIAS_OR_NULL);
+                    const u32 key = block * BLOCK_KEYS + first_key + i;
+                    score = score_of(score, row, key, FRAMES, KEYS, scale, problem);
                     highest = fmaxf(highest, score);
                 }
                 highest = fmaxf(highest, __shfl_xor_sync(ALL_LANES, highest, 1));
@@ -175,15 +178,15 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS) f32_attention(AT
                 meet();
             }
 #pragma unroll
-            for (u32 n = 0; n < KEYS; n += 4) {
-                if (FRAMES < KEYS && n >= FRAMES) continue;
+            for (u32 n = 0; n < BLOCK_KEYS; n += 4) {
+                if (KEYS < BLOCK_KEYS && n >= KEYS) continue;
                 float4 weight[ROWS];
 #pragma unroll
                 for (u32 r = 0; r < ROWS; ++r) weight[r] = weights[(group + r * 4) * WEIGHT_PITCH + n / 4];
 #pragma unroll
                 for (u32 j = 0; j < 4; ++j) {
-                    const u32 row = block * KEYS + n + j;
-                    const u32 key = FRAMES % KEYS == 0 ? row : min(row, FRAMES - 1);
+                    const u32 row = block * BLOCK_KEYS + n + j;
+                    const u32 key = KEYS % BLOCK_KEYS == 0 ? row : min(row, KEYS - 1);
 #pragma unroll
                     for (u32 i = 0; i < OWN; ++i) {
                         const u32 piece = i * PARTS + part;

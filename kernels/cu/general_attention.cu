@@ -3,13 +3,14 @@
 //
 // Contract
 //   macros      ELEMENT, CAUSAL, BIAS, STRIDED (see attention_prelude.cu)
-//   layout      q, k, v, out: [items, heads, frames, head_dim], or any strides of the first three axes
-//               where STRIDED; rows are contiguous; bias: [frames, frames]; out overlaps none
+//   layout      q, out: [items, heads, frames, head_dim], k, v: [items, heads, keys, head_dim], bias:
+//               [frames, keys]; where STRIDED any strides of the first three axes, also for a bias of
+//               [items, heads, frames, keys]; rows are contiguous; out overlaps none
 //   grid        one block for each (item, head), numbered item * heads + head, along one axis
 //   block       128 threads on x
 //   shared      dynamic, 32 rows of queries, values and keys as f32, see `padded` and `key_stride`
 //   arguments   q, k, v, out (addresses of the chunk's first item), [bias], items of the chunk (u64),
-//               heads (u32), [strides], scale (f32), frames (u32), head_dim (u32, at most 128)
+//               heads (u32), [strides], scale (f32), frames, keys, head_dim (u32, at most 128)
 //   alignment   that of the element
 //   arithmetic  f32, softmax in one pass over key tiles with a running maximum; 64-bit offsets. A row
 //               whose every score is -inf gives zeros
@@ -18,7 +19,7 @@
 constexpr u32 WARPS = 4;
 constexpr u32 THREADS = WARPS * WARP;
 // Blocks of a multiprocessor to leave registers for: none spill.
-constexpr u32 RESIDENT = STRIDED ? 3 : 4;
+constexpr u32 RESIDENT = STRIDED || __CUDA_ARCH__ >= 1000 ? 3 : 4;
 // Keys of a tile, one for each lane of a warp.
 constexpr u32 TILE = 32;
 
@@ -43,8 +44,7 @@ __device__ inline float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y +
 // Each warp carries ROWS query rows at once, so that a key read from shared memory serves them all;
 // each lane carries PARTS elements of each row, head_dim / 32 rounded up.
 template <u32 PARTS, u32 ROWS>
-__device__ inline void attend_rows(const Problem &problem, const Element *__restrict__ bias, float scale, u32 frames,
-                                   u32 head_dim) {
+__device__ inline void attend_rows(const Problem &problem, float scale, u32 frames, u32 all_keys, u32 head_dim) {
     constexpr u32 PASS = ROWS * WARPS;
     extern __shared__ float4 shared[];
     const u32 row_size = padded(head_dim), stride = key_stride(head_dim);
@@ -69,8 +69,8 @@ __device__ inline void attend_rows(const Problem &problem, const Element *__rest
 #pragma unroll
             for (u32 part = 0; part < PARTS; ++part) sums[r][part] = 0.f;
         }
-        for (u32 first_key = 0; first_key < frames; first_key += TILE) {
-            const u32 here = min(TILE, frames - first_key);
+        for (u32 first_key = 0; first_key < all_keys; first_key += TILE) {
+            const u32 here = min(TILE, all_keys - first_key);
             __syncthreads();
             if (first_key == 0) {
                 stage(queries, problem.q + first_row * problem.q_stride, problem.q_stride, rows, head_dim, row_size);
@@ -92,7 +92,7 @@ __device__ inline void attend_rows(const Problem &problem, const Element *__rest
 #pragma unroll
             for (u32 r = 0; r < ROWS; ++r) {
                 const u32 frame = first_row + min(warp + r * WARPS, rows - 1);
-                const float score = score_of(weight[r], frame, first_key + lane, frames, scale, bias);
+                const float score = score_of(weight[r], frame, first_key + lane, frames, all_keys, scale, problem);
                 const float highest = fmaxf(most[r], warp_max(score)), shift = shift_of(highest, scale);
                 const float shrink = exp2_fast(shift_of(most[r], scale) - shift);
                 weight[r] = exp2_fast(score * factor_of(scale) - shift);
@@ -132,17 +132,17 @@ __device__ inline void attend_rows(const Problem &problem, const Element *__rest
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    general_attention(ATTENTION_PARAMETERS, u32 frames, u32 head_dim) {
+    general_attention(ATTENTION_PARAMETERS, u32 frames, u32 all_keys, u32 head_dim) {
     const Overlap overlap;
     const u64 number = block_number();
     if (number >= items * heads) return;
-    const Problem problem = PROBLEM(number, u64(frames) * head_dim, head_dim);
+    const Problem problem = PROBLEM(number, frames, all_keys, head_dim);
     scale *= LOG2_E;
     if (head_dim > 2 * WARP) {
-        attend_rows<4, 4>(problem, BIAS_OR_NULL, scale, frames, head_dim);
+        attend_rows<4, 4>(problem, scale, frames, all_keys, head_dim);
     } else if (frames > 16) {
-        attend_rows<2, 8>(problem, BIAS_OR_NULL, scale, frames, head_dim);
+        attend_rows<2, 8>(problem, scale, frames, all_keys, head_dim);
     } else {
-        attend_rows<2, 4>(problem, BIAS_OR_NULL, scale, frames, head_dim);
+        attend_rows<2, 4>(problem, scale, frames, all_keys, head_dim);
     }
 }

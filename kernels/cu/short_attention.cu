@@ -2,10 +2,11 @@
 // and straight from registers, compiled for the shape.
 //
 // Contract
-//   macros      ELEMENT (F16 or BF16), FRAMES (1 to 32), HEAD_DIM (a multiple of 8 up to 128),
+//   macros      ELEMENT (F16 or BF16), FRAMES and KEYS (1 to 32), HEAD_DIM (a multiple of 8 up to 128),
 //               CAUSAL, BIAS, STRIDED (see attention_prelude.cu), PROBLEMS: problems of a block
-//   layout      q, k, v, out: [items, heads, FRAMES, HEAD_DIM], or any strides of the first three axes
-//               where STRIDED; rows are contiguous; bias: [FRAMES, FRAMES]; out overlaps none
+//   layout      q, out: [items, heads, FRAMES, HEAD_DIM], k, v: [items, heads, KEYS, HEAD_DIM], bias:
+//               [FRAMES, KEYS]; where STRIDED any strides of the first three axes, also for a bias of
+//               [items, heads, FRAMES, KEYS]; rows are contiguous; out overlaps none
 //   grid        a warp for each (item, head), numbered item * heads + head, PROBLEMS of them a block,
 //               along one axis; the last block may have fewer
 //   block       32 * PROBLEMS threads on x
@@ -20,9 +21,10 @@
 // which out's columns are computed. So each lane loads contiguous pieces of rows, and takes the
 // columns that it has for those that the instruction wants of it; no shared memory, no shuffles.
 
-// Rows in tiles of 16; keys in tiles of 8, as many as fill the rows' tiles.
+// Queries in tiles of 16; keys in tiles of 8, two for each step of 16 keys.
 constexpr u32 ROW_TILES = (FRAMES + 15) / 16;
-constexpr u32 KEY_TILES = 2 * ROW_TILES;
+constexpr u32 KEY_STEPS = (KEYS + 15) / 16;
+constexpr u32 KEY_TILES = 2 * KEY_STEPS;
 // 32-bit words of a row of q or k that a lane has, two elements each.
 constexpr u32 WORDS = HEAD_DIM / 8;
 // Dimensions of v and out that a lane has for a key, and the words that hold them.
@@ -46,12 +48,12 @@ __device__ inline void write(Element *to, T value) {
     __stcs(reinterpret_cast<T *>(to), value);
 }
 
-// Lane `t` of a quad's part of a row of q or k; zeros past the last frame.
-__device__ inline void read_columns(u32 (&words)[WORDS], const Element *__restrict__ tensor, u64 stride, u32 frame,
-                                    u32 t) {
+// Lane `t` of a quad's part of a row of q or k; zeros past the last of `rows`.
+__device__ inline void read_columns(u32 (&words)[WORDS], const Element *__restrict__ tensor, u64 stride, u32 rows,
+                                    u32 frame, u32 t) {
 #pragma unroll
     for (u32 i = 0; i < WORDS; ++i) words[i] = 0;
-    if (frame >= FRAMES) return;
+    if (frame >= rows) return;
     const Element *row = tensor + frame * stride;
 #pragma unroll
     for (u32 i = 0; i < Q_WIDE; ++i) {
@@ -65,12 +67,12 @@ __device__ inline void read_columns(u32 (&words)[WORDS], const Element *__restri
     if constexpr (Q_QUARTER) words[WORDS - 1] = read<u32>(row + HEAD_DIM - 8 + 2 * t);
 }
 
-// Lane group `g`'s dimensions of a row of v; zeros past the last frame.
-__device__ inline void read_dims(u32 (&words)[DIM_WORDS], const Element *__restrict__ v, u64 stride, u32 frame, u32 g) {
+// Lane group `g`'s dimensions of a row of v; zeros past the last key.
+__device__ inline void read_dims(u32 (&words)[DIM_WORDS], const Element *__restrict__ v, u64 stride, u32 key, u32 g) {
 #pragma unroll
     for (u32 i = 0; i < DIM_WORDS; ++i) words[i] = 0;
-    if (frame >= FRAMES) return;
-    const Element *row = v + frame * stride;
+    if (key >= KEYS) return;
+    const Element *row = v + key * stride;
 #pragma unroll
     for (u32 i = 0; i < V_WIDE; ++i) {
         const uint4 x = read<uint4>(row + 64 * i + 8 * g);
@@ -93,14 +95,14 @@ __device__ inline u32 pair(const u32 (&one)[DIM_WORDS], const u32 (&other)[DIM_W
 
 // Turns the scores of one row, of which this lane has two in each tile, into weights; gives their sum.
 __device__ inline float weigh(float (&scores)[KEY_TILES][4], u32 half, u32 row, u32 t, float scale,
-                              const Element *__restrict__ bias) {
+                              const Problem problem) {
     float most = LOWEST;
 #pragma unroll
     for (u32 n = 0; n < KEY_TILES; ++n) {
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
             float &score = scores[n][2 * half + i];
-            score = score_of(score, row, 8 * n + 2 * t + i, FRAMES, scale, bias);
+            score = score_of(score, row, 8 * n + 2 * t + i, FRAMES, KEYS, scale, problem);
             most = fmaxf(most, score);
         }
     }
@@ -156,23 +158,23 @@ extern "C" __global__ void __launch_bounds__(WARP *PROBLEMS) short_attention(ATT
     const Overlap overlap;
     const u64 number = block_number() * PROBLEMS + threadIdx.x / WARP;
     if (PROBLEMS > 1 && number >= items * heads) return;
-    const Problem problem = PROBLEM(number, FRAMES * HEAD_DIM, HEAD_DIM);
+    const Problem problem = PROBLEM(number, FRAMES, KEYS, HEAD_DIM);
     const u32 g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     scale *= LOG2_E;
 
     u32 keys[KEY_TILES][WORDS];
 #pragma unroll
-    for (u32 n = 0; n < KEY_TILES; ++n) read_columns(keys[n], problem.k, problem.k_stride, 8 * n + g, t);
+    for (u32 n = 0; n < KEY_TILES; ++n) read_columns(keys[n], problem.k, problem.k_stride, KEYS, 8 * n + g, t);
     u32 queries[ROW_TILES][2][WORDS];
 #pragma unroll
     for (u32 m = 0; m < ROW_TILES; ++m) {
-        read_columns(queries[m][0], problem.q, problem.q_stride, 16 * m + g, t);
-        read_columns(queries[m][1], problem.q, problem.q_stride, 16 * m + g + 8, t);
+        read_columns(queries[m][0], problem.q, problem.q_stride, FRAMES, 16 * m + g, t);
+        read_columns(queries[m][1], problem.q, problem.q_stride, FRAMES, 16 * m + g + 8, t);
     }
     // For each tile of 16 keys this lane has four: 2t, 2t + 1, 2t + 8 and 2t + 9.
-    u32 values[ROW_TILES][4][DIM_WORDS];
+    u32 values[KEY_STEPS][4][DIM_WORDS];
 #pragma unroll
-    for (u32 s = 0; s < ROW_TILES; ++s) {
+    for (u32 s = 0; s < KEY_STEPS; ++s) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             read_dims(values[s][i], problem.v, problem.v_stride, 16 * s + 2 * t + i % 2 + i / 2 * 8, g);
@@ -192,12 +194,12 @@ extern "C" __global__ void __launch_bounds__(WARP *PROBLEMS) short_attention(ATT
             if constexpr (WORDS % 2) multiply_8(weights[n], top[WORDS - 1], bottom[WORDS - 1], keys[n][WORDS - 1]);
         }
         const u32 row = 16 * m + g;
-        const float top_norm = norm_of(weigh(weights, 0, row, t, scale, BIAS_OR_NULL));
-        const float bottom_norm = norm_of(weigh(weights, 1, row + 8, t, scale, BIAS_OR_NULL));
+        const float top_norm = norm_of(weigh(weights, 0, row, t, scale, problem));
+        const float bottom_norm = norm_of(weigh(weights, 1, row + 8, t, scale, problem));
 
         float sums[DIMS][4] = {};
 #pragma unroll
-        for (u32 s = 0; s < ROW_TILES; ++s) {
+        for (u32 s = 0; s < KEY_STEPS; ++s) {
             const float(&even)[4] = weights[2 * s], (&odd)[4] = weights[2 * s + 1];
             const u32 a0 = pack(even[0], even[1]), a1 = pack(even[2], even[3]);
             const u32 a2 = pack(odd[0], odd[1]), a3 = pack(odd[2], odd[3]);

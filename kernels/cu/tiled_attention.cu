@@ -2,13 +2,14 @@
 // the frames of each (item, head), compiled for the shape.
 //
 // Contract
-//   macros      ELEMENT (F16 or BF16), FRAMES (1 to 128), HEAD_DIM (a multiple of 8 up to 128),
+//   macros      ELEMENT (F16 or BF16), FRAMES and KEYS (1 to 128), HEAD_DIM (a multiple of 8 up to 128),
 //               CAUSAL, BIAS, STRIDED (see attention_prelude.cu)
 //               WARPS: warps that share a problem; PROBLEMS: problems side by side in a block;
 //               ROUNDS: problems one after another in the place of one; STAGES (1 or 2): 2 loads the
 //               next round's problem while this one is computed
-//   layout      q, k, v, out: [items, heads, FRAMES, HEAD_DIM], or any strides of the first three axes
-//               where STRIDED; rows are contiguous; bias: [FRAMES, FRAMES]; out overlaps none
+//   layout      q, out: [items, heads, FRAMES, HEAD_DIM], k, v: [items, heads, KEYS, HEAD_DIM], bias:
+//               [FRAMES, KEYS]; where STRIDED any strides of the first three axes, also for a bias of
+//               [items, heads, FRAMES, KEYS]; rows are contiguous; out overlaps none
 //   grid        PROBLEMS * ROUNDS problems a block, numbered item * heads + head, along one axis; the
 //               last block may have fewer
 //   block       32 * WARPS * PROBLEMS threads on x
@@ -28,7 +29,7 @@ constexpr u32 ROW_TILES = (FRAMES + 15) / 16;
 // Tiles of queries that a warp has at once: they share what is read of keys and values.
 constexpr u32 TILES = (ROW_TILES + WARPS - 1) / WARPS;
 // Keys of a block, in tiles of 8: as many as leave registers for the rest.
-constexpr u32 KEY_TILES = (FRAMES + 7) / 8;
+constexpr u32 KEY_TILES = (KEYS + 7) / 8;
 constexpr u32 BLOCK_TILES = TILES * HEAD_DIM <= 64 ? 16 : 4;
 constexpr u32 KEY_BLOCK = KEY_TILES < BLOCK_TILES ? (KEY_TILES + 1) / 2 * 2 : BLOCK_TILES;
 constexpr u32 KEY_BLOCKS = (KEY_TILES + KEY_BLOCK - 1) / KEY_BLOCK;
@@ -37,20 +38,22 @@ constexpr u32 KEY_BLOCKS = (KEY_TILES + KEY_BLOCK - 1) / KEY_BLOCK;
 constexpr u32 PIECES = HEAD_DIM / 8;
 constexpr u32 PITCH = PIECES | 1;
 constexpr u32 PIECE_BYTES = 16;
-constexpr u32 TENSOR_BYTES = FRAMES * PITCH * PIECE_BYTES;
-constexpr u32 STAGE_BYTES = 3 * TENSOR_BYTES;
+constexpr u32 QUERY_BYTES = FRAMES * PITCH * PIECE_BYTES;
+constexpr u32 KEY_BYTES = KEYS * PITCH * PIECE_BYTES;
+constexpr u32 STAGE_BYTES = QUERY_BYTES + 2 * KEY_BYTES;
 
 __device__ inline void load_1(u32 &one, u32 address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(one) : "r"(address) : "memory");
 }
 
 // Where rows are padded, a line of global memory lies across two of shared memory, and asynchronous
-// copies fetch some of its sectors twice: few frames go through registers instead.
-constexpr bool THROUGH_REGISTERS = PITCH != PIECES && FRAMES <= 32;
+// copies fetch some of its sectors twice: few rows go through registers instead.
+constexpr bool THROUGH_REGISTERS = PITCH != PIECES && FRAMES <= 32 && KEYS <= 32;
 
-// Copies a tensor of a problem; `thread` of the problem's.
+// Copies the ROWS of a tensor of a problem; `thread` of the problem's.
+template <u32 ROWS>
 __device__ inline void copy_tensor(u32 to, const Element *__restrict__ from, u32 thread, u64 stride) {
-    constexpr u32 COUNT = FRAMES * PIECES;
+    constexpr u32 COUNT = ROWS * PIECES;
 #pragma unroll
     for (u32 first = 0; first < COUNT; first += THREADS) {
         const u32 piece = first + thread, row = piece / PIECES, column = piece % PIECES;
@@ -68,25 +71,24 @@ __device__ inline void copy_tensor(u32 to, const Element *__restrict__ from, u32
 
 // Requests keys and queries, then values, as two groups.
 __device__ inline void request(const Problem &problem, u32 stage, u32 thread) {
-    copy_tensor(stage, problem.q, thread, problem.q_stride);
-    copy_tensor(stage + TENSOR_BYTES, problem.k, thread, problem.k_stride);
+    copy_tensor<FRAMES>(stage, problem.q, thread, problem.q_stride);
+    copy_tensor<KEYS>(stage + QUERY_BYTES, problem.k, thread, problem.k_stride);
     commit();
-    copy_tensor(stage + 2 * TENSOR_BYTES, problem.v, thread, problem.v_stride);
+    copy_tensor<KEYS>(stage + QUERY_BYTES + KEY_BYTES, problem.v, thread, problem.v_stride);
     commit();
 }
 
-// The address of a piece; rows past the last frame are the last one.
+// The address of a piece of k or v; rows past the last key are the last one.
 __device__ inline u32 piece_at(u32 tensor, u32 first_row, u32 rows, u32 row, u32 column) {
-    u32 frame = first_row + row;
-    if (first_row + rows > FRAMES) frame = frame < FRAMES ? frame : FRAMES - 1;
-    return tensor + (frame * PITCH + column) * PIECE_BYTES;
+    u32 key = first_row + row;
+    if (first_row + rows > KEYS) key = key < KEYS ? key : KEYS - 1;
+    return tensor + (key * PITCH + column) * PIECE_BYTES;
 }
 
 template <bool LAST>
-__device__ inline void attend(const Problem &problem, u32 stage, u32 thread, const Element *__restrict__ bias,
-                              float scale) {
+__device__ inline void attend(const Problem &problem, u32 stage, u32 thread, float scale) {
     const u32 warp = thread / WARP, lane = thread % WARP, group = lane / 4, quad = lane % 4;
-    const u32 queries = stage, keys = stage + TENSOR_BYTES, values = stage + 2 * TENSOR_BYTES;
+    const u32 queries = stage, keys = stage + QUERY_BYTES, values = keys + KEY_BYTES;
 
     // Whatever comes later stays on its way.
     if (LAST) {
@@ -124,7 +126,7 @@ __device__ inline void attend(const Problem &problem, u32 stage, u32 thread, con
 #pragma unroll
             for (u32 m = 0; m < TILES; ++m) scores[m][n][0] = scores[m][n][1] = scores[m][n][2] = scores[m][n][3] = 0.f;
             const u32 first = (block * KEY_BLOCK + n) * 8;
-            if (first >= FRAMES) continue;
+            if (first >= KEYS) continue;
 #pragma unroll
             for (u32 i = 0; i < PIECES; i += 4) {
                 u32 key[4];
@@ -163,7 +165,8 @@ __device__ inline void attend(const Problem &problem, u32 stage, u32 thread, con
 #pragma unroll
                     for (u32 i = 0; i < 2; ++i) {
                         float &score = scores[m][n][2 * half + i];
-                        score = score_of(score, row, (block * KEY_BLOCK + n) * 8 + 2 * quad + i, FRAMES, scale, bias);
+                        const u32 key = (block * KEY_BLOCK + n) * 8 + 2 * quad + i;
+                        score = score_of(score, row, key, FRAMES, KEYS, scale, problem);
                         highest = fmaxf(highest, score);
                     }
                 }
@@ -202,7 +205,7 @@ __device__ inline void attend(const Problem &problem, u32 stage, u32 thread, con
 #pragma unroll
         for (u32 s = 0; s < KEY_BLOCK / 2; ++s) {
             const u32 first = (block * KEY_BLOCK + 2 * s) * 8;
-            if (first >= FRAMES) continue;
+            if (first >= KEYS) continue;
             u32 weight[TILES][4];
 #pragma unroll
             for (u32 m = 0; m < TILES; ++m) {
@@ -276,21 +279,21 @@ extern "C" __global__ void __launch_bounds__(THREADS *PROBLEMS, HEAD_DIM > (__CU
     scale *= LOG2_E;
 
     if (first >= problems) return;
-    Problem problem = PROBLEM(first, FRAMES * HEAD_DIM, HEAD_DIM);
+    Problem problem = PROBLEM(first, FRAMES, KEYS, HEAD_DIM);
     request(problem, base, thread);
     if constexpr (ROUNDS == 1) {
-        attend<true>(problem, base, thread, BIAS_OR_NULL, scale);
+        attend<true>(problem, base, thread, scale);
     } else {
         for (u32 round = 0; round < ROUNDS; ++round) {
             const u64 next = first + round + 1;
             const bool more = round + 1 < ROUNDS && next < problems;
-            const Problem coming = PROBLEM(more ? next : first, FRAMES * HEAD_DIM, HEAD_DIM);
+            const Problem coming = PROBLEM(more ? next : first, FRAMES, KEYS, HEAD_DIM);
             const u32 stage = base + (STAGES == 2 ? round % 2 * STAGE_BYTES : 0);
             if (STAGES == 2 && more) {
                 request(coming, base + (round + 1) % 2 * STAGE_BYTES, thread);
-                attend<false>(problem, stage, thread, BIAS_OR_NULL, scale);
+                attend<false>(problem, stage, thread, scale);
             } else {
-                attend<true>(problem, stage, thread, BIAS_OR_NULL, scale);
+                attend<true>(problem, stage, thread, scale);
             }
             if (!more) return;
             // The place of this round's tensors is free for others.

@@ -2,16 +2,17 @@
 // frames of each (item, head), compiled for the shape.
 //
 // Contract
-//   macros      ELEMENT (F16 or BF16), FRAMES (1 to 128), HEAD_DIM (a multiple of 8 up to 128),
+//   macros      ELEMENT (F16 or BF16), FRAMES and KEYS (1 to 128), HEAD_DIM (a multiple of 8 up to 128),
 //               CAUSAL, BIAS, STRIDED (see attention_prelude.cu)
 //               WARPS (4 or 8): warps that share a problem; ROUNDS: problems of a block, one after
 //               another; STAGES (1 or 2): 2 loads the next problem while this one is computed
-//   layout      q, k, v, out: [items, heads, FRAMES, HEAD_DIM], or any strides of the first three axes
-//               where STRIDED; rows are contiguous; bias: [FRAMES, FRAMES]; out overlaps none
+//   layout      q, out: [items, heads, FRAMES, HEAD_DIM], k, v: [items, heads, KEYS, HEAD_DIM], bias:
+//               [FRAMES, KEYS]; where STRIDED any strides of the first three axes, also for a bias of
+//               [items, heads, FRAMES, KEYS]; rows are contiguous; out overlaps none
 //   grid        ROUNDS problems a block, numbered item * heads + head, along one axis; the last block
 //               may have fewer
 //   block       32 * WARPS threads on x
-//   shared      dynamic, STAGES problems: q, k and v, frames rounded up to 16, pieces to whole panels
+//   shared      dynamic, STAGES problems: q, k and v, rows rounded up to 16, pieces to whole panels
 //   arguments   q, k, v, out (addresses of the chunk's first item), [bias], items of the chunk (u64),
 //               heads (u32), [strides], scale (f32)
 //   alignment   16 bytes, strides too
@@ -28,8 +29,8 @@ constexpr u32 GROUPS = WARPS / 4;
 // Tiles of 64 queries: each warp has 16 of them.
 constexpr u32 ROW_TILES = (FRAMES + 63) / 64;
 constexpr u32 TILES = (ROW_TILES + GROUPS - 1) / GROUPS;
-constexpr u32 KEY_TILES = (FRAMES + 7) / 8;
-constexpr u32 KEY_STEPS = (FRAMES + 15) / 16;
+constexpr u32 KEY_TILES = (KEYS + 7) / 8;
+constexpr u32 KEY_STEPS = (KEYS + 15) / 16;
 
 // Pieces of 16 bytes. Rows lie in panels of as many pieces as the widest swizzle takes of them, eight
 // rows of a panel together; within them the pieces of a row change places by its number, so that
@@ -42,8 +43,9 @@ constexpr u32 PANELS = (PIECES + PANEL - 1) / PANEL;
 constexpr u32 PANEL_BYTES = 8 * PANEL * PIECE_BYTES;
 // Eight rows.
 constexpr u32 ROWS_BYTES = PANELS * PANEL_BYTES;
-constexpr u32 TENSOR_BYTES = 2 * KEY_STEPS * ROWS_BYTES;
-constexpr u32 STAGE_BYTES = 3 * TENSOR_BYTES;
+constexpr u32 QUERY_BYTES = 2 * ((FRAMES + 15) / 16) * ROWS_BYTES;
+constexpr u32 KEY_BYTES = 2 * KEY_STEPS * ROWS_BYTES;
+constexpr u32 STAGE_BYTES = QUERY_BYTES + 2 * KEY_BYTES;
 
 // What this thread wrote to shared memory is seen by the matrix instructions.
 __device__ inline void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -134,9 +136,10 @@ __device__ inline u32 place_of(u32 row, u32 piece) {
            (piece % PANEL ^ exchange) * PIECE_BYTES;
 }
 
-// Copies a tensor of a problem.
-constexpr u32 COUNT = FRAMES * PIECES;
+// Copies the ROWS of a tensor of a problem.
+template <u32 ROWS>
 __device__ inline void copy_tensor(u32 to, const Element *__restrict__ from, u64 stride) {
+    constexpr u32 COUNT = ROWS * PIECES;
 #pragma unroll
     for (u32 first = 0; first < COUNT; first += THREADS) {
         const u32 place = first + threadIdx.x, row = place / PIECES, piece = place % PIECES;
@@ -146,35 +149,35 @@ __device__ inline void copy_tensor(u32 to, const Element *__restrict__ from, u64
     }
 }
 
-// What the matrix instructions read past the last frame of values and past the last piece of keys is
+// What the matrix instructions read past the last row of values and past the last piece of keys is
 // multiplied by zero, and so must be a number.
 __device__ inline void fill(u32 stage) {
     const uint4 zeros{0, 0, 0, 0};
-    if constexpr (FRAMES % 16 > 0) {
-        for (u32 i = threadIdx.x; i < (KEY_STEPS * 16 - FRAMES) * PIECES; i += THREADS) {
-            store_piece(stage + 2 * TENSOR_BYTES + place_of(FRAMES + i / PIECES, i % PIECES), zeros);
+    if constexpr (KEYS % 16 > 0) {
+        for (u32 i = threadIdx.x; i < (KEY_STEPS * 16 - KEYS) * PIECES; i += THREADS) {
+            store_piece(stage + QUERY_BYTES + KEY_BYTES + place_of(KEYS + i / PIECES, i % PIECES), zeros);
         }
     }
     if constexpr (PIECES % 2 > 0) {
         for (u32 row = threadIdx.x; row < KEY_TILES * 8; row += THREADS) {
-            store_piece(stage + TENSOR_BYTES + place_of(row, PIECES), zeros);
+            store_piece(stage + QUERY_BYTES + place_of(row, PIECES), zeros);
         }
     }
 }
 
 // Requests keys and queries, then values, as two groups.
 __device__ inline void request(const Problem &problem, u32 stage) {
-    copy_tensor(stage, problem.q, problem.q_stride);
-    copy_tensor(stage + TENSOR_BYTES, problem.k, problem.k_stride);
+    copy_tensor<FRAMES>(stage, problem.q, problem.q_stride);
+    copy_tensor<KEYS>(stage + QUERY_BYTES, problem.k, problem.k_stride);
     commit();
-    copy_tensor(stage + 2 * TENSOR_BYTES, problem.v, problem.v_stride);
+    copy_tensor<KEYS>(stage + QUERY_BYTES + KEY_BYTES, problem.v, problem.v_stride);
     commit();
 }
 
 template <bool LAST>
-__device__ inline void attend(const Problem &problem, u32 stage, const Element *__restrict__ bias, float scale) {
+__device__ inline void attend(const Problem &problem, u32 stage, float scale) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / 4, quad = lane % 4;
-    const u32 queries = stage, keys = stage + TENSOR_BYTES, values = stage + 2 * TENSOR_BYTES;
+    const u32 queries = stage, keys = stage + QUERY_BYTES, values = keys + KEY_BYTES;
 
     if (LAST) {
         wait<1>();
@@ -218,7 +221,7 @@ __device__ inline void attend(const Problem &problem, u32 stage, const Element *
 #pragma unroll
                     for (u32 i = 0; i < 2; ++i) {
                         float &score = scores[n][2 * half + i];
-                        score = score_of(score, row, n * 8 + 2 * quad + i, FRAMES, scale, bias);
+                        score = score_of(score, row, n * 8 + 2 * quad + i, FRAMES, KEYS, scale, problem);
                         highest = fmaxf(highest, score);
                     }
                 }
@@ -299,22 +302,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) warpgroup_attention(ATTENT
     scale *= LOG2_E;
 
     if (first >= problems) return;
-    Problem problem = PROBLEM(first, FRAMES * HEAD_DIM, HEAD_DIM);
+    Problem problem = PROBLEM(first, FRAMES, KEYS, HEAD_DIM);
     request(problem, base);
     for (u32 stage = 0; stage < STAGES; ++stage) fill(base + stage * STAGE_BYTES);
     if constexpr (ROUNDS == 1) {
-        attend<true>(problem, base, BIAS_OR_NULL, scale);
+        attend<true>(problem, base, scale);
     } else {
         for (u32 round = 0; round < ROUNDS; ++round) {
             const u64 next = first + round + 1;
             const bool more = round + 1 < ROUNDS && next < problems;
-            const Problem coming = PROBLEM(more ? next : first, FRAMES * HEAD_DIM, HEAD_DIM);
+            const Problem coming = PROBLEM(more ? next : first, FRAMES, KEYS, HEAD_DIM);
             const u32 stage = base + (STAGES == 2 ? round % 2 * STAGE_BYTES : 0);
             if (STAGES == 2 && more) {
                 request(coming, base + (round + 1) % 2 * STAGE_BYTES);
-                attend<false>(problem, stage, BIAS_OR_NULL, scale);
+                attend<false>(problem, stage, scale);
             } else {
-                attend<true>(problem, stage, BIAS_OR_NULL, scale);
+                attend<true>(problem, stage, scale);
             }
             if (!more) return;
             // The place of this round's tensors is free for others.

@@ -50,6 +50,10 @@ const HALF_SHAPES: [(u64, u64); 15] = [
 /// Those for f32.
 const SINGLE_SHAPES: [(u64, u64); 5] = [(16, 64), (16, 40), (25, 64), (128, 64), (128, 128)];
 
+/// Frames, keys and head dimension of cross-attention.
+const CROSS_SHAPES: [(u64, u64, u64); 5] =
+    [(16, 24, 64), (16, 77, 64), (128, 20, 80), (1, 128, 128), (100, 128, 40)];
+
 /// A device of an architecture, with its shared memory limit.
 fn device((major, minor): (u32, u32)) -> DeviceLimits {
     let opt_in = match (major, minor) {
@@ -233,6 +237,14 @@ fn attention_compiles_for_every_architecture_without_a_spill() {
                 };
                 codes.push(code(&attention, device));
                 codes.push(code(&attention.with_strides(), device));
+            }
+            for (frames, keys, head_dim) in CROSS_SHAPES {
+                let shape = Shape::new(100_000, 5, frames, head_dim).expect("legal");
+                let shape = shape.with_keys(keys).expect("legal");
+                if let Ok(attention) = TemporalAttention::new(shape, element, device) {
+                    codes.push(code(&attention, device));
+                    codes.push(code(&attention.with_bias().with_strides(), device));
+                }
             }
             if let Some(attention) = attention(16, 64, element, device) {
                 codes.push(code(&attention.causal(), device));

@@ -114,7 +114,7 @@ impl Cuda {
         let added = added.map_err(KernelError::from)?;
         let mut out = self.output::<T>(batch)?;
         let tensors = [&q, &k, &v].map(|tensor| Tensor::new(tensor, shape.dims()));
-        let added = added.as_ref().map(|added| Tensor::new(added, [*frames; 2]));
+        let added = added.as_ref().map(|added| Tensor::with_extent(added, shape.shared_bias()));
         let to = TensorMut::new(&mut out, shape.dims());
         prepared.launch(&self.stream, tensors, added, shape.scale(), to)?;
         self.replies(batch, &out)

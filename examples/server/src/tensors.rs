@@ -123,7 +123,7 @@ impl Request {
                 return Err(shape_error("q", given, expected.to_owned()));
             }
         }?;
-        let Shape { items, heads, frames, head_dim } = shape;
+        let Shape { items, heads, frames, head_dim, .. } = shape;
         check_frames(frames, max_frames)?;
         let mut inputs = vec![body.slice_ref(q.data())];
         for name in ["k", "v"] {

@@ -1,12 +1,12 @@
 //! Attention over short sequences.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp3, Error, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CpuStorage, CustomOp3, D, Error, Layout, Result, Shape, Storage, Tensor};
 use gridguard::DeviceLimits;
-use gridguard_kernels::KernelError;
 use gridguard_kernels::temporal_attention::{
     Folded, NotFolded, StridedView, TemporalAttention, Variant, reference,
 };
+use gridguard_kernels::{Extent, KernelError};
 use rayon::prelude::*;
 #[cfg(feature = "cuda")]
 use {
@@ -15,7 +15,7 @@ use {
     candle_core::CudaStorage,
     cudarc::driver::CudaView,
     gridguard::cuda::InOrder,
-    gridguard_kernels::{Extent, Tensor as Input, TensorMut as Output},
+    gridguard_kernels::{Tensor as Input, TensorMut as Output},
 };
 
 use crate::element::{
@@ -25,7 +25,7 @@ use crate::element::{
 
 const ATTENTION: &str = "gridguard-attention";
 
-/// Attention over the frames of each item and head: `softmax(scale * q k^T + bias) v`.
+/// Attention over the frames of each item and head, or from them to other keys: `softmax(scale * q k^T + bias) v`.
 ///
 /// ```
 /// use candle_core::{Device, Tensor};
@@ -53,13 +53,13 @@ impl Attention {
         Self { scale, causal: false, bias: None }
     }
 
-    /// Each frame attends to itself and the frames before it only.
+    /// Each frame attends to itself and the frames before it only: query n to the first n + 1 keys.
     pub const fn causal(mut self) -> Self {
         self.causal = true;
         self
     }
 
-    /// Adds `[frames, frames]`, of the tensors' type and on their device, to the scaled scores of every item and
+    /// Adds `[frames, keys]`, of the tensors' type and on their device, to the scaled scores of every item and
     /// head. -inf hides a key; a query whose keys are all hidden gives zeros. The bias is copied, once.
     ///
     /// # Errors
@@ -73,9 +73,10 @@ impl Attention {
         Ok(self)
     }
 
-    /// Attention over f16, bf16 or f32 tensors of equal shape: `[items, heads, frames, head_dim]`,
-    /// `[items, frames, head_dim]`, or any number of batch axes before `[frames, head_dim]`. Head dimensions up to
-    /// 128; up to 128 frames the fast kernels run. The output is contiguous.
+    /// Attention over f16, bf16 or f32 tensors: q of `[items, heads, frames, head_dim]`, `[items, frames, head_dim]`,
+    /// or any number of batch axes before `[frames, head_dim]`; k and v the same with any number of keys in the place
+    /// of the frames. Head dimensions up to 128; up to 128 frames and keys the fast kernels run. The output is
+    /// contiguous, of the shape of q.
     ///
     /// # Errors
     ///
@@ -87,19 +88,21 @@ impl Attention {
         for other in [Some(k), Some(v), self.bias.as_ref()].into_iter().flatten() {
             check_alike(q, other)?;
         }
-        let &[ref batch @ .., frames, _] = q.dims() else {
+        let &[ref batch @ .., frames, head_dim] = q.dims() else {
             let (got, shape) = (q.rank(), q.shape().clone());
             return Err(Error::UnexpectedNumberOfDims { expected: 4, got, shape }.bt());
         };
+        let keys = k.dim(D::Minus2).unwrap_or(frames);
+        let of_keys = Shape::from([batch, &[keys, head_dim]].concat());
         for other in [k, v] {
-            if other.shape() != q.shape() {
-                return Err(other_shape(q.shape(), other.shape()));
+            if *other.shape() != of_keys {
+                return Err(other_shape(&of_keys, other.shape()));
             }
         }
         if let Some(bias) = &self.bias
-            && bias.dims() != [frames, frames]
+            && bias.dims() != [frames, keys]
         {
-            return Err(other_shape(&Shape::from((frames, frames)), bias.shape()));
+            return Err(other_shape(&Shape::from((frames, keys)), bias.shape()));
         }
         if !self.scale.is_finite() || self.scale < 0.0 {
             let (given, expected) = (self.scale, "a finite number that is not negative");
@@ -109,16 +112,28 @@ impl Attention {
             return Ok(q.clone());
         }
         let (mut q, mut k, mut v) = (aligned(q)?, aligned(k)?, aligned(v)?);
-        let mut folded = fold([&q, &k, &v]);
+        let mut folded = self.fold([&q, &k, &v]);
         if folded == Err(NotFolded::Strides) {
             (q, k, v) = (packed(&q)?, packed(&k)?, packed(&v)?);
-            folded = fold([&q, &k, &v]);
+            folded = self.fold([&q, &k, &v]);
         }
         let folded = folded.map_err(|error| match error {
             NotFolded::Shape(error) => unsupported(error),
             other => Error::wrap(other),
         })?;
         q.apply_op3(&k, &v, Operator { attention: self.clone(), folded })
+    }
+
+    /// q, k, v, a contiguous output and the bias as items and heads.
+    fn fold(&self, tensors: [&Tensor; 3]) -> core::result::Result<Folded, NotFolded> {
+        let wide = |sizes: &[usize]| sizes.iter().copied().map(wide).collect::<Vec<u64>>();
+        let [q, ..] = tensors;
+        let of_out = (wide(q.dims()), wide(Layout::contiguous(q.shape()).stride()));
+        let [of_q, of_k, of_v] = tensors.map(|tensor| (wide(tensor.dims()), wide(tensor.stride())));
+        let of_bias = self.bias.as_ref().map(|bias| (wide(bias.dims()), wide(bias.stride())));
+        let view = |(dims, strides)| StridedView { dims, strides };
+        let views = [&of_q, &of_k, &of_v, &of_out].map(|(dims, strides)| view((dims, strides)));
+        Folded::new(views, of_bias.as_ref().map(|(dims, strides)| view((dims, strides))), false)
     }
 }
 
@@ -152,17 +167,7 @@ fn aligned(tensor: &Tensor) -> Result<Tensor> {
     Ok(tensor.clone())
 }
 
-/// q, k, v and a contiguous output as items and heads.
-fn fold(tensors: [&Tensor; 3]) -> core::result::Result<Folded, NotFolded> {
-    let wide = |sizes: &[usize]| sizes.iter().copied().map(wide).collect::<Vec<u64>>();
-    let [q, ..] = tensors;
-    let (dims, of_out) = (wide(q.dims()), wide(Layout::contiguous(q.shape()).stride()));
-    let [q, k, v] = tensors.map(|tensor| wide(tensor.stride()));
-    let views = [&q, &k, &v, &of_out].map(|strides| StridedView { dims: &dims, strides });
-    Folded::new(views, false)
-}
-
-/// Attention over tensors of one shape, type and device.
+/// Attention over tensors of one type and device.
 struct Operator {
     attention: Attention,
     folded: Folded,
@@ -188,7 +193,7 @@ impl Operator {
         tensors: [(&CpuStorage, &Layout); 3],
     ) -> Result<(CpuStorage, Shape)> {
         let [(_, layout), ..] = tensors;
-        let [items, heads, frames, head_dim] = self.folded.shape.dims().map(narrow);
+        let [items, heads, _, head_dim] = self.folded.shape.dims().map(narrow);
         let (shape, device) = (self.folded.shape, DeviceLimits::any_device());
         let general = TemporalAttention::by_variant(shape, T::TYPE, &device, Variant::General);
         let operation = self.with_options(general.map_err(unsupported)?);
@@ -208,9 +213,10 @@ impl Operator {
         }
         let problem = |at: usize| {
             let part = |tensor: usize| -> Vec<T> {
-                let strides = self.folded.extents[tensor].strides.map(narrow);
+                let Extent { dims, strides } = self.folded.extents[tensor];
+                let (rows, strides) = (narrow(dims[2]), strides.map(narrow));
                 let first = at / heads * strides[0] + at % heads * strides[1];
-                let rows = (0..frames).map(|frame| first + frame * strides[2]);
+                let rows = (0..rows).map(|row| first + row * strides[2]);
                 let row = |start: usize| memory[tensor].get(start..start + head_dim);
                 rows.flat_map(|start| row(start).unwrap_or_default()).copied().collect()
             };
@@ -248,7 +254,8 @@ impl Operator {
         let (q, k, v) = (reached::<T>(q, &of_q)?, reached(k, &of_k)?, reached(v, &of_v)?);
         let inputs = [(&q, of_q), (&k, of_k), (&v, of_v)];
         let inputs = inputs.map(|(memory, extent)| Input::with_extent(memory, extent));
-        let bias = bias.as_ref().map(|bias| Input::new(bias, [self.folded.shape.frames; 2]));
+        let bias = bias.as_ref().zip(self.folded.bias);
+        let bias = bias.map(|(bias, extent)| Input::with_extent(bias, extent));
         // SAFETY: the launch writes each frame of each item and head, which are all elements of a contiguous output
         // of this length, as it checks; where it fails the memory is dropped.
         let mut out = unsafe { device.alloc::<T>(layout.shape().elem_count()) }?;

@@ -65,12 +65,15 @@ fn attention_is_that_of_the_host() -> Result<()> {
         let dtype = DTYPES[rng.usize(0..3)];
         let head_dim = if rng.bool() { rng.usize(1..=128) } else { 8 * rng.usize(1..=16) };
         let frames = rng.usize(1..66);
+        let keys = if rng.bool() { frames } else { rng.usize(1..130) };
         let batch = [rng.usize(1..5), rng.usize(1..5), rng.usize(1..4)];
-        let dims: Vec<usize> =
-            batch[..round % 4].iter().copied().chain([frames, head_dim]).collect();
-        let tensor = |rng: &mut _| random_layout(rng, &dims, dtype, &device);
-        let (q, k, v) = (tensor(&mut rng)?, tensor(&mut rng)?, tensor(&mut rng)?);
-        let bias = random_layout(&mut rng, &[frames, frames], dtype, &device)?;
+        let tensor = |rng: &mut _, rows: usize| {
+            let dims = [&batch[..round % 4], &[rows, head_dim]].concat();
+            random_layout(rng, &dims, dtype, &device)
+        };
+        let q = tensor(&mut rng, frames)?;
+        let (k, v) = (tensor(&mut rng, keys)?, tensor(&mut rng, keys)?);
+        let bias = random_layout(&mut rng, &[frames, keys], dtype, &device)?;
         let (scale, causal, biased) = (rng.f32(), rng.bool(), rng.bool());
         check("attention", &[&q, &k, &v, &bias], |it| {
             let mut attention = Attention::new(scale);

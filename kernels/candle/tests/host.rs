@@ -84,18 +84,20 @@ fn attention_is_candles() -> Result<()> {
     for round in 0..80 {
         let dtype = DTYPES[rng.usize(0..3)];
         let (frames, head_dim) = (rng.usize(1..34), rng.usize(1..=128));
+        let keys = if rng.bool() { frames } else { rng.usize(1..80) };
         let batch = [rng.usize(1..4), rng.usize(1..4), rng.usize(1..4)];
-        let dims: Vec<usize> =
-            batch[..round % 4].iter().copied().chain([frames, head_dim]).collect();
-        let tensor = |rng: &mut _| random_layout(rng, &dims, dtype, &Device::Cpu);
-        let (q, k, v) = (tensor(&mut rng)?, tensor(&mut rng)?, tensor(&mut rng)?);
+        let of_rows = |rows| [&batch[..round % 4], &[rows, head_dim]].concat();
+        let (dims, of_keys) = (of_rows(frames), of_rows(keys));
+        let tensor = |rng: &mut _, dims: &[usize]| random_layout(rng, dims, dtype, &Device::Cpu);
+        let q = tensor(&mut rng, &dims)?;
+        let (k, v) = (tensor(&mut rng, &of_keys)?, tensor(&mut rng, &of_keys)?);
         let scale = rng.f32();
         let mut attention = Attention::new(scale);
         let causal = rng.bool();
         if causal {
             attention = attention.causal();
         }
-        let bias = random_layout(&mut rng, &[frames, frames], dtype, &Device::Cpu)?;
+        let bias = random_layout(&mut rng, &[frames, keys], dtype, &Device::Cpu)?;
         let bias = rng.bool().then_some(bias);
         if let Some(bias) = &bias {
             attention = attention.with_bias(bias)?;
@@ -184,6 +186,7 @@ fn shapes_that_do_not_fit_are_errors() -> Result<()> {
         rms_norm(&x, &zeros(&[4])?, 1.0),
         rms_norm(&x, &zeros(&[1, 8])?, 1.0),
         attention.forward(&x, &zeros(&[2, 5, 8])?, &x),
+        attention.forward(&x, &zeros(&[2, 4, 9])?, &zeros(&[2, 4, 9])?),
         attention.forward(&x, &x, &zeros(&[2, 4, 9])?),
         attention.forward(&x, &zeros(&[1, 4, 8])?, &x),
         attention.forward(&x, &zeros(&[2, 1, 4, 8])?, &x),
@@ -215,6 +218,10 @@ fn sizes_that_the_kernels_cannot_take_are_their_errors() -> Result<()> {
         (
             attend(-1.0, &[2, 4, 8]),
             "scale is -1, the kernel takes a finite number that is not negative",
+        ),
+        (
+            Attention::new(1.0).forward(&zeros(&[4, 8])?, &zeros(&[0, 8])?, &zeros(&[0, 8])?),
+            "keys is 0, the kernel takes 1 to 4294967295",
         ),
         (softmax(&zeros(&[2, 0])?), "columns is 0, the kernel takes 1 to 1048576"),
         (

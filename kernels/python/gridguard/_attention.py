@@ -74,7 +74,7 @@ def serve(
             count(reason)
         return None
 
-    bias = None if mask is None else _bias(mask, query)
+    bias = None if mask is None else _bias(mask, query, key)
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     needs_grad = query.requires_grad or key.requires_grad or value.requires_grad
     if compiling or (needs_grad and torch.is_grad_enabled()):
@@ -115,21 +115,16 @@ def _refusal(
     rank = len(size)
     if rank < 2 or len(keys) != rank or value.dim() != rank:
         return "shape"
-    length = size[-2]
-    if length != keys[-2]:
-        return "lengths differ"
-    if length > _native.MAX_LENGTH:
+    if max(size[-2], keys[-2]) > _native.MAX_LENGTH:
         return "length"
-    if size[-1] > _native.MAX_HEAD_DIM or value.shape[-1] != size[-1] or query.numel() == 0:
+    if size[-1] > _native.MAX_HEAD_DIM or value.shape[-1] != size[-1] or query.numel() == 0 or keys[-2] == 0:
         return "shape"
     if mask is not None:
         if is_causal or mask.get_device() != index or mask.requires_grad:
             return "mask"
-        sizes = mask.shape
-        if not 2 <= len(sizes) <= rank or sizes[-1] not in (1, length) or sizes[-2] not in (1, length):
+        sizes, scores = mask.shape, (*size[:-1], keys[-2])
+        if not 2 <= len(sizes) <= rank or any(own not in (1, full) for own, full in zip(sizes[::-1], scores[::-1])):
             return "mask"
-        if mask.numel() != sizes[-1] * sizes[-2]:
-            return "mask of items or heads"
     return None
 
 
@@ -163,11 +158,11 @@ def _autocast(
     return cast(query), cast(key), cast(value), None if mask is None else cast(mask)
 
 
-def _bias(mask: Tensor, query: Tensor) -> Tensor:
-    """The mask of all heads and items as contiguous numbers to add to the scores."""
-    length = query.shape[-2]
-    mask = mask.reshape(mask.shape[-2:])
+def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """The mask as numbers to add to the scores, one after another in each row."""
+    keys = key.shape[-2]
+    mask = mask.expand(*mask.shape[:-1], keys)
     if mask.dtype is torch.bool:
-        zeros = torch.zeros((length, length), dtype=query.dtype, device=query.device)
+        zeros = torch.zeros(mask.shape, dtype=query.dtype, device=query.device)
         return zeros.masked_fill(mask.logical_not(), -math.inf)
-    return mask.expand(length, length).contiguous()
+    return mask if keys == 1 or mask.stride(-1) == 1 else mask.contiguous()

@@ -45,7 +45,7 @@ struct Call {
     folded: Folded,
     /// The addresses of q, k, v and out.
     addresses: [u64; 4],
-    /// The address of a contiguous bias.
+    /// The address of the bias.
     bias: Option<u64>,
     scale: f32,
     causal: bool,
@@ -66,7 +66,7 @@ struct Current {
 impl Attention {
     /// Of the module `torch`. `dlpack` is false to read tensors by their attributes also where PyTorch has
     /// C functions. `stand_in`, if given, is called in place of the kernels for tensors of the CPU, for
-    /// tests: with the addresses, sizes and strides of q, k, v and out, the address of the bias, the scale,
+    /// tests: with the addresses, sizes and strides of q, k, v, out and the bias, if there is one, the scale,
     /// whether it is causal, and the type.
     #[new]
     #[pyo3(signature = (torch, *, dlpack=true, stand_in=None))]
@@ -177,11 +177,13 @@ impl Attention {
             Err(reason) => return Ok(Some(reason)),
         };
         if let Some(stand_in) = &self.stand_in {
-            let dims = call.folded.shape.dims();
-            let strides = call.folded.extents.map(|extent| extent.strides);
-            let (scale, element) = (call.scale, call.element.name());
-            stand_in
-                .call1(py, (call.addresses, dims, strides, call.bias, scale, causal, element))?;
+            let addresses = call.addresses.into_iter().chain(call.bias);
+            let extents = call.folded.extents.into_iter().chain(call.folded.bias);
+            let tensors: Vec<_> = addresses
+                .zip(extents)
+                .map(|(at, extent)| (at, extent.dims, extent.strides))
+                .collect();
+            stand_in.call1(py, (tensors, call.scale, causal, call.element.name()))?;
             return Ok(None);
         }
         let capturing = intern!(py, "_cuda_isCurrentStreamCapturing");
@@ -218,17 +220,16 @@ impl Attention {
         if all().any(|tensor| tensor.element != q.element) {
             return Err("dtype");
         }
-        let folded = match Folded::new(tensors.each_ref().map(|tensor| tensor.strided()), grouped) {
+        let views = tensors.each_ref().map(|tensor| tensor.strided());
+        let folded = match Folded::new(views, bias.as_ref().map(|bias| bias.strided()), grouped) {
             Ok(folded) if folded.shape.items == 0 => return Err("empty"),
-            Ok(folded) if folded.shape.frames > MAX_FRAMES => return Err("length"),
+            Ok(Folded { shape, .. }) if shape.frames.max(shape.keys) > MAX_FRAMES => {
+                return Err("length");
+            }
             Ok(folded) => folded,
-            Err(NotFolded::Lengths) => return Err("lengths differ"),
             Err(NotFolded::Strides) => return Err("strides"),
             Err(_) => return Err("shape"),
         };
-        if bias.as_ref().is_some_and(|bias| !bias.is_matrix([folded.shape.frames; 2])) {
-            return Err("mask");
-        }
         // As of a parameter whose memory was given back.
         if all().any(|tensor| tensor.address == 0) {
             return Err("tensor type");
@@ -279,7 +280,7 @@ impl Attention {
         if q.device.kind != self.kind() || q.element.is_none() {
             return Ok(None);
         }
-        if rows != keys || rows > MAX_FRAMES || width > MAX_HEAD_DIM {
+        if rows.max(keys) > MAX_FRAMES || width > MAX_HEAD_DIM {
             return Ok(None);
         }
         let device = q.device.ordinal;
@@ -327,15 +328,14 @@ fn submit(call: &Call, current: &Current) -> Result<Option<Reason>, AttentionErr
     }
 
     let (addresses, extents) = (call.addresses, &call.folded.extents);
+    let bias = call.bias.zip(call.folded.bias);
     let stream = ptr::with_exposed_provenance_mut(current.stream);
     // SAFETY: `gridguard.torch` passes tensors with their own sizes and strides, alive until this returns,
-    // whose memory PyTorch's allocator reuses only in the order of the stream; the bias has `frames` times
-    // `frames` elements; all are on this device and of this type; and the stream is one of the device's
+    // whose memory PyTorch's allocator reuses only in the order of the stream; all are on this device and of this type; and the stream is one of the device's
     // primary context, which the guard is in. In a capture the memory is the graph's, and the code was kept
     // just now.
     #[allow(unsafe_code, reason = "memory of another CUDA binding")]
-    let submitted =
-        unsafe { prepared.launch_raw(stream, addresses, extents, call.bias, call.scale) };
+    let submitted = unsafe { prepared.launch_raw(stream, addresses, extents, bias, call.scale) };
     match submitted {
         Ok(_) => Ok(None),
         // Checked before anything is launched.

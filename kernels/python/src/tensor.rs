@@ -177,13 +177,6 @@ impl View<'_> {
     pub(crate) fn matrix(&self) -> Option<[u64; 2]> {
         self.dims.last_chunk().copied()
     }
-
-    /// Whether it is a contiguous matrix of these sizes, which are not zero.
-    pub(crate) fn is_matrix(&self, [rows, columns]: [u64; 2]) -> bool {
-        *self.dims == [rows, columns]
-            && (rows == 1 || self.strides.first() == Some(&columns))
-            && (columns == 1 || self.strides.last() == Some(&1))
-    }
 }
 
 fn by_attributes<'a>(

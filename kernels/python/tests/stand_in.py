@@ -17,7 +17,7 @@ READER = "dlpack" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
 
 
-def compute(addresses, sizes, strides, bias, scale, is_causal, dtype):
+def compute(tensors, scale, is_causal, dtype):
     """As the kernels on a device: from the memory at these addresses, and into it."""
 
     def tensor(address, sizes, strides):
@@ -25,9 +25,8 @@ def compute(addresses, sizes, strides, bias, scale, is_causal, dtype):
         memory = (ctypes.c_char * (elements * DTYPES[dtype].itemsize)).from_address(address)
         return torch.frombuffer(memory, dtype=DTYPES[dtype]).as_strided(sizes, strides)
 
-    query, key, value, out = map(tensor, addresses, [sizes] * 4, strides)
-    frames = sizes[2]
-    bias = None if bias is None else tensor(bias, (frames, frames), (frames, 1))
+    query, key, value, out, *bias = (tensor(*one) for one in tensors)
+    bias = bias[0] if bias else None
     with torch.no_grad():
         out.copy_(PYTORCH(query, key, value, bias, is_causal=is_causal, scale=scale))
 

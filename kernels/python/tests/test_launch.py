@@ -177,9 +177,10 @@ for call in (lambda: kernels.submit(*tensors, *options), serve):
         ("shape", "key.shape = value.shape = (2, 1, 16, 64)"),
         ("empty", "Tensor.shape = (0, 3, 16, 64)"),
         ("tensor type", "Tensor.shape = (-1, 3, 16, 64)"),
-        ("lengths differ", "key.shape = value.shape = (2, 3, 8, 64)"),
+        ("length", "key.shape = value.shape = (2, 3, 129, 64)"),
+        ("shape", "key.shape = (2, 3, 8, 64)"),
         ("scale", "options = (None, False, float('nan'), False)"),
-        ("mask", "options = (query, False, 1.0, False)"),
+        ("shape", "options = (query, False, 1.0, False)"),
     ],
 )
 def test_what_the_kernels_do_not_compute_is_not_launched(run, reason, change):

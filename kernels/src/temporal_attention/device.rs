@@ -6,7 +6,8 @@ use cudarc::driver::CudaStream;
 use gridguard::KernelArgs;
 use gridguard::cuda::Args;
 
-use super::operation::{STRIDES_BYTES, TemporalAttention};
+use super::operation::{BIASED_STRIDES_BYTES, STRIDES_BYTES, TemporalAttention};
+use super::shape::Shape;
 use super::variant::Variant;
 use crate::element::Element;
 use crate::error::KernelError;
@@ -45,10 +46,11 @@ impl Kernels {
 impl Prepared<TemporalAttention> {
     /// Submits the launches to `stream` and returns their number without waiting for them.
     ///
-    /// q, k, v and out are `[items, heads, frames, head_dim]`, contiguous. If prepared
-    /// [with strides](TemporalAttention::with_strides), their first three axes may have any strides,
-    /// such as those of `[batch, frames, heads, head_dim]` with two axes swapped. `bias` is
-    /// `[frames, frames]`, if prepared with one. `scale` must be finite and not negative.
+    /// q and out are `[items, heads, frames, head_dim]`, k and v `[items, heads, keys, head_dim]`, contiguous;
+    /// `bias`, if prepared with one, has the [extent of one for all](Shape::shared_bias). If prepared
+    /// [with strides](TemporalAttention::with_strides), the first three axes of all of them may have any strides,
+    /// such as those of `[batch, frames, heads, head_dim]` with two axes swapped. `scale` must be finite and not
+    /// negative.
     ///
     /// # Errors
     ///
@@ -59,19 +61,24 @@ impl Prepared<TemporalAttention> {
         &self,
         stream: &CudaStream,
         [q, k, v]: [Tensor<'_, T, 4>; 3],
-        bias: Option<Tensor<'_, T, 2>>,
+        bias: Option<Tensor<'_, T, 4>>,
         scale: f32,
         out: TensorMut<'_, T, 4>,
     ) -> Result<u64, KernelError> {
         let operation = self.operation();
-        let shape = operation.shape;
         check_element::<T>(operation.element)?;
-        let extents = [&q.extent, &k.extent, &v.extent, &out.extent];
+        let tensors = Tensors {
+            extents: [q.extent, k.extent, v.extent, out.extent],
+            bias: bias.as_ref().map(|bias| bias.extent),
+        };
         let lengths = [q.memory.len(), k.memory.len(), v.memory.len(), out.memory.len()];
-        for ((name, extent), length) in NAMES.into_iter().zip(extents).zip(lengths) {
-            check(name, length, extent, shape.dims())?;
+        let of_bias = bias.as_ref().map(|bias| bias.memory.len());
+        for ((name, extent, dims), length) in
+            tensors.named(&operation.shape).zip(lengths.into_iter().chain(of_bias))
+        {
+            check(name, length, extent, dims)?;
         }
-        operation.check_launch(&extents, bias.is_some(), scale)?;
+        operation.check_launch(&tensors, scale)?;
 
         let mut args = Args::new(stream);
         for tensor in [&q, &k, &v] {
@@ -81,16 +88,18 @@ impl Prepared<TemporalAttention> {
         let (stride, span) = item_of(&out.extent);
         args.write_strided_items(out.memory, stride, span);
         if let Some(bias) = bias {
-            args.read(bias.contiguous("bias", [shape.frames; 2])?);
+            let (stride, span) = item_of(&bias.extent);
+            args.read_strided_items(bias.memory, stride, span);
         }
-        args.length().constant(narrow(shape.heads));
-        let strides = strides_of(extents);
+        args.length().constant(narrow(operation.shape.heads));
+        let strides = strides_of(&tensors);
         if operation.strided {
-            args.bytes(&strides);
+            args.bytes(strides.get(..operation.strides_bytes()).unwrap_or_default());
         }
         args.value(scale);
         if operation.variant == Variant::General {
-            args.constant(narrow(shape.frames)).constant(narrow(shape.head_dim));
+            let Shape { frames, keys, head_dim, .. } = operation.shape;
+            args.constant(narrow(frames)).constant(narrow(keys)).constant(narrow(head_dim));
         }
         self.submit(args)
     }
@@ -101,9 +110,8 @@ impl Prepared<TemporalAttention> {
     ///
     /// # Safety
     ///
-    /// `addresses` and `extents` are those of q, k, v and out, of elements of the prepared type, and
-    /// `bias` that of its elements, in the context of the guard; `stream` is a live stream of that context.
-    /// The memory lives until the launches have run, and no other work writes it, or reads out, meanwhile.
+    /// `addresses` and `extents` are those of q, k, v and out, and `bias` has those of the bias, of elements of the
+    /// prepared type in the context of the guard; `stream` is a live stream of that context. The memory lives until the launches have run, and no other work writes it, or reads out, meanwhile.
     /// Where the stream is being captured, both hold for the graph's launches too, and a clone of `self` is
     /// kept as long.
     ///
@@ -117,38 +125,37 @@ impl Prepared<TemporalAttention> {
         stream: *mut c_void,
         addresses: [u64; 4],
         extents: &[Extent<4>; 4],
-        bias: Option<u64>,
+        bias: Option<(u64, Extent<4>)>,
         scale: f32,
     ) -> Result<u64, KernelError> {
         let operation = self.operation();
-        let dims = operation.shape.dims();
-        for (tensor, extent) in NAMES.into_iter().zip(extents) {
+        let of_bias = bias.map(|(_, extent)| extent);
+        let tensors = Tensors { extents: *extents, bias: of_bias };
+        for (tensor, extent, dims) in tensors.named(&operation.shape) {
             if extent.dims != dims {
                 let (given, expected) = (extent.dims.to_vec(), dims.to_vec());
                 return Err(KernelError::Shape { tensor, given, expected });
             }
         }
-        operation.check_launch(&extents.each_ref(), bias.is_some(), scale)?;
+        operation.check_launch(&tensors, scale)?;
 
         let bytes = operation.element.bytes();
-        let strides = strides_of(extents.each_ref());
+        let strides = strides_of(&tensors);
         let mut args = KernelArgs::new();
-        for (address, extent) in addresses.into_iter().zip(extents) {
+        let addresses = addresses.into_iter().chain(bias.map(|(address, _)| address));
+        for (address, extent) in addresses.zip(tensors.all()) {
             let (stride, span) = item_of(extent);
             let [stride, span] = [stride, span].map(|elements| elements.saturating_mul(bytes));
             args.strided_items_within(address, stride, span, u64::MAX);
         }
-        if let Some(bias) = bias {
-            args.address(bias);
-        }
         args.length().constant(narrow(operation.shape.heads));
         if operation.strided {
-            args.bytes(&strides);
+            args.bytes(strides.get(..operation.strides_bytes()).unwrap_or_default());
         }
         args.value(scale);
         if operation.variant == Variant::General {
-            args.constant(narrow(operation.shape.frames));
-            args.constant(narrow(operation.shape.head_dim));
+            let Shape { frames, keys, head_dim, .. } = operation.shape;
+            args.constant(narrow(frames)).constant(narrow(keys)).constant(narrow(head_dim));
         }
         // SAFETY: this function's contract; the arguments are those of the kernel, as above.
         unsafe { self.submit_raw(stream, &args) }
@@ -157,16 +164,11 @@ impl Prepared<TemporalAttention> {
 
 impl TemporalAttention {
     /// Checks strides, overlap of out, bias and scale of a launch.
-    fn check_launch(
-        &self,
-        extents: &[&Extent<4>; 4],
-        has_bias: bool,
-        scale: f32,
-    ) -> Result<(), KernelError> {
-        for (name, extent) in NAMES.into_iter().zip(extents) {
-            check_strides(name, extent, self)?;
+    fn check_launch(&self, tensors: &Tensors, scale: f32) -> Result<(), KernelError> {
+        for (name, extent, dims) in tensors.named(&self.shape) {
+            check_strides(name, extent, dims, self)?;
         }
-        let [.., out] = extents;
+        let [.., out] = &tensors.extents;
         if !out.is_injective() {
             let (shape, strides) = (out.dims.to_vec(), out.strides.to_vec());
             return Err(KernelError::Overlap { tensor: "out", shape, strides });
@@ -175,12 +177,36 @@ impl TemporalAttention {
             let expected = "a finite number that is not negative";
             return Err(KernelError::Value { argument: "scale", given: scale, expected });
         }
-        self.check_bias(has_bias)
+        self.check_bias(tensors.bias.is_some())
     }
 }
 
-/// The tensors of a launch, in messages.
-const NAMES: [&str; 4] = ["q", "k", "v", "out"];
+/// The extents of the tensors of a launch: q, k, v and out, and the bias.
+struct Tensors {
+    extents: [Extent<4>; 4],
+    bias: Option<Extent<4>>,
+}
+
+impl Tensors {
+    fn all(&self) -> impl Iterator<Item = &Extent<4>> {
+        self.extents.iter().chain(&self.bias)
+    }
+
+    /// Their names in messages, extents and expected sizes.
+    fn named(&self, shape: &Shape) -> impl Iterator<Item = (&'static str, &Extent<4>, [u64; 4])> {
+        let (dims, of_keys) = (shape.dims(), shape.key_dims());
+        let expected = [
+            ("q", dims),
+            ("k", of_keys),
+            ("v", of_keys),
+            ("out", dims),
+            (BIAS, shape.score_dims()),
+        ];
+        self.all().zip(expected).map(|(extent, (name, dims))| (name, extent, dims))
+    }
+}
+
+const BIAS: &str = "bias";
 
 fn narrow(size: u64) -> u32 {
     u32::try_from(size).unwrap_or(u32::MAX)
@@ -191,29 +217,39 @@ pub(crate) fn stride_bytes(
     operation: &TemporalAttention,
     extents: &[Extent<4>; 4],
 ) -> Result<[u8; STRIDES_BYTES], KernelError> {
-    for (name, extent) in NAMES.into_iter().zip(extents) {
-        check_strides(name, extent, operation)?;
+    let tensors = Tensors { extents: *extents, bias: None };
+    for (name, extent, dims) in tensors.named(&operation.shape) {
+        check_strides(name, extent, dims, operation)?;
     }
-    Ok(strides_of(extents.each_ref()))
+    Ok(strides_of(&tensors).first_chunk().copied().unwrap_or([0; STRIDES_BYTES]))
 }
 
 fn check_strides(
     tensor: &'static str,
     extent: &Extent<4>,
+    dims: [u64; 4],
     operation: &TemporalAttention,
 ) -> Result<(), KernelError> {
-    let [items, heads, frames, row] = extent.strides;
-    let alignment = if operation.variant.loads_vectors() { VECTOR_BYTES } else { 1 };
+    let [items, heads, rows, element] = extent.strides;
+    let is_bias = tensor == BIAS;
+    let loads_vectors = operation.variant.loads_vectors() && !is_bias;
+    let alignment = if loads_vectors { VECTOR_BYTES } else { 1 };
     let bytes = operation.element.bytes();
     let is_aligned =
         |stride: u64| (u128::from(stride) * u128::from(bytes)).is_multiple_of(alignment.into());
-    let mut axes = operation.shape.dims().into_iter().zip([items, heads, frames]);
-    let expected = if !operation.strided {
+    let mut axes = dims.into_iter().zip([items, heads, rows]);
+    let [.., columns] = dims;
+    let expected = if is_bias && !operation.strided {
+        if operation.shape.is_shared_bias(extent) {
+            return Ok(());
+        }
+        "one contiguous matrix for all items and heads unless prepared with strides"
+    } else if !operation.strided {
         if extent.is_contiguous() {
             return Ok(());
         }
         "contiguous memory unless prepared with strides"
-    } else if row != 1 && operation.shape.head_dim > 1 {
+    } else if element != 1 && columns > 1 {
         "rows of contiguous elements"
     } else if axes.any(|(dim, stride)| dim > 1 && !is_aligned(stride)) {
         "strides that are multiples of 16 bytes"
@@ -226,18 +262,18 @@ fn check_strides(
 /// The stride between items and the reach of one item, in elements. The stride of a single item does
 /// not matter.
 fn item_of(extent: &Extent<4>) -> (u64, u64) {
-    let [items, heads, frames, head_dim] = extent.dims;
-    let [stride, heads_stride, frames_stride, row] = extent.strides;
-    let one = Extent::strided([heads, frames, head_dim], [heads_stride, frames_stride, row]);
+    let [items, one @ ..] = extent.dims;
+    let [stride, strides @ ..] = extent.strides;
+    let one = Extent::strided(one, strides);
     let span = u64::try_from(one.reach()).unwrap_or(u64::MAX);
     (if items > 1 { stride } else { 0 }, span)
 }
 
 /// The strides in the layout of `Strides` in `cu/attention_prelude.cu`. Those of axes of one element
 /// do not matter and become 0.
-fn strides_of(extents: [&Extent<4>; 4]) -> [u8; STRIDES_BYTES] {
-    let mut bytes = [0; STRIDES_BYTES];
-    let axes = extents.into_iter().flat_map(|extent| {
+fn strides_of(tensors: &Tensors) -> [u8; BIASED_STRIDES_BYTES] {
+    let mut bytes = [0; BIASED_STRIDES_BYTES];
+    let axes = tensors.all().flat_map(|extent| {
         let dims = extent.dims.into_iter().zip(extent.strides);
         dims.take(3).map(|(dim, stride)| if dim > 1 { stride } else { 0 })
     });

@@ -1,7 +1,5 @@
 //! Tensors of any number of axes as the items and heads of the kernels.
 
-use core::array;
-
 use super::shape::Shape;
 use crate::error::KernelError;
 use crate::extent::Extent;
@@ -23,7 +21,7 @@ pub struct StridedView<'a> {
 ///
 /// // [2, 3, 8, 16, 64], contiguous: the first two axes are one of 6 items.
 /// let tensor = StridedView { dims: &[2, 3, 8, 16, 64], strides: &[24_576, 8192, 1024, 64, 1] };
-/// let folded = Folded::new([tensor; 4], false)?;
+/// let folded = Folded::new([tensor; 4], None, false)?;
 /// assert_eq!(folded.shape.dims(), [6, 8, 16, 64]);
 /// assert_eq!(folded.extents[0].strides, [8192, 1024, 64, 1]);
 /// # Ok::<(), gridguard_kernels::temporal_attention::NotFolded>(())
@@ -34,6 +32,8 @@ pub struct Folded {
     pub shape: Shape,
     /// The extents of q, k, v and out.
     pub extents: [Extent<4>; 4],
+    /// The extent of the bias.
+    pub bias: Option<Extent<4>>,
 }
 
 /// Why tensors are not one launch of the kernels.
@@ -43,12 +43,11 @@ pub enum NotFolded {
     /// The tensors have different numbers of axes, or fewer than two.
     #[error("the tensors differ in their number of axes, or have fewer than two")]
     Axes,
-    /// Other sizes of q, k, v and out than those of one another.
-    #[error("the tensors differ in size along a batch axis or in their head dimension")]
+    /// Sizes of q, k, v, out and the bias that do not match.
+    #[error(
+        "the tensors differ in size along a batch axis, in the number of keys or in their head dimension"
+    )]
     Sizes,
-    /// Queries and keys are of different length.
-    #[error("queries and keys differ in length")]
-    Lengths,
     /// The elements of a row are not contiguous, or the batch axes are not two of constant stride.
     #[error("the strides cannot be expressed as items and heads with contiguous rows")]
     Strides,
@@ -61,12 +60,19 @@ impl Folded {
     /// Merges the batch axes of q, k, v and out to items and heads. If `grouped`, the last batch axis of k
     /// and v may divide that of q: each of their heads serves as many consecutive heads of q.
     ///
+    /// A bias is broadcast to `[batch ..., frames, keys]`, as in NumPy: it may lack leading axes, and its axes of one
+    /// element, but the last, serve all of that axis.
+    ///
     /// No memory moves: axes are merged only where one stride steps over both.
     ///
     /// # Errors
     ///
     /// [`NotFolded`], if that is not possible.
-    pub fn new(tensors: [StridedView<'_>; 4], grouped: bool) -> Result<Self, NotFolded> {
+    pub fn new(
+        tensors: [StridedView<'_>; 4],
+        bias: Option<StridedView<'_>>,
+        grouped: bool,
+    ) -> Result<Self, NotFolded> {
         let [q, k, v, out] = tensors;
         let rank = q.dims.len();
         if rank < 2 || tensors.iter().any(|it| it.dims.len() != rank || it.strides.len() != rank) {
@@ -74,23 +80,27 @@ impl Folded {
         }
         let (batch_rank, size) = (rank - 2, |view: StridedView<'_>, at: usize| size_at(view, at));
         let (frames, head_dim) = (size(q, batch_rank), size(q, batch_rank + 1));
+        let keys = size(k, batch_rank);
         if tensors.iter().any(|it| size(*it, batch_rank + 1) != head_dim)
-            || size(k, batch_rank) != size(v, batch_rank)
+            || size(v, batch_rank) != keys
             || size(out, batch_rank) != frames
         {
             return Err(NotFolded::Sizes);
         }
-        if size(k, batch_rank) != frames {
-            return Err(NotFolded::Lengths);
-        }
-        let rows = Axis::at(&tensors, batch_rank + 1);
-        if head_dim > 1 && rows.strides != [1; 4] {
+        let bias = bias.map(|bias| broadcast(bias, q.dims, keys)).transpose()?;
+        let axis_at = |at: usize| {
+            let [q_stride, k, v, out] = tensors.map(|view| stride(view.strides, at));
+            let of_bias = bias.as_deref().map_or(0, |strides| stride(strides, at));
+            Axis { size: size(q, at), strides: [q_stride, k, v, out, of_bias] }
+        };
+        let [in_row @ .., in_bias] = axis_at(batch_rank + 1).strides;
+        if (head_dim > 1 && in_row != [1; 4]) || (keys > 1 && bias.is_some() && in_bias != 1) {
             return Err(NotFolded::Strides);
         }
 
         let mut batch = Vec::with_capacity(batch_rank + 1);
         for at in 0..batch_rank {
-            let (axis, heads) = (Axis::at(&tensors, at), size(k, at));
+            let (axis, heads) = (axis_at(at), size(k, at));
             if size(out, at) != axis.size || size(v, at) != heads {
                 return Err(NotFolded::Sizes);
             }
@@ -103,42 +113,42 @@ impl Folded {
             }
         }
         let [items, heads] = two_of(batch)?;
-        let frames = Axis::at(&tensors, batch_rank);
-        let shape = Shape::new(items.size, heads.size, frames.size, head_dim)?;
-        let extents = array::from_fn(|tensor| {
-            let stride = |axis: &Axis| axis.strides.get(tensor).copied().unwrap_or_default();
-            Extent::strided(shape.dims(), [stride(&items), stride(&heads), stride(&frames), 1])
-        });
-        Ok(Self { shape, extents })
+        let frames = axis_at(batch_rank);
+        let shape = Shape::new(items.size, heads.size, frames.size, head_dim)?.with_keys(keys)?;
+        let extent = |tensor: usize, dims: [u64; 4]| {
+            let [items, heads, frames] =
+                [&items, &heads, &frames].map(|axis| stride(&axis.strides, tensor));
+            Extent::strided(dims, [items, heads, frames, 1])
+        };
+        let (dims, of_keys) = (shape.dims(), shape.key_dims());
+        let extents = [extent(0, dims), extent(1, of_keys), extent(2, of_keys), extent(3, dims)];
+        Ok(Self { shape, extents, bias: bias.map(|_| extent(4, shape.score_dims())) })
     }
 
-    /// Whether all tensors are contiguous.
+    /// Whether all tensors are contiguous, and the bias is one for all items and heads.
     #[must_use]
     pub fn is_contiguous(&self) -> bool {
         self.extents.iter().all(Extent::is_contiguous)
+            && self.bias.is_none_or(|bias| self.shape.is_shared_bias(&bias))
     }
 }
 
-/// An axis of q, with the strides of q, k, v and out.
+/// An axis of q, with the strides of q, k, v, out and the bias.
 #[derive(Clone, Copy)]
 struct Axis {
     size: u64,
-    strides: [u64; 4],
+    strides: [u64; 5],
 }
 
 impl Axis {
-    const ONE: Self = Self { size: 1, strides: [0; 4] };
-
-    fn at([q, k, v, out]: &[StridedView<'_>; 4], at: usize) -> Self {
-        let stride = |view: &StridedView<'_>| view.strides.get(at).copied().unwrap_or_default();
-        Self { size: size_at(*q, at), strides: [q, k, v, out].map(stride) }
-    }
+    const ONE: Self = Self { size: 1, strides: [0; 5] };
 
     /// The axis as heads of k and v, and `group` heads of q for each.
     fn grouped(self, group: u64) -> [Self; 2] {
-        let [q, k, v, out] = self.strides;
-        let heads = [q.saturating_mul(group), k, v, out.saturating_mul(group)];
-        let of_group = Self { size: group, strides: [q, 0, 0, out] };
+        let [q, k, v, out, bias] = self.strides;
+        let [of_q, of_out, of_bias] = [q, out, bias].map(|stride| stride.saturating_mul(group));
+        let heads = [of_q, k, v, of_out, of_bias];
+        let of_group = Self { size: group, strides: [q, 0, 0, out, bias] };
         [Self { size: self.size / group.max(1), strides: heads }, of_group]
     }
 
@@ -174,6 +184,30 @@ fn size_at(view: StridedView<'_>, at: usize) -> u64 {
     view.dims.get(at).copied().unwrap_or_default()
 }
 
+fn stride(strides: &[u64], at: usize) -> u64 {
+    strides.get(at).copied().unwrap_or_default()
+}
+
+/// The strides of a bias that is broadcast to the axes of q, of which the last is `keys`: 0 where it repeats.
+fn broadcast(bias: StridedView<'_>, q: &[u64], keys: u64) -> Result<Vec<u64>, NotFolded> {
+    let StridedView { dims, strides } = bias;
+    let Some(lacking) = q.len().checked_sub(dims.len()).filter(|_| dims.len() == strides.len())
+    else {
+        return Err(NotFolded::Axes);
+    };
+    let mut broadcast = vec![0; q.len()];
+    let last = q.len().saturating_sub(1);
+    for (at, (size, stride)) in (lacking..).zip(dims.iter().zip(strides)) {
+        let expected = if at == last { Some(&keys) } else { q.get(at) };
+        match broadcast.get_mut(at) {
+            Some(place) if Some(size) == expected => *place = *stride,
+            Some(_) if *size == 1 => {}
+            _ => return Err(NotFolded::Sizes),
+        }
+    }
+    Ok(broadcast)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,7 +218,7 @@ mod tests {
     }
 
     fn fold(tensors: [(&[u64], &[u64]); 4], grouped: bool) -> Result<Folded, NotFolded> {
-        Folded::new(tensors.map(|(dims, strides)| StridedView { dims, strides }), grouped)
+        Folded::new(tensors.map(|(dims, strides)| StridedView { dims, strides }), None, grouped)
     }
 
     fn fold_contiguous(q: &[u64], kv: &[u64], grouped: bool) -> Result<Folded, NotFolded> {
@@ -239,9 +273,60 @@ mod tests {
     }
 
     #[test]
+    fn keys_may_be_more_or_fewer_than_queries() {
+        let folded = fold_contiguous(&[9, 5, 16, 64], &[9, 5, 77, 64], false).expect("folds");
+        assert_eq!(folded.shape.dims(), [9, 5, 16, 64]);
+        assert_eq!(folded.shape.key_dims(), [9, 5, 77, 64]);
+        assert_eq!(folded.extents[2].strides, [24_640, 4928, 64, 1]);
+        assert!(folded.is_contiguous());
+        let none = fold_contiguous(&[9, 5, 16, 64], &[9, 5, 0, 64], false).expect_err("no keys");
+        assert!(matches!(none, NotFolded::Shape(_)), "{none}");
+    }
+
+    #[test]
+    fn a_bias_is_broadcast_to_items_and_heads() {
+        let biased = |q: &[u64], kv: &[u64], bias: &[u64], grouped| {
+            let (of_q, of_kv, of_bias) = (contiguous(q), contiguous(kv), contiguous(bias));
+            let views = [(q, &of_q), (kv, &of_kv), (kv, &of_kv), (q, &of_q)];
+            let views = views.map(|(dims, strides)| StridedView { dims, strides });
+            Folded::new(views, Some(StridedView { dims: bias, strides: &of_bias }), grouped)
+        };
+        let (q, kv) = ([9, 5, 16, 64], [9, 5, 8, 64]);
+        let strides = |bias: &[u64]| {
+            let folded = biased(&q, &kv, bias, false).expect("folds");
+            let bias = folded.bias.expect("given");
+            assert_eq!(bias.dims, [9, 5, 16, 8]);
+            (bias.strides, folded.is_contiguous())
+        };
+        assert_eq!(strides(&[16, 8]), ([0, 0, 8, 1], true));
+        assert_eq!(strides(&[1, 1, 16, 8]), ([0, 0, 8, 1], true));
+        assert_eq!(strides(&[8]), ([0, 0, 0, 1], false));
+        assert_eq!(strides(&[1, 8]), ([0, 0, 0, 1], false));
+        assert_eq!(strides(&[5, 16, 8]), ([0, 128, 8, 1], false));
+        assert_eq!(strides(&[9, 1, 1, 8]), ([8, 0, 0, 1], false));
+        assert_eq!(strides(&[9, 5, 16, 8]), ([640, 128, 8, 1], false));
+        // Two batch axes of which the bias repeats the inner one: [2, 3, 5] as 2 items of 15 heads.
+        let (q, kv) = ([2, 3, 5, 16, 64], [2, 3, 5, 8, 64]);
+        let folded = biased(&q, &kv, &[2, 1, 1, 16, 8], false).expect("folds");
+        assert_eq!(folded.shape.dims(), [2, 15, 16, 64]);
+        assert_eq!(folded.bias.map(|bias| bias.strides), Some([128, 0, 8, 1]));
+        // Of 6 heads, three for each of two of k and v: 18 items of 3 heads.
+        let folded = biased(&[9, 6, 16, 64], &[9, 2, 8, 64], &[9, 6, 16, 8], true).expect("folds");
+        assert_eq!(folded.shape.dims(), [18, 3, 16, 64]);
+        assert_eq!(folded.bias.map(|bias| bias.strides), Some([384, 128, 8, 1]));
+
+        let (q, kv) = ([9, 5, 16, 64], [9, 5, 8, 64]);
+        let refused = |bias: &[u64]| biased(&q, &kv, bias, false).expect_err("refused");
+        assert_eq!(refused(&[16, 16]), NotFolded::Sizes);
+        assert_eq!(refused(&[3, 1, 16, 8]), NotFolded::Sizes);
+        assert_eq!(refused(&[1, 9, 5, 16, 8]), NotFolded::Axes);
+        // One number for all keys of a query.
+        assert_eq!(refused(&[16, 1]), NotFolded::Strides);
+    }
+
+    #[test]
     fn what_the_kernels_do_not_compute_is_refused() {
         let refused = |q: &[u64], kv: &[u64]| fold_contiguous(q, kv, false).expect_err("refused");
-        assert_eq!(refused(&[9, 5, 16, 64], &[9, 5, 17, 64]), NotFolded::Lengths);
         assert_eq!(refused(&[9, 5, 16, 64], &[9, 5, 16, 32]), NotFolded::Sizes);
         assert_eq!(refused(&[9, 5, 16, 64], &[5, 16, 64]), NotFolded::Axes);
         assert_eq!(refused(&[64], &[64]), NotFolded::Axes);

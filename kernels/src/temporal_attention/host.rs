@@ -8,8 +8,8 @@ use crate::error::KernelError;
 
 /// Runs `plan` on the host, chunk by chunk with items in parallel, and returns the number of chunks.
 ///
-/// q, k, v and out are `[items, heads, frames, head_dim]`, contiguous; `bias` is `[frames, frames]`,
-/// if the operation has one. `progress` is called after each item, from any thread.
+/// q and out are `[items, heads, frames, head_dim]`, k and v `[items, heads, keys, head_dim]`, contiguous; `bias` is
+/// `[frames, keys]`, if the operation has one. `progress` is called after each item, from any thread.
 ///
 /// # Errors
 ///
@@ -27,31 +27,37 @@ pub fn run_on_host<T: Element>(
     progress: impl Fn() + Sync,
 ) -> Result<u64, KernelError> {
     let shape = operation.shape();
-    for (tensor, length) in [("q", q.len()), ("k", k.len()), ("v", v.len()), ("out", out.len())] {
+    for (tensor, length) in [("q", q.len()), ("out", out.len())] {
         check_length(tensor, length, &shape.dims())?;
+    }
+    for (tensor, length) in [("k", k.len()), ("v", v.len())] {
+        check_length(tensor, length, &shape.key_dims())?;
     }
     operation.check_bias(bias.is_some())?;
     if let Some(bias) = bias {
-        check_length("bias", bias.len(), &[shape.frames; 2])?;
+        check_length("bias", bias.len(), &[shape.frames, shape.keys])?;
     }
     let widen = |part: &[T]| part.iter().map(|x| x.widen()).collect::<Vec<f32>>();
     let bias = bias.map(widen);
     let per_item = to_usize(shape.elements_per_item());
     let per_problem = to_usize(shape.elements_per_problem());
+    let keys_per_problem = to_usize(shape.key_elements_per_problem());
     let problem = Problem {
         head_dim: to_usize(shape.head_dim),
-        frames: to_usize(shape.frames),
+        keys: to_usize(shape.keys),
         scale,
         causal: operation.causal,
         bias: bias.as_deref(),
     };
     let kernel = |item: u64, out: &mut [T]| {
-        let start = to_usize(item).saturating_mul(per_item);
+        let first = to_usize(item).saturating_mul(to_usize(shape.heads));
         for (head, out) in out.chunks_mut(per_problem).enumerate() {
-            let first = start + head * per_problem;
-            let part =
-                |tensor: &[T]| widen(tensor.get(first..first + per_problem).unwrap_or_default());
-            problem.attend(&part(q), &part(k), &part(v), out);
+            let part = |tensor: &[T], size: usize| {
+                let start = (first + head).saturating_mul(size);
+                widen(tensor.get(start..start.saturating_add(size)).unwrap_or_default())
+            };
+            let [k, v] = [k, v].map(|tensor| part(tensor, keys_per_problem));
+            problem.attend(&part(q, per_problem), &k, &v, out);
         }
         progress();
     };
@@ -70,7 +76,7 @@ fn check_length(tensor: &'static str, length: usize, dims: &[u64]) -> Result<(),
 /// What all attention problems of a launch share.
 struct Problem<'a> {
     head_dim: usize,
-    frames: usize,
+    keys: usize,
     scale: f32,
     causal: bool,
     bias: Option<&'a [f32]>,
@@ -79,10 +85,10 @@ struct Problem<'a> {
 impl Problem<'_> {
     fn attend<T: Element>(&self, q: &[f32], k: &[f32], v: &[f32], out: &mut [T]) {
         let head_dim = self.head_dim;
-        let mut weights = vec![0.0_f32; self.frames];
+        let mut weights = vec![0.0_f32; self.keys];
         let mut row = vec![0.0_f32; head_dim];
         for (frame, (query, out)) in q.chunks(head_dim).zip(out.chunks_mut(head_dim)).enumerate() {
-            let bias = self.bias.and_then(|bias| bias.chunks(self.frames).nth(frame));
+            let bias = self.bias.and_then(|bias| bias.chunks(self.keys).nth(frame));
             for (at, (weight, key)) in weights.iter_mut().zip(k.chunks(head_dim)).enumerate() {
                 let hidden = self.causal && at > frame;
                 let score = query.iter().zip(key).map(|(a, b)| a * b).sum::<f32>() * self.scale;

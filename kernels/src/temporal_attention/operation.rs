@@ -112,20 +112,20 @@ impl TemporalAttention {
         self
     }
 
-    /// Each frame attends to itself and the frames before it only.
+    /// Each frame attends to itself and the frames before it only: query n to the first n + 1 keys.
     pub const fn causal(mut self) -> Self {
         self.causal = true;
         self
     }
 
-    /// Adds a bias of `[frames, frames]`, of the tensors' type, to the scaled scores of every item and
-    /// head. -inf hides a key; a query whose keys are all hidden gives zeros.
+    /// Adds a bias of `[frames, keys]`, of the tensors' type, to the scaled scores of every item and head; with
+    /// strides, `[items, heads, frames, keys]`. -inf hides a key; a query whose keys are all hidden gives zeros.
     pub const fn with_bias(mut self) -> Self {
         self.biased = true;
         self
     }
 
-    /// Allows any strides on the tensors' first three axes, such as those of
+    /// Allows any strides on the first three axes of tensors and bias, such as those of
     /// `[batch, frames, heads, head_dim]`; rows must be contiguous.
     pub const fn with_strides(mut self) -> Self {
         self.strided = true;
@@ -156,6 +156,11 @@ impl TemporalAttention {
         self.biased
     }
 
+    /// Bytes of the strides, if the kernel takes them.
+    pub(super) const fn strides_bytes(&self) -> usize {
+        if self.biased { BIASED_STRIDES_BYTES } else { STRIDES_BYTES }
+    }
+
     /// Checks that a bias is given exactly if there is one.
     #[cfg(any(feature = "cuda", feature = "host"))]
     pub(super) const fn check_bias(&self, is_given: bool) -> Result<(), KernelError> {
@@ -168,8 +173,10 @@ impl TemporalAttention {
     }
 }
 
-/// Bytes of `Strides` in `cu/attention_prelude.cu`: three strides of four tensors.
+/// Bytes of `Strides` in `cu/attention_prelude.cu` without a bias: three strides of four tensors.
 pub(crate) const STRIDES_BYTES: usize = 4 * 3 * 8;
+/// With one.
+pub(super) const BIASED_STRIDES_BYTES: usize = 5 * 3 * 8;
 
 impl Sealed for TemporalAttention {}
 
@@ -185,8 +192,9 @@ impl Operation for TemporalAttention {
         self.element.to_string()
     }
 
-    /// `short y causal`: the variant, the grid axis that was asked for, and the options. A tuned choice
-    /// may run on the other axis, by its launch parameter `flat`.
+    /// `short y causal keys=77`: the variant, the grid axis that was asked for, the options, and the keys where
+    /// they are not as many as the frames. A tuned choice may run on the other axis, by its launch parameter
+    /// `flat`.
     fn variant(&self) -> String {
         let axis = match self.layout {
             Layout::FoldedY => "y",
@@ -195,6 +203,10 @@ impl Operation for TemporalAttention {
         let mut words = vec![self.variant.name(), axis];
         let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];
         words.extend(options.iter().filter(|(_, set)| *set).map(|(word, _)| *word));
+        let keys = format!("keys={}", self.shape.keys);
+        if self.shape.keys != self.shape.frames {
+            words.push(&keys);
+        }
         words.join(" ")
     }
 
@@ -202,13 +214,13 @@ impl Operation for TemporalAttention {
         self.parameters.named().into_iter().chain([self.layout.flat()]).collect()
     }
 
-    /// Those of the variant in this layout, then in the other.
     /// The condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
     fn loads_through_cache(&self) -> bool {
-        let Shape { frames, head_dim, .. } = self.shape;
-        self.variant == Variant::Tiled && head_dim.is_multiple_of(16) && frames <= 32
+        let Shape { head_dim, .. } = self.shape;
+        self.variant == Variant::Tiled && head_dim.is_multiple_of(16) && self.shape.longest() <= 32
     }
 
+    /// Those of the variant in this layout, then in the other.
     fn candidates(&self) -> Vec<Vec<(String, u64)>> {
         let others = Layout::ALL.into_iter().filter(|layout| *layout != self.layout);
         let of_variant = self.variant.candidates(&self.shape);
@@ -260,7 +272,7 @@ impl Operation for TemporalAttention {
         }
         parameters.extend([U64, Parameter::of::<u32>()]);
         if self.strided {
-            parameters.push(Parameter::Value { bytes: STRIDES_BYTES });
+            parameters.push(Parameter::Value { bytes: self.strides_bytes() });
         }
         parameters.push(Parameter::of::<f32>());
 
@@ -271,9 +283,10 @@ impl Operation for TemporalAttention {
             ("STRIDED", self.strided.into()),
         ];
         if self.variant == Variant::General {
-            parameters.extend([Parameter::of::<u32>(); 2]);
+            parameters.extend([Parameter::of::<u32>(); 3]);
         } else {
-            defines.extend([("FRAMES", self.shape.frames), ("HEAD_DIM", self.shape.head_dim)]);
+            let Shape { frames, keys, head_dim, .. } = self.shape;
+            defines.extend([("FRAMES", frames), ("KEYS", keys), ("HEAD_DIM", head_dim)]);
         }
         let LaunchParameters { warps, problems, rounds, stages } = self.parameters;
         let (warps, problems) = (("WARPS", warps), ("PROBLEMS", problems));

@@ -141,7 +141,7 @@ impl Variant {
 
     /// Dynamic shared memory of a block.
     pub(super) const fn shared_bytes(self, shape: &Shape, parameters: &LaunchParameters) -> u64 {
-        let Shape { frames, head_dim, .. } = *shape;
+        let Shape { frames, keys, head_dim, .. } = *shape;
         let pieces = head_dim / 8;
         match self {
             // Queries and values in whole float4, keys in an odd number of them.
@@ -151,17 +151,18 @@ impl Variant {
             }
             Self::Short => 0,
             Self::Tiled => {
-                parameters.stages * parameters.problems * 3 * frames * (pieces | 1) * VECTOR_BYTES
+                let rows = frames + 2 * keys;
+                parameters.stages * parameters.problems * rows * (pieces | 1) * VECTOR_BYTES
             }
             Self::Warpgroup => {
-                let rows = frames.next_multiple_of(ROWS);
+                let rows = frames.next_multiple_of(ROWS) + 2 * keys.next_multiple_of(ROWS);
                 // An odd piece is paired, for the narrowest swizzle.
-                parameters.stages * 3 * rows * pieces.next_multiple_of(2) * VECTOR_BYTES
+                parameters.stages * rows * pieces.next_multiple_of(2) * VECTOR_BYTES
             }
             Self::SinglePrecision => {
                 // The weights of a tile: 16 rows of 16 keys, padded to 20.
                 let weights = parameters.warps * 16 * 20;
-                parameters.problems * 4 * (2 * frames * head_dim + weights)
+                parameters.problems * 4 * (2 * keys * head_dim + weights)
             }
         }
     }

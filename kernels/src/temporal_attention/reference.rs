@@ -3,10 +3,10 @@
 use super::operation::TemporalAttention;
 use crate::element::{Element, ElementType, to_usize, widened};
 
-/// One problem of attention in f64: `softmax(scale * q k^T + bias) v` for `frames x head_dim` tensors
-/// and a bias of `frames x frames`. A query whose keys are all hidden gives zeros.
+/// One problem of attention in f64: `softmax(scale * q k^T + bias) v` for q of `frames x head_dim`, k and v of
+/// `keys x head_dim`, and a bias of `frames x keys`. A query whose keys are all hidden gives zeros.
 ///
-/// Slices beyond `frames * head_dim` elements are ignored; missing elements count as zero.
+/// Missing elements of the bias count as zero.
 #[must_use]
 pub fn reference<T: Element>(
     operation: &TemporalAttention,
@@ -15,14 +15,14 @@ pub fn reference<T: Element>(
     bias: Option<&[T]>,
 ) -> Vec<f64> {
     let shape = operation.shape();
-    let (frames, head_dim) = (to_usize(shape.frames).max(1), to_usize(shape.head_dim).max(1));
+    let (keys_of_row, head_dim) = (to_usize(shape.keys).max(1), to_usize(shape.head_dim).max(1));
     let scale = f64::from(scale);
     let widen = |row: &[T]| widened(row).collect::<Vec<f64>>();
     let keys: Vec<Vec<f64>> = k.chunks(head_dim).map(widen).collect();
     let values: Vec<Vec<f64>> = v.chunks(head_dim).map(widen).collect();
     let mut out = Vec::with_capacity(q.len());
     for (frame, query) in q.chunks(head_dim).map(widen).enumerate() {
-        let bias = bias.and_then(|bias| bias.chunks(frames).nth(frame)).map(widen);
+        let bias = bias.and_then(|bias| bias.chunks(keys_of_row).nth(frame)).map(widen);
         let score = |(at, key): (usize, &Vec<f64>)| {
             let dot = query.iter().zip(key).map(|(a, b)| a * b).sum::<f64>() * scale;
             let added = bias.as_ref().and_then(|bias| bias.get(at)).copied().unwrap_or(0.0);

@@ -2,33 +2,36 @@
 
 use crate::element::ElementType;
 use crate::error::KernelError;
+use crate::extent::Extent;
 use crate::operation::{check_elements, check_size};
 
 /// The largest head dimension that a kernel keeps in registers.
 pub const MAX_HEAD_DIM: u64 = 128;
 
-/// The shape `[items, heads, frames, head_dim]` of q, k, v and out.
+/// The shape `[items, heads, frames, head_dim]` of q and out, and `[items, heads, keys, head_dim]` of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Independent positions: batch x height x width.
     pub items: u64,
     /// Heads of an item.
     pub heads: u64,
-    /// Frames, over which attention runs.
+    /// Frames: the queries of each head.
     pub frames: u64,
+    /// Keys and values of each head. Where attention runs over the frames themselves, as many.
+    pub keys: u64,
     /// Elements of a head.
     pub head_dim: u64,
 }
 
 impl Shape {
-    /// The shape, if a kernel supports it.
+    /// The shape of as many keys as frames, if a kernel supports it.
     ///
     /// # Errors
     ///
     /// [`KernelError::Dimension`] for no heads, no frames, or a head dimension outside 1 to 128;
     /// [`KernelError::TooLarge`] if 64 bits cannot count the bytes. Zero items are allowed.
     pub fn new(items: u64, heads: u64, frames: u64, head_dim: u64) -> Result<Self, KernelError> {
-        let shape = Self { items, heads, frames, head_dim };
+        let shape = Self { items, heads, frames, keys: frames, head_dim };
         check_size("heads", heads, 1..=u64::from(u32::MAX))?;
         check_size("frames", frames, 1..=u64::from(u32::MAX))?;
         check_size("head_dim", head_dim, 1..=MAX_HEAD_DIM)?;
@@ -36,10 +39,52 @@ impl Shape {
         Ok(shape)
     }
 
-    /// The dimensions, slowest first.
+    /// The same with another number of keys and values, as in cross-attention.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::Dimension`] for no keys, [`KernelError::TooLarge`] if 64 bits cannot count the bytes.
+    pub fn with_keys(self, keys: u64) -> Result<Self, KernelError> {
+        let shape = Self { keys, ..self };
+        check_size("keys", keys, 1..=u64::from(u32::MAX))?;
+        check_elements(&shape.key_dims())?;
+        Ok(shape)
+    }
+
+    /// The dimensions of q and out, slowest first.
     #[must_use]
     pub const fn dims(&self) -> [u64; 4] {
         [self.items, self.heads, self.frames, self.head_dim]
+    }
+
+    /// The dimensions of k and v, slowest first.
+    #[must_use]
+    pub const fn key_dims(&self) -> [u64; 4] {
+        [self.items, self.heads, self.keys, self.head_dim]
+    }
+
+    /// The dimensions of the scores, and of a bias: `[items, heads, frames, keys]`.
+    #[must_use]
+    pub const fn score_dims(&self) -> [u64; 4] {
+        [self.items, self.heads, self.frames, self.keys]
+    }
+
+    /// The extent of one bias, `[frames, keys]` and contiguous, for every item and head.
+    #[must_use]
+    pub const fn shared_bias(&self) -> Extent<4> {
+        Extent::strided(self.score_dims(), [0, 0, self.keys, 1])
+    }
+
+    /// Whether a bias of such an extent is one for all items and heads. The strides of axes of one element do not
+    /// matter.
+    pub(super) fn is_shared_bias(&self, bias: &Extent<4>) -> bool {
+        let mut axes = bias.dims.into_iter().zip(bias.strides).zip(self.shared_bias().strides);
+        axes.all(|((size, stride), shared)| size == 1 || stride == shared)
+    }
+
+    /// The longer one of queries and keys.
+    pub(super) const fn longest(&self) -> u64 {
+        if self.frames > self.keys { self.frames } else { self.keys }
     }
 
     /// Attention problems: items times heads.
@@ -48,19 +93,25 @@ impl Shape {
         self.items * self.heads
     }
 
-    /// Elements of one problem in one tensor.
+    /// Elements of one problem in q or out.
     #[must_use]
     pub const fn elements_per_problem(&self) -> u64 {
         self.frames * self.head_dim
     }
 
-    /// Elements of one item in one tensor.
+    /// Elements of one problem in k or v.
+    #[must_use]
+    pub const fn key_elements_per_problem(&self) -> u64 {
+        self.keys * self.head_dim
+    }
+
+    /// Elements of one item in q or out.
     #[must_use]
     pub const fn elements_per_item(&self) -> u64 {
         self.heads * self.elements_per_problem()
     }
 
-    /// Elements of one tensor.
+    /// Elements of q or out.
     #[must_use]
     pub const fn elements(&self) -> u64 {
         self.items * self.elements_per_item()
@@ -69,7 +120,8 @@ impl Shape {
     /// Bytes that any implementation must move: q, k and v read once, out written once.
     #[must_use]
     pub fn least_bytes(&self, element: ElementType) -> u128 {
-        4 * u128::from(self.elements()) * u128::from(element.bytes())
+        let elements = u128::from(self.elements_per_problem() + self.key_elements_per_problem());
+        2 * u128::from(self.problems()) * elements * u128::from(element.bytes())
     }
 
     /// The usual scale of attention: 1 / sqrt(head dimension).
@@ -89,6 +141,8 @@ mod tests {
     fn the_least_bytes_are_three_reads_and_one_write() {
         let shape = Shape::new(15_360, 5, 16, 64).expect("legal");
         assert_eq!(shape.least_bytes(ElementType::F16), 629_145_600);
+        let cross = shape.with_keys(80).expect("legal");
+        assert_eq!(cross.least_bytes(ElementType::F16), 3 * 629_145_600);
     }
 
     #[test]
@@ -100,6 +154,8 @@ mod tests {
         assert_eq!(dimension(Shape::new(1, 0, 16, 64)), "heads");
         assert_eq!(dimension(Shape::new(1, 1, 0, 64)), "frames");
         assert_eq!(dimension(Shape::new(1, 1, 16, 129)), "head_dim");
+        let shape = Shape::new(1, 1, 16, 64).expect("legal");
+        assert_eq!(dimension(shape.with_keys(0)), "keys");
         let error = Shape::new(u64::MAX, 5, 16, 64).expect_err("too large");
         assert_eq!(
             error.to_string(),

@@ -11,7 +11,7 @@ use crate::operation::{HOPPER, source};
 
 /// The most frames whose keys and values a warp keeps in registers.
 const SHORT_FRAMES: u64 = 32;
-/// The most frames of a specialised variant.
+/// The most frames, and the most keys, of a specialised variant.
 pub const MAX_FRAMES: u64 = 128;
 
 const TURING: ComputeCapability = ComputeCapability::new(7, 5);
@@ -23,15 +23,15 @@ const AMPERE: ComputeCapability = ComputeCapability::new(8, 0);
 pub enum Variant {
     /// Any shape and type, in f32 arithmetic.
     General,
-    /// Tensor cores straight from registers: f16 and bf16, at most 32 frames, a head dimension that
+    /// Tensor cores straight from registers: f16 and bf16, at most 32 frames and keys, a head dimension that
     /// is a multiple of 8, compute capability 8.0.
     Short,
-    /// Tensor cores through shared memory: f16 and bf16, at most 128 frames, a head dimension that is
+    /// Tensor cores through shared memory: f16 and bf16, at most 128 frames and keys, a head dimension that is
     /// a multiple of 8, compute capability 7.5, for bf16 8.0.
     Tiled,
     /// Hopper's warpgroup instructions: as [`Self::Tiled`], compute capability 9.0 alone.
     Warpgroup,
-    /// f32 throughout, no tf32: at most 128 frames, a head dimension that is a multiple of 4.
+    /// f32 throughout, no tf32: at most 128 frames and keys, a head dimension that is a multiple of 4.
     SinglePrecision,
 }
 
@@ -80,7 +80,7 @@ impl Variant {
         let order = match element {
             ElementType::F32 => [Self::SinglePrecision; 3],
             _ if whole_rows => [Self::Short, Self::Warpgroup, Self::Tiled],
-            _ if shape.frames <= 48 => [Self::Tiled, Self::Short, Self::General],
+            _ if shape.longest() <= 48 => [Self::Tiled, Self::Short, Self::General],
             _ => [Self::Warpgroup, Self::Tiled, Self::General],
         };
         let fits = |variant: &Self| {
@@ -104,13 +104,13 @@ impl Variant {
         let (takes, what, needed) = match self {
             Self::General => return Ok(()),
             Self::Short => (
-                is_half && pieces && shape.frames <= SHORT_FRAMES,
-                "f16 or bf16, at most 32 frames, a head dimension that is a multiple of 8",
+                is_half && pieces && shape.longest() <= SHORT_FRAMES,
+                "f16 or bf16, at most 32 frames and keys, a head dimension that is a multiple of 8",
                 AMPERE,
             ),
             Self::Tiled | Self::Warpgroup => (
-                is_half && pieces && shape.frames <= MAX_FRAMES,
-                "f16 or bf16, at most 128 frames, a head dimension that is a multiple of 8",
+                is_half && pieces && shape.longest() <= MAX_FRAMES,
+                "f16 or bf16, at most 128 frames and keys, a head dimension that is a multiple of 8",
                 match (self, element) {
                     (Self::Warpgroup, _) => HOPPER,
                     (_, ElementType::Bf16) => AMPERE,
@@ -118,8 +118,8 @@ impl Variant {
                 },
             ),
             Self::SinglePrecision => (
-                !is_half && shape.head_dim.is_multiple_of(4) && shape.frames <= MAX_FRAMES,
-                "f32, at most 128 frames, a head dimension that is a multiple of 4",
+                !is_half && shape.head_dim.is_multiple_of(4) && shape.longest() <= MAX_FRAMES,
+                "f32, at most 128 frames and keys, a head dimension that is a multiple of 4",
                 TURING,
             ),
         };
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(check(Variant::Tiled, 128, ElementType::F16, 9), Ok(()));
         assert_eq!(
             check(Variant::Short, 33, ElementType::F16, 9).expect_err("too many frames"),
-            "the short variant takes f16 or bf16, at most 32 frames, a head dimension that is a \
+            "the short variant takes f16 or bf16, at most 32 frames and keys, a head dimension that is a \
              multiple of 8"
         );
         let newer = check(Variant::Warpgroup, 64, ElementType::F16, 10).expect_err("not Hopper");

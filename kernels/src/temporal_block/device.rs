@@ -318,7 +318,8 @@ impl<T: Element> Declared<'_, '_, T> {
         let stage = stage.writes(attended).length().constant(narrow(shape.heads)).bytes(strides);
         let stage = stage.value(shape.attention().scale());
         if operation.variant() == Variant::General {
-            stage.constant(narrow(shape.frames)).constant(narrow(shape.head_dim()));
+            let frames = narrow(shape.frames);
+            stage.constant(frames).constant(frames).constant(narrow(shape.head_dim()));
         }
         let added = (Some(part.out_bias), Some(residual));
         self.product(format!("out{number}"), of_out, [attended, part.out, y], added)

@@ -78,7 +78,7 @@ impl BlockShape {
     #[must_use]
     pub const fn attention(&self) -> Shape {
         let Self { items, frames, heads, .. } = *self;
-        Shape { items, heads, frames, head_dim: self.head_dim() }
+        Shape { items, heads, frames, keys: frames, head_dim: self.head_dim() }
     }
 
     /// The products over the rows of an item: of q, k and v, of the attention's output, and the two of the

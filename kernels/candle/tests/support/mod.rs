@@ -54,9 +54,10 @@ pub fn attention_by_candle(
     causal: bool,
     bias: Option<&Tensor>,
 ) -> Result<Tensor> {
-    let [frames, head_dim] = [tensors[0].dim(D::Minus2)?, tensors[0].dim(D::Minus1)?];
+    let [frames, keys] = [tensors[0].dim(D::Minus2)?, tensors[1].dim(D::Minus2)?];
     let of_problems = |tensor: &Tensor| {
-        tensor.to_dtype(DType::F32)?.contiguous()?.reshape(((), frames, head_dim))
+        let (rows, head_dim) = (tensor.dim(D::Minus2)?, tensor.dim(D::Minus1)?);
+        tensor.to_dtype(DType::F32)?.contiguous()?.reshape(((), rows, head_dim))
     };
     let [q, k, v] = tensors.map(of_problems);
     let (q, k, v) = (q?, k?, v?);
@@ -65,9 +66,9 @@ pub fn attention_by_candle(
         scores = scores.broadcast_add(&bias.to_dtype(DType::F32)?)?;
     }
     if causal {
-        let hidden = (0..frames * frames)
-            .map(|at| if at % frames > at / frames { f32::NEG_INFINITY } else { 0.0 });
-        let hidden = Tensor::from_iter(hidden, q.device())?.reshape((frames, frames))?;
+        let hidden = (0..frames * keys)
+            .map(|at| if at % keys > at / keys { f32::NEG_INFINITY } else { 0.0 });
+        let hidden = Tensor::from_iter(hidden, q.device())?.reshape((frames, keys))?;
         scores = scores.broadcast_add(&hidden)?;
     }
     candle_nn::ops::softmax(&scores, D::Minus1)?.matmul(&v)?.reshape(tensors[0].shape())

@@ -38,13 +38,15 @@ fn run<T: Tensorial>(
     bias: Option<&[T]>,
 ) -> (u64, Vec<T>) {
     let stream = stream();
-    let dims = operation.shape().dims();
+    let shape = operation.shape();
+    let (dims, of_keys) = (shape.dims(), shape.key_dims());
     let prepared = kernels().prepare(operation, choice).expect("a plan");
     let qkv = qkv.map(|tensor| stream.clone_htod(tensor).expect("memory"));
     let bias = bias.map(|bias| stream.clone_htod(bias).expect("memory"));
-    let bias = bias.as_ref().map(|bias| Tensor::new(bias, [operation.shape().frames; 2]));
+    let bias = bias.as_ref().map(|bias| Tensor::with_extent(bias, shape.shared_bias()));
     let mut out = poisoned::<T>(&stream, qkv[0].len());
-    let tensors = [&qkv[0], &qkv[1], &qkv[2]].map(|tensor| Tensor::new(tensor, dims));
+    let tensors = [(&qkv[0], dims), (&qkv[1], of_keys), (&qkv[2], of_keys)];
+    let tensors = tensors.map(|(tensor, dims)| Tensor::new(tensor, dims));
     let scale = operation.shape().scale();
     let launches = prepared
         .launch(&stream, tensors, bias, scale, TensorMut::new(&mut out, dims))
@@ -54,9 +56,11 @@ fn run<T: Tensorial>(
 
 /// Three random tensors and a bias.
 fn synthetic<T: Tensorial>(shape: &Shape, seed: u64) -> ([Vec<T>; 3], Vec<T>) {
-    let len = usize::try_from(shape.elements()).expect("elements");
-    let bias = usize::try_from(shape.frames * shape.frames).expect("elements");
-    ([1, 2, 3].map(|n| uniform::<T>(len, seed + n)), uniform::<T>(bias, seed + 4))
+    let of_keys = shape.problems() * shape.key_elements_per_problem();
+    let [len, of_keys, bias] = [shape.elements(), of_keys, shape.frames * shape.keys]
+        .map(|elements| usize::try_from(elements).expect("elements"));
+    let qkv = [(len, 1), (of_keys, 2), (of_keys, 3)].map(|(len, n)| uniform::<T>(len, seed + n));
+    (qkv, uniform::<T>(bias, seed + 4))
 }
 
 /// How far `out`, contiguous, is from the reference.
@@ -66,14 +70,25 @@ fn deviation<T: Tensorial>(
     qkv: [&[T]; 3],
     bias: Option<&[T]>,
 ) -> Deviation {
-    let size = usize::try_from(operation.shape().elements_per_problem()).expect("elements");
     let mut deviation = Deviation::new();
-    for (problem, out) in out.chunks(size).enumerate() {
-        let part = problem * size..(problem + 1) * size;
-        let qkv = qkv.map(|tensor| &tensor[part.clone()]);
+    for (problem, out) in out.chunks(problem_sizes(operation.shape())[0]).enumerate() {
+        let qkv = problem_of(operation.shape(), problem, qkv);
         deviation.add(out, &reference(operation, operation.shape().scale(), qkv, bias));
     }
     deviation
+}
+
+/// Elements of one problem in q and out, and in k and v.
+fn problem_sizes(shape: &Shape) -> [usize; 2] {
+    [shape.elements_per_problem(), shape.key_elements_per_problem()]
+        .map(|elements| usize::try_from(elements).expect("elements"))
+}
+
+/// q, k and v of one problem, out of contiguous ones.
+fn problem_of<'a, T>(shape: &Shape, problem: usize, [q, k, v]: [&'a [T]; 3]) -> [&'a [T]; 3] {
+    let [size, of_keys] = problem_sizes(shape);
+    let part = |tensor: &'a [T], size: usize| &tensor[problem * size..(problem + 1) * size];
+    [part(q, size), part(k, of_keys), part(v, of_keys)]
 }
 
 fn against_golden<T: Tensorial>(golden: &Golden<T>) {
@@ -155,9 +170,9 @@ fn a_launch_that_needs_no_split_is_one_launch_of_one_problem_too() {
 fn matches_the_reference<T: Tensorial>(operation: TemporalAttention, seed: u64, chunk: u64) {
     let (qkv, mut bias) = synthetic::<T>(operation.shape(), seed);
     // Some keys are hidden, and one query sees none.
-    let frames = usize::try_from(operation.shape().frames).expect("frames");
+    let keys = usize::try_from(operation.shape().keys).expect("keys");
     bias.iter_mut().step_by(5).for_each(|x| *x = T::narrow(f32::NEG_INFINITY));
-    bias[..frames].fill(T::narrow(f32::NEG_INFINITY));
+    bias[..keys].fill(T::narrow(f32::NEG_INFINITY));
     let bias = operation.is_biased().then_some(&bias[..]);
     let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
     let (_, out) = run(operation, Choice::AUTOMATIC, qkv, bias);
@@ -192,6 +207,8 @@ proptest! {
         items in 1_u64..9,
         heads in 1_u64..6,
         frames in prop_oneof![1_u64..33, 33_u64..129, Just(16), Just(32), Just(128), 129_u64..200],
+        // As many as the frames, or any number.
+        keys in prop_oneof![Just(None), Just(None), (1_u64..200).prop_map(Some), (1_u64..33).prop_map(Some)],
         head_dim in prop_oneof![(1_u64..17).prop_map(|n| 8 * n), 1_u64..129, Just(64)],
         causal in any::<bool>(),
         biased in any::<bool>(),
@@ -199,6 +216,7 @@ proptest! {
         chunk in 1_u64..5,
     ) {
         let shape = Shape::new(items, heads, frames, head_dim).expect("legal");
+        let shape = shape.with_keys(keys.unwrap_or(frames)).expect("legal");
         random_shape::<f16>(shape, causal, biased, seed, chunk);
         random_shape::<bf16>(shape, causal, biased, seed, chunk);
         random_shape::<f32>(shape, causal, biased, seed, chunk);
@@ -236,9 +254,28 @@ fn every_head_dimension_of_the_long_variants_matches_the_reference() {
 
 #[test]
 #[ignore = "needs a CUDA GPU"]
+fn any_number_of_keys_matches_the_reference() {
+    fn all<T: Tensorial>() {
+        for (frames, keys) in [(1, 128), (128, 1), (16, 77), (77, 16), (16, 24), (9, 32), (33, 128)]
+        {
+            for head_dim in [40, 64, 72, 128] {
+                let shape = Shape::new(3, 2, frames, head_dim).expect("legal");
+                let shape = shape.with_keys(keys).expect("legal");
+                random_shape::<T>(shape, false, false, frames, 2);
+                random_shape::<T>(shape, true, true, keys, 1);
+            }
+        }
+    }
+    all::<f16>();
+    all::<bf16>();
+    all::<f32>();
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
 fn launch_parameters_change_nothing_but_the_launch() {
-    fn all<T: Tensorial>(frames: u64) {
-        let shape = Shape::new(7, 3, frames, 40).expect("legal");
+    fn all<T: Tensorial>(frames: u64, keys: u64) {
+        let shape = Shape::new(7, 3, frames, 40).expect("legal").with_keys(keys).expect("legal");
         for operation in variants::<T>(shape) {
             let (qkv, _) = synthetic::<T>(&shape, 9);
             let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
@@ -257,9 +294,11 @@ fn launch_parameters_change_nothing_but_the_launch() {
             }
         }
     }
-    all::<f16>(16);
-    all::<f16>(81);
-    all::<f32>(33);
+    all::<f16>(16, 16);
+    all::<f16>(81, 81);
+    all::<f16>(40, 70);
+    all::<f32>(33, 33);
+    all::<f32>(50, 20);
 }
 
 /// An uninitialised tensor of `len` elements on the device.

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use gridguard::{Choice, Strategy};
-use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, tolerance};
-use gridguard_kernels::{Element as _, Extent, Tensor, TensorMut};
+use gridguard_examples::uniform;
+use gridguard_kernels::temporal_attention::{Shape, TemporalAttention, reference, tolerance};
+use gridguard_kernels::{Deviation, Element as _, Extent, Tensor, TensorMut};
 use half::{bf16, f16};
 
-use super::{attention, deviation, synthetic, variants};
+use super::{attention, deviation, problem_of, problem_sizes, synthetic, variants};
 use crate::support::{Tensorial, kernels, poisoned, stream, unit};
 
 /// Copies `[items, heads, frames, head_dim]` to where `extent` says.
@@ -77,14 +78,15 @@ fn by_address<T: Tensorial>(operation: TemporalAttention, extent: Extent<4>) {
     let prepared = kernels().prepare(operation, Choice::AUTOMATIC).expect("a plan");
     let (mut out, mut raw) = (poisoned::<T>(&stream, len), poisoned::<T>(&stream, len));
     let tensors = [0, 1, 2].map(|place| Tensor::with_extent(&device[place], extent));
-    let of_bias = operation.is_biased().then(|| Tensor::new(&bias, [shape.frames; 2]));
+    let of_bias = || Tensor::with_extent(&bias, shape.shared_bias());
+    let of_bias = operation.is_biased().then(of_bias);
     let target = TensorMut::with_extent(&mut out, extent);
     let launches = prepared.launch(&stream, tensors, of_bias, shape.scale(), target);
     {
         let [q, k, v] = [0, 1, 2].map(|place| device[place].device_ptr(&stream));
         let (of_bias, to) = (bias.device_ptr(&stream), raw.device_ptr_mut(&stream));
         let addresses = [q.0, k.0, v.0, to.0];
-        let of_bias = operation.is_biased().then_some(of_bias.0);
+        let of_bias = operation.is_biased().then_some((of_bias.0, shape.shared_bias()));
         // SAFETY: memory of these extents and this type, held here, on the stream that owns it.
         let launched = unsafe {
             let stream = stream.cu_stream().cast();
@@ -175,6 +177,71 @@ fn one_key_and_value_may_serve_every_item() {
     let (k, v) = (k.repeat(6), v.repeat(6));
     let deviation = deviation(&operation, &out, [q, &k, &v], None);
     assert!(deviation.within(tolerance(f16::TYPE)), "{:e}", deviation.relative());
+}
+
+#[test]
+#[ignore = "needs a CUDA GPU"]
+fn a_bias_may_be_of_items_of_heads_of_both_or_of_keys_alone() {
+    fn all<T: Tensorial>(frames: u64, keys: u64, head_dim: u64) {
+        let (items, heads) = (5, 3);
+        let shape = Shape::new(items, heads, frames, head_dim).expect("legal");
+        let shape = shape.with_keys(keys).expect("legal");
+        let (qkv, _) = synthetic::<T>(&shape, 41);
+        let qkv = [&qkv[0][..], &qkv[1], &qkv[2]];
+        let (stream, size) = (stream(), frames * keys);
+        for strides in [
+            [size, 0, keys, 1],
+            [0, size, keys, 1],
+            [heads * size, size, keys, 1],
+            [keys, 0, 0, 1],
+            // Rows with gaps, and none of a multiple of 16 bytes.
+            [heads * (size + 3) + 1, size + 3, keys, 1],
+        ] {
+            let extent = Extent::strided(shape.score_dims(), strides);
+            let len = usize::try_from(extent.reach()).expect("elements");
+            let mut bias = uniform::<T>(len, 42);
+            bias.iter_mut().step_by(5).for_each(|x| *x = T::narrow(f32::NEG_INFINITY));
+            let memory = stream.clone_htod(&bias).expect("memory");
+            let of_scores: Vec<T> = places(&extent).map(|place| bias[place]).collect();
+            for operation in variants::<T>(shape) {
+                let operation = operation.with_bias().with_strides();
+                let chunk = Choice::at_most(unit(&operation)).strategy(Strategy::Chunked);
+                for choice in [Choice::AUTOMATIC, chunk] {
+                    let mut out = poisoned::<T>(&stream, qkv[0].len());
+                    let prepared = kernels().prepare(operation, choice).expect("a plan");
+                    let device = qkv.map(|tensor| stream.clone_htod(tensor).expect("memory"));
+                    let (q, k, v) = (&device[0], &device[1], &device[2]);
+                    let tensors = [
+                        Tensor::new(q, shape.dims()),
+                        Tensor::new(k, shape.key_dims()),
+                        Tensor::new(v, shape.key_dims()),
+                    ];
+                    let of_bias = Some(Tensor::with_extent(&memory, extent));
+                    let target = TensorMut::new(&mut out, shape.dims());
+                    prepared
+                        .launch(&stream, tensors, of_bias, shape.scale(), target)
+                        .expect("launches");
+                    let out = stream.clone_dtoh(&out).expect("copies back");
+                    let mut deviation = Deviation::new();
+                    let scores = of_scores.chunks(usize::try_from(size).expect("elements"));
+                    let problems = out.chunks(problem_sizes(&shape)[0]).zip(scores);
+                    for (problem, (out, bias)) in problems.enumerate() {
+                        let qkv = problem_of(&shape, problem, qkv);
+                        deviation.add(out, &reference(&operation, shape.scale(), qkv, Some(bias)));
+                    }
+                    let relative = deviation.relative();
+                    assert!(
+                        deviation.within(tolerance(T::TYPE)),
+                        "{operation:?} {strides:?}: {relative:e}"
+                    );
+                }
+            }
+        }
+    }
+    all::<f16>(16, 24, 64);
+    all::<f16>(40, 77, 72);
+    all::<bf16>(81, 81, 64);
+    all::<f32>(16, 25, 40);
 }
 
 #[test]
