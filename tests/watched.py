@@ -293,9 +293,12 @@ def compared(pairs, settings, **kinds):
     """Work in a process with the library and in one without, block by block in turn, so that whatever disturbs the
     machine meets both: the median of the ratios of two blocks that follow each other, for each pair of processes, and
     the memory that the library adds. `kinds` has the number of blocks of each kind of work."""
-    rows, more = {kind: [] for kind in kinds}, []
-    for _ in range(pairs):
+    rows, more, cores = {kind: [] for kind in kinds}, [], sorted(os.sched_getaffinity(0))
+    for pair in range(pairs):
+        # One core is nearer to the device than another: both processes run on the same two, one at a time.
+        os.sched_setaffinity(0, [cores[(2 * pair + one) % len(cores)] for one in (0, 1)])
         both = [start(work("timed"), preload, settings) for preload in (False, True)]
+        os.sched_setaffinity(0, cores)
         for kind, blocks in kinds.items():
             times = [[block(process, kind) for process in both] for _ in range(blocks + WARM_UP)][WARM_UP:]
             ratio = statistics.median(with_it / without for without, with_it in times)

@@ -65,7 +65,7 @@ impl Bodies {
         if declared > limit {
             return Err(ServeError::BodyTooLarge { bytes: declared, limit });
         }
-        let read = timeout(time, self.read_frames(body)).await;
+        let read = timeout(time, self.read_frames(body, declared)).await;
         read.unwrap_or(Err(ServeError::BodyTimeout { limit: time }))
     }
 
@@ -78,7 +78,7 @@ impl Bodies {
         }
     }
 
-    async fn read_frames(&self, mut body: Body) -> Result<Received, ServeError> {
+    async fn read_frames(&self, mut body: Body, declared: u64) -> Result<Received, ServeError> {
         let limit = self.limits.body;
         let (mut bytes, mut permit) = (Vec::new(), self.reserve(0)?);
         while let Some(frame) = body.frame().await {
@@ -96,6 +96,10 @@ impl Bodies {
                     discard(body, limit - total).await;
                     return Err(full);
                 }
+            }
+            if bytes.is_empty() {
+                // Of addresses alone: pages are taken as they are written. Without it, growing copies.
+                let _ = bytes.try_reserve_exact(usize::try_from(declared).unwrap_or(0));
             }
             bytes.extend_from_slice(&data);
         }

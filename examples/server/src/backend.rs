@@ -4,6 +4,7 @@ use axum::body::Bytes;
 use gridguard::pipeline::RunError;
 use gridguard_kernels::temporal_attention::{Layout, Shape, TemporalAttention};
 use gridguard_kernels::{Element, ElementType, KernelError};
+use rayon::prelude::*;
 
 use crate::error::ServeError;
 use crate::queue::Pending;
@@ -106,15 +107,19 @@ impl Batch {
         Ok(all)
     }
 
-    /// Copies an input of all requests, one after another, as far as `to` reaches.
+    /// Copies an input of all requests, one after another, as far as `to` reaches; requests in parallel.
     pub fn gather_into<T: Element>(&self, input: usize, to: &mut [T]) {
         // Bytes, since a body's need not be aligned for T.
         let mut rest: &mut [u8] = bytemuck::cast_slice_mut(to);
+        let mut parts = Vec::with_capacity(self.requests.len());
         for part in self.requests.iter().filter_map(|request| request.inputs.get(input)) {
             let (own, others) = rest.split_at_mut(part.len().min(rest.len()));
-            own.copy_from_slice(part.get(..own.len()).unwrap_or_default());
+            parts.push((own, part));
             rest = others;
         }
+        parts.into_par_iter().for_each(|(own, part)| {
+            own.copy_from_slice(part.get(..own.len()).unwrap_or_default());
+        });
     }
 
     /// Memory for the output of all requests, filled with NaN.
@@ -135,19 +140,20 @@ impl Batch {
         self.requests.iter().map(Request::output_bytes).sum::<usize>() / size_of::<T>()
     }
 
-    /// The bodies of the replies, out of the output of all requests.
+    /// The bodies of the replies, out of the output of all requests; in parallel.
     ///
     /// # Errors
     ///
     /// [`ServeError::Failed`] if it has another length.
     pub fn replies<T: Element>(&self, out: &[T]) -> Result<Vec<Vec<u8>>, ServeError> {
         let mut rest: &[u8] = bytemuck::cast_slice(out);
-        let mut reply = |request: &Request| {
+        let mut parts = Vec::with_capacity(self.requests.len());
+        for request in &self.requests {
             let (own, others) = rest.split_at_checked(request.output_bytes()).unwrap_or_default();
+            parts.push((request, own));
             rest = others;
-            request.reply(own)
-        };
-        self.requests.iter().map(&mut reply).collect()
+        }
+        parts.into_par_iter().map(|(request, own)| request.reply(own)).collect()
     }
 }
 

@@ -23,12 +23,16 @@ use gridguard_server::telemetry;
 use gridguard_server::tuning::Profiles;
 use gridguard_server::worker::{self, Factory};
 use metrics_exporter_prometheus::PrometheusHandle;
+use mimalloc::MiMalloc;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let options = Options::parse();

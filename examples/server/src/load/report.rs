@@ -5,12 +5,15 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use tokio::time::Instant;
 
 /// What came of a request.
 pub(crate) struct Outcome {
     /// The status, or why there is none.
     pub(crate) status: Result<u16, String>,
     pub(crate) latency: Duration,
+    /// When the reply was whole, or there was none.
+    pub(crate) ended: Instant,
     /// Whether the reply was correct, if it was compared.
     pub(crate) verified: Option<bool>,
 }
@@ -21,6 +24,7 @@ pub(crate) struct Report {
     pub(crate) outcomes: Vec<Outcome>,
     /// Requests that were due while too many others were on their way.
     pub(crate) skipped: u64,
+    /// Until the last reply.
     pub(crate) took: Duration,
 }
 
@@ -135,7 +139,7 @@ mod tests {
     use super::*;
 
     fn outcome(status: Result<u16, String>, verified: Option<bool>) -> Outcome {
-        Outcome { status, latency: Duration::from_millis(3), verified }
+        Outcome { status, latency: Duration::from_millis(3), ended: Instant::now(), verified }
     }
 
     fn report(outcomes: Vec<Outcome>) -> Report {
