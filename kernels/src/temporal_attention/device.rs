@@ -20,14 +20,16 @@ use {
     super::operation::Layout,
     crate::kernels::{Kernels, TunedLaunch},
     crate::operation::Operation,
-    gridguard::profile::{Objective, Policy},
+    gridguard::Choice,
+    gridguard::profile::{DefaultReason, Match, Objective, Policy},
 };
 
 #[cfg(feature = "profile")]
 impl Kernels {
     /// Prepares attention as the guard's profile says for its shape, whatever its layout: profiles know launches of
     /// the one that overflows, without strides, mask and bias, from which a choice may move them. Without such a
-    /// choice the launch is flat on x.
+    /// choice the launch is flat on x. Profiles know nothing of other numbers of keys than of frames: these are not
+    /// looked up.
     ///
     /// # Errors
     ///
@@ -36,10 +38,16 @@ impl Kernels {
         &self,
         attention: TemporalAttention,
     ) -> Result<TunedLaunch<TemporalAttention>, KernelError> {
+        let flat = attention.with_layout(Layout::FlatX);
+        if attention.shape.keys != attention.shape.frames {
+            let prepared = self.prepare(flat, Choice::AUTOMATIC)?;
+            let matched = Match::Default(DefaultReason::NoEntries);
+            return Ok(TunedLaunch { prepared, matched, rejected: None });
+        }
         let folded = attention.with_layout(Layout::FoldedY);
         let limits = self.guard().limits();
         let key = folded.plain().key(limits, Policy::default(), Objective::default())?;
-        self.prepare_by(&key, &folded, attention.with_layout(Layout::FlatX))
+        self.prepare_by(&key, &folded, flat)
     }
 }
 
