@@ -335,6 +335,11 @@ def cases() -> Iterator[tuple[str, list[torch.Tensor]]]:
     packed = torch.randn(items, frames, 3, heads, width, device="cuda", dtype=torch.float16)
     yield "f16, one packed tensor", [packed[:, :, at].transpose(1, 2) for at in range(3)]
     del packed
+    items, heads, _, width = MOTIVATING
+    yield "f16, 77 keys", [qkv(*MOTIVATING)[0], *qkv(items, heads, 77, width)[1:]]
+    hidden = torch.rand(items, 1, 1, 16, device="cuda") < 0.2
+    yield "f16, mask of items", [*qkv(*MOTIVATING), hidden.half().masked_fill(hidden, -torch.inf)]
+    del hidden
     for items in (70_000, 200_000, 1_000_000):
         yield f"f16, {items}x2x16x64", qkv(items, 2, 16, 64)
 
