@@ -77,13 +77,20 @@ fn the_host_backend_meets_pytorch_whole_and_split() {
 
 #[test]
 fn the_host_backend_hides_keys_as_the_reference_does() {
+    [9, 5, 14].into_iter().for_each(hides_keys);
+}
+
+/// Six problems of 9 queries and so many keys, of 16 elements each.
+fn hides_keys(keys: usize) {
     let guard = guard();
     let shape = Shape::new(3, 2, 9, 16).expect("legal");
-    let len = usize::try_from(shape.elements()).expect("elements");
-    let [q, k, v] = [1, 2, 3].map(|seed| uniform::<f16>(len, seed));
-    let mut bias = uniform::<f16>(81, 4);
+    let shape = shape.with_keys(u64::try_from(keys).expect("keys")).expect("legal");
+    let [len, of_keys] = [6 * 9 * 16, 6 * keys * 16];
+    let [q, k, v] =
+        [(len, 1), (of_keys, 2), (of_keys, 3)].map(|(len, seed)| uniform::<f16>(len, seed));
+    let mut bias = uniform::<f16>(9 * keys, 4);
     // The fourth query sees no key.
-    bias[27..36].fill(f16::NEG_INFINITY);
+    bias[3 * keys..4 * keys].fill(f16::NEG_INFINITY);
     let attention = attention::<f16>(&guard, shape).causal().with_bias();
     let plan = plan(&guard, &attention, Choice::at_most(1));
     let mut out = vec![f16::NAN; len];
@@ -91,7 +98,10 @@ fn the_host_backend_hides_keys_as_the_reference_does() {
     run_on_host(&guard, &plan, &attention, scale, qkv, Some(&bias), &mut out, || {}).expect("runs");
     let mut deviation = Deviation::new();
     for (problem, out) in out.chunks(144).enumerate() {
-        let qkv = qkv.map(|tensor| &tensor[problem * 144..(problem + 1) * 144]);
+        let part = |tensor: usize, rows: usize| {
+            &qkv[tensor][problem * rows * 16..(problem + 1) * rows * 16]
+        };
+        let qkv = [part(0, 9), part(1, keys), part(2, keys)];
         deviation.add(out, &reference(&attention, scale, qkv, Some(&bias)));
         assert!(out[48..64].iter().all(|x| *x == f16::ZERO));
     }
