@@ -7,9 +7,9 @@ where its own kernels would overflow. `install` puts it in the place of PyTorch'
     import gridguard.torch
     gridguard.torch.install()
 
-The kernels serve f16, bf16 and f32 on a CUDA device: sequences of up to 128 queries and as many keys, a head
-dimension of up to 128, any strides on the other axes, causal or with a mask that is the same for all heads and
-items, and grouped heads. `stats` says which calls were served, and why others were not.
+The kernels serve f16, bf16 and f32 on a CUDA device: up to 128 queries and up to 128 keys, a head dimension of up to
+128, any strides on the other axes, causal or with a mask that is broadcast to items and heads, and grouped heads.
+`stats` says which calls were served, and why others were not.
 """
 
 from __future__ import annotations
