@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The inference server under load, on all GPUs of this machine or on the host.
 
-    served.py FOLDER REPORT.json [--devices auto] [--in-flight 3] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 60]
+    served.py FOLDER REPORT.json [--devices auto] [--in-flight 6] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 60]
 
 FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. The server takes a closed loop,
 which shows what it can do, then 80 % of that for long, then twice that, then SIGTERM under load. Fails if a reply is
@@ -110,7 +110,7 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--devices", default="auto")
-    parser.add_argument("--in-flight", default="3")
+    parser.add_argument("--in-flight", default="6")
     parser.add_argument("--channels", type=int, default=1280)
     parser.add_argument("--dtype", default="f32")
     parser.add_argument("--sustained", type=int, default=300)
@@ -132,7 +132,7 @@ def main():
     report["in_flight"] = int(options.in_flight)
     report["request"] = {"resource": "block", "items": ITEMS, "frames": FRAMES, "channels": options.channels, "dtype": options.dtype}
     server.load(5, *shape, "--concurrency", 64, "--verify-every", 0)
-    closed = report["closed_loop"] = server.load(15, *shape, "--concurrency", 160, "--verify-every", 10000)
+    closed = report["closed_loop"] = server.load(15, *shape, "--concurrency", 192, "--verify-every", 10000)
     capacity = closed["served_per_second"]
     check(f"closed loop: {capacity:.0f} requests a second, p99 {closed['latency_s']['p99'] * 1e3:.0f} ms", is_good(closed))
     if (options.channels, options.dtype) in launches:

@@ -29,7 +29,7 @@ pub struct Options {
     pub memory: Option<u64>,
     /// Batches on each GPU at the same time: one computes while others are copied, and each has its share of the
     /// memory
-    #[arg(long, value_name = "BATCHES", default_value = "3")]
+    #[arg(long, value_name = "BATCHES", default_value = "6")]
     pub in_flight: NonZeroU8,
     /// The most frames of a request: the time of attention is quadratic in them
     #[arg(long, value_name = "FRAMES", default_value_t = 1024)]
@@ -70,7 +70,7 @@ pub struct Limits {
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = time)]
     pub batch_wait: Duration,
     /// Tensors of a batch: one with more of them does not wait
-    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = size)]
     pub batch_bytes: u64,
     /// The most connections; others wait to be accepted
     #[arg(long, default_value_t = 1024)]

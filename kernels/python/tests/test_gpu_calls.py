@@ -6,7 +6,7 @@ from pathlib import Path
 
 import gpu_calls
 import torch
-from calls import BOTH_RAISE, COMPARED, NOT_EXACT, PYTORCH, SERVED_UNALIGNED, Call, Comparison, compare
+from calls import BOTH_RAISE, COMPARED, NOT_EXACT, PYTORCH, SERVED_REFUSED, Call, Comparison, compare
 
 # A PyTorch that ends the process at masks of one column, and when it fails a second time.
 CRASHING = """
@@ -56,9 +56,9 @@ def test_errors_are_equal_by_their_type():
 
 
 def test_calls_whose_alignment_pytorch_refuses_are_compared_with_double_precision():
-    assert compare(call(), PYTORCH, RuntimeError(ALIGNMENT)) == Comparison(SERVED_UNALIGNED)
+    assert compare(call(), PYTORCH, RuntimeError(ALIGNMENT)) == Comparison(SERVED_REFUSED)
     twice = compare(call(), lambda *arguments: 2 * PYTORCH(*arguments), RuntimeError(ALIGNMENT))
-    assert twice.kind == SERVED_UNALIGNED and "off by" in twice.wrong
+    assert twice.kind == SERVED_REFUSED and "off by" in twice.wrong
     assert "TypeError" in compare(call(), raising(TypeError()), RuntimeError(ALIGNMENT)).wrong
 
 

@@ -61,9 +61,9 @@ impl Variant {
         match self {
             Self::General => LaunchParameters { warps: GENERAL_WARPS, ..one },
             // A block of one warp is too short-lived where there are few frames.
-            Self::Short if shape.frames <= 8 => LaunchParameters { problems: 2, ..one },
+            Self::Short if shape.longest() <= 8 => LaunchParameters { problems: 2, ..one },
             Self::Short => one,
-            Self::Tiled if shape.frames <= 8 => LaunchParameters { problems: 2, ..one },
+            Self::Tiled if shape.longest() <= 8 => LaunchParameters { problems: 2, ..one },
             Self::Tiled if shape.head_dim <= 80 => {
                 LaunchParameters { warps: tiles.div_ceil(2), ..one }
             }
@@ -73,7 +73,9 @@ impl Variant {
             }
             Self::Warpgroup => LaunchParameters { warps: 4, ..one },
             Self::SinglePrecision => match tiles {
-                1 => LaunchParameters { problems: 2, ..one },
+                // Two problems of many keys take more shared memory than a block may have.
+                1 if shape.longest() <= ROWS => LaunchParameters { problems: 2, ..one },
+                1 => one,
                 2 => LaunchParameters { warps: 2, ..one },
                 _ => LaunchParameters { warps: tiles.div_ceil(2), ..one },
             },
@@ -174,6 +176,21 @@ mod tests {
 
     fn shape(frames: u64) -> Shape {
         Shape::new(1, 1, frames, 64).expect("legal")
+    }
+
+    #[test]
+    fn the_defaults_of_any_number_of_keys_fit_into_a_block_of_hopper() {
+        for (frames, keys) in [(1, 128), (8, 128), (16, 128), (17, 128), (128, 1), (128, 128)] {
+            let shape = Shape::new(1, 1, frames, 128).expect("legal");
+            let shape = shape.with_keys(keys).expect("legal");
+            for variant in Variant::ALL {
+                let parameters = variant.default_parameters(&shape);
+                assert!(
+                    variant.shared_bytes(&shape, &parameters) <= 227 << 10,
+                    "{variant}: {shape:?}"
+                );
+            }
+        }
     }
 
     #[test]
