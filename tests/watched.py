@@ -392,7 +392,7 @@ def programs(report, folder):
 
 
 def timing(report, _folder):
-    report["caching_allocator"] = compared(7, {}, adds=300, steps=150)
+    report["caching_allocator"] = compared(7, {}, adds=300, steps=100, large_steps=20)
     streams = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
     report["allocator_of_streams"] = compared(3, streams, allocations=300)
     return []
