@@ -119,7 +119,8 @@ impl Prepared<TemporalAttention> {
     /// # Safety
     ///
     /// `addresses` and `extents` are those of q, k, v and out, and `bias` has those of the bias, of elements of the
-    /// prepared type in the context of the guard; `stream` is a live stream of that context. The memory lives until the launches have run, and no other work writes it, or reads out, meanwhile.
+    /// prepared type in the context of the guard; `stream` is a live stream of that context. The memory lives until
+    /// the launches have run, and no other work writes it, or reads out, meanwhile.
     /// Where the stream is being captured, both hold for the graph's launches too, and a clone of `self` is
     /// kept as long.
     ///
