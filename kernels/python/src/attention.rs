@@ -331,9 +331,9 @@ fn submit(call: &Call, current: &Current) -> Result<Option<Reason>, AttentionErr
     let bias = call.bias.zip(call.folded.bias);
     let stream = ptr::with_exposed_provenance_mut(current.stream);
     // SAFETY: `gridguard.torch` passes tensors with their own sizes and strides, alive until this returns,
-    // whose memory PyTorch's allocator reuses only in the order of the stream; all are on this device and of this type; and the stream is one of the device's
-    // primary context, which the guard is in. In a capture the memory is the graph's, and the code was kept
-    // just now.
+    // whose memory PyTorch's allocator reuses only in the order of the stream; all are on this device and of this
+    // type; and the stream is one of the device's primary context, which the guard is in. In a capture the memory
+    // is the graph's, and the code was kept just now.
     #[allow(unsafe_code, reason = "memory of another CUDA binding")]
     let submitted = unsafe { prepared.launch_raw(stream, addresses, extents, bias, call.scale) };
     match submitted {
