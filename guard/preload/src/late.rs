@@ -11,7 +11,7 @@ use crate::driver::Driver;
 use crate::functions::{self, FUNCTIONS};
 use crate::names::demangled;
 use crate::request::Launch;
-use crate::{abi, guarded, process, table};
+use crate::{abi, cache, guarded, process, table};
 
 /// Launches on record.
 const SLOTS: usize = 1024;
@@ -72,6 +72,12 @@ pub(crate) fn record(kernel: usize, grid: [u32; 3], stream: usize, per_thread: b
     slot.grid[1].store(grid[1], Ordering::Relaxed);
     slot.grid[2].store(grid[2], Ordering::Relaxed);
     slot.number.store(number + 1, Ordering::Release);
+}
+
+/// Has the processor fetch what the next launch of this thread writes.
+#[inline(always)]
+pub(crate) fn prefetch() {
+    cache::prefetch(slot(LAUNCHES.load(Ordering::Relaxed)));
 }
 
 /// Forgets everything, in a child process.

@@ -198,6 +198,9 @@ fn watched(
         if is_oversized(grid) {
             return oversized(describe());
         }
+        // Programs displace these from the caches between launches: they arrive while the driver works.
+        table::prefetch(describe().kernel.addr());
+        late::prefetch();
         let status = call();
         if status == SUCCESS {
             accepted(describe);

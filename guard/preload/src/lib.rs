@@ -20,6 +20,7 @@
 #![cfg_attr(test, allow(dead_code, reason = "the tests are not preloaded"))]
 
 mod abi;
+mod cache;
 mod callers;
 mod driver;
 mod elf;

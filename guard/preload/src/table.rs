@@ -4,6 +4,7 @@
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
+use crate::cache;
 use crate::fix::known::Known;
 
 /// Kernels that are counted by themselves; launches of others are counted together.
@@ -96,6 +97,14 @@ pub(crate) fn find(handle: usize) -> Option<&'static Entry> {
         }
     }
     None
+}
+
+/// Has the processor fetch the entry of the kernel with this handle.
+#[inline(always)]
+pub(crate) fn prefetch(handle: usize) {
+    if let Some(entry) = places(handle).next() {
+        cache::prefetch(entry);
+    }
 }
 
 /// The entry of the kernel with this handle, which gets one; `None` if the table is full.
