@@ -375,7 +375,7 @@ run() {
     fi
     if python3 -c 'import torch' 2>/dev/null; then
         step pytorch 300 pytorch "$folder" "$results"
-        step pytorch-calls 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu.py" --results "$results/pytorch-calls.json" --workers "$(nproc)" random_calls
+        step pytorch-calls 480 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu.py" --results "$results/pytorch-calls.json" --workers "$(nproc)" --seconds 420 random_calls
         step pytorch-block 300 env PYTHONPATH="$folder/python" python3 "$folder/python/gpu_block.py" --results "$results/pytorch-block.json"
     else
         missing pytorch "no PyTorch"
