@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The inference server under load, on all GPUs of this machine or on the host.
 
-    served.py FOLDER REPORT.json [--devices auto] [--in-flight 6] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 60]
+    served.py FOLDER REPORT.json [--devices auto] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 60]
 
 FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. The server takes a closed loop,
 which shows what it can do, then 80 % of that for long, then twice that, then SIGTERM under load. Fails if a reply is
@@ -29,9 +29,8 @@ GROWTH = 1.05
 class Server:
     """A server that takes requests, and its memory over time."""
 
-    def __init__(self, folder, block, devices, in_flight):
+    def __init__(self, folder, block, devices):
         command = [folder / "gridguard-server", "--listen", "127.0.0.1:0", "--devices", devices, "--log", "error"]
-        command += ["--in-flight", in_flight]
         self.process = subprocess.Popen([*command, *block], stdout=subprocess.PIPE, text=True)
         self.url = self.process.stdout.readline().split()[-1]
         self.samples = []
@@ -110,7 +109,6 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("report", type=pathlib.Path)
     parser.add_argument("--devices", default="auto")
-    parser.add_argument("--in-flight", default="6")
     parser.add_argument("--channels", type=int, default=1280)
     parser.add_argument("--dtype", default="f32")
     parser.add_argument("--sustained", type=int, default=300)
@@ -127,9 +125,8 @@ def main():
         if not holds:
             failed.append(name)
 
-    server = Server(folder, block, options.devices, options.in_flight)
+    server = Server(folder, block, options.devices)
     report["workers"] = server.devices
-    report["in_flight"] = int(options.in_flight)
     report["request"] = {"resource": "block", "items": ITEMS, "frames": FRAMES, "channels": options.channels, "dtype": options.dtype}
     server.load(5, *shape, "--concurrency", 64, "--verify-every", 0)
     closed = report["closed_loop"] = server.load(15, *shape, "--concurrency", 192, "--verify-every", 10000)
@@ -180,7 +177,7 @@ def main():
 
     report["others"] = []
     if options.devices != "host":
-        server = Server(folder, ["--channels", "320", "--dtype", "f16"], options.devices, options.in_flight)
+        server = Server(folder, ["--channels", "320", "--dtype", "f16"], options.devices)
         for resource, sizes in [("block", "128x1x16x64"), ("attention", "128x5x16x64")]:
             load = server.load(8, "--resource", resource, "--shape", sizes, "--concurrency", 128, "--verify-every", 1000)
             row = {"resource": resource, "shape": sizes, "dtype": "f16", **load}

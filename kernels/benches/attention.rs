@@ -226,8 +226,7 @@ impl<T: Element> Tensors<T> {
         device: &Device,
         prepared: &Prepared<TemporalAttention>,
     ) -> Result<(), Failure> {
-        let [items, heads, frames, _] = self.extent.dims;
-        let of_bias = Extent::strided([items, heads, frames, frames], [0, 0, frames, 1]);
+        let of_bias = prepared.operation().shape().shared_bias();
         let [q, k, v] =
             [&self.q, &self.k, &self.v].map(|memory| Tensor::with_extent(memory, self.extent));
         let bias = self.bias.as_ref().map(|bias| Tensor::with_extent(bias, of_bias));

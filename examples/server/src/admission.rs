@@ -98,7 +98,7 @@ impl Bodies {
                 }
             }
             if bytes.is_empty() {
-                // Of addresses alone: pages are taken as they are written. Without it, growing copies.
+                // Growing would copy. This takes addresses; pages are taken as they are written.
                 let _ = bytes.try_reserve_exact(usize::try_from(declared).unwrap_or(0));
             }
             bytes.extend_from_slice(&data);

@@ -74,7 +74,7 @@ pub(crate) fn record(kernel: usize, grid: [u32; 3], stream: usize, per_thread: b
     slot.number.store(number + 1, Ordering::Release);
 }
 
-/// Has the processor fetch what the next launch of this thread writes.
+/// Has the processor fetch what the next launch writes.
 #[inline(always)]
 pub(crate) fn prefetch() {
     cache::prefetch(slot(LAUNCHES.load(Ordering::Relaxed)));

@@ -112,28 +112,16 @@ impl Attention {
             return Ok(q.clone());
         }
         let (mut q, mut k, mut v) = (aligned(q)?, aligned(k)?, aligned(v)?);
-        let mut folded = self.fold([&q, &k, &v]);
+        let mut folded = fold([&q, &k, &v]);
         if folded == Err(NotFolded::Strides) {
             (q, k, v) = (packed(&q)?, packed(&k)?, packed(&v)?);
-            folded = self.fold([&q, &k, &v]);
+            folded = fold([&q, &k, &v]);
         }
         let folded = folded.map_err(|error| match error {
             NotFolded::Shape(error) => unsupported(error),
             other => Error::wrap(other),
         })?;
         q.apply_op3(&k, &v, Operator { attention: self.clone(), folded })
-    }
-
-    /// q, k, v, a contiguous output and the bias as items and heads.
-    fn fold(&self, tensors: [&Tensor; 3]) -> core::result::Result<Folded, NotFolded> {
-        let wide = |sizes: &[usize]| sizes.iter().copied().map(wide).collect::<Vec<u64>>();
-        let [q, ..] = tensors;
-        let of_out = (wide(q.dims()), wide(Layout::contiguous(q.shape()).stride()));
-        let [of_q, of_k, of_v] = tensors.map(|tensor| (wide(tensor.dims()), wide(tensor.stride())));
-        let of_bias = self.bias.as_ref().map(|bias| (wide(bias.dims()), wide(bias.stride())));
-        let view = |(dims, strides)| StridedView { dims, strides };
-        let views = [&of_q, &of_k, &of_v, &of_out].map(|(dims, strides)| view((dims, strides)));
-        Folded::new(views, of_bias.as_ref().map(|(dims, strides)| view((dims, strides))), false)
     }
 }
 
@@ -165,6 +153,16 @@ fn aligned(tensor: &Tensor) -> Result<Tensor> {
         return tensor.force_contiguous();
     }
     Ok(tensor.clone())
+}
+
+/// q, k, v and a contiguous output as items and heads. The bias is one for all of them.
+fn fold(tensors: [&Tensor; 3]) -> core::result::Result<Folded, NotFolded> {
+    let wide = |sizes: &[usize]| sizes.iter().copied().map(wide).collect::<Vec<u64>>();
+    let [q, ..] = tensors;
+    let of_out = (wide(q.dims()), wide(Layout::contiguous(q.shape()).stride()));
+    let [of_q, of_k, of_v] = tensors.map(|tensor| (wide(tensor.dims()), wide(tensor.stride())));
+    let views = [&of_q, &of_k, &of_v, &of_out];
+    Folded::new(views.map(|(dims, strides)| StridedView { dims, strides }), None, false)
 }
 
 /// Attention over tensors of one type and device.
@@ -254,8 +252,8 @@ impl Operator {
         let (q, k, v) = (reached::<T>(q, &of_q)?, reached(k, &of_k)?, reached(v, &of_v)?);
         let inputs = [(&q, of_q), (&k, of_k), (&v, of_v)];
         let inputs = inputs.map(|(memory, extent)| Input::with_extent(memory, extent));
-        let bias = bias.as_ref().zip(self.folded.bias);
-        let bias = bias.map(|(bias, extent)| Input::with_extent(bias, extent));
+        let of_bias = self.folded.shape.shared_bias();
+        let bias = bias.as_ref().map(|bias| Input::with_extent(bias, of_bias));
         // SAFETY: the launch writes each frame of each item and head, which are all elements of a contiguous output
         // of this length, as it checks; where it fails the memory is dropped.
         let mut out = unsafe { device.alloc::<T>(layout.shape().elem_count()) }?;

@@ -174,8 +174,11 @@ impl Prepared<TemporalAttention> {
 impl TemporalAttention {
     /// Checks strides, overlap of out, bias and scale of a launch.
     fn check_launch(&self, tensors: &Tensors, scale: f32) -> Result<(), KernelError> {
-        for (name, extent, dims) in tensors.named(&self.shape) {
-            check_strides(name, extent, dims, self)?;
+        for (name, extent) in NAMES.into_iter().zip(&tensors.extents) {
+            check_strides(name, extent, self)?;
+        }
+        if let Some(bias) = &tensors.bias {
+            check_bias_strides(bias, self)?;
         }
         let [.., out] = &tensors.extents;
         if !out.is_injective() {
@@ -204,17 +207,15 @@ impl Tensors {
     /// Their names in messages, extents and expected sizes.
     fn named(&self, shape: &Shape) -> impl Iterator<Item = (&'static str, &Extent<4>, [u64; 4])> {
         let (dims, of_keys) = (shape.dims(), shape.key_dims());
-        let expected = [
-            ("q", dims),
-            ("k", of_keys),
-            ("v", of_keys),
-            ("out", dims),
-            (BIAS, shape.score_dims()),
-        ];
-        self.all().zip(expected).map(|(extent, (name, dims))| (name, extent, dims))
+        let names = NAMES.into_iter().chain([BIAS]);
+        let expected = [dims, of_keys, of_keys, dims, shape.score_dims()];
+        let named = names.zip(self.all()).zip(expected);
+        named.map(|((name, extent), dims)| (name, extent, dims))
     }
 }
 
+/// The tensors in messages.
+const NAMES: [&str; 4] = ["q", "k", "v", "out"];
 const BIAS: &str = "bias";
 
 fn narrow(size: u64) -> u32 {
@@ -226,40 +227,31 @@ pub(crate) fn stride_bytes(
     operation: &TemporalAttention,
     extents: &[Extent<4>; 4],
 ) -> Result<[u8; STRIDES_BYTES], KernelError> {
-    let tensors = Tensors { extents: *extents, bias: None };
-    for (name, extent, dims) in tensors.named(&operation.shape) {
-        check_strides(name, extent, dims, operation)?;
+    for (name, extent) in NAMES.into_iter().zip(extents) {
+        check_strides(name, extent, operation)?;
     }
+    let tensors = Tensors { extents: *extents, bias: None };
     Ok(strides_of(&tensors).first_chunk().copied().unwrap_or([0; STRIDES_BYTES]))
 }
 
 fn check_strides(
     tensor: &'static str,
     extent: &Extent<4>,
-    dims: [u64; 4],
     operation: &TemporalAttention,
 ) -> Result<(), KernelError> {
-    let [items, heads, rows, element] = extent.strides;
-    let is_bias = tensor == BIAS;
-    let loads_vectors = operation.variant.loads_vectors() && !is_bias;
-    let alignment = if loads_vectors { VECTOR_BYTES } else { 1 };
+    let [.., element] = extent.strides;
+    let alignment = if operation.variant.loads_vectors() { VECTOR_BYTES } else { 1 };
     let bytes = operation.element.bytes();
     let is_aligned =
         |stride: u64| (u128::from(stride) * u128::from(bytes)).is_multiple_of(alignment.into());
-    let mut axes = dims.into_iter().zip([items, heads, rows]);
-    let [.., columns] = dims;
-    let expected = if is_bias && !operation.strided {
-        if operation.shape.is_shared_bias(extent) {
-            return Ok(());
-        }
-        "one contiguous matrix for all items and heads unless prepared with strides"
-    } else if !operation.strided {
+    let mut axes = extent.dims.into_iter().zip(extent.strides).take(3);
+    let expected = if !operation.strided {
         if extent.is_contiguous() {
             return Ok(());
         }
         "contiguous memory unless prepared with strides"
-    } else if element != 1 && columns > 1 {
-        "rows of contiguous elements"
+    } else if element != 1 && operation.shape.head_dim > 1 {
+        CONTIGUOUS_ROWS
     } else if axes.any(|(dim, stride)| dim > 1 && !is_aligned(stride)) {
         "strides that are multiples of 16 bytes"
     } else {
@@ -267,6 +259,21 @@ fn check_strides(
     };
     Err(KernelError::Strides { tensor, strides: extent.strides.to_vec(), expected })
 }
+
+/// As [`check_strides`]; a bias is loaded element by element.
+fn check_bias_strides(bias: &Extent<4>, operation: &TemporalAttention) -> Result<(), KernelError> {
+    let [.., element] = bias.strides;
+    let expected = if !operation.strided && !operation.shape.is_shared_bias(bias) {
+        "one contiguous matrix for all items and heads unless prepared with strides"
+    } else if element != 1 && operation.shape.keys > 1 {
+        CONTIGUOUS_ROWS
+    } else {
+        return Ok(());
+    };
+    Err(KernelError::Strides { tensor: BIAS, strides: bias.strides.to_vec(), expected })
+}
+
+const CONTIGUOUS_ROWS: &str = "rows of contiguous elements";
 
 /// The stride between items and the reach of one item, in elements. The stride of a single item does
 /// not matter.

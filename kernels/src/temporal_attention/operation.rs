@@ -203,10 +203,9 @@ impl Operation for TemporalAttention {
         let mut words = vec![self.variant.name(), axis];
         let options = [("causal", self.causal), ("bias", self.biased), ("strided", self.strided)];
         words.extend(options.iter().filter(|(_, set)| *set).map(|(word, _)| *word));
-        let keys = format!("keys={}", self.shape.keys);
-        if self.shape.keys != self.shape.frames {
-            words.push(&keys);
-        }
+        let Shape { frames, keys, .. } = self.shape;
+        let keys = (keys != frames).then(|| format!("keys={keys}"));
+        words.extend(keys.as_deref());
         words.join(" ")
     }
 
@@ -216,8 +215,8 @@ impl Operation for TemporalAttention {
 
     /// The condition of `THROUGH_REGISTERS` in `tiled_attention.cu`.
     fn loads_through_cache(&self) -> bool {
-        let Shape { head_dim, .. } = self.shape;
-        self.variant == Variant::Tiled && head_dim.is_multiple_of(16) && self.shape.longest() <= 32
+        let shape = &self.shape;
+        self.variant == Variant::Tiled && shape.head_dim.is_multiple_of(16) && shape.longest() <= 32
     }
 
     /// Those of the variant in this layout, then in the other.

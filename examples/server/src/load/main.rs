@@ -232,7 +232,7 @@ impl<T: Element> Sender<T> {
         if keeps {
             return Ok((status, Some(body.collect().await?.to_bytes())));
         }
-        // Collecting copies, which takes from the server what it has on the same machine.
+        // Collecting copies, which costs a server on the same machine processor time.
         while let Some(frame) = body.frame().await {
             frame?;
         }
