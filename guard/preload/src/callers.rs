@@ -8,28 +8,39 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::abi::{NOT_INITIALIZED, Status};
 use crate::elf::{self, Object, Tables};
-use crate::functions::FUNCTIONS;
+use crate::functions::{FUNCTIONS, Function};
 use crate::{guarded, hooks, stack};
 
-/// Objects whose runtime is kept; that of others is looked up at each launch.
+/// Callers of a function whose runtime is kept; that of others is looked up at each launch.
 const MAX_CALLERS: usize = 64;
 
-/// An object that calls runtimes; its end is 0 until all else is written.
+/// The objects that call a function.
+struct Callers {
+    claimed: AtomicUsize,
+    callers: [Caller; MAX_CALLERS],
+}
+
+/// An object that calls a function; its end is 0 until all else is written.
 struct Caller {
     begin: AtomicUsize,
     end: AtomicUsize,
-    /// What stands for each function.
-    targets: [AtomicPtr<c_void>; FUNCTIONS.len()],
+    /// What stands for the function.
+    target: AtomicPtr<c_void>,
 }
 
-static CALLERS: [Caller; MAX_CALLERS] = [const {
-    Caller {
-        begin: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        targets: [const { AtomicPtr::new(ptr::null_mut()) }; FUNCTIONS.len()],
+/// Of each function.
+static CALLERS: [Callers; FUNCTIONS.len()] = [const {
+    Callers {
+        claimed: AtomicUsize::new(0),
+        callers: [const {
+            Caller {
+                begin: AtomicUsize::new(0),
+                end: AtomicUsize::new(0),
+                target: AtomicPtr::new(ptr::null_mut()),
+            }
+        }; MAX_CALLERS],
     }
-}; MAX_CALLERS];
-static CLAIMED: AtomicUsize = AtomicUsize::new(0);
+}; FUNCTIONS.len()];
 /// Objects that were loaded when the program began.
 static STARTUP: AtomicUsize = AtomicUsize::new(0);
 
@@ -46,42 +57,36 @@ pub(crate) fn note_startup() {
 /// What a call of function `function` that returns to `caller` is handed to. Without lock or allocation once
 /// the caller's object is known; does not panic.
 pub(crate) extern "C" fn choose(function: usize, caller: usize) -> *mut c_void {
-    let known = CALLERS.iter().take_while(|known| known.end.load(Ordering::Acquire) != 0);
-    let mut known = known.filter(|known| {
-        let begin = known.begin.load(Ordering::Relaxed);
-        caller.wrapping_sub(begin) < known.end.load(Ordering::Relaxed).wrapping_sub(begin)
-    });
-    let place = known.next();
-    let target = place.and_then(|known| known.targets.get(function));
-    match target.map(|target| target.load(Ordering::Acquire)) {
-        Some(target) if !target.is_null() => target,
-        _ => find(function, caller, place),
+    let (Some(Function { symbol, .. }), Some(callers)) =
+        (FUNCTIONS.get(function), CALLERS.get(function))
+    else {
+        return missing();
+    };
+    for known in callers.callers.iter().take(callers.claimed.load(Ordering::Relaxed)) {
+        let end = known.end.load(Ordering::Acquire);
+        if (known.begin.load(Ordering::Relaxed)..end).contains(&caller) {
+            return known.target.load(Ordering::Relaxed);
+        }
     }
+    find(function, symbol, caller, callers)
 }
 
 #[cold]
-fn find(function: usize, caller: usize, place: Option<&Caller>) -> *mut c_void {
-    let Some(symbol) = FUNCTIONS.get(function).map(|function| function.symbol) else {
-        return missing();
-    };
+fn find(function: usize, symbol: &CStr, caller: usize, callers: &Callers) -> *mut c_void {
     let (calling, original) = bound(caller, symbol);
     if original.is_null() {
         return missing();
     }
     guarded::run(|| keep_loaded(original));
     let target = hooks::replace(function, original);
-    let place = place.or_else(|| {
-        let (begin, end) = calling?.range;
+    if let Some(Calling { range: (begin, end), .. }) = calling
         // The count stays far from its end: a full table is not claimed from again.
-        let is_full = CLAIMED.load(Ordering::Relaxed) >= MAX_CALLERS;
-        let claimed = (!is_full).then(|| CLAIMED.fetch_add(1, Ordering::Relaxed));
-        let place = CALLERS.get(claimed?)?;
+        && callers.claimed.load(Ordering::Relaxed) < MAX_CALLERS
+        && let Some(place) = callers.callers.get(callers.claimed.fetch_add(1, Ordering::Relaxed))
+    {
         place.begin.store(begin, Ordering::Relaxed);
+        place.target.store(target, Ordering::Relaxed);
         place.end.store(end, Ordering::Release);
-        Some(place)
-    });
-    if let Some(target_of_caller) = place.and_then(|place| place.targets.get(function)) {
-        target_of_caller.store(target, Ordering::Release);
     }
     target
 }

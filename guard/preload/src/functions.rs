@@ -4,14 +4,13 @@
 //! two libraries named `libcuda`, through another library that replaces it. Each original has a
 //! replacement of its own, a slot, so that every call reaches the function that it would have reached.
 
-use core::cell::Cell;
 use core::ffi::{CStr, c_int, c_void};
 use core::mem;
 use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use std::thread::LocalKey;
 
 use crate::elf;
+use crate::flag::Inside;
 
 /// Originals of one function: the one that linked programs reach, then those that were looked up.
 pub(crate) const SLOTS: usize = 4;
@@ -155,11 +154,10 @@ pub(crate) fn is_runtime(function: usize) -> bool {
     FUNCTIONS.get(function).is_some_and(|function| function.versions.is_empty())
 }
 
-/// Calls `outermost`, or `nested` if a call of this thread is in a replacement already, as `inside` says: a library
-/// between this one and the driver calls another one.
+/// Calls `outermost`, or `nested` if a call of this thread is in a replacement already, as `inside` says.
 #[inline(always)]
 pub(crate) fn once<R>(
-    inside: &'static LocalKey<Cell<bool>>,
+    inside: Inside,
     nested: impl FnOnce() -> R,
     outermost: impl FnOnce() -> R,
 ) -> R {
@@ -167,7 +165,7 @@ pub(crate) fn once<R>(
         return nested();
     }
     let result = outermost();
-    inside.set(false);
+    inside.replace(false);
     result
 }
 

@@ -24,7 +24,9 @@ pub(crate) const GRAPH: usize = 1;
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: usize = 2;
 
-/// A launch on record. `number` is its own number plus one, and 0 while it is written.
+/// A launch on record. `number` is its own number plus one, and 0 while it is written. Within one line of the
+/// processor's cache.
+#[repr(align(64))]
 struct Slot {
     number: AtomicU64,
     kernel: AtomicUsize,

@@ -1,6 +1,5 @@
 //! The launch functions: each calls its original and counts what was launched.
 
-use core::cell::Cell;
 use core::ffi::{c_uint, c_void};
 use core::sync::atomic::Ordering;
 
@@ -9,6 +8,7 @@ use crate::abi::{
     Status,
 };
 use crate::fix::relaunch::{Again, Outcome, Part, is_oversized};
+use crate::flag::Inside;
 use crate::functions::{self, FUNCTIONS};
 use crate::request::{Launch, attributes, configured};
 use crate::table;
@@ -170,15 +170,10 @@ pub(crate) unsafe extern "C-unwind" fn kernel_ex<const H: usize, const S: usize>
     }
 }
 
-thread_local! {
-    /// Whether a launch of this thread is in a replacement already.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Calls an original, and `then` with its result if it is the outermost one.
 #[inline]
 pub(crate) fn outermost(call: impl Fn() -> Status, then: impl FnOnce(Status)) -> Status {
-    functions::once(&INSIDE, &call, || {
+    functions::once(Inside::Launch, &call, || {
         let status = call();
         then(status);
         status
@@ -194,7 +189,7 @@ fn watched(
     describe: impl Fn() -> Launch,
     oversized: impl FnOnce(Launch) -> Status,
 ) -> Status {
-    functions::once(&INSIDE, &call, || {
+    functions::once(Inside::Launch, &call, || {
         if is_oversized(grid) {
             return oversized(describe());
         }

@@ -7,6 +7,7 @@
 //! - `lookup`: `dlsym` and `dlvsym`, without allocation, lock or panic;
 //! - `elf`: symbols in the tables of loaded objects;
 //! - `functions`, `hooks`: the functions that are replaced, their originals and replacements;
+//! - `flag`: whether a thread is in a replacement already;
 //! - `launch`, `graph`, `runtime`, `names`, `late`, `fix`: the replacements;
 //! - `callers`: which runtime a program that links one reaches;
 //! - `request`, `node`: launches and kernel nodes, as programs make them;
@@ -26,6 +27,7 @@ mod driver;
 mod elf;
 mod explained;
 mod fix;
+mod flag;
 mod functions;
 mod graph;
 mod guarded;

@@ -1,6 +1,5 @@
 //! The functions that load modules and libraries: PTX is loaded with forms of its entries beside them.
 
-use core::cell::Cell;
 use core::ffi::{CStr, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
@@ -14,6 +13,7 @@ use crate::abi::{
 use crate::driver::Driver;
 use crate::fix::known::{Loaded, Reason};
 use crate::fix::{image, kernels};
+use crate::flag::Inside;
 use crate::{functions, guarded, process};
 
 /// `cuModuleLoadData`.
@@ -163,12 +163,6 @@ struct Call {
     keeps_text: bool,
 }
 
-thread_local! {
-    /// Whether a call of this thread is in a replacement already: a library between this one and the driver
-    /// calls another one.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Loads what was made of the PTX that `read` returns, by `rewritten`; or else the image itself, by
 /// `as_it_is`. Notes what the loaded module or library is.
 ///
@@ -181,7 +175,7 @@ unsafe fn loaded(
     as_it_is: impl FnOnce() -> Status,
     rewritten: impl FnOnce(&Driver, *const c_void) -> Option<Status>,
 ) -> Status {
-    if !process::options().fix || INSIDE.replace(true) {
+    if !process::options().fix || Inside::Load.replace(true) {
         return as_it_is();
     }
     let driver = Driver::of(call.through);
@@ -213,7 +207,7 @@ unsafe fn loaded(
         let handle = unsafe { *call.out };
         guarded::run(|| kernels::loaded(handle, kept));
     }
-    INSIDE.set(false);
+    Inside::Load.replace(false);
     status
 }
 

@@ -1,6 +1,5 @@
 //! The functions that allocate: each calls its original, and enters what it returned.
 
-use core::cell::Cell;
 use core::ffi::c_uint;
 
 use gridguard::watched::MemoryKind;
@@ -13,6 +12,7 @@ use crate::abi::{
     LOCATION_DEVICE, LOCATIONS_HOST, MemoryProperties, NOT_INITIALIZED, OUT_OF_MEMORY, SUCCESS,
     Status,
 };
+use crate::flag::Inside;
 use crate::{functions, late, watch};
 
 /// Defines replacements of functions that take a result, a number of bytes and more.
@@ -96,15 +96,10 @@ pub(crate) unsafe extern "C-unwind" fn physical<const H: usize, const S: usize>(
     watched(request, call, made)
 }
 
-thread_local! {
-    /// Whether a call of this thread is in a replacement of this module's already.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Makes a call that allocates or frees: `outermost`, or `nested` within another one.
 #[inline(always)]
 pub(super) fn once<R>(nested: impl FnOnce() -> R, outermost: impl FnOnce() -> R) -> R {
-    functions::once(&INSIDE, nested, outermost)
+    functions::once(Inside::Allocation, nested, outermost)
 }
 
 /// Calls the original, and enters the allocation that `made` returns, or explains why there is none.
