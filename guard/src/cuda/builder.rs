@@ -9,7 +9,6 @@ use cudarc::driver::{
     CudaContext, CudaEvent, CudaFunction, CudaStream, LaunchArgs, LaunchConfig, PushKernelArg, sys,
 };
 
-use super::arguments::{Memory, MemoryMut, bytes_of, wide};
 use super::builder_launcher::{BuilderLauncher, Events};
 use super::chunk_arg::{ChunkArg, ChunkValue, Tracked, discard};
 use super::error::{CudaError, LaunchError};
@@ -17,6 +16,7 @@ use super::functions::{find_kernel, with_kernel};
 use super::history::{ContextHistory, Watch};
 use super::kernel::Kernel;
 use super::launch::count;
+use super::memory::{Memory, MemoryMut, bytes_of, wide};
 #[cfg(feature = "profile")]
 use super::tuning::KernelTuning;
 use crate::guard::Guard;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use cudarc::driver::{DeviceRepr, SyncOnDrop};
 
-use super::arguments::{Memory, MemoryMut};
+use super::memory::{Memory, MemoryMut};
 use super::uses::Uses;
 use crate::plan::slot::Slot;
 

@@ -27,9 +27,11 @@ mod kernel;
 mod kernel_builder;
 mod launch;
 mod libraries;
+mod memory;
 mod module;
 pub(crate) mod nvrtc;
 mod occupancy;
+mod packed;
 mod pipeline;
 mod pipeline_graph;
 mod pipeline_memory;
@@ -40,12 +42,13 @@ pub(crate) mod query;
 mod raw;
 #[cfg(feature = "ptx")]
 mod rewritten;
+mod send;
 mod symbols;
 #[cfg(feature = "profile")]
 mod tuning;
 mod uses;
 
-pub use arguments::{Args, InOrder, Memory, MemoryMut};
+pub use arguments::Args;
 pub use builder::{GuardedLaunchArgs, GuardedStream, Launched, counts_without_guard};
 pub use capture::capture_launches;
 pub use cublaslt::{CublasLt, CublasLtUnavailable};
@@ -61,6 +64,7 @@ pub use history::bench;
 pub use history::{FaultSuspects, LaunchRecord};
 pub use kernel::Kernel;
 pub use kernel_builder::KernelLaunchArgs;
+pub use memory::{InOrder, Memory, MemoryMut};
 pub use module::Module;
 pub use nvrtc::{CompileOptions, Compiled, Compiler};
 pub use pipeline_graph::PipelineGraph;

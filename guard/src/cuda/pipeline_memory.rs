@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, PinnedHostSlice};
 
-use super::arguments::{Args, Memory, MemoryMut, wide};
+use super::arguments::Args;
+use super::memory::{Memory, MemoryMut, wide};
 use super::pipeline_stage::DeviceRange;
 use super::uses::is_of_thread;
 use crate::pipeline::buffer::Buffer;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 
-use super::arguments::wide;
 use super::capture::may_capture;
 use super::driver::{from_cudarc, handle};
 use super::driver_error::DriverError;
 use super::error::LaunchError;
 use super::history::Watch;
 use super::launch::{Submission, prepare};
+use super::memory::wide;
 use super::pipeline_memory::PipelineScratch;
 use super::pipeline_stage::{Body, Call, CudaStage, DeviceRange, DeviceViews};
 use super::symbols::Driver;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
 
-use super::arguments::wide;
 use super::kernel::Kernel;
+use super::memory::wide;
 use super::product::{ProductBuffers, ProductError, ProductShape, ProductStage};
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;

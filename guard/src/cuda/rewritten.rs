@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use gridguard_ptx::{FOLDED_WORDS, Fold, shifted_words};
 
-use super::arguments::Packed;
 use super::driver_error::DriverError;
 use super::error::{CudaError, Launches};
 use super::kernel::{Kernel, Rewriting};
 use super::launch::{Submission, other_kernel, prepare};
 use super::module::Module;
+use super::packed::Packed;
 use crate::guard::Guard;
 use crate::limits::FormLimits;
 use crate::observe;

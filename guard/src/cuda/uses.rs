@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, SyncOnDrop};
 
+use super::memory::{Memory, MemoryMut};
 use super::symbols::Driver;
 use crate::plan::arguments::MAX_ARGS;
 use crate::record::recent::PER_THREAD;
@@ -47,6 +48,37 @@ impl<'a> Uses<'a> {
         let (owners, events) = (ArrayVec::new(), ArrayVec::new());
         let (foreign, failed, submitted) = (false, None, Cell::new(false));
         Self { launches, foreign, failed, submitted, owners, events }
+    }
+
+    /// The address of memory that the launches read.
+    #[inline]
+    pub(super) fn read<T, S: Memory<T> + ?Sized>(&mut self, memory: &'a S) -> u64 {
+        let owner = memory.stream();
+        let waits = memory.has_one_event() || owner.context().is_managing_stream_synchronization();
+        let is_elsewhere = self.order_unless(memory.is_in_order(), owner);
+        let (address, used) = memory.device_ptr(self.launches);
+        if waits {
+            self.check_wait();
+        }
+        // cudarc keeps only the last of all reads, so that one on the launches' stream would hide those
+        // of other streams from a later writer. The owner's work comes after all of them.
+        let last: &'a CudaStream = if is_elsewhere { owner } else { self.launches };
+        self.hold(used, last, memory.has_one_event());
+        address
+    }
+
+    /// The address of memory that the launches write.
+    #[inline]
+    pub(super) fn write<T, S: MemoryMut<T> + ?Sized>(&mut self, memory: &'a mut S) -> u64 {
+        let (owner, has_one_event) = (memory.stream(), memory.has_one_event());
+        let waits = has_one_event || owner.context().is_managing_stream_synchronization();
+        self.order_unless(memory.is_in_order(), owner);
+        let (address, used) = memory.device_ptr_mut(self.launches);
+        if waits {
+            self.check_wait();
+        }
+        self.hold(used, self.launches, has_one_event);
+        address
     }
 
     /// Orders the launches after the work of `owner` on its memory, and that stream's later work after
