@@ -242,6 +242,22 @@ impl History {
         });
     }
 
+    /// Has the processor fetch what recording the next launch reads. The driver displaces it from the caches, and
+    /// it arrives while the driver works.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        for address in self.recorder.read_by_next() {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint, which faults for no address.
+            unsafe {
+                use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<_MM_HINT_T0>(address.cast());
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = address;
+        }
+    }
+
     /// All launches on record, the newest first.
     pub(super) fn launches(&self) -> Vec<LaunchRecord> {
         let names = self.names.read();

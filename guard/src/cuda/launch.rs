@@ -110,6 +110,7 @@ impl<'a> Target<'a> {
         launches: u64,
     ) -> Result<(), DriverError> {
         let (kernel, stream) = (self.kernel.inner(), self.stream);
+        kernel.history.prefetch();
         // SAFETY: stream and context by the contract of `new`, the rest by this function's.
         let (call, status) =
             unsafe { send(kernel.driver, kernel.function, stream, launch, overlap, params) };

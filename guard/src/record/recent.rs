@@ -5,7 +5,8 @@
 //! Recording allocates nothing.
 
 use core::panic::Location;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use spin::mutex::SpinMutex;
 use spin::relax::Yield;
@@ -40,7 +41,11 @@ pub(crate) struct Entry {
 
 /// The recent launches of a context.
 #[derive(Debug)]
-pub(crate) struct Recorder(SpinMutex<Rings, Yield>);
+pub(crate) struct Recorder {
+    rings: SpinMutex<Rings, Yield>,
+    /// The ring of the newest launch, for [`Self::read_by_next`].
+    newest: AtomicPtr<Ring>,
+}
 
 /// How many launches a stream had when a synchronisation of it began.
 #[derive(Clone, Copy, Debug)]
@@ -96,28 +101,39 @@ impl Recorder {
     pub(crate) fn new() -> Self {
         let ring = Ring { launches: 0, proven: 0, slots: [None; SLOTS] };
         let rings = vec![ring; STREAMS + 1].into_boxed_slice();
-        Self(SpinMutex::new(Rings { launches: 0, streams: [None; STREAMS], rings }))
+        let rings = SpinMutex::new(Rings { launches: 0, streams: [None; STREAMS], rings });
+        Self { rings, newest: AtomicPtr::new(ptr::null_mut()) }
     }
 
     #[inline]
     pub(crate) fn record(&self, entry: Entry) {
         let stream = StreamKey::of(entry.stream);
-        let mut rings = self.0.lock();
+        let mut rings = self.rings.lock();
         let number = rings.launches;
         rings.launches += 1;
         if let Some(ring) = rings.ring_for(stream) {
             ring.push(Slot { number, entry });
+            self.newest.store(ring, Ordering::Relaxed);
         }
+    }
+
+    /// Addresses that the next record reads if it is of the same stream as the newest one, for the processor to
+    /// fetch: the start and the end of what is locked, and the ring.
+    #[inline]
+    pub(crate) fn read_by_next(&self) -> [*const (); 3] {
+        let start = ptr::from_ref(&self.rings);
+        let end = start.wrapping_add(1).wrapping_byte_sub(1);
+        [start.cast(), end.cast(), self.newest.load(Ordering::Relaxed).cast()]
     }
 
     /// All launches on record, the oldest first.
     pub(crate) fn entries(&self) -> Vec<Entry> {
-        let rings = self.0.lock();
+        let rings = self.rings.lock();
         in_order(rings.rings.iter().flat_map(|ring| ring.slots.iter().flatten()).copied().collect())
     }
 
     pub(crate) fn unproven(&self) -> Unproven {
-        let rings = self.0.lock();
+        let rings = self.rings.lock();
         let forgotten = rings.rings.iter().map(Ring::forgotten).sum();
         let slots = rings.rings.iter().flat_map(Ring::unproven).collect();
         drop(rings);
@@ -127,14 +143,14 @@ impl Recorder {
     /// Marks the launches on `stream` so far, unless there are none on record.
     pub(crate) fn mark(&self, stream: usize) -> Option<StreamMark> {
         let stream = StreamKey::of(stream);
-        let rings = self.0.lock();
+        let rings = self.rings.lock();
         let launches = rings.rings.get(rings.place_of(stream)?)?.launches;
         Some(StreamMark { stream, launches })
     }
 
     /// Notes that the launches before `mark` ran without an error.
     pub(crate) fn prove(&self, mark: StreamMark) {
-        let mut rings = self.0.lock();
+        let mut rings = self.rings.lock();
         // Another stream may have taken the ring over since.
         let place = rings.place_of(mark.stream);
         if let Some(ring) = place.and_then(|place| rings.rings.get_mut(place)) {
@@ -144,7 +160,7 @@ impl Recorder {
 
     /// Launches recorded in the ring that streams share.
     pub(crate) fn sharing(&self) -> u64 {
-        self.0.lock().rings.last().map_or(0, |ring| ring.launches)
+        self.rings.lock().rings.last().map_or(0, |ring| ring.launches)
     }
 }
 
