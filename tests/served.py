@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The inference server under load, on all GPUs of this machine or on the host.
 
-    served.py FOLDER REPORT.json [--devices auto] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 60]
+    served.py FOLDER REPORT.json [--devices auto] [--channels 1280] [--dtype f32] [--sustained 300] [--overload 30]
 
 FOLDER has gridguard-server and gridguard-load, and gpu_server for direct launches. The server takes a closed loop,
 which shows what it can do, then 80 % of that for long, then twice that, then SIGTERM under load. Fails if a reply is
@@ -112,7 +112,7 @@ def main():
     parser.add_argument("--channels", type=int, default=1280)
     parser.add_argument("--dtype", default="f32")
     parser.add_argument("--sustained", type=int, default=300)
-    parser.add_argument("--overload", type=int, default=60)
+    parser.add_argument("--overload", type=int, default=30)
     options = parser.parse_args()
     folder = options.folder.resolve()
     block = ["--channels", str(options.channels), "--dtype", options.dtype]
@@ -129,7 +129,8 @@ def main():
     report["workers"] = server.devices
     report["request"] = {"resource": "block", "items": ITEMS, "frames": FRAMES, "channels": options.channels, "dtype": options.dtype}
     server.load(5, *shape, "--concurrency", 64, "--verify-every", 0)
-    closed = report["closed_loop"] = server.load(15, *shape, "--concurrency", 192, "--verify-every", 10000)
+    # Nothing is verified: to compute a reply takes a core of this machine for seconds.
+    closed = report["closed_loop"] = server.load(15, *shape, "--concurrency", 192, "--verify-every", 0)
     capacity = closed["served_per_second"]
     check(f"closed loop: {capacity:.0f} requests a second, p99 {closed['latency_s']['p99'] * 1e3:.0f} ms", is_good(closed))
     if (options.channels, options.dtype) in launches:
@@ -166,13 +167,15 @@ def main():
         is_good(overload) and refused > 0 and set(overload["statuses"]) == {"200", "429"},
     )
 
-    loading = server.start_load(10, *shape, "--rate", 0.8 * capacity, "--concurrency", 1000)
+    loading = server.start_load(10, *shape, "--rate", 0.8 * capacity, "--concurrency", 1000, "--verify-every", 5000)
     time.sleep(4)
     status = server.end()
     ending = report["sigterm_under_load"] = json.loads(loading.communicate()[0])
     ending["server_exit_status"] = status
-    # After the end nobody listens.
-    lost = {reason: count for reason, count in ending["failures"].items() if "onnect" not in reason}
+    # The server ends with 0 if every request that it read has its reply. After that nobody listens, or a connection
+    # ends while a client writes its next request.
+    after_the_end = ("client error (Connect)", "client error (SendRequest)")
+    lost = {reason: count for reason, count in ending["failures"].items() if not reason.startswith(after_the_end)}
     check(f"SIGTERM under load: {ending['served']} served, exit status {status}, lost {lost or 'none'}", status == 0 and not lost)
 
     report["others"] = []

@@ -392,9 +392,9 @@ def programs(report, folder):
 
 
 def timing(report, _folder):
-    report["caching_allocator"] = compared(7, {}, adds=300, steps=100, large_steps=20)
+    report["caching_allocator"] = compared(7, {}, adds=200, steps=60, large_steps=15)
     streams = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
-    report["allocator_of_streams"] = compared(3, streams, allocations=300)
+    report["allocator_of_streams"] = compared(3, streams, allocations=200)
     return []
 
 

@@ -29,7 +29,7 @@ pub struct Options {
     pub memory: Option<u64>,
     /// Batches on each GPU at the same time: one computes while others are copied, and each has its share of the
     /// memory
-    #[arg(long, value_name = "BATCHES", default_value = "6")]
+    #[arg(long, value_name = "BATCHES", default_value = "10")]
     pub in_flight: NonZeroU8,
     /// The most frames of a request: the time of attention is quadratic in them
     #[arg(long, value_name = "FRAMES", default_value_t = 1024)]

@@ -1,22 +1,22 @@
 """Random calls of `gridguard.torch` on a GPU, in processes of their own: most calls compile a kernel, some of PyTorch's
 kernels end the process, and a fault on the device ends a process's use of CUDA.
 
-    python gpu_calls.py --seeds FIRST END STEP --seconds SECONDS
-    python gpu_calls.py --alone SEED
-
-`gpu.py` starts these. Each writes lines of JSON.
+Each worker is a process that imports PyTorch and leaves CUDA alone. It forks the processes that make the calls, which
+write lines of JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import concurrent.futures
+import faulthandler
 import json
 import logging
-import subprocess
-import sys
+import multiprocessing
+import os
+import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ import gridguard.torch as ours
 
 # Processes that may end at a call before a worker gives up.
 MOST_ENDED = 30
-# Of a call alone, of which most is for the imports.
+# Of a call alone.
 ALONE_SECONDS = 120.0
 
 # How a call was compared, besides the kinds of `compare`. PyTorch's own process ends at some masks and slices, and
@@ -36,15 +36,20 @@ ALONE_PYTORCH = "PyTorch ends the process, also called by ours"
 ALONE_BACKWARD = "PyTorch ends the process in its backward pass"
 
 
-def check(calls: int, workers: int, seconds: float) -> tuple[list[str], collections.Counter, collections.Counter]:
-    """The calls that are wrong, how many were compared in which way, and how many took which path."""
+def check(
+    calls: int, workers: int, seconds: float, device: str = "cuda", initializer: Callable[[], None] | None = None
+) -> tuple[list[str], collections.Counter, collections.Counter]:
+    """The calls that are wrong, how many were compared in which way, and how many took which path. Each worker begins
+    with `initializer`."""
     wrong: list[str] = []
     kinds: collections.Counter[str] = collections.Counter()
     taken: collections.Counter[str] = collections.Counter()
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        end = time.monotonic() + seconds
-        parts = [(first, calls, workers, end) for first in range(workers)]
-        for some_wrong, some_kinds, some_taken in pool.map(lambda part: _in_processes(*part), parts):
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, context, initializer) as pool:
+        end = time.time() + seconds
+        parts = [pool.submit(_in_processes, range(first, calls, workers), end, device) for first in range(workers)]
+        for part in concurrent.futures.as_completed(parts):
+            some_wrong, some_kinds, some_taken = part.result()
             wrong += some_wrong
             kinds.update(some_kinds)
             taken.update(some_taken)
@@ -52,7 +57,7 @@ def check(calls: int, workers: int, seconds: float) -> tuple[list[str], collecti
 
 
 def _in_processes(
-    first: int, end: int, step: int, deadline: float
+    seeds: range, deadline: float, device: str
 ) -> tuple[list[str], collections.Counter, collections.Counter]:
     """As `check`. After a call that ends its process, that call runs alone, and the next process continues."""
     wrong: list[str] = []
@@ -67,8 +72,8 @@ def _in_processes(
             print(f"  WRONG {wrong[-1]}", flush=True)
 
     for _ in range(MOST_ENDED):
-        seconds = max(0.0, deadline - time.monotonic())
-        code, lines, errors = _child("--seeds", first, end, step, "--seconds", seconds, timeout=seconds + ALONE_SECONDS)
+        timeout = max(0.0, deadline - time.time()) + ALONE_SECONDS
+        code, lines, errors = _child(_seeds, seeds, deadline, device, timeout=timeout)
         for line in lines:
             if "kind" in line:
                 found(line["seed"], line["kind"], line["wrong"], line["call"])
@@ -81,17 +86,17 @@ def _in_processes(
         seed, stage, call = last["seed"], last["stage"], last["call"]
         print(f"  exit {code} at {seed}, stage {stage}: {call}", flush=True)
         if stage == "PyTorch" or last["error"] is not None:
-            found(seed, *_alone(seed, last["error"]), call)
+            found(seed, *_alone(seed, last["error"], device), call)
         else:
             found(seed, f"exit {code}", errors[-1500:], call)
-        first = seed + step
-    return [*wrong, f"{MOST_ENDED} processes ended, the last at seed {first - step}"], kinds, taken
+        seeds = seeds[seeds.index(seed) + 1 :]
+    return [*wrong, f"{MOST_ENDED} processes ended, and {len(seeds)} calls are left"], kinds, taken
 
 
-def _alone(seed: int, error: str | None) -> tuple[str, str | None]:
+def _alone(seed: int, error: str | None, device: str) -> tuple[str, str | None]:
     """How a call was compared, and what is wrong with it, whose process PyTorch ended: by ours alone. `error` is the
     type of what PyTorch raised before."""
-    code, lines, errors = _child("--alone", seed, timeout=ALONE_SECONDS)
+    code, lines, errors = _child(_one_alone, seed, device, timeout=ALONE_SECONDS)
     done = next((line for line in lines if "kind" in line), None)
     if done is None:
         if any("backward" in line for line in lines):
@@ -104,31 +109,47 @@ def _alone(seed: int, error: str | None) -> tuple[str, str | None]:
     return ALONE_RIGHT, None if error is not None else done["wrong"]
 
 
-def _child(*arguments: object, timeout: float) -> tuple[int, list[dict[str, Any]], str]:
-    """The exit status, the lines and the errors of another process of this program."""
-    command = [sys.executable, "-X", "faulthandler", __file__, *map(str, arguments)]
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False, timeout=timeout)
-        code, out, errors = ran.returncode, ran.stdout, ran.stderr
-    except subprocess.TimeoutExpired as error:
-        out = error.stdout or b""
-        out = out.decode(errors="replace") if isinstance(out, bytes) else out
-        code, errors = -1, f"did not end in {timeout:.0f} s"
+def _child(
+    function: Callable[..., None], *arguments: object, timeout: float
+) -> tuple[int, list[dict[str, Any]], str]:
+    """The exit status, the lines and the errors of a process that calls a function."""
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        target = (out.fileno(), err.fileno(), function, *arguments)
+        process = multiprocessing.get_context("fork").Process(target=_redirected, args=target)
+        process.start()
+        process.join(timeout)
+        in_time = process.exitcode is not None
+        process.kill()
+        process.join()
+        code = process.exitcode if in_time else -1
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read())
+        written, errors = texts
+    if not in_time:
+        errors = f"did not end in {timeout:.0f} s"
     # The last line may be cut.
-    lines = [line for line in out.splitlines() if line.startswith("{") and line.endswith("}")]
+    lines = [line for line in written.splitlines() if line.startswith("{") and line.endswith("}")]
     return code, [json.loads(line) for line in lines], errors
+
+
+def _redirected(out: int, errors: int, function: Callable[..., None], *arguments: object) -> None:
+    os.dup2(out, 1)
+    os.dup2(errors, 2)
+    faulthandler.enable()
+    function(*arguments)
 
 
 def _write(**line: Any) -> None:
     print(json.dumps(line), flush=True)
 
 
-def _seeds(seeds: range, seconds: float, device: str) -> None:
+def _seeds(seeds: range, deadline: float, device: str) -> None:
     """Writes each call before it runs, first by PyTorch alone, so that whoever reads it knows which one ended
     the process."""
-    end = time.monotonic() + seconds
     for seed in seeds:
-        if time.monotonic() > end:
+        if time.time() > deadline:
             break
         call = random_call(seed, device)
         about = {"seed": seed, "call": str(call)}
@@ -168,20 +189,3 @@ def _one_alone(seed: int, device: str) -> None:
 def _synchronize(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def main() -> None:
-    cli = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    cli.add_argument("--seeds", type=int, nargs=3)
-    cli.add_argument("--seconds", type=float, default=ALONE_SECONDS)
-    cli.add_argument("--alone", type=int)
-    cli.add_argument("--device", default="cuda")
-    options = cli.parse_args()
-    if options.alone is not None:
-        _one_alone(options.alone, options.device)
-    else:
-        _seeds(range(*options.seeds), options.seconds, options.device)
-
-
-if __name__ == "__main__":
-    main()

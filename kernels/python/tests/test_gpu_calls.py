@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
+import calls
 import gpu_calls
 import torch
 from calls import BOTH_RAISE, COMPARED, NOT_EXACT, PYTORCH, SERVED_REFUSED, Call, Comparison, compare
-
-# A PyTorch that ends the process at masks of one column, and when it fails a second time.
-CRASHING = """
-import os, sys
-sys.path.insert(0, {folder!r})
-import calls, gpu_calls, torch
 from gridguard import _fallback
 
-pytorch, failed = calls.PYTORCH, []
-
-def crashing(query, key, value, mask=None, **options):
-    if query.dtype == torch.float64:
-        return pytorch(query, key, value, mask, **options)
-    if mask is not None and mask.shape[-1] == 1:
-        os._exit(3)
-    try:
-        return pytorch(query, key, value, mask, **options)
-    except Exception:
-        if failed:
-            os._exit(4)
-        failed.append(True)
-        raise
-
-calls.PYTORCH = gpu_calls.PYTORCH = _fallback.pytorch = crashing
-sys.argv += ["--device", "cpu"]
-gpu_calls.main()
-"""
 ALIGNMENT = "query is not correctly aligned (strideM)"
 
 
@@ -73,14 +49,30 @@ def test_what_double_precision_refuses_has_the_shape_and_type_of_pytorchs_result
     assert compare(call(dropout_p=2.0), PYTORCH, None) == Comparison(BOTH_RAISE)
 
 
-def test_every_call_is_counted_also_those_that_end_the_process(tmp_path, monkeypatch):
-    calls = 26
-    program = tmp_path / "crashing.py"
-    program.write_text(CRASHING.format(folder=str(Path(__file__).parent)))
-    monkeypatch.setattr(gpu_calls, "__file__", str(program))
-    wrong, kinds, taken = gpu_calls.check(calls, 2, 600.0)
+def crashing():
+    """Makes PyTorch end the process at masks of one column, and when it fails a second time."""
+    pytorch, failed = calls.PYTORCH, []
+
+    def function(query, key, value, mask=None, **options):
+        if query.dtype == torch.float64:
+            return pytorch(query, key, value, mask, **options)
+        if mask is not None and mask.shape[-1] == 1:
+            os._exit(3)
+        try:
+            return pytorch(query, key, value, mask, **options)
+        except Exception:
+            if failed:
+                os._exit(4)
+            failed.append(True)
+            raise
+
+    calls.PYTORCH = gpu_calls.PYTORCH = _fallback.pytorch = function
+
+
+def test_every_call_is_counted_also_those_that_end_the_process():
+    wrong, kinds, taken = gpu_calls.check(26, 2, 600.0, "cpu", crashing)
     assert not wrong, wrong
-    assert kinds.total() == calls, kinds
+    assert kinds.total() == 26, kinds
     assert kinds.keys() <= {COMPARED, BOTH_RAISE, gpu_calls.ALONE_RIGHT, gpu_calls.ALONE_PYTORCH}
     assert kinds[gpu_calls.ALONE_RIGHT] and kinds[gpu_calls.ALONE_PYTORCH] and kinds[COMPARED] > 15, kinds
     assert taken["device"] > 15, taken
