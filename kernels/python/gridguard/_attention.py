@@ -10,7 +10,7 @@ from torch.autograd import forward_ad
 
 from gridguard import _fallback, _launch, _native
 from gridguard._counts import count
-from gridguard._operator import attention
+from gridguard._operator import attention, compute
 
 
 def scaled_dot_product_attention(
@@ -80,9 +80,7 @@ def serve(
     if compiling or (needs_grad and torch.is_grad_enabled()):
         # Through the dispatcher, which traces and differentiates it.
         return attention(query, key, value, bias, is_causal, factor, enable_gqa)
-    out = torch.empty_like(query)
-    reason = _launch.submit(query, key, value, out, bias, is_causal, factor, enable_gqa)
-    count(reason)
+    out, reason = compute(query, key, value, bias, is_causal, factor, enable_gqa)
     return out if reason is None else None
 
 

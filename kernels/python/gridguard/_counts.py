@@ -19,6 +19,8 @@ class Stats:
 
     served: int
     """Calls that the kernels served."""
+    copied: int
+    """Of these, calls whose tensors were copied first, for the kernels cannot read their strides."""
     pytorch: dict[str, int]
     """Calls that PyTorch served, by reason."""
     reader: str
@@ -31,7 +33,7 @@ def stats() -> Stats:
     with _counting:
         counts = dict(_counts)
     served = counts.pop(_SERVED, 0) + _launch.kernels.served
-    return Stats(served, counts, _launch.kernels.reader)
+    return Stats(served, counts.pop(_COPIED, 0), counts, _launch.kernels.reader)
 
 
 _counts: dict[str, int] = {}
@@ -49,11 +51,22 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 def count(reason: str | None) -> None:
     """Counts a call that the kernels served, or PyTorch for a reason, which is logged once."""
-    name = reason or _SERVED
-    with _counting:
-        count = _counts[name] = _counts.get(name, 0) + 1
-    if count == 1 and reason is not None:
+    if _add(reason or _SERVED) == 1 and reason is not None:
         _log.info("left to PyTorch: %s (further calls are only counted)", reason)
 
 
+def count_copied() -> None:
+    """Counts a call whose tensors were copied, which is logged once."""
+    if _add(_COPIED) == 1:
+        _log.info("tensors are copied for their strides (further calls are only counted)")
+
+
+def _add(name: str) -> int:
+    """Counts a call by a name, and returns how many there are."""
+    with _counting:
+        count = _counts[name] = _counts.get(name, 0) + 1
+    return count
+
+
 _SERVED = "served"
+_COPIED = "copied"

@@ -339,8 +339,9 @@ fn submit(call: &Call, current: &Current) -> Result<Option<Reason>, AttentionErr
     match submitted {
         Ok(_) => Ok(None),
         // Checked before anything is launched.
-        Err(KernelError::Strides { .. }) => Ok(Some("strides")),
-        Err(KernelError::Launch(LaunchError::Args(_))) => Ok(Some("alignment")),
+        Err(KernelError::Strides { .. } | KernelError::Launch(LaunchError::Args(_))) => {
+            Ok(Some("alignment"))
+        }
         Err(error) => Err(AttentionError::Failed(error)),
     }
 }

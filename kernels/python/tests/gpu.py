@@ -91,7 +91,7 @@ def random_calls(options: argparse.Namespace) -> None:
     assert not wrong, f"{len(wrong)} calls\n" + "\n".join(wrong[:20])
     assert kinds.total() == options.calls, "time ran out"
     assert taken["served"] > options.calls // 4, "few calls are served"
-    wanted = {"strides", "shape", "scale", "length", "dtype", "dropout", "mask"}
+    wanted = {"copied", "strides", "shape", "scale", "length", "dtype", "dropout", "mask"}
     assert wanted <= taken.keys() or options.calls < 1000, wanted - taken.keys()
 
 

@@ -162,7 +162,7 @@ def _seeds(seeds: range, deadline: float, device: str) -> None:
         comparison = compare(call, ours.scaled_dot_product_attention, theirs)
         _synchronize(device)
         stats = ours.stats()
-        _write(**about, kind=comparison.kind, wrong=comparison.wrong, paths={**stats.pytorch, "served": stats.served})
+        _write(**about, kind=comparison.kind, wrong=comparison.wrong, paths={**stats.pytorch, "served": stats.served, "copied": stats.copied})
 
 
 def _one_alone(seed: int, device: str) -> None:

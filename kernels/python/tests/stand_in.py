@@ -42,7 +42,7 @@ def serve_on_cpu(monkeypatch, **options):
     def counts():
         stats = ours.stats()
         assert stats.reader == kernels.reader
-        return Counts(stats.served, stats.pytorch)
+        return Counts(stats.served, stats.pytorch, stats.copied)
 
     return counts
 
@@ -50,6 +50,7 @@ def serve_on_cpu(monkeypatch, **options):
 class Counts(NamedTuple):
     served: int
     pytorch: dict
+    copied: int = 0
 
 
 def qkv(*sizes, dtype=torch.float32, requires_grad=False):

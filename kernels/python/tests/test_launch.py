@@ -168,7 +168,7 @@ for call in (lambda: kernels.submit(*tensors, *options), serve):
         ("tensor type", "query.is_neg = lambda: True"),
         ("tensor type", "value.data_ptr = lambda: 0"),
         ("strides", "key.stride = lambda: (3072, 1024, 1, 16)"),
-        ("strides", "key.stride = lambda: (3072, 1024, 67, 1)"),
+        ("alignment", "key.stride = lambda: (3072, 1024, 67, 1)"),
         ("alignment", "key.data_ptr = lambda: 0x1002"),
         ("shape", "value.shape = (2, 3, 16, 32)"),
         ("length", "Tensor.shape = (2, 5, 129, 64); Tensor.stride = lambda self: (41_280, 8256, 64, 1)"),

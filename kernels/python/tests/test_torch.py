@@ -17,7 +17,7 @@ from stand_in import READER, Counts, qkv, serve_on_cpu
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gridguard.torch as ours
-from gridguard import GridguardError, _fallback, _launch, _native
+from gridguard import GridguardError, _fallback, _launch, _native, _operator
 
 attention = ours.scaled_dot_product_attention
 
@@ -240,7 +240,80 @@ def test_the_operator_checks_what_it_is_given(on_cpu):
     torch.testing.assert_close(found, PYTORCH(query, key, value, bias))
     double = qkv(2, 5, 16, 64, dtype=torch.float64)
     torch.testing.assert_close(operator(*double, None, False, 0.125, False), PYTORCH(*double))
-    assert on_cpu() == Counts(0, {"dtype": 3, "strides": 1})
+    assert on_cpu() == Counts(1, {"dtype": 3}, copied=1)
+
+
+def interleaved(items, heads, frames, width=16):
+    """Tensors of which no two axes merge."""
+    return [torch.randn(heads, items, frames, 2, width).permute(3, 1, 0, 2, 4) for _ in range(3)]
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": torch.randn(8, 8) > -0.7}])
+def test_tensors_whose_strides_the_kernels_cannot_read_are_copied(on_cpu, caplog, options):
+    caplog.set_level("INFO", logger="gridguard")
+    tensors = [tensor.requires_grad_() for tensor in interleaved(3, 5, 8)]
+    out, expected = attention(*tensors, **options), PYTORCH(*tensors, **options)
+    torch.testing.assert_close(out, expected)
+    gradients = (torch.autograd.grad(one.square().sum(), tensors) for one in (out, expected))
+    for found, theirs in zip(*gradients):
+        torch.testing.assert_close(found, theirs)
+    assert on_cpu() == Counts(1, {}, copied=1)
+    assert out.stride() == torch.empty_like(tensors[0]).stride()
+    assert "tensors are copied for their strides (further calls are only counted)" in caplog.messages
+
+
+@pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
+def test_grouped_heads_in_the_last_axes_are_copied(on_cpu):
+    query, *others = (torch.randn(2, 16, heads, 64).transpose(1, 2) for heads in (8, 2, 2))
+    out = attention(query, *others, enable_gqa=True)
+    torch.testing.assert_close(out, PYTORCH(query, *others, enable_gqa=True))
+    assert on_cpu() == Counts(1, {}, copied=1)
+
+
+def test_long_sequences_are_copied_only_for_their_alignment(on_cpu, monkeypatch):
+    tensors = interleaved(3, 5, _operator.MOST_COPIED + 1)
+    torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
+    assert on_cpu() == Counts(0, {"strides": 1})
+    refused = []
+
+    def submit(query, *others):
+        if not query.is_contiguous():
+            refused.append(query)
+            return "alignment"
+        return submitted(query, *others)
+
+    submitted = _launch.submit
+    monkeypatch.setattr(_launch, "submit", submit)
+    torch.testing.assert_close(attention(*tensors, torch.zeros(33, 33)), PYTORCH(*tensors))
+    assert on_cpu() == Counts(1, {"strides": 1}, copied=1) and len(refused) == 1
+
+
+def test_what_does_not_fit_as_copies_goes_to_pytorch(on_cpu, monkeypatch):
+    def out_of_memory(tensor):
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(_operator, "_copied", out_of_memory)
+    tensors = interleaved(3, 5, 8)
+    torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
+    assert on_cpu() == Counts(0, {"strides": 1})
+
+
+def test_rows_that_are_not_aligned_are_copied_for_pytorchs_gradients(on_cpu, monkeypatch):
+    memory = torch.randn(3, 2, 5, 16, 67)
+    tensors = [memory[at, ..., 1:65].detach().requires_grad_() for at in range(3)]
+    out, expected = attention(*tensors), PYTORCH(*tensors)
+    theirs = torch.autograd.grad(expected.square().sum(), tensors)
+    handed_on = []
+
+    def recorded(*arguments, **options):
+        handed_on.extend(arguments[:3])
+        return pytorch(*arguments, **options)
+
+    pytorch = _fallback.pytorch
+    monkeypatch.setattr(_fallback, "pytorch", recorded)
+    for found, one in zip(torch.autograd.grad(out.square().sum(), tensors), theirs):
+        torch.testing.assert_close(found, one)
+    assert len(handed_on) == 3 and all(tensor.is_contiguous() for tensor in handed_on)
 
 
 @pytest.mark.parametrize("sizes", [(2, 5, 129, 64), (2, 5, 16, 136), (0, 5, 16, 64), (2, 5, 0, 64)])
