@@ -2,7 +2,7 @@
 // of each (item, head), compiled for the shape.
 //
 // Contract
-//   macros      ELEMENT (F32), FRAMES and KEYS (1 to 128), HEAD_DIM (a multiple of 4 up to 128),
+//   macros      ELEMENT (F32), FRAMES and KEYS (1 to 128), HEAD_DIM (a multiple of 4 up to 160),
 //               CAUSAL, BIAS, STRIDED (see attention_prelude.cu)
 //               WARPS: warps that share a problem; PROBLEMS: problems side by side in a block
 //   layout      q, out: [items, heads, FRAMES, HEAD_DIM], k, v: [items, heads, KEYS, HEAD_DIM], bias:

@@ -10,7 +10,7 @@
 //   block       128 threads on x
 //   shared      dynamic, 32 rows of queries, values and keys as f32, see `padded` and `key_stride`
 //   arguments   q, k, v, out (addresses of the chunk's first item), [bias], items of the chunk (u64),
-//               heads (u32), [strides], scale (f32), frames, keys, head_dim (u32, at most 128)
+//               heads (u32), [strides], scale (f32), frames, keys, head_dim (u32, at most 160)
 //   alignment   that of the element
 //   arithmetic  f32, softmax in one pass over key tiles with a running maximum; 64-bit offsets. A row
 //               whose every score is -inf gives zeros
@@ -138,7 +138,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     if (number >= items * heads) return;
     const Problem problem = PROBLEM(number, frames, all_keys, head_dim);
     scale *= LOG2_E;
-    if (head_dim > 2 * WARP) {
+    if (head_dim > 4 * WARP) {
+        attend_rows<5, 2>(problem, scale, frames, all_keys, head_dim);
+    } else if (head_dim > 2 * WARP) {
         attend_rows<4, 4>(problem, scale, frames, all_keys, head_dim);
     } else if (frames > 16) {
         attend_rows<2, 8>(problem, scale, frames, all_keys, head_dim);

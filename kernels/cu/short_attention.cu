@@ -2,7 +2,7 @@
 // and straight from registers, compiled for the shape.
 //
 // Contract
-//   macros      ELEMENT (F16 or BF16), FRAMES and KEYS (1 to 32), HEAD_DIM (a multiple of 8 up to 128),
+//   macros      ELEMENT (F16 or BF16), FRAMES and KEYS (1 to 32), HEAD_DIM (a multiple of 8 up to 160),
 //               CAUSAL, BIAS, STRIDED (see attention_prelude.cu), PROBLEMS: problems of a block
 //   layout      q, out: [items, heads, FRAMES, HEAD_DIM], k, v: [items, heads, KEYS, HEAD_DIM], bias:
 //               [FRAMES, KEYS]; where STRIDED any strides of the first three axes, also for a bias of
@@ -154,7 +154,7 @@ __device__ inline void write_row(Element *__restrict__ row, const float (&sums)[
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARP *PROBLEMS) short_attention(ATTENTION_PARAMETERS) {
+extern "C" __global__ void __launch_bounds__(WARP *PROBLEMS, HEAD_DIM > 128 ? 1 : 0) short_attention(ATTENTION_PARAMETERS) {
     const Overlap overlap;
     const u64 number = block_number() * PROBLEMS + threadIdx.x / WARP;
     if (PROBLEMS > 1 && number >= items * heads) return;

@@ -2,7 +2,7 @@
 // the frames of each (item, head), compiled for the shape.
 //
 // Contract
-//   macros      ELEMENT (F16 or BF16), FRAMES and KEYS (1 to 128), HEAD_DIM (a multiple of 8 up to 128),
+//   macros      ELEMENT (F16 or BF16), FRAMES and KEYS (1 to 128), HEAD_DIM (a multiple of 8 up to 160),
 //               CAUSAL, BIAS, STRIDED (see attention_prelude.cu)
 //               WARPS: warps that share a problem; PROBLEMS: problems side by side in a block;
 //               ROUNDS: problems one after another in the place of one; STAGES (1 or 2): 2 loads the

@@ -30,7 +30,7 @@ const ARCHITECTURES: [(u32, u32); 8] =
     [(7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (12, 0)];
 
 /// Frames and head dimensions that are compiled for f16 and bf16.
-const HALF_SHAPES: [(u64, u64); 15] = [
+const HALF_SHAPES: [(u64, u64); 20] = [
     (8, 64),
     (16, 64),
     (25, 64),
@@ -46,9 +46,15 @@ const HALF_SHAPES: [(u64, u64); 15] = [
     (81, 64),
     (128, 64),
     (128, 128),
+    (8, 160),
+    (16, 160),
+    (24, 160),
+    (32, 160),
+    (128, 160),
 ];
 /// Those for f32.
-const SINGLE_SHAPES: [(u64, u64); 5] = [(16, 64), (16, 40), (25, 64), (128, 64), (128, 128)];
+const SINGLE_SHAPES: [(u64, u64); 8] =
+    [(16, 64), (16, 40), (25, 64), (128, 64), (128, 128), (16, 160), (24, 160), (128, 160)];
 
 /// Frames, keys and head dimension of cross-attention. Of f32 only the first three: `NOTES.md` says what spills.
 const CROSS_SHAPES: [(u64, u64, u64); 5] =

@@ -75,7 +75,7 @@ impl Attention {
 
     /// Attention over f16, bf16 or f32 tensors: q of `[items, heads, frames, head_dim]`, `[items, frames, head_dim]`,
     /// or any number of batch axes before `[frames, head_dim]`; k and v the same with any number of keys in the place
-    /// of the frames. Head dimensions up to 128; up to 128 frames and keys the fast kernels run. The output is
+    /// of the frames. Head dimensions up to 160; up to 128 frames and keys the fast kernels run. The output is
     /// contiguous, of the shape of q.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ where its own kernels would overflow. `install` puts it in the place of PyTorch'
     gridguard.torch.install()
 
 The kernels serve f16, bf16 and f32 on a CUDA device: up to 128 queries and up to 128 keys, a head dimension of up to
-128, any strides on the other axes, causal or with a mask that is broadcast to items and heads, and grouped heads.
+160, any strides on the other axes, causal or with a mask that is broadcast to items and heads, and grouped heads.
 `stats` says which calls were served, and why others were not.
 """
 

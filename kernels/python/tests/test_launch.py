@@ -172,7 +172,7 @@ for call in (lambda: kernels.submit(*tensors, *options), serve):
         ("alignment", "key.data_ptr = lambda: 0x1002"),
         ("shape", "value.shape = (2, 3, 16, 32)"),
         ("length", "Tensor.shape = (2, 5, 129, 64); Tensor.stride = lambda self: (41_280, 8256, 64, 1)"),
-        ("shape", "Tensor.shape = (2, 3, 16, 129)"),
+        ("shape", "Tensor.shape = (2, 3, 16, 161)"),
         ("shape", "Tensor.shape, Tensor.stride = (64,), lambda self: (1,)"),
         ("shape", "key.shape = value.shape = (2, 1, 16, 64)"),
         ("empty", "Tensor.shape = (0, 3, 16, 64)"),

@@ -48,7 +48,7 @@ pub fn reference<T: Element>(
 ///
 /// The output is rounded once, by half a unit in the last place at most: 2^-11 for f16, 2^-8 for bf16
 /// of the largest element; over a tensor the errors average to about half of that. The error of f32
-/// arithmetic is far below. f32 sums 64 to 128 products, each with an error of 2^-24.
+/// arithmetic is far below. f32 sums 64 to 160 products, each with an error of 2^-24.
 #[must_use]
 pub const fn tolerance(element: ElementType) -> f64 {
     match element {

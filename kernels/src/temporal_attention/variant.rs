@@ -11,6 +11,11 @@ use crate::operation::{HOPPER, source};
 
 /// The most frames whose keys and values a warp keeps in registers.
 const SHORT_FRAMES: u64 = 32;
+/// The largest head dimension of warpgroups, which have instructions for up to 128 columns, and of f32, whose
+/// registers do not suffice for more unless all fits into one tile of queries.
+const NARROW_HEAD_DIM: u64 = 128;
+/// Frames and keys of one tile.
+const TILE_FRAMES: u64 = 16;
 /// The most frames, and the most keys, of a specialised variant.
 pub const MAX_FRAMES: u64 = 128;
 
@@ -29,9 +34,11 @@ pub enum Variant {
     /// Tensor cores through shared memory: f16 and bf16, at most 128 frames and keys, a head dimension that is
     /// a multiple of 8, compute capability 7.5, for bf16 8.0.
     Tiled,
-    /// Hopper's warpgroup instructions: as [`Self::Tiled`], compute capability 9.0 alone.
+    /// Hopper's warpgroup instructions: as [`Self::Tiled`] with a head dimension of at most 128, compute
+    /// capability 9.0 alone.
     Warpgroup,
-    /// f32 throughout, no tf32: at most 128 frames and keys, a head dimension that is a multiple of 4.
+    /// f32 throughout, no tf32: at most 128 frames and keys, a head dimension that is a multiple of 4 and at
+    /// most 128, or with up to 16 frames and keys any.
     SinglePrecision,
 }
 
@@ -101,6 +108,7 @@ impl Variant {
     ) -> Result<(), KernelError> {
         let is_half = element != ElementType::F32;
         let pieces = shape.head_dim.is_multiple_of(8);
+        let is_narrow = shape.head_dim <= NARROW_HEAD_DIM;
         let (takes, what, needed) = match self {
             Self::General => return Ok(()),
             Self::Short => (
@@ -108,18 +116,23 @@ impl Variant {
                 "f16 or bf16, at most 32 frames and keys, a head dimension that is a multiple of 8",
                 AMPERE,
             ),
-            Self::Tiled | Self::Warpgroup => (
+            Self::Tiled => (
                 is_half && pieces && shape.longest() <= MAX_FRAMES,
                 "f16 or bf16, at most 128 frames and keys, a head dimension that is a multiple of 8",
-                match (self, element) {
-                    (Self::Warpgroup, _) => HOPPER,
-                    (_, ElementType::Bf16) => AMPERE,
-                    _ => TURING,
-                },
+                if element == ElementType::Bf16 { AMPERE } else { TURING },
+            ),
+            Self::Warpgroup => (
+                is_half && pieces && is_narrow && shape.longest() <= MAX_FRAMES,
+                "f16 or bf16, at most 128 frames and keys, a head dimension that is a multiple of 8 and at \
+                 most 128",
+                HOPPER,
             ),
             Self::SinglePrecision => (
-                !is_half && shape.head_dim.is_multiple_of(4) && shape.longest() <= MAX_FRAMES,
-                "f32, at most 128 frames and keys, a head dimension that is a multiple of 4",
+                !is_half
+                    && shape.head_dim.is_multiple_of(4)
+                    && shape.longest() <= if is_narrow { MAX_FRAMES } else { TILE_FRAMES },
+                "f32, at most 128 frames and keys, a head dimension that is a multiple of 4 and at most 128, \
+                 or at most 16 frames and keys",
                 TURING,
             ),
         };
@@ -220,6 +233,11 @@ mod tests {
         assert_eq!(best(16, 64, f32, 9, 0), Variant::SinglePrecision);
         assert_eq!(best(16, 63, f32, 9, 0), Variant::General);
         assert_eq!(best(16, 64, f16, 7, 5), Variant::Tiled);
+        assert_eq!(best(16, 160, f16, 9, 0), Variant::Short);
+        // More columns than warpgroups have instructions for.
+        assert_eq!(best(64, 160, f16, 9, 0), Variant::Tiled);
+        assert_eq!(best(16, 160, f32, 9, 0), Variant::SinglePrecision);
+        assert_eq!(best(17, 160, f32, 9, 0), Variant::General);
         // Needs 104 KB of shared memory, the device has 99.
         assert_eq!(best(128, 128, f16, 8, 6), Variant::General);
     }

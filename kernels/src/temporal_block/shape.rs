@@ -171,7 +171,7 @@ mod tests {
         };
         assert_eq!(refused(16, 320, 7), "channels is 320, not a multiple of the 7 heads");
         assert_eq!(refused(16, 20, 5), "channels is 20, not a multiple of 8");
-        assert_eq!(refused(16, 320, 2), "head_dim is 160, the kernel takes 1 to 128");
+        assert_eq!(refused(16, 320, 1), "head_dim is 320, the kernel takes 1 to 160");
         assert_eq!(refused(0, 320, 5), "frames is 0, the kernel takes 1 to 4294967295");
         assert_eq!(refused(16, 320, 0), "heads is 0, the kernel takes 1 to 320");
         assert_eq!(refused(16, 0, 1), "channels is 0, the kernel takes 1 to 65536");

@@ -170,7 +170,7 @@ fn codes(device: &DeviceLimits) -> Vec<Code> {
             let rows = GetRows::new(1 << 10, 1 << 10, 64, element, index);
             add(rows.and_then(|one| one.code(device)));
         }
-        for (frames, head_dim) in [(16, 64), (16, 40), (25, 64), (81, 64), (300, 77)] {
+        for (frames, head_dim) in [(16, 64), (16, 40), (16, 160), (25, 64), (81, 64), (300, 77)] {
             let shape = Shape::new(1000, 5, frames, head_dim).expect("legal");
             let attention = TemporalAttention::new(shape, element, device);
             add(attention.and_then(|one| one.causal().with_bias().code(device)));

@@ -15,7 +15,10 @@ const SIZES: [(&str, &[&str]); 10] = [
     ("reflection_pad1d", &["6x3x100x5x6", "2x3x1001x0x7"]),
     ("rms_norm", &["40x1024", "37x513", "2x9000"]),
     ("softmax", &["40x1024", "37x513", "2x9000"]),
-    ("temporal_attention", &["7x3x16x64", "3x2x33x40", "3x2x128x128", "2x2x9x7", "2x1x150x64"]),
+    (
+        "temporal_attention",
+        &["7x3x16x64", "3x2x33x40", "3x2x128x128", "3x2x16x160", "2x2x9x7", "2x1x150x64"],
+    ),
     ("upsample_nearest2d", &["40x6x6x12x13", "3x40x32x80x64"]),
 ];
 

@@ -153,7 +153,7 @@ fn wrong_tensors_are_typed_errors() {
     check(
         &[("q", &[1, 1, 200], &random(200, 1))],
         "unsupported_shape",
-        "head_dim is 200, the kernel takes 1 to 128",
+        "head_dim is 200, the kernel takes 1 to 160",
     );
     check(
         &[("q", &[1, 1025, 1], &random(1025, 1))],
