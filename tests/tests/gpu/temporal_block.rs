@@ -185,6 +185,10 @@ fn the_block_matches_its_reference_whole_in_chunks_and_as_a_graph() {
     matches_the_reference::<bf16>([37, 16, 320, 5]);
     matches_the_reference::<f16>([29, 24, 320, 5]);
     matches_the_reference::<f16>([26, 16, 640, 10]);
+    // Of heads as wide as those of the lower levels of motion modules.
+    matches_the_reference::<f16>([26, 16, 320, 2]);
+    matches_the_reference::<bf16>([20, 33, 320, 2]);
+    matches_the_reference::<f32>([20, 24, 160, 1]);
     // Several chunks of blocks that multiply for many items.
     matches_the_reference::<f16>([340, 16, 64, 2]);
     matches_the_reference::<bf16>([250, 24, 128, 1]);
