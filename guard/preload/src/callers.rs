@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use crate::abi::{NOT_INITIALIZED, Status};
 use crate::elf::{self, Object, Tables};
 use crate::functions::{FUNCTIONS, Function};
-use crate::{guarded, hooks, stack};
+use crate::{guarded, stack};
 
 /// Callers of a function whose runtime is kept; that of others is looked up at each launch.
 const MAX_CALLERS: usize = 64;
@@ -54,9 +54,15 @@ pub(crate) fn note_startup() {
     STARTUP.store(count, Ordering::Relaxed);
 }
 
-/// What a call of function `function` that returns to `caller` is handed to. Without lock or allocation once
-/// the caller's object is known; does not panic.
-pub(crate) extern "C" fn choose(function: usize, caller: usize) -> *mut c_void {
+/// What a call of function `function` that returns to `caller` is handed to: what `replace` returns for the function
+/// and the one that the caller's object would have reached. Without lock or allocation once that object is known;
+/// does not panic.
+#[inline]
+pub(crate) fn choose(
+    function: usize,
+    caller: usize,
+    replace: fn(usize, *mut c_void) -> *mut c_void,
+) -> *mut c_void {
     let (Some(Function { symbol, .. }), Some(callers)) =
         (FUNCTIONS.get(function), CALLERS.get(function))
     else {
@@ -68,17 +74,22 @@ pub(crate) extern "C" fn choose(function: usize, caller: usize) -> *mut c_void {
             return known.target.load(Ordering::Relaxed);
         }
     }
-    find(function, symbol, caller, callers)
+    find(symbol, caller, callers, |original| replace(function, original))
 }
 
 #[cold]
-fn find(function: usize, symbol: &CStr, caller: usize, callers: &Callers) -> *mut c_void {
+fn find(
+    symbol: &CStr,
+    caller: usize,
+    callers: &Callers,
+    replace: impl FnOnce(*mut c_void) -> *mut c_void,
+) -> *mut c_void {
     let (calling, original) = bound(caller, symbol);
     if original.is_null() {
         return missing();
     }
     guarded::run(|| keep_loaded(original));
-    let target = hooks::replace(function, original);
+    let target = replace(original);
     if let Some(Calling { range: (begin, end), .. }) = calling
         // The count stays far from its end: a full table is not claimed from again.
         && callers.claimed.load(Ordering::Relaxed) < MAX_CALLERS

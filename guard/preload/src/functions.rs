@@ -7,7 +7,7 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::mem;
 use core::ops::RangeInclusive;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::elf;
 use crate::flag::Inside;
@@ -136,6 +136,9 @@ pub(crate) static FUNCTIONS: [Function; 72] = [
 /// The originals of each function.
 pub(crate) static ORIGINALS: [[AtomicPtr<c_void>; SLOTS]; FUNCTIONS.len()] =
     [const { [const { AtomicPtr::new(core::ptr::null_mut()) }; SLOTS] }; FUNCTIONS.len()];
+
+/// Lookups whose result was not replaced, because no slot was free or the version is too new.
+pub(crate) static UNWATCHED: AtomicU64 = AtomicU64::new(0);
 
 /// The original that the replacement of function `H` in slot `S` calls; `None` if a linked program calls a
 /// function that no loaded driver has. `F` is the type of the function.

@@ -3,7 +3,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use crate::abi::{
     Allocate, AllocateAsync, AllocateFromPool, AllocatePitch, AllocateWith, CopyToHost,
@@ -12,7 +12,7 @@ use crate::abi::{
     PER_THREAD_DEFAULT_STREAM, Plain, ProcAddress, ProcAddressV2, SUCCESS, Status,
 };
 use crate::fix::load;
-use crate::functions::{self, FUNCTIONS, Function, LINKED, ORIGINALS, SLOTS};
+use crate::functions::{self, FUNCTIONS, Function, LINKED, ORIGINALS, SLOTS, UNWATCHED};
 use crate::memory::{allocate, free};
 use crate::node::{
     AddKernelNode, AddNode, AddNodeWithEdges, Instantiate, LaunchGraph, SetExecKernelNode,
@@ -64,7 +64,7 @@ macro_rules! hooks {
     };
 }
 
-/// The code of an export: jumps to the replacement of the first slot, or to what `callers::choose` returns for
+/// The code of an export: jumps to the replacement of the first slot, or to what `choose` returns for
 /// the function and the address that the call returns to; the arguments stay in their registers.
 macro_rules! export {
     ($id:literal, [$($function:ident)::+]) => {
@@ -100,7 +100,7 @@ macro_rules! export {
             "jmp rax",
             ".cfi_endproc",
             function = const $id,
-            choose = sym callers::choose,
+            choose = sym choose,
         );
         #[cfg(target_arch = "aarch64")]
         core::arch::naked_asm!(
@@ -122,7 +122,7 @@ macro_rules! export {
             "ldp x29, x30, [sp], #80",
             "br x16",
             function = const $id,
-            choose = sym callers::choose,
+            choose = sym choose,
         );
     };
 }
@@ -210,12 +210,9 @@ hooks! {
     71: cuDevicePrimaryCtxReset_v2 => free::reset_device, OnDevice;
 }
 
-/// Lookups whose result was not replaced, because no slot was free or the version is too new.
-static UNWATCHED: AtomicU64 = AtomicU64::new(0);
-
-/// Lookups of launch functions whose result was not replaced.
-pub(crate) fn unwatched() -> u64 {
-    UNWATCHED.load(Ordering::Relaxed)
+/// What a call of an export of function `function` that returns to `caller` is handed to.
+extern "C" fn choose(function: usize, caller: usize) -> *mut c_void {
+    callers::choose(function, caller, replace)
 }
 
 /// The function with this symbol, by its place in the table.

@@ -47,3 +47,16 @@ mod runtime;
 mod stack;
 mod table;
 mod watch;
+
+/// Called by the loader, after the C library is ready and before the program begins.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+extern "C" fn loaded() {
+    guarded::run(|| {
+        process::begin();
+        callers::note_startup();
+    });
+}

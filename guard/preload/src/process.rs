@@ -46,33 +46,24 @@ static OPTIONS: AtomicPtr<Options> = AtomicPtr::new(ptr::null_mut());
 /// Device and file number of standard error when the library was loaded.
 static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// Called by the loader, after the C library is ready and before the program begins.
-#[cfg(not(test))]
-#[used]
-#[unsafe(link_section = ".init_array")]
-static LOADED: extern "C" fn() = loaded;
-
-#[cfg_attr(test, allow(dead_code, reason = "the tests are not preloaded"))]
-extern "C" fn loaded() {
-    crate::guarded::run(|| {
-        if let Some((device, file)) = identity_of_stderr() {
-            STDERR[0].store(device, Ordering::Relaxed);
-            STDERR[1].store(file, Ordering::Relaxed);
-        }
-        let flag = |name| variable(name).is_some_and(|value| value != "0");
-        let path = |name| variable(name).map(PathBuf::from);
-        let options = Options {
-            abort: flag(c"GRIDGUARD_RUN_ABORT"),
-            sync: flag(c"GRIDGUARD_RUN_SYNC"),
-            fix: flag(c"GRIDGUARD_RUN_FIX"),
-            forces_ptx: flag(c"CUDA_FORCE_PTX_JIT"),
-            quiet: flag(c"GRIDGUARD_RUN_QUIET"),
-            report: path(c"GRIDGUARD_RUN_REPORT"),
-            record: path(c"GRIDGUARD_RUN_RECORD"),
-        };
-        OPTIONS.store(Box::into_raw(Box::new(options)), Ordering::Release);
-        crate::callers::note_startup();
-    });
+/// Reads the options, and notes what standard error is, before the program begins.
+pub(crate) fn begin() {
+    if let Some((device, file)) = identity_of_stderr() {
+        STDERR[0].store(device, Ordering::Relaxed);
+        STDERR[1].store(file, Ordering::Relaxed);
+    }
+    let flag = |name| variable(name).is_some_and(|value| value != "0");
+    let path = |name| variable(name).map(PathBuf::from);
+    let options = Options {
+        abort: flag(c"GRIDGUARD_RUN_ABORT"),
+        sync: flag(c"GRIDGUARD_RUN_SYNC"),
+        fix: flag(c"GRIDGUARD_RUN_FIX"),
+        forces_ptx: flag(c"CUDA_FORCE_PTX_JIT"),
+        quiet: flag(c"GRIDGUARD_RUN_QUIET"),
+        report: path(c"GRIDGUARD_RUN_REPORT"),
+        record: path(c"GRIDGUARD_RUN_RECORD"),
+    };
+    OPTIONS.store(Box::into_raw(Box::new(options)), Ordering::Release);
 }
 
 /// The value of an environment variable, unless it is empty.

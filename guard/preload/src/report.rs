@@ -11,11 +11,12 @@ use gridguard::watched::{FORMAT, KernelUse, RefusedLaunch, WatchReport};
 
 use crate::abi::Status;
 use crate::explained::Explained;
+use crate::functions::UNWATCHED;
 use crate::names::demangled;
 use crate::refusal::Refusal;
 use crate::request::Launch;
 use crate::table::{Counted, Largest};
-use crate::{driver, hooks, memory, process, record, table};
+use crate::{driver, memory, process, record, table};
 
 /// Refusals that are explained; later ones are only counted.
 pub(crate) const MAX_EXPLAINED: usize = 50;
@@ -93,7 +94,7 @@ fn collect() -> WatchReport {
         fixed: kernels.iter().map(|kernel| kernel.fixed).sum(),
         launches_after_refusal: if refused > 0 { launches.saturating_sub(before) } else { 0 },
         unlisted_launches: table::other_launches(),
-        unwatched_functions: hooks::unwatched(),
+        unwatched_functions: UNWATCHED.load(Ordering::Relaxed),
         kernels,
         refusals: EXPLAINED.all().cloned().collect(),
         memory: memory::collect(),

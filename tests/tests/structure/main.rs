@@ -73,7 +73,7 @@ fn no_files_of_a_package_import_each_other_in_a_circle() {
     let mut files = 0;
     for Package { name, targets, .. } in published() {
         for Target { src_path, kind } in targets {
-            if kind.iter().any(|kind| ["lib", "bin"].contains(&kind.as_str())) {
+            if kind.iter().any(|kind| ["lib", "bin", "cdylib"].contains(&kind.as_str())) {
                 let modules = Modules::of_crate(&src_path);
                 files += modules.len();
                 let root = src_path.parent().expect("a folder");
