@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(message(&mixed), "tensor v is F32 [3, 2, 9], q is F32 [3, 2, 8]");
         assert_eq!(
             message(&of(Dtype::F32, &[1, 2, 200])),
-            "head_dim is 200, the kernel takes 1 to 128"
+            "head_dim is 200, the kernel takes 1 to 160"
         );
     }
 
