@@ -340,6 +340,9 @@ def cases() -> Iterator[tuple[str, list[torch.Tensor]]]:
     hidden = torch.rand(items, 1, 1, 16, device="cuda") < 0.2
     yield "f16, mask of items", [*qkv(*MOTIVATING), hidden.half().masked_fill(hidden, -torch.inf)]
     del hidden
+    # AnimateDiff's widest motion modules: 1,280 channels in 8 heads.
+    yield "f16, 3840x8x16x160", qkv(3_840, 8, 16, 160)
+    yield "f32, 3840x8x16x160", qkv(3_840, 8, 16, 160, dtype=torch.float32)
     for items in (70_000, 200_000, 1_000_000):
         yield f"f16, {items}x2x16x64", qkv(items, 2, 16, 64)
 
