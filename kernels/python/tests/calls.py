@@ -20,6 +20,7 @@ PYTORCH = torch.nn.functional.scaled_dot_product_attention
 IS_OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5)
 
 TOLERANCES = {torch.float16: 3e-3, torch.bfloat16: 2e-2, torch.float32: 2e-4, torch.float64: 1e-6}
+AUTOCAST = torch.bfloat16
 
 
 @dataclass
@@ -129,18 +130,25 @@ def compare_own(device: str, function: Any) -> tuple[list[str], Counter[str]]:
 
 
 def run(call: Call, function: Any, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """The output of a call, and in mode `grad` the gradients of the tensors; in `dtype`, if given."""
-    tensors = [t if dtype is None else t.to(dtype) for t in call.tensors]
-    mask = call.mask
-    if mask is not None and dtype is not None and mask.is_floating_point():
-        mask = mask.to(dtype)
+    """The output of a call, and in mode `grad` the gradients of the tensors. If `dtype` is given, they are computed in
+    it, from the numbers that autocast would round the inputs to."""
+
+    def cast(tensor: Tensor) -> Tensor:
+        if dtype is None or not tensor.is_floating_point():
+            return tensor
+        if call.mode == "autocast" and tensor.dtype != torch.float64:
+            tensor = tensor.to(AUTOCAST)
+        return tensor.to(dtype)
+
+    tensors = [cast(tensor) for tensor in call.tensors]
+    mask = None if call.mask is None else cast(call.mask)
     device = tensors[0].device.type
     if call.mode in ("grad", "no_grad"):
         tensors = [t.detach().requires_grad_() for t in tensors]
     contexts = {
         "no_grad": torch.no_grad(),
         "inference": torch.inference_mode(),
-        "autocast": torch.autocast(device, torch.bfloat16, enabled=dtype is None),
+        "autocast": torch.autocast(device, AUTOCAST, enabled=dtype is None),
     }
     with contexts.get(call.mode, contextlib.nullcontext()):
         out = function(*tensors, mask, **call.options)
@@ -171,7 +179,7 @@ COMPARED = "compared"
 BOTH_RAISE = "both raise"
 SERVED_REFUSED = "computed where PyTorch refuses the layout"
 # What PyTorch says of layouts that its own function made of valid masks and slices.
-REFUSED_LAYOUTS = ("is not correctly aligned", "last dimension must be contiguous")
+REFUSED_LAYOUTS = ("is not correctly aligned", "last dimension must be contiguous", "no kernel found to launch")
 NOT_EXACT = "not compared: PyTorch raises in double precision"
 
 

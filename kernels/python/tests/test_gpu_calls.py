@@ -6,15 +6,16 @@ import os
 
 import calls
 import gpu_calls
+import pytest
 import torch
 from calls import BOTH_RAISE, COMPARED, NOT_EXACT, PYTORCH, SERVED_REFUSED, Call, Comparison, compare
 from gridguard import _fallback
 
-ALIGNMENT = "query is not correctly aligned (strideM)"
+REFUSALS = ("query is not correctly aligned (strideM)", "cutlassF: no kernel found to launch!")
 
 
-def call(**options):
-    return Call([torch.randn(2, 3, 8, 16) for _ in range(3)], None, options, "plain")
+def call(mode="plain", **options):
+    return Call([torch.randn(2, 3, 8, 16) for _ in range(3)], None, options, mode)
 
 
 def raising(error):
@@ -31,11 +32,22 @@ def test_errors_are_equal_by_their_type():
     assert "RuntimeError" in compare(call(), raising(RuntimeError()), [torch.zeros(2, 3, 8, 16)]).wrong
 
 
-def test_calls_whose_alignment_pytorch_refuses_are_compared_with_double_precision():
-    assert compare(call(), PYTORCH, RuntimeError(ALIGNMENT)) == Comparison(SERVED_REFUSED)
-    twice = compare(call(), lambda *arguments: 2 * PYTORCH(*arguments), RuntimeError(ALIGNMENT))
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_calls_whose_alignment_pytorch_refuses_are_compared_with_double_precision(refusal):
+    assert compare(call(), PYTORCH, RuntimeError(refusal)) == Comparison(SERVED_REFUSED)
+    twice = compare(call(), lambda *arguments: 2 * PYTORCH(*arguments), RuntimeError(refusal))
     assert twice.kind == SERVED_REFUSED and "off by" in twice.wrong
-    assert "TypeError" in compare(call(), raising(TypeError()), RuntimeError(ALIGNMENT)).wrong
+    assert "TypeError" in compare(call(), raising(TypeError()), RuntimeError(refusal)).wrong
+
+
+def test_calls_under_autocast_are_compared_with_the_numbers_that_it_rounds_to():
+    one = call("autocast", scale=1.0)
+    one.tensors[0] *= 10
+    rounded = [tensor.bfloat16().double() for tensor in one.tensors]
+    [exact] = calls.run(one, PYTORCH, torch.float64)
+    assert torch.equal(exact, PYTORCH(*rounded, scale=1.0))
+    # The process of PyTorch ended, so that its own error is not known.
+    assert compare(one, PYTORCH, None) == Comparison(COMPARED)
 
 
 def test_what_double_precision_refuses_has_the_shape_and_type_of_pytorchs_result():
