@@ -126,6 +126,32 @@ int main(int many, char **words) {
 }
 """
 
+# A custom call of JAX, whose own kernels keep within the limits: XLA numbers their blocks on x.
+JAX_LIBRARY = r"""
+#include "xla/ffi/api/ffi.h"
+namespace ffi = xla::ffi;
+__global__ void rows(float *p) { p[blockIdx.y] = 1; }
+static ffi::Error launch(cudaStream_t stream, ffi::Result<ffi::Buffer<ffi::F32>> out) {
+    rows<<<dim3(1, out->element_count()), 1, 0, stream>>>(out->typed_data());
+    cudaError_t error = cudaGetLastError();
+    return error ? ffi::Error::Internal(cudaGetErrorString(error)) : ffi::Error::Success();
+}
+XLA_FFI_DEFINE_HANDLER_SYMBOL(call_rows, launch,
+                              ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>().Ret<ffi::Buffer<ffi::F32>>());
+"""
+JAX = """
+import ctypes, os, sys
+os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+import jax
+library = ctypes.CDLL(sys.argv[1])
+jax.ffi.register_ffi_target("rows", jax.ffi.pycapsule(library.call_rows), platform="CUDA")
+call = jax.ffi.ffi_call("rows", jax.ShapeDtypeStruct((int(sys.argv[2]),), jax.numpy.float32))
+try:
+    print(float(call().sum()))
+except Exception as error:
+    print(type(error).__name__)
+"""
+
 # A graph that is built by hand: a node is added, set and set in the executable graph, each once with the size of
 # the argument and before that with a legal one.
 GRAPH = r"""
@@ -382,6 +408,18 @@ def programs(report, folder):
             # By the runtime (`cudaErrorInvalidConfiguration`) or, with CUDA 13.0, by the driver.
             failures += check("zero", [program], 60_000, 0, expected, "")
             done.append("zero")
+    headers = subprocess.run([sys.executable, "-c", "import jax; print(jax.ffi.include_dir())"], capture_output=True, text=True)
+    if headers.returncode or not os.path.exists(nvcc):
+        missing.append("jax")
+    else:
+        library = os.path.join(folder, "jax_rows.so")
+        with open(library + ".cu", "w") as file:
+            file.write(JAX_LIBRARY)
+        options_of_nvcc = ["-arch=native", "-w", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-I", headers.stdout.strip()]
+        subprocess.run([nvcc, *options_of_nvcc, "-o", library, library + ".cu"], check=True)
+        expected = ["rows(float*)", "grid.y is 70000 blocks", "jax_rows.so"]
+        failures += check("jax", [sys.executable, "-c", JAX, library], 60_000, 70_000, expected)
+        done.append("jax")
     fixed, failures_of_fixed = fixed_programs(nvcc, folder)
     failures += failures_of_fixed
     if "torch-flash-attention" in done:
