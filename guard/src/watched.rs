@@ -112,7 +112,8 @@ impl WatchReport {
 
 impl KernelUse {
     /// How many times its largest grid the kernel can be launched with before it exceeds `limit`, and along
-    /// which axis that is: 1.07 of 61,440 blocks along y. `None` if nothing was launched.
+    /// which axis that is: 1.07 of 61,440 blocks along y. An axis that never had more than one block does not count,
+    /// since the grid does not grow along it; `None` if no axis had.
     ///
     /// ```
     /// use gridguard::watched::KernelUse;
@@ -135,7 +136,7 @@ impl KernelUse {
     pub fn headroom(&self, limit: Dim3) -> Option<(Axis, f64)> {
         let factor = |axis| {
             let blocks = self.max_grid.along(axis);
-            (blocks > 0).then(|| (axis, ratio(limit.along(axis), blocks)))
+            (blocks > 1).then(|| (axis, ratio(limit.along(axis), blocks)))
         };
         Axis::ALL.into_iter().filter_map(factor).min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
@@ -189,7 +190,10 @@ mod tests {
         report.sort();
         let names: Vec<_> = report.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
         assert_eq!(names, ["refused", "near", "half", "far"]);
-        assert_eq!(report.kernels[0].headroom(report.grid_limit()), None);
+        let headroom = |kernel: &KernelUse| kernel.headroom(report.grid_limit());
+        assert_eq!(headroom(&report.kernels[0]), None);
+        assert_eq!(headroom(&kernel("one block", 0, Dim3::new(1, 1, 1))), None);
+        assert_eq!(headroom(&report.kernels[3]), Some((Axis::X, 2147.483_647)));
         let text = serde_json::to_string(&report).expect("JSON");
         assert_eq!(serde_json::from_str::<WatchReport>(&text).expect("a report"), report);
     }

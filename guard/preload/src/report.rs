@@ -158,7 +158,10 @@ fn write_summary(out: &mut dyn fmt::Write, report: &WatchReport) -> fmt::Result 
                 write!(out, ", {launches} {what}")?;
             }
         }
-        writeln!(out, ", grids up to {x} x {y} x {z}{room}")?;
+        if kernel.launches > 0 {
+            write!(out, ", grids up to {x} x {y} x {z}{room}")?;
+        }
+        writeln!(out)?;
     }
     if let Some(more) = kernels.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         writeln!(out, "  and {more} more kernels, which the report of --report lists")?;

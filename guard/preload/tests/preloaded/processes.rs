@@ -23,6 +23,7 @@ fn a_child_counts_its_own_launches() {
 fn a_program_that_replaces_itself_is_watched_again() {
     let err = watched(Driver::Whole, "dlsym exec");
     assert!(err.contains("0 launches of 1 kernel accepted, 1 refused"), "{err}");
+    assert!(err.contains("touch(float*, int): 0 launches, 1 refused\n"), "{err}");
 }
 
 #[test]
