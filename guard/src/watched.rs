@@ -193,7 +193,7 @@ mod tests {
         let headroom = |kernel: &KernelUse| kernel.headroom(report.grid_limit());
         assert_eq!(headroom(&report.kernels[0]), None);
         assert_eq!(headroom(&kernel("one block", 0, Dim3::new(1, 1, 1))), None);
-        assert_eq!(headroom(&report.kernels[3]), Some((Axis::X, 2147.483_647)));
+        assert_eq!(headroom(&report.kernels[3]), Some((Axis::X, 2_147.483_647)));
         let text = serde_json::to_string(&report).expect("JSON");
         assert_eq!(serde_json::from_str::<WatchReport>(&text).expect("a report"), report);
     }
