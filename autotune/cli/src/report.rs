@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use gridguard::Dim3;
 use gridguard::watched::{FORMAT, KernelUse, RefusedAllocation, RefusedLaunch, WatchReport};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::error::{CommandError, Exit};
 use crate::output::{OutputArgs, Table, count, text};
@@ -41,14 +43,26 @@ impl Report {
 
 fn read(path: &Path) -> Result<WatchReport, CommandError> {
     let text = fs::read(path).map_err(CommandError::io(path.display().to_string()))?;
-    let mut report: WatchReport = serde_json::from_slice(&text)
-        .map_err(|error| CommandError::invalid_file(path, format_args!("no report: {error}")))?;
-    if report.format > FORMAT {
-        let newer = format!("a report of format {}; this command reads {FORMAT}", report.format);
+    // Another format may have other fields, so that its number is read by itself.
+    let Format { format } = parse(path, &text)?;
+    if format > FORMAT {
+        let newer = format!("a report of format {format}; this command reads {FORMAT}");
         return Err(CommandError::invalid_file(path, newer));
     }
+    let mut report: WatchReport = parse(path, &text)?;
     report.sort();
     Ok(report)
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, CommandError> {
+    serde_json::from_slice(text)
+        .map_err(|error| CommandError::invalid_file(path, format_args!("no report: {error}")))
+}
+
+/// What every format has.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
 }
 
 fn show(f: &mut fmt::Formatter<'_>, report: &WatchReport, most: usize) -> fmt::Result {
