@@ -121,7 +121,7 @@ mod cuda {
     use crate::cuda::error::{
         CudaError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
     };
-    use crate::cuda::history::{FaultSuspects, NAMED};
+    use crate::cuda::suspects::{FaultSuspects, NAMED};
     use crate::launch::violation::Violations;
 
     const STUB_LIBRARY: i32 = 34;

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::driver_log::{self, DriverLog, LogPosition};
-use super::history::FaultSuspects;
+use super::suspects::FaultSuspects;
 use super::symbols::{Driver, Handle, OUT_OF_MEMORY, Status};
 use crate::limits::{LaunchLimits, LocalMemory};
 use crate::observe;

@@ -43,6 +43,7 @@ mod raw;
 #[cfg(feature = "ptx")]
 mod rewritten;
 mod send;
+pub(crate) mod suspects;
 mod symbols;
 #[cfg(feature = "profile")]
 mod tuning;
@@ -58,10 +59,10 @@ pub use error::{
     CudaError, DriverUnavailable, LaunchError, LoadError, NvrtcError, NvrtcUnavailable,
 };
 pub use functions::{MAX_KEPT_FUNCTIONS, forget_functions, forget_module_of};
+pub use history::LaunchRecord;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub use history::bench;
-pub use history::{FaultSuspects, LaunchRecord};
 pub use kernel::Kernel;
 pub use kernel_builder::KernelLaunchArgs;
 pub use memory::{InOrder, Memory, MemoryMut};
@@ -81,5 +82,6 @@ pub use query::{
     free_memory,
 };
 pub use raw::RawKernel;
+pub use suspects::FaultSuspects;
 
 pub use crate::image::{Image, ImageError};
