@@ -62,14 +62,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         Ok(guard) => on_device(Arc::new(guard), &ptx, arguments.next().as_deref().map(Path::new)),
         Err(reason) => {
             let h200 = &catalog::gpu("h200")?.limits;
-            let limits = || LaunchLimits::new(h200.clone(), KernelLimits::unknown(KERNEL));
+            let kernel = KernelLimits::unknown(KERNEL);
             let forms = FormLimits {
-                shifted: limits(),
-                folded: limits(),
+                shifted: kernel.clone(),
+                folded: kernel.clone(),
                 reads_block_index: entry.reads_block_index,
                 reads_grid_size: entry.reads_grid_size,
             };
-            show_plans(&limits(), &limits().with_forms(forms));
+            let original = LaunchLimits::new(h200.clone(), kernel.clone());
+            show_plans(&original, &LaunchLimits::rewritten(h200.clone(), kernel, forms));
             println!("not run    planned for an {}, since there is no device: {reason}", h200.name);
             Ok(())
         }

@@ -3,7 +3,6 @@
 use core::cmp::Ordering;
 use core::fmt;
 use core::num::NonZeroU64;
-use std::sync::Arc;
 
 use gridguard::pipeline::IN_FLIGHT;
 use gridguard::profile::{Named, Objective, StoredChoice};
@@ -109,9 +108,9 @@ const fn is_zero(number: &u64) -> bool {
 /// Writes limits without their identity: of the device, of the kernel, and of its forms if it was
 /// rewritten.
 fn write_limits<S: Serializer>(limits: &LaunchLimits, to: S) -> Result<S::Ok, S::Error> {
-    let forms = limits.forms().map(|forms| {
+    let forms = limits.form_limits().map(|forms| {
         let FormLimits { shifted, folded, reads_block_index, reads_grid_size } = forms;
-        ([shifted.kernel(), folded.kernel()], reads_block_index, reads_grid_size)
+        ([shifted, folded], reads_block_index, reads_grid_size)
     });
     (limits.device(), limits.kernel(), forms).serialize(to)
 }
@@ -120,16 +119,12 @@ fn read_limits<'a, D: Deserializer<'a>>(from: D) -> Result<LaunchLimits, D::Erro
     type Forms = ([KernelLimits; 2], [bool; 3], [bool; 3]);
     type Limits = (DeviceLimits, KernelLimits, Option<Forms>);
     let (device, kernel, forms) = Limits::deserialize(from)?;
-    let device = Arc::new(device);
-    let of = |kernel| LaunchLimits::new(Arc::clone(&device), kernel);
-    let limits = of(kernel);
     Ok(match forms {
         Some(([shifted, folded], reads_block_index, reads_grid_size)) => {
-            let (shifted, folded) = (of(shifted), of(folded));
             let forms = FormLimits { shifted, folded, reads_block_index, reads_grid_size };
-            limits.with_forms(forms)
+            LaunchLimits::rewritten(device, kernel, forms)
         }
-        None => limits,
+        None => LaunchLimits::new(device, kernel),
     })
 }
 

@@ -85,15 +85,19 @@ fn a_fold_is_a_candidate_beside_chunks() {
 /// A kernel of which nothing is declared, rewritten or not.
 fn without_batch(grid: Dim3, is_rewritten: bool) -> LaunchConfig {
     let device = catalog::gpu("h200").expect("in the catalogue").limits.clone();
-    let limits = || LaunchLimits::new(device.clone(), KernelLimits::unknown("k"));
-    let (shifted, folded) = (limits(), limits());
+    let kernel = || KernelLimits::unknown("k");
+    let (shifted, folded) = (kernel(), kernel());
     let reads = [true; 3];
     let forms = FormLimits { shifted, folded, reads_block_index: reads, reads_grid_size: reads };
+    let limits = match is_rewritten {
+        true => LaunchLimits::rewritten(device, kernel(), forms),
+        false => LaunchLimits::new(device, kernel()),
+    };
     LaunchConfig {
         parameters: Vec::new(),
         request: LaunchRequest::new(grid, Dim3::new(128, 1, 1)),
         batch: None,
-        limits: if is_rewritten { limits().with_forms(forms) } else { limits() },
+        limits,
     }
 }
 

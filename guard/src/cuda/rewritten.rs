@@ -7,11 +7,11 @@ use gridguard_ptx::{FOLDED_WORDS, Fold, shifted_words};
 use super::driver_error::DriverError;
 use super::error::{CudaError, Launches};
 use super::kernel::{Kernel, Rewriting};
-use super::launch::{Submission, other_kernel, prepare};
+use super::launch::{Submission, prepare};
 use super::module::Module;
 use super::packed::Packed;
 use crate::guard::Guard;
-use crate::limits::FormLimits;
+use crate::limits::launch::Forms;
 use crate::observe;
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::Chunk;
@@ -63,7 +63,7 @@ impl Kernel {
         if let Rewriting::Forms { shifted, folded, reads_block_index, reads_grid_size } =
             &mut rewriting
         {
-            let limits = FormLimits {
+            let limits = Forms {
                 shifted: shifted.limits().clone(),
                 folded: folded.limits().clone(),
                 reads_block_index: *reads_block_index,
@@ -82,22 +82,26 @@ impl Kernel {
         self
     }
 
-    /// The form that `plan` was made for, if it is one of this kernel.
+    /// The form that `plan` was made for and its words, if it is one of this kernel.
     #[cold]
-    pub(super) fn form_of(&self, plan: &Plan) -> Option<&Self> {
+    pub(super) fn form_of(&self, plan: &Plan) -> Option<(&Self, Words)> {
         let Some(Rewriting::Forms { shifted, folded, .. }) = self.rewriting.as_deref() else {
             return None;
         };
-        let is_planned = |form: &&Self| plan.largest_launch().is_for(form.limits());
-        [shifted, folded].into_iter().find(is_planned)
+        // The kind of the words chooses the form, so that neither gets those of the other.
+        let words = Words::of(plan)?;
+        let form = match words {
+            Words::Shifted(_) => shifted,
+            Words::Folded(_) => folded,
+        };
+        plan.largest_launch().is_for(form.limits()).then_some((form, words))
     }
 }
 
 impl Submission<'_> {
-    /// Submits every launch of a plan for `form` of the kernel.
+    /// Submits every launch of a plan for one of the kernel's forms, as [`Kernel::form_of`] returns it.
     #[cold]
-    pub(super) fn submit_form(&self, form: &Kernel, plan: &Plan) -> Launches {
-        let words = Words::of(plan).ok_or_else(|| other_kernel(self.to.kernel))?;
+    pub(super) fn submit_form(&self, (form, words): (&Kernel, Words), plan: &Plan) -> Launches {
         let submission = self.of(form);
         let (args, launch) = (submission.args, plan.largest_launch());
         // SAFETY: stream and context by the contract of `Submission::new`, for a kernel of one module.
@@ -179,7 +183,7 @@ mod tests {
     use proptest::strategy::Strategy as Generator;
 
     use super::*;
-    use crate::limits::{DeviceLimits, KernelLimits, LaunchLimits};
+    use crate::limits::{DeviceLimits, FormLimits, KernelLimits, LaunchLimits};
     use crate::plan::choice::Choice;
     use crate::{Dim3, LaunchRequest};
 
@@ -211,13 +215,14 @@ mod tests {
 
     fn limits(max_grid: Dim3) -> LaunchLimits {
         let device = DeviceLimits { max_grid, ..DeviceLimits::any_device() };
-        let new = || LaunchLimits::new(device.clone(), KernelLimits::unknown("k"));
-        new().with_forms(FormLimits {
-            shifted: new(),
-            folded: new(),
+        let kernel = KernelLimits::unknown("k");
+        let forms = FormLimits {
+            shifted: kernel.clone(),
+            folded: kernel.clone(),
             reads_block_index: [true; 3],
             reads_grid_size: [true; 3],
-        })
+        };
+        LaunchLimits::rewritten(device, kernel, forms)
     }
 
     fn choices() -> impl Generator<Value = Choice> {

@@ -19,24 +19,34 @@ pub struct LaunchLimits {
     kernel: Arc<KernelLimits>,
     plain: PlainThresholds,
     thresholds: Thresholds,
-    forms: Option<Arc<FormLimits>>,
+    forms: Option<Arc<Forms>>,
 }
 
-/// The limits of the forms of a rewritten kernel, which the planner launches where the kernel's own grid
-/// would be too large. See the feature `ptx`.
-#[derive(Clone, Debug)]
+/// What is known about the forms of a rewritten kernel, which the planner launches if the kernel's own grid
+/// is too large. See the feature `ptx`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormLimits {
     /// The form for parts of the grid.
-    pub shifted: LaunchLimits,
+    pub shifted: KernelLimits,
     /// The form for all blocks flat on x.
-    pub folded: LaunchLimits,
+    pub folded: KernelLimits,
     /// On which of x, y and z the kernel reads the block index.
     pub reads_block_index: [bool; 3],
     /// On which of x, y and z the kernel reads the grid size.
     pub reads_grid_size: [bool; 3],
 }
 
-impl FormLimits {
+/// The forms of a rewritten kernel, each with an identity of its own. A launch goes to the form whose
+/// identity its plan has, so only this crate pairs an identity with a form.
+#[derive(Clone, Debug)]
+pub(crate) struct Forms {
+    pub(crate) shifted: LaunchLimits,
+    pub(crate) folded: LaunchLimits,
+    pub(crate) reads_block_index: [bool; 3],
+    pub(crate) reads_grid_size: [bool; 3],
+}
+
+impl Forms {
     /// Whether the kernel's text contradicts a batch along `axis`: it never reads its block index there, or
     /// it reads the grid size, which in a chunk is the chunk's.
     pub(crate) fn contradict_batch_along(&self, axis: Axis) -> bool {
@@ -101,15 +111,40 @@ impl LaunchLimits {
         Self { id, device, kernel: Arc::new(kernel), plain, thresholds, forms: None }
     }
 
-    /// The same limits, of a kernel that was rewritten and has these forms.
+    /// The limits of a rewritten kernel with these forms, to plan its launches without loading it.
+    ///
+    /// No loaded kernel takes the plans: only those for the limits that it returns itself.
     #[must_use]
-    pub fn with_forms(self, forms: FormLimits) -> Self {
+    pub fn rewritten(
+        device: impl Into<Arc<DeviceLimits>>,
+        kernel: KernelLimits,
+        forms: FormLimits,
+    ) -> Self {
+        let device = device.into();
+        let FormLimits { shifted, folded, reads_block_index, reads_grid_size } = forms;
+        let [shifted, folded] = [shifted, folded].map(|form| Self::new(Arc::clone(&device), form));
+        let forms = Forms { shifted, folded, reads_block_index, reads_grid_size };
+        Self::new(device, kernel).with_forms(forms)
+    }
+
+    /// The same limits, of a kernel with these forms.
+    pub(crate) fn with_forms(self, forms: Forms) -> Self {
         Self { forms: Some(Arc::new(forms)), ..self }
     }
 
-    /// The limits of the kernel's forms, if it was rewritten.
+    /// What is known about the kernel's forms, if it was rewritten.
     #[must_use]
-    pub fn forms(&self) -> Option<&FormLimits> {
+    pub fn form_limits(&self) -> Option<FormLimits> {
+        let Forms { shifted, folded, reads_block_index, reads_grid_size } = self.forms()?;
+        Some(FormLimits {
+            shifted: shifted.kernel().clone(),
+            folded: folded.kernel().clone(),
+            reads_block_index: *reads_block_index,
+            reads_grid_size: *reads_grid_size,
+        })
+    }
+
+    pub(crate) fn forms(&self) -> Option<&Forms> {
         self.forms.as_deref()
     }
 
@@ -128,7 +163,12 @@ impl LaunchLimits {
         let mut kernel = KernelLimits::clone(&self.kernel);
         let opt_in = self.thresholds.opt_in_dynamic_bytes.unwrap_or(0);
         kernel.max_dynamic_shared_bytes = Some(self.thresholds.dynamic_shared_bytes.max(opt_in));
-        Self { forms: self.forms, ..Self::new(self.device, kernel) }
+        let forms = self.forms.map(|forms| {
+            let [shifted, folded] =
+                [&forms.shifted, &forms.folded].map(|form| form.clone().with_automatic_opt_in());
+            Arc::new(Forms { shifted, folded, ..Forms::clone(&forms) })
+        });
+        Self { forms, ..Self::new(self.device, kernel) }
     }
 
     /// The same limits for a launcher that asks the driver how many blocks can be co-resident.
@@ -296,6 +336,27 @@ fn register_threads(device: &DeviceLimits, kernel: &KernelLimits) -> Option<u128
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limits_with_opt_in_share_no_identity_with_those_without() {
+        let kernel = || KernelLimits::unknown("k");
+        let forms = FormLimits {
+            shifted: kernel(),
+            folded: kernel(),
+            reads_block_index: [true; 3],
+            reads_grid_size: [false; 3],
+        };
+        let limits = LaunchLimits::rewritten(DeviceLimits::any_device(), kernel(), forms.clone());
+        assert_eq!(limits.form_limits(), Some(forms));
+        let with_opt_in = limits.clone().with_automatic_opt_in();
+        let ids = |limits: &LaunchLimits| {
+            let forms = limits.forms().expect("a rewritten kernel");
+            [limits.id(), forms.shifted.id(), forms.folded.id()]
+        };
+        let all = [ids(&limits), ids(&with_opt_in)].concat();
+        let unique: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(unique.len(), all.len(), "{all:?}");
+    }
 
     #[test]
     fn register_threads_round_warps_down_to_the_granularity() {

@@ -2,7 +2,7 @@
 
 use crate::dim::{Axis, Dim3};
 use crate::launch::valid::ValidLaunch;
-use crate::limits::launch::{FormLimits, LaunchLimits};
+use crate::limits::launch::{Forms, LaunchLimits};
 use crate::plan::batch::Share;
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::{Chunk, Chunks};
@@ -101,9 +101,8 @@ impl Plan {
     /// Whether the plan was made for `limits`, or a clone of them.
     #[must_use]
     pub fn is_for(&self, limits: &LaunchLimits) -> bool {
-        let is_form = |forms: &FormLimits| {
-            self.launch.is_for(&forms.shifted) || self.launch.is_for(&forms.folded)
-        };
+        let is_form =
+            |forms: &Forms| self.launch.is_for(&forms.shifted) || self.launch.is_for(&forms.folded);
         self.launch.is_for(limits) || limits.forms().is_some_and(is_form)
     }
 

@@ -150,17 +150,23 @@ mod tests {
     use super::*;
     use crate::limits::{DeviceLimits, FormLimits, KernelLimits};
 
-    fn kernel(max_threads: u64) -> LaunchLimits {
+    fn device() -> DeviceLimits {
         let mut device = DeviceLimits::any_device();
         (device.cluster_launch, device.max_portable_cluster_blocks) = (true, 8);
         device.cooperative_launch = true;
-        let kernel =
-            KernelLimits { max_threads_per_block: Some(max_threads), ..KernelLimits::unknown("k") };
-        LaunchLimits::new(device, kernel)
+        device
+    }
+
+    fn kernel(max_threads: u64) -> KernelLimits {
+        KernelLimits { max_threads_per_block: Some(max_threads), ..KernelLimits::unknown("k") }
+    }
+
+    fn with_forms(forms: FormLimits) -> LaunchLimits {
+        LaunchLimits::rewritten(device(), kernel(512), forms)
     }
 
     fn limits() -> LaunchLimits {
-        kernel(512).with_forms(forms())
+        with_forms(forms())
     }
 
     /// Those of a kernel that reads the block index on all axes, and no grid size.
@@ -273,7 +279,7 @@ mod tests {
     fn a_batch_that_the_text_contradicts_is_launched_in_parts() {
         let batch = BatchAxis::new(Axis::Y, 35_000).blocks_per_item(2);
         let strategy = |forms: FormLimits, choice| {
-            let limits = kernel(512).with_forms(forms);
+            let limits = with_forms(forms);
             let plan = Plan::new(&request([3, 70_000, 1]), Some(&batch), &limits, choice);
             plan.expect("it is split").strategy()
         };
@@ -330,7 +336,8 @@ mod tests {
         let halves = Choice::at_most(2).strategy(Strategy::Shifted);
         assert_eq!(rejected(cooperative, halves), ["split-cooperative"]);
         let large = request([1, 70_000, 1]);
-        let original = Plan::new(&large, None, &kernel(512), SHIFTED).expect_err("no forms");
+        let without = LaunchLimits::new(device(), kernel(512));
+        let original = Plan::new(&large, None, &without, SHIFTED).expect_err("no forms");
         assert_eq!(rules(&original), ["grid-dim-y", "shift-unavailable"]);
         for strategy in [Strategy::Whole, Strategy::Chunked] {
             let choice = Choice::AUTOMATIC.strategy(strategy);

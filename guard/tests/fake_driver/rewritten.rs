@@ -7,8 +7,8 @@ use cudarc::driver::{LaunchConfig, PushKernelArg};
 use gridguard::cuda::{Args, CompileOptions, Compiler, CudaError, Kernel, LaunchError, LoadError};
 use gridguard::ptx::{Fold, PtxError, Reason, shifted_words};
 use gridguard::{
-    Axis, BatchAxis, Choice, ComputeCapability, Dim3, Guard, LaunchRequest, Parameter, Plan, Rule,
-    Strategy,
+    Axis, BatchAxis, Choice, ComputeCapability, Dim3, Guard, LaunchLimits, LaunchRequest,
+    Parameter, Plan, Rule, Strategy,
 };
 use gridguard_test_support::allocator::allocations_of;
 use gridguard_test_support::fake_driver::{Driver, launches, with_driver, with_fake};
@@ -114,6 +114,31 @@ fn read(line: &str) -> Logged {
 fn shifted(grid: [u32; 3], first: [u32; 3], size: [u32; 3]) -> Logged {
     let words = shifted_words(grid, first).to_vec();
     Logged { entry: "fill__gridguard_shifted".into(), grid: size, items: 7, words }
+}
+
+#[test]
+fn plans_for_limits_that_the_caller_made_are_refused() {
+    with_fake(&[], || {
+        let guard = guard();
+        let kernel = load(&guard, "fill", &FILL);
+        let stream = context(&guard).default_stream();
+        let out = poisoned(&stream, 8);
+        let known = kernel.limits();
+        let forms = known.form_limits().expect("a rewritten kernel");
+        let same = LaunchLimits::rewritten(known.device().clone(), known.kernel().clone(), forms);
+        for strategy in [Strategy::Whole, Strategy::Shifted, Strategy::Folded] {
+            let choice = Choice::AUTOMATIC.strategy(strategy);
+            for limits in [&same, &known.clone().with_automatic_opt_in()] {
+                let plan = guard.plan(&request([1, 60_000, 1]), None, limits, choice);
+                let plan = plan.expect("legal");
+                let mut args = Args::new(&stream);
+                args.read(&out).value(7_u32);
+                let refused = LaunchError::OtherKernel { kernel: "fill".into() };
+                assert_eq!(guard.launch(&kernel, &plan, args), Err(refused), "{strategy}");
+            }
+        }
+        assert!(launches().is_empty());
+    });
 }
 
 #[test]

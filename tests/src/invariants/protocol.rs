@@ -52,7 +52,7 @@ fn makes_legal_plans(configuration: LaunchConfig) {
         let plan = space.plan(candidate).expect("it was planned before");
         assert_eq!(plan.len(), candidate.launches);
         // Plans of a rewritten kernel count blocks, and without a batch there are no items.
-        if let (Some(batch), None) = (batch, limits.forms()) {
+        if let (Some(batch), None) = (batch, limits.form_limits()) {
             let items = (plan.items(), plan.largest_chunk());
             assert_eq!(items, (batch.items(), candidate.largest_chunk));
         }

@@ -87,12 +87,11 @@ impl Again<'_> {
         // SAFETY: the program is launching the kernel just now, and the others are of the same module.
         let [limits, shifted, folded] = unsafe {
             handles.iter().for_each(|form| driver.copy_attributes(launch.kernel, *form));
-            [launch.kernel, handles[0], handles[1]]
-                .map(|one| LaunchLimits::new(device.clone(), driver.kernel_limits(one, &name)))
+            [launch.kernel, handles[0], handles[1]].map(|one| driver.kernel_limits(one, &name))
         };
         let &EntryReport { reads_block_index, reads_grid_size, .. } = entry;
-        let limits =
-            limits.with_forms(FormLimits { shifted, folded, reads_block_index, reads_grid_size });
+        let of_forms = FormLimits { shifted, folded, reads_block_index, reads_grid_size };
+        let limits = LaunchLimits::rewritten(device.clone(), limits, of_forms);
         let plan = Plan::new(&launch.request(), None, &limits, Choice::AUTOMATIC)
             .map_err(|violations| not_in_parts(&violations))?;
         let form = match plan.strategy() {
