@@ -3,7 +3,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-/// A buffer of a pipeline, of elements `T`.
+/// A buffer of a pipeline, of elements `T`. Only a [`PipelineBuilder`](super::PipelineBuilder) makes it.
 pub struct Buffer<T> {
     pub(crate) id: BufferId,
     elements: PhantomData<fn() -> T>,

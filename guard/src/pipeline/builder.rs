@@ -3,6 +3,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashSet;
 
+use bytemuck::Pod;
+
 use crate::launch::request::LaunchRequest;
 use crate::limits::LaunchLimits;
 use crate::pipeline::buffer::{Access, Buffer, BufferId, BufferSpec, Extent, Role};
@@ -18,6 +20,9 @@ pub const MAX_PARTS: usize = 1024;
 pub const IN_FLIGHT: &str = "in_flight";
 
 /// Declares the buffers and stages of a [`Pipeline`].
+///
+/// Elements of buffers are bytemuck's `Pod`: every bit pattern is a valid value, and there is no padding.
+/// Whatever bits a stage leaves in a buffer are then values of the type.
 ///
 /// Mistakes are reported by [`Self::build`].
 #[derive(Debug)]
@@ -53,40 +58,48 @@ impl<B> Pipeline<B> {
 
 impl<B> PipelineBuilder<B> {
     /// The caller's memory of so many elements an item, which stages only read.
-    pub fn input<T>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
+    pub fn input<T: Pod>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Input, Extent::PerItem, elements_per_item)
     }
 
     /// The caller's memory of so many elements, which stages only read, in every chunk as a whole: such
     /// as weights.
-    pub fn shared_input<T>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
+    pub fn shared_input<T: Pod>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Input, Extent::Fixed, elements)
     }
 
     /// The caller's memory of so many elements an item, which a stage writes before any reads it.
-    pub fn output<T>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
+    pub fn output<T: Pod>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Output, Extent::PerItem, elements_per_item)
     }
 
     /// The caller's memory of so many elements an item, with contents that stages read and change.
-    pub fn in_place<T>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
+    pub fn in_place<T: Pod>(
+        &mut self,
+        name: impl Into<String>,
+        elements_per_item: u64,
+    ) -> Buffer<T> {
         self.buffer(name.into(), Role::InPlace, Extent::PerItem, elements_per_item)
     }
 
     /// The caller's memory of so many elements, which stages update with every chunk: such as a sum over
     /// all items. Chunks then run one after another.
-    pub fn accumulator<T>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
+    pub fn accumulator<T: Pod>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Accumulator, Extent::Fixed, elements)
     }
 
     /// Memory of the pipeline of so many elements an item, for a chunk, from the first stage that uses it
     /// to the last. Aligned to 256 bytes.
-    pub fn scratch<T>(&mut self, name: impl Into<String>, elements_per_item: u64) -> Buffer<T> {
+    pub fn scratch<T: Pod>(
+        &mut self,
+        name: impl Into<String>,
+        elements_per_item: u64,
+    ) -> Buffer<T> {
         self.buffer(name.into(), Role::Scratch, Extent::PerItem, elements_per_item)
     }
 
     /// As [`Self::scratch`], of so many elements for a chunk of any size: such as a library's workspace.
-    pub fn fixed_scratch<T>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
+    pub fn fixed_scratch<T: Pod>(&mut self, name: impl Into<String>, elements: u64) -> Buffer<T> {
         self.buffer(name.into(), Role::Scratch, Extent::Fixed, elements)
     }
 
@@ -185,7 +198,7 @@ impl<B> PipelineBuilder<B> {
         spec.map(|spec| spec.extent)
     }
 
-    fn buffer<T>(
+    fn buffer<T: Pod>(
         &mut self,
         name: String,
         role: Role,

@@ -1,5 +1,6 @@
 //! Declarations that contradict each other are refused before anything is planned.
 
+use bytemuck::{Pod, Zeroable};
 use gridguard::pipeline::{BuildError, MAX_PARTS, Pipeline, PipelineBuilder};
 use gridguard::{Axis, BatchAxis, Dim3, LaunchRequest};
 
@@ -122,10 +123,27 @@ fn a_buffer_of_another_pipeline_is_refused() {
     assert_eq!(error, BuildError::OtherPipeline { stage: "second".to_owned() });
 }
 
+/// As many bytes, at addresses that are multiples of 512.
+#[derive(Clone, Copy)]
+#[repr(C, align(512))]
+struct Page<const BYTES: usize>([u8; BYTES]);
+
+#[allow(unsafe_code, reason = "elements of more than one number")]
+mod elements {
+    use super::{Page, Pod, Zeroable};
+
+    // SAFETY: only bytes, none of them padding.
+    unsafe impl Zeroable for Page<0> {}
+    // SAFETY: as above.
+    unsafe impl Pod for Page<0> {}
+    // SAFETY: as above.
+    unsafe impl Zeroable for Page<512> {}
+    // SAFETY: as above.
+    unsafe impl Pod for Page<512> {}
+}
+
 #[test]
 fn sizes_are_more_than_zero_and_fit_64_bits() {
-    #[repr(align(512))]
-    struct Page;
     let empty = BuildError::EmptyBuffer { buffer: "x".to_owned() };
     let x = |builder: &mut PipelineBuilder<()>, elements| {
         builder.scratch::<u64>("x", elements);
@@ -140,13 +158,11 @@ fn sizes_are_more_than_zero_and_fit_64_bits() {
     });
     assert_eq!(error, empty);
     let error = refused(|builder| {
-        builder.input::<[Page; 0]>("x", 8);
+        builder.input::<Page<0>>("x", 8);
     });
     assert_eq!(error, empty, "the size comes first");
     let error = refused(|builder| {
-        #[repr(align(512))]
-        struct Aligned(#[allow(dead_code, reason = "for its size")] u8);
-        builder.input::<Aligned>("x", 8);
+        builder.input::<Page<512>>("x", 8);
     });
     let buffer = "x".to_owned();
     assert_eq!(error, BuildError::Overaligned { buffer, alignment: 512, limit: 256 });

@@ -3,6 +3,7 @@
 use core::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bytemuck::Pod;
 use gridguard::pipeline::{
     Budget, Buffer, HostMemory, HostPipeline, Monitor, PipelineBuilder, PipelinePlan, PlanError,
     Progress, StageError, Views,
@@ -434,7 +435,7 @@ impl Memory {
 }
 
 fn declare<B>(builder: &mut PipelineBuilder<B>, index: usize, spec: &Spec) -> Handle {
-    fn typed<B, T>(builder: &mut PipelineBuilder<B>, index: usize, spec: &Spec) -> Buffer<T> {
+    fn typed<B, T: Pod>(builder: &mut PipelineBuilder<B>, index: usize, spec: &Spec) -> Buffer<T> {
         let (name, elements) = (format!("b{index}"), wide(spec.elements));
         match spec.kind {
             Kind::Input => builder.input(name, elements),

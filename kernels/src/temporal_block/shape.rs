@@ -5,6 +5,8 @@ use gridguard::cuda::ProductShape;
 #[cfg(any(feature = "cuda", feature = "host"))]
 use gridguard::pipeline::{Buffer, PipelineBuilder};
 
+#[cfg(any(feature = "cuda", feature = "host"))]
+use crate::element::Element;
 use crate::element::ElementType;
 use crate::error::KernelError;
 use crate::operation::{VECTOR_BYTES, check_elements, check_size};
@@ -132,7 +134,7 @@ pub(super) struct Tensors<T> {
 }
 
 #[cfg(any(feature = "cuda", feature = "host"))]
-impl<T> Tensors<T> {
+impl<T: Element> Tensors<T> {
     pub(super) fn declare<B>(builder: &mut PipelineBuilder<B>, shape: &BlockShape) -> Self {
         let elements = shape.elements_per_item();
         Self {
