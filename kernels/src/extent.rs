@@ -48,7 +48,7 @@ impl<const N: usize> Extent<N> {
             || axes.into_iter().all(|((stride, plain), dim)| dim == 1 || *stride == plain)
     }
 
-    /// Elements from the first to the last, both included.
+    /// Elements from the first to the last, both included; saturated.
     #[must_use]
     pub fn reach(&self) -> u128 {
         if self.is_empty() {
@@ -56,7 +56,7 @@ impl<const N: usize> Extent<N> {
         }
         let steps = self.dims.iter().zip(self.strides);
         let last = steps.map(|(dim, stride)| u128::from(dim - 1) * u128::from(stride));
-        1 + last.fold(0_u128, u128::saturating_add)
+        last.fold(1, u128::saturating_add)
     }
 
     /// Whether no two indices name the same element: each stride must step over all elements that
@@ -115,5 +115,10 @@ mod tests {
         assert!(!Extent::strided([4, 64], [63, 1]).is_injective());
         assert!(Extent::strided([4, 64], [64, 1]).is_injective());
         assert!(Extent::strided([u64::MAX, 2], [u64::MAX, 1]).reach() > u128::from(u64::MAX));
+    }
+
+    #[test]
+    fn the_reach_of_the_largest_strides_is_saturated() {
+        assert_eq!(Extent::strided([u64::MAX; 4], [u64::MAX; 4]).reach(), u128::MAX);
     }
 }

@@ -228,8 +228,8 @@ pub fn reference<T: Element>(input: &[T], input_dims: [u64; 2], output_dims: [u6
     let columns: Vec<u64> =
         (0..out_width).map(|column| nearest(column, in_width, out_width)).collect();
     let positions = (0..out_height).flat_map(|row| {
-        let row = nearest(row, in_height, out_height) * in_width;
-        columns.iter().map(move |column| row + column)
+        let row = nearest(row, in_height, out_height).saturating_mul(in_width);
+        columns.iter().map(move |column| row.saturating_add(*column))
     });
     let element = |position| input.get(usize::try_from(position).ok()?);
     positions
