@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
 use gridguard::cuda::{
-    Memory, PRODUCT_ALGORITHM, Product, ProductElement, ProductMemory, ProductShape,
+    Memory, PRODUCT_ALGORITHM, Product, ProductElement, ProductMemory, ProductNumber, ProductShape,
 };
 use gridguard::profile::{Key, Named, Policy, StoredChoice};
 use gridguard::{Guard, Strategy};
@@ -28,9 +28,7 @@ use crate::space::Space;
 ///
 /// let guard = Arc::new(Guard::cuda(0)?);
 /// let stream = guard.context().ok_or("no device")?.new_stream()?;
-/// let (rows, inner, columns) = (245_760, 320, 2560);
-/// let element = ProductElement::F32;
-/// let shape = ProductShape { rows, inner, columns, element, bias: true, residual: false };
+/// let shape = ProductShape::new(245_760, 320, 2560, ProductElement::F32)?.with_bias();
 /// let values: Vec<f32> = (0..10_007_u16).map(|n| f32::from(n).sin()).collect();
 /// let workload = ProductWorkload::new(&guard, Arc::clone(&stream), shape, 4 << 20, &values)?;
 /// let (mut space, key) = (workload.space(), workload.key(Policy::default()));
@@ -64,7 +62,7 @@ struct Tensors<T> {
     workspace: CudaSlice<u8>,
 }
 
-impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> ProductWorkload<T> {
+impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> ProductWorkload<T> {
     /// The workload of a product by algorithms that take up to `workspace_bytes`, of matrices that hold
     /// `values` over and over. Random values are representative: over zeros, clocks are higher.
     ///
@@ -83,7 +81,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> ProductWorkload<T> {
             return Err(MeasureFailure::new(FailureKind::Launch, "no values for the matrices"));
         }
         let product = guard.product(shape, workspace_bytes)?;
-        let ProductShape { rows, inner, columns, bias, residual, .. } = shape;
+        let (rows, inner, columns) = (shape.rows(), shape.inner(), shape.columns());
         // Each begins at another value, so that no two matrices are the same.
         let filled = |elements: u64, first: usize| {
             let elements = size(elements)?;
@@ -94,8 +92,11 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> ProductWorkload<T> {
         let tensors = Tensors {
             x: filled(rows.saturating_mul(inner), 0)?,
             weight: filled(columns.saturating_mul(inner), 1)?,
-            bias: bias.then(|| filled(columns, 2)).transpose()?,
-            residual: residual.then(|| filled(rows.saturating_mul(columns), 3)).transpose()?,
+            bias: shape.has_bias().then(|| filled(columns, 2)).transpose()?,
+            residual: shape
+                .has_residual()
+                .then(|| filled(rows.saturating_mul(columns), 3))
+                .transpose()?,
             out: stream
                 .alloc_zeros(size(rows.saturating_mul(columns))?)
                 .map_err(MeasureFailure::in_call("cuMemAllocAsync"))?,
@@ -114,7 +115,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> ProductWorkload<T> {
             choice: StoredChoice::Whole,
             strategy: Strategy::Whole,
             launches: 1,
-            largest_chunk: self.product.shape().rows,
+            largest_chunk: self.product.shape().rows(),
             block_threads: 0,
             scratch_bytes: algorithm.workspace_bytes,
         });
@@ -152,7 +153,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> ProductWorkload<T> {
         let Self { stream, tensors: Tensors { out, .. }, .. } = self;
         stream.memset_zeros(out).map_err(MeasureFailure::in_call("cuMemsetD8Async"))?;
         self.run(algorithm)?;
-        let ProductShape { rows, columns, .. } = *self.product.shape();
+        let (rows, columns) = (self.product.shape().rows(), self.product.shape().columns());
         let part = size(rows.min(COMPARED_ROWS).saturating_mul(columns))?;
         let all = self.tensors.out.len();
         let mut compared = Vec::new();
@@ -165,7 +166,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> ProductWorkload<T> {
     }
 }
 
-impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> Workload for ProductWorkload<T> {
+impl<T: ProductNumber + DeviceRepr + ValidAsZeroBits + Into<f64>> Workload for ProductWorkload<T> {
     /// None: the library launches its own kernels.
     fn configurations(&mut self) -> Result<Vec<LaunchConfig>, MeasureFailure> {
         Ok(Vec::new())
@@ -188,7 +189,7 @@ impl<T: DeviceRepr + ValidAsZeroBits + Copy + Into<f64>> Workload for ProductWor
         let out = self.output(algorithm_of(candidate)?)?;
         let error = relative_error(&out, &expected);
         self.expected = Some(expected);
-        let tolerance = tolerance(self.product.shape().element);
+        let tolerance = tolerance(self.product.shape().element());
         if error <= tolerance {
             return Ok(());
         }

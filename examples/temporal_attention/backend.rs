@@ -114,7 +114,7 @@ fn on_host<T: Tensor>(
     out: &mut [T],
 ) -> Result<Timing, Box<dyn Error>> {
     let Qkv { q, k, v, shape, .. } = qkv;
-    let bar = bar(shape.items, "items");
+    let bar = bar(shape.items(), "items");
     let start = Instant::now();
     let (progress, tensors) = (|| bar.inc(1), [&q[..], k, v]);
     let scale = shape.scale();

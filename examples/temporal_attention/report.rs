@@ -31,7 +31,7 @@ pub(crate) fn device(guard: &Guard, backend: &Backend) {
 }
 
 pub(crate) fn launch(attention: &TemporalAttention, request: &LaunchRequest) {
-    let Shape { items, heads, frames, head_dim, .. } = attention.shape();
+    let [items, heads, frames, head_dim] = attention.shape().dims();
     println!(
         "problem  temporal attention, {items} items x {heads} heads, {frames} frames, head dim \
          {head_dim}, {}",

@@ -38,7 +38,7 @@ pub(crate) fn verify<T: Element>(
         .chunks()
         .take(CHUNKS)
         .flat_map(|chunk| [chunk.start, chunk.end().saturating_sub(1)])
-        .flat_map(|item| item * shape.heads..(item + 1) * shape.heads)
+        .flat_map(|item| item * shape.heads()..(item + 1) * shape.heads())
         .collect();
     // Steps of a large odd number spread over the whole batch.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;

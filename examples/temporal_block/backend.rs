@@ -157,7 +157,7 @@ fn on_host<T: Tensor>(job: &Job<'_, T>, out: &mut [T]) -> Result<Done, Box<dyn E
     let (mut pipeline, x, y) = host_pipeline(&job.shape, job.weights)?;
     let plan = pipeline.plan(&job.budget)?;
     println!("plan     {plan}");
-    let bar = bar(job.shape.items);
+    let bar = bar(job.shape.items());
     let mut watch = |progress: &Progress| {
         bar.set_position(progress.items_done);
         ControlFlow::Continue(())
@@ -193,7 +193,7 @@ fn on_device<T: Tensor>(
     let (x, mut y) = (stream.clone_htod(job.x)?, stream.clone_htod(out)?);
 
     // The result that is compared and written is that of the first run.
-    let bar = bar(job.shape.items);
+    let bar = bar(job.shape.items());
     let mut watch = |progress: &Progress| {
         bar.set_position(progress.items_done);
         ControlFlow::Continue(())

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use gridguard::Guard;
-use gridguard::cuda::{CudaPipeline, PipelineScratch, ProductShape};
+use gridguard::cuda::{CudaPipeline, PipelineScratch};
 use gridguard::files::write_output;
 use gridguard::pipeline::{Pipeline, PipelinePlan, PipelineRun, RunError};
 use gridguard::profile::{Document, Key, Objective, Policy, Profile, Provenance, publish};
@@ -17,9 +17,7 @@ use gridguard_autotune::{
     Budget, Candidate, Chart, DeviceClock, FailureKind, InProcess, MeasureFailure, PipelineProblem,
     PipelineWorkload, ProductWorkload, Space, TuningReport, tune,
 };
-use gridguard_kernels::temporal_block::{
-    BlockMemory, BlockReference, BlockShape, TemporalBlock, tolerance,
-};
+use gridguard_kernels::temporal_block::{BlockMemory, BlockReference, TemporalBlock, tolerance};
 use gridguard_kernels::{Deviation, Kernels};
 
 use crate::backend::{Job, Tensor};
@@ -54,9 +52,9 @@ pub(crate) fn tune_block<T: Tensor>(
     let block = TemporalBlock::new(&kernels, &stream, job.shape, job.weights)?;
     let (pipeline, _) = block.pipeline()?;
     let space = Space::pipelines(vec![pipeline.outline()], &job.budget);
-    for rows in rows(space.candidates(), job.shape.items, job.shape.frames) {
-        for shape in job.shape.products(T::TYPE) {
-            let shape = ProductShape { rows, ..shape };
+    for rows in rows(space.candidates(), job.shape.items(), job.shape.frames()) {
+        for shape in job.shape.products(T::TYPE)? {
+            let shape = shape.with_rows(rows)?;
             let (bytes, values) = (block.workspace_bytes(), job.x);
             let stream = Arc::clone(&stream);
             let workload = ProductWorkload::new(&guard, Arc::clone(&stream), shape, bytes, values)?;
@@ -66,7 +64,7 @@ pub(crate) fn tune_block<T: Tensor>(
             let mut measurer = InProcess::new(workload, clock);
             let budget = Budget { wall_time: Some(PRODUCT_TIME), ..Budget::default() };
             let outcome = tune(&mut measurer, &mut space, Objective::Throughput, &budget, &mut ())?;
-            let ProductShape { inner, columns, .. } = shape;
+            let (inner, columns) = (shape.inner(), shape.columns());
             let [chosen, first] = [&outcome.chosen, &outcome.baseline]
                 .map(|times| Duration::from_nanos(times.median_ns));
             println!(
@@ -92,7 +90,8 @@ pub(crate) fn tune_block<T: Tensor>(
     let clock = DeviceClock::new(&guard, stream, Policy::default())?;
     let mut measurer = InProcess::new(workload, clock);
     let outcome = tune(&mut measurer, &mut space, key.objective, &Budget::default(), &mut ())?;
-    let BlockShape { items, frames, channels, heads } = job.shape;
+    let [items, frames] = [job.shape.items(), job.shape.frames()];
+    let [channels, heads] = [job.shape.channels(), job.shape.heads()];
     let name = format!("temporal_block {items}x{frames}x{channels}, {heads} heads, {}", T::TYPE);
     println!("{}", TuningReport::new(&name, &outcome));
     if let Some(path) = chart {

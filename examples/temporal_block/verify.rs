@@ -30,8 +30,8 @@ pub(crate) fn verify<T: Element>(
         .collect();
     // Steps of a large odd number spread over the whole batch.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let sample: BTreeSet<u64> = (1..=SAMPLE.min(shape.items))
-        .filter_map(|n| n.wrapping_mul(STEP).checked_rem(shape.items))
+    let sample: BTreeSet<u64> = (1..=SAMPLE.min(shape.items()))
+        .filter_map(|n| n.wrapping_mul(STEP).checked_rem(shape.items()))
         .collect();
     let all: Vec<u64> = boundaries.union(&sample).copied().collect();
     let reference = BlockReference::new(shape, weights)?;

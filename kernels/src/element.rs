@@ -4,7 +4,7 @@ use core::fmt;
 
 use bytemuck::Pod;
 #[cfg(feature = "cuda")]
-use gridguard::cuda::ProductElement;
+use gridguard::cuda::{ProductElement, ProductNumber};
 use half::{bf16, f16};
 
 /// The type of a tensor's elements.
@@ -83,9 +83,9 @@ impl From<ElementType> for ProductElement {
 /// A Rust type of tensor elements: `f16`, `bf16` or `f32`.
 ///
 /// Sealed: device code relies on each type's size and layout. Every element is bytemuck's `Pod`; with the
-/// feature `cuda` it is also cudarc's `DeviceRepr` and `ValidAsZeroBits`.
+/// feature `cuda` it is also cudarc's `DeviceRepr` and `ValidAsZeroBits`, and gridguard's `ProductNumber`.
 #[allow(private_bounds, reason = "sealed")]
-pub trait Element: Plain + Into<f32> {
+pub trait Element: Plain + Multiplied + Into<f32> {
     /// Which one.
     const TYPE: ElementType;
 
@@ -108,6 +108,13 @@ pub(crate) trait Plain:
 #[cfg(not(feature = "cuda"))]
 pub(crate) trait Plain: Pod + Send + Sync {}
 
+/// The elements that products take.
+#[cfg(feature = "cuda")]
+pub(crate) trait Multiplied: ProductNumber {}
+/// The elements that products take.
+#[cfg(not(feature = "cuda"))]
+pub(crate) trait Multiplied {}
+
 /// Checks, when it is compiled, that elements of `T` have as many bytes as device code takes them to.
 #[cfg(feature = "cuda")]
 pub(crate) const fn assert_size<T: Plain>(bytes: u64) {
@@ -122,6 +129,10 @@ impl Plain for f32 {}
 impl Plain for u32 {}
 impl Plain for i32 {}
 impl Plain for i64 {}
+
+impl Multiplied for f16 {}
+impl Multiplied for bf16 {}
+impl Multiplied for f32 {}
 
 impl Element for f16 {
     const TYPE: ElementType = ElementType::F16;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::CUevent_flags;
 use cudarc::driver::{CudaSlice, CudaStream};
-use gridguard::cuda::{PipelineScratch, ProductMemory, ProductShape};
+use gridguard::cuda::{PipelineScratch, ProductMemory};
 use gridguard::pipeline::Budget;
 use gridguard::{Choice, Guard};
 use gridguard_examples::uniform;
@@ -118,11 +118,11 @@ impl Case {
         let streams = streams.into_iter().collect::<Result<Vec<_>, _>>()?;
         let stream = streams.first().ok_or("no stream")?;
         let kernels = Kernels::new(Arc::clone(guard));
-        let weights = BlockWeights::<f16>::random(shape.channels, 1)?;
+        let weights = BlockWeights::<f16>::random(shape.channels(), 1)?;
         let input = uniform::<f16>(usize::try_from(shape.elements())?, 2);
-        let BlockShape { items, frames, channels, heads } = shape;
+        let [items, frames, channels] = [shape.items(), shape.frames(), shape.channels()];
         Ok(Self {
-            name: format!("{items}x{frames}x{channels}, {heads} heads"),
+            name: format!("{items}x{frames}x{channels}, {} heads", shape.heads()),
             shape,
             x: stream.clone_htod(&input)?,
             block: TemporalBlock::new(&kernels, stream, shape, &weights)?,
@@ -139,7 +139,7 @@ impl Case {
         let mut y = stream.alloc_zeros::<f16>(self.input.len())?;
         for &parts in parts {
             for in_flight in IN_FLIGHT.into_iter().filter(|in_flight| *in_flight <= parts) {
-                let at_most = self.shape.items.div_ceil(parts);
+                let at_most = self.shape.items().div_ceil(parts);
                 let budget = Budget::UNLIMITED.at_most(at_most).in_flight(in_flight);
                 let (mut pipeline, memory) = self.block.pipeline()?;
                 let plan = match pipeline.plan(&budget) {
@@ -204,7 +204,7 @@ impl Case {
         chunk: u64,
         out: &[f16],
     ) -> Outcome<f64> {
-        let items = self.shape.items;
+        let items = self.shape.items();
         let per_item = usize::try_from(self.shape.elements_per_item())?;
         let last = (items - 1) / chunk * chunk;
         let places =
@@ -228,7 +228,8 @@ impl Case {
 
     fn parts(&self, rows: &mut Vec<PartRow>) -> Outcome<()> {
         let stream = self.streams.first().ok_or("no stream")?;
-        let BlockShape { items, frames, channels, heads } = self.shape;
+        let [items, frames] = [self.shape.items(), self.shape.frames()];
+        let [channels, heads] = [self.shape.channels(), self.shape.heads()];
         let (count, kernels) = (self.shape.rows(), &self.kernels);
         // Random, since clocks are higher over zeros.
         let memory = |columns: u64| -> Outcome<CudaSlice<f16>> {
@@ -307,10 +308,10 @@ impl Case {
 
         let mut workspace = stream.alloc_zeros::<u8>(usize::try_from(WORKSPACE)?)?;
         for (name, shape) in
-            ["qkv", "out", "up", "down"].into_iter().zip(self.shape.products(f16::TYPE))
+            ["qkv", "out", "up", "down"].into_iter().zip(self.shape.products(f16::TYPE)?)
         {
-            let shape = ProductShape { rows: count, ..shape };
-            let ProductShape { inner, columns, bias, residual, .. } = shape;
+            let shape = shape.with_rows(count)?;
+            let (inner, columns) = (shape.inner(), shape.columns());
             let mut product = kernels.guard().product(shape, WORKSPACE)?;
             let matrix = weight(inner * columns)?;
             let (x, bias_of) = (memory(inner)?, weights.slice(..usize::try_from(columns)?));
@@ -322,8 +323,8 @@ impl Case {
                     let memory = ProductMemory {
                         x: &x,
                         weight: &matrix,
-                        bias: if bias { Some(&bias_of) } else { None },
-                        residual: if residual { Some(&added) } else { None },
+                        bias: if shape.has_bias() { Some(&bias_of) } else { None },
+                        residual: if shape.has_residual() { Some(&added) } else { None },
                         out: &mut out,
                         workspace: &mut workspace,
                     };

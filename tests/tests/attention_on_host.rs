@@ -48,8 +48,8 @@ fn host_meets<T: Element>(golden: &Golden<T>) {
     let guard = guard();
     let attention = attention::<T>(&guard, golden.shape);
     // The smallest chunk: items whose problems fill whole blocks.
-    let unit = attention.batch().unit().expect("a few items").min(golden.shape.items);
-    for (max_items, launches) in [(0, 1), (unit, golden.shape.items.div_ceil(unit))] {
+    let unit = attention.batch().unit().expect("a few items").min(golden.shape.items());
+    for (max_items, launches) in [(0, 1), (unit, golden.shape.items().div_ceil(unit))] {
         let plan = plan(&guard, &attention, Choice::at_most(max_items));
         let mut out = vec![T::narrow(f32::NAN); golden.q.len()];
         let qkv = [&golden.q[..], &golden.k, &golden.v];

@@ -9,7 +9,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DriverError, PinnedHost
 use gridguard::Guard;
 use gridguard::cuda::{Compiler, CublasLt, CudaError};
 use gridguard_kernels::temporal_attention::Shape;
-use gridguard_kernels::temporal_block::TemporalBlock;
+use gridguard_kernels::temporal_block::{BlockShape, TemporalBlock};
 use gridguard_kernels::{Element, ElementType, KernelError, Kernels, Tensor, TensorMut};
 use half::{bf16, f16};
 
@@ -129,8 +129,8 @@ impl Cuda {
             return Err(ServeError::failed(OTHER_PROBLEM));
         };
         let shared = Arc::clone(&self.shared);
-        let mut shape = *block.shape();
-        (shape.items, shape.frames) = (batch.items, *frames);
+        let shape = block.shape();
+        let shape = BlockShape::new(batch.items, *frames, shape.channels(), shape.heads())?;
         let block = block.with_shape(&shared.kernels, shape).map_err(ServeError::failed)?;
         let (mut pipeline, memory) = block.pipeline().map_err(ServeError::failed)?;
         let plan = plan(&pipeline, batch, shared.device.memory, |budget| budget)?;

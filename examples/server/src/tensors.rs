@@ -123,7 +123,7 @@ impl Request {
                 return Err(shape_error("q", given, expected.to_owned()));
             }
         }?;
-        let Shape { items, heads, frames, head_dim, .. } = shape;
+        let [items, heads, frames, head_dim] = shape.dims();
         check_frames(frames, max_frames)?;
         let mut inputs = vec![body.slice_ref(q.data())];
         for name in ["k", "v"] {
@@ -160,7 +160,7 @@ impl Request {
         };
         check_frames(frames, max_frames)?;
         let shape = block.shape(items, frames)?;
-        let problem = Problem::Block { frames, channels: shape.channels };
+        let problem = Problem::Block { frames, channels: shape.channels() };
         let (key, inputs) =
             (Key { problem, element: block.element }, vec![body.slice_ref(x.data())]);
         Ok(Self { key, items, dims: x.shape().to_vec(), inputs })

@@ -75,7 +75,7 @@ pub use pipeline_stage::{CudaPipeline, CudaStage, DeviceRange, DeviceViews, Kern
 pub use product::PRODUCT_ALGORITHM;
 pub use product::{
     Algorithm, Product, ProductAddresses, ProductBuffers, ProductElement, ProductError,
-    ProductMemory, ProductShape,
+    ProductMemory, ProductNumber, ProductShape,
 };
 pub use query::{
     ComputeMode, compute_mode, current_context, device_count, device_limits, driver_version,

@@ -7,7 +7,7 @@ use cudarc::driver::CudaStream;
 
 use super::kernel::Kernel;
 use super::memory::wide;
-use super::product::{ProductBuffers, ProductError, ProductShape, ProductStage};
+use super::product::{ProductBuffers, ProductError, ProductNumber, ProductShape, ProductStage};
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
 use crate::pipeline::buffer::{Access, Buffer, BufferId};
@@ -111,8 +111,9 @@ impl<'a> PipelineBuilder<CudaStage<'a>> {
     ///
     /// # Errors
     ///
-    /// [`ProductError`] if the library cannot be used, or the buffers have other sizes than the shape.
-    pub fn product<T>(
+    /// [`ProductError`] if the library cannot be used, or the buffers have other sizes or elements than the
+    /// shape.
+    pub fn product<T: ProductNumber>(
         &mut self,
         name: impl Into<String>,
         guard: &Guard,

@@ -151,9 +151,7 @@ fn a_compiler_that_is_not_there_is_told_from_a_source_that_is_refused() {
 
 #[test]
 fn products_say_which_tensor_or_size_does_not_fit() {
-    let element = ProductElement::F16;
-    let shape =
-        ProductShape { rows: 16, inner: 320, columns: 960, element, bias: true, residual: false };
+    let shape = ProductShape::new(16, 320, 960, ProductElement::F16).expect("legal").with_bias();
     let tried = vec![("libcublasLt.so".to_owned(), NO_FILE.to_owned())];
     read_as(&[
         (
@@ -199,8 +197,8 @@ fn products_say_which_tensor_or_size_does_not_fit() {
             "out has 24 bytes an item, which is not a multiple of 16",
         ),
         (
-            &ProductError::Element { given: 4, expected: 2 },
-            "elements of memory have 4 bytes, those of the product 2",
+            &ProductError::Element { given: ProductElement::Bf16, expected: ProductElement::F16 },
+            "memory has elements of bf16, the product of f16",
         ),
         (
             &ProductError::Operand { tensor: "bias", given: "not given", expected: "with" },

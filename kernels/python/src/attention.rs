@@ -222,8 +222,8 @@ impl Attention {
         }
         let views = tensors.each_ref().map(|tensor| tensor.strided());
         let folded = match Folded::new(views, bias.as_ref().map(|bias| bias.strided()), grouped) {
-            Ok(folded) if folded.shape.items == 0 => return Err("empty"),
-            Ok(Folded { shape, .. }) if shape.frames.max(shape.keys) > MAX_FRAMES => {
+            Ok(folded) if folded.shape.items() == 0 => return Err("empty"),
+            Ok(Folded { shape, .. }) if shape.frames().max(shape.keys()) > MAX_FRAMES => {
                 return Err("length");
             }
             Ok(folded) => folded,

@@ -300,7 +300,7 @@ fn on_host<T: Element>(key: &Key, addresses: &BlockAddresses) -> Result<(), Bloc
         let tensor = unsafe { slice::from_raw_parts(start, elements(count)?) };
         Ok(tensor.to_vec())
     };
-    let (shape, channels) = (&key.shape, key.shape.channels);
+    let (shape, channels) = (&key.shape, key.shape.channels());
     let mut tensors = block_tensors().map(|_| Vec::new());
     for ((tensor, of), address) in tensors.iter_mut().zip(block_tensors()).zip(addresses.tensors) {
         let columns = if of.columns == 0 { 1 } else { of.columns * channels };

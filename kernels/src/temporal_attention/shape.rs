@@ -12,16 +12,11 @@ pub const MAX_HEAD_DIM: u64 = 160;
 /// The shape `[items, heads, frames, head_dim]` of q and out, and `[items, heads, keys, head_dim]` of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Independent positions: batch x height x width.
-    pub items: u64,
-    /// Heads of an item.
-    pub heads: u64,
-    /// Frames: the queries of each head.
-    pub frames: u64,
-    /// Keys and values of each head. Where attention runs over the frames themselves, as many.
-    pub keys: u64,
-    /// Elements of a head.
-    pub head_dim: u64,
+    pub(super) items: u64,
+    pub(super) heads: u64,
+    pub(super) frames: u64,
+    pub(super) keys: u64,
+    pub(super) head_dim: u64,
 }
 
 impl Shape {
@@ -50,6 +45,36 @@ impl Shape {
         check_size("keys", keys, 1..=u64::from(u32::MAX))?;
         check_elements(&shape.key_dims())?;
         Ok(shape)
+    }
+
+    /// Independent positions: batch x height x width.
+    #[must_use]
+    pub const fn items(&self) -> u64 {
+        self.items
+    }
+
+    /// Heads of an item.
+    #[must_use]
+    pub const fn heads(&self) -> u64 {
+        self.heads
+    }
+
+    /// Frames: the queries of each head.
+    #[must_use]
+    pub const fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// Keys and values of each head. If attention runs over the frames themselves, their number.
+    #[must_use]
+    pub const fn keys(&self) -> u64 {
+        self.keys
+    }
+
+    /// Elements of a head.
+    #[must_use]
+    pub const fn head_dim(&self) -> u64 {
+        self.head_dim
     }
 
     /// The dimensions of q and out, slowest first.

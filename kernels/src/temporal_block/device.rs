@@ -150,8 +150,8 @@ impl<T: Element> TemporalBlock<T> {
     /// [`BlockError`] if the shape has another number of channels or more frames than there are embeddings of
     /// positions, or the kernels cannot be compiled.
     pub fn with_shape(&self, kernels: &Kernels, shape: BlockShape) -> Result<Self, BlockError> {
-        let channels = self.shape.channels;
-        check_size("channels", shape.channels, channels..=channels)?;
+        let channels = self.shape.channels();
+        check_size("channels", shape.channels(), channels..=channels)?;
         check_positions(&shape, self.weights.position_elements)?;
         let gate = if self.gate.is_fused { Gate::best } else { Gate::apart };
         let gate = gate(kernels, &shape, T::TYPE)?;
@@ -166,7 +166,7 @@ impl<T: Element> TemporalBlock<T> {
         gate: Gate,
     ) -> Result<Self, BlockError> {
         let guard = Arc::clone(kernels.guard());
-        let (rows, channels, element) = (shape.rows(), shape.channels, T::TYPE);
+        let (rows, channels, element) = (shape.rows(), shape.channels(), T::TYPE);
         let norm = LayerNorm::new(rows, channels, element)?;
         let operation = TemporalAttention::new(shape.attention(), element, guard.limits())?;
         let operation = operation.with_strides();
@@ -185,7 +185,7 @@ impl<T: Element> TemporalBlock<T> {
             sources,
             norm: kernels.kernel(&norm)?,
             norm_of_positions: (weights.position_elements > 0)
-                .then(|| kernels.kernel(&norm.with_positions(shape.frames)))
+                .then(|| kernels.kernel(&norm.with_positions(shape.frames())))
                 .transpose()?,
             weights,
             norm_grid: Grid::new(&norm, &shape),
@@ -243,10 +243,10 @@ impl<T: Element> TemporalBlock<T> {
     ///
     /// [`BlockError::Product`] if cuBLASLt cannot be used.
     pub fn pipeline(&self) -> Result<(CudaPipeline<'_>, BlockMemory<'_, T>), BlockError> {
-        let mut builder = CudaPipeline::builder(self.shape.items);
+        let mut builder = CudaPipeline::builder(self.shape.items());
         let tensors = Tensors::declare(&mut builder, &self.shape);
         let (x, y) = (tensors.x, tensors.y);
-        let channels = self.shape.channels;
+        let channels = self.shape.channels();
         let buffers = TENSORS
             .map(|tensor| builder.shared_input::<T>(tensor.name(), tensor.elements(channels)));
         let elements = self.weights.position_elements;
@@ -303,8 +303,8 @@ impl<T: Element> Declared<'_, '_, T> {
         residual: Buffer<T>,
     ) -> Result<(), BlockError> {
         let Tensors { y, normed, qkv, attended, .. } = self.tensors;
-        let channels = self.block.shape.channels;
-        let [of_qkv, of_out, ..] = self.block.shape.products(T::TYPE);
+        let channels = self.block.shape.channels();
+        let [of_qkv, of_out, ..] = self.products(&format!("qkv{number}"))?;
         self.norm(number, part.norm, self.positions, residual);
         let none = (None, None);
         self.product(format!("qkv{number}"), of_qkv, [normed, part.qkv, qkv], none)?;
@@ -315,10 +315,10 @@ impl<T: Element> Declared<'_, '_, T> {
         let stage =
             stage.reads_from(qkv, 0).reads_from(qkv, channels).reads_from(qkv, 2 * channels);
         let narrow = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
-        let stage = stage.writes(attended).length().constant(narrow(shape.heads)).bytes(strides);
+        let stage = stage.writes(attended).length().constant(narrow(shape.heads())).bytes(strides);
         let stage = stage.value(shape.attention().scale());
         if operation.variant() == Variant::General {
-            let frames = narrow(shape.frames);
+            let frames = narrow(shape.frames());
             stage.constant(frames).constant(frames).constant(narrow(shape.head_dim()));
         }
         let added = (Some(part.out_bias), Some(residual));
@@ -328,19 +328,19 @@ impl<T: Element> Declared<'_, '_, T> {
     fn feed_forward(&mut self, part: FeedForwardPart<Buffer<T>>) -> Result<(), BlockError> {
         let Tensors { y, normed, gated, .. } = self.tensors;
         let TemporalBlock { shape, gate, .. } = self.block;
-        let [.., of_up, of_down] = shape.products(T::TYPE);
+        let [.., of_up, of_down] = self.products("up")?;
         self.norm("3", part.norm, None, y);
         let Gate { kernel, grid, is_fused, .. } = gate;
         if *is_fused {
             let stage = self.builder.kernel("gate", kernel, grid.request, grid.batch);
             let stage = stage.reads(normed).reads(part.up).reads(part.up_bias);
-            stage.writes(gated).parts(shape.frames);
+            stage.writes(gated).parts(shape.frames());
         } else {
             let up = Tensors::up(self.builder, shape);
             let added = (Some(part.up_bias), None);
             self.product("up".to_owned(), of_up, [normed, part.up, up], added)?;
             let stage = self.builder.kernel("gate", kernel, grid.request, grid.batch);
-            stage.reads(up).writes(gated).parts(shape.frames);
+            stage.reads(up).writes(gated).parts(shape.frames());
         }
         let added = (Some(part.down_bias), Some(y));
         self.product("down".to_owned(), of_down, [gated, part.down, y], added)
@@ -364,7 +364,7 @@ impl<T: Element> Declared<'_, '_, T> {
         if let Some(positions) = positions {
             stage = stage.reads(positions);
         }
-        stage.parts(shape.frames).value(EPSILON);
+        stage.parts(shape.frames()).value(EPSILON);
     }
 
     /// Adds a product of x and a weight into out, with a bias and a residual if there are some.
@@ -378,6 +378,15 @@ impl<T: Element> Declared<'_, '_, T> {
         let buffers = ProductBuffers { x, weight, bias, residual, out, workspace: self.workspace };
         let added = self.builder.product(stage.clone(), &self.block.guard, shape, buffers);
         added.map_err(|error| BlockError::Product { stage, error: Box::new(error) })
+    }
+
+    /// The shapes of the block's products. An error names `stage`.
+    fn products(&self, stage: &str) -> Result<[ProductShape; 4], BlockError> {
+        let products = self.block.shape.products(T::TYPE);
+        products.map_err(|error| BlockError::Product {
+            stage: stage.to_owned(),
+            error: Box::new(error),
+        })
     }
 }
 
@@ -399,9 +408,9 @@ impl Gate {
         shape: &BlockShape,
         element: ElementType,
     ) -> Result<Self, BlockError> {
-        let (rows, channels) = (shape.rows(), shape.channels);
+        let (rows, channels) = (shape.rows(), shape.channels());
         let fused = GatedProduct::new(rows, channels, GATED * channels, element);
-        match fused.and_then(|fused| fused.for_items(shape.frames)) {
+        match fused.and_then(|fused| fused.for_items(shape.frames())) {
             Ok(fused) if fused.code(kernels.guard().limits()).is_ok() => {
                 Self::of(kernels, shape, &fused, true)
             }
@@ -414,7 +423,7 @@ impl Gate {
         shape: &BlockShape,
         element: ElementType,
     ) -> Result<Self, BlockError> {
-        let gate = Geglu::new(shape.rows(), GATED * shape.channels, element)?;
+        let gate = Geglu::new(shape.rows(), GATED * shape.channels(), element)?;
         Self::of(kernels, shape, &gate, false)
     }
 
@@ -449,11 +458,11 @@ impl Grid {
         let (request, batch) = rows.grid();
         // Blocks share several rows, or several blocks one.
         let (tiles, per_block) = (request.grid.x, batch.unit().unwrap_or(1));
-        let folds = tiles == 1 || shape.frames.is_multiple_of(per_block);
+        let folds = tiles == 1 || shape.frames().is_multiple_of(per_block);
         let (axis, tiles) = if folds { (Axis::X, tiles) } else { (batch.axis(), 1) };
-        let batch = BatchAxis::new(axis, shape.items);
-        let batch = batch.blocks_per_items(shape.frames.saturating_mul(tiles), per_block);
-        let blocks = batch.blocks(shape.items).unwrap_or(u64::MAX);
+        let batch = BatchAxis::new(axis, shape.items());
+        let batch = batch.blocks_per_items(shape.frames().saturating_mul(tiles), per_block);
+        let blocks = batch.blocks(shape.items()).unwrap_or(u64::MAX);
         let grid = if folds { Dim3::new(1, 1, 1) } else { request.grid };
         Self { request: request.grid(grid.with(axis, blocks)), batch }
     }
@@ -461,10 +470,10 @@ impl Grid {
 
 /// q, k and v in rows of `[3, heads, head_dim]`, and the output in rows of `[heads, head_dim]`.
 fn extents(shape: &BlockShape) -> [Extent<4>; 4] {
-    let BlockShape { frames, channels, heads, .. } = *shape;
+    let (frames, channels) = (shape.frames(), shape.channels());
     let head_dim = shape.head_dim();
     // A stride between items counts for two or more.
-    let dims = [shape.items.max(2), heads, frames, head_dim];
+    let dims = [shape.items().max(2), shape.heads(), frames, head_dim];
     let rows = |width: u64| Extent::strided(dims, [frames * width, head_dim, width, 1]);
     let qkv = rows(3 * channels);
     [qkv, qkv, qkv, rows(channels)]

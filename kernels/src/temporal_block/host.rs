@@ -20,7 +20,7 @@ pub fn host_pipeline<'a, T: Element>(
 ) -> Result<(HostPipeline<'a>, Buffer<T>, Buffer<T>), BlockError> {
     weights.check(shape)?;
     let stages = HostStages::new(shape)?;
-    let mut builder = HostPipeline::builder(shape.items);
+    let mut builder = HostPipeline::builder(shape.items());
     let tensors = Tensors::declare(&mut builder, shape);
     let ([first, second], last) = parts(weights.tensors.each_ref());
     for (number, part, residual) in [("1", first, tensors.x), ("2", second, tensors.y)] {
@@ -128,7 +128,7 @@ mod tests {
         let plan = pipeline.plan(&budget).expect("a plan");
         let memory = HostMemory::new().read(x, &input).write(y, &mut out);
         let run = pipeline.run(&plan, memory).expect("it runs");
-        assert_eq!(run.items_done, shape.items);
+        assert_eq!(run.items_done, shape.items());
         out
     }
 

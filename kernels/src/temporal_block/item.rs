@@ -94,7 +94,7 @@ impl HostStages {
         let device = DeviceLimits::any_device();
         let attention = TemporalAttention::new(shape.attention(), ElementType::F32, &device)?;
         let [frames, channels, head_dim] =
-            [shape.frames, shape.channels, shape.head_dim()].map(to_usize);
+            [shape.frames(), shape.channels(), shape.head_dim()].map(to_usize);
         Ok(Self { attention, scale: shape.attention().scale(), frames, channels, head_dim })
     }
 

@@ -38,7 +38,7 @@ impl<T: Element> TemporalBlock<T> {
         shape: BlockShape,
         positions: Option<u64>,
     ) -> Result<Self, BlockError> {
-        let position_elements = positions.unwrap_or(0).saturating_mul(shape.channels);
+        let position_elements = positions.unwrap_or(0).saturating_mul(shape.channels());
         check_positions(&shape, position_elements)?;
         let weights = Weights { tensors: Arc::default(), positions: None, position_elements };
         Self::with_weights(kernels, shape, weights, Gate::best(kernels, &shape, T::TYPE)?)
@@ -72,7 +72,7 @@ impl<T: Element> BlockMemory<'_, T> {
             // SAFETY: as above.
             unsafe { memory.read_raw(buffer, address, bytes(elements)) }
         };
-        let channels = self.shape.channels;
+        let channels = self.shape.channels();
         let tensors = self.tensors.into_iter().zip(addresses.tensors).zip(&TENSORS);
         let tensors =
             tensors.map(|((buffer, address), tensor)| (buffer, address, tensor.elements(channels)));

@@ -1,7 +1,7 @@
 //! The shape of a block, and the buffers of its pipelines.
 
 #[cfg(feature = "cuda")]
-use gridguard::cuda::ProductShape;
+use gridguard::cuda::{ProductError, ProductShape};
 #[cfg(any(feature = "cuda", feature = "host"))]
 use gridguard::pipeline::{Buffer, PipelineBuilder};
 
@@ -15,14 +15,8 @@ use crate::temporal_attention::Shape;
 /// The shape `[items, frames, channels]` of a block's input and output, and its heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlockShape {
-    /// Independent positions: batch x height x width.
-    pub items: u64,
-    /// Frames, over which attention runs.
-    pub frames: u64,
-    /// Channels of a frame: heads times the elements of a head.
-    pub channels: u64,
-    /// Heads of each attention.
-    pub heads: u64,
+    channels: u64,
+    attention: Shape,
 }
 
 impl BlockShape {
@@ -46,70 +40,88 @@ impl BlockShape {
                 return Err(KernelError::NotMultiple { dimension, given, of });
             }
         }
-        let shape = Self { items, frames, channels, heads };
-        let _checked = Shape::new(items, heads, frames, channels / heads)?;
+        let attention = Shape::new(items, heads, frames, channels / heads)?;
         check_elements(&[items, frames, UP, channels])?;
-        Ok(shape)
+        Ok(Self { channels, attention })
+    }
+
+    /// Independent positions: batch x height x width.
+    #[must_use]
+    pub const fn items(&self) -> u64 {
+        self.attention.items()
+    }
+
+    /// Frames, over which attention runs.
+    #[must_use]
+    pub const fn frames(&self) -> u64 {
+        self.attention.frames()
+    }
+
+    /// Channels of a frame: heads times the elements of a head.
+    #[must_use]
+    pub const fn channels(&self) -> u64 {
+        self.channels
+    }
+
+    /// Heads of each attention.
+    #[must_use]
+    pub const fn heads(&self) -> u64 {
+        self.attention.heads()
     }
 
     /// Rows of the products: items times frames.
     #[must_use]
     pub const fn rows(&self) -> u64 {
-        self.items * self.frames
+        self.items() * self.frames()
     }
 
     /// Elements of an item.
     #[must_use]
     pub const fn elements_per_item(&self) -> u64 {
-        self.frames * self.channels
+        self.frames() * self.channels
     }
 
     /// Elements of the input, and of the output.
     #[must_use]
     pub const fn elements(&self) -> u64 {
-        self.items * self.elements_per_item()
+        self.items() * self.elements_per_item()
     }
 
     /// Elements of a head.
     #[must_use]
     pub const fn head_dim(&self) -> u64 {
-        self.channels / self.heads
+        self.attention.head_dim()
     }
 
-    /// That of each attention.
+    /// The shape of each attention.
     #[must_use]
     pub const fn attention(&self) -> Shape {
-        let Self { items, frames, heads, .. } = *self;
-        Shape { items, heads, frames, keys: frames, head_dim: self.head_dim() }
+        self.attention
     }
 
     /// The products over the rows of an item: of q, k and v, of the attention's output, and the two of the
     /// feed-forward.
+    ///
+    /// # Errors
+    ///
+    /// [`ProductError::Size`] for more frames than cuBLASLt counts.
     #[cfg(feature = "cuda")]
-    #[must_use]
-    pub fn products(&self, element: ElementType) -> [ProductShape; 4] {
-        let Self { frames: rows, channels, .. } = *self;
-        let element = element.into();
-        let plain = |inner, columns| ProductShape {
-            rows,
-            inner,
-            columns,
-            element,
-            bias: false,
-            residual: false,
-        };
-        [
-            plain(channels, 3 * channels),
-            ProductShape { bias: true, residual: true, ..plain(channels, channels) },
-            ProductShape { bias: true, ..plain(channels, UP * channels) },
-            ProductShape { bias: true, residual: true, ..plain(GATED * channels, channels) },
-        ]
+    pub fn products(&self, element: ElementType) -> Result<[ProductShape; 4], ProductError> {
+        let channels = self.channels;
+        let plain =
+            |inner, columns| ProductShape::new(self.frames(), inner, columns, element.into());
+        Ok([
+            plain(channels, 3 * channels)?,
+            plain(channels, channels)?.with_bias().with_residual(),
+            plain(channels, UP * channels)?.with_bias(),
+            plain(GATED * channels, channels)?.with_bias().with_residual(),
+        ])
     }
 
     /// Floating-point operations of the products and of attention, each multiplication and addition counted.
     #[must_use]
     pub fn operations(&self) -> u128 {
-        let [rows, channels, frames] = [self.rows(), self.channels, self.frames].map(u128::from);
+        let [rows, channels, frames] = [self.rows(), self.channels, self.frames()].map(u128::from);
         // q, k, v and out twice, up and down; then scores and values of both attentions.
         2 * rows * channels * (channels * (2 * 4 + 8 + 4) + 2 * 2 * frames)
     }

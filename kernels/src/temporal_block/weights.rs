@@ -110,7 +110,7 @@ impl<T: Element> BlockWeights<T> {
 
     /// Checks that they are of a block of this shape.
     pub(super) fn check(&self, shape: &BlockShape) -> Result<(), KernelError> {
-        check_size("channels", shape.channels, self.channels..=self.channels)?;
+        check_size("channels", shape.channels(), self.channels..=self.channels)?;
         check_positions(shape, to_u64(self.positions.len()))
     }
 
@@ -127,9 +127,9 @@ impl<T: Element> BlockWeights<T> {
 
 /// Checks that each frame has an embedding, if any has: `elements` are those of all.
 pub(super) fn check_positions(shape: &BlockShape, elements: u64) -> Result<(), KernelError> {
-    match elements / shape.channels {
+    match elements / shape.channels() {
         0 => Ok(()),
-        most => check_size("frames", shape.frames, 1..=most),
+        most => check_size("frames", shape.frames(), 1..=most),
     }
 }
 

@@ -55,7 +55,7 @@ impl<T: Tensorial> Case<T> {
         let bound = memory.bind(&self.stream, &self.x, &mut y).on_streams(&more);
         if in_graph {
             let mut graph = guard().capture_pipeline(pipeline, &plan, bound).expect("captured");
-            assert_eq!(graph.run().items_done, self.shape.items);
+            assert_eq!(graph.run().items_done, self.shape.items());
             for _ in 0..2 {
                 let bound = memory.bind(&self.stream, &self.x, &mut y);
                 guard().replay_pipeline(&mut graph, bound).expect("it runs");
@@ -63,7 +63,7 @@ impl<T: Tensorial> Case<T> {
         } else {
             let run = guard().run_pipeline(&mut pipeline, &plan, bound).expect("it runs");
             let done = (run.items_done, run.scratch_bytes, run.tried.len());
-            assert_eq!(done, (self.shape.items, plan.bytes(), 1));
+            assert_eq!(done, (self.shape.items(), plan.bytes(), 1));
         }
         let out = self.stream.clone_dtoh(&y).expect("out");
         let mut deviation = Deviation::new();
@@ -82,7 +82,7 @@ fn run_by_address<T: Tensorial>(
     x: &CudaSlice<T>,
     (stream, budget): (&Arc<CudaStream>, Budget),
 ) -> Vec<T> {
-    let frames = u64::try_from(positions.len()).expect("elements") / shape.channels;
+    let frames = u64::try_from(positions.len()).expect("elements") / shape.channels();
     let block = TemporalBlock::<T>::without_weights(kernels(), shape, Some(frames));
     let block = block.expect("a block");
     let (mut pipeline, memory) = block.pipeline().expect("a pipeline");
@@ -154,7 +154,7 @@ fn a_block_whose_weights_are_given_by_address_computes_the_same() {
 fn smallest<T: Tensorial>(block: &TemporalBlock<T>, in_flight: u64) -> PipelinePlan {
     let (pipeline, _) = block.pipeline().expect("a pipeline");
     let plan = |chunk| pipeline.plan(&Budget::UNLIMITED.at_most(chunk).in_flight(in_flight)).ok();
-    (1..=block.shape().items).find_map(plan).expect("one chunk at least")
+    (1..=block.shape().items()).find_map(plan).expect("one chunk at least")
 }
 
 fn matches_the_reference<T: Tensorial>(sizes: [u64; 4]) {
@@ -162,7 +162,7 @@ fn matches_the_reference<T: Tensorial>(sizes: [u64; 4]) {
     let whole = case.run(Budget::UNLIMITED, false);
     assert!(case.run(Budget::UNLIMITED, true) == whole, "as a graph: {sizes:?}");
     let smallest = smallest(&case.block, 1).chunk_items();
-    for chunk in [case.shape.items.div_ceil(2).max(smallest), smallest] {
+    for chunk in [case.shape.items().div_ceil(2).max(smallest), smallest] {
         // The algorithm of a product follows from its rows, so all of these are the same.
         let budget = Budget::UNLIMITED.at_most(chunk);
         let one = case.run(budget, false);

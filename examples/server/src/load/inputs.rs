@@ -48,7 +48,7 @@ impl<T: Element + 'static> Inputs<T> {
     pub(crate) fn block(items: u64, frames: u64, block: Block) -> Made<Self> {
         let shape = block.shape(items, frames)?;
         let reference = BlockReference::new(&shape, block.weights::<T>()?)?;
-        let sizes = [items, frames, shape.channels];
+        let sizes = [items, frames, shape.channels()];
         let reference = Reference::Block(Box::new(reference));
         Self::new(reference, &sizes, shape.elements_per_item(), &["x"])
     }

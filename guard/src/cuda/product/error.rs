@@ -1,6 +1,6 @@
 //! Errors of products.
 
-use super::shape::ProductShape;
+use super::shape::{ProductElement, ProductShape};
 use crate::cuda::cublaslt::CublasLtUnavailable;
 use crate::cuda::error::CudaError;
 
@@ -78,13 +78,13 @@ pub enum ProductError {
         /// Bytes of an item.
         bytes: u64,
     },
-    /// Elements of memory have another size than those of the product.
-    #[error("elements of memory have {given} bytes, those of the product {expected}")]
+    /// The element type of memory is not the product's.
+    #[error("memory has elements of {given}, the product of {expected}")]
     Element {
-        /// Bytes of an element of memory.
-        given: u64,
-        /// Bytes of an element of the product.
-        expected: u64,
+        /// The type of the elements of memory.
+        given: ProductElement,
+        /// The type of the elements of the product.
+        expected: ProductElement,
     },
     /// A bias or residual is missing, or was given to a product without it.
     #[error("{tensor} was {given}, the product was made {expected} it")]

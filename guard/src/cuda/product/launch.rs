@@ -8,7 +8,7 @@ use cudarc::driver::CudaStream;
 
 use super::error::{ALIGNMENT, ProductError};
 use super::library::{LibraryHandle, Object, bind, check, describe};
-use super::shape::{ProductShape, R_32F};
+use super::shape::{ProductNumber, ProductShape, R_32F};
 use crate::cuda::capture::may_capture;
 use crate::cuda::driver::handle;
 use crate::cuda::error::CudaError;
@@ -95,13 +95,12 @@ impl Guard {
         shape: ProductShape,
         workspace_bytes: u64,
     ) -> Result<Product, ProductError> {
-        shape.check()?;
         Product::new(self, Rc::new(LibraryHandle::of(self)?), shape, workspace_bytes)
     }
 }
 
 impl Product {
-    /// The shape is checked, and the handle is of the guard's device.
+    /// The handle is of the guard's device.
     pub(super) fn new(
         guard: &Guard,
         handle: Rc<LibraryHandle>,
@@ -209,9 +208,9 @@ impl Product {
     ///
     /// # Errors
     ///
-    /// [`ProductError`] if memory has another length than the shape, is misaligned, or of another context,
-    /// before anything is launched; or if the library rejects the launch.
-    pub fn launch<T>(
+    /// [`ProductError`] if memory has another length than the shape, other elements, is misaligned, or of
+    /// another context, before anything is launched; or if the library rejects the launch.
+    pub fn launch<T: ProductNumber>(
         &mut self,
         stream: &CudaStream,
         memory: ProductMemory<'_, T>,
@@ -269,11 +268,11 @@ impl Product {
     ///
     /// # Errors
     ///
-    /// As [`Self::launch`], but for lengths and contexts, which are the caller's to check.
+    /// As [`Self::launch`], but for elements, lengths and contexts, which are the caller's to check.
     ///
     /// # Safety
     ///
-    /// The stream and all addresses are of the product's context; the memory has the bytes of the shape, and
+    /// The stream and all addresses are of the product's context; the memory has the elements of the shape, and
     /// until the stream has done this, nothing writes what is read, and nothing else uses what is written:
     /// out, which overlaps nothing but a residual at the same address, and the workspace.
     pub unsafe fn submit(

@@ -11,7 +11,7 @@ mod tuning;
 
 pub use error::ProductError;
 pub use launch::{Algorithm, Product, ProductAddresses, ProductMemory};
-pub use shape::{ProductElement, ProductShape};
+pub use shape::{ProductElement, ProductNumber, ProductShape};
 pub use stage::ProductBuffers;
 pub(super) use stage::ProductStage;
 #[cfg(feature = "profile")]

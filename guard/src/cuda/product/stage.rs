@@ -9,7 +9,7 @@ use super::check::MAX_SIZE;
 use super::error::{ALIGNMENT, ProductError};
 use super::launch::{Product, ProductAddresses};
 use super::library::LibraryHandle;
-use super::shape::ProductShape;
+use super::shape::{ProductNumber, ProductShape};
 use crate::guard::Guard;
 use crate::pipeline::buffer::{Buffer, BufferId, Extent};
 use crate::pipeline::error::ViewError;
@@ -57,18 +57,17 @@ struct Operands {
 impl ProductStage {
     /// A product of `shape`, with the rows of an item, over buffers of these extents; those of another
     /// pipeline have none, and are reported elsewhere.
-    pub(in crate::cuda) fn new<T>(
+    pub(in crate::cuda) fn new<T: ProductNumber>(
         guard: &Guard,
         shape: ProductShape,
         buffers: &ProductBuffers<T>,
         extent: impl Fn(BufferId) -> Option<Extent>,
     ) -> Result<Self, ProductError> {
         shape.check_element::<T>()?;
-        shape.check()?;
         let ProductShape { rows, inner, columns, element, .. } = shape;
         let ProductBuffers { x, weight, bias, residual, out, workspace } = *buffers;
         shape.check_operands(bias.is_some(), residual.is_some())?;
-        // Within the address space: `check` bounds each factor to 31 bits.
+        // Within the address space: the shape bounds each factor to 31 bits.
         let per_item = |columns: u64| {
             let bytes = u128::from(rows) * u128::from(columns) * u128::from(element.bytes());
             Extent::PerItem(u64::try_from(bytes).unwrap_or(u64::MAX))
@@ -136,8 +135,7 @@ impl ProductStage {
         }
         for rows in rows {
             if self.products.iter().all(|product| product.shape().rows != rows) {
-                let shape = ProductShape { rows, ..self.shape };
-                shape.check()?;
+                let shape = self.shape.with_rows(rows)?;
                 let library = Rc::clone(&self.library);
                 self.products.push(Product::new(guard, library, shape, self.workspace_bytes)?);
             }

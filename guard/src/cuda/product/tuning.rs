@@ -1,7 +1,7 @@
 //! Entries of products in profiles: which of the library's algorithms is fastest.
 
 use super::launch::Product;
-use super::shape::{ProductElement, ProductShape};
+use super::shape::ProductShape;
 use crate::guard::Guard;
 use crate::profile::matching::Match;
 use crate::profile::model::{Key, Named, Objective, Policy, value_of};
@@ -19,16 +19,11 @@ impl Product {
             (false, true) => "residual",
             (true, true) => "bias, residual",
         };
-        let dtype = match element {
-            ProductElement::F16 => "f16",
-            ProductElement::Bf16 => "bf16",
-            ProductElement::F32 => "f32",
-        };
         Key {
             kernel: KERNEL.to_owned(),
             source: format!("{major}.{minor}.{patch}"),
             variant: added.to_owned(),
-            dtypes: dtype.to_owned(),
+            dtypes: element.to_string(),
             policy,
             objective: Objective::Throughput,
         }

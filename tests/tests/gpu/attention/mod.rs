@@ -57,7 +57,7 @@ fn run<T: Tensorial>(
 /// Three random tensors and a bias.
 fn synthetic<T: Tensorial>(shape: &Shape, seed: u64) -> ([Vec<T>; 3], Vec<T>) {
     let of_keys = shape.problems() * shape.key_elements_per_problem();
-    let [len, of_keys, bias] = [shape.elements(), of_keys, shape.frames * shape.keys]
+    let [len, of_keys, bias] = [shape.elements(), of_keys, shape.frames() * shape.keys()]
         .map(|elements| usize::try_from(elements).expect("elements"));
     let qkv = [(len, 1), (of_keys, 2), (of_keys, 3)].map(|(len, n)| uniform::<T>(len, seed + n));
     (qkv, uniform::<T>(bias, seed + 4))
@@ -170,7 +170,7 @@ fn a_launch_that_needs_no_split_is_one_launch_of_one_problem_too() {
 fn matches_the_reference<T: Tensorial>(operation: TemporalAttention, seed: u64, chunk: u64) {
     let (qkv, mut bias) = synthetic::<T>(operation.shape(), seed);
     // Some keys are hidden, and one query sees none.
-    let keys = usize::try_from(operation.shape().keys).expect("keys");
+    let keys = usize::try_from(operation.shape().keys()).expect("keys");
     bias.iter_mut().step_by(5).for_each(|x| *x = T::narrow(f32::NEG_INFINITY));
     bias[..keys].fill(T::narrow(f32::NEG_INFINITY));
     let bias = operation.is_biased().then_some(&bias[..]);
