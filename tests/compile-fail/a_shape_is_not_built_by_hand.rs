@@ -1,5 +1,5 @@
-//! Device code and references rely on what the constructors of shapes check: a field that cannot be set cannot
-//! stand in a literal either.
+//! Device code and references rely on the checks of the constructors. A field that cannot be set cannot stand
+//! in a literal either.
 
 use gridguard_kernels::temporal_attention::Shape;
 use gridguard_kernels::temporal_block::BlockShape;

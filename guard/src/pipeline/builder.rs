@@ -22,7 +22,7 @@ pub const IN_FLIGHT: &str = "in_flight";
 /// Declares the buffers and stages of a [`Pipeline`].
 ///
 /// Elements of buffers are bytemuck's `Pod`: every bit pattern is a valid value, and there is no padding.
-/// Whatever bits a stage leaves in a buffer are then values of the type.
+/// A buffer then holds values of its type, whatever bits a stage left there.
 ///
 /// Mistakes are reported by [`Self::build`].
 #[derive(Debug)]

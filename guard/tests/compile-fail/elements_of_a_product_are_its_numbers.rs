@@ -1,4 +1,4 @@
-//! The library writes f32, f16 or bf16, of which few are valid values of another type of their size.
+//! cuBLASLt writes f32, f16 or bf16. Few of these bit patterns are a valid `bool` or `char`.
 
 use cudarc::driver::CudaStream;
 use gridguard::Guard;

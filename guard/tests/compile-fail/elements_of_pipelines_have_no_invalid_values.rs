@@ -1,4 +1,4 @@
-//! Stages write any bits, and scratch that none wrote is copied to the caller's memory as it is.
+//! Stages write any bits, and unwritten scratch may be copied to the caller's memory.
 
 use core::num::NonZeroU32;
 
