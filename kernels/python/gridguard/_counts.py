@@ -23,6 +23,9 @@ class Stats:
     """Of these, calls whose tensors were copied first, for the kernels cannot read their strides."""
     pytorch: dict[str, int]
     """Calls that PyTorch served, by reason."""
+    aligned: int
+    """Forward and backward passes of PyTorch whose tensors were copied first, for some did not begin, or have rows, at
+    multiples of 16 bytes."""
     reader: str
     """How tensors are read: `dlpack`, by PyTorch's C functions, or `attributes`, where it has none (before 2.10):
     then a call costs the host more."""
@@ -33,7 +36,8 @@ def stats() -> Stats:
     with _counting:
         counts = dict(_counts)
     served = counts.pop(_SERVED, 0) + _launch.kernels.served
-    return Stats(served, counts.pop(_COPIED, 0), counts, _launch.kernels.reader)
+    aligned = counts.pop(_ALIGNED, 0)
+    return Stats(served, counts.pop(_COPIED, 0), counts, aligned, _launch.kernels.reader)
 
 
 _counts: dict[str, int] = {}
@@ -61,6 +65,12 @@ def count_copied() -> None:
         _log.info("tensors are copied for their strides (further calls are only counted)")
 
 
+def count_aligned() -> None:
+    """Counts a pass of PyTorch whose tensors were copied, which is logged once."""
+    if _add(_ALIGNED) == 1:
+        _log.info("tensors are copied for PyTorch, whose kernels need multiples of 16 bytes (further ones are only counted)")
+
+
 def _add(name: str) -> int:
     """Counts a call by a name, and returns how many there are."""
     with _counting:
@@ -70,3 +80,4 @@ def _add(name: str) -> int:
 
 _SERVED = "served"
 _COPIED = "copied"
+_ALIGNED = "aligned"

@@ -1,14 +1,15 @@
-"""PyTorch's own attention, in slices where its kernels would overflow."""
+"""PyTorch's own attention, on tensors that its kernels can read, in slices where they would overflow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gridguard import _launch, _native
+from gridguard._aligned import PLAIN, align_gradient, aligned
 
 pytorch: Callable[..., Tensor] = torch._C._nn.scaled_dot_product_attention
 """PyTorch's own function, whatever is in its place when this is imported: that might call ours."""
@@ -16,8 +17,7 @@ pytorch: Callable[..., Tensor] = torch._C._nn.scaled_dot_product_attention
 MOST_SLICE = _native.MAX_GRID_Y
 """PyTorch's kernels have batch and heads on the second and third axis of their grids."""
 
-PLAIN = (Tensor, torch.nn.Parameter)
-"""Subclasses may mean something else by the same memory."""
+_ITEMS, _HEADS = -4, -3
 
 
 def run(
@@ -35,51 +35,97 @@ def run(
     if enable_gqa:
         # PyTorch 2.4 does not know it.
         options["enable_gqa"] = enable_gqa
-    if not _overflows(query, key, value):
+    if not _may_be_fused(query, key, value, mask):
         return pytorch(query, key, value, mask, **options)
+    if mask is not None and mask.dim() >= 2 and mask.shape[-1] == 1:
+        # PyTorch's kernels refuse the layout that it makes of a mask of one column itself.
+        mask = mask.expand(*mask.shape[:-1], key.shape[-2])
+    query, key, value, mask = aligned(query, key, value, mask)  # type: ignore[assignment]
+    if not overflows(query, key, value, mask, enable_gqa):
+        return _differentiable(pytorch(query, key, value, mask, **options))
+    if enable_gqa and query.shape[_HEADS] > MOST_SLICE:
+        # Slices would have to end between groups.
+        key, value = (one.repeat_interleave(query.shape[_HEADS] // one.shape[_HEADS], _HEADS) for one in (key, value))
+        del options["enable_gqa"]
+    return _run_slices(_ITEMS, [query, key, value, mask], options)
 
-    most = MOST_SLICE
-    # Grouped heads would have to be cut between groups.
-    heads_at_once = query.shape[1] if enable_gqa else most
-    out = None
-    for item in range(0, query.shape[0], most):
-        for head in range(0, query.shape[1], heads_at_once):
-            begin = (item, head)
-            size = (most, heads_at_once)
-            part = pytorch(
-                _slice(query, begin, size),
-                _slice(key, begin, size),
-                _slice(value, begin, size),
-                _slice(mask, begin, size) if isinstance(mask, Tensor) else mask,
-                **options,
-            )
-            if out is None:
-                out = part.new_empty((*query.shape[:2], *part.shape[2:]))
-            out[item : item + most, head : head + heads_at_once] = part
+
+def slices(tensor: Tensor | None, axis: int, size: int) -> list[Tensor | None]:
+    """A tensor in slices of an axis that has `size` in the whole call. All slices share a tensor that has no such axis,
+    or one element of it."""
+    count = (size + MOST_SLICE - 1) // MOST_SLICE
+    if tensor is None or tensor.dim() < -axis or tensor.shape[axis] == 1:
+        return [tensor] * count
+    # Of nearly equal sizes: a compiler would take a last slice of one item for a constant.
+    return list(tensor.chunk(count, axis))
+
+
+def _run_slices(axis: int, tensors: list[Tensor | None], options: dict[str, Any]) -> Tensor:
+    """PyTorch's function, in slices of this axis and of those between it and the matrices."""
+    if axis > _HEADS:
+        return _differentiable(pytorch(*tensors, **options))
+    query = tensors[0]
+    assert query is not None
+    size = query.shape[axis]
+    if size <= MOST_SLICE:
+        return _run_slices(axis + 1, tensors, options)
+    parts = (
+        _run_slices(axis + 1, list(part), options) for part in zip(*(slices(tensor, axis, size) for tensor in tensors))
+    )
+    needs_grad = torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
+    if needs_grad or torch.compiler.is_compiling():
+        return torch.cat(list(parts), axis)
+    return _joined(parts, axis, size)
+
+
+def _joined(parts: Iterator[Tensor], axis: int, size: int) -> Tensor:
+    """As `torch.cat`, but only one of the parts is in memory at a time."""
+    out, begin = None, 0
+    for part in parts:
+        if out is None:
+            sizes = list(part.shape)
+            sizes[axis] = size
+            out = part.new_empty(sizes)
+        out.narrow(axis, begin, part.shape[axis]).copy_(part)
+        begin += part.shape[axis]
     assert out is not None
     return out
 
 
-def _overflows(query: Any, key: Any, value: Any) -> bool:
-    """Whether batch or heads of a valid call exceed an axis of a grid."""
-    if not torch.compiler.is_compiling() and torch._C._get_tracing_state() is not None:
+def _differentiable(out: Tensor) -> Tensor:
+    if not torch.compiler.is_compiling():
+        align_gradient(out)
+    return out
+
+
+def _may_be_fused(query: Any, key: Any, value: Any, mask: Any) -> bool:
+    """Whether PyTorch may run fused kernels on a GPU. It runs anything else in kernels without these limits."""
+    compiling = torch.compiler.is_compiling()
+    if not compiling and torch._C._get_tracing_state() is not None:
         return False
-    tensors = (query, key, value)
-    if not all(type(tensor) in PLAIN and not tensor.is_nested for tensor in tensors):
-        return False
-    if not getattr(query, _launch.SERVED_DEVICE) or any(tensor.dim() != 4 for tensor in tensors):
+    for tensor in (query, key, value) if mask is None else (query, key, value, mask):
+        if type(tensor) not in PLAIN or tensor.is_nested or tensor.layout is not torch.strided:
+            return False
+        if not getattr(tensor, _launch.SERVED_DEVICE):
+            return False
+    return bool(query.dim() == 4 and key.dim() == 4 and value.dim() == 4)
+
+
+def overflows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, enable_gqa: bool) -> bool:
+    """Whether a call of valid sizes overflows the grids of PyTorch's kernels: it raises its errors for others."""
+    # A comparison would bound the number of items in an exported program. Dynamo takes `is_exporting()` for true always.
+    if getattr(torch.compiler, "_is_exporting_flag", False):
         return False
     items, heads = query.shape[:2]
-    if items <= MOST_SLICE and heads <= MOST_SLICE:
+    if (items <= MOST_SLICE and heads <= MOST_SLICE) or items == 0 or heads == 0:
         return False
-    return items > 0 and heads > 0 and all(tensor.shape[0] in (1, items) for tensor in tensors)
+    for tensor in (key, value):
+        if tensor.shape[0] not in (1, items) or tensor.shape[1] == 0:
+            return False
+        if heads % tensor.shape[1] != 0 if enable_gqa else tensor.shape[1] not in (1, heads):
+            return False
+    if mask is None:
+        return True
+    sizes = (items, heads, query.shape[-2], key.shape[-2])
+    return mask.dim() <= 4 and all(own in (1, full) for own, full in zip(mask.shape[::-1], sizes[::-1]))
 
-
-def _slice(tensor: Tensor, begin: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Some items and heads of a tensor whose last four axes are items, heads and a matrix. Axes of one are
-    for all items or heads."""
-    for axis, start, length in zip((-4, -3), begin, size):
-        if tensor.dim() >= -axis and tensor.shape[axis] > 1:
-            # PyTorch checks the number of heads, which may be less than that of the query.
-            tensor = tensor.narrow(axis, start, min(length, tensor.shape[axis] - start))
-    return tensor

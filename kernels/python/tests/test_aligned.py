@@ -1,0 +1,159 @@
+"""What `gridguard.torch` hands to PyTorch begins where PyTorch's kernels can read it, on the CPU. Needs PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from calls import PYTORCH
+from functorch.compile import make_boxed_func
+from stand_in import Counts, qkv
+from torch._dynamo.backends.common import aot_autograd
+
+import gridguard.torch as ours
+from gridguard import _aligned, _fallback
+
+attention = ours.scaled_dot_product_attention
+# Longer than what the kernels serve.
+SIZES = (2, 3, 130, 8)
+
+
+def shifted(tensor, elements=1):
+    """The numbers of a tensor, in memory that begins some elements after a multiple of 64 bytes."""
+    memory = torch.empty(tensor.numel() + elements, dtype=tensor.dtype)
+    return memory[elements:].view(tensor.shape).copy_(tensor)
+
+
+def reads_16_bytes(tensor):
+    return tensor.data_ptr() % 16 == 0 and all(
+        size == 1 or stride * tensor.element_size() % 16 == 0 for size, stride in zip(tensor.shape[:-1], tensor.stride())
+    )
+
+
+@pytest.fixture
+def handed_on(on_cpu, monkeypatch):
+    """The tensors that PyTorch's function, and its backward pass, are given."""
+    given, gradients, align = [], [], _aligned.align_gradient
+
+    def recorded(*arguments, **options):
+        given.extend(one for one in arguments if one is not None)
+        return PYTORCH(*arguments, **options)
+
+    def recorded_gradient(out):
+        align(out)
+        if out.grad_fn is not None:
+            # After the copy.
+            out.grad_fn.register_prehook(lambda found: gradients.extend(one for one in found if one is not None))
+
+    monkeypatch.setattr(_fallback, "pytorch", recorded)
+    monkeypatch.setattr(_fallback, "align_gradient", recorded_gradient)
+    return given, gradients
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("elements", [1, 2, 4, 8])
+@pytest.mark.parametrize("at", range(3))
+def test_a_contiguous_tensor_at_an_odd_element_is_copied(on_cpu, handed_on, dtype, elements, at):
+    tensors = qkv(*SIZES, dtype=dtype)
+    expected = PYTORCH(*tensors)
+    tensors[at] = shifted(tensors[at], elements)
+    assert tensors[at].is_contiguous()
+    was_aligned = reads_16_bytes(tensors[at])
+    torch.testing.assert_close(attention(*tensors), expected)
+    given, _ = handed_on
+    assert len(given) == 3 and all(map(reads_16_bytes, given))
+    assert [one is other for one, other in zip(given, tensors)] == [was_aligned or one != at for one in range(3)]
+    assert ours.stats().aligned == (not was_aligned)
+    assert on_cpu() == Counts(0, {"length": 1})
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (2, 3, 16, 8)])
+def test_the_backward_pass_is_given_aligned_tensors(on_cpu, handed_on, sizes):
+    """Of calls that the kernels serve, too, whose forward pass PyTorch runs again."""
+    tensors = qkv(*sizes)
+    weights = torch.randn(sizes)
+    inputs = [tensor.requires_grad_() for tensor in tensors]
+    expected = torch.autograd.grad(PYTORCH(*inputs), inputs, weights)
+    odd = [shifted(tensor.detach()).requires_grad_() for tensor in tensors]
+    mask = shifted(torch.zeros(sizes[-2], sizes[-2]))
+    found = torch.autograd.grad(attention(*odd, mask), odd, shifted(weights))
+    torch.testing.assert_close(found, expected)
+    given, gradients = handed_on
+    assert len(given) == 4 and len(gradients) == 1
+    assert all(map(reads_16_bytes, [*given[:3], *gradients])) and given[3].data_ptr() % 16 == 0
+    assert ours.stats().aligned == (2 if sizes == SIZES else 1)
+
+
+@pytest.mark.parametrize("kind", ["sliced", "heads last", "expanded", "columns"])
+def test_views_are_copied_where_their_rows_are_not_aligned(on_cpu, handed_on, kind):
+    def view():
+        if kind == "sliced":
+            return torch.randn(2, 3, 130, 11)[..., 1:9]
+        if kind == "heads last":
+            return torch.randn(2, 130, 3, 9)[..., :8].transpose(1, 2)
+        if kind == "expanded":
+            return shifted(torch.randn(1, 3, 130, 8)).expand(SIZES)
+        return torch.randn(2, 3, 11, 130)[:, :, 1:9].transpose(2, 3)
+
+    tensors = [view() for _ in range(3)]
+    torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
+    given, _ = handed_on
+    # PyTorch has no fused kernels for columns.
+    assert all(one is other for one, other in zip(given, tensors)) == (kind == "columns")
+    assert kind == "columns" or all(map(reads_16_bytes, given))
+    assert kind != "expanded" or all(one.stride(0) == 0 for one in given), "a copy of one item"
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("aligned", lambda tensor: tensor),
+        ("double", lambda tensor: shifted(tensor.double())),
+        ("odd width", lambda tensor: tensor[..., :7].contiguous()),
+        ("other rank", lambda tensor: shifted(tensor)[0]),
+        ("negated", lambda tensor: torch._neg_view(shifted(tensor))),
+    ],
+)
+def test_what_pytorch_can_read_is_handed_on_as_it_is(on_cpu, handed_on, kind, change):
+    tensors = [change(tensor) for tensor in qkv(*SIZES)]
+    torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
+    given, _ = handed_on
+    assert all(one is other for one, other in zip(given, tensors, strict=True))
+    assert ours.stats().aligned == 0
+
+
+@pytest.mark.parametrize("kind", ["bool", "additive"])
+def test_a_mask_of_one_column_has_all_columns(on_cpu, handed_on, kind):
+    tensors = qkv(*SIZES)
+    mask = torch.randn(130, 1)
+    mask = mask > -0.7 if kind == "bool" else mask
+    torch.testing.assert_close(attention(*tensors, mask), PYTORCH(*tensors, mask))
+    assert handed_on[0][3].shape == (130, 130)
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_compiled_code_copies_what_is_not_aligned_as_it_is_compiled(on_cpu, odd):
+    torch.compiler.reset()
+    copies = []
+
+    def compiler(module, inputs):
+        copies.extend(node for node in module.graph.nodes if node.target is torch.ops.gridguard.copied.default)
+        return make_boxed_func(module)
+
+    tensors = qkv(*SIZES, requires_grad=True)
+    if odd:
+        tensors[1] = shifted(tensors[1].detach()).requires_grad_()
+    for backend in ("eager", aot_autograd(fw_compiler=compiler)):
+        found, expected = torch.compile(attention, backend=backend, fullgraph=True)(*tensors), PYTORCH(*tensors)
+        torch.testing.assert_close(found, expected)
+        found, expected = (torch.autograd.grad(one.sum(), tensors) for one in (found, expected))
+        torch.testing.assert_close(found, expected)
+    assert len(copies) == odd
+
+
+def test_transforms_copy_what_is_not_aligned(on_cpu, handed_on):
+    tensors = [shifted(tensor) for tensor in qkv(*SIZES)]
+    found, expected = (
+        torch.func.vjp(function, *tensors)[1](torch.ones(SIZES)) for function in (attention, PYTORCH)
+    )
+    torch.testing.assert_close(found, expected)
+    assert ours.stats().aligned >= 1
