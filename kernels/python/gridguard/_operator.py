@@ -1,21 +1,21 @@
-"""The operator `gridguard::attention`, which PyTorch traces and differentiates."""
+"""The operators `gridguard::attention` and `gridguard::attention_backward`, which PyTorch traces and differentiates."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gridguard import _counts, _fallback, _launch
+from gridguard import _counts, _fallback, _gradients, _launch
 
+_CALL = "Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, bool enable_gqa"
+_tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 _library = torch.library.Library("gridguard", "DEF")
-_library.define(
-    "attention(Tensor query, Tensor key, Tensor value, Tensor? bias, bool is_causal, float scale, "
-    "bool enable_gqa) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
-)
+_library.define(f"attention({_CALL}) -> Tensor", tags=_tags)
+_library.define(f"attention_backward(Tensor grad, {_CALL}, bool[3] needed) -> (Tensor, Tensor, Tensor)", tags=_tags)
 
 
 def compute(
@@ -76,39 +76,68 @@ def _fake(query: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(query)
 
 
+@torch.library.impl(_library, "attention_backward", "CompositeExplicitAutograd")
+def _attention_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    is_causal: bool,
+    scale: float,
+    enable_gqa: bool,
+    needed: Sequence[bool],
+) -> tuple[Tensor, ...]:
+    """The gradients of query, key and value, laid out as `empty_like` of these; an empty tensor for one that is not
+    needed. Opaque to compilers, since PyTorch's kernels must not see an oversized batch, whose size may be found only
+    when the code runs."""
+    return _gradients.first(grad, query, key, value, bias, is_causal, scale, enable_gqa, needed)
+
+
+@torch.library.register_fake("gridguard::attention_backward", lib=_library)
+def _fake_backward(grad: Tensor, query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    inputs = (query, key, value)
+    return tuple(torch.empty_like(like) if need else like.new_empty(0) for like, need in zip(inputs, others[-1]))
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, ctx.is_causal, ctx.scale, ctx.enable_gqa = inputs
+    _refuse_gradient_of_bias(tensors[-1])
     ctx.save_for_backward(*tensors)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """The gradients of PyTorch's own function, which is called again."""
-    *inputs, bias = ctx.saved_tensors
-    # If the gradients will be differentiated again, the inputs keep their history.
-    again = torch.is_grad_enabled()
     needed = ctx.needs_input_grad[:3]
-    with torch.enable_grad():
-        if not again:
-            inputs = [one.detach().requires_grad_(need) for one, need in zip(inputs, needed)]
-        # Some of PyTorch's kernels fail where rows are not at multiples of 16 bytes.
-        query, key, value = (one if _is_aligned(one) else _copied(one) for one in inputs)
-        options = (ctx.is_causal, ctx.scale, ctx.enable_gqa)
-        out = _fallback.run(query, key, value, bias, 0.0, *options)
-        wanted = [one for one, need in zip(inputs, needed) if need]
-        found = iter(torch.autograd.grad(out, wanted, grad, create_graph=again))
-    return (*(next(found) if need else None for need in needed), None, None, None, None)
+    options = (ctx.is_causal, ctx.scale, ctx.enable_gqa)
+    found = attention_backward(grad, *ctx.saved_tensors, *options, needed)
+    return (*(one if need else None for one, need in zip(found, needed)), None, None, None, None)
 
 
-def _is_aligned(tensor: Tensor) -> bool:
-    """Whether a tensor is contiguous, or its rows are and begin at multiples of 16 bytes of its memory."""
-    if tensor.is_contiguous():
-        return True
-    *outer, last = tensor.stride()
-    return last == 1 and all(step * tensor.element_size() % 16 == 0 for step in (*outer, tensor.storage_offset()))
+def _setup_context_of_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.is_causal, ctx.scale, ctx.enable_gqa, ctx.needed = inputs
+    _refuse_gradient_of_bias(tensors[-1])
+    ctx.save_for_backward(*tensors)
+
+
+def _backward_of_backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+    options = (ctx.is_causal, ctx.scale, ctx.enable_gqa, ctx.needed)
+    grad, query, key, value, bias = ctx.saved_tensors
+    found = _gradients.second(upstream, grad, query, key, value, bias, *options, ctx.needs_input_grad[:4])
+    return (*found, None, None, None, None, None)
+
+
+def _refuse_gradient_of_bias(bias: Tensor | None) -> None:
+    if bias is not None and bias.requires_grad:
+        text = "gridguard::attention has no gradient of its bias: call torch.nn.functional.scaled_dot_product_attention"
+        raise NotImplementedError(text)
 
 
 torch.library.register_autograd(
     "gridguard::attention", _backward, setup_context=_setup_context, lib=_library
 )
+torch.library.register_autograd(
+    "gridguard::attention_backward", _backward_of_backward, setup_context=_setup_context_of_backward, lib=_library
+)
 
 attention = torch.ops.gridguard.attention.default
+attention_backward = torch.ops.gridguard.attention_backward.default

@@ -1,0 +1,282 @@
+"""Derivatives of `gridguard.torch` of every order on the CPU. Needs PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from calls import IS_OLD, PYTORCH
+from stand_in import Counts, qkv
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+import gridguard.torch as ours
+from gridguard import _fallback, _gradients
+
+attention = ours.scaled_dot_product_attention
+DOUBLE = torch.float64
+
+
+def exact(*tensors, **options):
+    """Attention in plain operators, of any derivative."""
+    with sdpa_kernel(SDPBackend.MATH):
+        return PYTORCH(*tensors, **options)
+
+
+def close(found, expected):
+    """Within rounding of the largest number: squares of squares differ in the last digits of small ones."""
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        torch.testing.assert_close(one.to(other.dtype), other, rtol=2e-4, atol=2e-5 * other.abs().max().item())
+
+
+def of_one_tensor(x, weights):
+    """Query, key and value depend on one another: paths between them must not count twice."""
+    query = x @ weights[0]
+    key = query.sin() + x @ weights[1]
+    value = key * query.cos()
+    return query, key, value
+
+
+def derivatives(function, order, x, weights, **options):
+    """The gradients of x and the weights of an order, each of the squares of those before."""
+    x, weights = x.detach().requires_grad_(), weights.detach().requires_grad_()
+    found = (function(*of_one_tensor(x, weights), **options),)
+    for at in range(order):
+        squares = sum(one.square().sum() for one in found)
+        found = torch.autograd.grad(squares, (x, weights), create_graph=at + 1 < order)
+    return found
+
+
+CASES = {
+    "plain": {},
+    "causal": {"is_causal": True},
+    "scale": {"scale": 0.3},
+    "boolean mask": {"attn_mask": torch.ones(6, 6, dtype=torch.bool).tril(1)},
+    "mask of heads": {"attn_mask": torch.randn(1, 3, 6, 6)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_derivatives_of_attention_to_itself_are_exact(on_cpu, order, case):
+    x, weights = torch.randn(2, 3, 6, 8), torch.randn(2, 8, 8) / 4
+    options = CASES[case]
+    found = derivatives(attention, order, x, weights, **options)
+    wide = {name: one.double() if name == "attn_mask" and one.is_floating_point() else one for name, one in options.items()}
+    expected = derivatives(exact, order, x.double(), weights.double(), **wide)
+    close(found, expected)
+    assert on_cpu() == Counts(1, {})
+
+
+def test_the_first_gradient_is_the_same_whether_it_is_differentiated_again_or_not(on_cpu):
+    x = torch.randn(2, 3, 6, 8, requires_grad=True)
+    for inputs in ((x, x, x), (x, x * 2, x), (x, x.sin(), x.sin() * x)):
+        for again in (False, True):
+            [found] = torch.autograd.grad(attention(*inputs).square().sum(), x, create_graph=again, retain_graph=True)
+            [expected] = torch.autograd.grad(exact(*inputs).square().sum(), x, retain_graph=True)
+            torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
+def test_grouped_heads_have_second_derivatives(on_cpu):
+    query, key, value = (torch.randn(2, heads, 6, 8, requires_grad=True) for heads in (6, 2, 2))
+
+    def penalty(function):
+        out = function(query, key, value, enable_gqa=True)
+        first = torch.autograd.grad(out.square().sum(), (query, key, value), create_graph=True)
+        return torch.autograd.grad(sum(one.square().sum() for one in first), (query, key, value))
+
+    close(penalty(attention), penalty(exact))
+    assert on_cpu().served == 1
+
+
+def test_the_formulas_agree_with_finite_differences():
+    """In double precision, which the kernels do not serve: by the operators themselves."""
+    tensors = qkv(2, 2, 4, 3, dtype=DOUBLE, requires_grad=True)
+    bias = torch.randn(4, 4, dtype=DOUBLE)
+    for options in ((None, True), (bias, False)):
+
+        def function(query, key, value):
+            return torch.ops.gridguard.attention(query, key, value, *options, 0.4, False)
+
+        assert torch.autograd.gradcheck(function, tensors)
+        assert torch.autograd.gradgradcheck(function, tensors)
+        joined = torch.randn(1, 2, 4, 3, dtype=DOUBLE, requires_grad=True)
+        assert torch.autograd.gradgradcheck(lambda x: function(x, x.sin(), x * x), joined)
+    for needed in ([True, True, True], [False, True, False], [True, False, True]):
+
+        def gradients(grad, *inputs):
+            found = torch.ops.gridguard.attention_backward(grad, *inputs, bias, False, 0.4, False, needed)
+            return [one for one, need in zip(found, needed) if need]
+
+        grad = torch.randn(2, 2, 4, 3, dtype=DOUBLE, requires_grad=True)
+        assert torch.autograd.gradcheck(gradients, (grad, *tensors))
+        assert torch.autograd.gradgradcheck(gradients, (grad, *tensors))
+
+
+@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_derivatives_of_some_of_the_inputs(on_cpu, needed):
+    tensors = qkv(2, 3, 6, 8)
+    wanted = [tensors[at].requires_grad_() for at in needed]
+
+    def both(function):
+        first = torch.autograd.grad(function(*tensors).square().sum(), wanted, create_graph=True)
+        return *first, *torch.autograd.grad(sum(one.square().sum() for one in first), wanted)
+
+    close(both(attention), both(exact))
+    # Only one of the inputs is asked for, while all have gradients.
+    tensors = qkv(2, 3, 6, 8, requires_grad=True)
+    wanted = [tensors[at] for at in needed]
+    close(both(attention), both(exact))
+    assert on_cpu() == Counts(2, {})
+
+
+def test_a_graph_may_be_kept_and_freed(on_cpu):
+    tensors = qkv(2, 3, 6, 8, requires_grad=True)
+    loss = attention(*tensors).sum()
+    first = torch.autograd.grad(loss, tensors, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, tensors), first)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(loss, tensors)
+    found = torch.autograd.grad(attention(*tensors).sum(), tensors, create_graph=True)
+    again = sum(one.square().sum() for one in found)
+    torch.autograd.grad(again, tensors)
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(again, tensors)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_inputs_that_were_changed_in_place_are_an_error(on_cpu, again):
+    tensors = [tensor.clone() for tensor in qkv(2, 3, 6, 8, requires_grad=True)]
+    out = attention(*tensors)
+    if again:
+        found = torch.autograd.grad(out.sum(), tensors, create_graph=True)
+        out = sum(one.square().sum() for one in found)
+    tensors[1].mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(out.sum(), tensors)
+
+
+def test_hooks_run_once_and_may_change_the_gradient(on_cpu):
+    seen = []
+
+    def hooked(function):
+        x = torch.arange(96.0).reshape(1, 2, 6, 8).sin().requires_grad_()
+        query, key, value = x * 1, x * 2, x * 3
+        for name, tensor in (("q", query), ("k", key), ("v", value)):
+            tensor.register_hook(lambda grad, name=name: seen.append(name) or grad * 2)
+        out = function(query, key, value)
+        out.register_hook(lambda grad: seen.append("out") or grad + 1)
+        return torch.autograd.grad(out.square().sum(), x, create_graph=True)
+
+    torch.testing.assert_close(hooked(attention), hooked(exact))
+    assert sorted(seen) == sorted(["q", "k", "v", "out"] * 2)
+    assert on_cpu().served == 1
+
+
+def test_saved_tensors_are_packed_and_unpacked(on_cpu):
+    packed = []
+
+    def pack(tensor):
+        packed.append(tuple(tensor.shape))
+        return tensor.double()
+
+    tensors = qkv(2, 3, 6, 8, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor.float()):
+        out = attention(*tensors)
+    found = torch.autograd.grad(out.sum(), tensors)
+    assert packed == [(2, 3, 6, 8)] * 3
+    torch.testing.assert_close(found, torch.autograd.grad(exact(*tensors).sum(), tensors))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints_compute_the_call_again(on_cpu, reentrant):
+    tensors = qkv(2, 3, 6, 8, requires_grad=True)
+
+    def gradients(function):
+        out = checkpoint(lambda *inputs: function(*inputs).sin(), *tensors, use_reentrant=reentrant)
+        out.sum().backward()
+        found = [tensor.grad for tensor in tensors]
+        for tensor in tensors:
+            tensor.grad = None
+        return found
+
+    torch.testing.assert_close(gradients(attention), gradients(PYTORCH))
+    assert on_cpu().served == 2
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_jacobians_and_hessians(on_cpu):
+    tensors = qkv(1, 2, 3, 4)
+    of = torch.autograd.functional
+    for vectorize in (False, True):
+        found = of.jacobian(lambda *inputs: attention(*inputs).sum(1), tuple(tensors), vectorize=vectorize)
+        torch.testing.assert_close(found, of.jacobian(lambda *inputs: exact(*inputs).sum(1), tuple(tensors)))
+    x = tensors[0]
+    for vectorize in (False, True):
+        found = of.hessian(lambda x: attention(x, x.sin(), x).square().sum(), x, vectorize=vectorize)
+        torch.testing.assert_close(found, of.hessian(lambda x: exact(x, x.sin(), x).square().sum(), x))
+    assert on_cpu().served == 4
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_transforms_of_functions(on_cpu):
+    x = torch.randn(2, 2, 3, 4)
+
+    def loss(function):
+        return lambda x: function(x, x.sin(), x).square().sum()
+
+    with sdpa_kernel(SDPBackend.MATH):
+        for transform in (torch.func.grad, torch.func.jacrev, torch.func.hessian):
+            torch.testing.assert_close(transform(loss(attention))(x), transform(loss(exact))(x))
+        batched = torch.vmap(torch.func.grad(loss(attention)))(torch.stack([x, -x]))
+        torch.testing.assert_close(batched[1], torch.func.grad(loss(exact))(-x))
+
+
+def test_the_backward_pass_is_not_cast(on_cpu):
+    tensors = qkv(2, 3, 6, 8, requires_grad=True)
+    expected = torch.autograd.grad(exact(*tensors).square().sum(), tensors)
+    loss = attention(*tensors).square().sum()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(loss, tensors, create_graph=True)
+        [second] = torch.autograd.grad(sum(one.square().sum() for one in found), tensors[0])
+    torch.testing.assert_close(found, expected)
+    assert second.dtype is torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = attention(*tensors).square().sum()
+    found = torch.autograd.grad(loss, tensors)
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+
+
+def test_the_bias_of_the_operator_has_no_gradient(on_cpu):
+    bias = torch.zeros(6, 6, requires_grad=True)
+    tensors = qkv(2, 3, 6, 8)
+    with pytest.raises(NotImplementedError, match="no gradient of its bias"):
+        torch.ops.gridguard.attention(*tensors, bias, False, 0.4, False)
+    with pytest.raises(NotImplementedError, match="no gradient of its bias"):
+        torch.ops.gridguard.attention_backward(tensors[0], *tensors, bias, False, 0.4, False, [True] * 3)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_backward_pass_calls_pytorch_once_for_each_slice(on_cpu, monkeypatch, shared):
+    query, key, value = qkv(8, 2, 6, 8, requires_grad=True)
+    if shared:
+        key = torch.randn(1, 2, 6, 8, requires_grad=True)
+    mask = torch.randn(8, 1, 6, 6)
+    inputs = (query, key, value)
+    weights = torch.randn(8, 2, 6, 8)
+    expected = torch.autograd.grad((exact(query, key.expand(8, -1, -1, -1), value, mask) * weights).sum(), inputs)
+    seen = []
+
+    def recorded(query, *others, **options):
+        seen.append(query.shape[0])
+        return PYTORCH(query, *others, **options)
+
+    monkeypatch.setattr(_fallback, "MOST_SLICE", 3)
+    monkeypatch.setattr(_fallback, "pytorch", recorded)
+    found = _gradients.first(weights, *inputs, mask, False, 8**-0.5, False, (True, True, True))
+    torch.testing.assert_close(found, expected)
+    assert seen == [3, 3, 2]
+    empty, found, _ = _gradients.first(weights, *inputs, mask, False, 8**-0.5, False, (False, True, False))
+    torch.testing.assert_close(found, expected[1])
+    assert empty.shape == (0,)
