@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from gridguard import _fallback, _launch, _native
+from gridguard import _fallback, _launch, _native, _pytorch
 from gridguard._counts import count
 from gridguard._operator import attention, compute
 
@@ -30,20 +31,18 @@ def scaled_dot_product_attention(
 
     Raises GridguardError if a launch of the kernels fails; PyTorch raises everything else.
     """
-    if (
-        attn_mask is None
-        and not torch.compiler.is_compiling()
-        and not is_transformed()
-        and not torch.is_autocast_enabled(_launch.DEVICE_TYPE)
-    ):
-        # The common call costs the host least: checked, launched and counted by one function.
-        served = _launch.kernels.serve(query, key, value, dropout_p, is_causal, scale, enable_gqa)
-        if served is not None:
-            return served
+    if _function_modes() > 0 and not torch.compiler.is_compiling() and _has_function_mode():
+        # The mode sees the call of PyTorch's function, and none of our own calls.
+        options = {"enable_gqa": True} if enable_gqa else {}
+        return _pytorch.function(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
     served = serve(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if served is not None:
         return served
     return _fallback.run(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+# Scripts of PyTorch, which cannot compile Python such as ours, call its operator.
+torch.jit._builtins._register_builtin(scaled_dot_product_attention, "aten::scaled_dot_product_attention")
 
 
 def serve(
@@ -55,14 +54,23 @@ def serve(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
+    traced: bool = False,
 ) -> Tensor | None:
-    """The output, if the kernels serve the call."""
-    compiling = torch.compiler.is_compiling()
-    if not compiling and is_transformed():
-        # First, since sizes are not numbers while code is traced.
-        reason: str | None = "transform"
-    else:
-        reason = _refusal(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa)
+    """The output, if the kernels serve the call. `traced`: `torch.compile` traces PyTorch's operator, and not
+    this function."""
+    compiling = traced or torch.compiler.is_compiling()
+    if not compiling:
+        if is_transformed():
+            # First, since sizes are not numbers while code is traced.
+            count("transform")
+            return None
+        if mask is None and not _is_profiled() and not torch.is_autocast_enabled(_launch.DEVICE_TYPE):
+            # The common call costs the host least: checked, launched and counted by one function.
+            served = _launch.kernels.serve(query, key, value, dropout_p, is_causal, scale, enable_gqa)
+            if served is not None:
+                return served
+    types = _traced_types() if traced else _fallback.PLAIN
+    reason = _refusal(query, key, value, mask, dropout_p, is_causal, scale, enable_gqa, types, compiling)
     if reason is None:
         query, key, value, mask = _autocast(query, key, value, mask)
         if query.dtype not in _launch.DTYPES or not query.dtype == key.dtype == value.dtype:
@@ -77,8 +85,8 @@ def serve(
     bias = None if mask is None else _bias(mask, query, key)
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     needs_grad = query.requires_grad or key.requires_grad or value.requires_grad
-    if compiling or (needs_grad and torch.is_grad_enabled()):
-        # Through the dispatcher, which traces and differentiates it.
+    if compiling or (needs_grad and torch.is_grad_enabled()) or _is_profiled():
+        # Through the dispatcher, which traces, differentiates and records it.
         return attention(query, key, value, bias, is_causal, factor, enable_gqa)
     out, reason = compute(query, key, value, bias, is_causal, factor, enable_gqa)
     return out if reason is None else None
@@ -93,12 +101,14 @@ def _refusal(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
+    types: tuple[type, ...],
+    compiling: bool,
 ) -> str | None:
     """Why the kernels do not serve a call; None if they may. Invalid calls go to PyTorch, too, which raises its
     errors."""
     tensors = (query, key, value)
     for tensor in tensors if mask is None else (*tensors, mask):
-        if type(tensor) not in _fallback.PLAIN or tensor.is_nested or tensor.layout is not torch.strided:
+        if type(tensor) not in types or tensor.is_nested or tensor.layout is not torch.strided:
             return "tensor type"
     index = query.get_device()
     if not getattr(query, _launch.SERVED_DEVICE) or key.get_device() != index or value.get_device() != index:
@@ -113,9 +123,11 @@ def _refusal(
     rank = len(size)
     if rank < 2 or len(keys) != rank or value.dim() != rank:
         return "shape"
-    if max(size[-2], keys[-2]) > _native.MAX_LENGTH:
+    # In compiled code our operator has PyTorch compute them in slices.
+    is_sliced = compiling and rank == 4 and max(size[0], size[1]) > _fallback.MOST_SLICE
+    if max(size[-2], keys[-2]) > _native.MAX_LENGTH and not is_sliced:
         return "length"
-    if size[-1] > _native.MAX_HEAD_DIM or value.shape[-1] != size[-1] or query.numel() == 0 or keys[-2] == 0:
+    if (size[-1] > _native.MAX_HEAD_DIM and not is_sliced) or value.shape[-1] != size[-1] or query.numel() == 0 or keys[-2] == 0:
         return "shape"
     if mask is not None:
         if is_causal or mask.get_device() != index or mask.requires_grad:
@@ -127,18 +139,39 @@ def _refusal(
 
 
 def is_transformed() -> bool:
-    """Whether something in this thread records or transforms operators, and would not see a launch."""
+    """Whether something in this thread records or transforms calls or operators, and would not see a launch."""
     return (
-        _dispatch_modes() > 0
+        dispatch_modes() > 0
+        or (_function_modes() > 0 and _has_function_mode())
         or _functorch_level() is not None
         or _tracing_state() is not None
         or forward_ad._current_level >= 0
     )
 
 
-_dispatch_modes = torch._C._len_torch_dispatch_stack
+dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
 _functorch_level = torch._C._functorch.peek_interpreter_stack
 _tracing_state = torch._C._get_tracing_state
+
+
+def _has_function_mode() -> bool:
+    """Whether there is a mode that may change the call: `torch.set_default_device` only changes new tensors."""
+    modes = torch.overrides._get_current_function_mode_stack()
+    return any(type(mode).__module__ != "torch.utils._device" for mode in modes)
+
+
+def _is_profiled() -> bool:
+    return torch.autograd.profiler._is_profiler_enabled
+
+
+@functools.cache
+def _traced_types() -> tuple[type, ...]:
+    """What stands for plain tensors while `torch.compile` traces operators."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return FakeTensor, FunctionalTensor
 
 
 def _autocast(

@@ -2,7 +2,7 @@
 
 `scaled_dot_product_attention` has the signature and the semantics of `torch.nn.functional`. Calls that the
 kernels serve run on them, in PyTorch's current stream; everything else runs in PyTorch, in slices of the batch
-where its own kernels would overflow. `install` puts it in the place of PyTorch's function::
+where its own kernels would overflow. After `install` calls of PyTorch's own function are served so::
 
     import gridguard.torch
     gridguard.torch.install()

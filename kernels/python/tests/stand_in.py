@@ -7,10 +7,9 @@ import ctypes
 from typing import NamedTuple
 
 import torch
-from calls import PYTORCH
 
 import gridguard.torch as ours
-from gridguard import _counts, _launch, _native
+from gridguard import _counts, _launch, _native, _pytorch
 
 # How the tensors of this PyTorch are read: 2.10 is the first with C functions.
 READER = "dlpack" if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10) else "attributes"
@@ -28,7 +27,7 @@ def compute(tensors, scale, is_causal, dtype):
     query, key, value, out, *bias = (tensor(*one) for one in tensors)
     bias = bias[0] if bias else None
     with torch.no_grad():
-        out.copy_(PYTORCH(query, key, value, bias, is_causal=is_causal, scale=scale))
+        out.copy_(_pytorch.unserved(query, key, value, bias, is_causal=is_causal, scale=scale))
 
 
 def serve_on_cpu(monkeypatch, **options):

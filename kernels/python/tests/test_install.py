@@ -2,65 +2,143 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import subprocess
 import sys
+import threading
 import types
 from pathlib import Path
 
+import pytest
 import torch
 from calls import PYTORCH
 from stand_in import READER, qkv
 
 import gridguard.torch as ours
-from gridguard import _install
+from gridguard import _install, _pytorch
 
 attention = ours.scaled_dot_product_attention
 
 
-def test_installing_replaces_pytorchs_function_until_it_is_put_back(on_cpu):
+@pytest.fixture(autouse=True)
+def uninstall():
+    """What a test that fails leaves installed is not for the next one."""
+    yield
+    ours.uninstall()
+    assert not _install._is_active
+
+
+def is_served(counts, function=PYTORCH):
+    """Whether our kernels serve a call of PyTorch's function."""
+    before = counts().served
+    function(*qkv(2, 5, 16, 64))
+    return counts().served > before
+
+
+def test_installing_serves_pytorchs_function_until_it_is_undone(on_cpu):
     functional = torch.nn.functional
     layer = torch.nn.MultiheadAttention(64, 4, batch_first=True)
     x = torch.randn(2, 16, 64)
+    assert not is_served(on_cpu)
     with ours.installed():
-        assert functional.scaled_dot_product_attention is attention
+        assert functional.scaled_dot_product_attention is PYTORCH
+        assert is_served(on_cpu) and is_served(on_cpu, functional.scaled_dot_product_attention)
         with ours.installed():
             pass
-        assert functional.scaled_dot_product_attention is attention, "the outer one holds"
+        assert is_served(on_cpu), "the outer one holds"
+        before = on_cpu().served
         layer(x, x, x, need_weights=False)
-    assert functional.scaled_dot_product_attention is PYTORCH
-    assert on_cpu().served == 1
+        assert on_cpu().served == before + 1
+    assert not is_served(on_cpu)
     ours.install()
     ours.install()
+    assert is_served(on_cpu)
     ours.uninstall()
+    assert not is_served(on_cpu)
     ours.uninstall()
-    assert functional.scaled_dot_product_attention is PYTORCH
+    assert not is_served(on_cpu)
 
 
-def test_what_replaced_ours_is_left_there_and_may_call_ours(monkeypatch):
+def test_contexts_that_overlap_hold_until_the_last_one_ends(on_cpu):
+    first, second = ours.installed(), ours.installed()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert is_served(on_cpu)
+    ours.uninstall()
+    assert is_served(on_cpu), "uninstall undoes install alone"
+    second.__exit__(None, None, None)
+    assert not is_served(on_cpu)
+    ours.install()
+    with ours.installed():
+        pass
+    assert is_served(on_cpu), "a context does not undo install"
+
+
+def test_contexts_of_threads_overlap(on_cpu):
+    entered, left = threading.Event(), threading.Event()
+    found = []
+
+    def other():
+        with ours.installed():
+            entered.set()
+            assert left.wait(30)
+            found.append(is_served(on_cpu))
+
+    thread = threading.Thread(target=other)
+    with ours.installed():
+        thread.start()
+        assert entered.wait(30)
+    left.set()
+    thread.join()
+    assert found == [True]
+    assert not is_served(on_cpu)
+
+
+def test_contexts_that_end_by_an_error_or_are_forgotten_end(on_cpu):
+    with pytest.raises(KeyError), ours.installed():
+        raise KeyError
+
+    def generator():
+        with ours.installed():
+            yield is_served(on_cpu)
+
+    forgotten = generator()
+    assert next(forgotten)
+    assert is_served(on_cpu)
+    del forgotten
+    assert not is_served(on_cpu)
+
+
+def test_many_threads_that_enter_and_leave_end_where_they_began(on_cpu):
+    def enter():
+        for _ in range(200):
+            with ours.installed():
+                assert _install._is_active
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(enter) for _ in range(8)]:
+            done.result()
+    assert not is_served(on_cpu)
+
+
+def test_what_something_else_put_in_the_place_of_the_function_stays_there(on_cpu, monkeypatch):
     def other(*arguments, **options):
-        return attention(*arguments, **options)
+        return attention(*arguments, **options) + 1
 
     functional = torch.nn.functional
-    ours.install()
-    try:
-        monkeypatch.setattr(functional, "scaled_dot_product_attention", other)
-        ours.uninstall()
-        assert functional.scaled_dot_product_attention is other
-        tensors = qkv(2, 5, 16, 64)
-        with ours.installed():
-            torch.testing.assert_close(functional.scaled_dot_product_attention(*tensors), PYTORCH(*tensors))
-        assert functional.scaled_dot_product_attention is other
-    finally:
-        monkeypatch.undo()
-        monkeypatch.setattr(_install, "_replaced", PYTORCH)
-        ours.uninstall()
-    assert functional.scaled_dot_product_attention is PYTORCH
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", other)
+    tensors = qkv(2, 5, 16, 64)
+    with ours.installed():
+        torch.testing.assert_close(functional.scaled_dot_product_attention(*tensors), _pytorch.unserved(*tensors) + 1)
+    assert functional.scaled_dot_product_attention is other
+    assert on_cpu().served == 1
 
 
 def test_xformers_is_served_where_it_is_imported(on_cpu, monkeypatch):
     def original(query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None):
         heads_first = [t.transpose(1, 2) if t.dim() == 4 else t for t in (query, key, value)]
-        out = PYTORCH(*heads_first, attn_bias, p, scale=scale)
+        out = _pytorch.unserved(*heads_first, attn_bias, p, scale=scale)
         return out.transpose(1, 2) if query.dim() == 4 else out
 
     ops = types.ModuleType("xformers.ops")

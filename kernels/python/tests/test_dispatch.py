@@ -1,0 +1,422 @@
+"""What of PyTorch stands above its dispatcher sees calls as without us: subclasses, modes, transforms, scripts, traces,
+exports, profilers and comparisons of functions. Needs PyTorch."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import pytest
+import torch
+from calls import IS_OLD, PYTORCH
+from stand_in import Counts, qkv
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import gridguard.torch as ours
+
+F = torch.nn.functional
+DEPRECATED = pytest.mark.filterwarnings("ignore:.torch.jit", "ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+# Calls of PyTorch's function where ours is installed, and calls of ours.
+WAYS = {
+    "installed": (ours.installed, lambda: F.scaled_dot_product_attention),
+    "called": (contextlib.nullcontext, lambda: ours.scaled_dot_product_attention),
+    "both": (ours.installed, lambda: ours.scaled_dot_product_attention),
+}
+
+
+@pytest.fixture(params=WAYS.values(), ids=WAYS.keys())
+def attention(request, on_cpu):
+    context, function = request.param
+    with context():
+        yield function()
+
+
+@pytest.fixture
+def installed(on_cpu):
+    with ours.installed():
+        yield on_cpu
+
+
+def without(monkeypatch, function, *arguments):
+    """What a function returns where we are not installed."""
+    from gridguard import _install
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_install, "_is_active", False)
+        return function(*arguments)
+
+
+@pytest.mark.parametrize("bias", [causal_upper_left, causal_lower_right])
+@pytest.mark.parametrize("keys", [16, 24])
+def test_causal_biases_mask_what_they_say(attention, bias, keys):
+    query, key, value = torch.randn(2, 5, 16, 64), torch.randn(2, 5, keys, 64), torch.randn(2, 5, keys, 64)
+    mask = torch.ones(16, keys, dtype=torch.bool).tril(keys - 16 if bias is causal_lower_right else 0)
+    exact = PYTORCH(query.double(), key.double(), value.double(), mask)
+    for _ in range(3):
+        # Memory that nobody wrote would differ.
+        torch.full((16, keys), 1e4)
+        torch.testing.assert_close(attention(query, key, value, bias(16, keys)).double(), exact, rtol=1e-4, atol=1e-4)
+
+
+def test_a_causal_bias_of_a_causal_call_raises_what_pytorch_raises(attention):
+    with pytest.raises(ValueError, match="CausalBias should not be used with causal=True"):
+        attention(*qkv(2, 5, 16, 64), causal_upper_left(16, 16), is_causal=True)
+
+
+@pytest.mark.parametrize("position", range(4))
+def test_a_subclass_in_any_place_sees_the_call_of_pytorchs_function(attention, position):
+    seen = []
+
+    class Subclass(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            seen.append(func is F.scaled_dot_product_attention)
+            return "its own"
+
+    arguments = [*qkv(2, 5, 16, 64), torch.zeros(16, 16)]
+    arguments[position] = arguments[position].as_subclass(Subclass)
+    seen.clear()
+    assert attention(*arguments) == "its own"
+    assert seen == [True]
+
+
+def test_what_is_no_tensor_but_overrides_functions_sees_the_call(attention):
+    class Duck:
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return func
+
+    query, key, value = qkv(2, 5, 16, 64)
+    assert attention(query, Duck(), value) is F.scaled_dot_product_attention
+    assert attention(query, key, value, attn_mask=Duck()) is PYTORCH
+
+
+class Functions(TorchFunctionMode):
+    """Records the functions that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+class Operators(TorchDispatchMode):
+    """Records the operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_function_mode_sees_the_call_and_nothing_else(attention):
+    tensors = qkv(2, 5, 16, 64)
+    with Functions() as mode:
+        out = attention(*tensors)
+    assert mode.seen == [F.scaled_dot_product_attention]
+    torch.testing.assert_close(out, PYTORCH(*tensors))
+
+
+def test_the_kernels_serve_what_a_function_mode_passes_on(installed):
+    with Functions(), Functions():
+        F.scaled_dot_product_attention(*qkv(2, 5, 16, 64))
+    assert installed() == Counts(1, {})
+
+
+def test_a_default_device_keeps_no_call_from_the_kernels(attention, on_cpu):
+    with torch.device("cpu"):
+        attention(*qkv(2, 5, 16, 64))
+    assert on_cpu() == Counts(1, {})
+
+
+def test_a_dispatch_mode_sees_pytorchs_operators(attention, monkeypatch):
+    tensors = qkv(2, 5, 16, 64)
+
+    def seen(function):
+        with Operators() as mode:
+            function(*tensors)
+        return mode.seen
+
+    expected = without(monkeypatch, seen, PYTORCH)
+    assert expected and seen(attention) == expected
+
+
+def test_fake_tensors_are_as_without_us(attention, monkeypatch):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def fake(function):
+        with FakeTensorMode() as mode:
+            out = function(*map(mode.from_tensor, qkv(2, 5, 16, 64)))
+        # Also outside of their mode.
+        later = function(*[mode.from_tensor(tensor) for tensor in qkv(2, 5, 16, 64)])
+        return [(type(one), one.shape, one.stride()) for one in (out, later)]
+
+    assert fake(attention) == without(monkeypatch, fake, PYTORCH)
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors", "ignore:There is a performance drop")
+def test_nested_tensors_are_pytorchs(attention, monkeypatch):
+    parts = qkv(5, 16, 64)[:2]
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor(parts, layout=layout)
+        if layout is torch.jagged:
+            nested = torch.nested.nested_tensor([part.transpose(0, 1) for part in parts], layout=layout).transpose(1, 2)
+        out = attention(nested, nested, nested)
+        expected = without(monkeypatch, PYTORCH, nested, nested, nested)
+        for one, other in zip(out.unbind(), expected.unbind(), strict=True):
+            torch.testing.assert_close(one, other)
+
+
+@DEPRECATED
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_function_transforms_compute_as_without_us(attention, monkeypatch):
+    tensors = tuple(qkv(3, 2, 5, 16, 8))
+
+    def transformed(function):
+        yield torch.vmap(function)(*tensors)
+        yield torch.func.grad(lambda *one: function(*one).square().sum())(*tensors)
+        yield torch.func.jvp(function, tensors, tensors)[1]
+        yield torch.func.vmap(torch.func.grad(lambda *one: function(*one).square().sum()))(*tensors)
+        yield torch.func.functionalize(function)(*tensors)
+
+    expected = without(monkeypatch, lambda: list(transformed(PYTORCH)))
+    for found, one in zip(transformed(attention), expected, strict=True):
+        torch.testing.assert_close(found, one)
+
+
+def test_inference_mode_autocast_and_gradients_are_served_where_it_is_installed(installed):
+    tensors = qkv(2, 5, 16, 64)
+    with torch.inference_mode():
+        F.scaled_dot_product_attention(*tensors)
+        F.scaled_dot_product_attention(*[tensor.clone() for tensor in tensors])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert F.scaled_dot_product_attention(*tensors).dtype is torch.bfloat16
+    assert installed() == Counts(3, {})
+    tensors = [tensor.requires_grad_() for tensor in tensors]
+    found = torch.autograd.grad(F.scaled_dot_product_attention(*tensors).square().sum(), tensors)
+    assert installed() == Counts(4, {})
+    exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    expected = torch.autograd.grad(PYTORCH(*exact).square().sum(), exact)
+    torch.testing.assert_close([one.double() for one in found], list(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_what_the_kernels_refuse_is_counted_once_and_computed_by_pytorch(installed):
+    tensors = qkv(2, 5, 140, 64)
+    for function in (F.scaled_dot_product_attention, ours.scaled_dot_product_attention):
+        torch.testing.assert_close(function(*tensors), function(*tensors))
+    assert installed() == Counts(0, {"length": 4})
+    with pytest.raises(RuntimeError, match="same dtype"):
+        F.scaled_dot_product_attention(tensors[0], tensors[1].half(), tensors[2])
+    with pytest.raises(TypeError):
+        F.scaled_dot_product_attention(*tensors, scale="x")
+
+
+def test_functions_keep_their_names_and_overrides(installed):
+    assert torch.overrides.resolve_name(F.scaled_dot_product_attention) == (
+        "torch.nn.functional.scaled_dot_product_attention"
+    )
+    assert F.scaled_dot_product_attention is PYTORCH is torch._C._nn.scaled_dot_product_attention
+    assert F.scaled_dot_product_attention in torch.overrides.get_overridable_functions()[F]
+    assert F.scaled_dot_product_attention in torch.overrides.get_testing_overrides()
+
+
+class Calls(torch.nn.Module):
+    def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def calls_ours(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return ours.scaled_dot_product_attention(query, key, value, None, 0.0, True)
+
+
+@DEPRECATED
+@pytest.mark.parametrize("function", [Calls(), calls_ours], ids=["PyTorch's", "ours"])
+def test_scripts_call_pytorchs_operator_and_are_served(installed, function):
+    tensors = qkv(2, 5, 16, 64)
+    scripted = torch.jit.script(function)
+    assert "aten::scaled_dot_product_attention" in str(scripted.graph)
+    for _ in range(3):
+        torch.testing.assert_close(scripted(*tensors), function(*tensors))
+    assert installed() == Counts(6, {})
+
+
+@DEPRECATED
+@pytest.mark.parametrize("kind", ["attention", "encoder", "decoder"])
+def test_scripts_of_pytorchs_layers_compute_as_without_us(installed, monkeypatch, kind):
+    layer, inputs = {
+        "attention": lambda: (torch.nn.MultiheadAttention(64, 4, batch_first=True), 3),
+        "encoder": lambda: (torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 1),
+        "decoder": lambda: (torch.nn.TransformerDecoderLayer(64, 4, 128, batch_first=True), 2),
+    }[kind]()
+    tensors = qkv(6, 16, 64)[:inputs]
+
+    def results(layer):
+        out = layer(*tensors)
+        return out[0] if isinstance(out, tuple) else out
+
+    layer.eval()
+    torch.testing.assert_close(results(torch.jit.script(layer)), without(monkeypatch, results, layer))
+
+
+@DEPRECATED
+def test_traces_are_as_without_us(installed, monkeypatch):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    tensors = tuple(qkv(2, 5, 16, 64))
+
+    def operators(graph):
+        return [str(node.target) for node in graph.graph.nodes]
+
+    def traced():
+        return (
+            re.sub(r"___torch_mangle_\d+\.", "", str(torch.jit.trace(Calls(), tensors).inlined_graph)),
+            torch.fx.symbolic_trace(Calls()).code,
+            operators(make_fx(Calls())(*tensors)),
+            operators(make_fx(Calls(), tracing_mode="symbolic")(*tensors)),
+            operators(make_fx(torch.func.functionalize(Calls()))(*tensors)),
+        )
+
+    expected = without(monkeypatch, traced)
+    assert traced() == expected
+    assert torch.fx.symbolic_trace(Calls())(*tensors).equal(Calls()(*tensors))
+
+
+@pytest.mark.skipif(IS_OLD, reason="exports otherwise")
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("strict", [False, True])
+def test_exports_have_pytorchs_operators_as_without_us(installed, monkeypatch, strict):
+    tensors = tuple(qkv(2, 5, 16, 64))
+
+    def exported():
+        program = torch.export.export(Calls(), tensors, strict=strict)
+        operators = [[str(node.target) for node in program.graph.nodes]]
+        for table in (None, {}):
+            decomposed = program.run_decompositions(table)
+            operators.append([str(node.target) for node in decomposed.graph.nodes])
+        return operators
+
+    # Whatever other tests had registered, without us it is as in a program that never saw us.
+    expected = without(monkeypatch, exported)
+    assert exported() == expected
+    assert len(expected[1]) > 20 and not any("gridguard" in name for names in expected for name in names)
+
+
+@DEPRECATED
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("inference", [False, True])
+def test_compiled_code_is_served(installed, backend, inference):
+    torch.compiler.reset()
+    tensors = qkv(2, 5, 16, 64)
+
+    def function(query, key, value):
+        return F.scaled_dot_product_attention(query * 2, key, value, is_causal=True).sin()
+
+    compiled = torch.compile(function, backend=backend, fullgraph=True)
+    expected = PYTORCH(tensors[0].double() * 2, *(t.double() for t in tensors[1:]), is_causal=True).sin()
+    with torch.inference_mode(inference):
+        found = compiled(*tensors)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+    assert installed().served == 1
+    if not inference:
+        tensors = [tensor.requires_grad_() for tensor in tensors]
+        exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+        expected = PYTORCH(exact[0] * 2, *exact[1:], is_causal=True).sin()
+        found = torch.autograd.grad(compiled(*tensors).sum(), tensors)
+        expected = torch.autograd.grad(expected.sum(), exact)
+        torch.testing.assert_close([one.double() for one in found], list(expected), rtol=1e-4, atol=1e-4)
+        assert installed().served == 2
+
+
+def test_code_that_is_compiled_without_us_has_pytorchs_operator_and_another_key(on_cpu):
+    def found():
+        torch.compiler.reset()
+        seen = []
+
+        def backend(graph, inputs):
+            from torch._functorch.aot_autograd import aot_module_simplified
+
+            def keep(graph, inputs):
+                seen.extend(str(node.target) for node in graph.graph.nodes)
+                return graph
+
+            return aot_module_simplified(graph, inputs, fw_compiler=keep)
+
+        torch.compile(Calls(), backend=backend)(*qkv(2, 5, 16, 64))
+        tag = getattr(getattr(torch.compiler, "config", None), "cache_key_tag", None)
+        return "gridguard.attention.default" in seen, tag
+
+    before = found()
+    with ours.installed():
+        during = found()
+        with ours.installed():
+            assert found() == during
+    assert (before[0], during[0]) == (False, True)
+    assert before[1] is None or before[1] != during[1]
+    assert found() == before
+
+
+def test_compiled_code_takes_dynamic_and_oversized_batches(installed, monkeypatch):
+    from gridguard import _fallback
+
+    pytorch, seen = _fallback.pytorch, []
+
+    def recorded(query, *others, **options):
+        seen.append(tuple(query.shape[:2]))
+        return pytorch(query, *others, **options)
+
+    torch.compiler.reset()
+    monkeypatch.setattr(_fallback, "MOST_SLICE", 3)
+    monkeypatch.setattr(_fallback, "pytorch", recorded)
+    compiled = torch.compile(F.scaled_dot_product_attention, backend="aot_eager", fullgraph=True, dynamic=True)
+    for sizes in ((2, 3, 16, 8), (3, 2, 20, 8), (3, 2, 130, 8), (8, 7, 130, 8), (9, 7, 16, 8)):
+        tensors = qkv(*sizes)
+        torch.testing.assert_close(compiled(*tensors), pytorch(*tensors))
+    assert installed().served == 3
+    assert seen and max(max(sizes) for sizes in seen) <= 3
+
+
+def test_compiled_code_with_sizes_that_depend_on_data_compiles(installed, monkeypatch):
+    def function(query, count):
+        size = count.item()
+        torch._check(size >= 2)
+        torch._check(size <= 16)
+        return F.scaled_dot_product_attention(query.narrow(2, 0, size), query, query)
+
+    def outcome():
+        torch.compiler.reset()
+        try:
+            return torch.compile(function, backend="aot_eager", fullgraph=True)(query, torch.tensor(7))
+        except torch._dynamo.exc.TorchDynamoException as error:
+            return type(error)
+
+    query = torch.randn(2, 5, 16, 64)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        expected, found = without(monkeypatch, outcome), outcome()
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(found, expected)
+    else:
+        assert found is expected
+
+
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears")
+def test_a_profile_has_our_operator_beside_pytorchs(attention, on_cpu):
+    tensors = qkv(2, 5, 16, 64)
+    attention(*tensors)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        torch.testing.assert_close(attention(*tensors), PYTORCH(*tensors))
+        tensors[0].requires_grad_()
+        attention(*tensors)
+    [event] = [event for event in profile.key_averages() if event.key == "gridguard::attention"]
+    assert event.count >= 2
+    shapes = next(event.input_shapes for event in profile.events() if event.name == "gridguard::attention")
+    assert shapes[:3] == [[2, 5, 16, 64]] * 3
