@@ -21,6 +21,7 @@ except ImportError as error:
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 4):
     raise ImportError(f"gridguard.torch needs PyTorch 2.4 or later, this is {torch.__version__}")
 
+from gridguard import _flops  # noqa: F401 (registers formulas)
 from gridguard._attention import scaled_dot_product_attention
 from gridguard._block import replace_motion_modules, restore_motion_modules, temporal_block
 from gridguard._counts import Stats, stats

@@ -13,6 +13,7 @@ from stand_in import Counts, qkv
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import gridguard.torch as ours
 
@@ -420,3 +421,25 @@ def test_a_profile_has_our_operator_beside_pytorchs(attention, on_cpu):
     assert event.count >= 2
     shapes = next(event.input_shapes for event in profile.events() if event.name == "gridguard::attention")
     assert shapes[:3] == [[2, 5, 16, 64]] * 3
+
+
+@pytest.mark.skipif(IS_OLD, reason="has no grouped heads")
+def test_the_counter_of_operations_counts_ours_as_pytorchs(on_cpu):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def counted(function, *arguments, **options):
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            function(*arguments, **options)
+        return counter.get_total_flops()
+
+    operator = torch.ops.gridguard.attention.default
+    grouped = torch.randn(2, 6, 16, 64), torch.randn(2, 2, 24, 64), torch.randn(2, 2, 24, 64)
+    for tensors, is_grouped in ((qkv(2, 5, 16, 64), False), (qkv(9, 16, 32), False), (grouped, True)):
+        expected = counted(PYTORCH, *tensors, enable_gqa=is_grouped)
+        assert counted(operator, *tensors, None, False, 0.125, is_grouped) == expected > 0
+        with ours.installed():
+            assert counted(F.scaled_dot_product_attention, *tensors, enable_gqa=is_grouped) == expected
+    # PyTorch's own formula, of the kernels of a device.
+    formula = torch.utils.flop_counter.flop_registry[torch.ops.aten._scaled_dot_product_flash_attention]
+    tensors = qkv(2, 5, 16, 64)
+    assert counted(operator, *tensors, None, True, 0.125, False) == formula(*tensors, out_val=tensors[0])
