@@ -9,7 +9,7 @@
  *   version appends fields, for which zero is the default.
  * - Handles are numbers, not addresses: a wrong one, or one that was freed, is refused with
  *   GG_INVALID_HANDLE. Free each with gg_free. Any number of threads may use a handle at the same time,
- *   but none while another one frees it.
+ *   but none while another one frees it. A callback, and threads that it waits for, may free any handle.
  * - No exception and no panic leaves a function, and none may leave a callback.
  */
 
@@ -131,7 +131,8 @@
 #define GG_EVENT_FAILED 3
 
 /**
- * The batch's strategy was not legal and only a preference: the launch was planned automatically.
+ * The batch's strategy was not legal and only a preference: the launch was planned automatically. The event
+ * of its outcome, if it has one, follows.
  */
 #define GG_EVENT_CHOICE_REJECTED 4
 
@@ -631,8 +632,12 @@ typedef struct gg_event {
 } gg_event;
 
 /**
- * Called by `gg_launch`, on the thread that launches, after the launch. It must return: no exception may
- * leave it.
+ * Called by `gg_launch`, on the thread that launches, once all launches were submitted or refused.
+ *
+ * It may call any function of this library and of CUDA. It may free any handle, also that of the kernel:
+ * the handle is wrong at once, and the object lives until `gg_launch` returns. A context that it makes
+ * current stays current. It must return: an exception that leaves it ends the process, and `longjmp` out of
+ * it is undefined.
  */
 typedef void (*gg_event_callback)(const struct gg_event *event, void *user_data);
 
@@ -1230,7 +1235,7 @@ const char *gg_text_data(const struct gg_text *text);
  * Objects hold what they need of one another, so they can be freed in any order. Returns
  * `GG_INVALID_HANDLE` for a handle that was freed already, or that is none.
  *
- * Thread-safe, but no other thread may be using the same handle.
+ * Thread-safe, but no other thread may be using the same handle, unless it waits in a callback.
  */
 gg_status gg_free(void *handle);
 

@@ -2,6 +2,7 @@
 
 use core::ffi::{CStr, c_char, c_void};
 
+use crate::error::progress_of;
 use crate::failure::{Failure, gg_status};
 use crate::text::c_string;
 
@@ -27,10 +28,14 @@ pub struct gg_event {
     pub reserved: u32,
 }
 
-/// Called by `gg_launch`, on the thread that launches, after the launch. It must return: no exception may
-/// leave it.
+/// Called by `gg_launch`, on the thread that launches, once all launches were submitted or refused.
+///
+/// It may call any function of this library and of CUDA. It may free any handle, also that of the kernel:
+/// the handle is wrong at once, and the object lives until `gg_launch` returns. A context that it makes
+/// current stays current. It must return: an exception that leaves it ends the process, and `longjmp` out of
+/// it is undefined.
 pub type gg_event_callback =
-    Option<unsafe extern "C" fn(event: *const gg_event, user_data: *mut c_void)>;
+    Option<unsafe extern "C-unwind" fn(event: *const gg_event, user_data: *mut c_void)>;
 
 /// A request was split into several launches.
 pub const GG_EVENT_SPLIT: u32 = 1;
@@ -38,12 +43,13 @@ pub const GG_EVENT_SPLIT: u32 = 1;
 pub const GG_EVENT_REJECTED: u32 = 2;
 /// The driver refused a launch.
 pub const GG_EVENT_FAILED: u32 = 3;
-/// The batch's strategy was not legal and only a preference: the launch was planned automatically.
+/// The batch's strategy was not legal and only a preference: the launch was planned automatically. The event
+/// of its outcome, if it has one, follows.
 pub const GG_EVENT_CHOICE_REJECTED: u32 = 4;
 
 /// The caller's callback.
 pub(crate) struct Listener {
-    callback: unsafe extern "C" fn(*const gg_event, *mut c_void),
+    callback: unsafe extern "C-unwind" fn(*const gg_event, *mut c_void),
     user_data: *mut c_void,
 }
 
@@ -58,23 +64,41 @@ impl Listener {
     /// `callback` may be called with `user_data` on any thread, on several at the same time, for as long
     /// as the value lives.
     pub(crate) const unsafe fn new(
-        callback: unsafe extern "C" fn(*const gg_event, *mut c_void),
+        callback: unsafe extern "C-unwind" fn(*const gg_event, *mut c_void),
         user_data: *mut c_void,
     ) -> Self {
         Self { callback, user_data }
     }
 
-    pub(crate) fn launched(&self, kernel: &CStr, kind: u32, launches: u64) {
-        self.call(kernel, kind, launches, (c"", gg_status::GG_OK, 0));
-    }
-
-    pub(crate) fn failed(&self, kernel: &CStr, failure: &Failure, launches: u64) {
-        let (message, status) = (c_string(failure.to_string()), failure.status());
-        let kind = match status {
-            gg_status::GG_DRIVER => GG_EVENT_FAILED,
-            _ => GG_EVENT_REJECTED,
+    /// Tells the outcome of a launch, and before it whether the caller's `choice_was_rejected`.
+    pub(crate) fn tell(
+        &self,
+        kernel: &CStr,
+        choice_was_rejected: bool,
+        launched: &Result<u64, Failure>,
+    ) {
+        let (launches, outcome) = match launched {
+            Ok(launches) => (*launches, (c"", gg_status::GG_OK, 0)),
+            Err(failure) => {
+                let done = progress_of(failure).map_or(0, |progress| progress.chunk);
+                (done, (c"", failure.status(), failure.driver_code()))
+            }
         };
-        self.call(kernel, kind, launches, (&message, status, failure.driver_code()));
+        if choice_was_rejected {
+            self.call(kernel, GG_EVENT_CHOICE_REJECTED, launches, outcome);
+        }
+        match launched {
+            Ok(1) => {}
+            Ok(_) => self.call(kernel, GG_EVENT_SPLIT, launches, outcome),
+            Err(failure) => {
+                let (message, (_, status, code)) = (c_string(failure.to_string()), outcome);
+                let kind = match status {
+                    gg_status::GG_DRIVER => GG_EVENT_FAILED,
+                    _ => GG_EVENT_REJECTED,
+                };
+                self.call(kernel, kind, launches, (&message, status, code));
+            }
+        }
     }
 
     fn call(

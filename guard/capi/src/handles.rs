@@ -28,18 +28,19 @@ pub(crate) fn insert<T: Object>(object: T) -> Result<*mut T, Failure> {
     let segment = SEGMENTS.get(place.segment).ok_or(Failure::TooManyObjects)?;
     let slots = segment.get_or_init(|| (0..place.slots).map(|_| Slot::default()).collect());
     let slot = slots.get(place.slot).ok_or(Failure::TooManyObjects)?;
-    let header = Header { of_type: TypeId::of::<T>(), free: free_held::<T> };
+    let of_type = TypeId::of::<T>();
+    let header = Header { of_type, free: free_held::<T>, holders: AtomicUsize::new(1) };
     let object = Box::into_raw(Box::new(Held { header, object }));
     slot.object.store(object.cast(), Ordering::Relaxed);
     slot.handle.store(handle, Ordering::Release);
     Ok(core::ptr::without_provenance_mut(handle))
 }
 
-/// The object of `handle`, which messages call `what`.
+/// The object of `handle`, which messages call `what`. To call a callback while it is used, see [`keep`].
 ///
 /// # Safety
 ///
-/// No other thread frees the handle for as long as the object is used.
+/// Nobody frees the handle for as long as the object is used.
 #[inline(always)]
 pub(crate) unsafe fn get<'a, T: Object>(
     handle: *const T,
@@ -58,11 +59,71 @@ pub(crate) unsafe fn get<'a, T: Object>(
     Ok(unsafe { &(*object.cast::<Held<T>>()).object })
 }
 
-/// Frees the object of `handle`, of any type.
+/// The object of `handle`, alive as long as the result, even if a callback frees the handle.
+///
+/// Only calls with callbacks count holders, since counting takes as long as validating a launch.
 ///
 /// # Safety
 ///
-/// No other thread uses the object.
+/// Nobody frees the handle until this returns.
+#[cfg(feature = "cuda")]
+pub(crate) unsafe fn keep<T: Object>(
+    handle: *const T,
+    what: &'static str,
+) -> Result<Kept<T>, Failure> {
+    // SAFETY: this function's contract.
+    let object = unsafe { get(handle, what) }?;
+    let slot = find(handle.addr()).ok_or(Failure::Handle { what, name: T::NAME })?;
+    let held = slot.object.load(Ordering::Relaxed);
+    // SAFETY: as in `get`.
+    unsafe { (*held).holders.fetch_add(1, Ordering::Relaxed) };
+    Ok(Kept { held, object })
+}
+
+/// A holder of an object: see [`keep`].
+#[cfg(feature = "cuda")]
+pub(crate) struct Kept<T: Object> {
+    held: *mut Header,
+    object: *const T,
+}
+
+#[cfg(feature = "cuda")]
+impl<T: Object> core::ops::Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the object lives until its last holder is gone, and nothing changes it.
+        unsafe { &*self.object }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl<T: Object> Drop for Kept<T> {
+    fn drop(&mut self) {
+        // SAFETY: this holder is counted once.
+        unsafe { release(self.held) }
+    }
+}
+
+/// Gives up one hold on an object, and frees it after the last one.
+///
+/// # Safety
+///
+/// The hold is counted, and not used afterwards.
+unsafe fn release(held: *mut Header) {
+    // SAFETY: the object lives as long as this hold.
+    if unsafe { (*held).holders.fetch_sub(1, Ordering::AcqRel) } == 1 {
+        // SAFETY: `insert` made the object and its header, which names the function for its type. Nobody
+        // else holds it.
+        unsafe { ((*held).free)(held) };
+    }
+}
+
+/// Frees `handle`, of any type, and its object once nothing holds it.
+///
+/// # Safety
+///
+/// Nobody uses the object, but those who [`keep`] it.
 pub(crate) unsafe fn remove(handle: usize) -> Result<(), Failure> {
     let unknown = || Failure::of_handle(handle, "handle", "object");
     let slot = find(handle).ok_or_else(unknown)?;
@@ -70,9 +131,8 @@ pub(crate) unsafe fn remove(handle: usize) -> Result<(), Failure> {
     let taken = slot.handle.compare_exchange(handle, 0, Ordering::Acquire, Ordering::Relaxed);
     taken.map_err(|_| unknown())?;
     let object = slot.object.load(Ordering::Relaxed);
-    // SAFETY: the pointer is that of `insert`, and no other thread took it, nor uses it by this
-    // function's contract. The header names the function for the object's type.
-    unsafe { ((*object).free)(object) };
+    // SAFETY: the slot's own hold, which no other thread took.
+    unsafe { release(object) };
     // A slot whose generations are used up is not used again.
     if let Some(next) = handle.checked_add(FIRST_GENERATION) {
         FREE.lock().unwrap_or_else(PoisonError::into_inner).reusable.push(next);
@@ -97,6 +157,8 @@ struct Held<T> {
 
 struct Header {
     of_type: TypeId,
+    /// The slot, and each [`Kept`].
+    holders: AtomicUsize,
     free: unsafe fn(*mut Self),
 }
 
@@ -182,6 +244,34 @@ mod tests {
         assert_eq!(text, "it is not the handle of a live number");
         // SAFETY: as above.
         unsafe { remove(handle.addr()) }.expect_err("freed already");
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn an_object_that_is_kept_outlives_its_handle() {
+        struct Tells(std::sync::mpsc::Sender<()>);
+        impl Object for Tells {
+            const NAME: &'static str = "tells";
+        }
+        impl Drop for Tells {
+            fn drop(&mut self) {
+                self.0.send(()).expect("the test listens");
+            }
+        }
+        let (sender, dropped) = std::sync::mpsc::channel();
+        let handle = insert(Tells(sender)).expect("room");
+        // SAFETY: only this test has the handle.
+        let keep = || unsafe { keep(handle.cast_const(), "it") };
+        let (one, other) = (keep().expect("alive"), keep().expect("alive"));
+        // SAFETY: nothing but what keeps it uses the object.
+        unsafe { remove(handle.addr()) }.expect("alive");
+        // SAFETY: as above.
+        unsafe { remove(handle.addr()) }.expect_err("freed already");
+        assert!(keep().is_err(), "the handle is gone at once");
+        drop(one);
+        dropped.try_recv().expect_err("the other keeps it");
+        drop(other);
+        dropped.try_recv().expect("nothing keeps it");
     }
 
     #[test]

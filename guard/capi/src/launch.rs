@@ -7,8 +7,7 @@ use gridguard::{BatchAxis, KernelArgs, LaunchRequest, Plan};
 use crate::config::{
     GG_CONSTANT, GG_ITEMS, GG_LENGTH, GG_OFFSET, gg_batch, gg_config, gg_following, range,
 };
-use crate::error::{entry, gg_error, progress_of};
-use crate::event::{GG_EVENT_CHOICE_REJECTED, GG_EVENT_SPLIT};
+use crate::error::{entry, gg_error};
 use crate::failure::{Failure, gg_status};
 use crate::handles;
 use crate::kernel::gg_kernel;
@@ -38,26 +37,22 @@ pub unsafe extern "C" fn gg_launch(
     error: *mut *mut gg_error,
 ) -> gg_status {
     let body = || {
-        // SAFETY: the caller does not free the handle meanwhile.
-        let kernel = unsafe { handles::get(kernel, "kernel") }?;
+        let handle = kernel;
+        // SAFETY: the caller does not free the handle meanwhile: callbacks come last.
+        let kernel = unsafe { handles::get(handle, "kernel") }?;
+        let mut choice_was_rejected = false;
         // SAFETY: the caller's structures, for the time of this call; the caller vouches for stream and
         // parameters.
         let launched = unsafe {
             if batch.is_null() {
                 launch(kernel, config, params)
             } else {
-                launch_batch(kernel, config, params, batch)
+                launch_batch(kernel, config, params, batch, &mut choice_was_rejected)
             }
         };
-        if let Some(listener) = kernel.listener() {
-            match &launched {
-                Ok(1) => {}
-                Ok(launches) => listener.launched(&kernel.name, GG_EVENT_SPLIT, *launches),
-                Err(failure) => {
-                    let done = progress_of(failure).map_or(0, |progress| progress.chunk);
-                    listener.failed(&kernel.name, failure, done);
-                }
-            }
+        if kernel.listener().is_some() && (choice_was_rejected || !matches!(launched, Ok(1))) {
+            // SAFETY: as above.
+            unsafe { tell(handle, choice_was_rejected, &launched) }?;
         }
         let launched = launched?;
         if !launches.is_null() {
@@ -68,6 +63,25 @@ pub unsafe extern "C" fn gg_launch(
     };
     // SAFETY: `error` is the caller's.
     unsafe { entry(error, body) }
+}
+
+/// Tells the kernel's listener, which may free the kernel.
+///
+/// # Safety
+///
+/// The handle is not freed before the listener is called.
+#[cold]
+unsafe fn tell(
+    kernel: *const gg_kernel,
+    choice_was_rejected: bool,
+    launched: &Result<u64, Failure>,
+) -> Result<(), Failure> {
+    // SAFETY: this function's contract.
+    let kernel = unsafe { handles::keep(kernel, "kernel") }?;
+    if let Some(listener) = kernel.listener() {
+        listener.tell(&kernel.name, choice_was_rejected, launched);
+    }
+    Ok(())
 }
 
 /// Launches without a batch.
@@ -90,7 +104,8 @@ unsafe fn launch(
     Ok(1)
 }
 
-/// Launches with a batch; out of line, to keep launches without one short.
+/// Launches with a batch; out of line, to keep launches without one short. Notes whether the caller's choice
+/// was rejected.
 ///
 /// # Safety
 ///
@@ -101,6 +116,7 @@ unsafe fn launch_batch(
     config: *const gg_config,
     params: *const *mut c_void,
     batch: *const gg_batch,
+    choice_was_rejected: &mut bool,
 ) -> Result<u64, Failure> {
     // SAFETY: this function's contract.
     let (config, batch) =
@@ -112,33 +128,39 @@ unsafe fn launch_batch(
     // SAFETY: this function's contract.
     unsafe { add(&mut args, kernel, params, batch, following) }?;
     let declared = batch.declared()?;
-    if let Some(plan) = chosen_plan(kernel, &request, batch, &declared)? {
+    match chosen_plan(kernel, &request, batch, &declared)? {
         // SAFETY: this function's contract.
-        return Ok(unsafe { kernel.raw.launch(stream, &plan, &args) }?);
+        Chosen::Plan(plan) => return Ok(unsafe { kernel.raw.launch(stream, &plan, &args) }?),
+        Chosen::Rejected => *choice_was_rejected = true,
+        Chosen::Automatic => {}
     }
     // SAFETY: this function's contract.
     Ok(unsafe { kernel.raw.plan_and_launch(stream, &request, Some(&declared), &args) }?)
 }
 
-/// The plan of the caller's choice; `None` where the planner chooses.
+/// What the caller's choice comes to.
+#[allow(clippy::large_enum_variant, reason = "it stays on the stack")]
+enum Chosen {
+    /// The planner chooses.
+    Automatic,
+    /// The planner chooses, since the caller's preference is not legal.
+    Rejected,
+    Plan(Plan),
+}
+
 fn chosen_plan(
     kernel: &gg_kernel,
     request: &LaunchRequest,
     batch: &gg_batch,
     declared: &BatchAxis,
-) -> Result<Option<Plan>, Failure> {
+) -> Result<Chosen, Failure> {
     let choice = batch.choice()?;
     if choice == gridguard::Choice::AUTOMATIC {
-        return Ok(None);
+        return Ok(Chosen::Automatic);
     }
     match Plan::new(request, Some(declared), kernel.raw.limits(), choice) {
-        Ok(plan) => Ok(Some(plan)),
-        Err(_) if batch.is_preference() => {
-            if let Some(listener) = kernel.listener() {
-                listener.launched(&kernel.name, GG_EVENT_CHOICE_REJECTED, 0);
-            }
-            Ok(None)
-        }
+        Ok(plan) => Ok(Chosen::Plan(plan)),
+        Err(_) if batch.is_preference() => Ok(Chosen::Rejected),
         Err(violations) => Err(violations.into()),
     }
 }

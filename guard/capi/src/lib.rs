@@ -7,7 +7,8 @@
 //!
 //! Pointers are null, or valid for the time of the call: texts end with a zero byte, structures have the
 //! size that they state, arrays the length that is passed. A handle may be any number; a wrong one is
-//! refused. No thread frees a handle that another one is using. No panic leaves a function.
+//! refused. No thread frees a handle that another one is using, except from within a callback. No panic leaves
+//! a function.
 #![allow(non_camel_case_types, reason = "the names of C")]
 #![allow(unsafe_code, reason = "memory of the caller")]
 #![allow(clippy::missing_safety_doc, reason = "stated above for all functions")]

@@ -44,13 +44,14 @@ pub unsafe extern "C" fn gg_text_data(text: *const gg_text) -> *const c_char {
 /// Objects hold what they need of one another, so they can be freed in any order. Returns
 /// `GG_INVALID_HANDLE` for a handle that was freed already, or that is none.
 ///
-/// Thread-safe, but no other thread may be using the same handle.
+/// Thread-safe, but no other thread may be using the same handle, unless it waits in a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gg_free(handle: *mut c_void) -> gg_status {
     if handle.is_null() {
         return gg_status::GG_OK;
     }
-    // SAFETY: by this function's contract no other thread uses the handle.
+    // SAFETY: by this function's contract no other thread uses the handle, but one that waits in a callback,
+    // which keeps the object.
     let freed = std::panic::catch_unwind(|| unsafe { handles::remove(handle.addr()) });
     match freed {
         Ok(freed) => freed.as_ref().map_or_else(Failure::status, |()| gg_status::GG_OK),

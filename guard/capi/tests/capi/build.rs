@@ -58,12 +58,16 @@ impl Program {
 
     /// Runs the program, which must succeed, and returns what it prints.
     pub(crate) fn run(&self, arguments: &[&str], settings: &[(&str, &str)]) -> String {
-        let mut command = self.command();
-        let Output { status, stdout, stderr } =
-            command.args(arguments).envs(settings.iter().copied()).output().expect("it starts");
+        let Output { status, stdout, stderr } = self.output(arguments, settings);
         let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
         assert!(status.success(), "{status}\n{stdout}{stderr}");
         stdout.into_owned()
+    }
+
+    /// How the program ended.
+    pub(crate) fn output(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Output {
+        let mut command = self.command();
+        command.args(arguments).envs(settings.iter().copied()).output().expect("it starts")
     }
 
     /// The command that runs it with the shared library, and the driver of the test's process.

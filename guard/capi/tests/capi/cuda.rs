@@ -1,10 +1,14 @@
 //! C programs that launch, on the fake driver.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 
 use gridguard_test_support::fake_driver::{Driver, launches, races, with_driver, with_fake};
 
 use crate::build::{Program, library};
+
+/// Makes glibc overwrite freed memory, so that a later use shows.
+const OVERWRITE_FREED: [(&str, &str); 1] = [("MALLOC_PERTURB_", "165")];
 
 const C99: (&str, &[&str]) = ("gcc", &["-std=c99"]);
 const SANITIZED: (&str, &[&str]) =
@@ -44,6 +48,31 @@ fn launches_with_sanitizers_find_no_defect() {
 fn the_same_launches_are_cpp() {
     with_fake(&[], || launch_with(CPP11, "new"));
 }
+
+#[test]
+fn callbacks_may_free_launch_and_change_what_the_call_uses() {
+    with_fake(&[], || {
+        for (compiler, options) in [C99, SANITIZED, CPP11] {
+            let libraries = [library(), driver()];
+            let program = Program::linked(compiler, options, "c/callbacks.c", &libraries);
+            program.run(&[], &OVERWRITE_FREED);
+        }
+    });
+}
+
+#[test]
+fn an_exception_that_leaves_a_callback_ends_the_process() {
+    with_fake(&[], || {
+        let libraries = [library(), driver()];
+        let program = Program::linked("g++", &["-std=c++17"], "cpp/throwing.cpp", &libraries);
+        let output = program.output(&[], &[]);
+        let aborted = output.status.signal() == Some(SIGABRT);
+        assert!(aborted && output.stdout.is_empty(), "{output:?}");
+    });
+}
+
+/// What `abort` raises.
+const SIGABRT: i32 = 6;
 
 #[test]
 fn an_old_driver_needs_the_sizes_of_parameters() {
