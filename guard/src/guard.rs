@@ -193,9 +193,12 @@ impl Guard {
         L: Launcher,
         L::Error: core::error::Error + 'static,
     {
-        let ran = observe::in_chunks(None, plan, || run(plan, launcher));
+        let ran = run(plan, launcher);
         match &ran {
-            Ok(launches) => self.counters.ran(*launches),
+            Ok(launches) => {
+                observe::launched(None, plan);
+                self.counters.ran(*launches);
+            }
             Err(stopped) => self.counters.stopped(stopped.chunk),
         }
         ran

@@ -1,5 +1,8 @@
-//! What the guard does, as events and spans of `tracing` and numbers of `metrics`. Without these
-//! features nothing here does more than call what it is given.
+//! Events for `tracing` and numbers for `metrics`. Without these features the functions here do nothing more.
+//!
+//! Subscribers and recorders run the program's own code, which may begin a capture or make another context
+//! current. So a launch calls them before it makes its context current and queries captures, or after it
+//! recorded the uses of its memory.
 
 use crate::launch::violation::Violations;
 use crate::plan::launches::Plan;
@@ -22,7 +25,7 @@ mod counters {
     }
 }
 
-/// The target of all events and spans.
+/// The target of all events.
 #[cfg(feature = "tracing")]
 const TARGET: &str = "gridguard";
 
@@ -141,20 +144,18 @@ pub(crate) fn planning<T>(plan: impl FnOnce() -> T) -> T {
     planned
 }
 
-/// Calls `run` in a span for the chunks of `plan`, of the kernel of this name.
+/// `plan` was launched, of the kernel of this name.
 #[inline]
-pub(crate) fn in_chunks<T>(kernel: Option<&str>, plan: &Plan, run: impl FnOnce() -> T) -> T {
+pub(crate) fn launched(kernel: Option<&str>, plan: &Plan) {
     #[cfg(feature = "tracing")]
-    let _span = (plan.len() > 1).then(|| {
+    if plan.len() > 1 {
         let (launches, items, largest) = (plan.len(), plan.items(), plan.largest_chunk());
         let strategy = tracing::field::debug(plan.strategy());
-        let span = tracing::debug_span!(target: TARGET, "chunks", kernel, launches, items, largest, strategy);
-        let entered = span.entered();
-        tracing::debug!(target: TARGET, "launch split");
-        entered
-    });
+        tracing::debug!(
+            target: TARGET, kernel, launches, items, largest, strategy, "launch split"
+        );
+    }
     let _ = (kernel, plan);
-    run()
 }
 
 /// An error of `call` that an earlier launch may have caused: one of `suspects` on record.

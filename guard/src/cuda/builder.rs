@@ -15,8 +15,8 @@ use super::error::{CudaError, LaunchError};
 use super::functions::{find_kernel, with_kernel};
 use super::history::{ContextHistory, Watch};
 use super::kernel::Kernel;
-use super::launch::count;
 use super::memory::{Memory, MemoryMut, bytes_of, wide};
+use super::planned::count;
 #[cfg(feature = "profile")]
 use super::tuning::KernelTuning;
 use crate::guard::Guard;

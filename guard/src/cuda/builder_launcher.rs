@@ -102,9 +102,11 @@ where
             self.check_values(plan.items())?;
         }
         self.launches = plan.len();
-        let _used = self.use_memory()?;
-        let name = &self.kernel.limits.kernel().name;
-        Ok(observe::in_chunks(Some(name), &plan, || run(&plan, self))?)
+        let used = self.use_memory()?;
+        let launches = run(&plan, self)?;
+        used.end();
+        observe::launched(Some(&self.kernel.limits.kernel().name), &plan);
+        Ok(launches)
     }
 
     /// Checks the number of arguments, opts in to shared memory and checks occupancy.
@@ -158,7 +160,8 @@ where
         if let Some(error) = uses.failed() {
             return Err(failed_earlier(self.stream.context(), error).into());
         }
-        uses.begin();
+        // The caller of an unsafe launch keeps kernel and memory alive for a graph.
+        uses.begin_unsafe();
         Ok(uses)
     }
 

@@ -1,11 +1,30 @@
 //! Launches that are captured into graphs.
 
 use core::cell::Cell;
+use core::ffi::c_int;
+use core::marker::PhantomData;
+use core::time::Duration;
+use std::thread;
+
+use super::driver::CAPTURE_ERRORS;
+use super::driver_error::DriverError;
+use super::symbols::{Driver, Handle};
 
 /// Calls `launches`, in which this thread's launches may be captured: elsewhere a
 /// [`Guard`](crate::Guard) refuses a stream that is being captured with
 /// [`LaunchError::Captured`](super::LaunchError::Captured), because a graph holds neither kernels nor
 /// memory.
+///
+/// The guard queries the launch's own stream before the first launch and between the chunks of a split launch.
+/// It queries once more after the last launch if cudarc tracks the memory. Subscribers of `tracing` and
+/// recorders of `metrics` run before the first query, or after later uses of the memory are ordered.
+///
+/// If another thread begins a capture meanwhile, the guard invalidates it, so that it yields no graph, and
+/// launches no further chunks. The guard then ends the capture. If only the other thread can end it, the guard
+/// waits for that.
+///
+/// One case goes unseen: another thread begins a capture between a query and the launch, and ends it before
+/// the next query. So no other thread may capture a stream while a guard launches on it.
 ///
 /// It begins and ends no capture, so it works with any way to capture, on any number of streams. Capture
 /// in a context whose event tracking is disabled: cudarc's events cannot be waited for in a capture.
@@ -63,6 +82,98 @@ pub(super) fn may_capture() -> bool {
     MAY_CAPTURE.get()
 }
 
+/// Whether work on `stream` would be captured without the promise of [`capture_launches`]. If the query fails,
+/// the context has an error, and the work fails too.
+///
+/// # Safety
+///
+/// `stream` is a live stream of the current context, or null for its default one.
+#[inline]
+pub(super) unsafe fn is_captured(driver: &Driver, stream: Handle) -> bool {
+    // SAFETY: this function's contract.
+    matches!(unsafe { driver.is_capturing(stream) }, Ok(true)) && !may_capture()
+}
+
+/// Discards the capture that another thread began on `stream`: it may contain earlier launches of this call.
+///
+/// # Safety
+///
+/// As [`is_captured`].
+#[cold]
+pub(super) unsafe fn refuse_rest(driver: &Driver, stream: Handle) -> DriverError {
+    // SAFETY: this function's contract.
+    unsafe { discard(driver, stream) };
+    driver.error(None, "cuStreamIsCapturing", *CAPTURE_ERRORS.start())
+}
+
+/// Invalidates and ends the capture of `stream`, and waits for the stream's earlier work. If only another thread
+/// can end the capture, waits for that thread.
+///
+/// # Safety
+///
+/// As [`is_captured`].
+#[cold]
+pub(super) unsafe fn discard(driver: &Driver, stream: Handle) {
+    // SAFETY: this function's contract.
+    while unsafe { !try_discard(driver, stream) } {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// As [`discard`], but returns `false` if only another thread can end the capture. It is invalid then.
+///
+/// # Safety
+///
+/// As [`is_captured`].
+#[cold]
+pub(super) unsafe fn try_discard(driver: &Driver, stream: Handle) -> bool {
+    let _relaxed = Relaxed::begin(driver);
+    // The first synchronisation makes the capture invalid.
+    // SAFETY: the stream is alive, by this function's contract.
+    let is_captured = || CAPTURE_ERRORS.contains(&unsafe { (driver.stream_synchronize)(stream) });
+    if !is_captured() {
+        return true;
+    }
+    let mut graph = core::ptr::null_mut();
+    // SAFETY: as above; the pointer is to a live handle. The call fails if the capture began on another stream,
+    // or on another thread in a mode other than relaxed.
+    let ended = unsafe { (driver.stream_end_capture)(stream, &raw mut graph) };
+    if ended == 0 && !graph.is_null() {
+        // SAFETY: nothing else has the graph.
+        let _ = unsafe { (driver.graph_destroy)(graph) };
+    }
+    !is_captured()
+}
+
+/// Lets this thread wait for work during captures.
+pub(super) struct Relaxed<'d> {
+    driver: &'d Driver,
+    before: Option<c_int>,
+    /// Makes this type neither `Send` nor `Sync`: the mode is the thread's.
+    this_thread: PhantomData<*mut ()>,
+}
+
+impl<'d> Relaxed<'d> {
+    pub(super) fn begin(driver: &'d Driver) -> Self {
+        let mut mode = RELAXED;
+        // SAFETY: the pointer is to a live integer, which has the mode before if the call succeeds.
+        let status = unsafe { (driver.exchange_capture_mode)(&raw mut mode) };
+        Self { driver, before: (status == 0).then_some(mode), this_thread: PhantomData }
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        if let Some(mode) = &mut self.before {
+            // SAFETY: the pointer is to a live integer.
+            let _ = unsafe { (self.driver.exchange_capture_mode)(&raw mut *mode) };
+        }
+    }
+}
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: c_int = 2;
+
 thread_local! {
     static MAY_CAPTURE: Cell<bool> = const { Cell::new(false) };
 }
@@ -77,7 +188,7 @@ mod tests {
         // SAFETY: nothing is launched.
         let (inside, elsewhere, nested) = unsafe {
             capture_launches(|| {
-                let elsewhere = std::thread::spawn(may_capture).join().expect("it ends");
+                let elsewhere = thread::spawn(may_capture).join().expect("it ends");
                 let nested = capture_launches(may_capture);
                 (may_capture(), elsewhere, nested)
             })

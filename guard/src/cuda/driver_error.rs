@@ -71,8 +71,14 @@ impl Driver {
         if status == 0 { Ok(()) } else { Err(self.error(start, call, status)) }
     }
 
+    /// The error of a `call` that returned `status`.
     #[cold]
-    fn error(&self, start: Option<LogPosition>, call: &'static str, status: Status) -> DriverError {
+    pub(super) fn error(
+        &self,
+        start: Option<LogPosition>,
+        call: &'static str,
+        status: Status,
+    ) -> DriverError {
         DriverError {
             call,
             code: status,

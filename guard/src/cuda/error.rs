@@ -296,8 +296,9 @@ pub enum LaunchError {
         /// The kernel.
         kernel: String,
     },
-    /// The stream is being captured, and the graph would hold neither kernel nor memory; nothing was
-    /// launched.
+    /// The stream is being captured, and the graph would hold neither kernel nor memory. Nothing was
+    /// launched, unless another thread began the capture during the call. Then the last launch may have run or
+    /// not, and the capture yields no graph.
     #[error(
         "the stream is being captured, and a graph keeps neither kernel {kernel} nor its memory alive: \
          launch within capture_launches, or after the capture"
@@ -320,7 +321,8 @@ pub enum LaunchError {
         /// What needs it.
         what: &'static str,
     },
-    /// The driver refused a valid launch; earlier chunks were submitted.
+    /// The driver refused a valid launch, or another thread began to capture the stream (error 900). Earlier
+    /// chunks were submitted. The capture may have taken the last of them, which then never runs.
     #[error(transparent)]
     Stopped(#[from] PartialRun<DriverError>),
     /// A launch that allocates its own workspace stopped before the end of the batch.

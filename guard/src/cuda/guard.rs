@@ -9,20 +9,21 @@ use arrayvec::ArrayVec;
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, DevicePtrMut};
 
 use super::arguments::Args;
-use super::capture::may_capture;
-use super::driver::{CAPTURE_ERRORS, failed_earlier, from_cudarc, recorded_failure};
+use super::capture::{is_captured, may_capture};
+use super::driver::{CAPTURE_ERRORS, from_cudarc};
 use super::driver_error::DriverError;
-use super::error::{CudaError, Failed, LaunchError, LoadError, NvrtcError};
+use super::error::{CudaError, Failed, LaunchError, Launches, LoadError, NvrtcError};
 use super::history::{ContextHistory, GuardContext, LaunchRecord, Watch};
 use super::kernel::Kernel;
-use super::launch::{Submission, count, prepare};
+use super::launch::{Submission, prepare};
 use super::module::Module;
 use super::nvrtc::{CompileOptions, Compiler};
+use super::planned::{count, launched_plan};
 use super::query;
 use super::symbols::{Driver, Handle};
 #[cfg(feature = "profile")]
 use super::tuning::KernelTuning;
-use super::uses::Uses;
+use super::uses::check_order;
 use crate::guard::{FallbackReason, Guard};
 use crate::image::Image;
 use crate::launch::request::LaunchRequest;
@@ -188,21 +189,21 @@ impl Guard {
     /// Submits every launch of `plan` to the stream of `args` and returns their number, before they
     /// have run.
     ///
-    /// A stream that is being captured is refused, since the graph would hold neither kernel nor memory,
-    /// except within [`capture_launches`](crate::cuda::capture_launches): then the launches become nodes of
-    /// the graph, and nothing here synchronises or allocates. Do not begin a
-    /// capture on the stream from another thread while this call runs: it is not detected, and the graph
-    /// would use kernel and memory after they are freed.
+    /// A stream that is being captured is refused, since the graph would hold neither kernel nor memory.
+    /// Within [`capture_launches`](crate::cuda::capture_launches), which says when the driver is asked, the
+    /// launches become nodes of the graph, and nothing here synchronises or allocates.
     ///
     /// # Errors
     ///
     /// Before anything is launched, [`LaunchError`] if plan, arguments, stream and kernel do not
     /// belong together, a cooperative grid or a cluster does not fit the device, or the stream is being
-    /// captured; [`LaunchError::Stopped`] if the driver refuses a launch.
+    /// captured; [`LaunchError::Stopped`] if the driver refuses a launch, or another thread begins to capture
+    /// the stream between two chunks.
     #[track_caller]
     pub fn launch(&self, kernel: &Kernel, plan: &Plan, args: Args<'_>) -> Result<u64, LaunchError> {
         let submission = self.submission(kernel, &args, Location::caller())?;
-        count(&self.counters, submission.submit(plan)).map_err(Failed::into_error)
+        let launched = end(kernel, submission.submit(plan), &args);
+        launched_plan(kernel, plan, &self.counters, launched)
     }
 
     /// Plans `request` for `kernel` and launches it: [`Self::plan`] and [`Self::launch`] in one.
@@ -230,9 +231,12 @@ impl Guard {
         {
             return self.launch(kernel, &plan, args);
         }
-        let submission = self.submission(kernel, &args, Location::caller())?;
-        count(&self.counters, submission.plan_and_submit(request, batch))
-            .map_err(Failed::into_error)
+        let call_site = Location::caller();
+        let launched = kernel.plan_and_submit(request, batch, |planned| {
+            let submission = self.submission(kernel, &args, call_site)?;
+            end(kernel, submission.submit_planned(planned), &args)
+        });
+        count(&self.counters, launched).map_err(Failed::into_error)
     }
 
     /// Plans `request` and launches it with a workspace that this call allocates, as large as
@@ -292,6 +296,9 @@ impl Guard {
         let mut launcher = StreamLauncher { kernel, owner, stream, template, watch };
         let run =
             launch_with_backoff(request, batch, kernel.limits(), choice, usage, &mut launcher);
+        if args.uses().end() && run.is_ok() {
+            return Err(kernel.captured());
+        }
         match &run {
             Ok(run) => self.counters.ran(run.launches),
             Err(BackoffError::Invalid(violations)) => self.counters.rejected(violations),
@@ -357,12 +364,12 @@ impl Guard {
         // SAFETY: `bind` found the stream to be of the kernel's context, which it made current.
         // `Module::kernel`'s caller vouches for every launch with arguments of the declared kinds, which
         // are checked before it: memory is cudarc's own types with their own elements, since `Memory` is
-        // sealed, of this context, long enough for the items, and borrowed by `args`. When these are
-        // dropped, `Uses` orders later uses and the deallocation after the launches; `bind` refused
-        // captures, after which nothing would, unless `capture_launches`'s caller vouches for them. Not
-        // covered: a capture that another thread begins on the stream after `bind`'s query.
+        // sealed, of this context, long enough for the items, and borrowed by `args`. When these end, `Uses`
+        // orders later uses and the deallocation after the launches. It cannot order them after a graph:
+        // `bind` refused captures, unless `capture_launches`'s caller vouches for them, and no code of the
+        // program runs between its query and the launches. `capture_launches` says what other threads may do.
         // The kernel keeps its module loaded, and unloading waits for the launches.
-        Ok(unsafe { Submission::new(kernel, stream, args.values(), watch) })
+        Ok(unsafe { Submission::uncaptured(kernel, stream, args.values(), watch) })
     }
 
     #[inline]
@@ -379,13 +386,15 @@ impl Guard {
         }
         let (driver, stream) = (kernel.inner().driver, args.stream().cu_stream().cast());
         driver.bind(kernel.inner().context)?;
-        // SAFETY: `args` hold the stream, of the context that is current now. Where the query fails, the
-        // context is in an error, with which the launch fails too.
-        if matches!(unsafe { driver.is_capturing(stream) }, Ok(true)) {
-            check_capture(kernel, args)?;
+        // SAFETY: `args` hold the stream, of the context that is current now.
+        if unsafe { is_captured(driver, stream) } {
+            return Err(refuse_capture(kernel, args));
         }
         if !args.uses().is_empty() {
             check_order(args.uses())?;
+            if args.uses().were_added_in_capture() && !may_capture() {
+                return Err(kernel.captured());
+            }
         }
         args.uses().begin();
         Ok(stream)
@@ -409,26 +418,20 @@ impl Guard {
     }
 }
 
-/// Reports what failed when the stream was to wait for others, or earlier in its context.
+/// Ends the uses of the arguments' memory.
 #[inline]
-pub(super) fn check_order(uses: &Uses<'_>) -> Result<(), DriverError> {
-    let context = uses.launches().context();
-    match uses.failed() {
-        Some(error) => Err(failed_earlier(context, error)),
-        None => recorded_failure(context),
-    }
+fn end(kernel: &Kernel, launched: Launches, args: &Args<'_>) -> Launches {
+    let has_captured = args.uses().end();
+    if has_captured && launched.is_ok() { Err(kernel.captured().into()) } else { launched }
 }
 
-/// Refuses a launch that is captured without the caller's promise.
+/// Why a launch is refused that would be captured without the caller's promise.
 #[cold]
-fn check_capture(kernel: &Kernel, args: &Args<'_>) -> Result<(), LaunchError> {
-    if may_capture() {
-        return Ok(());
-    }
+fn refuse_capture(kernel: &Kernel, args: &Args<'_>) -> LaunchError {
     match check_order(args.uses()) {
         // cudarc may have waited for earlier work on the memory, which is not captured.
-        Err(error) if !CAPTURE_ERRORS.contains(&error.code) => Err(error.into()),
-        _ => Err(LaunchError::Captured { kernel: kernel.name().to_owned() }),
+        Err(error) if !CAPTURE_ERRORS.contains(&error.code) => error.into(),
+        _ => kernel.captured(),
     }
 }
 
@@ -482,10 +485,11 @@ impl WorkspaceLauncher for StreamLauncher<'_> {
         let args = self.template.with_workspace_at(*address);
         let Self { kernel, stream, watch, .. } = *self;
         let PlannedLaunch { chunk, launch, .. } = planned;
-        // SAFETY: `bind` found the stream to be of the kernel's context and made that current; for the
-        // arguments as in `submission`; the workspace is freed on the stream after this launch, and has
-        // the bytes that the batch declares for the chunk's items.
-        let submission = unsafe { Submission::new(kernel, stream, &args, watch) };
+        // SAFETY: `bind` found the stream to be of the kernel's context and made that current. The arguments are
+        // as in `submission`. The workspace has the bytes that the batch declares, and is freed later.
+        let submission = unsafe { Submission::uncaptured(kernel, stream, &args, watch) };
+        // SAFETY: as above.
+        unsafe { submission.check_capture() }?;
         // SAFETY: planned for this kernel; `prepare` checked the arguments and the largest launch.
         unsafe { submission.launch(chunk, launch, launch.is_dependent(), launches) }
     }

@@ -281,6 +281,12 @@ impl Kernel {
         violations.into()
     }
 
+    /// Why the kernel is not launched on a stream that is being captured.
+    #[cold]
+    pub(super) fn captured(&self) -> LaunchError {
+        LaunchError::Captured { kernel: self.name().to_owned() }
+    }
+
     #[cfg(feature = "profile")]
     pub(super) fn tuning(&self) -> Option<&KernelTuning<'static>> {
         self.tuning.as_deref()

@@ -3,24 +3,22 @@
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
 
+use super::capture::{is_captured, refuse_rest};
 use super::driver_error::DriverError;
-use super::error::{Failed, LaunchError, Launches};
+use super::error::{LaunchError, Launches};
 use super::history::Watch;
 use super::kernel::{Inner, Kernel};
 use super::packed::Packed;
+use super::planned::Planned;
 use super::send::send;
 use super::symbols::Handle;
 use crate::launch::request::LaunchRequest;
 use crate::launch::valid::ValidLaunch;
 use crate::launch::validate::validate;
-use crate::observe;
 use crate::plan::arguments::KernelArgs;
-use crate::plan::batch::BatchAxis;
-use crate::plan::choice::Choice;
 use crate::plan::chunks::Chunk;
 use crate::plan::launches::{Plan, PlannedLaunch};
 use crate::plan::run::{Launcher, PartialRun, run};
-use crate::record::counters::Counters;
 
 /// A kernel and a stream that it is launched on: what guards and raw kernels share.
 ///
@@ -37,6 +35,8 @@ pub(super) struct Target<'a> {
 pub(super) struct Submission<'a> {
     pub(super) to: Target<'a>,
     pub(super) args: &'a KernelArgs<'a>,
+    /// Whether the caller did not promise to keep kernel and memory for a graph.
+    refuses_captures: bool,
 }
 
 impl<'a> Target<'a> {
@@ -133,7 +133,8 @@ impl<'a> Target<'a> {
 impl<'a> Submission<'a> {
     /// # Safety
     ///
-    /// As [`Target::new`], and the arguments meet the kernel's contract.
+    /// As [`Target::new`], and the arguments meet the kernel's contract. If the stream is being captured, they
+    /// do so whenever the graph runs.
     #[inline]
     pub(super) const unsafe fn new(
         kernel: &'a Kernel,
@@ -142,7 +143,24 @@ impl<'a> Submission<'a> {
         watch: Watch,
     ) -> Self {
         // SAFETY: this function's contract.
-        Self { to: unsafe { Target::new(kernel, stream, watch) }, args }
+        Self { to: unsafe { Target::new(kernel, stream, watch) }, args, refuses_captures: false }
+    }
+
+    /// As [`Self::new`], for a stream that is not being captured, or within
+    /// [`capture_launches`](super::capture_launches).
+    ///
+    /// # Safety
+    ///
+    /// As [`Self::new`], but for graphs.
+    #[inline]
+    pub(super) const unsafe fn uncaptured(
+        kernel: &'a Kernel,
+        stream: Handle,
+        args: &'a KernelArgs<'a>,
+        watch: Watch,
+    ) -> Self {
+        // SAFETY: this function's contract; `check_capture` refuses what would be captured.
+        Self { refuses_captures: true, ..unsafe { Self::new(kernel, stream, args, watch) } }
     }
 
     /// The same, of another function that takes the same arguments in the same way.
@@ -151,46 +169,16 @@ impl<'a> Submission<'a> {
     where
         'a: 'b,
     {
-        Submission { to: Target { kernel, ..self.to }, args: self.args }
+        let Self { to, args, refuses_captures } = *self;
+        Submission { to: Target { kernel, ..to }, args, refuses_captures }
     }
 
-    /// Plans `request` and submits it.
     #[inline]
-    pub(super) fn plan_and_submit(
-        &self,
-        request: &LaunchRequest,
-        batch: Option<&BatchAxis>,
-    ) -> Launches {
-        if let Some(batch) = batch {
-            return self.plan_and_submit_batch(request, batch);
+    pub(super) fn submit_planned(&self, planned: Planned<'_>) -> Launches {
+        match planned {
+            Planned::Whole(launch) => self.submit_one(&Chunk::only(1), launch, None),
+            Planned::Plan(plan) => self.submit(plan),
         }
-        // A single launch needs no plan around it. By reference: a copy of what was just written waits
-        // for the writes.
-        match &ValidLaunch::plain(request, self.to.kernel.limits()) {
-            Some(launch) => self.submit_one(&Chunk::only(1), launch, None),
-            None => self.validate_and_submit(request),
-        }
-    }
-
-    /// Submits a request without a batch that is not plain, or not legal as one launch.
-    #[inline(never)]
-    fn validate_and_submit(&self, request: &LaunchRequest) -> Launches {
-        let limits = self.to.kernel.limits();
-        match validate(request, limits) {
-            Ok(launch) => self.submit_one(&Chunk::only(1), &launch, None),
-            Err(_) if limits.forms().is_some() => {
-                self.submit(&Plan::new(request, None, limits, Choice::AUTOMATIC)?)
-            }
-            Err(violations) => Err(self.to.kernel.refusal(violations).into()),
-        }
-    }
-
-    /// Out of line, to keep launches without a batch short.
-    #[inline(never)]
-    fn plan_and_submit_batch(&self, request: &LaunchRequest, batch: &BatchAxis) -> Launches {
-        let (batch, limits) = (Some(batch), self.to.kernel.limits());
-        let plan = observe::planning(|| Plan::new(request, batch, limits, Choice::AUTOMATIC));
-        self.submit(&plan.map_err(|violations| self.to.kernel.refusal(violations))?)
     }
 
     /// Submits every launch of `plan`.
@@ -227,7 +215,7 @@ impl<'a> Submission<'a> {
             )
         }?;
         let mut launcher = ChunkLauncher { submission: self, launches: plan.len() };
-        Ok(observe::in_chunks(Some(self.to.kernel.name()), plan, || run(plan, &mut launcher))?)
+        Ok(run(plan, &mut launcher)?)
     }
 
     /// Submits the only launch of a plan, validated for this kernel: the common case.
@@ -240,6 +228,22 @@ impl<'a> Submission<'a> {
             Ok(()) => Ok(1),
             Err(source) => Err(stopped_at_once(chunk.items, source).into()),
         }
+    }
+
+    /// Refuses further launches of a plan if another thread has begun to capture the stream.
+    ///
+    /// # Safety
+    ///
+    /// As [`Target::new`].
+    #[inline]
+    pub(super) unsafe fn check_capture(&self) -> Result<(), DriverError> {
+        let (driver, stream) = (self.to.kernel.inner().driver, self.to.stream);
+        // SAFETY: this function's contract.
+        if self.refuses_captures && unsafe { is_captured(driver, stream) } {
+            // SAFETY: as above.
+            return Err(unsafe { refuse_rest(driver, stream) });
+        }
+        Ok(())
     }
 
     /// Makes one launch of a plan of `launches`, which may `overlap` the one before, and records it.
@@ -284,6 +288,10 @@ impl Launcher for ChunkLauncher<'_> {
         // The first chunk waits for earlier work on the stream, unless it is dependent.
         let overlaps_chunks = self.submission.to.kernel.overlaps_chunks() && chunk.index > 0;
         let overlap = launch.is_dependent() || overlaps_chunks;
+        if chunk.index > 0 {
+            // SAFETY: stream and context by the contract of `Submission::new`.
+            unsafe { self.submission.check_capture() }?;
+        }
         // SAFETY: `submit_chunks` prepared the plan, which `submit` found to be for this kernel; only a
         // kernel whose chunks may overlap has them overlap.
         unsafe { self.submission.launch(chunk, launch, overlap, self.launches) }
@@ -407,25 +415,6 @@ unsafe fn check_launch(kernel: &Inner, stream: Handle) -> Result<(), DriverError
     synchronized.map_err(DriverError::after_checked_launch)?;
     history.checked.fetch_add(1, Ordering::Relaxed);
     Ok(())
-}
-
-/// Counts a plan that was launched or not.
-#[inline]
-pub(super) fn count(counters: &Counters, launched: Launches) -> Launches {
-    match &launched {
-        Ok(launches) => counters.ran(*launches),
-        Err(Failed(error)) => count_failure(counters, error),
-    }
-    launched
-}
-
-#[cold]
-fn count_failure(counters: &Counters, error: &LaunchError) {
-    if let LaunchError::Stopped(stopped) = error {
-        counters.stopped(stopped.chunk);
-    } else if let Some(violations) = error.violations() {
-        counters.rejected(violations);
-    }
 }
 
 #[cold]

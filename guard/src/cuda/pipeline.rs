@@ -3,12 +3,13 @@
 use core::panic::Location;
 
 use super::error::CudaError;
-use super::guard::{check_order, other_context};
+use super::guard::other_context;
 use super::history::Watch;
 use super::pipeline_memory::DeviceMemory;
 use super::pipeline_run::{OnStreams, bind_streams};
 use super::pipeline_stage::{Body, CudaPipeline, CudaStage};
 use super::symbols::Driver;
+use super::uses::check_order;
 use crate::guard::Guard;
 use crate::pipeline::error::{MemoryError, RunError, StageError};
 use crate::pipeline::plan::{Budget, PipelinePlan};
@@ -94,9 +95,10 @@ impl Guard {
             backend = backend.with_raw_scratch(scratch);
         }
         let ran = run(definition, plan, &mut backend, monitor);
+        let (ran, launches) = backend.end(args.uses(), ran);
         match &ran {
-            Ok(_) => self.counters.ran(backend.launches),
-            Err(_) => self.counters.stopped(backend.launches),
+            Ok(_) => self.counters.ran(launches),
+            Err(_) => self.counters.stopped(launches),
         }
         if let Err(RunError::Stage { stage, source: StageError::Panicked { .. }, .. }) = &ran {
             *poisoned = Some(stage.clone());

@@ -98,7 +98,11 @@ impl Guard {
         // work its stage's caller vouches for that.
         let launched = unsafe { result::graph::launch(exec.cu_graph_exec(), stream.cu_stream()) };
         join(order, stream);
+        let captured = memory.args.uses().end();
         launched.map_err(|error| failed("cuGraphLaunch", error))?;
+        if captured {
+            return Err(MemoryError::Captured.into());
+        }
         self.counters.ran(graph.launches);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use cudarc::driver::{CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaStream, DevicePtrMut, sys};
 
 use super::capture::may_capture;
 use super::driver::{from_cudarc, handle};
@@ -30,16 +30,16 @@ use crate::plan::slot::Slot;
 /// A run on the streams of a device.
 pub(super) struct OnStreams<'r, 'a> {
     guard: &'r Guard,
-    driver: &'static Driver,
+    pub(super) driver: &'static Driver,
     definition: &'r Definition,
     bodies: &'r mut [CudaStage<'a>],
     /// The caller's memory of each buffer, on the device or the host.
     buffers: Vec<Option<DeviceRange>>,
-    stream: &'r Arc<CudaStream>,
-    more: &'r [Arc<CudaStream>],
+    pub(super) stream: &'r Arc<CudaStream>,
+    pub(super) more: &'r [Arc<CudaStream>],
     watch: Watch,
     /// How many of the further streams have work that the first does not wait for yet.
-    forked: usize,
+    pub(super) forked: usize,
     /// Of each chunk in flight, freed on the first stream.
     scratch: Vec<CudaSlice<u8>>,
     /// Of earlier runs, and who keeps it for later ones.
@@ -50,12 +50,18 @@ pub(super) struct OnStreams<'r, 'a> {
     lanes: Vec<Lane<'a>>,
     /// Launches that were submitted.
     pub(super) launches: u64,
-    capture: Capture,
+    pub(super) capture: Capture,
+    /// Whether code of the caller's may have run since the last `resume`.
+    pub(super) is_left: bool,
+    /// Recorded by `leave` on each stream that had work.
+    pub(super) marks: Vec<CudaEvent>,
+    /// Whether a stream is in a capture that cannot be ended; all work is done then.
+    pub(super) is_stuck: bool,
 }
 
 /// Whether the work becomes a graph.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Capture {
+pub(super) enum Capture {
     No,
     /// From the first chunk on.
     Wanted,
@@ -72,6 +78,7 @@ struct Lane<'a> {
 
 impl Backend for OnStreams<'_, '_> {
     fn allocate(&mut self, plan: &PipelinePlan) -> Result<(), StageError> {
+        self.resume()?;
         self.join();
         self.scratch.clear();
         self.lanes.clear();
@@ -138,9 +145,7 @@ impl Backend for OnStreams<'_, '_> {
     fn run(&mut self, plan: &PipelinePlan, chunks: &[Chunk]) -> Result<(), ChunkFailure> {
         for (position, chunk) in chunks.iter().enumerate() {
             for stage in 0..self.bodies.len() {
-                let copied = self.copy(position, stage, plan, chunk, false);
-                let ran = copied.and_then(|()| self.run_stage(position, stage, plan, chunk));
-                let ran = ran.and_then(|()| self.copy(position, stage, plan, chunk, true));
+                let ran = self.run_stage(position, stage, plan, chunk);
                 ran.map_err(|source| self.failure(position, stage, source))?;
             }
         }
@@ -151,7 +156,7 @@ impl Backend for OnStreams<'_, '_> {
         for place in 0..self.lanes.len() {
             self.guard.synchronize(self.stream_of(place))?;
         }
-        Ok(())
+        self.leave()
     }
 }
 
@@ -182,6 +187,9 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             lanes: Vec::new(),
             launches: 0,
             capture: Capture::No,
+            is_left: true,
+            marks: Vec::new(),
+            is_stuck: false,
         }
     }
 
@@ -204,7 +212,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         self
     }
 
-    fn stream_of(&self, lane: usize) -> &'r Arc<CudaStream> {
+    pub(super) fn stream_of(&self, lane: usize) -> &'r Arc<CudaStream> {
         let further = lane.checked_sub(1).and_then(|index| self.more.get(index));
         further.unwrap_or(self.stream)
     }
@@ -259,8 +267,25 @@ impl<'r, 'a> OnStreams<'r, 'a> {
         plan: &PipelinePlan,
         chunk: &Chunk,
     ) -> Result<(), StageError> {
+        self.resume()?;
+        self.check_capture(lane)?;
+        self.copy(lane, index, plan, chunk, false)?;
+        self.submit_stage(lane, index, plan, chunk)?;
+        self.copy(lane, index, plan, chunk, true)
+    }
+
+    fn submit_stage(
+        &mut self,
+        lane: usize,
+        index: usize,
+        plan: &PipelinePlan,
+        chunk: &Chunk,
+    ) -> Result<(), StageError> {
         let stream = self.stream_of(lane);
         let views = self.views(lane, index, plan, chunk);
+        if matches!(self.bodies.get(index), Some(CudaStage(Body::Call { .. }))) {
+            self.leave()?;
+        }
         let Some(CudaStage(body)) = self.bodies.get_mut(index) else { return Ok(()) };
         let kernel = match body {
             Body::Kernel { kernel, .. } => kernel,
@@ -272,8 +297,9 @@ impl<'r, 'a> OnStreams<'r, 'a> {
                 return Ok(());
             }
             Body::Call { call, .. } => {
-                call_stage(call, stream, chunk, &views)?;
-                return self.check_call();
+                let called = call_stage(call, stream, chunk, &views);
+                let resumed = self.resume();
+                return called.and(resumed);
             }
         };
         let lane = self.lanes.get(lane).and_then(|lane| lane.arguments.get(index)?.as_ref());
@@ -281,7 +307,7 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             return Err(ArgsError::NoBatch { index: 0 }.into());
         };
         // SAFETY: `self` borrows the stream, which `bind_run` found to be of the kernel's context. That is
-        // current: `check_call` makes it so again. `Module::kernel`'s caller vouches for launches with
+        // current: `resume` makes it so again. `Module::kernel`'s caller vouches for launches with
         // arguments of the declared kinds, which `prepare` checked: the caller's memory is borrowed and long
         // enough for all items, and its `Uses` order later uses after the first stream, which waits for the
         // others before scratch is freed and before the run returns; scratch has the bytes of the buffer
@@ -363,7 +389,9 @@ impl<'r, 'a> OnStreams<'r, 'a> {
 
     /// The failure of a chunk. In a capture it is not tried again in a smaller one, since work in the
     /// scratch of this plan is captured already.
-    fn failure(&self, position: usize, stage: usize, source: StageError) -> ChunkFailure {
+    fn failure(&mut self, position: usize, stage: usize, source: StageError) -> ChunkFailure {
+        // A monitor may be asked next, for memory of smaller chunks.
+        let _ = self.leave();
         let source = match source {
             StageError::OutOfMemory(source) if self.capture == Capture::Begun => {
                 StageError::Failed(source)
@@ -371,16 +399,6 @@ impl<'r, 'a> OnStreams<'r, 'a> {
             source => source,
         };
         ChunkFailure { position, stage, source }
-    }
-
-    /// Makes the context current again, and checks that the stage that was called has begun no capture.
-    fn check_call(&self) -> Result<(), StageError> {
-        if self.capture == Capture::Begun {
-            self.driver.bind(self.stream.context().cu_ctx().cast())?;
-            return Ok(());
-        }
-        bind_streams(self.driver, self.stream, self.more)?;
-        Ok(())
     }
 
     /// Ends the capture, and returns its graph, if there is any work in it.
@@ -442,7 +460,10 @@ fn call_stage(
     // The caller discards what a stage that panicked has written, as after any failure.
     let called = catch_unwind(AssertUnwindSafe(|| call(stream, chunk, views)));
     called.unwrap_or_else(|panic| {
-        Err(StageError::Panicked { message: panic_message(panic.as_ref()) })
+        let message = panic_message(panic.as_ref());
+        // Dropping it may panic.
+        core::mem::forget(panic);
+        Err(StageError::Panicked { message })
     })
 }
 

@@ -80,7 +80,8 @@ impl<'a> PipelineBuilder<CudaStage<'a>> {
     /// Adds a stage after those before it that submits work of another kind to a stream, such as a library
     /// call: `call` gets the stream, the chunk, and views of the buffers that the stage declares.
     ///
-    /// It neither waits for the stream nor begins a capture on it. A pipeline with such a stage cannot be
+    /// It neither waits for the stream nor begins a capture on it: a capture that has begun when the call
+    /// returns ends without a graph, and the run fails. A pipeline with such a stage cannot be
     /// captured into a graph: see [`Self::call_in_graphs`].
     pub fn call<F>(&mut self, name: impl Into<String>, call: F) -> StageBuilder<'_>
     where

@@ -9,7 +9,8 @@ use super::driver_log;
 use super::error::{CudaError, Failed, LaunchError};
 use super::history::Watch;
 use super::kernel::Kernel;
-use super::launch::{Submission, Target, count};
+use super::launch::{Submission, Target};
+use super::planned::{count, launched_plan};
 use super::symbols::Driver;
 use crate::guard::Guard;
 use crate::launch::request::LaunchRequest;
@@ -161,11 +162,14 @@ impl RawKernel {
         batch: Option<&BatchAxis>,
         args: &KernelArgs<'_>,
     ) -> Result<u64, LaunchError> {
-        let _current = self.push()?;
-        // SAFETY: this function's contract, and the context is current.
-        let submission = unsafe { Submission::new(&self.0, stream, args, Watch::here()) };
+        let watch = Watch::here();
+        let launched = self.0.plan_and_submit(request, batch, |planned| {
+            let _current = self.push()?;
+            // SAFETY: this function's contract, and the context is current.
+            unsafe { Submission::new(&self.0, stream, args, watch) }.submit_planned(planned)
+        });
         let counters = &self.0.inner().history.without_guard;
-        count(counters, submission.plan_and_submit(request, batch)).map_err(Failed::into_error)
+        count(counters, launched).map_err(Failed::into_error)
     }
 
     /// Validates `request` under the function's limits, and launches it with the values that `params` points
@@ -186,11 +190,12 @@ impl RawKernel {
         request: &LaunchRequest,
         params: *mut *mut c_void,
     ) -> Result<(), LaunchError> {
-        let _current = self.push()?;
+        let current = self.push()?;
         // SAFETY: this function's contract, and the context is current.
         let launched = unsafe {
             Target::new(&self.0, stream, Watch::here()).validate_and_launch(request, params)
         };
+        drop(current);
         let counters = &self.0.inner().history.without_guard;
         count(counters, launched).map_err(Failed::into_error)?;
         Ok(())
@@ -216,18 +221,20 @@ impl RawKernel {
         batch: Option<&BatchAxis>,
         args: &KernelArgs<'_>,
     ) -> Result<u64, LaunchError> {
-        let _current = guard.push(&self.0)?;
-        let watch = guard.watch(Location::caller());
-        // SAFETY: this function's contract, and the context is current.
-        let submission = unsafe { Submission::new(&self.0, stream, args, watch) };
         #[cfg(feature = "profile")]
         if let (Some(tuning), Some(batch)) = (self.0.tuning(), batch)
             && let Some(plan) = guard.tuned_plan(tuning, request, Some(batch), self.limits())
         {
-            return count(&guard.counters, submission.submit(&plan)).map_err(Failed::into_error);
+            // SAFETY: this function's contract.
+            return unsafe { guard.launch_raw(&self.0, stream, &plan, args) };
         }
-        count(&guard.counters, submission.plan_and_submit(request, batch))
-            .map_err(Failed::into_error)
+        let watch = guard.watch(Location::caller());
+        let launched = self.0.plan_and_submit(request, batch, |planned| {
+            let _current = guard.push(&self.0)?;
+            // SAFETY: this function's contract, and the context is current.
+            unsafe { Submission::new(&self.0, stream, args, watch) }.submit_planned(planned)
+        });
+        count(&guard.counters, launched).map_err(Failed::into_error)
     }
 
     /// Submits every launch of `plan` to `stream` (a `CUstream`, null for the default one) and returns
@@ -250,11 +257,12 @@ impl RawKernel {
         plan: &Plan,
         args: &KernelArgs<'_>,
     ) -> Result<u64, LaunchError> {
-        let _current = self.push()?;
+        let current = self.push()?;
         // SAFETY: this function's contract, and the context is current.
         let submission = unsafe { Submission::new(&self.0, stream, args, Watch::here()) };
-        count(&self.0.inner().history.without_guard, submission.submit(plan))
-            .map_err(Failed::into_error)
+        let launched = submission.submit(plan);
+        drop(current);
+        launched_plan(&self.0, plan, &self.0.inner().history.without_guard, launched)
     }
 
     /// Waits for all launches on `stream` (a `CUstream`, null for the default one). They are no longer
@@ -305,11 +313,13 @@ impl Guard {
         plan: &Plan,
         args: &KernelArgs<'_>,
     ) -> Result<u64, LaunchError> {
-        let _current = self.push(kernel)?;
+        let current = self.push(kernel)?;
         // SAFETY: this function's contract, and the context is current.
         let submission =
             unsafe { Submission::new(kernel, stream, args, self.watch(Location::caller())) };
-        count(&self.counters, submission.submit(plan)).map_err(Failed::into_error)
+        let launched = submission.submit(plan);
+        drop(current);
+        launched_plan(kernel, plan, &self.counters, launched)
     }
 
     /// Makes the context of `kernel` current until the result is dropped, if it is the guard's.

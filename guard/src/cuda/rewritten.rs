@@ -12,7 +12,6 @@ use super::module::Module;
 use super::packed::Packed;
 use crate::guard::Guard;
 use crate::limits::launch::Forms;
-use crate::observe;
 use crate::plan::choice::Strategy;
 use crate::plan::chunks::Chunk;
 use crate::plan::launches::{Plan, PlannedLaunch};
@@ -108,7 +107,7 @@ impl Submission<'_> {
         unsafe { prepare(form, submission.to.stream, launch, plan.batch_items(), args) }?;
         let chunk = Chunk::only(plan.batch_items().unwrap_or(1));
         let mut launcher = FormLauncher { submission, chunk, words, launches: plan.len() };
-        Ok(observe::in_chunks(Some(form.name()), plan, || run(plan, &mut launcher))?)
+        Ok(run(plan, &mut launcher)?)
     }
 }
 
@@ -131,6 +130,10 @@ impl Launcher for FormLauncher<'_> {
         let mut packed = Packed::new();
         let params = packed.fill_with(self.submission.args, &self.chunk, &words);
         let overlap = launch.is_dependent() && self.submission.to.may_overlap();
+        if *first_block != [0; 3] {
+            // SAFETY: stream and context by the contract of `Submission::new`.
+            unsafe { self.submission.check_capture() }?;
+        }
         // SAFETY: `submit_form` prepared the plan, which is for this form. The form takes the kernel's
         // arguments, which `prepare` checked, and the words, of which it reads as many as it has; by the
         // kernel's contract they are right for all its blocks, of which it runs some. Only what is

@@ -96,6 +96,9 @@ function_table! {
         launch_cooperative_kernel = "cuLaunchCooperativeKernel": fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void) -> Status;
         stream_synchronize = "cuStreamSynchronize": fn(Handle) -> Status;
         stream_is_capturing = "cuStreamIsCapturing": fn(Handle, *mut c_int) -> Status;
+        stream_end_capture = "cuStreamEndCapture": fn(Handle, *mut Handle) -> Status;
+        graph_destroy = "cuGraphDestroy": fn(Handle) -> Status;
+        exchange_capture_mode = "cuThreadExchangeStreamCaptureMode": fn(*mut c_int) -> Status;
     }
     optional {
         launch_kernel_ex = "cuLaunchKernelEx": fn(*const LaunchConfigEx, Handle, *mut *mut c_void, *mut *mut c_void) -> Status;

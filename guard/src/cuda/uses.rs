@@ -4,8 +4,11 @@ use core::cell::Cell;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, SyncOnDrop};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, SyncOnDrop, result};
 
+use super::capture::{discard, may_capture};
+use super::driver::{failed_earlier, handle, recorded_failure};
+use super::driver_error::DriverError;
 use super::memory::{Memory, MemoryMut};
 use super::symbols::Driver;
 use crate::plan::arguments::MAX_ARGS;
@@ -23,9 +26,13 @@ pub(super) struct Uses<'a> {
     /// Whether some memory belongs to another context than the launches' stream.
     foreign: bool,
     /// Why the launches might not come after earlier work.
-    failed: Option<DriverError>,
+    failed: Option<cudarc::driver::DriverError>,
+    /// Whether memory was added during a capture: the launches do not wait for earlier work on it.
+    added_in_capture: bool,
     /// Whether launches were submitted: else there are no uses.
     submitted: Cell<bool>,
+    /// Whether the caller of an unsafe launch keeps kernel and memory for a graph.
+    promised: Cell<bool>,
     /// Streams that own memory and wait for the launches, which are on another stream.
     owners: ArrayVec<Arc<CudaStream>, MAX_ARGS>,
     /// Recorded once the launches are submitted.
@@ -46,8 +53,16 @@ impl<'a> Uses<'a> {
     #[inline]
     pub(super) fn new(launches: &'a CudaStream) -> Self {
         let (owners, events) = (ArrayVec::new(), ArrayVec::new());
-        let (foreign, failed, submitted) = (false, None, Cell::new(false));
-        Self { launches, foreign, failed, submitted, owners, events }
+        Self {
+            launches,
+            foreign: false,
+            failed: None,
+            added_in_capture: false,
+            submitted: Cell::new(false),
+            promised: Cell::new(false),
+            owners,
+            events,
+        }
     }
 
     /// The address of memory that the launches read.
@@ -145,7 +160,7 @@ impl<'a> Uses<'a> {
     }
 
     /// Why the launches might not come after earlier work, if anything failed.
-    pub(super) const fn failed(&self) -> Option<DriverError> {
+    pub(super) const fn failed(&self) -> Option<cudarc::driver::DriverError> {
         self.failed
     }
 
@@ -153,9 +168,83 @@ impl<'a> Uses<'a> {
         self.events.is_empty() && self.owners.is_empty()
     }
 
-    /// Launches are submitted from now on.
+    /// Whether memory was added during a capture: the launches do not wait for earlier work on it.
+    pub(super) const fn were_added_in_capture(&self) -> bool {
+        self.added_in_capture
+    }
+
+    /// Launches are submitted from now on, on a stream that is not being captured, or within
+    /// [`capture_launches`](super::capture_launches).
+    #[inline]
     pub(super) fn begin(&self) {
         self.submitted.set(true);
+    }
+
+    /// As [`Self::begin`], for an unsafe launch, whose caller keeps kernel and memory for a graph.
+    pub(super) fn begin_unsafe(&self) {
+        self.submitted.set(true);
+        self.promised.set(true);
+    }
+
+    /// The launches have run: later work need not wait for them.
+    pub(super) fn done(&self) {
+        self.submitted.set(false);
+    }
+
+    /// All launches are submitted: orders later work after them. Returns whether another thread had begun to
+    /// capture the stream. That capture is discarded, and may have contained launches.
+    #[inline]
+    pub(super) fn end(&self) -> bool {
+        self.submitted.replace(false) && !self.is_empty() && self.order_later_work()
+    }
+
+    #[inline(never)]
+    fn order_later_work(&self) -> bool {
+        // The legacy default stream cannot be captured. The query fails while another stream is.
+        let refuses_captures =
+            self.refuses_captures() && self.launches.cu_stream().addr() > LEGACY_STREAM;
+        // An owner that waits for a capturing stream joins its capture.
+        let mut captured = refuses_captures && !self.owners.is_empty() && self.is_capturing();
+        if captured {
+            self.discard_capture();
+        }
+        self.wait();
+        self.record();
+        // Events that were recorded in a capture do not order anything after the launches.
+        if refuses_captures && self.is_capturing() {
+            captured = true;
+            self.discard_capture();
+            self.wait();
+            self.record();
+        }
+        captured
+    }
+
+    #[cold]
+    fn discard_capture(&self) {
+        if let Ok(driver) = Driver::get() {
+            // SAFETY: the stream is alive in `self`, and its context was made current to ask.
+            unsafe { discard(driver, handle(self.launches)) };
+        }
+    }
+
+    #[inline]
+    fn record(&self) {
+        for Use { event, stream, always } in &self.events {
+            // The memory's own object, whose streams wait for the event.
+            let context = event.context();
+            if *always || context.is_managing_stream_synchronization() {
+                // SAFETY: both are alive in `self`, and of the context that is current since the launches.
+                // cudarc's own function would query the current context again for each event.
+                let recorded =
+                    unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
+                if recorded.is_err() {
+                    // Nothing else would wait for the use.
+                    context.record_err(stream.synchronize());
+                }
+                context.record_err(recorded);
+            }
+        }
     }
 
     /// Whether cudarc's events order launches and the work of `owner`.
@@ -173,8 +262,11 @@ impl<'a> Uses<'a> {
         if self.owners.iter().any(is_owner) {
             return;
         }
-        // A capture would become invalid.
-        if !self.is_tracked(owner) && !self.is_capturing() {
+        let is_tracked = self.is_tracked(owner);
+        if !is_tracked && self.is_capturing() {
+            // The capture would become invalid.
+            self.added_in_capture = true;
+        } else if !is_tracked {
             let ordered = if is_of_thread(owner) {
                 // Whichever thread's.
                 owner.context().synchronize()
@@ -188,9 +280,8 @@ impl<'a> Uses<'a> {
     }
 
     /// Orders later work of the owners after the launches.
-    #[cold]
     fn wait(&self) {
-        if self.is_capturing() {
+        if self.owners.is_empty() || !self.refuses_captures() && self.is_capturing() {
             return;
         }
         for owner in &self.owners {
@@ -202,6 +293,10 @@ impl<'a> Uses<'a> {
             }
             owner.context().record_err(ordered);
         }
+    }
+
+    fn refuses_captures(&self) -> bool {
+        !self.promised.get() && !may_capture()
     }
 
     /// Not by cudarc's own query, which would clear a failure that it recorded.
@@ -217,24 +312,20 @@ impl<'a> Uses<'a> {
 impl Drop for Uses<'_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.submitted.get() {
-            return;
-        }
-        if !self.owners.is_empty() {
-            self.wait();
-        }
-        for Use { event, stream, always } in &self.events {
-            // The memory's own object, whose streams wait for the event.
-            let context = event.context();
-            if *always || context.is_managing_stream_synchronization() {
-                let recorded = event.record(stream);
-                if recorded.is_err() {
-                    // Nothing else would wait for the use.
-                    context.record_err(stream.synchronize());
-                }
-                context.record_err(recorded);
-            }
-        }
+        self.end();
+    }
+}
+
+/// The largest handle of the legacy default stream: 0, and `CU_STREAM_LEGACY`.
+const LEGACY_STREAM: usize = 1;
+
+/// Reports what failed when the stream was to wait for others, or earlier in its context.
+#[inline]
+pub(super) fn check_order(uses: &Uses<'_>) -> Result<(), DriverError> {
+    let context = uses.launches().context();
+    match uses.failed() {
+        Some(error) => Err(failed_earlier(context, error)),
+        None => recorded_failure(context),
     }
 }
 

@@ -91,7 +91,7 @@ fn a_rejection_names_rule_axis_value_and_limit() {
 }
 
 #[test]
-fn a_chunked_run_is_a_span() {
+fn a_split_launch_is_an_event_after_its_launches() {
     with_fake(&[], || {
         let guard = guard();
         let (events, numbers) = observe(|| {
@@ -100,9 +100,9 @@ fn a_chunked_run_is_a_span() {
         });
         assert_eq!(events.len(), 1, "a launch in one piece is no event: {events:?}");
         assert_eq!(
-            events[0]["span"],
+            events[0]["fields"],
             json!({
-                "name": "chunks",
+                "message": "launch split",
                 "kernel": "fake_iota_y",
                 "launches": 2,
                 "items": 65_536,

@@ -173,9 +173,11 @@ fn each_stream_copies_in_computes_and_copies_out_in_order() {
         let event = |stream: u32, what: &str| -> Vec<&str> {
             by_stream[&stream].iter().filter_map(|line| line.strip_prefix(what)).collect()
         };
-        let (forked, joined) = (event(2, "wait "), event(2, "record "));
-        assert_eq!((forked.len(), joined.len()), (1, 1));
         let (waits, records) = (event(1, "wait "), event(1, "record "));
+        let (forked, mut joined) = (event(2, "wait "), event(2, "record "));
+        // The others are for a call that begins a capture.
+        joined.retain(|event| waits.contains(event));
+        assert_eq!((forked.len(), joined.len()), (1, 1));
         assert!(records.contains(&forked[0]) && waits.contains(&joined[0]));
         let pinned = &waits[..3];
         assert_eq!(&records[records.len() - 3..], pinned, "{by_stream:?}");

@@ -9,6 +9,7 @@ mod attributes;
 mod batched_gemm;
 mod bench_cases;
 mod capi;
+mod captures;
 mod compiling;
 mod conformance;
 mod cudarc_and_raw;

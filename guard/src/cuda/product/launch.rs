@@ -9,13 +9,12 @@ use cudarc::driver::CudaStream;
 use super::error::{ALIGNMENT, ProductError};
 use super::library::{LibraryHandle, Object, bind, check, describe};
 use super::shape::{ProductNumber, ProductShape, R_32F};
-use crate::cuda::capture::may_capture;
+use crate::cuda::capture::{is_captured, may_capture};
 use crate::cuda::driver::handle;
 use crate::cuda::error::CudaError;
-use crate::cuda::guard::check_order;
 use crate::cuda::memory::{Memory, MemoryMut, wide};
 use crate::cuda::symbols::{HeuristicResult, Status};
-use crate::cuda::uses::Uses;
+use crate::cuda::uses::{Uses, check_order};
 use crate::guard::Guard;
 
 /// One of the library's algorithms for a product.
@@ -252,16 +251,16 @@ impl Product {
         }
         check_order(&uses).map_err(CudaError::from)?;
         bind(self.library.driver, stream.context())?;
-        if !may_capture() {
-            // SAFETY: the stream is borrowed, and its context current.
-            let capturing = unsafe { self.library.driver.is_capturing(handle(stream)) };
-            if capturing.map_err(CudaError::from)? {
-                return Err(ProductError::Captured);
-            }
+        let refuses = !may_capture();
+        // SAFETY: the stream is borrowed, and its context current.
+        let captured = unsafe { is_captured(self.library.driver, handle(stream)) };
+        if captured || refuses && uses.were_added_in_capture() {
+            return Err(ProductError::Captured);
         }
         uses.begin();
         // SAFETY: the memory is of the product's context and sizes, borrowed, and ordered by `uses`.
-        unsafe { self.submit(stream, &addresses) }
+        unsafe { self.submit(stream, &addresses) }?;
+        if uses.end() { Err(ProductError::Captured) } else { Ok(()) }
     }
 
     /// As [`Self::launch`], with memory by address: such as the views of a pipeline's stage.

@@ -185,6 +185,12 @@ static CUresult pack(struct Op *op, void **params, void **extra) {
     return SUCCESS;
 }
 
+/* Captures the stream if the environment says so for this launch, as another thread could. */
+static void capture_at(const char *name, CUstream stream) {
+    if (launches == setting(name, ULLONG_MAX))
+        begin_capture(stream, MODE_RELAXED, pthread_self());
+}
+
 static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream handle, void **params,
                        void **extra) {
     STREAM;
@@ -196,8 +202,16 @@ static CUresult launch(CUfunction f, struct Launch l, bool clustered, CUstream h
     unsigned sms = is_green(stream) ? share("GRIDGUARD_FAKE_GREEN_STREAMS") : sms_of_context();
     CUresult answer = configuration_error(f, &l, clustered, sms);
     op.launch = l;
+    if (!answer) capture_at("GRIDGUARD_FAKE_CAPTURE_BEFORE", stream);
     if (!answer) answer = submit(stream, &op);
     if (answer || !capture_of(stream)) free(op.args); /* else the graph owns it */
+    unsigned long long ms = setting("GRIDGUARD_FAKE_LAUNCH_MS", 0);
+    if (ms) { /* other threads go on meanwhile */
+        pthread_mutex_unlock(&mutex);
+        usleep((useconds_t)(1000 * ms));
+        pthread_mutex_lock(&mutex);
+    }
+    if (!answer) capture_at("GRIDGUARD_FAKE_CAPTURE_AFTER", stream);
     return answer;
 }
 

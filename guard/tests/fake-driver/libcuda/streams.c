@@ -1,8 +1,21 @@
 /* ---- Captures ---- */
 
+/* The calls that this thread may make during captures. */
+static _Thread_local int interaction = MODE_GLOBAL;
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+    LIBRARY;
+    REQUIRE(mode && *mode >= MODE_GLOBAL && *mode <= MODE_RELAXED, INVALID_VALUE);
+    int before = interaction;
+    interaction = *mode;
+    *mode = before;
+    return SUCCESS;
+}
+
 /* For calls that are illegal during a capture: they fail, and invalidate the capture. */
 static CUresult capture_error(void) {
     CUresult answer = SUCCESS;
+    if (interaction == MODE_RELAXED) return SUCCESS;
     for (struct Capture *c = captures; c; c = c->next) {
         bool mine = pthread_equal(c->thread, pthread_self());
         if (c->status == CAPTURE_NONE || c->mode == MODE_RELAXED) continue;
@@ -15,16 +28,20 @@ static CUresult capture_error(void) {
 
 static CUresult capture_error_unlocked(void) { LOCKED; return capture_error(); }
 
-CUresult cuStreamBeginCapture_v2(CUstream handle, int mode) {
-    STREAM;
+static CUresult begin_capture(CUstream stream, int mode, pthread_t thread) {
     REQUIRE(mode >= MODE_GLOBAL && mode <= MODE_RELAXED, INVALID_VALUE);
-    REQUIRE(stream != &ctx->legacy, STREAM_CAPTURE_UNSUPPORTED);
+    REQUIRE(stream != &stream->ctx->legacy, STREAM_CAPTURE_UNSUPPORTED);
     REQUIRE(!capture_of(stream), ILLEGAL_STATE);
     struct Capture *c = make(sizeof *c);
-    *c = (struct Capture){++capture_ids, CAPTURE_ACTIVE, mode, pthread_self(), stream,
+    *c = (struct Capture){++capture_ids, CAPTURE_ACTIVE, mode, thread, stream,
                           make(sizeof *c->graph), captures};
     captures = stream->capture = c;
     return SUCCESS;
+}
+
+CUresult cuStreamBeginCapture_v2(CUstream handle, int mode) {
+    STREAM;
+    return begin_capture(stream, mode, pthread_self());
 }
 
 CUresult cuStreamEndCapture(CUstream handle, CUgraph *graph) {

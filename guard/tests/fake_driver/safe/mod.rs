@@ -6,6 +6,9 @@
 
 mod captures;
 mod lifetimes;
+mod meanwhile;
+#[cfg(all(feature = "tracing", feature = "metrics", feature = "profile"))]
+mod observers;
 mod streams;
 mod threads;
 
