@@ -1,4 +1,4 @@
-//! Undoes what a stage or a monitor left behind: captures of the run's streams, another current context.
+//! Ends captures that a stage or a monitor began on the run's streams, and restores the current context.
 
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ const MODES: [CUstreamCaptureMode; 3] = [
 ];
 const ITEMS: u64 = 60_000;
 
-/// Ends the capture of the stream, of which no graph comes.
+/// Ends the capture of the stream, which must yield no graph.
 #[track_caller]
 fn assert_no_graph(stream: &Arc<CudaStream>) {
     // It would return what cudarc recorded, and end nothing.
@@ -64,7 +64,7 @@ fn a_split_launch_stops_when_another_thread_captures_its_stream() {
         });
         let Err(LaunchError::Stopped(stopped)) = launched else { panic!("{launched:?}") };
         assert_eq!(stopped.source.code, 900, "{stopped}");
-        // Of the chunks before, all have run but the last at most, which may have been captured.
+        // All earlier chunks have run. Only the last of them may have been captured instead.
         let written = owner.clone_dtoh(&x).expect("copies").iter().filter(|x| **x == 1).count();
         let written = u64::try_from(written).expect("fits");
         assert!((stopped.chunk - 1..=stopped.chunk).contains(&written), "{written}: {stopped}");

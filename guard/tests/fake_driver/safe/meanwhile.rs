@@ -22,7 +22,7 @@ const MODES: [CUstreamCaptureMode; 3] = [
 ];
 const SPLIT: u64 = 3 * 65_535;
 
-/// Ends the capture of the stream, and launches its graph, in which nothing may be.
+/// Ends the capture of the stream, and launches its graph, which must be empty.
 #[track_caller]
 fn assert_nothing_is_captured(stream: &Arc<CudaStream>) {
     // It would return what cudarc recorded, and end nothing.

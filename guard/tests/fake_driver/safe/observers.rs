@@ -179,7 +179,7 @@ impl Program {
         self.guard.plan_and_launch(kernel, &request, with_batch.then_some(&batch), args)
     }
 
-    /// Whether the stream works, and what is launched there is right.
+    /// Checks that the stream still runs a launch correctly.
     fn assert_works(&self) {
         // What cudarc recorded of the captures.
         let _ = context(&self.guard).check_err();
