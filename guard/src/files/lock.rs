@@ -14,10 +14,13 @@ use super::publish::{PublishError, failed};
 /// A lock file that this process holds. Dropping it, or the death of the process, releases the lock.
 ///
 /// The file names its holder, if the holder may write to it, and stays when the lock is released. The holder
-/// may delete it, which releases the lock too.
+/// may delete it, which releases the lock too. A file with other contents is locked, but not
+/// overwritten.
 #[derive(Debug)]
 pub struct FileLock {
     file: File,
+    /// Whether the file may name its holder: it was empty or named one before.
+    is_named: bool,
 }
 
 /// Why a lock file was not locked.
@@ -54,7 +57,7 @@ impl FileLock {
                 || wait_in_line(&file, left).map_err(failed("locking"))?;
             // Else it was deleted, perhaps by a process that does so all the time.
             if is_locked && is_at(&file, path) {
-                let mut lock = Self { file };
+                let mut lock = Self { is_named: is_lock_file(&mut file), file };
                 // On a full disk, and in a file of someone else, only the name is missing.
                 let _ = lock.write_holder();
                 return Ok(lock);
@@ -67,6 +70,9 @@ impl FileLock {
     }
 
     fn write_holder(&mut self) -> io::Result<()> {
+        if !self.is_named {
+            return Ok(());
+        }
         // A predecessor that was killed must not be taken for the holder.
         self.file.set_len(0)?;
         #[cfg(unix)]
@@ -77,14 +83,16 @@ impl FileLock {
         let host = "this host";
         let (process, since) =
             (std::process::id(), humantime::format_rfc3339_seconds(SystemTime::now()));
-        self.file.write_all(format!("process {process} on {host} since {since}\n").as_bytes())
+        self.file.write_all(format!("{HOLDER} {process} on {host} since {since}\n").as_bytes())
     }
 }
 
 impl Drop for FileLock {
     fn drop(&mut self) {
         // Else the next holder could be mistaken for this process until it has written its own name.
-        let _ = self.file.set_len(0);
+        if self.is_named {
+            let _ = self.file.set_len(0);
+        }
     }
 }
 
@@ -146,7 +154,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 /// Whether an open file is still the one at `path`, not one that its holder has deleted since.
 #[cfg(unix)]
-fn is_at(file: &File, path: &Path) -> bool {
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
 
     let place = |found: std::fs::Metadata| (found.dev(), found.ino());
@@ -155,23 +163,36 @@ fn is_at(file: &File, path: &Path) -> bool {
 }
 
 #[cfg(not(unix))]
-const fn is_at(_: &File, _: &Path) -> bool {
+pub(super) const fn is_at(_: &File, _: &Path) -> bool {
     true
+}
+
+/// Whether a file is empty or names a holder, so that overwriting it loses nothing.
+fn is_lock_file(file: &mut File) -> bool {
+    let is_own = |start: Vec<u8>| start.is_empty() || start.starts_with(HOLDER.as_bytes());
+    start_of(file).is_ok_and(is_own) && file.rewind().is_ok()
+}
+
+fn start_of(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(HOLDER_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// The line that names the holder, which anyone may have written.
 fn holder_in(file: &mut File) -> String {
-    let mut bytes = Vec::new();
-    let read = file.rewind().and_then(|()| file.take(HOLDER_BYTES).read_to_end(&mut bytes));
-    let line = String::from_utf8_lossy(&bytes);
+    let read = start_of(file);
+    let line = String::from_utf8_lossy(read.as_deref().unwrap_or_default());
     match line.trim_end() {
-        _ if read.is_err() => UNKNOWN.to_owned(),
         "" => UNKNOWN.to_owned(),
         line => line.escape_debug().to_string(),
     }
 }
 
 const UNKNOWN: &str = "an unknown process";
+/// How the line of a holder begins.
+const HOLDER: &str = "process";
 /// How much of a lock file is read.
 const HOLDER_BYTES: u64 = 200;
 
@@ -198,6 +219,17 @@ mod tests {
         drop(lock);
         assert_eq!(std::fs::read(&path).expect("it stays"), b"");
         FileLock::acquire(&path, Duration::ZERO).expect("free again");
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_locked_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("Cargo.lock");
+        std::fs::write(&path, "version = 4\n").expect("written");
+        let lock = FileLock::acquire(&path, Duration::ZERO).expect("free");
+        assert_eq!(refused(&path), "version = 4");
+        drop(lock);
+        assert_eq!(std::fs::read(&path).expect("it stays"), b"version = 4\n");
     }
 
     #[test]
