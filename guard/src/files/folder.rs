@@ -65,10 +65,17 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 }
 
 /// Where the links at `path` lead, even if nothing is there; `path` itself if it is no link.
-pub(crate) fn end_of_links(path: &Path) -> io::Result<PathBuf> {
+///
+/// # Errors
+///
+/// The system's error, and [`ErrorKind::InvalidInput`] for a link that another user than root or this one
+/// may have planted, and for one that leads back to itself.
+pub fn end_of_links(path: &Path) -> io::Result<PathBuf> {
     let mut end = path.to_owned();
     for _ in 0..MAX_LINKS {
         let Ok(link) = fs::read_link(&end) else { return Ok(end) };
+        #[cfg(unix)]
+        super::trust::check_link(&end)?;
         // The system decides whether the link may be followed; in /tmp not every one may.
         match fs::metadata(&end) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -110,6 +117,26 @@ const MAX_LINKS: u32 = 40;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_of_another_user_is_not_followed() {
+        use std::os::unix::fs::{lchown, symlink};
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let [link, own] = ["link", "own"].map(|name| folder.path().join(name));
+        symlink("end", &link).expect("a link");
+        symlink("link", &own).expect("a link");
+        assert_eq!(end_of_links(&own).expect("followed"), folder.path().join("end"));
+        // Only root can give files away.
+        match lchown(&link, Some(4711), None) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied),
+            Ok(()) => {
+                let refused = end_of_links(&own).expect_err("another user's link").to_string();
+                assert!(refused.contains("belongs to user 4711"), "{refused}");
+            }
+        }
+    }
 
     #[test]
     fn the_variable_overrides_the_cache_folder_and_off_disables_it() {

@@ -16,15 +16,21 @@
 
 mod folder;
 mod lock;
+mod over;
+mod place;
 mod publish;
 mod read;
+mod trust;
 
-pub use folder::{create_folder, user_cache_folder};
 #[cfg(feature = "profile")]
-pub(crate) use folder::{end_of_links, folder_of};
+pub(crate) use folder::folder_of;
+pub use folder::{create_folder, end_of_links, user_cache_folder};
 pub use lock::{FileLock, LockError};
+pub use over::{append, publish_over};
+pub use place::{Place, place};
 pub use publish::{
     OwnerChange, PublishError, check_output, delete_leftovers, publish, publish_new,
     publish_private, write_output,
 };
-pub use read::{Distrust, ReadError, check_folder, open, read, read_trusted};
+pub use read::{ReadError, check_folder, open, read, read_trusted};
+pub use trust::Distrust;

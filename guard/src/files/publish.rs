@@ -11,6 +11,7 @@ use tempfile::NamedTempFile;
 use super::folder::{
     create_folder, create_private_folder, end_of_links, flush_folder_of, folder_of,
 };
+use super::place::{Place, place};
 
 /// Why a file was not published.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +42,8 @@ pub struct OwnerChange {
 /// permissions, owner and group; if owner or group cannot be kept, that is returned. Access control
 /// lists and other names of the old file are not kept.
 ///
-/// A link stays: the file that it leads to is replaced or created, the folder of that file must exist.
+/// A link stays: the file that it leads to is replaced or created, the folder of that file must exist. A link
+/// of another user than root or this one is not followed.
 ///
 /// # Errors
 ///
@@ -59,14 +61,10 @@ pub fn publish(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, Publ
     if end == path {
         create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
     }
-    let access = if old.is_some() { Access::User } else { Access::Umask };
-    let file = written(&end, contents, access)?;
-    let change = match old {
-        Some(old) => keep_access(file.as_file(), &old).map_err(failed("keeping its access"))?,
-        None => None,
-    };
-    replace(&end, file)?;
-    Ok(change)
+    match old {
+        Some(old) => replace_old(&end, contents, &old),
+        None => replace(&end, written(&end, contents, Access::Umask)?).map(|()| None),
+    }
 }
 
 /// As [`publish`], but for the user alone, whatever the umask: the file has the mode 0600, and folders
@@ -87,11 +85,33 @@ pub fn publish_private(path: &Path, contents: &[u8]) -> Result<(), PublishError>
 /// As [`publish`].
 pub fn publish_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
     create_folder(folder_of(path)).map_err(failed("creating its folder"))?;
+    persist_new(path, contents)
+}
+
+/// As [`publish_new`], in a folder that exists.
+pub(super) fn persist_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
     match written(path, contents, Access::Umask)?.persist_noclobber(path) {
         Ok(_) => flushed(path).map(|()| true),
         Err(refused) if refused.error.kind() == ErrorKind::AlreadyExists => Ok(false),
         Err(refused) => Err(failed("renaming")(refused.error)),
     }
+}
+
+/// Replaces the open file `old`, which is at `path`.
+pub(super) fn persist_over(path: &Path, contents: &[u8], old: &File) -> Result<(), PublishError> {
+    let old = old.metadata().map_err(failed("keeping its access"))?;
+    replace_old(path, contents, &old).map(drop)
+}
+
+fn replace_old(
+    path: &Path,
+    contents: &[u8],
+    old: &Metadata,
+) -> Result<Option<OwnerChange>, PublishError> {
+    let file = written(path, contents, Access::User)?;
+    let change = keep_access(file.as_file(), old).map_err(failed("keeping its access"))?;
+    replace(path, file)?;
+    Ok(change)
 }
 
 /// Writes a program's output to the file that its user named: as [`publish`], but also to a pipe or
@@ -102,7 +122,7 @@ pub fn publish_new(path: &Path, contents: &[u8]) -> Result<bool, PublishError> {
 ///
 /// As [`publish`].
 pub fn write_output(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>, PublishError> {
-    if is_stream(path) {
+    if is_stream(path).map_err(failed("replacing it"))? {
         let open = || File::options().append(true).open(path)?.write_all(contents);
         return open().map(|()| None).map_err(failed("writing to it"));
     }
@@ -115,17 +135,14 @@ pub fn write_output(path: &Path, contents: &[u8]) -> Result<Option<OwnerChange>,
 ///
 /// # Errors
 ///
-/// [`PublishError`] if the folder, or the one that it would be created in, is not writable, or a folder
-/// has the file's name.
+/// [`PublishError`] if the folder or its nearest existing parent is not writable, or if `path` is a folder, a
+/// socket or a block device.
 pub fn check_output(path: &Path) -> Result<(), PublishError> {
-    if is_stream(path) {
+    if is_stream(path).map_err(failed("replacing it"))? {
         // Opening a pipe would wait for its reader, and closing it would end it.
         return Ok(());
     }
     let end = end_of_links(path).map_err(failed("following its link"))?;
-    if end.is_dir() {
-        return Err(failed("replacing it")(ErrorKind::IsADirectory.into()));
-    }
     let mut folder = folder_of(&end);
     // The folder of a link's target is not created.
     if end == path {
@@ -159,9 +176,9 @@ fn is_missing(error: io::Error) -> bool {
 }
 
 /// Whether a path leads to a pipe, a device or an open file, none of which can be replaced.
-fn is_stream(path: &Path) -> bool {
+fn is_stream(path: &Path) -> io::Result<bool> {
     let is_open = OPEN_FILES.iter().any(|folder| path.starts_with(folder));
-    is_open || fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+    Ok(is_open || place(&end_of_links(path)?)? == Place::Stream)
 }
 
 /// Who may use a new file.

@@ -2,7 +2,9 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use super::trust::Distrust;
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
@@ -25,36 +27,6 @@ pub enum ReadError {
     /// The system reports an error.
     #[error(transparent)]
     Io(#[from] io::Error),
-}
-
-/// Why a file or its folder is not trusted: anyone other than the user or root may have written it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Distrust {
-    /// A link is not followed.
-    #[error("{} is a link: replace it by the file", path.display())]
-    Link {
-        /// The link.
-        path: PathBuf,
-    },
-    /// It belongs to someone else.
-    #[error("{} belongs to user {owner}: only files of root and of user {user}, who runs this, are trusted", path.display())]
-    Owner {
-        /// The file or folder.
-        path: PathBuf,
-        /// Its owner.
-        owner: u32,
-        /// The effective user of this process.
-        user: u32,
-    },
-    /// Its group or everyone may write to it. In a folder the sticky bit makes no difference.
-    #[error("{} has the mode {mode:04o}, so that others can write to it: run chmod go-w on it", path.display())]
-    Writable {
-        /// The file or folder.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
 }
 
 /// Opens a regular file for reading. Never waits for the writer of a pipe.
@@ -90,7 +62,7 @@ pub fn open(path: &Path) -> Result<File, ReadError> {
 ///
 /// [`ReadError`] other than [`ReadError::Untrusted`].
 pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
-    found(open(path).and_then(|file| read_all(file, limit)))
+    found(open(path).and_then(|file| read_all(&file, limit)))
 }
 
 /// As [`read`], if file and folder belong to the user or root and nobody else can write to them. A
@@ -104,7 +76,7 @@ pub fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
 /// [`ReadError`].
 #[cfg(unix)]
 pub fn read_trusted(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ReadError> {
-    found(unix::open_trusted(path).and_then(|file| read_all(file, limit)))
+    found(unix::open_trusted(path).and_then(|file| read_all(&file, limit)))
 }
 
 /// As [`read`].
@@ -127,7 +99,7 @@ pub fn check_folder(folder: &Path) -> Result<(), ReadError> {
     Ok(())
 }
 
-fn read_all(file: File, limit: u64) -> Result<Vec<u8>, ReadError> {
+pub(super) fn read_all(file: &File, limit: u64) -> Result<Vec<u8>, ReadError> {
     let bytes = file.metadata()?.len();
     if bytes > limit {
         return Err(ReadError::TooLarge { bytes, limit });
@@ -165,6 +137,7 @@ mod unix {
     use rustix::io::Errno;
 
     use super::super::folder::folder_of;
+    use super::super::trust::{check, user};
     use super::{Distrust, File, Path, ReadError, io};
 
     pub(super) fn open_trusted(path: &Path) -> Result<File, ReadError> {
@@ -194,26 +167,6 @@ mod unix {
         check(folder, metadata.uid(), metadata.mode(), user())?;
         Ok(opened)
     }
-
-    fn user() -> u32 {
-        rustix::process::geteuid().as_raw()
-    }
-
-    /// The rule of OpenSSH for its keys and their folder.
-    pub(super) fn check(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), Distrust> {
-        let path = || path.to_owned();
-        if owner != user && owner != ROOT {
-            return Err(Distrust::Owner { path: path(), owner, user });
-        }
-        if mode & WRITABLE_BY_OTHERS != 0 {
-            return Err(Distrust::Writable { path: path(), mode: mode & MODE_BITS });
-        }
-        Ok(())
-    }
-
-    const ROOT: u32 = 0;
-    const WRITABLE_BY_OTHERS: u32 = 0o022;
-    const MODE_BITS: u32 = 0o7777;
 }
 
 #[cfg(unix)]
@@ -235,23 +188,6 @@ mod tests {
         match read_trusted(path, LIMIT).expect_err("not to be trusted") {
             ReadError::Untrusted(why) => why,
             other => panic!("{other}"),
-        }
-    }
-
-    #[test]
-    fn a_file_of_the_user_or_root_that_nobody_else_can_write_is_trusted() {
-        let path = Path::new("/p");
-        for (owner, mode, user) in [(7, 0o600, 7), (0, 0o644, 7), (0, 0o755, 0), (7, 0o4711, 7)] {
-            assert_eq!(unix::check(path, owner, mode, user), Ok(()));
-        }
-        let path = PathBuf::from(path);
-        for (owner, user) in [(7, 8), (7, 0)] {
-            let expected = Distrust::Owner { path: path.clone(), owner, user };
-            assert_eq!(unix::check(&path, owner, 0o600, user), Err(expected));
-        }
-        for mode in [0o620, 0o602, 0o1777, 0o2775, 0o666] {
-            let expected = Distrust::Writable { path: path.clone(), mode };
-            assert_eq!(unix::check(&path, 7, 0o100_000 | mode, 7), Err(expected));
         }
     }
 

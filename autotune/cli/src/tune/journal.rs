@@ -1,7 +1,7 @@
 //! Journals of unfinished searches, stored beside the profile so that the next run can resume them.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl JournalFile {
         self.journal.write_lines(&mut lines)?;
         // Whole, so that a crash here does not lose what was measured before.
         publish(&self.path, &lines)?;
-        OpenOptions::new().append(true).open(&self.path)
+        files::append(&self.path)
     }
 
     /// Removes the journals of a task whose result was published, but for those that could not be
